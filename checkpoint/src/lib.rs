@@ -1,0 +1,1 @@
+//! Sharded checkpoints: whole or not there.

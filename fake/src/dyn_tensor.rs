@@ -1,0 +1,240 @@
+//! A tensor whose rank and kind are known at run time.
+
+use burn::tensor::{DType, Device, Shape, Slice, Tensor, TensorData, kind::Basic};
+use burn_autodiff::Autodiff;
+use burn_backend::{
+    TensorMetadata,
+    ops::{BoolTensorOps, FloatTensorOps, IntTensorOps},
+};
+use burn_capture::CaptureBackend;
+use burn_dispatch::{
+    BackendTensor, Dispatch, DispatchAutodiffContext, DispatchKindConversion, DispatchTensor,
+};
+use burn_ir::TensorId;
+
+use crate::{FakeError, Region, TensorMeta};
+
+/// Float, int or bool: which of Burn's three kinds a tensor has.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum TensorKind {
+    /// Floating point numbers.
+    Float,
+    /// Signed or unsigned integers.
+    Int,
+    /// Truth values.
+    Bool,
+}
+
+impl TensorKind {
+    /// The kind of tensors of this dtype.
+    pub fn of(dtype: DType) -> Self {
+        if dtype.is_bool() {
+            Self::Bool
+        } else if dtype.is_int() || dtype.is_uint() {
+            Self::Int
+        } else {
+            Self::Float
+        }
+    }
+}
+
+/// A tensor whose rank and kind are known at run time: what crosses a stage boundary, what a source
+/// gives and what a program takes. Cloning shares the data.
+#[derive(Clone, Debug)]
+pub struct DynTensor(DispatchTensor);
+
+impl<const D: usize, K: Basic> From<Tensor<D, K>> for DynTensor {
+    fn from(tensor: Tensor<D, K>) -> Self {
+        Self(tensor.into_dispatch())
+    }
+}
+
+impl From<DispatchTensor> for DynTensor {
+    fn from(tensor: DispatchTensor) -> Self {
+        Self(tensor)
+    }
+}
+
+impl From<DynTensor> for DispatchTensor {
+    fn from(tensor: DynTensor) -> Self {
+        tensor.0
+    }
+}
+
+impl DynTensor {
+    /// Copies data to a device. Cost: one copy.
+    pub fn from_data(data: TensorData, device: &Device) -> Self {
+        let dispatch = device.as_dispatch();
+        Self(match TensorKind::of(data.dtype()) {
+            TensorKind::Float => Dispatch::float_from_data(data, dispatch),
+            TensorKind::Int => Dispatch::int_from_data(data, dispatch),
+            TensorKind::Bool => Dispatch::bool_from_data(data, dispatch),
+        })
+    }
+
+    /// A tensor of zeros (or `false`).
+    pub fn zeros(shape: Shape, dtype: DType, device: &Device) -> Self {
+        let dispatch = device.as_dispatch();
+        Self(match TensorKind::of(dtype) {
+            TensorKind::Float => Dispatch::float_zeros(shape, dispatch, dtype.into()),
+            TensorKind::Int => Dispatch::int_zeros(shape, dispatch, dtype.into()),
+            TensorKind::Bool => Dispatch::bool_zeros(shape, dispatch, dtype.into()),
+        })
+    }
+
+    /// Size per dimension.
+    pub fn shape(&self) -> Shape {
+        self.0.shape()
+    }
+
+    /// Type of an element.
+    pub fn dtype(&self) -> DType {
+        self.0.dtype()
+    }
+
+    /// Float, int or bool.
+    pub fn kind(&self) -> TensorKind {
+        TensorKind::of(self.dtype())
+    }
+
+    /// Bytes of the elements.
+    pub fn bytes(&self) -> u64 {
+        self.meta().bytes()
+    }
+
+    /// The device that holds the tensor.
+    pub fn device(&self) -> Device {
+        Device::new(self.0.device())
+    }
+
+    /// Shape, dtype and device.
+    pub fn meta(&self) -> TensorMeta {
+        TensorMeta::new(self.shape(), self.dtype(), &self.0.device())
+    }
+
+    /// Whether the tensor has no data.
+    pub fn is_fake(&self) -> bool {
+        self.meta().fake
+    }
+
+    /// The same tensor with its rank and kind in its type.
+    ///
+    /// # Errors
+    ///
+    /// When rank or kind differ.
+    pub fn typed<const D: usize, K: Basic>(self) -> Result<Tensor<D, K>, FakeError> {
+        let kind = TensorKind::of(self.dtype());
+        let same_kind = match K::KIND {
+            burn::tensor::kind::Kind::Float => kind == TensorKind::Float,
+            burn::tensor::kind::Kind::Int => kind == TensorKind::Int,
+            burn::tensor::kind::Kind::Bool => kind == TensorKind::Bool,
+        };
+        if self.shape().num_dims() != D || !same_kind {
+            return Err(FakeError::WrongType {
+                tensor: self.meta(),
+                rank: D,
+                kind: K::name(),
+            });
+        }
+        Ok(Tensor::from_dispatch(self.0))
+    }
+
+    /// Copies the data to the host.
+    ///
+    /// # Errors
+    ///
+    /// When the tensor is fake, or the device fails.
+    pub fn to_data(&self) -> Result<TensorData, FakeError> {
+        let meta = self.meta();
+        if meta.fake {
+            return Err(FakeError::NoData { tensor: meta });
+        }
+        let tensor = self.0.clone();
+        let data = match self.kind() {
+            TensorKind::Float => burn::tensor::read_sync(Dispatch::float_into_data(tensor)),
+            TensorKind::Int => burn::tensor::read_sync(Dispatch::int_into_data(tensor)),
+            TensorKind::Bool => burn::tensor::read_sync(Dispatch::bool_into_data(tensor)),
+        };
+        data.map_err(|source| FakeError::Execution {
+            tensor: meta,
+            source,
+        })
+    }
+
+    /// The tensor on another device; the same tensor when it is there already.
+    ///
+    /// # Errors
+    ///
+    /// When the tensor is fake: a fake tensor stays in its recording.
+    pub fn to_device(self, device: &Device) -> Result<Self, FakeError> {
+        let meta = self.meta();
+        if meta.fake {
+            return Err(FakeError::NoData { tensor: meta });
+        }
+        let dispatch = device.as_dispatch();
+        Ok(Self(match self.kind() {
+            TensorKind::Float => Dispatch::float_to_device(self.0, dispatch),
+            TensorKind::Int => Dispatch::int_to_device(self.0, dispatch),
+            TensorKind::Bool => Dispatch::bool_to_device(self.0, dispatch),
+        }))
+    }
+
+    /// The elements of a region.
+    ///
+    /// # Panics
+    ///
+    /// When the region does not lie inside the tensor.
+    pub fn slice(self, region: &Region) -> Self {
+        let slices: Vec<Slice> = region.ranges().into_iter().map(Slice::from).collect();
+        Self(match self.kind() {
+            TensorKind::Float => Dispatch::float_slice(self.0, &slices),
+            TensorKind::Int => Dispatch::int_slice(self.0, &slices),
+            TensorKind::Bool => Dispatch::bool_slice(self.0, &slices),
+        })
+    }
+
+    /// The sum of two float tensors of one shape. In place where `self` shares its data with nobody.
+    ///
+    /// # Panics
+    ///
+    /// When the shapes or kinds differ.
+    pub fn add(self, other: Self) -> Self {
+        Self(Dispatch::float_add(self.0, other.0))
+    }
+
+    /// The tensor in another float dtype; other kinds are returned as they are.
+    pub fn cast_float(self, dtype: DType) -> Self {
+        if self.dtype() == dtype || self.kind() != TensorKind::Float {
+            return self;
+        }
+        Self(Dispatch::float_cast(self.0, dtype.into()))
+    }
+
+    /// The id of a fake tensor in its recording; `None` for a real one.
+    pub fn captured_id(&self) -> Option<TensorId> {
+        let tensor = self.0.clone();
+        if tensor.autodiff == DispatchAutodiffContext::Disabled {
+            type Plain = CaptureBackend;
+            match <DispatchTensor as DispatchKindConversion<Plain>>::try_into_backend(tensor)
+                .ok()?
+            {
+                BackendTensor::Float(t) | BackendTensor::Int(t) | BackendTensor::Bool(t) => {
+                    Some(t.id())
+                }
+                _ => None,
+            }
+        } else {
+            type Tracked = Autodiff<CaptureBackend>;
+            match <DispatchTensor as DispatchKindConversion<Tracked>>::try_into_backend(tensor)
+                .ok()?
+            {
+                BackendTensor::Float(t) => Some(t.primitive().id()),
+                BackendTensor::Int(t) | BackendTensor::Bool(t) => Some(t.id()),
+                _ => None,
+            }
+        }
+    }
+}

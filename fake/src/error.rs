@@ -1,0 +1,148 @@
+//! Errors of this crate.
+
+use crate::{TensorMeta, ValueId};
+
+/// Why a recording failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RecordError {
+    /// The recorded code asked for the data of a fake tensor.
+    #[error(
+        "the recorded code read the data of a fake tensor ({message}); a fake tensor has a shape \
+         and no data: compute on tensors, and read values only from a materialized module"
+    )]
+    DataRead {
+        /// What Burn said.
+        message: String,
+    },
+    /// The recorded code did what a recording with gradients does not allow.
+    #[error(
+        "the recorded code moved a fake tensor between devices or autodiff contexts ({message}); \
+         `to_device`, `inner` and `from_inner` can't be recorded: create tensors on the device of \
+         their input"
+    )]
+    Moved {
+        /// What Burn said.
+        message: String,
+    },
+    /// The recorded code panicked.
+    #[error("the recorded code panicked: {message}")]
+    Panicked {
+        /// Text of the panic.
+        message: String,
+    },
+    /// An operation reads a tensor that the recording did not make.
+    #[error(
+        "the recorded code used a fake tensor of another recording ({message}): make it inside this \
+         one, or pass its data"
+    )]
+    Foreign {
+        /// What Burn said, or which operation it was.
+        message: String,
+    },
+    /// The capture device refused the default dtypes.
+    #[error("the recording device refused the default dtypes")]
+    Defaults {
+        /// What Burn said.
+        #[source]
+        source: burn::tensor::DeviceError,
+    },
+    /// Burn refused the capture scope.
+    #[error("the capture scope failed: {reason}")]
+    Capture {
+        /// Burn's error, whose type implements no `Error`.
+        reason: burn_capture::CaptureError,
+    },
+}
+
+/// Wrong use of a fake tensor.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FakeError {
+    /// The data of a fake tensor were asked for.
+    #[error("{tensor} has no data: materialize it first")]
+    NoData {
+        /// The tensor.
+        tensor: TensorMeta,
+    },
+    /// A tensor was taken for one of another rank or kind.
+    #[error("{tensor} is not a tensor of rank {rank} and kind {kind}")]
+    WrongType {
+        /// The tensor.
+        tensor: TensorMeta,
+        /// The rank asked for.
+        rank: usize,
+        /// The kind asked for.
+        kind: &'static str,
+    },
+    /// The device failed to give or take the data.
+    #[error("reading {tensor} failed")]
+    Execution {
+        /// The tensor.
+        tensor: TensorMeta,
+        /// What the device said.
+        #[source]
+        source: burn_backend::ExecutionError,
+    },
+    /// A device label could not be read.
+    #[error("`{label}` is no device label: write a backend and an index, like `cuda:7`, or `flex`")]
+    BadLabel {
+        /// The text.
+        label: String,
+    },
+}
+
+/// Why a graph file could not be written or read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum GraphFileError {
+    /// The file system failed.
+    #[error("{action} {path} failed")]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// The file.
+        path: std::path::PathBuf,
+        /// What the system said.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The bytes are not a graph.
+    #[error("this is not a graph file, or it is damaged: {reason}")]
+    Decode {
+        /// What the decoder said.
+        reason: String,
+    },
+    /// The graph could not be encoded.
+    #[error("the graph could not be encoded: {reason}")]
+    Encode {
+        /// What the encoder said.
+        reason: String,
+    },
+    /// The file is of another format, format version or Burn version.
+    #[error(
+        "graph file has {field} `{found}`, this build reads `{expected}`: record the graph again"
+    )]
+    Version {
+        /// Which of them.
+        field: &'static str,
+        /// What this build reads.
+        expected: String,
+        /// What stands in the file.
+        found: String,
+    },
+    /// A constant's data are missing or damaged.
+    #[error("constant {value} (digest {digest}) is missing or damaged")]
+    Constant {
+        /// The constant.
+        value: ValueId,
+        /// Its digest, in hexadecimal digits.
+        digest: String,
+    },
+    /// The parts of the file contradict each other.
+    #[error("the graph in the file is inconsistent: {reason}")]
+    Inconsistent {
+        /// What does not fit.
+        reason: &'static str,
+    },
+}

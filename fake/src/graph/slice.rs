@@ -1,0 +1,82 @@
+//! What a set of values is made from.
+
+use super::{Graph, NodeId, ValueId};
+
+/// The part of a graph that makes some values: the nodes in recorded order, and the leaves where
+/// the search stopped (constants and the values that were named as given).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Slice {
+    /// Nodes, in recorded order.
+    pub nodes: Vec<NodeId>,
+    /// Given values and constants that the nodes read, in recorded order, each once.
+    pub leaves: Vec<ValueId>,
+}
+
+impl Graph {
+    /// The nodes that `targets` depend on, not going past the values for which `given` holds.
+    ///
+    /// A target that is given or constant is a leaf. Cost: linear in the graph.
+    pub fn backward_slice(
+        &self,
+        targets: impl IntoIterator<Item = ValueId>,
+        given: impl Fn(ValueId) -> bool,
+    ) -> Slice {
+        let mut wanted = vec![false; self.values.len()];
+        let mut leaf = vec![false; self.values.len()];
+        let mut want = |id: ValueId, wanted: &mut Vec<bool>| {
+            if given(id) || self.is_constant(id) {
+                leaf[id.index()] = true;
+            } else {
+                wanted[id.index()] = true;
+            }
+        };
+        for target in targets {
+            want(target, &mut wanted);
+        }
+        let mut nodes = Vec::new();
+        for id in self.node_ids().rev() {
+            let node = self.node(id);
+            if node.outputs.iter().any(|output| wanted[output.index()]) {
+                nodes.push(id);
+                for input in &node.inputs {
+                    want(*input, &mut wanted);
+                }
+            }
+        }
+        nodes.reverse();
+        let leaves = (0..leaf.len())
+            .filter(|index| leaf[*index])
+            .map(ValueId::at)
+            .collect();
+        Slice { nodes, leaves }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::Tensor;
+
+    use crate::{RecordOptions, record};
+
+    #[test]
+    fn takes_what_is_needed_and_stops_at_given_values() {
+        let (ids, recording) = record(&RecordOptions::default(), |device| {
+            let a = Tensor::<1>::zeros([4], device);
+            let b = Tensor::<1>::from_floats([1.0, 2.0, 3.0, 4.0], device);
+            let c = a.clone() + b.clone();
+            let unused = b.clone().exp();
+            let d = c.clone().exp();
+            [a, b, c, d, unused].map(|t| crate::DynTensor::from(t).captured_id().unwrap())
+        })
+        .unwrap();
+        let [a, b, c, d, _] = ids.map(|id| recording.value_of(id).unwrap());
+        let graph = recording.graph();
+        let all = graph.backward_slice([d], |_| false);
+        assert_eq!(all.nodes.len(), 3, "zeros, add, exp");
+        assert_eq!(all.leaves, [b]);
+        let cut = graph.backward_slice([d], |v| v == c);
+        assert_eq!(cut.nodes.len(), 1, "exp");
+        assert_eq!(cut.leaves, [c]);
+        assert_eq!(graph.backward_slice([a], |v| v == a).nodes, []);
+    }
+}

@@ -1,0 +1,47 @@
+//! Fake tensors, and the graph that they record.
+//!
+//! A fake tensor has a shape, a dtype and a device, and no memory. Code that runs on fake tensors
+//! is recorded as a [`Graph`] of Burn's own operations; nothing is executed.
+//!
+//! This crate does not execute graphs, and knows nothing of modules: that is `tinderbox-deferred`.
+//!
+//! ```
+//! use burn::tensor::Tensor;
+//! use tinderbox_fake::{RecordOptions, record};
+//!
+//! // 4 TiB of f32, and no memory taken.
+//! let (square, recording) = record(&RecordOptions::default(), |device| {
+//!     let x = Tensor::<2>::zeros([1 << 20, 1 << 20], device);
+//!     x.clone().matmul(x)
+//! })?;
+//! assert_eq!(square.dims(), [1 << 20, 1 << 20]);
+//! assert_eq!(recording.graph().nodes().len(), 2);
+//! # Ok::<(), tinderbox_fake::RecordError>(())
+//! ```
+//!
+//! # Architecture invariants
+//!
+//! - [`record`] is the only place that opens or closes a capture scope.
+//! - Ids in a [`Graph`] are dense and in recorded order; two recordings of one program have the same
+//!   bytes, in one process or in two.
+//! - Shape and dtype rules are Burn's: an operation is stored as Burn's own [`burn_ir::OperationIr`].
+//!
+//! # Limits
+//!
+//! - Quantized tensors cannot be recorded: Burn's capture device reports no support for them.
+//! - `to_device`, `inner` and `from_inner` on a fake tensor panic in Burn while gradients are recorded.
+
+mod dyn_tensor;
+mod error;
+mod file;
+mod graph;
+mod meta;
+mod record;
+mod region;
+
+pub use dyn_tensor::{DynTensor, TensorKind};
+pub use error::{FakeError, GraphFileError, RecordError};
+pub use graph::{Constant, Graph, Node, NodeId, Slice, Value, ValueId};
+pub use meta::{DeviceLabel, TensorMeta, is_fake};
+pub use record::{Defaults, Mode, RecordOptions, Recording, record};
+pub use region::{Region, RegionError};

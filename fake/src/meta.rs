@@ -1,0 +1,169 @@
+//! What a tensor is, without what it holds.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::{LazyLock, RwLock};
+
+use burn::tensor::{DType, Shape, Tensor, kind::Basic};
+use burn_dispatch::DispatchDevice;
+use serde::{Deserialize, Serialize};
+
+use crate::{DynTensor, FakeError};
+
+/// The name of a device, such as `flex` or `cuda:7`. The machine need not have it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct DeviceLabel(String);
+
+impl DeviceLabel {
+    /// The CPU backend of the default build.
+    pub fn flex() -> Self {
+        Self("flex".into())
+    }
+
+    /// The label of a real device.
+    pub fn of(device: &burn::tensor::Device) -> Self {
+        of_dispatch(device.as_dispatch())
+    }
+
+    /// The label as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for DeviceLabel {
+    type Err = FakeError;
+
+    fn from_str(label: &str) -> Result<Self, FakeError> {
+        let (backend, index) = label.split_once(':').unwrap_or((label, "0"));
+        let named = !backend.is_empty()
+            && backend
+                .chars()
+                .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit());
+        if named && index.parse::<u16>().is_ok() {
+            Ok(Self(label.into()))
+        } else {
+            Err(FakeError::BadLabel {
+                label: label.into(),
+            })
+        }
+    }
+}
+
+impl TryFrom<String> for DeviceLabel {
+    type Error = FakeError;
+
+    fn try_from(label: String) -> Result<Self, FakeError> {
+        label.parse()
+    }
+}
+
+impl From<DeviceLabel> for String {
+    fn from(label: DeviceLabel) -> String {
+        label.0
+    }
+}
+
+impl fmt::Display for DeviceLabel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Which device each capture device claims to be, by its index.
+///
+/// State of the process because a tensor carries no more than the index of its capture device. An
+/// entry never changes: the pool hands a device out again only for the same claim.
+static CLAIMS: LazyLock<RwLock<BTreeMap<u16, DeviceLabel>>> = LazyLock::new(RwLock::default);
+
+/// Notes what a new capture device claims to be.
+pub(crate) fn claim(index: u16, label: DeviceLabel) {
+    CLAIMS
+        .write()
+        .unwrap_or_else(|poisoned| poisoned.into_inner())
+        .insert(index, label);
+}
+
+fn of_dispatch(device: &DispatchDevice) -> DeviceLabel {
+    match device {
+        DispatchDevice::Flex(_) => DeviceLabel::flex(),
+        DispatchDevice::Capture(device) => CLAIMS
+            .read()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+            .get(&burn_backend::Device::to_id(device).index_id)
+            .cloned()
+            .unwrap_or_else(|| DeviceLabel("capture".into())),
+        DispatchDevice::Autodiff(device) => of_dispatch(&device.clone().inner()),
+    }
+}
+
+/// Shape, dtype and device of a tensor, real or fake.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TensorMeta {
+    /// Size per dimension.
+    pub shape: Shape,
+    /// Type of an element.
+    pub dtype: DType,
+    /// Where the tensor is, or where a fake tensor claims to be.
+    pub device: DeviceLabel,
+    /// Whether the tensor has no data.
+    pub fake: bool,
+}
+
+impl TensorMeta {
+    /// What `tensor` is. Reads no data; works after the recording of a fake tensor is closed.
+    pub fn of<const D: usize, K: Basic>(tensor: &Tensor<D, K>) -> Self {
+        DynTensor::from(tensor.clone()).meta()
+    }
+
+    pub(crate) fn new(shape: Shape, dtype: DType, device: &DispatchDevice) -> Self {
+        Self {
+            shape,
+            dtype,
+            device: of_dispatch(device),
+            fake: is_capture(device),
+        }
+    }
+
+    /// Bytes that the tensor takes when it is real.
+    pub fn bytes(&self) -> u64 {
+        self.shape.num_elements() as u64 * self.dtype.size() as u64
+    }
+}
+
+impl fmt::Display for TensorMeta {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shape: Vec<String> = self.shape.iter().map(|d| d.to_string()).collect();
+        write!(
+            f,
+            "tensor(..., size=[{}], dtype={}, device={}, fake={})",
+            shape.join(", "),
+            dtype_name(self.dtype),
+            self.device,
+            self.fake
+        )
+    }
+}
+
+/// The short name of a dtype, as Burn's own tables write it in lower case: `f32`, `bf16`, `bool`.
+pub(crate) fn dtype_name(dtype: DType) -> String {
+    match dtype {
+        DType::Bool(_) => "bool".into(),
+        other => format!("{other:?}").to_lowercase(),
+    }
+}
+
+fn is_capture(device: &DispatchDevice) -> bool {
+    match device {
+        DispatchDevice::Capture(_) => true,
+        DispatchDevice::Autodiff(device) => is_capture(&device.clone().inner()),
+        DispatchDevice::Flex(_) => false,
+    }
+}
+
+/// Whether a tensor is fake: it has a shape and a dtype, and no data.
+pub fn is_fake<const D: usize, K: Basic>(tensor: &Tensor<D, K>) -> bool {
+    DynTensor::from(tensor.clone()).is_fake()
+}

@@ -1,0 +1,218 @@
+//! A box in a tensor: offset and size per dimension.
+
+use serde::{Deserialize, Serialize};
+
+/// A box in a tensor: the elements whose index in every dimension `d` lies in
+/// `offset[d] .. offset[d] + size[d]`.
+///
+/// The one type for slices, chunks and shards. A region of rank 0 is a scalar and holds one element.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Region {
+    offset: Vec<u64>,
+    size: Vec<u64>,
+}
+
+/// Why a region can't be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RegionError {
+    /// Offset and size have different ranks.
+    #[error("region has {offset} offsets and {size} sizes: give one of each per dimension")]
+    RankMismatch {
+        /// Number of offsets.
+        offset: usize,
+        /// Number of sizes.
+        size: usize,
+    },
+    /// The end of a dimension does not fit 64 bits, or the number of elements does not.
+    #[error("region {offset:?}+{size:?} overflows 64 bits")]
+    Overflow {
+        /// Offset per dimension.
+        offset: Vec<u64>,
+        /// Size per dimension.
+        size: Vec<u64>,
+    },
+    /// The region does not lie inside the tensor.
+    #[error("region {region} reaches past the shape {shape:?}")]
+    OutOfBounds {
+        /// The region.
+        region: Region,
+        /// Shape of the tensor.
+        shape: Vec<u64>,
+    },
+}
+
+impl Region {
+    /// A region from its offset and size per dimension.
+    ///
+    /// # Errors
+    ///
+    /// When the ranks differ, or an end or the number of elements overflows.
+    pub fn new(offset: Vec<u64>, size: Vec<u64>) -> Result<Self, RegionError> {
+        if offset.len() != size.len() {
+            return Err(RegionError::RankMismatch {
+                offset: offset.len(),
+                size: size.len(),
+            });
+        }
+        let ends = offset
+            .iter()
+            .zip(&size)
+            .all(|(o, s)| o.checked_add(*s).is_some());
+        let elements = size.iter().try_fold(1u64, |n, s| n.checked_mul(*s));
+        if !ends || elements.is_none() {
+            return Err(RegionError::Overflow { offset, size });
+        }
+        Ok(Self { offset, size })
+    }
+
+    /// The whole of a tensor of this shape.
+    ///
+    /// # Errors
+    ///
+    /// When the number of elements overflows.
+    pub fn whole(shape: &[u64]) -> Result<Self, RegionError> {
+        Self::new(vec![0; shape.len()], shape.to_vec())
+    }
+
+    /// The whole of a tensor in memory, whose size is known to fit.
+    pub fn of_shape(shape: &[usize]) -> Self {
+        Self {
+            offset: vec![0; shape.len()],
+            size: shape.iter().map(|d| *d as u64).collect(),
+        }
+    }
+
+    /// First index per dimension.
+    pub fn offset(&self) -> &[u64] {
+        &self.offset
+    }
+
+    /// Number of indices per dimension.
+    pub fn size(&self) -> &[u64] {
+        &self.size
+    }
+
+    /// Number of dimensions.
+    pub fn rank(&self) -> usize {
+        self.size.len()
+    }
+
+    /// Number of elements.
+    pub fn num_elements(&self) -> u64 {
+        self.size.iter().product()
+    }
+
+    /// Whether this is the whole of a tensor of this shape.
+    pub fn is_whole(&self, shape: &[u64]) -> bool {
+        self.size == shape && self.offset.iter().all(|o| *o == 0)
+    }
+
+    /// Refuses a region that does not lie inside a tensor of this shape.
+    ///
+    /// # Errors
+    ///
+    /// When the ranks differ or a dimension reaches past its end.
+    pub fn check_inside(&self, shape: &[u64]) -> Result<(), RegionError> {
+        let inside = self.rank() == shape.len()
+            && self
+                .offset
+                .iter()
+                .zip(&self.size)
+                .zip(shape)
+                .all(|((o, s), d)| o + s <= *d);
+        if inside {
+            Ok(())
+        } else {
+            Err(RegionError::OutOfBounds {
+                region: self.clone(),
+                shape: shape.to_vec(),
+            })
+        }
+    }
+
+    /// The elements that both regions hold, or `None` when there are none or the ranks differ.
+    pub fn intersection(&self, other: &Self) -> Option<Self> {
+        if self.rank() != other.rank() {
+            return None;
+        }
+        let (mut offset, mut size) = (Vec::new(), Vec::new());
+        for d in 0..self.rank() {
+            let start = self.offset[d].max(other.offset[d]);
+            let end = (self.offset[d] + self.size[d]).min(other.offset[d] + other.size[d]);
+            if end <= start {
+                return None;
+            }
+            offset.push(start);
+            size.push(end - start);
+        }
+        Some(Self { offset, size })
+    }
+
+    /// The half-open range per dimension, as Burn's slicing takes it.
+    pub fn ranges(&self) -> Vec<std::ops::Range<usize>> {
+        self.offset
+            .iter()
+            .zip(&self.size)
+            .map(|(o, s)| *o as usize..(*o + *s) as usize)
+            .collect()
+    }
+}
+
+impl std::fmt::Display for Region {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "[")?;
+        for (d, (offset, size)) in self.offset.iter().zip(&self.size).enumerate() {
+            let comma = if d == 0 { "" } else { ", " };
+            write!(f, "{comma}{offset}..{}", offset + size)?;
+        }
+        write!(f, "]")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn region(offset: &[u64], size: &[u64]) -> Region {
+        Region::new(offset.to_vec(), size.to_vec()).unwrap()
+    }
+
+    #[test]
+    fn refuses_what_does_not_fit() {
+        assert!(matches!(
+            Region::new(vec![0], vec![1, 1]),
+            Err(RegionError::RankMismatch { .. })
+        ));
+        assert!(matches!(
+            Region::new(vec![u64::MAX], vec![1]),
+            Err(RegionError::Overflow { .. })
+        ));
+        assert!(matches!(
+            Region::whole(&[1 << 40, 1 << 40]),
+            Err(RegionError::Overflow { .. })
+        ));
+        assert!(region(&[2, 0], &[2, 3]).check_inside(&[3, 3]).is_err());
+        assert!(region(&[1, 0], &[2, 3]).check_inside(&[3, 3]).is_ok());
+        assert!(region(&[1], &[2]).check_inside(&[3, 3]).is_err());
+    }
+
+    #[test]
+    fn intersects() {
+        let a = region(&[0, 2], &[4, 4]);
+        assert_eq!(
+            a.intersection(&region(&[2, 0], &[9, 3])),
+            Some(region(&[2, 2], &[2, 1]))
+        );
+        assert_eq!(a.intersection(&region(&[4, 0], &[1, 9])), None);
+        assert_eq!(a.intersection(&region(&[0], &[4])), None);
+        let scalar = region(&[], &[]);
+        assert_eq!(scalar.num_elements(), 1);
+        assert_eq!(scalar.intersection(&scalar), Some(scalar.clone()));
+    }
+
+    #[test]
+    fn displays_ranges() {
+        assert_eq!(region(&[0, 2], &[4, 4]).to_string(), "[0..4, 2..6]");
+    }
+}

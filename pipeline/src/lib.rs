@@ -1,0 +1,1 @@
+//! Traces, plans, schedules, and the runtime that trains pipeline stages.

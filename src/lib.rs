@@ -1,0 +1,1 @@
+//! Builds Burn models without lighting them.
