@@ -110,3 +110,138 @@ pub enum SourceError {
         source: Box<dyn std::error::Error + Send + Sync>,
     },
 }
+
+/// Why a model could not be constructed deferred.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DeferredError {
+    /// The construction failed under recording.
+    #[error("the model could not be constructed on a recording device")]
+    Record {
+        /// What went wrong.
+        #[from]
+        source: tinderbox_fake::RecordError,
+    },
+    /// Two parameters have one path.
+    #[error("two parameters of the model have the path `{path}`: name their fields differently")]
+    SamePath {
+        /// The path.
+        path: ParameterPath,
+    },
+    /// A parameter was not made on the device that the closure was given.
+    #[error(
+        "parameter `{path}` was made on {device}, not on the device that the closure was given: \
+         pass that device to every `init`"
+    )]
+    NotRecorded {
+        /// The parameter.
+        path: ParameterPath,
+        /// Where it was made.
+        device: String,
+    },
+}
+
+/// Why a program could not be made or run.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProgramError {
+    /// A value is read before it is there.
+    #[error("{reader} reads {value}, which is no input, no constant, and not made before")]
+    NotAtHand {
+        /// The value.
+        value: tinderbox_fake::ValueId,
+        /// What reads it.
+        reader: String,
+    },
+    /// A random operation has no key.
+    #[error("random operation {node} has no key")]
+    NoKey {
+        /// The operation.
+        node: tinderbox_fake::NodeId,
+    },
+    /// Burn's interpreter does not know an operation.
+    #[error(
+        "operation {operation} can't be replayed: custom, distributed and quantized operations are \
+         not supported"
+    )]
+    Unsupported {
+        /// Its name.
+        operation: String,
+    },
+    /// Programs can't run on this device.
+    #[error("programs can't run on {device}: this build runs them on flex")]
+    Device {
+        /// The device.
+        device: String,
+    },
+    /// An input is on another backend than the program, or is not plain.
+    #[error(
+        "{tensor} can't go into a program: it must be on the program's backend, without autodiff"
+    )]
+    InputDevice {
+        /// The tensor.
+        tensor: String,
+    },
+    /// Too few or too many inputs.
+    #[error("the program takes {expected} inputs, and was given {found}")]
+    InputCount {
+        /// What it takes.
+        expected: usize,
+        /// What it was given.
+        found: usize,
+    },
+    /// Random values could not be made.
+    #[error("random values could not be made")]
+    Random {
+        /// What is wrong.
+        #[from]
+        source: crate::random::RandomError,
+    },
+}
+
+/// Why a model could not be materialized.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MaterializeError {
+    /// The source gave no values.
+    #[error("the parameters could not be loaded")]
+    Source {
+        /// What went wrong.
+        #[from]
+        source: SourceError,
+    },
+    /// The closure makes another model than it did when it was recorded.
+    #[error(
+        "parameter `{path}` is not the same as when the model was recorded: the closure must make \
+         the same model at every call"
+    )]
+    Unstable {
+        /// The first parameter that differs.
+        path: ParameterPath,
+    },
+    /// A value does not fit its parameter.
+    #[error("the value of `{path}` can't be put into its parameter")]
+    Value {
+        /// The parameter.
+        path: ParameterPath,
+        /// What is wrong with it.
+        #[source]
+        source: tinderbox_fake::FakeError,
+    },
+    /// A parameter has a rank that a stage can't hold.
+    #[error("parameters of a stage have rank 1 to 8")]
+    Rank {
+        /// Which one.
+        #[source]
+        source: tinderbox_fake::FakeError,
+    },
+    /// Parameters are fake.
+    #[error(
+        "{} parameter(s) are fake, the first is `{}`: they were not selected when the module was \
+         materialized", paths.len(), paths[0]
+    )]
+    NotLit {
+        /// All of them.
+        paths: Vec<ParameterPath>,
+    },
+}

@@ -1,5 +1,7 @@
 //! What a set of values is made from.
 
+use std::collections::BTreeSet;
+
 use super::{Graph, NodeId, ValueId};
 
 /// The part of a graph that makes some values: the nodes in recorded order, and the leaves where
@@ -15,40 +17,31 @@ pub struct Slice {
 impl Graph {
     /// The nodes that `targets` depend on, not going past the values for which `given` holds.
     ///
-    /// A target that is given or constant is a leaf. Cost: linear in the graph.
+    /// A target that is given or constant is a leaf. Cost: by the size of the result.
     pub fn backward_slice(
         &self,
         targets: impl IntoIterator<Item = ValueId>,
         given: impl Fn(ValueId) -> bool,
     ) -> Slice {
-        let mut wanted = vec![false; self.values.len()];
-        let mut leaf = vec![false; self.values.len()];
-        let mut want = |id: ValueId, wanted: &mut Vec<bool>| {
-            if given(id) || self.is_constant(id) {
-                leaf[id.index()] = true;
-            } else {
-                wanted[id.index()] = true;
-            }
-        };
-        for target in targets {
-            want(target, &mut wanted);
-        }
-        let mut nodes = Vec::new();
-        for id in self.node_ids().rev() {
-            let node = self.node(id);
-            if node.outputs.iter().any(|output| wanted[output.index()]) {
-                nodes.push(id);
-                for input in &node.inputs {
-                    want(*input, &mut wanted);
+        let mut nodes = BTreeSet::new();
+        let mut leaves = BTreeSet::new();
+        let mut wanted: Vec<ValueId> = targets.into_iter().collect();
+        while let Some(value) = wanted.pop() {
+            match self.value(value).producer {
+                Some(node) if !given(value) => {
+                    if nodes.insert(node) {
+                        wanted.extend(self.node(node).inputs());
+                    }
+                }
+                _ => {
+                    leaves.insert(value);
                 }
             }
         }
-        nodes.reverse();
-        let leaves = (0..leaf.len())
-            .filter(|index| leaf[*index])
-            .map(ValueId::at)
-            .collect();
-        Slice { nodes, leaves }
+        Slice {
+            nodes: nodes.into_iter().collect(),
+            leaves: leaves.into_iter().collect(),
+        }
     }
 }
 

@@ -1,0 +1,229 @@
+//! Some parameters of a model, as a module of their own.
+
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
+use burn::tensor::{Bool, Device, Int, Tensor};
+use tinderbox_fake::{DynTensor, FakeError, TensorKind};
+
+use crate::ParameterPath;
+
+/// Parameters of a model under their original paths: what one rank holds. It is a Burn module, so
+/// Burn's visitors, stores, gradient clipping and parameter groups work on it.
+#[derive(Clone, Debug, Default)]
+pub struct PartialModule {
+    entries: Vec<Entry>,
+}
+
+#[derive(Clone, Debug)]
+struct Entry {
+    path: ParameterPath,
+    param: AnyParam,
+}
+
+/// A parameter of any rank and kind. Burn's tensors have both in their type, and a module visits
+/// typed parameters, so each pair is a variant.
+macro_rules! any_param {
+    ($($rank:literal: $float:ident $int:ident $bool:ident),*) => {
+        #[derive(Clone, Debug)]
+        enum AnyParam {
+            $($float(Param<Tensor<$rank>>),
+              $int(Param<Tensor<$rank, Int>>),
+              $bool(Param<Tensor<$rank, Bool>>)),*
+        }
+
+        /// Runs an expression on the typed parameter inside.
+        macro_rules! each {
+            ($any:expr, $param:ident => $run:expr) => {
+                match $any {
+                    $(AnyParam::$float($param) => $run,
+                      AnyParam::$int($param) => $run,
+                      AnyParam::$bool($param) => $run),*
+                }
+            };
+        }
+
+        /// Replaces the typed parameter inside.
+        macro_rules! replace {
+            ($any:expr, $param:ident => $run:expr) => {
+                match $any {
+                    $(AnyParam::$float($param) => AnyParam::$float($run),
+                      AnyParam::$int($param) => AnyParam::$int($run),
+                      AnyParam::$bool($param) => AnyParam::$bool($run)),*
+                }
+            };
+        }
+
+        impl AnyParam {
+            fn new(id: ParamId, value: DynTensor) -> Result<Self, FakeError> {
+                Ok(match (value.shape().num_dims(), value.kind()) {
+                    $(($rank, TensorKind::Float) => {
+                        Self::$float(Param::initialized(id, value.typed()?))
+                    }
+                    ($rank, TensorKind::Int) => Self::$int(Param::initialized(id, value.typed()?)),
+                    ($rank, TensorKind::Bool) => Self::$bool(Param::initialized(id, value.typed()?)),)*
+                    // Burn's own optimizers know no higher rank either.
+                    _ => return value.typed().map(|t| Self::F8(Param::initialized(id, t))),
+                })
+            }
+        }
+    };
+}
+
+any_param!(
+    1: F1 I1 B1, 2: F2 I2 B2, 3: F3 I3 B3, 4: F4 I4 B4,
+    5: F5 I5 B5, 6: F6 I6 B6, 7: F7 I7 B7, 8: F8 I8 B8
+);
+
+impl PartialModule {
+    /// A module of these parameters, in this order.
+    ///
+    /// # Errors
+    ///
+    /// When a value has rank 0 or more than 8.
+    pub fn new(
+        values: impl IntoIterator<Item = (ParameterPath, DynTensor)>,
+    ) -> Result<Self, FakeError> {
+        let entries = values
+            .into_iter()
+            .map(|(path, value)| {
+                let param = AnyParam::new(ParamId::new(), value)?;
+                Ok(Entry { path, param })
+            })
+            .collect::<Result<_, FakeError>>()?;
+        Ok(Self { entries })
+    }
+
+    /// Paths, in order.
+    pub fn paths(&self) -> impl Iterator<Item = &ParameterPath> {
+        self.entries.iter().map(|entry| &entry.path)
+    }
+
+    /// Paths and values, in order. Values are shared, not copied.
+    pub fn values(&self) -> impl Iterator<Item = (&ParameterPath, DynTensor)> {
+        self.entries
+            .iter()
+            .map(|entry| (&entry.path, each!(&entry.param, p => p.val().into())))
+    }
+
+    /// The value at a position.
+    ///
+    /// # Panics
+    ///
+    /// When there are fewer parameters.
+    pub fn value(&self, position: usize) -> DynTensor {
+        each!(&self.entries[position].param, p => p.val().into())
+    }
+
+    /// Takes another value for a parameter; its id stays.
+    ///
+    /// # Errors
+    ///
+    /// When the value has rank 0 or more than 8.
+    ///
+    /// # Panics
+    ///
+    /// When there are fewer parameters.
+    pub fn replace(&mut self, position: usize, value: DynTensor) -> Result<(), FakeError> {
+        let entry = &mut self.entries[position];
+        let id = each!(&entry.param, p => p.id);
+        entry.param = AnyParam::new(id, value)?;
+        Ok(())
+    }
+
+    /// Where a parameter stands.
+    pub fn position(&self, path: &ParameterPath) -> Option<usize> {
+        self.entries.iter().position(|entry| &entry.path == path)
+    }
+
+    /// Number of parameters.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Bytes of all values.
+    pub fn bytes(&self) -> u64 {
+        self.values().map(|(_, value)| value.bytes()).sum()
+    }
+
+    fn each(self, mut change: impl FnMut(AnyParam) -> AnyParam) -> Self {
+        let entries = self.entries.into_iter();
+        let changed = entries.map(|entry| Entry {
+            path: entry.path,
+            param: change(entry.param),
+        });
+        Self {
+            entries: changed.collect(),
+        }
+    }
+}
+
+/// What a visitor is told of the containers on the way to a parameter: their types are not known.
+const CONTAINER: &str = "Struct:PartialModule";
+
+impl Module for PartialModule {
+    fn collect_devices(&self, devices: Vec<Device>) -> Vec<Device> {
+        self.entries.iter().fold(
+            devices,
+            |devices, entry| each!(&entry.param, p => p.collect_devices(devices)),
+        )
+    }
+
+    fn fork(self, device: &Device) -> Self {
+        self.each(|param| replace!(param, p => p.fork(device)))
+    }
+
+    fn to_device(self, device: &Device) -> Self {
+        self.each(|param| replace!(param, p => Module::to_device(p, device)))
+    }
+
+    fn train(self) -> Self {
+        self.each(|param| replace!(param, p => p.train()))
+    }
+
+    fn valid(&self) -> Self {
+        self.clone().each(|param| replace!(param, p => p.valid()))
+    }
+
+    fn materialize(self) -> Self {
+        self.each(|param| replace!(param, p => p.materialize()))
+    }
+
+    fn visit<V: ModuleVisitor>(&self, visitor: &mut V) {
+        for entry in &self.entries {
+            let names: Vec<&str> = entry.path.as_str().split('.').collect();
+            names
+                .iter()
+                .for_each(|name| visitor.enter_module(name, CONTAINER));
+            each!(&entry.param, p => Module::visit(p, visitor));
+            names
+                .iter()
+                .rev()
+                .for_each(|name| visitor.exit_module(name, CONTAINER));
+        }
+    }
+
+    fn map<M: ModuleMapper>(self, mapper: &mut M) -> Self {
+        let entries = self.entries.into_iter().map(|entry| {
+            let names: Vec<&str> = entry.path.as_str().split('.').collect();
+            names
+                .iter()
+                .for_each(|name| mapper.enter_module(name, CONTAINER));
+            let param = replace!(entry.param, p => Module::map(p, mapper));
+            names
+                .iter()
+                .rev()
+                .for_each(|name| mapper.exit_module(name, CONTAINER));
+            Entry {
+                path: entry.path,
+                param,
+            }
+        });
+        Self {
+            entries: entries.collect(),
+        }
+    }
+}

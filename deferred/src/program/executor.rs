@@ -1,0 +1,187 @@
+//! Runs programs on a device, through Burn's own interpreter of recorded operations.
+
+use std::sync::Arc;
+
+use burn::tensor::Device;
+use burn_dispatch::{BackendTensor, DispatchDevice, DispatchKindConversion, DispatchTensor};
+use burn_flex::Flex;
+use burn_ir::{BackendIr, HandleKind};
+use burn_router::TensorInterpreter;
+use tinderbox_fake::DynTensor;
+
+use super::{Program, RandomKey, Step, tensor_id};
+use crate::ProgramError;
+use crate::random::{Seed, Stream, generate};
+
+/// What random operations depend on beside their key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RunContext {
+    /// Seed of the model or run.
+    pub seed: Seed,
+    /// Training step; 0 for initialization.
+    pub step: u32,
+    /// Micro-batch; 0 for initialization.
+    pub micro_batch: u32,
+}
+
+impl RunContext {
+    /// The context of initialization.
+    pub fn initialization(seed: Seed) -> Self {
+        Self {
+            seed,
+            step: 0,
+            micro_batch: 0,
+        }
+    }
+
+    fn stream(&self, key: &RandomKey) -> Stream {
+        Stream::new(self.seed, key.domain, &key.owner, key.draw).at(self.step, self.micro_batch)
+    }
+}
+
+/// Runs programs on one device.
+#[derive(Clone, Debug)]
+pub struct Executor {
+    device: Device,
+}
+
+impl Executor {
+    /// An executor on a plain (not autodiff) device.
+    ///
+    /// # Errors
+    ///
+    /// When the device is a fake one.
+    pub fn new(device: &Device) -> Result<Self, ProgramError> {
+        let device = device.clone().without_autodiff();
+        match device.as_dispatch() {
+            DispatchDevice::Flex(_) => Ok(Self { device }),
+            _ => Err(ProgramError::Device {
+                device: tinderbox_fake::DeviceLabel::of(&device).to_string(),
+            }),
+        }
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Puts the constants of a program on the device, so that it can run many times.
+    pub fn load(&self, program: Program) -> Executable {
+        let constants = program
+            .constants
+            .iter()
+            .map(|(_, data)| DynTensor::from_data(data.clone(), &self.device))
+            .collect();
+        Executable {
+            program: Arc::new(program),
+            constants,
+            device: self.device.clone(),
+        }
+    }
+}
+
+/// A program with its constants on a device.
+#[derive(Clone, Debug)]
+pub struct Executable {
+    program: Arc<Program>,
+    constants: Vec<DynTensor>,
+    device: Device,
+}
+
+impl Executable {
+    /// The program.
+    pub fn program(&self) -> &Program {
+        &self.program
+    }
+
+    /// Runs the program and returns its outputs in order.
+    ///
+    /// An input whose data nobody else holds is freed or reused at its last use.
+    ///
+    /// # Panics
+    ///
+    /// Where Burn's operation panics.
+    pub fn run(
+        &self,
+        inputs: Vec<DynTensor>,
+        context: &RunContext,
+    ) -> Result<Vec<DynTensor>, ProgramError> {
+        if inputs.len() != self.program.inputs.len() {
+            return Err(ProgramError::InputCount {
+                expected: self.program.inputs.len(),
+                found: inputs.len(),
+            });
+        }
+        match self.device.as_dispatch() {
+            DispatchDevice::Flex(device) => self.interpret::<Flex>(*device, inputs, context),
+            _ => unreachable!("an executor refuses other devices when it is made"),
+        }
+    }
+
+    fn interpret<B>(
+        &self,
+        device: B::Device,
+        inputs: Vec<DynTensor>,
+        context: &RunContext,
+    ) -> Result<Vec<DynTensor>, ProgramError>
+    where
+        B: BackendIr,
+        DispatchTensor: DispatchKindConversion<B>,
+    {
+        let mut interpreter = TensorInterpreter::<B>::new(device);
+        let given = self.program.inputs.iter().zip(inputs);
+        let constants = self.program.constants.iter().map(|(value, _)| value);
+        let constants = constants.zip(self.constants.iter().cloned());
+        for (value, tensor) in given.chain(constants) {
+            interpreter.register_tensor_to_device(tensor_id(*value), handle::<B>(tensor)?);
+        }
+        for step in &self.program.steps {
+            match step {
+                Step::Operation(operation) => interpreter.register_op(operation.clone()),
+                Step::Random {
+                    out,
+                    distribution,
+                    key,
+                } => {
+                    let stream = context.stream(key);
+                    let data = generate(&stream, *distribution, out.shape.clone(), out.dtype)?;
+                    interpreter.register_tensor_data_id(out.id, data);
+                }
+            }
+        }
+        let outputs = self.program.outputs.iter();
+        Ok(outputs
+            .map(|out| tensor::<B>(interpreter.get_tensor(out)))
+            .collect())
+    }
+}
+
+fn handle<B: BackendIr>(tensor: DynTensor) -> Result<HandleKind<B>, ProgramError>
+where
+    DispatchTensor: DispatchKindConversion<B>,
+{
+    let wrong = |tensor: String| ProgramError::InputDevice { tensor };
+    let meta = tensor.meta();
+    match <DispatchTensor as DispatchKindConversion<B>>::try_into_backend(tensor.into()) {
+        Ok(BackendTensor::Float(t)) => Ok(HandleKind::Float(t)),
+        Ok(BackendTensor::Int(t)) => Ok(HandleKind::Int(t)),
+        Ok(BackendTensor::Bool(t)) => Ok(HandleKind::Bool(t)),
+        Ok(BackendTensor::Quantized(_) | BackendTensor::Autodiff(_)) | Err(_) => {
+            Err(wrong(meta.to_string()))
+        }
+    }
+}
+
+fn tensor<B: BackendIr>(handle: HandleKind<B>) -> DynTensor
+where
+    DispatchTensor: DispatchKindConversion<B>,
+{
+    let tensor = match handle {
+        HandleKind::Float(t) => BackendTensor::Float(t),
+        HandleKind::Int(t) => BackendTensor::Int(t),
+        HandleKind::Bool(t) => BackendTensor::Bool(t),
+        HandleKind::Quantized(t) => BackendTensor::Quantized(t),
+    };
+    <DispatchTensor as DispatchKindConversion<B>>::from_backend(tensor).into()
+}

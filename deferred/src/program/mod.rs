@@ -1,0 +1,190 @@
+//! Operations that run together on one device.
+
+mod executor;
+mod liveness;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use burn::tensor::{DType, Distribution, TensorData};
+use burn_ir::{
+    FloatOperationIr, NumericOperationIr, OperationIr, TensorId, TensorIr, TensorStatus,
+};
+use tinderbox_fake::{Graph, Node, NodeId, ValueId};
+
+pub use executor::{Executable, Executor, RunContext};
+
+use crate::ProgramError;
+use crate::random::Domain;
+
+/// Where the values of one random operation come from: with the seed it is the whole key of its
+/// stream, so they depend on nothing else.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RandomKey {
+    /// Initialization or forward: they never share a stream.
+    pub domain: Domain,
+    /// The parameter whose recipe draws it, or the operation's ordinal in the forward.
+    pub owner: String,
+    /// The how-manieth random operation of its owner.
+    pub draw: u64,
+}
+
+/// Keys of the random operations of a graph.
+pub type RandomKeys = BTreeMap<NodeId, RandomKey>;
+
+/// A step of a program.
+#[derive(Clone, Debug)]
+enum Step {
+    /// Burn's operation, its tensors marked by our liveness.
+    Operation(OperationIr),
+    /// Random values of our generator, in place of the backend's.
+    Random {
+        out: TensorIr,
+        distribution: Distribution,
+        key: RandomKey,
+    },
+}
+
+/// Operations of a graph in order, what goes in, and what comes out.
+///
+/// Every value is freed, or its memory used again, at its last use; outputs stay. Constants of the
+/// graph go in by themselves.
+#[derive(Clone, Debug)]
+pub struct Program {
+    steps: Vec<Step>,
+    inputs: Vec<ValueId>,
+    outputs: Vec<TensorIr>,
+    constants: Vec<(ValueId, TensorData)>,
+}
+
+impl Program {
+    /// The program that runs `nodes` of `graph`, given `inputs`, for `outputs`.
+    ///
+    /// # Errors
+    ///
+    /// When a node reads a value that is neither made before it, nor an input, nor a constant; when
+    /// an output is not at hand; when a random operation has no key; when the interpreter does not
+    /// know an operation.
+    pub fn new(
+        graph: &Graph,
+        nodes: impl IntoIterator<Item = NodeId>,
+        inputs: &[ValueId],
+        outputs: &[ValueId],
+        keys: &RandomKeys,
+    ) -> Result<Self, ProgramError> {
+        let mut at_hand: BTreeSet<ValueId> = inputs.iter().copied().collect();
+        let mut constants = BTreeMap::new();
+        let mut steps = Vec::new();
+        let mut read = |value: ValueId, at_hand: &BTreeSet<ValueId>, reader: &str| {
+            if at_hand.contains(&value) {
+                return Ok(());
+            }
+            match graph.constant(value) {
+                Some(data) => {
+                    constants.entry(value).or_insert_with(|| data.clone());
+                    Ok(())
+                }
+                None => Err(ProgramError::NotAtHand {
+                    value,
+                    reader: reader.into(),
+                }),
+            }
+        };
+        for id in nodes {
+            let node = graph.node(id);
+            supported(node)?;
+            for input in node.inputs() {
+                read(*input, &at_hand, &node.name())?;
+            }
+            // An input that a node of the program would make again is taken as given.
+            if node.outputs().iter().all(|output| at_hand.contains(output)) {
+                continue;
+            }
+            at_hand.extend(node.outputs());
+            steps.push(match random(&node.operation) {
+                None => Step::Operation(node.operation.clone()),
+                Some((out, distribution)) => Step::Random {
+                    out: out.clone(),
+                    distribution,
+                    key: keys
+                        .get(&id)
+                        .cloned()
+                        .ok_or_else(|| ProgramError::NoKey { node: id })?,
+                },
+            });
+        }
+        for output in outputs {
+            read(*output, &at_hand, "the program's output")?;
+        }
+        let mut program = Self {
+            steps,
+            inputs: inputs.to_vec(),
+            outputs: outputs.iter().map(|v| tensor_ir(graph, *v)).collect(),
+            constants: constants.into_iter().collect(),
+        };
+        liveness::mark(&mut program);
+        Ok(program)
+    }
+
+    /// Values that go in, in order.
+    pub fn inputs(&self) -> &[ValueId] {
+        &self.inputs
+    }
+
+    /// Number of operations, those that only free a value left out.
+    pub fn len(&self) -> usize {
+        let frees = |step: &&Step| !matches!(step, Step::Operation(OperationIr::Drop(_)));
+        self.steps.iter().filter(frees).count()
+    }
+
+    /// Whether the program runs no operation.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+fn tensor_ir(graph: &Graph, value: ValueId) -> TensorIr {
+    let known = graph.value(value);
+    TensorIr {
+        id: tensor_id(value),
+        shape: known.shape.clone(),
+        status: TensorStatus::ReadOnly,
+        dtype: known.dtype,
+    }
+}
+
+fn tensor_id(value: ValueId) -> TensorId {
+    TensorId::new(value.index() as u64)
+}
+
+/// Whether a node draws random values, and which.
+pub fn is_random(node: &Node) -> bool {
+    random(&node.operation).is_some()
+}
+
+fn random(operation: &OperationIr) -> Option<(&TensorIr, Distribution)> {
+    match operation {
+        OperationIr::Float(_, FloatOperationIr::Random(random))
+        | OperationIr::NumericInt(_, NumericOperationIr::IntRandom(random)) => {
+            Some((&random.out, random.distribution))
+        }
+        _ => None,
+    }
+}
+
+/// Refuses what the interpreter would panic at.
+fn supported(node: &Node) -> Result<(), ProgramError> {
+    let quantized = |t: &TensorIr| matches!(t.dtype, DType::QFloat(_));
+    let refused = match &node.operation {
+        OperationIr::Custom(_) | OperationIr::Distributed(_) => true,
+        OperationIr::Float(_, FloatOperationIr::Quantize(_) | FloatOperationIr::Dequantize(_)) => {
+            true
+        }
+        operation => operation.nodes().into_iter().any(quantized),
+    };
+    if refused {
+        return Err(ProgramError::Unsupported {
+            operation: node.name(),
+        });
+    }
+    Ok(())
+}

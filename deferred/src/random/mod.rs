@@ -1,0 +1,40 @@
+//! Random values that depend on names and positions, never on order.
+//!
+//! Every element of a random tensor is a pure function of a [`Stream`] (seed, domain, owner, draw,
+//! step, micro-batch), a [`Distribution`](burn::tensor::Distribution) and the element's index. So any region can be generated
+//! alone, on any thread, device or process, and adding a layer changes no other parameter.
+//!
+//! The bits come from Philox 4x32-10, a counter-based generator. What turns bits into values uses
+//! only integer operations and IEEE 754 add, subtract, multiply, divide and square root in a fixed
+//! order, so scalar code, SIMD code and a CUDA kernel give identical bits. `random.md` beside this
+//! file states the whole algorithm, exactly enough to be implemented again.
+//!
+//! This is not a cryptographic generator: whoever knows the seed knows every value.
+//!
+//! # Invariants
+//! - [`fill`] of a region equals the same region of a [`fill`] of the whole, at any alignment.
+//! - The bits for given arguments never change within a version; `golden/random_v1.txt` holds them.
+//! - A uniform value is never its upper bound, also not after rounding to `f32`, `bf16` or `f16`.
+//! - No normal value is infinite or NaN unless mean and standard deviation leave the element's
+//!   range.
+
+mod bernoulli;
+mod distribution;
+mod element;
+mod error;
+mod fill;
+mod generate;
+mod normal_f32;
+mod normal_f64;
+mod philox;
+mod stream;
+mod uniform;
+
+#[cfg(test)]
+mod tests;
+
+pub use element::RandomElement;
+pub use error::RandomError;
+pub use fill::fill;
+pub use generate::generate;
+pub use stream::{Domain, Seed, Stream};

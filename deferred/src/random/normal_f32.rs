@@ -1,0 +1,189 @@
+//! Standard normal values in `f32` arithmetic, by the method of Box and Muller.
+//!
+//! Source: G. E. P. Box and M. E. Muller, "A Note on the Generation of Random Normal Deviates",
+//! Annals of Mathematical Statistics 29, 1958: for independent uniform u and v in (0, 1),
+//! `sqrt(-2 ln u) cos(2 pi v)` and `sqrt(-2 ln u) sin(2 pi v)` are independent standard normals.
+//!
+//! The logarithm, sine and cosine are our own polynomials, because those of the system's library
+//! differ between systems. There is no branch and no fused multiply-add: without the target feature
+//! the latter is a slow library call, and with it the bits would differ.
+
+/// 2^-32, the width of the interval that one word stands for.
+const WORD_WIDTH: f32 = f32::from_bits(0x2f80_0000);
+/// The bits of sqrt(1/2), rounded down: mantissas are brought to [sqrt(1/2), sqrt(2)).
+const SQRT_HALF_BITS: u32 = 0x3f35_04f3;
+/// ln 2 with nine zero bits at the end, so that its product with any exponent here is exact.
+const LN_2_HIGH: f32 = f32::from_bits(0x3f31_7200);
+/// What `LN_2_HIGH` leaves of ln 2.
+const LN_2_LOW: f32 = f32::from_bits(0x35bf_be8e);
+/// `(ln(1 + f) - f + f^2 / 2) / f^3` on [sqrt(1/2) - 1, sqrt(2) - 1], constant term first. Remez
+/// fit, relative error of the logarithm 2^-27.
+const LOG: [f32; 8] = [
+    f32::from_bits(0x3eaa_aaaa),
+    f32::from_bits(0xbe80_0113),
+    f32::from_bits(0x3e4c_d003),
+    f32::from_bits(0xbe2a_3924),
+    f32::from_bits(0x3e11_6d1e),
+    f32::from_bits(0xbe06_c2a2),
+    f32::from_bits(0x3e02_ad46),
+    f32::from_bits(0xbd9c_599a),
+];
+/// 2 pi / 2^32, the angle that one step of a word stands for.
+const WORD_ANGLE: f32 = f32::from_bits(0x30c9_0fdb);
+/// `(sin(x) - x) / x^3` in powers of `x^2` on |x| <= pi / 4. Remez fit, relative error 2^-28.
+const SINE: [f32; 3] = [
+    f32::from_bits(0xbe2a_aaa3),
+    f32::from_bits(0x3c08_839e),
+    f32::from_bits(0xb94c_a1f4),
+];
+/// `(cos(x) - 1 + x^2 / 2) / x^4` in powers of `x^2` on |x| <= pi / 4. Remez fit, relative error
+/// of the cosine 2^-33.
+const COSINE: [f32; 3] = [
+    f32::from_bits(0x3d2a_aaa5),
+    f32::from_bits(0xbab6_061a),
+    f32::from_bits(0x37cc_f5d3),
+];
+
+/// Two independent standard normal values for two words. The largest possible is 6.76.
+#[inline(always)]
+pub(super) fn standard_pair(radius_word: u32, angle_word: u32) -> (f32, f32) {
+    let radius = radius(radius_word);
+    let (sine, cosine) = sine_cosine(angle_word);
+    (radius * cosine, radius * sine)
+}
+
+/// `sqrt(-2 ln u)` for `u = (word + 1/2) / 2^32`.
+///
+/// The word is read as a signed number, which makes `w`: u itself in the lower half of the unit
+/// interval and u - 1 in the upper half. Both are precise where they are small. So the tail is
+/// precise (u near 0) and so is the centre (u near 1), where u as a float would lose all digits of
+/// its logarithm and the value would be exactly zero once in 2^25 pairs.
+#[inline(always)]
+fn radius(word: u32) -> f32 {
+    let w = (word as i32 as f32 + 0.5) * WORD_WIDTH;
+    let u = if w < 0.0 { 1.0 + w } else { w };
+    let shifted = u.to_bits().wrapping_sub(SQRT_HALF_BITS);
+    let exponent = (shifted as i32) >> 23;
+    let mantissa = f32::from_bits((shifted & 0x007f_ffff) + SQRT_HALF_BITS);
+    // An exponent of zero means that u is at least sqrt(1/2), so w is exactly u - 1.
+    let f = if exponent == 0 { w } else { mantissa - 1.0 };
+    let exponent = exponent as f32;
+
+    let z = f * f;
+    let mut p = LOG[7];
+    p = p * f + LOG[6];
+    p = p * f + LOG[5];
+    p = p * f + LOG[4];
+    p = p * f + LOG[3];
+    p = p * f + LOG[2];
+    p = p * f + LOG[1];
+    p = p * f + LOG[0];
+    let mut log = (f * z) * p;
+    log += exponent * LN_2_LOW;
+    log -= 0.5 * z;
+    log += f;
+    log += exponent * LN_2_HIGH;
+    (-2.0 * log).sqrt()
+}
+
+/// Sine and cosine of `2 pi v` for `v = (word + 1/2) / 2^32`.
+///
+/// The two upper bits, after rounding, are the quadrant; what remains is an angle within pi / 4 of
+/// it, taken from the integer and therefore without cancellation.
+#[inline(always)]
+fn sine_cosine(word: u32) -> (f32, f32) {
+    let turned = word.wrapping_add(0x2000_0000);
+    let remainder = (turned & 0x3fff_ffff) as i32 - 0x2000_0000;
+    let x = (remainder as f32 + 0.5) * WORD_ANGLE;
+
+    let z = x * x;
+    let p = (SINE[2] * z + SINE[1]) * z + SINE[0];
+    let sine = (x * z) * p + x;
+    let q = (COSINE[2] * z + COSINE[1]) * z + COSINE[0];
+    let cosine = ((z * z) * q - 0.5 * z) + 1.0;
+
+    // Odd quadrants swap the two; sine is negative in quadrants 2 and 3, cosine in 1 and 2.
+    let odd = turned & 0x4000_0000 != 0;
+    let (sine, cosine) = if odd { (cosine, sine) } else { (sine, cosine) };
+    let sine_sign = turned & 0x8000_0000;
+    let cosine_sign = turned.wrapping_add(0x4000_0000) & 0x8000_0000;
+    (
+        f32::from_bits(sine.to_bits() ^ sine_sign),
+        f32::from_bits(cosine.to_bits() ^ cosine_sign),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Words at the ends, around every quadrant, and evenly over the whole range.
+    fn words() -> impl Iterator<Item = u32> {
+        let edges = (0..=8u32)
+            .flat_map(|eighth| {
+                (0..64u32).map(move |i| (eighth << 29).wrapping_add(i * i) ^ i << 31)
+            })
+            .chain((0..32).flat_map(|bit| [1u32 << bit, (1u32 << bit).wrapping_neg(), !0 >> bit]));
+        edges.chain((0..400_000u32).map(|i| i.wrapping_mul(10_737).wrapping_mul(0x9e37_79b9)))
+    }
+
+    /// `-2 ln((word + 1/2) / 2^32)` in `f64`, precise at both ends.
+    fn exact_radius(word: u32) -> f64 {
+        let below_one = (f64::from(!word) + 0.5) / 2f64.powi(32);
+        let log = if below_one < 0.5 {
+            (-below_one).ln_1p()
+        } else {
+            ((f64::from(word) + 0.5) / 2f64.powi(32)).ln()
+        };
+        (-2.0 * log).sqrt()
+    }
+
+    #[test]
+    fn radius_is_within_2_ulp_of_the_exact_value() {
+        let mut worst = 0f64;
+        for word in words() {
+            let exact = exact_radius(word);
+            let error = (f64::from(radius(word)) - exact).abs() / exact;
+            worst = worst.max(error);
+        }
+        assert!(worst < 2f64.powi(-23), "relative error {worst:e}");
+        assert!(worst > 2f64.powi(-26), "the test lost its grip: {worst:e}");
+    }
+
+    #[test]
+    fn sine_and_cosine_are_within_2_ulp_of_the_exact_values() {
+        let mut worst = 0f64;
+        for word in words() {
+            let quadrant = f64::from(word.wrapping_add(1 << 29) >> 30);
+            let rest = f64::from(word.wrapping_sub((quadrant as u32) << 30) as i32) + 0.5;
+            let angle = rest * (std::f64::consts::TAU / 2f64.powi(32));
+            let (sine, cosine) = match quadrant as u32 {
+                0 => (angle.sin(), angle.cos()),
+                1 => (angle.cos(), -angle.sin()),
+                2 => (-angle.sin(), -angle.cos()),
+                _ => (-angle.cos(), angle.sin()),
+            };
+            let (got_sine, got_cosine) = sine_cosine(word);
+            worst = worst.max((f64::from(got_sine) - sine).abs() / sine.abs());
+            worst = worst.max((f64::from(got_cosine) - cosine).abs() / cosine.abs());
+        }
+        assert!(worst < 2f64.powi(-22), "relative error {worst:e}");
+        assert!(worst > 2f64.powi(-26), "the test lost its grip: {worst:e}");
+    }
+
+    #[test]
+    fn the_tails_reach_beyond_six_and_a_half_and_the_centre_is_never_zero() {
+        let check = |word: u32, expected: f64| {
+            let got = f64::from(radius(word));
+            assert!((got - expected).abs() < 1e-6 * expected, "{word:#x}: {got}");
+        };
+        check(0, (2.0 * 33.0 * std::f64::consts::LN_2).sqrt());
+        check(u32::MAX, 2f64.powi(-16));
+        check(1 << 31, (2.0 * std::f64::consts::LN_2).sqrt());
+        let (along, across) = standard_pair(0, 0);
+        assert!(
+            along > 6.76 && across > 0.0 && across < 1e-8,
+            "{along} {across}"
+        );
+    }
+}

@@ -1,0 +1,174 @@
+//! Which random numbers: the key, and the counter's high words.
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::philox::{Words, blocks};
+
+/// The number that a user gives to choose one whole set of random values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct Seed(u64);
+
+impl Seed {
+    /// Every value is a good seed, zero included: it is hashed before use.
+    pub const fn new(value: u64) -> Self {
+        Self(value)
+    }
+
+    /// The number given to [`Seed::new`].
+    pub const fn value(self) -> u64 {
+        self.0
+    }
+}
+
+impl std::fmt::Display for Seed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl From<u64> for Seed {
+    fn from(value: u64) -> Self {
+        Self(value)
+    }
+}
+
+/// What the values are for. Two domains never share a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Domain {
+    /// Values of parameters and buffers at initialization.
+    Init,
+    /// Values drawn while the model runs, for example dropout masks.
+    Forward,
+}
+
+impl Domain {
+    /// The byte that stands for the domain in the hashed key. Part of the format: never changes.
+    const fn byte(self) -> u8 {
+        match self {
+            Self::Init => 0,
+            Self::Forward => 1,
+        }
+    }
+}
+
+/// One sequence of 2^64 blocks of random numbers: a Philox key and the counter's high words.
+///
+/// The key is the XXH3-64 hash (seed 0) of these bytes, its low 32 bits first:
+///
+/// | offset | size | content |
+/// |---|---|---|
+/// | 0 | 8 | seed, little-endian |
+/// | 8 | 1 | domain: 0 init, 1 forward |
+/// | 9 | 8 | draw, little-endian |
+/// | 17 | 8 | length of owner in bytes, little-endian |
+/// | 25 | n | owner, UTF-8 |
+///
+/// The counter is block index (words 0 and 1, low word first), step (word 2), micro-batch (word 3).
+/// The step and the micro-batch stay out of the hash so that they can never collide.
+///
+/// Keys have 64 bits: among n streams of one seed, the chance that any two share a key is about
+/// n^2 / 2^65, which is 3e-8 for a million streams.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Stream {
+    key: [u32; 2],
+    high: [u32; 2],
+}
+
+impl Stream {
+    /// The stream of the `draw`-th random operation of `owner`, at step 0 and micro-batch 0.
+    ///
+    /// `owner` is taken byte by byte: names that differ in case or in Unicode normalization are
+    /// different owners.
+    pub fn new(seed: Seed, domain: Domain, owner: &str, draw: u64) -> Self {
+        let mut bytes = Vec::with_capacity(25 + owner.len());
+        bytes.extend_from_slice(&seed.value().to_le_bytes());
+        bytes.push(domain.byte());
+        bytes.extend_from_slice(&draw.to_le_bytes());
+        bytes.extend_from_slice(&(owner.len() as u64).to_le_bytes());
+        bytes.extend_from_slice(owner.as_bytes());
+        let hash = xxh3_64(&bytes);
+        Self {
+            key: [hash as u32, (hash >> 32) as u32],
+            high: [0, 0],
+        }
+    }
+
+    /// The same owner and draw at another step and micro-batch: all values are new.
+    #[must_use]
+    pub const fn at(self, step: u32, micro_batch: u32) -> Self {
+        Self {
+            high: [step, micro_batch],
+            ..self
+        }
+    }
+
+    /// The two words of the Philox key, for a kernel that makes the values elsewhere.
+    pub const fn key(&self) -> [u32; 2] {
+        self.key
+    }
+
+    /// The counter of a block, for a kernel that makes the values elsewhere.
+    pub const fn counter(&self, block: u64) -> [u32; 4] {
+        [
+            block as u32,
+            (block >> 32) as u32,
+            self.high[0],
+            self.high[1],
+        ]
+    }
+
+    /// The words of the next few blocks.
+    #[inline(always)]
+    pub(super) fn words(&self, first_block: u64) -> Words {
+        blocks(first_block, self.high, self.key)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn the_key_is_the_hash_of_the_documented_bytes() {
+        let owner = "layers.0.weight";
+        let mut bytes = Vec::new();
+        bytes.extend_from_slice(&[0xef, 0xcd, 0xab, 0x89, 0x67, 0x45, 0x23, 0x01]);
+        bytes.push(1);
+        bytes.extend_from_slice(&[2, 1, 0, 0, 0, 0, 0, 0]);
+        bytes.extend_from_slice(&[15, 0, 0, 0, 0, 0, 0, 0]);
+        bytes.extend_from_slice(owner.as_bytes());
+        let hash = xxh3_64(&bytes);
+
+        let seed = Seed::new(0x0123_4567_89ab_cdef);
+        let stream = Stream::new(seed, Domain::Forward, owner, 0x0102).at(3, 4);
+        assert_eq!(stream.key(), [hash as u32, (hash >> 32) as u32]);
+        assert_eq!(stream.counter((6 << 32) + 5), [5, 6, 3, 4]);
+    }
+
+    #[test]
+    fn every_part_of_the_name_changes_the_key() {
+        let base = Stream::new(Seed::new(1), Domain::Init, "a", 0);
+        let others = [
+            Stream::new(Seed::new(2), Domain::Init, "a", 0),
+            Stream::new(Seed::new(1), Domain::Forward, "a", 0),
+            Stream::new(Seed::new(1), Domain::Init, "b", 0),
+            Stream::new(Seed::new(1), Domain::Init, "a\0", 0),
+            Stream::new(Seed::new(1), Domain::Init, "", 0),
+            Stream::new(Seed::new(1), Domain::Init, "a", 1),
+        ];
+        let mut keys: HashSet<_> = others.iter().map(Stream::key).collect();
+        keys.insert(base.key());
+        assert_eq!(keys.len(), 1 + others.len());
+    }
+
+    #[test]
+    fn step_and_micro_batch_replace_each_other_and_keep_the_key() {
+        let stream = Stream::new(Seed::default(), Domain::Forward, "drop", 0);
+        assert_eq!(stream.at(1, 2).at(3, 4), stream.at(3, 4));
+        assert_ne!(stream.at(1, 2), stream.at(2, 1));
+        assert_eq!(stream.at(1, 2).key(), stream.key());
+    }
+}

@@ -1,0 +1,292 @@
+//! Uniform values: between two floats, and over a range of integers.
+
+use super::error::RandomError;
+
+/// Values from `low` up, never above `limit`, which is the largest value below the upper bound.
+///
+/// `low + (high - low) * u` can round to the upper bound or even past it. A selection against
+/// `limit` ends that without a branch. It moves values by one step at most, where rounding would
+/// have moved them by as much.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct FloatRange<F> {
+    low: F,
+    width: F,
+    limit: F,
+}
+
+impl FloatRange<f32> {
+    /// `low <= high` are values of the element type, and `below_high` the largest of its values
+    /// below `high`. For `bf16` and `f16` a value is limited before it is rounded: rounding to
+    /// nearest is monotonic and keeps `below_high`, so the result is never `high`.
+    ///
+    /// # Errors
+    /// [`RandomError::WidthOverflow`] when `high - low` is not finite.
+    pub(super) fn new(low: f32, high: f32, below_high: f32) -> Result<Self, RandomError> {
+        let width = high - low;
+        if !width.is_finite() {
+            return Err(RandomError::WidthOverflow {
+                low: f64::from(low),
+                high: f64::from(high),
+                arithmetic: "f32",
+            });
+        }
+        let limit = if low < high { below_high } else { low };
+        Ok(Self { low, width, limit })
+    }
+
+    /// The value for a word: its upper 24 bits are the position within the range.
+    #[inline(always)]
+    pub(super) fn sample(&self, word: u32) -> f32 {
+        /// 2^-24.
+        const STEP: f32 = f32::from_bits(0x3380_0000);
+        // Fits in 31 bits, and the conversion from a signed integer is the fast one.
+        let position = (word >> 8) as i32 as f32 * STEP;
+        let value = position * self.width + self.low;
+        if value < self.limit {
+            value
+        } else {
+            self.limit
+        }
+    }
+}
+
+impl FloatRange<f64> {
+    /// Values from `low` up and below `high`, where `low <= high`.
+    ///
+    /// # Errors
+    /// [`RandomError::WidthOverflow`] when `high - low` is not finite.
+    pub(super) fn new(low: f64, high: f64) -> Result<Self, RandomError> {
+        let width = high - low;
+        if !width.is_finite() {
+            return Err(RandomError::WidthOverflow {
+                low,
+                high,
+                arithmetic: "f64",
+            });
+        }
+        let limit = if low < high { high.next_down() } else { low };
+        Ok(Self { low, width, limit })
+    }
+
+    /// The value for a word: its upper 53 bits are the position within the range.
+    #[inline(always)]
+    pub(super) fn sample(&self, word: u64) -> f64 {
+        /// 2^-53.
+        const STEP: f64 = f64::from_bits(0x3ca0_0000_0000_0000);
+        let position = (word >> 11) as i64 as f64 * STEP;
+        let value = position * self.width + self.low;
+        if value < self.limit {
+            value
+        } else {
+            self.limit
+        }
+    }
+}
+
+/// The integers `low ..= low + last`.
+///
+/// A word is scaled by multiplication, as D. Lemire, "Fast Random Integer Generation in an
+/// Interval", ACM TOMACS 29, 2019, without his rejection step, because each element has exactly one
+/// word. So the probability of any sub-range is off by less than 2^-32 for elements of one word, and
+/// 2^-64 for elements of two.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct IntegerRange<W> {
+    /// The lowest value, as the two's complement bits of the word.
+    low: W,
+    last: W,
+}
+
+/// Cuts the bounds to integers and checks them against the element type's `min` and `max`. Returns
+/// the lowest value and the distance to the highest.
+fn integer_bounds(
+    (low, high): (f64, f64),
+    (min, max): (i128, i128),
+    element: &'static str,
+) -> Result<(i128, u128), RandomError> {
+    // The conversion cuts off the fraction and saturates far outside of every element type.
+    let (lowest, end) = (low as i128, high as i128);
+    let out_of_range = |parameter, value| RandomError::OutOfRange {
+        parameter,
+        value,
+        element,
+    };
+    if lowest < min || lowest > max {
+        return Err(out_of_range("low", low));
+    }
+    if end > max + 1 {
+        return Err(out_of_range("high", high));
+    }
+    // An empty range holds its lower bound.
+    let last = (end - 1).max(lowest);
+    Ok((lowest, last.abs_diff(lowest)))
+}
+
+impl IntegerRange<u32> {
+    /// The integers of `bounds.0 .. bounds.1` for an element type of at most 32 bits.
+    ///
+    /// # Errors
+    /// [`RandomError::OutOfRange`] when a bound does not fit into the element type.
+    pub(super) fn new(
+        bounds: (f64, f64),
+        limits: (i128, i128),
+        element: &'static str,
+    ) -> Result<Self, RandomError> {
+        let (low, last) = integer_bounds(bounds, limits, element)?;
+        Ok(Self {
+            low: low as u32,
+            last: last as u32,
+        })
+    }
+
+    /// The value for a word, as the two's complement bits of the element.
+    #[inline(always)]
+    pub(super) fn sample(&self, word: u32) -> u32 {
+        // word * (last + 1), written so that it also holds when last + 1 is 2^32.
+        let scaled = u64::from(word) * u64::from(self.last) + u64::from(word);
+        self.low.wrapping_add((scaled >> 32) as u32)
+    }
+}
+
+impl IntegerRange<u64> {
+    /// The integers of `bounds.0 .. bounds.1` for an element type of 64 bits.
+    ///
+    /// # Errors
+    /// [`RandomError::OutOfRange`] when a bound does not fit into the element type.
+    pub(super) fn new(
+        bounds: (f64, f64),
+        limits: (i128, i128),
+        element: &'static str,
+    ) -> Result<Self, RandomError> {
+        let (low, last) = integer_bounds(bounds, limits, element)?;
+        Ok(Self {
+            low: low as u64,
+            last: last as u64,
+        })
+    }
+
+    /// The value for a word, as the two's complement bits of the element.
+    #[inline(always)]
+    pub(super) fn sample(&self, word: u64) -> u64 {
+        let scaled = u128::from(word) * u128::from(self.last) + u128::from(word);
+        self.low.wrapping_add((scaled >> 64) as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn f32_range(low: f32, high: f32) -> FloatRange<f32> {
+        FloatRange::<f32>::new(low, high, high.next_down()).expect("the width is finite")
+    }
+
+    #[test]
+    fn float_ranges_hold_their_lower_bound_and_not_their_upper() {
+        let check = |low: f32, high: f32, last: f32| {
+            let range = f32_range(low, high);
+            assert_eq!(range.sample(0), low);
+            assert_eq!(range.sample(u32::MAX), last, "{low} to {high}");
+        };
+        check(0.0, 1.0, 1.0 - 2f32.powi(-24));
+        // Here low + width * (1 - 2^-24) rounds to high.
+        check(1.0, 2.0, 2f32.next_down());
+        check(-1.0, 0.0, -(2f32.powi(-24)));
+        check(100.0, 100.25, 100.25f32.next_down());
+        check(3.0, 3.0, 3.0);
+        // The width of these bounds rounds up: low + width is past high.
+        check(-0.1, 1.0, 1f32.next_down());
+    }
+
+    #[test]
+    fn a_width_beyond_the_arithmetic_is_refused() {
+        let error = FloatRange::<f32>::new(f32::MIN, f32::MAX, f32::MAX.next_down());
+        assert_eq!(
+            error.expect_err("the width is infinite").to_string(),
+            "the distance from low -340282346638528860000000000000000000000 to high \
+             340282346638528860000000000000000000000 overflows f32, split the range in two"
+        );
+        assert!(FloatRange::<f64>::new(f64::MIN, f64::MAX).is_err());
+        assert!(FloatRange::<f64>::new(0.0, f64::MAX).is_ok());
+    }
+
+    #[test]
+    fn integer_ranges_hold_both_their_ends() {
+        let check = |bounds, limits: (i128, i128), first: i32, last: i32| {
+            let range = IntegerRange::<u32>::new(bounds, limits, "test").expect("valid bounds");
+            assert_eq!(range.sample(0) as i32, first, "{bounds:?}");
+            assert_eq!(range.sample(u32::MAX) as i32, last, "{bounds:?}");
+        };
+        let i32_limits = (i128::from(i32::MIN), i128::from(i32::MAX));
+        check((0.0, 10.0), i32_limits, 0, 9);
+        check((-3.9, 3.9), i32_limits, -3, 2);
+        check((5.0, 5.0), i32_limits, 5, 5);
+        check(
+            (-2147483648.0, 2147483648.0),
+            i32_limits,
+            i32::MIN,
+            i32::MAX,
+        );
+        check((0.0, 256.0), (0, 255), 0, 255);
+        check((-0.5, 2.0), (0, 255), 0, 1);
+
+        let limits = (i128::from(i64::MIN), i128::from(i64::MAX));
+        let range = IntegerRange::<u64>::new((-9.3e18f64.min(9.2e18), 9.2e18), limits, "i64");
+        assert!(range.is_err(), "-9.3e18 is below the smallest i64");
+        let bounds = (i64::MIN as f64, -(i64::MIN as f64));
+        let range = IntegerRange::<u64>::new(bounds, limits, "i64").expect("the whole type");
+        assert_eq!(range.sample(0) as i64, i64::MIN);
+        assert_eq!(range.sample(u64::MAX) as i64, i64::MAX);
+    }
+
+    #[test]
+    fn bounds_outside_of_the_element_type_are_refused() {
+        let check = |bounds, expected: &str| {
+            let error = IntegerRange::<u32>::new(bounds, (0, 255), "u8");
+            assert_eq!(error.expect_err("out of range").to_string(), expected);
+        };
+        check(
+            (-1.0, 3.0),
+            "low -1 of the random distribution is out of the range of u8",
+        );
+        check(
+            (256.0, 256.0),
+            "low 256 of the random distribution is out of the range of u8",
+        );
+        check(
+            (0.0, 257.0),
+            "high 257 of the random distribution is out of the range of u8",
+        );
+        check(
+            (0.0, 1e300),
+            &format!(
+                "high {} of the random distribution is out of the range of u8",
+                1e300
+            ),
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn float_values_stay_within_any_bounds(
+            a in -1e30f32..1e30, b in -1e30f32..1e30, word: u32, shrink in 0..40i32
+        ) {
+            // A width far below the magnitude of the bounds is where rounding bites.
+            let (a, b) = (a, a + (b - a) * 2f32.powi(-shrink));
+            let (low, high) = if a <= b { (a, b) } else { (b, a) };
+            let value = f32_range(low, high).sample(word);
+            prop_assert!(value >= low);
+            prop_assert!(value < high || low == high);
+        }
+
+        #[test]
+        fn integer_values_are_the_scaled_words(low in -1000i32..1000, count in 1u32.., word: u32) {
+            let bounds = (f64::from(low), f64::from(low) + f64::from(count));
+            let limits = (i128::from(i64::MIN), i128::from(i64::MAX));
+            let range = IntegerRange::<u32>::new(bounds, limits, "test").expect("valid bounds");
+            let offset = (u128::from(word) * u128::from(count)) >> 32;
+            prop_assert_eq!(range.sample(word), low.wrapping_add(offset as i32) as u32);
+        }
+    }
+}
