@@ -1,1 +1,84 @@
 //! Sharded checkpoints: whole or not there.
+//!
+//! Every rank of a run writes its tensors to its own `safetensors` files; a coordinator publishes them
+//! as one directory, in one instant, after it has proven that they are a whole model. Any other number
+//! of ranks reads any box of any tensor again, and every byte that is read is checked.
+//!
+//! This crate does not know modules, optimizers or pipelines: it saves and loads named tensors and
+//! scalars. It does not choose when to save, and it keeps no checkpoint from being deleted.
+//!
+//! ```
+//! use std::{collections::BTreeMap, time::Duration};
+//! use burn::tensor::TensorData;
+//! use tinderbox_checkpoint::{Attempt, Checkpoint, CheckpointMeta, Role, SaveTensor, Scalar};
+//! use tinderbox_fake::Region;
+//!
+//! # let run = tempfile::tempdir()?;
+//! # let run_dir = run.path();
+//! // Two ranks, each with one row of a parameter.
+//! let attempt = Attempt::begin(run_dir, CheckpointMeta::new(100, 2))?;
+//! for rank in 0..2 {
+//!     let row = SaveTensor {
+//!         name: "embed.weight".to_owned(),
+//!         role: Role::Model,
+//!         shape: vec![2, 3],
+//!         region: Region::new(vec![rank, 0], vec![1, 3])?,
+//!         data: TensorData::new(vec![rank as f32; 3], [1, 3]),
+//!     };
+//!     let scalars = BTreeMap::from([(format!("rank{rank}.steps"), Scalar::Uint(100))]);
+//!     // On the rank's own thread or process; the handle is `Clone` and `Send`.
+//!     attempt.handle().write_rank(rank as u32, &[row], &scalars)?;
+//! }
+//! attempt.publish(Duration::from_secs(60))?;
+//!
+//! // One rank, and a column.
+//! let checkpoint = Checkpoint::latest(run_dir)?.expect("one was published");
+//! assert_eq!(checkpoint.step(), 100);
+//! let weight = checkpoint.tensor(Role::Model, "embed.weight").expect("it was saved");
+//! let column = checkpoint.read(weight, &Region::new(vec![0, 1], vec![2, 1])?)?;
+//! assert_eq!(column, TensorData::new(vec![0.0f32, 1.0], [2, 1]));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! As a [`tinderbox_deferred::Source`], a [`Checkpoint`] gives parameters their values straight on
+//! their devices.
+//!
+//! # Architecture invariants
+//!
+//! - A directory is a checkpoint from the instant of one rename on; before it there is none, and after
+//!   it no file in it is ever written.
+//! - Every byte of a safetensors file, of the manifest and of the index has a digest: the header of a
+//!   file has one, and the blocks of its chunks tile the rest.
+//! - Nothing of a manifest is used before [`Manifest`]'s proof: names are those that a writer would
+//!   choose, chunks tile every tensor, tensors tile every file. So no path leaves the directory, and no
+//!   allocation is larger than the files.
+//! - `format` and `layout` are pure; files are touched in `write` and `read` only.
+//! - The bytes are a function of what was saved and the attempt's id. `FORMAT.md` describes them.
+//!
+//! # Limits
+//!
+//! - All ranks and the coordinator see one directory, on a file system where a rename within a
+//!   directory is atomic and `fsync` keeps its promise. Locks are needed by [`clean`] only.
+//! - Quantized and `Flex32` tensors are refused; big-endian machines too.
+//! - A load gives the saved dtype; it casts nothing.
+//! - The digests find damage, not forgery.
+//! - 256 MiB of manifest, 65,536 ranks, 65,536 chunks of a tensor, 32 dimensions, 4096 bytes of a name.
+
+mod digest;
+mod dtype;
+mod error;
+mod format;
+mod layout;
+mod read;
+mod write;
+
+pub use digest::{BlockSize, Digest};
+pub use dtype::StoredDType;
+pub use error::{FormatError, HeaderError, LayoutError, LoadError, SaveError};
+pub use format::{
+    AttemptId, Chunk, FileEntry, Header, HeaderTensor, IndexEntry, Manifest, Role, Scalar,
+    TensorEntry, decode_header, encode_header,
+};
+pub use layout::{Run, Runs, check_tiling, runs};
+pub use read::Checkpoint;
+pub use write::{Attempt, AttemptHandle, CheckpointMeta, Cleaned, SaveTensor, clean};

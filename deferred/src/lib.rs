@@ -11,7 +11,7 @@ mod source;
 
 pub use deferred::{Deferred, materialize_parameters};
 pub use error::{DeferredError, MaterializeError, Mismatch, Mismatches, ProgramError, SourceError};
-pub use module::{PartialModule, check_lit};
+pub use module::{PartialModule, check_lit, parameter_values};
 pub use parameter::{Origin, Parameter, ParameterTable};
 pub use path::ParameterPath;
 pub use program::{Executable, Executor, Program, RandomKey, RandomKeys, RunContext, is_random};

@@ -3,7 +3,7 @@
 use burn::tensor::{DType, Device, Shape, Slice, Tensor, TensorData, kind::Basic};
 use burn_autodiff::Autodiff;
 use burn_backend::{
-    TensorMetadata,
+    AutodiffBackend, TensorMetadata,
     ops::{BoolTensorOps, FloatTensorOps, IntTensorOps},
 };
 use burn_capture::CaptureBackend;
@@ -164,7 +164,8 @@ impl DynTensor {
         })
     }
 
-    /// The tensor on another device; the same tensor when it is there already.
+    /// The tensor on another device; the same data when it is there already. On an autodiff device
+    /// it is a leaf without gradient, whatever it was before.
     ///
     /// # Errors
     ///
@@ -174,12 +175,33 @@ impl DynTensor {
         if meta.fake {
             return Err(FakeError::NoData { tensor: meta });
         }
-        let dispatch = device.as_dispatch();
-        Ok(Self(match self.kind() {
-            TensorKind::Float => Dispatch::float_to_device(self.0, dispatch),
-            TensorKind::Int => Dispatch::int_to_device(self.0, dispatch),
-            TensorKind::Bool => Dispatch::bool_to_device(self.0, dispatch),
+        let plain = device.clone().without_autodiff();
+        let dispatch = plain.as_dispatch();
+        let tensor = self.without_autodiff();
+        let kind = tensor.kind();
+        let moved = match kind {
+            TensorKind::Float => Dispatch::float_to_device(tensor.0, dispatch),
+            TensorKind::Int => Dispatch::int_to_device(tensor.0, dispatch),
+            TensorKind::Bool => Dispatch::bool_to_device(tensor.0, dispatch),
+        };
+        Ok(Self(match (device.is_autodiff(), kind) {
+            (false, _) => moved,
+            (true, TensorKind::Float) => Dispatch::from_inner(moved),
+            (true, TensorKind::Int) => Dispatch::int_from_inner(moved),
+            (true, TensorKind::Bool) => Dispatch::bool_from_inner(moved),
         }))
+    }
+
+    /// The tensor outside of any autodiff context; the same tensor when it is in none.
+    pub fn without_autodiff(self) -> Self {
+        if self.0.autodiff == DispatchAutodiffContext::Disabled {
+            return self;
+        }
+        Self(match self.kind() {
+            TensorKind::Float => Dispatch::inner(self.0),
+            TensorKind::Int => Dispatch::int_inner(self.0),
+            TensorKind::Bool => Dispatch::bool_inner(self.0),
+        })
     }
 
     /// The elements of a region.

@@ -8,3 +8,4 @@ pub use fill::check_lit;
 pub(crate) use fill::{Slot, fill};
 pub use partial::PartialModule;
 pub(crate) use visit::find;
+pub use visit::parameter_values;

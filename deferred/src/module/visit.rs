@@ -30,6 +30,13 @@ pub(crate) fn find<M: Module>(module: &M) -> Vec<Found> {
     finder.found
 }
 
+/// Path and value of every tensor parameter of a module, in visiting order. A lazy parameter is given
+/// its value.
+pub fn parameter_values<M: Module>(module: &M) -> Vec<(ParameterPath, DynTensor)> {
+    let found = find(module).into_iter();
+    found.map(|found| (found.path, found.value)).collect()
+}
+
 #[derive(Default)]
 struct Finder {
     path: Vec<String>,

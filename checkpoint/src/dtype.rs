@@ -1,0 +1,181 @@
+//! Element types in files.
+
+use std::borrow::Cow;
+
+use burn::tensor::{BoolStore, DType, TensorData};
+use serde::{Deserialize, Serialize};
+
+#[cfg(target_endian = "big")]
+compile_error!("safetensors data is little-endian, and this crate writes memory as it is");
+
+/// Type of an element in a file, by its safetensors name.
+///
+/// Burn keeps truth values in one of three ways; in a file a truth value is always one byte, 0 or 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "UPPERCASE")]
+#[expect(missing_docs, reason = "the names say it all")]
+pub enum StoredDType {
+    Bool,
+    U8,
+    I8,
+    U16,
+    I16,
+    F16,
+    BF16,
+    U32,
+    I32,
+    F32,
+    U64,
+    I64,
+    F64,
+}
+
+impl StoredDType {
+    const ALL: [(Self, &'static str, u64); 13] = [
+        (Self::Bool, "BOOL", 1),
+        (Self::U8, "U8", 1),
+        (Self::I8, "I8", 1),
+        (Self::U16, "U16", 2),
+        (Self::I16, "I16", 2),
+        (Self::F16, "F16", 2),
+        (Self::BF16, "BF16", 2),
+        (Self::U32, "U32", 4),
+        (Self::I32, "I32", 4),
+        (Self::F32, "F32", 4),
+        (Self::U64, "U64", 8),
+        (Self::I64, "I64", 8),
+        (Self::F64, "F64", 8),
+    ];
+
+    /// The type in which Burn's type is stored; `None` for quantized and `Flex32` tensors.
+    pub fn of(dtype: DType) -> Option<Self> {
+        Some(match dtype {
+            DType::Bool(_) => Self::Bool,
+            DType::U8 => Self::U8,
+            DType::I8 => Self::I8,
+            DType::U16 => Self::U16,
+            DType::I16 => Self::I16,
+            DType::F16 => Self::F16,
+            DType::BF16 => Self::BF16,
+            DType::U32 => Self::U32,
+            DType::I32 => Self::I32,
+            DType::F32 => Self::F32,
+            DType::U64 => Self::U64,
+            DType::I64 => Self::I64,
+            DType::F64 => Self::F64,
+            _ => return None,
+        })
+    }
+
+    /// Burn's type for it; truth values in Burn's native form.
+    pub fn burn(self) -> DType {
+        match self {
+            Self::Bool => DType::Bool(BoolStore::Native),
+            Self::U8 => DType::U8,
+            Self::I8 => DType::I8,
+            Self::U16 => DType::U16,
+            Self::I16 => DType::I16,
+            Self::F16 => DType::F16,
+            Self::BF16 => DType::BF16,
+            Self::U32 => DType::U32,
+            Self::I32 => DType::I32,
+            Self::F32 => DType::F32,
+            Self::U64 => DType::U64,
+            Self::I64 => DType::I64,
+            Self::F64 => DType::F64,
+        }
+    }
+
+    /// The safetensors name.
+    pub fn name(self) -> &'static str {
+        Self::ALL[self as usize].1
+    }
+
+    /// Bytes of one element.
+    pub fn size_bytes(self) -> u64 {
+        Self::ALL[self as usize].2
+    }
+
+    /// The type of this safetensors name.
+    pub(crate) fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.iter().find(|row| row.1 == name).map(|row| row.0)
+    }
+}
+
+impl std::fmt::Display for StoredDType {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// The bytes of a tensor as a file holds them. Copies only truth values that are not 0 or 1 bytes yet.
+pub(crate) fn stored_bytes(data: &TensorData) -> Cow<'_, [u8]> {
+    let bytes = data.as_bytes();
+    match data.dtype() {
+        DType::Bool(BoolStore::U32) => bytes
+            .chunks(4)
+            .map(|word| u8::from(word.iter().any(|b| *b != 0)))
+            .collect::<Vec<u8>>()
+            .into(),
+        DType::Bool(_) if bytes.iter().any(|b| *b > 1) => bytes
+            .iter()
+            .map(|b| u8::from(*b != 0))
+            .collect::<Vec<u8>>()
+            .into(),
+        _ => bytes.into(),
+    }
+}
+
+/// The bytes of a file in the form in which Burn keeps this type. `None` when a truth value is
+/// neither 0 nor 1, which would be undefined behaviour as a `bool`.
+pub(crate) fn burn_bytes(stored: Vec<u8>, dtype: DType) -> Option<Vec<u8>> {
+    let DType::Bool(store) = dtype else {
+        return Some(stored);
+    };
+    if stored.iter().any(|b| *b > 1) {
+        return None;
+    }
+    Some(match store {
+        BoolStore::U32 => stored
+            .iter()
+            .flat_map(|b| u32::from(*b).to_le_bytes())
+            .collect(),
+        BoolStore::Native | BoolStore::U8 => stored,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_is_in_the_order_of_the_enum() {
+        for (dtype, name, size) in StoredDType::ALL {
+            assert_eq!((dtype.name(), dtype.size_bytes()), (name, size));
+            assert_eq!(dtype.burn().size() as u64, size);
+            assert_eq!(StoredDType::of(dtype.burn()), Some(dtype));
+            assert_eq!(StoredDType::from_name(name), Some(dtype));
+            assert_eq!(
+                serde_json::to_string(&dtype).unwrap(),
+                format!("\"{name}\"")
+            );
+        }
+        assert_eq!(StoredDType::of(DType::Flex32), None);
+        assert_eq!(StoredDType::from_name("F8_E4M3"), None);
+    }
+
+    #[test]
+    fn truth_values_are_one_byte_in_files() {
+        let words = [1u32, 0, 256].into_iter().flat_map(u32::to_le_bytes);
+        let data = TensorData::from_bytes_vec(words.collect(), [3], DType::Bool(BoolStore::U32));
+        assert_eq!(*stored_bytes(&data), [1, 0, 1]);
+        let data = TensorData::from_bytes_vec(vec![0, 255], [2], DType::Bool(BoolStore::U8));
+        assert_eq!(*stored_bytes(&data), [0, 1]);
+        assert_eq!(
+            burn_bytes(vec![1, 0], DType::Bool(BoolStore::U32)),
+            Some(vec![1, 0, 0, 0, 0, 0, 0, 0])
+        );
+        assert_eq!(burn_bytes(vec![2], DType::Bool(BoolStore::Native)), None);
+        assert_eq!(burn_bytes(vec![2], DType::U8), Some(vec![2]));
+    }
+}

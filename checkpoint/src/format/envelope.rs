@@ -1,0 +1,59 @@
+//! The digest around a JSON document.
+//!
+//! ```text
+//! {"xxh3_128":"<32 hex digits>","body":<body>}\n
+//! ```
+//!
+//! The file is JSON, so any tool reads it; prefix and suffix are fixed bytes and the digest is over the
+//! bytes of the body, so any changed byte is found before the body is parsed.
+
+use crate::{Digest, FormatError};
+
+const PREFIX: &[u8] = b"{\"xxh3_128\":\"";
+const MIDDLE: &[u8] = b"\",\"body\":";
+const SUFFIX: &[u8] = b"}\n";
+
+/// The body with its digest.
+pub(super) fn seal(body: &[u8]) -> Vec<u8> {
+    let digest = Digest::of(body).to_string();
+    [PREFIX, digest.as_bytes(), MIDDLE, body, SUFFIX].concat()
+}
+
+/// The body, when its digest is right.
+pub(super) fn open(bytes: &[u8]) -> Result<&[u8], FormatError> {
+    let (digest, body) = bytes
+        .strip_prefix(PREFIX)
+        .and_then(|rest| rest.split_at_checked(Digest::HEX_LEN))
+        .and_then(|(digest, rest)| Some((digest, rest.strip_prefix(MIDDLE)?)))
+        .and_then(|(digest, rest)| Some((digest, rest.strip_suffix(SUFFIX)?)))
+        .ok_or(FormatError::Envelope)?;
+    let expected: Digest = std::str::from_utf8(digest)
+        .map_err(|_| FormatError::Envelope)?
+        .parse()?;
+    let found = Digest::of(body);
+    if expected == found {
+        Ok(body)
+    } else {
+        Err(FormatError::Digest { expected, found })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_flip_and_any_truncation_is_found() {
+        let sealed = seal(br#"{"a": 1}"#);
+        assert_eq!(open(&sealed).unwrap(), br#"{"a": 1}"#);
+        assert!(serde_json::from_slice::<serde_json::Value>(&sealed).is_ok());
+        for at in 0..sealed.len() {
+            assert!(open(&sealed[..at]).is_err(), "truncated at {at}");
+            for bit in 0..8 {
+                let mut flipped = sealed.clone();
+                flipped[at] ^= 1 << bit;
+                assert!(open(&flipped).is_err(), "byte {at} bit {bit}");
+            }
+        }
+    }
+}

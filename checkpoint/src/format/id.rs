@@ -1,0 +1,93 @@
+//! The identity of one attempt to save.
+
+use std::{
+    fmt,
+    hash::{BuildHasher, RandomState},
+    str::FromStr,
+    sync::atomic::{AtomicU64, Ordering},
+    time::SystemTime,
+};
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use xxhash_rust::xxh3::xxh3_128;
+
+use crate::{FormatError, digest::parse_hex_128};
+
+/// The identity of one attempt to save: every file of an attempt that can be mistaken carries it, so
+/// that a straggler of an earlier attempt never becomes part of a later checkpoint.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct AttemptId([u8; 16]);
+
+impl AttemptId {
+    /// A new id.
+    ///
+    /// It must be unlike all others, not secret: the standard library's random hash keys come from
+    /// the operating system; time, process and a counter are mixed in.
+    pub(crate) fn fresh() -> Self {
+        static COUNTER: AtomicU64 = AtomicU64::new(0);
+        let now = SystemTime::now()
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .map_or(0, |t| t.as_nanos());
+        let count = COUNTER.fetch_add(1, Ordering::Relaxed);
+        let mut seed = Vec::with_capacity(64);
+        for salt in 0..2u64 {
+            seed.extend(RandomState::new().hash_one(salt).to_le_bytes());
+        }
+        seed.extend(now.to_le_bytes());
+        seed.extend(std::process::id().to_le_bytes());
+        seed.extend(count.to_le_bytes());
+        Self(xxh3_128(&seed).to_be_bytes())
+    }
+}
+
+impl fmt::Display for AttemptId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", u128::from_be_bytes(self.0))
+    }
+}
+
+impl fmt::Debug for AttemptId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "AttemptId({self})")
+    }
+}
+
+impl FromStr for AttemptId {
+    type Err = FormatError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        parse_hex_128(text)
+            .map(|value| Self(value.to_be_bytes()))
+            .ok_or(FormatError::Hex {
+                expected_digits: 32,
+            })
+    }
+}
+
+impl Serialize for AttemptId {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for AttemptId {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?
+            .parse()
+            .map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fresh_ids_differ_and_survive_their_text_form() {
+        let ids: std::collections::BTreeSet<_> = (0..1000).map(|_| AttemptId::fresh()).collect();
+        assert_eq!(ids.len(), 1000);
+        for id in ids {
+            assert_eq!(id.to_string().parse::<AttemptId>().unwrap(), id);
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! Names of files and directories. A name that is read is compared with the one that would be written,
+//! so no other name is ever opened.
+
+use tinderbox_fake::Region;
+
+use super::{AttemptId, Role};
+
+/// The file that makes a directory a checkpoint.
+pub(crate) const MANIFEST_FILE: &str = "manifest.json";
+/// The Hugging Face index of sharded models.
+pub(crate) const INDEX_FILE: &str = "model.safetensors.index.json";
+/// The file that proves that an attempt directory is ours; locked while the attempt lives.
+pub(crate) const MARKER_FILE: &str = "attempt.json";
+
+/// `model-rank-00000.safetensors`.
+pub(crate) fn shard_file_name(role: Role, rank: u32) -> String {
+    format!("{role}-rank-{rank:05}.safetensors")
+}
+
+/// `part-rank-00000.json`.
+pub(crate) fn part_file_name(rank: u32) -> String {
+    format!("part-rank-{rank:05}.json")
+}
+
+/// `manifest.json.tmp`: what a file is called until it is whole.
+pub(crate) fn temporary_name(name: &str) -> String {
+    format!("{name}.tmp")
+}
+
+/// `step-00000100`.
+pub(crate) fn step_dir_name(step: u64) -> String {
+    format!("step-{step:08}")
+}
+
+/// The step of a directory name that [`step_dir_name`] made.
+pub(crate) fn parse_step_dir_name(name: &str) -> Option<u64> {
+    let step = name.strip_prefix("step-")?.parse().ok()?;
+    (step_dir_name(step) == name).then_some(step)
+}
+
+/// `.attempt-100-0123456789abcdef0123456789abcdef`.
+pub(crate) fn attempt_dir_name(step: u64, attempt: AttemptId) -> String {
+    format!(".attempt-{step}-{attempt}")
+}
+
+/// The step and id of a directory name that [`attempt_dir_name`] made.
+pub(crate) fn parse_attempt_dir_name(name: &str) -> Option<(u64, AttemptId)> {
+    let (step, attempt) = name.strip_prefix(".attempt-")?.split_once('-')?;
+    let (step, attempt) = (step.parse().ok()?, attempt.parse().ok()?);
+    (attempt_dir_name(step, attempt) == name).then_some((step, attempt))
+}
+
+/// The key of a chunk in its safetensors file: the tensor's name where the chunk is the whole tensor,
+/// else name and region, so that no reader takes a part for the whole.
+pub(crate) fn chunk_key(name: &str, shape: &[u64], region: &Region) -> String {
+    if region.is_whole(shape) {
+        name.to_owned()
+    } else {
+        format!("{name}{region}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_only_what_it_writes() {
+        for (name, step) in [
+            ("step-00000100", Some(100)),
+            ("step-123456789", Some(123_456_789)),
+            ("step-100", None),
+            ("step-+0000100", None),
+            ("step-000000100", None),
+            ("step-", None),
+            ("step-99999999999999999999", None),
+        ] {
+            assert_eq!(parse_step_dir_name(name), step, "{name}");
+        }
+        let id = AttemptId::fresh();
+        let name = attempt_dir_name(7, id);
+        assert_eq!(parse_attempt_dir_name(&name), Some((7, id)));
+        assert_eq!(parse_attempt_dir_name(&name.to_uppercase()), None);
+        assert_eq!(parse_attempt_dir_name(".attempt-7-old"), None);
+        assert_eq!(parse_attempt_dir_name(&name.replace("-7-", "-07-")), None);
+    }
+
+    #[test]
+    fn a_part_has_its_region_in_its_key() {
+        let rows = Region::new(vec![2, 0], vec![2, 3]).unwrap();
+        assert_eq!(chunk_key("w", &[4, 3], &rows), "w[2..4, 0..3]");
+        assert_eq!(chunk_key("w", &[2, 3], &Region::of_shape(&[2, 3])), "w");
+    }
+}

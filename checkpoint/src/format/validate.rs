@@ -1,0 +1,210 @@
+//! Proves that a manifest is sound, before anything that it claims is used or allocated.
+
+use std::collections::BTreeMap;
+
+use super::{FileEntry, Manifest, Role, TensorEntry, header::header_len, names::shard_file_name};
+use crate::{FormatError, StoredDType, layout::check_tiling};
+
+/// The largest number of ranks: five digits of a file name hold it.
+pub(crate) const MAX_WORLD_SIZE: u32 = 65_536;
+/// The largest number of dimensions.
+const MAX_DIMENSIONS: usize = 32;
+/// The longest name of a tensor or scalar in bytes.
+const MAX_NAME_BYTES: usize = 4096;
+
+/// Bytes of a tensor in a file; `None` when it is too large to handle.
+///
+/// Dimensions of size 0 count as 1 here: strides are products of the other dimensions, and must not
+/// overflow for an empty tensor either.
+pub(crate) fn stored_len(shape: &[u64], dtype: StoredDType) -> Option<u64> {
+    if shape.len() > MAX_DIMENSIONS {
+        return None;
+    }
+    let bound = shape
+        .iter()
+        .try_fold(dtype.size_bytes(), |n, d| n.checked_mul((*d).max(1)))?;
+    // Allocations end at `isize::MAX`.
+    if bound > i64::MAX as u64 {
+        None
+    } else if shape.contains(&0) {
+        Some(0)
+    } else {
+        Some(bound)
+    }
+}
+
+/// Refuses a name that can't be the key of a tensor.
+pub(crate) fn check_tensor_name(name: &str) -> Result<(), FormatError> {
+    let reason = if name.is_empty() {
+        "is empty"
+    } else if name.len() > MAX_NAME_BYTES {
+        "is longer than 4096 bytes"
+    } else if name == "__metadata__" {
+        "is reserved by safetensors"
+    } else {
+        return Ok(());
+    };
+    Err(FormatError::Name {
+        // A message stays readable, whatever the name.
+        name: name.chars().take(80).collect(),
+        reason,
+    })
+}
+
+/// Proves everything that a reader relies on: names are those that a writer would choose, lists are
+/// ordered and without doubles, chunks tile every tensor, and the tensors of a file tile its data.
+pub(super) fn check_manifest(manifest: &Manifest) -> Result<(), FormatError> {
+    if manifest.world_size == 0 || manifest.world_size > MAX_WORLD_SIZE {
+        return Err(FormatError::WorldSize {
+            found: manifest.world_size,
+            limit: MAX_WORLD_SIZE,
+        });
+    }
+    check_order("files", &manifest.files, |f| f.name.clone())?;
+    check_order("tensors", &manifest.tensors, |t| (t.role, t.name.clone()))?;
+    check_order("scalars", &manifest.scalars, |s| s.name.clone())?;
+    for scalar in &manifest.scalars {
+        check_tensor_name(&scalar.name)?;
+    }
+    let mut files = BTreeMap::new();
+    for file in &manifest.files {
+        check_file(file, manifest.world_size)?;
+        files.insert(
+            &*file.name,
+            FileUse {
+                file,
+                spans: Vec::new(),
+            },
+        );
+    }
+    let block = manifest.block_bytes.bytes();
+    for tensor in &manifest.tensors {
+        check_tensor(tensor, block, &mut files)?;
+    }
+    files.into_values().try_for_each(FileUse::check)?;
+    check_index(manifest)
+}
+
+/// A file, and the bytes of it that chunks lie in.
+struct FileUse<'a> {
+    file: &'a FileEntry,
+    spans: Vec<(u64, u64)>,
+}
+
+impl FileUse<'_> {
+    /// Every byte after the header belongs to exactly one chunk, so every byte has a digest.
+    fn check(mut self) -> Result<(), FormatError> {
+        self.spans.sort_unstable();
+        let mut end = self.file.header_bytes;
+        for (start, len) in &self.spans {
+            if *start != end {
+                return Err(FormatError::Data {
+                    file: self.file.name.clone(),
+                    expected_bytes: end,
+                    found_bytes: *start,
+                });
+            }
+            end = start.saturating_add(*len);
+        }
+        if end == self.file.size_bytes && !self.spans.is_empty() {
+            Ok(())
+        } else {
+            Err(FormatError::Data {
+                file: self.file.name.clone(),
+                expected_bytes: end,
+                found_bytes: self.file.size_bytes,
+            })
+        }
+    }
+}
+
+fn check_order<T, K: Ord>(
+    list: &'static str,
+    items: &[T],
+    key: impl Fn(&T) -> K,
+) -> Result<(), FormatError> {
+    if items.is_sorted_by(|a, b| key(a) < key(b)) {
+        Ok(())
+    } else {
+        Err(FormatError::Order { list })
+    }
+}
+
+fn check_file(file: &FileEntry, world_size: u32) -> Result<(), FormatError> {
+    // A writer has one choice of name, so a path that leaves the directory can't be spelled.
+    if file.rank >= world_size || file.name != shard_file_name(file.role, file.rank) {
+        return Err(FormatError::FileName {
+            found: file.name.chars().take(80).collect(),
+        });
+    }
+    let sane = file
+        .header_bytes
+        .checked_sub(8)
+        .is_some_and(|json_bytes| header_len(&json_bytes.to_le_bytes(), file.size_bytes).is_ok());
+    if sane {
+        Ok(())
+    } else {
+        Err(FormatError::HeaderBytes {
+            file: file.name.clone(),
+            found_bytes: file.header_bytes,
+        })
+    }
+}
+
+fn check_tensor<'a>(
+    tensor: &'a TensorEntry,
+    block: u64,
+    files: &mut BTreeMap<&'a str, FileUse<'a>>,
+) -> Result<(), FormatError> {
+    check_tensor_name(&tensor.name)?;
+    if stored_len(&tensor.shape, tensor.dtype).is_none() {
+        return Err(FormatError::Shape {
+            tensor: tensor.name.clone(),
+            shape: tensor.shape.clone(),
+        });
+    }
+    check_order("chunks", &tensor.chunks, |c| c.region.clone())?;
+    let regions: Vec<_> = tensor.chunks.iter().map(|c| &c.region).collect();
+    check_tiling(&tensor.shape, &regions).map_err(|source| FormatError::Layout {
+        tensor: tensor.name.clone(),
+        source: Box::new(source),
+    })?;
+    for chunk in &tensor.chunks {
+        let len = stored_len(chunk.region.size(), tensor.dtype);
+        let blocks = chunk.len_bytes.div_ceil(block);
+        if len != Some(chunk.len_bytes) || blocks != chunk.digests.len() as u64 {
+            return Err(FormatError::ChunkSize {
+                tensor: tensor.name.clone(),
+                region: chunk.region.clone(),
+            });
+        }
+        let used = files
+            .get_mut(&*chunk.file)
+            .filter(|used| used.file.role == tensor.role)
+            .ok_or_else(|| FormatError::UnlistedFile {
+                tensor: tensor.name.clone(),
+                file: chunk.file.chars().take(80).collect(),
+            })?;
+        used.spans.push((chunk.start_bytes, chunk.len_bytes));
+    }
+    Ok(())
+}
+
+/// The Hugging Face index is there exactly where that form can describe the checkpoint.
+fn check_index(manifest: &Manifest) -> Result<(), FormatError> {
+    let mut parameters = manifest
+        .tensors
+        .iter()
+        .filter(|t| t.role == Role::Model)
+        .peekable();
+    let expected = parameters.peek().is_some() && parameters.all(|t| t.chunks.len() == 1);
+    if expected == manifest.index.is_some() {
+        Ok(())
+    } else {
+        Err(FormatError::Index { expected })
+    }
+}
+
+#[cfg(test)]
+#[path = "validate_tests.rs"]
+mod tests;

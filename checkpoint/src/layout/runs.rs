@@ -1,0 +1,188 @@
+//! Which elements of a chunk answer a request.
+
+use tinderbox_fake::Region;
+
+/// Elements that follow one another both in a chunk and in a requested region, each row-major.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// First element, counted from the chunk's first.
+    pub source: u64,
+    /// First element, counted from the requested region's first.
+    pub target: u64,
+    /// Number of elements.
+    pub len: u64,
+}
+
+/// The runs of a chunk that answer a request; both offsets increase from run to run.
+///
+/// An iterator, because a column of a large tensor has as many runs as elements.
+#[derive(Clone, Debug)]
+pub struct Runs {
+    // Odometer over the outer dimensions, outermost first.
+    index: Vec<u64>,
+    outer: Vec<Outer>,
+    next: Option<Run>,
+}
+
+/// One outer dimension: how often it steps, and how far in elements.
+#[derive(Clone, Copy, Debug)]
+struct Outer {
+    size: u64,
+    source_stride: u64,
+    target_stride: u64,
+}
+
+/// The runs of elements of `chunk` that lie in `wanted`; both are boxes of one tensor.
+pub fn runs(chunk: &Region, wanted: &Region) -> Runs {
+    let none = Runs {
+        index: Vec::new(),
+        outer: Vec::new(),
+        next: None,
+    };
+    let Some(shared) = chunk.intersection(wanted) else {
+        return none;
+    };
+    // From the innermost dimension out: a run goes on as long as the shared box fills both boxes.
+    let (mut source, mut target, mut len) = (0, 0, 1);
+    let (mut source_stride, mut target_stride) = (1, 1);
+    let (mut outer, mut joined) = (Vec::new(), true);
+    for d in (0..shared.rank()).rev() {
+        let size = shared.size()[d];
+        source += (shared.offset()[d] - chunk.offset()[d]) * source_stride;
+        target += (shared.offset()[d] - wanted.offset()[d]) * target_stride;
+        if joined {
+            len *= size;
+        } else if size > 1 {
+            outer.push(Outer {
+                size,
+                source_stride,
+                target_stride,
+            });
+        }
+        joined &= size == chunk.size()[d] && size == wanted.size()[d];
+        source_stride *= chunk.size()[d];
+        target_stride *= wanted.size()[d];
+    }
+    outer.reverse();
+    Runs {
+        index: vec![0; outer.len()],
+        outer,
+        next: Some(Run {
+            source,
+            target,
+            len,
+        }),
+    }
+}
+
+impl Iterator for Runs {
+    type Item = Run;
+
+    fn next(&mut self) -> Option<Run> {
+        let current = self.next?;
+        let mut following = current;
+        self.next = None;
+        for (index, outer) in self.index.iter_mut().zip(&self.outer).rev() {
+            *index += 1;
+            if *index < outer.size {
+                following.source += outer.source_stride;
+                following.target += outer.target_stride;
+                self.next = Some(following);
+                break;
+            }
+            *index = 0;
+            following.source -= outer.source_stride * (outer.size - 1);
+            following.target -= outer.target_stride * (outer.size - 1);
+        }
+        Some(current)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn check(chunk: (&[u64], &[u64]), wanted: (&[u64], &[u64]), expected: &[(u64, u64, u64)]) {
+        let [chunk, wanted] =
+            [chunk, wanted].map(|(o, s)| Region::new(o.to_vec(), s.to_vec()).unwrap());
+        let found: Vec<_> = runs(&chunk, &wanted)
+            .map(|r| (r.source, r.target, r.len))
+            .collect();
+        assert_eq!(found, expected, "{chunk} {wanted}");
+    }
+
+    #[test]
+    fn cases() {
+        check((&[], &[]), (&[], &[]), &[(0, 0, 1)]);
+        check((&[0], &[4]), (&[4], &[4]), &[]);
+        check((&[0], &[4]), (&[2], &[4]), &[(2, 0, 2)]);
+        // The whole of both is one run.
+        check((&[0, 0], &[3, 4]), (&[0, 0], &[3, 4]), &[(0, 0, 12)]);
+        // Rows in the middle are one run.
+        check((&[0, 0], &[3, 4]), (&[1, 0], &[2, 4]), &[(4, 0, 8)]);
+        // A column is a run per element.
+        check(
+            (&[0, 0], &[2, 3]),
+            (&[0, 1], &[2, 1]),
+            &[(1, 0, 1), (4, 1, 1)],
+        );
+        // A chunk of columns lands in strides.
+        check(
+            (&[0, 2], &[2, 2]),
+            (&[0, 0], &[2, 4]),
+            &[(0, 2, 2), (2, 6, 2)],
+        );
+        check((&[0, 0], &[0, 4]), (&[0, 0], &[0, 4]), &[]);
+    }
+
+    /// Two boxes of one tensor.
+    fn boxes() -> impl Strategy<Value = (Region, Region)> {
+        let dimension = (1u64..6).prop_flat_map(|d| [(0..d, 0..d), (0..d, 0..d)]);
+        prop::collection::vec(dimension, 0..4).prop_map(|dimensions| {
+            let side = |which: usize| {
+                let (offset, size) = dimensions
+                    .iter()
+                    .map(|ends| ends[which])
+                    .map(|(a, b)| (a.min(b), a.max(b) - a.min(b) + 1))
+                    .unzip();
+                Region::new(offset, size).unwrap()
+            };
+            (side(0), side(1))
+        })
+    }
+
+    /// Coordinates of the elements of a box in row-major order.
+    fn coordinates(of: &Region) -> Vec<Vec<u64>> {
+        let mut all = vec![Vec::new()];
+        for (offset, size) in of.offset().iter().zip(of.size()) {
+            all = all
+                .iter()
+                .flat_map(|head: &Vec<u64>| {
+                    (*offset..offset + size).map(move |i| [&head[..], &[i]].concat())
+                })
+                .collect();
+        }
+        all
+    }
+
+    proptest! {
+        #[test]
+        fn runs_pair_up_equal_coordinates((chunk, wanted) in boxes()) {
+            let (source, target) = (coordinates(&chunk), coordinates(&wanted));
+            let mut found = 0;
+            let mut last = None;
+            for run in runs(&chunk, &wanted) {
+                prop_assert!(last < Some((run.source, run.target)));
+                last = Some((run.source + run.len - 1, run.target + run.len - 1));
+                for i in 0..run.len {
+                    prop_assert_eq!(&source[(run.source + i) as usize], &target[(run.target + i) as usize]);
+                }
+                found += run.len;
+            }
+            let shared = chunk.intersection(&wanted).map_or(0, |r| r.num_elements());
+            prop_assert_eq!(found, shared);
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! The parts of all ranks become one manifest. Pure.
+
+use std::collections::BTreeMap;
+
+use crate::{
+    FormatError, LayoutError, SaveError, Scalar,
+    format::{FileEntry, NamedScalar, Part, Role, TensorEntry},
+    layout::check_tiling,
+};
+
+/// What the parts say together, in the manifest's order.
+#[derive(Debug)]
+pub(super) struct Merged {
+    pub(super) files: Vec<FileEntry>,
+    pub(super) tensors: Vec<TensorEntry>,
+    pub(super) scalars: Vec<NamedScalar>,
+}
+
+/// A tensor of the parts so far, with the rank of each of its chunks.
+struct Gathered {
+    entry: TensorEntry,
+    ranks: Vec<u32>,
+}
+
+/// Puts the parts of all ranks together and proves that every tensor is there, each element once.
+///
+/// # Errors
+///
+/// When two ranks save the same or disagree, or something is left out.
+pub(super) fn merge(parts: Vec<Part>) -> Result<Merged, SaveError> {
+    let mut files = Vec::new();
+    let mut tensors: BTreeMap<(Role, String), Gathered> = BTreeMap::new();
+    let mut scalars: BTreeMap<String, (u32, Scalar)> = BTreeMap::new();
+    for part in parts {
+        let rank = part.rank;
+        files.extend(part.files);
+        for tensor in part.tensors {
+            gather(&mut tensors, tensor, rank)?;
+        }
+        for scalar in part.scalars {
+            if let Some((first_rank, _)) = scalars.get(&scalar.name) {
+                return Err(SaveError::ScalarTwice {
+                    scalar: scalar.name,
+                    first_rank: *first_rank,
+                    second_rank: rank,
+                });
+            }
+            scalars.insert(scalar.name, (rank, scalar.value));
+        }
+    }
+    files.sort_by(|a: &FileEntry, b| a.name.cmp(&b.name));
+    let tensors = tensors
+        .into_values()
+        .map(finish)
+        .collect::<Result<_, _>>()?;
+    let scalars = scalars
+        .into_iter()
+        .map(|(name, (_, value))| NamedScalar { name, value })
+        .collect();
+    Ok(Merged {
+        files,
+        tensors,
+        scalars,
+    })
+}
+
+fn gather(
+    tensors: &mut BTreeMap<(Role, String), Gathered>,
+    tensor: TensorEntry,
+    rank: u32,
+) -> Result<(), SaveError> {
+    let ranks = vec![rank; tensor.chunks.len()];
+    let Some(known) = tensors.get_mut(&(tensor.role, tensor.name.clone())) else {
+        tensors.insert(
+            (tensor.role, tensor.name.clone()),
+            Gathered {
+                entry: tensor,
+                ranks,
+            },
+        );
+        return Ok(());
+    };
+    if known.entry.dtype != tensor.dtype || known.entry.shape != tensor.shape {
+        return Err(SaveError::Disagree {
+            tensor: tensor.name,
+            rank,
+            expected_dtype: known.entry.dtype,
+            expected: known.entry.shape.clone(),
+            found_dtype: tensor.dtype,
+            found: tensor.shape,
+        });
+    }
+    known.entry.chunks.extend(tensor.chunks);
+    known.ranks.extend(ranks);
+    Ok(())
+}
+
+/// Proves the tiling of one tensor and puts its chunks in order.
+fn finish(gathered: Gathered) -> Result<TensorEntry, SaveError> {
+    let Gathered { mut entry, ranks } = gathered;
+    let regions: Vec<_> = entry.chunks.iter().map(|c| &c.region).collect();
+    match check_tiling(&entry.shape, &regions) {
+        Ok(()) => {}
+        Err(LayoutError::Overlap {
+            first,
+            second,
+            region,
+        }) => {
+            return Err(SaveError::SavedTwice {
+                tensor: entry.name,
+                region,
+                first_rank: ranks[first],
+                second_rank: ranks[second],
+            });
+        }
+        Err(source) => {
+            return Err(SaveError::Meta {
+                source: FormatError::Layout {
+                    tensor: entry.name,
+                    source: Box::new(source),
+                },
+            });
+        }
+    }
+    entry.chunks.sort_by(|a, b| a.region.cmp(&b.region));
+    Ok(entry)
+}

@@ -1,0 +1,441 @@
+//! A save is published whole or not at all, and says why.
+
+mod support;
+
+use std::{collections::BTreeMap, fs, path::Path, time::Duration};
+
+use burn::tensor::{DType, TensorData};
+use support::{Contents, TIMEOUT, chain, load, meta, names, save, small_contents};
+use tinderbox_checkpoint::{
+    Attempt, AttemptHandle, Checkpoint, Role, SaveError, SaveTensor, Scalar, clean,
+};
+use tinderbox_fake::Region;
+
+fn whole(name: &str, value: f32) -> SaveTensor {
+    SaveTensor::whole(name, Role::Model, TensorData::new(vec![value; 4], [4]))
+}
+
+fn rows(name: &str, offset: u64, size: u64) -> SaveTensor {
+    SaveTensor {
+        name: name.to_owned(),
+        role: Role::Model,
+        shape: vec![4],
+        region: Region::new(vec![offset], vec![size]).unwrap(),
+        data: TensorData::new(vec![1.0f32; size as usize], [size as usize]),
+    }
+}
+
+/// What ranks save: their tensors and scalars.
+type Ranks<'a> = &'a [(&'a [SaveTensor], &'a [(&'a str, Scalar)])];
+
+fn publish(run_dir: &Path, ranks: Ranks<'_>) -> Result<std::path::PathBuf, SaveError> {
+    let attempt = Attempt::begin(run_dir, meta(1, ranks.len() as u32))?;
+    for (rank, (tensors, scalars)) in ranks.iter().enumerate() {
+        let scalars = scalars.iter().map(|(n, s)| ((*n).to_owned(), *s)).collect();
+        attempt
+            .handle()
+            .write_rank(rank as u32, tensors, &scalars)?;
+    }
+    attempt.publish(TIMEOUT)
+}
+
+#[test]
+fn what_is_not_whole_is_refused_with_its_reason() {
+    let one = Scalar::Int(1);
+    let long = SaveTensor::whole("w", Role::Model, TensorData::new(vec![1.0f32; 5], [5]));
+    let wide = SaveTensor::whole("w", Role::Model, TensorData::new(vec![1.0f64; 4], [4]));
+    let outside = SaveTensor {
+        shape: vec![3],
+        ..whole("w", 0.0)
+    };
+    let other_size = SaveTensor {
+        data: TensorData::new(vec![1.0f32; 3], [3]),
+        ..whole("w", 0.0)
+    };
+    let flex = TensorData::from_bytes_vec(vec![0; 4], [1], DType::Flex32);
+    let w = || whole("w", 1.0);
+    let cases: &[(Ranks<'_>, &str)] = &[
+        (
+            &[(&[w()], &[]), (&[w()], &[])],
+            "elements [0..4] of tensor `w` are saved by rank 0 and by rank 1: save each once",
+        ),
+        (
+            &[(&[rows("w", 0, 3)], &[]), (&[rows("w", 2, 2)], &[])],
+            "elements [2..3] of tensor `w` are saved by rank 0 and by rank 1: save each once",
+        ),
+        (
+            &[(&[rows("w", 0, 2)], &[]), (&[rows("w", 3, 1)], &[])],
+            "the attempt can't be described: the chunks of tensor `w` do not tile it: 1 of 4 elements lie in no chunk: every chunk must be saved",
+        ),
+        (
+            &[(&[w()], &[]), (&[long], &[])],
+            "rank 1 says that tensor `w` is F32 of shape [5], another that it is F32 of shape [4]",
+        ),
+        (
+            &[(&[w()], &[]), (&[wide], &[])],
+            "rank 1 says that tensor `w` is F64 of shape [4], another that it is F32 of shape [4]",
+        ),
+        (
+            &[(&[], &[("t", one)]), (&[], &[("t", one)])],
+            "scalar `t` is saved by rank 0 and by rank 1: save it once",
+        ),
+        (
+            &[(&[w(), w()], &[])],
+            "the header of model-rank-00000.safetensors can't be written: tensor `w` is there twice or has a reserved name",
+        ),
+        (
+            &[(&[outside], &[])],
+            "a chunk of tensor `w` can't be saved: region [0..4] reaches past the shape [3]",
+        ),
+        (
+            &[(&[other_size], &[])],
+            "tensor `w` has data of shape [3] for region [0..4]",
+        ),
+        (
+            &[(&[rows("w", 0, 0)], &[])],
+            "a chunk of tensor `w` can't be saved: chunk [0..0] holds no element: leave it out",
+        ),
+        (
+            &[(&[SaveTensor::whole("w", Role::Model, flex)], &[])],
+            "tensor `w` has dtype flex32, which has no form in a file: cast it first",
+        ),
+        (
+            &[(&[whole("", 0.0)], &[])],
+            "tensor `` can't be saved: name `` is empty",
+        ),
+        (
+            &[(&[], &[("", one)])],
+            "tensor `` can't be saved: name `` is empty",
+        ),
+    ];
+    let run = tempfile::tempdir().unwrap();
+    for (ranks, expected) in cases {
+        let error = publish(run.path(), ranks).unwrap_err();
+        assert_eq!(chain(&error), *expected);
+        assert_eq!(names(run.path()), [""; 0], "{expected}");
+    }
+    publish(run.path(), &[(&[w()], &[("t", one)]), (&[], &[])]).unwrap();
+}
+
+#[test]
+fn a_missing_rank_is_named_after_the_timeout() {
+    let run = tempfile::tempdir().unwrap();
+    let attempt = Attempt::begin(run.path(), meta(1, 4)).unwrap();
+    for rank in [0, 2] {
+        attempt
+            .handle()
+            .write_rank(rank, &[], &BTreeMap::new())
+            .unwrap();
+    }
+    let error = attempt.publish(Duration::from_millis(30)).unwrap_err();
+    let SaveError::MissingRanks { ranks, waited_ms } = &error else {
+        panic!("{error}");
+    };
+    assert_eq!(ranks, &[1, 3]);
+    assert!((30..5000).contains(waited_ms), "{waited_ms}");
+    assert_eq!(names(run.path()), [""; 0]);
+}
+
+#[test]
+fn the_coordinator_waits_for_late_ranks() {
+    let run = tempfile::tempdir().unwrap();
+    let attempt = Attempt::begin(run.path(), meta(1, 2)).unwrap();
+    let (first, second) = (attempt.handle(), attempt.handle());
+    let none = BTreeMap::new();
+    first.write_rank(0, &[whole("w", 1.0)], &none).unwrap();
+    let dir = std::thread::scope(|scope| {
+        let published = scope.spawn(|| attempt.publish(TIMEOUT));
+        assert!(Checkpoint::latest(run.path()).unwrap().is_none());
+        second.write_rank(1, &[whole("v", 2.0)], &none).unwrap();
+        published.join().unwrap().unwrap()
+    });
+    assert_eq!(
+        Checkpoint::open(dir).unwrap().tensors(Role::Model).count(),
+        2
+    );
+}
+
+#[test]
+fn parts_of_two_attempts_never_mix() {
+    let run = tempfile::tempdir().unwrap();
+    let none = BTreeMap::new();
+    let [old, new] = [1, 1].map(|step| Attempt::begin(run.path(), meta(step, 1)).unwrap());
+    old.handle()
+        .write_rank(0, &[whole("w", 1.0)], &none)
+        .unwrap();
+    let dirs = names(run.path());
+    let (from, to) = if dirs[0].ends_with(&old.handle().attempt().to_string()) {
+        (&dirs[0], &dirs[1])
+    } else {
+        (&dirs[1], &dirs[0])
+    };
+    for name in ["part-rank-00000.json", "model-rank-00000.safetensors"] {
+        fs::copy(
+            run.path().join(from).join(name),
+            run.path().join(to).join(name),
+        )
+        .unwrap();
+    }
+    let error = new.publish(TIMEOUT).unwrap_err();
+    assert!(matches!(error, SaveError::WrongAttempt { .. }), "{error}");
+    // The other attempt is as it was.
+    old.publish(TIMEOUT).unwrap();
+}
+
+#[test]
+fn parts_of_another_rank_or_with_damage_are_refused() {
+    let run = tempfile::tempdir().unwrap();
+    let none = BTreeMap::new();
+    for damage in [false, true] {
+        let attempt = Attempt::begin(run.path(), meta(1, 2)).unwrap();
+        attempt
+            .handle()
+            .write_rank(0, &[whole("w", 1.0)], &none)
+            .unwrap();
+        let dir = run.path().join(&names(run.path())[0]);
+        let mut bytes = fs::read(dir.join("part-rank-00000.json")).unwrap();
+        if damage {
+            bytes[70] ^= 1;
+        }
+        fs::write(dir.join("part-rank-00001.json"), bytes).unwrap();
+        let text = chain(&attempt.publish(TIMEOUT).unwrap_err());
+        let expected = if damage {
+            "it is damaged"
+        } else {
+            "is of rank 0 instead of 1"
+        };
+        assert!(
+            text.contains(expected) && text.contains("part-rank-00001"),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn a_shard_that_is_cut_or_gone_at_publish_is_refused() {
+    let run = tempfile::tempdir().unwrap();
+    for gone in [false, true] {
+        let attempt = Attempt::begin(run.path(), meta(1, 1)).unwrap();
+        let handle = attempt.handle();
+        handle
+            .write_rank(0, &[whole("w", 1.0)], &BTreeMap::new())
+            .unwrap();
+        let shard = run
+            .path()
+            .join(&names(run.path())[0])
+            .join("model-rank-00000.safetensors");
+        if gone {
+            fs::remove_file(&shard).unwrap();
+        } else {
+            fs::File::options()
+                .write(true)
+                .open(&shard)
+                .unwrap()
+                .set_len(50)
+                .unwrap();
+        }
+        let error = attempt.publish(TIMEOUT).unwrap_err();
+        let matches = match &error {
+            SaveError::FileSize {
+                rank, found_bytes, ..
+            } => !gone && (*rank, *found_bytes) == (0, 50),
+            SaveError::Io { .. } => gone,
+            _ => false,
+        };
+        assert!(matches, "{error}");
+    }
+}
+
+#[test]
+fn a_published_step_is_never_replaced() {
+    let run = tempfile::tempdir().unwrap();
+    let contents = small_contents(1);
+    let late = Attempt::begin(run.path(), meta(1, 1)).unwrap();
+    let dir = save(run.path(), meta(1, 1), &contents);
+    let exists =
+        |error: &SaveError| matches!(error, SaveError::StepExists { path } if *path == dir);
+    let error = Attempt::begin(run.path(), meta(1, 1)).unwrap_err();
+    assert!(exists(&error), "{error}");
+    late.handle().write_rank(0, &[], &BTreeMap::new()).unwrap();
+    let error = late.publish(TIMEOUT).unwrap_err();
+    assert!(exists(&error), "{error}");
+    assert_eq!(load(&Checkpoint::open(&dir).unwrap()).unwrap(), contents);
+    assert_eq!(names(run.path()), ["step-00000001"]);
+}
+
+#[test]
+fn calls_that_make_no_sense_are_refused() {
+    let run = tempfile::tempdir().unwrap();
+    for world_size in [0, 70_000] {
+        let error = Attempt::begin(run.path(), meta(1, world_size)).unwrap_err();
+        assert!(matches!(error, SaveError::Meta { .. }), "{error}");
+    }
+    let mut deep = serde_json::json!(1);
+    for _ in 0..200 {
+        deep = serde_json::json!([deep]);
+    }
+    let mut nested = meta(1, 1);
+    nested.metadata = deep;
+    let error = Attempt::begin(run.path(), nested).unwrap_err();
+    assert!(matches!(error, SaveError::Meta { .. }), "{error}");
+    let attempt = Attempt::begin(run.path(), meta(1, 1)).unwrap();
+    let none = BTreeMap::new();
+    let error = attempt.handle().write_rank(1, &[], &none).unwrap_err();
+    assert_eq!(error.to_string(), "rank 1 of a world of 1");
+    attempt.handle().write_rank(0, &[], &none).unwrap();
+    let error = attempt.handle().write_rank(0, &[], &none).unwrap_err();
+    assert!(
+        matches!(error, SaveError::RankWritten { rank: 0, .. }),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_handle_crosses_processes_as_text() {
+    let run = tempfile::tempdir().unwrap();
+    let attempt = Attempt::begin(run.path(), meta(1, 1)).unwrap();
+    let text = serde_json::to_string(&attempt.handle()).unwrap();
+    let handle: AttemptHandle = serde_json::from_str(&text).unwrap();
+    assert_eq!(handle, attempt.handle());
+    handle
+        .write_rank(0, &[whole("w", 1.0)], &BTreeMap::new())
+        .unwrap();
+    attempt.publish(TIMEOUT).unwrap();
+}
+
+#[test]
+fn a_failed_rank_leaves_no_file_and_may_try_again() {
+    let run = tempfile::tempdir().unwrap();
+    let old = save(run.path(), meta(1, 1), &small_contents(1));
+    let attempt = Attempt::begin(run.path(), meta(2, 1)).unwrap();
+    let dir = run.path().join(&names(run.path())[0]);
+    let state = SaveTensor {
+        role: Role::State,
+        ..whole("w", 1.0)
+    };
+    let tensors = [whole("w", 1.0), state];
+    let none = BTreeMap::new();
+    // In the way of a later file, so that others are there when the rank fails.
+    for name in ["state-rank-00000.safetensors", "part-rank-00000.json.tmp"] {
+        let obstacle = dir.join(name);
+        fs::create_dir(&obstacle).unwrap();
+        let error = attempt.handle().write_rank(0, &tensors, &none);
+        let text = chain(&error.unwrap_err());
+        assert!(
+            text.contains(name) || text.contains("has written"),
+            "{text}"
+        );
+        fs::remove_dir(&obstacle).unwrap();
+        assert_eq!(names(&dir), ["attempt.json"]);
+    }
+    assert_eq!(
+        load(&Checkpoint::open(&old).unwrap()).unwrap(),
+        small_contents(1)
+    );
+    attempt.handle().write_rank(0, &tensors, &none).unwrap();
+    attempt.publish(TIMEOUT).unwrap();
+}
+
+#[test]
+fn clean_removes_dead_attempts_only() {
+    let run = tempfile::tempdir().unwrap();
+    let old = save(run.path(), meta(1, 1), &Contents::default());
+    let live = Attempt::begin(run.path(), meta(2, 1)).unwrap();
+    live.handle()
+        .write_rank(0, &[whole("w", 1.0)], &BTreeMap::new())
+        .unwrap();
+    let live_name = names(run.path())[0].clone();
+    let copy = |name: &str, marker: &[u8]| {
+        let dir = run.path().join(name);
+        fs::create_dir(&dir).unwrap();
+        fs::write(dir.join("attempt.json"), marker).unwrap();
+        fs::write(dir.join("model-rank-00000.safetensors"), "x").unwrap();
+        dir
+    };
+    let marker = fs::read(run.path().join(&live_name).join("attempt.json")).unwrap();
+    let id = |digit: &str| digit.repeat(32);
+    let own = String::from_utf8(marker.clone()).unwrap();
+    let own = own.replace(&live.handle().attempt().to_string(), &id("a"));
+    // Dead and ours; and empty, from a kill in the first instant.
+    let dead = copy(&format!(".attempt-2-{}", id("a")), own.as_bytes());
+    let empty = run.path().join(format!(".attempt-2-{}", id("b")));
+    fs::create_dir(&empty).unwrap();
+    // Not provably ours: the marker of another, of another step, cut, none; names of others.
+    let kept = [
+        copy(&format!(".attempt-2-{}", id("c")), &marker),
+        copy(&format!(".attempt-3-{}", id("a")), own.as_bytes()),
+        copy(&format!(".attempt-4-{}", id("a")), &own.as_bytes()[..20]),
+    ];
+    copy(".attempt-2-mine", own.as_bytes());
+    copy("attempt", own.as_bytes());
+    fs::write(run.path().join(format!(".attempt-5-{}", id("a"))), "a file").unwrap();
+    let cleaned = clean(run.path()).unwrap();
+    assert_eq!(cleaned.removed, [dead.clone(), empty.clone()]);
+    assert!(!dead.exists() && !empty.exists());
+    assert!(kept.iter().all(|dir| dir.exists()));
+    let reason = |name: &str| {
+        let found = cleaned
+            .kept
+            .iter()
+            .find(|(path, _)| *path == run.path().join(name));
+        found.map(|(_, reason)| *reason)
+    };
+    assert_eq!(
+        reason(&live_name),
+        Some("it is alive: its marker is locked")
+    );
+    assert_eq!(cleaned.kept.len(), 5);
+    assert!(old.exists());
+    live.publish(TIMEOUT).unwrap();
+    assert_eq!(Checkpoint::latest(run.path()).unwrap().unwrap().step(), 2);
+    assert_eq!(clean(run.path().join("none")).unwrap(), Default::default());
+}
+
+#[test]
+fn the_bytes_do_not_depend_on_the_order_of_ranks_and_tensors() {
+    let bytes_of = |reverse: bool| {
+        let run = tempfile::tempdir().unwrap();
+        let attempt = Attempt::begin(run.path(), meta(1, 2)).unwrap();
+        let (mut order, mut tensors) = ([0, 1], vec![whole("a", 1.0), rows("b", 0, 4)]);
+        if reverse {
+            order.reverse();
+            tensors.reverse();
+        }
+        for rank in order {
+            let mine = if rank == 0 { &tensors[..] } else { &[] };
+            attempt
+                .handle()
+                .write_rank(rank, mine, &BTreeMap::new())
+                .unwrap();
+        }
+        let id = attempt.handle().attempt().to_string();
+        let dir = attempt.publish(TIMEOUT).unwrap();
+        let manifest = fs::read_to_string(dir.join("manifest.json")).unwrap();
+        // All after the digest, with the one thing that differs taken out.
+        let body = manifest[45..].replace(&id, "");
+        (
+            body,
+            fs::read(dir.join("model-rank-00000.safetensors")).unwrap(),
+        )
+    };
+    assert_eq!(bytes_of(false), bytes_of(true));
+}
+
+#[test]
+fn a_disk_error_at_publish_leaves_the_old_checkpoint_only() {
+    let run = tempfile::tempdir().unwrap();
+    let old = save(run.path(), meta(1, 1), &small_contents(1));
+    for name in ["manifest.json.tmp", "model.safetensors.index.json.tmp"] {
+        let attempt = Attempt::begin(run.path(), meta(2, 1)).unwrap();
+        let handle = attempt.handle();
+        handle
+            .write_rank(0, &[whole("w", 1.0)], &BTreeMap::new())
+            .unwrap();
+        fs::create_dir(run.path().join(&names(run.path())[0]).join(name)).unwrap();
+        let error = attempt.publish(TIMEOUT).unwrap_err();
+        assert!(error.to_string().contains(name), "{error}");
+        assert_eq!(names(run.path()), ["step-00000001"]);
+    }
+    let checkpoint = Checkpoint::open(old).unwrap();
+    assert_eq!(load(&checkpoint).unwrap(), small_contents(1));
+}

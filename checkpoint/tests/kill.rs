@@ -1,0 +1,158 @@
+//! A process that is killed or that runs out of disk while it saves leaves a whole checkpoint behind.
+#![cfg(unix)]
+
+mod support;
+
+use std::{
+    collections::BTreeMap,
+    path::Path,
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use support::{Contents, Random, TIMEOUT, load, meta, names, save, small_contents};
+use tinderbox_checkpoint::{Attempt, Checkpoint, Role, SaveError, SaveTensor, clean};
+
+const RUN_DIR: &str = "TINDERBOX_TEST_RUN_DIR";
+/// How often the child is killed.
+const KILLS: u64 = 20;
+
+/// What the child saves at a step; both processes can make it.
+fn contents_of(step: u64) -> Contents {
+    let mut contents = small_contents(step);
+    let large = Random(step).data(&[40_000], burn::tensor::DType::F32);
+    contents.0.insert((Role::Model, "large".into()), large);
+    contents
+}
+
+/// This test binary again, with only one test in it, as another process.
+fn child(test: &str, run_dir: &Path, shell: Option<&str>) -> Command {
+    let exe = std::env::current_exe().unwrap();
+    let mut command = match shell {
+        Some(script) => {
+            let mut sh = Command::new("sh");
+            sh.args(["-c", &format!("{script}; exec \"$0\" \"$@\"")])
+                .arg(exe);
+            sh
+        }
+        None => Command::new(exe),
+    };
+    command
+        .args(["--exact", test, "--nocapture"])
+        .env(RUN_DIR, run_dir)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    command
+}
+
+/// Ends the child whatever happens in the test.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_kill_at_any_instant_leaves_a_whole_checkpoint() {
+    if let Ok(run_dir) = std::env::var(RUN_DIR) {
+        // The child: goes on from the newest checkpoint for ever.
+        let run_dir = Path::new(&run_dir);
+        clean(run_dir).unwrap();
+        let newest = Checkpoint::latest(run_dir).unwrap();
+        let mut step = newest.map_or(0, |c| c.step());
+        loop {
+            step += 1;
+            save(run_dir, meta(step, 1), &contents_of(step));
+        }
+    }
+    let seed = std::env::var("TINDERBOX_TEST_SEED").map_or(0x5eed, |s| s.parse().unwrap());
+    eprintln!("seed {seed}: set TINDERBOX_TEST_SEED to repeat it");
+    let mut random = Random(seed);
+    let run = tempfile::tempdir().unwrap();
+    let test = "a_kill_at_any_instant_leaves_a_whole_checkpoint";
+    let (mut last, mut torn) = (0, 0);
+    for kill in 0..KILLS {
+        let running = Killed(child(test, run.path(), None).spawn().unwrap());
+        // Once the child has saved, an instant of its next saves.
+        let started = Instant::now();
+        while newest_name(run.path()) <= Some(last) && started.elapsed() < TIMEOUT {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        std::thread::sleep(Duration::from_micros(random.next() % 15_000));
+        drop(running);
+        torn += u32::from(names(run.path()).iter().any(|n| n.starts_with('.')));
+        let checkpoint = Checkpoint::latest(run.path()).unwrap().unwrap();
+        let step = checkpoint.step();
+        assert!(step > last, "kill {kill}: {step} after {last}");
+        assert_eq!(
+            Some(step),
+            newest_name(run.path()),
+            "kill {kill}: none was skipped"
+        );
+        checkpoint.verify().unwrap();
+        assert!(
+            load(&checkpoint).unwrap() == contents_of(step),
+            "kill {kill}: step {step}"
+        );
+        last = step;
+    }
+    // Most kills must fall into a save, or the test has shown nothing.
+    assert!(torn >= 5, "only {torn} of {KILLS} kills fell into a save");
+    clean(run.path()).unwrap();
+    assert!(names(run.path()).iter().all(|n| n.starts_with("step-")));
+    eprintln!("{torn} of {KILLS} kills fell into a save; {last} steps");
+}
+
+/// The highest step by the names alone.
+fn newest_name(run_dir: &Path) -> Option<u64> {
+    let steps = names(run_dir).into_iter();
+    steps
+        .filter_map(|n| n.strip_prefix("step-")?.parse().ok())
+        .max()
+}
+
+#[test]
+fn a_full_disk_is_one_clear_error() {
+    if let Ok(run_dir) = std::env::var(RUN_DIR) {
+        // The child: no file may grow beyond 32 KiB.
+        let run_dir = Path::new(&run_dir);
+        let attempt = Attempt::begin(run_dir, meta(2, 1)).unwrap();
+        let tensors: Vec<_> = contents_of(2)
+            .0
+            .into_iter()
+            .map(|((role, name), data)| SaveTensor::whole(name, role, data))
+            .collect();
+        let error = attempt.handle().write_rank(0, &tensors, &BTreeMap::new());
+        let Err(SaveError::Io {
+            action,
+            path,
+            source,
+        }) = error
+        else {
+            panic!("{error:?}");
+        };
+        assert_eq!(action, "write");
+        assert!(path.ends_with("model-rank-00000.safetensors"));
+        assert_eq!(source.kind(), std::io::ErrorKind::FileTooLarge);
+        // The files of the rank are gone before the attempt is.
+        assert_eq!(names(path.parent().unwrap()), ["attempt.json"]);
+        // Proof that this ran: a filter that matches no test succeeds as well.
+        std::fs::write(run_dir.join("proof"), "").unwrap();
+        return;
+    }
+    let run = tempfile::tempdir().unwrap();
+    save(run.path(), meta(1, 1), &contents_of(1));
+    // The limit counts blocks of 512 or 1024 bytes, by the shell. Without its signal, the write fails
+    // as it does on a full disk.
+    let limit = "trap '' XFSZ; ulimit -f 64";
+    let status = child("a_full_disk_is_one_clear_error", run.path(), Some(limit))
+        .status()
+        .unwrap();
+    assert!(status.success(), "{status}");
+    assert_eq!(names(run.path()), ["proof", "step-00000001"]);
+    let checkpoint = Checkpoint::latest(run.path()).unwrap().unwrap();
+    assert!(load(&checkpoint).unwrap() == contents_of(1));
+}

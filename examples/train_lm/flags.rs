@@ -1,0 +1,94 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Parser, error::ErrorKind};
+use tinderbox::ScheduleKind;
+
+/// Trains a character-level language model in pipeline stages, on one machine.
+#[derive(Parser, Debug, Clone)]
+#[command(name = "train_lm")]
+pub struct Flags {
+    /// Number of pipeline stages, one thread each
+    #[arg(long, default_value_t = 4, value_parser = at_least_one)]
+    pub stages: usize,
+    /// Micro-batches that each batch is split into
+    #[arg(long, default_value_t = 8, value_parser = at_least_one)]
+    pub micro_batches: usize,
+    /// Schedule of a training step: gpipe or 1f1b
+    #[arg(long, default_value_t = ScheduleKind::OneFOneB)]
+    pub schedule: ScheduleKind,
+    /// Training steps in all, those before a resume included
+    #[arg(long, default_value_t = 400)]
+    pub steps: u64,
+    /// Seed of initial values, dropout and the order of the samples
+    #[arg(long, default_value_t = 42)]
+    pub seed: u64,
+    /// Probability that an activation is dropped in training
+    #[arg(long, default_value_t = 0.1, value_parser = probability)]
+    pub dropout: f64,
+    /// Directory to save checkpoints in
+    #[arg(long, value_name = "DIR")]
+    pub save: Option<PathBuf>,
+    /// Save after every K steps; without it, --save saves once, at the end
+    #[arg(long, value_name = "K", requires = "save", value_parser = clap::value_parser!(u64).range(1..))]
+    pub save_every: Option<u64>,
+    /// Resume from the newest checkpoint in this directory, of any number of stages
+    #[arg(long, value_name = "DIR")]
+    pub resume: Option<PathBuf>,
+    /// Also train the same model in plain Burn on one device, without dropout, and compare each loss
+    #[arg(long)]
+    pub compare: bool,
+    /// Where to write the plan as JSON
+    #[arg(long, value_name = "FILE", default_value = "target/train_lm.plan.json")]
+    pub plan: PathBuf,
+    /// Print the loss of every step, with all its digits
+    #[arg(long)]
+    pub print_losses: bool,
+}
+
+fn at_least_one(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) => Err("it must be at least 1".into()),
+        Ok(number) => Ok(number),
+        Err(_) => Err("it must be a whole number".into()),
+    }
+}
+
+fn probability(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(p) if (0.0..1.0).contains(&p) => Ok(p),
+        _ => Err("it must be a number from 0 to below 1".into()),
+    }
+}
+
+impl Flags {
+    /// Reads the command line. A wrong value ends the program with one line and exit code 2.
+    pub fn read() -> Self {
+        let mut flags = Self::try_parse().unwrap_or_else(|error| match error.kind() {
+            ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => error.exit(),
+            _ => {
+                let text = error.to_string();
+                let line = text
+                    .lines()
+                    .next()
+                    .unwrap_or("error: wrong arguments")
+                    .to_owned();
+                usage(line.strip_prefix("error: ").unwrap_or(&line))
+            }
+        });
+        if flags.compare {
+            if flags.resume.is_some() {
+                usage("--compare starts from fresh values: it can't be used with --resume");
+            }
+            flags.dropout = 0.0;
+        }
+        flags
+    }
+}
+
+/// Ends the program because of a wrong value.
+pub fn usage(message: &str) -> ! {
+    eprintln!("error: {message} (see --help)");
+    std::process::exit(2)
+}

@@ -1,0 +1,170 @@
+//! Trains a character-level language model in pipeline stages: built unlit, cut, lit by stages,
+//! trained, saved in shards, and gathered again as an ordinary Burn module.
+
+mod compare;
+mod data;
+mod flags;
+mod model;
+mod report;
+mod sample;
+
+use std::time::Instant;
+
+use anyhow::Result;
+use burn::optim::AdamWConfig;
+use burn::tensor::Device;
+use tinderbox::{Checkpoints, Deferred, Machine, Outputs, Pipeline, Plan, PlanError, Traceable};
+
+use data::Text;
+use flags::{Flags, usage};
+use model::{Gpt, GptConfig};
+use report::{Progress, figure, resident_bytes};
+
+const TEXT: &str = "examples/data/shakespeare.txt";
+const SAMPLES: usize = 32;
+const LENGTH: usize = 64;
+
+/// Warms up over 40 steps, then falls as half a cosine to a tenth.
+fn learning_rate(step: u64, steps: u64) -> f64 {
+    const PEAK: f64 = 3e-3;
+    let warm = (step + 1) as f64 / 40.0;
+    let done = step as f64 / steps.max(1) as f64;
+    PEAK * warm.min(0.1 + 0.45 * (1.0 + (std::f64::consts::PI * done).cos()))
+}
+
+fn main() -> Result<()> {
+    let flags = Flags::read();
+    if flags.micro_batches > SAMPLES {
+        usage(&format!(
+            "--micro-batches {}: a batch has {SAMPLES} samples",
+            flags.micro_batches
+        ));
+    }
+    let device = Device::flex();
+    let text = Text::load(TEXT)?;
+    let (train, validation) = text.lengths();
+    println!(
+        "{TEXT}: {train} characters to train on, {validation} to validate, {} different",
+        text.vocabulary()
+    );
+    let config = GptConfig::new(text.vocabulary())
+        .with_context(LENGTH)
+        .with_dropout(flags.dropout);
+
+    // 1. The model, unlit.
+    let before = resident_bytes();
+    let started = Instant::now();
+    let init = config.clone();
+    let model = Deferred::new(move |device| init.init(device))?;
+    let record_ms = started.elapsed().as_secs_f64() * 1e3;
+    println!("\n{model}");
+    report::memory(before, resident_bytes(), model.parameters().bytes());
+
+    // 2. Trace and plan.
+    let example = text.batch(
+        flags.seed,
+        0,
+        SAMPLES / flags.micro_batches,
+        LENGTH,
+        &device,
+    );
+    let trace = model.trace(&example, |m: &Gpt, (tokens, targets)| {
+        let (loss, logits) = m.loss(tokens, targets);
+        Outputs::loss(loss).with("logits", logits)
+    })?;
+    let plan = match Plan::auto(&trace, &Machine::local(flags.stages)?) {
+        Err(error @ PlanError::TooManyStages { .. }) => usage(&format!("--stages: {error}")),
+        plan => plan?,
+    };
+    println!("\n{plan}");
+    plan.save(&flags.plan)?;
+    println!("the plan is in {}", flags.plan.display());
+
+    // 3. One rank per stage, each with its own parameters.
+    let mut pipeline = Pipeline::new(&model, &trace, &plan)
+        .optimizer(AdamWConfig::new().with_weight_decay(0.01).build())
+        .schedule(flags.schedule)
+        .micro_batches(flags.micro_batches)
+        .seed(flags.seed)
+        .start()?;
+    let held = pipeline.on_ranks(|_, stages| stages.iter().map(|s| s.parameter_bytes()).sum())?;
+    let share = report::ranks(&held, model.parameters().bytes());
+
+    // 4. Train, and 5. save.
+    let mut position = 0;
+    if let Some(dir) = &flags.resume {
+        match Checkpoints::open(dir)?.resume(&mut pipeline)? {
+            Some(resumed) => {
+                position = resumed.data_position;
+                println!(
+                    "resumed at step {} from {}",
+                    resumed.step,
+                    resumed.dir.display()
+                );
+            }
+            None => usage(&format!(
+                "--resume {}: there is no checkpoint",
+                dir.display()
+            )),
+        }
+    }
+    let saves = flags.save.as_ref().map(Checkpoints::open).transpose()?;
+    let saves = saves.map(|saves| saves.every(flags.save_every.unwrap_or(flags.steps)));
+    let first = pipeline.steps();
+    let mut losses = Vec::new();
+    let progress = Progress::start(first, flags.steps, SAMPLES * LENGTH);
+    let started = Instant::now();
+    while pipeline.steps() < flags.steps {
+        let step = pipeline.steps();
+        let batch = text.batch(flags.seed, position, SAMPLES, LENGTH, &device);
+        let output = pipeline.step(learning_rate(step, flags.steps), batch)?;
+        position += SAMPLES as u64;
+        let loss = output.loss.expect("the forward has a loss");
+        losses.push(output.micro_batch_losses);
+        progress.step(loss);
+        if flags.print_losses {
+            progress.line(&format!("step {step} loss {loss:?}"));
+        }
+        if let Some(saves) = &saves
+            && let Some(dir) = saves.after_step(&mut pipeline, position)?
+        {
+            progress.line(&format!("saved {}", dir.display()));
+        }
+    }
+    let seconds = started.elapsed().as_secs_f64();
+    progress.end();
+    let tokens = (pipeline.steps() - first) as f64 * (SAMPLES * LENGTH) as f64;
+
+    // 6. Evaluate through the same pipeline, and sample from the gathered model.
+    let (mut sum, mut count) = (0.0, 0);
+    for (samples, batch) in text.validation(SAMPLES, LENGTH, &device) {
+        let loss = pipeline
+            .evaluate(batch)?
+            .loss
+            .expect("the forward has a loss");
+        sum += loss * samples as f64;
+        count += samples;
+    }
+    let validation_loss = sum / count as f64;
+    println!("validation loss {validation_loss:.4} nats per character over {count} sequences");
+    let trained: Gpt = pipeline.gather(&device)?;
+    println!(
+        "\n{}\n",
+        sample::generate(&trained, &text, "ROMEO:\n", 300, LENGTH, flags.seed)
+    );
+
+    // 7. Figures.
+    figure("train_lm.val_loss", validation_loss, "nats");
+    figure(
+        "train_lm.tokens_per_s",
+        tokens / seconds.max(f64::MIN_POSITIVE),
+        "tokens/s",
+    );
+    figure("train_lm.record_ms", record_ms, "ms");
+    figure("train_lm.largest_stage_share", share, "ratio");
+    if flags.compare {
+        let difference = compare::largest_difference(&model, &text, &flags, &losses)?;
+        figure("train_lm.max_loss_diff", difference, "nats");
+    }
+    Ok(())
+}

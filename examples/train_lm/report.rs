@@ -1,0 +1,74 @@
+//! What the program prints.
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// Prints a figure in the form that all benches of the project use.
+pub fn figure(name: &str, value: f64, unit: &str) {
+    println!("figure {name} {value:.6} {unit}");
+}
+
+/// Memory of this process in bytes, where the system tells it (Linux).
+pub fn resident_bytes() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find(|line| line.starts_with("VmRSS:"))?;
+    let kib: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
+    Some(kib * 1024)
+}
+
+/// Prints that construction took no memory for parameters.
+pub fn memory(before: Option<u64>, after: Option<u64>, model: u64) {
+    const MIB: f64 = (1 << 20) as f64;
+    match (before, after) {
+        (Some(before), Some(after)) => println!(
+            "process memory: {:.2} MiB before, {:.2} MiB after; the parameters would take {:.2} MiB",
+            before as f64 / MIB,
+            after as f64 / MIB,
+            model as f64 / MIB,
+        ),
+        _ => println!("process memory: this system does not tell"),
+    }
+}
+
+/// Prints what each rank holds, and gives the fullest rank's share of the model.
+pub fn ranks(held: &[u64], model: u64) -> f64 {
+    for (rank, bytes) in held.iter().enumerate() {
+        let share = 100.0 * *bytes as f64 / model as f64;
+        println!("rank {rank} holds {bytes} bytes of parameters ({share:.1} % of the model)");
+    }
+    held.iter().copied().max().unwrap_or(0) as f64 / model as f64
+}
+
+/// A progress bar with step, loss and tokens per second.
+pub struct Progress {
+    bar: ProgressBar,
+    tokens_per_step: usize,
+}
+
+impl Progress {
+    pub fn start(first: u64, steps: u64, tokens_per_step: usize) -> Self {
+        let bar = ProgressBar::new(steps).with_position(first);
+        bar.reset_eta();
+        let style = ProgressStyle::with_template("{bar:30} step {pos}/{len} {msg} {eta} left");
+        bar.set_style(style.expect("the template is well-formed"));
+        Self {
+            bar,
+            tokens_per_step,
+        }
+    }
+
+    pub fn step(&self, loss: f64) {
+        self.bar.inc(1);
+        let rate = self.bar.per_sec() * self.tokens_per_step as f64;
+        self.bar
+            .set_message(format!("loss {loss:.4} {rate:.0} tokens/s"));
+    }
+
+    /// Prints a line above the bar; also where there is no terminal.
+    pub fn line(&self, text: &str) {
+        self.bar.suspend(|| println!("{text}"));
+    }
+
+    pub fn end(&self) {
+        self.bar.finish();
+    }
+}

@@ -1,0 +1,328 @@
+//! What goes into a forward: any structure of tensors.
+
+use burn::tensor::{DType, Tensor, kind::Basic};
+use serde::{Deserialize, Serialize};
+use tinderbox_fake::{DynTensor, Region};
+
+use crate::BatchError;
+
+/// A structure of tensors: a tensor, a tuple, an `Option`, a `Vec`, an array, or a struct of such
+/// (see [`batch_struct!`](crate::batch_struct)).
+///
+/// The first dimension of every tensor counts samples: a batch is split there into micro-batches.
+/// A tensor that belongs to all samples is wrapped in [`Whole`].
+pub trait Batch: Clone + Send + Sync + 'static {
+    /// Replaces every tensor, always in the same order.
+    fn map_tensors(self, mapper: &mut BatchMapper<'_>) -> Self;
+}
+
+/// How a tensor is divided among micro-batches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Division {
+    /// Along the first dimension.
+    Samples,
+    /// Not at all: every micro-batch has all of it.
+    Whole,
+}
+
+/// What a replaced tensor is called and how it is divided.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeafName {
+    /// Field names and positions joined by dots; empty for a lone tensor.
+    pub name: String,
+    /// How it is divided.
+    pub division: Division,
+}
+
+/// Walks over the tensors of a batch.
+#[expect(missing_debug_implementations, reason = "holds a closure")]
+pub struct BatchMapper<'a> {
+    path: Vec<String>,
+    division: Division,
+    change: &'a mut dyn FnMut(&LeafName, DynTensor) -> DynTensor,
+}
+
+impl<'a> BatchMapper<'a> {
+    pub(crate) fn new(change: &'a mut dyn FnMut(&LeafName, DynTensor) -> DynTensor) -> Self {
+        Self {
+            path: Vec::new(),
+            division: Division::Samples,
+            change,
+        }
+    }
+
+    /// Walks into a field or an element.
+    pub fn field<B: Batch>(&mut self, name: impl ToString, value: B) -> B {
+        self.path.push(name.to_string());
+        let value = value.map_tensors(self);
+        self.path.pop();
+        value
+    }
+
+    fn leaf<const D: usize, K: Basic>(&mut self, tensor: Tensor<D, K>) -> Tensor<D, K> {
+        let name = LeafName {
+            name: self.path.join("."),
+            division: self.division,
+        };
+        (self.change)(&name, tensor.into())
+            .typed()
+            .expect("a tensor is replaced by one of its rank and kind")
+    }
+}
+
+impl<const D: usize, K: Basic + 'static> Batch for Tensor<D, K>
+where
+    Tensor<D, K>: Sync,
+{
+    fn map_tensors(self, mapper: &mut BatchMapper<'_>) -> Self {
+        mapper.leaf(self)
+    }
+}
+
+/// A part of a batch that belongs to all samples, such as a mask of positions: it is not split.
+#[derive(Clone, Debug)]
+pub struct Whole<B>(pub B);
+
+impl<B: Batch> Batch for Whole<B> {
+    fn map_tensors(self, mapper: &mut BatchMapper<'_>) -> Self {
+        let outer = std::mem::replace(&mut mapper.division, Division::Whole);
+        let inner = self.0.map_tensors(mapper);
+        mapper.division = outer;
+        Self(inner)
+    }
+}
+
+impl<B: Batch> Batch for Option<B> {
+    fn map_tensors(self, mapper: &mut BatchMapper<'_>) -> Self {
+        self.map(|value| value.map_tensors(mapper))
+    }
+}
+
+impl<B: Batch> Batch for Vec<B> {
+    fn map_tensors(self, mapper: &mut BatchMapper<'_>) -> Self {
+        let values = self.into_iter().enumerate();
+        values
+            .map(|(index, value)| mapper.field(index, value))
+            .collect()
+    }
+}
+
+impl<B: Batch, const N: usize> Batch for [B; N] {
+    fn map_tensors(self, mapper: &mut BatchMapper<'_>) -> Self {
+        let mut index = 0;
+        self.map(|value| {
+            index += 1;
+            mapper.field(index - 1, value)
+        })
+    }
+}
+
+macro_rules! tuple {
+    ($($name:ident $index:tt),*) => {
+        impl<$($name: Batch),*> Batch for ($($name,)*) {
+            fn map_tensors(self, _mapper: &mut BatchMapper<'_>) -> Self {
+                ($(_mapper.field($index, self.$index),)*)
+            }
+        }
+    };
+}
+
+tuple!();
+tuple!(A 0);
+tuple!(A 0, B 1);
+tuple!(A 0, B 1, C 2);
+tuple!(A 0, B 1, C 2, D 3);
+tuple!(A 0, B 1, C 2, D 3, E 4);
+tuple!(A 0, B 1, C 2, D 3, E 4, F 5);
+
+/// Makes a struct of tensors a [`Batch`]. Name all of its fields.
+///
+/// ```
+/// use burn::tensor::{Bool, Int, Tensor};
+///
+/// #[derive(Clone)]
+/// struct Tokens {
+///     ids: Tensor<2, Int>,
+///     mask: Option<Tensor<2, Bool>>,
+/// }
+/// tinderbox_pipeline::batch_struct!(Tokens { ids, mask });
+/// ```
+#[macro_export]
+macro_rules! batch_struct {
+    ($name:ident { $($field:ident),+ $(,)? }) => {
+        impl $crate::Batch for $name {
+            fn map_tensors(self, mapper: &mut $crate::BatchMapper<'_>) -> Self {
+                let Self { $($field),+ } = self;
+                Self { $($field: mapper.field(stringify!($field), $field)),+ }
+            }
+        }
+    };
+}
+
+/// Name, size and type of one tensor of a batch.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Leaf {
+    /// Field names and positions joined by dots; empty for a lone tensor.
+    pub name: String,
+    /// Size per dimension.
+    pub shape: Vec<usize>,
+    /// Type of an element.
+    pub dtype: DType,
+}
+
+/// Every tensor of a batch with its name.
+pub(crate) fn leaves<B: Batch>(batch: &B) -> Vec<(LeafName, DynTensor)> {
+    let mut found = Vec::new();
+    batch
+        .clone()
+        .map_tensors(&mut BatchMapper::new(&mut |name, tensor| {
+            found.push((name.clone(), tensor.clone()));
+            tensor
+        }));
+    found
+}
+
+/// The signature of a batch: what a program is traced for.
+pub(crate) fn signature<B: Batch>(batch: &B) -> Vec<Leaf> {
+    let leaves = leaves(batch).into_iter();
+    leaves
+        .map(|(name, tensor)| Leaf {
+            name: name.name,
+            shape: tensor.shape().to_vec(),
+            dtype: tensor.dtype(),
+        })
+        .collect()
+}
+
+/// A micro-batch and its share of the samples.
+#[derive(Clone, Debug)]
+pub(crate) struct MicroBatch<B> {
+    pub(crate) batch: B,
+    pub(crate) samples: usize,
+}
+
+/// Splits a batch into `count` micro-batches along the first dimension, the larger ones first.
+pub(crate) fn split<B: Batch>(batch: &B, count: usize) -> Result<Vec<MicroBatch<B>>, BatchError> {
+    let divided: Vec<(String, usize)> = leaves(batch)
+        .into_iter()
+        .filter(|(name, _)| name.division == Division::Samples)
+        .map(|(name, tensor)| (name.name, tensor.shape().first().copied().unwrap_or(0)))
+        .collect();
+    let (first, samples) = divided.first().cloned().ok_or(BatchError::NoSamples)?;
+    if let Some((name, found)) = divided.iter().find(|(_, n)| *n != samples) {
+        return Err(BatchError::SampleCount {
+            first,
+            expected: samples,
+            name: name.clone(),
+            found: *found,
+        });
+    }
+    if count == 0 || samples < count {
+        return Err(BatchError::TooFewSamples {
+            samples,
+            micro_batches: count,
+        });
+    }
+    let mut start = 0;
+    Ok((0..count)
+        .map(|index| {
+            let size = samples / count + usize::from(index < samples % count);
+            let batch = batch
+                .clone()
+                .map_tensors(&mut BatchMapper::new(
+                    &mut |name, tensor| match name.division {
+                        Division::Whole => tensor,
+                        Division::Samples => samples_of(tensor, start, size),
+                    },
+                ));
+            start += size;
+            MicroBatch {
+                batch,
+                samples: size,
+            }
+        })
+        .collect())
+}
+
+/// The micro-batches that a pipeline makes of a batch, each with its number of samples.
+///
+/// # Errors
+///
+/// When the tensors have different numbers of samples, or fewer than `count`.
+pub fn split_batch<B: Batch>(batch: &B, count: usize) -> Result<Vec<(B, usize)>, BatchError> {
+    let parts = split(batch, count)?.into_iter();
+    Ok(parts.map(|part| (part.batch, part.samples)).collect())
+}
+
+fn samples_of(tensor: DynTensor, start: usize, size: usize) -> DynTensor {
+    let shape = tensor.shape().to_vec();
+    let mut offset = vec![0; shape.len()];
+    let mut part: Vec<u64> = shape.iter().map(|d| *d as u64).collect();
+    (offset[0], part[0]) = (start as u64, size as u64);
+    let region = Region::new(offset, part).expect("a part of a tensor in memory fits 64 bits");
+    tensor.slice(&region)
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::{Device, Int, Tensor};
+
+    use super::*;
+
+    fn ids(rows: usize) -> Tensor<2, Int> {
+        Tensor::<1, Int>::arange(0..rows as i64 * 2, &Device::flex()).reshape([rows, 2])
+    }
+
+    #[test]
+    fn names_and_order_follow_the_structure() {
+        let batch = (
+            ids(4),
+            Some(vec![ids(4), ids(4)]),
+            Whole(ids(1)),
+            None::<Tensor<1>>,
+        );
+        let names: Vec<String> = leaves(&batch)
+            .into_iter()
+            .map(|(name, _)| format!("{} {:?}", name.name, name.division))
+            .collect();
+        assert_eq!(
+            names,
+            ["0 Samples", "1.0 Samples", "1.1 Samples", "2 Whole"]
+        );
+    }
+
+    #[test]
+    fn splits_unevenly_and_keeps_every_sample() {
+        let parts = split(&(ids(7), Whole(ids(1))), 3).unwrap();
+        assert_eq!(
+            parts.iter().map(|p| p.samples).collect::<Vec<_>>(),
+            [3, 2, 2]
+        );
+        let rows: Vec<i32> = parts
+            .iter()
+            .flat_map(|p| p.batch.0.clone().into_data().to_vec::<i32>().unwrap())
+            .collect();
+        assert_eq!(rows, (0..14).collect::<Vec<i32>>());
+        assert!(parts.iter().all(|p| p.batch.1.0.dims() == [1, 2]));
+    }
+
+    #[test]
+    fn refuses_batches_that_cannot_be_split() {
+        let text = |result: Result<Vec<MicroBatch<_>>, BatchError>| result.unwrap_err().to_string();
+        assert_eq!(
+            text(split(&(ids(4), ids(3)), 2)),
+            "tensor `0` of the batch has 4 samples and `1` has 3: wrap a tensor that belongs to \
+             all samples in `Whole`"
+        );
+        assert_eq!(
+            split(&ids(2), 3).unwrap_err().to_string(),
+            "a batch of 2 samples can't be split into 3 micro-batches: lower the number of \
+             micro-batches"
+        );
+        assert!(matches!(
+            split(&Whole(ids(2)), 1),
+            Err(BatchError::NoSamples)
+        ));
+    }
+}

@@ -1,0 +1,243 @@
+//! Cuts a joint graph into programs, one forward and one backward per stage.
+//!
+//! Forward operations go where the plan says. A backward operation goes to the highest stage, not
+//! above the lowest stage among its gradient inputs, at which all forward values that it reads are
+//! at hand; one that reads only gradients sinks toward its users when no more bytes cross. So
+//! gradients are Burn's own, whatever the cut, and data flows backward only from higher stages to
+//! lower ones.
+
+mod layout;
+mod place;
+mod programs;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tinderbox_deferred::{ParameterPath, ParameterTable};
+use tinderbox_fake::{NodeId, ValueId};
+
+pub(crate) use layout::{Holding, Layout};
+pub(crate) use programs::{Binding, Phase, StagePrograms};
+
+use crate::PlanError;
+use crate::partition::Chain;
+use crate::schedule::{Compute, Edge, Endpoint, StageIndex};
+use crate::trace::{JointGraph, Role, Roles};
+use place::Placement;
+
+/// What one program consists of, before it is built.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Parts {
+    /// Its operations, in recorded order.
+    nodes: BTreeSet<NodeId>,
+    /// Values that it reads and does not make, constants left out.
+    reads: BTreeSet<ValueId>,
+    /// Values that are asked of it beside those that others read.
+    targets: BTreeSet<ValueId>,
+}
+
+/// A joint graph divided among stages.
+#[derive(Clone, Debug)]
+pub(crate) struct Cutting {
+    forward: Vec<Parts>,
+    backward: Vec<Parts>,
+    edges: BTreeMap<Edge, BTreeSet<ValueId>>,
+    /// Stages that read each parameter of the table, its owner included.
+    holders: Vec<BTreeSet<usize>>,
+    paths: Vec<ParameterPath>,
+    owners: Vec<StageIndex>,
+    flops: Vec<u64>,
+    last_stage: usize,
+}
+
+impl Cutting {
+    /// Divides a joint graph. Cost: linear in the graph, times the number of stages.
+    pub(crate) fn new(
+        joint: &JointGraph,
+        roles: &Roles,
+        chain: &Chain,
+        table: &ParameterTable,
+        layout: &Layout,
+    ) -> Result<Self, PlanError> {
+        let placement = Placement::new(joint, roles, chain, table, layout)?;
+        let stages = layout.stages();
+        let mut cutting = Self {
+            forward: vec![Parts::default(); stages],
+            backward: vec![Parts::default(); stages],
+            edges: BTreeMap::new(),
+            holders: Vec::new(),
+            paths: table.iter().map(|p| p.path.clone()).collect(),
+            owners: (0..table.len()).map(|index| layout.owner(index)).collect(),
+            flops: placement.forward_flops(chain),
+            last_stage: stages - 1,
+        };
+        cutting.assign(joint, roles, &placement);
+        cutting.connect(joint, roles, &placement);
+        cutting.holders = cutting.find_holders(joint, table);
+        Ok(cutting)
+    }
+
+    /// Values that one program sends to another, in the order of their ids.
+    pub(crate) fn edges(&self) -> &BTreeMap<Edge, BTreeSet<ValueId>> {
+        &self.edges
+    }
+
+    /// Parameters that a stage reads and does not own.
+    pub(crate) fn replicas(&self, stage: StageIndex) -> Vec<ParameterPath> {
+        (0..self.paths.len())
+            .filter(|index| {
+                self.owners[*index] != stage && self.holders[*index].contains(&stage.index())
+            })
+            .map(|index| self.paths[index].clone())
+            .collect()
+    }
+
+    /// Forward FLOPs of the operations that were placed on a stage.
+    pub(crate) fn forward_flops(&self, stage: StageIndex) -> u64 {
+        self.flops[stage.index()]
+    }
+
+    /// Puts each placed operation, with what is made again for it, into its program.
+    fn assign(&mut self, joint: &JointGraph, roles: &Roles, placement: &Placement) {
+        let graph = joint.graph();
+        for id in graph.node_ids() {
+            let Some(stage) = placement.stage(id) else {
+                continue;
+            };
+            let parts = match roles.of_node(id) {
+                Role::Placed => &mut self.forward[stage],
+                _ => &mut self.backward[stage],
+            };
+            parts.nodes.insert(id);
+        }
+        let named = joint.outputs().iter().map(|(_, value)| *value);
+        for value in named.chain(joint.loss()) {
+            // What no parameter touches is made where the forward ends.
+            let stage = home(joint, roles, placement, value).map_or(self.last_stage, |h| h.0);
+            self.forward[stage].targets.insert(value);
+        }
+        for (index, gradient) in joint.gradients().iter().enumerate() {
+            if let Some(value) = gradient {
+                self.backward[self.owners[index].index()]
+                    .targets
+                    .insert(*value);
+            }
+        }
+        for parts in self.forward.iter_mut().chain(&mut self.backward) {
+            parts.close(joint, roles);
+        }
+    }
+
+    /// Works out what crosses between programs.
+    fn connect(&mut self, joint: &JointGraph, roles: &Roles, placement: &Placement) {
+        for (index, parts) in self.forward.iter().enumerate() {
+            let to = Endpoint {
+                stage: StageIndex::new(index),
+                compute: Compute::Forward,
+            };
+            for value in &parts.reads {
+                if let Some((stage, compute)) = home(joint, roles, placement, *value) {
+                    let from = Endpoint {
+                        stage: StageIndex::new(stage),
+                        compute,
+                    };
+                    self.edges
+                        .entry(Edge { from, to })
+                        .or_default()
+                        .insert(*value);
+                }
+            }
+        }
+        for (index, parts) in self.backward.iter().enumerate() {
+            let to = Endpoint {
+                stage: StageIndex::new(index),
+                compute: Compute::Backward,
+            };
+            for value in &parts.reads {
+                let Some((stage, compute)) = home(joint, roles, placement, *value) else {
+                    continue;
+                };
+                let kept = compute == Compute::Forward
+                    && (stage == index || self.forward[index].reads.contains(value));
+                if !kept {
+                    let from = Endpoint {
+                        stage: StageIndex::new(stage),
+                        compute,
+                    };
+                    self.edges
+                        .entry(Edge { from, to })
+                        .or_default()
+                        .insert(*value);
+                }
+            }
+        }
+    }
+
+    fn find_holders(&self, joint: &JointGraph, table: &ParameterTable) -> Vec<BTreeSet<usize>> {
+        let of = |(index, parameter): (usize, &tinderbox_deferred::Parameter)| {
+            if parameter.clone_of.is_some() {
+                return BTreeSet::new();
+            }
+            let value = joint.parameters()[index];
+            let stages = 0..self.forward.len();
+            let reads = |stage: &usize| {
+                self.forward[*stage].reads.contains(&value)
+                    || self.backward[*stage].reads.contains(&value)
+                    || self.owners[index].index() == *stage
+            };
+            stages.filter(reads).collect()
+        };
+        table.iter().enumerate().map(of).collect()
+    }
+}
+
+impl Parts {
+    /// Adds the operations that are made again for this program, and lists what it reads.
+    fn close(&mut self, joint: &JointGraph, roles: &Roles) {
+        let graph = joint.graph();
+        let placed: Vec<NodeId> = self.nodes.iter().copied().collect();
+        let mut wanted: Vec<ValueId> = placed
+            .iter()
+            .flat_map(|id| graph.node(*id).inputs().iter().copied())
+            .chain(self.targets.iter().copied())
+            .collect();
+        let given: BTreeSet<ValueId> = joint
+            .parameters()
+            .iter()
+            .copied()
+            .chain(joint.inputs().iter().map(|input| input.value))
+            .chain([joint.weight()])
+            .collect();
+        while let Some(value) = wanted.pop() {
+            let Some(producer) = graph.value(value).producer else {
+                continue;
+            };
+            if self.nodes.contains(&producer) && !given.contains(&value) {
+                continue;
+            }
+            let again = matches!(roles.of_node(producer), Role::Remade | Role::Local);
+            if again && !given.contains(&value) {
+                self.nodes.insert(producer);
+                wanted.extend(graph.node(producer).inputs());
+            } else {
+                self.reads.insert(value);
+            }
+        }
+    }
+}
+
+/// The stage and the program that make a value; `None` for parameters, inputs and what any program
+/// makes for itself.
+fn home(
+    joint: &JointGraph,
+    roles: &Roles,
+    placement: &Placement,
+    value: ValueId,
+) -> Option<(usize, Compute)> {
+    let producer = joint.graph().value(value).producer?;
+    let stage = placement.stage(producer)?;
+    match roles.of_node(producer) {
+        Role::Placed => Some((stage, Compute::Forward)),
+        Role::Gradient => Some((stage, Compute::Backward)),
+        _ => None,
+    }
+}

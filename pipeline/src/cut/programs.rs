@@ -1,0 +1,275 @@
+//! The programs of one stage.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tinderbox_deferred::{Program, ProgramError};
+use tinderbox_fake::ValueId;
+
+use super::{Cutting, Parts};
+use crate::schedule::{Compute, Edge, StageIndex};
+use crate::trace::JointGraph;
+
+/// Where an input of a program comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Binding {
+    /// The parameter at a position of the table.
+    Parameter(usize),
+    /// The tensor at a position of the batch.
+    Input(usize),
+    /// The weight of the micro-batch.
+    Weight,
+    /// The setup value at a position.
+    Setup(usize),
+    /// A value of the micro-batch: received, or kept from the forward.
+    Value(ValueId),
+}
+
+/// One program of a stage, with where its inputs come from and where its outputs go.
+#[derive(Clone, Debug)]
+pub(crate) struct Phase {
+    pub(crate) program: Program,
+    pub(crate) inputs: Vec<Binding>,
+    /// Values of the micro-batch that it makes, and how often each is taken later: by messages, by
+    /// the backward, by the driver.
+    pub(crate) outputs: Vec<(ValueId, usize)>,
+    /// Gradients that it makes: position in the table, and value.
+    pub(crate) gradients: Vec<(usize, ValueId)>,
+}
+
+/// All programs of one stage for one joint graph.
+#[derive(Clone, Debug)]
+pub(crate) struct StagePrograms {
+    pub(crate) setup: Program,
+    pub(crate) forward: Phase,
+    pub(crate) backward: Option<Phase>,
+    /// How often each value that comes in a message is taken.
+    pub(crate) received: BTreeMap<ValueId, usize>,
+    /// Values of each message that leaves, by its edge.
+    pub(crate) sends: BTreeMap<Edge, Vec<ValueId>>,
+    /// Values of each message that comes.
+    pub(crate) receives: BTreeMap<Edge, Vec<ValueId>>,
+    /// The loss, if it is made here.
+    pub(crate) loss: Option<ValueId>,
+    /// Named outputs that are made here.
+    pub(crate) outputs: Vec<(String, ValueId)>,
+}
+
+impl StagePrograms {
+    /// Builds the programs of a stage.
+    pub(crate) fn new(
+        joint: &JointGraph,
+        cutting: &Cutting,
+        stage: StageIndex,
+    ) -> Result<Self, ProgramError> {
+        let (forward, backward) = (
+            &cutting.forward[stage.index()],
+            &cutting.backward[stage.index()],
+        );
+        let messages = |keep: &dyn Fn(&Edge) -> bool| -> BTreeMap<Edge, Vec<ValueId>> {
+            let edges = cutting.edges().iter().filter(|(edge, _)| keep(edge));
+            edges
+                .map(|(edge, values)| (*edge, values.iter().copied().collect()))
+                .collect()
+        };
+        let sends = messages(&|edge| edge.from.stage == stage);
+        let receives = messages(&|edge| edge.to.stage == stage);
+        let takes = Takes::count(joint, &sends, &receives, forward, backward);
+
+        let setup_values: Vec<ValueId> = forward
+            .reads
+            .union(&backward.reads)
+            .copied()
+            .filter(|value| Source::of(joint, *value, &takes).is_none())
+            .collect();
+        let setup_slice = joint
+            .graph()
+            .backward_slice(setup_values.iter().copied(), |_| false);
+        let setup = Program::new(
+            joint.graph(),
+            setup_slice.nodes,
+            &[],
+            &setup_values,
+            joint.keys(),
+        )?;
+
+        let build = |parts: &Parts, compute: Compute| -> Result<Phase, ProgramError> {
+            let inputs: Vec<ValueId> = parts.reads.iter().copied().collect();
+            let made: BTreeSet<ValueId> = parts
+                .nodes
+                .iter()
+                .flat_map(|id| joint.graph().node(*id).outputs().iter().copied())
+                .collect();
+            let outputs: Vec<(ValueId, usize)> = takes
+                .of(compute)
+                .iter()
+                .filter(|(value, _)| made.contains(value) || parts.targets.contains(value))
+                .map(|(value, count)| (*value, *count))
+                .collect();
+            let gradients: Vec<(usize, ValueId)> = match compute {
+                Compute::Forward => Vec::new(),
+                _ => cutting.gradients_of(joint, stage),
+            };
+            let values: Vec<ValueId> = outputs
+                .iter()
+                .map(|(value, _)| *value)
+                .chain(gradients.iter().map(|(_, value)| *value))
+                .collect();
+            let program = Program::new(
+                joint.graph(),
+                parts.nodes.iter().copied(),
+                &inputs,
+                &values,
+                joint.keys(),
+            )?;
+            let inputs = inputs
+                .iter()
+                .map(|value| match Source::of(joint, *value, &takes) {
+                    Some(binding) => binding,
+                    None => Binding::Setup(
+                        setup_values
+                            .binary_search(value)
+                            .expect("every other read is set up"),
+                    ),
+                })
+                .collect();
+            Ok(Phase {
+                program,
+                inputs,
+                outputs,
+                gradients,
+            })
+        };
+        let forward_phase = build(forward, Compute::Forward)?;
+        let has_backward = joint.gradients().iter().any(Option::is_some);
+        let backward_phase = match has_backward {
+            true => Some(build(backward, Compute::Backward)?),
+            false => None,
+        };
+        let made_here = |value: &ValueId| forward.targets.contains(value);
+        Ok(Self {
+            setup,
+            forward: forward_phase,
+            backward: backward_phase,
+            received: takes.received(&receives),
+            sends,
+            receives,
+            loss: joint.loss().filter(made_here),
+            outputs: joint
+                .outputs()
+                .iter()
+                .filter(|(_, v)| made_here(v))
+                .cloned()
+                .collect(),
+        })
+    }
+}
+
+impl Cutting {
+    /// Gradients that a stage makes for the parameters that it owns. Clones of a parameter share
+    /// its gradient: it is taken once.
+    fn gradients_of(&self, joint: &JointGraph, stage: StageIndex) -> Vec<(usize, ValueId)> {
+        let mut seen = BTreeSet::new();
+        (0..self.paths.len())
+            .filter(|index| self.owners[*index] == stage)
+            .filter(|index| seen.insert(joint.parameters()[*index]))
+            .filter_map(|index| Some((index, joint.gradients()[index]?)))
+            .collect()
+    }
+}
+
+/// How often each value of a micro-batch is taken at a stage, by who has it made.
+struct Takes {
+    forward: BTreeMap<ValueId, usize>,
+    backward: BTreeMap<ValueId, usize>,
+}
+
+impl Takes {
+    fn count(
+        joint: &JointGraph,
+        sends: &BTreeMap<Edge, Vec<ValueId>>,
+        receives: &BTreeMap<Edge, Vec<ValueId>>,
+        forward: &Parts,
+        backward: &Parts,
+    ) -> Self {
+        let mut takes = Self {
+            forward: BTreeMap::new(),
+            backward: BTreeMap::new(),
+        };
+        let coming: BTreeSet<ValueId> = receives.values().flatten().copied().collect();
+        let mut made_forward: BTreeSet<ValueId> = BTreeSet::new();
+        for id in &forward.nodes {
+            made_forward.extend(joint.graph().node(*id).outputs());
+        }
+        for (edge, values) in sends {
+            let of = match edge.from.compute {
+                Compute::Forward => &mut takes.forward,
+                _ => &mut takes.backward,
+            };
+            values
+                .iter()
+                .for_each(|value| *of.entry(*value).or_default() += 1);
+        }
+        // The loss and each named output are read once by the driver.
+        let named = joint.outputs().iter().map(|(_, value)| *value);
+        for value in named
+            .chain(joint.loss())
+            .filter(|v| forward.targets.contains(v))
+        {
+            *takes.forward.entry(value).or_default() += 1;
+        }
+        for value in &forward.reads {
+            if coming.contains(value) {
+                *takes.forward.entry(*value).or_default() += 1;
+            }
+        }
+        for value in &backward.reads {
+            if made_forward.contains(value) || forward.reads.contains(value) {
+                if made_forward.contains(value) || coming.contains(value) {
+                    *takes.forward.entry(*value).or_default() += 1;
+                }
+            } else if coming.contains(value) {
+                *takes.backward.entry(*value).or_default() += 1;
+            }
+        }
+        takes
+    }
+
+    fn of(&self, compute: Compute) -> &BTreeMap<ValueId, usize> {
+        match compute {
+            Compute::Forward => &self.forward,
+            _ => &self.backward,
+        }
+    }
+
+    fn is_value(&self, value: ValueId) -> bool {
+        self.forward.contains_key(&value) || self.backward.contains_key(&value)
+    }
+
+    fn received(&self, receives: &BTreeMap<Edge, Vec<ValueId>>) -> BTreeMap<ValueId, usize> {
+        let coming = receives.values().flatten();
+        let count = |value: &ValueId| {
+            let forward = self.forward.get(value).copied().unwrap_or(0);
+            forward + self.backward.get(value).copied().unwrap_or(0)
+        };
+        coming.map(|value| (*value, count(value))).collect()
+    }
+}
+
+/// Tells where an input comes from.
+struct Source;
+
+impl Source {
+    /// `None` for a setup value.
+    fn of(joint: &JointGraph, value: ValueId, takes: &Takes) -> Option<Binding> {
+        if let Some(index) = joint.parameters().iter().position(|v| *v == value) {
+            return Some(Binding::Parameter(index));
+        }
+        if let Some(index) = joint.inputs().iter().position(|input| input.value == value) {
+            return Some(Binding::Input(index));
+        }
+        if value == joint.weight() {
+            return Some(Binding::Weight);
+        }
+        takes.is_value(value).then_some(Binding::Value(value))
+    }
+}

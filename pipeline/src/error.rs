@@ -1,0 +1,465 @@
+//! Errors of this crate.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tinderbox_deferred::{MaterializeError, ParameterPath, ProgramError, SourceError};
+use tinderbox_fake::{FakeError, RecordError};
+
+use crate::schedule::{MicroBatchIndex, RankIndex, StageIndex, VerifyError};
+
+/// Why a batch can't be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BatchError {
+    /// No tensor of the batch has a dimension of samples.
+    #[error("no tensor of the batch is divided by samples: at least one must not be `Whole`")]
+    NoSamples,
+    /// Two tensors have different numbers of samples.
+    #[error(
+        "tensor `{first}` of the batch has {expected} samples and `{name}` has {found}: wrap a \
+         tensor that belongs to all samples in `Whole`"
+    )]
+    SampleCount {
+        /// Name of the first tensor.
+        first: String,
+        /// Its samples.
+        expected: usize,
+        /// Name of the other.
+        name: String,
+        /// Its samples.
+        found: usize,
+    },
+    /// There are fewer samples than micro-batches.
+    #[error(
+        "a batch of {samples} samples can't be split into {micro_batches} micro-batches: lower the \
+         number of micro-batches"
+    )]
+    TooFewSamples {
+        /// Samples of the batch.
+        samples: usize,
+        /// Micro-batches asked for.
+        micro_batches: usize,
+    },
+}
+
+/// Why a model could not be traced.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TraceError {
+    /// The forward failed under recording.
+    #[error("the forward could not be recorded")]
+    Record {
+        /// What went wrong.
+        #[source]
+        source: RecordError,
+    },
+    /// The forward uses batch norm.
+    #[error(
+        "the forward could not be recorded, and `{path}` is a BatchNorm: it moves its running \
+         statistics between devices, which can't be recorded; use GroupNorm, LayerNorm, RmsNorm or \
+         InstanceNorm in its place"
+    )]
+    BatchNorm {
+        /// Path of the first batch norm.
+        path: String,
+        /// What went wrong.
+        #[source]
+        source: RecordError,
+    },
+    /// The closure makes another model than it did before.
+    #[error(
+        "parameter `{path}` is not the same as when the model was made: the closure must make the \
+         same model at every call"
+    )]
+    Unstable {
+        /// The first parameter that differs.
+        path: ParameterPath,
+    },
+    /// The forward of a training trace gave no loss.
+    #[error("the forward gave no loss: return `Outputs::loss(loss)`")]
+    NoLoss,
+    /// The loss has more than one element.
+    #[error("the loss has {elements} elements: reduce it to one, with `mean` or `sum`")]
+    LossShape {
+        /// Elements of the loss.
+        elements: usize,
+    },
+    /// No parameter gets a gradient.
+    #[error(
+        "no parameter gets a gradient from the loss: is the model frozen, or the loss detached?"
+    )]
+    NoGradients,
+    /// An output was not made by the forward.
+    #[error("output `{name}` was not made from fake tensors: it is a constant of the host")]
+    ForeignOutput {
+        /// Name of the output.
+        name: String,
+    },
+}
+
+/// Why a plan could not be made or used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PlanError {
+    /// A machine without ranks.
+    #[error("a machine has at least one rank")]
+    NoStages,
+    /// More stages than modules.
+    #[error(
+        "{stages} stages are too many: the model has {modules} modules with parameters, and a stage \
+         needs one"
+    )]
+    TooManyStages {
+        /// Stages asked for.
+        stages: usize,
+        /// Modules of the model.
+        modules: usize,
+    },
+    /// No parameter stands under a module path.
+    #[error("no parameter stands under `{module}`{}", did_you_mean(near))]
+    UnknownModule {
+        /// The path.
+        module: String,
+        /// Parameters with similar paths.
+        near: Vec<ParameterPath>,
+    },
+    /// A cut leaves a stage without parameters.
+    #[error(
+        "the cut at `{module}` leaves a stage without parameters before or after it (cut number \
+         {stage}): give the cuts in the order of the forward, each module once"
+    )]
+    EmptyStage {
+        /// Path of the cut.
+        module: String,
+        /// Number of the cut, from 1.
+        stage: usize,
+    },
+    /// The plan names a parameter that the model does not have.
+    #[error(
+        "the plan names `{path}`, which the model does not have{}",
+        did_you_mean(near)
+    )]
+    UnknownParameter {
+        /// The path.
+        path: ParameterPath,
+        /// Parameters with similar paths.
+        near: Vec<ParameterPath>,
+    },
+    /// Two stages own one parameter.
+    #[error("stages {first} and {second} both own `{path}`")]
+    OwnedTwice {
+        /// The parameter.
+        path: ParameterPath,
+        /// The stage that comes first.
+        first: StageIndex,
+        /// The other.
+        second: StageIndex,
+    },
+    /// No stage owns a parameter.
+    #[error("no stage owns `{path}`")]
+    NotOwned {
+        /// The parameter.
+        path: ParameterPath,
+    },
+    /// The forward reads a stage's parameters before those of an earlier stage.
+    #[error(
+        "stage {stage} would need parameters that the forward reads first after those of a later \
+         stage: stages must follow the order of the forward"
+    )]
+    OutOfOrder {
+        /// The stage.
+        stage: StageIndex,
+    },
+    /// No stage has the parameters that a backward operation reads.
+    #[error("no stage holds all parameters that the backward operation {operation} reads")]
+    Unplaceable {
+        /// Name of the operation.
+        operation: String,
+    },
+    /// The plan is for another model.
+    #[error(
+        "the plan is for a model with digest {expected}, this one has {found}: make the plan again"
+    )]
+    OtherModel {
+        /// Digest in the plan.
+        expected: String,
+        /// Digest of the model.
+        found: String,
+    },
+    /// The plan's version is unknown.
+    #[error("the plan has version {found}, this build reads {expected}: make the plan again")]
+    Version {
+        /// What this build reads.
+        expected: u32,
+        /// What stands in the file.
+        found: u32,
+    },
+    /// The stages of a plan file are not numbered 0, 1, 2, each on its own rank.
+    #[error("the stages of the plan must be numbered from 0, each on the rank of its number")]
+    Stages,
+    /// The file is no plan.
+    #[error("this is not a plan file")]
+    Json {
+        /// What the decoder said.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// The file system failed.
+    #[error("{action} {path} failed")]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The trace failed.
+    #[error("the model could not be traced")]
+    Trace {
+        /// What went wrong.
+        #[source]
+        source: TraceError,
+    },
+}
+
+fn did_you_mean(near: &[ParameterPath]) -> String {
+    let quoted: Vec<String> = near.iter().map(|path| format!("`{path}`")).collect();
+    match quoted.is_empty() {
+        true => String::new(),
+        false => format!("; the nearest are {}", quoted.join(", ")),
+    }
+}
+
+/// Why a message did not arrive or leave.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LinkError {
+    /// The message did not come in time.
+    #[error("no `{message}` from rank {from} within {timeout:?}")]
+    Timeout {
+        /// The sender.
+        from: RankIndex,
+        /// What was waited for.
+        message: String,
+        /// How long.
+        timeout: Duration,
+    },
+    /// Another rank gave up.
+    #[error("another rank failed")]
+    Aborted,
+    /// The other rank is gone.
+    #[error("rank {rank} has ended")]
+    Closed {
+        /// The other rank.
+        rank: RankIndex,
+    },
+}
+
+/// What went wrong inside an action.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ActionError {
+    /// A program failed.
+    #[error(transparent)]
+    Program(#[from] ProgramError),
+    /// A tensor is of the wrong kind or on the wrong device.
+    #[error(transparent)]
+    Tensor(#[from] FakeError),
+    /// A message did not arrive or leave.
+    #[error(transparent)]
+    Link(#[from] LinkError),
+    /// An operation, or code that the user gave, panicked.
+    #[error("panicked: {message}")]
+    Panicked {
+        /// Text of the panic.
+        message: String,
+    },
+    /// A message has another number of values than the plan says.
+    #[error("a message has {found} values, the plan says {expected}")]
+    MessageLength {
+        /// What the plan says.
+        expected: usize,
+        /// What came.
+        found: usize,
+    },
+    /// A value is read that is not there.
+    #[error("value {value} is not at hand")]
+    MissingValue {
+        /// The value.
+        value: tinderbox_fake::ValueId,
+    },
+    /// The action is not one that this runtime runs.
+    #[error("this runtime does not run the action")]
+    UnknownAction,
+    /// The stage lacks a parameter that a program reads.
+    #[error("the stage does not hold `{path}`, which the program reads: make the plan again")]
+    MissingParameter {
+        /// The parameter.
+        path: ParameterPath,
+    },
+}
+
+/// Why training stopped.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PipelineError {
+    /// An action of a rank failed. All ranks have stopped.
+    #[error("{}", locate(*rank, *stage, *micro_batch, action))]
+    Action {
+        /// The rank.
+        rank: RankIndex,
+        /// The stage.
+        stage: Option<StageIndex>,
+        /// The micro-batch.
+        micro_batch: Option<MicroBatchIndex>,
+        /// The action, as schedules write it.
+        action: String,
+        /// What went wrong.
+        #[source]
+        source: ActionError,
+    },
+    /// A rank could not make its parameters.
+    #[error("rank {rank} could not make its parameters")]
+    Materialize {
+        /// The rank.
+        rank: RankIndex,
+        /// What went wrong.
+        #[source]
+        source: MaterializeError,
+    },
+    /// A rank did not answer in time.
+    #[error("rank {rank} did not answer within {timeout:?} while it was asked to {request}")]
+    Timeout {
+        /// The rank.
+        rank: RankIndex,
+        /// What it was asked for.
+        request: &'static str,
+        /// How long.
+        timeout: Duration,
+    },
+    /// The pipeline has stopped because of an earlier error.
+    #[error("the pipeline has stopped after an earlier error: start a new one")]
+    Stopped,
+    /// A thread could not be started.
+    #[error("rank {rank} could not be started")]
+    Spawn {
+        /// The rank.
+        rank: RankIndex,
+        /// What the system said.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The schedule can't be run.
+    #[error("the schedule can't be run")]
+    Schedule {
+        /// What is wrong with it.
+        #[source]
+        source: VerifyError,
+    },
+    /// The plan does not fit the model.
+    #[error("the plan can't be used")]
+    Plan {
+        /// What is wrong with it.
+        #[from]
+        source: PlanError,
+    },
+    /// The model could not be traced for this batch.
+    #[error("the model could not be traced for this batch")]
+    Trace {
+        /// What went wrong.
+        #[from]
+        source: TraceError,
+    },
+    /// A program could not be built.
+    #[error("a stage's program could not be built")]
+    Program {
+        /// What went wrong.
+        #[from]
+        source: ProgramError,
+    },
+    /// The batch can't be used.
+    #[error("the batch can't be used")]
+    Batch {
+        /// What is wrong with it.
+        #[from]
+        source: BatchError,
+    },
+    /// Parameters share an id.
+    #[error(
+        "`{second}` is a clone of `{first}`: Burn's optimizers update one of them and let them \
+         drift apart; to tie them, read one parameter in both places of the forward"
+    )]
+    Clones {
+        /// The first of them.
+        first: ParameterPath,
+        /// The other.
+        second: ParameterPath,
+    },
+    /// The optimizer was not given.
+    #[error("no optimizer was given: call `.optimizer(...)` before `.start()` to train")]
+    NoOptimizer,
+    /// The step counter does not fit the random generator's counter.
+    #[error("step {step} does not fit the 32 bits that random values count steps with")]
+    StepOverflow {
+        /// The step.
+        step: u64,
+    },
+    /// Values could not be read back.
+    #[error("the parameters could not be gathered")]
+    Gather {
+        /// What went wrong.
+        #[source]
+        source: MaterializeError,
+    },
+    /// A saved state does not fit.
+    #[error("the saved state of rank {rank} could not be restored, nothing was changed")]
+    Restore {
+        /// The rank.
+        rank: RankIndex,
+        /// What is wrong with it.
+        #[source]
+        source: RestoreError,
+    },
+}
+
+/// Why a stage's state could not be restored.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RestoreError {
+    /// The parameters could not be made.
+    #[error(transparent)]
+    Parameters(#[from] MaterializeError),
+    /// The state of the optimizer could not be loaded.
+    #[error(transparent)]
+    Source(#[from] SourceError),
+    /// The saved state is of another optimizer, or incomplete.
+    #[error(
+        "the optimizer state of `{path}` is incomplete or of another optimizer: saved are {found:?}"
+    )]
+    OptimizerState {
+        /// The parameter.
+        path: ParameterPath,
+        /// Names of what was saved for it.
+        found: Vec<String>,
+    },
+}
+
+fn locate(
+    rank: RankIndex,
+    stage: Option<StageIndex>,
+    micro_batch: Option<MicroBatchIndex>,
+    action: &str,
+) -> String {
+    let mut text = format!("rank {rank}");
+    if let Some(stage) = stage {
+        text.push_str(&format!(", stage {stage}"));
+    }
+    if let Some(micro_batch) = micro_batch {
+        text.push_str(&format!(", micro-batch {micro_batch}"));
+    }
+    text.push_str(&format!(", action {action} failed"));
+    text
+}

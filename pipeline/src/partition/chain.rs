@@ -1,0 +1,174 @@
+//! A forward as a chain of modules, with what a cut between two of them costs.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use tinderbox_deferred::{ParameterPath, ParameterTable};
+use tinderbox_fake::{NodeId, ValueId};
+
+use crate::cost;
+use crate::trace::{JointGraph, Role, Roles};
+
+/// A module with parameters of its own, at the place where the forward reads them first.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Unit {
+    /// Path of the module.
+    pub module: String,
+    /// The parameters that it owns.
+    pub parameters: Vec<ParameterPath>,
+    /// Bytes of these.
+    pub bytes: u64,
+    /// Forward FLOPs from here to the next unit.
+    pub flops: u64,
+    /// Bytes that cross a cut before this unit: at the cheapest place since the unit before.
+    pub boundary_bytes: u64,
+}
+
+/// The placed forward operations of a program in recorded order, and where each parameter is read.
+#[derive(Clone, Debug)]
+pub struct Chain {
+    nodes: Vec<NodeId>,
+    first_read: BTreeMap<ParameterPath, usize>,
+    crossing: Vec<u64>,
+    flops: Vec<u64>,
+}
+
+impl Chain {
+    /// Reads the chain off a program. Cost: linear in the graph.
+    pub fn new(joint: &JointGraph, roles: &Roles, table: &ParameterTable) -> Self {
+        let graph = joint.graph();
+        let nodes: Vec<NodeId> = roles.nodes(joint, Role::Placed).collect();
+        let path_of: BTreeMap<ValueId, &ParameterPath> = table
+            .iter()
+            .zip(joint.parameters())
+            .filter(|(parameter, _)| parameter.clone_of.is_none())
+            .map(|(parameter, value)| (*value, &parameter.path))
+            .collect();
+        let mut position = vec![None; graph.nodes().len()];
+        let mut first_read = BTreeMap::new();
+        // How the crossing bytes change from one cut position to the next.
+        let mut change = vec![0i64; nodes.len() + 2];
+        for (index, id) in nodes.iter().enumerate() {
+            position[id.index()] = Some(index);
+            for input in graph.node(*id).inputs() {
+                if let Some(path) = path_of.get(input) {
+                    first_read.entry((*path).clone()).or_insert(index);
+                }
+            }
+        }
+        for (index, id) in nodes.iter().enumerate() {
+            for output in graph.node(*id).outputs() {
+                let last = last_forward_use(joint, roles, *output, &position);
+                if let Some(last) = last.filter(|last| *last > index) {
+                    let bytes = graph.value(*output).bytes() as i64;
+                    change[index + 1] += bytes;
+                    change[last + 1] -= bytes;
+                }
+            }
+        }
+        let mut live = 0;
+        let crossing = change
+            .iter()
+            .map(|change| {
+                live += change;
+                live as u64
+            })
+            .collect();
+        let flops = nodes.iter().map(|id| cost::flops(graph, *id)).collect();
+        Self {
+            nodes,
+            first_read,
+            crossing,
+            flops,
+        }
+    }
+
+    /// The placed forward operations.
+    pub fn nodes(&self) -> &[NodeId] {
+        &self.nodes
+    }
+
+    /// Position of the operation that reads a parameter first; `None` when none does.
+    pub fn first_read(&self, path: &ParameterPath) -> Option<usize> {
+        self.first_read.get(path).copied()
+    }
+
+    /// Bytes of the values that are made before a position and read at or after it.
+    pub fn crossing_bytes(&self, position: usize) -> u64 {
+        self.crossing[position]
+    }
+
+    /// Forward FLOPs of the operations in a range of positions.
+    pub fn flops(&self, range: Range<usize>) -> u64 {
+        self.flops[range].iter().sum()
+    }
+
+    /// The cheapest position for a cut after position `after` and not after `before`; of equals the
+    /// last, so that an activation function stays with the module before it.
+    pub fn cheapest(&self, after: usize, before: usize) -> usize {
+        (after + 1..=before)
+            .rev()
+            .min_by_key(|position| self.crossing[*position])
+            .unwrap_or(before)
+    }
+
+    /// The modules in the order in which the forward reads them first. Parameters that the forward
+    /// does not read belong to the first unit.
+    pub fn units(&self, table: &ParameterTable) -> Vec<Unit> {
+        let mut read: Vec<(usize, &tinderbox_deferred::Parameter)> = table
+            .distinct()
+            .map(|parameter| (self.first_read(&parameter.path).unwrap_or(0), parameter))
+            .collect();
+        read.sort_by_key(|(position, _)| *position);
+        let mut units: Vec<Unit> = Vec::new();
+        // First and last first-read of each unit.
+        let mut spans: Vec<(usize, usize)> = Vec::new();
+        for (position, parameter) in read {
+            let module = parameter.path.module();
+            let together = spans.last().is_some_and(|(_, last)| *last == position)
+                || units.last().is_some_and(|unit| unit.module == module);
+            if !together {
+                units.push(Unit {
+                    module: module.to_owned(),
+                    parameters: Vec::new(),
+                    bytes: 0,
+                    flops: 0,
+                    boundary_bytes: 0,
+                });
+                spans.push((position, position));
+            }
+            let unit = units.last_mut().expect("a unit was pushed");
+            unit.parameters.push(parameter.path.clone());
+            unit.bytes += parameter.bytes;
+            spans.last_mut().expect("a span was pushed").1 = position;
+        }
+        let mut starts = vec![0];
+        for pair in spans.windows(2) {
+            starts.push(self.cheapest(pair[0].1, pair[1].0));
+        }
+        starts.push(self.nodes.len());
+        for (index, unit) in units.iter_mut().enumerate() {
+            unit.flops = self.flops(starts[index]..starts[index + 1]);
+            unit.boundary_bytes = if index == 0 {
+                0
+            } else {
+                self.crossing[starts[index]]
+            };
+        }
+        units
+    }
+}
+
+/// The last position at which a placed forward operation reads a value.
+fn last_forward_use(
+    joint: &JointGraph,
+    roles: &Roles,
+    value: ValueId,
+    position: &[Option<usize>],
+) -> Option<usize> {
+    let users = joint.graph().users(value).iter();
+    users
+        .filter(|user| roles.of_node(**user) == Role::Placed)
+        .filter_map(|user| position[user.index()])
+        .max()
+}

@@ -1,0 +1,172 @@
+//! How a pipeline is set up.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use burn::module::Module;
+use burn::optim::{DynOptimizer, Optimizer};
+use burn::tensor::Device;
+use tinderbox_deferred::{Deferred, Source, random::Seed};
+
+use super::pipeline::Pipeline;
+use crate::batch::Batch;
+use crate::schedule::{Schedule, gpipe, one_f_one_b};
+use crate::trace::Trace;
+use crate::{PipelineError, Plan};
+
+/// Which schedule runs a training step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum ScheduleKind {
+    /// All forwards, then all backwards: keeps the activations of every micro-batch.
+    GPipe,
+    /// One forward, one backward: keeps the activations of at most as many micro-batches as there
+    /// are stages left.
+    #[default]
+    OneFOneB,
+}
+
+impl ScheduleKind {
+    /// The compute actions for `stages` stages, one per rank, and `micro_batches` micro-batches.
+    pub fn generate(self, stages: usize, micro_batches: usize) -> Schedule {
+        match self {
+            Self::GPipe => gpipe(stages, micro_batches),
+            Self::OneFOneB => one_f_one_b(stages, micro_batches),
+        }
+    }
+}
+
+impl fmt::Display for ScheduleKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::GPipe => "gpipe",
+            Self::OneFOneB => "1f1b",
+        })
+    }
+}
+
+impl FromStr for ScheduleKind {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        match name {
+            "gpipe" => Ok(Self::GPipe),
+            "1f1b" => Ok(Self::OneFOneB),
+            other => Err(format!("`{other}` is no schedule: write gpipe or 1f1b")),
+        }
+    }
+}
+
+/// Settings of a pipeline, with defaults.
+pub struct PipelineBuilder<M, B> {
+    pub(super) model: Deferred<M>,
+    pub(super) trace: Trace<B>,
+    pub(super) plan: Plan,
+    pub(super) seed: Seed,
+    pub(super) schedule: ScheduleKind,
+    pub(super) micro_batches: usize,
+    pub(super) optimizer: Option<Arc<dyn DynOptimizer>>,
+    pub(super) source: Option<Arc<dyn Source>>,
+    pub(super) device: Device,
+    pub(super) threads_per_rank: Option<usize>,
+    pub(super) timeout: Duration,
+}
+
+impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
+    pub(super) fn new(model: &Deferred<M>, trace: &Trace<B>, plan: &Plan) -> Self {
+        Self {
+            model: model.clone(),
+            trace: trace.clone(),
+            plan: plan.clone(),
+            seed: Seed::new(0),
+            schedule: ScheduleKind::default(),
+            micro_batches: plan.stages().len(),
+            optimizer: None,
+            source: None,
+            device: Device::flex(),
+            threads_per_rank: None,
+            timeout: Duration::from_secs(600),
+        }
+    }
+
+    /// The optimizer of every rank, such as `AdamWConfig::new().build()`. None by default: the
+    /// pipeline then evaluates only.
+    #[must_use]
+    pub fn optimizer(mut self, optimizer: impl Optimizer) -> Self {
+        self.optimizer = Some(Arc::new(optimizer));
+        self
+    }
+
+    /// The seed of initial values and of dropout masks. 0 by default.
+    #[must_use]
+    pub fn seed(mut self, seed: impl Into<Seed>) -> Self {
+        self.seed = seed.into();
+        self
+    }
+
+    /// The schedule of a training step. 1F1B by default.
+    #[must_use]
+    pub fn schedule(mut self, schedule: ScheduleKind) -> Self {
+        self.schedule = schedule;
+        self
+    }
+
+    /// How many micro-batches a batch is split into. As many as there are stages by default.
+    #[must_use]
+    pub fn micro_batches(mut self, count: usize) -> Self {
+        self.micro_batches = count;
+        self
+    }
+
+    /// Where initial values come from. The replay of the model's own initialization by default.
+    #[must_use]
+    pub fn source(mut self, source: impl Source + 'static) -> Self {
+        self.source = Some(Arc::new(source));
+        self
+    }
+
+    /// The device of every rank. The CPU by default.
+    #[must_use]
+    pub fn device(mut self, device: &Device) -> Self {
+        self.device = device.clone().without_autodiff();
+        self
+    }
+
+    /// CPU threads of each rank's own pool. The machine's threads divided by the ranks by default,
+    /// at least one.
+    #[must_use]
+    pub fn threads_per_rank(mut self, threads: usize) -> Self {
+        self.threads_per_rank = Some(threads.max(1));
+        self
+    }
+
+    /// How long a rank waits for a message, and the driver for a rank. Ten minutes by default.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// Starts the ranks; each makes its own parameters and no others.
+    ///
+    /// # Errors
+    ///
+    /// When the plan is for another model, the model has clones of a parameter and an optimizer is
+    /// given, or a rank can't make its parameters.
+    pub fn start(self) -> Result<Pipeline<M, B>, PipelineError> {
+        Pipeline::start(self)
+    }
+}
+
+impl<M, B> fmt::Debug for PipelineBuilder<M, B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PipelineBuilder")
+            .field("seed", &self.seed)
+            .field("schedule", &self.schedule)
+            .field("micro_batches", &self.micro_batches)
+            .field("stages", &self.plan.stages().len())
+            .finish_non_exhaustive()
+    }
+}

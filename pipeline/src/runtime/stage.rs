@@ -1,0 +1,283 @@
+//! One stage on its rank: parameters, gradients, optimizer and programs.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use burn::tensor::Device;
+use tinderbox_deferred::{
+    Executable, Executor, MaterializeError, ParameterPath, ParameterTable, PartialModule,
+    ProgramError, RunContext, Source, materialize_parameters, random::Seed,
+};
+use tinderbox_fake::DynTensor;
+
+use super::optimizer::{OptimizerState, SavedState};
+use crate::cut::{Layout, StagePrograms};
+use crate::schedule::StageIndex;
+use crate::{ActionError, RestoreError};
+
+/// A joint graph cut into the programs of every stage, shared by all ranks.
+#[derive(Debug)]
+pub(crate) struct CutProgram {
+    pub(crate) name: String,
+    pub(crate) stages: Vec<StagePrograms>,
+}
+
+/// The programs of one stage on its device, with what they read unchanged in every run.
+#[derive(Clone, Debug)]
+pub(super) struct LoadedPrograms {
+    pub(super) forward: Executable,
+    pub(super) backward: Option<Executable>,
+    pub(super) setup: Vec<DynTensor>,
+}
+
+/// Where the stage holds a parameter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Owned(usize),
+    Replica(usize),
+}
+
+/// The parameters, gradients and optimizer of one stage.
+#[derive(Debug)]
+pub struct Stage {
+    index: StageIndex,
+    device: Device,
+    seed: Seed,
+    table: Arc<ParameterTable>,
+    owned: PartialModule,
+    replicas: PartialModule,
+    places: HashMap<usize, Place>,
+    pub(super) optimizer: Option<OptimizerState>,
+    gradients: Vec<Option<DynTensor>>,
+    last_gradients: Vec<Option<DynTensor>>,
+    loaded: HashMap<String, Arc<LoadedPrograms>>,
+    pending: Option<(PartialModule, PartialModule, Option<OptimizerState>)>,
+}
+
+impl Stage {
+    /// Makes the parameters that the stage holds, and no others.
+    pub(crate) fn new(
+        index: StageIndex,
+        layout: &Layout,
+        table: &Arc<ParameterTable>,
+        device: &Device,
+        seed: Seed,
+        source: &dyn Source,
+    ) -> Result<Self, MaterializeError> {
+        let hold = |paths: &[ParameterPath]| {
+            let paths: BTreeSet<&ParameterPath> = paths.iter().collect();
+            materialize_parameters(table, device, source, |p| paths.contains(&p.path))
+        };
+        let owned = hold(layout.owned(index))?;
+        let replicas = hold(layout.replicas(index))?;
+        let places = table
+            .iter()
+            .enumerate()
+            .filter_map(|(position, parameter)| {
+                let path = parameter.clone_of.as_ref().unwrap_or(&parameter.path);
+                let owned = owned.position(path).map(Place::Owned);
+                let place = owned.or_else(|| replicas.position(path).map(Place::Replica));
+                Some((position, place?))
+            })
+            .collect();
+        let count = owned.len();
+        Ok(Self {
+            index,
+            device: device.clone(),
+            seed,
+            table: table.clone(),
+            owned,
+            replicas,
+            places,
+            optimizer: None,
+            gradients: vec![None; count],
+            last_gradients: vec![None; count],
+            loaded: HashMap::new(),
+            pending: None,
+        })
+    }
+
+    /// Its position in the plan.
+    pub fn index(&self) -> StageIndex {
+        self.index
+    }
+
+    /// The parameters that it owns, as a Burn module under their original paths.
+    pub fn parameters(&self) -> &PartialModule {
+        &self.owned
+    }
+
+    /// Its copies of parameters that other stages own.
+    pub fn replicas(&self) -> &PartialModule {
+        &self.replicas
+    }
+
+    /// Bytes of all parameters that it holds, copies included.
+    pub fn parameter_bytes(&self) -> u64 {
+        self.owned.bytes() + self.replicas.bytes()
+    }
+
+    /// The gradients of the last training step, summed over its micro-batches, by path.
+    pub fn gradients(&self) -> impl Iterator<Item = (&ParameterPath, &DynTensor)> {
+        let pairs = self.owned.paths().zip(&self.last_gradients);
+        pairs.filter_map(|(path, gradient)| Some((path, gradient.as_ref()?)))
+    }
+
+    /// The state of its optimizer, copied to the host.
+    pub fn optimizer_state(&self) -> SavedState {
+        let optimizer = self.optimizer.as_ref();
+        optimizer
+            .map(|optimizer| optimizer.save(self.owned.paths()))
+            .unwrap_or_default()
+    }
+
+    /// Loads parameters and optimizer state beside the present ones, which stay until
+    /// [`Stage::commit_restore`].
+    ///
+    /// # Errors
+    ///
+    /// When anything is missing or does not fit; the stage then is as it was.
+    pub fn prepare_restore(
+        &mut self,
+        source: &dyn Source,
+        saved: &SavedState,
+    ) -> Result<(), RestoreError> {
+        self.pending = None;
+        let load = |module: &PartialModule| {
+            let paths: BTreeSet<&ParameterPath> = module.paths().collect();
+            materialize_parameters(&self.table, &self.device, source, |p| {
+                paths.contains(&p.path)
+            })
+        };
+        let (owned, replicas) = (load(&self.owned)?, load(&self.replicas)?);
+        let optimizer = match &self.optimizer {
+            Some(optimizer) => Some(optimizer.restored(owned.values(), saved, &self.device)?),
+            None => None,
+        };
+        self.pending = Some((owned, replicas, optimizer));
+        Ok(())
+    }
+
+    /// Takes what was loaded. Does nothing when nothing was.
+    pub fn commit_restore(&mut self) {
+        if let Some((owned, replicas, optimizer)) = self.pending.take() {
+            (self.owned, self.replicas, self.optimizer) = (owned, replicas, optimizer);
+            self.gradients.fill(None);
+            self.last_gradients.fill(None);
+        }
+    }
+
+    pub(super) fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// The programs of this stage on its device; loaded when they are asked for first.
+    pub(super) fn load(&mut self, cut: &CutProgram) -> Result<Arc<LoadedPrograms>, ProgramError> {
+        if let Some(loaded) = self.loaded.get(&cut.name) {
+            return Ok(loaded.clone());
+        }
+        let programs = &cut.stages[self.index.index()];
+        let executor = Executor::new(&self.device)?;
+        let context = RunContext::initialization(self.seed);
+        let loaded = Arc::new(LoadedPrograms {
+            forward: executor.load(programs.forward.program.clone()),
+            backward: programs
+                .backward
+                .as_ref()
+                .map(|b| executor.load(b.program.clone())),
+            setup: executor
+                .load(programs.setup.clone())
+                .run(Vec::new(), &context)?,
+        });
+        self.loaded.insert(cut.name.clone(), loaded.clone());
+        Ok(loaded)
+    }
+
+    /// The value of the parameter at a position of the table.
+    pub(super) fn parameter(&self, position: usize) -> Result<DynTensor, ActionError> {
+        match self.places.get(&position) {
+            Some(Place::Owned(place)) => Ok(self.owned.value(*place)),
+            Some(Place::Replica(place)) => Ok(self.replicas.value(*place)),
+            None => {
+                let path = self.table.iter().nth(position).map(|p| p.path.clone());
+                let path = path.unwrap_or_else(|| ParameterPath::new(""));
+                Err(ActionError::MissingParameter { path })
+            }
+        }
+    }
+
+    /// Adds the gradient of a micro-batch.
+    pub(super) fn accumulate(&mut self, position: usize, gradient: DynTensor) {
+        if let Some(Place::Owned(place)) = self.places.get(&position).copied() {
+            self.gradients[place] = Some(match self.gradients[place].take() {
+                Some(sum) => sum.add(gradient),
+                None => gradient,
+            });
+        }
+    }
+
+    /// Forgets gradients that an unfinished step left.
+    pub(super) fn clear_gradients(&mut self) {
+        self.gradients.fill(None);
+    }
+
+    /// Replaces each gradient by what `reduce` makes of it.
+    pub(super) fn reduce(
+        &mut self,
+        mut reduce: impl FnMut(DynTensor) -> Result<DynTensor, ActionError>,
+    ) -> Result<(), ActionError> {
+        for gradient in self.gradients.iter_mut() {
+            *gradient = gradient.take().map(&mut reduce).transpose()?;
+        }
+        Ok(())
+    }
+
+    /// Runs the optimizer on every parameter that has a gradient.
+    pub(super) fn update(&mut self, lr: f64) -> Result<(), ActionError> {
+        for place in 0..self.owned.len() {
+            let gradient = self.gradients[place].take();
+            self.last_gradients[place] = gradient.clone();
+            if let (Some(gradient), Some(optimizer)) = (gradient, &mut self.optimizer) {
+                let value = optimizer.step(place, lr, self.owned.value(place), gradient);
+                self.owned.replace(place, value)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The parameters that a replica stage holds copies of, in the order of its plan.
+    pub(super) fn shared_with(&self, layout: &Layout, replica: StageIndex) -> Vec<DynTensor> {
+        let paths = layout.replicas(replica).iter();
+        paths
+            .filter_map(|path| {
+                self.owned
+                    .position(path)
+                    .map(|place| self.owned.value(place))
+            })
+            .collect()
+    }
+
+    /// Takes new values for the copies of parameters that `owner` owns.
+    pub(super) fn take_shared(
+        &mut self,
+        layout: &Layout,
+        owner: StageIndex,
+        values: Vec<DynTensor>,
+    ) -> Result<(), ActionError> {
+        let of_owner: BTreeSet<&ParameterPath> = layout.owned(owner).iter().collect();
+        let replicas = layout.replicas(self.index).iter();
+        let places: Vec<usize> = replicas
+            .filter(|path| of_owner.contains(path))
+            .filter_map(|path| self.replicas.position(path))
+            .collect();
+        if places.len() != values.len() {
+            let (expected, found) = (places.len(), values.len());
+            return Err(ActionError::MessageLength { expected, found });
+        }
+        for (place, value) in places.into_iter().zip(values) {
+            self.replicas
+                .replace(place, value.to_device(&self.device)?)?;
+        }
+        Ok(())
+    }
+}

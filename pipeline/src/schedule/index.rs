@@ -1,0 +1,61 @@
+//! The indices of a schedule, each its own type, so that a stage is never taken for a rank.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// One newtype per kind of index. They differ in name and meaning only.
+macro_rules! indices {
+    ($($(#[$doc:meta])* $name:ident;)*) => {$(
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(transparent)]
+        pub struct $name(usize);
+
+        impl $name {
+            /// The index that counts from zero.
+            #[must_use]
+            pub const fn new(index: usize) -> Self {
+                Self(index)
+            }
+
+            /// The number, for indexing a list.
+            #[must_use]
+            pub const fn index(self) -> usize {
+                self.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Display::fmt(&self.0, f)
+            }
+        }
+    )*};
+}
+
+indices! {
+    /// A stage: one part of the cut model, in the order of the forward pass.
+    StageIndex;
+    /// A rank: one worker with its own list of actions, which runs one or several stages.
+    RankIndex;
+    /// A micro-batch of one training step.
+    MicroBatchIndex;
+    /// A group of ranks that hold the same stage and sum its gradients. Its number is the stage's.
+    GroupIndex;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_index_is_a_plain_number_in_text_and_on_disk() {
+        let rank = RankIndex::new(7);
+        assert_eq!(rank.index(), 7);
+        assert_eq!(format!("{rank:>3}"), "  7");
+        assert_eq!(serde_json::to_string(&rank).unwrap(), "7");
+        assert_eq!(serde_json::from_str::<RankIndex>("7").unwrap(), rank);
+        assert!(serde_json::from_str::<RankIndex>("-1").is_err());
+    }
+}

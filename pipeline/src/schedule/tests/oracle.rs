@@ -1,0 +1,116 @@
+//! A second, slow statement of when lists can run, to judge the verifier by.
+//!
+//! It knows only what each action needs done before, and tries all ranks until nothing moves.
+
+use std::collections::HashSet;
+
+use super::super::{
+    Action, Compute, Dependencies, Endpoint, Form, Message, MicroBatchIndex, Mode, Schedule,
+    StageIndex,
+};
+
+/// Whether the lists run to the end.
+pub(super) fn completes(schedule: &Schedule, dependencies: &Dependencies) -> bool {
+    let all: HashSet<Action> = schedule.ranks.iter().flatten().copied().collect();
+    let mut done = HashSet::new();
+    let mut heads = vec![0; schedule.ranks.len()];
+    loop {
+        let before = done.len();
+        for (rank, list) in schedule.ranks.iter().enumerate() {
+            while let Some(action) = list.get(heads[rank]) {
+                let needs = needs(action, &all, schedule, dependencies);
+                if !needs.iter().all(|need| done.contains(need)) {
+                    break;
+                }
+                done.insert(*action);
+                heads[rank] += 1;
+            }
+        }
+        if done.len() == before {
+            return heads
+                .iter()
+                .zip(&schedule.ranks)
+                .all(|(head, list)| *head == list.len());
+        }
+    }
+}
+
+/// All actions that have to run before the given one.
+fn needs(
+    action: &Action,
+    all: &HashSet<Action>,
+    schedule: &Schedule,
+    dependencies: &Dependencies,
+) -> Vec<Action> {
+    let together = |a: StageIndex, b: StageIndex| schedule.rank_of(a) == schedule.rank_of(b);
+    let end = |end: Endpoint, k| {
+        let mut tasks = all.iter().flat_map(Action::tasks).copied();
+        let task = tasks.find(|task| end.is_run_by(task) && task.micro_batch == k);
+        Action::Compute(task.expect("the lists before the mutation were complete"))
+    };
+    let gradients = |of: StageIndex| {
+        let ends = all
+            .iter()
+            .filter(move |a| a.tasks().iter().any(|t| t.compute.ends_backward()));
+        ends.filter(move |a| a.stage() == of)
+            .copied()
+            .collect::<Vec<_>>()
+    };
+    match *action {
+        Action::Compute(task) => {
+            let mut list = Vec::new();
+            for edge in dependencies.read_by(task) {
+                if schedule.mode == Mode::ForwardOnly && !edge.is_forward() {
+                    continue;
+                }
+                if together(edge.from.stage, edge.to.stage) || schedule.form == Form::ComputeOnly {
+                    list.push(end(edge.from, task.micro_batch));
+                } else {
+                    let message = Message::Values {
+                        edge,
+                        micro_batch: task.micro_batch,
+                    };
+                    list.push(Action::Receive(message));
+                }
+            }
+            match task.compute {
+                Compute::Forward => {}
+                Compute::Backward | Compute::InputGradient => {
+                    list.push(end(Endpoint::forward(task.stage), task.micro_batch));
+                }
+                Compute::WeightGradient => {
+                    list.push(end(Endpoint::backward(task.stage), task.micro_batch));
+                }
+            }
+            if task.compute.ends_backward() && task.micro_batch.index() > 0 {
+                let before = MicroBatchIndex::new(task.micro_batch.index() - 1);
+                let compute = Compute::WeightGradient;
+                list.push(end(
+                    Endpoint {
+                        stage: task.stage,
+                        compute,
+                    },
+                    before,
+                ));
+            }
+            list
+        }
+        Action::Send(Message::Values { edge, micro_batch }) => vec![end(edge.from, micro_batch)],
+        Action::Send(Message::Tie(tie)) => vec![Action::Update { stage: tie.owner }],
+        Action::Receive(message @ Message::Values { .. }) => vec![Action::Send(message)],
+        Action::Receive(message @ Message::Tie(tie)) => {
+            vec![Action::Send(message), Action::Update { stage: tie.replica }]
+        }
+        Action::Reduce { stage, .. } => gradients(stage),
+        Action::Update { stage } => {
+            let reduces = all.iter().filter(|a| matches!(a, Action::Reduce { .. }));
+            let mut list: Vec<_> = reduces.filter(|a| a.stage() == stage).copied().collect();
+            for tie in dependencies.ties().iter().filter(|tie| tie.owner == stage) {
+                if together(tie.owner, tie.replica) {
+                    list.extend(gradients(tie.replica));
+                }
+            }
+            list
+        }
+    }
+}

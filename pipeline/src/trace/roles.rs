@@ -1,0 +1,110 @@
+//! What each operation of a joint graph depends on, which decides where it may run.
+
+use tinderbox_deferred::is_random;
+use tinderbox_fake::{NodeId, ValueId};
+
+use super::JointGraph;
+use crate::cost;
+
+/// Where an operation runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Nowhere: nothing that is asked for depends on it, or it makes a parameter.
+    Unused,
+    /// Once per run, on every stage that reads it: it depends on constants only.
+    Setup,
+    /// On every stage that reads it, whenever it is read: it depends on the batch, on random keys and
+    /// on constants, and is cheaper to make than to send or keep.
+    Remade,
+    /// On the stage that the plan says: it depends on parameters.
+    Placed,
+    /// In the backward of every stage that reads it: it depends on forward values and on no gradient.
+    Local,
+    /// In the backward of one stage, chosen by the cut: it depends on gradients.
+    Gradient,
+}
+
+/// The role of every node.
+#[derive(Clone, Debug)]
+pub struct Roles {
+    roles: Vec<Role>,
+}
+
+impl Roles {
+    /// Works out the roles. Cost: linear in the graph.
+    pub fn of(joint: &JointGraph) -> Self {
+        let graph = joint.graph();
+        let mut is_parameter = vec![false; graph.values().len()];
+        for value in joint.parameters() {
+            is_parameter[value.index()] = true;
+        }
+        let mut is_input = vec![false; graph.values().len()];
+        let inputs = joint.inputs().iter().map(|input| input.value);
+        for value in inputs.chain([joint.weight()]) {
+            is_input[value.index()] = true;
+        }
+        let targets: Vec<ValueId> = joint
+            .loss()
+            .into_iter()
+            .chain(joint.outputs().iter().map(|(_, value)| *value))
+            .chain(joint.gradients().iter().flatten().copied())
+            .collect();
+        let given = |v: ValueId| is_parameter[v.index()] || is_input[v.index()];
+        let needed = graph.backward_slice(targets, given);
+
+        let mut roles = vec![Role::Unused; graph.nodes().len()];
+        // A gradient descends from the weight within the backward pass.
+        let mut from_weight = vec![false; graph.values().len()];
+        from_weight[joint.weight().index()] = true;
+        for id in needed.nodes {
+            let node = graph.node(id);
+            let (mut setup, mut remade, mut gradient) = (true, true, false);
+            for input in node.inputs() {
+                let role = match graph.value(*input).producer {
+                    _ if is_parameter[input.index()] => Role::Placed,
+                    _ if is_input[input.index()] => Role::Remade,
+                    None => Role::Setup,
+                    Some(producer) => roles[producer.index()],
+                };
+                setup &= role == Role::Setup;
+                remade &= matches!(role, Role::Setup | Role::Remade);
+                gradient |= joint.is_backward(id) && from_weight[input.index()];
+            }
+            let forward_random = is_random(node) && !joint.is_initialization(id);
+            roles[id.index()] = if setup && !forward_random {
+                Role::Setup
+            } else if remade && !cost::is_heavy(graph, id) {
+                Role::Remade
+            } else if gradient {
+                Role::Gradient
+            } else if joint.is_backward(id) {
+                Role::Local
+            } else {
+                Role::Placed
+            };
+            if gradient {
+                for output in node.outputs() {
+                    from_weight[output.index()] = true;
+                }
+            }
+        }
+        Self { roles }
+    }
+
+    /// The role of a node.
+    pub fn of_node(&self, node: NodeId) -> Role {
+        self.roles[node.index()]
+    }
+
+    /// The nodes of a role, in recorded order.
+    pub fn nodes<'a>(
+        &'a self,
+        joint: &'a JointGraph,
+        role: Role,
+    ) -> impl Iterator<Item = NodeId> + 'a {
+        joint
+            .graph()
+            .node_ids()
+            .filter(move |id| self.of_node(*id) == role)
+    }
+}

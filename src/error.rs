@@ -1,0 +1,102 @@
+//! Errors of the facade.
+
+use std::path::PathBuf;
+
+use tinderbox_checkpoint::{LoadError, SaveError};
+use tinderbox_pipeline::schedule::RankIndex;
+use tinderbox_pipeline::{PipelineError, RestoreError};
+
+/// Why a run could not be saved or resumed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CheckpointsError {
+    /// The checkpoint could not be opened, begun or published.
+    #[error("the checkpoint of step {step} could not be saved")]
+    Save {
+        /// The step.
+        step: u64,
+        /// What went wrong.
+        #[source]
+        source: SaveError,
+    },
+    /// A rank could not write its shard; nothing was published.
+    #[error("rank {rank} could not save its part of step {step}; nothing was published")]
+    SaveRank {
+        /// The rank.
+        rank: RankIndex,
+        /// The step.
+        step: u64,
+        /// What went wrong.
+        #[source]
+        source: SaveRankError,
+    },
+    /// Leftovers of an earlier run could not be removed.
+    #[error("the run directory {path} could not be opened")]
+    Open {
+        /// The directory.
+        path: PathBuf,
+        /// What went wrong.
+        #[source]
+        source: SaveError,
+    },
+    /// The checkpoint can't be used.
+    #[error("the checkpoint could not be loaded, nothing was changed")]
+    Load {
+        /// What is wrong with it.
+        #[from]
+        source: LoadError,
+    },
+    /// A rank could not load its part.
+    #[error("rank {rank} could not load its part of {path}, nothing was changed")]
+    LoadRank {
+        /// The rank.
+        rank: RankIndex,
+        /// The checkpoint.
+        path: PathBuf,
+        /// What went wrong.
+        #[source]
+        source: LoadRankError,
+    },
+    /// The pipeline runs with another seed than the checkpoint.
+    #[error(
+        "the checkpoint was saved with seed {expected}, the pipeline was started with {found}: start \
+         it with `.seed({expected})`, or dropout would differ"
+    )]
+    Seed {
+        /// The checkpoint's seed.
+        expected: u64,
+        /// The pipeline's seed.
+        found: u64,
+    },
+    /// The pipeline failed.
+    #[error("the pipeline failed")]
+    Pipeline {
+        /// What went wrong.
+        #[from]
+        source: PipelineError,
+    },
+}
+
+/// Why one rank could not save.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SaveRankError {
+    /// A tensor could not be copied to the host.
+    #[error(transparent)]
+    Tensor(#[from] tinderbox_fake::FakeError),
+    /// The shard could not be written.
+    #[error(transparent)]
+    Write(#[from] SaveError),
+}
+
+/// Why one rank could not load.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LoadRankError {
+    /// The optimizer's state could not be read.
+    #[error(transparent)]
+    Read(#[from] LoadError),
+    /// A value does not fit.
+    #[error(transparent)]
+    Restore(#[from] RestoreError),
+}

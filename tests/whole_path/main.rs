@@ -1,0 +1,9 @@
+//! What crosses crates: from a Burn model to a trained, saved and restored one, against plain Burn.
+
+mod models;
+mod parity;
+mod plain;
+
+#[path = "../../examples/train_lm/model.rs"]
+#[allow(dead_code, reason = "the example uses all of it")]
+mod gpt;

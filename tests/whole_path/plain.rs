@@ -1,0 +1,99 @@
+//! Plain Burn on one device: the reference.
+
+use std::collections::BTreeMap;
+
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::optim::{AdamWConfig, GradientsAccumulator, GradientsParams};
+use burn::tensor::{Device, Tensor, TensorData};
+use tinderbox::random::Seed;
+use tinderbox::{Deferred, DynTensor, parameter_values};
+
+use crate::models::Case;
+
+/// Learning rate of all tests.
+pub const LR: f64 = 1e-2;
+/// Seed of all tests.
+pub const SEED: u64 = 42;
+
+/// What a training run did: a loss per step and micro-batch, the first step's gradients, and the
+/// parameters after the last step.
+pub struct Run {
+    pub losses: Vec<Vec<f64>>,
+    pub gradients: BTreeMap<String, TensorData>,
+    pub parameters: BTreeMap<String, TensorData>,
+}
+
+/// Trains with Burn's autodiff and AdamW; the micro-batches' gradients are accumulated in order,
+/// each weighted by its share of the samples.
+pub fn train<C: Case>(model: &Deferred<C::Model>, micro_batches: &[Vec<(C::Batch, usize)>]) -> Run {
+    let device = Device::flex().autodiff();
+    let mut module = model
+        .materialize(&device, &model.replay(Seed::new(SEED)))
+        .expect("the model materializes");
+    let mut optimizer = AdamWConfig::new().init();
+    let mut run = Run {
+        losses: Vec::new(),
+        gradients: BTreeMap::new(),
+        parameters: BTreeMap::new(),
+    };
+    for (step, parts) in micro_batches.iter().enumerate() {
+        let samples: usize = parts.iter().map(|part| part.1).sum();
+        let mut accumulator = GradientsAccumulator::new();
+        let mut losses = Vec::new();
+        for (batch, count) in parts {
+            let outputs = C::forward(&module, batch.clone());
+            let loss = outputs.into_loss().expect("the model has a loss");
+            losses.push(f64::from(loss.clone().into_scalar::<f32>()));
+            let weighted = loss.mul_scalar(*count as f32 / samples as f32);
+            let gradients = GradientsParams::from_grads(weighted.backward(), &module);
+            accumulator.accumulate(&module, gradients);
+        }
+        let gradients = accumulator.grads();
+        if step == 0 {
+            run.gradients = by_path(&module, &gradients);
+        }
+        run.losses.push(losses);
+        module = optimizer.step(LR, module, gradients);
+    }
+    run.parameters = parameter_values(&module)
+        .into_iter()
+        .map(|(path, value)| (path.to_string(), data(value)))
+        .collect();
+    run
+}
+
+/// The data of a tensor of any device.
+pub fn data(tensor: DynTensor) -> TensorData {
+    tensor
+        .without_autodiff()
+        .to_data()
+        .expect("the tensor is real")
+}
+
+fn by_path<M: Module>(module: &M, gradients: &GradientsParams) -> BTreeMap<String, TensorData> {
+    struct Visitor<'a> {
+        path: Vec<String>,
+        gradients: &'a GradientsParams,
+        found: BTreeMap<String, TensorData>,
+    }
+    impl ModuleVisitor for Visitor<'_> {
+        fn enter_module(&mut self, name: &str, _: &str) {
+            self.path.push(name.into());
+        }
+        fn exit_module(&mut self, _: &str, _: &str) {
+            self.path.pop();
+        }
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            if let Some(gradient) = self.gradients.get::<D>(param.id) {
+                self.found.insert(self.path.join("."), gradient.into_data());
+            }
+        }
+    }
+    let mut visitor = Visitor {
+        path: Vec::new(),
+        gradients,
+        found: BTreeMap::new(),
+    };
+    module.visit(&mut visitor);
+    visitor.found
+}
