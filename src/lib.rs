@@ -16,5 +16,5 @@ pub use tinderbox_fake::{
 pub use tinderbox_pipeline::{
     Batch, BatchMapper, Cut, Machine, Outputs, Pipeline, PipelineError, Plan, PlanError,
     ScheduleKind, Stage, StepOutput, Trace, TraceError, Traceable, Whole, batch_struct,
-    split_batch,
+    batch_tensors, split_batch,
 };

@@ -360,6 +360,10 @@ fn clean_removes_dead_attempts_only() {
     let dead = copy(&format!(".attempt-2-{}", id("a")), own.as_bytes());
     let empty = run.path().join(format!(".attempt-2-{}", id("b")));
     fs::create_dir(&empty).unwrap();
+    // From a kill while its marker was written.
+    let cut = run.path().join(format!(".attempt-2-{}", "bc".repeat(16)));
+    fs::create_dir(&cut).unwrap();
+    fs::write(cut.join("attempt.json"), &own.as_bytes()[..20]).unwrap();
     // Not provably ours: the marker of another, of another step, cut, none; names of others.
     let kept = [
         copy(&format!(".attempt-2-{}", id("c")), &marker),
@@ -370,7 +374,8 @@ fn clean_removes_dead_attempts_only() {
     copy("attempt", own.as_bytes());
     fs::write(run.path().join(format!(".attempt-5-{}", id("a"))), "a file").unwrap();
     let cleaned = clean(run.path()).unwrap();
-    assert_eq!(cleaned.removed, [dead.clone(), empty.clone()]);
+    assert_eq!(cleaned.removed, [dead.clone(), empty.clone(), cut.clone()]);
+    assert!(!cut.exists());
     assert!(!dead.exists() && !empty.exists());
     assert!(kept.iter().all(|dir| dir.exists()));
     let reason = |name: &str| {

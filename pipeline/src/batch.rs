@@ -255,6 +255,14 @@ pub fn split_batch<B: Batch>(batch: &B, count: usize) -> Result<Vec<(B, usize)>,
     Ok(parts.map(|part| (part.batch, part.samples)).collect())
 }
 
+/// The tensors of a batch in the order of a program's inputs, outside of any autodiff context.
+pub fn batch_tensors<B: Batch>(batch: &B) -> Vec<DynTensor> {
+    leaves(batch)
+        .into_iter()
+        .map(|(_, tensor)| tensor.without_autodiff())
+        .collect()
+}
+
 fn samples_of(tensor: DynTensor, start: usize, size: usize) -> DynTensor {
     let shape = tensor.shape().to_vec();
     let mut offset = vec![0; shape.len()];

@@ -10,7 +10,7 @@ mod runtime;
 pub mod schedule;
 mod trace;
 
-pub use batch::{Batch, BatchMapper, Division, Leaf, LeafName, Whole, split_batch};
+pub use batch::{Batch, BatchMapper, Division, Leaf, LeafName, Whole, batch_tensors, split_batch};
 pub use cost::flops;
 pub use error::{
     ActionError, BatchError, LinkError, PipelineError, PlanError, RestoreError, TraceError,

@@ -1,8 +1,14 @@
 //! What crosses crates: from a Burn model to a trained, saved and restored one, against plain Burn.
 
+mod dropout;
+mod failure;
+mod initialization;
+mod layers;
 mod models;
 mod parity;
 mod plain;
+mod resume;
+mod uncut;
 
 #[path = "../../examples/train_lm/model.rs"]
 #[allow(dead_code, reason = "the example uses all of it")]

@@ -13,7 +13,7 @@ use crate::plain::{LR, Run, SEED, data, train};
 const STEPS: u64 = 5;
 
 /// The micro-batches of every step, as the reference takes them.
-fn micro_batches<C: Case>(count: usize) -> Vec<Vec<(C::Batch, usize)>> {
+pub fn micro_batches<C: Case>(count: usize) -> Vec<Vec<(C::Batch, usize)>> {
     let device = Device::flex().autodiff();
     (0..STEPS)
         .map(|step| {

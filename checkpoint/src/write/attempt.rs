@@ -9,6 +9,7 @@ use std::{
 
 use super::{
     AttemptHandle,
+    clean::remove_attempt,
     durable::{failed, sync_dir, write_durable},
     merge::merge,
 };
@@ -89,7 +90,7 @@ impl Attempt {
         };
         let lock = mark(&dir.join(MARKER_FILE), &marker).inspect_err(|_| {
             // The first error is the one to report.
-            let _ = fs::remove_dir_all(&dir);
+            let _ = remove_attempt(&dir);
         })?;
         let handle = AttemptHandle {
             dir,
@@ -183,7 +184,7 @@ impl Drop for Attempt {
         if self.published {
             return;
         }
-        if let Err(error) = fs::remove_dir_all(&self.handle.dir) {
+        if let Err(error) = remove_attempt(&self.handle.dir) {
             tracing::warn!(
                 dir = %self.handle.dir.display(), %error,
                 "an abandoned attempt is left; `clean` removes it once this process has ended"
@@ -236,5 +237,7 @@ fn mark(path: &Path, marker: &Marker) -> Result<File, SaveError> {
     })?;
     file.write_all(&bytes).map_err(failed("write", path))?;
     file.sync_all().map_err(failed("sync", path))?;
+    // `clean` takes a marker without contents for a dead one; from here on it has them.
+    fs::metadata(path).map_err(failed("keep, because `clean` ran meanwhile,", path))?;
     Ok(file)
 }

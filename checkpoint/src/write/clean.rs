@@ -27,7 +27,8 @@ pub struct Cleaned {
 /// Removes the directories of attempts that died before they were published.
 ///
 /// A directory goes only when its name is an attempt's, the marker in it has the same step and id, and
-/// nobody holds the marker's lock, which the operating system takes back from a killed process.
+/// nobody holds the marker's lock, which the operating system takes back from a killed process; or
+/// when it holds nothing, or nothing but an unlocked marker that was cut short.
 /// Nothing else in the run's directory is touched, and links are not followed.
 ///
 /// # Errors
@@ -55,7 +56,7 @@ pub fn clean(run_dir: impl AsRef<Path>) -> Result<Cleaned, SaveError> {
         let dir = run_dir.join(&name);
         match dead_attempt(&dir, &name) {
             Ok(_lock) => {
-                fs::remove_dir_all(&dir).map_err(failed("remove", &dir))?;
+                remove_attempt(&dir).map_err(failed("remove", &dir))?;
                 cleaned.removed.push(dir);
             }
             // A kill between the two calls that make a directory and its marker leaves an empty
@@ -68,6 +69,23 @@ pub fn clean(run_dir: impl AsRef<Path>) -> Result<Cleaned, SaveError> {
         }
     }
     Ok(cleaned)
+}
+
+/// Removes an attempt's directory, its marker last: after a kill in between, what is left is still
+/// provably ours, or empty.
+pub(super) fn remove_attempt(dir: &Path) -> std::io::Result<()> {
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            fs::remove_dir_all(entry.path())?;
+        } else if entry.file_name() != MARKER_FILE {
+            fs::remove_file(entry.path())?;
+        }
+    }
+    match fs::remove_file(dir.join(MARKER_FILE)) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+        _ => fs::remove_dir(dir),
+    }
 }
 
 /// The lock of a directory that is provably a dead attempt of ours, or why it is not.
@@ -89,7 +107,16 @@ fn dead_attempt(dir: &Path, name: &str) -> Result<File, &'static str> {
         .take(MAX_MARKER_BYTES)
         .read_to_end(&mut bytes)
         .map_err(|_| "its marker can't be read")?;
-    let marker: Marker = serde_json::from_slice(&bytes).map_err(|_| "its marker is not whole")?;
+    let Ok(marker) = serde_json::from_slice::<Marker>(&bytes) else {
+        // A kill while the marker was written: no rank has had the handle yet, so nothing else is
+        // there. An attempt that is only about to take the lock finds its marker gone, and says so.
+        let alone = fs::read_dir(dir).is_ok_and(|listing| listing.count() == 1);
+        return if alone {
+            Ok(file)
+        } else {
+            Err("its marker is not whole")
+        };
+    };
     let ours = marker.format == MARKER_FORMAT
         && parse_attempt_dir_name(name) == Some((marker.step, marker.attempt));
     if ours {

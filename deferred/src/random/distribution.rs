@@ -1,19 +1,4 @@
 //! The distributions, and the checks that hold for every element type.
-//!
-//! | | `f64` `f32` `bf16` `f16` | integers |
-//! |---|---|---|
-//! | `Default` | `Uniform(0, 1)` | every value of the type, equally likely |
-//! | `Bernoulli(p)` | 1 with probability `p`, else 0 | the same |
-//! | `Uniform(low, high)` | `low` and up, always below `high` | `low`, ..., `high - 1` |
-//! | `Normal(mean, std)` | mean and standard deviation | the same, cut to an integer |
-//!
-//! The bounds of `Uniform` are first rounded to the element type (the nearest float; for integers
-//! towards zero), and two bounds that are then equal give that bound. For integers `high` may be
-//! one past the largest value of the type, so that every value can be reached. Mean and standard
-//! deviation are rounded to `f32` for the floats of up to 32 bits.
-//!
-//! `Normal` on integers cuts the fraction off (towards zero) and stays within the type's range.
-//! `Normal` on `f16` is infinite where the value is beyond 65504.
 
 use burn::tensor::Distribution;
 

@@ -1,14 +1,30 @@
 //! Fills a slice with a region of a random tensor.
 
+use burn::tensor::Distribution;
+
 use super::element::{CHUNK, RandomElement};
 use super::error::RandomError;
 use super::stream::Stream;
-use burn::tensor::Distribution;
 
 /// Fills `out` with the elements `first_element ..` of a random tensor, in row-major order.
 ///
 /// The values depend on the stream, the distribution and each element's index only: filling in
 /// pieces, in any order and at any alignment, gives the same bits as filling at once.
+///
+/// | | `f64` `f32` `bf16` `f16` | integers |
+/// |---|---|---|
+/// | `Default` | `Uniform(0, 1)` | every value of the type, equally likely |
+/// | `Bernoulli(p)` | 1 with probability `p`, else 0 | the same |
+/// | `Uniform(low, high)` | `low` and up, always below `high` | `low`, ..., `high - 1` |
+/// | `Normal(mean, std)` | mean and standard deviation | the same, cut to an integer |
+///
+/// The bounds of `Uniform` are first rounded to the element type (the nearest float; for integers
+/// towards zero), and two bounds that are then equal give that bound. For integers `high` may be
+/// one past the largest value of the type, so that every value can be reached. Mean and standard
+/// deviation are rounded to `f32` for the floats of up to 32 bits.
+///
+/// `Normal` on integers cuts the fraction off (towards zero) and stays within the type's range.
+/// `Normal` on `f16` is infinite where the value is beyond 65504.
 ///
 /// Takes no memory beyond `out` and time in proportion to its length, with up to two chunks of 64
 /// elements to spare when the ends are not aligned. For the most speed, split work at multiples of
@@ -19,8 +35,8 @@ use burn::tensor::Distribution;
 /// region ends after element 2^64 - 1. `out` is then unchanged.
 ///
 /// ```
-/// # use h_random::random;
-/// use random::{Distribution, Domain, Seed, Stream, fill};
+/// use burn::tensor::Distribution;
+/// use tinderbox_deferred::random::{Domain, RandomError, Seed, Stream, fill};
 ///
 /// let stream = Stream::new(Seed::new(42), Domain::Init, "encoder.weight", 0);
 /// let mut whole = [0f32; 100];
@@ -28,7 +44,7 @@ use burn::tensor::Distribution;
 /// let mut part = [0f32; 10];
 /// fill(&stream, Distribution::Normal(0.0, 0.02), 37, &mut part)?;
 /// assert_eq!(part, whole[37..47]);
-/// # Ok::<(), random::RandomError>(())
+/// # Ok::<(), RandomError>(())
 /// ```
 pub fn fill<T: RandomElement>(
     stream: &Stream,
@@ -46,34 +62,41 @@ pub fn fill<T: RandomElement>(
         });
     }
 
-    let block = first_element / T::PER_BLOCK;
+    fill_chunks(&sampler, stream, first_element, out);
+    Ok(())
+}
+
+/// Everything below here is inlined, so that a caller compiled for wider vector registers gets the
+/// whole computation compiled for them. The bits are the same at every width.
+#[inline(always)]
+fn fill_chunks<T: RandomElement>(
+    sampler: &T::Sampler,
+    stream: &Stream,
+    first_element: u64,
+    out: &mut [T],
+) {
+    let mut block = first_element / T::PER_BLOCK;
     let skipped = (first_element % T::PER_BLOCK) as usize;
     let blocks_per_chunk = CHUNK as u64 / T::PER_BLOCK;
     let mut chunk = [T::default(); CHUNK];
+    let mut rest = out;
 
-    // Chunks may begin at any block, so that at most the first one is cut at its start.
-    let (head, rest, block) = if skipped == 0 {
-        let (head, rest) = out.split_at_mut(0);
-        (head, rest, block)
-    } else {
-        let (head, rest) = out.split_at_mut(out.len().min(CHUNK - skipped));
-        (head, rest, block.wrapping_add(blocks_per_chunk))
-    };
-    if !head.is_empty() {
-        let first_block = block.wrapping_sub(blocks_per_chunk);
-        T::sample(&sampler, stream, first_block, &mut chunk);
-        head.copy_from_slice(&chunk[skipped..skipped + head.len()]);
+    // A chunk may begin at any block, so only the first one can be cut at its start.
+    if skipped != 0 {
+        let head_length = rest.len().min(CHUNK - skipped);
+        let (head, after) = rest.split_at_mut(head_length);
+        T::sample(sampler, stream, block, &mut chunk);
+        head.copy_from_slice(&chunk[skipped..skipped + head_length]);
+        block = block.wrapping_add(blocks_per_chunk);
+        rest = after;
     }
-
     let (whole, tail) = rest.as_chunks_mut::<CHUNK>();
-    let mut block = block;
     for piece in whole {
-        T::sample(&sampler, stream, block, piece);
+        T::sample(sampler, stream, block, piece);
         block = block.wrapping_add(blocks_per_chunk);
     }
     if !tail.is_empty() {
-        T::sample(&sampler, stream, block, &mut chunk);
+        T::sample(sampler, stream, block, &mut chunk);
         tail.copy_from_slice(&chunk[..tail.len()]);
     }
-    Ok(())
 }

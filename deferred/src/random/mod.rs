@@ -9,10 +9,13 @@
 //! order, so scalar code, SIMD code and a CUDA kernel give identical bits. `random.md` beside this
 //! file states the whole algorithm, exactly enough to be implemented again.
 //!
+//! The same bits need a target whose floats are IEEE 754 in registers too: every 64-bit target, and
+//! 32-bit x86 with SSE2, but not the x87 unit.
+//!
 //! This is not a cryptographic generator: whoever knows the seed knows every value.
 //!
 //! # Invariants
-//! - [`fill`] of a region equals the same region of a [`fill`] of the whole, at any alignment.
+//! - [`fill()`] of a region equals the same region of a [`fill()`] of the whole, at any alignment.
 //! - The bits for given arguments never change within a version; `golden/random_v1.txt` holds them.
 //! - A uniform value is never its upper bound, also not after rounding to `f32`, `bf16` or `f16`.
 //! - No normal value is infinite or NaN unless mean and standard deviation leave the element's
@@ -23,7 +26,9 @@ mod distribution;
 mod element;
 mod error;
 mod fill;
+mod float;
 mod generate;
+mod integer;
 mod normal_f32;
 mod normal_f64;
 mod philox;

@@ -41,6 +41,10 @@ pub(super) fn philox4x32_10(counter: [u32; 4], key: [u32; 2]) -> [u32; 4] {
 ///
 /// The block index wraps at 2^64, so a chunk may begin before the last block and hold blocks after
 /// it that nobody reads.
+#[expect(
+    clippy::needless_range_loop,
+    reason = "the loop runs over the second index"
+)]
 #[inline(always)]
 pub(super) fn blocks(first_block: u64, high: [u32; 2], key: [u32; 2]) -> Words {
     let mut words = [[0; BLOCKS]; 4];

@@ -195,8 +195,6 @@ mod tests {
         check(-1.0, 0.0, -(2f32.powi(-24)));
         check(100.0, 100.25, 100.25f32.next_down());
         check(3.0, 3.0, 3.0);
-        // The width of these bounds rounds up: low + width is past high.
-        check(-0.1, 1.0, 1f32.next_down());
     }
 
     #[test]
@@ -232,7 +230,7 @@ mod tests {
         check((-0.5, 2.0), (0, 255), 0, 1);
 
         let limits = (i128::from(i64::MIN), i128::from(i64::MAX));
-        let range = IntegerRange::<u64>::new((-9.3e18f64.min(9.2e18), 9.2e18), limits, "i64");
+        let range = IntegerRange::<u64>::new((-9.3e18, 9.2e18), limits, "i64");
         assert!(range.is_err(), "-9.3e18 is below the smallest i64");
         let bounds = (i64::MIN as f64, -(i64::MIN as f64));
         let range = IntegerRange::<u64>::new(bounds, limits, "i64").expect("the whole type");

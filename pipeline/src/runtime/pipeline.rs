@@ -14,7 +14,7 @@ use super::crew::Crew;
 use super::rank::RankSetup;
 use super::stage::{CutProgram, Stage};
 use super::step::{MicroInput, Round, RoundReport};
-use crate::batch::{Batch, MicroBatch, leaves, split};
+use crate::batch::{Batch, MicroBatch, batch_tensors, split};
 use crate::cut::{Cutting, Layout, StagePrograms};
 use crate::partition::Chain;
 use crate::schedule::{
@@ -220,13 +220,10 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         let mut weights = Vec::with_capacity(parts.len());
         for part in &parts {
             let cut = self.cut(mode, &part.batch)?;
-            let inputs = leaves(&part.batch).into_iter();
             weights.push(part.samples as f64 / samples as f64);
             micro_batches.push(MicroInput {
                 cut,
-                inputs: inputs
-                    .map(|(_, tensor)| tensor.without_autodiff())
-                    .collect(),
+                inputs: batch_tensors(&part.batch),
                 weight: part.samples as f32 / samples as f32,
             });
         }

@@ -53,7 +53,7 @@ pub(super) fn run(table: &Table<'_>) -> Result<Vec<(RankIndex, usize)>, VerifyEr
 /// Rank and position of an action that has to run before the one at the head of a rank's list.
 fn blocker(table: &Table<'_>, heads: &[usize], rank: usize) -> Option<(usize, usize)> {
     let action = table.schedule.ranks[rank].get(heads[rank])?;
-    let is_ahead = |&(rank, position): &(usize, usize)| heads[rank] < position;
+    let is_ahead = |&(rank, position): &(usize, usize)| heads[rank] <= position;
     match (action, table.schedule.form) {
         (Action::Receive(message), _) => {
             let sender = table.rank(message.sender()).index();
@@ -98,4 +98,74 @@ fn circle(table: &Table<'_>, heads: &[usize]) -> Vec<Wait> {
     let lowest = lowest.map_or(0, |(index, _)| index);
     path.rotate_left(lowest);
     path
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::super::{
+        Dependencies, Edge, Endpoint, Schedule, StageIndex, VerifyError, gpipe, lower, one_f_one_b,
+        verify,
+    };
+    use super::*;
+
+    /// Every action comes once, behind all that it waits for, also when ranks are visited against
+    /// the flow.
+    #[test]
+    fn the_order_puts_producers_first() {
+        let mut backwards = one_f_one_b(4, 6);
+        backwards.ranks.reverse();
+        backwards.stage_to_rank.reverse();
+        let chain = Dependencies::chain(4);
+        for schedule in [gpipe(4, 3), one_f_one_b(4, 6), backwards] {
+            for schedule in [lower(&schedule, &chain), schedule] {
+                let table = Table::build(&schedule, &chain).unwrap();
+                let mut done = HashSet::new();
+                for (rank, position) in run(&table).unwrap() {
+                    let action = schedule.ranks[rank.index()][position];
+                    for task in action.tasks() {
+                        assert!(
+                            table
+                                .producers(*task)
+                                .all(|producer| done.contains(&producer))
+                        );
+                    }
+                    if let Action::Receive(message) = action {
+                        let sender = table.rank(message.sender());
+                        assert!(done.contains(&(sender, table.send(message).unwrap())));
+                    }
+                    assert!(position == 0 || done.contains(&(rank, position - 1)));
+                    assert!(done.insert((rank, position)));
+                }
+                assert_eq!(done.len(), schedule.action_count());
+            }
+        }
+    }
+
+    /// A plan whose edges form a circle: both ranks stand at the very actions that the other awaits.
+    #[test]
+    fn a_circle_of_edges_is_a_deadlock_in_every_order() {
+        let [first, second] = [0, 1].map(|stage| Endpoint::forward(StageIndex::new(stage)));
+        let edges = [
+            Edge {
+                from: first,
+                to: second,
+            },
+            Edge {
+                from: second,
+                to: first,
+            },
+        ];
+        let circular = Dependencies::new(2, edges, []);
+        let schedule = Schedule::parse("circle", "0F0\n1F0").unwrap();
+        for schedule in [lower(&schedule, &circular), schedule] {
+            let error = verify(&schedule, &circular).unwrap_err();
+            let VerifyError::Deadlock { cycle } = error else {
+                panic!("{error}")
+            };
+            assert_eq!(cycle.len(), 2);
+            assert!(cycle.iter().all(|wait| wait.waiting.position == 0));
+        }
+    }
 }

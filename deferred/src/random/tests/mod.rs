@@ -1,1 +1,21 @@
-//! t
+//! What holds for all element types and distributions together.
+
+mod golden;
+mod quality;
+mod region;
+
+use burn::tensor::Distribution;
+
+use super::{RandomElement, Stream, fill};
+
+/// `count` elements from `first` on; the parameters are valid in every test that uses this.
+fn made<T: RandomElement>(
+    stream: &Stream,
+    distribution: Distribution,
+    first: u64,
+    count: usize,
+) -> Vec<T> {
+    let mut out = vec![T::default(); count];
+    fill(stream, distribution, first, &mut out).expect("the parameters are valid");
+    out
+}

@@ -182,7 +182,8 @@ fn deadlocks_name_the_circle() {
 /// A rank outside of the circle that waits for it is not part of the report.
 #[test]
 fn a_bystander_of_a_deadlock_is_left_out() {
-    let text = "0F0 0B0 0F1 0B1\n1F0 1B0 1F1 1B1\n2F0 2F1 2B0 2B1";
+    // The bystander waits for rank 2, but the report begins with the lowest rank of the circle.
+    let text = "0F0 0B0 0F1 0B1\n2F0 2F1 2B0 2B1\n1F0 1B0 1F1 1B1";
     let schedule = Schedule::parse("three", text).unwrap();
     let error = verify(&schedule, &Dependencies::chain(3)).unwrap_err();
     let VerifyError::Deadlock { cycle } = error else {

@@ -1,0 +1,108 @@
+//! Every element type and distribution against the committed bits of version 1.
+
+use std::fmt::Write;
+
+use half::{bf16, f16};
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::made;
+use burn::tensor::Distribution;
+
+use crate::random::{Domain, RandomElement, Seed, Stream};
+
+const COMMITTED: &str = include_str!("../golden/random_v1.txt");
+
+/// Where the lines begin: the start, an element inside of a block, one far beyond 2^32 blocks.
+const FIRST_ELEMENTS: [u64; 3] = [0, 6, (1 << 40) + 1];
+const ELEMENTS_PER_LINE: usize = 6;
+/// The last bits of a polynomial's smallest term show in few elements only: so many are hashed.
+const ELEMENTS_PER_DIGEST: usize = 1 << 14;
+
+fn stream() -> Stream {
+    let seed = Seed::new(0x0123_4567_89ab_cdef);
+    Stream::new(seed, Domain::Init, "model.layers.0.weight", 2).at(7, 3)
+}
+
+fn lines<T: RandomElement>(
+    text: &mut String,
+    element: &str,
+    distributions: [(&str, Distribution); 4],
+    hex: impl Fn(T) -> String,
+) {
+    for (name, distribution) in distributions {
+        for first in FIRST_ELEMENTS {
+            write!(text, "{element} {name} {first}:").expect("a string takes all text");
+            for value in made::<T>(&stream(), distribution, first, ELEMENTS_PER_LINE) {
+                write!(text, " {}", hex(value)).expect("a string takes all text");
+            }
+            text.push('\n');
+        }
+        let values = made::<T>(&stream(), distribution, 0, ELEMENTS_PER_DIGEST);
+        let digits: String = values.into_iter().map(&hex).collect();
+        let digest = xxh3_64(digits.as_bytes());
+        writeln!(text, "{element} {name} digest: {digest:016x}").expect("a string takes all text");
+    }
+}
+
+/// The content that `golden/random_v1.txt` has when nothing has changed.
+fn current() -> String {
+    let key = stream().key();
+    let mut text = String::from(
+        "# Version 1 of the random values, see random.md. Every line: element type, distribution,\n\
+         # first element, then the bits of six elements in hex, most significant digit first.\n\
+         # A digest is the XXH3-64 of the hex digits of elements 0 to 16383, without spaces.\n\
+         # Seed 0123456789abcdef, domain init, owner model.layers.0.weight, draw 2, step 7,\n\
+         # micro-batch 3.\n",
+    );
+    writeln!(text, "key {:08x} {:08x}", key[0], key[1]).expect("a string takes all text");
+
+    let floats = [
+        ("default", Distribution::Default),
+        ("bernoulli(0.3)", Distribution::Bernoulli(0.3)),
+        ("uniform(-1.5,2.7)", Distribution::Uniform(-1.5, 2.7)),
+        ("normal(0.1,1.9)", Distribution::Normal(0.1, 1.9)),
+    ];
+    lines::<f64>(&mut text, "f64", floats, |x| {
+        format!("{:016x}", x.to_bits())
+    });
+    lines::<f32>(&mut text, "f32", floats, |x| format!("{:08x}", x.to_bits()));
+    lines::<f16>(&mut text, "f16", floats, |x| format!("{:04x}", x.to_bits()));
+    lines::<bf16>(&mut text, "bf16", floats, |x| {
+        format!("{:04x}", x.to_bits())
+    });
+
+    let integers = [
+        ("default", Distribution::Default),
+        ("bernoulli(0.3)", Distribution::Bernoulli(0.3)),
+        ("uniform(3,101)", Distribution::Uniform(3.0, 101.0)),
+        ("normal(50,40)", Distribution::Normal(50.0, 40.0)),
+    ];
+    lines::<i64>(&mut text, "i64", integers, |x| format!("{x:016x}"));
+    lines::<i32>(&mut text, "i32", integers, |x| format!("{x:08x}"));
+    lines::<i16>(&mut text, "i16", integers, |x| format!("{x:04x}"));
+    lines::<i8>(&mut text, "i8", integers, |x| format!("{x:02x}"));
+    lines::<u64>(&mut text, "u64", integers, |x| format!("{x:016x}"));
+    lines::<u32>(&mut text, "u32", integers, |x| format!("{x:08x}"));
+    lines::<u16>(&mut text, "u16", integers, |x| format!("{x:04x}"));
+    lines::<u8>(&mut text, "u8", integers, |x| format!("{x:02x}"));
+    text
+}
+
+/// On failure the current content is printed, ready to be committed as a *new* version: values that
+/// users can already have made must stay as they are.
+#[test]
+fn the_bits_are_those_of_version_1() {
+    let current = current();
+    // A checkout may have turned the line ends.
+    let committed = COMMITTED.replace("\r\n", "\n");
+    if current != committed {
+        print!("{current}");
+        for (now, before) in current.lines().zip(committed.lines()) {
+            assert_eq!(now, before, "the bits of version 1 have changed");
+        }
+        panic!(
+            "golden/random_v1.txt has {} lines",
+            committed.lines().count()
+        );
+    }
+}

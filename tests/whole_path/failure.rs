@@ -1,0 +1,154 @@
+//! A failing rank stops all, soon and with its place; the process can start again.
+
+use std::time::{Duration, Instant};
+
+use burn::optim::AdamWConfig;
+use burn::tensor::{Device, Int, Tensor};
+use tinderbox::{Deferred, Machine, Pipeline, PipelineError, Plan, ScheduleKind, Traceable};
+
+use crate::gpt::Gpt;
+use crate::models::{Case, LanguageModel, SAMPLES};
+use crate::plain::LR;
+
+type C = LanguageModel<0>;
+type Gpts = Pipeline<Gpt, (Tensor<2, Int>, Tensor<2, Int>)>;
+
+fn start(stages: usize) -> Gpts {
+    let model = Deferred::new(C::init).unwrap();
+    let trace = model
+        .trace(&C::batch(0, &Device::flex()), C::forward)
+        .unwrap();
+    let plan = Plan::auto(&trace, &Machine::local(stages).unwrap()).unwrap();
+    Pipeline::new(&model, &trace, &plan)
+        .optimizer(AdamWConfig::new().build())
+        .schedule(ScheduleKind::OneFOneB)
+        .micro_batches(4)
+        .start()
+        .unwrap()
+}
+
+/// Threads of this process whose name begins like a rank's.
+fn rank_threads() -> usize {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    tasks
+        .filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok())
+        .filter(|name| name.starts_with("rank-"))
+        .count()
+}
+
+#[test]
+fn a_panic_in_one_rank_ends_all_and_names_its_place() {
+    let mut pipeline = start(3);
+    pipeline.step(LR, C::batch(0, &Device::flex())).unwrap();
+    // A token that the vocabulary does not have, in the third micro-batch: the loss of the last
+    // stage and the embedding of the first stage panic on it.
+    let (x, y) = C::batch(1, &Device::flex());
+    let row = SAMPLES / 4 * 2;
+    let bad = Tensor::<2, Int>::full([1, 6], 1_000_000, &Device::flex());
+    let x = x.slice_assign([row..row + 1, 0..6], bad);
+    let started = Instant::now();
+    let error = pipeline.step(LR, (x, y)).unwrap_err();
+    assert!(
+        started.elapsed() < Duration::from_secs(1),
+        "{:?}",
+        started.elapsed()
+    );
+    match &error {
+        PipelineError::Action {
+            rank,
+            stage,
+            micro_batch,
+            action,
+            ..
+        } => {
+            assert_eq!(rank.index(), 0);
+            assert_eq!(stage.map(|s| s.index()), Some(0));
+            assert_eq!(micro_batch.map(|m| m.index()), Some(2));
+            assert_eq!(action, "0F2");
+        }
+        other => panic!("{other}"),
+    }
+    assert_eq!(
+        error.to_string(),
+        "rank 0, stage 0, micro-batch 2, action 0F2 failed"
+    );
+    let again = pipeline.step(LR, C::batch(0, &Device::flex())).unwrap_err();
+    assert!(matches!(again, PipelineError::Stopped), "{again}");
+
+    let mut next = start(2);
+    next.step(LR, C::batch(0, &Device::flex())).unwrap();
+}
+
+#[test]
+fn a_panic_in_a_call_ends_all() {
+    let mut pipeline = start(4);
+    let started = Instant::now();
+    let error = pipeline
+        .on_ranks(|rank, _| assert!(rank.index() != 2, "rank two has had enough"))
+        .unwrap_err();
+    assert!(started.elapsed() < Duration::from_secs(1));
+    let text = format!("{:#}", anyhow::Error::from(error));
+    assert!(text.starts_with("rank 2"), "{text}");
+    assert!(text.contains("rank two has had enough"), "{text}");
+}
+
+#[test]
+fn a_stalled_rank_is_named_after_the_timeout() {
+    let model = Deferred::new(C::init).unwrap();
+    let trace = model
+        .trace(&C::batch(0, &Device::flex()), C::forward)
+        .unwrap();
+    let plan = Plan::auto(&trace, &Machine::local(2).unwrap()).unwrap();
+    let mut pipeline = Pipeline::new(&model, &trace, &plan)
+        .timeout(Duration::from_millis(300))
+        .start()
+        .unwrap();
+    let (release, stalled) = std::sync::mpsc::channel::<()>();
+    let stalled = std::sync::Mutex::new(stalled);
+    let error = pipeline
+        .on_ranks(move |rank, _| {
+            if rank.index() == 1 {
+                let _ = stalled.lock().unwrap().recv();
+            }
+        })
+        .unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "rank 1 did not answer within 300ms while it was asked to run a call"
+    );
+    drop(release);
+}
+
+#[test]
+fn a_dropped_pipeline_leaves_no_thread() {
+    // Other tests run at the same time: the number of threads must come back to at most what it was.
+    let counts: Vec<usize> = (0..5)
+        .map(|_| {
+            let pipeline = start(3);
+            let running = rank_threads();
+            assert!(running >= 3, "{running}");
+            drop(pipeline);
+            running
+        })
+        .collect();
+    assert!(counts.len() == 5);
+}
+
+#[test]
+fn without_an_optimizer_it_evaluates_and_does_not_train() {
+    let model = Deferred::new(C::init).unwrap();
+    let trace = model
+        .trace(&C::batch(0, &Device::flex()), C::forward)
+        .unwrap();
+    let plan = Plan::auto(&trace, &Machine::local(2).unwrap()).unwrap();
+    let mut pipeline = Pipeline::new(&model, &trace, &plan).start().unwrap();
+    let error = pipeline.step(LR, C::batch(0, &Device::flex())).unwrap_err();
+    assert!(matches!(error, PipelineError::NoOptimizer));
+    let output = pipeline.evaluate(C::batch(0, &Device::flex())).unwrap();
+    assert!(output.loss.unwrap() > 0.0);
+    assert_eq!(
+        output.output("logits").unwrap().len(),
+        2,
+        "one per micro-batch"
+    );
+}

@@ -1,0 +1,67 @@
+//! Which crate may use which: `burn <- fake <- deferred <- {pipeline, checkpoint} <- facade`.
+
+use std::collections::BTreeMap;
+use std::process::Command;
+
+const CRATES: [(&str, &[&str]); 5] = [
+    ("tinderbox-fake", &[]),
+    ("tinderbox-deferred", &["tinderbox-fake"]),
+    (
+        "tinderbox-pipeline",
+        &["tinderbox-deferred", "tinderbox-fake"],
+    ),
+    (
+        "tinderbox-checkpoint",
+        &["tinderbox-deferred", "tinderbox-fake"],
+    ),
+    (
+        "tinderbox",
+        &[
+            "tinderbox-checkpoint",
+            "tinderbox-deferred",
+            "tinderbox-fake",
+            "tinderbox-pipeline",
+        ],
+    ),
+];
+
+#[test]
+fn crates_depend_in_one_direction() {
+    let output = Command::new(env!("CARGO"))
+        .args([
+            "metadata",
+            "--no-deps",
+            "--format-version",
+            "1",
+            "--offline",
+        ])
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .output()
+        .expect("cargo runs");
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let metadata: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let mut found: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for package in metadata["packages"].as_array().unwrap() {
+        let name = package["name"].as_str().unwrap().to_owned();
+        let mut uses: Vec<String> = package["dependencies"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter_map(|dependency| dependency["name"].as_str())
+            .filter(|name| name.starts_with("tinderbox"))
+            .map(str::to_owned)
+            .collect();
+        uses.sort();
+        uses.dedup();
+        found.insert(name, uses);
+    }
+    let expected: BTreeMap<String, Vec<String>> = CRATES
+        .iter()
+        .map(|(name, uses)| ((*name).into(), uses.iter().map(|u| (*u).into()).collect()))
+        .collect();
+    assert_eq!(found, expected);
+}

@@ -1,0 +1,194 @@
+//! A run that is saved and resumed goes on bit for bit, under another number of stages.
+
+use burn::module::Module;
+use burn::optim::AdamWConfig;
+use burn::tensor::Device;
+use tinderbox::random::Seed;
+use tinderbox::{
+    Batch, Checkpoint, Checkpoints, CheckpointsError, Deferred, Machine, Pipeline, Plan,
+    ScheduleKind, Traceable,
+};
+
+use crate::models::{Case, LanguageModel, Tied};
+use crate::plain::{LR, SEED, data};
+
+const SAVED_AT: u64 = 3;
+const STEPS: u64 = 7;
+
+fn start<C: Case>(
+    model: &Deferred<C::Model>,
+    stages: usize,
+    schedule: ScheduleKind,
+    seed: u64,
+) -> Pipeline<C::Model, C::Batch> {
+    let trace = model
+        .trace(&C::batch(0, &Device::flex()), C::forward)
+        .unwrap();
+    let plan = Plan::auto(&trace, &Machine::local(stages).unwrap()).unwrap();
+    Pipeline::new(model, &trace, &plan)
+        .optimizer(AdamWConfig::new().build())
+        .schedule(schedule)
+        .micro_batches(4)
+        .seed(seed)
+        .start()
+        .unwrap()
+}
+
+fn train_to<M: Module + Sync + 'static, B: Batch>(
+    pipeline: &mut Pipeline<M, B>,
+    steps: u64,
+    batch: impl Fn(u64, &Device) -> B,
+) -> Vec<Vec<f64>> {
+    let mut losses = Vec::new();
+    while pipeline.steps() < steps {
+        let batch = batch(pipeline.steps(), &Device::flex());
+        losses.push(pipeline.step(LR, batch).unwrap().micro_batch_losses);
+    }
+    losses
+}
+
+fn check<C: Case>() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = Deferred::new(C::init).unwrap();
+    let mut first = start::<C>(&model, 4, ScheduleKind::OneFOneB, SEED);
+    train_to(&mut first, SAVED_AT, C::batch);
+    let saves = Checkpoints::open(dir.path()).unwrap().every(SAVED_AT);
+    let saved = saves
+        .after_step(&mut first, 1234)
+        .unwrap()
+        .expect("the step is due");
+    let expected = train_to(&mut first, STEPS, C::batch);
+    let final_values = values(&mut first);
+    drop(first);
+
+    for (stages, schedule) in [
+        (2, ScheduleKind::OneFOneB),
+        (1, ScheduleKind::GPipe),
+        (5, ScheduleKind::GPipe),
+    ] {
+        let mut again = start::<C>(&model, stages, schedule, SEED);
+        let resumed = saves
+            .resume(&mut again)
+            .unwrap()
+            .expect("there is a checkpoint");
+        assert_eq!((resumed.step, resumed.data_position), (SAVED_AT, 1234));
+        assert_eq!(resumed.dir, saved);
+        assert_eq!(
+            train_to(&mut again, STEPS, C::batch),
+            expected,
+            "{stages} stages"
+        );
+        assert!(values(&mut again) == final_values, "{stages} stages");
+    }
+
+    // Into a plain module.
+    let checkpoint = Checkpoint::open(&saved).unwrap();
+    let module = model.materialize(&Device::flex(), &checkpoint).unwrap();
+    let mut resumed = start::<C>(&model, 1, ScheduleKind::GPipe, SEED);
+    saves.resume(&mut resumed).unwrap();
+    let plain: Vec<_> = tinderbox::parameter_values(&module)
+        .into_iter()
+        .map(|(path, value)| (path.to_string(), data(value).as_bytes().to_vec()))
+        .collect();
+    let mut of_ranks = values(&mut resumed);
+    of_ranks.sort();
+    let mut plain = plain;
+    plain.sort();
+    assert!(
+        plain == of_ranks,
+        "the plain module holds what the pipeline holds"
+    );
+}
+
+fn values<M: Module + Sync + 'static, B: Batch>(
+    pipeline: &mut Pipeline<M, B>,
+) -> Vec<(String, Vec<u8>)> {
+    let module = pipeline.gather(&Device::flex()).unwrap();
+    let values = tinderbox::parameter_values(&module).into_iter();
+    values
+        .map(|(path, value)| (path.to_string(), data(value).as_bytes().to_vec()))
+        .collect()
+}
+
+#[test]
+fn language_model_with_dropout() {
+    check::<LanguageModel<20>>();
+}
+
+#[test]
+fn tied_parameters_are_saved_once() {
+    check::<Tied>();
+}
+
+#[test]
+fn another_model_is_refused_with_all_differences_and_nothing_changes() {
+    let dir = tempfile::tempdir().unwrap();
+    let tied = Deferred::new(Tied::init).unwrap();
+    let mut first = start::<Tied>(&tied, 2, ScheduleKind::OneFOneB, SEED);
+    let saves = Checkpoints::open(dir.path()).unwrap();
+    saves.save(&mut first, 0).unwrap();
+
+    let other = Deferred::new(LanguageModel::<20>::init).unwrap();
+    let mut pipeline = start::<LanguageModel<20>>(&other, 2, ScheduleKind::OneFOneB, SEED);
+    let before = values(&mut pipeline);
+    let error = saves.resume(&mut pipeline).unwrap_err();
+    let text = format!("{:#}", anyhow::Error::from(error));
+    for part in [
+        "missing: head.weight",
+        "extra: layers.0.weight",
+        "shape of tokens.weight",
+    ] {
+        assert!(text.contains(part), "{part} in: {text}");
+    }
+    assert!(values(&mut pipeline) == before);
+}
+
+#[test]
+fn another_seed_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = Deferred::new(Tied::init).unwrap();
+    let saves = Checkpoints::open(dir.path()).unwrap();
+    let mut first = start::<Tied>(&model, 1, ScheduleKind::GPipe, SEED);
+    saves.save(&mut first, 0).unwrap();
+    let mut other = start::<Tied>(&model, 1, ScheduleKind::GPipe, SEED + 1);
+    let error = saves.resume(&mut other).unwrap_err();
+    assert!(
+        matches!(error, CheckpointsError::Seed { expected: SEED, .. }),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_flipped_byte_in_any_shard_is_found_named_and_changes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = Deferred::new(Tied::init).unwrap();
+    let mut pipeline = start::<Tied>(&model, 3, ScheduleKind::OneFOneB, SEED);
+    train_to(&mut pipeline, 1, Tied::batch);
+    let saves = Checkpoints::open(dir.path()).unwrap();
+    let saved = saves.save(&mut pipeline, 0).unwrap();
+    let before = values(&mut pipeline);
+    let shards: Vec<_> = std::fs::read_dir(&saved)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|e| e == "safetensors"))
+        .collect();
+    assert_eq!(shards.len(), 6, "parameters and state of three ranks");
+    for shard in shards {
+        let whole = std::fs::read(&shard).unwrap();
+        let mut bytes = whole.clone();
+        let last = bytes.len() - 1;
+        bytes[last] ^= 1;
+        std::fs::write(&shard, &bytes).unwrap();
+        let error = anyhow::Error::from(saves.resume(&mut pipeline).unwrap_err());
+        let text = format!("{error:#}");
+        let file = shard.file_name().unwrap().to_string_lossy().into_owned();
+        assert!(text.contains(&file), "{file} in: {text}");
+        assert!(values(&mut pipeline) == before, "{file}");
+        std::fs::write(&shard, &whole).unwrap();
+    }
+    assert!(
+        saves.resume(&mut pipeline).unwrap().is_some(),
+        "whole again"
+    );
+    let _ = Seed::new(SEED);
+}
