@@ -1,4 +1,55 @@
 //! Deferred modules, the executor, and materialization.
+//!
+//! A [`Deferred`] model was constructed without memory: it knows how each parameter would be made.
+//! Parameters are made later, in part, on any device, from a [`Source`]: the replay of the recorded
+//! initialization, a checkpoint, or values in memory.
+//!
+//! This crate knows nothing of stages, schedules or files.
+//!
+//! ```
+//! use burn::module::Module;
+//! use burn::nn::{Linear, LinearConfig};
+//! use burn::tensor::Device;
+//! use tinderbox_deferred::{Deferred, random::Seed};
+//!
+//! #[derive(Module, Debug)]
+//! struct Net {
+//!     first: Linear,
+//!     second: Linear,
+//! }
+//!
+//! let model = Deferred::new(|device| Net {
+//!     first: LinearConfig::new(4, 8).init(device),
+//!     second: LinearConfig::new(8, 2).init(device),
+//! })?;
+//! assert_eq!(model.parameters().bytes(), 4 * (4 * 8 + 8 + 8 * 2 + 2));
+//!
+//! let source = model.replay(Seed::new(42));
+//! let whole: Net = model.materialize(&Device::flex(), &source)?;
+//! // A rank that owns the second layer makes just that, and the same bits.
+//! let part = model.materialize_parameters(&Device::flex(), &source, |p| {
+//!     p.path.is_under("second")
+//! })?;
+//! assert_eq!(part.len(), 2);
+//! assert_eq!(part.value(0).to_data()?, whole.second.weight.val().into_data());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Architecture invariants
+//!
+//! - A parameter's bits depend on the seed, its path and its recipe: never on which others are made,
+//!   in which order, where, or by how many ranks.
+//! - Programs run on Burn's own interpreter of recorded operations; only random operations are ours.
+//! - `Deferred` is never consumed, and its closure is called only to rebuild a whole module.
+//! - Identity is the module path; Burn's `ParamId` differs from construction to construction.
+//!
+//! # Limits
+//!
+//! - Programs run on the CPU backend (`flex`).
+//! - A region of a parameter is cut out of the whole, which exists for a moment.
+//! - Plain `Tensor` fields and skipped fields are made by the model itself when it is rebuilt; random
+//!   ones then come from the backend's generator.
+
 mod deferred;
 mod error;
 mod module;

@@ -309,7 +309,7 @@ mod tests {
         );
         let rows: Vec<i32> = parts
             .iter()
-            .flat_map(|p| p.batch.0.clone().into_data().to_vec::<i32>().unwrap())
+            .flat_map(|p| p.batch.0.clone().into_data().try_to_vec::<i32>().unwrap())
             .collect();
         assert_eq!(rows, (0..14).collect::<Vec<i32>>());
         assert!(parts.iter().all(|p| p.batch.1.0.dims() == [1, 2]));

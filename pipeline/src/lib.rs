@@ -1,4 +1,54 @@
 //! Traces, plans, schedules, and the runtime that trains pipeline stages.
+//!
+//! A deferred model and its forward are recorded as one joint graph with Burn's own backward pass; a
+//! [`Plan`] says which stage owns which parameters; the graph is cut into a forward and a backward
+//! program per stage; a [`schedule`] says in which order the ranks run them; a [`Pipeline`] does.
+//!
+//! This crate saves nothing: [`Pipeline::on_ranks`] hands each rank's stages to whoever does. It
+//! makes no parameters either: a `Source` of `tinderbox-deferred` gives them.
+//!
+//! The example of the `tinderbox` crate shows all of it. A plan by hand:
+//!
+//! ```
+//! use burn::module::Module;
+//! use burn::nn::{Linear, LinearConfig};
+//! use burn::tensor::{Device, Tensor};
+//! use tinderbox_deferred::Deferred;
+//! use tinderbox_pipeline::{Cut, Outputs, Plan, Traceable};
+//!
+//! #[derive(Module, Debug)]
+//! struct Net {
+//!     layers: Vec<Linear>,
+//! }
+//!
+//! let model = Deferred::new(|device| Net {
+//!     layers: (0..4).map(|_| LinearConfig::new(8, 8).init(device)).collect(),
+//! })?;
+//! let example = Tensor::<2>::zeros([2, 8], &Device::flex());
+//! let trace = model.trace(&example, |net: &Net, x| {
+//!     let y = net.layers.iter().fold(x, |x, layer| layer.forward(x));
+//!     Outputs::loss(y.mean())
+//! })?;
+//! let plan = Plan::manual(&trace, &[Cut::before("layers.1"), Cut::after("layers.2")])?;
+//! assert_eq!(plan.stages()[1].modules, ["layers.1", "layers.2"]);
+//! println!("{plan}");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Architecture invariants
+//!
+//! - Modules import in the order of the flow: batch, trace, cost, schedule, partition, cut, plan,
+//!   runtime. All but `runtime` and the file functions of a plan are pure.
+//! - A value crosses between two programs only if the plan's boundaries list it.
+//! - Data flows backward only from higher stages to lower ones, so no cut can deadlock.
+//! - Gradients of micro-batches are added in micro-batch order, whatever the schedule.
+//! - Every wait of the runtime ends: with what was waited for, by a timeout that names it, or within
+//!   an instant when another rank fails.
+//!
+//! # Limits
+//!
+//! - One stage per rank, ranks as threads, GPipe and 1F1B.
+//! - Data-dependent shapes and control flow can't be traced; see [`TraceError`].
 
 mod batch;
 mod cost;

@@ -134,7 +134,7 @@ mod tests {
         a.send(second, tag(1), value(1.0)).unwrap();
         for micro_batch in [1, 0] {
             let values = b.poll(first, tag(micro_batch)).unwrap();
-            let data = values[0].to_data().unwrap().to_vec::<f32>().unwrap();
+            let data = values[0].to_data().unwrap().try_to_vec::<f32>().unwrap();
             assert_eq!(data, [micro_batch as f32]);
         }
     }
