@@ -139,9 +139,10 @@ impl<'a> IntoIterator for &'a ParameterTable {
 
 impl fmt::Display for ParameterTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        use comfy_table::{CellAlignment, Table, presets};
+        use comfy_table::{CellAlignment, Table, TableComponent, presets};
         let mut table = Table::new();
         table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
+        table.remove_style(TableComponent::HorizontalLines);
         table.set_header([
             "parameter",
             "module",

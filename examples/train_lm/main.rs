@@ -18,7 +18,7 @@ use tinderbox::{Checkpoints, Deferred, Machine, Outputs, Pipeline, Plan, PlanErr
 use data::Text;
 use flags::{Flags, usage};
 use model::{Gpt, GptConfig};
-use report::{Progress, figure, resident_bytes};
+use report::{Progress, figure, process_bytes};
 
 const TEXT: &str = "examples/data/shakespeare.txt";
 const SAMPLES: usize = 32;
@@ -52,13 +52,14 @@ fn main() -> Result<()> {
         .with_dropout(flags.dropout);
 
     // 1. The model, unlit.
-    let before = resident_bytes();
+    let before = process_bytes();
     let started = Instant::now();
     let init = config.clone();
     let model = Deferred::new(move |device| init.init(device))?;
     let record_ms = started.elapsed().as_secs_f64() * 1e3;
+    let after = process_bytes();
     println!("\n{model}");
-    report::memory(before, resident_bytes(), model.parameters().bytes());
+    report::memory(before, after, model.parameters().bytes());
 
     // 2. Trace and plan.
     let example = text.batch(

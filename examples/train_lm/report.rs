@@ -7,10 +7,11 @@ pub fn figure(name: &str, value: f64, unit: &str) {
     println!("figure {name} {value:.6} {unit}");
 }
 
-/// Memory of this process in bytes, where the system tells it (Linux).
-pub fn resident_bytes() -> Option<u64> {
+/// Memory that this process has written to, in bytes, where the system tells it (Linux): heap and
+/// stacks, without the pages of the program itself.
+pub fn process_bytes() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find(|line| line.starts_with("VmRSS:"))?;
+    let line = status.lines().find(|line| line.starts_with("RssAnon:"))?;
     let kib: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
     Some(kib * 1024)
 }
@@ -20,7 +21,8 @@ pub fn memory(before: Option<u64>, after: Option<u64>, model: u64) {
     const MIB: f64 = (1 << 20) as f64;
     match (before, after) {
         (Some(before), Some(after)) => println!(
-            "process memory: {:.2} MiB before, {:.2} MiB after; the parameters would take {:.2} MiB",
+            "process memory: {:.2} MiB before construction, {:.2} MiB after; lit, the parameters \
+             take {:.2} MiB",
             before as f64 / MIB,
             after as f64 / MIB,
             model as f64 / MIB,

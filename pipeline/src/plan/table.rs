@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use comfy_table::{CellAlignment, Table, presets};
+use comfy_table::{CellAlignment, Table, TableComponent, presets};
 
 use super::{Plan, PlanStage};
 
@@ -38,6 +38,7 @@ impl fmt::Display for Plan {
         let all: u64 = self.stages.iter().map(|stage| stage.forward_flops).sum();
         let mut table = Table::new();
         table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
+        table.remove_style(TableComponent::HorizontalLines);
         table.set_header([
             "stage",
             "rank",
