@@ -6,10 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use burn::module::Module;
+use burn::tensor::{DType, Device};
 use burn_pack::Scalar as BurnScalar;
 use tinderbox_checkpoint::{
     Attempt, AttemptHandle, Checkpoint, CheckpointMeta, Role, SaveTensor, Scalar, clean,
 };
+use tinderbox_deferred::{Deferred, ParameterPath};
 use tinderbox_pipeline::schedule::RankIndex;
 use tinderbox_pipeline::{Batch, Pipeline, SavedState, Stage};
 
@@ -153,6 +155,31 @@ impl Checkpoints {
     }
 }
 
+/// The whole model on a device, with the parameters of a checkpoint, whatever number of ranks saved
+/// it.
+///
+/// # Errors
+///
+/// When the checkpoint's parameters are not exactly the model's (every missing and extra one, shape
+/// and dtype is listed), or a byte is damaged.
+pub fn load_module<M: Module>(
+    model: &Deferred<M>,
+    checkpoint: &Checkpoint,
+    device: &Device,
+) -> Result<M, CheckpointsError> {
+    checkpoint.check_model(&parameters_of(model))?;
+    model
+        .materialize(device, checkpoint)
+        .map_err(|source| CheckpointsError::Materialize { source })
+}
+
+fn parameters_of<M: Module>(model: &Deferred<M>) -> Vec<(ParameterPath, Vec<u64>, DType)> {
+    let parameters = model.parameters().distinct();
+    parameters
+        .map(|p| (p.path.clone(), p.shape.clone(), p.dtype))
+        .collect()
+}
+
 /// Restores one checkpoint, in two phases: every rank loads beside what it has; only when all could,
 /// all change over.
 fn restore<M, B>(
@@ -167,13 +194,7 @@ where
     if expected != found {
         return Err(CheckpointsError::Seed { expected, found });
     }
-    let parameters: Vec<_> = pipeline
-        .model()
-        .parameters()
-        .distinct()
-        .map(|p| (p.path.clone(), p.shape.clone(), p.dtype))
-        .collect();
-    checkpoint.check_model(&parameters)?;
+    checkpoint.check_model(&parameters_of(pipeline.model()))?;
     let resumed = Resumed {
         step: checkpoint.step(),
         data_position: checkpoint.manifest().data_position,

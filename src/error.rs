@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use tinderbox_checkpoint::{LoadError, SaveError};
+use tinderbox_deferred::MaterializeError;
 use tinderbox_pipeline::schedule::RankIndex;
 use tinderbox_pipeline::{PipelineError, RestoreError};
 
@@ -56,6 +57,13 @@ pub enum CheckpointsError {
         /// What went wrong.
         #[source]
         source: LoadRankError,
+    },
+    /// A module could not be made of the checkpoint.
+    #[error("the checkpoint could not be loaded into a module")]
+    Materialize {
+        /// What went wrong.
+        #[source]
+        source: MaterializeError,
     },
     /// The pipeline runs with another seed than the checkpoint.
     #[error(

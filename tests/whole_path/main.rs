@@ -1,5 +1,6 @@
 //! What crosses crates: from a Burn model to a trained, saved and restored one, against plain Burn.
 
+mod command_line;
 mod dropout;
 mod failure;
 mod initialization;

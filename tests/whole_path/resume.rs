@@ -3,10 +3,9 @@
 use burn::module::Module;
 use burn::optim::AdamWConfig;
 use burn::tensor::Device;
-use tinderbox::random::Seed;
 use tinderbox::{
     Batch, Checkpoint, Checkpoints, CheckpointsError, Deferred, Machine, Pipeline, Plan,
-    ScheduleKind, Traceable,
+    ScheduleKind, Traceable, load_module,
 };
 
 use crate::models::{Case, LanguageModel, Tied};
@@ -83,7 +82,7 @@ fn check<C: Case>() {
 
     // Into a plain module.
     let checkpoint = Checkpoint::open(&saved).unwrap();
-    let module = model.materialize(&Device::flex(), &checkpoint).unwrap();
+    let module = load_module(&model, &checkpoint, &Device::flex()).unwrap();
     let mut resumed = start::<C>(&model, 1, ScheduleKind::GPipe, SEED);
     saves.resume(&mut resumed).unwrap();
     let plain: Vec<_> = tinderbox::parameter_values(&module)
@@ -141,6 +140,11 @@ fn another_model_is_refused_with_all_differences_and_nothing_changes() {
         assert!(text.contains(part), "{part} in: {text}");
     }
     assert!(values(&mut pipeline) == before);
+
+    let checkpoint = saves.latest().unwrap().unwrap();
+    let error = load_module(&other, &checkpoint, &Device::flex()).unwrap_err();
+    let text = format!("{:#}", anyhow::Error::from(error));
+    assert!(text.contains("extra: layers.0.weight"), "{text}");
 }
 
 #[test]
@@ -190,5 +194,4 @@ fn a_flipped_byte_in_any_shard_is_found_named_and_changes_nothing() {
         saves.resume(&mut pipeline).unwrap().is_some(),
         "whole again"
     );
-    let _ = Seed::new(SEED);
 }
