@@ -109,9 +109,20 @@ fn main() -> Result<()> {
             )),
         }
     }
+    let first = pipeline.steps();
     let saves = flags.save.as_ref().map(Checkpoints::open).transpose()?;
     let saves = saves.map(|saves| saves.every(flags.save_every.unwrap_or(flags.steps)));
-    let first = pipeline.steps();
+    if let Some(latest) = saves
+        .as_ref()
+        .and_then(|saves| saves.latest().transpose())
+        .transpose()?
+        && latest.step() > first
+    {
+        let dir = latest.dir().display();
+        usage(&format!(
+            "--save: {dir} is there already: --resume it, or save elsewhere"
+        ));
+    }
     let mut losses = Vec::new();
     let progress = Progress::start(first, flags.steps, SAMPLES * LENGTH);
     let started = Instant::now();

@@ -40,11 +40,15 @@ pub fn ranks(held: &[u64], model: u64) -> f64 {
     held.iter().copied().max().unwrap_or(0) as f64 / model as f64
 }
 
-/// A progress bar with step, loss and tokens per second.
+/// A progress bar with step, loss and tokens per second; where there is no terminal, a line now and
+/// then.
 pub struct Progress {
     bar: ProgressBar,
     tokens_per_step: usize,
 }
+
+/// Steps between two lines where there is no terminal.
+const STEPS_PER_LINE: u64 = 50;
 
 impl Progress {
     pub fn start(first: u64, steps: u64, tokens_per_step: usize) -> Self {
@@ -61,6 +65,10 @@ impl Progress {
     pub fn step(&self, loss: f64) {
         self.bar.inc(1);
         let rate = self.bar.per_sec() * self.tokens_per_step as f64;
+        let (step, steps) = (self.bar.position(), self.bar.length().unwrap_or(0));
+        if self.bar.is_hidden() && (step.is_multiple_of(STEPS_PER_LINE) || step == steps) {
+            println!("step {step}/{steps} loss {loss:.4} {rate:.0} tokens/s");
+        }
         self.bar
             .set_message(format!("loss {loss:.4} {rate:.0} tokens/s"));
     }

@@ -37,6 +37,7 @@ pub fn pipeline_run<C: Case>(
         .schedule(schedule)
         .micro_batches(micro_batches)
         .seed(SEED)
+        .keep_gradients()
         .start()
         .unwrap();
     let mut run = Run {
