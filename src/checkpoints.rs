@@ -50,7 +50,7 @@ impl Checkpoints {
         if dir.exists() {
             clean(&dir).map_err(|source| CheckpointsError::Open {
                 path: dir.clone(),
-                source,
+                source: Box::new(source),
             })?;
         }
         Ok(Self { dir, every: None })
@@ -117,7 +117,10 @@ impl Checkpoints {
         B: Batch,
     {
         let step = pipeline.steps();
-        let failed = |source| CheckpointsError::Save { step, source };
+        let failed = |source| CheckpointsError::Save {
+            step,
+            source: Box::new(source),
+        };
         let ranks = pipeline.plan().stages().len() as u32;
         let mut meta = CheckpointMeta::new(step, ranks);
         meta.seed = pipeline.seed().value();
@@ -128,7 +131,11 @@ impl Checkpoints {
         let saved = pipeline.on_ranks(move |rank, stages| save_rank(&handle, rank, stages))?;
         for (rank, result) in saved.into_iter().enumerate() {
             let rank = RankIndex::new(rank);
-            result.map_err(|source| CheckpointsError::SaveRank { rank, step, source })?;
+            result.map_err(|source| CheckpointsError::SaveRank {
+                rank,
+                step,
+                source: Box::new(source),
+            })?;
         }
         attempt.publish(SAVE_TIMEOUT).map_err(failed)
     }
@@ -208,7 +215,11 @@ where
     })?;
     for (rank, result) in prepared.into_iter().enumerate() {
         let (rank, path) = (RankIndex::new(rank), resumed.dir.clone());
-        result.map_err(|source| CheckpointsError::LoadRank { rank, path, source })?;
+        result.map_err(|source| CheckpointsError::LoadRank {
+            rank,
+            path,
+            source: Box::new(source),
+        })?;
     }
     pipeline.on_ranks(|_, stages| stages.iter_mut().for_each(Stage::commit_restore))?;
     pipeline.resume_at(resumed.step);

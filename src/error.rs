@@ -18,7 +18,7 @@ pub enum CheckpointsError {
         step: u64,
         /// What went wrong.
         #[source]
-        source: SaveError,
+        source: Box<SaveError>,
     },
     /// A rank could not write its shard; nothing was published.
     #[error("rank {rank} could not save its part of step {step}; nothing was published")]
@@ -29,7 +29,7 @@ pub enum CheckpointsError {
         step: u64,
         /// What went wrong.
         #[source]
-        source: SaveRankError,
+        source: Box<SaveRankError>,
     },
     /// Leftovers of an earlier run could not be removed.
     #[error("the run directory {path} could not be opened")]
@@ -38,7 +38,7 @@ pub enum CheckpointsError {
         path: PathBuf,
         /// What went wrong.
         #[source]
-        source: SaveError,
+        source: Box<SaveError>,
     },
     /// The checkpoint can't be used.
     #[error("the checkpoint could not be loaded, nothing was changed")]
@@ -56,7 +56,7 @@ pub enum CheckpointsError {
         path: PathBuf,
         /// What went wrong.
         #[source]
-        source: LoadRankError,
+        source: Box<LoadRankError>,
     },
     /// A module could not be made of the checkpoint.
     #[error("the checkpoint could not be loaded into a module")]

@@ -77,7 +77,7 @@ pub fn train<C: Case>(model: &Deferred<C::Model>, micro_batches: &[Vec<(C::Batch
             );
             for ((path, _), gradient) in gradients.iter().zip(found) {
                 let sum = match sums.remove(path) {
-                    Some(sum) => sum.add(gradient),
+                    Some(sum) => sum + gradient,
                     None => gradient,
                 };
                 sums.insert(path.clone(), sum);

@@ -138,7 +138,7 @@ impl Executable {
         }
         for step in &self.program.steps {
             match step {
-                Step::Operation(operation) => interpreter.register_op(operation.clone()),
+                Step::Operation(operation) => interpreter.register_op((**operation).clone()),
                 Step::Random {
                     out,
                     distribution,

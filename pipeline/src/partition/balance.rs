@@ -61,7 +61,7 @@ fn best(
     });
     for stage in 0..stages {
         let mut next: Vec<Option<Cuts>> = vec![None; units.len() + 1];
-        for end in stage + 1..=units.len() {
+        for (end, best) in next.iter_mut().enumerate().skip(stage + 1) {
             for start in stage..end {
                 let Some(before) = &row[start] else { continue };
                 let here = load(start, end);
@@ -75,9 +75,9 @@ fn best(
                 } else {
                     units[start].boundary_bytes
                 };
-                if next[end].as_ref().is_none_or(|known| better(&cuts, known)) {
+                if best.as_ref().is_none_or(|known| better(&cuts, known)) {
                     cuts.starts.push(start);
-                    next[end] = Some(cuts);
+                    *best = Some(cuts);
                 }
             }
         }

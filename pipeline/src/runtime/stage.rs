@@ -215,7 +215,7 @@ impl Stage {
     pub(super) fn accumulate(&mut self, position: usize, gradient: DynTensor) {
         if let Some(Place::Owned(place)) = self.places.get(&position).copied() {
             self.gradients[place] = Some(match self.gradients[place].take() {
-                Some(sum) => sum.add(gradient),
+                Some(sum) => sum + gradient,
                 None => gradient,
             });
         }
