@@ -2,9 +2,20 @@
 
 use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::data::Text;
+
 /// Prints a figure in the form that all benches of the project use.
 pub fn figure(name: &str, value: f64, unit: &str) {
     println!("figure {name} {value:.6} {unit}");
+}
+
+/// Prints what a text consists of.
+pub fn text(path: &str, text: &Text) {
+    let (train, validation) = text.lengths();
+    let different = text.vocabulary();
+    println!(
+        "{path}: {train} characters to train on, {validation} to validate, {different} different"
+    );
 }
 
 /// Memory that this process has written to, in bytes, where the system tells it (Linux): heap and
