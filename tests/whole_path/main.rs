@@ -8,6 +8,7 @@ mod layers;
 mod models;
 mod parity;
 mod plain;
+mod random_models;
 mod resume;
 mod uncut;
 

@@ -16,6 +16,9 @@ use super::step::{Round, RoundReport};
 use crate::PipelineError;
 use crate::schedule::RankIndex;
 
+/// How long the driver waits for the reason of a rank that is known to have failed.
+const REASON_TIMEOUT: Duration = Duration::from_millis(500);
+
 /// One thread per rank. Dropping it ends and joins them all.
 #[derive(Debug)]
 pub(super) struct Crew {
@@ -124,7 +127,11 @@ impl Crew {
             select! {
                 recv(replies) -> reply => match reply {
                     Ok((rank, result)) => results[rank.index()] = Some(result),
-                    Err(_) => return Err(self.stop(PipelineError::Stopped)),
+                    Err(_) => {
+                        // A rank let go of its reply without one: it is about to say why.
+                        let _ = self.abort.signal().recv_timeout(REASON_TIMEOUT);
+                        return Err(self.stop(PipelineError::Stopped));
+                    }
                 },
                 recv(self.abort.signal()) -> _ => return Err(self.stop(PipelineError::Stopped)),
                 default(left) => {
