@@ -134,7 +134,7 @@ impl DynTensor {
         };
         if self.shape().num_dims() != D || !same_kind {
             return Err(FakeError::WrongType {
-                tensor: self.meta(),
+                tensor: Box::new(self.meta()),
                 rank: D,
                 kind: K::name(),
             });
@@ -150,7 +150,9 @@ impl DynTensor {
     pub fn to_data(&self) -> Result<TensorData, FakeError> {
         let meta = self.meta();
         if meta.fake {
-            return Err(FakeError::NoData { tensor: meta });
+            return Err(FakeError::NoData {
+                tensor: Box::new(meta),
+            });
         }
         let tensor = self.0.clone();
         let data = match self.kind() {
@@ -159,7 +161,7 @@ impl DynTensor {
             TensorKind::Bool => burn::tensor::read_sync(Dispatch::bool_into_data(tensor)),
         };
         data.map_err(|source| FakeError::Execution {
-            tensor: meta,
+            tensor: Box::new(meta),
             source,
         })
     }
@@ -173,7 +175,9 @@ impl DynTensor {
     pub fn to_device(self, device: &Device) -> Result<Self, FakeError> {
         let meta = self.meta();
         if meta.fake {
-            return Err(FakeError::NoData { tensor: meta });
+            return Err(FakeError::NoData {
+                tensor: Box::new(meta),
+            });
         }
         let plain = device.clone().without_autodiff();
         let dispatch = plain.as_dispatch();
@@ -223,6 +227,10 @@ impl DynTensor {
     /// # Panics
     ///
     /// When the shapes or kinds differ.
+    #[expect(
+        clippy::should_implement_trait,
+        reason = "it is for floats only, and an operator would not say so"
+    )]
     pub fn add(self, other: Self) -> Self {
         Self(Dispatch::float_add(self.0, other.0))
     }

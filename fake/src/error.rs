@@ -63,13 +63,13 @@ pub enum FakeError {
     #[error("{tensor} has no data: materialize it first")]
     NoData {
         /// The tensor.
-        tensor: TensorMeta,
+        tensor: Box<TensorMeta>,
     },
     /// A tensor was taken for one of another rank or kind.
     #[error("{tensor} is not a tensor of rank {rank} and kind {kind}")]
     WrongType {
         /// The tensor.
-        tensor: TensorMeta,
+        tensor: Box<TensorMeta>,
         /// The rank asked for.
         rank: usize,
         /// The kind asked for.
@@ -79,7 +79,7 @@ pub enum FakeError {
     #[error("reading {tensor} failed")]
     Execution {
         /// The tensor.
-        tensor: TensorMeta,
+        tensor: Box<TensorMeta>,
         /// What the device said.
         #[source]
         source: burn_backend::ExecutionError,

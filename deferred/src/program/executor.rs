@@ -159,7 +159,7 @@ impl Executable {
         }
         for step in &self.program.steps {
             match step {
-                Step::Operation(operation) => interpreter.register_op(operation.clone()),
+                Step::Operation(operation) => interpreter.register_op((**operation).clone()),
                 Step::Random {
                     out,
                     distribution,

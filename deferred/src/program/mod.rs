@@ -35,7 +35,7 @@ pub type RandomKeys = BTreeMap<NodeId, RandomKey>;
 #[derive(Clone, Debug)]
 enum Step {
     /// Burn's operation, its tensors marked by our liveness.
-    Operation(OperationIr),
+    Operation(Box<OperationIr>),
     /// Random values of our generator, in place of the backend's.
     Random {
         out: TensorIr,
@@ -102,14 +102,14 @@ impl Program {
             }
             at_hand.extend(node.outputs());
             steps.push(match random(&node.operation) {
-                None => Step::Operation(node.operation.clone()),
+                None => Step::Operation(Box::new(node.operation.clone())),
                 Some((out, distribution)) => Step::Random {
                     out: out.clone(),
                     distribution,
                     key: keys
                         .get(&id)
                         .cloned()
-                        .ok_or_else(|| ProgramError::NoKey { node: id })?,
+                        .ok_or(ProgramError::NoKey { node: id })?,
                 },
             });
         }
@@ -137,8 +137,11 @@ impl Program {
 
     /// Number of operations, those that only free a value left out.
     pub fn len(&self) -> usize {
-        let frees = |step: &&Step| !matches!(step, Step::Operation(OperationIr::Drop(_)));
-        self.steps.iter().filter(frees).count()
+        let frees = |step: &&Step| match step {
+            Step::Operation(operation) => matches!(**operation, OperationIr::Drop(_)),
+            Step::Random { .. } => false,
+        };
+        self.steps.len() - self.steps.iter().filter(frees).count()
     }
 
     /// Whether the program runs no operation.
