@@ -191,7 +191,10 @@ impl fmt::Display for ParameterTable {
 }
 
 fn dtype_name(dtype: DType) -> String {
-    format!("{dtype:?}").to_lowercase()
+    match dtype {
+        DType::Bool(_) => "bool".into(),
+        other => format!("{other:?}").to_lowercase(),
+    }
 }
 
 /// A number with a comma between groups of three digits.

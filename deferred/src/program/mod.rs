@@ -5,7 +5,7 @@ mod liveness;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use burn::tensor::{DType, Distribution, TensorData};
+use burn::tensor::{DType, Distribution, Shape, TensorData};
 use burn_ir::{
     FloatOperationIr, NumericOperationIr, OperationIr, TensorId, TensorIr, TensorStatus,
 };
@@ -52,6 +52,7 @@ enum Step {
 pub struct Program {
     steps: Vec<Step>,
     inputs: Vec<ValueId>,
+    input_types: Vec<(Shape, DType)>,
     outputs: Vec<TensorIr>,
     constants: Vec<(ValueId, TensorData)>,
 }
@@ -118,6 +119,10 @@ impl Program {
         let mut program = Self {
             steps,
             inputs: inputs.to_vec(),
+            input_types: inputs
+                .iter()
+                .map(|v| (graph.value(*v).shape.clone(), graph.value(*v).dtype))
+                .collect(),
             outputs: outputs.iter().map(|v| tensor_ir(graph, *v)).collect(),
             constants: constants.into_iter().collect(),
         };
