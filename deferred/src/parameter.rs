@@ -142,7 +142,12 @@ impl fmt::Display for ParameterTable {
         use comfy_table::{CellAlignment, Table, TableComponent, presets};
         let mut table = Table::new();
         table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
-        table.remove_style(TableComponent::HorizontalLines);
+        for between_rows in [
+            TableComponent::HorizontalLines,
+            TableComponent::MiddleIntersections,
+        ] {
+            table.remove_style(between_rows);
+        }
         table.set_header([
             "parameter",
             "module",

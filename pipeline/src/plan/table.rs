@@ -38,7 +38,12 @@ impl fmt::Display for Plan {
         let all: u64 = self.stages.iter().map(|stage| stage.forward_flops).sum();
         let mut table = Table::new();
         table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
-        table.remove_style(TableComponent::HorizontalLines);
+        for between_rows in [
+            TableComponent::HorizontalLines,
+            TableComponent::MiddleIntersections,
+        ] {
+            table.remove_style(between_rows);
+        }
         table.set_header([
             "stage",
             "rank",
