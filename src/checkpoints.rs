@@ -6,10 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use burn::module::Module;
+use burn::tensor::{DType, Device};
 use burn_pack::Scalar as BurnScalar;
 use tinderbox_checkpoint::{
     Attempt, AttemptHandle, Checkpoint, CheckpointMeta, Role, SaveTensor, Scalar, clean,
 };
+use tinderbox_deferred::{Deferred, ParameterPath};
 use tinderbox_pipeline::schedule::RankIndex;
 use tinderbox_pipeline::{Batch, Pipeline, SavedState, Stage};
 
@@ -48,7 +50,7 @@ impl Checkpoints {
         if dir.exists() {
             clean(&dir).map_err(|source| CheckpointsError::Open {
                 path: dir.clone(),
-                source,
+                source: Box::new(source),
             })?;
         }
         Ok(Self { dir, every: None })
@@ -115,7 +117,10 @@ impl Checkpoints {
         B: Batch,
     {
         let step = pipeline.steps();
-        let failed = |source| CheckpointsError::Save { step, source };
+        let failed = |source| CheckpointsError::Save {
+            step,
+            source: Box::new(source),
+        };
         let ranks = pipeline.plan().stages().len() as u32;
         let mut meta = CheckpointMeta::new(step, ranks);
         meta.seed = pipeline.seed().value();
@@ -126,7 +131,11 @@ impl Checkpoints {
         let saved = pipeline.on_ranks(move |rank, stages| save_rank(&handle, rank, stages))?;
         for (rank, result) in saved.into_iter().enumerate() {
             let rank = RankIndex::new(rank);
-            result.map_err(|source| CheckpointsError::SaveRank { rank, step, source })?;
+            result.map_err(|source| CheckpointsError::SaveRank {
+                rank,
+                step,
+                source: Box::new(source),
+            })?;
         }
         attempt.publish(SAVE_TIMEOUT).map_err(failed)
     }
@@ -153,6 +162,31 @@ impl Checkpoints {
     }
 }
 
+/// The whole model on a device, with the parameters of a checkpoint, whatever number of ranks saved
+/// it.
+///
+/// # Errors
+///
+/// When the checkpoint's parameters are not exactly the model's (every missing and extra one, shape
+/// and dtype is listed), or a byte is damaged.
+pub fn load_module<M: Module>(
+    model: &Deferred<M>,
+    checkpoint: &Checkpoint,
+    device: &Device,
+) -> Result<M, CheckpointsError> {
+    checkpoint.check_model(&parameters_of(model))?;
+    model
+        .materialize(device, checkpoint)
+        .map_err(|source| CheckpointsError::Materialize { source })
+}
+
+fn parameters_of<M: Module>(model: &Deferred<M>) -> Vec<(ParameterPath, Vec<u64>, DType)> {
+    let parameters = model.parameters().distinct();
+    parameters
+        .map(|p| (p.path.clone(), p.shape.clone(), p.dtype))
+        .collect()
+}
+
 /// Restores one checkpoint, in two phases: every rank loads beside what it has; only when all could,
 /// all change over.
 fn restore<M, B>(
@@ -167,13 +201,7 @@ where
     if expected != found {
         return Err(CheckpointsError::Seed { expected, found });
     }
-    let parameters: Vec<_> = pipeline
-        .model()
-        .parameters()
-        .distinct()
-        .map(|p| (p.path.clone(), p.shape.clone(), p.dtype))
-        .collect();
-    checkpoint.check_model(&parameters)?;
+    checkpoint.check_model(&parameters_of(pipeline.model()))?;
     let resumed = Resumed {
         step: checkpoint.step(),
         data_position: checkpoint.manifest().data_position,
@@ -187,7 +215,11 @@ where
     })?;
     for (rank, result) in prepared.into_iter().enumerate() {
         let (rank, path) = (RankIndex::new(rank), resumed.dir.clone());
-        result.map_err(|source| CheckpointsError::LoadRank { rank, path, source })?;
+        result.map_err(|source| CheckpointsError::LoadRank {
+            rank,
+            path,
+            source: Box::new(source),
+        })?;
     }
     pipeline.on_ranks(|_, stages| stages.iter_mut().for_each(Stage::commit_restore))?;
     pipeline.resume_at(resumed.step);

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use tinderbox_checkpoint::{LoadError, SaveError};
+use tinderbox_deferred::MaterializeError;
 use tinderbox_pipeline::schedule::RankIndex;
 use tinderbox_pipeline::{PipelineError, RestoreError};
 
@@ -17,7 +18,7 @@ pub enum CheckpointsError {
         step: u64,
         /// What went wrong.
         #[source]
-        source: SaveError,
+        source: Box<SaveError>,
     },
     /// A rank could not write its shard; nothing was published.
     #[error("rank {rank} could not save its part of step {step}; nothing was published")]
@@ -28,7 +29,7 @@ pub enum CheckpointsError {
         step: u64,
         /// What went wrong.
         #[source]
-        source: SaveRankError,
+        source: Box<SaveRankError>,
     },
     /// Leftovers of an earlier run could not be removed.
     #[error("the run directory {path} could not be opened")]
@@ -37,7 +38,7 @@ pub enum CheckpointsError {
         path: PathBuf,
         /// What went wrong.
         #[source]
-        source: SaveError,
+        source: Box<SaveError>,
     },
     /// The checkpoint can't be used.
     #[error("the checkpoint could not be loaded, nothing was changed")]
@@ -55,7 +56,14 @@ pub enum CheckpointsError {
         path: PathBuf,
         /// What went wrong.
         #[source]
-        source: LoadRankError,
+        source: Box<LoadRankError>,
+    },
+    /// A module could not be made of the checkpoint.
+    #[error("the checkpoint could not be loaded into a module")]
+    Materialize {
+        /// What went wrong.
+        #[source]
+        source: MaterializeError,
     },
     /// The pipeline runs with another seed than the checkpoint.
     #[error(

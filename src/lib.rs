@@ -36,7 +36,8 @@
 //! let batch = || (Tensor::<2>::ones([4, 8], &device), Tensor::<2>::zeros([4, 8], &device));
 //!
 //! let model = Deferred::new(Net::init)?;                          // nothing allocated
-//! println!("{model}");                                            // the table of parameters
+//! let table = model.to_string();                                  // of its parameters, to print
+//! # assert!(table.contains("layers.3.bias"));
 //! let trace = model.trace(&batch(), |m: &Net, (x, y)| {
 //!     let prediction = m.forward(x);
 //!     let loss = (prediction.clone() - y).powf_scalar(2.0).mean();
@@ -53,7 +54,7 @@
 //! saves.resume(&mut pipeline)?;                                   // any earlier number of stages
 //! for step in 0..4 {
 //!     let out = pipeline.step(1e-2, batch())?;                    // loss, named outputs
-//!     println!("step {step}: {:?}", out.loss);
+//!     assert!(out.loss.is_some());
 //!     saves.after_step(&mut pipeline, step + 1)?;
 //! }
 //! let trained: Net = pipeline.gather(&device)?;                   // an ordinary Burn module again
@@ -133,7 +134,7 @@ pub mod prelude {
     pub use tinderbox_pipeline::{Batch as _, Traceable as _};
 }
 
-pub use checkpoints::{Checkpoints, Resumed};
+pub use checkpoints::{Checkpoints, Resumed, load_module};
 pub use error::{CheckpointsError, LoadRankError, SaveRankError};
 pub use tinderbox_checkpoint::{Checkpoint, LoadError, SaveError};
 pub use tinderbox_deferred::{

@@ -9,11 +9,11 @@ use burn::module::Module;
 use burn::tensor::Device;
 use tinderbox_fake::{DynTensor, Graph, Mode, RecordOptions, Region, record};
 
-use crate::module::{PartialModule, Slot, fill, find};
+use crate::module::{Declared, PartialModule, Slot, fill, find};
 use crate::random::Seed;
 use crate::{
-    DeferredError, MaterializeError, Origin, Parameter, ParameterPath, ParameterTable, Replay,
-    Request, Source,
+    DeferredError, MaterializeError, Mismatch, Mismatches, Origin, Parameter, ParameterPath,
+    ParameterTable, Replay, Request, Source, SourceError,
 };
 
 /// How a model is made, for use on any thread.
@@ -29,8 +29,14 @@ pub struct Deferred<M> {
     module: M,
     graph: Arc<Graph>,
     table: Arc<ParameterTable>,
-    twins: Arc<Vec<Box<dyn Any + Send + Sync>>>,
+    twins: Arc<Vec<Twin>>,
     options: RecordOptions,
+}
+
+/// The fake `Param` of one parameter, and what it was before it had its fake value.
+struct Twin {
+    param: Box<dyn Any + Send + Sync>,
+    declared: Declared,
 }
 
 impl<M: Module> Deferred<M> {
@@ -88,14 +94,17 @@ impl<M: Module> Deferred<M> {
                 dtype: found.value.dtype(),
                 bytes: found.value.bytes(),
                 trainable: found.trainable,
-                origin: if found.lazy {
+                origin: if found.declared.lazy {
                     Origin::Lazy
                 } else {
                     Origin::Eager
                 },
                 value,
             });
-            twins.push(found.param);
+            twins.push(Twin {
+                param: found.param,
+                declared: found.declared,
+            });
         }
         Ok(Self {
             init: Arc::new(init),
@@ -174,7 +183,8 @@ impl<M: Module> Deferred<M> {
                 };
                 let slot = Slot {
                     value,
-                    twin: twin.as_ref(),
+                    twin: twin.param.as_ref(),
+                    declared: &twin.declared,
                     trainable: parameter.trainable,
                 };
                 (parameter.path.clone(), slot)
@@ -184,12 +194,12 @@ impl<M: Module> Deferred<M> {
         fill(self.construct(device), slots)
     }
 
-    /// The selected parameters on a device, without their module; the closure is not called. Of
-    /// clones, the first is taken.
+    /// The selected parameters on a device, without autodiff and without their module; the closure is
+    /// not called. Of clones, the first is taken.
     ///
     /// # Errors
     ///
-    /// When the source lacks a value.
+    /// When the source lacks a value, or gives one of another shape or dtype.
     pub fn materialize_parameters(
         &self,
         device: &Device,
@@ -205,7 +215,6 @@ impl<M: Module> Deferred<M> {
         source: &dyn Source,
         select: &impl Fn(&Parameter) -> bool,
     ) -> Result<BTreeMap<ParameterPath, DynTensor>, MaterializeError> {
-        let plain = device.clone().without_autodiff();
         // A clone that is selected without its original needs the original's value.
         let wanted: std::collections::BTreeSet<&ParameterPath> = self
             .table
@@ -213,30 +222,36 @@ impl<M: Module> Deferred<M> {
             .filter(|parameter| select(parameter))
             .map(|parameter| parameter.clone_of.as_ref().unwrap_or(&parameter.path))
             .collect();
-        let module = materialize_parameters(&self.table, &plain, source, |parameter| {
-            wanted.contains(&parameter.path)
-        })?;
-        Ok(module
-            .values()
-            .map(|(path, value)| (path.clone(), value))
-            .collect())
+        let selected = self.table.distinct();
+        let selected = selected.filter(|parameter| wanted.contains(&parameter.path));
+        Ok(load(selected, device, source)?.into_iter().collect())
     }
 }
 
-/// The selected parameters of a table on a plain device, as a module of their own.
+/// The selected parameters of a table on a device, without autodiff, as a module of their own.
 ///
 /// # Errors
 ///
-/// When the source lacks a value.
+/// When the source lacks a value, or gives one of another shape or dtype.
 pub fn materialize_parameters(
     table: &ParameterTable,
     device: &Device,
     source: &dyn Source,
     select: impl Fn(&Parameter) -> bool,
 ) -> Result<PartialModule, MaterializeError> {
-    let selected: Vec<&Parameter> = table.distinct().filter(|p| select(p)).collect();
+    let selected = table.distinct().filter(|parameter| select(parameter));
+    let values = load(selected, device, source)?;
+    PartialModule::new(values).map_err(|source| MaterializeError::Rank { source })
+}
+
+/// The values of parameters on a device, without autodiff, as the source promises them.
+fn load<'a>(
+    selected: impl Iterator<Item = &'a Parameter>,
+    device: &Device,
+    source: &dyn Source,
+) -> Result<Vec<(ParameterPath, DynTensor)>, SourceError> {
+    let device = device.clone().without_autodiff();
     let requests: Vec<Request> = selected
-        .iter()
         .map(|parameter| Request {
             path: parameter.path.clone(),
             shape: parameter.shape.clone(),
@@ -252,8 +267,23 @@ pub fn materialize_parameters(
         })
         .collect();
     let values = source.load(&requests)?;
-    let named = selected.iter().map(|p| p.path.clone()).zip(values);
-    PartialModule::new(named).map_err(|source| MaterializeError::Rank { source })
+    if values.len() != requests.len() {
+        return Err(SourceError::Count {
+            described: source.describe(),
+            expected: requests.len(),
+            found: values.len(),
+        });
+    }
+    let answers = requests.iter().zip(&values);
+    let mismatches: Vec<Mismatch> = answers.flat_map(|(r, v)| r.mismatches_of(v)).collect();
+    if !mismatches.is_empty() {
+        return Err(SourceError::Mismatch {
+            described: source.describe(),
+            mismatches: Mismatches(mismatches),
+        });
+    }
+    let paths = requests.into_iter().map(|request| request.path);
+    Ok(paths.zip(values).collect())
 }
 
 impl<M> fmt::Debug for Deferred<M> {

@@ -13,6 +13,11 @@ pub enum Mismatch {
         /// Its path.
         path: ParameterPath,
     },
+    /// The source has a fake tensor for it.
+    Fake {
+        /// Its path.
+        path: ParameterPath,
+    },
     /// The source has a parameter that the model does not.
     Extra {
         /// Its path.
@@ -49,6 +54,7 @@ impl fmt::Display for Mismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Missing { path } => write!(f, "missing: {path}"),
+            Self::Fake { path } => write!(f, "fake, without data: {path}"),
             Self::Extra { path } => write!(f, "extra: {path}"),
             Self::Shape {
                 path,
@@ -99,6 +105,16 @@ pub enum SourceError {
         described: String,
         /// All that is wrong.
         mismatches: Mismatches,
+    },
+    /// The source broke its promise of one value for each request.
+    #[error("{described} gave {found} values for {expected} requests")]
+    Count {
+        /// What the source is.
+        described: String,
+        /// Number of requests.
+        expected: usize,
+        /// Number of values.
+        found: usize,
     },
     /// The source itself failed: a file, a digest, an operation.
     #[error("loading from {described} failed")]
@@ -189,6 +205,16 @@ pub enum ProgramError {
         expected: usize,
         /// What it was given.
         found: usize,
+    },
+    /// An input has another shape or dtype than the value whose place it takes.
+    #[error("input {value} of the program is {expected}, and was given as {found}")]
+    InputType {
+        /// The value.
+        value: tinderbox_fake::ValueId,
+        /// Dtype and shape that the program was recorded with.
+        expected: String,
+        /// Those of the input.
+        found: String,
     },
     /// Random values could not be made.
     #[error("random values could not be made")]

@@ -139,9 +139,15 @@ impl<'a> IntoIterator for &'a ParameterTable {
 
 impl fmt::Display for ParameterTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        use comfy_table::{CellAlignment, Table, presets};
+        use comfy_table::{CellAlignment, Table, TableComponent, presets};
         let mut table = Table::new();
         table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
+        for between_rows in [
+            TableComponent::HorizontalLines,
+            TableComponent::MiddleIntersections,
+        ] {
+            table.remove_style(between_rows);
+        }
         table.set_header([
             "parameter",
             "module",
@@ -190,7 +196,10 @@ impl fmt::Display for ParameterTable {
 }
 
 fn dtype_name(dtype: DType) -> String {
-    format!("{dtype:?}").to_lowercase()
+    match dtype {
+        DType::Bool(_) => "bool".into(),
+        other => format!("{other:?}").to_lowercase(),
+    }
 }
 
 /// A number with a comma between groups of three digits.

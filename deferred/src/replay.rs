@@ -2,8 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use burn::tensor::Device;
-use tinderbox_fake::{DynTensor, Graph, NodeId, ValueId};
+use tinderbox_fake::{DynTensor, FakeError, Graph, NodeId, ValueId};
 
 use crate::program::{Executor, Program, RandomKey, RandomKeys, RunContext, is_random};
 use crate::random::{Domain, Seed};
@@ -57,31 +56,16 @@ impl Replay {
         Ok(tensor.cast_float(request.dtype))
     }
 
-    fn check(&self, request: &Request) -> Result<ValueId, Mismatch> {
-        let path = request.path.clone();
-        let Some(parameter) = self.table.get(&path) else {
-            return Err(Mismatch::Missing { path });
+    fn check(&self, request: &Request) -> Result<ValueId, Vec<Mismatch>> {
+        let Some(parameter) = self.table.get(&request.path) else {
+            let path = request.path.clone();
+            return Err(vec![Mismatch::Missing { path }]);
         };
-        if parameter.shape != request.shape {
-            let (expected, found) = (request.shape.clone(), parameter.shape.clone());
-            return Err(Mismatch::Shape {
-                path,
-                expected,
-                found,
-            });
+        let mismatches = request.mismatches(&parameter.shape, parameter.dtype);
+        match mismatches.is_empty() {
+            true => Ok(parameter.value),
+            false => Err(mismatches),
         }
-        if parameter.dtype != request.dtype && !parameter.dtype.is_float() {
-            return Err(Mismatch::DType {
-                path,
-                expected: format!("{:?}", request.dtype),
-                found: format!("{:?}", parameter.dtype),
-            });
-        }
-        request
-            .region
-            .check_inside(&request.shape)
-            .map_err(|reason| Mismatch::Region { path, reason })?;
-        Ok(parameter.value)
     }
 }
 
@@ -129,7 +113,7 @@ impl Source for Replay {
         for request in requests {
             match self.check(request) {
                 Ok(value) => found.push(value),
-                Err(mismatch) => mismatches.0.push(mismatch),
+                Err(found) => mismatches.0.extend(found),
             }
         }
         if !mismatches.0.is_empty() {
@@ -168,36 +152,31 @@ impl FromIterator<(crate::ParameterPath, DynTensor)> for Values {
 }
 
 impl Values {
-    fn one(&self, request: &Request, device: &Device) -> Result<DynTensor, Mismatch> {
-        let path = request.path.clone();
-        let Some(value) = self.values.get(&path).cloned() else {
-            return Err(Mismatch::Missing { path });
+    fn check(&self, request: &Request) -> Result<&DynTensor, Vec<Mismatch>> {
+        let path = || request.path.clone();
+        let Some(value) = self.values.get(&request.path) else {
+            return Err(vec![Mismatch::Missing { path: path() }]);
         };
-        let found: Vec<u64> = value.shape().iter().map(|d| *d as u64).collect();
-        if found != request.shape {
-            let expected = request.shape.clone();
-            return Err(Mismatch::Shape {
-                path,
-                expected,
-                found,
-            });
+        let shape: Vec<u64> = value.shape().iter().map(|d| *d as u64).collect();
+        let mut mismatches = request.mismatches(&shape, value.dtype());
+        if value.is_fake() {
+            mismatches.push(Mismatch::Fake { path: path() });
         }
-        request
-            .region
-            .check_inside(&request.shape)
-            .map_err(|reason| Mismatch::Region {
-                path: path.clone(),
-                reason,
-            })?;
-        let part = match request.region.is_whole(&request.shape) {
-            true => value,
-            false => value.slice(&request.region),
-        };
-        let part = part
-            .to_device(device)
-            .map_err(|_| Mismatch::Missing { path })?;
-        Ok(part.cast_float(request.dtype))
+        match mismatches.is_empty() {
+            true => Ok(value),
+            false => Err(mismatches),
+        }
     }
+}
+
+/// The requested part of a value that fits the request.
+fn part(value: DynTensor, request: &Request) -> Result<DynTensor, FakeError> {
+    let part = match request.region.is_whole(&request.shape) {
+        true => value,
+        false => value.slice(&request.region),
+    };
+    let part = part.to_device(&request.device)?;
+    Ok(part.cast_float(request.dtype))
 }
 
 impl Source for Values {
@@ -205,18 +184,25 @@ impl Source for Values {
         let mut mismatches = Mismatches::default();
         let mut values = Vec::with_capacity(requests.len());
         for request in requests {
-            match self.one(request, &request.device) {
-                Ok(value) => values.push(value),
-                Err(mismatch) => mismatches.0.push(mismatch),
+            match self.check(request) {
+                Ok(value) => values.push(value.clone()),
+                Err(found) => mismatches.0.extend(found),
             }
         }
-        match mismatches.0.is_empty() {
-            true => Ok(values),
-            false => Err(SourceError::Mismatch {
+        if !mismatches.0.is_empty() {
+            return Err(SourceError::Mismatch {
                 described: self.describe(),
                 mismatches,
-            }),
+            });
         }
+        let parts = values.into_iter().zip(requests);
+        parts
+            .map(|(value, request)| part(value, request))
+            .collect::<Result<_, _>>()
+            .map_err(|source| SourceError::Failed {
+                described: self.describe(),
+                source: Box::new(source),
+            })
     }
 
     fn describe(&self) -> String {

@@ -19,7 +19,7 @@ pub struct Flags {
     #[arg(long, default_value_t = ScheduleKind::OneFOneB)]
     pub schedule: ScheduleKind,
     /// Training steps in all, those before a resume included
-    #[arg(long, default_value_t = 400)]
+    #[arg(long, default_value_t = 600)]
     pub steps: u64,
     /// Seed of initial values, dropout and the order of the samples
     #[arg(long, default_value_t = 42)]

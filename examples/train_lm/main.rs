@@ -15,10 +15,10 @@ use burn::optim::AdamWConfig;
 use burn::tensor::Device;
 use tinderbox::{Checkpoints, Deferred, Machine, Outputs, Pipeline, Plan, PlanError, Traceable};
 
-use data::Text;
+use data::{Text, TokenBatch};
 use flags::{Flags, usage};
 use model::{Gpt, GptConfig};
-use report::{Progress, figure, resident_bytes};
+use report::{Progress, figure, process_bytes};
 
 const TEXT: &str = "examples/data/shakespeare.txt";
 const SAMPLES: usize = 32;
@@ -32,6 +32,8 @@ fn learning_rate(step: u64, steps: u64) -> f64 {
     PEAK * warm.min(0.1 + 0.45 * (1.0 + (std::f64::consts::PI * done).cos()))
 }
 
+type Lm = Pipeline<Gpt, TokenBatch>;
+
 fn main() -> Result<()> {
     let flags = Flags::read();
     if flags.micro_batches > SAMPLES {
@@ -42,23 +44,19 @@ fn main() -> Result<()> {
     }
     let device = Device::flex();
     let text = Text::load(TEXT)?;
-    let (train, validation) = text.lengths();
-    println!(
-        "{TEXT}: {train} characters to train on, {validation} to validate, {} different",
-        text.vocabulary()
-    );
+    report::text(TEXT, &text);
+
+    // 1. The model, unlit.
     let config = GptConfig::new(text.vocabulary())
         .with_context(LENGTH)
         .with_dropout(flags.dropout);
-
-    // 1. The model, unlit.
-    let before = resident_bytes();
+    let before = process_bytes();
     let started = Instant::now();
-    let init = config.clone();
-    let model = Deferred::new(move |device| init.init(device))?;
+    let model = Deferred::new(move |device| config.init(device))?;
     let record_ms = started.elapsed().as_secs_f64() * 1e3;
+    let after = process_bytes();
     println!("\n{model}");
-    report::memory(before, resident_bytes(), model.parameters().bytes());
+    report::memory(before, after, model.parameters().bytes());
 
     // 2. Trace and plan.
     let example = text.batch(
@@ -91,9 +89,39 @@ fn main() -> Result<()> {
     let share = report::ranks(&held, model.parameters().bytes());
 
     // 4. Train, and 5. save.
+    let (losses, tokens_per_s) = train(&mut pipeline, &text, &flags, &device)?;
+
+    // 6. Evaluate through the same pipeline, and sample from the gathered model.
+    let validation_loss = evaluate(&mut pipeline, &text, &device)?;
+    let trained: Gpt = pipeline.gather(&device)?;
+    println!(
+        "\n{}\n",
+        sample::generate(&trained, &text, "ROMEO:\n", 300, LENGTH, flags.seed)
+    );
+
+    // 7. Figures.
+    figure("train_lm.val_loss", validation_loss, "nats");
+    figure("train_lm.tokens_per_s", tokens_per_s, "tokens/s");
+    figure("train_lm.record_ms", record_ms, "ms");
+    figure("train_lm.largest_stage_share", share, "ratio");
+    if flags.compare {
+        let difference = compare::largest_difference(&model, &text, &flags, &losses)?;
+        figure("train_lm.max_loss_diff", difference, "nats");
+    }
+    Ok(())
+}
+
+/// Trains to the last step, from a checkpoint if there is one to resume, and saves where asked for.
+/// Returns the loss of every micro-batch and the tokens per second, saves included.
+fn train(
+    pipeline: &mut Lm,
+    text: &Text,
+    flags: &Flags,
+    device: &Device,
+) -> Result<(Vec<Vec<f64>>, f64)> {
     let mut position = 0;
     if let Some(dir) = &flags.resume {
-        match Checkpoints::open(dir)?.resume(&mut pipeline)? {
+        match Checkpoints::open(dir)?.resume(pipeline)? {
             Some(resumed) => {
                 position = resumed.data_position;
                 println!(
@@ -108,15 +136,27 @@ fn main() -> Result<()> {
             )),
         }
     }
+    let first = pipeline.steps();
     let saves = flags.save.as_ref().map(Checkpoints::open).transpose()?;
     let saves = saves.map(|saves| saves.every(flags.save_every.unwrap_or(flags.steps)));
-    let first = pipeline.steps();
+    if let Some(latest) = saves
+        .as_ref()
+        .and_then(|saves| saves.latest().transpose())
+        .transpose()?
+        && latest.step() > first
+    {
+        let dir = latest.dir().display();
+        usage(&format!(
+            "--save: {dir} is there already: --resume it, or save elsewhere"
+        ));
+    }
+
     let mut losses = Vec::new();
     let progress = Progress::start(first, flags.steps, SAMPLES * LENGTH);
     let started = Instant::now();
     while pipeline.steps() < flags.steps {
         let step = pipeline.steps();
-        let batch = text.batch(flags.seed, position, SAMPLES, LENGTH, &device);
+        let batch = text.batch(flags.seed, position, SAMPLES, LENGTH, device);
         let output = pipeline.step(learning_rate(step, flags.steps), batch)?;
         position += SAMPLES as u64;
         let loss = output.loss.expect("the forward has a loss");
@@ -126,7 +166,7 @@ fn main() -> Result<()> {
             progress.line(&format!("step {step} loss {loss:?}"));
         }
         if let Some(saves) = &saves
-            && let Some(dir) = saves.after_step(&mut pipeline, position)?
+            && let Some(dir) = saves.after_step(pipeline, position)?
         {
             progress.line(&format!("saved {}", dir.display()));
         }
@@ -134,10 +174,13 @@ fn main() -> Result<()> {
     let seconds = started.elapsed().as_secs_f64();
     progress.end();
     let tokens = (pipeline.steps() - first) as f64 * (SAMPLES * LENGTH) as f64;
+    Ok((losses, tokens / seconds.max(f64::MIN_POSITIVE)))
+}
 
-    // 6. Evaluate through the same pipeline, and sample from the gathered model.
+/// The mean loss over the validation part, forward only.
+fn evaluate(pipeline: &mut Lm, text: &Text, device: &Device) -> Result<f64> {
     let (mut sum, mut count) = (0.0, 0);
-    for (samples, batch) in text.validation(SAMPLES, LENGTH, &device) {
+    for (samples, batch) in text.validation(SAMPLES, LENGTH, device) {
         let loss = pipeline
             .evaluate(batch)?
             .loss
@@ -145,26 +188,7 @@ fn main() -> Result<()> {
         sum += loss * samples as f64;
         count += samples;
     }
-    let validation_loss = sum / count as f64;
-    println!("validation loss {validation_loss:.4} nats per character over {count} sequences");
-    let trained: Gpt = pipeline.gather(&device)?;
-    println!(
-        "\n{}\n",
-        sample::generate(&trained, &text, "ROMEO:\n", 300, LENGTH, flags.seed)
-    );
-
-    // 7. Figures.
-    figure("train_lm.val_loss", validation_loss, "nats");
-    figure(
-        "train_lm.tokens_per_s",
-        tokens / seconds.max(f64::MIN_POSITIVE),
-        "tokens/s",
-    );
-    figure("train_lm.record_ms", record_ms, "ms");
-    figure("train_lm.largest_stage_share", share, "ratio");
-    if flags.compare {
-        let difference = compare::largest_difference(&model, &text, &flags, &losses)?;
-        figure("train_lm.max_loss_diff", difference, "nats");
-    }
-    Ok(())
+    let mean = sum / count as f64;
+    println!("validation loss {mean:.4} nats per character over {count} sequences");
+    Ok(mean)
 }

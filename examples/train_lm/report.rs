@@ -2,15 +2,27 @@
 
 use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::data::Text;
+
 /// Prints a figure in the form that all benches of the project use.
 pub fn figure(name: &str, value: f64, unit: &str) {
     println!("figure {name} {value:.6} {unit}");
 }
 
-/// Memory of this process in bytes, where the system tells it (Linux).
-pub fn resident_bytes() -> Option<u64> {
+/// Prints what a text consists of.
+pub fn text(path: &str, text: &Text) {
+    let (train, validation) = text.lengths();
+    let different = text.vocabulary();
+    println!(
+        "{path}: {train} characters to train on, {validation} to validate, {different} different"
+    );
+}
+
+/// Memory that this process has written to, in bytes, where the system tells it (Linux): heap and
+/// stacks, without the pages of the program itself.
+pub fn process_bytes() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find(|line| line.starts_with("VmRSS:"))?;
+    let line = status.lines().find(|line| line.starts_with("RssAnon:"))?;
     let kib: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
     Some(kib * 1024)
 }
@@ -20,7 +32,8 @@ pub fn memory(before: Option<u64>, after: Option<u64>, model: u64) {
     const MIB: f64 = (1 << 20) as f64;
     match (before, after) {
         (Some(before), Some(after)) => println!(
-            "process memory: {:.2} MiB before, {:.2} MiB after; the parameters would take {:.2} MiB",
+            "process memory: {:.2} MiB before construction, {:.2} MiB after; lit, the parameters \
+             take {:.2} MiB",
             before as f64 / MIB,
             after as f64 / MIB,
             model as f64 / MIB,
@@ -38,11 +51,15 @@ pub fn ranks(held: &[u64], model: u64) -> f64 {
     held.iter().copied().max().unwrap_or(0) as f64 / model as f64
 }
 
-/// A progress bar with step, loss and tokens per second.
+/// A progress bar with step, loss and tokens per second; where there is no terminal, a line now and
+/// then.
 pub struct Progress {
     bar: ProgressBar,
     tokens_per_step: usize,
 }
+
+/// Steps between two lines where there is no terminal.
+const STEPS_PER_LINE: u64 = 50;
 
 impl Progress {
     pub fn start(first: u64, steps: u64, tokens_per_step: usize) -> Self {
@@ -59,6 +76,10 @@ impl Progress {
     pub fn step(&self, loss: f64) {
         self.bar.inc(1);
         let rate = self.bar.per_sec() * self.tokens_per_step as f64;
+        let (step, steps) = (self.bar.position(), self.bar.length().unwrap_or(0));
+        if self.bar.is_hidden() && (step.is_multiple_of(STEPS_PER_LINE) || step == steps) {
+            println!("step {step}/{steps} loss {loss:.4} {rate:.0} tokens/s");
+        }
         self.bar
             .set_message(format!("loss {loss:.4} {rate:.0} tokens/s"));
     }

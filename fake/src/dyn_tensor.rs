@@ -134,7 +134,7 @@ impl DynTensor {
         };
         if self.shape().num_dims() != D || !same_kind {
             return Err(FakeError::WrongType {
-                tensor: self.meta(),
+                tensor: Box::new(self.meta()),
                 rank: D,
                 kind: K::name(),
             });
@@ -150,7 +150,9 @@ impl DynTensor {
     pub fn to_data(&self) -> Result<TensorData, FakeError> {
         let meta = self.meta();
         if meta.fake {
-            return Err(FakeError::NoData { tensor: meta });
+            return Err(FakeError::NoData {
+                tensor: Box::new(meta),
+            });
         }
         let tensor = self.0.clone();
         let data = match self.kind() {
@@ -159,8 +161,8 @@ impl DynTensor {
             TensorKind::Bool => burn::tensor::read_sync(Dispatch::bool_into_data(tensor)),
         };
         data.map_err(|source| FakeError::Execution {
-            tensor: meta,
-            source,
+            tensor: Box::new(meta),
+            source: Box::new(source),
         })
     }
 
@@ -173,7 +175,9 @@ impl DynTensor {
     pub fn to_device(self, device: &Device) -> Result<Self, FakeError> {
         let meta = self.meta();
         if meta.fake {
-            return Err(FakeError::NoData { tensor: meta });
+            return Err(FakeError::NoData {
+                tensor: Box::new(meta),
+            });
         }
         let plain = device.clone().without_autodiff();
         let dispatch = plain.as_dispatch();
@@ -218,15 +222,6 @@ impl DynTensor {
         })
     }
 
-    /// The sum of two float tensors of one shape. In place where `self` shares its data with nobody.
-    ///
-    /// # Panics
-    ///
-    /// When the shapes or kinds differ.
-    pub fn add(self, other: Self) -> Self {
-        Self(Dispatch::float_add(self.0, other.0))
-    }
-
     /// The tensor in another float dtype; other kinds are returned as they are.
     pub fn cast_float(self, dtype: DType) -> Self {
         if self.dtype() == dtype || self.kind() != TensorKind::Float {
@@ -258,5 +253,18 @@ impl DynTensor {
                 _ => None,
             }
         }
+    }
+}
+
+/// The sum of two float tensors of one shape, in place where the left one shares its data with nobody.
+///
+/// # Panics
+///
+/// When the shapes or kinds differ.
+impl std::ops::Add for DynTensor {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self(Dispatch::float_add(self.0, other.0))
     }
 }

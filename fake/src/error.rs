@@ -8,11 +8,11 @@ use crate::{TensorMeta, ValueId};
 pub enum RecordError {
     /// The recorded code asked for the data of a fake tensor.
     #[error(
-        "the recorded code read the data of a fake tensor ({message}); a fake tensor has a shape \
-         and no data: compute on tensors, and read values only from a materialized module"
+        "the recorded code read the data of a fake tensor, which has a shape and no data: compute on \
+         tensors, and read values only from a materialized module"
     )]
     DataRead {
-        /// What Burn said.
+        /// What Burn said: it names a tensor by a number that differs from run to run.
         message: String,
     },
     /// The recorded code did what a recording with gradients does not allow.
@@ -31,10 +31,10 @@ pub enum RecordError {
         /// Text of the panic.
         message: String,
     },
-    /// An operation reads a tensor that the recording did not make.
+    /// An operation reads a tensor that the recording did not make, fake or real.
     #[error(
-        "the recorded code used a fake tensor of another recording ({message}): make it inside this \
-         one, or pass its data"
+        "the recorded code used a tensor that is not of this recording ({message}): make it inside, \
+         on the device that the closure was given, or pass its data"
     )]
     Foreign {
         /// What Burn said, or which operation it was.
@@ -63,13 +63,13 @@ pub enum FakeError {
     #[error("{tensor} has no data: materialize it first")]
     NoData {
         /// The tensor.
-        tensor: TensorMeta,
+        tensor: Box<TensorMeta>,
     },
     /// A tensor was taken for one of another rank or kind.
     #[error("{tensor} is not a tensor of rank {rank} and kind {kind}")]
     WrongType {
         /// The tensor.
-        tensor: TensorMeta,
+        tensor: Box<TensorMeta>,
         /// The rank asked for.
         rank: usize,
         /// The kind asked for.
@@ -79,10 +79,10 @@ pub enum FakeError {
     #[error("reading {tensor} failed")]
     Execution {
         /// The tensor.
-        tensor: TensorMeta,
+        tensor: Box<TensorMeta>,
         /// What the device said.
         #[source]
-        source: burn_backend::ExecutionError,
+        source: Box<burn_backend::ExecutionError>,
     },
     /// A device label could not be read.
     #[error("`{label}` is no device label: write a backend and an index, like `cuda:7`, or `flex`")]
@@ -138,6 +138,14 @@ pub enum GraphFileError {
         value: ValueId,
         /// Its digest, in hexadecimal digits.
         digest: String,
+    },
+    /// The bytes are not those that were written.
+    #[error("the graph file is damaged: its digest is {found}, not {expected}")]
+    Damaged {
+        /// XXH3-128 that stands in the file, in hexadecimal digits.
+        expected: String,
+        /// That of the bytes.
+        found: String,
     },
     /// The parts of the file contradict each other.
     #[error("the graph in the file is inconsistent: {reason}")]

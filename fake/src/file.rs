@@ -1,10 +1,13 @@
 //! The file form of a graph: CBOR, because JSON has no infinities and no NaN.
+//!
+//! Two items follow each other: the header, and the graph, whose digest stands in the header.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
 use burn::tensor::TensorData;
+use burn_ir::OperationIr;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_128;
 
@@ -25,12 +28,23 @@ struct Header {
     format: String,
     version: u32,
     burn: String,
+    /// XXH3-128 of all bytes after the header, in hexadecimal digits.
+    digest: String,
 }
 
-#[derive(Serialize, Deserialize)]
+/// What a node reads and makes stands in its operation, and nowhere else.
+#[derive(Serialize)]
 struct Body<'a> {
-    nodes: std::borrow::Cow<'a, [Node]>,
-    values: std::borrow::Cow<'a, [Value]>,
+    operations: Vec<&'a OperationIr>,
+    values: &'a [Value],
+    constants: BTreeMap<ValueId, Stored>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename = "Body")]
+struct OwnedBody {
+    operations: Vec<OperationIr>,
+    values: Vec<Value>,
     constants: BTreeMap<ValueId, Stored>,
 }
 
@@ -93,8 +107,10 @@ impl Graph {
         })?;
         Self::decode(&bytes, |digest, value: &Value| {
             let bytes = fs::read(path.with_file_name(format!("{digest}.const"))).ok()?;
-            let whole = bytes.len() as u64 == value.bytes() && hex_digest(&bytes) == digest;
-            whole.then(|| TensorData::from_bytes_vec(bytes, value.shape.clone(), value.dtype))
+            if hex_digest(&bytes) != digest {
+                return None;
+            }
+            TensorData::try_from_bytes_vec(bytes, value.shape.clone(), value.dtype).ok()
         })
     }
 
@@ -111,22 +127,25 @@ impl Graph {
             };
             constants.insert(*id, stored);
         }
+        let body = Body {
+            operations: self.nodes().iter().map(|node| &node.operation).collect(),
+            values: self.values(),
+            constants,
+        };
+        let failed = |e: ciborium::ser::Error<std::io::Error>| GraphFileError::Encode {
+            reason: e.to_string(),
+        };
+        let mut encoded = Vec::new();
+        ciborium::into_writer(&body, &mut encoded).map_err(failed)?;
         let header = Header {
             format: FORMAT.into(),
             version: VERSION,
             burn: BURN.into(),
-        };
-        let body = Body {
-            nodes: self.nodes().into(),
-            values: self.values().into(),
-            constants,
+            digest: hex_digest(&encoded),
         };
         let mut bytes = Vec::new();
-        let failed = |e: ciborium::ser::Error<std::io::Error>| GraphFileError::Encode {
-            reason: e.to_string(),
-        };
         ciborium::into_writer(&header, &mut bytes).map_err(failed)?;
-        ciborium::into_writer(&body, &mut bytes).map_err(failed)?;
+        bytes.append(&mut encoded);
         Ok((bytes, large))
     }
 
@@ -151,7 +170,14 @@ impl Graph {
                 });
             }
         }
-        let body: Body<'_> = ciborium::from_reader(&mut bytes).map_err(failed)?;
+        let found = hex_digest(bytes);
+        if found != header.digest {
+            return Err(GraphFileError::Damaged {
+                expected: header.digest,
+                found,
+            });
+        }
+        let body: OwnedBody = ciborium::from_reader(&mut bytes).map_err(failed)?;
         if !bytes.is_empty() {
             return Err(GraphFileError::Inconsistent {
                 reason: "bytes follow the graph",
@@ -171,7 +197,13 @@ impl Graph {
             };
             constants.insert(id, constant);
         }
-        Self::new(body.nodes.into_owned(), body.values.into_owned(), constants)
+        let nodes = body.operations.into_iter().map(Node::new);
+        let nodes = nodes
+            .collect::<Option<_>>()
+            .ok_or(GraphFileError::Inconsistent {
+                reason: "an operation names a value that the graph can't have",
+            })?;
+        Self::new(nodes, body.values, constants)
     }
 }
 

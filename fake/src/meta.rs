@@ -42,7 +42,9 @@ impl FromStr for DeviceLabel {
             && backend
                 .chars()
                 .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit());
-        if named && index.parse::<u16>().is_ok() {
+        // `+7` and `07` are numbers too, but a device has one name.
+        let canonical = |number: u16| number.to_string() == index;
+        if named && index.parse().is_ok_and(canonical) {
             Ok(Self(label.into()))
         } else {
             Err(FakeError::BadLabel {

@@ -229,11 +229,12 @@ pub fn record<T>(
         // A scope without declared inputs refuses a graph that reads foreign tensors.
         Ok(Err(burn_capture::CaptureError::UndeclaredInput { .. })) => {
             return Err(RecordError::Foreign {
-                message: "an undeclared input".into(),
+                message: "an operation reads an undeclared input".into(),
             });
         }
         Ok(Err(reason)) => return Err(RecordError::Capture { reason }),
-        Err(panic) => return Err(explain(&panic)),
+        // The panic itself: a reference to its box would be taken for the payload.
+        Err(panic) => return Err(explain(&*panic)),
     };
     let Built { graph, ids } = build(captured)?;
     let result = result.expect("the closure returned, or its panic was handled");
@@ -248,16 +249,33 @@ fn configure(device: &mut Device, defaults: Defaults) -> Result<(), burn::tensor
     ))
 }
 
-/// Burn reports wrong use of a fake tensor by panics: their texts tell what was done.
+/// Texts of the panics by which Burn 0.22.1 reports wrong use of a fake tensor. They are whole phrases,
+/// because a panic of the recorded code itself may speak of the same things.
+const READ: [&str; 2] = ["has no concrete value", "has no initialized value"];
+const MOVED: [&str; 4] = [
+    "Cannot move a tensor from a capture device",
+    "Cannot move a tensor to a capture device",
+    "Cannot move this autodiff tensor between",
+    "Capture tensors do not support autodiff",
+];
+const FOREIGN: [&str; 3] = [
+    "The provided tensors are not on the same device",
+    "capture scope is already complete",
+    "capture tensor operations must run inside CaptureDevice::capture_scope",
+];
+
+/// What was done wrong, from the text of Burn's panic.
 fn explain(panic: &(dyn std::any::Any + Send)) -> RecordError {
     let message = panic_message(panic);
-    if message.contains("has no concrete value") || message.contains("has no initialized value") {
+    let says = |phrases: &[&str]| {
+        let said = phrases.iter().find(|phrase| message.contains(*phrase));
+        said.map(|phrase| (*phrase).to_owned())
+    };
+    if says(&READ).is_some() {
         RecordError::DataRead { message }
-    } else if message.contains("autodiff context") || message.contains("to_device") {
+    } else if says(&MOVED).is_some() {
         RecordError::Moved { message }
-    } else if message.contains("capture scope is already complete")
-        || message.contains("must run inside")
-    {
+    } else if let Some(message) = says(&FOREIGN) {
         RecordError::Foreign { message }
     } else {
         RecordError::Panicked { message }

@@ -7,9 +7,26 @@ use serde::{Deserialize, Serialize};
 ///
 /// The one type for slices, chunks and shards. A region of rank 0 is a scalar and holds one element.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "Unchecked")]
 pub struct Region {
     offset: Vec<u64>,
     size: Vec<u64>,
+}
+
+/// A region as a file gives it.
+#[derive(Deserialize)]
+#[serde(rename = "Region")]
+struct Unchecked {
+    offset: Vec<u64>,
+    size: Vec<u64>,
+}
+
+impl TryFrom<Unchecked> for Region {
+    type Error = RegionError;
+
+    fn try_from(region: Unchecked) -> Result<Self, RegionError> {
+        Self::new(region.offset, region.size)
+    }
 }
 
 /// Why a region can't be used.

@@ -121,14 +121,13 @@ impl<B: Batch, const N: usize> Batch for [B; N] {
 macro_rules! tuple {
     ($($name:ident $index:tt),*) => {
         impl<$($name: Batch),*> Batch for ($($name,)*) {
-            fn map_tensors(self, _mapper: &mut BatchMapper<'_>) -> Self {
-                ($(_mapper.field($index, self.$index),)*)
+            fn map_tensors(self, mapper: &mut BatchMapper<'_>) -> Self {
+                ($(mapper.field($index, self.$index),)*)
             }
         }
     };
 }
 
-tuple!();
 tuple!(A 0);
 tuple!(A 0, B 1);
 tuple!(A 0, B 1, C 2);

@@ -4,20 +4,18 @@ use std::time::{Duration, Instant};
 
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Int, Tensor};
-use tinderbox::{Deferred, Machine, Pipeline, PipelineError, Plan, ScheduleKind, Traceable};
+use tinderbox::{Machine, Pipeline, PipelineError, Plan, ScheduleKind};
 
 use crate::gpt::Gpt;
-use crate::models::{Case, LanguageModel, SAMPLES};
+use crate::models::{Case, LanguageModel, SAMPLES, deferred, trace};
 use crate::plain::LR;
 
-type C = LanguageModel<0>;
+const CASE: LanguageModel<0> = LanguageModel;
 type Gpts = Pipeline<Gpt, (Tensor<2, Int>, Tensor<2, Int>)>;
 
 fn start(stages: usize) -> Gpts {
-    let model = Deferred::new(C::init).unwrap();
-    let trace = model
-        .trace(&C::batch(0, &Device::flex()), C::forward)
-        .unwrap();
+    let model = deferred(&CASE);
+    let trace = trace(&CASE, &model);
     let plan = Plan::auto(&trace, &Machine::local(stages).unwrap()).unwrap();
     Pipeline::new(&model, &trace, &plan)
         .optimizer(AdamWConfig::new().build())
@@ -39,10 +37,10 @@ fn rank_threads() -> usize {
 #[test]
 fn a_panic_in_one_rank_ends_all_and_names_its_place() {
     let mut pipeline = start(3);
-    pipeline.step(LR, C::batch(0, &Device::flex())).unwrap();
+    pipeline.step(LR, CASE.batch(0, &Device::flex())).unwrap();
     // A token that the vocabulary does not have, in the third micro-batch: the loss of the last
     // stage and the embedding of the first stage panic on it.
-    let (x, y) = C::batch(1, &Device::flex());
+    let (x, y) = CASE.batch(1, &Device::flex());
     let row = SAMPLES / 4 * 2;
     let bad = Tensor::<2, Int>::full([1, 6], 1_000_000, &Device::flex());
     let x = x.slice_assign([row..row + 1, 0..6], bad);
@@ -72,11 +70,13 @@ fn a_panic_in_one_rank_ends_all_and_names_its_place() {
         error.to_string(),
         "rank 0, stage 0, micro-batch 2, action 0F2 failed"
     );
-    let again = pipeline.step(LR, C::batch(0, &Device::flex())).unwrap_err();
+    let again = pipeline
+        .step(LR, CASE.batch(0, &Device::flex()))
+        .unwrap_err();
     assert!(matches!(again, PipelineError::Stopped), "{again}");
 
     let mut next = start(2);
-    next.step(LR, C::batch(0, &Device::flex())).unwrap();
+    next.step(LR, CASE.batch(0, &Device::flex())).unwrap();
 }
 
 #[test]
@@ -94,10 +94,8 @@ fn a_panic_in_a_call_ends_all() {
 
 #[test]
 fn a_stalled_rank_is_named_after_the_timeout() {
-    let model = Deferred::new(C::init).unwrap();
-    let trace = model
-        .trace(&C::batch(0, &Device::flex()), C::forward)
-        .unwrap();
+    let model = deferred(&CASE);
+    let trace = trace(&CASE, &model);
     let plan = Plan::auto(&trace, &Machine::local(2).unwrap()).unwrap();
     let mut pipeline = Pipeline::new(&model, &trace, &plan)
         .timeout(Duration::from_millis(300))
@@ -136,15 +134,15 @@ fn a_dropped_pipeline_leaves_no_thread() {
 
 #[test]
 fn without_an_optimizer_it_evaluates_and_does_not_train() {
-    let model = Deferred::new(C::init).unwrap();
-    let trace = model
-        .trace(&C::batch(0, &Device::flex()), C::forward)
-        .unwrap();
+    let model = deferred(&CASE);
+    let trace = trace(&CASE, &model);
     let plan = Plan::auto(&trace, &Machine::local(2).unwrap()).unwrap();
     let mut pipeline = Pipeline::new(&model, &trace, &plan).start().unwrap();
-    let error = pipeline.step(LR, C::batch(0, &Device::flex())).unwrap_err();
+    let error = pipeline
+        .step(LR, CASE.batch(0, &Device::flex()))
+        .unwrap_err();
     assert!(matches!(error, PipelineError::NoOptimizer));
-    let output = pipeline.evaluate(C::batch(0, &Device::flex())).unwrap();
+    let output = pipeline.evaluate(CASE.batch(0, &Device::flex())).unwrap();
     assert!(output.loss.unwrap() > 0.0);
     assert_eq!(
         output.output("logits").unwrap().len(),

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use burn::tensor::{Device, TensorData};
 use tinderbox::random::Seed;
-use tinderbox::{Deferred, Machine, Pipeline, Plan, Traceable};
+use tinderbox::{Deferred, Machine, Pipeline, Plan};
 
 use crate::gpt::{Gpt, GptConfig};
-use crate::models::{Case, LanguageModel};
+use crate::models::{LanguageModel, trace};
 use crate::plain::{SEED, data};
 
 type Bits = BTreeMap<String, TensorData>;
@@ -39,12 +39,7 @@ fn any_number_of_ranks_makes_the_same_bits() {
     let expected = whole(&model);
     assert!(expected.len() > 20);
     for ranks in 1..=4 {
-        let trace = model
-            .trace(
-                &LanguageModel::<0>::batch(0, &Device::flex()),
-                LanguageModel::<0>::forward,
-            )
-            .unwrap();
+        let trace = trace(&LanguageModel::<0>, &model);
         let plan = Plan::auto(&trace, &Machine::local(ranks).unwrap()).unwrap();
         let mut pipeline = Pipeline::new(&model, &trace, &plan)
             .seed(SEED)

@@ -1,5 +1,6 @@
 //! What crosses crates: from a Burn model to a trained, saved and restored one, against plain Burn.
 
+mod command_line;
 mod dropout;
 mod failure;
 mod initialization;
@@ -7,6 +8,7 @@ mod layers;
 mod models;
 mod parity;
 mod plain;
+mod random_models;
 mod resume;
 mod uncut;
 

@@ -9,25 +9,41 @@ use burn::nn::{
 };
 use burn::tensor::activation::{gelu, relu};
 use burn::tensor::{Device, Int, Tensor, TensorData};
-use tinderbox::{Batch, Outputs};
+use tinderbox::{Batch, Deferred, Outputs, Trace, Traceable};
 
 use crate::gpt::{Gpt, GptConfig};
+
+/// The case's model, unlit.
+pub fn deferred<C: Case>(case: &C) -> Deferred<C::Model> {
+    let case = case.clone();
+    Deferred::new(move |device| case.init(device)).expect("the model is recorded")
+}
+
+/// The case's forward, traced for its batches.
+pub fn trace<C: Case>(case: &C, model: &Deferred<C::Model>) -> Trace<C::Batch> {
+    let example = case.batch(0, &Device::flex());
+    let case = case.clone();
+    let forward = move |model: &C::Model, batch| case.forward(model, batch);
+    model
+        .trace(&example, forward)
+        .expect("the forward is traced")
+}
 
 /// Samples of every test batch.
 pub const SAMPLES: usize = 8;
 
 /// A model with a batch to train it on.
-pub trait Case: 'static {
+pub trait Case: Clone + Send + Sync + 'static {
     type Model: Module + Sync + 'static;
     type Batch: Batch;
 
-    fn init(device: &Device) -> Self::Model;
-    fn forward(model: &Self::Model, batch: Self::Batch) -> Outputs;
-    fn batch(number: u64, device: &Device) -> Self::Batch;
+    fn init(&self, device: &Device) -> Self::Model;
+    fn forward(&self, model: &Self::Model, batch: Self::Batch) -> Outputs;
+    fn batch(&self, number: u64, device: &Device) -> Self::Batch;
 }
 
 /// Numbers that look random and are the same everywhere.
-fn noise(count: usize, number: u64) -> Vec<f32> {
+pub fn noise(count: usize, number: u64) -> Vec<f32> {
     let mut state = number.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(1);
     (0..count)
         .map(|_| {
@@ -39,7 +55,7 @@ fn noise(count: usize, number: u64) -> Vec<f32> {
         .collect()
 }
 
-fn floats<const D: usize>(shape: [usize; D], number: u64, device: &Device) -> Tensor<D> {
+pub fn floats<const D: usize>(shape: [usize; D], number: u64, device: &Device) -> Tensor<D> {
     let values = noise(shape.iter().product(), number);
     Tensor::from_data(TensorData::new(values, shape), device)
 }
@@ -53,6 +69,7 @@ fn tokens(shape: [usize; 2], below: usize, number: u64, device: &Device) -> Tens
 }
 
 /// A multilayer perceptron with dropout of probability `PERCENT / 100`.
+#[derive(Clone)]
 pub struct Mlp<const PERCENT: usize>;
 
 #[derive(Module, Debug)]
@@ -67,7 +84,7 @@ impl<const PERCENT: usize> Case for Mlp<PERCENT> {
     type Model = MlpModel;
     type Batch = (Tensor<2>, Tensor<2>);
 
-    fn init(device: &Device) -> MlpModel {
+    fn init(&self, device: &Device) -> MlpModel {
         MlpModel {
             layers: (0..5)
                 .map(|_| LinearConfig::new(16, 16).init(device))
@@ -78,7 +95,7 @@ impl<const PERCENT: usize> Case for Mlp<PERCENT> {
         }
     }
 
-    fn forward(model: &MlpModel, (x, y): Self::Batch) -> Outputs {
+    fn forward(&self, model: &MlpModel, (x, y): Self::Batch) -> Outputs {
         let mut x = x;
         for layer in &model.layers {
             x = model.dropout.forward(gelu(layer.forward(x)));
@@ -87,7 +104,7 @@ impl<const PERCENT: usize> Case for Mlp<PERCENT> {
         Outputs::loss((x.clone() - y).powf_scalar(2.0).mean()).with("prediction", x)
     }
 
-    fn batch(number: u64, device: &Device) -> Self::Batch {
+    fn batch(&self, number: u64, device: &Device) -> Self::Batch {
         (
             floats([SAMPLES, 16], number, device),
             floats([SAMPLES, 4], number + 1000, device),
@@ -96,6 +113,7 @@ impl<const PERCENT: usize> Case for Mlp<PERCENT> {
 }
 
 /// The language model of the example, small.
+#[derive(Clone)]
 pub struct LanguageModel<const PERCENT: usize>;
 
 const VOCABULARY: usize = 13;
@@ -104,7 +122,7 @@ impl<const PERCENT: usize> Case for LanguageModel<PERCENT> {
     type Model = Gpt;
     type Batch = (Tensor<2, Int>, Tensor<2, Int>);
 
-    fn init(device: &Device) -> Gpt {
+    fn init(&self, device: &Device) -> Gpt {
         GptConfig::new(VOCABULARY)
             .with_context(6)
             .with_width(16)
@@ -114,12 +132,12 @@ impl<const PERCENT: usize> Case for LanguageModel<PERCENT> {
             .init(device)
     }
 
-    fn forward(model: &Gpt, (x, y): Self::Batch) -> Outputs {
+    fn forward(&self, model: &Gpt, (x, y): Self::Batch) -> Outputs {
         let (loss, logits) = model.loss(x, y);
         Outputs::loss(loss).with("logits", logits)
     }
 
-    fn batch(number: u64, device: &Device) -> Self::Batch {
+    fn batch(&self, number: u64, device: &Device) -> Self::Batch {
         let shape = [SAMPLES, 6];
         let x = tokens(shape, VOCABULARY, number, device);
         (x, tokens(shape, VOCABULARY, number + 1000, device))
@@ -127,6 +145,7 @@ impl<const PERCENT: usize> Case for LanguageModel<PERCENT> {
 }
 
 /// A U-shaped network: what goes down is read again on the way up, across several stages.
+#[derive(Clone)]
 pub struct UNet;
 
 #[derive(Module, Debug)]
@@ -141,7 +160,7 @@ impl Case for UNet {
     type Model = UNetModel;
     type Batch = (Tensor<4>, Tensor<4>);
 
-    fn init(device: &Device) -> UNetModel {
+    fn init(&self, device: &Device) -> UNetModel {
         let conv = |from, to| {
             Conv2dConfig::new([from, to], [3, 3])
                 .with_padding(PaddingConfig2d::Same)
@@ -157,7 +176,7 @@ impl Case for UNet {
         }
     }
 
-    fn forward(model: &UNetModel, (x, y): Self::Batch) -> Outputs {
+    fn forward(&self, model: &UNetModel, (x, y): Self::Batch) -> Outputs {
         let mut skips = Vec::new();
         let mut x = x;
         for (conv, norm) in model.down.iter().zip(&model.norms) {
@@ -176,7 +195,7 @@ impl Case for UNet {
         Outputs::loss((x - y).powf_scalar(2.0).mean())
     }
 
-    fn batch(number: u64, device: &Device) -> Self::Batch {
+    fn batch(&self, number: u64, device: &Device) -> Self::Batch {
         let shape = [SAMPLES, 1, 6, 6];
         (
             floats(shape, number, device),
@@ -186,6 +205,7 @@ impl Case for UNet {
 }
 
 /// The output head reads the embedding's weight.
+#[derive(Clone)]
 pub struct Tied;
 
 #[derive(Module, Debug)]
@@ -200,7 +220,7 @@ impl Case for Tied {
     type Model = TiedModel;
     type Batch = (Tensor<2, Int>, Tensor<2, Int>);
 
-    fn init(device: &Device) -> TiedModel {
+    fn init(&self, device: &Device) -> TiedModel {
         TiedModel {
             tokens: EmbeddingConfig::new(VOCABULARY, 12).init(device),
             layers: (0..4)
@@ -211,7 +231,7 @@ impl Case for Tied {
         }
     }
 
-    fn forward(model: &TiedModel, (x, y): Self::Batch) -> Outputs {
+    fn forward(&self, model: &TiedModel, (x, y): Self::Batch) -> Outputs {
         let [batch, length] = x.dims();
         let mut x = model.tokens.forward(x);
         for layer in &model.layers {
@@ -224,13 +244,14 @@ impl Case for Tied {
         Outputs::loss(loss.forward(logits, y.reshape([batch * length])))
     }
 
-    fn batch(number: u64, device: &Device) -> Self::Batch {
+    fn batch(&self, number: u64, device: &Device) -> Self::Batch {
         let x = tokens([SAMPLES, 5], VOCABULARY, number, device);
         (x, tokens([SAMPLES, 5], VOCABULARY, number + 1000, device))
     }
 }
 
 /// Activations rounded in the forward, with the gradient of the identity: `detach` in the forward.
+#[derive(Clone)]
 pub struct StraightThrough;
 
 #[derive(Module, Debug)]
@@ -242,7 +263,7 @@ impl Case for StraightThrough {
     type Model = StraightThroughModel;
     type Batch = (Tensor<2>, Tensor<2>);
 
-    fn init(device: &Device) -> StraightThroughModel {
+    fn init(&self, device: &Device) -> StraightThroughModel {
         StraightThroughModel {
             layers: (0..6)
                 .map(|_| LinearConfig::new(8, 8).init(device))
@@ -250,7 +271,7 @@ impl Case for StraightThrough {
         }
     }
 
-    fn forward(model: &StraightThroughModel, (x, y): Self::Batch) -> Outputs {
+    fn forward(&self, model: &StraightThroughModel, (x, y): Self::Batch) -> Outputs {
         let mut x = x;
         for layer in &model.layers {
             let exact = layer.forward(x) * 3.0;
@@ -260,7 +281,7 @@ impl Case for StraightThrough {
         Outputs::loss((x - y).abs().mean())
     }
 
-    fn batch(number: u64, device: &Device) -> Self::Batch {
+    fn batch(&self, number: u64, device: &Device) -> Self::Batch {
         (
             floats([SAMPLES, 8], number, device),
             floats([SAMPLES, 8], number + 1000, device),

@@ -5,38 +5,42 @@ use std::collections::BTreeMap;
 
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, TensorData};
-use tinderbox::{Deferred, Machine, Pipeline, Plan, ScheduleKind, Traceable};
+use tinderbox::{Deferred, Machine, Pipeline, Plan, ScheduleKind};
 
-use crate::models::{Case, LanguageModel, Mlp, SAMPLES, StraightThrough, Tied, UNet};
+use crate::models::{
+    Case, LanguageModel, Mlp, SAMPLES, StraightThrough, Tied, UNet, deferred, trace,
+};
 use crate::plain::{LR, Run, SEED, data, train};
 
 const STEPS: u64 = 5;
 
 /// The micro-batches of every step, as the reference takes them.
-pub fn micro_batches<C: Case>(count: usize) -> Vec<Vec<(C::Batch, usize)>> {
+pub fn micro_batches<C: Case>(case: &C, count: usize) -> Vec<Vec<(C::Batch, usize)>> {
     let device = Device::flex().autodiff();
     (0..STEPS)
         .map(|step| {
-            let batch = C::batch(step, &device);
+            let batch = case.batch(step, &device);
             tinderbox::split_batch(&batch, count).expect("the batch can be split")
         })
         .collect()
 }
 
 pub fn pipeline_run<C: Case>(
+    case: &C,
     model: &Deferred<C::Model>,
     stages: usize,
     schedule: ScheduleKind,
     micro_batches: usize,
 ) -> Run {
     let device = Device::flex();
-    let trace = model.trace(&C::batch(0, &device), C::forward).unwrap();
+    let trace = trace(case, model);
     let plan = Plan::auto(&trace, &Machine::local(stages).unwrap()).unwrap();
     let mut pipeline = Pipeline::new(model, &trace, &plan)
         .optimizer(AdamWConfig::new().build())
         .schedule(schedule)
         .micro_batches(micro_batches)
         .seed(SEED)
+        .keep_gradients()
         .start()
         .unwrap();
     let mut run = Run {
@@ -45,7 +49,7 @@ pub fn pipeline_run<C: Case>(
         parameters: BTreeMap::new(),
     };
     for step in 0..STEPS {
-        let output = pipeline.step(LR, C::batch(step, &device)).unwrap();
+        let output = pipeline.step(LR, case.batch(step, &device)).unwrap();
         run.losses.push(output.micro_batch_losses);
         if step == 0 {
             run.gradients = from_ranks(&mut pipeline, |stage| {
@@ -113,14 +117,14 @@ fn largest_difference(a: &TensorData, b: &TensorData) -> f64 {
     pairs.map(|(a, b)| (a - b).abs()).fold(0.0, f64::max) / scale
 }
 
-fn check<C: Case>() {
-    let model = Deferred::new(C::init).unwrap();
+fn check<C: Case>(case: C) {
+    let model = deferred(&case);
     for count in [1, 2, 3, SAMPLES] {
-        let expected = train::<C>(&model, &micro_batches::<C>(count));
+        let expected = train(&case, &model, &micro_batches(&case, count));
         assert!(!expected.gradients.is_empty());
         for stages in 1..=5 {
             for schedule in [ScheduleKind::GPipe, ScheduleKind::OneFOneB] {
-                let found = pipeline_run::<C>(&model, stages, schedule, count);
+                let found = pipeline_run(&case, &model, stages, schedule, count);
                 let what = format!("{stages} stages, {schedule}, {count} micro-batches");
                 assert_same(&found, &expected, &what);
             }
@@ -130,25 +134,25 @@ fn check<C: Case>() {
 
 #[test]
 fn multilayer_perceptron() {
-    check::<Mlp<0>>();
+    check(Mlp::<0>);
 }
 
 #[test]
 fn language_model() {
-    check::<LanguageModel<0>>();
+    check(LanguageModel::<0>);
 }
 
 #[test]
 fn u_shaped_network_with_skips() {
-    check::<UNet>();
+    check(UNet);
 }
 
 #[test]
 fn head_that_reads_the_embedding() {
-    check::<Tied>();
+    check(Tied);
 }
 
 #[test]
 fn straight_through_estimator() {
-    check::<StraightThrough>();
+    check(StraightThrough);
 }

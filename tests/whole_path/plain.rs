@@ -25,7 +25,11 @@ pub struct Run {
 
 /// Trains with Burn's autodiff and AdamW; the micro-batches' gradients are accumulated in order,
 /// each weighted by its share of the samples.
-pub fn train<C: Case>(model: &Deferred<C::Model>, micro_batches: &[Vec<(C::Batch, usize)>]) -> Run {
+pub fn train<C: Case>(
+    case: &C,
+    model: &Deferred<C::Model>,
+    micro_batches: &[Vec<(C::Batch, usize)>],
+) -> Run {
     let device = Device::flex().autodiff();
     let mut module = model
         .materialize(&device, &model.replay(Seed::new(SEED)))
@@ -41,7 +45,7 @@ pub fn train<C: Case>(model: &Deferred<C::Model>, micro_batches: &[Vec<(C::Batch
         let mut accumulator = GradientsAccumulator::new();
         let mut losses = Vec::new();
         for (batch, count) in parts {
-            let outputs = C::forward(&module, batch.clone());
+            let outputs = case.forward(&module, batch.clone());
             let loss = outputs.into_loss().expect("the model has a loss");
             losses.push(f64::from(loss.clone().into_scalar::<f32>()));
             let weighted = loss.mul_scalar(*count as f32 / samples as f32);

@@ -3,27 +3,25 @@
 use burn::module::Module;
 use burn::optim::AdamWConfig;
 use burn::tensor::Device;
-use tinderbox::random::Seed;
 use tinderbox::{
     Batch, Checkpoint, Checkpoints, CheckpointsError, Deferred, Machine, Pipeline, Plan,
-    ScheduleKind, Traceable,
+    ScheduleKind, load_module,
 };
 
-use crate::models::{Case, LanguageModel, Tied};
+use crate::models::{Case, LanguageModel, Tied, deferred, trace};
 use crate::plain::{LR, SEED, data};
 
 const SAVED_AT: u64 = 3;
 const STEPS: u64 = 7;
 
 fn start<C: Case>(
+    case: &C,
     model: &Deferred<C::Model>,
     stages: usize,
     schedule: ScheduleKind,
     seed: u64,
 ) -> Pipeline<C::Model, C::Batch> {
-    let trace = model
-        .trace(&C::batch(0, &Device::flex()), C::forward)
-        .unwrap();
+    let trace = trace(case, model);
     let plan = Plan::auto(&trace, &Machine::local(stages).unwrap()).unwrap();
     Pipeline::new(model, &trace, &plan)
         .optimizer(AdamWConfig::new().build())
@@ -47,17 +45,19 @@ fn train_to<M: Module + Sync + 'static, B: Batch>(
     losses
 }
 
-fn check<C: Case>() {
+fn check<C: Case>(case: C) {
     let dir = tempfile::tempdir().unwrap();
-    let model = Deferred::new(C::init).unwrap();
-    let mut first = start::<C>(&model, 4, ScheduleKind::OneFOneB, SEED);
-    train_to(&mut first, SAVED_AT, C::batch);
+    let model = deferred(&case);
+    let mut first = start(&case, &model, 4, ScheduleKind::OneFOneB, SEED);
+    train_to(&mut first, SAVED_AT, |step, device| {
+        case.batch(step, device)
+    });
     let saves = Checkpoints::open(dir.path()).unwrap().every(SAVED_AT);
     let saved = saves
         .after_step(&mut first, 1234)
         .unwrap()
         .expect("the step is due");
-    let expected = train_to(&mut first, STEPS, C::batch);
+    let expected = train_to(&mut first, STEPS, |step, device| case.batch(step, device));
     let final_values = values(&mut first);
     drop(first);
 
@@ -66,7 +66,7 @@ fn check<C: Case>() {
         (1, ScheduleKind::GPipe),
         (5, ScheduleKind::GPipe),
     ] {
-        let mut again = start::<C>(&model, stages, schedule, SEED);
+        let mut again = start(&case, &model, stages, schedule, SEED);
         let resumed = saves
             .resume(&mut again)
             .unwrap()
@@ -74,7 +74,7 @@ fn check<C: Case>() {
         assert_eq!((resumed.step, resumed.data_position), (SAVED_AT, 1234));
         assert_eq!(resumed.dir, saved);
         assert_eq!(
-            train_to(&mut again, STEPS, C::batch),
+            train_to(&mut again, STEPS, |step, device| case.batch(step, device)),
             expected,
             "{stages} stages"
         );
@@ -83,8 +83,8 @@ fn check<C: Case>() {
 
     // Into a plain module.
     let checkpoint = Checkpoint::open(&saved).unwrap();
-    let module = model.materialize(&Device::flex(), &checkpoint).unwrap();
-    let mut resumed = start::<C>(&model, 1, ScheduleKind::GPipe, SEED);
+    let module = load_module(&model, &checkpoint, &Device::flex()).unwrap();
+    let mut resumed = start(&case, &model, 1, ScheduleKind::GPipe, SEED);
     saves.resume(&mut resumed).unwrap();
     let plain: Vec<_> = tinderbox::parameter_values(&module)
         .into_iter()
@@ -112,24 +112,30 @@ fn values<M: Module + Sync + 'static, B: Batch>(
 
 #[test]
 fn language_model_with_dropout() {
-    check::<LanguageModel<20>>();
+    check(LanguageModel::<20>);
 }
 
 #[test]
 fn tied_parameters_are_saved_once() {
-    check::<Tied>();
+    check(Tied);
 }
 
 #[test]
 fn another_model_is_refused_with_all_differences_and_nothing_changes() {
     let dir = tempfile::tempdir().unwrap();
-    let tied = Deferred::new(Tied::init).unwrap();
-    let mut first = start::<Tied>(&tied, 2, ScheduleKind::OneFOneB, SEED);
+    let tied = deferred(&Tied);
+    let mut first = start(&Tied, &tied, 2, ScheduleKind::OneFOneB, SEED);
     let saves = Checkpoints::open(dir.path()).unwrap();
     saves.save(&mut first, 0).unwrap();
 
-    let other = Deferred::new(LanguageModel::<20>::init).unwrap();
-    let mut pipeline = start::<LanguageModel<20>>(&other, 2, ScheduleKind::OneFOneB, SEED);
+    let other = deferred(&LanguageModel::<20>);
+    let mut pipeline = start(
+        &LanguageModel::<20>,
+        &other,
+        2,
+        ScheduleKind::OneFOneB,
+        SEED,
+    );
     let before = values(&mut pipeline);
     let error = saves.resume(&mut pipeline).unwrap_err();
     let text = format!("{:#}", anyhow::Error::from(error));
@@ -141,16 +147,21 @@ fn another_model_is_refused_with_all_differences_and_nothing_changes() {
         assert!(text.contains(part), "{part} in: {text}");
     }
     assert!(values(&mut pipeline) == before);
+
+    let checkpoint = saves.latest().unwrap().unwrap();
+    let error = load_module(&other, &checkpoint, &Device::flex()).unwrap_err();
+    let text = format!("{:#}", anyhow::Error::from(error));
+    assert!(text.contains("extra: layers.0.weight"), "{text}");
 }
 
 #[test]
 fn another_seed_is_refused() {
     let dir = tempfile::tempdir().unwrap();
-    let model = Deferred::new(Tied::init).unwrap();
+    let model = deferred(&Tied);
     let saves = Checkpoints::open(dir.path()).unwrap();
-    let mut first = start::<Tied>(&model, 1, ScheduleKind::GPipe, SEED);
+    let mut first = start(&Tied, &model, 1, ScheduleKind::GPipe, SEED);
     saves.save(&mut first, 0).unwrap();
-    let mut other = start::<Tied>(&model, 1, ScheduleKind::GPipe, SEED + 1);
+    let mut other = start(&Tied, &model, 1, ScheduleKind::GPipe, SEED + 1);
     let error = saves.resume(&mut other).unwrap_err();
     assert!(
         matches!(error, CheckpointsError::Seed { expected: SEED, .. }),
@@ -161,9 +172,9 @@ fn another_seed_is_refused() {
 #[test]
 fn a_flipped_byte_in_any_shard_is_found_named_and_changes_nothing() {
     let dir = tempfile::tempdir().unwrap();
-    let model = Deferred::new(Tied::init).unwrap();
-    let mut pipeline = start::<Tied>(&model, 3, ScheduleKind::OneFOneB, SEED);
-    train_to(&mut pipeline, 1, Tied::batch);
+    let model = deferred(&Tied);
+    let mut pipeline = start(&Tied, &model, 3, ScheduleKind::OneFOneB, SEED);
+    train_to(&mut pipeline, 1, |step, device| Tied.batch(step, device));
     let saves = Checkpoints::open(dir.path()).unwrap();
     let saved = saves.save(&mut pipeline, 0).unwrap();
     let before = values(&mut pipeline);
@@ -190,5 +201,4 @@ fn a_flipped_byte_in_any_shard_is_found_named_and_changes_nothing() {
         saves.resume(&mut pipeline).unwrap().is_some(),
         "whole again"
     );
-    let _ = Seed::new(SEED);
 }

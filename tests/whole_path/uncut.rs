@@ -6,16 +6,20 @@ use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::{AdamWConfig, GradientsParams};
 use burn::tensor::{Device, Tensor, TensorData};
 use tinderbox::random::Seed;
-use tinderbox::{Deferred, DynTensor, Mode, PartialModule, Traceable};
+use tinderbox::{Deferred, DynTensor, Mode, PartialModule};
 use tinderbox_deferred::{Executor, Program, RunContext};
 
-use crate::models::Case;
+use crate::models::{Case, trace};
 use crate::plain::{LR, Run, SEED, data};
 
 /// Trains by running the uncut graph, micro-batch by micro-batch.
-pub fn train<C: Case>(model: &Deferred<C::Model>, micro_batches: &[Vec<(C::Batch, usize)>]) -> Run {
+pub fn train<C: Case>(
+    case: &C,
+    model: &Deferred<C::Model>,
+    micro_batches: &[Vec<(C::Batch, usize)>],
+) -> Run {
     let device = Device::flex();
-    let trace = model.trace(&micro_batches[0][0].0, C::forward).unwrap();
+    let trace = trace(case, model);
     let table = trace.parameters().clone();
     let mut module = model
         .materialize_parameters(&device, &model.replay(Seed::new(SEED)), |_| true)
@@ -77,7 +81,7 @@ pub fn train<C: Case>(model: &Deferred<C::Model>, micro_batches: &[Vec<(C::Batch
             );
             for ((path, _), gradient) in gradients.iter().zip(found) {
                 let sum = match sums.remove(path) {
-                    Some(sum) => sum.add(gradient),
+                    Some(sum) => sum + gradient,
                     None => gradient,
                 };
                 sums.insert(path.clone(), sum);

@@ -324,5 +324,5 @@ impl<'de> Deserialize<'de> for Texts {
 }
 
 #[cfg(test)]
-#[path = "header_tests.rs"]
+#[path = "tests/header.rs"]
 mod tests;

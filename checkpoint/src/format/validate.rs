@@ -206,5 +206,5 @@ fn check_index(manifest: &Manifest) -> Result<(), FormatError> {
 }
 
 #[cfg(test)]
-#[path = "validate_tests.rs"]
+#[path = "tests/validate.rs"]
 mod tests;

@@ -7,6 +7,7 @@ use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, Parameter};
 use burn::tensor::{Bool, Int, Tensor, kind::Basic};
 use tinderbox_fake::{DynTensor, FakeError};
 
+use super::Declared;
 use crate::{MaterializeError, ParameterPath};
 
 /// What one parameter of a rebuilt module becomes.
@@ -15,6 +16,8 @@ pub(crate) struct Slot<'a> {
     pub(crate) value: Option<DynTensor>,
     /// The fake twin's `Param`: it has the mappers and the training state.
     pub(crate) twin: &'a (dyn Any + Send + Sync),
+    /// What the fake twin declared before it had its value.
+    pub(crate) declared: &'a Declared,
     /// Whether it trains.
     pub(crate) trainable: bool,
 }
@@ -23,8 +26,8 @@ pub(crate) struct Slot<'a> {
 ///
 /// # Errors
 ///
-/// When the module has a parameter without a slot, or the value is of another type: the closure
-/// that built it behaves differently from call to call.
+/// When the module has a parameter without a slot, or one of another type or shape: the closure that
+/// built it behaves differently from call to call.
 pub(crate) fn fill<M: Module>(
     module: M,
     slots: BTreeMap<ParameterPath, Slot<'_>>,
@@ -56,7 +59,10 @@ impl Filler<'_> {
         Tensor<D, K>: Parameter + Sync + 'static,
     {
         let path = ParameterPath::new(self.path.join("."));
-        let twin = self.slots.remove(&path).and_then(|slot| {
+        let declared = Declared::of(&param);
+        let slot = self.slots.remove(&path);
+        let slot = slot.filter(|slot| *slot.declared == declared);
+        let twin = slot.and_then(|slot| {
             Some((
                 slot.twin.downcast_ref::<Param<Tensor<D, K>>>()?.clone(),
                 slot,

@@ -7,5 +7,5 @@ mod visit;
 pub use fill::check_lit;
 pub(crate) use fill::{Slot, fill};
 pub use partial::PartialModule;
-pub(crate) use visit::find;
 pub use visit::parameter_values;
+pub(crate) use visit::{Declared, find};

@@ -3,7 +3,7 @@
 use std::any::Any;
 
 use burn::module::{Module, ModuleVisitor, Param, ParamId, Parameter};
-use burn::tensor::{Bool, Int, Tensor};
+use burn::tensor::{Bool, Int, Shape, Tensor};
 use tinderbox_fake::DynTensor;
 
 use crate::ParameterPath;
@@ -15,17 +15,40 @@ pub(crate) struct Found {
     pub(crate) owner: String,
     pub(crate) id: ParamId,
     pub(crate) value: DynTensor,
-    /// Whether it had no value before it was looked at.
-    pub(crate) lazy: bool,
+    /// What it was before anything looked at it.
+    pub(crate) declared: Declared,
     pub(crate) trainable: bool,
     /// The `Param<Tensor<D, K>>` itself, for its mappers and training state.
     pub(crate) param: Box<dyn Any + Send + Sync>,
 }
 
+/// What a parameter says of itself while it may not have a value yet. A lazy one in column layout
+/// declares the shape that it is saved with, not the one that it gets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Declared {
+    pub(crate) lazy: bool,
+    pub(crate) shape: Shape,
+}
+
+impl Declared {
+    pub(crate) fn of<T: Parameter>(param: &Param<T>) -> Self {
+        Self {
+            lazy: !param.is_initialized(),
+            shape: param.lazy_shape(),
+        }
+    }
+}
+
 /// Every tensor parameter, in the order in which the module visits them. Gives each lazy one its
 /// value, so that a recording sees how it is made.
 pub(crate) fn find<M: Module>(module: &M) -> Vec<Found> {
-    let mut finder = Finder::default();
+    // Giving a lazy parameter its value gives it to its clones too, so all declare themselves first.
+    let mut declarations = Declarations::default();
+    module.visit(&mut declarations);
+    let mut finder = Finder {
+        declared: declarations.0.into_iter(),
+        ..Finder::default()
+    };
     module.visit(&mut finder);
     finder.found
 }
@@ -38,7 +61,25 @@ pub fn parameter_values<M: Module>(module: &M) -> Vec<(ParameterPath, DynTensor)
 }
 
 #[derive(Default)]
+struct Declarations(Vec<Declared>);
+
+impl ModuleVisitor for Declarations {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        self.0.push(Declared::of(param));
+    }
+
+    fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
+        self.0.push(Declared::of(param));
+    }
+
+    fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, Bool>>) {
+        self.0.push(Declared::of(param));
+    }
+}
+
+#[derive(Default)]
 struct Finder {
+    declared: std::vec::IntoIter<Declared>,
     path: Vec<String>,
     containers: Vec<String>,
     found: Vec<Found>,
@@ -49,7 +90,8 @@ impl Finder {
     where
         T: Parameter + Into<DynTensor> + Sync + 'static,
     {
-        let lazy = !param.is_initialized();
+        let declared = self.declared.next();
+        let declared = declared.expect("a module visits the same parameters each time");
         let value = param.base();
         let container = self.containers.last().map_or("", String::as_str);
         self.found.push(Found {
@@ -61,7 +103,7 @@ impl Finder {
             id: param.id,
             trainable: value.is_require_grad(),
             value: value.into(),
-            lazy,
+            declared,
             param: Box::new(param.clone()),
         });
     }

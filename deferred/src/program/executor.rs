@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use burn::tensor::Device;
+use burn::tensor::{DType, Device, Shape};
 use burn_dispatch::{BackendTensor, DispatchDevice, DispatchKindConversion, DispatchTensor};
 use burn_flex::Flex;
 use burn_ir::{BackendIr, HandleKind};
 use burn_router::TensorInterpreter;
-use tinderbox_fake::DynTensor;
+use tinderbox_fake::{DeviceLabel, DynTensor};
 
 use super::{Program, RandomKey, Step, tensor_id};
 use crate::ProgramError;
@@ -55,8 +55,11 @@ impl Executor {
         let device = device.clone().without_autodiff();
         match device.as_dispatch() {
             DispatchDevice::Flex(_) => Ok(Self { device }),
+            DispatchDevice::Capture(_) => Err(ProgramError::Device {
+                device: format!("a recording device ({})", DeviceLabel::of(&device)),
+            }),
             _ => Err(ProgramError::Device {
-                device: tinderbox_fake::DeviceLabel::of(&device).to_string(),
+                device: DeviceLabel::of(&device).to_string(),
             }),
         }
     }
@@ -99,6 +102,11 @@ impl Executable {
     ///
     /// An input whose data nobody else holds is freed or reused at its last use.
     ///
+    /// # Errors
+    ///
+    /// When there are more or fewer inputs than the program takes, or one is of another shape, dtype
+    /// or backend; when random values can't be made.
+    ///
     /// # Panics
     ///
     /// Where Burn's operation panics.
@@ -112,6 +120,19 @@ impl Executable {
                 expected: self.program.inputs.len(),
                 found: inputs.len(),
             });
+        }
+        let takes = self.program.inputs.iter().zip(&self.program.input_types);
+        for ((value, (shape, dtype)), input) in takes.zip(&inputs) {
+            if input.shape() != *shape || input.dtype() != *dtype {
+                let describe = |dtype: DType, shape: &Shape| {
+                    format!("{dtype:?}{:?}", shape.as_slice()).to_lowercase()
+                };
+                return Err(ProgramError::InputType {
+                    value: *value,
+                    expected: describe(*dtype, shape),
+                    found: describe(input.dtype(), &input.shape()),
+                });
+            }
         }
         match self.device.as_dispatch() {
             DispatchDevice::Flex(device) => self.interpret::<Flex>(*device, inputs, context),
@@ -138,7 +159,7 @@ impl Executable {
         }
         for step in &self.program.steps {
             match step {
-                Step::Operation(operation) => interpreter.register_op(operation.clone()),
+                Step::Operation(operation) => interpreter.register_op((**operation).clone()),
                 Step::Random {
                     out,
                     distribution,

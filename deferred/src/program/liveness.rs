@@ -66,7 +66,7 @@ pub(super) fn mark(program: &mut Program) {
         steps.push(step);
         steps.extend(drops.into_iter().map(|mut tensor| {
             tensor.status = TensorStatus::ReadWrite;
-            Step::Operation(OperationIr::Drop(tensor))
+            Step::Operation(Box::new(OperationIr::Drop(tensor)))
         }));
     }
     program.steps = steps;

@@ -5,7 +5,7 @@ mod liveness;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use burn::tensor::{DType, Distribution, TensorData};
+use burn::tensor::{DType, Distribution, Shape, TensorData};
 use burn_ir::{
     FloatOperationIr, NumericOperationIr, OperationIr, TensorId, TensorIr, TensorStatus,
 };
@@ -35,7 +35,7 @@ pub type RandomKeys = BTreeMap<NodeId, RandomKey>;
 #[derive(Clone, Debug)]
 enum Step {
     /// Burn's operation, its tensors marked by our liveness.
-    Operation(OperationIr),
+    Operation(Box<OperationIr>),
     /// Random values of our generator, in place of the backend's.
     Random {
         out: TensorIr,
@@ -52,6 +52,7 @@ enum Step {
 pub struct Program {
     steps: Vec<Step>,
     inputs: Vec<ValueId>,
+    input_types: Vec<(Shape, DType)>,
     outputs: Vec<TensorIr>,
     constants: Vec<(ValueId, TensorData)>,
 }
@@ -101,14 +102,14 @@ impl Program {
             }
             at_hand.extend(node.outputs());
             steps.push(match random(&node.operation) {
-                None => Step::Operation(node.operation.clone()),
+                None => Step::Operation(Box::new(node.operation.clone())),
                 Some((out, distribution)) => Step::Random {
                     out: out.clone(),
                     distribution,
                     key: keys
                         .get(&id)
                         .cloned()
-                        .ok_or_else(|| ProgramError::NoKey { node: id })?,
+                        .ok_or(ProgramError::NoKey { node: id })?,
                 },
             });
         }
@@ -118,6 +119,10 @@ impl Program {
         let mut program = Self {
             steps,
             inputs: inputs.to_vec(),
+            input_types: inputs
+                .iter()
+                .map(|v| (graph.value(*v).shape.clone(), graph.value(*v).dtype))
+                .collect(),
             outputs: outputs.iter().map(|v| tensor_ir(graph, *v)).collect(),
             constants: constants.into_iter().collect(),
         };
@@ -132,8 +137,11 @@ impl Program {
 
     /// Number of operations, those that only free a value left out.
     pub fn len(&self) -> usize {
-        let frees = |step: &&Step| !matches!(step, Step::Operation(OperationIr::Drop(_)));
-        self.steps.iter().filter(frees).count()
+        let runs = |step: &&Step| match step {
+            Step::Operation(operation) => !matches!(**operation, OperationIr::Drop(_)),
+            Step::Random { .. } => true,
+        };
+        self.steps.iter().filter(runs).count()
     }
 
     /// Whether the program runs no operation.

@@ -64,12 +64,7 @@ pub(crate) fn build(captured: CapturedGraph) -> Result<Built, RecordError> {
                 message: format!("operation {index}"),
             });
         }
-        let dense = |t: &TensorIr| ValueId::at(t.id.value() as usize);
-        nodes.push(Node {
-            inputs: operation.inputs().map(dense).collect(),
-            outputs: operation.outputs().map(dense).collect(),
-            operation,
-        });
+        nodes.push(Node::new(operation).expect("the ids were just made dense"));
     }
     let values = values
         .into_iter()

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use burn::tensor::{DType, Shape, TensorData};
-use burn_ir::OperationIr;
+use burn_ir::{OperationIr, TensorIr};
 use serde::{Deserialize, Serialize};
 
 pub(crate) use build::{Built, build};
@@ -74,7 +74,7 @@ impl Value {
 
 /// One recorded operation. The tensor ids inside are those of [`ValueId`], every status is
 /// `ReadOnly` or `NotInit`: whoever executes the graph decides what may be reused in place.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Node {
     /// Burn's operation.
     pub operation: OperationIr,
@@ -83,6 +83,16 @@ pub struct Node {
 }
 
 impl Node {
+    /// The node of an operation whose tensor ids are those of values; `None` when one is too large.
+    pub(crate) fn new(operation: OperationIr) -> Option<Self> {
+        let value = |t: &TensorIr| u32::try_from(t.id.value()).ok().map(ValueId);
+        Some(Self {
+            inputs: operation.inputs().map(value).collect::<Option<_>>()?,
+            outputs: operation.outputs().map(value).collect::<Option<_>>()?,
+            operation,
+        })
+    }
+
     /// Values that it reads, in the operation's order; a value read twice stands twice.
     pub fn inputs(&self) -> &[ValueId] {
         &self.inputs
@@ -102,14 +112,21 @@ impl Node {
 /// The name of an operation, such as `Float.Matmul`, from its variants.
 fn operation_name(operation: &OperationIr) -> String {
     let text = format!("{operation:?}");
-    let mut words = text
-        .split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
-        .filter(|word| word.starts_with(|c: char| c.is_ascii_uppercase()));
-    let family = words.next().unwrap_or("Operation").to_owned();
-    // The dtype of `NumericFloat(F32, Add(..))` stands between the family and the operation.
-    match words.find(|word| !word.starts_with(|c: char| "FIUBQ".contains(c)) || word.len() > 6) {
-        Some(word) if !word.ends_with("Ir") => format!("{family}.{word}"),
-        _ => family,
+    // `NumericFloat(F32, Add(BinaryOpIr { .. }))`: the family, perhaps a dtype, the operation.
+    let mut variants = text.split(['(', ' ']);
+    let family = variants.next().unwrap_or("Operation");
+    let dtype_comes_first = matches!(
+        operation,
+        OperationIr::NumericFloat(..) | OperationIr::NumericInt(..) | OperationIr::Float(..)
+    );
+    let name = match operation {
+        OperationIr::Custom(custom) => Some(custom.id.as_str()),
+        _ if dtype_comes_first => variants.nth(1),
+        _ => variants.next(),
+    };
+    match name {
+        Some(name) if !name.ends_with("Ir") => format!("{family}.{name}"),
+        _ => family.to_owned(),
     }
 }
 
@@ -151,6 +168,13 @@ impl Graph {
                     Some(value) if value.producer == Some(id) => made[output.index()] = true,
                     _ => return inconsistent("a node makes a value that names another producer"),
                 }
+            }
+        }
+        let produced = nodes.iter().flat_map(|node| node.operation.outputs());
+        for tensor in produced {
+            let value = &values[tensor.id.value() as usize];
+            if value.shape != tensor.shape || value.dtype != tensor.dtype {
+                return inconsistent("a node makes a value of another shape or dtype");
             }
         }
         if made.iter().any(|made| !made) {

@@ -97,8 +97,9 @@ fn stage_starts(
         // What no stage from here on holds is read for the last time before, where that is possible.
         let kept = below().filter(|read| read.last_holder < stage && read.last < from);
         let before = before.max(kept.map(|read| read.last).max());
-        let start = chain.cheapest(before.unwrap_or(0), from);
-        starts.push(start.max(*starts.last().expect("it starts with one")));
+        let since = *starts.last().expect("it starts with one");
+        let start = chain.cheapest_since(since, before.unwrap_or(0), from);
+        starts.push(start.max(since));
     }
     Ok(starts)
 }

@@ -61,7 +61,7 @@ fn best(
     });
     for stage in 0..stages {
         let mut next: Vec<Option<Cuts>> = vec![None; units.len() + 1];
-        for end in stage + 1..=units.len() {
+        for (end, best) in next.iter_mut().enumerate().skip(stage + 1) {
             for start in stage..end {
                 let Some(before) = &row[start] else { continue };
                 let here = load(start, end);
@@ -73,11 +73,11 @@ fn best(
                     start => units[start].boundary_bytes,
                 };
                 let cost = (before.bytes + crossing, before.load.max(here));
-                let known = next[end].as_ref().map(|known| (known.bytes, known.load));
+                let known = best.as_ref().map(|known| (known.bytes, known.load));
                 if known.is_none_or(|known| better(cost, known)) {
                     let mut starts = before.starts.clone();
                     starts.push(start);
-                    next[end] = Some(Cuts {
+                    *best = Some(Cuts {
                         bytes: cost.0,
                         load: cost.1,
                         starts,

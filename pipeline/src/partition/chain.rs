@@ -67,7 +67,19 @@ pub struct Chain {
     /// First and last position of each parameter that is read.
     reads: BTreeMap<ParameterPath, (usize, usize)>,
     crossing: Vec<u64>,
+    /// What the operation at each position reads of placed values.
+    inputs: Vec<Vec<Input>>,
     flops: Vec<u64>,
+}
+
+/// A value that a placed operation reads.
+#[derive(Clone, Copy, Debug)]
+struct Input {
+    /// Position of the operation that makes it.
+    made: usize,
+    /// Position of the operation that read it before, or else made it.
+    touched: usize,
+    bytes: u64,
 }
 
 impl Chain {
@@ -106,6 +118,7 @@ impl Chain {
                 }
             }
         }
+        let inputs = inputs_of(joint, &nodes, &position);
         let mut live = 0;
         let crossing = change
             .iter()
@@ -119,6 +132,7 @@ impl Chain {
             nodes,
             reads,
             crossing,
+            inputs,
             flops,
         }
     }
@@ -151,10 +165,25 @@ impl Chain {
     /// The cheapest position for a cut after position `after` and not after `before`; of equals the
     /// last, so that an activation function stays with the module before it.
     pub fn cheapest(&self, after: usize, before: usize) -> usize {
-        (after + 1..=before)
-            .rev()
-            .min_by_key(|position| self.crossing[*position])
-            .unwrap_or(before)
+        self.cheapest_since(0, after, before)
+    }
+
+    /// As [`Chain::cheapest`], for a stage that begins behind one that begins at `since`: what that
+    /// one reads of older values is sent to it, beside what crosses. So what joins a skip connection
+    /// runs behind the cut, where the skip is sent instead of the joined value.
+    pub(crate) fn cheapest_since(&self, since: usize, after: usize, before: usize) -> usize {
+        let mut sent_before = 0;
+        let mut best = None;
+        for position in after + 1..=before {
+            let inputs = self.inputs[position - 1].iter();
+            let old = inputs.filter(|input| input.made < since && input.touched < since);
+            sent_before += old.map(|input| input.bytes).sum::<u64>();
+            let cost = self.crossing[position] + sent_before;
+            if best.is_none_or(|(least, _)| cost <= least) {
+                best = Some((cost, position));
+            }
+        }
+        best.map_or(before, |(_, position)| position)
     }
 
     /// The modules in the order in which the forward reads them first. Parameters that the forward
@@ -189,7 +218,8 @@ impl Chain {
         }
         let mut starts = vec![0];
         for pair in spans.windows(2) {
-            starts.push(self.cheapest(pair[0].1, pair[1].0));
+            let since = *starts.last().expect("it starts with one");
+            starts.push(self.cheapest_since(since, pair[0].1, pair[1].0));
         }
         starts.push(self.nodes.len());
         for (index, unit) in units.iter_mut().enumerate() {
@@ -202,6 +232,32 @@ impl Chain {
         }
         units
     }
+}
+
+/// The placed values that the operation at each position reads, each once.
+fn inputs_of(joint: &JointGraph, nodes: &[NodeId], position: &[Option<usize>]) -> Vec<Vec<Input>> {
+    let graph = joint.graph();
+    let mut touched: BTreeMap<ValueId, usize> = BTreeMap::new();
+    let mut inputs = Vec::with_capacity(nodes.len());
+    for (index, id) in nodes.iter().enumerate() {
+        let mut here = Vec::new();
+        for value in graph.node(*id).inputs() {
+            let producer = graph.value(*value).producer;
+            let Some(made) = producer.and_then(|node| position[node.index()]) else {
+                continue;
+            };
+            let touched = touched.insert(*value, index).unwrap_or(made);
+            if touched < index {
+                here.push(Input {
+                    made,
+                    touched,
+                    bytes: graph.value(*value).bytes(),
+                });
+            }
+        }
+        inputs.push(here);
+    }
+    inputs
 }
 
 /// The last position at which a placed forward operation reads a value.

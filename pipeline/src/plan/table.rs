@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use comfy_table::{CellAlignment, Table, presets};
+use comfy_table::{CellAlignment, Table, TableComponent, presets};
 
 use super::{Plan, PlanStage};
 
@@ -38,6 +38,12 @@ impl fmt::Display for Plan {
         let all: u64 = self.stages.iter().map(|stage| stage.forward_flops).sum();
         let mut table = Table::new();
         table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
+        for between_rows in [
+            TableComponent::HorizontalLines,
+            TableComponent::MiddleIntersections,
+        ] {
+            table.remove_style(between_rows);
+        }
         table.set_header([
             "stage",
             "rank",

@@ -74,6 +74,7 @@ pub struct PipelineBuilder<M, B> {
     pub(super) source: Option<Arc<dyn Source>>,
     pub(super) device: Device,
     pub(super) threads_per_rank: Option<usize>,
+    pub(super) keep_gradients: bool,
     pub(super) timeout: Duration,
     pub(super) links: Option<Box<Wrap>>,
 }
@@ -91,6 +92,7 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
             source: None,
             device: Device::flex(),
             threads_per_rank: None,
+            keep_gradients: false,
             timeout: Duration::from_secs(600),
             links: None,
         }
@@ -144,6 +146,14 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
     #[must_use]
     pub fn threads_per_rank(mut self, threads: usize) -> Self {
         self.threads_per_rank = Some(threads.max(1));
+        self
+    }
+
+    /// Keeps the gradients of each step readable ([`Stage::gradients`](crate::Stage::gradients)), at
+    /// the cost of as much memory again. They are freed at the update by default.
+    #[must_use]
+    pub fn keep_gradients(mut self) -> Self {
+        self.keep_gradients = true;
         self
     }
 

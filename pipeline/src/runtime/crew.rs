@@ -16,8 +16,8 @@ use super::step::{Round, RoundReport};
 use crate::PipelineError;
 use crate::schedule::RankIndex;
 
-/// How long a rank that has failed may take to say why: it has only to lock a mutex.
-const REASON_WAIT: Duration = Duration::from_secs(1);
+/// How long the driver waits for the reason of a rank that is known to have failed.
+const REASON_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Makes a rank's link from the in-process one.
 pub(super) type Wrap = dyn Fn(RankIndex, LocalLink) -> Box<dyn Link>;
@@ -141,9 +141,8 @@ impl Crew {
                 recv(replies) -> reply => match reply {
                     Ok((rank, result)) => results[rank.index()] = Some(result),
                     Err(_) => {
-                        // The last rank without an answer has failed: it lets go of its reply an
-                        // instant before it gives the reason.
-                        let _ = self.abort.signal().recv_timeout(left.min(REASON_WAIT));
+                        // A rank let go of its reply without one: it is about to say why.
+                        let _ = self.abort.signal().recv_timeout(REASON_TIMEOUT);
                         return Err(self.stop(PipelineError::Stopped));
                     }
                 },

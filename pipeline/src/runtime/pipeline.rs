@@ -99,6 +99,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             device: builder.device.clone(),
             seed: builder.seed,
             optimizer: builder.optimizer.clone(),
+            keep_gradients: builder.keep_gradients,
         });
         let machine = std::thread::available_parallelism().map_or(1, usize::from);
         let threads = builder.threads_per_rank.unwrap_or((machine / ranks).max(1));

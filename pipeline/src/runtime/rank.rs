@@ -33,6 +33,8 @@ pub struct RankSetup {
     pub seed: Seed,
     /// The optimizer; without one, the rank can't train.
     pub optimizer: Option<Arc<dyn DynOptimizer>>,
+    /// Whether the gradients of the last step stay readable.
+    pub keep_gradients: bool,
 }
 
 impl fmt::Debug for RankSetup {
@@ -154,6 +156,7 @@ impl Rank {
                 &setup.table,
                 &setup.device,
                 setup.seed,
+                setup.keep_gradients,
                 source,
             )?;
             let count = stage.parameters().len();

@@ -49,7 +49,8 @@ pub struct Stage {
     places: HashMap<usize, Place>,
     pub(super) optimizer: Option<OptimizerState>,
     gradients: Vec<Option<DynTensor>>,
-    last_gradients: Vec<Option<DynTensor>>,
+    /// Gradients of the last step, for a driver that asked for them: they take as much memory again.
+    kept_gradients: Option<Vec<Option<DynTensor>>>,
     loaded: HashMap<String, Arc<LoadedPrograms>>,
     pending: Option<(PartialModule, PartialModule, Option<OptimizerState>)>,
 }
@@ -62,6 +63,7 @@ impl Stage {
         table: &Arc<ParameterTable>,
         device: &Device,
         seed: Seed,
+        keep_gradients: bool,
         source: &dyn Source,
     ) -> Result<Self, MaterializeError> {
         let hold = |paths: &[ParameterPath]| {
@@ -91,7 +93,7 @@ impl Stage {
             places,
             optimizer: None,
             gradients: vec![None; count],
-            last_gradients: vec![None; count],
+            kept_gradients: keep_gradients.then(|| vec![None; count]),
             loaded: HashMap::new(),
             pending: None,
         })
@@ -117,9 +119,10 @@ impl Stage {
         self.owned.bytes() + self.replicas.bytes()
     }
 
-    /// The gradients of the last training step, summed over its micro-batches, by path.
+    /// The gradients of the last training step, summed over its micro-batches, by path. There are
+    /// none unless the pipeline was told to keep them.
     pub fn gradients(&self) -> impl Iterator<Item = (&ParameterPath, &DynTensor)> {
-        let pairs = self.owned.paths().zip(&self.last_gradients);
+        let pairs = self.owned.paths().zip(self.kept_gradients.iter().flatten());
         pairs.filter_map(|(path, gradient)| Some((path, gradient.as_ref()?)))
     }
 
@@ -163,7 +166,9 @@ impl Stage {
         if let Some((owned, replicas, optimizer)) = self.pending.take() {
             (self.owned, self.replicas, self.optimizer) = (owned, replicas, optimizer);
             self.gradients.fill(None);
-            self.last_gradients.fill(None);
+            self.kept_gradients
+                .iter_mut()
+                .for_each(|kept| kept.fill(None));
         }
     }
 
@@ -210,7 +215,7 @@ impl Stage {
     pub(super) fn accumulate(&mut self, position: usize, gradient: DynTensor) {
         if let Some(Place::Owned(place)) = self.places.get(&position).copied() {
             self.gradients[place] = Some(match self.gradients[place].take() {
-                Some(sum) => sum.add(gradient),
+                Some(sum) => sum + gradient,
                 None => gradient,
             });
         }
@@ -236,7 +241,9 @@ impl Stage {
     pub(super) fn update(&mut self, lr: f64) -> Result<(), ActionError> {
         for place in 0..self.owned.len() {
             let gradient = self.gradients[place].take();
-            self.last_gradients[place] = gradient.clone();
+            if let Some(kept) = &mut self.kept_gradients {
+                kept[place] = gradient.clone();
+            }
             if let (Some(gradient), Some(optimizer)) = (gradient, &mut self.optimizer) {
                 let value = optimizer.step(place, lr, self.owned.value(place), gradient);
                 self.owned.replace(place, value)?;

@@ -313,10 +313,7 @@ fn assemble(
 
 /// Batch norm moves its running statistics between devices, which can't be recorded: name it.
 fn explain(source: RecordError, table: &ParameterTable) -> TraceError {
-    let moved = matches!(
-        source,
-        RecordError::Moved { .. } | RecordError::Panicked { .. }
-    );
+    let moved = matches!(source, RecordError::Moved { .. });
     let batch_norm = table
         .iter()
         .find(|parameter| parameter.owner == "BatchNorm");

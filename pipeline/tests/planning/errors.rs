@@ -75,12 +75,12 @@ fn wrong_files() {
         (
             "\"version\": 1,",
             "",
-            "this is not a plan file\nmissing field `version` at line 74 column 1",
+            "this is not a plan file\nmissing field `version` at line 72 column 1",
         ),
         (
             "\"stages\"",
             "\"steps\"",
-            "this is not a plan file\nmissing field `stages` at line 75 column 1",
+            "this is not a plan file\nmissing field `stages` at line 73 column 1",
         ),
         (
             "\"rank\": 1",

@@ -1,0 +1,252 @@
+//! Graph files: what comes back, and what damage does.
+
+use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use burn::tensor::{Device, Distribution, Int, Tensor, TensorData};
+use tinderbox_fake::{Graph, GraphFileError, RecordOptions, Region, record};
+
+fn graph(run: impl FnOnce(&Device)) -> Graph {
+    record(&RecordOptions::default(), run)
+        .unwrap()
+        .1
+        .into_graph()
+}
+
+/// Numbers that JSON, or a shorter float, would lose.
+const FLOATS: [f64; 8] = [
+    f64::INFINITY,
+    f64::NEG_INFINITY,
+    f64::NAN,
+    -0.0,
+    0.1,
+    f64::MIN_POSITIVE / 2.0,
+    f64::MAX,
+    65520.0,
+];
+
+fn small(device: &Device) {
+    let x = Tensor::<1>::from_floats(FLOATS.map(|f| f as f32), device);
+    let mask = x.clone().equal_elem(FLOATS[0]);
+    let y = x.mask_fill(mask, FLOATS[1]) + FLOATS[3];
+    drop(y * Tensor::random([8], Distribution::Normal(0.1, 1e-30), device));
+}
+
+/// A constant of 40 KB, one of which there are two, and one of 4 KiB, which is not large.
+fn large(device: &Device) {
+    let ints = |n: i32| {
+        Tensor::<1, Int>::from_data(TensorData::from(&(0..n).collect::<Vec<_>>()[..]), device)
+    };
+    drop(ints(10_000) + ints(10_000));
+    drop(ints(1024) + 1);
+}
+
+#[test]
+fn graphs_come_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.graph");
+    for (run, beside) in [(small as fn(&Device), 0), (large, 1), (|_| (), 1)] {
+        let graph = graph(run);
+        let bytes = graph.to_bytes().unwrap();
+        let decoded = Graph::from_bytes(&bytes).unwrap();
+        assert_eq!(decoded.to_bytes().unwrap(), bytes);
+        assert_eq!(format!("{decoded:?}"), format!("{graph:?}"));
+        graph.save(&path).unwrap();
+        let loaded = Graph::load(&path).unwrap();
+        assert_eq!(loaded.to_bytes().unwrap(), bytes);
+        let constants = fs::read_dir(&folder).unwrap().count() - 1;
+        assert_eq!(constants, beside, "files beside the graph");
+    }
+}
+
+#[test]
+fn every_float_comes_back() {
+    for value in FLOATS
+        .into_iter()
+        .chain([f64::from_bits(0x7ff8_0000_dead_beef)])
+    {
+        let graph = graph(|d| drop(Tensor::<1>::zeros([1], d) * value));
+        let decoded = Graph::from_bytes(&graph.to_bytes().unwrap()).unwrap();
+        let text = |g: &Graph| format!("{:?}", g.nodes().last().unwrap().operation);
+        assert_eq!(text(&decoded), text(&graph));
+        assert!(
+            text(&graph).contains(&format!("{value:?}")),
+            "{}",
+            text(&graph)
+        );
+    }
+    // The bits of constants, NaN payloads too.
+    let bits = [0x7fc0_1234u32, 0xffff_ffff, 0x8000_0000, 1];
+    let data = TensorData::new(bits.map(f32::from_bits).to_vec(), [4]);
+    let graph = graph(|d| drop(Tensor::<1>::from_data(data.clone(), d) + 1.0));
+    let decoded = Graph::from_bytes(&graph.to_bytes().unwrap()).unwrap();
+    let first = decoded.node_ids().next().unwrap();
+    let constant = decoded.node(first).inputs()[0];
+    assert_eq!(
+        decoded.constant(constant).unwrap().as_bytes(),
+        data.as_bytes()
+    );
+}
+
+#[test]
+fn truncation_at_every_byte_is_an_error() {
+    let bytes = graph(small).to_bytes().unwrap();
+    for end in 0..bytes.len() {
+        let decoded = catch_unwind(AssertUnwindSafe(|| Graph::from_bytes(&bytes[..end])));
+        assert!(decoded.expect("no panic").is_err(), "{end} bytes");
+    }
+    let longer = [&bytes[..], &[0]].concat();
+    let error = Graph::from_bytes(&longer).unwrap_err();
+    assert!(matches!(error, GraphFileError::Damaged { .. }), "{error}");
+}
+
+#[test]
+fn a_flip_of_every_bit_is_an_error_or_the_same_graph() {
+    let bytes = graph(small).to_bytes().unwrap();
+    let mut damaged = bytes.clone();
+    let mut refused = 0;
+    for at in 0..bytes.len() {
+        for mask in [1, 2, 4, 8, 16, 32, 64, 128, 255] {
+            damaged[at] ^= mask;
+            let decoded = catch_unwind(AssertUnwindSafe(|| Graph::from_bytes(&damaged)));
+            match decoded.expect("no panic") {
+                Err(_) => refused += 1,
+                Ok(graph) => assert_eq!(graph.to_bytes().unwrap(), bytes, "byte {at} ^ {mask}"),
+            }
+            damaged[at] ^= mask;
+        }
+    }
+    assert!(
+        refused > bytes.len() * 8,
+        "{refused} of {}",
+        bytes.len() * 9
+    );
+}
+
+/// Damage that a digest does not find, because somebody wrote it.
+#[test]
+fn sealed_nonsense_is_refused_without_a_panic() {
+    let bytes = graph(small).to_bytes().unwrap();
+    let digest = |body: &[u8]| format!("{:032x}", xxhash_rust::xxh3::xxh3_128(body));
+    let start = (0..bytes.len())
+        .find(|at| {
+            let digest = digest(&bytes[*at..]);
+            bytes.windows(32).any(|window| window == digest.as_bytes())
+        })
+        .unwrap();
+    let place = bytes[..start].len() - 32;
+    assert_eq!(&bytes[place..start], digest(&bytes[start..]).as_bytes());
+    let mut kept = 0;
+    for at in start..bytes.len() {
+        for value in [
+            0,
+            0x18,
+            0x1b,
+            0x3b,
+            0x5b,
+            0x7f,
+            0x9b,
+            0xbb,
+            0xf6,
+            0xfb,
+            0xff,
+            bytes[at] ^ 1,
+        ] {
+            let mut sealed = bytes.clone();
+            sealed[at] = value;
+            let seal = digest(&sealed[start..]);
+            sealed[place..start].copy_from_slice(seal.as_bytes());
+            let decoded = catch_unwind(AssertUnwindSafe(|| {
+                let graph = Graph::from_bytes(&sealed).ok()?;
+                // What is accepted can be used.
+                let _ = graph.to_string();
+                Some(graph.to_bytes().unwrap())
+            }));
+            kept += usize::from(decoded.expect("no panic").is_some());
+        }
+    }
+    // Numbers inside operations are theirs to choose.
+    assert!(kept > 0);
+}
+
+#[test]
+fn other_versions_are_named() {
+    let bytes = graph(small).to_bytes().unwrap();
+    let check = |from: &[u8], to: &[u8], expected: &str| {
+        let at = bytes.windows(from.len()).position(|w| w == from).unwrap();
+        let mut other = bytes.clone();
+        other[at..at + from.len()].copy_from_slice(to);
+        assert_eq!(Graph::from_bytes(&other).unwrap_err().to_string(), expected);
+    };
+    check(
+        b"tinderbox-graph",
+        b"tinderbox-grave",
+        "graph file has format `tinderbox-grave`, this build reads `tinderbox-graph`: record the \
+         graph again",
+    );
+    check(
+        b"version\x01",
+        b"version\x02",
+        "graph file has version `2`, this build reads `1`: record the graph again",
+    );
+    check(
+        b"0.22.1",
+        b"0.23.0",
+        "graph file has Burn version `0.23.0`, this build reads `0.22.1`: record the graph again",
+    );
+}
+
+#[test]
+fn a_constant_beside_the_graph_is_checked() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.graph");
+    graph(large).save(&path).unwrap();
+    let files = fs::read_dir(&folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
+    let constant = files
+        .into_iter()
+        .find(|p| p.extension().is_some_and(|e| e == "const"))
+        .unwrap();
+    let digest = constant.file_stem().unwrap().to_str().unwrap().to_owned();
+    let whole = fs::read(&constant).unwrap();
+    let expected = format!("constant %0 (digest {digest}) is missing or damaged");
+    let mut flipped = whole.clone();
+    flipped[777] ^= 1;
+    for bytes in [&flipped[..], &whole[1..], &[&whole[..], &[0]].concat(), &[]] {
+        fs::write(&constant, bytes).unwrap();
+        assert_eq!(Graph::load(&path).unwrap_err().to_string(), expected);
+    }
+    fs::remove_file(&constant).unwrap();
+    assert_eq!(Graph::load(&path).unwrap_err().to_string(), expected);
+    fs::write(&constant, whole).unwrap();
+    Graph::load(&path).unwrap();
+    // Bytes alone can't hold a graph whose constants stand beside it.
+    let error = Graph::from_bytes(&fs::read(&path).unwrap()).unwrap_err();
+    assert_eq!(error.to_string(), expected);
+    let missing = folder.path().join("none.graph");
+    let error = Graph::load(&missing).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        format!("reading {} failed", missing.display())
+    );
+}
+
+#[test]
+fn regions_of_a_file_keep_their_invariant() {
+    let write = |offset: &[u64], size: &[u64]| {
+        let mut bytes = Vec::new();
+        let map = [("offset", offset), ("size", size)];
+        ciborium::into_writer(&std::collections::BTreeMap::from(map), &mut bytes).unwrap();
+        ciborium::from_reader::<Region, _>(&bytes[..])
+    };
+    let region = Region::new(vec![1, 2], vec![3, 4]).unwrap();
+    assert_eq!(write(&[1, 2], &[3, 4]).unwrap(), region);
+    for (offset, size) in [
+        (&[u64::MAX][..], &[1][..]),
+        (&[0], &[1, 1]),
+        (&[0, 0], &[1 << 40, 1 << 40]),
+    ] {
+        assert!(write(offset, size).is_err(), "{offset:?} {size:?}");
+    }
+}

@@ -1,0 +1,96 @@
+//! The flags of the example: a wrong value gets one clear line and exit code 2.
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+/// The example's program, which `cargo test --workspace` builds beside the tests.
+fn train_lm(arguments: &[&str]) -> Output {
+    let tests = std::env::current_exe().unwrap();
+    let profile = tests.parent().and_then(|deps| deps.parent()).unwrap();
+    let program: PathBuf = profile.join("examples").join("train_lm");
+    Command::new(&program)
+        .args(arguments)
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .output()
+        .unwrap_or_else(|error| {
+            panic!(
+                "{}: {error}; build it: cargo build --workspace --examples",
+                program.display()
+            )
+        })
+}
+
+#[test]
+fn wrong_values_get_one_line_and_exit_code_2() {
+    let empty = tempfile::tempdir().unwrap();
+    let empty = empty.path().to_str().unwrap();
+    for (arguments, expected) in [
+        (
+            vec!["--stages", "0"],
+            "error: invalid value '0' for '--stages <STAGES>': it must be at least 1 (see --help)",
+        ),
+        (
+            vec!["--stages", "many"],
+            "error: invalid value 'many' for '--stages <STAGES>': it must be a whole number (see \
+             --help)",
+        ),
+        (
+            vec!["--schedule", "fast"],
+            "error: invalid value 'fast' for '--schedule <SCHEDULE>': `fast` is no schedule: write \
+             gpipe or 1f1b (see --help)",
+        ),
+        (
+            vec!["--dropout", "1"],
+            "error: invalid value '1' for '--dropout <DROPOUT>': it must be a number from 0 to \
+             below 1 (see --help)",
+        ),
+        (
+            vec!["--micro-batches", "33"],
+            "error: --micro-batches 33: a batch has 32 samples (see --help)",
+        ),
+        (
+            vec!["--stages", "99"],
+            "error: --stages: 99 stages are too many: the model has 36 modules with parameters, \
+             and a stage needs one (see --help)",
+        ),
+        (
+            vec!["--compare", "--resume", empty],
+            "error: --compare starts from fresh values: it can't be used with --resume (see --help)",
+        ),
+    ] {
+        let output = train_lm(&arguments);
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(errors.trim_end(), expected);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+    }
+    let output = train_lm(&["--steps", "1", "--resume", empty]);
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(errors.contains("there is no checkpoint"), "{errors}");
+    assert_eq!(output.status.code(), Some(2));
+}
+
+#[test]
+fn help_explains_each_flag() {
+    let output = train_lm(&["--help"]);
+    assert_eq!(output.status.code(), Some(0));
+    let help = String::from_utf8_lossy(&output.stdout).into_owned();
+    for flag in [
+        "--stages",
+        "--micro-batches",
+        "--schedule",
+        "--steps",
+        "--seed",
+        "--dropout",
+        "--save",
+        "--save-every",
+        "--resume",
+        "--compare",
+        "--plan",
+    ] {
+        let line = help
+            .lines()
+            .find(|line| line.trim_start().starts_with(flag));
+        let line = line.unwrap_or_else(|| panic!("{flag} in: {help}"));
+        assert!(line.split_whitespace().count() > 3, "{line}");
+    }
+}
