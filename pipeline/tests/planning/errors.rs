@@ -80,7 +80,7 @@ fn wrong_files() {
         (
             "\"stages\"",
             "\"steps\"",
-            "this is not a plan file\nmissing field `stages` at line 73 column 1",
+            "this is not a plan file\nmissing field `stages` at line 72 column 1",
         ),
         (
             "\"rank\": 1",

@@ -11,15 +11,148 @@ fn three_stages() -> Plan {
 
 #[test]
 fn a_plan_as_json() {
-    insta::assert_snapshot!(three_stages().to_json(), @"");
+    insta::assert_snapshot!(three_stages().to_json(), @r#"
+    {
+      "version": 1,
+      "model": "e46a441bcd74c8cc58b485997a4ba754",
+      "program": "training :F32[4, 8]",
+      "stages": [
+        {
+          "stage": 0,
+          "rank": 0,
+          "modules": [
+            "layers.0"
+          ],
+          "parameters": [
+            "layers.0.weight",
+            "layers.0.bias"
+          ],
+          "replicas": [],
+          "parameter_bytes": 288,
+          "replica_bytes": 0,
+          "forward_flops": 576,
+          "boundary_bytes": 128
+        },
+        {
+          "stage": 1,
+          "rank": 1,
+          "modules": [
+            "layers.1",
+            "layers.2"
+          ],
+          "parameters": [
+            "layers.1.weight",
+            "layers.1.bias",
+            "layers.2.weight",
+            "layers.2.bias"
+          ],
+          "replicas": [],
+          "parameter_bytes": 576,
+          "replica_bytes": 0,
+          "forward_flops": 1152,
+          "boundary_bytes": 256
+        },
+        {
+          "stage": 2,
+          "rank": 2,
+          "modules": [
+            "layers.3"
+          ],
+          "parameters": [
+            "layers.3.weight",
+            "layers.3.bias"
+          ],
+          "replicas": [],
+          "parameter_bytes": 288,
+          "replica_bytes": 0,
+          "forward_flops": 640,
+          "boundary_bytes": 128
+        }
+      ],
+      "boundaries": [
+        {
+          "edge": {
+            "from": {
+              "stage": 0,
+              "compute": "forward"
+            },
+            "to": {
+              "stage": 1,
+              "compute": "forward"
+            }
+          },
+          "values": 1,
+          "bytes": 128
+        },
+        {
+          "edge": {
+            "from": {
+              "stage": 1,
+              "compute": "forward"
+            },
+            "to": {
+              "stage": 2,
+              "compute": "forward"
+            }
+          },
+          "values": 1,
+          "bytes": 128
+        },
+        {
+          "edge": {
+            "from": {
+              "stage": 1,
+              "compute": "backward"
+            },
+            "to": {
+              "stage": 0,
+              "compute": "backward"
+            }
+          },
+          "values": 1,
+          "bytes": 128
+        },
+        {
+          "edge": {
+            "from": {
+              "stage": 2,
+              "compute": "backward"
+            },
+            "to": {
+              "stage": 1,
+              "compute": "backward"
+            }
+          },
+          "values": 1,
+          "bytes": 128
+        }
+      ]
+    }
+    "#);
 }
 
 #[test]
 fn a_plan_as_a_table() {
-    insta::assert_snapshot!(three_stages(), @"");
+    insta::assert_snapshot!(three_stages(), @r#"
+    ──────────────────────────────────────────────────────────────────────────────
+     stage   rank   modules             parameters    MiB   boundary MiB    FLOPs 
+    ══════════════════════════════════════════════════════════════════════════════
+         0      0   layers.0                     2   0.00           0.00   24.3 % 
+         1      1   layers.1 layers.2            4   0.00           0.00   48.6 % 
+         2      2   layers.3                     2   0.00           0.00   27.0 % 
+    ──────────────────────────────────────────────────────────────────────────────
+    "#);
     let gpt = gpt_trace(3);
     let plan = Plan::auto(&gpt, &Machine::local(3).unwrap()).unwrap();
-    insta::assert_snapshot!(plan, @"");
+    insta::assert_snapshot!(plan, @r#"
+    ──────────────────────────────────────────────────────────────────────────────────────
+     stage   rank   modules                     parameters    MiB   boundary MiB    FLOPs 
+    ══════════════════════════════════════════════════════════════════════════════════════
+         0      0   tokens positions blocks.0           18   0.06           0.00   31.6 % 
+         1      1   blocks.1                            16   0.05           0.01   31.5 % 
+         2      2   blocks.2 norm head                  19   0.06           0.00   36.8 % 
+    ──────────────────────────────────────────────────────────────────────────────────────
+    "#);
 }
 
 #[test]

@@ -59,27 +59,39 @@ fn what_only_real_tensors_have() {
         let sum = y.clone().sum().into_scalar::<f32>();
         Outputs::loss((y * sum).mean())
     });
-    insta::assert_snapshot!(error, @"");
+    insta::assert_snapshot!(error, @r#"
+    the forward could not be recorded
+    the recorded code read the data of a fake tensor, which has a shape and no data: compute on tensors, and read values only from a materialized module
+    "#);
     let error = refused(|net, x| {
         let y = run(net, x);
         Outputs::loss(y.to_device(&Device::flex()).mean())
     });
-    insta::assert_snapshot!(error, @"");
+    insta::assert_snapshot!(error, @r#"
+    the forward could not be recorded
+    the recorded code moved a fake tensor between devices or autodiff contexts (Cannot move this autodiff tensor between the requested backends.); `to_device`, `inner` and `from_inner` can't be recorded: create tensors on the device of their input
+    "#);
     let error = refused(|net, x| {
         let real = Tensor::<2>::ones([4, 4], &Device::flex());
         Outputs::loss((run(net, x) * real).mean())
     });
-    insta::assert_snapshot!(error, @"");
+    insta::assert_snapshot!(error, @r#"
+    the forward could not be recorded
+    the recorded code used a tensor that is not of this recording (The provided tensors are not on the same device): make it inside, on the device that the closure was given, or pass its data
+    "#);
     let error = refused(|net, x| {
         let real = Tensor::<1>::ones([1], &Device::flex());
         Outputs::loss(run(net, x).mean()).with("scale", real)
     });
-    insta::assert_snapshot!(error, @"");
+    insta::assert_snapshot!(error, @"output `scale` is a tensor of the host, which was not made under recording: make it on the device of the batch or of a parameter");
     let error = refused(|net, x| {
         drop(run(net, x));
         Outputs::loss(Tensor::<1>::ones([1], &Device::flex()))
     });
-    insta::assert_snapshot!(error, @"");
+    insta::assert_snapshot!(error, @r#"
+    the forward could not be recorded
+    the recorded code used a tensor that is not of this recording (The provided tensors are not on the same device): make it inside, on the device that the closure was given, or pass its data
+    "#);
 }
 
 #[test]
@@ -119,7 +131,10 @@ fn batch_norm_is_named() {
         Outputs::loss(y.mean())
     });
     let text = full_text(&traced.unwrap_err());
-    insta::assert_snapshot!(text, @"");
+    insta::assert_snapshot!(text, @r#"
+    the forward could not be recorded, and `norm` is a BatchNorm: it moves its running statistics between devices, which can't be recorded; use GroupNorm, LayerNorm, RmsNorm or InstanceNorm in its place
+    the recorded code moved a fake tensor between devices or autodiff contexts (Cannot move a tensor to a capture device with autodiff enabled; remove autodiff with without_autodiff() before the transfer.); `to_device`, `inner` and `from_inner` can't be recorded: create tensors on the device of their input
+    "#);
 }
 
 /// A model with batch norm may fail for reasons of its own.
