@@ -292,3 +292,72 @@ impl<'a> Sources<'a> {
         given.or_else(|| self.takes.is_value(value).then_some(Binding::Value(value)))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use burn::module::Module;
+    use burn::nn::{Dropout, DropoutConfig, Linear, LinearConfig};
+    use burn::tensor::{Device, Tensor, activation::relu};
+    use tinderbox_deferred::Deferred;
+
+    use super::*;
+    use crate::cut::{Holding, Layout, Sharing};
+    use crate::partition::Chain;
+    use crate::trace::{Roles, Traceable};
+    use crate::{Machine, Outputs, Plan};
+
+    #[derive(Module, Debug)]
+    struct Net {
+        layers: Vec<Linear>,
+        dropout: Dropout,
+    }
+
+    /// What is kept between forward and backward: each value is read by the backward, and no mask is
+    /// among them, for masks are made again.
+    #[test]
+    fn a_stage_keeps_what_its_backward_reads_and_no_masks() {
+        let model = Deferred::new(|device| Net {
+            layers: (0..4)
+                .map(|_| LinearConfig::new(3, 3).init(device))
+                .collect(),
+            dropout: DropoutConfig::new(0.5).init(),
+        });
+        let example = Tensor::<2>::zeros([2, 3], &Device::flex());
+        let forward = |net: &Net, x: Tensor<2>| {
+            let step = |x, layer: &Linear| net.dropout.forward(relu(layer.forward(x)));
+            Outputs::loss(net.layers.iter().fold(x, step).mean())
+        };
+        let trace = model.unwrap().trace(&example, forward).unwrap();
+        let plan = Plan::auto(&trace, &Machine::local(2).unwrap()).unwrap();
+        let table = trace.parameters();
+        let holdings = plan.stages().iter().map(|stage| Holding {
+            owned: stage.parameters.clone(),
+            replicas: Vec::new(),
+        });
+        let layout = Layout::new(table, holdings.collect(), Sharing::Decided).unwrap();
+        let joint = trace.training().unwrap();
+        let roles = Roles::of(&joint);
+        let chain = Chain::new(&joint, &roles, table);
+        let cutting = Cutting::new(&joint, &roles, &chain, table, &layout).unwrap();
+        let graph = joint.graph();
+        let random = |value: ValueId| {
+            let recipe = graph.backward_slice([value], |v| joint.parameters().contains(&v));
+            let forward = |id: &_| !joint.is_initialization(*id);
+            let mut nodes = recipe.nodes.into_iter().filter(forward);
+            nodes.all(|id| tinderbox_deferred::is_random(graph.node(id)))
+        };
+        for stage in (0..2).map(StageIndex::new) {
+            let programs = StagePrograms::new(&joint, &cutting, stage).unwrap();
+            let backward = programs.backward.unwrap();
+            let sent: BTreeSet<ValueId> = programs.sends.values().flatten().copied().collect();
+            for (value, takes) in &programs.forward.outputs {
+                let kept = backward.inputs.contains(&Binding::Value(*value));
+                let named = programs.loss == Some(*value);
+                let takers = [kept, sent.contains(value), named];
+                assert_eq!(takers.iter().filter(|taker| **taker).count(), *takes);
+                assert!(*takes > 0 && !graph.value(*value).dtype.is_bool());
+                assert!(!random(*value), "{value} is made again");
+            }
+        }
+    }
+}

@@ -62,8 +62,8 @@ fn best(
     for stage in 0..stages {
         let mut next: Vec<Option<Cuts>> = vec![None; units.len() + 1];
         for (end, best) in next.iter_mut().enumerate().skip(stage + 1) {
-            for start in stage..end {
-                let Some(before) = &row[start] else { continue };
+            for (start, before) in row.iter().enumerate().take(end).skip(stage) {
+                let Some(before) = before else { continue };
                 let here = load(start, end);
                 if !allowed(here) {
                     continue;

@@ -1,8 +1,10 @@
 //! Plans as files and tables, and how even they are.
 
-use tinderbox_pipeline::{Cut, Machine, Plan};
+use burn::tensor::{Device, Tensor};
+use tinderbox_pipeline::{Cut, Machine, Outputs, Plan, Traceable};
 
-use crate::models::{gpt_trace, mlp_trace};
+use crate::models::{Mlp, gpt_trace, mlp, mlp_trace};
+use crate::support::floats;
 
 fn three_stages() -> Plan {
     let cuts = [Cut::before("layers.1"), Cut::after("layers.2")];
@@ -217,6 +219,42 @@ fn cuts_by_hand() {
             "blocks.1.norm_1 blocks.1.attention.query blocks.1.attention.key \
              blocks.1.attention.value blocks.1.attention.output blocks.1.norm_2 blocks.1.up \
              blocks.1.down norm head",
+        ]
+    );
+}
+
+/// A module that the forward does not read goes with its neighbours, and moves no cut.
+#[test]
+fn what_is_not_read_goes_with_its_module() {
+    let half = |net: &Mlp, x: Tensor<2>| {
+        // The second layer, and the bias of the third.
+        let x = net.layers[0].forward(x).matmul(net.layers[2].weight.val());
+        Outputs::loss(net.layers[3].forward(x).mean())
+    };
+    let example = floats([4, 8], 0, &Device::flex());
+    let trace = mlp(4, 8).trace(&example, half).unwrap();
+    let plan = Plan::manual(&trace, &[Cut::before("layers.2")]).unwrap();
+    assert_eq!(modules(&plan), ["layers.0", "layers.2 layers.3"]);
+    let owned = |k: usize| {
+        let paths = plan.stages()[k].parameters.iter();
+        paths.map(|p| p.to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        owned(0),
+        [
+            "layers.0.weight",
+            "layers.0.bias",
+            "layers.1.weight",
+            "layers.1.bias"
+        ]
+    );
+    assert_eq!(
+        owned(1),
+        [
+            "layers.2.weight",
+            "layers.2.bias",
+            "layers.3.weight",
+            "layers.3.bias"
         ]
     );
 }

@@ -35,7 +35,7 @@ fn losses_that_are_none() {
         "the loss has 16 elements: reduce it to one, with `mean` or `sum`"
     );
     assert_eq!(
-        refused(|net, x| Outputs::loss(run(net, x).mean().slice([0..0]))),
+        refused(|net, x| Outputs::loss(run(net, x).mean().slice(0..0))),
         "the loss has 0 elements: reduce it to one, with `mean` or `sum`"
     );
     let no_gradient =
@@ -233,6 +233,7 @@ fn shapes_and_modes_are_recorded_once() {
         let joint = trace.program(mode, &x(samples)).unwrap();
         assert_eq!(calls.load(Ordering::Relaxed), expected);
         assert_eq!(joint.parameters().len(), 4);
-        assert_eq!(joint.loss().is_some() && joint.outputs().len() == 1, true);
+        assert!(joint.loss().is_some());
+        assert_eq!(joint.outputs().len(), 1);
     }
 }
