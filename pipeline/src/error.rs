@@ -91,7 +91,10 @@ pub enum TraceError {
     )]
     NoGradients,
     /// An output was not made by the forward.
-    #[error("output `{name}` was not made from fake tensors: it is a constant of the host")]
+    #[error(
+        "output `{name}` is a tensor of the host, which was not made under recording: make it on the \
+         device of the batch or of a parameter"
+    )]
     ForeignOutput {
         /// Name of the output.
         name: String,
@@ -147,7 +150,7 @@ pub enum PlanError {
         near: Vec<ParameterPath>,
     },
     /// Two stages own one parameter.
-    #[error("stages {first} and {second} both own `{path}`")]
+    #[error("{}", owned_twice(path, *first, *second))]
     OwnedTwice {
         /// The parameter.
         path: ParameterPath,
@@ -155,6 +158,25 @@ pub enum PlanError {
         first: StageIndex,
         /// The other.
         second: StageIndex,
+    },
+    /// A stage is to hold a copy of a parameter that it has already.
+    #[error("stage {stage} holds `{path}` and is to hold a copy of it too")]
+    HeldTwice {
+        /// The parameter.
+        path: ParameterPath,
+        /// The stage.
+        stage: StageIndex,
+    },
+    /// A stage reads a parameter that the plan does not give it.
+    #[error(
+        "stage {stage} reads `{path}` for a batch of this shape, and the plan gives it no copy: make \
+         the plan from a trace of such a batch"
+    )]
+    NotHeld {
+        /// The parameter.
+        path: ParameterPath,
+        /// The stage.
+        stage: StageIndex,
     },
     /// No stage owns a parameter.
     #[error("no stage owns `{path}`")]
@@ -223,6 +245,13 @@ pub enum PlanError {
         #[source]
         source: TraceError,
     },
+}
+
+fn owned_twice(path: &ParameterPath, first: StageIndex, second: StageIndex) -> String {
+    match first == second {
+        true => format!("stage {first} lists `{path}` twice"),
+        false => format!("stages {first} and {second} both own `{path}`"),
+    }
 }
 
 fn did_you_mean(near: &[ParameterPath]) -> String {

@@ -1,6 +1,6 @@
 //! Which stage owns which parameter of a table.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tinderbox_deferred::{ParameterPath, ParameterTable};
 
@@ -14,20 +14,36 @@ pub(crate) struct Holding {
     pub(crate) replicas: Vec<ParameterPath>,
 }
 
+/// Whether it is known which stages hold copies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sharing {
+    /// A plan is being made: the cut finds out who needs a copy.
+    Open,
+    /// The plan says it, and a stage reads nothing else.
+    Decided,
+}
+
 /// The owner of every parameter of a table, proven to be exactly one.
 #[derive(Clone, Debug)]
 pub(crate) struct Layout {
     owners: Vec<StageIndex>,
+    /// The highest stage that may read each parameter of the table.
+    last_holders: Vec<usize>,
     holdings: Vec<Holding>,
 }
 
 impl Layout {
     /// Checks the holdings against the table.
-    pub(crate) fn new(table: &ParameterTable, holdings: Vec<Holding>) -> Result<Self, PlanError> {
+    pub(crate) fn new(
+        table: &ParameterTable,
+        holdings: Vec<Holding>,
+        sharing: Sharing,
+    ) -> Result<Self, PlanError> {
+        let known: BTreeSet<&ParameterPath> = table.distinct().map(|p| &p.path).collect();
         let mut owner_of: BTreeMap<&ParameterPath, StageIndex> = BTreeMap::new();
         for (index, holding) in holdings.iter().enumerate() {
             for path in holding.owned.iter().chain(&holding.replicas) {
-                if table.get(path).is_none_or(|p| p.clone_of.is_some()) {
+                if !known.contains(path) {
                     return Err(PlanError::UnknownParameter {
                         path: path.clone(),
                         near: table.near(path.as_str()),
@@ -45,7 +61,20 @@ impl Layout {
                 }
             }
         }
-        let owners = table
+        let mut last_holder: BTreeMap<&ParameterPath, usize> = BTreeMap::new();
+        for (index, holding) in holdings.iter().enumerate() {
+            let mut held: BTreeSet<&ParameterPath> = holding.owned.iter().collect();
+            for path in &holding.replicas {
+                if !held.insert(path) {
+                    return Err(PlanError::HeldTwice {
+                        path: path.clone(),
+                        stage: StageIndex::new(index),
+                    });
+                }
+            }
+            last_holder.extend(held.into_iter().map(|path| (path, index)));
+        }
+        let owners: Vec<StageIndex> = table
             .iter()
             .map(|parameter| {
                 let first = parameter.clone_of.as_ref().unwrap_or(&parameter.path);
@@ -55,7 +84,22 @@ impl Layout {
                 })
             })
             .collect::<Result<_, _>>()?;
-        Ok(Self { owners, holdings })
+        let last_stage = holdings.len().saturating_sub(1);
+        let last_holders = table
+            .iter()
+            .map(|parameter| match sharing {
+                Sharing::Open => last_stage,
+                Sharing::Decided => {
+                    let first = parameter.clone_of.as_ref().unwrap_or(&parameter.path);
+                    last_holder.get(first).copied().unwrap_or(last_stage)
+                }
+            })
+            .collect();
+        Ok(Self {
+            owners,
+            last_holders,
+            holdings,
+        })
     }
 
     /// Number of stages.
@@ -66,6 +110,11 @@ impl Layout {
     /// The owner of the parameter at a position of the table.
     pub(crate) fn owner(&self, index: usize) -> StageIndex {
         self.owners[index]
+    }
+
+    /// The highest stage that may read the parameter at a position of the table.
+    pub(crate) fn last_holder(&self, index: usize) -> usize {
+        self.last_holders[index]
     }
 
     /// The parameters that a stage owns.

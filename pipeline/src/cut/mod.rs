@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tinderbox_deferred::{ParameterPath, ParameterTable};
 use tinderbox_fake::{NodeId, ValueId};
 
-pub(crate) use layout::{Holding, Layout};
+pub(crate) use layout::{Holding, Layout, Sharing};
 pub(crate) use programs::{Binding, Phase, StagePrograms};
 
 use crate::PlanError;
@@ -74,6 +74,18 @@ impl Cutting {
         cutting.connect(joint, roles, &placement);
         cutting.holders = cutting.find_holders(joint, table);
         Ok(cutting)
+    }
+
+    /// Refuses a program that reads a parameter on a stage to which the plan does not give it.
+    pub(crate) fn check_held(&self, layout: &Layout) -> Result<(), PlanError> {
+        for stage in (0..layout.stages()).map(StageIndex::new) {
+            let held: BTreeSet<&ParameterPath> = layout.replicas(stage).iter().collect();
+            let missing = self.replicas(stage).into_iter().find(|p| !held.contains(p));
+            if let Some(path) = missing {
+                return Err(PlanError::NotHeld { path, stage });
+            }
+        }
+        Ok(())
     }
 
     /// Values that one program sends to another, in the order of their ids.
@@ -159,6 +171,10 @@ impl Cutting {
                 let kept = compute == Compute::Forward
                     && (stage == index || self.forward[index].reads.contains(value));
                 if !kept {
+                    debug_assert!(
+                        compute == Compute::Forward || stage > index,
+                        "a gradient flows from a higher stage to a lower one"
+                    );
                     let from = Endpoint {
                         stage: StageIndex::new(stage),
                         compute,

@@ -69,38 +69,47 @@ fn stage_starts(
     table: &ParameterTable,
     layout: &Layout,
 ) -> Result<Vec<usize>, PlanError> {
-    let reads: Vec<(usize, usize)> = table
+    let reads: Vec<Read> = table
         .iter()
         .enumerate()
         .filter_map(|(index, parameter)| {
-            Some((
-                layout.owner(index).index(),
-                chain.first_read(&parameter.path)?,
-            ))
+            let (first, last) = chain.reads(&parameter.path)?;
+            Some(Read {
+                owner: layout.owner(index).index(),
+                last_holder: layout.last_holder(index),
+                first,
+                last,
+            })
         })
         .collect();
     let mut starts = vec![0];
     for stage in 1..layout.stages() {
-        let before = reads
-            .iter()
-            .filter(|(owner, _)| *owner < stage)
-            .map(|r| r.1)
-            .max();
-        let from = reads
-            .iter()
-            .filter(|(owner, _)| *owner >= stage)
-            .map(|r| r.1)
-            .min();
+        let below = || reads.iter().filter(|read| read.owner < stage);
+        let above = reads.iter().filter(|read| read.owner >= stage);
+        let from = above.map(|read| read.first).min();
         let from = from.unwrap_or(chain.nodes().len());
+        let before = below().map(|read| read.first).max();
         if before.is_some_and(|before| before >= from) {
             return Err(PlanError::OutOfOrder {
                 stage: StageIndex::new(stage),
             });
         }
-        let start = chain.cheapest(before.unwrap_or(0), from);
-        starts.push(start.max(*starts.last().expect("it starts with one")));
+        // What no stage from here on holds is read for the last time before, where that is possible.
+        let kept = below().filter(|read| read.last_holder < stage && read.last < from);
+        let before = before.max(kept.map(|read| read.last).max());
+        let since = *starts.last().expect("it starts with one");
+        let start = chain.cheapest_since(since, before.unwrap_or(0), from);
+        starts.push(start.max(since));
     }
     Ok(starts)
+}
+
+/// Where a parameter is read, and by which stages it may be.
+struct Read {
+    owner: usize,
+    last_holder: usize,
+    first: usize,
+    last: usize,
 }
 
 struct Gradients<'a> {
@@ -220,22 +229,25 @@ impl<'a> Gradients<'a> {
         Ok(())
     }
 
-    /// The owner of the parameter whose gradient this is, if everything is at hand there; else the
-    /// highest stage at which everything is; else the one where the fewest bytes are missing.
+    /// The owner of the parameter whose gradient this is, if everything is at hand there and nothing
+    /// else waits for it; else the highest stage at which everything is; else the one where the fewest
+    /// bytes are missing.
+    ///
+    /// A value may be the gradient of several parameters and of an activation at once: what adds
+    /// without broadcasting hands the same gradient to both sides. Were it made at the lowest of
+    /// their stages, the others would wait for a stage below them.
     fn choose(&self, id: NodeId, reads: &BTreeSet<ValueId>, highest: usize) -> Option<usize> {
         let graph = self.joint.graph();
         let here = |value: &ValueId, stage: usize| self.at_hand[value].contains(&stage);
         let all_at_hand = |stage: &usize| reads.iter().all(|value| here(value, *stage));
-        let owners = graph
-            .node(id)
-            .outputs()
-            .iter()
-            .filter_map(|out| self.owners.get(out));
-        let owner = owners
-            .flatten()
-            .copied()
-            .find(|o| *o <= highest && all_at_hand(o));
+        let outputs = graph.node(id).outputs();
+        let is_gradient = |user: &NodeId| self.roles.of_node(*user) == Role::Gradient;
+        let mut users = outputs.iter().flat_map(|out| graph.users(*out));
+        let ends_here = !users.any(is_gradient);
+        let owners = outputs.iter().filter_map(|out| self.owners.get(out));
+        let owner = owners.flatten().copied().max();
         owner
+            .filter(|owner| ends_here && *owner <= highest && all_at_hand(owner))
             .or_else(|| (0..=highest).rev().find(all_at_hand))
             .or_else(|| {
                 let missing = |stage: &usize| -> u64 {

@@ -75,11 +75,12 @@ impl StagePrograms {
         let receives = messages(&|edge| edge.to.stage == stage);
         let takes = Takes::count(joint, &sends, &receives, forward, backward);
 
+        let sources = Sources::new(joint, &takes);
         let setup_values: Vec<ValueId> = forward
             .reads
             .union(&backward.reads)
             .copied()
-            .filter(|value| Source::of(joint, *value, &takes).is_none())
+            .filter(|value| sources.of(*value).is_none())
             .collect();
         let setup_slice = joint
             .graph()
@@ -102,7 +103,12 @@ impl StagePrograms {
             let outputs: Vec<(ValueId, usize)> = takes
                 .of(compute)
                 .iter()
-                .filter(|(value, _)| made.contains(value) || parts.targets.contains(value))
+                .filter(|(value, _)| {
+                    // A named output may be an input or a parameter, which no operation makes. A
+                    // gradient that comes from another stage goes to the optimizer alone.
+                    made.contains(value)
+                        || (compute == Compute::Forward && parts.targets.contains(value))
+                })
                 .map(|(value, count)| (*value, *count))
                 .collect();
             let gradients: Vec<(usize, ValueId)> = match compute {
@@ -123,7 +129,7 @@ impl StagePrograms {
             )?;
             let inputs = inputs
                 .iter()
-                .map(|value| match Source::of(joint, *value, &takes) {
+                .map(|value| match sources.of(*value) {
                     Some(binding) => binding,
                     None => Binding::Setup(
                         setup_values
@@ -181,6 +187,9 @@ impl Cutting {
 struct Takes {
     forward: BTreeMap<ValueId, usize>,
     backward: BTreeMap<ValueId, usize>,
+    /// Values that come in messages or that the forward makes: a setup value that is a named output
+    /// is taken too, and is none of these.
+    of_micro_batch: BTreeSet<ValueId>,
 }
 
 impl Takes {
@@ -194,6 +203,7 @@ impl Takes {
         let mut takes = Self {
             forward: BTreeMap::new(),
             backward: BTreeMap::new(),
+            of_micro_batch: BTreeSet::new(),
         };
         let coming: BTreeSet<ValueId> = receives.values().flatten().copied().collect();
         let mut made_forward: BTreeSet<ValueId> = BTreeSet::new();
@@ -231,6 +241,8 @@ impl Takes {
                 *takes.backward.entry(*value).or_default() += 1;
             }
         }
+        takes.of_micro_batch = made_forward;
+        takes.of_micro_batch.extend(coming);
         takes
     }
 
@@ -242,7 +254,7 @@ impl Takes {
     }
 
     fn is_value(&self, value: ValueId) -> bool {
-        self.forward.contains_key(&value) || self.backward.contains_key(&value)
+        self.of_micro_batch.contains(&value)
     }
 
     fn received(&self, receives: &BTreeMap<Edge, Vec<ValueId>>) -> BTreeMap<ValueId, usize> {
@@ -256,20 +268,27 @@ impl Takes {
 }
 
 /// Tells where an input comes from.
-struct Source;
+struct Sources<'a> {
+    given: BTreeMap<ValueId, Binding>,
+    takes: &'a Takes,
+}
 
-impl Source {
+impl<'a> Sources<'a> {
+    fn new(joint: &JointGraph, takes: &'a Takes) -> Self {
+        let mut given = BTreeMap::from([(joint.weight(), Binding::Weight)]);
+        for (index, input) in joint.inputs().iter().enumerate() {
+            given.insert(input.value, Binding::Input(index));
+        }
+        // Clones share a value: the first holds it.
+        for (index, value) in joint.parameters().iter().enumerate().rev() {
+            given.insert(*value, Binding::Parameter(index));
+        }
+        Self { given, takes }
+    }
+
     /// `None` for a setup value.
-    fn of(joint: &JointGraph, value: ValueId, takes: &Takes) -> Option<Binding> {
-        if let Some(index) = joint.parameters().iter().position(|v| *v == value) {
-            return Some(Binding::Parameter(index));
-        }
-        if let Some(index) = joint.inputs().iter().position(|input| input.value == value) {
-            return Some(Binding::Input(index));
-        }
-        if value == joint.weight() {
-            return Some(Binding::Weight);
-        }
-        takes.is_value(value).then_some(Binding::Value(value))
+    fn of(&self, value: ValueId) -> Option<Binding> {
+        let given = self.given.get(&value).copied();
+        given.or_else(|| self.takes.is_value(value).then_some(Binding::Value(value)))
     }
 }

@@ -48,9 +48,9 @@ fn best(
     allowed: impl Fn(f64) -> bool,
 ) -> Option<Cuts> {
     let limited = !allowed(f64::INFINITY);
-    let better = |a: &Cuts, b: &Cuts| match limited {
-        true => (a.bytes, a.load) < (b.bytes, b.load),
-        false => a.load < b.load,
+    let better = |a: (u64, f64), b: (u64, f64)| match limited {
+        true => a < b,
+        false => a.1 < b.1,
     };
     // For each end, the best cut of the units before it into the stages so far.
     let mut row: Vec<Option<Cuts>> = vec![None; units.len() + 1];
@@ -68,16 +68,20 @@ fn best(
                 if !allowed(here) {
                     continue;
                 }
-                let mut cuts = before.clone();
-                cuts.load = cuts.load.max(here);
-                cuts.bytes += if start == 0 {
-                    0
-                } else {
-                    units[start].boundary_bytes
+                let crossing = match start {
+                    0 => 0,
+                    start => units[start].boundary_bytes,
                 };
-                if best.as_ref().is_none_or(|known| better(&cuts, known)) {
-                    cuts.starts.push(start);
-                    *best = Some(cuts);
+                let cost = (before.bytes + crossing, before.load.max(here));
+                let known = best.as_ref().map(|known| (known.bytes, known.load));
+                if known.is_none_or(|known| better(cost, known)) {
+                    let mut starts = before.starts.clone();
+                    starts.push(start);
+                    *best = Some(Cuts {
+                        bytes: cost.0,
+                        load: cost.1,
+                        starts,
+                    });
                 }
             }
         }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use tinderbox_deferred::{ParameterPath, ParameterTable};
+use tinderbox_deferred::{Parameter, ParameterPath, ParameterTable};
 use tinderbox_fake::{NodeId, ValueId};
 
 use crate::cost;
@@ -24,13 +24,62 @@ pub struct Unit {
     pub boundary_bytes: u64,
 }
 
+impl Unit {
+    fn of_module(module: &str) -> Self {
+        Self {
+            module: module.to_owned(),
+            parameters: Vec::new(),
+            bytes: 0,
+            flops: 0,
+            boundary_bytes: 0,
+        }
+    }
+
+    fn add(&mut self, parameter: &Parameter) {
+        self.parameters.push(parameter.path.clone());
+        self.bytes += parameter.bytes;
+    }
+}
+
+/// The first unit under the longest prefix of a module path that has one.
+fn nearest<'a>(units: &'a mut Vec<Unit>, module: &str) -> &'a mut Unit {
+    if units.is_empty() {
+        units.push(Unit::of_module(module));
+    }
+    let mut prefix = module;
+    let index = loop {
+        let inside = |unit: &Unit| unit.parameters.iter().any(|path| path.is_under(prefix));
+        match units.iter().position(inside) {
+            Some(index) => break index,
+            None => prefix = prefix.rsplit_once('.').map_or("", |(shorter, _)| shorter),
+        }
+        if prefix.is_empty() {
+            break 0;
+        }
+    };
+    &mut units[index]
+}
+
 /// The placed forward operations of a program in recorded order, and where each parameter is read.
 #[derive(Clone, Debug)]
 pub struct Chain {
     nodes: Vec<NodeId>,
-    first_read: BTreeMap<ParameterPath, usize>,
+    /// First and last position of each parameter that is read.
+    reads: BTreeMap<ParameterPath, (usize, usize)>,
     crossing: Vec<u64>,
+    /// What the operation at each position reads of placed values.
+    inputs: Vec<Vec<Input>>,
     flops: Vec<u64>,
+}
+
+/// A value that a placed operation reads.
+#[derive(Clone, Copy, Debug)]
+struct Input {
+    /// Position of the operation that makes it.
+    made: usize,
+    /// Position of the operation that read it before, or else made it.
+    touched: usize,
+    bytes: u64,
 }
 
 impl Chain {
@@ -45,14 +94,17 @@ impl Chain {
             .map(|(parameter, value)| (*value, &parameter.path))
             .collect();
         let mut position = vec![None; graph.nodes().len()];
-        let mut first_read = BTreeMap::new();
+        let mut reads: BTreeMap<ParameterPath, (usize, usize)> = BTreeMap::new();
         // How the crossing bytes change from one cut position to the next.
         let mut change = vec![0i64; nodes.len() + 2];
         for (index, id) in nodes.iter().enumerate() {
             position[id.index()] = Some(index);
             for input in graph.node(*id).inputs() {
                 if let Some(path) = path_of.get(input) {
-                    first_read.entry((*path).clone()).or_insert(index);
+                    match reads.get_mut(*path) {
+                        Some((_, last)) => *last = index,
+                        None => drop(reads.insert((*path).clone(), (index, index))),
+                    }
                 }
             }
         }
@@ -66,6 +118,7 @@ impl Chain {
                 }
             }
         }
+        let inputs = inputs_of(joint, &nodes, &position);
         let mut live = 0;
         let crossing = change
             .iter()
@@ -77,8 +130,9 @@ impl Chain {
         let flops = nodes.iter().map(|id| cost::flops(graph, *id)).collect();
         Self {
             nodes,
-            first_read,
+            reads,
             crossing,
+            inputs,
             flops,
         }
     }
@@ -90,7 +144,12 @@ impl Chain {
 
     /// Position of the operation that reads a parameter first; `None` when none does.
     pub fn first_read(&self, path: &ParameterPath) -> Option<usize> {
-        self.first_read.get(path).copied()
+        self.reads(path).map(|(first, _)| first)
+    }
+
+    /// Positions of the first and the last operation that read a parameter.
+    pub(crate) fn reads(&self, path: &ParameterPath) -> Option<(usize, usize)> {
+        self.reads.get(path).copied()
     }
 
     /// Bytes of the values that are made before a position and read at or after it.
@@ -106,19 +165,38 @@ impl Chain {
     /// The cheapest position for a cut after position `after` and not after `before`; of equals the
     /// last, so that an activation function stays with the module before it.
     pub fn cheapest(&self, after: usize, before: usize) -> usize {
-        (after + 1..=before)
-            .rev()
-            .min_by_key(|position| self.crossing[*position])
-            .unwrap_or(before)
+        self.cheapest_since(0, after, before)
+    }
+
+    /// As [`Chain::cheapest`], for a stage that begins behind one that begins at `since`: what that
+    /// one reads of older values is sent to it, beside what crosses. So what joins a skip connection
+    /// runs behind the cut, where the skip is sent instead of the joined value.
+    pub(crate) fn cheapest_since(&self, since: usize, after: usize, before: usize) -> usize {
+        let mut sent_before = 0;
+        let mut best = None;
+        for position in after + 1..=before {
+            let inputs = self.inputs[position - 1].iter();
+            let old = inputs.filter(|input| input.made < since && input.touched < since);
+            sent_before += old.map(|input| input.bytes).sum::<u64>();
+            let cost = self.crossing[position] + sent_before;
+            if best.is_none_or(|(least, _)| cost <= least) {
+                best = Some((cost, position));
+            }
+        }
+        best.map_or(before, |(_, position)| position)
     }
 
     /// The modules in the order in which the forward reads them first. Parameters that the forward
-    /// does not read belong to the first unit.
+    /// does not read go with the module that is nearest to them in the tree.
     pub fn units(&self, table: &ParameterTable) -> Vec<Unit> {
-        let mut read: Vec<(usize, &tinderbox_deferred::Parameter)> = table
-            .distinct()
-            .map(|parameter| (self.first_read(&parameter.path).unwrap_or(0), parameter))
-            .collect();
+        let mut read: Vec<(usize, &Parameter)> = Vec::new();
+        let mut unread: Vec<&Parameter> = Vec::new();
+        for parameter in table.distinct() {
+            match self.first_read(&parameter.path) {
+                Some(position) => read.push((position, parameter)),
+                None => unread.push(parameter),
+            }
+        }
         read.sort_by_key(|(position, _)| *position);
         let mut units: Vec<Unit> = Vec::new();
         // First and last first-read of each unit.
@@ -128,23 +206,20 @@ impl Chain {
             let together = spans.last().is_some_and(|(_, last)| *last == position)
                 || units.last().is_some_and(|unit| unit.module == module);
             if !together {
-                units.push(Unit {
-                    module: module.to_owned(),
-                    parameters: Vec::new(),
-                    bytes: 0,
-                    flops: 0,
-                    boundary_bytes: 0,
-                });
+                units.push(Unit::of_module(module));
                 spans.push((position, position));
             }
             let unit = units.last_mut().expect("a unit was pushed");
-            unit.parameters.push(parameter.path.clone());
-            unit.bytes += parameter.bytes;
+            unit.add(parameter);
             spans.last_mut().expect("a span was pushed").1 = position;
+        }
+        for parameter in unread {
+            nearest(&mut units, parameter.path.module()).add(parameter);
         }
         let mut starts = vec![0];
         for pair in spans.windows(2) {
-            starts.push(self.cheapest(pair[0].1, pair[1].0));
+            let since = *starts.last().expect("it starts with one");
+            starts.push(self.cheapest_since(since, pair[0].1, pair[1].0));
         }
         starts.push(self.nodes.len());
         for (index, unit) in units.iter_mut().enumerate() {
@@ -157,6 +232,32 @@ impl Chain {
         }
         units
     }
+}
+
+/// The placed values that the operation at each position reads, each once.
+fn inputs_of(joint: &JointGraph, nodes: &[NodeId], position: &[Option<usize>]) -> Vec<Vec<Input>> {
+    let graph = joint.graph();
+    let mut touched: BTreeMap<ValueId, usize> = BTreeMap::new();
+    let mut inputs = Vec::with_capacity(nodes.len());
+    for (index, id) in nodes.iter().enumerate() {
+        let mut here = Vec::new();
+        for value in graph.node(*id).inputs() {
+            let producer = graph.value(*value).producer;
+            let Some(made) = producer.and_then(|node| position[node.index()]) else {
+                continue;
+            };
+            let touched = touched.insert(*value, index).unwrap_or(made);
+            if touched < index {
+                here.push(Input {
+                    made,
+                    touched,
+                    bytes: graph.value(*value).bytes(),
+                });
+            }
+        }
+        inputs.push(here);
+    }
+    inputs
 }
 
 /// The last position at which a placed forward operation reads a value.

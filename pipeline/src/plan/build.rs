@@ -1,12 +1,14 @@
 //! Makes a plan from a trace and the places of the cuts.
 
-use tinderbox_deferred::ParameterTable;
+use std::collections::BTreeMap;
+
+use tinderbox_deferred::{ParameterPath, ParameterTable};
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::{Boundary, Plan, PlanStage, VERSION};
 use crate::PlanError;
 use crate::batch::Batch;
-use crate::cut::{Cutting, Holding, Layout};
+use crate::cut::{Cutting, Holding, Layout, Sharing};
 use crate::partition::{Chain, Unit};
 use crate::schedule::{RankIndex, StageIndex};
 use crate::trace::{Roles, Trace};
@@ -49,7 +51,7 @@ impl Plan {
                 .collect(),
             replicas: Vec::new(),
         });
-        let layout = Layout::new(table, holdings.collect())?;
+        let layout = Layout::new(table, holdings.collect(), Sharing::Open)?;
         let cutting = Cutting::new(&joint, &roles, &chain, table, &layout)?;
         let boundaries: Vec<Boundary> = cutting
             .edges()
@@ -60,12 +62,10 @@ impl Plan {
                 bytes: values.iter().map(|v| joint.graph().value(*v).bytes()).sum(),
             })
             .collect();
-        let bytes = |paths: &[tinderbox_deferred::ParameterPath]| -> u64 {
-            paths
-                .iter()
-                .filter_map(|path| table.get(path))
-                .map(|p| p.bytes)
-                .sum()
+        let bytes_of: BTreeMap<&ParameterPath, u64> =
+            table.iter().map(|p| (&p.path, p.bytes)).collect();
+        let bytes = |paths: &[ParameterPath]| -> u64 {
+            paths.iter().filter_map(|path| bytes_of.get(path)).sum()
         };
         let stages = of_stage.iter().enumerate().map(|(index, units)| {
             let stage = StageIndex::new(index);

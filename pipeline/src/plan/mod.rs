@@ -11,7 +11,7 @@ use tinderbox_deferred::{ParameterPath, ParameterTable};
 
 use crate::PlanError;
 use crate::batch::Batch;
-use crate::cut::{Holding, Layout};
+use crate::cut::{Holding, Layout, Sharing};
 use crate::partition::{Cut, balance, manual};
 use crate::schedule::{Edge, RankIndex, StageIndex};
 use crate::trace::Trace;
@@ -89,6 +89,12 @@ pub struct Plan {
     program: String,
     stages: Vec<PlanStage>,
     boundaries: Vec<Boundary>,
+}
+
+/// What every version of the file has.
+#[derive(Deserialize)]
+struct Versioned {
+    version: u32,
 }
 
 impl Plan {
@@ -175,13 +181,16 @@ impl Plan {
     ///
     /// When the text is no plan of this version.
     pub fn from_json(text: &str) -> Result<Self, PlanError> {
-        let plan: Self = serde_json::from_str(text).map_err(|source| PlanError::Json { source })?;
-        if plan.version != VERSION {
+        // The version first: another one may have other fields.
+        let Versioned { version } =
+            serde_json::from_str(text).map_err(|source| PlanError::Json { source })?;
+        if version != VERSION {
             return Err(PlanError::Version {
                 expected: VERSION,
-                found: plan.version,
+                found: version,
             });
         }
+        let plan: Self = serde_json::from_str(text).map_err(|source| PlanError::Json { source })?;
         let in_order = plan
             .stages
             .iter()
@@ -216,6 +225,6 @@ impl Plan {
             owned: stage.parameters.clone(),
             replicas: stage.replicas.clone(),
         });
-        Layout::new(table, holdings.collect())
+        Layout::new(table, holdings.collect(), Sharing::Decided)
     }
 }

@@ -10,9 +10,12 @@ use burn::optim::{DynOptimizer, Optimizer};
 use burn::tensor::Device;
 use tinderbox_deferred::{Deferred, Source, random::Seed};
 
+use super::crew::Wrap;
+use super::link::Link;
+use super::local::LocalLink;
 use super::pipeline::Pipeline;
 use crate::batch::Batch;
-use crate::schedule::{Schedule, gpipe, one_f_one_b};
+use crate::schedule::{RankIndex, Schedule, gpipe, one_f_one_b};
 use crate::trace::Trace;
 use crate::{PipelineError, Plan};
 
@@ -73,6 +76,7 @@ pub struct PipelineBuilder<M, B> {
     pub(super) threads_per_rank: Option<usize>,
     pub(super) keep_gradients: bool,
     pub(super) timeout: Duration,
+    pub(super) links: Option<Box<Wrap>>,
 }
 
 impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
@@ -90,6 +94,7 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
             threads_per_rank: None,
             keep_gradients: false,
             timeout: Duration::from_secs(600),
+            links: None,
         }
     }
 
@@ -152,10 +157,20 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
         self
     }
 
-    /// How long a rank waits for a message, and the driver for a rank. Ten minutes by default.
+    /// How long a rank waits for a message, and the driver for the parameters and for calls. Ten
+    /// minutes by default. The driver waits twice as long for a whole step, so that a message that
+    /// does not come is named by the rank that waits for it.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
+        self
+    }
+
+    /// Puts a link of your own around each rank's link to the others: to count, to delay or to log
+    /// messages. The links themselves by default.
+    #[must_use]
+    pub fn links(mut self, wrap: impl Fn(RankIndex, LocalLink) -> Box<dyn Link> + 'static) -> Self {
+        self.links = Some(Box::new(wrap));
         self
     }
 

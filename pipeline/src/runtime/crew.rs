@@ -8,8 +8,8 @@ use crossbeam_channel::{Sender, bounded, select, unbounded};
 use tinderbox_deferred::Source;
 
 use super::group::SoloGroup;
-use super::link::Abort;
-use super::local::local_links;
+use super::link::{Abort, Link, deadline};
+use super::local::{LocalLink, local_links};
 use super::rank::{RankSetup, Request, RequestKind, run_rank};
 use super::stage::Stage;
 use super::step::{Round, RoundReport};
@@ -18,6 +18,9 @@ use crate::schedule::RankIndex;
 
 /// How long the driver waits for the reason of a rank that is known to have failed.
 const REASON_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// Makes a rank's link from the in-process one.
+pub(super) type Wrap = dyn Fn(RankIndex, LocalLink) -> Box<dyn Link>;
 
 /// One thread per rank. Dropping it ends and joins them all.
 #[derive(Debug)]
@@ -36,6 +39,7 @@ impl Crew {
         source: &Arc<dyn Source>,
         threads_per_rank: usize,
         timeout: Duration,
+        wrap: Option<&Wrap>,
     ) -> Result<Self, PipelineError> {
         let abort = Abort::default();
         let links = local_links(setups.len(), &abort, timeout);
@@ -46,8 +50,12 @@ impl Crew {
             timeout,
             stopped: false,
         };
-        for (setup, mut link) in setups.into_iter().zip(links) {
+        for (setup, link) in setups.into_iter().zip(links) {
             let rank = setup.rank;
+            let mut link: Box<dyn Link> = match wrap {
+                Some(wrap) => wrap(rank, link),
+                None => Box::new(link),
+            };
             let (sender, requests) = unbounded();
             let source = source.clone();
             let spawned = rayon::ThreadPoolBuilder::new()
@@ -60,7 +68,7 @@ impl Crew {
                     std::thread::Builder::new().name(name).spawn(move || {
                         // The CPU backend works in the pool that it is called from.
                         let ended = pool.install(|| {
-                            run_rank(setup, &mut link, &mut SoloGroup, &source, &requests)
+                            run_rank(setup, &mut *link, &mut SoloGroup, &source, &requests)
                         });
                         if let Err(ended) = ended {
                             tracing::error!("{ended}");
@@ -85,7 +93,11 @@ impl Crew {
         request: &'static str,
     ) -> Result<Vec<RoundReport>, PipelineError> {
         let round = Arc::new(round);
-        self.ask(request, |_, reply| RequestKind::Round(round.clone(), reply))
+        // A rank that waits for a message gives up first, and names the message.
+        let timeout = self.timeout.saturating_mul(2);
+        self.ask(request, timeout, |_, reply| {
+            RequestKind::Round(round.clone(), reply)
+        })
     }
 
     /// Runs code on every rank's thread; the results come in the order of the ranks.
@@ -95,7 +107,7 @@ impl Crew {
         call: impl Fn(RankIndex, &mut [Stage]) -> R + Send + Sync + 'static,
     ) -> Result<Vec<R>, PipelineError> {
         let call = Arc::new(call);
-        self.ask(request, |_, reply: Sender<(RankIndex, R)>| {
+        self.ask(request, self.timeout, |_, reply: Sender<(RankIndex, R)>| {
             let call = call.clone();
             RequestKind::Call(Box::new(move |rank, stages| {
                 // The driver may have given up waiting.
@@ -107,6 +119,7 @@ impl Crew {
     fn ask<R>(
         &mut self,
         request: &'static str,
+        timeout: Duration,
         make: impl Fn(RankIndex, Sender<(RankIndex, R)>) -> RequestKind,
     ) -> Result<Vec<R>, PipelineError> {
         if self.stopped {
@@ -120,7 +133,7 @@ impl Crew {
             }
         }
         drop(sender);
-        let deadline = Instant::now() + self.timeout;
+        let deadline = deadline(timeout);
         let mut results: Vec<Option<R>> = (0..self.ranks()).map(|_| None).collect();
         while let Some(missing) = results.iter().position(Option::is_none) {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -136,7 +149,6 @@ impl Crew {
                 recv(self.abort.signal()) -> _ => return Err(self.stop(PipelineError::Stopped)),
                 default(left) => {
                     let rank = RankIndex::new(missing);
-                    let timeout = self.timeout;
                     return Err(self.stop(PipelineError::Timeout { rank, request, timeout }));
                 }
             }

@@ -2,11 +2,12 @@
 
 use std::fmt;
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 use tinderbox_fake::DynTensor;
 
-use crate::schedule::{Message, RankIndex};
+use crate::schedule::{Action, Message, RankIndex};
 use crate::{LinkError, PipelineError};
 
 /// The name of one message: it is sent once.
@@ -20,7 +21,9 @@ pub struct Tag {
 
 impl fmt::Display for Tag {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?} of round {}", self.message, self.round)
+        // As schedules write it, seen by the receiver: `3F5<2F5`.
+        let message = Action::Receive(self.message);
+        write!(f, "{message} of round {}", self.round)
     }
 }
 
@@ -32,7 +35,8 @@ impl fmt::Display for Tag {
 /// - `send` does not wait for the receiver.
 /// - A wait ends when the message is there, when its timeout is over, or when any rank aborts.
 pub trait Link: Send {
-    /// Says that a message will be asked for, so that its transfer can begin.
+    /// Says that a message will be asked for in this round, so that its transfer can begin. A rank
+    /// says so of all messages before it runs its list.
     ///
     /// # Errors
     ///
@@ -108,6 +112,13 @@ impl Abort {
     pub fn take_reason(&self) -> Option<PipelineError> {
         lock(&self.inner.reason).take()
     }
+}
+
+/// When a wait ends; a wait that is too long for the clock ends in years.
+pub(super) fn deadline(timeout: Duration) -> Instant {
+    const YEARS: Duration = Duration::from_secs(1 << 30);
+    let now = Instant::now();
+    now.checked_add(timeout).unwrap_or_else(|| now + YEARS)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {

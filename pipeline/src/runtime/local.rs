@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, Sender, select, unbounded};
 use tinderbox_fake::DynTensor;
 
-use super::link::{Abort, Link, Tag};
+use super::link::{Abort, Link, Tag, deadline};
 use crate::schedule::RankIndex;
 use crate::{LinkError, PipelineError};
 
@@ -70,7 +70,7 @@ impl Link for LocalLink {
     }
 
     fn poll(&mut self, from: RankIndex, tag: Tag) -> Result<Vec<DynTensor>, LinkError> {
-        let deadline = Instant::now() + self.timeout;
+        let deadline = deadline(self.timeout);
         loop {
             if let Some(values) = self.early.remove(&(from, tag)) {
                 return Ok(values);

@@ -1,5 +1,6 @@
 //! Burn's optimizers, driven one parameter at a time and keyed by path.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
@@ -115,7 +116,15 @@ impl OptimizerState {
             let state = self
                 .optimizer
                 .state_unflatten(rank, &prefix, &mut source, device);
-            match state {
+            // A state of another optimizer may have all that this one asks for, and more.
+            let whole = state.filter(|state| {
+                let mut sink = StateSink::default();
+                self.optimizer.state_flatten(&prefix, state, &mut sink);
+                let tensors = sink.tensors.into_iter().map(|(name, _)| name);
+                let scalars = sink.scalars.into_iter().map(|(name, _)| name);
+                tensors.chain(scalars).collect::<BTreeSet<_>>() == found.iter().cloned().collect()
+            });
+            match whole {
                 Some(state) => Ok(Some(state)),
                 None => Err(RestoreError::OptimizerState {
                     path: path.clone(),

@@ -85,6 +85,8 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             return Err(PipelineError::Clones { first, second });
         }
         let layout = builder.plan.layout(&table)?;
+        // The trace may be of another model.
+        builder.plan.layout(builder.trace.parameters())?;
         let plan = Arc::new(builder.plan);
         let source = builder
             .source
@@ -101,7 +103,13 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         });
         let machine = std::thread::available_parallelism().map_or(1, usize::from);
         let threads = builder.threads_per_rank.unwrap_or((machine / ranks).max(1));
-        let mut crew = Crew::start(setups.collect(), &source, threads, builder.timeout)?;
+        let mut crew = Crew::start(
+            setups.collect(),
+            &source,
+            threads,
+            builder.timeout,
+            builder.links.as_deref(),
+        )?;
         crew.call("make its parameters", |_, _| ())?;
         Ok(Self {
             model: builder.model,
@@ -256,6 +264,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         let roles = Roles::of(&joint);
         let chain = Chain::new(&joint, &roles, table);
         let cutting = Cutting::new(&joint, &roles, &chain, table, &self.layout)?;
+        cutting.check_held(&self.layout)?;
         let stages = (0..self.layout.stages())
             .map(|stage| StagePrograms::new(&joint, &cutting, StageIndex::new(stage)))
             .collect::<Result<Vec<_>, _>>()?;

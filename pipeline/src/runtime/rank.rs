@@ -110,7 +110,11 @@ pub fn run_rank(
     while let Ok(Request(request)) = requests.recv() {
         let result = match request {
             RequestKind::Round(round, report) => {
-                state.run(&round, link, group).map(|done| {
+                let done = guarded(|| state.run(&round, link, group)).unwrap_or_else(|message| {
+                    let source = ActionError::Panicked { message };
+                    Err(action_error(rank, None, "ROUND", source))
+                });
+                done.map(|done| {
                     // The driver may have given up waiting.
                     let _ = report.send((rank, done));
                 })
@@ -190,6 +194,12 @@ impl Rank {
         let rank = self.setup.rank;
         let mut state = RoundState::default();
         self.stages.iter_mut().for_each(Stage::clear_gradients);
+        for action in round.schedule.actions(rank) {
+            let done = guarded(|| self.announce(action, round, link));
+            let result = done.unwrap_or_else(|message| Err(ActionError::Panicked { message }));
+            result
+                .map_err(|source| action_error(rank, Some(action), &action.to_string(), source))?;
+        }
         for action in round.schedule.actions(rank) {
             let _span = tracing::trace_span!("action", rank = rank.index(), %action).entered();
             let done = guarded(|| self.act(action, round, &mut state, link, group));

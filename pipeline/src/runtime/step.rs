@@ -92,6 +92,21 @@ impl Rank {
         }
     }
 
+    /// Tells the link of a message that an action will wait for.
+    pub(super) fn announce(
+        &self,
+        action: &Action,
+        round: &Round,
+        link: &mut dyn Link,
+    ) -> Result<(), ActionError> {
+        if let Action::Receive(message) = *action {
+            let from = self.rank_of(message.sender())?;
+            let round = round.round;
+            link.post_receive(from, Tag { round, message })?;
+        }
+        Ok(())
+    }
+
     fn compute(
         &mut self,
         task: Task,

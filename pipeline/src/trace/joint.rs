@@ -113,7 +113,7 @@ struct Captured {
     objective: Option<TensorId>,
     outputs: Vec<(String, Option<TensorId>)>,
     gradients: Vec<Option<TensorId>>,
-    loss_elements: usize,
+    loss_elements: Option<usize>,
     untracked_loss: bool,
 }
 
@@ -143,10 +143,8 @@ pub(super) fn record_joint<B: Batch>(
         differentiate(mode, parameters, outputs, inputs, weight)
     });
     let (captured, recording) = result.map_err(|source| explain(source, table))?;
-    if captured.loss_elements > 1 {
-        return Err(TraceError::LossShape {
-            elements: captured.loss_elements,
-        });
+    if let Some(elements) = captured.loss_elements.filter(|elements| *elements != 1) {
+        return Err(TraceError::LossShape { elements });
     }
     if captured.untracked_loss {
         return Err(TraceError::NoGradients);
@@ -183,13 +181,13 @@ fn differentiate(
         loss_elements: outputs
             .loss
             .as_ref()
-            .map_or(0, |loss| loss.shape().num_elements()),
+            .map(|loss| loss.shape().num_elements()),
         untracked_loss: false,
     };
     let Some(loss) = outputs.loss.filter(|_| mode == Mode::Training) else {
         return captured;
     };
-    if captured.loss_elements != 1 {
+    if captured.loss_elements != Some(1) {
         return captured;
     }
     let objective = DynTensor::from(loss * weight);
@@ -315,10 +313,7 @@ fn assemble(
 
 /// Batch norm moves its running statistics between devices, which can't be recorded: name it.
 fn explain(source: RecordError, table: &ParameterTable) -> TraceError {
-    let moved = matches!(
-        source,
-        RecordError::Moved { .. } | RecordError::Panicked { .. }
-    );
+    let moved = matches!(source, RecordError::Moved { .. });
     let batch_norm = table
         .iter()
         .find(|parameter| parameter.owner == "BatchNorm");

@@ -1,0 +1,16 @@
+//! What needs no rank: traces and their errors, plans, cuts, and how they grow.
+
+mod edges;
+mod errors;
+mod models;
+mod plans;
+mod scale;
+mod traces;
+
+#[path = "../support/mod.rs"]
+#[allow(dead_code, reason = "the other test binary uses the rest")]
+mod support;
+
+#[path = "../../../examples/train_lm/model.rs"]
+#[allow(dead_code, reason = "the example uses all of it")]
+mod gpt;

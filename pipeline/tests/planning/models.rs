@@ -1,0 +1,94 @@
+//! Models to plan.
+
+use burn::module::Module;
+use burn::nn::conv::{Conv2d, Conv2dConfig};
+use burn::nn::{Linear, LinearConfig, PaddingConfig2d};
+use burn::tensor::activation::{gelu, relu};
+use burn::tensor::{Device, Tensor};
+use tinderbox_deferred::Deferred;
+use tinderbox_pipeline::{Outputs, Trace, Traceable};
+
+use crate::gpt::{Gpt, GptConfig};
+use crate::support::{floats, tokens};
+
+/// Layers one behind the other.
+#[derive(Module, Debug)]
+pub struct Mlp {
+    pub layers: Vec<Linear>,
+}
+
+pub fn mlp(layers: usize, width: usize) -> Deferred<Mlp> {
+    let init = move |device: &Device| Mlp {
+        layers: (0..layers)
+            .map(|_| LinearConfig::new(width, width).init(device))
+            .collect(),
+    };
+    Deferred::new(init).unwrap()
+}
+
+pub fn forward(net: &Mlp, x: Tensor<2>) -> Outputs {
+    let y = net.layers.iter().fold(x, |x, layer| gelu(layer.forward(x)));
+    Outputs::loss(y.clone().powf_scalar(2.0).mean()).with("y", y)
+}
+
+pub fn mlp_trace(layers: usize, width: usize) -> Trace<Tensor<2>> {
+    let example = floats([4, width], 0, &Device::flex());
+    mlp(layers, width).trace(&example, forward).unwrap()
+}
+
+/// The language model of the example.
+pub fn gpt_trace(layers: usize) -> Trace<Tensor<2, burn::tensor::Int>> {
+    let config = GptConfig::new(65)
+        .with_context(16)
+        .with_width(32)
+        .with_layers(layers)
+        .with_heads(4);
+    let model = Deferred::new(move |device| config.init(device)).unwrap();
+    let example = tokens([2, 16], 65, 0, &Device::flex());
+    model
+        .trace(&example, |gpt: &Gpt, x: Tensor<2, burn::tensor::Int>| {
+            Outputs::loss(gpt.loss(x.clone(), x).0)
+        })
+        .unwrap()
+}
+
+/// Down, and up again, reading at each level what went down there.
+#[derive(Module, Debug)]
+pub struct UNet {
+    down: Vec<Conv2d>,
+    up: Vec<Conv2d>,
+}
+
+pub fn unet_trace() -> Trace<Tensor<4>> {
+    let init = |device: &Device| {
+        let conv = |from| {
+            Conv2dConfig::new([from, 4], [3, 3])
+                .with_padding(PaddingConfig2d::Same)
+                .init(device)
+        };
+        UNet {
+            down: vec![conv(4), conv(4), conv(4)],
+            up: vec![conv(4), conv(8), conv(8)],
+        }
+    };
+    let forward = |net: &UNet, x: Tensor<4>| {
+        let mut skips = Vec::new();
+        let mut x = x;
+        for conv in &net.down {
+            x = relu(conv.forward(x));
+            skips.push(x.clone());
+        }
+        skips.pop();
+        x = relu(net.up[0].forward(x));
+        for conv in &net.up[1..] {
+            let skip = skips.pop().expect("as many skips as levels");
+            x = relu(conv.forward(Tensor::cat(vec![x, skip], 1)));
+        }
+        Outputs::loss(x.powf_scalar(2.0).mean())
+    };
+    let example = floats([2, 4, 5, 5], 0, &Device::flex());
+    Deferred::new(init)
+        .unwrap()
+        .trace(&example, forward)
+        .unwrap()
+}

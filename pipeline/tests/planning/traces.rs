@@ -1,0 +1,238 @@
+//! Why a model can't be traced, in full.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use burn::module::{Module, Param};
+use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig};
+use burn::tensor::{Device, Tensor};
+use tinderbox_deferred::Deferred;
+use tinderbox_fake::Mode;
+use tinderbox_pipeline::{Outputs, TraceError, Traceable, Whole, split_batch};
+
+use crate::models::{Mlp, forward, mlp};
+use crate::support::{floats, full_text};
+
+fn x(samples: usize) -> Tensor<2> {
+    floats([samples, 4], 0, &Device::flex())
+}
+
+fn refused(forward: impl Fn(&Mlp, Tensor<2>) -> Outputs + Send + Sync + 'static) -> String {
+    full_text(&mlp(2, 4).trace(&x(4), forward).unwrap_err())
+}
+
+fn run(net: &Mlp, x: Tensor<2>) -> Tensor<2> {
+    net.layers.iter().fold(x, |x, layer| layer.forward(x))
+}
+
+#[test]
+fn losses_that_are_none() {
+    assert_eq!(
+        refused(|_, _| Outputs::none()),
+        "the forward gave no loss: return `Outputs::loss(loss)`"
+    );
+    assert_eq!(
+        refused(|net, x| Outputs::loss(run(net, x).flatten(0, 1))),
+        "the loss has 16 elements: reduce it to one, with `mean` or `sum`"
+    );
+    assert_eq!(
+        refused(|net, x| Outputs::loss(run(net, x).mean().slice([0..0]))),
+        "the loss has 0 elements: reduce it to one, with `mean` or `sum`"
+    );
+    let no_gradient =
+        "no parameter gets a gradient from the loss: is the model frozen, or the loss detached?";
+    assert_eq!(
+        refused(|net, x| Outputs::loss(run(net, x).mean().detach())),
+        no_gradient
+    );
+    assert_eq!(refused(|_, x| Outputs::loss(x.mean())), no_gradient);
+    let frozen = Deferred::new(|device| Mlp {
+        layers: vec![LinearConfig::new(4, 4).init(device).no_grad()],
+    });
+    let error = frozen.unwrap().trace(&x(4), forward).unwrap_err();
+    assert_eq!(full_text(&error), no_gradient);
+}
+
+#[test]
+fn what_only_real_tensors_have() {
+    let error = refused(|net, x| {
+        let y = run(net, x);
+        let sum = y.clone().sum().into_scalar::<f32>();
+        Outputs::loss((y * sum).mean())
+    });
+    insta::assert_snapshot!(error, @r#"
+    the forward could not be recorded
+    the recorded code read the data of a fake tensor, which has a shape and no data: compute on tensors, and read values only from a materialized module
+    "#);
+    let error = refused(|net, x| {
+        let y = run(net, x);
+        Outputs::loss(y.to_device(&Device::flex()).mean())
+    });
+    insta::assert_snapshot!(error, @r#"
+    the forward could not be recorded
+    the recorded code moved a fake tensor between devices or autodiff contexts (Cannot move this autodiff tensor between the requested backends.); `to_device`, `inner` and `from_inner` can't be recorded: create tensors on the device of their input
+    "#);
+    let error = refused(|net, x| {
+        let real = Tensor::<2>::ones([4, 4], &Device::flex());
+        Outputs::loss((run(net, x) * real).mean())
+    });
+    insta::assert_snapshot!(error, @r#"
+    the forward could not be recorded
+    the recorded code used a tensor that is not of this recording (The provided tensors are not on the same device): make it inside, on the device that the closure was given, or pass its data
+    "#);
+    let error = refused(|net, x| {
+        let real = Tensor::<1>::ones([1], &Device::flex());
+        Outputs::loss(run(net, x).mean()).with("scale", real)
+    });
+    insta::assert_snapshot!(error, @"output `scale` is a tensor of the host, which was not made under recording: make it on the device of the batch or of a parameter");
+    let error = refused(|net, x| {
+        drop(run(net, x));
+        Outputs::loss(Tensor::<1>::ones([1], &Device::flex()))
+    });
+    insta::assert_snapshot!(error, @r#"
+    the forward could not be recorded
+    the recorded code used a tensor that is not of this recording (The provided tensors are not on the same device): make it inside, on the device that the closure was given, or pass its data
+    "#);
+}
+
+#[test]
+fn a_panic_in_the_forward() {
+    let error = refused(|net, x| {
+        let rows = x.dims()[0];
+        assert!(rows == 3, "this model wants 3 rows, not {rows}");
+        Outputs::loss(run(net, x).mean())
+    });
+    assert_eq!(
+        error.lines().next(),
+        Some("the forward could not be recorded")
+    );
+    assert!(error.contains("this model wants 3 rows, not 4"), "{error}");
+    // A recording device is used again after a panic.
+    mlp(2, 4).trace(&x(4), forward).unwrap();
+}
+
+#[derive(Module, Debug)]
+struct Normed {
+    first: Linear,
+    norm: BatchNorm,
+}
+
+fn normed() -> Deferred<Normed> {
+    Deferred::new(|device| Normed {
+        first: LinearConfig::new(4, 4).init(device),
+        norm: BatchNormConfig::new(4).init(device),
+    })
+    .unwrap()
+}
+
+#[test]
+fn batch_norm_is_named() {
+    let traced = normed().trace(&x(4), |net: &Normed, x| {
+        let y: Tensor<2> = net.norm.forward(net.first.forward(x));
+        Outputs::loss(y.mean())
+    });
+    let text = full_text(&traced.unwrap_err());
+    insta::assert_snapshot!(text, @r#"
+    the forward could not be recorded, and `norm` is a BatchNorm: it moves its running statistics between devices, which can't be recorded; use GroupNorm, LayerNorm, RmsNorm or InstanceNorm in its place
+    the recorded code moved a fake tensor between devices or autodiff contexts (Cannot move a tensor to a capture device with autodiff enabled; remove autodiff with without_autodiff() before the transfer.); `to_device`, `inner` and `from_inner` can't be recorded: create tensors on the device of their input
+    "#);
+}
+
+/// A model with batch norm may fail for reasons of its own.
+#[test]
+fn batch_norm_is_not_blamed_for_another_panic() {
+    let traced = normed().trace(&x(4), |net: &Normed, x| {
+        let y = net.first.forward(x);
+        Outputs::loss(y.reshape([5, 5]).mean())
+    });
+    let error = traced.unwrap_err();
+    assert!(
+        matches!(error, TraceError::Record { .. }),
+        "{}",
+        full_text(&error)
+    );
+}
+
+#[derive(Module, Debug)]
+struct Growing {
+    layers: Vec<Linear>,
+    scale: Param<Tensor<1>>,
+}
+
+#[test]
+fn a_closure_that_makes_another_model_every_time() {
+    for (layers, width, path) in [(1, 0, "scale"), (0, 1, "layers.0.weight")] {
+        let calls = AtomicUsize::new(0);
+        let model = Deferred::new(move |device| {
+            let call = calls.fetch_add(1, Ordering::Relaxed);
+            let width = 4 + width * call;
+            Growing {
+                layers: (0..2 + layers * call)
+                    .map(|_| LinearConfig::new(width, width).init(device))
+                    .collect(),
+                scale: Param::from_tensor(Tensor::ones([1], device)),
+            }
+        })
+        .unwrap();
+        let traced = model.trace(&x(4), |net: &Growing, _| Outputs::loss(net.scale.val()));
+        assert_eq!(
+            full_text(&traced.unwrap_err()),
+            format!(
+                "parameter `{path}` is not the same as when the model was made: the closure must \
+                 make the same model at every call"
+            )
+        );
+    }
+}
+
+#[test]
+fn a_batch_of_different_sample_counts() {
+    let text = |error: tinderbox_pipeline::BatchError| error.to_string();
+    assert_eq!(
+        text(split_batch(&(x(4), vec![x(4), x(3)]), 2).unwrap_err()),
+        "tensor `0` of the batch has 4 samples and `1.1` has 3: wrap a tensor that belongs to all \
+         samples in `Whole`"
+    );
+    assert_eq!(
+        text(split_batch(&x(3), 4).unwrap_err()),
+        "a batch of 3 samples can't be split into 4 micro-batches: lower the number of micro-batches"
+    );
+    assert_eq!(
+        text(split_batch(&(Whole(x(3)), None::<Tensor<1>>), 1).unwrap_err()),
+        "no tensor of the batch is divided by samples: at least one must not be `Whole`"
+    );
+}
+
+/// A lone tensor has no name.
+#[test]
+fn a_lone_tensor() {
+    let trace = mlp(2, 4).trace(&x(4), forward).unwrap();
+    let joint = trace.training().unwrap();
+    assert_eq!(joint.inputs().len(), 1);
+    assert_eq!(joint.inputs()[0].leaf.name, "");
+    assert_eq!(joint.key().to_string(), "training :F32[4, 4]");
+}
+
+#[test]
+fn shapes_and_modes_are_recorded_once() {
+    let calls = std::sync::Arc::new(AtomicUsize::new(0));
+    let counted = calls.clone();
+    let trace = mlp(2, 4)
+        .trace(&x(4), move |net, x| {
+            counted.fetch_add(1, Ordering::Relaxed);
+            forward(net, x)
+        })
+        .unwrap();
+    for (mode, samples, expected) in [
+        (Mode::Training, 4, 1),
+        (Mode::Training, 3, 2),
+        (Mode::Training, 3, 2),
+        (Mode::Inference, 3, 3),
+        (Mode::Training, 4, 3),
+        (Mode::Inference, 3, 3),
+    ] {
+        let joint = trace.program(mode, &x(samples)).unwrap();
+        assert_eq!(calls.load(Ordering::Relaxed), expected);
+        assert_eq!(joint.parameters().len(), 4);
+        assert_eq!(joint.loss().is_some() && joint.outputs().len() == 1, true);
+    }
+}

@@ -1,0 +1,153 @@
+//! Every structure of tensors trains and evaluates as in plain Burn, with uneven micro-batches too.
+
+use burn::module::Module;
+use burn::nn::{Embedding, EmbeddingConfig, Linear, LinearConfig};
+use burn::optim::AdamWConfig;
+use burn::tensor::activation::gelu;
+use burn::tensor::{Bool, Device, Int, Tensor};
+use tinderbox_pipeline::{Batch, Whole, batch_struct};
+
+use crate::support::{Case, SAMPLES, floats, pipelined, plain, settings, squared, tokens};
+
+const WIDTH: usize = 6;
+const STEPS: u64 = 3;
+
+#[derive(Module, Debug)]
+struct Net {
+    layers: Vec<Linear>,
+    tokens: Embedding,
+}
+
+fn init(device: &Device) -> Net {
+    Net {
+        layers: (0..4)
+            .map(|_| LinearConfig::new(WIDTH, WIDTH).init(device))
+            .collect(),
+        tokens: EmbeddingConfig::new(5, WIDTH).init(device),
+    }
+}
+
+impl Net {
+    fn run(&self, x: Tensor<2>) -> Tensor<2> {
+        self.layers
+            .iter()
+            .fold(x, |x, layer| gelu(layer.forward(x)))
+    }
+}
+
+fn x(number: u64, device: &Device) -> Tensor<2> {
+    floats([SAMPLES, WIDTH], number, device)
+}
+
+fn check<B: Batch>(
+    forward: fn(&Net, B) -> (Tensor<1>, Option<Tensor<2>>),
+    batch: fn(u64, &Device) -> B,
+) {
+    let case = Case {
+        init,
+        forward,
+        batch,
+    };
+    for count in [1, 3] {
+        let expected = plain(case, AdamWConfig::new().init(), count, STEPS);
+        for setting in settings([1, 3], count) {
+            let found = pipelined(case, AdamWConfig::new().build(), setting, STEPS);
+            found.assert_same(&expected, &format!("{setting:?}"));
+        }
+    }
+}
+
+fn of(x: Tensor<2>) -> (Tensor<1>, Option<Tensor<2>>) {
+    (x.clone().powf_scalar(2.0).mean(), Some(x))
+}
+
+#[test]
+fn a_tensor() {
+    check(|net, x| of(net.run(x)), x);
+}
+
+#[test]
+fn a_tuple_with_a_nested_one() {
+    check(
+        |net, (x, (y, z))| {
+            let found = net.run(x + z);
+            (squared(found.clone(), y), Some(found))
+        },
+        |n, device| (x(n, device), (x(n + 50, device), x(n + 90, device))),
+    );
+}
+
+#[test]
+fn an_option_that_is_there() {
+    check(
+        |net, (x, bias): (Tensor<2>, Option<Tensor<2>>)| of(net.run(x) + bias.unwrap()),
+        |n, device| (x(n, device), Some(x(n + 50, device))),
+    );
+}
+
+#[test]
+fn an_option_that_is_not_there() {
+    check(
+        |net, (bias, x): (Option<Tensor<2>>, Tensor<2>)| {
+            assert!(bias.is_none());
+            of(net.run(x))
+        },
+        |n, device| (None, x(n, device)),
+    );
+}
+
+#[test]
+fn a_list() {
+    check(
+        |net, list: Vec<Tensor<2>>| {
+            let parts = list.into_iter().map(|x| net.run(x));
+            of(parts.reduce(|a, b| a * b).unwrap())
+        },
+        |n, device| (0..3).map(|k| x(n + 50 * k, device)).collect(),
+    );
+}
+
+#[test]
+fn an_array_of_tuples() {
+    check(
+        |net, [(a, b), (c, d)]: [(Tensor<2>, Tensor<2>); 2]| {
+            of(net.run(a - d.clone()) * net.run(b * c) + d)
+        },
+        |n, device| {
+            [
+                (x(n, device), x(n + 50, device)),
+                (x(n + 90, device), x(n, device)),
+            ]
+        },
+    );
+}
+
+#[derive(Clone)]
+struct Sentences {
+    ids: Tensor<2, Int>,
+    mask: Option<Tensor<2, Bool>>,
+    bias: Whole<Tensor<2>>,
+}
+
+batch_struct!(Sentences { ids, mask, bias });
+
+#[test]
+fn a_struct_of_ids_a_mask_and_a_part_that_belongs_to_all() {
+    check(
+        |net, batch: Sentences| {
+            let embedded: Tensor<3> = net.tokens.forward(batch.ids);
+            let mask = batch
+                .mask
+                .unwrap()
+                .unsqueeze_dim::<3>(2)
+                .expand(embedded.dims());
+            let pooled: Tensor<2> = embedded.mask_fill(mask, 0.0).sum_dim(1).squeeze_dim(1);
+            of(net.run(pooled + batch.bias.0))
+        },
+        |n, device| Sentences {
+            ids: tokens([SAMPLES, 4], 5, n, device),
+            mask: Some(floats([SAMPLES, 4], n + 50, device).greater_elem(0.0)),
+            bias: Whole(floats([1, WIDTH], n + 90, device)),
+        },
+    );
+}

@@ -1,0 +1,195 @@
+//! Optimizer state is saved and restored so that training goes on with the same bits, on another
+//! number of stages.
+
+use std::sync::{Arc, Mutex};
+
+use burn::module::Module;
+use burn::nn::{Linear, LinearConfig};
+use burn::optim::{
+    AdamConfig, AdamWConfig, ModuleOptimizer, Optimizer, RmsPropConfig, SgdConfig,
+    momentum::MomentumConfig,
+};
+use burn::tensor::Device;
+use burn::tensor::{Tensor, activation::gelu};
+use tinderbox_deferred::{ParameterPath, Values, parameter_values};
+use tinderbox_fake::DynTensor;
+use tinderbox_pipeline::{Pipeline, SavedState, ScheduleKind};
+
+use crate::support::{
+    Case, Run, SAMPLES, Setting, continue_run, floats, full_text, parameters, plain, squared,
+};
+
+#[derive(Module, Debug)]
+struct Net {
+    layers: Vec<Linear>,
+}
+
+type Batch = (Tensor<2>, Tensor<2>);
+
+const CASE: Case<Net, Batch> = Case {
+    init: |device| Net {
+        layers: (0..4)
+            .map(|_| LinearConfig::new(4, 4).init(device))
+            .collect(),
+    },
+    forward: |net, (x, y)| {
+        let x = net.layers.iter().fold(x, |x, layer| gelu(layer.forward(x)));
+        (squared(x, y), None)
+    },
+    batch: |n, device| {
+        let shape = [SAMPLES, 4];
+        (floats(shape, n, device), floats(shape, n + 1000, device))
+    },
+};
+
+fn setting(stages: usize) -> Setting {
+    Setting {
+        stages,
+        schedule: ScheduleKind::OneFOneB,
+        micro_batches: 3,
+    }
+}
+
+type Net4 = Pipeline<Net, Batch>;
+
+/// What a checkpoint would hold.
+fn save(pipeline: &mut Net4) -> (Vec<(ParameterPath, DynTensor)>, SavedState) {
+    let module = pipeline.gather(&Device::flex()).unwrap();
+    let mut state = SavedState::default();
+    let parts = pipeline
+        .on_ranks(|_, stages| {
+            stages
+                .iter()
+                .map(|s| s.optimizer_state())
+                .collect::<Vec<_>>()
+        })
+        .unwrap();
+    for part in parts.into_iter().flatten() {
+        state.tensors.extend(part.tensors);
+        state.scalars.extend(part.scalars);
+    }
+    (parameter_values(&module), state)
+}
+
+/// Restores on every rank; the first text of an error.
+fn restore(
+    pipeline: &mut Net4,
+    values: &[(ParameterPath, DynTensor)],
+    state: &SavedState,
+) -> Option<String> {
+    let values: Values = values.iter().cloned().collect();
+    let shared = Arc::new((Mutex::new(values), state.clone()));
+    let results = pipeline.on_ranks(move |_, stages| {
+        let (values, state) = &*shared;
+        let values = values.lock().unwrap();
+        stages
+            .iter_mut()
+            .find_map(|stage| stage.prepare_restore(&*values, state).err())
+            .map(|error| full_text(&error))
+    });
+    let failed = results.unwrap().into_iter().flatten().next();
+    if failed.is_none() {
+        pipeline
+            .on_ranks(|_, stages| stages.iter_mut().for_each(|s| s.commit_restore()))
+            .unwrap();
+    }
+    failed
+}
+
+fn check<O: Optimizer + Clone>(optimizer: O, of_burn: ModuleOptimizer, is_stateful: bool) {
+    let expected = plain(CASE, of_burn, 3, 6);
+    let mut first = CASE.start(setting(3), optimizer.clone());
+    let mut run = Run::default();
+    continue_run(&mut first, CASE, 0..3, &mut run);
+    let (values, state) = save(&mut first);
+    assert_eq!(!state.tensors.is_empty(), is_stateful);
+    drop(first);
+    for stages in [1, 2, 4] {
+        let mut next = CASE.start(setting(stages), optimizer.clone());
+        assert_eq!(restore(&mut next, &values, &state), None);
+        next.resume_at(3);
+        let mut rest = Run::default();
+        continue_run(&mut next, CASE, 3..6, &mut rest);
+        assert_eq!(next.steps(), 6);
+        let losses: Vec<_> = run.losses.iter().chain(&rest.losses).cloned().collect();
+        assert_eq!(losses, expected.losses[..6], "{stages} stages");
+        let found = parameters(&next.gather(&Device::flex()).unwrap());
+        assert!(found == expected.parameters, "{stages} stages");
+    }
+}
+
+fn momentum(nesterov: bool) -> SgdConfig {
+    let momentum = MomentumConfig::new()
+        .with_momentum(0.8)
+        .with_nesterov(nesterov);
+    SgdConfig::new().with_momentum(Some(momentum))
+}
+
+#[test]
+fn adam_w_with_and_without_amsgrad() {
+    for amsgrad in [false, true] {
+        let config = AdamWConfig::new()
+            .with_amsgrad(amsgrad)
+            .with_weight_decay(0.1);
+        check(config.build(), config.init(), true);
+    }
+}
+
+#[test]
+fn adam() {
+    let config = AdamConfig::new().with_beta_2(0.9);
+    check(config.build(), config.init(), true);
+}
+
+#[test]
+fn rms_prop_centered() {
+    let config = RmsPropConfig::new().with_centered(true);
+    check(config.build(), config.init(), true);
+}
+
+#[test]
+fn stochastic_gradient_descent() {
+    check(SgdConfig::new().build(), SgdConfig::new().init(), false);
+    for nesterov in [false, true] {
+        check(momentum(nesterov).build(), momentum(nesterov).init(), true);
+    }
+}
+
+/// A state that does not fit is refused by name, and the pipeline trains on as if nothing was.
+#[test]
+fn the_state_of_another_optimizer_is_refused() {
+    let mut adam = CASE.start(setting(2), AdamWConfig::new().build());
+    continue_run(&mut adam, CASE, 0..1, &mut Run::default());
+    let (values, of_adam) = save(&mut adam);
+    let refused = |error: Option<String>, path: &str| {
+        let error = error.expect("the state is of another optimizer");
+        let start = format!(
+            "the optimizer state of `{path}` is incomplete or of another optimizer: saved are [\""
+        );
+        assert!(error.starts_with(&start), "{error}");
+    };
+
+    for build in [SgdConfig::new().build(), momentum(false).build()] {
+        let mut other = CASE.start(setting(2), build);
+        let before = parameters(&other.gather(&Device::flex()).unwrap());
+        refused(restore(&mut other, &values, &of_adam), "layers.0.weight");
+        assert!(parameters(&other.gather(&Device::flex()).unwrap()) == before);
+        continue_run(&mut other, CASE, 0..1, &mut Run::default());
+    }
+
+    let mut without_max = of_adam.clone();
+    let removed = without_max.tensors.pop().expect("Adam has moments").0;
+    refused(
+        restore(&mut adam, &values, &without_max),
+        removed
+            .split(".")
+            .skip(1)
+            .take(3)
+            .collect::<Vec<_>>()
+            .join(".")
+            .as_str(),
+    );
+    let missing = restore(&mut adam, &values[1..], &of_adam).expect("a parameter is missing");
+    assert!(missing.contains("missing: "), "{missing}");
+    assert_eq!(restore(&mut adam, &values, &of_adam), None);
+}

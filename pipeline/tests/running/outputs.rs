@@ -1,0 +1,118 @@
+//! Named outputs may be anything that the forward has at hand.
+
+use burn::module::Module;
+use burn::nn::{Linear, LinearConfig};
+use burn::optim::SgdConfig;
+use burn::tensor::{Device, Tensor, TensorData};
+use tinderbox_deferred::{Deferred, random::Seed};
+use tinderbox_pipeline::{Machine, Outputs, Pipeline, Plan, StepOutput, Traceable};
+
+use crate::support::{LR, SAMPLES, SEED, floats};
+
+#[derive(Module, Debug)]
+struct Net {
+    layers: Vec<Linear>,
+}
+
+fn outputs(net: &Net, x: Tensor<2>) -> Outputs {
+    let device = x.device();
+    let hidden = net.layers[0].forward(x.clone());
+    let y = net.layers[1..]
+        .iter()
+        .fold(hidden.clone(), |x, l| l.forward(x));
+    let ones = Tensor::<1>::ones([2], &device);
+    let loss = (y.clone() * Tensor::<1>::ones([1], &device).reshape([1, 1])).mean();
+    Outputs::loss(loss.clone())
+        .with("input", x.clone())
+        .with("changed input", x * 2.0)
+        .with(
+            "from the host",
+            Tensor::<1>::from_floats([1.0, 2.0], &device),
+        )
+        .with("made of constants", ones.clone() * 3.0)
+        .with("read too", ones)
+        .with("parameter", net.layers[0].weight.val())
+        .with("hidden", hidden)
+        .with("loss", loss)
+        .with("y", y.clone())
+        .with("y again", y)
+}
+
+fn single(output: &StepOutput, name: &str, micro_batch: usize) -> TensorData {
+    output.output(name).expect(name)[micro_batch]
+        .to_data()
+        .unwrap()
+}
+
+#[test]
+fn each_is_given_per_micro_batch_in_training_and_evaluation() {
+    let model = Deferred::new(|device| Net {
+        layers: (0..4)
+            .map(|_| LinearConfig::new(3, 3).init(device))
+            .collect(),
+    })
+    .unwrap();
+    let device = Device::flex();
+    let x = floats([SAMPLES, 3], 1, &device);
+    let trace = model.trace(&x, outputs).unwrap();
+    for stages in 1..=4 {
+        let plan = Plan::auto(&trace, &Machine::local(stages).unwrap()).unwrap();
+        let mut pipeline = Pipeline::new(&model, &trace, &plan)
+            .optimizer(SgdConfig::new().build())
+            .micro_batches(3)
+            .seed(SEED)
+            .start()
+            .unwrap();
+        let net = model
+            .materialize(&device, &model.replay(Seed::new(SEED)))
+            .unwrap();
+        let evaluated = pipeline.evaluate(x.clone()).unwrap();
+        let trained = pipeline.step(LR, x.clone()).unwrap();
+        for output in [evaluated, trained] {
+            let names: Vec<&str> = output.outputs().map(|(name, _)| name).collect();
+            assert_eq!(
+                names,
+                [
+                    "changed input",
+                    "from the host",
+                    "hidden",
+                    "input",
+                    "loss",
+                    "made of constants",
+                    "parameter",
+                    "read too",
+                    "y",
+                    "y again"
+                ],
+                "in order of name"
+            );
+            for (k, rows) in [0..3, 3..6, 6..8].into_iter().enumerate() {
+                let part = x.clone().slice([rows]);
+                let hidden = net.layers[0].forward(part.clone());
+                let y = net.layers[1..]
+                    .iter()
+                    .fold(hidden.clone(), |x, l| l.forward(x));
+                for (name, expected) in [
+                    ("input", part.clone().into_data()),
+                    ("changed input", (part * 2.0).into_data()),
+                    ("from the host", TensorData::from([1.0f32, 2.0])),
+                    ("made of constants", TensorData::from([3.0f32, 3.0])),
+                    ("read too", TensorData::from([1.0f32, 1.0])),
+                    ("parameter", net.layers[0].weight.val().into_data()),
+                    ("hidden", hidden.into_data()),
+                    ("loss", y.clone().mean().into_data()),
+                    ("y", y.clone().into_data()),
+                    ("y again", y.into_data()),
+                ] {
+                    assert_eq!(
+                        single(&output, name, k),
+                        expected,
+                        "{name}, {stages} stages"
+                    );
+                }
+                let loss = single(&output, "loss", k).iter::<f64>().next().unwrap();
+                assert_eq!(output.micro_batch_losses[k], loss);
+            }
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! Batches of other shapes share the parameters, and a plan serves them all or says why not.
+
+use burn::module::Module;
+use burn::nn::{Linear, LinearConfig};
+use burn::optim::{AdamWConfig, SgdConfig};
+use burn::tensor::activation::{gelu, tanh};
+use burn::tensor::{Device, Tensor};
+use tinderbox_deferred::Deferred;
+use tinderbox_pipeline::{Cut, Outputs, Pipeline, PipelineError, Plan, Traceable};
+
+use crate::support::{Case, Computed, LR, SAMPLES, floats, full_text, pipelined, plain, settings};
+
+const WIDTH: usize = 5;
+
+#[derive(Module, Debug)]
+struct Net {
+    shared: Linear,
+    layers: Vec<Linear>,
+}
+
+fn init(device: &Device) -> Net {
+    let linear = || LinearConfig::new(WIDTH, WIDTH).init(device);
+    Net {
+        shared: linear(),
+        layers: (0..3).map(|_| linear()).collect(),
+    }
+}
+
+fn of(x: Tensor<3>) -> Computed {
+    let pooled: Tensor<2> = x.mean_dim(1).squeeze_dim(1);
+    (pooled.clone().powf_scalar(2.0).mean(), Some(pooled))
+}
+
+fn check(lengths: fn(u64) -> usize, forward: fn(&Net, Tensor<3>) -> Computed) {
+    // A function pointer can't hold the lengths, so both of them are named here.
+    let batch: fn(u64, &Device) -> Tensor<3> = match lengths(0) {
+        LONG => |n, device| floats([SAMPLES, long_first(n), WIDTH], n, device),
+        _ => |n, device| floats([SAMPLES, short_first(n), WIDTH], n, device),
+    };
+    let case = Case {
+        init,
+        forward,
+        batch,
+    };
+    for count in [1, 3] {
+        let expected = plain(case, AdamWConfig::new().init(), count, 4);
+        for setting in settings(1..=4, count) {
+            let found = pipelined(case, AdamWConfig::new().build(), setting, 4);
+            found.assert_same(&expected, &format!("{setting:?}"));
+        }
+    }
+}
+
+const LONG: usize = 9;
+const SHORT: usize = 2;
+
+fn long_first(step: u64) -> usize {
+    if step.is_multiple_of(2) { LONG } else { SHORT }
+}
+
+fn short_first(step: u64) -> usize {
+    long_first(step + 1)
+}
+
+#[test]
+fn every_step_may_have_another_shape() {
+    for lengths in [long_first as fn(u64) -> usize, short_first] {
+        check(lengths, |net, x| {
+            let x = tanh(net.shared.forward(x));
+            let layers = net.layers.iter();
+            of(layers.fold(x, |x, layer| gelu(layer.forward(x))))
+        });
+    }
+}
+
+/// Where the fewest bytes cross depends on the length: the second read of `shared` must not move to a
+/// stage that has no copy.
+#[test]
+fn a_cut_of_another_shape_leaves_parameters_where_the_plan_has_them() {
+    for lengths in [long_first as fn(u64) -> usize, short_first] {
+        check(lengths, |net, x| {
+            let x = net.shared.forward(x);
+            let x = net.shared.forward(x.clone().swap_dims(1, 2).matmul(x));
+            let layers = net.layers.iter();
+            of(layers.fold(x, |x, layer| gelu(layer.forward(x))))
+        });
+    }
+}
+
+#[test]
+fn a_shape_that_reads_other_parameters_is_refused_and_the_pipeline_goes_on() {
+    let model = Deferred::new(init).unwrap();
+    let device = Device::flex();
+    let batch = |length| floats::<3>([SAMPLES, length, WIDTH], 1, &device);
+    let trace = model
+        .trace(&batch(LONG), |net: &Net, x| {
+            let short = x.dims()[1] == SHORT;
+            let x = net.shared.forward(x);
+            let x = net.layers.iter().fold(x, |x, layer| layer.forward(x));
+            let x = if short { net.shared.forward(x) } else { x };
+            Outputs::loss(of(x).0)
+        })
+        .unwrap();
+    let plan = Plan::manual(&trace, &[Cut::before("layers.1")]).unwrap();
+    let mut pipeline = Pipeline::new(&model, &trace, &plan)
+        .optimizer(SgdConfig::new().build())
+        .start()
+        .unwrap();
+    for _ in 0..2 {
+        let error = pipeline.step(LR, batch(SHORT)).unwrap_err();
+        assert_eq!(
+            full_text(&error),
+            "the plan can't be used\nstage 1 reads `shared.weight` for a batch of this shape, and the \
+             plan gives it no copy: make the plan from a trace of such a batch"
+        );
+        pipeline.step(LR, batch(LONG)).unwrap();
+    }
+}
+
+#[test]
+fn a_trace_or_plan_of_another_model_is_refused() {
+    let device = Device::flex();
+    let batch = || floats::<3>([SAMPLES, LONG, WIDTH], 1, &device);
+    let small = Deferred::new(init).unwrap();
+    let large = Deferred::new(|device| Net {
+        layers: (0..4)
+            .map(|_| LinearConfig::new(WIDTH, WIDTH).init(device))
+            .collect(),
+        ..init(device)
+    })
+    .unwrap();
+    let traces = [&small, &large].map(|model| {
+        let forward = |net: &Net, x| {
+            let x = net.shared.forward(x);
+            Outputs::loss(of(net.layers.iter().fold(x, |x, layer| layer.forward(x))).0)
+        };
+        model.trace(&batch(), forward).unwrap()
+    });
+    let plans = [0, 1].map(|k| Plan::manual(&traces[k], &[Cut::before("layers.1")]).unwrap());
+    for (trace, plan) in [(0, 1), (1, 0), (1, 1)] {
+        let error = Pipeline::new(&small, &traces[trace], &plans[plan])
+            .start()
+            .unwrap_err();
+        assert!(matches!(error, PipelineError::Plan { .. }), "{error}");
+        let text = full_text(&error);
+        let start = "the plan can't be used\nthe plan is for a model with digest ";
+        assert!(text.starts_with(start), "{text}");
+    }
+    Pipeline::new(&small, &traces[0], &plans[0])
+        .start()
+        .unwrap();
+}
