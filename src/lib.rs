@@ -1,66 +1,4 @@
-//! Builds [Burn](https://burn.dev) models without lighting them.
-//!
-//! A Burn model of any size is constructed in milliseconds as fake tensors that record the operations
-//! that would have made them. The recorded graph is cut into pipeline stages; each rank materializes
-//! the parameters of its own stage and nothing else; a runtime trains the stages; each rank saves its
-//! own shard, and the checkpoint loads again under any number of ranks. The model is ordinary Burn
-//! code and stays as it is.
-//!
-//! It is not a framework of its own: tensors, modules, gradients and optimizers are Burn's. It does
-//! not do data or tensor parallelism, and today its ranks are threads of one process on the CPU.
-//!
-//! ```
-//! use burn::module::Module;
-//! use burn::nn::{Linear, LinearConfig};
-//! use burn::optim::AdamWConfig;
-//! use burn::tensor::{Device, Tensor, activation::gelu};
-//! use tinderbox::prelude::*;
-//! use tinderbox::{Checkpoints, Deferred, Machine, Outputs, Pipeline, Plan};
-//!
-//! #[derive(Module, Debug)]
-//! struct Net {
-//!     layers: Vec<Linear>,
-//! }
-//!
-//! impl Net {
-//!     fn init(device: &Device) -> Self {
-//!         Self { layers: (0..4).map(|_| LinearConfig::new(8, 8).init(device)).collect() }
-//!     }
-//!
-//!     fn forward(&self, x: Tensor<2>) -> Tensor<2> {
-//!         self.layers.iter().fold(x, |x, layer| gelu(layer.forward(x)))
-//!     }
-//! }
-//!
-//! let device = Device::flex();
-//! let batch = || (Tensor::<2>::ones([4, 8], &device), Tensor::<2>::zeros([4, 8], &device));
-//!
-//! let model = Deferred::new(Net::init)?;                          // nothing allocated
-//! let table = model.to_string();                                  // of its parameters, to print
-//! # assert!(table.contains("layers.3.bias"));
-//! let trace = model.trace(&batch(), |m: &Net, (x, y)| {
-//!     let prediction = m.forward(x);
-//!     let loss = (prediction.clone() - y).powf_scalar(2.0).mean();
-//!     Outputs::loss(loss).with("prediction", prediction)
-//! })?;
-//! let plan = Plan::auto(&trace, &Machine::local(2)?)?;            // or `Plan::manual`, or a file
-//! let mut pipeline = Pipeline::new(&model, &trace, &plan)
-//!     .optimizer(AdamWConfig::new().build())
-//!     .micro_batches(2)
-//!     .seed(42)
-//!     .start()?;
-//! # let run = tempfile::tempdir()?;
-//! let saves = Checkpoints::open(run.path())?.every(2);
-//! saves.resume(&mut pipeline)?;                                   // any earlier number of stages
-//! for step in 0..4 {
-//!     let out = pipeline.step(1e-2, batch())?;                    // loss, named outputs
-//!     assert!(out.loss.is_some());
-//!     saves.after_step(&mut pipeline, step + 1)?;
-//! }
-//! let trained: Net = pipeline.gather(&device)?;                   // an ordinary Burn module again
-//! # let _ = trained.forward(batch().0);
-//! # Ok::<(), Box<dyn std::error::Error>>(())
-//! ```
+#![doc = include_str!("../README.md")]
 //!
 //! # Architecture
 //!
@@ -116,15 +54,7 @@
 //!   synced and proven to tile every tensor; every byte that is read is checked.
 //! - Planning, cutting, schedules and layouts are pure; files, threads and devices are touched by few
 //!   modules: `record`, the executor, the runtime, the checkpoint's `write` and `read`.
-//!
-//! # Limits
-//!
-//! - Ranks are threads on the CPU backend (`flex`). CUDA, processes and several stages to a rank are
-//!   prepared in the seams (`Link`, `Group`, `run_rank`, `Executor`) and not built.
-//! - A training forward may not call `to_device`, `inner` or `from_inner`: batch norm does, and is
-//!   refused by name. Quantized and custom operations can't be replayed.
-//! - A forward is recorded once per batch shape: control flow that looks at values can't be traced.
-//! - `SHORTCOMINGS.md` in the repository lists what falls short of its aim.
+//
 
 mod checkpoints;
 mod error;

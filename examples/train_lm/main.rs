@@ -8,12 +8,14 @@ mod model;
 mod report;
 mod sample;
 
+use std::process::ExitCode;
 use std::time::Instant;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use burn::optim::AdamWConfig;
 use burn::tensor::Device;
 use tinderbox::{Checkpoints, Deferred, Machine, Outputs, Pipeline, Plan, PlanError, Traceable};
+use tracing::Level;
 
 use data::{Text, TokenBatch};
 use flags::{Flags, usage};
@@ -34,8 +36,22 @@ fn learning_rate(step: u64, steps: u64) -> f64 {
 
 type Lm = Pipeline<Gpt, TokenBatch>;
 
-fn main() -> Result<()> {
-    let flags = Flags::read();
+fn main() -> ExitCode {
+    // Warnings of the library, such as a damaged checkpoint that was passed over.
+    tracing_subscriber::fmt()
+        .with_max_level(Level::WARN)
+        .with_writer(std::io::stderr)
+        .init();
+    match run(&Flags::read()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            report::error(&error);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(flags: &Flags) -> Result<()> {
     if flags.micro_batches > SAMPLES {
         usage(&format!(
             "--micro-batches {}: a batch has {SAMPLES} samples",
@@ -89,7 +105,7 @@ fn main() -> Result<()> {
     let share = report::ranks(&held, model.parameters().bytes());
 
     // 4. Train, and 5. save.
-    let (losses, tokens_per_s) = train(&mut pipeline, &text, &flags, &device)?;
+    let (losses, tokens_per_s) = train(&mut pipeline, &text, flags, &device)?;
 
     // 6. Evaluate through the same pipeline, and sample from the gathered model.
     let validation_loss = evaluate(&mut pipeline, &text, &device)?;
@@ -105,7 +121,7 @@ fn main() -> Result<()> {
     figure("train_lm.record_ms", record_ms, "ms");
     figure("train_lm.largest_stage_share", share, "ratio");
     if flags.compare {
-        let difference = compare::largest_difference(&model, &text, &flags, &losses)?;
+        let difference = compare::largest_difference(&model, &text, flags, &losses)?;
         figure("train_lm.max_loss_diff", difference, "nats");
     }
     Ok(())
@@ -137,6 +153,10 @@ fn train(
         }
     }
     let first = pipeline.steps();
+    if let Some(dir) = &flags.save {
+        // A directory that can't be made is found now, not after the training.
+        std::fs::create_dir_all(dir).with_context(|| format!("--save {}", dir.display()))?;
+    }
     let saves = flags.save.as_ref().map(Checkpoints::open).transpose()?;
     let saves = saves.map(|saves| saves.every(flags.save_every.unwrap_or(flags.steps)));
     if let Some(latest) = saves

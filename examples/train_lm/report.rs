@@ -9,6 +9,14 @@ pub fn figure(name: &str, value: f64, unit: &str) {
     println!("figure {name} {value:.6} {unit}");
 }
 
+/// Prints an error and what it came from, a line each.
+pub fn error(error: &anyhow::Error) {
+    eprintln!("error: {error}");
+    for cause in error.chain().skip(1) {
+        eprintln!("  because: {cause}");
+    }
+}
+
 /// Prints what a text consists of.
 pub fn text(path: &str, text: &Text) {
     let (train, validation) = text.lengths();

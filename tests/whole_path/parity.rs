@@ -43,11 +43,7 @@ pub fn pipeline_run<C: Case>(
         .keep_gradients()
         .start()
         .unwrap();
-    let mut run = Run {
-        losses: Vec::new(),
-        gradients: BTreeMap::new(),
-        parameters: BTreeMap::new(),
-    };
+    let mut run = Run::default();
     for step in 0..STEPS {
         let output = pipeline.step(LR, case.batch(step, &device)).unwrap();
         run.losses.push(output.micro_batch_losses);
@@ -122,12 +118,22 @@ fn check<C: Case>(case: C) {
     for count in [1, 2, 3, SAMPLES] {
         let expected = train(&case, &model, &micro_batches(&case, count));
         assert!(!expected.gradients.is_empty());
-        for stages in 1..=5 {
-            for schedule in [ScheduleKind::GPipe, ScheduleKind::OneFOneB] {
-                let found = pipeline_run(&case, &model, stages, schedule, count);
-                let what = format!("{stages} stages, {schedule}, {count} micro-batches");
-                assert_same(&found, &expected, &what);
-            }
+        check_every_cut(&case, &model, count, &expected);
+    }
+}
+
+/// One to five stages and both schedules give the expected run.
+pub fn check_every_cut<C: Case>(
+    case: &C,
+    model: &Deferred<C::Model>,
+    count: usize,
+    expected: &Run,
+) {
+    for stages in 1..=5 {
+        for schedule in [ScheduleKind::GPipe, ScheduleKind::OneFOneB] {
+            let found = pipeline_run(case, model, stages, schedule, count);
+            let what = format!("{stages} stages, {schedule}, {count} micro-batches");
+            assert_same(&found, expected, &what);
         }
     }
 }

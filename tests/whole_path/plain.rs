@@ -17,6 +17,7 @@ pub const SEED: u64 = 42;
 
 /// What a training run did: a loss per step and micro-batch, the first step's gradients, and the
 /// parameters after the last step.
+#[derive(Default)]
 pub struct Run {
     pub losses: Vec<Vec<f64>>,
     pub gradients: BTreeMap<String, TensorData>,
@@ -35,11 +36,7 @@ pub fn train<C: Case>(
         .materialize(&device, &model.replay(Seed::new(SEED)))
         .expect("the model materializes");
     let mut optimizer = AdamWConfig::new().init();
-    let mut run = Run {
-        losses: Vec::new(),
-        gradients: BTreeMap::new(),
-        parameters: BTreeMap::new(),
-    };
+    let mut run = Run::default();
     for (step, parts) in micro_batches.iter().enumerate() {
         let samples: usize = parts.iter().map(|part| part.1).sum();
         let mut accumulator = GradientsAccumulator::new();

@@ -26,11 +26,7 @@ pub fn train<C: Case>(
         .unwrap()
         .train();
     let mut optimizer = AdamWConfig::new().init();
-    let mut run = Run {
-        losses: Vec::new(),
-        gradients: BTreeMap::new(),
-        parameters: BTreeMap::new(),
-    };
+    let mut run = Run::default();
     for (step, parts) in micro_batches.iter().enumerate() {
         let samples: usize = parts.iter().map(|part| part.1).sum();
         let mut sums: BTreeMap<String, DynTensor> = BTreeMap::new();
