@@ -40,6 +40,8 @@ pub struct LeafName {
 pub struct BatchMapper<'a> {
     path: Vec<String>,
     division: Division,
+    /// Parts that hold no tensor, by name: they decide what a forward does as much as tensors do.
+    empty: Vec<String>,
     change: &'a mut dyn FnMut(&LeafName, DynTensor) -> DynTensor,
 }
 
@@ -48,6 +50,7 @@ impl<'a> BatchMapper<'a> {
         Self {
             path: Vec::new(),
             division: Division::Samples,
+            empty: Vec::new(),
             change,
         }
     }
@@ -58,6 +61,10 @@ impl<'a> BatchMapper<'a> {
         let value = value.map_tensors(self);
         self.path.pop();
         value
+    }
+
+    fn note_empty(&mut self, what: &str) {
+        self.empty.push(format!("{}:{what}", self.path.join(".")));
     }
 
     fn leaf<const D: usize, K: Basic>(&mut self, tensor: Tensor<D, K>) -> Tensor<D, K> {
@@ -95,12 +102,18 @@ impl<B: Batch> Batch for Whole<B> {
 
 impl<B: Batch> Batch for Option<B> {
     fn map_tensors(self, mapper: &mut BatchMapper<'_>) -> Self {
+        if self.is_none() {
+            mapper.note_empty("None");
+        }
         self.map(|value| value.map_tensors(mapper))
     }
 }
 
 impl<B: Batch> Batch for Vec<B> {
     fn map_tensors(self, mapper: &mut BatchMapper<'_>) -> Self {
+        if self.is_empty() {
+            mapper.note_empty("[]");
+        }
         let values = self.into_iter().enumerate();
         values
             .map(|(index, value)| mapper.field(index, value))
@@ -182,16 +195,21 @@ pub(crate) fn leaves<B: Batch>(batch: &B) -> Vec<(LeafName, DynTensor)> {
     found
 }
 
-/// The signature of a batch: what a program is traced for.
-pub(crate) fn signature<B: Batch>(batch: &B) -> Vec<Leaf> {
-    let leaves = leaves(batch).into_iter();
-    leaves
-        .map(|(name, tensor)| Leaf {
-            name: name.name,
+/// What a program is traced for: the tensors of a batch, and its parts without tensors.
+pub(crate) fn signature<B: Batch>(batch: &B) -> (Vec<Leaf>, Vec<String>) {
+    let mut leaves = Vec::new();
+    let mut note = |name: &LeafName, tensor: DynTensor| {
+        leaves.push(Leaf {
+            name: name.name.clone(),
             shape: tensor.shape().to_vec(),
             dtype: tensor.dtype(),
-        })
-        .collect()
+        });
+        tensor
+    };
+    let mut mapper = BatchMapper::new(&mut note);
+    batch.clone().map_tensors(&mut mapper);
+    let empty = mapper.empty;
+    (leaves, empty)
 }
 
 /// A micro-batch and its share of the samples.

@@ -77,7 +77,10 @@ pub enum TraceError {
         path: ParameterPath,
     },
     /// The forward of a training trace gave no loss.
-    #[error("the forward gave no loss: return `Outputs::loss(loss)`")]
+    #[error(
+        "the forward gave no loss: return `Outputs::loss(loss)`, or trace it with `trace_forward` for \
+         evaluation alone"
+    )]
     NoLoss,
     /// The loss has more than one element.
     #[error("the loss has {elements} elements: reduce it to one, with `mean` or `sum`")]

@@ -335,7 +335,7 @@ mod tests {
             replicas: Vec::new(),
         });
         let layout = Layout::new(table, holdings.collect(), Sharing::Decided).unwrap();
-        let joint = trace.training().unwrap();
+        let joint = trace.example_program().unwrap();
         let roles = Roles::of(&joint);
         let chain = Chain::new(&joint, &roles, table);
         let cutting = Cutting::new(&joint, &roles, &chain, table, &layout).unwrap();

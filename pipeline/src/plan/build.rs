@@ -32,7 +32,7 @@ impl Plan {
     ) -> Result<Self, PlanError> {
         let table = trace.parameters();
         let joint = trace
-            .training()
+            .example_program()
             .map_err(|source| PlanError::Trace { source })?;
         let roles = Roles::of(&joint);
         let chain = Chain::new(&joint, &roles, table);

@@ -146,6 +146,9 @@ pub(super) fn record_joint<B: Batch>(
     if let Some(elements) = captured.loss_elements.filter(|elements| *elements != 1) {
         return Err(TraceError::LossShape { elements });
     }
+    if mode == Mode::Training && captured.loss_elements.is_none() {
+        return Err(TraceError::NoLoss);
+    }
     if captured.untracked_loss {
         return Err(TraceError::NoGradients);
     }

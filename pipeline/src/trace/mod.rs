@@ -27,6 +27,8 @@ pub struct ProgramKey {
     pub mode: Mode,
     /// Name, shape and dtype of every tensor of the batch.
     pub leaves: Vec<Leaf>,
+    /// Its parts without a tensor: which optional part is `None`, which list is empty.
+    pub empty: Vec<String>,
 }
 
 /// Constructs the model on a device, asks for a batch, and runs the user's forward: the parameters'
@@ -45,6 +47,7 @@ pub struct Trace<B> {
     table: Arc<ParameterTable>,
     options: RecordOptions,
     example: B,
+    mode: Mode,
     programs: Arc<Mutex<BTreeMap<String, Arc<JointGraph>>>>,
 }
 
@@ -55,23 +58,36 @@ impl<B: Clone> Clone for Trace<B> {
             table: self.table.clone(),
             options: self.options.clone(),
             example: self.example.clone(),
+            mode: self.mode,
             programs: self.programs.clone(),
         }
     }
 }
 
 /// Traces a deferred model.
+///
+/// `forward` gets the model and a batch and returns the loss and named outputs. It is called again
+/// whenever another shape or mode is asked for, so it must depend on nothing else. The values of
+/// `example` are not looked at.
 pub trait Traceable<M> {
-    /// Records `forward` in training mode for batches like `example`, whose values are not looked at.
-    ///
-    /// `forward` gets the model and a batch and returns the loss and named outputs. It is called
-    /// again whenever another shape or mode is asked for, so it must depend on nothing else.
+    /// Records `forward` with its backward, for training and evaluation.
     ///
     /// # Errors
     ///
     /// When the forward panics or reads data; when it moves tensors between devices (batch norm
-    /// does); when no parameter gets a gradient.
+    /// does); when it gives no loss of one element, or no parameter gets a gradient from it.
     fn trace<B: Batch>(
+        &self,
+        example: &B,
+        forward: impl Fn(&M, B) -> Outputs + Send + Sync + 'static,
+    ) -> Result<Trace<B>, TraceError>;
+
+    /// Records `forward` alone, for evaluation; it needs no loss.
+    ///
+    /// # Errors
+    ///
+    /// When the forward panics, reads data or moves tensors between devices.
+    fn trace_forward<B: Batch>(
         &self,
         example: &B,
         forward: impl Fn(&M, B) -> Outputs + Send + Sync + 'static,
@@ -84,39 +100,54 @@ impl<M: Module + Sync + 'static> Traceable<M> for Deferred<M> {
         example: &B,
         forward: impl Fn(&M, B) -> Outputs + Send + Sync + 'static,
     ) -> Result<Trace<B>, TraceError> {
-        let model = self.clone();
-        let trace = Trace {
-            run: Arc::new(move |device, make_batch| {
-                let module = model.construct(device);
-                let parameters = parameter_values(&module);
-                (parameters, forward(&module, make_batch()))
-            }),
-            table: self.parameters().clone(),
-            options: self.options().clone(),
-            example: example.clone(),
-            programs: Arc::default(),
-        };
-        let joint = trace.program(Mode::Training, example)?;
-        if joint.loss().is_none() {
-            return Err(TraceError::NoLoss);
-        }
-        Ok(trace)
+        Trace::new(self, example, Mode::Training, forward)
+    }
+
+    fn trace_forward<B: Batch>(
+        &self,
+        example: &B,
+        forward: impl Fn(&M, B) -> Outputs + Send + Sync + 'static,
+    ) -> Result<Trace<B>, TraceError> {
+        Trace::new(self, example, Mode::Inference, forward)
     }
 }
 
 impl<B: Batch> Trace<B> {
+    fn new<M: Module + Sync + 'static>(
+        model: &Deferred<M>,
+        example: &B,
+        mode: Mode,
+        forward: impl Fn(&M, B) -> Outputs + Send + Sync + 'static,
+    ) -> Result<Self, TraceError> {
+        let constructed = model.clone();
+        let trace = Self {
+            run: Arc::new(move |device, make_batch| {
+                let module = constructed.construct(device);
+                let parameters = parameter_values(&module);
+                (parameters, forward(&module, make_batch()))
+            }),
+            table: model.parameters().clone(),
+            options: model.options().clone(),
+            example: example.clone(),
+            mode,
+            programs: Arc::default(),
+        };
+        trace.example_program()?;
+        Ok(trace)
+    }
+
     /// The parameters of the model.
     pub fn parameters(&self) -> &Arc<ParameterTable> {
         &self.table
     }
 
-    /// The training program of the example.
+    /// The program of the example, in the mode that it was traced in: what plans are made from.
     ///
     /// # Errors
     ///
     /// Never after the trace was made: the program is at hand.
-    pub fn training(&self) -> Result<Arc<JointGraph>, TraceError> {
-        self.program(Mode::Training, &self.example)
+    pub fn example_program(&self) -> Result<Arc<JointGraph>, TraceError> {
+        self.program(self.mode, &self.example)
     }
 
     /// The program for a mode and batches like `example`; recorded when it is asked for first.
@@ -125,9 +156,11 @@ impl<B: Batch> Trace<B> {
     ///
     /// As [`Traceable::trace`].
     pub fn program(&self, mode: Mode, example: &B) -> Result<Arc<JointGraph>, TraceError> {
+        let (leaves, empty) = signature(example);
         let key = ProgramKey {
             mode,
-            leaves: signature(example),
+            leaves,
+            empty,
         };
         let name = key.to_string();
         let known = self.programs();
@@ -164,18 +197,13 @@ impl<B> fmt::Debug for Trace<B> {
 
 impl fmt::Display for ProgramKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{}",
-            if self.mode == Mode::Training {
-                "training"
-            } else {
-                "inference"
-            }
-        )?;
+        f.write_str(match self.mode {
+            Mode::Training => "training",
+            Mode::Inference => "inference",
+        })?;
         for leaf in &self.leaves {
             write!(f, " {}:{:?}{:?}", leaf.name, leaf.dtype, leaf.shape)?;
         }
-        Ok(())
+        self.empty.iter().try_for_each(|part| write!(f, " {part}"))
     }
 }

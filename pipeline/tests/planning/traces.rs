@@ -28,7 +28,8 @@ fn run(net: &Mlp, x: Tensor<2>) -> Tensor<2> {
 fn losses_that_are_none() {
     assert_eq!(
         refused(|_, _| Outputs::none()),
-        "the forward gave no loss: return `Outputs::loss(loss)`"
+        "the forward gave no loss: return `Outputs::loss(loss)`, or trace it with `trace_forward` \
+         for evaluation alone"
     );
     assert_eq!(
         refused(|net, x| Outputs::loss(run(net, x).flatten(0, 1))),
@@ -206,7 +207,7 @@ fn a_batch_of_different_sample_counts() {
 #[test]
 fn a_lone_tensor() {
     let trace = mlp(2, 4).trace(&x(4), forward).unwrap();
-    let joint = trace.training().unwrap();
+    let joint = trace.example_program().unwrap();
     assert_eq!(joint.inputs().len(), 1);
     assert_eq!(joint.inputs()[0].leaf.name, "");
     assert_eq!(joint.key().to_string(), "training :F32[4, 4]");

@@ -66,6 +66,19 @@ fn a_tensor() {
     check(|net, x| of(net.run(x)), x);
 }
 
+/// An absent part and an empty one hold the same tensors, and are not the same batch.
+#[test]
+fn parts_without_tensors_choose_the_program() {
+    check(
+        |net, (x, part): (Tensor<2>, Option<Vec<Tensor<2>>>)| {
+            let found = net.run(x);
+            let scale = if part.is_some() { 3.0 } else { 1.0 };
+            (found.clone().powf_scalar(2.0).mean() * scale, Some(found))
+        },
+        |n, device| (x(n, device), n.is_multiple_of(2).then(Vec::new)),
+    );
+}
+
 #[test]
 fn a_tuple_with_a_nested_one() {
     check(

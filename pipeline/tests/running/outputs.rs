@@ -7,7 +7,7 @@ use burn::tensor::{Device, Tensor, TensorData};
 use tinderbox_deferred::{Deferred, random::Seed};
 use tinderbox_pipeline::{Machine, Outputs, Pipeline, Plan, StepOutput, Traceable};
 
-use crate::support::{LR, SAMPLES, SEED, floats};
+use crate::support::{LR, SAMPLES, SEED, floats, full_text};
 
 #[derive(Module, Debug)]
 struct Net {
@@ -114,5 +114,44 @@ fn each_is_given_per_micro_batch_in_training_and_evaluation() {
                 assert_eq!(output.micro_batch_losses[k], loss);
             }
         }
+    }
+}
+
+#[test]
+fn a_forward_without_a_loss_is_evaluated_and_does_not_train() {
+    let model = Deferred::new(|device| Net {
+        layers: (0..4)
+            .map(|_| LinearConfig::new(3, 3).init(device))
+            .collect(),
+    })
+    .unwrap();
+    let device = Device::flex();
+    let x = floats([SAMPLES, 3], 1, &device);
+    let forward = |net: &Net, x| net.layers.iter().fold(x, |x, layer| layer.forward(x));
+    let trace = model
+        .trace_forward(&x, move |net: &Net, x| {
+            Outputs::none().with("y", forward(net, x))
+        })
+        .unwrap();
+    let replay = model.replay(Seed::new(SEED));
+    let expected = forward(&model.materialize(&device, &replay).unwrap(), x.clone());
+    for stages in 1..=4 {
+        let plan = Plan::auto(&trace, &Machine::local(stages).unwrap()).unwrap();
+        let mut pipeline = Pipeline::new(&model, &trace, &plan)
+            .optimizer(SgdConfig::new().build())
+            .micro_batches(1)
+            .seed(SEED)
+            .start()
+            .unwrap();
+        let found = pipeline.evaluate(x.clone()).unwrap();
+        assert_eq!(found.loss, None);
+        assert_eq!(
+            single(&found, "y", 0),
+            expected.to_data(),
+            "{stages} stages"
+        );
+        let error = full_text(&pipeline.step(LR, x.clone()).unwrap_err());
+        assert!(error.contains("the forward gave no loss"), "{error}");
+        pipeline.evaluate(x.clone()).expect("the pipeline goes on");
     }
 }
