@@ -13,20 +13,32 @@ compile_error!("safetensors data is little-endian, and this crate writes memory 
 /// Burn keeps truth values in one of three ways; in a file a truth value is always one byte, 0 or 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
-#[expect(missing_docs, reason = "the names say it all")]
 pub enum StoredDType {
+    /// Truth value, one byte.
     Bool,
+    /// Unsigned integer of 8 bits.
     U8,
+    /// Signed integer of 8 bits.
     I8,
+    /// Unsigned integer of 16 bits.
     U16,
+    /// Signed integer of 16 bits.
     I16,
+    /// IEEE 754 float of 16 bits.
     F16,
+    /// Float of 16 bits with the exponent of an `f32`.
     BF16,
+    /// Unsigned integer of 32 bits.
     U32,
+    /// Signed integer of 32 bits.
     I32,
+    /// IEEE 754 float of 32 bits.
     F32,
+    /// Unsigned integer of 64 bits.
     U64,
+    /// Signed integer of 64 bits.
     I64,
+    /// IEEE 754 float of 64 bits.
     F64,
 }
 

@@ -1,5 +1,7 @@
 //! Errors of this crate: [`SaveError`] and [`LoadError`], and what they wrap.
 
+mod format;
+
 use std::{io, path::PathBuf};
 
 use tinderbox_deferred::Mismatches;
@@ -7,228 +9,184 @@ use tinderbox_fake::{Region, RegionError};
 
 use crate::{AttemptId, Digest, StoredDType};
 
-/// Why a safetensors header is refused.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-#[expect(missing_docs, reason = "the messages say what the fields are")]
-pub enum HeaderError {
-    #[error("the header takes {found_bytes} bytes, the limit is {limit_bytes}")]
-    TooLarge { found_bytes: u64, limit_bytes: u64 },
-    #[error("the header takes {header_bytes} bytes and reaches past the end at {file_bytes}")]
-    PastEnd { header_bytes: u64, file_bytes: u64 },
-    #[error("the header does not start with a brace")]
-    Start,
-    #[error("the header is not the JSON of a safetensors header")]
-    Json { source: serde_json::Error },
-    #[error("tensor `{tensor}` is there twice or has a reserved name")]
-    DuplicateKey { tensor: String },
-    #[error("tensor `{tensor}` has dtype {found}, which is not supported")]
-    UnknownDType { tensor: String, found: String },
-    #[error("tensor `{tensor}` of shape {shape:?} is too large")]
-    Overflow { tensor: String, shape: Vec<u64> },
-    #[error("tensor `{tensor}` has reversed offsets {start_bytes}..{end_bytes}")]
-    Reversed {
-        tensor: String,
-        start_bytes: u64,
-        end_bytes: u64,
-    },
-    #[error(
-        "tensor `{tensor}` takes {expected_bytes} bytes by its shape and dtype, and {found_bytes} by its offsets"
-    )]
-    TensorSize {
-        tensor: String,
-        expected_bytes: u64,
-        found_bytes: u64,
-    },
-    #[error(
-        "a gap lies before tensor `{tensor}`: it starts at byte {found_bytes} of the data instead of {expected_bytes}"
-    )]
-    Gap {
-        tensor: String,
-        expected_bytes: u64,
-        found_bytes: u64,
-    },
-    #[error(
-        "tensor `{tensor}` overlaps the one before: it starts at byte {found_bytes} of the data instead of {expected_bytes}"
-    )]
-    Overlap {
-        tensor: String,
-        expected_bytes: u64,
-        found_bytes: u64,
-    },
-    #[error("the tensors take {expected_bytes} bytes, the file holds {found_bytes}")]
-    DataSize {
-        expected_bytes: u64,
-        found_bytes: u64,
-    },
-    #[error("tensor `{tensor}` differs from what the manifest says")]
-    NotAsListed { tensor: String },
-}
-
-/// Why chunks don't tile a tensor.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-#[expect(missing_docs, reason = "the messages say what the fields are")]
-pub enum LayoutError {
-    #[error("{found} chunks, at most {limit} are taken")]
-    TooManyChunks { found: usize, limit: usize },
-    #[error(transparent)]
-    Region { source: RegionError },
-    #[error("chunk {region} holds no element: leave it out")]
-    Empty { region: Region },
-    #[error("elements {region} are there twice, in chunks {first} and {second}")]
-    Overlap {
-        first: usize,
-        second: usize,
-        region: Region,
-    },
-    #[error("{missing} of {elements} elements lie in no chunk: every chunk must be saved")]
-    Gap { missing: u64, elements: u64 },
-}
-
-/// Why a manifest, or a part of one, is refused.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-#[expect(missing_docs, reason = "the messages say what the fields are")]
-pub enum FormatError {
-    #[error("it takes {found_bytes} bytes, the limit is {limit_bytes}")]
-    TooLarge { found_bytes: u64, limit_bytes: u64 },
-    #[error("it is damaged: the bytes around the digest are not those of this format")]
-    Envelope,
-    #[error("it is damaged: the digest is {found} instead of {expected}")]
-    Digest { expected: Digest, found: Digest },
-    #[error("not {expected_digits} lower-case hexadecimal digits")]
-    Hex { expected_digits: usize },
-    #[error("its JSON is not that of this format")]
-    Json { source: serde_json::Error },
-    #[error("it is of format `{found}` instead of `{expected}`")]
-    Format {
-        expected: &'static str,
-        found: String,
-    },
-    #[error(
-        "it has version {found}, this program reads version {expected}: use the program that wrote it, or a newer one"
-    )]
-    Version { expected: u32, found: u32 },
-    #[error("world size {found} is not between 1 and {limit}")]
-    WorldSize { found: u32, limit: u32 },
-    #[error("a block of {found} bytes is no power of two between 64 bytes and 64 MiB")]
-    BlockSize { found: u64 },
-    #[error("the list of {list} is not in order, or has one twice")]
-    Order { list: &'static str },
-    #[error("name `{name}` {reason}")]
-    Name { name: String, reason: &'static str },
-    #[error("`{found}` is not a name that a file of this role and rank can have")]
-    FileName { found: String },
-    #[error("a header of {found_bytes} bytes does not fit file {file}")]
-    HeaderBytes { file: String, found_bytes: u64 },
-    #[error(
-        "the chunks of file {file} leave or share bytes: {found_bytes} follows instead of {expected_bytes}"
-    )]
-    Data {
-        file: String,
-        expected_bytes: u64,
-        found_bytes: u64,
-    },
-    #[error("tensor `{tensor}` of shape {shape:?} is too large")]
-    Shape { tensor: String, shape: Vec<u64> },
-    #[error("the chunks of tensor `{tensor}` do not tile it")]
-    Layout {
-        tensor: String,
-        source: Box<LayoutError>,
-    },
-    #[error("the bytes or digests of chunk {region} of tensor `{tensor}` do not fit its size")]
-    ChunkSize { tensor: String, region: Region },
-    #[error("tensor `{tensor}` lies in file {file}, which the manifest does not list for its role")]
-    UnlistedFile { tensor: String, file: String },
-    #[error("a Hugging Face index is listed: {}, can describe this checkpoint: {expected}", !.expected)]
-    Index { expected: bool },
-}
+pub use format::{FormatError, HeaderError, LayoutError};
 
 /// Why a save failed. Nothing was published, and earlier checkpoints are as they were.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-#[expect(missing_docs, reason = "the messages say what the fields are")]
 pub enum SaveError {
+    /// The file system failed.
     #[error("can't {action} {}", .path.display())]
     Io {
+        /// What was tried.
         action: &'static str,
+        /// The file or directory.
         path: PathBuf,
+        /// What went wrong.
         source: io::Error,
     },
+    /// The step was published before.
     #[error("{} is there already and is never overwritten: move it away, or save another step", .path.display())]
-    StepExists { path: PathBuf },
+    StepExists {
+        /// The file or directory.
+        path: PathBuf,
+    },
+    /// There is no such rank.
     #[error("rank {rank} of a world of {world_size}")]
-    RankOutOfRange { rank: u32, world_size: u32 },
+    RankOutOfRange {
+        /// The rank.
+        rank: u32,
+        /// Number of ranks.
+        world_size: u32,
+    },
+    /// The rank wrote its part before.
     #[error("rank {rank} has written {} already", .path.display())]
-    RankWritten { rank: u32, path: PathBuf },
+    RankWritten {
+        /// The rank.
+        rank: u32,
+        /// The file or directory.
+        path: PathBuf,
+    },
+    /// Tensors of this dtype have no form in a file.
     #[error("tensor `{tensor}` has dtype {found}, which has no form in a file: cast it first")]
-    UnsupportedDType { tensor: String, found: String },
+    UnsupportedDType {
+        /// Name of the tensor.
+        tensor: String,
+        /// What was found.
+        found: String,
+    },
+    /// The data of a tensor are not of the size of its region.
     #[error("tensor `{tensor}` has data of shape {found:?} for region {expected}")]
     DataShape {
+        /// Name of the tensor.
         tensor: String,
+        /// What should be there.
         expected: Region,
+        /// What was found.
         found: Vec<u64>,
     },
+    /// The chunks of a tensor are not the whole of it.
     #[error("a chunk of tensor `{tensor}` can't be saved")]
-    Layout { tensor: String, source: LayoutError },
+    Layout {
+        /// Name of the tensor.
+        tensor: String,
+        /// What went wrong.
+        source: LayoutError,
+    },
+    /// A tensor or a scalar has a name that can't be used.
     #[error("tensor `{tensor}` can't be saved")]
-    Name { tensor: String, source: FormatError },
+    Name {
+        /// Name of the tensor.
+        tensor: String,
+        /// What went wrong.
+        source: FormatError,
+    },
+    /// The header of a file would not be valid.
     #[error("the header of {file} can't be written")]
-    Header { file: String, source: HeaderError },
+    Header {
+        /// Name of the file.
+        file: String,
+        /// What went wrong.
+        source: HeaderError,
+    },
+    /// What the coordinator says of the step can't be written.
     #[error("the attempt can't be described")]
-    Meta { source: FormatError },
+    Meta {
+        /// What went wrong.
+        source: FormatError,
+    },
+    /// Some ranks did not write their part in time.
     #[error(
         "no part of rank(s) {ranks:?} after {waited_ms} ms: look at their errors, or wait longer"
     )]
-    MissingRanks { ranks: Vec<u32>, waited_ms: u128 },
+    MissingRanks {
+        /// Which ranks.
+        ranks: Vec<u32>,
+        /// Milliseconds that were waited.
+        waited_ms: u128,
+    },
+    /// The part of a rank is damaged.
     #[error("{} can't be used", .path.display())]
-    Part { path: PathBuf, source: FormatError },
+    Part {
+        /// The file or directory.
+        path: PathBuf,
+        /// What went wrong.
+        source: FormatError,
+    },
+    /// A part is of another attempt.
     #[error("{} is of attempt {found} instead of {expected}: a rank wrote into the wrong attempt", .path.display())]
     WrongAttempt {
+        /// The file or directory.
         path: PathBuf,
+        /// What should be there.
         expected: AttemptId,
+        /// What was found.
         found: AttemptId,
     },
+    /// A part is of another rank than its name says.
     #[error("{} is of rank {found} instead of {expected}", .path.display())]
     WrongRank {
+        /// The file or directory.
         path: PathBuf,
+        /// What should be there.
         expected: u32,
+        /// What was found.
         found: u32,
     },
+    /// A file is not as long as its rank wrote it.
     #[error("{} has {found_bytes} bytes instead of the {expected_bytes} that rank {rank} wrote", .path.display())]
     FileSize {
+        /// The file or directory.
         path: PathBuf,
+        /// The rank.
         rank: u32,
+        /// Bytes that there should be.
         expected_bytes: u64,
+        /// Bytes that are there.
         found_bytes: u64,
     },
+    /// Two ranks saved the same elements.
     #[error(
         "elements {region} of tensor `{tensor}` are saved by rank {first_rank} and by rank {second_rank}: save each once"
     )]
     SavedTwice {
+        /// Name of the tensor.
         tensor: String,
+        /// Which elements.
         region: Region,
+        /// The first rank.
         first_rank: u32,
+        /// The second rank.
         second_rank: u32,
     },
+    /// Two ranks saved the same scalar.
     #[error(
         "scalar `{scalar}` is saved by rank {first_rank} and by rank {second_rank}: save it once"
     )]
     ScalarTwice {
+        /// Name of the scalar.
         scalar: String,
+        /// The first rank.
         first_rank: u32,
+        /// The second rank.
         second_rank: u32,
     },
+    /// Two ranks give one tensor another dtype or shape.
     #[error(
         "rank {rank} says that tensor `{tensor}` is {found_dtype} of shape {found:?}, another that it is {expected_dtype} of shape {expected:?}"
     )]
     Disagree {
+        /// Name of the tensor.
         tensor: String,
+        /// The rank.
         rank: u32,
+        /// The dtype that another rank gives.
         expected_dtype: StoredDType,
+        /// What should be there.
         expected: Vec<u64>,
+        /// The dtype that this rank gives.
         found_dtype: StoredDType,
+        /// What was found.
         found: Vec<u64>,
     },
 }
@@ -236,66 +194,139 @@ pub enum SaveError {
 /// Why a checkpoint can't be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-#[expect(missing_docs, reason = "the messages say what the fields are")]
 pub enum LoadError {
+    /// The file system failed.
     #[error("can't {action} {}", .path.display())]
     Io {
+        /// What was tried.
         action: &'static str,
+        /// The file or directory.
         path: PathBuf,
+        /// What went wrong.
         source: io::Error,
     },
+    /// The directory is no checkpoint.
     #[error("{} is no published checkpoint: it has no manifest", .path.display())]
-    NotPublished { path: PathBuf },
+    NotPublished {
+        /// The file or directory.
+        path: PathBuf,
+    },
+    /// A file of the checkpoint is a link or a directory.
     #[error("{} is not a plain file: links are not followed", .path.display())]
-    NotAFile { path: PathBuf },
+    NotAFile {
+        /// The file or directory.
+        path: PathBuf,
+    },
+    /// The manifest is damaged, or of another version.
     #[error("{} can't be used", .path.display())]
-    Manifest { path: PathBuf, source: FormatError },
+    Manifest {
+        /// The file or directory.
+        path: PathBuf,
+        /// What went wrong.
+        source: FormatError,
+    },
+    /// The directory has the name of another step.
     #[error("{} holds step {found}, by its name it should hold {expected}", .path.display())]
     WrongStep {
+        /// The file or directory.
         path: PathBuf,
+        /// What should be there.
         expected: u64,
+        /// What was found.
         found: u64,
     },
+    /// A file is longer or shorter than the manifest says.
     #[error("{} has {found_bytes} bytes instead of {expected_bytes}", .path.display())]
     FileSize {
+        /// The file or directory.
         path: PathBuf,
+        /// Bytes that there should be.
         expected_bytes: u64,
+        /// Bytes that are there.
         found_bytes: u64,
     },
+    /// Bytes of a file that belong to no tensor are damaged.
     #[error("{} is damaged: the digest of its {what} is {found} instead of {expected}", .path.display())]
     DamagedFile {
+        /// The file or directory.
         path: PathBuf,
+        /// Which part of the file.
         what: &'static str,
+        /// What should be there.
         expected: Digest,
+        /// What was found.
         found: Digest,
     },
+    /// The header of a file is not valid.
     #[error("the header of {} can't be used", .path.display())]
-    Header { path: PathBuf, source: HeaderError },
+    Header {
+        /// The file or directory.
+        path: PathBuf,
+        /// What went wrong.
+        source: HeaderError,
+    },
+    /// Bytes of a tensor are damaged.
     #[error("tensor `{tensor}` is damaged: the digest of bytes {start_bytes}..{end_bytes} of {} is {found} instead of {expected}", .path.display())]
     DamagedTensor {
+        /// The file or directory.
         path: PathBuf,
+        /// Name of the tensor.
         tensor: String,
+        /// First byte.
         start_bytes: u64,
+        /// The byte after the last.
         end_bytes: u64,
+        /// What should be there.
         expected: Digest,
+        /// What was found.
         found: Digest,
     },
+    /// A truth value is neither 0 nor 1.
     #[error("tensor `{tensor}` of {} holds a truth value that is neither 0 nor 1", .path.display())]
-    TruthValue { path: PathBuf, tensor: String },
+    TruthValue {
+        /// The file or directory.
+        path: PathBuf,
+        /// Name of the tensor.
+        tensor: String,
+    },
+    /// A tensor does not fit the memory.
     #[error("no memory for {bytes} bytes of tensor `{tensor}`")]
-    OutOfMemory { tensor: String, bytes: u64 },
+    OutOfMemory {
+        /// Name of the tensor.
+        tensor: String,
+        /// Bytes that were asked for.
+        bytes: u64,
+    },
+    /// A region does not lie inside its tensor.
     #[error("region of tensor `{tensor}`")]
-    Region { tensor: String, source: RegionError },
+    Region {
+        /// Name of the tensor.
+        tensor: String,
+        /// What went wrong.
+        source: RegionError,
+    },
+    /// State of the optimizer was not saved.
     #[error("{} does not hold optimizer state {names:?}", .path.display())]
-    MissingState { path: PathBuf, names: Vec<String> },
+    MissingState {
+        /// The file or directory.
+        path: PathBuf,
+        /// Names of what is missing.
+        names: Vec<String>,
+    },
+    /// The parameters are not those of the model.
     #[error("{} does not fit the model, nothing was loaded:{mismatches}", .path.display())]
     Mismatch {
+        /// The file or directory.
         path: PathBuf,
+        /// All that differs.
         mismatches: Mismatches,
     },
+    /// There are checkpoints, and all are damaged.
     #[error("none of the {} checkpoint(s) in {} can be used:{}", .reasons.len(), .path.display(), list(.reasons))]
     NoneUsable {
+        /// The file or directory.
         path: PathBuf,
+        /// Why each can't be used.
         reasons: Vec<LoadError>,
     },
 }
