@@ -40,6 +40,17 @@ fn publish(run_dir: &Path, ranks: Ranks<'_>) -> Result<std::path::PathBuf, SaveE
 }
 
 #[test]
+fn a_run_directory_is_made_with_those_above_it() {
+    let dir = tempfile::tempdir().unwrap();
+    for run in ["run", "a/b/run", "a/b/other"] {
+        let run = dir.path().join(run);
+        let published = publish(&run, &[(&[whole("w", 1.0)], &[])]).unwrap();
+        assert_eq!(published.parent(), Some(run.as_path()));
+        assert!(Checkpoint::latest(&run).unwrap().is_some());
+    }
+}
+
+#[test]
 fn what_is_not_whole_is_refused_with_its_reason() {
     let one = Scalar::Int(1);
     let long = SaveTensor::whole("w", Role::Model, TensorData::new(vec![1.0f32; 5], [5]));

@@ -10,7 +10,7 @@ use std::{
 use super::{
     AttemptHandle,
     clean::remove_attempt,
-    durable::{failed, sync_dir, write_durable},
+    durable::{create_run_dir, failed, sync_dir, write_durable},
     merge::merge,
 };
 use crate::{
@@ -79,7 +79,7 @@ impl Attempt {
         let run_dir = run_dir.into();
         check_meta(&meta)?;
         refuse_existing(&run_dir.join(step_dir_name(meta.step)))?;
-        fs::create_dir_all(&run_dir).map_err(failed("create", &run_dir))?;
+        create_run_dir(&run_dir)?;
         let attempt = AttemptId::fresh();
         let dir = run_dir.join(attempt_dir_name(meta.step, attempt));
         fs::create_dir(&dir).map_err(failed("create", &dir))?;

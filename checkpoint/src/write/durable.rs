@@ -48,3 +48,19 @@ pub(super) fn sync_dir(dir: &Path) -> Result<(), SaveError> {
     }
     Ok(())
 }
+
+/// Makes the directory of a run, with those above it, and makes their names durable: what is synced
+/// inside a directory is lost with the directory's own name.
+pub(super) fn create_run_dir(run_dir: &Path) -> Result<(), SaveError> {
+    let missing = run_dir.ancestors().take_while(|dir| !dir.exists()).count();
+    fs::create_dir_all(run_dir).map_err(failed("create", run_dir))?;
+    // The run's own name always: somebody else may have just made it.
+    for dir in run_dir.ancestors().take(missing.max(1)) {
+        match dir.parent() {
+            Some(parent) if parent.as_os_str().is_empty() => sync_dir(Path::new("."))?,
+            Some(parent) => sync_dir(parent)?,
+            None => {}
+        }
+    }
+    Ok(())
+}
