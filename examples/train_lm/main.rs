@@ -91,6 +91,10 @@ fn run(flags: &Flags) -> Result<()> {
         plan => plan?,
     };
     println!("\n{plan}");
+    if let Some(dir) = flags.plan.parent() {
+        // Cargo's target directory may lie elsewhere.
+        std::fs::create_dir_all(dir).with_context(|| format!("--plan {}", flags.plan.display()))?;
+    }
     plan.save(&flags.plan)?;
     println!("the plan is in {}", flags.plan.display());
 

@@ -69,6 +69,37 @@ fn wrong_values_get_one_line_and_exit_code_2() {
     assert_eq!(output.status.code(), Some(2));
 }
 
+/// The directory of the plan need not be there: Cargo's own may lie elsewhere.
+#[test]
+fn the_plan_and_every_figure_are_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let plan = dir.path().join("not/there/yet/plan.json");
+    let output = train_lm(&[
+        "--steps",
+        "0",
+        "--stages",
+        "3",
+        "--plan",
+        plan.to_str().unwrap(),
+    ]);
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(0), "{errors}");
+    assert_eq!(tinderbox::Plan::load(&plan).unwrap().stages().len(), 3);
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+    for name in [
+        "val_loss",
+        "tokens_per_s",
+        "record_ms",
+        "largest_stage_share",
+    ] {
+        let figure = printed
+            .lines()
+            .find_map(|l| l.strip_prefix(&format!("figure train_lm.{name} ")));
+        let value = figure.and_then(|rest| rest.split(' ').next()?.parse::<f64>().ok());
+        assert!(value.is_some_and(f64::is_finite), "{name} in: {printed}");
+    }
+}
+
 #[test]
 fn help_explains_each_flag() {
     let output = train_lm(&["--help"]);
