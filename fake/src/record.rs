@@ -190,7 +190,7 @@ fn lock_pool() -> std::sync::MutexGuard<'static, BTreeMap<PoolKey, Vec<Device>>>
 /// fake tensors in the result keep their shape and dtype; any operation on them after the recording
 /// panics in Burn, since nothing is left to record it.
 ///
-/// Cost: about a microsecond per operation, and no memory for tensor data.
+/// Cost: time and memory by the number of operations, and none for tensor data.
 ///
 /// # Errors
 ///

@@ -14,6 +14,15 @@ struct Net {
     layers: Vec<Linear>,
 }
 
+fn net() -> Deferred<Net> {
+    Deferred::new(|device| Net {
+        layers: (0..4)
+            .map(|_| LinearConfig::new(3, 3).init(device))
+            .collect(),
+    })
+    .unwrap()
+}
+
 fn outputs(net: &Net, x: Tensor<2>) -> Outputs {
     let device = x.device();
     let hidden = net.layers[0].forward(x.clone());
@@ -46,12 +55,7 @@ fn single(output: &StepOutput, name: &str, micro_batch: usize) -> TensorData {
 
 #[test]
 fn each_is_given_per_micro_batch_in_training_and_evaluation() {
-    let model = Deferred::new(|device| Net {
-        layers: (0..4)
-            .map(|_| LinearConfig::new(3, 3).init(device))
-            .collect(),
-    })
-    .unwrap();
+    let model = net();
     let device = Device::flex();
     let x = floats([SAMPLES, 3], 1, &device);
     let trace = model.trace(&x, outputs).unwrap();
@@ -119,12 +123,7 @@ fn each_is_given_per_micro_batch_in_training_and_evaluation() {
 
 #[test]
 fn a_forward_without_a_loss_is_evaluated_and_does_not_train() {
-    let model = Deferred::new(|device| Net {
-        layers: (0..4)
-            .map(|_| LinearConfig::new(3, 3).init(device))
-            .collect(),
-    })
-    .unwrap();
+    let model = net();
     let device = Device::flex();
     let x = floats([SAMPLES, 3], 1, &device);
     let forward = |net: &Net, x| net.layers.iter().fold(x, |x, layer| layer.forward(x));
