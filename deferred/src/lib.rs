@@ -52,6 +52,7 @@
 
 mod deferred;
 mod error;
+mod materialize;
 mod module;
 mod parameter;
 mod path;
@@ -60,8 +61,9 @@ pub mod random;
 mod replay;
 mod source;
 
-pub use deferred::{Deferred, materialize_parameters};
+pub use deferred::Deferred;
 pub use error::{DeferredError, MaterializeError, Mismatch, Mismatches, ProgramError, SourceError};
+pub use materialize::materialize_parameters;
 pub use module::{PartialModule, check_lit, parameter_values};
 pub use parameter::{Origin, Parameter, ParameterTable};
 pub use path::ParameterPath;
