@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::philox::{Words, blocks};
+use super::philox::{BLOCKS, Words, blocks};
 
 /// The number that a user gives to choose one whole set of random values.
 #[derive(
@@ -123,10 +123,10 @@ impl Stream {
         ]
     }
 
-    /// The words of the next few blocks.
+    /// The words of a few blocks.
     #[inline(always)]
-    pub(super) fn words(&self, first_block: u64) -> Words {
-        blocks(first_block, self.high, self.key)
+    pub(super) fn words(&self, indices: &[u64; BLOCKS]) -> Words {
+        blocks(indices, self.high, self.key)
     }
 }
 
