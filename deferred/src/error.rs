@@ -155,6 +155,15 @@ pub enum DeferredError {
         /// Where it was made.
         device: String,
     },
+    /// The closure makes another model now than at its first call.
+    #[error(
+        "the closure made another model at its second call: {change}; it must make the same model \
+         at every call: draw random values through Burn's tensors, not from the host"
+    )]
+    Unstable {
+        /// The first difference.
+        change: Box<crate::Change>,
+    },
 }
 
 /// Why a program could not be made or run.

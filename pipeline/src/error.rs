@@ -127,8 +127,8 @@ pub enum PlanError {
     UnknownModule {
         /// The path.
         module: String,
-        /// Parameters with similar paths.
-        near: Vec<ParameterPath>,
+        /// Modules with similar paths.
+        near: Vec<String>,
     },
     /// A cut leaves a stage without parameters.
     #[error(
@@ -257,7 +257,7 @@ fn owned_twice(path: &ParameterPath, first: StageIndex, second: StageIndex) -> S
     }
 }
 
-fn did_you_mean(near: &[ParameterPath]) -> String {
+fn did_you_mean(near: &[impl std::fmt::Display]) -> String {
     let quoted: Vec<String> = near.iter().map(|path| format!("`{path}`")).collect();
     match quoted.is_empty() {
         true => String::new(),
