@@ -56,6 +56,7 @@ impl<M: Module> Deferred<M> {
             &options,
         );
         memory::check(&requests, source, self.table.eager_bytes(), &options)?;
+        self.check_stable()?;
         // The module first: a source that seeds the backend's generator leaves it as plain Burn would.
         let mut module = None;
         source.construct(device, &mut || module = Some(self.construct(device)));

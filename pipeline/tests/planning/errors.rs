@@ -16,12 +16,12 @@ fn wrong_cuts() {
         (
             vec![Cut::before("blocks.7.attention")],
             "no parameter stands under `blocks.7.attention`; the nearest are \
-             `blocks.0.norm_1.gamma`, `blocks.0.norm_1.beta`, `blocks.0.attention.query.weight`",
+             `blocks.1.attention`, `blocks.0.attention`, `blocks`",
         ),
         (
             vec![Cut::after("decoder")],
-            "no parameter stands under `decoder`; the nearest are `tokens.weight`, \
-             `positions.weight`, `blocks.0.norm_1.gamma`",
+            "no parameter stands under `decoder`; the nearest are `head`, `blocks`, \
+             `norm`",
         ),
         (
             vec![Cut::before("tokens")],
@@ -117,7 +117,7 @@ fn wrong_files() {
             "\"replicas\": []",
             "\"replicas\": [\"layers.0.norm\"]",
             "the plan names `layers.0.norm`, which the model does not have; the nearest are \
-             `layers.0.weight`, `layers.0.bias`",
+             `layers.0.bias`, `layers.0.weight`",
         ),
     ] {
         assert!(json.contains(from), "{from} in {json}");
