@@ -314,7 +314,7 @@ pub enum MaterializeError {
         source: crate::UnknownPath,
     },
     /// The closure makes another model than it did when it was recorded.
-    #[error("the module can't be built again")]
+    #[error(transparent)]
     Changed {
         /// What changed.
         #[from]

@@ -399,7 +399,7 @@ fn any_subset_in_any_order_has_the_bits_of_the_whole() {
         .map(|p| request(&model, p.as_str()))
         .collect();
     requests.reverse();
-    for (request, value) in requests.iter().zip(source.load(&requests).unwrap()) {
+    for (request, value) in requests.iter().zip(source.load(&requests, &()).unwrap()) {
         assert_eq!(value.to_data().unwrap(), whole[request.path.as_str()]);
     }
     // On an autodiff device too, parameters of their own are plain.
@@ -712,7 +712,7 @@ fn all_mismatches_are_in_one_error() {
   dtype of bools: the model has f32, the source bool
   dtype of frozen.bias: the model has i32, the source f32
   region of inner.some.bias: region [0..2, 0..1] reaches past the shape [2]";
-    let error = replay.load(&requests).map(drop).unwrap_err();
+    let error = replay.load(&requests, &()).map(drop).unwrap_err();
     assert_eq!(
         chain(&error),
         format!(
@@ -725,7 +725,7 @@ fn all_mismatches_are_in_one_error() {
         r.region = region(1, 1);
     });
     let requests = [&requests[..], &[request(&model, "eager"), fake]].concat();
-    let error = values.load(&requests).map(drop).unwrap_err();
+    let error = values.load(&requests, &()).map(drop).unwrap_err();
     let count = model.parameters().len();
     assert_eq!(
         chain(&error),

@@ -142,6 +142,10 @@ proptest! {
     }
 }
 
+fn ints(device: &Device) -> Tensor<2, Int> {
+    Tensor::random([6, 8], Distribution::Uniform(-50.0, 50.0), device)
+}
+
 #[test]
 fn integers_and_truth_values_are_made_in_parts() {
     let check = |init: fn(&Device) -> DynTensor| {
@@ -151,14 +155,11 @@ fn integers_and_truth_values_are_made_in_parts() {
         assert!(part.plan().made_whole.is_empty(), "{}", part.graph());
         assert_eq!(data(&part), cut(&whole, &wanted), "{}", part.graph());
     };
-    let ints = |device: &Device| {
-        Tensor::<2, Int>::random([6, 8], Distribution::Uniform(-50.0, 50.0), device)
-    };
     check(|d| Tensor::<2, Int>::random([6, 8], Distribution::Uniform(0.0, 99.0), d).into());
-    check(move |d| (ints(d).bitwise_and_scalar(7) * 3 - ints(d)).into());
-    check(move |d| ints(d).float().sin().into());
-    check(move |d| ints(d).greater_elem(4).bool_not().into());
-    check(move |d| {
+    check(|d| (ints(d).bitwise_and_scalar(7) * 3 - ints(d)).into());
+    check(|d| ints(d).float().sin().into());
+    check(|d| ints(d).greater_elem(4).bool_not().into());
+    check(|d| {
         ints(d)
             .greater_elem(4)
             .bool_or(ints(d).lower_elem(-7))
@@ -166,7 +167,7 @@ fn integers_and_truth_values_are_made_in_parts() {
             .into()
     });
     check(|d| Tensor::<2, Bool>::tril_mask([6, 8], 0, d).into());
-    check(|d| Tensor::<2, Int>::arange(0..48, d).reshape([6, 8]).into());
+    check(|d| Tensor::<1, Int>::arange(0..48, d).reshape([6, 8]).into());
     check(|d| Tensor::<2>::full([6, 8], 2.5, d).cast(DType::F16).into());
     check(|d| {
         Tensor::<2>::ones([6, 8], d)
@@ -213,22 +214,23 @@ fn what_is_made_whole_is_named() {
     // The memory of the whole is not kept by the part.
     let product = recipe(|device| normal(device, [8, 8]).matmul(normal(device, [8, 8])).into());
     let part = product.region(&region(&[0, 0], &[2, 2])).unwrap();
-    insta::assert_snapshot!(part.plan(), @"");
+    insta::assert_snapshot!(part.plan());
 }
 
 #[test]
 fn a_recipe_is_refused_by_name() {
     let whole = recipe(|device| normal(device, [4, 4]).into());
     let error = whole.region(&region(&[3, 0], &[2, 4])).unwrap_err();
-    insta::assert_snapshot!(chain(&error), @"");
+    insta::assert_snapshot!(chain(&error));
     let (tensor, _) = recorded(|device| normal(device, [4, 4]).into());
     let (_, other) = recorded(|device| normal(device, [4, 4]).into());
     let error = Recipe::of_tensor(&other, &tensor, Seed::new(1)).unwrap_err();
-    insta::assert_snapshot!(chain(&error), @"");
+    insta::assert_snapshot!(chain(&error));
     let model = Deferred::new(|d: &Device| LinearConfig::new(2, 3).init(d)).unwrap();
     let replay = model.replay(Seed::new(1)).with_rng(Rng::Backend);
-    insta::assert_snapshot!(chain(&replay.recipe("weight").unwrap_err()), @"");
-    insta::assert_snapshot!(chain(&replay.recipe("wieght").unwrap_err()), @"");
+    insta::assert_snapshot!(chain(&replay.recipe("weight").unwrap_err()));
+    let error = model.replay(Seed::new(1)).recipe("wieght").unwrap_err();
+    insta::assert_snapshot!(chain(&error));
 }
 
 fn chain(error: &dyn std::error::Error) -> String {
