@@ -496,8 +496,13 @@ impl Fickle {
 #[test]
 fn a_closure_that_makes_another_model_is_an_error() {
     let check = |changed: &str, make: fn(usize, &Device) -> Fickle| {
+        // The second call, which only compares, sees no change; the third, on the device, does.
         let calls = AtomicUsize::new(0);
-        let model = Deferred::new(move |d| make(calls.fetch_add(1, Ordering::SeqCst), d)).unwrap();
+        let change = move |d: &Device| {
+            let call = calls.fetch_add(1, Ordering::SeqCst);
+            make(call.saturating_sub(1), d)
+        };
+        let model = Deferred::new(change).unwrap();
         let source = model.replay(Seed::new(0));
         let error = model.materialize(&flex(), &source).map(drop).unwrap_err();
         assert_eq!(
