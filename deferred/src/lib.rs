@@ -73,7 +73,7 @@ pub use error::{
 };
 pub use materialize::materialize_parameters;
 pub use module::{PartialModule, check_lit, parameter_values};
-pub use observer::Observer;
+pub use observer::{Observed, Observer};
 pub use options::{MaterializeOptions, MemoryCheck};
 pub use path::ParameterPath;
 pub use program::{Executable, Executor, Program, RandomKey, RandomKeys, RunContext, is_random};
