@@ -29,9 +29,9 @@ use super::stream::Stream;
 /// `Normal` on integers cuts the fraction off (towards zero) and stays within the type's range.
 /// `Normal` on `f16` is infinite where the value is beyond 65504.
 ///
-/// Takes no memory beyond `out` and time in proportion to its length, with up to two chunks of 64
-/// elements to spare when the ends are not aligned. For the most speed, split work at multiples of
-/// 64 elements.
+/// Runs on this thread, with the widest vector instructions that the machine has. Takes no memory
+/// beyond `out` and time in proportion to its length, with up to two chunks of 64 elements to spare
+/// when the ends are not aligned. For the most speed, split work at multiples of 64 elements.
 ///
 /// # Errors
 /// [`RandomError`] when the distribution's parameters are invalid, or do not fit into `T`, or the
@@ -90,7 +90,8 @@ pub(super) struct Filler<'a, T: RandomElement> {
 
 impl<'a, T: RandomElement> Filler<'a, T> {
     const BLOCKS_PER_CHUNK: u64 = CHUNK as u64 / T::PER_BLOCK;
-    /// The longest piece that is made together with others.
+    /// The longest piece that is made together with others: from about 40 elements on, a chunk of its
+    /// own is cheaper than taking blocks one by one.
     const SHORT: u64 = CHUNK as u64 / 2;
 
     pub(super) fn new(level: Level, sampler: T::Sampler, stream: &'a Stream) -> Self {

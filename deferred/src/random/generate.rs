@@ -34,9 +34,9 @@ pub fn generate(
 /// Random values of a stream for a region of a tensor of this shape and dtype: the same bits as that
 /// region of [`generate`], in row-major order, without the rest.
 ///
-/// Runs in the current rayon pool. Takes no memory beyond the region, and time in proportion to it;
-/// runs of fewer than four neighbours (two, for elements of 64 bits) cost as much as four, and any
-/// others up to twice as much an element as a long run.
+/// Runs in the current rayon pool. Takes no memory beyond the region, and time in proportion to it.
+/// Blocks of four neighbours (two, for elements of 64 bits) are made whole, so an element of a column
+/// costs several times as much as one of a row.
 ///
 /// # Errors
 ///

@@ -12,10 +12,14 @@
 //! The same bits need a target whose floats are IEEE 754 in registers too: every 64-bit target, and
 //! 32-bit x86 with SSE2, but not the x87 unit.
 //!
+//! All cores of the current rayon pool make a tensor, each with its widest vector instructions, which
+//! are found out at run time. `cargo bench --bench materialize` measures it.
+//!
 //! This is not a cryptographic generator: whoever knows the seed knows every value.
 //!
 //! # Invariants
 //! - [`fill()`] of a region equals the same region of a [`fill()`] of the whole, at any alignment.
+//! - The bits are the same with every level of vector instructions, and without.
 //! - The bits for given arguments never change within a version; `golden/random_v1.txt` holds them.
 //! - A uniform value is never its upper bound, also not after rounding to `f32`, `bf16` or `f16`.
 //! - No normal value is infinite or NaN unless mean and standard deviation leave the element's
