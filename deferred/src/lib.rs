@@ -38,16 +38,21 @@
 //!
 //! - A parameter's bits depend on the seed, its path and its recipe: never on which others are made,
 //!   in which order, where, or by how many ranks.
-//! - Programs run on Burn's own interpreter of recorded operations; only random operations are ours.
+//! - Programs run on Burn's own interpreter of recorded operations; only random operations are ours,
+//!   and those only with the counter-based generator.
+//! - A [`Recipe`] is a graph of its own: a part of a tensor is a smaller graph, not a later cut.
+//! - What a materialization needs is known, and refused if it will not fit, before any of it is taken.
 //! - `Deferred` is never consumed, and its closure is called only to rebuild a whole module.
 //! - Identity is the module path; Burn's `ParamId` differs from construction to construction.
 //!
 //! # Limits
 //!
 //! - Programs run on the CPU backend (`flex`).
-//! - A region of a parameter is cut out of the whole, which exists for a moment.
+//! - A region is pushed back to random values, constants and fills through operations that work element
+//!   by element, shape operations and joins. Through others it is not: they run whole, and the
+//!   [plan of the recipe](Recipe::plan) names them.
 //! - Plain `Tensor` fields and skipped fields are made by the model itself when it is rebuilt; random
-//!   ones then come from the backend's generator.
+//!   ones then come from the backend's generator, which is seeded for it.
 
 mod deferred;
 mod error;

@@ -4,7 +4,7 @@ use std::process::{Command, Stdio};
 
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
-use burn::tensor::Device;
+use burn::tensor::{DType, Device};
 use tinderbox::random::Seed;
 use tinderbox::{Deferred, MaterializeOptions, MemoryCheck};
 
@@ -61,48 +61,33 @@ fn limited(test: &str, limit: u64) -> std::process::Output {
         .unwrap()
 }
 
-#[test]
-#[cfg(target_os = "linux")]
-fn a_stage_is_lit_where_the_whole_does_not_fit() {
-    let stage_bytes = STAGE as u64 * TENSOR;
-    let Ok(limit) = std::env::var(LIMIT) else {
-        // Addresses that a process of this program has before it does anything, and what it may add.
-        let base = status("VmSize");
-        let limit = base + stage_bytes + TENSOR + SPARE;
-        let output = limited("memory::a_stage_is_lit_where_the_whole_does_not_fit", limit);
-        let text = String::from_utf8_lossy(&output.stdout);
-        let errors = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{text}\n{errors}");
-        return;
-    };
-    let limit: u64 = limit.parse().unwrap();
-    let layers = (8 * limit).div_ceil(TENSOR) as usize;
-    let model = tower(layers);
-    assert!(model.parameters().bytes() >= 8 * limit);
-    let replay = model.replay(Seed::new(3));
-    let device = Device::flex();
+/// Runs `test` again in a process that may take the stage, one tensor and a little more, and there
+/// `run`; it is told the limit.
+fn under_limit(test: &str, stage_bytes: u64, run: impl FnOnce(u64)) {
+    if let Ok(limit) = std::env::var(LIMIT) {
+        return run(limit.parse().unwrap());
+    }
+    // Addresses that a process of this program has before it does anything, and what it may add.
+    let limit = status("VmSize") + stage_bytes + TENSOR + SPARE;
+    let output = limited(test, limit);
+    let text = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}\n{errors}");
+}
 
-    // The whole is refused before anything is made, and the error says by how much.
-    let whole = model.materialize_parameters(&device, &replay, MaterializeOptions::new());
-    let error = whole.map(drop).unwrap_err().to_string();
-    let needed = model.parameters().bytes() / MIB;
-    assert!(
-        error.contains(&format!("need {needed} MiB on flex")),
-        "{error}"
-    );
-
+/// Materializes a stage in the middle of a tower, and compares what the process took with its bytes.
+fn light(model: &Deferred<Tower>, dtype: DType, stage_bytes: u64) {
     let before = status("VmRSS");
-    let stage = layers / 2..layers / 2 + STAGE;
+    let first = model.parameters().len() / 2;
+    let stage = first..first + STAGE;
     let selected = |path: &str| {
-        stage
-            .clone()
-            .any(|layer| path == format!("layers.{layer}.weight"))
+        let mut layers = stage.clone();
+        layers.any(|layer| path == format!("layers.{layer}.weight"))
     };
-    let options = MaterializeOptions::only(|p| selected(p.path.as_str()));
-    let part = model
-        .materialize_parameters(&device, &replay, options)
-        .unwrap();
-    assert_eq!(part.bytes(), stage_bytes);
+    let options = MaterializeOptions::only(|p| selected(p.path.as_str())).dtype(|_| Some(dtype));
+    let replay = model.replay(Seed::new(3));
+    let part = model.materialize_parameters(&Device::flex(), &replay, options);
+    assert_eq!(part.unwrap().bytes(), stage_bytes);
     let taken = status("VmHWM") - before;
     assert!(
         taken >= stage_bytes,
@@ -114,6 +99,37 @@ fn a_stage_is_lit_where_the_whole_does_not_fit() {
         taken / MIB,
         stage_bytes / MIB
     );
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_stage_is_lit_where_the_whole_does_not_fit() {
+    let stage_bytes = STAGE as u64 * TENSOR;
+    let test = "memory::a_stage_is_lit_where_the_whole_does_not_fit";
+    under_limit(test, stage_bytes, |limit| {
+        let model = tower((8 * limit).div_ceil(TENSOR) as usize);
+        assert!(model.parameters().bytes() >= 8 * limit);
+        // The whole is refused before anything is made, and the error says by how much.
+        let replay = model.replay(Seed::new(3));
+        let all = MaterializeOptions::new();
+        let whole = model.materialize_parameters(&Device::flex(), &replay, all);
+        let error = whole.map(drop).unwrap_err().to_string();
+        let needed = format!("need {} MiB on flex", model.parameters().bytes() / MIB);
+        assert!(error.contains(&needed), "{error}");
+        light(&model, DType::F32, stage_bytes);
+    });
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_stage_in_bf16_takes_half_and_one_tensor() {
+    let stage_bytes = STAGE as u64 * TENSOR / 2;
+    let test = "memory::a_stage_in_bf16_takes_half_and_one_tensor";
+    under_limit(test, stage_bytes, |limit| {
+        // Twice as many elements fit.
+        let model = tower((16 * limit).div_ceil(TENSOR) as usize);
+        light(&model, DType::BF16, stage_bytes);
+    });
 }
 
 #[test]
