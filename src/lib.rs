@@ -68,8 +68,9 @@ pub use checkpoints::{Checkpoints, Resumed, load_module};
 pub use error::{CheckpointsError, LoadRankError, SaveRankError};
 pub use tinderbox_checkpoint::{Checkpoint, LoadError, SaveError};
 pub use tinderbox_deferred::{
-    Deferred, DeferredError, MaterializeError, Parameter, ParameterPath, ParameterTable,
-    PartialModule, Source, SourceError, Values, check_lit, parameter_values, random,
+    Deferred, DeferredError, MaterializeError, MaterializeOptions, MemoryCheck, Observer,
+    Parameter, ParameterPath, ParameterTable, PartialModule, Replay, Request, Rng, Source,
+    SourceError, Values, check_lit, parameter_values, random,
 };
 pub use tinderbox_fake::{
     DeviceLabel, DynTensor, Mode, RecordOptions, Region, TensorMeta, is_fake, record,

@@ -116,6 +116,12 @@ pub enum SourceError {
         /// Number of values.
         found: usize,
     },
+    /// The source did not construct the module that it was asked to.
+    #[error("{described} did not call the closure that constructs the model")]
+    NotConstructed {
+        /// What the source is.
+        described: String,
+    },
     /// The source itself failed: a file, a digest, an operation.
     #[error("loading from {described} failed")]
     Failed {
@@ -216,6 +222,13 @@ pub enum ProgramError {
         /// Those of the input.
         found: String,
     },
+    /// A result could not be copied.
+    #[error("a result could not be copied")]
+    Copy {
+        /// What went wrong.
+        #[from]
+        source: tinderbox_fake::FakeError,
+    },
     /// Random values could not be made.
     #[error("random values could not be made")]
     Random {
@@ -244,6 +257,22 @@ pub enum MaterializeError {
     Unstable {
         /// The first parameter that differs.
         path: ParameterPath,
+    },
+    /// The values will not fit into memory; nothing was made.
+    #[error(
+        "{parameters} parameter(s) need {} MiB on {device}, and {} MiB are available: select fewer, \
+         choose a smaller dtype, or spread them over more ranks",
+        needed_bytes.div_ceil(1 << 20), available_bytes >> 20
+    )]
+    Memory {
+        /// Where they were to be made.
+        device: String,
+        /// How many.
+        parameters: usize,
+        /// Bytes of their values and of what the source takes beside them, at least.
+        needed_bytes: u64,
+        /// Bytes that the process can still get.
+        available_bytes: u64,
     },
     /// A value does not fit its parameter.
     #[error("the value of `{path}` can't be put into its parameter")]

@@ -10,7 +10,7 @@
 //! use burn::module::Module;
 //! use burn::nn::{Linear, LinearConfig};
 //! use burn::tensor::Device;
-//! use tinderbox_deferred::{Deferred, random::Seed};
+//! use tinderbox_deferred::{Deferred, MaterializeOptions, random::Seed};
 //!
 //! #[derive(Module, Debug)]
 //! struct Net {
@@ -27,9 +27,8 @@
 //! let source = model.replay(Seed::new(42));
 //! let whole: Net = model.materialize(&Device::flex(), &source)?;
 //! // A rank that owns the second layer makes just that, and the same bits.
-//! let part = model.materialize_parameters(&Device::flex(), &source, |p| {
-//!     p.path.is_under("second")
-//! })?;
+//! let second = MaterializeOptions::only(|p| p.path.is_under("second"));
+//! let part = model.materialize_parameters(&Device::flex(), &source, second)?;
 //! assert_eq!(part.len(), 2);
 //! assert_eq!(part.value(0).to_data()?, whole.second.weight.val().into_data());
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -52,21 +51,29 @@
 
 mod deferred;
 mod error;
+mod in_order;
 mod materialize;
+mod memory;
 mod module;
+mod observer;
+mod options;
 mod parameter;
 mod path;
 mod program;
 pub mod random;
 mod replay;
 mod source;
+mod values;
 
 pub use deferred::Deferred;
 pub use error::{DeferredError, MaterializeError, Mismatch, Mismatches, ProgramError, SourceError};
 pub use materialize::materialize_parameters;
 pub use module::{PartialModule, check_lit, parameter_values};
+pub use observer::Observer;
+pub use options::{MaterializeOptions, MemoryCheck};
 pub use parameter::{Origin, Parameter, ParameterTable};
 pub use path::ParameterPath;
 pub use program::{Executable, Executor, Program, RandomKey, RandomKeys, RunContext, is_random};
-pub use replay::{Replay, Values, initialization_keys};
+pub use replay::{Replay, Rng, initialization_keys};
 pub use source::{Request, Source};
+pub use values::Values;

@@ -12,8 +12,8 @@ use burn::nn::{
 use burn::tensor::{Bool, DType, Device, Distribution, Int, Tensor, TensorData};
 use tinderbox_deferred::random::{Domain, Seed, Stream, generate};
 use tinderbox_deferred::{
-    Deferred, MaterializeError, Mismatch, Origin, ParameterPath, PartialModule, Request, Source,
-    SourceError, Values, check_lit, parameter_values,
+    Deferred, MaterializeError, MaterializeOptions, Mismatch, Observer, Origin, ParameterPath,
+    PartialModule, Request, Source, SourceError, Values, check_lit, parameter_values,
 };
 use tinderbox_fake::{DynTensor, Mode, RecordOptions, Region, record};
 
@@ -317,9 +317,13 @@ fn what_is_not_selected_stays_fake_and_is_named() {
     for device in [flex(), flex().autodiff()] {
         let whole = bits(&model.materialize(&device, &source).unwrap());
         let part = model
-            .materialize_where(&device, &source, |p| {
-                !p.path.is_under("inner") && p.path.as_str() != "batch_norm.running_mean"
-            })
+            .materialize_with(
+                &device,
+                &source,
+                MaterializeOptions::only(|p| {
+                    !p.path.is_under("inner") && p.path.as_str() != "batch_norm.running_mean"
+                }),
+            )
             .unwrap();
         let error = check_lit(&part).unwrap_err();
         let fake = [
@@ -352,7 +356,11 @@ fn what_is_not_selected_stays_fake_and_is_named() {
     );
     // A clone without its original gets the original's value.
     let clone = model
-        .materialize_where(&flex(), &source, |p| p.path.as_str() == "again")
+        .materialize_with(
+            &flex(),
+            &source,
+            MaterializeOptions::only(|p| p.path.as_str() == "again"),
+        )
         .unwrap();
     assert!(DynTensor::from(clone.own.val()).is_fake());
     let whole = model.materialize(&flex(), &source).unwrap();
@@ -381,7 +389,11 @@ fn any_subset_in_any_order_has_the_bits_of_the_whole() {
             let index = distinct.iter().position(|d| d == p);
             index.is_some_and(|index| mask >> index & 1 == 1)
         };
-        let part = model.materialize_parameters(&flex(), &source, |p| selected(&p.path));
+        let part = model.materialize_parameters(
+            &flex(),
+            &source,
+            MaterializeOptions::only(|p| selected(&p.path)),
+        );
         let part = part.unwrap();
         let expected: Vec<_> = distinct.iter().filter(|p| selected(p)).collect();
         assert_eq!(part.paths().collect::<Vec<_>>(), expected, "{mask:b}");
@@ -399,7 +411,7 @@ fn any_subset_in_any_order_has_the_bits_of_the_whole() {
     }
     // On an autodiff device too, parameters of their own are plain.
     let part = model
-        .materialize_parameters(&flex().autodiff(), &source, |_| true)
+        .materialize_parameters(&flex().autodiff(), &source, MaterializeOptions::new())
         .unwrap();
     assert!(
         part.values()
@@ -407,7 +419,7 @@ fn any_subset_in_any_order_has_the_bits_of_the_whole() {
     );
     let values: Values = part.values().map(|(p, v)| (p.clone(), v)).collect();
     let part = model
-        .materialize_parameters(&flex().autodiff(), &values, |_| true)
+        .materialize_parameters(&flex().autodiff(), &values, MaterializeOptions::new())
         .unwrap();
     assert!(
         part.values()
@@ -504,7 +516,7 @@ fn a_closure_that_makes_another_model_is_an_error() {
         );
         // Without the closure, the recorded parameters are there.
         model
-            .materialize_parameters(&flex(), &source, |_| true)
+            .materialize_parameters(&flex(), &source, MaterializeOptions::new())
             .unwrap();
     };
     check("layers.1.bias", |call, d| {
@@ -643,7 +655,11 @@ fn a_region_is_a_slice_of_the_whole() {
                 region: region.clone(),
                 ..whole.clone()
             };
-            let [whole, part] = source.load(&[whole, part]).unwrap().try_into().unwrap();
+            let [whole, part] = source
+                .load(&[whole, part], &())
+                .unwrap()
+                .try_into()
+                .unwrap();
             let expected = whole.slice(&region).to_data().unwrap();
             assert_eq!(part.to_data().unwrap(), expected, "{name}{region}");
         }
@@ -652,7 +668,7 @@ fn a_region_is_a_slice_of_the_whole() {
             ..request(&model, "row.weight")
         };
         let [whole, half] = source
-            .load(&[request(&model, "row.weight"), half])
+            .load(&[request(&model, "row.weight"), half], &())
             .unwrap()
             .try_into()
             .unwrap();
@@ -741,7 +757,7 @@ fn all_mismatches_are_in_one_error() {
 struct Answers(fn(&Request) -> Option<DynTensor>);
 
 impl Source for Answers {
-    fn load(&self, requests: &[Request]) -> Result<Vec<DynTensor>, SourceError> {
+    fn load(&self, requests: &[Request], _: &dyn Observer) -> Result<Vec<DynTensor>, SourceError> {
         Ok(requests.iter().filter_map(self.0).collect())
     }
 
@@ -758,7 +774,7 @@ fn a_source_that_breaks_its_promise_is_an_error() {
         let expected = format!("the parameters could not be loaded: {expected}");
         let whole = model.materialize(&flex(), &source).map(drop).unwrap_err();
         assert_eq!(chain(&whole), expected);
-        let part = model.materialize_parameters(&flex(), &source, |_| true);
+        let part = model.materialize_parameters(&flex(), &source, MaterializeOptions::new());
         assert_eq!(chain(&part.map(drop).unwrap_err()), expected);
     };
     check(
@@ -780,7 +796,11 @@ fn a_partial_module_is_a_burn_module() {
     let source = model.replay(Seed::new(4));
     let whole = model.materialize(&flex(), &source).unwrap();
     let part = model
-        .materialize_parameters(&flex(), &source, |p| p.path.is_under("layers"))
+        .materialize_parameters(
+            &flex(),
+            &source,
+            MaterializeOptions::only(|p| p.path.is_under("layers")),
+        )
         .unwrap();
     let visited: Vec<String> = parameter_values(&part)
         .into_iter()

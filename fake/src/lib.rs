@@ -41,7 +41,7 @@ mod region;
 
 pub use dyn_tensor::{DynTensor, TensorKind};
 pub use error::{FakeError, GraphFileError, RecordError};
-pub use graph::{Constant, Graph, Node, NodeId, Slice, Value, ValueId};
+pub use graph::{Constant, Graph, GraphBuilder, Node, NodeId, Slice, Value, ValueId};
 pub use meta::{DeviceLabel, TensorMeta, is_fake};
 pub use record::{Defaults, Mode, RecordOptions, Recording, record};
 pub use region::{Region, RegionError};

@@ -163,9 +163,9 @@ impl Executable {
                 Step::Random {
                     out,
                     distribution,
-                    key,
+                    draw,
                 } => {
-                    let stream = context.stream(key);
+                    let stream = context.stream(&draw.key);
                     let data = generate(&stream, *distribution, out.shape.clone(), out.dtype)?;
                     interpreter.register_tensor_data_id(out.id, data);
                 }

@@ -2,8 +2,10 @@
 
 use burn::tensor::Distribution;
 
-use super::element::{CHUNK, RandomElement};
+use super::element::{BlockIndices, CHUNK, RandomElement, consecutive};
 use super::error::RandomError;
+use super::philox::BLOCKS;
+use super::runs::Piece;
 use super::stream::Stream;
 
 /// Fills `out` with the elements `first_element ..` of a random tensor, in row-major order.
@@ -62,14 +64,95 @@ pub fn fill<T: RandomElement>(
         });
     }
 
-    fill_chunks(&sampler, stream, first_element, out);
+    fill_neighbours(&sampler, stream, first_element, out);
     Ok(())
 }
 
+/// The longest piece that [`fill_pieces`] makes together with others.
+const SHORT: usize = CHUNK / 2;
+
+/// Fills `out` with pieces of a random tensor, one after the other.
+///
+/// The pieces have as many elements as `out`, and lie below element 2^64. All but the first and the
+/// last have `length` elements, and those two no more.
+#[inline(always)]
+pub(super) fn fill_pieces<T: RandomElement>(
+    sampler: &T::Sampler,
+    stream: &Stream,
+    length: u64,
+    pieces: impl Iterator<Item = Piece>,
+    out: &mut [T],
+) {
+    if length > SHORT as u64 {
+        let mut rest = out;
+        for piece in pieces {
+            let (now, after) = rest.split_at_mut(piece.elements);
+            fill_neighbours(sampler, stream, piece.first_element, now);
+            rest = after;
+        }
+    } else {
+        fill_short(sampler, stream, pieces, out);
+    }
+}
+
+/// Fills `out` with short pieces. A chunk for each would mostly be thrown away, so a chunk is made of
+/// the blocks of many pieces.
+#[inline(always)]
+fn fill_short<T: RandomElement>(
+    sampler: &T::Sampler,
+    stream: &Stream,
+    pieces: impl Iterator<Item = Piece>,
+    out: &mut [T],
+) {
+    /// Which elements of a block go where; all of them are of one piece.
+    #[derive(Clone, Copy, Default)]
+    struct Taken {
+        skipped: usize,
+        elements: usize,
+    }
+    let per_block = T::PER_BLOCK as usize;
+    let blocks_per_chunk = CHUNK / per_block;
+    let mut indices = BlockIndices::default();
+    let mut taken = [Taken::default(); 2 * BLOCKS];
+    let mut filled = 0;
+    let mut rest = out;
+    let mut chunk = [T::default(); CHUNK];
+
+    let mut make = |indices: &BlockIndices, taken: &[Taken]| {
+        T::sample(sampler, stream, indices, &mut chunk);
+        for (block, taken) in chunk.chunks_exact(per_block).zip(taken) {
+            let (now, after) = std::mem::take(&mut rest).split_at_mut(taken.elements);
+            now.copy_from_slice(&block[taken.skipped..taken.skipped + taken.elements]);
+            rest = after;
+        }
+    };
+    for piece in pieces {
+        let mut block = piece.first_element / T::PER_BLOCK;
+        let mut skipped = (piece.first_element % T::PER_BLOCK) as usize;
+        let mut left = piece.elements;
+        while left != 0 {
+            let elements = left.min(per_block - skipped);
+            indices[filled / BLOCKS][filled % BLOCKS] = block;
+            taken[filled] = Taken { skipped, elements };
+            filled += 1;
+            if filled == blocks_per_chunk {
+                make(&indices, &taken);
+                filled = 0;
+            }
+            block += 1;
+            skipped = 0;
+            left -= elements;
+        }
+    }
+    make(&indices, &taken[..filled]);
+}
+
+/// Fills `out` with the elements from `first_element` on.
+///
 /// Everything below here is inlined, so that a caller compiled for wider vector registers gets the
 /// whole computation compiled for them. The bits are the same at every width.
 #[inline(always)]
-fn fill_chunks<T: RandomElement>(
+fn fill_neighbours<T: RandomElement>(
     sampler: &T::Sampler,
     stream: &Stream,
     first_element: u64,
@@ -85,18 +168,18 @@ fn fill_chunks<T: RandomElement>(
     if skipped != 0 {
         let head_length = rest.len().min(CHUNK - skipped);
         let (head, after) = rest.split_at_mut(head_length);
-        T::sample(sampler, stream, block, &mut chunk);
+        T::sample(sampler, stream, &consecutive(block), &mut chunk);
         head.copy_from_slice(&chunk[skipped..skipped + head_length]);
         block = block.wrapping_add(blocks_per_chunk);
         rest = after;
     }
     let (whole, tail) = rest.as_chunks_mut::<CHUNK>();
     for piece in whole {
-        T::sample(sampler, stream, block, piece);
+        T::sample(sampler, stream, &consecutive(block), piece);
         block = block.wrapping_add(blocks_per_chunk);
     }
     if !tail.is_empty() {
-        T::sample(sampler, stream, block, &mut chunk);
+        T::sample(sampler, stream, &consecutive(block), &mut chunk);
         tail.copy_from_slice(&chunk[..tail.len()]);
     }
 }

@@ -8,7 +8,7 @@ use burn::tensor::Distribution;
 
 use super::distribution::check;
 use super::element::{
-    CHUNK, RandomElement, Sample, Sampler, each_normal, each_wide_pair, each_word,
+    BlockIndices, CHUNK, RandomElement, Sample, Sampler, each_normal, each_wide_pair, each_word,
 };
 use super::error::RandomError;
 use super::normal_f64;
@@ -51,15 +51,20 @@ const fn next_down(bits: u16) -> u16 {
 
 /// Makes a chunk of one-word floats in `f32`.
 #[inline(always)]
-fn sample_f32(sampler: &NarrowSampler, stream: &Stream, first_block: u64, out: &mut [f32; CHUNK]) {
+fn sample_f32(
+    sampler: &NarrowSampler,
+    stream: &Stream,
+    blocks: &BlockIndices,
+    out: &mut [f32; CHUNK],
+) {
     match *sampler {
-        Sampler::Uniform(range) => each_word(stream, first_block, |i, word| {
+        Sampler::Uniform(range) => each_word(stream, blocks, |i, word| {
             out[i] = range.sample(word);
         }),
-        Sampler::Bernoulli(threshold) => each_word(stream, first_block, |i, word| {
+        Sampler::Bernoulli(threshold) => each_word(stream, blocks, |i, word| {
             out[i] = if threshold.accepts(word) { 1.0 } else { 0.0 };
         }),
-        Sampler::Normal { mean, std } => each_normal(stream, first_block, |i, z| {
+        Sampler::Normal { mean, std } => each_normal(stream, blocks, |i, z| {
             out[i] = z * std + mean;
         }),
     }
@@ -103,8 +108,13 @@ impl Sample for f32 {
     narrow_float_sampler!(f32, |x: f32| x, |x: f32| x, f32::next_down);
 
     #[inline(always)]
-    fn sample(sampler: &Self::Sampler, stream: &Stream, first_block: u64, out: &mut [Self; CHUNK]) {
-        sample_f32(sampler, stream, first_block, out);
+    fn sample(
+        sampler: &Self::Sampler,
+        stream: &Stream,
+        blocks: &BlockIndices,
+        out: &mut [Self; CHUNK],
+    ) {
+        sample_f32(sampler, stream, blocks, out);
     }
 }
 
@@ -125,11 +135,11 @@ macro_rules! half_float {
             fn sample(
                 sampler: &Self::Sampler,
                 stream: &Stream,
-                first_block: u64,
+                blocks: &BlockIndices,
                 out: &mut [Self; CHUNK],
             ) {
                 let mut values = [0f32; CHUNK];
-                sample_f32(sampler, stream, first_block, &mut values);
+                sample_f32(sampler, stream, blocks, &mut values);
                 // Rounding a whole slice uses the machine's instruction where there is one.
                 out.convert_from_f32_slice(&values);
             }
@@ -161,17 +171,22 @@ impl Sample for f64 {
     }
 
     #[inline(always)]
-    fn sample(sampler: &Self::Sampler, stream: &Stream, first_block: u64, out: &mut [Self; CHUNK]) {
+    fn sample(
+        sampler: &Self::Sampler,
+        stream: &Stream,
+        blocks: &BlockIndices,
+        out: &mut [Self; CHUNK],
+    ) {
         match *sampler {
-            Sampler::Uniform(range) => each_wide_pair(stream, first_block, |i, a, b| {
+            Sampler::Uniform(range) => each_wide_pair(stream, blocks, |i, a, b| {
                 out[i] = range.sample(a);
                 out[i + 1] = range.sample(b);
             }),
-            Sampler::Bernoulli(threshold) => each_wide_pair(stream, first_block, |i, a, b| {
+            Sampler::Bernoulli(threshold) => each_wide_pair(stream, blocks, |i, a, b| {
                 out[i] = if threshold.accepts(a) { 1.0 } else { 0.0 };
                 out[i + 1] = if threshold.accepts(b) { 1.0 } else { 0.0 };
             }),
-            Sampler::Normal { mean, std } => each_wide_pair(stream, first_block, |i, a, b| {
+            Sampler::Normal { mean, std } => each_wide_pair(stream, blocks, |i, a, b| {
                 let (z0, z1) = normal_f64::standard_pair(a, b);
                 out[i] = z0 * std + mean;
                 out[i + 1] = z1 * std + mean;

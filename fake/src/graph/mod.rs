@@ -1,6 +1,7 @@
 //! The recorded graph.
 
 mod build;
+mod builder;
 mod slice;
 
 use std::collections::BTreeMap;
@@ -11,6 +12,7 @@ use burn_ir::{OperationIr, TensorIr};
 use serde::{Deserialize, Serialize};
 
 pub(crate) use build::{Built, build};
+pub use builder::GraphBuilder;
 pub use slice::Slice;
 
 use crate::GraphFileError;

@@ -1,5 +1,6 @@
 //! What holds for all element types and distributions together.
 
+mod boxes;
 mod golden;
 mod quality;
 mod region;
