@@ -163,6 +163,54 @@ pub enum DeferredError {
     },
 }
 
+/// Why a recipe could not be made, written or read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RecipeError {
+    /// The model has no such parameter.
+    #[error(transparent)]
+    Unknown {
+        /// What was asked for, and what there is.
+        #[from]
+        source: crate::UnknownPath,
+    },
+    /// The tensor was not made under the recording.
+    #[error("{tensor} is not of this recording: give the recording that it was made under")]
+    Foreign {
+        /// The tensor.
+        tensor: String,
+    },
+    /// The region does not lie inside the result.
+    #[error("region of {name}")]
+    Region {
+        /// Name of the recipe.
+        name: String,
+        /// What is wrong with it.
+        #[source]
+        source: tinderbox_fake::RegionError,
+    },
+    /// The file can't be written or read.
+    #[error("file of a recipe")]
+    File {
+        /// What is wrong with it.
+        #[from]
+        source: tinderbox_fake::GraphFileError,
+    },
+    /// A part of a constant could not be cut out.
+    #[error("a part of a constant could not be cut out")]
+    Constant {
+        /// What went wrong.
+        #[from]
+        source: tinderbox_fake::FakeError,
+    },
+    /// The backend's generator has no recipes: its values depend on all that was drawn before.
+    #[error(
+        "a replay with the backend's generator has no recipes, since its values depend on all that \
+         was drawn before: use the counter-based generator"
+    )]
+    Backend,
+}
+
 /// Why a program could not be made or run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -222,6 +270,13 @@ pub enum ProgramError {
         /// Those of the input.
         found: String,
     },
+    /// The operations could not be rewritten for a part of their result.
+    #[error("the operations could not be rewritten")]
+    Recipe {
+        /// What went wrong.
+        #[from]
+        source: Box<RecipeError>,
+    },
     /// A result could not be copied.
     #[error("a result could not be copied")]
     Copy {
@@ -242,6 +297,13 @@ pub enum ProgramError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MaterializeError {
+    /// The model has no such parameter.
+    #[error(transparent)]
+    Unknown {
+        /// What was asked for, and what there is.
+        #[from]
+        source: crate::UnknownPath,
+    },
     /// The source gave no values.
     #[error("the parameters could not be loaded")]
     Source {

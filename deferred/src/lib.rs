@@ -61,19 +61,23 @@ mod parameter;
 mod path;
 mod program;
 pub mod random;
+mod recipe;
 mod replay;
 mod source;
 mod values;
 
 pub use deferred::Deferred;
-pub use error::{DeferredError, MaterializeError, Mismatch, Mismatches, ProgramError, SourceError};
+pub use error::{
+    DeferredError, MaterializeError, Mismatch, Mismatches, ProgramError, RecipeError, SourceError,
+};
 pub use materialize::materialize_parameters;
 pub use module::{PartialModule, check_lit, parameter_values};
 pub use observer::Observer;
 pub use options::{MaterializeOptions, MemoryCheck};
-pub use parameter::{Origin, Parameter, ParameterTable};
+pub use parameter::{Origin, Parameter, ParameterTable, UnknownPath};
 pub use path::ParameterPath;
 pub use program::{Executable, Executor, Program, RandomKey, RandomKeys, RunContext, is_random};
+pub use recipe::{MadeWhole, Recipe, RecipePlan};
 pub use replay::{Replay, Rng, initialization_keys};
 pub use source::{Request, Source};
 pub use values::Values;

@@ -112,7 +112,7 @@ impl<M: Module> Deferred<M> {
         device: &Device,
         source: &dyn Source,
     ) -> Result<DynTensor, MaterializeError> {
-        let parameter = find(&self.table, path)?;
+        let parameter = self.table.find(path)?;
         let request = request(parameter, device, &MaterializeOptions::default());
         self.one(request, source)
     }
@@ -131,7 +131,7 @@ impl<M: Module> Deferred<M> {
         device: &Device,
         source: &dyn Source,
     ) -> Result<DynTensor, MaterializeError> {
-        let parameter = find(&self.table, path)?;
+        let parameter = self.table.find(path)?;
         let request = request(parameter, device, &MaterializeOptions::default());
         let region = region.clone();
         self.one(Request { region, ..request }, source)
@@ -162,14 +162,6 @@ pub fn materialize_parameters(
     memory::check(&requests, source, 0, &options)?;
     let values = load(requests, source, &options)?;
     PartialModule::new(values).map_err(|source| MaterializeError::Rank { source })
-}
-
-fn find<'a>(table: &'a ParameterTable, path: &str) -> Result<&'a Parameter, SourceError> {
-    let path = ParameterPath::new(path);
-    table.get(&path).ok_or_else(|| SourceError::Mismatch {
-        described: "the model".into(),
-        mismatches: Mismatches(vec![Mismatch::Missing { path }]),
-    })
 }
 
 fn requests<'a>(

@@ -229,3 +229,16 @@ mod tests {
         }
     }
 }
+/// temporary
+#[derive(Debug, thiserror::Error)]
+#[error("the model has no parameter `{path}`")]
+pub struct UnknownPath {
+    path: String,
+}
+impl ParameterTable {
+    /// temporary
+    pub fn find(&self, path: &str) -> Result<&Parameter, UnknownPath> {
+        let known = self.get(&ParameterPath::new(path));
+        known.ok_or_else(|| UnknownPath { path: path.into() })
+    }
+}

@@ -4,13 +4,14 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use burn::tensor::Device;
 use serde::{Deserialize, Serialize};
-use tinderbox_fake::{DynTensor, Graph, NodeId, ValueId};
+use tinderbox_fake::{DynTensor, Graph, NodeId, Region, ValueId};
 
 use crate::in_order::InOrder;
-use crate::program::{Executor, Program, RandomKey, RandomKeys, RunContext, is_random};
+use crate::program::{RandomKey, RandomKeys, is_random};
 use crate::random::{Domain, Seed};
 use crate::{
-    Mismatch, Mismatches, Observer, ParameterTable, ProgramError, Request, Source, SourceError,
+    Mismatch, Mismatches, Observer, ParameterPath, ParameterTable, ProgramError, Recipe,
+    RecipeError, Request, Source, SourceError,
 };
 
 /// What makes the random values of a replay.
@@ -80,14 +81,41 @@ impl Replay {
         })
     }
 
-    fn value(&self, request: &Request, value: ValueId) -> Result<DynTensor, ProgramError> {
-        let recipe = self.graph.backward_slice([value], |_| false);
-        let program = Program::new(&self.graph, recipe.nodes, &[], &[value], self.random_keys())?;
-        let executor = Executor::new(&request.device)?;
-        let context = RunContext::initialization(self.seed);
-        let mut outputs = executor.load(program).run(Vec::new(), &context)?;
-        let tensor = outputs.pop().expect("the program has one output");
-        Ok(request.part_of(tensor)?)
+    /// How a parameter is made, on its own.
+    ///
+    /// # Errors
+    ///
+    /// When the model has no such parameter, or the values come from the backend's generator.
+    pub fn recipe(&self, path: &str) -> Result<Recipe, RecipeError> {
+        let parameter = self.table.find(path)?;
+        self.recipe_of(&parameter.path, parameter.value, None)
+    }
+
+    fn recipe_of(
+        &self,
+        path: &ParameterPath,
+        value: ValueId,
+        region: Option<&Region>,
+    ) -> Result<Recipe, RecipeError> {
+        if self.rng == Rng::Backend {
+            return Err(RecipeError::Backend);
+        }
+        let name = path.as_str().to_owned();
+        Recipe::of_region(
+            name,
+            self.seed,
+            &self.graph,
+            value,
+            region,
+            self.random_keys(),
+        )
+    }
+
+    fn recipe_for(&self, request: &Request, value: ValueId) -> Result<Recipe, RecipeError> {
+        let region = &request.region;
+        let part = (!region.is_whole(&request.shape)).then_some(region);
+        self.recipe_of(&request.path, value, part)?
+            .cast(request.dtype)
     }
 
     fn check(&self, request: &Request) -> Result<ValueId, Vec<Mismatch>> {
@@ -165,7 +193,8 @@ impl Source for Replay {
                 .iter()
                 .zip(found)
                 .map(|(request, value)| {
-                    let made = self.value(request, value)?;
+                    let recipe = self.recipe_for(request, value).map_err(Box::new)?;
+                    let made = recipe.materialize(&request.device)?;
                     observer.made(&request.path, made.bytes());
                     Ok(made)
                 })
@@ -179,6 +208,15 @@ impl Source for Replay {
             described: self.describe(),
             source: Box::new(source),
         })
+    }
+
+    fn working_bytes(&self, requests: &[Request]) -> u64 {
+        let beside = requests.iter().filter_map(|request| {
+            let value = self.check(request).ok()?;
+            let plan = self.recipe_for(request, value).ok()?.plan();
+            Some(plan.peak_bytes - plan.bytes)
+        });
+        beside.max().unwrap_or(0)
     }
 
     /// Seeds the backend's generator where the closure draws from it: in backend mode, and where the

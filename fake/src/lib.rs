@@ -38,6 +38,7 @@ mod graph;
 mod meta;
 mod record;
 mod region;
+mod sealed;
 
 pub use dyn_tensor::{DynTensor, TensorKind};
 pub use error::{FakeError, GraphFileError, RecordError};
@@ -45,3 +46,4 @@ pub use graph::{Constant, Graph, GraphBuilder, Node, NodeId, Slice, Value, Value
 pub use meta::{DeviceLabel, TensorMeta, is_fake};
 pub use record::{Defaults, Mode, RecordOptions, Recording, record};
 pub use region::{Region, RegionError};
+pub use sealed::{seal, unseal};

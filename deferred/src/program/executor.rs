@@ -11,7 +11,7 @@ use tinderbox_fake::{DeviceLabel, DynTensor};
 
 use super::{Program, RandomKey, Step, tensor_id};
 use crate::ProgramError;
-use crate::random::{Seed, Stream, generate};
+use crate::random::{Seed, Stream, generate_region};
 
 /// What random operations depend on beside their key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -166,7 +166,8 @@ impl Executable {
                     draw,
                 } => {
                     let stream = context.stream(&draw.key);
-                    let data = generate(&stream, *distribution, out.shape.clone(), out.dtype)?;
+                    let (whole, region) = (&draw.whole, &draw.region);
+                    let data = generate_region(&stream, *distribution, whole, region, out.dtype)?;
                     interpreter.register_tensor_data_id(out.id, data);
                 }
             }

@@ -42,6 +42,28 @@ pub(crate) struct Draw {
     pub(crate) region: Region,
 }
 
+impl Draw {
+    /// All elements of a random tensor.
+    pub(crate) fn whole(key: RandomKey, shape: &Shape) -> Self {
+        Self {
+            key,
+            whole: shape.clone(),
+            region: Region::of_shape(shape),
+        }
+    }
+
+    /// A part of these elements.
+    pub(crate) fn part(&self, region: &Region) -> Self {
+        let offsets = self.region.offset().iter().zip(region.offset());
+        let offset = offsets.map(|(outer, inner)| outer + inner).collect();
+        let region = Region::new(offset, region.size().to_vec());
+        Self {
+            region: region.expect("a part of a part lies inside the whole"),
+            ..self.clone()
+        }
+    }
+}
+
 /// What makes the values of a program's random operations.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Generator<'a> {
@@ -59,11 +81,9 @@ impl Generator<'_> {
         let draw = match self {
             Self::Backend => return Ok(None),
             Self::Draws(draws) => draws.get(&node).cloned(),
-            Self::Keys(keys) => keys.get(&node).map(|key| Draw {
-                key: key.clone(),
-                whole: out.shape.clone(),
-                region: Region::of_shape(&out.shape),
-            }),
+            Self::Keys(keys) => keys
+                .get(&node)
+                .map(|key| Draw::whole(key.clone(), &out.shape)),
         };
         draw.map(Some).ok_or(ProgramError::NoKey { node })
     }
@@ -221,7 +241,8 @@ pub fn is_random(node: &Node) -> bool {
     random(&node.operation).is_some()
 }
 
-fn random(operation: &OperationIr) -> Option<(&TensorIr, Distribution)> {
+/// The result and the distribution of an operation that draws random values.
+pub(crate) fn random(operation: &OperationIr) -> Option<(&TensorIr, Distribution)> {
     match operation {
         OperationIr::Float(_, FloatOperationIr::Random(random))
         | OperationIr::NumericInt(_, NumericOperationIr::IntRandom(random)) => {

@@ -177,7 +177,9 @@ mod tests {
 
     /// A shape of up to 24 elements in up to four dimensions.
     fn shape(elements: u64) -> impl Strategy<Value = Vec<u64>> {
-        let divisors: Vec<u64> = (1..=elements).filter(|d| elements.is_multiple_of(*d)).collect();
+        let divisors: Vec<u64> = (1..=elements)
+            .filter(|d| elements.is_multiple_of(*d))
+            .collect();
         let one = proptest::sample::select(divisors);
         proptest::collection::vec(one, 0..4).prop_map(move |dims| {
             let mut shape = Vec::new();

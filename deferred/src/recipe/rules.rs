@@ -9,6 +9,7 @@ use burn_ir::{
 use tinderbox_fake::Region;
 
 use super::cover::{Cover, cover};
+use crate::program::random;
 
 /// How a part of an operation's result is made.
 #[derive(Clone, Debug)]
@@ -48,17 +49,9 @@ pub(super) fn step(operation: &OperationIr, wanted: &Region) -> Step {
         other => None,
     };
     pushed
-        .or_else(|| is_random(operation).then(|| draw(wanted)))
-        .or_else(|| is_elementwise(operation).then(|| elementwise(operation, wanted))?)
+        .or_else(|| random(operation).is_some().then(|| draw(wanted)))
+        .or_else(|| elementwise(operation, wanted))
         .unwrap_or_else(|| whole(operation))
-}
-
-fn is_random(operation: &OperationIr) -> bool {
-    matches!(
-        operation,
-        OperationIr::Float(_, FloatOperationIr::Random(_))
-            | OperationIr::NumericInt(_, NumericOperationIr::IntRandom(_))
-    )
 }
 
 fn draw(wanted: &Region) -> Step {
@@ -72,7 +65,10 @@ fn draw(wanted: &Region) -> Step {
 pub(super) fn whole(operation: &OperationIr) -> Step {
     let whole = |t: &TensorIr| Region::of_shape(&t.shape);
     Step {
-        out: operation.outputs().next().map_or_else(|| Region::of_shape(&[]), whole),
+        out: operation
+            .outputs()
+            .next()
+            .map_or_else(|| Region::of_shape(&[]), whole),
         inputs: operation.inputs().map(|t| Some(whole(t))).collect(),
         make: Make::Whole,
     }
@@ -80,7 +76,7 @@ pub(super) fn whole(operation: &OperationIr) -> Step {
 
 /// Whether each element of the result depends on the elements of the inputs at its own index, and on
 /// scalars, by an operation that works element by element.
-fn is_elementwise(operation: &OperationIr) -> bool {
+pub(super) fn is_elementwise(operation: &OperationIr) -> bool {
     use NumericOperationIr as N;
     match operation {
         OperationIr::Float(_, float) => !matches!(
@@ -159,7 +155,11 @@ fn is_elementwise(operation: &OperationIr) -> bool {
     }
 }
 
+/// `None` for an operation that does not work element by element.
 fn elementwise(operation: &OperationIr, wanted: &Region) -> Option<Step> {
+    if !is_elementwise(operation) {
+        return None;
+    }
     let shape = &operation.outputs().next()?.shape;
     let inputs = operation
         .inputs()
@@ -191,8 +191,7 @@ fn base_step(base: &BaseOperationIr, family: Family, wanted: &Region) -> Option<
     use BaseOperationIr as B;
     match base {
         B::Reshape(reshape) => {
-            let Cover { before, after } =
-                cover(&dims(&reshape.input), &dims(&reshape.out), wanted);
+            let Cover { before, after } = cover(&dims(&reshape.input), &dims(&reshape.out), wanted);
             Some(run(after, vec![Some(before)], family(base.clone())))
         }
         B::Expand(expand) => {
@@ -203,13 +202,21 @@ fn base_step(base: &BaseOperationIr, family: Family, wanted: &Region) -> Option<
                 wanted.size()[new..].to_vec(),
             );
             let needed = broadcast(&expand.input.shape, &expand.out.shape[new..], &kept.ok()?)?;
-            Some(run(wanted.clone(), vec![Some(needed)], family(base.clone())))
+            Some(run(
+                wanted.clone(),
+                vec![Some(needed)],
+                family(base.clone()),
+            ))
         }
         B::SwapDims(swap) => {
             let mut axes: Vec<usize> = (0..wanted.rank()).collect();
             axes.swap(swap.dim1, swap.dim2);
             let needed = permuted(wanted, &axes);
-            Some(run(wanted.clone(), vec![Some(needed)], family(base.clone())))
+            Some(run(
+                wanted.clone(),
+                vec![Some(needed)],
+                family(base.clone()),
+            ))
         }
         B::Permute(permute) => {
             // Dimension `d` of the result is dimension `axes[d]` of the input.
@@ -218,7 +225,11 @@ fn base_step(base: &BaseOperationIr, family: Family, wanted: &Region) -> Option<
                 back[*axis] = d;
             }
             let needed = permuted(wanted, &back);
-            Some(run(wanted.clone(), vec![Some(needed)], family(base.clone())))
+            Some(run(
+                wanted.clone(),
+                vec![Some(needed)],
+                family(base.clone()),
+            ))
         }
         B::Flip(flip) => Some(flipped(flip, family(base.clone()), wanted)),
         B::Slice(slice) => sliced(slice, family, wanted),
@@ -271,7 +282,10 @@ fn sliced(slice: &SliceOpIr, family: Family, wanted: &Region) -> Option<Step> {
     for d in 0..wanted.rank() {
         let length = slice.tensor.shape[d];
         let (start, step) = match slice.ranges.get(d) {
-            Some(range) => (range.to_range(length).start as u64, u64::try_from(range.step).ok()?),
+            Some(range) => (
+                range.to_range(length).start as u64,
+                u64::try_from(range.step).ok()?,
+            ),
             None => (0, 1),
         };
         let span = (wanted.size()[d] - 1) * step + 1;
@@ -342,7 +356,11 @@ fn repeated(repeat: &RepeatDimOpIr, operation: OperationIr, wanted: &Region) -> 
         };
     }
     let out = with_range(wanted, dim, 0, repeat.out.shape[dim] as u64);
-    run(out, vec![Some(with_range(wanted, dim, 0, length))], operation)
+    run(
+        out,
+        vec![Some(with_range(wanted, dim, 0, length))],
+        operation,
+    )
 }
 
 fn joined(cat: &CatOpIr, family: Family, wanted: &Region) -> Step {

@@ -51,6 +51,11 @@ impl GraphBuilder {
         }
     }
 
+    /// The value of a tensor that [`output`](Self::output) gave.
+    pub fn id_of(&self, output: &TensorIr) -> ValueId {
+        ValueId::at(output.id.value() as usize)
+    }
+
     /// An operation, all of whose tensors are values of this builder.
     ///
     /// # Panics
@@ -64,11 +69,6 @@ impl GraphBuilder {
         }
         self.nodes.push(node);
         id
-    }
-
-    /// What is known of a value.
-    pub fn known(&self, id: ValueId) -> &Value {
-        &self.values[id.index()]
     }
 
     /// The graph.
@@ -88,5 +88,16 @@ impl GraphBuilder {
             producer: None,
         });
         id
+    }
+}
+
+/// Goes on where a graph ends.
+impl From<Graph> for GraphBuilder {
+    fn from(graph: Graph) -> Self {
+        Self {
+            nodes: graph.nodes,
+            values: graph.values,
+            constants: graph.constants,
+        }
     }
 }

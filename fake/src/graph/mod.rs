@@ -232,6 +232,11 @@ impl Graph {
         (0..self.nodes.len()).map(NodeId::at)
     }
 
+    /// Ids of all values, in recorded order.
+    pub fn value_ids(&self) -> impl DoubleEndedIterator<Item = ValueId> + use<> {
+        (0..self.values.len()).map(ValueId::at)
+    }
+
     /// The data of a constant; `None` for a value that a node makes.
     pub fn constant(&self, id: ValueId) -> Option<&TensorData> {
         self.constants.get(&id).map(|constant| &constant.0)
