@@ -1,76 +1,117 @@
 //! Compares a row's module with plain Burn.
 
-use std::any::type_name;
+use std::error::Error;
+use std::fmt;
 use std::sync::{Mutex, MutexGuard};
 
-use burn::module::{Module, ModuleDisplay};
 use burn::tensor::{Device, TensorData};
-use tinderbox::{Deferred, Mode, Trace, TraceError, Traceable, Values, parameter_values};
+use tinderbox::{Mode, TraceError};
 
-use crate::eager::{self, Eager};
-use crate::inputs::Inputs;
-use crate::probe::Probe;
-use crate::row::{Conforms, Outcome, Report, Row, Tracing, Verdict};
+use crate::eager::{Eager, compare};
+use crate::row::{Subject, Tracing};
 use crate::traced::{self, Generator};
 
-/// Seed of the initialization.
-const SEED: u64 = 7;
-/// Seed of a forward that draws random values.
-const FORWARD_SEED: u64 = 11;
+/// What was compared, and how it came out.
+#[derive(Clone, Copy)]
+pub enum Verdict {
+    /// So many tensors were compared, and are equal bit for bit.
+    Equal(usize),
+    /// The same, where Burn's interpreter drew the random values.
+    EqualWithBackendDraws(usize),
+    /// The exact error was found.
+    Refused,
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Equal(count) => write!(f, "{count} equal"),
+            Self::EqualWithBackendDraws(count) => write!(f, "{count} equal, backend draws"),
+            Self::Refused => write!(f, "exact error"),
+        }
+    }
+}
+
+/// A row's verdicts.
+pub struct Report {
+    /// Parameters, forward and gradients of the materialized module.
+    pub materialized: Verdict,
+    /// The traced forward in inference.
+    pub inference: Verdict,
+    /// The traced forward in training.
+    pub training: Verdict,
+    /// The gradients of the joint graph.
+    pub gradients: Verdict,
+}
 
 /// The generator of the `flex` backend belongs to the process: one row at a time seeds and draws.
 static GENERATOR: Mutex<()> = Mutex::new(());
 
 fn hold_generator() -> MutexGuard<'static, ()> {
-    GENERATOR.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    // It guards no data, so a row that panicked leaves nothing broken.
+    let held = GENERATOR.lock();
+    held.unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-impl<M: Module + ModuleDisplay + Sync + 'static, I: Inputs> Conforms for Row<M, I> {
-    fn module(&self) -> String {
-        type_name::<M>().to_owned()
+/// Compares a row's module with plain Burn, on a plain and on an autodiff device.
+pub fn check(subject: &dyn Subject) -> Result<Report, String> {
+    let _held = hold_generator();
+    let plain = subject.eager(&Device::flex());
+    let tracked = subject.eager(&Device::flex().autodiff());
+    let trivial = |(_, gradient): &(String, TensorData)| gradient.iter::<f32>().all(|x| x == 0.0);
+    if tracked.gradients.iter().all(trivial) {
+        return Err("every gradient is zero: the row compares nothing".into());
     }
+    let materialized = materialized(subject, &plain)? + materialized(subject, &tracked)?;
+    let inference = match subject.tracing() {
+        Tracing::Refused(expected) => refused(subject, Mode::Inference, expected)?,
+        _ => {
+            let found = executed(subject, Mode::Inference, &plain, Generator::None)?;
+            Verdict::Equal(compare("traced forward", &plain.outputs, &found.outputs)?)
+        }
+    };
+    let (training, gradients) = match subject.tracing() {
+        Tracing::Equal => trained(subject, &tracked, Generator::None)?,
+        Tracing::DrawsInTraining => trained(subject, &tracked, Generator::Backend)?,
+        Tracing::Refused(expected) | Tracing::TrainingRefused(expected) => {
+            let verdict = refused(subject, Mode::Training, expected)?;
+            (verdict, verdict)
+        }
+    };
+    Ok(Report {
+        materialized: Verdict::Equal(materialized),
+        inference,
+        training,
+        gradients,
+    })
+}
 
-    fn case(&self) -> &'static str {
-        self.case
-    }
+/// Deferred, then materialized with the backend's generator.
+fn materialized(subject: &dyn Subject, expected: &Eager) -> Result<usize, String> {
+    let found = subject.materialized(&expected.device)?;
+    let parameters = compare("materialized", &expected.parameters, &found.parameters)?;
+    let outputs = compare("materialized forward", &expected.outputs, &found.outputs)?;
+    let gradients = compare("materialized", &expected.gradients, &found.gradients)?;
+    Ok(parameters + outputs + gradients)
+}
 
-    fn check(&self) -> Result<Report, String> {
-        let _held = hold_generator();
-        let checked = Checked::new(self)?;
-        let materialized = checked.materialized()?;
-        let refused = |mode, expected: &str| match checked.trace(mode) {
-            Ok(_) => Err(format!("{mode:?}: the trace is not refused")),
-            Err(error) if chain(&error) == expected => Ok(Verdict::Refused),
-            Err(error) => Err(format!(
-                "{mode:?}: another error\nexpected: {expected}\n   found: {}",
-                chain(&error)
-            )),
-        };
-        let inference = match self.tracing {
-            Tracing::Refused(expected) => refused(Mode::Inference, expected)?,
-            _ => checked.inference()?,
-        };
-        let (training, gradients) = match self.tracing {
-            Tracing::Equal => checked.training(Generator::None)?,
-            Tracing::DrawsInTraining => checked.training(Generator::Backend)?,
-            Tracing::Refused(expected) | Tracing::TrainingRefused(expected) => {
-                let verdict = refused(Mode::Training, expected)?;
-                (verdict.clone(), verdict)
-            }
-        };
-        Ok(Report {
-            materialized,
-            inference,
-            training,
-            gradients,
-        })
+fn refused(subject: &dyn Subject, mode: Mode, expected: &str) -> Result<Verdict, String> {
+    match subject.traced(mode) {
+        Ok(_) => Err(format!("{mode:?}: the trace is not refused")),
+        Err(error) if chain(&error) == expected => Ok(Verdict::Refused),
+        Err(error) => {
+            let found = chain(&error);
+            Err(format!(
+                "{mode:?}: another error\nexpected: {expected}\n   found: {found}"
+            ))
+        }
     }
 }
 
 /// An error with all of its causes.
 fn chain(error: &TraceError) -> String {
     let mut text = error.to_string();
-    let mut source = std::error::Error::source(error);
+    let mut source = error.source();
     while let Some(cause) = source {
         text.push_str(": ");
         text.push_str(&cause.to_string());
@@ -79,101 +120,38 @@ fn chain(error: &TraceError) -> String {
     text
 }
 
-/// A row's model, unlit and as plain Burn makes it.
-struct Checked<'a, M: Module + ModuleDisplay, I> {
-    row: &'a Row<M, I>,
-    model: Deferred<Probe<M>>,
-    eager: Probe<M>,
-    eager_training: Probe<M>,
+/// The trace of a mode, run on the parameters and inputs of the eager run.
+fn executed(
+    subject: &dyn Subject,
+    mode: Mode,
+    eager: &Eager,
+    generator: Generator,
+) -> Result<Eager, String> {
+    let traced = subject.traced(mode);
+    let (joint, table) = traced.map_err(|error| format!("{mode:?}: {}", chain(&error)))?;
+    let parameters = eager.parameters.iter().map(|(_, data)| data.clone());
+    traced::execute(
+        &joint,
+        &table,
+        parameters.collect(),
+        subject.inputs(),
+        generator,
+    )
 }
 
-impl<'a, M: Module + ModuleDisplay + Sync + 'static, I: Inputs> Checked<'a, M, I> {
-    fn new(row: &'a Row<M, I>) -> Result<Self, String> {
-        let sizes = (row.inputs)(&Device::flex()).float_sizes();
-        let init = row.init;
-        let init = move |device: &Device| Probe::new(init(device), &sizes, device);
-        Ok(Self {
-            row,
-            eager: eager::construct(&init, &Device::flex(), SEED),
-            eager_training: eager::construct(&init, &Device::flex().autodiff(), SEED),
-            model: Deferred::new(init).map_err(|error| error.to_string())?,
-        })
-    }
-
-    fn forward(&self) -> impl Fn(&Probe<M>, I) -> Outcome + Send + Sync + 'static {
-        let forward = self.row.forward;
-        move |probe, inputs| forward(&probe.module, probe.shift(inputs))
-    }
-
-    fn materialized(&self) -> Result<Verdict, String> {
-        let source: Values = parameter_values(&self.eager).into_iter().collect();
-        let mut count = 0;
-        let devices = [Device::flex(), Device::flex().autodiff()];
-        for (device, eager) in devices.iter().zip([&self.eager, &self.eager_training]) {
-            let module = self.model.materialize(device, &source);
-            let module = module.map_err(|error| error.to_string())?;
-            let expected = eager::parameters(eager);
-            let found = eager::parameters(&module);
-            count += eager::compare("materialized", &expected, &found)?;
-            let run = |module| {
-                device.seed(FORWARD_SEED);
-                Eager::forward(&self.forward(), module, (self.row.inputs)(device))
-            };
-            let (expected, found) = (run(eager), run(&module));
-            count += eager::compare("materialized forward", &expected.outputs, &found.outputs)?;
-        }
-        Ok(Verdict::Equal(count))
-    }
-
-    fn trace(&self, mode: Mode) -> Result<Trace<I>, TraceError> {
-        let example = (self.row.inputs)(&Device::flex());
-        let forward = self.forward();
-        let forward = move |probe: &Probe<M>, inputs| forward(probe, inputs).outputs();
-        match mode {
-            Mode::Inference => self.model.trace_forward(&example, forward),
-            Mode::Training => self.model.trace(&example, forward),
-        }
-    }
-
-    fn executed(&self, mode: Mode, generator: Generator) -> Result<Eager, String> {
-        let trace = self.trace(mode).map_err(|error| format!("{mode:?}: {}", chain(&error)))?;
-        let joint = trace.example_program().map_err(|error| chain(&error))?;
-        let values = parameter_values(&self.eager).into_iter();
-        let inputs = (self.row.inputs)(&Device::flex());
-        Device::flex().seed(FORWARD_SEED);
-        traced::execute(
-            &joint,
-            trace.parameters(),
-            values.map(|(_, value)| value).collect(),
-            &inputs,
-            generator,
-        )
-    }
-
-    fn inference(&self) -> Result<Verdict, String> {
-        let inputs = (self.row.inputs)(&Device::flex());
-        let expected = Eager::forward(&self.forward(), &self.eager, inputs);
-        let found = self.executed(Mode::Inference, Generator::None)?;
-        let count = eager::compare("traced forward", &expected.outputs, &found.outputs)?;
-        Ok(Verdict::Equal(count))
-    }
-
-    fn training(&self, generator: Generator) -> Result<(Verdict, Verdict), String> {
-        let device = Device::flex().autodiff();
-        device.seed(FORWARD_SEED);
-        let inputs = (self.row.inputs)(&device);
-        let expected = Eager::training(&self.forward(), &self.eager_training, inputs);
-        let found = self.executed(Mode::Training, generator)?;
-        let outputs = eager::compare("traced training", &expected.outputs, &found.outputs)?;
-        let gradients = eager::compare("joint graph", &expected.gradients, &found.gradients)?;
-        let trivial = |gradient: &TensorData| gradient.iter::<f32>().all(|x| x == 0.0);
-        if expected.gradients.iter().all(|(_, gradient)| trivial(gradient)) {
-            return Err("every gradient is zero: the row compares nothing".into());
-        }
-        let verdict = |count| match generator {
-            Generator::None => Verdict::Equal(count),
-            Generator::Backend => Verdict::EqualWithBackendDraws(count),
-        };
-        Ok((verdict(outputs), verdict(gradients)))
-    }
+fn trained(
+    subject: &dyn Subject,
+    expected: &Eager,
+    generator: Generator,
+) -> Result<(Verdict, Verdict), String> {
+    let found = executed(subject, Mode::Training, expected, generator)?;
+    let outputs = compare("traced training", &expected.outputs, &found.outputs)?;
+    let gradients = compare("joint graph", &expected.gradients, &found.gradients)?;
+    Ok(match generator {
+        Generator::None => (Verdict::Equal(outputs), Verdict::Equal(gradients)),
+        Generator::Backend => (
+            Verdict::EqualWithBackendDraws(outputs),
+            Verdict::EqualWithBackendDraws(gradients),
+        ),
+    })
 }

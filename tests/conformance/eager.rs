@@ -1,113 +1,103 @@
-//! The reference: plain Burn, and how its results are compared.
+//! What a module gives in plain Burn, and how such results are compared.
 
 use burn::module::{Module, ModuleVisitor, Param};
-use burn::tensor::{Bool, Device, Gradients, Int, Tensor, TensorData};
+use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
 
 use crate::row::Outcome;
 
 /// Tensors by name, in order.
 pub type Named = Vec<(String, TensorData)>;
 
-/// What a forward gave, and a backward where there was one.
+/// What a module holds and gives.
 #[derive(Default)]
 pub struct Eager {
-    /// The outputs, and the loss where there is a backward.
+    /// Where it ran.
+    pub device: Device,
+    /// The parameters before the forward, with a note on those that require gradients.
+    pub parameters: Named,
+    /// The outputs of the forward, and the loss.
     pub outputs: Named,
-    /// The gradients of the parameters that have one.
+    /// On an autodiff device, the gradients of the parameters that have one.
     pub gradients: Named,
 }
 
-/// The model as Burn makes it on a device: seeded, constructed, and every parameter initialized in
-/// the order of the fields.
-pub fn construct<M: Module>(init: &impl Fn(&Device) -> M, device: &Device, seed: u64) -> M {
-    device.seed(seed);
-    init(device).materialize()
-}
-
-impl Eager {
-    /// Runs a forward.
-    pub fn forward<M, I>(forward: &impl Fn(&M, I) -> Outcome, module: &M, inputs: I) -> Self {
-        Self {
-            outputs: outputs(&forward(module, inputs)),
-            gradients: Named::new(),
-        }
-    }
-
-    /// Runs a forward, and Burn's autodiff on its loss.
-    pub fn training<M: Module, I>(
-        forward: &impl Fn(&M, I) -> Outcome,
-        module: &M,
-        inputs: I,
-    ) -> Self {
-        let outcome = forward(module, inputs);
-        let loss = outcome.loss();
-        let mut outputs = outputs(&outcome);
-        outputs.push(("loss".into(), loss.clone().into_data()));
-        let gradients = loss.backward();
-        let mut reader = Reader::of(|param: &dyn Differentiable| param.gradient(&gradients));
-        module.visit(&mut reader);
-        Self {
-            outputs,
-            gradients: reader.found,
-        }
-    }
-}
-
-fn outputs(outcome: &Outcome) -> Named {
-    let named = outcome.named();
-    named
-        .map(|(name, tensor)| (name, tensor.into_data()))
-        .collect()
-}
-
-/// Path and value of every parameter, with a note on those that require gradients.
+/// The values of a module's parameters. Lazy ones get theirs, in the order of the fields.
 pub fn parameters<M: Module>(module: &M) -> Named {
-    let mut reader = Reader::of(|param: &dyn Differentiable| Some(param.value()));
+    read(module, &|parameter| {
+        let note = match parameter.requires_gradient() {
+            true => " (requires gradients)",
+            false => "",
+        };
+        Some((note, parameter.value()))
+    })
+}
+
+/// Runs a forward, and on an autodiff device Burn's backward from its loss.
+pub fn run<M: Module>(module: &M, device: &Device, forward: impl FnOnce() -> Outcome) -> Eager {
+    let parameters = parameters(module);
+    let outcome = forward();
+    let loss = outcome.loss();
+    let mut outputs: Named = outcome
+        .named()
+        .map(|(name, tensor)| (name, tensor.into_data()))
+        .collect();
+    outputs.push(("loss".into(), loss.clone().into_data()));
+    let gradients = device.is_autodiff().then(|| {
+        let gradients = loss.backward();
+        read(module, &|parameter| {
+            Some(("", parameter.gradient(&gradients)?))
+        })
+    });
+    Eager {
+        device: device.clone(),
+        parameters,
+        outputs,
+        gradients: gradients.unwrap_or_default(),
+    }
+}
+
+/// A float parameter's value, of any rank.
+trait FloatValue {
+    fn value(&self) -> TensorData;
+    fn requires_gradient(&self) -> bool;
+    fn gradient(&self, gradients: &burn::tensor::Gradients) -> Option<TensorData>;
+}
+
+impl<const D: usize> FloatValue for Tensor<D> {
+    fn value(&self) -> TensorData {
+        self.to_data()
+    }
+
+    fn requires_gradient(&self) -> bool {
+        self.is_require_grad()
+    }
+
+    fn gradient(&self, gradients: &burn::tensor::Gradients) -> Option<TensorData> {
+        self.grad(gradients).map(Tensor::into_data)
+    }
+}
+
+/// What is read of a parameter: a note that goes after its path, and data.
+type Read<'a> = dyn Fn(&dyn FloatValue) -> Option<(&'static str, TensorData)> + 'a;
+
+fn read<M: Module>(module: &M, read: &Read<'_>) -> Named {
+    let mut reader = Reader {
+        path: Vec::new(),
+        read,
+        found: Named::new(),
+    };
     module.visit(&mut reader);
     reader.found
 }
 
-/// A float parameter of any rank.
-trait Differentiable {
-    fn gradient(&self, gradients: &Gradients) -> Option<Read>;
-    fn value(&self) -> Read;
-}
-
-/// What is read of a parameter: a note that goes after its path, and data.
-type Read = (&'static str, TensorData);
-
-impl<const D: usize> Differentiable for Tensor<D> {
-    fn gradient(&self, gradients: &Gradients) -> Option<Read> {
-        Some(("", self.grad(gradients)?.into_data()))
-    }
-
-    fn value(&self) -> Read {
-        let note = match self.is_require_grad() {
-            true => " (requires gradients)",
-            false => "",
-        };
-        (note, self.to_data())
-    }
-}
-
 /// Reads something of every parameter of a module.
-struct Reader<F> {
+struct Reader<'a> {
     path: Vec<String>,
-    read: F,
+    read: &'a Read<'a>,
     found: Named,
 }
 
-impl<F: Fn(&dyn Differentiable) -> Option<Read>> Reader<F> {
-    fn of(read: F) -> Self {
-        Self {
-            path: Vec::new(),
-            read,
-            found: Named::new(),
-        }
-    }
-}
-
-impl<F: Fn(&dyn Differentiable) -> Option<Read>> ModuleVisitor for Reader<F> {
+impl ModuleVisitor for Reader<'_> {
     fn enter_module(&mut self, name: &str, _: &str) {
         self.path.push(name.into());
     }
@@ -117,9 +107,10 @@ impl<F: Fn(&dyn Differentiable) -> Option<Read>> ModuleVisitor for Reader<F> {
     }
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        let found = (self.read)(&param.val());
         let path = self.path.join(".");
-        self.found.extend(found.map(|(note, data)| (path + note, data)));
+        let found = (self.read)(&param.val());
+        self.found
+            .extend(found.map(|(note, data)| (path + note, data)));
     }
 
     fn visit_int<const D: usize>(&mut self, _: &Param<Tensor<D, Int>>) {
@@ -131,28 +122,27 @@ impl<F: Fn(&dyn Differentiable) -> Option<Read>> ModuleVisitor for Reader<F> {
     }
 }
 
-/// The number of tensors, when all of them are equal: name, shape, dtype and every bit.
+/// The number of tensors, when all of them are equal: name, dtype, shape and every bit.
 pub fn compare(what: &str, expected: &Named, found: &Named) -> Result<usize, String> {
-    let names = |named: &Named| named.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
-    if names(expected) != names(found) {
+    let names = |named: &Named| -> Vec<String> { named.iter().map(|(n, _)| n.clone()).collect() };
+    let (expected_names, found_names) = (names(expected), names(found));
+    if expected_names != found_names {
         return Err(format!(
-            "{what}: expected {:?}, found {:?}",
-            names(expected),
-            names(found)
+            "{what}: expected {expected_names:?}, found {found_names:?}"
         ));
     }
     for ((name, expected), (_, found)) in expected.iter().zip(found) {
-        let same_type = expected.dtype() == found.dtype() && expected.shape() == found.shape();
-        if !same_type || expected.as_bytes() != found.as_bytes() {
+        let kind = |data: &TensorData| format!("{:?}{:?}", data.dtype(), data.shape().as_slice());
+        if kind(expected) != kind(found) {
+            let (expected, found) = (kind(expected), kind(found));
+            return Err(format!("{what}: {name} is {found}, not {expected}"));
+        }
+        if expected.as_bytes() != found.as_bytes() {
             let mut pairs = expected.iter::<f32>().zip(found.iter::<f32>()).enumerate();
             let first = pairs.find(|(_, (a, b))| a.to_bits() != b.to_bits());
+            let (index, (expected, found)) = first.expect("the bytes of floats differ");
             return Err(format!(
-                "{what}: {name} differs: {:?} {:?} and {:?} {:?}, first (element, (expected, \
-                 found)): {first:?}",
-                expected.dtype(),
-                expected.shape(),
-                found.dtype(),
-                found.shape(),
+                "{what}: {name} has {found} at {index}, not {expected}"
             ));
         }
     }

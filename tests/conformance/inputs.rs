@@ -1,7 +1,7 @@
 //! What goes into a forward, and a way to reach its float tensors.
 
 use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
-use tinderbox::{Batch, Whole};
+use tinderbox::Batch;
 
 /// The arguments of a forward.
 pub trait Inputs: Batch {
@@ -45,12 +45,6 @@ impl<I: Inputs> Inputs for Option<I> {
     }
 }
 
-impl<I: Inputs> Inputs for Whole<I> {
-    fn map_floats(self, change: &mut dyn FnMut(Tensor<1>) -> Tensor<1>) -> Self {
-        Self(self.0.map_floats(change))
-    }
-}
-
 macro_rules! tuple {
     ($($name:ident $index:tt),*) => {
         impl<$($name: Inputs),*> Inputs for ($($name,)*) {
@@ -64,7 +58,6 @@ macro_rules! tuple {
 tuple!(A 0, B 1);
 tuple!(A 0, B 1, C 2);
 tuple!(A 0, B 1, C 2, D 3);
-tuple!(A 0, B 1, C 2, D 3, E 4);
 
 /// Numbers between 0 and 1, no two of a small tensor alike; another `number`, other values.
 fn fractions(count: usize, number: u32) -> impl Iterator<Item = f32> {

@@ -14,7 +14,6 @@ mod traced;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-
 #[test]
 fn every_module_conforms() {
     let mut table = table::Table::default();
@@ -46,7 +45,9 @@ fn every_public_module_has_a_row() {
             wrong.push(format!("{module} has no row"));
             continue;
         };
-        let missing = variants.iter().filter(|name| !cases.contains(name.as_str()));
+        let missing = variants
+            .iter()
+            .filter(|name| !cases.contains(name.as_str()));
         wrong.extend(missing.map(|name| format!("{module} has no row `{name}`, its variant")));
     }
     let gone = rows.keys().filter(|name| !modules.contains_key(*name));

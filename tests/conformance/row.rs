@@ -1,9 +1,25 @@
 //! One row: a module, how it is run, and what must hold for it.
 
-use std::fmt;
+use std::any::type_name;
+use std::sync::Arc;
 
+use burn::module::{Module, ModuleDisplay};
 use burn::tensor::{Device, Tensor, TensorData};
-use tinderbox::Outputs;
+use tinderbox::random::Seed;
+use tinderbox::{
+    Deferred, DeferredError, DynTensor, Mode, Outputs, ParameterTable, Rng, TraceError, Traceable,
+    batch_tensors,
+};
+use tinderbox_pipeline::JointGraph;
+
+use crate::eager::{self, Eager};
+use crate::inputs::Inputs;
+use crate::probe::Probe;
+
+/// Seed of the initialization.
+const SEED: u64 = 7;
+/// Seed of a forward that draws random values.
+pub const FORWARD_SEED: u64 = 11;
 
 /// What a forward gave: its float tensors, flat, with their shapes.
 #[derive(Default)]
@@ -27,7 +43,8 @@ impl Outcome {
     /// Name and value of every tensor; the name tells its position and shape.
     pub fn named(&self) -> impl Iterator<Item = (String, Tensor<1>)> {
         let tensors = self.tensors.iter().enumerate();
-        tensors.map(|(index, (shape, tensor))| (format!("output {index} {shape:?}"), tensor.clone()))
+        tensors
+            .map(|(index, (shape, tensor))| (format!("output {index} {shape:?}"), tensor.clone()))
     }
 
     /// The weighted mean of squares: every element of every output gets a gradient of its own.
@@ -45,10 +62,11 @@ impl Outcome {
     }
 
     /// What a traced forward returns.
-    pub fn outputs(self) -> Outputs {
-        self.named().fold(Outputs::loss(self.loss()), |outputs, (name, tensor)| {
-            outputs.with(name, tensor)
-        })
+    fn into_outputs(self) -> Outputs {
+        self.named()
+            .fold(Outputs::loss(self.loss()), |outputs, (name, tensor)| {
+                outputs.with(name, tensor)
+            })
     }
 }
 
@@ -68,11 +86,11 @@ pub enum Tracing {
 
 /// A module in one setting.
 pub struct Row<M, I> {
-    pub case: &'static str,
-    pub init: fn(&Device) -> M,
-    pub inputs: fn(&Device) -> I,
-    pub forward: fn(&M, I) -> Outcome,
-    pub tracing: Tracing,
+    case: &'static str,
+    init: fn(&Device) -> M,
+    inputs: fn(&Device) -> I,
+    forward: fn(&M, I) -> Outcome,
+    tracing: Tracing,
 }
 
 /// A row whose trace must equal plain Burn.
@@ -97,46 +115,92 @@ impl<M, I> Row<M, I> {
     }
 }
 
-/// What was compared, and how it came out.
-#[derive(Clone)]
-pub enum Verdict {
-    /// So many tensors were compared, and are equal bit for bit.
-    Equal(usize),
-    /// The same, where Burn's interpreter drew the random values.
-    EqualWithBackendDraws(usize),
-    /// The exact error was found.
-    Refused,
+/// What a row can be asked to do.
+pub trait Subject {
+    /// Path of the module's type, such as `burn_nn::modules::linear::Linear`.
+    fn module(&self) -> String;
+
+    /// What the module is set up as.
+    fn case(&self) -> &'static str;
+
+    /// What must hold for its trace.
+    fn tracing(&self) -> Tracing;
+
+    /// The inputs, in order.
+    fn inputs(&self) -> Vec<DynTensor>;
+
+    /// Plain Burn: the device seeded, the model constructed, its parameters visited in order, and run.
+    fn eager(&self, device: &Device) -> Eager;
+
+    /// The model deferred, materialized with the backend's generator, and run.
+    fn materialized(&self, device: &Device) -> Result<Eager, String>;
+
+    /// The program of the model's trace.
+    fn traced(&self, mode: Mode) -> Result<(Arc<JointGraph>, Arc<ParameterTable>), TraceError>;
 }
 
-impl fmt::Display for Verdict {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Equal(count) => write!(f, "{count} equal"),
-            Self::EqualWithBackendDraws(count) => write!(f, "{count} equal, backend draws"),
-            Self::Refused => write!(f, "exact error"),
-        }
+impl<M: Module + ModuleDisplay + Sync + 'static, I: Inputs> Row<M, I> {
+    /// Makes the model.
+    fn constructor(&self) -> impl Fn(&Device) -> Probe<M> + Send + Sync + 'static {
+        let sizes = (self.inputs)(&Device::flex()).float_sizes();
+        let init = self.init;
+        move |device: &Device| Probe::new(init(device), &sizes, device)
+    }
+
+    fn run(&self, probe: &Probe<M>, device: &Device) -> Eager {
+        eager::run(probe, device, || {
+            device.seed(FORWARD_SEED);
+            (self.forward)(&probe.module, probe.shift((self.inputs)(device)))
+        })
+    }
+
+    fn deferred(&self) -> Result<Deferred<Probe<M>>, DeferredError> {
+        Deferred::new(self.constructor())
     }
 }
 
-/// A row's verdicts.
-pub struct Report {
-    /// Parameters and forward, materialized.
-    pub materialized: Verdict,
-    /// The traced forward in inference.
-    pub inference: Verdict,
-    /// The traced forward in training.
-    pub training: Verdict,
-    /// The gradients of the joint graph.
-    pub gradients: Verdict,
-}
+impl<M: Module + ModuleDisplay + Sync + 'static, I: Inputs> Subject for Row<M, I> {
+    fn module(&self) -> String {
+        type_name::<M>().to_owned()
+    }
 
-/// A row of any module.
-pub trait Conforms {
-    /// Path of the module's type, such as `burn_nn::modules::linear::Linear`.
-    fn module(&self) -> String;
-    /// What the module is set up as.
-    fn case(&self) -> &'static str;
-    /// Compares with plain Burn.
-    fn check(&self) -> Result<Report, String>;
-}
+    fn case(&self) -> &'static str {
+        self.case
+    }
 
+    fn tracing(&self) -> Tracing {
+        self.tracing
+    }
+
+    fn inputs(&self) -> Vec<DynTensor> {
+        batch_tensors(&(self.inputs)(&Device::flex()))
+    }
+
+    fn eager(&self, device: &Device) -> Eager {
+        device.seed(SEED);
+        let probe = self.constructor()(device);
+        self.run(&probe, device)
+    }
+
+    fn materialized(&self, device: &Device) -> Result<Eager, String> {
+        let model = self.deferred().map_err(|error| format!("{error:?}"))?;
+        let source = model.replay(Seed::new(SEED)).with_rng(Rng::Backend);
+        let probe = model.materialize(device, &source);
+        let probe = probe.map_err(|error| format!("{error:?}"))?;
+        Ok(self.run(&probe, device))
+    }
+
+    fn traced(&self, mode: Mode) -> Result<(Arc<JointGraph>, Arc<ParameterTable>), TraceError> {
+        let model = self.deferred().expect("it was materialized");
+        let forward = self.forward;
+        let forward = move |probe: &Probe<M>, inputs| {
+            forward(&probe.module, probe.shift(inputs)).into_outputs()
+        };
+        let example = (self.inputs)(&Device::flex());
+        let trace = match mode {
+            Mode::Inference => model.trace_forward(&example, forward)?,
+            Mode::Training => model.trace(&example, forward)?,
+        };
+        Ok((trace.example_program()?, trace.parameters().clone()))
+    }
+}

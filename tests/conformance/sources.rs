@@ -41,7 +41,9 @@ pub fn of_package(name: &str) -> PathBuf {
         host.expect("cargo knows its host"),
     ]);
     let metadata: serde_json::Value = serde_json::from_str(&metadata).expect("it is JSON");
-    let packages = metadata["packages"].as_array().expect("packages are listed");
+    let packages = metadata["packages"]
+        .as_array()
+        .expect("packages are listed");
     let package = packages.iter().find(|package| package["name"] == name);
     let targets = package.expect("the package is used")["targets"].as_array();
     let library = targets
@@ -55,7 +57,9 @@ pub fn of_package(name: &str) -> PathBuf {
 /// Every module type of the library with this root file, tests left out.
 pub fn modules(root: &Path) -> Vec<FoundModule> {
     let package = root.ancestors().nth(2).and_then(Path::file_name);
-    let package = package.expect("the root file lies in the package").to_string_lossy();
+    let package = package
+        .expect("the root file lies in the package")
+        .to_string_lossy();
     // The registry's folders carry the version: `burn-nn-0.22.1`.
     let name = match package.rsplit_once('-') {
         Some((name, version)) if version.starts_with(|c: char| c.is_ascii_digit()) => name,
@@ -66,7 +70,12 @@ pub fn modules(root: &Path) -> Vec<FoundModule> {
     let tree = Tree::of(&file.items, folder);
     let public = tree.exported();
     let mut found = Vec::new();
-    tree.collect(&name.replace('-', "_"), &mut Vec::new(), &public, &mut found);
+    tree.collect(
+        &name.replace('-', "_"),
+        &mut Vec::new(),
+        &public,
+        &mut found,
+    );
     found
 }
 
@@ -156,7 +165,9 @@ impl Tree {
     }
 
     fn child(&self, names: &[String]) -> Option<&Self> {
-        names.iter().try_fold(self, |tree, name| tree.children.get(name))
+        names
+            .iter()
+            .try_fold(self, |tree, name| tree.children.get(name))
     }
 
     /// The types that users can name through this `mod`.
@@ -179,7 +190,11 @@ impl Tree {
                 continue;
             };
             let inner = under(&names, child.exported());
-            found.extend(inner.into_iter().filter(|path| last == "*" || path.last() == Some(last)));
+            found.extend(
+                inner
+                    .into_iter()
+                    .filter(|path| last == "*" || path.last() == Some(last)),
+            );
         }
         found
     }

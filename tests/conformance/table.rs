@@ -3,7 +3,8 @@
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crate::row::{Conforms, Report};
+use crate::check::{Report, check};
+use crate::row::Subject;
 
 /// Rows that hold, and what is wrong with the others.
 #[derive(Default)]
@@ -23,8 +24,8 @@ const HEADER: [&str; 6] = [
 
 impl Table {
     /// Checks a row; one that panics fails, and the others go on.
-    pub fn add(&mut self, row: &dyn Conforms) {
-        let result = catch_unwind(AssertUnwindSafe(|| row.check()))
+    pub fn add(&mut self, row: &dyn Subject) {
+        let result = catch_unwind(AssertUnwindSafe(|| check(row)))
             .unwrap_or_else(|_| Err("panicked, see above".into()));
         let path = row.module();
         let name = path.rsplit("::").next().unwrap_or(&path).to_owned();
@@ -61,9 +62,16 @@ impl fmt::Display for Table {
         let widths: [usize; 6] = std::array::from_fn(width);
         for row in rows() {
             let cells = row.iter().zip(widths);
-            let line: Vec<String> = cells.map(|(cell, width)| format!("{cell:width$}")).collect();
+            let line: Vec<String> = cells
+                .map(|(cell, width)| format!("{cell:width$}"))
+                .collect();
             writeln!(f, "{}", line.join("  ").trim_end())?;
         }
-        write!(f, "{} rows hold, {} fail", self.rows.len(), self.failures.len())
+        write!(
+            f,
+            "{} rows hold, {} fail",
+            self.rows.len(),
+            self.failures.len()
+        )
     }
 }

@@ -11,7 +11,7 @@ use tinderbox_fake::{NodeId, ValueId};
 use tinderbox_pipeline::JointGraph;
 
 use crate::eager::{Eager, Named};
-use crate::inputs::Inputs;
+use crate::row::FORWARD_SEED;
 
 /// Who makes the random values of a forward.
 #[derive(Clone, Copy)]
@@ -23,19 +23,22 @@ pub enum Generator {
 }
 
 /// Runs a joint graph on given parameters and inputs.
-pub fn execute<I: Inputs>(
+pub fn execute(
     joint: &JointGraph,
     table: &ParameterTable,
-    parameters: Vec<DynTensor>,
-    inputs: &I,
+    parameters: Vec<TensorData>,
+    inputs: Vec<DynTensor>,
     generator: Generator,
 ) -> Result<Eager, String> {
     let device = Device::flex();
     let mut given = joint.parameters().to_vec();
     given.extend(joint.inputs().iter().map(|input| input.value));
     given.push(joint.weight());
-    let mut values = parameters;
-    values.extend(tinderbox::batch_tensors(inputs));
+    let parameters = parameters.into_iter();
+    let mut values: Vec<DynTensor> = parameters
+        .map(|data| DynTensor::from_data(data, &device))
+        .collect();
+    values.extend(inputs);
     values.push(Tensor::<1>::ones([1], &device).into());
 
     let named = joint.outputs().iter().cloned();
@@ -49,7 +52,10 @@ pub fn execute<I: Inputs>(
         .collect();
     let wanted: Vec<ValueId> = outputs.iter().map(|(_, value)| *value).collect();
     let is_given = |value| given.contains(&value);
-    let nodes = joint.graph().backward_slice(wanted.iter().copied(), is_given).nodes;
+    let nodes = joint
+        .graph()
+        .backward_slice(wanted.iter().copied(), is_given)
+        .nodes;
 
     let found = match generator {
         Generator::None => {
@@ -61,12 +67,17 @@ pub fn execute<I: Inputs>(
         }
         Generator::Backend => interpret(joint, nodes, &given, &wanted, values)?,
     };
-    let mut found: Named = outputs.into_iter().map(|(name, _)| name).zip(found).collect();
+    let mut found: Named = outputs
+        .into_iter()
+        .map(|(name, _)| name)
+        .zip(found)
+        .collect();
     let forward = joint.outputs().len() + usize::from(joint.loss().is_some());
     let gradients = found.split_off(forward);
     Ok(Eager {
         outputs: found,
         gradients,
+        ..Eager::default()
     })
 }
 
@@ -103,6 +114,7 @@ fn interpret(
     wanted: &[ValueId],
     values: Vec<DynTensor>,
 ) -> Result<Vec<TensorData>, String> {
+    Device::flex().seed(FORWARD_SEED);
     let graph = joint.graph();
     let id = |value: ValueId| TensorId::new(value.index() as u64);
     let mut interpreter = TensorInterpreter::<Flex>::new(FlexDevice);

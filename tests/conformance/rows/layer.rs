@@ -36,6 +36,17 @@ pub fn rows() -> Family {
             |linear: &Linear, x| Outcome::of(linear.forward(x)),
         ),
         row(
+            "Orthogonal, which has no bias",
+            |device| {
+                LinearConfig::new(5, 4)
+                    .with_bias(false)
+                    .with_initializer(Initializer::Orthogonal { gain: 1.5 })
+                    .init(device)
+            },
+            |device| floats([3, 5], 18, device),
+            |linear: &Linear, x| Outcome::of(linear.forward(x)),
+        ),
+        row(
             "",
             |device| EmbeddingConfig::new(7, 4).init(device),
             |device| ints([0, 7], [2, 5], 4, device),
@@ -133,6 +144,5 @@ fn initializers() -> Family {
         "KaimingNormal": Initializer::KaimingNormal { gain: 1.5, fan_out_only: true },
         "XavierUniform": Initializer::XavierUniform { gain: 1.5 },
         "XavierNormal": Initializer::XavierNormal { gain: 1.5 },
-        "Orthogonal": Initializer::Orthogonal { gain: 1.5 },
     ]
 }

@@ -12,10 +12,10 @@ mod sequence_loss;
 mod shape;
 mod transformer;
 
-use crate::row::Conforms;
+use crate::row::Subject;
 
 /// Rows of one family.
-type Family = Vec<Box<dyn Conforms>>;
+type Family = Vec<Box<dyn Subject>>;
 
 /// Every row.
 pub fn all() -> Family {

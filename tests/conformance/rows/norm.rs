@@ -11,7 +11,11 @@ use crate::inputs::floats;
 use crate::row::{Outcome, Tracing, row};
 
 /// Batch norm under recording.
-const BATCH_NORM: &str = "";
+const BATCH_NORM: &str = "the forward could not be recorded, and `module` is a BatchNorm: it moves \
+     its running statistics between devices, which can't be recorded; use GroupNorm, LayerNorm, \
+     RmsNorm or InstanceNorm in its place: the recorded code moved a fake tensor between devices or \
+     autodiff contexts (Cannot move this autodiff tensor between); `to_device`, `inner` and \
+     `from_inner` can't be recorded: create tensors on the device of their input";
 
 pub fn rows() -> Family {
     let mut rows: Family = family![
@@ -21,7 +25,7 @@ pub fn rows() -> Family {
             |device| floats([4, 3, 5], 1, device),
             |norm: &BatchNorm, x| Outcome::of(norm.forward(x)),
         )
-        .tracing(Tracing::Refused(BATCH_NORM)),
+        .tracing(Tracing::TrainingRefused(BATCH_NORM)),
         row(
             "",
             |device| GroupNormConfig::new(2, 4).init(device),
@@ -83,7 +87,7 @@ fn variants() -> Family {
     }
     variant![
         "Identity": NormalizationConfig::Identity, Tracing::Equal,
-        "Batch": NormalizationConfig::Batch(BatchNormConfig::new(4)), Tracing::Refused(BATCH_NORM),
+        "Batch": NormalizationConfig::Batch(BatchNormConfig::new(4)), Tracing::TrainingRefused(BATCH_NORM),
         "Group": NormalizationConfig::Group(GroupNormConfig::new(2, 4)), Tracing::Equal,
         "Instance": NormalizationConfig::Instance(InstanceNormConfig::new(4)), Tracing::Equal,
         "Layer": NormalizationConfig::Layer(LayerNormConfig::new(4)), Tracing::Equal,

@@ -2,14 +2,16 @@
 
 use burn::nn::loss::{CTCLoss, CTCLossConfig, RNNTLoss, RNNTLossConfig, Reduction};
 use burn::tensor::activation::log_softmax;
+use burn::tensor::module::ctc_loss;
 
+use super::loss::DATA_READ;
 use super::{Family, family};
 use crate::inputs::{floats, ints, these};
 use crate::row::{Outcome, Tracing, row};
 
 /// What `CTCLoss` meets under recording: in builds with debug assertions it reads the lengths.
 const CTC: Tracing = match cfg!(debug_assertions) {
-    true => Tracing::Refused(""),
+    true => Tracing::Refused(DATA_READ),
     false => Tracing::Equal,
 };
 
@@ -32,6 +34,22 @@ pub fn rows() -> Family {
             },
         )
         .tracing(CTC),
+        row(
+            "its function, which the error names",
+            |_| CTCLossConfig::new().init(),
+            |device| {
+                (
+                    floats([6, 2, 4], 9, device),
+                    ints([1, 4], [2, 3], 10, device),
+                    these([6, 5], device),
+                    these([3, 2], device),
+                )
+            },
+            |_: &CTCLoss, (x, targets, input_lengths, target_lengths)| {
+                let x = log_softmax(x, 2);
+                Outcome::of(ctc_loss(x, targets, input_lengths, target_lengths, 0))
+            },
+        ),
         row(
             "infinity is zero, reduced",
             |_| CTCLossConfig::new().with_zero_infinity(true).init(),

@@ -52,6 +52,7 @@ pub fn rows() -> Family {
     rows
 }
 
+/// Every mode of the CPU backend; it has no `NearestExact`.
 fn interpolations() -> Family {
     macro_rules! modes {
         ($($case:literal: $mode:ident),* $(,)?) => {
@@ -80,7 +81,6 @@ fn interpolations() -> Family {
     }
     modes![
         "nearest": Nearest,
-        "nearest exact": NearestExact,
         "linear": Linear,
         "cubic": Cubic,
         "lanczos": Lanczos,
