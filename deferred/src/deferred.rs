@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use burn::module::Module;
 use burn::tensor::Device;
@@ -22,12 +22,14 @@ type Init<M> = Arc<dyn Fn(&Device) -> M + Send + Sync>;
 /// consumed: it can be materialized many times, in parts, on any device.
 #[derive(Clone)]
 pub struct Deferred<M> {
-    init: Init<M>,
+    pub(crate) init: Init<M>,
     module: M,
-    graph: Arc<Graph>,
+    pub(crate) graph: Arc<Graph>,
     pub(crate) table: Arc<ParameterTable>,
     pub(crate) twins: Arc<Vec<Twin>>,
-    options: RecordOptions,
+    pub(crate) options: RecordOptions,
+    /// Set when a second recording was the same as this one.
+    pub(crate) stable: Arc<OnceLock<()>>,
 }
 
 /// The fake `Param` of one parameter, and what it was before it had its fake value.
@@ -36,28 +38,20 @@ pub(crate) struct Twin {
     pub(crate) declared: Declared,
 }
 
-impl<M: Module> Deferred<M> {
-    /// Constructs the model on a device that records: milliseconds, whatever its size.
-    ///
-    /// # Errors
-    ///
-    /// When the closure panics or reads the data of a tensor, or two parameters have one path.
-    pub fn new(init: impl Fn(&Device) -> M + Send + Sync + 'static) -> Result<Self, DeferredError> {
-        Self::with_options(RecordOptions::default(), init)
-    }
+/// What one call of a model's closure recorded.
+pub(crate) struct Blueprint<M> {
+    pub(crate) module: M,
+    pub(crate) graph: Graph,
+    pub(crate) table: ParameterTable,
+    pub(crate) twins: Vec<Twin>,
+}
 
-    /// Constructs the model as if on another device: with its default dtypes and its name.
-    ///
-    /// # Errors
-    ///
-    /// As [`Deferred::new`].
-    pub fn with_options(
-        options: RecordOptions,
-        init: impl Fn(&Device) -> M + Send + Sync + 'static,
+impl<M: Module> Blueprint<M> {
+    pub(crate) fn record(
+        init: &dyn Fn(&Device) -> M,
+        options: &RecordOptions,
     ) -> Result<Self, DeferredError> {
-        // With gradients, because a parameter shows only there whether it is trainable.
-        let options = options.in_mode(Mode::Training);
-        let ((module, found), recording) = record(&options, |device| {
+        let ((module, found), recording) = record(options, |device| {
             let module = init(device);
             let found = find(&module);
             (module, found)
@@ -104,12 +98,44 @@ impl<M: Module> Deferred<M> {
             });
         }
         Ok(Self {
-            init: Arc::new(init),
             module,
-            graph: Arc::new(recording.into_graph()),
-            table: Arc::new(ParameterTable::new(parameters)),
-            twins: Arc::new(twins),
+            graph: recording.into_graph(),
+            table: ParameterTable::new(parameters),
+            twins,
+        })
+    }
+}
+
+impl<M: Module> Deferred<M> {
+    /// Constructs the model on a device that records: milliseconds, whatever its size.
+    ///
+    /// # Errors
+    ///
+    /// When the closure panics or reads the data of a tensor, or two parameters have one path.
+    pub fn new(init: impl Fn(&Device) -> M + Send + Sync + 'static) -> Result<Self, DeferredError> {
+        Self::with_options(RecordOptions::default(), init)
+    }
+
+    /// Constructs the model as if on another device: with its default dtypes and its name.
+    ///
+    /// # Errors
+    ///
+    /// As [`Deferred::new`].
+    pub fn with_options(
+        options: RecordOptions,
+        init: impl Fn(&Device) -> M + Send + Sync + 'static,
+    ) -> Result<Self, DeferredError> {
+        // With gradients, because a parameter shows only there whether it is trainable.
+        let options = options.in_mode(Mode::Training);
+        let blueprint = Blueprint::record(&init, &options)?;
+        Ok(Self {
+            init: Arc::new(init),
+            module: blueprint.module,
+            graph: Arc::new(blueprint.graph),
+            table: Arc::new(blueprint.table),
+            twins: Arc::new(blueprint.twins),
             options,
+            stable: Arc::default(),
         })
     }
 

@@ -161,6 +161,15 @@ pub enum DeferredError {
         /// Where it was made.
         device: String,
     },
+    /// The closure makes another model now than at its first call.
+    #[error(
+        "the closure made another model at its second call: {change}; it must make the same model \
+         at every call: draw random values through Burn's tensors, not from the host"
+    )]
+    Unstable {
+        /// The first difference.
+        change: Box<crate::Change>,
+    },
 }
 
 /// Why a recipe could not be made, written or read.
@@ -303,6 +312,13 @@ pub enum MaterializeError {
         /// What was asked for, and what there is.
         #[from]
         source: crate::UnknownPath,
+    },
+    /// The closure makes another model than it did when it was recorded.
+    #[error(transparent)]
+    Changed {
+        /// What changed.
+        #[from]
+        source: DeferredError,
     },
     /// The source gave no values.
     #[error("the parameters could not be loaded")]

@@ -56,6 +56,7 @@ impl<M: Module> Deferred<M> {
             &options,
         );
         memory::check(&requests, source, self.table.eager_bytes(), &options)?;
+        self.check_stable()?;
         // The module first: a source that seeds the backend's generator leaves it as plain Burn would.
         let mut module = None;
         source.construct(device, &mut || module = Some(self.construct(device)));
@@ -172,10 +173,12 @@ fn requests<'a>(
     parameters.map(|p| request(p, device, options)).collect()
 }
 
+/// A source knows the first of several clones.
 fn request(parameter: &Parameter, device: &Device, options: &MaterializeOptions<'_>) -> Request {
     let region = Region::whole(&parameter.shape);
+    let first = parameter.clone_of.as_ref().unwrap_or(&parameter.path);
     Request {
-        path: parameter.path.clone(),
+        path: first.clone(),
         shape: parameter.shape.clone(),
         region: region.expect("a parameter's elements can be counted"),
         dtype: options.dtype_of(parameter),

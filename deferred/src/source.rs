@@ -81,11 +81,11 @@ impl Request {
     }
 
     fn of_dtype(&self, found: DType) -> Mismatch {
-        let name = |dtype: DType| format!("{dtype:?}").to_lowercase();
+        let name = tinderbox_fake::dtype_name;
         Mismatch::DType {
             path: self.path.clone(),
-            expected: name(self.dtype),
-            found: name(found),
+            expected: name(self.dtype).into(),
+            found: name(found).into(),
         }
     }
 }

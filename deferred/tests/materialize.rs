@@ -170,13 +170,6 @@ fn the_table_lists_every_parameter() {
         bytes as u64 - 16,
         "the clone is counted once"
     );
-    for (unknown, near) in [
-        ("layers.1.bias", "layers.1.weight"),
-        ("inner.none.weight", "inner.linear.weight"),
-        ("nothing", "row.weight"),
-    ] {
-        assert_eq!(table.near(unknown)[0], path(near), "{unknown}");
-    }
 }
 
 #[test]
@@ -406,7 +399,7 @@ fn any_subset_in_any_order_has_the_bits_of_the_whole() {
         .map(|p| request(&model, p.as_str()))
         .collect();
     requests.reverse();
-    for (request, value) in requests.iter().zip(source.load(&requests).unwrap()) {
+    for (request, value) in requests.iter().zip(source.load(&requests, &()).unwrap()) {
         assert_eq!(value.to_data().unwrap(), whole[request.path.as_str()]);
     }
     // On an autodiff device too, parameters of their own are plain.
@@ -503,8 +496,13 @@ impl Fickle {
 #[test]
 fn a_closure_that_makes_another_model_is_an_error() {
     let check = |changed: &str, make: fn(usize, &Device) -> Fickle| {
+        // The second call, which only compares, sees no change; the third, on the device, does.
         let calls = AtomicUsize::new(0);
-        let model = Deferred::new(move |d| make(calls.fetch_add(1, Ordering::SeqCst), d)).unwrap();
+        let change = move |d: &Device| {
+            let call = calls.fetch_add(1, Ordering::SeqCst);
+            make(call.saturating_sub(1), d)
+        };
+        let model = Deferred::new(change).unwrap();
         let source = model.replay(Seed::new(0));
         let error = model.materialize(&flex(), &source).map(drop).unwrap_err();
         assert_eq!(
@@ -716,10 +714,10 @@ fn all_mismatches_are_in_one_error() {
   shape of col.weight: the model has [3, 2], the source [2, 3]
   dtype of ints: the model has i64, the source i32
   region of ints: region [2..4] reaches past the shape [3]
-  dtype of bools: the model has f32, the source bool(native)
+  dtype of bools: the model has f32, the source bool
   dtype of frozen.bias: the model has i32, the source f32
   region of inner.some.bias: region [0..2, 0..1] reaches past the shape [2]";
-    let error = replay.load(&requests).map(drop).unwrap_err();
+    let error = replay.load(&requests, &()).map(drop).unwrap_err();
     assert_eq!(
         chain(&error),
         format!(
@@ -732,7 +730,7 @@ fn all_mismatches_are_in_one_error() {
         r.region = region(1, 1);
     });
     let requests = [&requests[..], &[request(&model, "eager"), fake]].concat();
-    let error = values.load(&requests).map(drop).unwrap_err();
+    let error = values.load(&requests, &()).map(drop).unwrap_err();
     let count = model.parameters().len();
     assert_eq!(
         chain(&error),

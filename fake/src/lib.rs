@@ -31,6 +31,7 @@
 //! - Quantized tensors cannot be recorded: Burn's capture device reports no support for them.
 //! - `to_device`, `inner` and `from_inner` on a fake tensor panic in Burn while gradients are recorded.
 
+mod dtype;
 mod dyn_tensor;
 mod error;
 mod file;
@@ -40,9 +41,10 @@ mod record;
 mod region;
 mod sealed;
 
+pub use dtype::{dtype_name, dtype_names};
 pub use dyn_tensor::{DynTensor, TensorKind};
 pub use error::{FakeError, GraphFileError, RecordError};
-pub use graph::{Constant, Graph, GraphBuilder, Node, NodeId, Slice, Value, ValueId};
+pub use graph::{Constant, Difference, Graph, GraphBuilder, Node, NodeId, Slice, Value, ValueId};
 pub use meta::{DeviceLabel, TensorMeta, is_fake};
 pub use record::{Defaults, Mode, RecordOptions, Recording, record};
 pub use region::{Region, RegionError};

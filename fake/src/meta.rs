@@ -142,18 +142,10 @@ impl fmt::Display for TensorMeta {
             f,
             "tensor(..., size=[{}], dtype={}, device={}, fake={})",
             shape.join(", "),
-            dtype_name(self.dtype),
+            crate::dtype_name(self.dtype),
             self.device,
             self.fake
         )
-    }
-}
-
-/// The short name of a dtype, as Burn's own tables write it in lower case: `f32`, `bf16`, `bool`.
-pub(crate) fn dtype_name(dtype: DType) -> String {
-    match dtype {
-        DType::Bool(_) => "bool".into(),
-        other => format!("{other:?}").to_lowercase(),
     }
 }
 

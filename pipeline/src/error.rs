@@ -123,10 +123,48 @@ fn module_name(path: &str) -> String {
     }
 }
 
+/// A parameter that a rank does not hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NotHeld {
+    /// The parameter.
+    pub path: ParameterPath,
+    /// The rank that owns it; `None` when the plan does not name it.
+    pub owner: Option<RankIndex>,
+}
+
+impl std::fmt::Display for NotHeld {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.owner {
+            Some(owner) => write!(f, "`{}` belongs to rank {owner}", self.path),
+            None => write!(f, "`{}` was not selected, and no rank owns it", self.path),
+        }
+    }
+}
+
+fn lines(parameters: &[NotHeld]) -> String {
+    parameters.iter().map(|p| format!("\n  {p}")).collect()
+}
+
 /// Why a plan could not be made or used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlanError {
+    /// The plan has no such rank.
+    #[error("there is no rank {rank}: the plan has {ranks} ranks, numbered from 0")]
+    RankOutOfRange {
+        /// The rank asked for.
+        rank: usize,
+        /// Number of ranks.
+        ranks: usize,
+    },
+    /// A rank is to use parameters that it does not hold.
+    #[error("rank {rank} does not hold what it is to use:{}", lines(parameters))]
+    NotLit {
+        /// The rank.
+        rank: usize,
+        /// Every such parameter.
+        parameters: Vec<NotHeld>,
+    },
     /// A machine without ranks.
     #[error("a machine has at least one rank")]
     NoStages,
@@ -146,8 +184,8 @@ pub enum PlanError {
     UnknownModule {
         /// The path.
         module: String,
-        /// Parameters with similar paths.
-        near: Vec<ParameterPath>,
+        /// Modules with similar paths.
+        near: Vec<String>,
     },
     /// A cut leaves a stage without parameters.
     #[error(
@@ -276,7 +314,7 @@ fn owned_twice(path: &ParameterPath, first: StageIndex, second: StageIndex) -> S
     }
 }
 
-fn did_you_mean(near: &[ParameterPath]) -> String {
+fn did_you_mean(near: &[impl std::fmt::Display]) -> String {
     let quoted: Vec<String> = near.iter().map(|path| format!("`{path}`")).collect();
     match quoted.is_empty() {
         true => String::new(),

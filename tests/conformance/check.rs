@@ -20,6 +20,8 @@ pub enum Verdict {
     EqualWithBackendDraws(usize),
     /// The exact error was found.
     Refused,
+    /// Nothing was compared, for this reason.
+    NotCompared(&'static str),
 }
 
 impl fmt::Display for Verdict {
@@ -28,6 +30,7 @@ impl fmt::Display for Verdict {
             Self::Equal(count) => write!(f, "{count} equal"),
             Self::EqualWithBackendDraws(count) => write!(f, "{count} equal, backend draws"),
             Self::Refused => write!(f, "exact error"),
+            Self::NotCompared(reason) => write!(f, "not compared: {reason}"),
         }
     }
 }
@@ -57,12 +60,7 @@ fn hold_generator() -> MutexGuard<'static, ()> {
 pub fn check(subject: &dyn Subject) -> Result<Report, String> {
     let _held = hold_generator();
     let plain = subject.eager(&Device::flex());
-    let tracked = subject.eager(&Device::flex().autodiff());
-    let trivial = |(_, gradient): &(String, TensorData)| gradient.iter::<f32>().all(|x| x == 0.0);
-    if tracked.gradients.iter().all(trivial) {
-        return Err("every gradient is zero: the row compares nothing".into());
-    }
-    let materialized = materialized(subject, &plain)? + materialized(subject, &tracked)?;
+    let materialized_plain = materialized(subject, &plain)?;
     let inference = match subject.tracing() {
         Tracing::Refused(expected) => refused(subject, Mode::Inference, expected)?,
         _ => {
@@ -70,13 +68,28 @@ pub fn check(subject: &dyn Subject) -> Result<Report, String> {
             Verdict::Equal(compare("traced forward", &plain.outputs, &found.outputs)?)
         }
     };
+    if let Tracing::InferenceOnly(reason) = subject.tracing() {
+        return Ok(Report {
+            materialized: Verdict::Equal(materialized_plain),
+            inference,
+            training: Verdict::NotCompared(reason),
+            gradients: Verdict::NotCompared(reason),
+        });
+    }
+
+    let tracked = subject.eager(&Device::flex().autodiff());
+    let trivial = |(_, gradient): &(String, TensorData)| gradient.iter::<f32>().all(|x| x == 0.0);
+    if tracked.gradients.iter().all(trivial) {
+        return Err("every gradient is zero: the row compares nothing".into());
+    }
+    let materialized = materialized_plain + materialized(subject, &tracked)?;
     let (training, gradients) = match subject.tracing() {
-        Tracing::Equal => trained(subject, &tracked, Generator::None)?,
-        Tracing::DrawsInTraining => trained(subject, &tracked, Generator::Backend)?,
         Tracing::Refused(expected) | Tracing::TrainingRefused(expected) => {
             let verdict = refused(subject, Mode::Training, expected)?;
             (verdict, verdict)
         }
+        Tracing::DrawsInTraining => trained(subject, &tracked, Generator::Backend)?,
+        Tracing::Equal | Tracing::InferenceOnly(_) => trained(subject, &tracked, Generator::None)?,
     };
     Ok(Report {
         materialized: Verdict::Equal(materialized),
@@ -129,14 +142,8 @@ fn executed(
 ) -> Result<Eager, String> {
     let traced = subject.traced(mode);
     let (joint, table) = traced.map_err(|error| format!("{mode:?}: {}", chain(&error)))?;
-    let parameters = eager.parameters.iter().map(|(_, data)| data.clone());
-    traced::execute(
-        &joint,
-        &table,
-        parameters.collect(),
-        subject.inputs(),
-        generator,
-    )
+    let parameters = eager.values.clone();
+    traced::execute(&joint, &table, parameters, subject.inputs(), generator)
 }
 
 fn trained(

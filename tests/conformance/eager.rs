@@ -3,6 +3,8 @@
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
 
+use tinderbox::DynTensor;
+
 use crate::row::Outcome;
 
 /// Tensors by name, in order.
@@ -15,26 +17,28 @@ pub struct Eager {
     pub device: Device,
     /// The parameters before the forward, with a note on those that require gradients.
     pub parameters: Named,
+    /// The same as tensors: two of equal elements may lie in memory differently, and some operations
+    /// then differ in the last bits.
+    pub values: Vec<DynTensor>,
     /// The outputs of the forward, and the loss.
     pub outputs: Named,
     /// On an autodiff device, the gradients of the parameters that have one.
     pub gradients: Named,
 }
 
-/// The values of a module's parameters. Lazy ones get theirs, in the order of the fields.
-pub fn parameters<M: Module>(module: &M) -> Named {
-    read(module, &|parameter| {
+/// Runs a forward, and on an autodiff device Burn's backward from its loss.
+pub fn run<M: Module>(module: &M, device: &Device, forward: impl FnOnce() -> Outcome) -> Eager {
+    let mut values = Vec::new();
+    // Lazy parameters get their values here, in the order of the fields.
+    let parameters = read(module, &mut |parameter| {
+        let value = parameter.value();
         let note = match parameter.requires_gradient() {
             true => " (requires gradients)",
             false => "",
         };
-        Some((note, parameter.value()))
-    })
-}
-
-/// Runs a forward, and on an autodiff device Burn's backward from its loss.
-pub fn run<M: Module>(module: &M, device: &Device, forward: impl FnOnce() -> Outcome) -> Eager {
-    let parameters = parameters(module);
+        values.push(value.clone());
+        Some((note, value.to_data().expect("the parameter is real")))
+    });
     let outcome = forward();
     let loss = outcome.loss();
     let mut outputs: Named = outcome
@@ -44,13 +48,14 @@ pub fn run<M: Module>(module: &M, device: &Device, forward: impl FnOnce() -> Out
     outputs.push(("loss".into(), loss.clone().into_data()));
     let gradients = device.is_autodiff().then(|| {
         let gradients = loss.backward();
-        read(module, &|parameter| {
+        read(module, &mut |parameter| {
             Some(("", parameter.gradient(&gradients)?))
         })
     });
     Eager {
         device: device.clone(),
         parameters,
+        values,
         outputs,
         gradients: gradients.unwrap_or_default(),
     }
@@ -58,14 +63,14 @@ pub fn run<M: Module>(module: &M, device: &Device, forward: impl FnOnce() -> Out
 
 /// A float parameter's value, of any rank.
 trait FloatValue {
-    fn value(&self) -> TensorData;
+    fn value(&self) -> DynTensor;
     fn requires_gradient(&self) -> bool;
     fn gradient(&self, gradients: &burn::tensor::Gradients) -> Option<TensorData>;
 }
 
 impl<const D: usize> FloatValue for Tensor<D> {
-    fn value(&self) -> TensorData {
-        self.to_data()
+    fn value(&self) -> DynTensor {
+        DynTensor::from(self.clone()).without_autodiff()
     }
 
     fn requires_gradient(&self) -> bool {
@@ -78,9 +83,9 @@ impl<const D: usize> FloatValue for Tensor<D> {
 }
 
 /// What is read of a parameter: a note that goes after its path, and data.
-type Read<'a> = dyn Fn(&dyn FloatValue) -> Option<(&'static str, TensorData)> + 'a;
+type Read<'a> = dyn FnMut(&dyn FloatValue) -> Option<(&'static str, TensorData)> + 'a;
 
-fn read<M: Module>(module: &M, read: &Read<'_>) -> Named {
+fn read<M: Module>(module: &M, read: &mut Read<'_>) -> Named {
     let mut reader = Reader {
         path: Vec::new(),
         read,
@@ -91,13 +96,13 @@ fn read<M: Module>(module: &M, read: &Read<'_>) -> Named {
 }
 
 /// Reads something of every parameter of a module.
-struct Reader<'a> {
+struct Reader<'a, 'b> {
     path: Vec<String>,
-    read: &'a Read<'a>,
+    read: &'a mut Read<'b>,
     found: Named,
 }
 
-impl ModuleVisitor for Reader<'_> {
+impl ModuleVisitor for Reader<'_, '_> {
     fn enter_module(&mut self, name: &str, _: &str) {
         self.path.push(name.into());
     }

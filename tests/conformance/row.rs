@@ -78,6 +78,8 @@ pub enum Tracing {
     /// As `Equal`. In training the module draws random values, which the executor makes by its own
     /// generator: the recorded graph is compared as Burn's interpreter runs it, with the backend's.
     DrawsInTraining,
+    /// Inference as `Equal`; training can't be compared, for this reason.
+    InferenceOnly(&'static str),
     /// Inference as `Equal`; a training trace is refused with this error.
     TrainingRefused(&'static str),
     /// Both traces are refused with this error.

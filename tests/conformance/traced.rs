@@ -26,7 +26,7 @@ pub enum Generator {
 pub fn execute(
     joint: &JointGraph,
     table: &ParameterTable,
-    parameters: Vec<TensorData>,
+    parameters: Vec<DynTensor>,
     inputs: Vec<DynTensor>,
     generator: Generator,
 ) -> Result<Eager, String> {
@@ -34,10 +34,7 @@ pub fn execute(
     let mut given = joint.parameters().to_vec();
     given.extend(joint.inputs().iter().map(|input| input.value));
     given.push(joint.weight());
-    let parameters = parameters.into_iter();
-    let mut values: Vec<DynTensor> = parameters
-        .map(|data| DynTensor::from_data(data, &device))
-        .collect();
+    let mut values = parameters;
     values.extend(inputs);
     values.push(Tensor::<1>::ones([1], &device).into());
 

@@ -2,10 +2,11 @@
 
 use super::bernoulli::Threshold;
 use super::error::RandomError;
-use super::normal_f32;
 use super::philox::BLOCKS;
 use super::stream::Stream;
+use super::{normal_f32, normal_f64};
 use burn::tensor::Distribution;
+use bytemuck::Zeroable;
 
 /// Elements made at once. Whatever is asked for, this many are computed together.
 pub(super) const CHUNK: usize = 4 * BLOCKS;
@@ -34,9 +35,9 @@ pub(super) fn consecutive(first_block: u64) -> BlockIndices {
 pub trait RandomElement: Sample {}
 
 /// What [`RandomElement`] does, out of reach of other crates.
-pub trait Sample: Copy + Default {
+pub trait Sample: Copy + Default + Zeroable {
     /// The parameters of a distribution, checked and brought into the form that the loops use.
-    type Sampler: Sync;
+    type Sampler: std::fmt::Debug + Sync;
 
     /// How many elements a block of four words holds.
     const PER_BLOCK: u64;
@@ -82,20 +83,24 @@ pub(super) fn each_word(stream: &Stream, blocks: &BlockIndices, mut set: impl Fn
 
 /// Calls `set(element, value)` with standard normal values for every element of a chunk of one-word
 /// elements: words 0 and 1 of a block make elements 0 and 1, words 2 and 3 elements 2 and 3.
-#[expect(
-    clippy::needless_range_loop,
-    reason = "the loop runs over the second index"
-)]
+///
+/// In passes, each of which the compiler turns into vector code.
 #[inline(always)]
 pub(super) fn each_normal(stream: &Stream, blocks: &BlockIndices, mut set: impl FnMut(usize, f32)) {
     let words = stream.words(&blocks[0]);
+    let mut values = [[0.0; BLOCKS]; 4];
+    for pair in [0, 2] {
+        for block in 0..BLOCKS {
+            let (first, second) =
+                normal_f32::standard_pair(words[pair][block], words[pair + 1][block]);
+            values[pair][block] = first;
+            values[pair + 1][block] = second;
+        }
+    }
     for block in 0..BLOCKS {
-        let (z0, z1) = normal_f32::standard_pair(words[0][block], words[1][block]);
-        let (z2, z3) = normal_f32::standard_pair(words[2][block], words[3][block]);
-        set(4 * block, z0);
-        set(4 * block + 1, z1);
-        set(4 * block + 2, z2);
-        set(4 * block + 3, z3);
+        for (lane, values) in values.iter().enumerate() {
+            set(4 * block + lane, values[block]);
+        }
     }
 }
 
@@ -119,5 +124,34 @@ pub(super) fn each_wide_pair(
             let high = u64::from(words[2][block]) | u64::from(words[3][block]) << 32;
             set(2 * (round * BLOCKS + block), low, high);
         }
+    }
+}
+
+/// Calls `set(element, value)` with standard normal values for every element of a chunk of two-word
+/// elements.
+///
+/// In three passes, since the compiler makes vector code of each, and of all at once it does not.
+#[inline(always)]
+pub(super) fn each_wide_normal(
+    stream: &Stream,
+    blocks: &BlockIndices,
+    mut set: impl FnMut(usize, f64),
+) {
+    let (mut radius_words, mut angle_words) = ([0; 2 * BLOCKS], [0; 2 * BLOCKS]);
+    each_wide_pair(stream, blocks, |i, a, b| {
+        radius_words[i / 2] = a;
+        angle_words[i / 2] = b;
+    });
+    let mut radii = [0.0; 2 * BLOCKS];
+    for (radius, word) in radii.iter_mut().zip(radius_words) {
+        *radius = normal_f64::radius(word);
+    }
+    let (mut sines, mut cosines) = ([0.0; 2 * BLOCKS], [0.0; 2 * BLOCKS]);
+    for i in 0..2 * BLOCKS {
+        (sines[i], cosines[i]) = normal_f64::sine_cosine(angle_words[i]);
+    }
+    for i in 0..2 * BLOCKS {
+        set(2 * i, radii[i] * cosines[i]);
+        set(2 * i + 1, radii[i] * sines[i]);
     }
 }

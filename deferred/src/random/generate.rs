@@ -2,11 +2,12 @@
 
 use burn::tensor::{DType, Distribution, Shape, TensorData};
 use burn_backend::Element;
+use fearless_simd::Level;
 use half::{bf16, f16};
 use rayon::prelude::*;
 use tinderbox_fake::Region;
 
-use super::fill::fill_pieces;
+use super::fill::Filler;
 use super::runs::Runs;
 use super::{RandomElement, RandomError, Stream};
 
@@ -79,14 +80,11 @@ fn tensor<T>(
 where
     T: RandomElement + Element + Send,
 {
-    let sampler = T::sampler(distribution)?;
-    let mut values = vec![T::default(); shape.num_elements()];
+    let filler = Filler::<T>::new(Level::new(), T::sampler(distribution)?, stream);
+    let mut values = tinderbox_pages::zeroed(shape.num_elements());
     values
         .par_chunks_mut(TASK_ELEMENTS)
         .enumerate()
-        .for_each(|(task, out)| {
-            let pieces = runs.pieces((task * TASK_ELEMENTS) as u64, out.len());
-            fill_pieces(&sampler, stream, runs.length(), pieces, out);
-        });
+        .for_each(|(task, out)| filler.fill_region(runs, (task * TASK_ELEMENTS) as u64, out));
     Ok(TensorData::new(values, shape))
 }

@@ -5,10 +5,10 @@ use burn::tensor::Distribution;
 
 use super::distribution::check;
 use super::element::{
-    BlockIndices, CHUNK, RandomElement, Sample, Sampler, each_normal, each_wide_pair, each_word,
+    BlockIndices, CHUNK, RandomElement, Sample, Sampler, each_normal, each_wide_normal,
+    each_wide_pair, each_word,
 };
 use super::error::RandomError;
-use super::normal_f64;
 use super::stream::Stream;
 use super::uniform::IntegerRange;
 
@@ -102,10 +102,8 @@ macro_rules! wide_integer {
                         });
                     }
                     Sampler::Normal { mean, std } => {
-                        each_wide_pair(stream, blocks, |i, a, b| {
-                            let (z0, z1) = normal_f64::standard_pair(a, b);
-                            out[i] = (z0 * std + mean) as $type;
-                            out[i + 1] = (z1 * std + mean) as $type;
+                        each_wide_normal(stream, blocks, |i, z| {
+                            out[i] = (z * std + mean) as $type;
                         });
                     }
                 }

@@ -46,7 +46,7 @@ pub(super) fn step(operation: &OperationIr, wanted: &Region) -> Step {
         OperationIr::BaseFloat(base) => base_step(base, OperationIr::BaseFloat, wanted),
         OperationIr::BaseInt(base) => base_step(base, OperationIr::BaseInt, wanted),
         OperationIr::BaseBool(base) => base_step(base, OperationIr::BaseBool, wanted),
-        other => None,
+        _ => None,
     };
     pushed
         .or_else(|| random(operation).is_some().then(|| draw(wanted)))

@@ -2,6 +2,8 @@
 
 mod build;
 mod builder;
+mod describe;
+mod difference;
 mod slice;
 
 use std::collections::BTreeMap;
@@ -13,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use build::{Built, build};
 pub use builder::GraphBuilder;
+pub use difference::Difference;
 pub use slice::Slice;
 
 use crate::GraphFileError;
@@ -107,28 +110,7 @@ impl Node {
 
     /// The operation's name, such as `Float.Matmul`.
     pub fn name(&self) -> String {
-        operation_name(&self.operation)
-    }
-}
-
-/// The name of an operation, such as `Float.Matmul`, from its variants.
-fn operation_name(operation: &OperationIr) -> String {
-    let text = format!("{operation:?}");
-    // `NumericFloat(F32, Add(BinaryOpIr { .. }))`: the family, perhaps a dtype, the operation.
-    let mut variants = text.split(['(', ' ']);
-    let family = variants.next().unwrap_or("Operation");
-    let dtype_comes_first = matches!(
-        operation,
-        OperationIr::NumericFloat(..) | OperationIr::NumericInt(..) | OperationIr::Float(..)
-    );
-    let name = match operation {
-        OperationIr::Custom(custom) => Some(custom.id.as_str()),
-        _ if dtype_comes_first => variants.nth(1),
-        _ => variants.next(),
-    };
-    match name {
-        Some(name) if !name.ends_with("Ir") => format!("{family}.{name}"),
-        _ => family.to_owned(),
+        describe::operation_name(&self.operation)
     }
 }
 
@@ -268,9 +250,8 @@ impl fmt::Display for Graph {
             write!(f, ")")?;
             for output in &node.outputs {
                 let value = self.value(*output);
-                let dims: Vec<_> = value.shape.iter().map(|d| d.to_string()).collect();
-                let dtype = crate::meta::dtype_name(value.dtype);
-                write!(f, " -> {output}: {dtype}[{}]", dims.join(", "))?;
+                let of = describe::typed_shape(value.dtype, &value.shape);
+                write!(f, " -> {output}: {of}")?;
             }
             writeln!(f)?;
         }

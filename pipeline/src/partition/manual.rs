@@ -49,7 +49,7 @@ pub(crate) fn manual(
         };
         let start = found.ok_or_else(|| PlanError::UnknownModule {
             module: module.to_owned(),
-            near: table.near(module),
+            near: table.near_modules(module),
         })?;
         let previous = *starts.last().expect("it starts with one");
         if start <= previous || start >= units.len() {

@@ -10,12 +10,21 @@ use super::{Family, family};
 use crate::inputs::floats;
 use crate::row::{Outcome, Tracing, row};
 
-/// Batch norm under recording.
-const BATCH_NORM: &str = "the forward could not be recorded, and `module` is a BatchNorm: it moves \
-     its running statistics between devices, which can't be recorded; use GroupNorm, LayerNorm, \
-     RmsNorm or InstanceNorm in its place: the recorded code moved a fake tensor between devices or \
-     autodiff contexts (Cannot move this autodiff tensor between); `to_device`, `inner` and \
-     `from_inner` can't be recorded: create tensors on the device of their input";
+/// The error of training with a batch norm at a path.
+macro_rules! batch_norm {
+    ($path:literal) => {
+        Tracing::TrainingRefused(concat!(
+            "the forward could not be recorded, and `",
+            $path,
+            "` is a BatchNorm: it moves its running statistics between devices, which can't be \
+             recorded; use GroupNorm, LayerNorm, RmsNorm or InstanceNorm in its place: the recorded \
+             code moved a fake tensor between devices or autodiff contexts (Cannot move a tensor to \
+             a capture device with autodiff enabled; remove autodiff with without_autodiff() before \
+             the transfer.); `to_device`, `inner` and `from_inner` can't be recorded: create tensors \
+             on the device of their input"
+        ))
+    };
+}
 
 pub fn rows() -> Family {
     let mut rows: Family = family![
@@ -25,7 +34,7 @@ pub fn rows() -> Family {
             |device| floats([4, 3, 5], 1, device),
             |norm: &BatchNorm, x| Outcome::of(norm.forward(x)),
         )
-        .tracing(Tracing::TrainingRefused(BATCH_NORM)),
+        .tracing(batch_norm!("module")),
         row(
             "",
             |device| GroupNormConfig::new(2, 4).init(device),
@@ -87,7 +96,7 @@ fn variants() -> Family {
     }
     variant![
         "Identity": NormalizationConfig::Identity, Tracing::Equal,
-        "Batch": NormalizationConfig::Batch(BatchNormConfig::new(4)), Tracing::TrainingRefused(BATCH_NORM),
+        "Batch": NormalizationConfig::Batch(BatchNormConfig::new(4)), batch_norm!("module.Batch"),
         "Group": NormalizationConfig::Group(GroupNormConfig::new(2, 4)), Tracing::Equal,
         "Instance": NormalizationConfig::Instance(InstanceNormConfig::new(4)), Tracing::Equal,
         "Layer": NormalizationConfig::Layer(LayerNormConfig::new(4)), Tracing::Equal,

@@ -10,7 +10,7 @@ use burn::nn::{
 
 use super::{Family, family};
 use crate::inputs::floats;
-use crate::row::{Outcome, row};
+use crate::row::{Outcome, Tracing, row};
 
 pub fn rows() -> Family {
     let mut rows: Family = family![
@@ -55,7 +55,7 @@ pub fn rows() -> Family {
 /// Every mode of the CPU backend; it has no `NearestExact`.
 fn interpolations() -> Family {
     macro_rules! modes {
-        ($($case:literal: $mode:ident),* $(,)?) => {
+        ($($case:literal: $mode:ident, $tracing:expr),* $(,)?) => {
             family![$(
                 row(
                     $case,
@@ -65,7 +65,7 @@ fn interpolations() -> Family {
                         .init(),
                     |device| floats([2, 3, 5], 5, device),
                     |interpolate: &Interpolate1d, x| Outcome::of(interpolate.forward(x)),
-                ),
+                ).tracing($tracing),
                 row(
                     $case,
                     |_| Interpolate2dConfig::new()
@@ -75,14 +75,14 @@ fn interpolations() -> Family {
                         .init(),
                     |device| floats([2, 3, 4, 5], 6, device),
                     |interpolate: &Interpolate2d, x| Outcome::of(interpolate.forward(x)),
-                ),
+                ).tracing($tracing),
             )*]
         };
     }
     modes![
-        "nearest": Nearest,
-        "linear": Linear,
-        "cubic": Cubic,
-        "lanczos": Lanczos,
+        "nearest": Nearest, Tracing::Equal,
+        "linear": Linear, Tracing::Equal,
+        "cubic": Cubic, Tracing::Equal,
+        "lanczos": Lanczos, Tracing::InferenceOnly("the CPU backend has no backward for it"),
     ]
 }

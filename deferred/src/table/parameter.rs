@@ -1,4 +1,4 @@
-//! The table of a model's parameters.
+//! What is known of one parameter.
 
 use std::fmt;
 
@@ -30,6 +30,7 @@ pub struct Parameter {
     /// Size per dimension, as the forward sees it.
     pub shape: Vec<u64>,
     /// Type of an element.
+    #[serde(with = "tinderbox_fake::dtype_names")]
     pub dtype: DType,
     /// Bytes of the elements.
     pub bytes: u64,
@@ -43,101 +44,14 @@ pub struct Parameter {
     pub value: ValueId,
 }
 
-/// Every parameter of a model, in the order in which the module visits them.
-#[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct ParameterTable {
-    parameters: Vec<Parameter>,
-}
-
-impl ParameterTable {
-    pub(crate) fn new(parameters: Vec<Parameter>) -> Self {
-        Self { parameters }
-    }
-
-    /// The parameters in visiting order.
-    pub fn iter(&self) -> std::slice::Iter<'_, Parameter> {
-        self.parameters.iter()
-    }
-
-    /// Number of parameters, clones included.
-    pub fn len(&self) -> usize {
-        self.parameters.len()
-    }
-
-    /// Whether the model has none.
-    pub fn is_empty(&self) -> bool {
-        self.parameters.is_empty()
-    }
-
-    /// The parameter at a path.
-    pub fn get(&self, path: &ParameterPath) -> Option<&Parameter> {
-        self.parameters
-            .iter()
-            .find(|parameter| &parameter.path == path)
-    }
-
-    /// Bytes of all parameters, clones counted once.
-    pub fn bytes(&self) -> u64 {
-        self.distinct().map(|parameter| parameter.bytes).sum()
-    }
-
-    /// Elements of all parameters, clones counted once.
+impl Parameter {
+    /// Number of elements.
     pub fn elements(&self) -> u64 {
-        self.distinct()
-            .map(|parameter| parameter.shape.iter().product::<u64>())
-            .sum()
-    }
-
-    /// Bytes that constructing the module on a real device would take at once, lit or not.
-    pub fn eager_bytes(&self) -> u64 {
-        self.distinct()
-            .filter(|parameter| parameter.origin == Origin::Eager)
-            .map(|parameter| parameter.bytes)
-            .sum()
-    }
-
-    /// The parameters that are no clones of earlier ones: what is loaded, saved and counted.
-    pub fn distinct(&self) -> impl Iterator<Item = &Parameter> {
-        self.parameters
-            .iter()
-            .filter(|parameter| parameter.clone_of.is_none())
-    }
-
-    /// Paths that resemble an unknown one, for error messages: those under its longest known prefix.
-    pub fn near(&self, path: &str) -> Vec<ParameterPath> {
-        const SHOWN: usize = 3;
-        let mut prefix = path;
-        loop {
-            let found: Vec<_> = self
-                .parameters
-                .iter()
-                .filter(|parameter| parameter.path.is_under(prefix))
-                .take(SHOWN)
-                .map(|parameter| parameter.path.clone())
-                .collect();
-            match (found.is_empty(), prefix.rsplit_once('.')) {
-                (false, _) => return found,
-                (true, Some((shorter, _))) => prefix = shorter,
-                (true, None) => prefix = "",
-            }
-            if self.parameters.is_empty() {
-                return Vec::new();
-            }
-        }
+        self.shape.iter().product()
     }
 }
 
-impl<'a> IntoIterator for &'a ParameterTable {
-    type Item = &'a Parameter;
-    type IntoIter = std::slice::Iter<'a, Parameter>;
-
-    fn into_iter(self) -> Self::IntoIter {
-        self.iter()
-    }
-}
-
-impl fmt::Display for ParameterTable {
+impl fmt::Display for super::ParameterTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         use comfy_table::{CellAlignment, Table, TableComponent, presets};
         let mut table = Table::new();
@@ -167,7 +81,7 @@ impl fmt::Display for ParameterTable {
                 parameter.path.to_string(),
                 parameter.owner.clone(),
                 format!("[{}]", shape.join(", ")),
-                dtype_name(parameter.dtype),
+                tinderbox_fake::dtype_name(parameter.dtype).into(),
                 group_digits(parameter.bytes),
                 note,
             ]);
@@ -192,13 +106,6 @@ impl fmt::Display for ParameterTable {
                 group_digits(bytes)
             ),
         }
-    }
-}
-
-fn dtype_name(dtype: DType) -> String {
-    match dtype {
-        DType::Bool(_) => "bool".into(),
-        other => format!("{other:?}").to_lowercase(),
     }
 }
 
@@ -227,18 +134,5 @@ mod tests {
         ] {
             assert_eq!(super::group_digits(number), text);
         }
-    }
-}
-/// temporary
-#[derive(Debug, thiserror::Error)]
-#[error("the model has no parameter `{path}`")]
-pub struct UnknownPath {
-    path: String,
-}
-impl ParameterTable {
-    /// temporary
-    pub fn find(&self, path: &str) -> Result<&Parameter, UnknownPath> {
-        let known = self.get(&ParameterPath::new(path));
-        known.ok_or_else(|| UnknownPath { path: path.into() })
     }
 }

@@ -1,0 +1,114 @@
+//! The table of a model's parameters.
+
+use std::sync::OnceLock;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Origin, Parameter};
+use crate::ParameterPath;
+
+/// Every parameter of a model, in the order in which the module visits them.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct ParameterTable {
+    parameters: Vec<Parameter>,
+    /// Positions by path, sorted when a path is asked for first: a recording needs none.
+    #[serde(skip)]
+    by_path: OnceLock<Vec<u32>>,
+}
+
+impl PartialEq for ParameterTable {
+    fn eq(&self, other: &Self) -> bool {
+        self.parameters == other.parameters
+    }
+}
+
+impl ParameterTable {
+    pub(crate) fn new(parameters: Vec<Parameter>) -> Self {
+        Self {
+            parameters,
+            by_path: OnceLock::new(),
+        }
+    }
+
+    /// The parameters in visiting order.
+    pub fn iter(&self) -> std::slice::Iter<'_, Parameter> {
+        self.parameters.iter()
+    }
+
+    /// Number of parameters, clones included.
+    pub fn len(&self) -> usize {
+        self.parameters.len()
+    }
+
+    /// Whether the model has none.
+    pub fn is_empty(&self) -> bool {
+        self.parameters.is_empty()
+    }
+
+    /// The parameter at a path. Cost: a binary search, after the first call, which sorts.
+    pub fn get(&self, path: &ParameterPath) -> Option<&Parameter> {
+        self.position(path.as_str()).map(|at| &self.parameters[at])
+    }
+
+    /// The parameter at a path, or what to write instead.
+    ///
+    /// # Errors
+    ///
+    /// When there is none: the error names the nearest existing paths, or the parameters of the
+    /// module that stands at the path.
+    pub fn find(&self, path: &str) -> Result<&Parameter, super::UnknownPath> {
+        let position = self.position(path);
+        let position = position.ok_or_else(|| self.unknown(path))?;
+        Ok(&self.parameters[position])
+    }
+
+    /// The place of a parameter in visiting order.
+    fn position(&self, path: &str) -> Option<usize> {
+        let by_path = self.by_path.get_or_init(|| {
+            let count = u32::try_from(self.parameters.len());
+            let mut positions: Vec<u32> =
+                (0..count.expect("a model has fewer than 2^32 parameters")).collect();
+            positions.sort_by_key(|at| self.parameters[*at as usize].path.as_str());
+            positions
+        });
+        let found = by_path
+            .binary_search_by_key(&path, |at| self.parameters[*at as usize].path.as_str())
+            .ok()?;
+        Some(by_path[found] as usize)
+    }
+
+    /// Bytes of all parameters, clones counted once.
+    pub fn bytes(&self) -> u64 {
+        self.distinct().map(|parameter| parameter.bytes).sum()
+    }
+
+    /// Elements of all parameters, clones counted once.
+    pub fn elements(&self) -> u64 {
+        self.distinct().map(Parameter::elements).sum()
+    }
+
+    /// Bytes that constructing the module on a real device would take at once, lit or not.
+    pub fn eager_bytes(&self) -> u64 {
+        self.distinct()
+            .filter(|parameter| parameter.origin == Origin::Eager)
+            .map(|parameter| parameter.bytes)
+            .sum()
+    }
+
+    /// The parameters that are no clones of earlier ones: what is loaded, saved and counted.
+    pub fn distinct(&self) -> impl Iterator<Item = &Parameter> {
+        self.parameters
+            .iter()
+            .filter(|parameter| parameter.clone_of.is_none())
+    }
+}
+
+impl<'a> IntoIterator for &'a ParameterTable {
+    type Item = &'a Parameter;
+    type IntoIter = std::slice::Iter<'a, Parameter>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}

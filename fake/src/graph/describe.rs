@@ -1,0 +1,112 @@
+//! Operations in words, for errors and printed graphs.
+
+use burn::tensor::{DType, Shape};
+use burn_ir::OperationIr;
+
+/// The name of an operation, such as `Float.Matmul`, from its variants.
+pub(super) fn operation_name(operation: &OperationIr) -> String {
+    let text = format!("{operation:?}");
+    // `NumericFloat(F32, Add(BinaryOpIr { .. }))`: the family, perhaps a dtype, the operation.
+    let mut variants = text.split(['(', ' ']);
+    let family = variants.next().unwrap_or("Operation");
+    let dtype_comes_first = matches!(
+        operation,
+        OperationIr::NumericFloat(..) | OperationIr::NumericInt(..) | OperationIr::Float(..)
+    );
+    let name = match operation {
+        OperationIr::Custom(custom) => Some(custom.id.as_str()),
+        _ if dtype_comes_first => variants.nth(1),
+        _ => variants.next(),
+    };
+    match name {
+        Some(name) if !name.ends_with("Ir") => format!("{family}.{name}"),
+        _ => family.to_owned(),
+    }
+}
+
+/// Dtype and shape, such as `f32[4, 8]`.
+pub(super) fn typed_shape(dtype: DType, shape: &Shape) -> String {
+    let dims: Vec<String> = shape.iter().map(|d| d.to_string()).collect();
+    format!("{}[{}]", crate::dtype_name(dtype), dims.join(", "))
+}
+
+/// Name, arguments and outputs, such as `Float.Random(Uniform(-0.1, 0.1)) -> f32[4, 8]`.
+pub(super) fn describe(operation: &OperationIr) -> String {
+    let outputs = operation.outputs();
+    let outputs: Vec<String> = outputs.map(|t| typed_shape(t.dtype, &t.shape)).collect();
+    let name = operation_name(operation);
+    let arguments = arguments(&format!("{operation:?}"));
+    format!("{name}({arguments}) -> {}", outputs.join(", "))
+}
+
+/// The same with what it reads.
+pub(super) fn describe_with_inputs(operation: &OperationIr) -> String {
+    let inputs: Vec<String> = operation
+        .inputs()
+        .map(|t| format!("%{} {}", t.id.value(), typed_shape(t.dtype, &t.shape)))
+        .collect();
+    format!("{} of {}", describe(operation), inputs.join(", "))
+}
+
+/// The arguments of an operation that are no tensors, from its debug text, which ends with the fields
+/// of Burn's struct for it: `Float(F32, Random(RandomOpIr { out: TensorIr { .. }, .. }))`.
+fn arguments(text: &str) -> String {
+    let Some((before, fields)) = text.split_once("Ir { ") else {
+        return String::new();
+    };
+    // The operation is a tensor and nothing else.
+    if before.ends_with("Tensor") {
+        return String::new();
+    }
+    let mut arguments = Vec::new();
+    let (mut depth, mut start) = (0_usize, 0);
+    for (at, character) in fields.char_indices() {
+        match character {
+            '(' | '[' | '{' => depth += 1,
+            ',' if depth == 0 => {
+                arguments.push(fields[start..at].trim());
+                start = at + 1;
+            }
+            ')' | ']' | '}' if depth == 0 => {
+                arguments.push(fields[start..at].trim());
+                break;
+            }
+            ')' | ']' | '}' => depth -= 1,
+            _ => {}
+        }
+    }
+    arguments.retain(|argument| !argument.contains("TensorIr {"));
+    match arguments.as_slice() {
+        // One argument is known by the operation's name.
+        [only] => only
+            .split_once(": ")
+            .map_or(*only, |(_, value)| value)
+            .into(),
+        several => several.join(", "),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::{Distribution, Tensor};
+
+    use super::describe;
+    use crate::{RecordOptions, record};
+
+    #[test]
+    fn says_name_arguments_and_outputs() {
+        let ((), recording) = record(&RecordOptions::default(), |device| {
+            let x = Tensor::<2>::random([2, 3], Distribution::Uniform(-0.5, 0.5), device);
+            let y = x.clone().clamp(-0.25, 0.25).add_scalar(2.0).transpose();
+            let _ = (
+                x.matmul(y.clone()),
+                y.clone().slice([0..2, 0..1]),
+                y.max_dim_with_indices(0),
+            );
+        })
+        .unwrap();
+        let nodes = recording.graph().nodes().iter();
+        let texts: Vec<String> = nodes.map(|node| describe(&node.operation)).collect();
+        insta::assert_snapshot!(texts.join("\n"));
+    }
+}
