@@ -54,14 +54,26 @@ pub enum TraceError {
         #[source]
         source: RecordError,
     },
+    /// The forward reads the data of a tensor.
+    #[error(
+        "the forward could not be recorded; of Burn's modules, `PoissonNllLoss` reads its arguments \
+         to check them, and in builds with debug assertions so does `CTCLoss`: write the first with \
+         tensor operations, and call `burn::tensor::module::ctc_loss` in place of the second"
+    )]
+    DataRead {
+        /// What went wrong.
+        #[source]
+        source: RecordError,
+    },
     /// The forward uses batch norm.
     #[error(
-        "the forward could not be recorded, and `{path}` is a BatchNorm: it moves its running \
+        "the forward could not be recorded, and {} is a BatchNorm: it moves its running \
          statistics between devices, which can't be recorded; use GroupNorm, LayerNorm, RmsNorm or \
-         InstanceNorm in its place"
+         InstanceNorm in its place",
+        module_name(path)
     )]
     BatchNorm {
-        /// Path of the first batch norm.
+        /// Path of the first batch norm; empty where the model itself is one.
         path: String,
         /// What went wrong.
         #[source]
@@ -102,6 +114,13 @@ pub enum TraceError {
         /// Name of the output.
         name: String,
     },
+}
+
+fn module_name(path: &str) -> String {
+    match path.is_empty() {
+        true => "the model".into(),
+        false => format!("`{path}`"),
+    }
 }
 
 /// A parameter that a rank does not hold.

@@ -314,17 +314,18 @@ fn assemble(
     })
 }
 
-/// Batch norm moves its running statistics between devices, which can't be recorded: name it.
+/// Names what in Burn is known to fail so: batch norm moves its running statistics between devices,
+/// and some losses read their arguments.
 fn explain(source: RecordError, table: &ParameterTable) -> TraceError {
-    let moved = matches!(source, RecordError::Moved { .. });
     let batch_norm = table
         .iter()
         .find(|parameter| parameter.owner == "BatchNorm");
-    match batch_norm.filter(|_| moved) {
-        Some(parameter) => TraceError::BatchNorm {
+    match (&source, batch_norm) {
+        (RecordError::Moved { .. }, Some(parameter)) => TraceError::BatchNorm {
             path: parameter.path.module().to_owned(),
             source,
         },
-        None => TraceError::Record { source },
+        (RecordError::DataRead { .. }, _) => TraceError::DataRead { source },
+        _ => TraceError::Record { source },
     }
 }
