@@ -7,7 +7,7 @@ use burn_ir::OperationIr;
 pub(super) fn operation_name(operation: &OperationIr) -> String {
     let text = format!("{operation:?}");
     // `NumericFloat(F32, Add(BinaryOpIr { .. }))`: the family, perhaps a dtype, the operation.
-    let mut variants = text.split(['(', ' ']);
+    let mut variants = text.split(['(', ')', ' ']);
     let family = variants.next().unwrap_or("Operation");
     let dtype_comes_first = matches!(
         operation,
