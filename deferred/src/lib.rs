@@ -71,4 +71,7 @@ pub use program::{Executable, Executor, Program, RandomKey, RandomKeys, RunConte
 pub use replay::{Replay, Values, initialization_keys};
 pub use source::{Request, Source};
 pub use stability::Change;
-pub use table::{Origin, Parameter, ParameterTable, UnknownPath};
+pub use table::{
+    Entry, ModuleSummary, Origin, Parameter, ParameterTable, Summary, SummaryTable, Totals,
+    UnknownPath,
+};

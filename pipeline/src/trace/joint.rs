@@ -319,7 +319,7 @@ fn explain(source: RecordError, table: &ParameterTable) -> TraceError {
     let moved = matches!(source, RecordError::Moved { .. });
     let batch_norm = table
         .iter()
-        .find(|parameter| parameter.owner == "BatchNorm");
+        .find(|parameter| parameter.owner() == "BatchNorm");
     match batch_norm.filter(|_| moved) {
         Some(parameter) => TraceError::BatchNorm {
             path: parameter.path.module().to_owned(),
