@@ -54,7 +54,6 @@
 //!   synced and proven to tile every tensor; every byte that is read is checked.
 //! - Planning, cutting, schedules and layouts are pure; files, threads and devices are touched by few
 //!   modules: `record`, the executor, the runtime, the checkpoint's `write` and `read`.
-//
 
 mod checkpoints;
 mod error;
@@ -64,12 +63,16 @@ pub mod prelude {
     pub use tinderbox_pipeline::{Batch as _, Traceable as _};
 }
 
+#[doc = include_str!("guide.md")]
+pub mod guide {}
+
 pub use checkpoints::{Checkpoints, Resumed, load_module};
 pub use error::{CheckpointsError, LoadRankError, SaveRankError};
 pub use tinderbox_checkpoint::{Checkpoint, LoadError, SaveError};
 pub use tinderbox_deferred::{
-    Deferred, DeferredError, MaterializeError, Parameter, ParameterPath, ParameterTable,
-    PartialModule, Source, SourceError, Values, check_lit, parameter_values, random,
+    Deferred, DeferredError, MaterializeError, MaterializeOptions, MemoryCheck, Observer,
+    Parameter, ParameterPath, ParameterTable, PartialModule, Recipe, RecipePlan, Replay, Request,
+    Rng, Source, SourceError, Values, check_lit, parameter_values, random,
 };
 pub use tinderbox_fake::{
     DeviceLabel, DynTensor, Mode, RecordOptions, Region, TensorMeta, is_fake, record,

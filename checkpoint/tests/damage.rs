@@ -203,7 +203,7 @@ fn all_mismatches_are_listed_at_once() {
         device: Device::flex(),
     });
     requests[2].region = Region::new(vec![2], vec![2]).unwrap();
-    let error = checkpoint.load(&requests).unwrap_err();
+    let error = checkpoint.load(&requests, &()).unwrap_err();
     assert!(matches!(error, SourceError::Mismatch { .. }));
     assert_eq!(
         error.to_string(),
@@ -247,11 +247,13 @@ fn damage_reaches_the_user_of_a_source() {
         dtype: tensor.dtype.burn(),
         device: Device::flex(),
     };
-    checkpoint.load(std::slice::from_ref(&request)).unwrap();
+    checkpoint
+        .load(std::slice::from_ref(&request), &())
+        .unwrap();
     let mut bytes = fs::read(dir.join(MODEL)).unwrap();
     bytes[tensor.chunks[0].start_bytes as usize] ^= 2;
     fs::write(dir.join(MODEL), bytes).unwrap();
-    let error = checkpoint.load(&[request]).unwrap_err();
+    let error = checkpoint.load(&[request], &()).unwrap_err();
     let text = chain(&error);
     assert!(
         text.contains("tensor `mask` is damaged") && text.contains(MODEL),

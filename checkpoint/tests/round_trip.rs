@@ -120,7 +120,7 @@ fn truth_values_load_in_every_form_of_burn() {
     let checkpoint = Checkpoint::open(save(run.path(), meta(1, 1), &contents)).unwrap();
     for store in [BoolStore::Native, BoolStore::U8] {
         let values = checkpoint
-            .load(&[request("m", &[3], &[1], &[2], DType::Bool(store))])
+            .load(&[request("m", &[3], &[1], &[2], DType::Bool(store))], &())
             .unwrap();
         let data = values[0].to_data().unwrap();
         assert_eq!(data.as_bytes(), [0, 1]);
@@ -149,10 +149,13 @@ fn a_source_gives_regions_in_the_order_of_the_requests() {
     );
     let checkpoint = Checkpoint::open(save(run.path(), meta(1, 1), &contents)).unwrap();
     let values = checkpoint
-        .load(&[
-            request("w", &[3, 4], &[1, 1], &[2, 2], DType::F32),
-            request("b", &[], &[], &[], DType::I64),
-        ])
+        .load(
+            &[
+                request("w", &[3, 4], &[1, 1], &[2, 2], DType::F32),
+                request("b", &[], &[], &[], DType::I64),
+            ],
+            &(),
+        )
         .unwrap();
     assert_eq!(
         values[0].to_data().unwrap(),

@@ -116,6 +116,12 @@ pub enum SourceError {
         /// Number of values.
         found: usize,
     },
+    /// The source did not construct the module that it was asked to.
+    #[error("{described} did not call the closure that constructs the model")]
+    NotConstructed {
+        /// What the source is.
+        described: String,
+    },
     /// The source itself failed: a file, a digest, an operation.
     #[error("loading from {described} failed")]
     Failed {
@@ -164,6 +170,54 @@ pub enum DeferredError {
         /// The first difference.
         change: Box<crate::Change>,
     },
+}
+
+/// Why a recipe could not be made, written or read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RecipeError {
+    /// The model has no such parameter.
+    #[error(transparent)]
+    Unknown {
+        /// What was asked for, and what there is.
+        #[from]
+        source: crate::UnknownPath,
+    },
+    /// The tensor was not made under the recording.
+    #[error("{tensor} is not of this recording: give the recording that it was made under")]
+    Foreign {
+        /// The tensor.
+        tensor: String,
+    },
+    /// The region does not lie inside the result.
+    #[error("region of {name}")]
+    Region {
+        /// Name of the recipe.
+        name: String,
+        /// What is wrong with it.
+        #[source]
+        source: tinderbox_fake::RegionError,
+    },
+    /// The file can't be written or read.
+    #[error("file of a recipe")]
+    File {
+        /// What is wrong with it.
+        #[from]
+        source: tinderbox_fake::GraphFileError,
+    },
+    /// A part of a constant could not be cut out.
+    #[error("a part of a constant could not be cut out")]
+    Constant {
+        /// What went wrong.
+        #[from]
+        source: tinderbox_fake::FakeError,
+    },
+    /// The backend's generator has no recipes: its values depend on all that was drawn before.
+    #[error(
+        "a replay with the backend's generator has no recipes, since its values depend on all that \
+         was drawn before: use the counter-based generator"
+    )]
+    Backend,
 }
 
 /// Why a program could not be made or run.
@@ -225,6 +279,20 @@ pub enum ProgramError {
         /// Those of the input.
         found: String,
     },
+    /// The operations could not be rewritten for a part of their result.
+    #[error("the operations could not be rewritten")]
+    Recipe {
+        /// What went wrong.
+        #[from]
+        source: Box<RecipeError>,
+    },
+    /// A result could not be copied.
+    #[error("a result could not be copied")]
+    Copy {
+        /// What went wrong.
+        #[from]
+        source: tinderbox_fake::FakeError,
+    },
     /// Random values could not be made.
     #[error("random values could not be made")]
     Random {
@@ -238,6 +306,20 @@ pub enum ProgramError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MaterializeError {
+    /// The model has no such parameter.
+    #[error(transparent)]
+    Unknown {
+        /// What was asked for, and what there is.
+        #[from]
+        source: crate::UnknownPath,
+    },
+    /// The closure makes another model than it did when it was recorded.
+    #[error(transparent)]
+    Changed {
+        /// What changed.
+        #[from]
+        source: DeferredError,
+    },
     /// The source gave no values.
     #[error("the parameters could not be loaded")]
     Source {
@@ -253,6 +335,22 @@ pub enum MaterializeError {
     Unstable {
         /// The first parameter that differs.
         path: ParameterPath,
+    },
+    /// The values will not fit into memory; nothing was made.
+    #[error(
+        "{parameters} parameter(s) need {} MiB on {device}, and {} MiB are available: select fewer, \
+         choose a smaller dtype, or spread them over more ranks",
+        needed_bytes.div_ceil(1 << 20), available_bytes >> 20
+    )]
+    Memory {
+        /// Where they were to be made.
+        device: String,
+        /// How many.
+        parameters: usize,
+        /// Bytes of their values and of what the source takes beside them, at least.
+        needed_bytes: u64,
+        /// Bytes that the process can still get.
+        available_bytes: u64,
     },
     /// A value does not fit its parameter.
     #[error("the value of `{path}` can't be put into its parameter")]

@@ -10,7 +10,7 @@
 //! use burn::module::Module;
 //! use burn::nn::{Linear, LinearConfig};
 //! use burn::tensor::Device;
-//! use tinderbox_deferred::{Deferred, random::Seed};
+//! use tinderbox_deferred::{Deferred, MaterializeOptions, random::Seed};
 //!
 //! #[derive(Module, Debug)]
 //! struct Net {
@@ -27,9 +27,8 @@
 //! let source = model.replay(Seed::new(42));
 //! let whole: Net = model.materialize(&Device::flex(), &source)?;
 //! // A rank that owns the second layer makes just that, and the same bits.
-//! let part = model.materialize_parameters(&Device::flex(), &source, |p| {
-//!     p.path.is_under("second")
-//! })?;
+//! let second = MaterializeOptions::only(|p| p.path.is_under("second"));
+//! let part = model.materialize_parameters(&Device::flex(), &source, second)?;
 //! assert_eq!(part.len(), 2);
 //! assert_eq!(part.value(0).to_data()?, whole.second.weight.val().into_data());
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -39,39 +38,56 @@
 //!
 //! - A parameter's bits depend on the seed, its path and its recipe: never on which others are made,
 //!   in which order, where, or by how many ranks.
-//! - Programs run on Burn's own interpreter of recorded operations; only random operations are ours.
+//! - Programs run on Burn's own interpreter of recorded operations; only random operations are ours,
+//!   and those only with the counter-based generator.
+//! - A [`Recipe`] is a graph of its own: a part of a tensor is a smaller graph, not a later cut.
+//! - What a materialization needs is known, and refused if it will not fit, before any of it is taken.
 //! - `Deferred` is never consumed, and its closure is called only to rebuild a whole module.
 //! - Identity is the module path; Burn's `ParamId` differs from construction to construction.
 //!
 //! # Limits
 //!
 //! - Programs run on the CPU backend (`flex`).
-//! - A region of a parameter is cut out of the whole, which exists for a moment.
+//! - A region is pushed back to random values, constants and fills through operations that work element
+//!   by element, shape operations and joins. Through others it is not: they run whole, and the
+//!   [plan of the recipe](Recipe::plan) names them.
 //! - Plain `Tensor` fields and skipped fields are made by the model itself when it is rebuilt; random
-//!   ones then come from the backend's generator.
+//!   ones then come from the backend's generator, which is seeded for it.
 
 mod deferred;
 mod error;
+mod in_order;
 mod materialize;
+mod memory;
 mod module;
+mod observer;
+mod options;
 mod path;
 mod program;
 pub mod random;
+mod recipe;
 mod replay;
 mod source;
 mod stability;
 mod table;
+mod values;
 
 pub use deferred::Deferred;
-pub use error::{DeferredError, MaterializeError, Mismatch, Mismatches, ProgramError, SourceError};
+pub use error::{
+    DeferredError, MaterializeError, Mismatch, Mismatches, ProgramError, RecipeError, SourceError,
+};
 pub use materialize::materialize_parameters;
 pub use module::{PartialModule, check_lit, parameter_values};
+pub use observer::{Observed, Observer};
+pub use options::{MaterializeOptions, MemoryCheck};
 pub use path::ParameterPath;
 pub use program::{Executable, Executor, Program, RandomKey, RandomKeys, RunContext, is_random};
-pub use replay::{Replay, Values, initialization_keys};
+pub use recipe::{MadeWhole, Recipe, RecipePlan};
+pub use replay::{Replay, Rng, initialization_keys};
 pub use source::{Request, Source};
 pub use stability::Change;
 pub use table::{
     Entry, ModuleSummary, Origin, Parameter, ParameterTable, Summary, SummaryTable, Totals,
     UnknownPath,
 };
+pub use values::Values;

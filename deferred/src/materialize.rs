@@ -1,15 +1,17 @@
 //! Values for the parameters of a deferred model, on a device.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
 
 use burn::module::Module;
 use burn::tensor::Device;
 use tinderbox_fake::{DynTensor, Region};
 
+use crate::memory;
 use crate::module::{PartialModule, Slot, fill};
 use crate::{
-    Deferred, MaterializeError, Mismatch, Mismatches, Parameter, ParameterPath, ParameterTable,
-    Request, Source, SourceError,
+    Deferred, MaterializeError, MaterializeOptions, Mismatch, Mismatches, Parameter, ParameterPath,
+    ParameterTable, Request, Source, SourceError,
 };
 
 impl<M: Module> Deferred<M> {
@@ -18,11 +20,14 @@ impl<M: Module> Deferred<M> {
     ///
     /// Plain `Tensor` fields and skipped fields are made by the model itself, on the device.
     ///
+    /// Memory: the model, and what the source needs beside it: one tensor, for a replay.
+    ///
     /// # Errors
     ///
-    /// When the source lacks a value, or the closure makes another model than it did before.
+    /// When the source lacks a value, the closure makes another model than it did before, or the
+    /// memory will not suffice.
     pub fn materialize(&self, device: &Device, source: &dyn Source) -> Result<M, MaterializeError> {
-        self.materialize_where(device, source, |_| true)
+        self.materialize_with(device, source, MaterializeOptions::default())
     }
 
     /// The model on a device, with values for the selected parameters. The others stay fake:
@@ -31,20 +36,41 @@ impl<M: Module> Deferred<M> {
     /// # Errors
     ///
     /// As [`Deferred::materialize`].
-    pub fn materialize_where(
+    pub fn materialize_with(
         &self,
         device: &Device,
         source: &dyn Source,
-        select: impl Fn(&Parameter) -> bool,
+        options: MaterializeOptions<'_>,
     ) -> Result<M, MaterializeError> {
-        let mut values = self.load(device, source, &select)?;
+        // A clone that is selected without its original needs the original's value.
+        let wanted: BTreeSet<&ParameterPath> = self
+            .table
+            .iter()
+            .filter(|parameter| options.selects(parameter))
+            .map(|parameter| parameter.clone_of.as_ref().unwrap_or(&parameter.path))
+            .collect();
+        let selected = self.table.distinct();
+        let requests = requests(
+            selected.filter(|parameter| wanted.contains(&parameter.path)),
+            device,
+            &options,
+        );
+        memory::check(&requests, source, self.table.eager_bytes(), &options)?;
+        self.check_stable()?;
+        // The module first: a source that seeds the backend's generator leaves it as plain Burn would.
+        let mut module = None;
+        source.construct(device, &mut || module = Some(self.construct(device)));
+        let module = module.ok_or_else(|| SourceError::NotConstructed {
+            described: source.describe(),
+        })?;
+        let mut values: BTreeMap<_, _> = load(requests, source, &options)?.into_iter().collect();
         let slots = self
             .table
             .iter()
             .zip(self.twins.iter())
             .map(|(parameter, twin)| {
                 let first = parameter.clone_of.as_ref().unwrap_or(&parameter.path);
-                let value = match select(parameter) {
+                let value = match options.selects(parameter) {
                     true => values.get(first).cloned(),
                     false => None,
                 };
@@ -58,7 +84,7 @@ impl<M: Module> Deferred<M> {
             });
         let slots = slots.collect();
         values.clear();
-        fill(self.construct(device), slots)
+        fill(module, slots)
     }
 
     /// The selected parameters on a device, without autodiff and without their module; the closure is
@@ -71,27 +97,53 @@ impl<M: Module> Deferred<M> {
         &self,
         device: &Device,
         source: &dyn Source,
-        select: impl Fn(&Parameter) -> bool,
+        options: MaterializeOptions<'_>,
     ) -> Result<PartialModule, MaterializeError> {
-        materialize_parameters(&self.table, device, source, select)
+        materialize_parameters(&self.table, device, source, options)
     }
 
-    fn load(
+    /// One parameter on a device, without autodiff.
+    ///
+    /// # Errors
+    ///
+    /// When the model or the source has no such parameter.
+    pub fn materialize_tensor(
         &self,
+        path: &str,
         device: &Device,
         source: &dyn Source,
-        select: &impl Fn(&Parameter) -> bool,
-    ) -> Result<BTreeMap<ParameterPath, DynTensor>, MaterializeError> {
-        // A clone that is selected without its original needs the original's value.
-        let wanted: BTreeSet<&ParameterPath> = self
-            .table
-            .iter()
-            .filter(|parameter| select(parameter))
-            .map(|parameter| parameter.clone_of.as_ref().unwrap_or(&parameter.path))
-            .collect();
-        let selected = self.table.distinct();
-        let selected = selected.filter(|parameter| wanted.contains(&parameter.path));
-        Ok(load(selected, device, source)?.into_iter().collect())
+    ) -> Result<DynTensor, MaterializeError> {
+        let parameter = self.table.find(path)?;
+        let request = request(parameter, device, &MaterializeOptions::default());
+        self.one(request, source)
+    }
+
+    /// A region of one parameter on a device, without autodiff: the bits of the same region of the
+    /// whole, which is not made where the source can do without. A replay says so in its
+    /// [recipe](crate::Recipe::region).
+    ///
+    /// # Errors
+    ///
+    /// When the model or the source has no such parameter, or the region does not lie inside of it.
+    pub fn materialize_region(
+        &self,
+        path: &str,
+        region: &Region,
+        device: &Device,
+        source: &dyn Source,
+    ) -> Result<DynTensor, MaterializeError> {
+        let parameter = self.table.find(path)?;
+        let request = request(parameter, device, &MaterializeOptions::default());
+        let region = region.clone();
+        self.one(Request { region, ..request }, source)
+    }
+
+    fn one(&self, request: Request, source: &dyn Source) -> Result<DynTensor, MaterializeError> {
+        let options = MaterializeOptions::default();
+        let requests = vec![request];
+        memory::check(&requests, source, 0, &options)?;
+        let mut values = load(requests, source, &options)?;
+        Ok(values.pop().expect("one value for one request").1)
     }
 }
 
@@ -99,41 +151,54 @@ impl<M: Module> Deferred<M> {
 ///
 /// # Errors
 ///
-/// When the source lacks a value, or gives one of another shape or dtype.
+/// When the source lacks a value, gives one of another shape or dtype, or the memory will not suffice.
 pub fn materialize_parameters(
     table: &ParameterTable,
     device: &Device,
     source: &dyn Source,
-    select: impl Fn(&Parameter) -> bool,
+    options: MaterializeOptions<'_>,
 ) -> Result<PartialModule, MaterializeError> {
-    let selected = table.distinct().filter(|parameter| select(parameter));
-    let values = load(selected, device, source)?;
+    let selected = table.distinct().filter(|p| options.selects(p));
+    let requests = requests(selected, device, &options);
+    memory::check(&requests, source, 0, &options)?;
+    let values = load(requests, source, &options)?;
     PartialModule::new(values).map_err(|source| MaterializeError::Rank { source })
 }
 
-/// The values of parameters on a device, without autodiff, as the source promises them.
-fn load<'a>(
-    selected: impl Iterator<Item = &'a Parameter>,
+fn requests<'a>(
+    parameters: impl Iterator<Item = &'a Parameter>,
     device: &Device,
+    options: &MaterializeOptions<'_>,
+) -> Vec<Request> {
+    parameters.map(|p| request(p, device, options)).collect()
+}
+
+/// A source knows the first of several clones.
+fn request(parameter: &Parameter, device: &Device, options: &MaterializeOptions<'_>) -> Request {
+    let region = Region::whole(&parameter.shape);
+    let first = parameter.clone_of.as_ref().unwrap_or(&parameter.path);
+    Request {
+        path: first.clone(),
+        shape: parameter.shape.clone(),
+        region: region.expect("a parameter's elements can be counted"),
+        dtype: options.dtype_of(parameter),
+        device: device.clone().without_autodiff(),
+    }
+}
+
+/// The requested values, as the source promises them.
+fn load(
+    requests: Vec<Request>,
     source: &dyn Source,
+    options: &MaterializeOptions<'_>,
 ) -> Result<Vec<(ParameterPath, DynTensor)>, SourceError> {
-    let device = device.clone().without_autodiff();
-    let requests: Vec<Request> = selected
-        .map(|parameter| Request {
-            path: parameter.path.clone(),
-            shape: parameter.shape.clone(),
-            region: Region::of_shape(
-                &parameter
-                    .shape
-                    .iter()
-                    .map(|d| *d as usize)
-                    .collect::<Vec<_>>(),
-            ),
-            dtype: parameter.dtype,
-            device: device.clone(),
-        })
-        .collect();
-    let values = source.load(&requests)?;
+    let bytes: u64 = requests.iter().map(Request::bytes).sum();
+    let parameters = requests.len();
+    let span = tracing::info_span!("materialize", parameters, bytes, source = source.describe());
+    let _entered = span.enter();
+    let begun = Instant::now();
+    options.observer.begin(parameters, bytes);
+    let values = source.load(&requests, options.observer)?;
     if values.len() != requests.len() {
         return Err(SourceError::Count {
             described: source.describe(),
@@ -149,6 +214,9 @@ fn load<'a>(
             mismatches: Mismatches(mismatches),
         });
     }
+    options.observer.end();
+    let seconds = begun.elapsed().as_secs_f64();
+    tracing::info!(parameters, bytes, seconds, "materialized");
     let paths = requests.into_iter().map(|request| request.path);
     Ok(paths.zip(values).collect())
 }

@@ -1,12 +1,35 @@
 //! Values by running the recorded initialization.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
-use tinderbox_fake::{DynTensor, FakeError, Graph, NodeId, ValueId};
+use burn::tensor::Device;
+use serde::{Deserialize, Serialize};
+use tinderbox_fake::{DynTensor, Graph, NodeId, Region, ValueId};
 
-use crate::program::{Executor, Program, RandomKey, RandomKeys, RunContext, is_random};
+use crate::in_order::InOrder;
+use crate::program::{RandomKey, RandomKeys, is_random};
 use crate::random::{Domain, Seed};
-use crate::{Mismatch, Mismatches, ParameterTable, ProgramError, Request, Source, SourceError};
+use crate::{
+    Mismatch, Mismatches, Observer, ParameterPath, ParameterTable, ProgramError, Recipe,
+    RecipeError, Request, Source, SourceError,
+};
+
+/// What makes the random values of a replay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Rng {
+    /// The counter-based generator of [`random`](crate::random): each value depends on the seed, the
+    /// parameter's path and its own recipe, so any part is made alone, in any order, on all cores.
+    #[default]
+    Counter,
+    /// The backend's own generator, in recorded order: the bits of plain Burn after `device.seed(seed)`,
+    /// the model's construction, and a visit of its parameters in order. Draws of what is not asked
+    /// for are made and dropped, one at a time, so a part costs the time of all that comes before it.
+    ///
+    /// The generator belongs to the process. Replays wait for each other; other code that draws or
+    /// seeds at the same time changes the values.
+    Backend,
+}
 
 /// Makes parameters as their model would, from a seed.
 ///
@@ -17,7 +40,17 @@ pub struct Replay {
     graph: Arc<Graph>,
     table: Arc<ParameterTable>,
     seed: Seed,
+    rng: Rng,
     keys: Arc<OnceLock<RandomKeys>>,
+}
+
+/// Held while the backend's generator is seeded and drawn from: it is one for the process.
+static BACKEND_GENERATOR: Mutex<()> = Mutex::new(());
+
+fn hold_backend_generator() -> MutexGuard<'static, ()> {
+    // The lock guards no data of ours, so a panic under it leaves nothing broken.
+    let held = BACKEND_GENERATOR.lock();
+    held.unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 impl Replay {
@@ -27,8 +60,15 @@ impl Replay {
             graph,
             table,
             seed,
+            rng: Rng::default(),
             keys: Arc::default(),
         }
+    }
+
+    /// The same replay with random values by another generator.
+    #[must_use]
+    pub fn with_rng(self, rng: Rng) -> Self {
+        Self { rng, ..self }
     }
 
     /// The keys of all random operations of the initialization: the owner of one is the first
@@ -41,19 +81,41 @@ impl Replay {
         })
     }
 
-    fn value(&self, request: &Request, value: ValueId) -> Result<DynTensor, ProgramError> {
-        let recipe = self.graph.backward_slice([value], |_| false);
-        let program = Program::new(&self.graph, recipe.nodes, &[], &[value], self.random_keys())?;
-        let executor = Executor::new(&request.device)?;
-        let context = RunContext::initialization(self.seed);
-        let mut outputs = executor.load(program).run(Vec::new(), &context)?;
-        let tensor = outputs.pop().expect("the program has one output");
+    /// How a parameter is made, on its own.
+    ///
+    /// # Errors
+    ///
+    /// When the model has no such parameter, or the values come from the backend's generator.
+    pub fn recipe(&self, path: &str) -> Result<Recipe, RecipeError> {
+        let parameter = self.table.find(path)?;
+        self.recipe_of(&parameter.path, parameter.value, None)
+    }
+
+    fn recipe_of(
+        &self,
+        path: &ParameterPath,
+        value: ValueId,
+        region: Option<&Region>,
+    ) -> Result<Recipe, RecipeError> {
+        if self.rng == Rng::Backend {
+            return Err(RecipeError::Backend);
+        }
+        let name = path.as_str().to_owned();
+        Recipe::of_region(
+            name,
+            self.seed,
+            &self.graph,
+            value,
+            region,
+            self.random_keys(),
+        )
+    }
+
+    fn recipe_for(&self, request: &Request, value: ValueId) -> Result<Recipe, RecipeError> {
         let region = &request.region;
-        let tensor = match region.is_whole(&request.shape) {
-            true => tensor,
-            false => tensor.slice(region),
-        };
-        Ok(tensor.cast_float(request.dtype))
+        let part = (!region.is_whole(&request.shape)).then_some(region);
+        self.recipe_of(&request.path, value, part)?
+            .cast(request.dtype)
     }
 
     fn check(&self, request: &Request) -> Result<ValueId, Vec<Mismatch>> {
@@ -107,7 +169,11 @@ pub fn initialization_keys<'a>(
 }
 
 impl Source for Replay {
-    fn load(&self, requests: &[Request]) -> Result<Vec<DynTensor>, SourceError> {
+    fn load(
+        &self,
+        requests: &[Request],
+        observer: &dyn Observer,
+    ) -> Result<Vec<DynTensor>, SourceError> {
         let mut mismatches = Mismatches::default();
         let mut found = Vec::with_capacity(requests.len());
         for request in requests {
@@ -122,90 +188,60 @@ impl Source for Replay {
                 mismatches,
             });
         }
-        let values = requests.iter().zip(found);
-        values
-            .map(|(request, value)| self.value(request, value))
-            .collect::<Result<_, _>>()
-            .map_err(|source| SourceError::Failed {
-                described: self.describe(),
-                source: Box::new(source),
-            })
-    }
-
-    fn describe(&self) -> String {
-        format!("replay of the initialization with seed {}", self.seed)
-    }
-}
-
-/// Values that are in memory already, by path: a gathered model, say.
-#[derive(Clone, Debug, Default)]
-pub struct Values {
-    values: std::collections::BTreeMap<crate::ParameterPath, DynTensor>,
-}
-
-impl FromIterator<(crate::ParameterPath, DynTensor)> for Values {
-    fn from_iter<I: IntoIterator<Item = (crate::ParameterPath, DynTensor)>>(values: I) -> Self {
-        Self {
-            values: values.into_iter().collect(),
-        }
-    }
-}
-
-impl Values {
-    fn check(&self, request: &Request) -> Result<&DynTensor, Vec<Mismatch>> {
-        let path = || request.path.clone();
-        let Some(value) = self.values.get(&request.path) else {
-            return Err(vec![Mismatch::Missing { path: path() }]);
-        };
-        let shape: Vec<u64> = value.shape().iter().map(|d| *d as u64).collect();
-        let mut mismatches = request.mismatches(&shape, value.dtype());
-        if value.is_fake() {
-            mismatches.push(Mismatch::Fake { path: path() });
-        }
-        match mismatches.is_empty() {
-            true => Ok(value),
-            false => Err(mismatches),
-        }
-    }
-}
-
-/// The requested part of a value that fits the request.
-fn part(value: DynTensor, request: &Request) -> Result<DynTensor, FakeError> {
-    let part = match request.region.is_whole(&request.shape) {
-        true => value,
-        false => value.slice(&request.region),
-    };
-    let part = part.to_device(&request.device)?;
-    Ok(part.cast_float(request.dtype))
-}
-
-impl Source for Values {
-    fn load(&self, requests: &[Request]) -> Result<Vec<DynTensor>, SourceError> {
-        let mut mismatches = Mismatches::default();
-        let mut values = Vec::with_capacity(requests.len());
-        for request in requests {
-            match self.check(request) {
-                Ok(value) => values.push(value.clone()),
-                Err(found) => mismatches.0.extend(found),
+        let values = match self.rng {
+            Rng::Counter => requests
+                .iter()
+                .zip(found)
+                .map(|(request, value)| {
+                    let recipe = self.recipe_for(request, value).map_err(Box::new)?;
+                    let made = recipe.materialize(&request.device)?;
+                    observer.made(&request.path, made.bytes());
+                    Ok(made)
+                })
+                .collect(),
+            Rng::Backend => {
+                let _held = hold_backend_generator();
+                InOrder::new(&self.graph, self.seed).values(requests, &found, observer)
             }
+        };
+        values.map_err(|source: ProgramError| SourceError::Failed {
+            described: self.describe(),
+            source: Box::new(source),
+        })
+    }
+
+    fn working_bytes(&self, requests: &[Request]) -> u64 {
+        let beside = requests.iter().filter_map(|request| {
+            let value = self.check(request).ok()?;
+            let plan = self.recipe_for(request, value).ok()?.plan();
+            Some(plan.peak_bytes - plan.bytes)
+        });
+        beside.max().unwrap_or(0)
+    }
+
+    /// Seeds the backend's generator where the closure draws from it: in backend mode, and where the
+    /// model keeps random values outside of its parameters.
+    fn construct(&self, device: &Device, construct: &mut dyn FnMut()) {
+        let draws = |owner: &str| owner.starts_with('#');
+        let seeds = match self.rng {
+            Rng::Backend => true,
+            Rng::Counter => self.random_keys().values().any(|key| draws(&key.owner)),
+        };
+        if !seeds {
+            return construct();
         }
-        if !mismatches.0.is_empty() {
-            return Err(SourceError::Mismatch {
-                described: self.describe(),
-                mismatches,
-            });
-        }
-        let parts = values.into_iter().zip(requests);
-        parts
-            .map(|(value, request)| part(value, request))
-            .collect::<Result<_, _>>()
-            .map_err(|source| SourceError::Failed {
-                described: self.describe(),
-                source: Box::new(source),
-            })
+        let _held = hold_backend_generator();
+        device.seed(self.seed.value());
+        construct();
     }
 
     fn describe(&self) -> String {
-        format!("{} values in memory", self.values.len())
+        match self.rng {
+            Rng::Counter => format!("replay of the initialization with seed {}", self.seed),
+            Rng::Backend => format!(
+                "replay of the initialization with the backend's generator and seed {}",
+                self.seed
+            ),
+        }
     }
 }

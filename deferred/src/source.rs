@@ -1,9 +1,9 @@
 //! Where parameter values come from.
 
 use burn::tensor::{DType, Device};
-use tinderbox_fake::{DynTensor, Region};
+use tinderbox_fake::{DynTensor, FakeError, Region};
 
-use crate::{Mismatch, ParameterPath, SourceError};
+use crate::{Mismatch, Observer, ParameterPath, SourceError};
 
 /// One value that is asked for.
 #[derive(Clone, Debug)]
@@ -21,6 +21,11 @@ pub struct Request {
 }
 
 impl Request {
+    /// Bytes of the value that answers it.
+    pub fn bytes(&self) -> u64 {
+        self.region.num_elements() * self.dtype.size() as u64
+    }
+
     /// All that keeps a whole value of this shape and dtype from answering the request. Float dtypes
     /// are cast to each other, others must be equal.
     pub(crate) fn mismatches(&self, shape: &[u64], dtype: DType) -> Vec<Mismatch> {
@@ -42,6 +47,16 @@ impl Request {
             mismatches.push(Mismatch::Region { path, reason });
         }
         mismatches
+    }
+
+    /// The requested part of the whole value, in memory of its own and in the requested dtype.
+    pub(crate) fn part_of(&self, whole: DynTensor) -> Result<DynTensor, FakeError> {
+        let part = match self.region.is_whole(&self.shape) {
+            true => whole,
+            false => whole.slice(&self.region).compact()?,
+        };
+        let part = part.to_device(&self.device)?;
+        Ok(part.cast_float(self.dtype))
     }
 
     /// All that is wrong with an answer to the request.
@@ -84,15 +99,46 @@ pub trait Source: Send + Sync {
     ///
     /// All requests that can't be answered are named in one [`SourceError::Mismatch`]; nothing is
     /// returned unless everything is there.
-    fn load(&self, requests: &[Request]) -> Result<Vec<DynTensor>, SourceError>;
+    ///
+    /// The observer hears of each value when it is there; `&()` hears nothing.
+    fn load(
+        &self,
+        requests: &[Request],
+        observer: &dyn Observer,
+    ) -> Result<Vec<DynTensor>, SourceError>;
+
+    /// Bytes that [`load`](Self::load) takes for a while beside the values: a lower bound, for an
+    /// error before anything is made. 0 unless the source knows better.
+    fn working_bytes(&self, _requests: &[Request]) -> u64 {
+        0
+    }
+
+    /// Runs the closure that constructs a model whose parameters this source gives. A source that
+    /// stands for a seed can seed the backend's generator before it, so that what the closure draws
+    /// outside of parameters is the same each time.
+    fn construct(&self, _device: &Device, construct: &mut dyn FnMut()) {
+        construct();
+    }
 
     /// A line for error messages, such as ``replay of seed 42`` or a directory.
     fn describe(&self) -> String;
 }
 
 impl<S: Source + ?Sized> Source for &S {
-    fn load(&self, requests: &[Request]) -> Result<Vec<DynTensor>, SourceError> {
-        (**self).load(requests)
+    fn load(
+        &self,
+        requests: &[Request],
+        observer: &dyn Observer,
+    ) -> Result<Vec<DynTensor>, SourceError> {
+        (**self).load(requests, observer)
+    }
+
+    fn working_bytes(&self, requests: &[Request]) -> u64 {
+        (**self).working_bytes(requests)
+    }
+
+    fn construct(&self, device: &Device, construct: &mut dyn FnMut()) {
+        (**self).construct(device, construct);
     }
 
     fn describe(&self) -> String {
@@ -101,8 +147,20 @@ impl<S: Source + ?Sized> Source for &S {
 }
 
 impl<S: Source + ?Sized> Source for std::sync::Arc<S> {
-    fn load(&self, requests: &[Request]) -> Result<Vec<DynTensor>, SourceError> {
-        (**self).load(requests)
+    fn load(
+        &self,
+        requests: &[Request],
+        observer: &dyn Observer,
+    ) -> Result<Vec<DynTensor>, SourceError> {
+        (**self).load(requests, observer)
+    }
+
+    fn working_bytes(&self, requests: &[Request]) -> u64 {
+        (**self).working_bytes(requests)
+    }
+
+    fn construct(&self, device: &Device, construct: &mut dyn FnMut()) {
+        (**self).construct(device, construct);
     }
 
     fn describe(&self) -> String {

@@ -12,8 +12,8 @@ use burn::nn::{
 use burn::tensor::{Bool, DType, Device, Distribution, Int, Tensor, TensorData};
 use tinderbox_deferred::random::{Domain, Seed, Stream, generate};
 use tinderbox_deferred::{
-    Deferred, MaterializeError, Mismatch, Origin, ParameterPath, PartialModule, Request, Source,
-    SourceError, Values, check_lit, parameter_values,
+    Deferred, MaterializeError, MaterializeOptions, Mismatch, Observer, Origin, ParameterPath,
+    PartialModule, Request, Source, SourceError, Values, check_lit, parameter_values,
 };
 use tinderbox_fake::{DynTensor, Mode, RecordOptions, Region, record};
 
@@ -305,9 +305,13 @@ fn what_is_not_selected_stays_fake_and_is_named() {
     for device in [flex(), flex().autodiff()] {
         let whole = bits(&model.materialize(&device, &source).unwrap());
         let part = model
-            .materialize_where(&device, &source, |p| {
-                !p.path.is_under("inner") && p.path.as_str() != "batch_norm.running_mean"
-            })
+            .materialize_with(
+                &device,
+                &source,
+                MaterializeOptions::only(|p| {
+                    !p.path.is_under("inner") && p.path.as_str() != "batch_norm.running_mean"
+                }),
+            )
             .unwrap();
         let error = check_lit(&part).unwrap_err();
         let fake = [
@@ -340,7 +344,11 @@ fn what_is_not_selected_stays_fake_and_is_named() {
     );
     // A clone without its original gets the original's value.
     let clone = model
-        .materialize_where(&flex(), &source, |p| p.path.as_str() == "again")
+        .materialize_with(
+            &flex(),
+            &source,
+            MaterializeOptions::only(|p| p.path.as_str() == "again"),
+        )
         .unwrap();
     assert!(DynTensor::from(clone.own.val()).is_fake());
     let whole = model.materialize(&flex(), &source).unwrap();
@@ -369,7 +377,11 @@ fn any_subset_in_any_order_has_the_bits_of_the_whole() {
             let index = distinct.iter().position(|d| d == p);
             index.is_some_and(|index| mask >> index & 1 == 1)
         };
-        let part = model.materialize_parameters(&flex(), &source, |p| selected(&p.path));
+        let part = model.materialize_parameters(
+            &flex(),
+            &source,
+            MaterializeOptions::only(|p| selected(&p.path)),
+        );
         let part = part.unwrap();
         let expected: Vec<_> = distinct.iter().filter(|p| selected(p)).collect();
         assert_eq!(part.paths().collect::<Vec<_>>(), expected, "{mask:b}");
@@ -382,12 +394,12 @@ fn any_subset_in_any_order_has_the_bits_of_the_whole() {
         .map(|p| request(&model, p.as_str()))
         .collect();
     requests.reverse();
-    for (request, value) in requests.iter().zip(source.load(&requests).unwrap()) {
+    for (request, value) in requests.iter().zip(source.load(&requests, &()).unwrap()) {
         assert_eq!(value.to_data().unwrap(), whole[request.path.as_str()]);
     }
     // On an autodiff device too, parameters of their own are plain.
     let part = model
-        .materialize_parameters(&flex().autodiff(), &source, |_| true)
+        .materialize_parameters(&flex().autodiff(), &source, MaterializeOptions::new())
         .unwrap();
     assert!(
         part.values()
@@ -395,7 +407,7 @@ fn any_subset_in_any_order_has_the_bits_of_the_whole() {
     );
     let values: Values = part.values().map(|(p, v)| (p.clone(), v)).collect();
     let part = model
-        .materialize_parameters(&flex().autodiff(), &values, |_| true)
+        .materialize_parameters(&flex().autodiff(), &values, MaterializeOptions::new())
         .unwrap();
     assert!(
         part.values()
@@ -479,8 +491,13 @@ impl Fickle {
 #[test]
 fn a_closure_that_makes_another_model_is_an_error() {
     let check = |changed: &str, make: fn(usize, &Device) -> Fickle| {
+        // The second call, which only compares, sees no change; the third, on the device, does.
         let calls = AtomicUsize::new(0);
-        let model = Deferred::new(move |d| make(calls.fetch_add(1, Ordering::SeqCst), d)).unwrap();
+        let change = move |d: &Device| {
+            let call = calls.fetch_add(1, Ordering::SeqCst);
+            make(call.saturating_sub(1), d)
+        };
+        let model = Deferred::new(change).unwrap();
         let source = model.replay(Seed::new(0));
         let error = model.materialize(&flex(), &source).map(drop).unwrap_err();
         assert_eq!(
@@ -492,7 +509,7 @@ fn a_closure_that_makes_another_model_is_an_error() {
         );
         // Without the closure, the recorded parameters are there.
         model
-            .materialize_parameters(&flex(), &source, |_| true)
+            .materialize_parameters(&flex(), &source, MaterializeOptions::new())
             .unwrap();
     };
     check("layers.1.bias", |call, d| {
@@ -631,7 +648,11 @@ fn a_region_is_a_slice_of_the_whole() {
                 region: region.clone(),
                 ..whole.clone()
             };
-            let [whole, part] = source.load(&[whole, part]).unwrap().try_into().unwrap();
+            let [whole, part] = source
+                .load(&[whole, part], &())
+                .unwrap()
+                .try_into()
+                .unwrap();
             let expected = whole.slice(&region).to_data().unwrap();
             assert_eq!(part.to_data().unwrap(), expected, "{name}{region}");
         }
@@ -640,7 +661,7 @@ fn a_region_is_a_slice_of_the_whole() {
             ..request(&model, "row.weight")
         };
         let [whole, half] = source
-            .load(&[request(&model, "row.weight"), half])
+            .load(&[request(&model, "row.weight"), half], &())
             .unwrap()
             .try_into()
             .unwrap();
@@ -691,7 +712,7 @@ fn all_mismatches_are_in_one_error() {
   dtype of bools: the model has f32, the source bool
   dtype of frozen.bias: the model has i32, the source f32
   region of inner.some.bias: region [0..2, 0..1] reaches past the shape [2]";
-    let error = replay.load(&requests).map(drop).unwrap_err();
+    let error = replay.load(&requests, &()).map(drop).unwrap_err();
     assert_eq!(
         chain(&error),
         format!(
@@ -704,7 +725,7 @@ fn all_mismatches_are_in_one_error() {
         r.region = region(1, 1);
     });
     let requests = [&requests[..], &[request(&model, "eager"), fake]].concat();
-    let error = values.load(&requests).map(drop).unwrap_err();
+    let error = values.load(&requests, &()).map(drop).unwrap_err();
     let count = model.parameters().len();
     assert_eq!(
         chain(&error),
@@ -729,7 +750,7 @@ fn all_mismatches_are_in_one_error() {
 struct Answers(fn(&Request) -> Option<DynTensor>);
 
 impl Source for Answers {
-    fn load(&self, requests: &[Request]) -> Result<Vec<DynTensor>, SourceError> {
+    fn load(&self, requests: &[Request], _: &dyn Observer) -> Result<Vec<DynTensor>, SourceError> {
         Ok(requests.iter().filter_map(self.0).collect())
     }
 
@@ -746,7 +767,7 @@ fn a_source_that_breaks_its_promise_is_an_error() {
         let expected = format!("the parameters could not be loaded: {expected}");
         let whole = model.materialize(&flex(), &source).map(drop).unwrap_err();
         assert_eq!(chain(&whole), expected);
-        let part = model.materialize_parameters(&flex(), &source, |_| true);
+        let part = model.materialize_parameters(&flex(), &source, MaterializeOptions::new());
         assert_eq!(chain(&part.map(drop).unwrap_err()), expected);
     };
     check(
@@ -768,7 +789,11 @@ fn a_partial_module_is_a_burn_module() {
     let source = model.replay(Seed::new(4));
     let whole = model.materialize(&flex(), &source).unwrap();
     let part = model
-        .materialize_parameters(&flex(), &source, |p| p.path.is_under("layers"))
+        .materialize_parameters(
+            &flex(),
+            &source,
+            MaterializeOptions::only(|p| p.path.is_under("layers")),
+        )
         .unwrap();
     let visited: Vec<String> = parameter_values(&part)
         .into_iter()

@@ -104,6 +104,7 @@ fn run(flags: &Flags) -> Result<()> {
         .schedule(flags.schedule)
         .micro_batches(flags.micro_batches)
         .seed(flags.seed)
+        .observer(report::Lighting::new())
         .start()?;
     let held = pipeline.on_ranks(|_, stages| stages.iter().map(|s| s.parameter_bytes()).sum())?;
     let share = report::ranks(&held, model.parameters().bytes());

@@ -1,6 +1,7 @@
 //! What the program prints.
 
 use indicatif::{ProgressBar, ProgressStyle};
+use tinderbox::{Observer, ParameterPath};
 
 use crate::data::Text;
 
@@ -57,6 +58,39 @@ pub fn ranks(held: &[u64], model: u64) -> f64 {
         println!("rank {rank} holds {bytes} bytes of parameters ({share:.1} % of the model)");
     }
     held.iter().copied().max().unwrap_or(0) as f64 / model as f64
+}
+
+/// A progress bar over the bytes of parameters that the ranks are making. It is gone when they are done.
+pub struct Lighting {
+    bar: ProgressBar,
+}
+
+impl Lighting {
+    pub fn new() -> Self {
+        let bar = ProgressBar::no_length();
+        let style = "{bar:30} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec} {msg}";
+        let style = ProgressStyle::with_template(style);
+        bar.set_style(style.expect("the template is well-formed"));
+        Self { bar }
+    }
+}
+
+impl Observer for Lighting {
+    fn begin(&self, _: usize, bytes: u64) {
+        // Each rank adds its own.
+        self.bar.inc_length(bytes);
+    }
+
+    fn made(&self, path: &ParameterPath, bytes: u64) {
+        self.bar.set_message(path.to_string());
+        self.bar.inc(bytes);
+    }
+
+    fn end(&self) {
+        if self.bar.length() == Some(self.bar.position()) {
+            self.bar.finish_and_clear();
+        }
+    }
 }
 
 /// A progress bar with step, loss and tokens per second; where there is no terminal, a line now and

@@ -221,6 +221,17 @@ impl DynTensor {
         })
     }
 
+    /// The tensor in memory of its own size: a slice shares the memory of the whole, and keeps it.
+    /// Cost: one copy through the host.
+    ///
+    /// # Errors
+    ///
+    /// When the tensor is fake, or the device fails.
+    pub fn compact(self) -> Result<Self, FakeError> {
+        let device = self.device();
+        Ok(Self::from_data(self.to_data()?, &device))
+    }
+
     /// The tensor in another float dtype; other kinds are returned as they are.
     pub fn cast_float(self, dtype: DType) -> Self {
         if self.dtype() == dtype || self.kind() != TensorKind::Float {

@@ -1,6 +1,4 @@
-//! The file form of a graph: CBOR, because JSON has no infinities and no NaN.
-//!
-//! Two items follow each other: the header, and the graph, whose digest stands in the header.
+//! The file form of a graph.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,29 +6,18 @@ use std::path::Path;
 
 use burn::tensor::TensorData;
 use burn_ir::OperationIr;
-use serde::{Deserialize, Serialize};
-use xxhash_rust::xxh3::xxh3_128;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::GraphFileError;
 use crate::graph::{Constant, Graph, Node, Value, ValueId};
+use crate::sealed::{hex_digest, seal, unseal};
 
 /// Names the format in the file.
 const FORMAT: &str = "tinderbox-graph";
 /// Version of the format that this build writes and reads.
 const VERSION: u32 = 1;
-/// The recorded operations are Burn's own types, so a file belongs to one release of Burn.
-const BURN: &str = "0.22.1";
 /// A constant of more bytes than this stands beside the graph, in a file named by its digest.
 const INLINE_BYTES: usize = 4096;
-
-#[derive(Serialize, Deserialize)]
-struct Header {
-    format: String,
-    version: u32,
-    burn: String,
-    /// XXH3-128 of all bytes after the header, in hexadecimal digits.
-    digest: String,
-}
 
 /// What a node reads and makes stands in its operation, and nowhere else.
 #[derive(Serialize)]
@@ -65,7 +52,7 @@ impl Graph {
     ///
     /// When the encoder refuses a value.
     pub fn to_bytes(&self) -> Result<Vec<u8>, GraphFileError> {
-        self.encode(usize::MAX).map(|(bytes, _)| bytes)
+        seal(FORMAT, VERSION, self)
     }
 
     /// A graph from the bytes of [`Graph::to_bytes`].
@@ -74,7 +61,7 @@ impl Graph {
     ///
     /// When the bytes are damaged, or of another version.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, GraphFileError> {
-        Self::decode(bytes, |_, _| None)
+        Self::of_body(unseal(FORMAT, VERSION, bytes)?, |_, _| None)
     }
 
     /// Writes the graph to `path`, and each constant above 4 KiB beside it as `<digest>.const`, so
@@ -84,7 +71,8 @@ impl Graph {
     ///
     /// When the file system fails.
     pub fn save(&self, path: &Path) -> Result<(), GraphFileError> {
-        let (bytes, large) = self.encode(INLINE_BYTES)?;
+        let (body, large) = self.body(INLINE_BYTES);
+        let bytes = seal(FORMAT, VERSION, &body)?;
         for (digest, data) in large {
             write(
                 &path.with_file_name(format!("{digest}.const")),
@@ -105,7 +93,8 @@ impl Graph {
             path: path.into(),
             source,
         })?;
-        Self::decode(&bytes, |digest, value: &Value| {
+        let body = unseal(FORMAT, VERSION, &bytes)?;
+        Self::of_body(body, |digest, value: &Value| {
             let bytes = fs::read(path.with_file_name(format!("{digest}.const"))).ok()?;
             if hex_digest(&bytes) != digest {
                 return None;
@@ -114,7 +103,8 @@ impl Graph {
         })
     }
 
-    fn encode(&self, inline_bytes: usize) -> Result<(Vec<u8>, Large<'_>), GraphFileError> {
+    /// What is written; constants of more bytes stand beside it.
+    fn body(&self, inline_bytes: usize) -> (Body<'_>, Large<'_>) {
         let mut large = Large::new();
         let mut constants = BTreeMap::new();
         for (id, constant) in self.constants() {
@@ -132,57 +122,13 @@ impl Graph {
             values: self.values(),
             constants,
         };
-        let failed = |e: ciborium::ser::Error<std::io::Error>| GraphFileError::Encode {
-            reason: e.to_string(),
-        };
-        let mut encoded = Vec::new();
-        ciborium::into_writer(&body, &mut encoded).map_err(failed)?;
-        let header = Header {
-            format: FORMAT.into(),
-            version: VERSION,
-            burn: BURN.into(),
-            digest: hex_digest(&encoded),
-        };
-        let mut bytes = Vec::new();
-        ciborium::into_writer(&header, &mut bytes).map_err(failed)?;
-        bytes.append(&mut encoded);
-        Ok((bytes, large))
+        (body, large)
     }
 
-    fn decode(
-        mut bytes: &[u8],
+    fn of_body(
+        body: OwnedBody,
         beside: impl Fn(&str, &Value) -> Option<TensorData>,
     ) -> Result<Self, GraphFileError> {
-        let failed = |e: ciborium::de::Error<std::io::Error>| GraphFileError::Decode {
-            reason: e.to_string(),
-        };
-        let header: Header = ciborium::from_reader(&mut bytes).map_err(failed)?;
-        for (field, expected, found) in [
-            ("format", FORMAT.to_owned(), header.format),
-            ("version", VERSION.to_string(), header.version.to_string()),
-            ("Burn version", BURN.to_owned(), header.burn),
-        ] {
-            if expected != found {
-                return Err(GraphFileError::Version {
-                    field,
-                    expected,
-                    found,
-                });
-            }
-        }
-        let found = hex_digest(bytes);
-        if found != header.digest {
-            return Err(GraphFileError::Damaged {
-                expected: header.digest,
-                found,
-            });
-        }
-        let body: OwnedBody = ciborium::from_reader(&mut bytes).map_err(failed)?;
-        if !bytes.is_empty() {
-            return Err(GraphFileError::Inconsistent {
-                reason: "bytes follow the graph",
-            });
-        }
         let mut constants = BTreeMap::new();
         for (id, stored) in body.constants {
             let constant = match stored {
@@ -207,8 +153,18 @@ impl Graph {
     }
 }
 
-fn hex_digest(bytes: &[u8]) -> String {
-    format!("{:032x}", xxh3_128(bytes))
+/// All constants included.
+impl Serialize for Graph {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.body(usize::MAX).0.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Graph {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let body = OwnedBody::deserialize(deserializer)?;
+        Self::of_body(body, |_, _| None).map_err(serde::de::Error::custom)
+    }
 }
 
 fn write(path: &Path, bytes: &[u8]) -> Result<(), GraphFileError> {

@@ -39,11 +39,13 @@ mod graph;
 mod meta;
 mod record;
 mod region;
+mod sealed;
 
 pub use dtype::{dtype_name, dtype_names};
 pub use dyn_tensor::{DynTensor, TensorKind};
 pub use error::{FakeError, GraphFileError, RecordError};
-pub use graph::{Constant, Difference, Graph, Node, NodeId, Slice, Value, ValueId};
+pub use graph::{Constant, Difference, Graph, GraphBuilder, Node, NodeId, Slice, Value, ValueId};
 pub use meta::{DeviceLabel, TensorMeta, is_fake};
 pub use record::{Defaults, Mode, RecordOptions, Recording, record};
 pub use region::{Region, RegionError};
+pub use sealed::{seal, unseal};

@@ -166,6 +166,42 @@ impl Region {
         Some(Self { offset, size })
     }
 
+    /// The smallest region that holds both.
+    ///
+    /// # Panics
+    ///
+    /// When the ranks differ.
+    #[must_use]
+    pub fn hull(&self, other: &Self) -> Self {
+        assert_eq!(self.rank(), other.rank(), "regions of one tensor");
+        let dims = 0..self.rank();
+        let offset: Vec<u64> = dims
+            .clone()
+            .map(|d| self.offset[d].min(other.offset[d]))
+            .collect();
+        let end = |region: &Self, d: usize| region.offset[d] + region.size[d];
+        let size = dims
+            .map(|d| end(self, d).max(end(other, d)) - offset[d])
+            .collect();
+        Self { offset, size }
+    }
+
+    /// The same elements, counted from the first of a region that holds them.
+    ///
+    /// # Panics
+    ///
+    /// When the region does not lie inside the other.
+    #[must_use]
+    pub fn relative_to(&self, outer: &Self) -> Self {
+        let inside = outer.intersection(self).is_some_and(|both| both == *self);
+        assert!(inside, "{self} lies inside {outer}");
+        let offsets = self.offset.iter().zip(&outer.offset);
+        Self {
+            offset: offsets.map(|(inner, outer)| inner - outer).collect(),
+            size: self.size.clone(),
+        }
+    }
+
     /// The half-open range per dimension, as Burn's slicing takes it.
     pub fn ranges(&self) -> Vec<std::ops::Range<usize>> {
         self.offset

@@ -104,10 +104,48 @@ pub enum TraceError {
     },
 }
 
+/// A parameter that a rank does not hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NotHeld {
+    /// The parameter.
+    pub path: ParameterPath,
+    /// The rank that owns it; `None` when the plan does not name it.
+    pub owner: Option<RankIndex>,
+}
+
+impl std::fmt::Display for NotHeld {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.owner {
+            Some(owner) => write!(f, "`{}` belongs to rank {owner}", self.path),
+            None => write!(f, "`{}` was not selected, and no rank owns it", self.path),
+        }
+    }
+}
+
+fn lines(parameters: &[NotHeld]) -> String {
+    parameters.iter().map(|p| format!("\n  {p}")).collect()
+}
+
 /// Why a plan could not be made or used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlanError {
+    /// The plan has no such rank.
+    #[error("there is no rank {rank}: the plan has {ranks} ranks, numbered from 0")]
+    RankOutOfRange {
+        /// The rank asked for.
+        rank: usize,
+        /// Number of ranks.
+        ranks: usize,
+    },
+    /// A rank is to use parameters that it does not hold.
+    #[error("rank {rank} does not hold what it is to use:{}", lines(parameters))]
+    NotLit {
+        /// The rank.
+        rank: usize,
+        /// Every such parameter.
+        parameters: Vec<NotHeld>,
+    },
     /// A machine without ranks.
     #[error("a machine has at least one rank")]
     NoStages,

@@ -63,7 +63,7 @@ mod trace;
 pub use batch::{Batch, BatchMapper, Division, Leaf, LeafName, Whole, batch_tensors, split_batch};
 pub use cost::flops;
 pub use error::{
-    ActionError, BatchError, LinkError, PipelineError, PlanError, RestoreError, TraceError,
+    ActionError, BatchError, LinkError, NotHeld, PipelineError, PlanError, RestoreError, TraceError,
 };
 pub use partition::{Chain, Cut, Unit};
 pub use plan::{Boundary, Machine, Plan, PlanStage};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use burn::tensor::{Device, TensorData};
 use tinderbox::random::Seed;
-use tinderbox::{Deferred, Machine, Pipeline, Plan};
+use tinderbox::{Deferred, Machine, MaterializeOptions, Pipeline, Plan};
 
 use crate::gpt::{Gpt, GptConfig};
 use crate::models::{LanguageModel, trace};
@@ -70,7 +70,11 @@ fn any_order_makes_the_same_bits() {
     // Backwards, one at a time.
     for parameter in model.parameters().iter().rev() {
         let one = model
-            .materialize_parameters(&Device::flex(), &replay, |p| p.path == parameter.path)
+            .materialize_parameters(
+                &Device::flex(),
+                &replay,
+                MaterializeOptions::only(|p| p.path == parameter.path),
+            )
             .unwrap();
         assert_eq!(one.len(), 1);
         let path = parameter.path.as_str();

@@ -5,6 +5,7 @@ mod dropout;
 mod failure;
 mod initialization;
 mod layers;
+mod memory;
 mod models;
 mod parity;
 mod plain;

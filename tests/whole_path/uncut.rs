@@ -7,7 +7,7 @@ use burn::optim::{AdamWConfig, GradientsParams};
 use burn::tensor::{Device, Tensor, TensorData};
 use tinderbox::random::Seed;
 use tinderbox::{Deferred, DynTensor, Mode, PartialModule};
-use tinderbox_deferred::{Executor, Program, RunContext};
+use tinderbox_deferred::{Executor, MaterializeOptions, Program, RunContext};
 
 use crate::models::{Case, trace};
 use crate::plain::{LR, Run, SEED, data};
@@ -22,7 +22,11 @@ pub fn train<C: Case>(
     let trace = trace(case, model);
     let table = trace.parameters().clone();
     let mut module = model
-        .materialize_parameters(&device, &model.replay(Seed::new(SEED)), |_| true)
+        .materialize_parameters(
+            &device,
+            &model.replay(Seed::new(SEED)),
+            MaterializeOptions::new(),
+        )
         .unwrap()
         .train();
     let mut optimizer = AdamWConfig::new().init();

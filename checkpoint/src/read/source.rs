@@ -1,6 +1,6 @@
 //! A checkpoint as a source of parameter values.
 
-use tinderbox_deferred::{Mismatch, Mismatches, Request, Source, SourceError};
+use tinderbox_deferred::{Mismatch, Mismatches, Observer, Request, Source, SourceError};
 use tinderbox_fake::DynTensor;
 
 use super::{Checkpoint, checkpoint::Reader};
@@ -10,7 +10,11 @@ impl Source for Checkpoint {
     /// read; each block that holds a requested element is read and checked.
     ///
     /// Memory: the values, and one region and one block on the host.
-    fn load(&self, requests: &[Request]) -> Result<Vec<DynTensor>, SourceError> {
+    fn load(
+        &self,
+        requests: &[Request],
+        observer: &dyn Observer,
+    ) -> Result<Vec<DynTensor>, SourceError> {
         let mut wrong = Vec::new();
         let mut tensors = Vec::with_capacity(requests.len());
         for request in requests {
@@ -40,7 +44,9 @@ impl Source for Checkpoint {
                         described: self.describe(),
                         source: Box::new(error),
                     })?;
-                Ok(DynTensor::from_data(data, &request.device))
+                let value = DynTensor::from_data(data, &request.device);
+                observer.made(&request.path, value.bytes());
+                Ok(value)
             })
             .collect()
     }

@@ -11,7 +11,7 @@ use tinderbox_fake::{DeviceLabel, DynTensor};
 
 use super::{Program, RandomKey, Step, tensor_id};
 use crate::ProgramError;
-use crate::random::{Seed, Stream, generate};
+use crate::random::{Seed, Stream, generate_region};
 
 /// What random operations depend on beside their key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -163,10 +163,11 @@ impl Executable {
                 Step::Random {
                     out,
                     distribution,
-                    key,
+                    draw,
                 } => {
-                    let stream = context.stream(key);
-                    let data = generate(&stream, *distribution, out.shape.clone(), out.dtype)?;
+                    let stream = context.stream(&draw.key);
+                    let (whole, region) = (&draw.whole, &draw.region);
+                    let data = generate_region(&stream, *distribution, whole, region, out.dtype)?;
                     interpreter.register_tensor_data_id(out.id, data);
                 }
             }

@@ -9,7 +9,8 @@ use burn::tensor::{DType, Distribution, Shape, TensorData};
 use burn_ir::{
     FloatOperationIr, NumericOperationIr, OperationIr, TensorId, TensorIr, TensorStatus,
 };
-use tinderbox_fake::{Graph, Node, NodeId, ValueId};
+use serde::{Deserialize, Serialize};
+use tinderbox_fake::{Graph, Node, NodeId, Region, ValueId};
 
 pub use executor::{Executable, Executor, RunContext};
 
@@ -18,7 +19,7 @@ use crate::random::Domain;
 
 /// Where the values of one random operation come from: with the seed it is the whole key of its
 /// stream, so they depend on nothing else.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct RandomKey {
     /// Initialization or forward: they never share a stream.
     pub domain: Domain,
@@ -31,6 +32,63 @@ pub struct RandomKey {
 /// Keys of the random operations of a graph.
 pub type RandomKeys = BTreeMap<NodeId, RandomKey>;
 
+/// Which elements of which random tensor an operation makes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Draw {
+    pub(crate) key: RandomKey,
+    /// Shape of the whole random tensor.
+    pub(crate) whole: Shape,
+    /// The part of it that the operation makes.
+    pub(crate) region: Region,
+}
+
+impl Draw {
+    /// All elements of a random tensor.
+    pub(crate) fn whole(key: RandomKey, shape: &Shape) -> Self {
+        Self {
+            key,
+            whole: shape.clone(),
+            region: Region::of_shape(shape),
+        }
+    }
+
+    /// A part of these elements.
+    pub(crate) fn part(&self, region: &Region) -> Self {
+        let offsets = self.region.offset().iter().zip(region.offset());
+        let offset = offsets.map(|(outer, inner)| outer + inner).collect();
+        let region = Region::new(offset, region.size().to_vec());
+        Self {
+            region: region.expect("a part of a part lies inside the whole"),
+            ..self.clone()
+        }
+    }
+}
+
+/// What makes the values of a program's random operations.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Generator<'a> {
+    /// Our own: the whole tensor of each operation, by its key.
+    Keys(&'a RandomKeys),
+    /// Our own: a part of a tensor for each operation.
+    Draws(&'a BTreeMap<NodeId, Draw>),
+    /// The backend's, in the order of the operations.
+    Backend,
+}
+
+impl Generator<'_> {
+    /// What our generator makes for an operation; `None` when it is the backend's to make.
+    fn draw(&self, node: NodeId, out: &TensorIr) -> Result<Option<Draw>, ProgramError> {
+        let draw = match self {
+            Self::Backend => return Ok(None),
+            Self::Draws(draws) => draws.get(&node).cloned(),
+            Self::Keys(keys) => keys
+                .get(&node)
+                .map(|key| Draw::whole(key.clone(), &out.shape)),
+        };
+        draw.map(Some).ok_or(ProgramError::NoKey { node })
+    }
+}
+
 /// A step of a program.
 #[derive(Clone, Debug)]
 enum Step {
@@ -40,7 +98,7 @@ enum Step {
     Random {
         out: TensorIr,
         distribution: Distribution,
-        key: RandomKey,
+        draw: Draw,
     },
 }
 
@@ -72,6 +130,17 @@ impl Program {
         outputs: &[ValueId],
         keys: &RandomKeys,
     ) -> Result<Self, ProgramError> {
+        Self::with_generator(graph, nodes, inputs, outputs, Generator::Keys(keys))
+    }
+
+    /// As [`Program::new`], with random values by any generator.
+    pub(crate) fn with_generator(
+        graph: &Graph,
+        nodes: impl IntoIterator<Item = NodeId>,
+        inputs: &[ValueId],
+        outputs: &[ValueId],
+        generator: Generator<'_>,
+    ) -> Result<Self, ProgramError> {
         let mut at_hand: BTreeSet<ValueId> = inputs.iter().copied().collect();
         let mut constants = BTreeMap::new();
         let mut steps = Vec::new();
@@ -101,15 +170,18 @@ impl Program {
                 continue;
             }
             at_hand.extend(node.outputs());
-            steps.push(match random(&node.operation) {
+            let random = match random(&node.operation) {
+                None => None,
+                Some((out, distribution)) => generator
+                    .draw(id, out)?
+                    .map(|draw| (out, distribution, draw)),
+            };
+            steps.push(match random {
                 None => Step::Operation(Box::new(node.operation.clone())),
-                Some((out, distribution)) => Step::Random {
+                Some((out, distribution, draw)) => Step::Random {
                     out: out.clone(),
                     distribution,
-                    key: keys
-                        .get(&id)
-                        .cloned()
-                        .ok_or(ProgramError::NoKey { node: id })?,
+                    draw,
                 },
             });
         }
@@ -169,7 +241,8 @@ pub fn is_random(node: &Node) -> bool {
     random(&node.operation).is_some()
 }
 
-fn random(operation: &OperationIr) -> Option<(&TensorIr, Distribution)> {
+/// The result and the distribution of an operation that draws random values.
+pub(crate) fn random(operation: &OperationIr) -> Option<(&TensorIr, Distribution)> {
     match operation {
         OperationIr::Float(_, FloatOperationIr::Random(random))
         | OperationIr::NumericInt(_, NumericOperationIr::IntRandom(random)) => {

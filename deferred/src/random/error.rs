@@ -1,7 +1,7 @@
 //! What can be wrong with a request for random values.
 
 /// Why no random values were made. Nothing is written when one of these is returned.
-#[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RandomError {
     /// A parameter is NaN or infinite.
@@ -61,6 +61,12 @@ pub enum RandomError {
         first_element: u64,
         /// How many elements were asked for.
         elements: u64,
+    },
+    /// The region asked for is not one of the tensor.
+    #[error("there are no random values of a region that is not inside its tensor")]
+    Region {
+        /// What is wrong with it.
+        source: tinderbox_fake::RegionError,
     },
     /// There are no random values of this dtype.
     #[error("there are no random values of dtype {dtype:?}")]

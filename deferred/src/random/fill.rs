@@ -1,9 +1,12 @@
 //! Fills a slice with a region of a random tensor.
 
 use burn::tensor::Distribution;
+use fearless_simd::{Level, dispatch};
 
-use super::element::{CHUNK, RandomElement};
+use super::element::{BlockIndices, CHUNK, RandomElement, consecutive};
 use super::error::RandomError;
+use super::philox::BLOCKS;
+use super::runs::{Pieces, Runs};
 use super::stream::Stream;
 
 /// Fills `out` with the elements `first_element ..` of a random tensor, in row-major order.
@@ -52,6 +55,17 @@ pub fn fill<T: RandomElement>(
     first_element: u64,
     out: &mut [T],
 ) -> Result<(), RandomError> {
+    fill_at(Level::new(), stream, distribution, first_element, out)
+}
+
+/// [`fill()`] with the vector instructions of a level, which this machine has.
+pub(super) fn fill_at<T: RandomElement>(
+    level: Level,
+    stream: &Stream,
+    distribution: Distribution,
+    first_element: u64,
+    out: &mut [T],
+) -> Result<(), RandomError> {
     let sampler = T::sampler(distribution)?;
     // The last element's index must fit, not the index after it.
     let after_first = (out.len() as u64).saturating_sub(1);
@@ -62,41 +76,150 @@ pub fn fill<T: RandomElement>(
         });
     }
 
-    fill_chunks(&sampler, stream, first_element, out);
+    Filler::new(level, sampler, stream).fill_neighbours(first_element, out);
     Ok(())
 }
 
-/// Everything below here is inlined, so that a caller compiled for wider vector registers gets the
-/// whole computation compiled for them. The bits are the same at every width.
+/// Makes elements of one random tensor, anywhere in it.
+#[derive(Debug)]
+pub(super) struct Filler<'a, T: RandomElement> {
+    level: Level,
+    sampler: T::Sampler,
+    stream: &'a Stream,
+}
+
+impl<'a, T: RandomElement> Filler<'a, T> {
+    const BLOCKS_PER_CHUNK: u64 = CHUNK as u64 / T::PER_BLOCK;
+    /// The longest piece that is made together with others.
+    const SHORT: u64 = CHUNK as u64 / 2;
+
+    pub(super) fn new(level: Level, sampler: T::Sampler, stream: &'a Stream) -> Self {
+        Self {
+            level,
+            sampler,
+            stream,
+        }
+    }
+
+    /// Fills `out` with the pieces that make the elements from `skipped` on of a region.
+    ///
+    /// The region must have that many elements.
+    pub(super) fn fill_region(&self, runs: &Runs, skipped: u64, out: &mut [T]) {
+        let pieces = runs.pieces(skipped, out.len());
+        if runs.length() <= Self::SHORT {
+            return self.fill_short(pieces, out);
+        }
+        let mut rest = out;
+        for piece in pieces {
+            let (now, after) = rest.split_at_mut(piece.elements);
+            self.fill_neighbours(piece.first_element, now);
+            rest = after;
+        }
+    }
+
+    /// Fills `out` with the elements from `first_element` on.
+    fn fill_neighbours(&self, first_element: u64, out: &mut [T]) {
+        let mut block = first_element / T::PER_BLOCK;
+        let skipped = (first_element % T::PER_BLOCK) as usize;
+        let mut chunk = [[T::default(); CHUNK]];
+        let mut rest = out;
+
+        // A chunk may begin at any block, so only the first one can be cut at its start.
+        if skipped != 0 {
+            let head_length = rest.len().min(CHUNK - skipped);
+            let (head, after) = rest.split_at_mut(head_length);
+            self.make_chunks(&consecutive(block), &mut chunk);
+            head.copy_from_slice(&chunk[0][skipped..skipped + head_length]);
+            block = block.wrapping_add(Self::BLOCKS_PER_CHUNK);
+            rest = after;
+        }
+        let (whole, tail) = rest.as_chunks_mut::<CHUNK>();
+        self.make_chunks(&consecutive(block), whole);
+        if !tail.is_empty() {
+            let made = (whole.len() as u64).wrapping_mul(Self::BLOCKS_PER_CHUNK);
+            self.make_chunks(&consecutive(block.wrapping_add(made)), &mut chunk);
+            tail.copy_from_slice(&chunk[0][..tail.len()]);
+        }
+    }
+
+    /// Fills `out` with short pieces, one after the other. A chunk for each would mostly be thrown
+    /// away, so a chunk is made of the blocks of many pieces.
+    fn fill_short(&self, pieces: Pieces, out: &mut [T]) {
+        let mut rest = out;
+        let mut wanted = Wanted::default();
+        for piece in pieces {
+            let mut block = piece.first_element / T::PER_BLOCK;
+            let mut skipped = (piece.first_element % T::PER_BLOCK) as usize;
+            let mut left = piece.elements;
+            while left != 0 {
+                let elements = left.min(T::PER_BLOCK as usize - skipped);
+                wanted.push(block, skipped, elements);
+                if wanted.blocks as u64 == Self::BLOCKS_PER_CHUNK {
+                    rest = self.make_wanted(&mut wanted, rest);
+                }
+                block += 1;
+                skipped = 0;
+                left -= elements;
+            }
+        }
+        self.make_wanted(&mut wanted, rest);
+    }
+
+    /// Makes the blocks that are wanted, takes the elements out of them, and returns what is left of
+    /// the place for them.
+    fn make_wanted<'b>(&self, wanted: &mut Wanted, out: &'b mut [T]) -> &'b mut [T] {
+        let mut chunk = [[T::default(); CHUNK]];
+        self.make_chunks(&wanted.indices, &mut chunk);
+        let blocks = chunk[0].chunks_exact(T::PER_BLOCK as usize);
+        let mut rest = out;
+        for (block, &(skipped, elements)) in blocks.zip(&wanted.parts[..wanted.blocks]) {
+            let (now, after) = rest.split_at_mut(elements);
+            now.copy_from_slice(&block[skipped..skipped + elements]);
+            rest = after;
+        }
+        wanted.blocks = 0;
+        rest
+    }
+
+    /// Makes whole chunks: the first one of these blocks, each one after it of the blocks as many
+    /// further on as a chunk has.
+    fn make_chunks(&self, first: &BlockIndices, out: &mut [[T; CHUNK]]) {
+        dispatch!(self.level, _level => sample_chunks(&self.sampler, self.stream, first, out));
+    }
+}
+
+/// The blocks of the next chunk of short pieces.
+#[derive(Debug, Default)]
+struct Wanted {
+    indices: BlockIndices,
+    /// Of each block, how many elements to skip, and how many to take.
+    parts: [(usize, usize); 2 * BLOCKS],
+    blocks: usize,
+}
+
+impl Wanted {
+    fn push(&mut self, block: u64, skipped: usize, elements: usize) {
+        self.indices[self.blocks / BLOCKS][self.blocks % BLOCKS] = block;
+        self.parts[self.blocks] = (skipped, elements);
+        self.blocks += 1;
+    }
+}
+
+/// All that is compiled once for each level of vector instructions. Everything below here is inlined
+/// into it, so that the whole computation is compiled for them. The bits are the same at every level:
+/// the compiler neither fuses nor reorders float operations by itself.
 #[inline(always)]
-fn fill_chunks<T: RandomElement>(
+fn sample_chunks<T: RandomElement>(
     sampler: &T::Sampler,
     stream: &Stream,
-    first_element: u64,
-    out: &mut [T],
+    first: &BlockIndices,
+    out: &mut [[T; CHUNK]],
 ) {
-    let mut block = first_element / T::PER_BLOCK;
-    let skipped = (first_element % T::PER_BLOCK) as usize;
-    let blocks_per_chunk = CHUNK as u64 / T::PER_BLOCK;
-    let mut chunk = [T::default(); CHUNK];
-    let mut rest = out;
-
-    // A chunk may begin at any block, so only the first one can be cut at its start.
-    if skipped != 0 {
-        let head_length = rest.len().min(CHUNK - skipped);
-        let (head, after) = rest.split_at_mut(head_length);
-        T::sample(sampler, stream, block, &mut chunk);
-        head.copy_from_slice(&chunk[skipped..skipped + head_length]);
-        block = block.wrapping_add(blocks_per_chunk);
-        rest = after;
-    }
-    let (whole, tail) = rest.as_chunks_mut::<CHUNK>();
-    for piece in whole {
-        T::sample(sampler, stream, block, piece);
-        block = block.wrapping_add(blocks_per_chunk);
-    }
-    if !tail.is_empty() {
-        T::sample(sampler, stream, block, &mut chunk);
-        tail.copy_from_slice(&chunk[..tail.len()]);
+    let mut blocks = *first;
+    for chunk in out {
+        T::sample(sampler, stream, &blocks, chunk);
+        for index in blocks.as_flattened_mut() {
+            *index = index.wrapping_add(CHUNK as u64 / T::PER_BLOCK);
+        }
     }
 }

@@ -1,6 +1,5 @@
 //! The float types.
 
-use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
 use super::bernoulli::Threshold;
@@ -8,10 +7,10 @@ use burn::tensor::Distribution;
 
 use super::distribution::check;
 use super::element::{
-    CHUNK, RandomElement, Sample, Sampler, each_normal, each_wide_pair, each_word,
+    BlockIndices, CHUNK, RandomElement, Sample, Sampler, each_normal, each_wide_normal,
+    each_wide_pair, each_word,
 };
 use super::error::RandomError;
-use super::normal_f64;
 use super::stream::Stream;
 use super::uniform::FloatRange;
 
@@ -51,15 +50,20 @@ const fn next_down(bits: u16) -> u16 {
 
 /// Makes a chunk of one-word floats in `f32`.
 #[inline(always)]
-fn sample_f32(sampler: &NarrowSampler, stream: &Stream, first_block: u64, out: &mut [f32; CHUNK]) {
+fn sample_f32(
+    sampler: &NarrowSampler,
+    stream: &Stream,
+    blocks: &BlockIndices,
+    out: &mut [f32; CHUNK],
+) {
     match *sampler {
-        Sampler::Uniform(range) => each_word(stream, first_block, |i, word| {
+        Sampler::Uniform(range) => each_word(stream, blocks, |i, word| {
             out[i] = range.sample(word);
         }),
-        Sampler::Bernoulli(threshold) => each_word(stream, first_block, |i, word| {
+        Sampler::Bernoulli(threshold) => each_word(stream, blocks, |i, word| {
             out[i] = if threshold.accepts(word) { 1.0 } else { 0.0 };
         }),
-        Sampler::Normal { mean, std } => each_normal(stream, first_block, |i, z| {
+        Sampler::Normal { mean, std } => each_normal(stream, blocks, |i, z| {
             out[i] = z * std + mean;
         }),
     }
@@ -103,14 +107,65 @@ impl Sample for f32 {
     narrow_float_sampler!(f32, |x: f32| x, |x: f32| x, f32::next_down);
 
     #[inline(always)]
-    fn sample(sampler: &Self::Sampler, stream: &Stream, first_block: u64, out: &mut [Self; CHUNK]) {
-        sample_f32(sampler, stream, first_block, out);
+    fn sample(
+        sampler: &Self::Sampler,
+        stream: &Stream,
+        blocks: &BlockIndices,
+        out: &mut [Self; CHUNK],
+    ) {
+        sample_f32(sampler, stream, blocks, out);
     }
+}
+
+/// The bits of a value rounded to `bf16`, to the nearest, ties to even.
+///
+/// For all but NaN, which no sampler makes. A value past the middle between the largest `bf16` and
+/// the next power of two carries into the exponent and becomes infinite, as it must.
+#[inline(always)]
+fn bf16_bits(value: f32) -> u16 {
+    let bits = value.to_bits();
+    let last_kept = (bits >> 16) & 1;
+    ((bits + (0x7fff + last_kept)) >> 16) as u16
+}
+
+/// The bits of a value rounded to `f16`, to the nearest, ties to even, for all but NaN.
+///
+/// Integer operations and one addition, without a branch, so that vector instructions do it on every
+/// machine; the instruction of some machines gives the same bits.
+#[inline(always)]
+fn f16_bits(value: f32) -> u16 {
+    /// The smallest magnitude that is infinite after rounding is 65520; from 65536 on, and not from
+    /// there, the exponent has no place in an `f16`.
+    const TOO_LARGE: u32 = 65536f32.to_bits();
+    const SMALLEST_NORMAL: u32 = 6.103_515_6e-5f32.to_bits();
+    /// Has the step of the subnormal `f16`s, 2^-24, as the step of its last digit.
+    const SUBNORMAL_SHIFT: f32 = 0.5;
+    const INFINITE: u32 = 0x7c00;
+
+    let sign = value.to_bits() & 0x8000_0000;
+    let magnitude = value.to_bits() ^ sign;
+    let last_kept = (magnitude >> 13) & 1;
+    // The exponent's bias goes from 127 to 15; a carry out of the mantissa is right.
+    let rebiased = magnitude.wrapping_sub((127 - 15) << 23);
+    let normal = rebiased.wrapping_add(0xfff + last_kept) >> 13;
+    let shifted = f32::from_bits(magnitude) + SUBNORMAL_SHIFT;
+    let subnormal = shifted.to_bits().wrapping_sub(SUBNORMAL_SHIFT.to_bits());
+    let finite = if magnitude < SMALLEST_NORMAL {
+        subnormal
+    } else {
+        normal
+    };
+    let rounded = if magnitude < TOO_LARGE {
+        finite
+    } else {
+        INFINITE
+    };
+    (rounded | sign >> 16) as u16
 }
 
 /// Floats of 16 bits: computed in `f32`, then rounded to the nearest, ties to even.
 macro_rules! half_float {
-    ($($type:ident),*) => {$(
+    ($($type:ident: $bits:ident),*) => {$(
         impl RandomElement for $type {}
 
         impl Sample for $type {
@@ -125,19 +180,20 @@ macro_rules! half_float {
             fn sample(
                 sampler: &Self::Sampler,
                 stream: &Stream,
-                first_block: u64,
+                blocks: &BlockIndices,
                 out: &mut [Self; CHUNK],
             ) {
                 let mut values = [0f32; CHUNK];
-                sample_f32(sampler, stream, first_block, &mut values);
-                // Rounding a whole slice uses the machine's instruction where there is one.
-                out.convert_from_f32_slice(&values);
+                sample_f32(sampler, stream, blocks, &mut values);
+                for (out, value) in out.iter_mut().zip(values) {
+                    *out = $type::from_bits($bits(value));
+                }
             }
         }
     )*};
 }
 
-half_float!(f16, bf16);
+half_float!(f16: f16_bits, bf16: bf16_bits);
 
 impl RandomElement for f64 {}
 
@@ -161,20 +217,23 @@ impl Sample for f64 {
     }
 
     #[inline(always)]
-    fn sample(sampler: &Self::Sampler, stream: &Stream, first_block: u64, out: &mut [Self; CHUNK]) {
+    fn sample(
+        sampler: &Self::Sampler,
+        stream: &Stream,
+        blocks: &BlockIndices,
+        out: &mut [Self; CHUNK],
+    ) {
         match *sampler {
-            Sampler::Uniform(range) => each_wide_pair(stream, first_block, |i, a, b| {
+            Sampler::Uniform(range) => each_wide_pair(stream, blocks, |i, a, b| {
                 out[i] = range.sample(a);
                 out[i + 1] = range.sample(b);
             }),
-            Sampler::Bernoulli(threshold) => each_wide_pair(stream, first_block, |i, a, b| {
+            Sampler::Bernoulli(threshold) => each_wide_pair(stream, blocks, |i, a, b| {
                 out[i] = if threshold.accepts(a) { 1.0 } else { 0.0 };
                 out[i + 1] = if threshold.accepts(b) { 1.0 } else { 0.0 };
             }),
-            Sampler::Normal { mean, std } => each_wide_pair(stream, first_block, |i, a, b| {
-                let (z0, z1) = normal_f64::standard_pair(a, b);
-                out[i] = z0 * std + mean;
-                out[i + 1] = z1 * std + mean;
+            Sampler::Normal { mean, std } => each_wide_normal(stream, blocks, |i, z| {
+                out[i] = z * std + mean;
             }),
         }
     }
@@ -203,6 +262,56 @@ mod tests {
         );
         assert_eq!(next_down(0x0000), 0x8001);
         assert_eq!(next_down(0x8000), 0x8001);
+    }
+
+    /// Rounding changes its answer only at values of the narrow type and at the middles between two:
+    /// those and their neighbours stand for all others.
+    #[test]
+    fn rounding_to_16_bits_is_to_the_nearest_even() {
+        for bits in 0..=u16::MAX {
+            let half = f16::from_bits(bits);
+            let next = f16::from_bits(bits.wrapping_add(1));
+            let brain = bf16::from_bits(bits);
+            let next_brain = bf16::from_bits(bits.wrapping_add(1));
+            let middle = (f32::from(half) + f32::from(next)) / 2.0;
+            let middle_brain = f32::from_bits(u32::from(bits) << 16 | 0x8000);
+            let values = [
+                half.into(),
+                middle,
+                brain.into(),
+                middle_brain,
+                next_brain.into(),
+            ];
+            for value in values {
+                for value in [value, value.next_down(), value.next_up()] {
+                    if !value.is_nan() {
+                        assert_eq!(f16_bits(value), f16::from_f32(value).to_bits(), "{value:e}");
+                        assert_eq!(
+                            bf16_bits(value),
+                            bf16::from_f32(value).to_bits(),
+                            "{value:e}"
+                        );
+                    }
+                }
+            }
+        }
+        // Beyond the largest values, where the exponents of the two types end.
+        for value in [
+            65504.0,
+            65519.996,
+            65520.0,
+            65535.996,
+            65536.0,
+            1e9,
+            f32::MAX,
+        ] {
+            assert_eq!(f16_bits(value), f16::from_f32(value).to_bits(), "{value:e}");
+            assert_eq!(
+                f16_bits(-value),
+                f16::from_f32(-value).to_bits(),
+                "{value:e}"
+            );
+        }
     }
 
     #[test]

@@ -1,11 +1,15 @@
-//! Whole tensors of random values, on all cores.
+//! Tensors of random values and regions of them, on all cores.
 
 use burn::tensor::{DType, Distribution, Shape, TensorData};
 use burn_backend::Element;
+use fearless_simd::Level;
 use half::{bf16, f16};
 use rayon::prelude::*;
+use tinderbox_fake::Region;
 
-use super::{RandomElement, RandomError, Stream, fill};
+use super::fill::Filler;
+use super::runs::Runs;
+use super::{RandomElement, RandomError, Stream};
 
 /// Elements that one task makes: large enough to hide the cost of a task, small enough to share out.
 const TASK_ELEMENTS: usize = 1 << 16;
@@ -23,7 +27,29 @@ pub fn generate(
     shape: Shape,
     dtype: DType,
 ) -> Result<TensorData, RandomError> {
-    let dtype_fill = match dtype {
+    let whole = Region::of_shape(shape.as_slice());
+    generate_region(stream, distribution, &shape, &whole, dtype)
+}
+
+/// Random values of a stream for a region of a tensor of this shape and dtype: the same bits as that
+/// region of [`generate`], in row-major order, without the rest.
+///
+/// Runs in the current rayon pool. Takes no memory beyond the region, and time in proportion to it;
+/// runs of fewer than four neighbours (two, for elements of 64 bits) cost as much as four, and any
+/// others up to twice as much an element as a long run.
+///
+/// # Errors
+///
+/// When the distribution's parameters are invalid, there are no random values of this dtype, the
+/// region does not lie inside the tensor, or the tensor has more than 2^64 - 1 elements.
+pub fn generate_region(
+    stream: &Stream,
+    distribution: Distribution,
+    whole: &Shape,
+    region: &Region,
+    dtype: DType,
+) -> Result<TensorData, RandomError> {
+    let make = match dtype {
         DType::F64 => tensor::<f64>,
         DType::F32 | DType::Flex32 => tensor::<f32>,
         DType::F16 => tensor::<f16>,
@@ -40,23 +66,25 @@ pub fn generate(
             return Err(RandomError::Unsupported { dtype });
         }
     };
-    dtype_fill(stream, distribution, shape)
+    let runs = Runs::new(whole, region).map_err(|source| RandomError::Region { source })?;
+    let shape: Vec<usize> = region.size().iter().map(|size| *size as usize).collect();
+    make(stream, distribution, &runs, Shape::from(shape))
 }
 
 fn tensor<T>(
     stream: &Stream,
     distribution: Distribution,
+    runs: &Runs,
     shape: Shape,
 ) -> Result<TensorData, RandomError>
 where
     T: RandomElement + Element + Send,
 {
-    let mut values = vec![T::default(); shape.num_elements()];
+    let filler = Filler::<T>::new(Level::new(), T::sampler(distribution)?, stream);
+    let mut values = tinderbox_pages::zeroed(shape.num_elements());
     values
         .par_chunks_mut(TASK_ELEMENTS)
         .enumerate()
-        .try_for_each(|(task, chunk)| {
-            fill(stream, distribution, (task * TASK_ELEMENTS) as u64, chunk)
-        })?;
+        .for_each(|(task, out)| filler.fill_region(runs, (task * TASK_ELEMENTS) as u64, out));
     Ok(TensorData::new(values, shape))
 }

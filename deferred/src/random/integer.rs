@@ -5,10 +5,10 @@ use burn::tensor::Distribution;
 
 use super::distribution::check;
 use super::element::{
-    CHUNK, RandomElement, Sample, Sampler, each_normal, each_wide_pair, each_word,
+    BlockIndices, CHUNK, RandomElement, Sample, Sampler, each_normal, each_wide_normal,
+    each_wide_pair, each_word,
 };
 use super::error::RandomError;
-use super::normal_f64;
 use super::stream::Stream;
 use super::uniform::IntegerRange;
 
@@ -49,17 +49,17 @@ macro_rules! narrow_integer {
             fn sample(
                 sampler: &Self::Sampler,
                 stream: &Stream,
-                first_block: u64,
+                blocks: &BlockIndices,
                 out: &mut [Self; CHUNK],
             ) {
                 match *sampler {
-                    Sampler::Uniform(range) => each_word(stream, first_block, |i, word| {
+                    Sampler::Uniform(range) => each_word(stream, blocks, |i, word| {
                         out[i] = range.sample(word) as $type;
                     }),
-                    Sampler::Bernoulli(threshold) => each_word(stream, first_block, |i, word| {
+                    Sampler::Bernoulli(threshold) => each_word(stream, blocks, |i, word| {
                         out[i] = <$type>::from(threshold.accepts(word));
                     }),
-                    Sampler::Normal { mean, std } => each_normal(stream, first_block, |i, z| {
+                    Sampler::Normal { mean, std } => each_normal(stream, blocks, |i, z| {
                         // The conversion cuts towards zero and saturates.
                         out[i] = (f64::from(z) * std + mean) as $type;
                     }),
@@ -87,25 +87,23 @@ macro_rules! wide_integer {
             fn sample(
                 sampler: &Self::Sampler,
                 stream: &Stream,
-                first_block: u64,
+                blocks: &BlockIndices,
                 out: &mut [Self; CHUNK],
             ) {
                 match *sampler {
-                    Sampler::Uniform(range) => each_wide_pair(stream, first_block, |i, a, b| {
+                    Sampler::Uniform(range) => each_wide_pair(stream, blocks, |i, a, b| {
                         out[i] = range.sample(a) as $type;
                         out[i + 1] = range.sample(b) as $type;
                     }),
                     Sampler::Bernoulli(threshold) => {
-                        each_wide_pair(stream, first_block, |i, a, b| {
+                        each_wide_pair(stream, blocks, |i, a, b| {
                             out[i] = <$type>::from(threshold.accepts(a));
                             out[i + 1] = <$type>::from(threshold.accepts(b));
                         });
                     }
                     Sampler::Normal { mean, std } => {
-                        each_wide_pair(stream, first_block, |i, a, b| {
-                            let (z0, z1) = normal_f64::standard_pair(a, b);
-                            out[i] = (z0 * std + mean) as $type;
-                            out[i + 1] = (z1 * std + mean) as $type;
+                        each_wide_normal(stream, blocks, |i, z| {
+                            out[i] = (z * std + mean) as $type;
                         });
                     }
                 }

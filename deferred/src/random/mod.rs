@@ -32,6 +32,7 @@ mod integer;
 mod normal_f32;
 mod normal_f64;
 mod philox;
+mod runs;
 mod stream;
 mod uniform;
 
@@ -41,5 +42,5 @@ mod tests;
 pub use element::RandomElement;
 pub use error::RandomError;
 pub use fill::fill;
-pub use generate::generate;
+pub use generate::{generate, generate_region};
 pub use stream::{Domain, Seed, Stream};

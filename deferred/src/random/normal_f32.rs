@@ -59,7 +59,7 @@ pub(super) fn standard_pair(radius_word: u32, angle_word: u32) -> (f32, f32) {
 /// precise (u near 0) and so is the centre (u near 1), where u as a float would lose all digits of
 /// its logarithm and the value would be exactly zero once in 2^25 pairs.
 #[inline(always)]
-fn radius(word: u32) -> f32 {
+pub(super) fn radius(word: u32) -> f32 {
     let w = (word as i32 as f32 + 0.5) * WORD_WIDTH;
     let u = if w < 0.0 { 1.0 + w } else { w };
     let shifted = u.to_bits().wrapping_sub(SQRT_HALF_BITS);

@@ -42,17 +42,10 @@ const COSINE: [f64; 6] = [
     f64::from_bits(0xbda8_fa49_bac4_5b49),
 ];
 
-/// Two independent standard normal values for two words. The largest possible is 9.49.
+/// `sqrt(-2 ln u)` for `u = (word + 1/2) / 2^64`; see `normal_f32` for the signed reading. The largest
+/// possible is 9.49.
 #[inline(always)]
-pub(super) fn standard_pair(radius_word: u64, angle_word: u64) -> (f64, f64) {
-    let radius = radius(radius_word);
-    let (sine, cosine) = sine_cosine(angle_word);
-    (radius * cosine, radius * sine)
-}
-
-/// `sqrt(-2 ln u)` for `u = (word + 1/2) / 2^64`; see `normal_f32` for the signed reading.
-#[inline(always)]
-fn radius(word: u64) -> f64 {
+pub(super) fn radius(word: u64) -> f64 {
     let w = (word as i64 as f64 + 0.5) * WORD_WIDTH;
     let u = if w < 0.0 { 1.0 + w } else { w };
     let shifted = u.to_bits().wrapping_sub(SQRT_HALF_BITS);
@@ -79,7 +72,7 @@ fn radius(word: u64) -> f64 {
 
 /// Sine and cosine of `2 pi v` for `v = (word + 1/2) / 2^64`.
 #[inline(always)]
-fn sine_cosine(word: u64) -> (f64, f64) {
+pub(super) fn sine_cosine(word: u64) -> (f64, f64) {
     let turned = word.wrapping_add(1 << 61);
     let remainder = (turned & ((1 << 62) - 1)) as i64 - (1 << 61);
     let x = (remainder as f64 + 0.5) * WORD_ANGLE;

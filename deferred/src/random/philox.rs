@@ -7,7 +7,7 @@
 /// registers in use (16 lanes of 32 bits), and little enough to stay in the first-level cache.
 pub(super) const BLOCKS: usize = 16;
 
-/// Words of [`BLOCKS`] consecutive blocks: `words[lane][block]`. The lane comes first so that a loop
+/// Words of [`BLOCKS`] blocks: `words[lane][block]`. The lane comes first so that a loop
 /// over the blocks reads and writes consecutive memory, which the compiler turns into vector code.
 pub(super) type Words = [[u32; BLOCKS]; 4];
 
@@ -37,19 +37,11 @@ pub(super) fn philox4x32_10(counter: [u32; 4], key: [u32; 2]) -> [u32; 4] {
     [c0, c1, c2, c3]
 }
 
-/// The blocks `first_block .. first_block + BLOCKS` of the counters whose high words are `high`.
-///
-/// The block index wraps at 2^64, so a chunk may begin before the last block and hold blocks after
-/// it that nobody reads.
-#[expect(
-    clippy::needless_range_loop,
-    reason = "the loop runs over the second index"
-)]
+/// The blocks of these indices, for the counters whose high words are `high`.
 #[inline(always)]
-pub(super) fn blocks(first_block: u64, high: [u32; 2], key: [u32; 2]) -> Words {
+pub(super) fn blocks(indices: &[u64; BLOCKS], high: [u32; 2], key: [u32; 2]) -> Words {
     let mut words = [[0; BLOCKS]; 4];
-    for i in 0..BLOCKS {
-        let block = first_block.wrapping_add(i as u64);
+    for (i, &block) in indices.iter().enumerate() {
         let counter = [block as u32, (block >> 32) as u32, high[0], high[1]];
         let [w0, w1, w2, w3] = philox4x32_10(counter, key);
         words[0][i] = w0;
@@ -88,12 +80,12 @@ mod tests {
     }
 
     #[test]
-    fn many_blocks_are_the_single_blocks_also_across_a_carry() {
+    fn many_blocks_are_the_single_blocks_also_beyond_32_bits() {
         let (high, key) = ([7, 9], [0x1234_5678, 0x9abc_def0]);
         for first in [0, 1, (1 << 32) - 5, u64::MAX - 3] {
-            let words = blocks(first, high, key);
-            for i in 0..BLOCKS {
-                let block = first.wrapping_add(i as u64);
+            let indices = std::array::from_fn(|i| first.wrapping_add((i * i) as u64));
+            let words = blocks(&indices, high, key);
+            for (i, block) in indices.into_iter().enumerate() {
                 let counter = [block as u32, (block >> 32) as u32, high[0], high[1]];
                 let single = philox4x32_10(counter, key);
                 assert_eq!(words.map(|lane| lane[i]), single, "block {block}");

@@ -1,11 +1,15 @@
 //! Which random numbers: the key, and the counter's high words.
 
+use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::philox::{Words, blocks};
+use super::philox::{BLOCKS, Words, blocks};
 
 /// The number that a user gives to choose one whole set of random values.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize,
+)]
+#[serde(transparent)]
 pub struct Seed(u64);
 
 impl Seed {
@@ -33,7 +37,8 @@ impl From<u64> for Seed {
 }
 
 /// What the values are for. Two domains never share a stream.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum Domain {
     /// Values of parameters and buffers at initialization.
@@ -118,10 +123,10 @@ impl Stream {
         ]
     }
 
-    /// The words of the next few blocks.
+    /// The words of a few blocks.
     #[inline(always)]
-    pub(super) fn words(&self, first_block: u64) -> Words {
-        blocks(first_block, self.high, self.key)
+    pub(super) fn words(&self, indices: &[u64; BLOCKS]) -> Words {
+        blocks(indices, self.high, self.key)
     }
 }
 

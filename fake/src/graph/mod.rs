@@ -1,6 +1,7 @@
 //! The recorded graph.
 
 mod build;
+mod builder;
 mod describe;
 mod difference;
 mod slice;
@@ -14,6 +15,7 @@ use burn_ir::{OperationIr, TensorIr};
 use serde::{Deserialize, Serialize};
 
 pub(crate) use build::{Built, DenseIds, build};
+pub use builder::GraphBuilder;
 pub use difference::Difference;
 pub use slice::Slice;
 
@@ -244,6 +246,11 @@ impl Graph {
     /// Ids of all nodes, in recorded order.
     pub fn node_ids(&self) -> impl DoubleEndedIterator<Item = NodeId> + use<> {
         (0..self.nodes.len()).map(NodeId::at)
+    }
+
+    /// Ids of all values, in recorded order.
+    pub fn value_ids(&self) -> impl DoubleEndedIterator<Item = ValueId> + use<> {
+        (0..self.values.len()).map(ValueId::at)
     }
 
     /// The data of a constant; `None` for a value that a node makes.

@@ -1,6 +1,7 @@
 //! The plan: which stage owns what, as one file.
 
 mod build;
+mod ownership;
 mod table;
 
 use std::fs;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use burn::module::Module;
 use burn::optim::{DynOptimizer, Optimizer};
 use burn::tensor::Device;
-use tinderbox_deferred::{Deferred, Source, random::Seed};
+use tinderbox_deferred::{Deferred, Observer, Source, random::Seed};
 
 use super::crew::Wrap;
 use super::link::Link;
@@ -72,6 +72,7 @@ pub struct PipelineBuilder<M, B> {
     pub(super) micro_batches: usize,
     pub(super) optimizer: Option<Arc<dyn DynOptimizer>>,
     pub(super) source: Option<Arc<dyn Source>>,
+    pub(super) observer: Option<Arc<dyn Observer>>,
     pub(super) device: Device,
     pub(super) threads_per_rank: Option<usize>,
     pub(super) keep_gradients: bool,
@@ -90,6 +91,7 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
             micro_batches: plan.stages().len(),
             optimizer: None,
             source: None,
+            observer: None,
             device: Device::flex(),
             threads_per_rank: None,
             keep_gradients: false,
@@ -131,6 +133,13 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
     #[must_use]
     pub fn source(mut self, source: impl Source + 'static) -> Self {
         self.source = Some(Arc::new(source));
+        self
+    }
+
+    /// Hears how far the ranks are with their parameters; each rank begins and ends for itself.
+    #[must_use]
+    pub fn observer(mut self, observer: impl Observer + 'static) -> Self {
+        self.observer = Some(Arc::new(observer));
         self
     }
 

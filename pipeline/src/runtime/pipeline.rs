@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use burn::module::Module;
 use burn::tensor::Device;
-use tinderbox_deferred::{Deferred, Values, random::Seed};
+use tinderbox_deferred::{Deferred, Observed, Values, random::Seed};
 use tinderbox_fake::{DynTensor, Mode};
 
 use super::builder::{PipelineBuilder, ScheduleKind};
@@ -91,6 +91,10 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         let source = builder
             .source
             .unwrap_or_else(|| Arc::new(builder.model.replay(builder.seed)));
+        let source = match builder.observer {
+            Some(observer) => Arc::new(Observed::new(source, observer)),
+            None => source,
+        };
         let ranks = plan.stages().len();
         let setups = (0..ranks).map(|rank| RankSetup {
             rank: RankIndex::new(rank),

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use burn::tensor::Device;
 use tinderbox_deferred::{
-    Executable, Executor, MaterializeError, ParameterPath, ParameterTable, PartialModule,
-    ProgramError, RunContext, Source, materialize_parameters, random::Seed,
+    Executable, Executor, MaterializeError, MaterializeOptions, ParameterPath, ParameterTable,
+    PartialModule, ProgramError, RunContext, Source, materialize_parameters, random::Seed,
 };
 use tinderbox_fake::DynTensor;
 
@@ -68,7 +68,12 @@ impl Stage {
     ) -> Result<Self, MaterializeError> {
         let hold = |paths: &[ParameterPath]| {
             let paths: BTreeSet<&ParameterPath> = paths.iter().collect();
-            materialize_parameters(table, device, source, |p| paths.contains(&p.path))
+            materialize_parameters(
+                table,
+                device,
+                source,
+                MaterializeOptions::only(|p| paths.contains(&p.path)),
+            )
         };
         let owned = hold(layout.owned(index))?;
         let replicas = hold(layout.replicas(index))?;
@@ -148,9 +153,12 @@ impl Stage {
         self.pending = None;
         let load = |module: &PartialModule| {
             let paths: BTreeSet<&ParameterPath> = module.paths().collect();
-            materialize_parameters(&self.table, &self.device, source, |p| {
-                paths.contains(&p.path)
-            })
+            materialize_parameters(
+                &self.table,
+                &self.device,
+                source,
+                MaterializeOptions::only(|p| paths.contains(&p.path)),
+            )
         };
         let (owned, replicas) = (load(&self.owned)?, load(&self.replicas)?);
         let optimizer = match &self.optimizer {

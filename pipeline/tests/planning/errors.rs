@@ -1,8 +1,10 @@
 //! Why a plan can't be made or used, in full.
 
+use burn::tensor::Device;
+use tinderbox_deferred::{MaterializeOptions, random::Seed};
 use tinderbox_pipeline::{Cut, Machine, Plan, PlanError};
 
-use crate::models::{gpt_trace, mlp_trace};
+use crate::models::{gpt_trace, mlp, mlp_trace};
 use crate::support::full_text;
 
 fn text<T: std::fmt::Debug>(result: Result<T, PlanError>) -> String {
@@ -166,4 +168,36 @@ fn files_that_are_not_there() {
         text(plan.save(nowhere)),
         format!("writing {nowhere} {missing}")
     );
+}
+
+#[test]
+fn ranks_and_what_they_do_not_hold() {
+    let trace = mlp_trace(3, 4);
+    let plan = Plan::auto(&trace, &Machine::local(3).unwrap()).unwrap();
+    assert_eq!(plan.ranks(), 3);
+    assert_eq!(
+        text(plan.rank(3)),
+        "there is no rank 3: the plan has 3 ranks, numbered from 0"
+    );
+    let model = mlp(3, 4);
+    let mine = plan.rank(1).unwrap();
+    let replay = model.replay(Seed::new(1));
+    let of_rank = |path: &str| {
+        let options = MaterializeOptions::only(|p| mine.holds(&p.path) || p.path.as_str() == path);
+        let module = model.materialize_with(&Device::flex(), &replay, options);
+        plan.check_lit(1, &module.unwrap())
+    };
+    assert_eq!(
+        text(of_rank("layers.2.bias")),
+        "rank 1 does not hold what it is to use:\n  \
+         `layers.0.weight` belongs to rank 0\n  \
+         `layers.0.bias` belongs to rank 0\n  \
+         `layers.2.weight` belongs to rank 2"
+    );
+    let whole = model.materialize(&Device::flex(), &replay).unwrap();
+    plan.check_lit(1, &whole).unwrap();
+    for parameter in trace.parameters().iter() {
+        let owner = plan.owner(&parameter.path).unwrap();
+        assert!(owner.holds(&parameter.path));
+    }
 }

@@ -2,12 +2,14 @@
 
 use std::fmt::Write;
 
+use fearless_simd::Level;
 use half::{bf16, f16};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::made;
+use super::levels::levels;
 use burn::tensor::Distribution;
 
+use crate::random::fill::fill_at;
 use crate::random::{Domain, RandomElement, Seed, Stream};
 
 const COMMITTED: &str = include_str!("../golden/random_v1.txt");
@@ -23,8 +25,20 @@ fn stream() -> Stream {
     Stream::new(seed, Domain::Init, "model.layers.0.weight", 2).at(7, 3)
 }
 
+fn made_at<T: RandomElement>(
+    level: Level,
+    distribution: Distribution,
+    first: u64,
+    count: usize,
+) -> Vec<T> {
+    let mut out = vec![T::default(); count];
+    fill_at(level, &stream(), distribution, first, &mut out).expect("the parameters are valid");
+    out
+}
+
 fn lines<T: RandomElement>(
     text: &mut String,
+    level: Level,
     element: &str,
     distributions: [(&str, Distribution); 4],
     hex: impl Fn(T) -> String,
@@ -32,12 +46,12 @@ fn lines<T: RandomElement>(
     for (name, distribution) in distributions {
         for first in FIRST_ELEMENTS {
             write!(text, "{element} {name} {first}:").expect("a string takes all text");
-            for value in made::<T>(&stream(), distribution, first, ELEMENTS_PER_LINE) {
+            for value in made_at::<T>(level, distribution, first, ELEMENTS_PER_LINE) {
                 write!(text, " {}", hex(value)).expect("a string takes all text");
             }
             text.push('\n');
         }
-        let values = made::<T>(&stream(), distribution, 0, ELEMENTS_PER_DIGEST);
+        let values = made_at::<T>(level, distribution, 0, ELEMENTS_PER_DIGEST);
         let digits: String = values.into_iter().map(&hex).collect();
         let digest = xxh3_64(digits.as_bytes());
         writeln!(text, "{element} {name} digest: {digest:016x}").expect("a string takes all text");
@@ -45,7 +59,7 @@ fn lines<T: RandomElement>(
 }
 
 /// The content that `golden/random_v1.txt` has when nothing has changed.
-fn current() -> String {
+fn current(level: Level) -> String {
     let key = stream().key();
     let mut text = String::from(
         "# Version 1 of the random values, see random.md. Every line: element type, distribution,\n\
@@ -62,12 +76,16 @@ fn current() -> String {
         ("uniform(-1.5,2.7)", Distribution::Uniform(-1.5, 2.7)),
         ("normal(0.1,1.9)", Distribution::Normal(0.1, 1.9)),
     ];
-    lines::<f64>(&mut text, "f64", floats, |x| {
+    lines::<f64>(&mut text, level, "f64", floats, |x| {
         format!("{:016x}", x.to_bits())
     });
-    lines::<f32>(&mut text, "f32", floats, |x| format!("{:08x}", x.to_bits()));
-    lines::<f16>(&mut text, "f16", floats, |x| format!("{:04x}", x.to_bits()));
-    lines::<bf16>(&mut text, "bf16", floats, |x| {
+    lines::<f32>(&mut text, level, "f32", floats, |x| {
+        format!("{:08x}", x.to_bits())
+    });
+    lines::<f16>(&mut text, level, "f16", floats, |x| {
+        format!("{:04x}", x.to_bits())
+    });
+    lines::<bf16>(&mut text, level, "bf16", floats, |x| {
         format!("{:04x}", x.to_bits())
     });
 
@@ -77,22 +95,27 @@ fn current() -> String {
         ("uniform(3,101)", Distribution::Uniform(3.0, 101.0)),
         ("normal(50,40)", Distribution::Normal(50.0, 40.0)),
     ];
-    lines::<i64>(&mut text, "i64", integers, |x| format!("{x:016x}"));
-    lines::<i32>(&mut text, "i32", integers, |x| format!("{x:08x}"));
-    lines::<i16>(&mut text, "i16", integers, |x| format!("{x:04x}"));
-    lines::<i8>(&mut text, "i8", integers, |x| format!("{x:02x}"));
-    lines::<u64>(&mut text, "u64", integers, |x| format!("{x:016x}"));
-    lines::<u32>(&mut text, "u32", integers, |x| format!("{x:08x}"));
-    lines::<u16>(&mut text, "u16", integers, |x| format!("{x:04x}"));
-    lines::<u8>(&mut text, "u8", integers, |x| format!("{x:02x}"));
+    lines::<i64>(&mut text, level, "i64", integers, |x| format!("{x:016x}"));
+    lines::<i32>(&mut text, level, "i32", integers, |x| format!("{x:08x}"));
+    lines::<i16>(&mut text, level, "i16", integers, |x| format!("{x:04x}"));
+    lines::<i8>(&mut text, level, "i8", integers, |x| format!("{x:02x}"));
+    lines::<u64>(&mut text, level, "u64", integers, |x| format!("{x:016x}"));
+    lines::<u32>(&mut text, level, "u32", integers, |x| format!("{x:08x}"));
+    lines::<u16>(&mut text, level, "u16", integers, |x| format!("{x:04x}"));
+    lines::<u8>(&mut text, level, "u8", integers, |x| format!("{x:02x}"));
     text
 }
 
 /// On failure the current content is printed, ready to be committed as a *new* version: values that
 /// users can already have made must stay as they are.
 #[test]
-fn the_bits_are_those_of_version_1() {
-    let current = current();
+fn the_bits_are_those_of_version_1_at_every_level() {
+    for level in levels() {
+        check(&current(level));
+    }
+}
+
+fn check(current: &str) {
     // A checkout may have turned the line ends.
     let committed = COMMITTED.replace("\r\n", "\n");
     if current != committed {

@@ -1,8 +1,13 @@
 //! What holds for all element types and distributions together.
 
+mod boxes;
+mod correlation;
 mod golden;
+mod levels;
 mod quality;
 mod region;
+mod statistics;
+mod tails;
 
 use burn::tensor::Distribution;
 

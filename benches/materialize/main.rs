@@ -1,0 +1,147 @@
+//! What it costs to make random parameters.
+//!
+//! `cargo bench --bench materialize` prints one figure to a line. All that are compared take turns in
+//! one run, and each figure is made of the medians. What is timed is all that a user pays: a model of
+//! one parameter of 256 MiB is materialized from a seed, its memory included.
+//!
+//! - *eager* is `Tensor::random` of plain Burn on the same device: the same shape and distribution.
+//! - *fill* writes a constant over fresh memory of the same size on all cores, which is as fast as
+//!   anything can be that makes a tensor. It is done in small and in large pages, and the faster counts.
+//! - *inner* is the arithmetic alone: one thread, again and again into the same 64 KiB.
+
+mod weight;
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use burn::tensor::{DType, Device, Distribution};
+use rayon::prelude::*;
+use tinderbox::random::{Domain, Seed, Stream, fill};
+use tinderbox::{Deferred, MaterializeOptions};
+
+use weight::Weight;
+
+/// Enough for a median that one disturbance does not move.
+const RUNS: usize = 9;
+const ROWS: usize = 16 << 10;
+const COLUMNS: usize = 4 << 10;
+const NORMAL: Distribution = Distribution::Normal(0.0, 0.02);
+const UNIFORM: Distribution = Distribution::Uniform(-0.02, 0.02);
+/// Elements of one task of a fill: 256 KiB, as the library's own tasks.
+const FILL_TASK: usize = 64 << 10;
+
+fn main() {
+    let f32_normal = Weight {
+        rows: ROWS,
+        columns: COLUMNS,
+        distribution: NORMAL,
+        dtype: DType::F32,
+    };
+    let f32_uniform = Weight {
+        distribution: UNIFORM,
+        ..f32_normal
+    };
+    let bf16_normal = Weight {
+        dtype: DType::BF16,
+        ..f32_normal
+    };
+    let weights = [f32_normal, f32_uniform, bf16_normal];
+    let elements = ROWS * COLUMNS;
+    let (mut eager, mut replayed) = ([const { Vec::new() }; 3], [const { Vec::new() }; 3]);
+    let (mut small_pages, mut large_pages) = (Vec::new(), Vec::new());
+    let device = Device::flex();
+    for _ in 0..RUNS {
+        for (i, weight) in weights.iter().enumerate() {
+            eager[i].push(time(|| weight.eager(&device)));
+            replayed[i].push(time_replay(weight, &device));
+        }
+        small_pages.push(time(|| filled(vec![0f32; elements])));
+        large_pages.push(time(|| filled(tinderbox_pages::zeroed(elements))));
+    }
+
+    let speed = |seconds: Vec<f64>, weight: &Weight| weight.bytes() as f64 / 1e9 / median(seconds);
+    let mut speeds = eager.into_iter().zip(replayed).zip(&weights);
+    let mut next = || {
+        let ((eager, replayed), weight) = speeds.next().expect("one for each weight");
+        (speed(eager, weight), speed(replayed, weight))
+    };
+    let (normal, uniform, bf16) = (next(), next(), next());
+    let small = speed(small_pages, &f32_normal);
+    let large = speed(large_pages, &f32_normal);
+    let fill = small.max(large);
+    println!(
+        "{} threads; one parameter of {elements} elements; medians of {RUNS} turns",
+        rayon::current_num_threads()
+    );
+    println!("figure materialize.normal_f32 {:.2} GB/s", normal.1);
+    println!("figure materialize.uniform_f32 {:.2} GB/s", uniform.1);
+    println!("figure materialize.normal_bf16 {:.2} GB/s", bf16.1);
+    println!("figure materialize.eager_normal_f32 {:.2} GB/s", normal.0);
+    println!("figure materialize.eager_uniform_f32 {:.2} GB/s", uniform.0);
+    println!("figure materialize.eager_normal_bf16 {:.2} GB/s", bf16.0);
+    println!("figure materialize.fill_small_pages {small:.2} GB/s");
+    println!("figure materialize.fill_large_pages {large:.2} GB/s");
+    for (name, distribution) in [("normal", NORMAL), ("uniform", UNIFORM)] {
+        let inner = inner(distribution);
+        println!("figure materialize.inner_{name}_f32 {inner:.2} GB/s");
+    }
+    let ratio = |name: &str, value: f64| println!("figure materialize.{name} {value:.2} ratio");
+    ratio("normal_f32_vs_eager", normal.1 / normal.0);
+    ratio("uniform_f32_vs_eager", uniform.1 / uniform.0);
+    ratio("normal_f32_vs_fill", normal.1 / fill);
+    ratio("uniform_f32_vs_fill", uniform.1 / fill);
+    // An element of bf16 has half the bytes.
+    ratio("normal_bf16_vs_f32_elements", 2.0 * bf16.1 / normal.1);
+}
+
+/// Seconds that it takes to make something. What was made is dropped outside of them.
+fn time<T>(make: impl FnOnce() -> T) -> f64 {
+    let started = Instant::now();
+    let made = black_box(make());
+    let seconds = started.elapsed().as_secs_f64();
+    drop(made);
+    seconds
+}
+
+/// Seconds from the recorded model to its lit parameter.
+fn time_replay(weight: &Weight, device: &Device) -> f64 {
+    let weight = *weight;
+    let model = Deferred::new(move |device| weight.init(device)).expect("it is recorded");
+    let source = model.replay(Seed::new(42));
+    time(|| {
+        model
+            .materialize_parameters(device, &source, MaterializeOptions::default())
+            .expect("the parameter is made")
+    })
+}
+
+/// Writes a constant over fresh memory on all cores.
+fn filled(mut memory: Vec<f32>) -> Vec<f32> {
+    memory
+        .par_chunks_mut(FILL_TASK)
+        .for_each(|chunk| chunk.fill(1.5));
+    memory
+}
+
+/// GB/s of the arithmetic alone, on one thread.
+fn inner(distribution: Distribution) -> f64 {
+    const ELEMENTS: usize = 16 << 10;
+    const REPEATS: usize = 200;
+    let stream = Stream::new(Seed::new(42), Domain::Init, "weight", 0);
+    let mut out = vec![0f32; ELEMENTS];
+    let seconds = (0..RUNS)
+        .map(|_| {
+            time(|| {
+                for _ in 0..REPEATS {
+                    fill(&stream, distribution, 0, black_box(&mut out)).expect("it is valid");
+                }
+            })
+        })
+        .collect();
+    (REPEATS * ELEMENTS * size_of::<f32>()) as f64 / 1e9 / median(seconds)
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}

@@ -1,0 +1,125 @@
+//! Values by the backend's own generator, in recorded order.
+
+use burn::tensor::Device;
+use tinderbox_fake::{DynTensor, Graph, NodeId, ValueId};
+
+use crate::program::{Executor, Generator, Program, RunContext, is_random};
+use crate::random::Seed;
+use crate::{Observer, ProgramError, Request};
+
+/// Draws in the order in which plain Burn would, and drops what nobody asked for.
+pub(crate) struct InOrder<'a> {
+    graph: &'a Graph,
+    seed: Seed,
+    /// All random operations, in recorded order.
+    draws: Vec<NodeId>,
+}
+
+/// Requests whose random operations are interleaved: they are made together.
+struct Segment {
+    /// Positions of the requests.
+    requests: Vec<usize>,
+    nodes: Vec<NodeId>,
+    /// Their first and last random operation; `None` for values without any.
+    draws: Option<(NodeId, NodeId)>,
+}
+
+impl<'a> InOrder<'a> {
+    pub(crate) fn new(graph: &'a Graph, seed: Seed) -> Self {
+        let is_random = |id: &NodeId| is_random(graph.node(*id));
+        Self {
+            graph,
+            seed,
+            draws: graph.node_ids().filter(is_random).collect(),
+        }
+    }
+
+    /// The requested parts of `values`, each cast before the next is made. The caller keeps others from
+    /// the backend's generator meanwhile.
+    pub(crate) fn values(
+        &self,
+        requests: &[Request],
+        values: &[ValueId],
+        observer: &dyn Observer,
+    ) -> Result<Vec<DynTensor>, ProgramError> {
+        let mut made: Vec<Option<DynTensor>> = vec![None; requests.len()];
+        let mut drawn = 0;
+        if let Some(first) = requests.first() {
+            first.device.seed(self.seed.value());
+        }
+        for segment in self.segments(values) {
+            let last = segment.draws.map_or(0, |(_, last)| last.index() + 1);
+            let skipped = self.draws[drawn..].iter();
+            let skipped = skipped.take_while(|draw| draw.index() < last).copied();
+            let mut nodes = segment.nodes;
+            nodes.extend(skipped.inspect(|_| drawn += 1));
+            nodes.sort_unstable();
+            nodes.dedup();
+            let wanted: Vec<ValueId> = segment.requests.iter().map(|at| values[*at]).collect();
+            let device = &requests[segment.requests[0]].device;
+            let found = self.run(nodes, &wanted, device)?;
+            for (at, value) in segment.requests.into_iter().zip(found) {
+                let part = requests[at].part_of(value)?;
+                observer.made(&requests[at].path, part.bytes());
+                made[at] = Some(part);
+            }
+        }
+        let made = made.into_iter();
+        Ok(made
+            .map(|value| value.expect("every request is in one segment"))
+            .collect())
+    }
+
+    fn run(
+        &self,
+        nodes: Vec<NodeId>,
+        wanted: &[ValueId],
+        device: &Device,
+    ) -> Result<Vec<DynTensor>, ProgramError> {
+        let generator = Generator::Backend;
+        let program = Program::with_generator(self.graph, nodes, &[], wanted, generator)?;
+        let context = RunContext::initialization(self.seed);
+        Executor::new(device)?
+            .load(program)
+            .run(Vec::new(), &context)
+    }
+
+    /// The requests in the order of their random operations, those without any first.
+    fn segments(&self, values: &[ValueId]) -> Vec<Segment> {
+        let mut alone: Vec<Segment> = values
+            .iter()
+            .enumerate()
+            .map(|(at, value)| {
+                let nodes = self.graph.backward_slice([*value], |_| false).nodes;
+                let random = |id: &&NodeId| is_random(self.graph.node(**id));
+                let first = nodes.iter().find(random);
+                let last = nodes.iter().rfind(random);
+                Segment {
+                    requests: vec![at],
+                    draws: first.copied().zip(last.copied()),
+                    nodes,
+                }
+            })
+            .collect();
+        alone.sort_by_key(|segment| segment.draws);
+        let mut joined: Vec<Segment> = Vec::new();
+        for segment in alone {
+            let before = joined.last_mut();
+            match before.filter(|before| overlap(before.draws, segment.draws)) {
+                Some(before) => {
+                    before.requests.extend(segment.requests);
+                    before.nodes.extend(segment.nodes);
+                    let ends = before.draws.zip(segment.draws);
+                    before.draws = ends.map(|(b, s)| (b.0, b.1.max(s.1)));
+                }
+                None => joined.push(segment),
+            }
+        }
+        joined
+    }
+}
+
+/// Whether the second run of random operations, which begins no earlier, begins before the first ends.
+fn overlap(first: Option<(NodeId, NodeId)>, second: Option<(NodeId, NodeId)>) -> bool {
+    matches!((first, second), (Some((_, end)), Some((begin, _))) if begin <= end)
+}

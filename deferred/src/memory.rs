@@ -1,0 +1,72 @@
+//! Whether memory will suffice, before any of it is taken.
+
+use burn::tensor::Device;
+use burn_dispatch::DispatchDevice;
+use sysinfo::{MemoryRefreshKind, RefreshKind, System};
+use tinderbox_fake::DeviceLabel;
+
+use crate::{MaterializeError, MaterializeOptions, MemoryCheck, Request, Source};
+
+/// Refuses requests whose values, with what the source needs beside them, will not fit.
+///
+/// `beside` are bytes that are taken at the same time.
+pub(crate) fn check(
+    requests: &[Request],
+    source: &dyn Source,
+    beside: u64,
+    options: &MaterializeOptions<'_>,
+) -> Result<(), MaterializeError> {
+    let Some(first) = requests.first() else {
+        return Ok(());
+    };
+    let available_bytes = match options.memory {
+        MemoryCheck::Off => return Ok(()),
+        MemoryCheck::Bytes(bytes) => bytes,
+        MemoryCheck::Available => match available_bytes(&first.device) {
+            Some(bytes) => bytes,
+            None => return Ok(()),
+        },
+    };
+    let values: u64 = requests.iter().map(Request::bytes).sum();
+    let needed_bytes = values + source.working_bytes(requests) + beside;
+    if needed_bytes > available_bytes {
+        return Err(MaterializeError::Memory {
+            device: DeviceLabel::of(&first.device).to_string(),
+            parameters: requests.len(),
+            needed_bytes,
+            available_bytes,
+        });
+    }
+    Ok(())
+}
+
+/// Bytes that this process can still get for tensors on a device; `None` where nobody says.
+fn available_bytes(device: &Device) -> Option<u64> {
+    match device.as_dispatch() {
+        DispatchDevice::Flex(_) => {}
+        _ => return None,
+    }
+    let memory = MemoryRefreshKind::everything();
+    let system = System::new_with_specifics(RefreshKind::nothing().with_memory(memory));
+    let mut available = system.available_memory() + system.free_swap();
+    if let Some(group) = system.cgroup_limits() {
+        available = available.min(group.free_memory + group.free_swap);
+    }
+    Some(available.min(address_space_left().unwrap_or(u64::MAX)))
+}
+
+/// What is left of the process' limit on its address space, if it has one. Linux says so in files; other
+/// systems are not asked.
+fn address_space_left() -> Option<u64> {
+    let limits = std::fs::read_to_string("/proc/self/limits").ok()?;
+    let limit = limits
+        .lines()
+        .find_map(|line| line.strip_prefix("Max address space"))?;
+    let limit: u64 = limit.split_whitespace().next()?.parse().ok()?;
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let taken = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmSize:"))?;
+    let taken_kib: u64 = taken.split_whitespace().next()?.parse().ok()?;
+    Some(limit.saturating_sub(taken_kib << 10))
+}

@@ -1,0 +1,90 @@
+//! Progress of long work.
+
+use std::fmt;
+use std::sync::Arc;
+
+use burn::tensor::Device;
+use tinderbox_fake::DynTensor;
+
+use crate::{ParameterPath, Request, Source, SourceError};
+
+/// Hears how far a materialization or a load is: a progress bar, say.
+///
+/// Calls come from any thread, and in any order of the parameters.
+pub trait Observer: Send + Sync {
+    /// Values are about to be made or read: how many parameters, and bytes of all.
+    fn begin(&self, parameters: usize, bytes: u64) {
+        let _ = (parameters, bytes);
+    }
+
+    /// One value is there.
+    fn made(&self, path: &ParameterPath, bytes: u64) {
+        let _ = (path, bytes);
+    }
+
+    /// Everything is there. Not called after an error.
+    fn end(&self) {}
+}
+
+/// Hears nothing.
+impl Observer for () {}
+
+/// A source that tells an observer of all that is loaded from it, whoever loads: the ranks of a
+/// pipeline, say, each of which begins and ends for itself.
+#[derive(Clone)]
+pub struct Observed<S> {
+    source: S,
+    observer: Arc<dyn Observer>,
+}
+
+impl<S: Source> Observed<S> {
+    /// The source, with an observer.
+    pub fn new(source: S, observer: Arc<dyn Observer>) -> Self {
+        Self { source, observer }
+    }
+}
+
+impl<S: Source> fmt::Debug for Observed<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Observed")
+            .field(&self.source.describe())
+            .finish()
+    }
+}
+
+impl<S: Source> Source for Observed<S> {
+    fn load(
+        &self,
+        requests: &[Request],
+        observer: &dyn Observer,
+    ) -> Result<Vec<DynTensor>, SourceError> {
+        let bytes = requests.iter().map(Request::bytes).sum();
+        self.observer.begin(requests.len(), bytes);
+        let both = Both(observer, &*self.observer);
+        let values = self.source.load(requests, &both)?;
+        self.observer.end();
+        Ok(values)
+    }
+
+    fn working_bytes(&self, requests: &[Request]) -> u64 {
+        self.source.working_bytes(requests)
+    }
+
+    fn construct(&self, device: &Device, construct: &mut dyn FnMut()) {
+        self.source.construct(device, construct);
+    }
+
+    fn describe(&self) -> String {
+        self.source.describe()
+    }
+}
+
+/// Tells two observers of each value.
+struct Both<'a>(&'a dyn Observer, &'a dyn Observer);
+
+impl Observer for Both<'_> {
+    fn made(&self, path: &ParameterPath, bytes: u64) {
+        self.0.made(path, bytes);
+        self.1.made(path, bytes);
+    }
+}

@@ -1,0 +1,108 @@
+//! What is materialized, and how.
+
+use std::fmt;
+
+use burn::tensor::DType;
+
+use crate::{Observer, Parameter};
+
+/// Which parameters are materialized, in which dtype, and who hears of it.
+///
+/// ```
+/// use burn::tensor::DType;
+/// use tinderbox_deferred::MaterializeOptions;
+///
+/// // Every weight of the encoder, as bf16.
+/// let options = MaterializeOptions::only(|p| p.path.is_under("encoder") && p.path.leaf() == "weight")
+///     .dtype(|_| Some(DType::BF16));
+/// # let _ = options;
+/// ```
+pub struct MaterializeOptions<'a> {
+    select: Select<'a>,
+    dtype: Option<Dtypes<'a>>,
+    pub(crate) observer: &'a dyn Observer,
+    pub(crate) memory: MemoryCheck,
+}
+
+type Select<'a> = Option<Box<dyn Fn(&Parameter) -> bool + 'a>>;
+type Dtypes<'a> = Box<dyn Fn(&Parameter) -> Option<DType> + 'a>;
+
+/// Whether the needed memory is compared with the available memory before anything is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum MemoryCheck {
+    /// Against what the process can still get: free memory of the machine and its swap space, limits of
+    /// its control group and of its address space.
+    #[default]
+    Available,
+    /// Against a number of bytes.
+    Bytes(u64),
+    /// Not compared.
+    Off,
+}
+
+impl<'a> MaterializeOptions<'a> {
+    /// All parameters, each in its own dtype.
+    pub fn new() -> Self {
+        Self {
+            select: None,
+            dtype: None,
+            observer: &(),
+            memory: MemoryCheck::default(),
+        }
+    }
+
+    /// The parameters for which `select` holds: by path, kind, bytes or stage.
+    pub fn only(select: impl Fn(&Parameter) -> bool + 'a) -> Self {
+        Self {
+            select: Some(Box::new(select)),
+            ..Self::new()
+        }
+    }
+
+    /// Float parameters in another float dtype; `None` leaves a parameter in its own. A parameter is
+    /// cast as soon as it is made, so at most one exists in full precision beside its result.
+    #[must_use]
+    pub fn dtype(self, dtype: impl Fn(&Parameter) -> Option<DType> + 'a) -> Self {
+        Self {
+            dtype: Some(Box::new(dtype)),
+            ..self
+        }
+    }
+
+    /// Tells an observer how far it is.
+    #[must_use]
+    pub fn observer(self, observer: &'a dyn Observer) -> Self {
+        Self { observer, ..self }
+    }
+
+    /// What the needed memory is compared with.
+    #[must_use]
+    pub fn memory(self, memory: MemoryCheck) -> Self {
+        Self { memory, ..self }
+    }
+
+    pub(crate) fn selects(&self, parameter: &Parameter) -> bool {
+        self.select.as_ref().is_none_or(|select| select(parameter))
+    }
+
+    pub(crate) fn dtype_of(&self, parameter: &Parameter) -> DType {
+        let chosen = self.dtype.as_ref().and_then(|dtype| dtype(parameter));
+        chosen.unwrap_or(parameter.dtype)
+    }
+}
+
+impl Default for MaterializeOptions<'_> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for MaterializeOptions<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MaterializeOptions")
+            .field("selects", &self.select.is_some())
+            .field("casts", &self.dtype.is_some())
+            .field("memory", &self.memory)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,201 @@
+//! How one tensor is made.
+
+mod cover;
+mod file;
+mod plan;
+mod push;
+mod rules;
+
+use std::collections::BTreeMap;
+
+use burn::tensor::{DType, Device};
+use tinderbox_fake::{DynTensor, Graph, NodeId, Recording, Region, ValueId};
+
+pub use plan::{MadeWhole, RecipePlan};
+
+use crate::program::{Draw, Executor, Generator, Program, RandomKeys, RunContext};
+use crate::random::Seed;
+use crate::{ProgramError, RecipeError, initialization_keys};
+use push::Pushed;
+
+/// How one tensor, or a region of it, is made: its operations, and the keys of its random values.
+///
+/// It needs neither the model nor its code: written to a file and read in another process, it makes
+/// the same bits. It holds no values but the constants that the tensor is made of.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Recipe {
+    name: String,
+    seed: Seed,
+    graph: Graph,
+    output: ValueId,
+    draws: BTreeMap<NodeId, Draw>,
+    made_whole: Vec<MadeWhole>,
+    /// Whether the output is a view into a larger tensor, whose memory it would keep.
+    is_view: bool,
+}
+
+impl Recipe {
+    /// The recipe of a value of a graph.
+    pub(crate) fn of_value(
+        name: String,
+        seed: Seed,
+        graph: &Graph,
+        value: ValueId,
+        keys: &RandomKeys,
+    ) -> Result<Self, RecipeError> {
+        Self::of_region(name, seed, graph, value, None, keys)
+    }
+
+    /// The recipe of a region of a value of a graph; of the whole, when no region is given.
+    pub(crate) fn of_region(
+        name: String,
+        seed: Seed,
+        graph: &Graph,
+        value: ValueId,
+        region: Option<&Region>,
+        keys: &RandomKeys,
+    ) -> Result<Self, RecipeError> {
+        let nodes = graph.backward_slice([value], |_| false).nodes;
+        let draws = nodes.into_iter().filter_map(|node| {
+            let key = keys.get(&node)?.clone();
+            let out = graph.node(node).outputs()[0];
+            Some((node, Draw::whole(key, &graph.value(out).shape)))
+        });
+        let draws = draws.collect();
+        let whole = Region::of_shape(&graph.value(value).shape);
+        let region = region.unwrap_or(&whole);
+        let pushed = push::push(graph, value, region, &draws)?;
+        Ok(Self::new(name, seed, Vec::new(), pushed))
+    }
+
+    /// The recipe of a fake tensor that belongs to no module, made under
+    /// [`record`](tinderbox_fake::record).
+    ///
+    /// Random operations of the recording are numbered in recorded order, so two tensors of one
+    /// recording share the values that they share in the recording.
+    ///
+    /// # Errors
+    ///
+    /// When the tensor is not of this recording.
+    pub fn of_tensor(
+        recording: &Recording,
+        tensor: &DynTensor,
+        seed: Seed,
+    ) -> Result<Self, RecipeError> {
+        let value = tensor.captured_id().and_then(|id| recording.value_of(id));
+        let value = value.ok_or_else(|| RecipeError::Foreign {
+            tensor: tensor.meta().to_string(),
+        })?;
+        let keys = initialization_keys(recording.graph(), []);
+        Self::of_value(value.to_string(), seed, recording.graph(), value, &keys)
+    }
+
+    fn new(name: String, seed: Seed, mut made_whole: Vec<MadeWhole>, pushed: Pushed) -> Self {
+        made_whole.extend(pushed.made_whole);
+        Self {
+            name,
+            seed,
+            graph: pushed.graph,
+            output: pushed.output,
+            draws: pushed.draws,
+            made_whole,
+            is_view: pushed.is_view,
+        }
+    }
+
+    /// Path of the parameter, or the tensor's name in its recording.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The seed of its random values.
+    pub fn seed(&self) -> Seed {
+        self.seed
+    }
+
+    /// Size per dimension of the result.
+    pub fn shape(&self) -> Vec<u64> {
+        let shape = &self.graph.value(self.output).shape;
+        shape.iter().map(|d| *d as u64).collect()
+    }
+
+    /// Type of an element of the result.
+    pub fn dtype(&self) -> DType {
+        self.graph.value(self.output).dtype
+    }
+
+    /// The operations.
+    pub fn graph(&self) -> &Graph {
+        &self.graph
+    }
+
+    /// The recipe of a region of the result, with the same bits.
+    ///
+    /// The region is pushed back through operations that work element by element, shape operations
+    /// and joins, to random values, constants and fills, of which only the needed part is made. An
+    /// operation that can't be made in parts (a matrix product, a reduction, the QR decomposition of
+    /// an orthogonal initialization) is run whole, on what it needs: [`Recipe::plan`] names each.
+    ///
+    /// # Errors
+    ///
+    /// When the region does not lie inside the result.
+    pub fn region(&self, region: &Region) -> Result<Self, RecipeError> {
+        region
+            .check_inside(&self.shape())
+            .map_err(|source| RecipeError::Region {
+                name: self.name.clone(),
+                source,
+            })?;
+        let pushed = push::push(&self.graph, self.output, region, &self.draws)?;
+        let (name, made_whole) = (self.name.clone(), self.made_whole.clone());
+        Ok(Self::new(name, self.seed, made_whole, pushed))
+    }
+
+    /// The recipe of the result in another float dtype; a result of another kind stays as it is.
+    ///
+    /// # Errors
+    ///
+    /// Never for a recipe of this build; a graph that contradicts itself is refused.
+    pub fn cast(self, dtype: DType) -> Result<Self, RecipeError> {
+        if !self.dtype().is_float() || !dtype.is_float() {
+            return Ok(self);
+        }
+        let pushed = Pushed {
+            graph: self.graph,
+            output: self.output,
+            draws: self.draws,
+            made_whole: Vec::new(),
+            is_view: self.is_view,
+        };
+        let pushed = push::cast(pushed, dtype)?;
+        Ok(Self::new(self.name, self.seed, self.made_whole, pushed))
+    }
+
+    /// What making it takes.
+    pub fn plan(&self) -> RecipePlan {
+        RecipePlan::of(&self.graph, self.output, &self.made_whole)
+    }
+
+    /// Makes the tensor on a device, without autodiff.
+    ///
+    /// # Errors
+    ///
+    /// When an operation can't run there.
+    pub fn materialize(&self, device: &Device) -> Result<DynTensor, ProgramError> {
+        let program = Program::with_generator(
+            &self.graph,
+            self.graph.node_ids(),
+            &[],
+            &[self.output],
+            Generator::Draws(&self.draws),
+        )?;
+        let context = RunContext::initialization(self.seed);
+        let executable = Executor::new(device)?.load(program);
+        let mut outputs = executable.run(Vec::new(), &context)?;
+        let tensor = outputs.pop().expect("the program has one output");
+        match self.is_view {
+            true => Ok(tensor.compact()?),
+            false => Ok(tensor),
+        }
+    }
+}

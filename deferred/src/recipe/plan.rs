@@ -1,0 +1,174 @@
+//! What making a tensor takes.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt;
+
+use burn_ir::{BaseOperationIr, OperationIr};
+use serde::{Deserialize, Serialize};
+use tinderbox_fake::{Graph, Node, NodeId, ValueId};
+
+/// A result of which a part was wanted, and which can only be made whole.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MadeWhole {
+    /// The operation, such as `Float.Matmul`.
+    pub operation: String,
+    /// Size per dimension of its result.
+    pub shape: Vec<u64>,
+    /// Bytes of its result.
+    pub bytes: u64,
+}
+
+/// What making a tensor takes, known before anything is made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RecipePlan {
+    /// Number of operations.
+    pub operations: usize,
+    /// Bytes of the result.
+    pub bytes: u64,
+    /// Bytes at the peak, the result included: views take none, and an operation that works element by
+    /// element takes the memory of an input that nothing else reads.
+    pub peak_bytes: u64,
+    /// Results that are made whole though only a part of them is needed.
+    pub made_whole: Vec<MadeWhole>,
+}
+
+impl RecipePlan {
+    pub(super) fn of(graph: &Graph, output: ValueId, made_whole: &[MadeWhole]) -> Self {
+        Self {
+            operations: graph.nodes().len(),
+            bytes: graph.value(output).bytes(),
+            peak_bytes: peak_bytes(graph, output),
+            made_whole: made_whole.to_vec(),
+        }
+    }
+}
+
+impl fmt::Display for RecipePlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} operations, {} bytes, {} bytes at the peak",
+            self.operations, self.bytes, self.peak_bytes
+        )?;
+        for whole in &self.made_whole {
+            write!(
+                f,
+                "\n  whole, since it can't be made in parts: {} {:?}, {} bytes",
+                whole.operation, whole.shape, whole.bytes
+            )?;
+        }
+        Ok(())
+    }
+}
+
+/// Bytes alive at the worst moment, when every value is freed at its last use.
+fn peak_bytes(graph: &Graph, output: ValueId) -> u64 {
+    let mut last: HashMap<ValueId, NodeId> = HashMap::new();
+    for id in graph.node_ids() {
+        for input in graph.node(id).inputs() {
+            last.insert(*input, id);
+        }
+    }
+    // A buffer is alive while a value in it is: views share the buffer of their input.
+    let mut buffers: BTreeMap<ValueId, Buffer> = BTreeMap::new();
+    let mut buffer_of: HashMap<ValueId, ValueId> = HashMap::new();
+    let given = graph.value_ids();
+    for value in given.filter(|value| graph.is_constant(*value)) {
+        buffers.insert(value, Buffer::of(graph, value));
+        buffer_of.insert(value, value);
+    }
+    let mut peak = alive(&buffers);
+    for id in graph.node_ids() {
+        let node = graph.node(id);
+        let dying: BTreeSet<ValueId> = node
+            .inputs()
+            .iter()
+            .copied()
+            .filter(|input| last[input] == id && *input != output)
+            .collect();
+        let shared = shared_buffer(graph, node, &dying, &buffers, &buffer_of);
+        for out in node.outputs() {
+            let buffer = shared.unwrap_or(*out);
+            buffer_of.insert(*out, buffer);
+            buffers
+                .entry(buffer)
+                .or_insert_with(|| Buffer::of(graph, *out))
+                .values
+                .insert(*out);
+        }
+        peak = peak.max(alive(&buffers));
+        let unread = node.outputs().iter().copied();
+        let unread = unread.filter(|out| !last.contains_key(out) && *out != output);
+        for value in dying.iter().copied().chain(unread) {
+            let buffer = buffer_of[&value];
+            let held = buffers.get_mut(&buffer).expect("a value has a buffer");
+            held.values.remove(&value);
+            if held.values.is_empty() {
+                buffers.remove(&buffer);
+            }
+        }
+    }
+    peak
+}
+
+struct Buffer {
+    bytes: u64,
+    values: BTreeSet<ValueId>,
+}
+
+impl Buffer {
+    fn of(graph: &Graph, value: ValueId) -> Self {
+        Self {
+            bytes: graph.value(value).bytes(),
+            values: BTreeSet::from([value]),
+        }
+    }
+}
+
+fn alive(buffers: &BTreeMap<ValueId, Buffer>) -> u64 {
+    buffers.values().map(|buffer| buffer.bytes).sum()
+}
+
+/// The buffer of an input that the result of a node takes over or shares.
+fn shared_buffer(
+    graph: &Graph,
+    node: &Node,
+    dying: &BTreeSet<ValueId>,
+    buffers: &BTreeMap<ValueId, Buffer>,
+    buffer_of: &HashMap<ValueId, ValueId>,
+) -> Option<ValueId> {
+    let [out] = node.outputs() else { return None };
+    if is_view(&node.operation) {
+        return node.inputs().first().map(|input| buffer_of[input]);
+    }
+    let bytes = graph.value(*out).bytes();
+    let same_dtype = |input: &ValueId| graph.value(*input).dtype == graph.value(*out).dtype;
+    let mut inputs = node.inputs().iter().filter(|input| dying.contains(input));
+    inputs
+        .find(|input| {
+            let buffer = &buffers[&buffer_of[input]];
+            super::rules::is_elementwise(&node.operation)
+                && same_dtype(input)
+                && buffer.bytes == bytes
+                && buffer.values.len() == 1
+        })
+        .map(|input| buffer_of[input])
+}
+
+fn is_view(operation: &OperationIr) -> bool {
+    use BaseOperationIr as B;
+    match operation {
+        OperationIr::BaseFloat(base) | OperationIr::BaseInt(base) | OperationIr::BaseBool(base) => {
+            matches!(
+                base,
+                B::Reshape(_)
+                    | B::SwapDims(_)
+                    | B::Permute(_)
+                    | B::Flip(_)
+                    | B::Expand(_)
+                    | B::Slice(_)
+            )
+        }
+        _ => false,
+    }
+}

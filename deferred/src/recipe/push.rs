@@ -1,0 +1,313 @@
+//! Makes a graph of the part of one value, out of the graph of the whole.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+
+use burn::tensor::{DType, Device, Shape, Slice};
+use burn_ir::{
+    BaseOperationIr, CastOpIr, IrVisitorMut, OperationIr, SliceOpIr, TensorId, TensorIr,
+    TensorStatus,
+};
+use tinderbox_fake::{DynTensor, Graph, GraphBuilder, NodeId, Region, TensorKind, ValueId};
+
+use super::rules::{Make, Step, step, whole};
+use super::{MadeWhole, RecipeError};
+use crate::program::Draw;
+
+/// The graph of a part of a value.
+#[derive(Debug)]
+pub(super) struct Pushed {
+    pub(super) graph: Graph,
+    pub(super) output: ValueId,
+    pub(super) draws: BTreeMap<NodeId, Draw>,
+    /// Results of which a part was wanted, and which can only be made whole.
+    pub(super) made_whole: Vec<MadeWhole>,
+    /// Whether the output is a view into a larger tensor.
+    pub(super) is_view: bool,
+}
+
+/// Pushes a region of `output` through the operations that make it, back to their beginnings.
+///
+/// `draws` says which random values each random operation of the graph makes. Time: by the number
+/// of operations that the value is made by.
+pub(super) fn push(
+    graph: &Graph,
+    output: ValueId,
+    region: &Region,
+    draws: &BTreeMap<NodeId, Draw>,
+) -> Result<Pushed, RecipeError> {
+    if region.num_elements() == 0 {
+        return Ok(empty(graph, output, region));
+    }
+    let demand = Demand::of(graph, output, region);
+    let mut writer = Writer {
+        graph,
+        draws,
+        builder: GraphBuilder::new(),
+        made: HashMap::new(),
+        new_draws: BTreeMap::new(),
+    };
+    for (value, region) in &demand.constants {
+        writer.constant(*value, region)?;
+    }
+    for (node, step) in &demand.steps {
+        writer.step(*node, step)?;
+    }
+    let made = &writer.made[&output];
+    let is_view = made.region != *region;
+    let output = writer.part(output, region);
+    let graph = writer.builder.finish()?;
+    Ok(Pushed {
+        graph,
+        output,
+        draws: writer.new_draws,
+        made_whole: demand.made_whole,
+        is_view,
+    })
+}
+
+/// A part without elements needs nothing.
+fn empty(graph: &Graph, output: ValueId, region: &Region) -> Pushed {
+    let mut builder = GraphBuilder::new();
+    let out = builder.output(shape_of(region), graph.value(output).dtype);
+    let id = builder.id_of(&out);
+    builder.node(family(out.dtype)(BaseOperationIr::Zeros(
+        burn_ir::CreationOpIr { out },
+    )));
+    Pushed {
+        graph: builder.finish().expect("one node reads nothing"),
+        output: id,
+        draws: BTreeMap::new(),
+        made_whole: Vec::new(),
+        is_view: false,
+    }
+}
+
+/// What is needed of each value and how it is made, in recorded order.
+struct Demand {
+    steps: BTreeMap<NodeId, Step>,
+    constants: BTreeMap<ValueId, Region>,
+    made_whole: Vec<MadeWhole>,
+}
+
+impl Demand {
+    /// Walks from the output to the beginnings. All that read a value are recorded after what makes it,
+    /// so when its maker is reached, all that is needed of it is known: the box around all of that.
+    fn of(graph: &Graph, output: ValueId, region: &Region) -> Self {
+        let mut needed: BTreeMap<ValueId, Region> = BTreeMap::from([(output, region.clone())]);
+        let mut demand = Self {
+            steps: BTreeMap::new(),
+            constants: BTreeMap::new(),
+            made_whole: Vec::new(),
+        };
+        let nodes = graph.backward_slice([output], |_| false).nodes;
+        for id in nodes.into_iter().rev() {
+            let node = graph.node(id);
+            let step = match node.outputs() {
+                [one] => match needed.get(one) {
+                    Some(wanted) => step(&node.operation, wanted),
+                    // Its only reader turned out not to need it.
+                    None => continue,
+                },
+                several if several.iter().any(|out| needed.contains_key(out)) => {
+                    whole(&node.operation)
+                }
+                _ => continue,
+            };
+            if matches!(step.make, Make::Whole) {
+                demand.note_whole(graph, id, &needed);
+            }
+            for (input, region) in node.inputs().iter().zip(&step.inputs) {
+                let Some(region) = region else { continue };
+                needed
+                    .entry(*input)
+                    .and_modify(|known| *known = known.hull(region))
+                    .or_insert_with(|| region.clone());
+            }
+            demand.steps.insert(id, step);
+        }
+        let constants = needed.into_iter();
+        demand.constants = constants.filter(|(v, _)| graph.is_constant(*v)).collect();
+        demand.made_whole.reverse();
+        demand
+    }
+
+    fn note_whole(&mut self, graph: &Graph, id: NodeId, needed: &BTreeMap<ValueId, Region>) {
+        let node = graph.node(id);
+        let parts = node.outputs().iter().filter(|out| {
+            let shape = graph.value(**out).shape.iter().map(|d| *d as u64);
+            let wanted = needed.get(out);
+            wanted.is_some_and(|wanted| !wanted.is_whole(&shape.collect::<Vec<_>>()))
+        });
+        for out in parts {
+            let value = graph.value(*out);
+            self.made_whole.push(MadeWhole {
+                operation: node.name(),
+                shape: value.shape.iter().map(|d| *d as u64).collect(),
+                bytes: value.bytes(),
+            });
+        }
+    }
+}
+
+/// A value of the new graph, and which part of the old one's it is.
+struct Made {
+    id: ValueId,
+    region: Region,
+}
+
+struct Writer<'a> {
+    graph: &'a Graph,
+    draws: &'a BTreeMap<NodeId, Draw>,
+    builder: GraphBuilder,
+    /// By the value of the old graph.
+    made: HashMap<ValueId, Made>,
+    new_draws: BTreeMap<NodeId, Draw>,
+}
+
+impl Writer<'_> {
+    fn constant(&mut self, value: ValueId, region: &Region) -> Result<(), RecipeError> {
+        let data = self.graph.constant(value);
+        let data = data.expect("the demand lists constants only").clone();
+        let shape: Vec<u64> = data.shape().iter().map(|d| *d as u64).collect();
+        let data = match region.is_whole(&shape) {
+            true => data,
+            // On the CPU, whatever the device of the recipe.
+            false => DynTensor::from_data(data, &Device::flex())
+                .slice(region)
+                .to_data()?,
+        };
+        let id = self.builder.constant(data);
+        let region = region.clone();
+        self.made.insert(value, Made { id, region });
+        Ok(())
+    }
+
+    fn step(&mut self, id: NodeId, step: &Step) -> Result<(), RecipeError> {
+        let node = self.graph.node(id);
+        let mut parts = VecDeque::new();
+        for (input, region) in node.inputs().iter().zip(&step.inputs) {
+            if let Some(region) = region {
+                parts.push_back((tensor_id(*input), self.part(*input, region)));
+            }
+        }
+        if let Make::Alias = step.make {
+            let (_, part) = parts.pop_front().expect("an alias has one input");
+            let region = step.out.clone();
+            self.made
+                .insert(node.outputs()[0], Made { id: part, region });
+            return Ok(());
+        }
+        let mut operation = match &step.make {
+            Make::Run(operation) => (**operation).clone(),
+            Make::Draw | Make::Whole | Make::Alias => node.operation.clone(),
+        };
+        let outputs = node.outputs().iter();
+        let outs: Vec<TensorIr> = outputs
+            .map(|out| {
+                let value = self.graph.value(*out);
+                let region = match step.make {
+                    Make::Whole => Region::of_shape(&value.shape),
+                    _ => step.out.clone(),
+                };
+                let tensor = self.builder.output(shape_of(&region), value.dtype);
+                let id = self.builder.id_of(&tensor);
+                self.made.insert(*out, Made { id, region });
+                tensor
+            })
+            .collect();
+        operation.visit_mut(&mut Replace {
+            builder: &self.builder,
+            parts,
+            outs: outs.into(),
+        });
+        let new = self.builder.node(operation);
+        if let Some(draw) = self.draws.get(&id) {
+            self.new_draws.insert(new, draw.part(&step.out));
+        }
+        Ok(())
+    }
+
+    /// The part of a value, cut out of what was made of it.
+    fn part(&mut self, value: ValueId, region: &Region) -> ValueId {
+        let made = &self.made[&value];
+        if made.region == *region {
+            return made.id;
+        }
+        let ranges = region.relative_to(&made.region).ranges();
+        let tensor = self.builder.input(made.id);
+        let out = self.builder.output(shape_of(region), tensor.dtype);
+        let id = self.builder.id_of(&out);
+        let slice = SliceOpIr {
+            ranges: ranges.into_iter().map(Slice::from).collect(),
+            out,
+            tensor,
+        };
+        let family = family(slice.out.dtype);
+        self.builder.node(family(BaseOperationIr::Slice(slice)));
+        id
+    }
+}
+
+/// Puts the tensors of the new graph into an operation of the old one.
+struct Replace<'a> {
+    builder: &'a GraphBuilder,
+    /// The old id and the new value of each input that is left, in the operation's order.
+    parts: VecDeque<(TensorId, ValueId)>,
+    outs: VecDeque<TensorIr>,
+}
+
+impl IrVisitorMut for Replace<'_> {
+    fn visit_tensor_mut(&mut self, tensor: &mut TensorIr) {
+        if tensor.status == TensorStatus::NotInit {
+            *tensor = self.outs.pop_front().expect("an output for each");
+            return;
+        }
+        // An operation may be visited in another order than it lists its inputs.
+        let at = self.parts.iter().position(|(id, _)| *id == tensor.id);
+        let part = at.and_then(|at| self.parts.remove(at));
+        let (_, value) = part.expect("a part for each input");
+        *tensor = self.builder.input(value);
+    }
+}
+
+/// Ends a graph with a cast of its output.
+pub(super) fn cast(pushed: Pushed, dtype: DType) -> Result<Pushed, RecipeError> {
+    let known = pushed.graph.value(pushed.output);
+    if known.dtype == dtype {
+        return Ok(pushed);
+    }
+    let shape = known.shape.clone();
+    let mut builder = GraphBuilder::from(pushed.graph);
+    let input = builder.input(pushed.output);
+    let out = builder.output(shape, dtype);
+    let output = builder.id_of(&out);
+    builder.node(OperationIr::BaseFloat(BaseOperationIr::Cast(CastOpIr {
+        input,
+        out,
+    })));
+    Ok(Pushed {
+        graph: builder.finish()?,
+        output,
+        // The result of a cast has memory of its own.
+        is_view: false,
+        ..pushed
+    })
+}
+
+fn tensor_id(value: ValueId) -> TensorId {
+    TensorId::new(value.index() as u64)
+}
+
+fn shape_of(region: &Region) -> Shape {
+    let dims: Vec<usize> = region.size().iter().map(|d| *d as usize).collect();
+    Shape::from(dims)
+}
+
+/// The family of base operations for tensors of a dtype.
+fn family(dtype: DType) -> fn(BaseOperationIr) -> OperationIr {
+    match TensorKind::of(dtype) {
+        TensorKind::Float => OperationIr::BaseFloat,
+        TensorKind::Int => OperationIr::BaseInt,
+        TensorKind::Bool => OperationIr::BaseBool,
+    }
+}

@@ -1,0 +1,402 @@
+//! What a part of an operation's result needs of its inputs, operation by operation.
+
+use burn::tensor::Slice;
+use burn_ir::{
+    ActivationOperationIr, BaseOperationIr, BoolOperationIr, CatOpIr, FlipOpIr, FloatOperationIr,
+    IntOperationIr, NumericOperationIr, OperationIr, RepeatDimOpIr, SelectOpIr, SliceAssignOpIr,
+    SliceOpIr, TensorIr,
+};
+use tinderbox_fake::Region;
+
+use super::cover::{Cover, cover};
+use crate::program::random;
+
+/// How a part of an operation's result is made.
+#[derive(Clone, Debug)]
+pub(super) struct Step {
+    /// The part that is made: around the wanted one.
+    pub(super) out: Region,
+    /// What is needed of each input, in the operation's order; `None` where it is not needed.
+    pub(super) inputs: Vec<Option<Region>>,
+    /// What is run.
+    pub(super) make: Make,
+}
+
+/// What is run for a part of an operation's result.
+#[derive(Clone, Debug)]
+pub(super) enum Make {
+    /// This operation on the needed parts.
+    Run(Box<OperationIr>),
+    /// Nothing: the result is the needed part of its only needed input.
+    Alias,
+    /// A part of random values.
+    Draw,
+    /// The operation as it was recorded: its result can't be made in parts.
+    Whole,
+}
+
+/// The family of a base operation: the same operation exists for each kind of tensor.
+type Family = fn(BaseOperationIr) -> OperationIr;
+
+/// How the wanted part of the result of an operation with one output is made.
+///
+/// The wanted part is not empty. What is not listed here is made whole: that is always right.
+pub(super) fn step(operation: &OperationIr, wanted: &Region) -> Step {
+    let pushed = match operation {
+        OperationIr::BaseFloat(base) => base_step(base, OperationIr::BaseFloat, wanted),
+        OperationIr::BaseInt(base) => base_step(base, OperationIr::BaseInt, wanted),
+        OperationIr::BaseBool(base) => base_step(base, OperationIr::BaseBool, wanted),
+        _ => None,
+    };
+    pushed
+        .or_else(|| random(operation).is_some().then(|| draw(wanted)))
+        .or_else(|| elementwise(operation, wanted))
+        .unwrap_or_else(|| whole(operation))
+}
+
+fn draw(wanted: &Region) -> Step {
+    Step {
+        out: wanted.clone(),
+        inputs: Vec::new(),
+        make: Make::Draw,
+    }
+}
+
+pub(super) fn whole(operation: &OperationIr) -> Step {
+    let whole = |t: &TensorIr| Region::of_shape(&t.shape);
+    Step {
+        out: operation
+            .outputs()
+            .next()
+            .map_or_else(|| Region::of_shape(&[]), whole),
+        inputs: operation.inputs().map(|t| Some(whole(t))).collect(),
+        make: Make::Whole,
+    }
+}
+
+/// Whether each element of the result depends on the elements of the inputs at its own index, and on
+/// scalars, by an operation that works element by element.
+pub(super) fn is_elementwise(operation: &OperationIr) -> bool {
+    use NumericOperationIr as N;
+    match operation {
+        OperationIr::Float(_, float) => !matches!(
+            float,
+            FloatOperationIr::Matmul(_)
+                | FloatOperationIr::Cross(_)
+                | FloatOperationIr::Random(_)
+                | FloatOperationIr::Quantize(_)
+                | FloatOperationIr::Dequantize(_)
+                | FloatOperationIr::GridSample2d(_)
+        ),
+        OperationIr::NumericFloat(_, numeric) | OperationIr::NumericInt(_, numeric) => matches!(
+            numeric,
+            N::Add(_)
+                | N::AddScalar(_)
+                | N::Sub(_)
+                | N::SubScalar(_)
+                | N::Div(_)
+                | N::DivScalar(_)
+                | N::Rem(_)
+                | N::RemScalar(_)
+                | N::Mul(_)
+                | N::MulScalar(_)
+                | N::Abs(_)
+                | N::Full(_)
+                | N::Greater(_)
+                | N::GreaterElem(_)
+                | N::GreaterEqual(_)
+                | N::GreaterEqualElem(_)
+                | N::Lower(_)
+                | N::LowerElem(_)
+                | N::LowerEqual(_)
+                | N::LowerEqualElem(_)
+                | N::Clamp(_)
+                | N::ClampMin(_)
+                | N::ClampMax(_)
+                | N::Powi(_)
+                | N::PowiScalar(_)
+                | N::Neg(_)
+                | N::Sign(_)
+        ),
+        OperationIr::Int(int) => !matches!(int, IntOperationIr::Matmul(_)),
+        OperationIr::Bool(
+            BoolOperationIr::IntoFloat(_)
+            | BoolOperationIr::IntoInt(_)
+            | BoolOperationIr::Not(_)
+            | BoolOperationIr::And(_)
+            | BoolOperationIr::Or(_)
+            | BoolOperationIr::Xor(_),
+        ) => true,
+        OperationIr::Activation(activation) => matches!(
+            activation,
+            ActivationOperationIr::Relu(_)
+                | ActivationOperationIr::LeakyRelu(_)
+                | ActivationOperationIr::Gelu(_)
+                | ActivationOperationIr::Sigmoid(_)
+                | ActivationOperationIr::HardSigmoid(_)
+                | ActivationOperationIr::LogSigmoid(_)
+        ),
+        OperationIr::BaseFloat(base) | OperationIr::BaseInt(base) | OperationIr::BaseBool(base) => {
+            matches!(
+                base,
+                BaseOperationIr::Equal(_)
+                    | BaseOperationIr::EqualElem(_)
+                    | BaseOperationIr::NotEqual(_)
+                    | BaseOperationIr::NotEqualElem(_)
+                    | BaseOperationIr::MaskWhere(_)
+                    | BaseOperationIr::MaskFill(_)
+                    | BaseOperationIr::Cast(_)
+                    | BaseOperationIr::Empty(_)
+                    | BaseOperationIr::Ones(_)
+                    | BaseOperationIr::Zeros(_)
+            )
+        }
+        _ => false,
+    }
+}
+
+/// `None` for an operation that does not work element by element.
+fn elementwise(operation: &OperationIr, wanted: &Region) -> Option<Step> {
+    if !is_elementwise(operation) {
+        return None;
+    }
+    let shape = &operation.outputs().next()?.shape;
+    let inputs = operation
+        .inputs()
+        .map(|input| broadcast(&input.shape, shape, wanted).map(Some));
+    Some(Step {
+        out: wanted.clone(),
+        inputs: inputs.collect::<Option<_>>()?,
+        make: Make::Run(Box::new(operation.clone())),
+    })
+}
+
+/// What a part of a result needs of an input that is repeated along its dimensions of one element.
+fn broadcast(input: &[usize], result: &[usize], wanted: &Region) -> Option<Region> {
+    if input.len() != result.len() {
+        return None;
+    }
+    let ranges = input.iter().zip(result).enumerate();
+    let ranges = ranges.map(|(d, (i, r))| match (i == r, i) {
+        (true, _) => Some((wanted.offset()[d], wanted.size()[d])),
+        (false, 1) => Some((0, 1)),
+        _ => None,
+    });
+    let (offset, size) = ranges.collect::<Option<Vec<_>>>()?.into_iter().unzip();
+    Region::new(offset, size).ok()
+}
+
+/// Shape operations and joins. `None` for what has no rule.
+fn base_step(base: &BaseOperationIr, family: Family, wanted: &Region) -> Option<Step> {
+    use BaseOperationIr as B;
+    match base {
+        B::Reshape(reshape) => {
+            let Cover { before, after } = cover(&dims(&reshape.input), &dims(&reshape.out), wanted);
+            Some(run(after, vec![Some(before)], family(base.clone())))
+        }
+        B::Expand(expand) => {
+            // New dimensions come first.
+            let new = expand.out.shape.num_dims() - expand.input.shape.num_dims();
+            let kept = Region::new(
+                wanted.offset()[new..].to_vec(),
+                wanted.size()[new..].to_vec(),
+            );
+            let needed = broadcast(&expand.input.shape, &expand.out.shape[new..], &kept.ok()?)?;
+            Some(run(
+                wanted.clone(),
+                vec![Some(needed)],
+                family(base.clone()),
+            ))
+        }
+        B::SwapDims(swap) => {
+            let mut axes: Vec<usize> = (0..wanted.rank()).collect();
+            axes.swap(swap.dim1, swap.dim2);
+            let needed = permuted(wanted, &axes);
+            Some(run(
+                wanted.clone(),
+                vec![Some(needed)],
+                family(base.clone()),
+            ))
+        }
+        B::Permute(permute) => {
+            // Dimension `d` of the result is dimension `axes[d]` of the input.
+            let mut back = vec![0; permute.axes.len()];
+            for (d, axis) in permute.axes.iter().enumerate() {
+                back[*axis] = d;
+            }
+            let needed = permuted(wanted, &back);
+            Some(run(
+                wanted.clone(),
+                vec![Some(needed)],
+                family(base.clone()),
+            ))
+        }
+        B::Flip(flip) => Some(flipped(flip, family(base.clone()), wanted)),
+        B::Slice(slice) => sliced(slice, family, wanted),
+        B::SliceAssign(assign) => assigned(assign, family, wanted),
+        B::RepeatDim(repeat) => Some(repeated(repeat, family(base.clone()), wanted)),
+        B::Cat(cat) => Some(joined(cat, family, wanted)),
+        B::Select(select) => Some(selected(select, family(base.clone()), wanted)),
+        _ => None,
+    }
+}
+
+fn run(out: Region, inputs: Vec<Option<Region>>, operation: OperationIr) -> Step {
+    Step {
+        out,
+        inputs,
+        make: Make::Run(Box::new(operation)),
+    }
+}
+
+fn dims(tensor: &TensorIr) -> Vec<u64> {
+    tensor.shape.iter().map(|d| *d as u64).collect()
+}
+
+fn permuted(region: &Region, axes: &[usize]) -> Region {
+    let pick = |of: &[u64]| axes.iter().map(|axis| of[*axis]).collect();
+    Region::new(pick(region.offset()), pick(region.size())).expect("a permuted region is one")
+}
+
+/// A region with another range in one dimension.
+fn with_range(region: &Region, dim: usize, offset: u64, size: u64) -> Region {
+    let (mut offsets, mut sizes) = (region.offset().to_vec(), region.size().to_vec());
+    (offsets[dim], sizes[dim]) = (offset, size);
+    Region::new(offsets, sizes).expect("the range lies inside the tensor")
+}
+
+fn flipped(flip: &FlipOpIr, operation: OperationIr, wanted: &Region) -> Step {
+    let mut needed = wanted.clone();
+    for axis in &flip.axes {
+        let length = flip.input.shape[*axis] as u64;
+        let (offset, size) = (wanted.offset()[*axis], wanted.size()[*axis]);
+        needed = with_range(&needed, *axis, length - offset - size, size);
+    }
+    run(wanted.clone(), vec![Some(needed)], operation)
+}
+
+/// Only steps forward have a rule.
+fn sliced(slice: &SliceOpIr, family: Family, wanted: &Region) -> Option<Step> {
+    let mut needed = Region::of_shape(&slice.tensor.shape);
+    let mut ranges = Vec::new();
+    for d in 0..wanted.rank() {
+        let length = slice.tensor.shape[d];
+        let (start, step) = match slice.ranges.get(d) {
+            Some(range) => (
+                range.to_range(length).start as u64,
+                u64::try_from(range.step).ok()?,
+            ),
+            None => (0, 1),
+        };
+        let span = (wanted.size()[d] - 1) * step + 1;
+        needed = with_range(&needed, d, start + wanted.offset()[d] * step, span);
+        ranges.push(Slice::new(0, Some(span as isize), step as isize));
+    }
+    let make = match ranges.iter().all(|range| range.step == 1) {
+        true => Make::Alias,
+        false => Make::Run(Box::new(family(BaseOperationIr::Slice(SliceOpIr {
+            ranges,
+            ..slice.clone()
+        })))),
+    };
+    Some(Step {
+        out: wanted.clone(),
+        inputs: vec![Some(needed)],
+        make,
+    })
+}
+
+/// The box that a value is written to, in steps of one; `None` for other steps.
+fn target(assign: &SliceAssignOpIr) -> Option<Region> {
+    let whole = Region::of_shape(&assign.tensor.shape);
+    let (mut offset, size) = (whole.offset().to_vec(), dims(&assign.value));
+    for (d, range) in assign.ranges.iter().enumerate() {
+        if range.step != 1 {
+            return None;
+        }
+        offset[d] = range.to_range(assign.tensor.shape[d]).start as u64;
+    }
+    Region::new(offset, size).ok()
+}
+
+fn assigned(assign: &SliceAssignOpIr, family: Family, wanted: &Region) -> Option<Step> {
+    let target = target(assign)?;
+    let alias = |inputs| Step {
+        out: wanted.clone(),
+        inputs,
+        make: Make::Alias,
+    };
+    let Some(written) = wanted.intersection(&target) else {
+        return Some(alias(vec![Some(wanted.clone()), None]));
+    };
+    let of_value = written.relative_to(&target);
+    if written == *wanted {
+        return Some(alias(vec![None, Some(of_value)]));
+    }
+    let ranges = written.relative_to(wanted).ranges();
+    let operation = family(BaseOperationIr::SliceAssign(SliceAssignOpIr {
+        ranges: ranges.into_iter().map(Slice::from).collect(),
+        ..assign.clone()
+    }));
+    let inputs = vec![Some(wanted.clone()), Some(of_value)];
+    Some(run(wanted.clone(), inputs, operation))
+}
+
+fn repeated(repeat: &RepeatDimOpIr, operation: OperationIr, wanted: &Region) -> Step {
+    let dim = repeat.dim;
+    let length = repeat.tensor.shape[dim] as u64;
+    let (offset, size) = (wanted.offset()[dim], wanted.size()[dim]);
+    let within = offset % length;
+    if within + size <= length {
+        // Inside of one repetition.
+        return Step {
+            out: wanted.clone(),
+            inputs: vec![Some(with_range(wanted, dim, within, size))],
+            make: Make::Alias,
+        };
+    }
+    let out = with_range(wanted, dim, 0, repeat.out.shape[dim] as u64);
+    run(
+        out,
+        vec![Some(with_range(wanted, dim, 0, length))],
+        operation,
+    )
+}
+
+fn joined(cat: &CatOpIr, family: Family, wanted: &Region) -> Step {
+    let dim = cat.dim;
+    let wanted_range = wanted.offset()[dim]..wanted.offset()[dim] + wanted.size()[dim];
+    let mut begin = 0;
+    let mut tensors = Vec::new();
+    let mut inputs = Vec::new();
+    for tensor in &cat.tensors {
+        let end = begin + tensor.shape[dim] as u64;
+        let (from, to) = (wanted_range.start.max(begin), wanted_range.end.min(end));
+        inputs.push((from < to).then(|| {
+            tensors.push(tensor.clone());
+            with_range(wanted, dim, from - begin, to - from)
+        }));
+        begin = end;
+    }
+    let make = match tensors.len() {
+        1 => Make::Alias,
+        _ => Make::Run(Box::new(family(BaseOperationIr::Cat(CatOpIr {
+            tensors,
+            ..cat.clone()
+        })))),
+    };
+    Step {
+        out: wanted.clone(),
+        inputs,
+        make,
+    }
+}
+
+/// The indices of the wanted rows, and the whole of the selected dimension.
+fn selected(select: &SelectOpIr, operation: OperationIr, wanted: &Region) -> Step {
+    let dim = select.dim;
+    let tensor = with_range(wanted, dim, 0, select.tensor.shape[dim] as u64);
+    let indices = Region::new(vec![wanted.offset()[dim]], vec![wanted.size()[dim]]);
+    let indices = indices.expect("a range of a region is one");
+    run(wanted.clone(), vec![Some(tensor), Some(indices)], operation)
+}

@@ -1,0 +1,43 @@
+//! What the library tells a subscriber. A program of its own: a subscriber belongs to the process.
+
+use std::sync::{Arc, Mutex};
+
+use burn::nn::LinearConfig;
+use burn::tensor::Device;
+use tinderbox_deferred::{Deferred, random::Seed};
+
+/// What the library's events say, as text.
+#[derive(Clone, Default)]
+struct Text(Arc<Mutex<Vec<u8>>>);
+
+impl std::io::Write for Text {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_span_says_what_and_an_event_how_long() {
+    let text = Text::default();
+    let writer = text.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .with_ansi(false)
+        .with_writer(move || writer.clone())
+        .finish();
+    tracing::subscriber::set_global_default(subscriber).unwrap();
+    let model = Deferred::new(|d: &Device| LinearConfig::new(2, 3).init(d)).unwrap();
+    model
+        .materialize(&Device::flex(), &model.replay(Seed::new(1)))
+        .unwrap();
+    let text = String::from_utf8(text.0.lock().unwrap().clone()).unwrap();
+    for part in [
+        "materialize{parameters=2 bytes=36 source=\"replay of the initialization with seed 1\"}",
+        "materialized parameters=2 bytes=36 seconds=",
+    ] {
+        assert!(text.contains(part), "{text}");
+    }
+}

@@ -1,0 +1,100 @@
+//! What an observer hears.
+
+use std::sync::{Arc, Mutex};
+
+use burn::nn::LinearConfig;
+use burn::tensor::{DType, Device};
+use tinderbox_deferred::random::Seed;
+use tinderbox_deferred::{
+    Deferred, MaterializeOptions, Observed, Observer, ParameterPath, Rng, Source, Values,
+    parameter_values,
+};
+
+/// Writes down what it hears.
+#[derive(Default)]
+struct Log(Mutex<Vec<String>>);
+
+impl Log {
+    fn note(&self, line: String) {
+        self.0.lock().unwrap().push(line);
+    }
+
+    fn take(&self) -> Vec<String> {
+        std::mem::take(&mut self.0.lock().unwrap())
+    }
+}
+
+impl Observer for Log {
+    fn begin(&self, parameters: usize, bytes: u64) {
+        self.note(format!("{parameters} parameters, {bytes} bytes"));
+    }
+
+    fn made(&self, path: &ParameterPath, bytes: u64) {
+        self.note(format!("{path}: {bytes}"));
+    }
+
+    fn end(&self) {
+        self.note("end".into());
+    }
+}
+
+const HEARD: [&str; 4] = ["2 parameters, 36 bytes", "weight: 24", "bias: 12", "end"];
+
+#[test]
+fn every_source_tells_of_every_value() {
+    let init = |d: &Device| LinearConfig::new(2, 3).init(d);
+    let model = Deferred::new(init).unwrap();
+    let values: Values = parameter_values(&init(&Device::flex()))
+        .into_iter()
+        .collect();
+    let check = |source: &dyn Source| {
+        let log = Log::default();
+        let options = MaterializeOptions::new().observer(&log);
+        model
+            .materialize_parameters(&Device::flex(), source, options)
+            .unwrap();
+        assert_eq!(log.take(), HEARD, "{}", source.describe());
+    };
+    check(&model.replay(Seed::new(1)));
+    check(&model.replay(Seed::new(1)).with_rng(Rng::Backend));
+    check(&values);
+}
+
+#[test]
+fn bytes_are_those_of_the_result() {
+    let model = Deferred::new(|d: &Device| LinearConfig::new(2, 3).init(d)).unwrap();
+    let log = Log::default();
+    let options = MaterializeOptions::only(|p| p.path.as_str() == "weight")
+        .dtype(|_| Some(DType::BF16))
+        .observer(&log);
+    model
+        .materialize_with(&Device::flex(), &model.replay(Seed::new(1)), options)
+        .unwrap();
+    assert_eq!(log.take(), ["1 parameters, 12 bytes", "weight: 12", "end"]);
+}
+
+#[test]
+fn an_observed_source_tells_whoever_loads() {
+    let model = Deferred::new(|d: &Device| LinearConfig::new(2, 3).init(d)).unwrap();
+    let log = Arc::new(Log::default());
+    let source = Observed::new(model.replay(Seed::new(1)), log.clone());
+    let own = Log::default();
+    let options = MaterializeOptions::new().observer(&own);
+    model
+        .materialize_with(&Device::flex(), &source, options)
+        .unwrap();
+    assert_eq!(log.take(), HEARD);
+    assert_eq!(own.take(), HEARD);
+}
+
+#[test]
+fn nothing_ends_that_failed() {
+    let model = Deferred::new(|d: &Device| LinearConfig::new(2, 3).init(d)).unwrap();
+    let log = Log::default();
+    let options = MaterializeOptions::new().observer(&log);
+    let nothing = Values::default();
+    model
+        .materialize_parameters(&Device::flex(), &nothing, options)
+        .unwrap_err();
+    assert_eq!(log.take(), ["2 parameters, 36 bytes"]);
+}

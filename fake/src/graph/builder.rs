@@ -1,0 +1,103 @@
+//! Makes a graph by hand: what rewrites a recorded graph gives its result with this.
+
+use std::collections::BTreeMap;
+
+use burn::tensor::{DType, Shape, TensorData};
+use burn_ir::{OperationIr, TensorId, TensorIr, TensorStatus};
+
+use super::{Constant, Graph, Node, NodeId, Value, ValueId};
+use crate::GraphFileError;
+
+/// A graph that grows node by node.
+#[derive(Debug, Default)]
+pub struct GraphBuilder {
+    nodes: Vec<Node>,
+    values: Vec<Value>,
+    constants: BTreeMap<ValueId, Constant>,
+}
+
+impl GraphBuilder {
+    /// A builder without nodes.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A value that came from the host.
+    pub fn constant(&mut self, data: TensorData) -> ValueId {
+        let id = self.value(data.shape().clone(), data.dtype());
+        self.constants.insert(id, Constant(data));
+        id
+    }
+
+    /// A tensor that the next [`node`](Self::node) makes, for use as an output in its operation.
+    pub fn output(&mut self, shape: Shape, dtype: DType) -> TensorIr {
+        let id = self.value(shape.clone(), dtype);
+        TensorIr {
+            id: TensorId::new(id.index() as u64),
+            shape,
+            status: TensorStatus::NotInit,
+            dtype,
+        }
+    }
+
+    /// A known value, for use as an input of an operation.
+    pub fn input(&self, id: ValueId) -> TensorIr {
+        let value = &self.values[id.index()];
+        TensorIr {
+            id: TensorId::new(id.index() as u64),
+            shape: value.shape.clone(),
+            status: TensorStatus::ReadOnly,
+            dtype: value.dtype,
+        }
+    }
+
+    /// The value of a tensor that [`output`](Self::output) gave.
+    pub fn id_of(&self, output: &TensorIr) -> ValueId {
+        ValueId::at(output.id.value() as usize)
+    }
+
+    /// An operation, all of whose tensors are values of this builder.
+    ///
+    /// # Panics
+    ///
+    /// When it names a tensor that is none.
+    pub fn node(&mut self, operation: OperationIr) -> NodeId {
+        let id = NodeId::at(self.nodes.len());
+        let node = Node::new(operation).expect("ids of a builder are small");
+        for output in node.outputs() {
+            self.values[output.index()].producer = Some(id);
+        }
+        self.nodes.push(node);
+        id
+    }
+
+    /// The graph.
+    ///
+    /// # Errors
+    ///
+    /// When an output was declared and no node makes it, or a node reads what comes after it.
+    pub fn finish(self) -> Result<Graph, GraphFileError> {
+        Graph::new(self.nodes, self.values, self.constants)
+    }
+
+    fn value(&mut self, shape: Shape, dtype: DType) -> ValueId {
+        let id = ValueId::at(self.values.len());
+        self.values.push(Value {
+            shape,
+            dtype,
+            producer: None,
+        });
+        id
+    }
+}
+
+/// Goes on where a graph ends.
+impl From<Graph> for GraphBuilder {
+    fn from(graph: Graph) -> Self {
+        Self {
+            nodes: graph.nodes,
+            values: graph.values,
+            constants: graph.constants,
+        }
+    }
+}

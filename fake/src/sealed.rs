@@ -1,0 +1,92 @@
+//! Files of recorded operations: CBOR, because JSON has no infinities and no NaN.
+//!
+//! Two items follow each other: a header, and the body, whose digest stands in the header.
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::xxh3_128;
+
+use crate::GraphFileError;
+
+/// The recorded operations are Burn's own types, so a file belongs to one release of Burn.
+const BURN: &str = "0.22.1";
+
+#[derive(Serialize, Deserialize)]
+struct Header {
+    format: String,
+    version: u32,
+    burn: String,
+    /// XXH3-128 of all bytes after the header, in hexadecimal digits.
+    digest: String,
+}
+
+/// Bytes of a file that says its format, its version, Burn's release and the digest of its body. Equal
+/// bodies give equal bytes.
+///
+/// # Errors
+///
+/// When the encoder refuses a value.
+pub fn seal(format: &str, version: u32, body: &impl Serialize) -> Result<Vec<u8>, GraphFileError> {
+    let failed = |e: ciborium::ser::Error<std::io::Error>| GraphFileError::Encode {
+        reason: e.to_string(),
+    };
+    let mut encoded = Vec::new();
+    ciborium::into_writer(body, &mut encoded).map_err(failed)?;
+    let header = Header {
+        format: format.into(),
+        version,
+        burn: BURN.into(),
+        digest: hex_digest(&encoded),
+    };
+    let mut bytes = Vec::new();
+    ciborium::into_writer(&header, &mut bytes).map_err(failed)?;
+    bytes.append(&mut encoded);
+    Ok(bytes)
+}
+
+/// The body of a file of [`seal`].
+///
+/// # Errors
+///
+/// When the bytes are damaged, or of another format, version or release of Burn.
+pub fn unseal<T: DeserializeOwned>(
+    format: &str,
+    version: u32,
+    mut bytes: &[u8],
+) -> Result<T, GraphFileError> {
+    let failed = |e: ciborium::de::Error<std::io::Error>| GraphFileError::Decode {
+        reason: e.to_string(),
+    };
+    let header: Header = ciborium::from_reader(&mut bytes).map_err(failed)?;
+    for (field, expected, found) in [
+        ("format", format.to_owned(), header.format),
+        ("version", version.to_string(), header.version.to_string()),
+        ("Burn version", BURN.to_owned(), header.burn),
+    ] {
+        if expected != found {
+            return Err(GraphFileError::Version {
+                field,
+                expected,
+                found,
+            });
+        }
+    }
+    let found = hex_digest(bytes);
+    if found != header.digest {
+        return Err(GraphFileError::Damaged {
+            expected: header.digest,
+            found,
+        });
+    }
+    let body = ciborium::from_reader(&mut bytes).map_err(failed)?;
+    if !bytes.is_empty() {
+        return Err(GraphFileError::Inconsistent {
+            reason: "bytes follow the graph",
+        });
+    }
+    Ok(body)
+}
+
+pub(crate) fn hex_digest(bytes: &[u8]) -> String {
+    format!("{:032x}", xxh3_128(bytes))
+}

@@ -1,0 +1,63 @@
+//! Who holds what.
+
+use burn::module::Module;
+use tinderbox_deferred::{MaterializeError, ParameterPath, check_lit};
+
+use super::{Plan, PlanStage};
+use crate::{NotHeld, PlanError};
+
+impl Plan {
+    /// Number of ranks.
+    pub fn ranks(&self) -> usize {
+        let ranks = self.stages.iter().map(|stage| stage.rank.index() + 1);
+        ranks.max().unwrap_or(0)
+    }
+
+    /// What a rank runs and holds.
+    ///
+    /// # Errors
+    ///
+    /// When the plan has no such rank.
+    pub fn rank(&self, rank: usize) -> Result<&PlanStage, PlanError> {
+        let mut stages = self.stages.iter();
+        stages
+            .find(|stage| stage.rank.index() == rank)
+            .ok_or(PlanError::RankOutOfRange {
+                rank,
+                ranks: self.ranks(),
+            })
+    }
+
+    /// The stage that makes, updates and saves a parameter; `None` when the plan does not name it.
+    pub fn owner(&self, path: &ParameterPath) -> Option<&PlanStage> {
+        let mut stages = self.stages.iter();
+        stages.find(|stage| stage.parameters.contains(path))
+    }
+
+    /// Refuses the use of a module some of whose parameters a rank does not hold, before a forward
+    /// panics in Burn.
+    ///
+    /// # Errors
+    ///
+    /// Names every parameter that is fake, and the rank that owns it.
+    pub fn check_lit<M: Module>(&self, rank: usize, module: &M) -> Result<(), PlanError> {
+        let Err(MaterializeError::NotLit { paths }) = check_lit(module) else {
+            return Ok(());
+        };
+        let parameters = paths.into_iter().map(|path| NotHeld {
+            owner: self.owner(&path).map(|stage| stage.rank),
+            path,
+        });
+        Err(PlanError::NotLit {
+            rank,
+            parameters: parameters.collect(),
+        })
+    }
+}
+
+impl PlanStage {
+    /// Whether the stage holds a parameter, as its owner or as a copy.
+    pub fn holds(&self, path: &ParameterPath) -> bool {
+        self.parameters.contains(path) || self.replicas.contains(path)
+    }
+}

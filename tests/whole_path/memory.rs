@@ -1,0 +1,160 @@
+//! What materializing one stage takes, measured in a process of its own under a limit.
+
+use std::process::{Command, Stdio};
+
+use burn::module::Module;
+use burn::nn::{Linear, LinearConfig};
+use burn::tensor::{DType, Device};
+use tinderbox::random::Seed;
+use tinderbox::{Deferred, MaterializeOptions, MemoryCheck};
+
+/// Layers of 16 MiB.
+const WIDTH: usize = 2048;
+const TENSOR: u64 = (WIDTH * WIDTH * 4) as u64;
+/// Layers of the stage: 512 MiB.
+const STAGE: usize = 32;
+const MIB: u64 = 1 << 20;
+/// Allowed beside the stage and one tensor.
+const SPARE: u64 = 64 * MIB;
+/// Set in the child process: bytes that it may take.
+const LIMIT: &str = "TINDERBOX_TEST_LIMIT";
+
+#[derive(Module, Debug)]
+struct Tower {
+    layers: Vec<Linear>,
+}
+
+fn tower(layers: usize) -> Deferred<Tower> {
+    let linear = LinearConfig::new(WIDTH, WIDTH).with_bias(false);
+    Deferred::new(move |device: &Device| Tower {
+        layers: (0..layers).map(|_| linear.clone().init(device)).collect(),
+    })
+    .unwrap()
+}
+
+/// A line of the process' own report, in bytes.
+fn status(field: &str) -> u64 {
+    let text = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix(field));
+    let kib = line
+        .unwrap()
+        .trim_start_matches(':')
+        .split_whitespace()
+        .next();
+    kib.unwrap().parse::<u64>().unwrap() * 1024
+}
+
+/// Runs one test of this program again, its address space limited to `limit` bytes.
+fn limited(test: &str, limit: u64) -> std::process::Output {
+    let program = std::env::current_exe().unwrap();
+    Command::new("sh")
+        .arg("-c")
+        .arg(format!("ulimit -v {} && exec \"$0\" \"$@\"", limit / 1024))
+        .arg(program)
+        .args(["--exact", test, "--nocapture", "--test-threads=1"])
+        .env(LIMIT, limit.to_string())
+        // The C library reserves 64 MiB of addresses for each thread that allocates.
+        .env("MALLOC_ARENA_MAX", "1")
+        .env("RAYON_NUM_THREADS", "2")
+        .stdin(Stdio::null())
+        .output()
+        .unwrap()
+}
+
+/// Runs `test` again in a process that may take the stage, one tensor and a little more, and there
+/// `run`; it is told the limit.
+fn under_limit(test: &str, stage_bytes: u64, run: impl FnOnce(u64)) {
+    if let Ok(limit) = std::env::var(LIMIT) {
+        return run(limit.parse().unwrap());
+    }
+    // Addresses that a process of this program has before it does anything, and what it may add.
+    let limit = status("VmSize") + stage_bytes + TENSOR + SPARE;
+    let output = limited(test, limit);
+    let text = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}\n{errors}");
+}
+
+/// Materializes a stage in the middle of a tower, and compares what the process took with its bytes.
+fn light(model: &Deferred<Tower>, dtype: DType, stage_bytes: u64) {
+    let before = status("VmRSS");
+    let first = model.parameters().len() / 2;
+    let stage = first..first + STAGE;
+    let selected = |path: &str| {
+        let mut layers = stage.clone();
+        layers.any(|layer| path == format!("layers.{layer}.weight"))
+    };
+    let options = MaterializeOptions::only(|p| selected(p.path.as_str())).dtype(|_| Some(dtype));
+    let replay = model.replay(Seed::new(3));
+    let part = model.materialize_parameters(&Device::flex(), &replay, options);
+    assert_eq!(part.unwrap().bytes(), stage_bytes);
+    let taken = status("VmHWM") - before;
+    assert!(
+        taken >= stage_bytes,
+        "{taken} bytes: the stage is not there"
+    );
+    assert!(
+        taken <= stage_bytes + TENSOR + SPARE,
+        "{} MiB for a stage of {} MiB",
+        taken / MIB,
+        stage_bytes / MIB
+    );
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_stage_is_lit_where_the_whole_does_not_fit() {
+    let stage_bytes = STAGE as u64 * TENSOR;
+    let test = "memory::a_stage_is_lit_where_the_whole_does_not_fit";
+    under_limit(test, stage_bytes, |limit| {
+        let model = tower((8 * limit).div_ceil(TENSOR) as usize);
+        assert!(model.parameters().bytes() >= 8 * limit);
+        // The whole is refused before anything is made, and the error says by how much.
+        let replay = model.replay(Seed::new(3));
+        let all = MaterializeOptions::new();
+        let whole = model.materialize_parameters(&Device::flex(), &replay, all);
+        let error = whole.map(drop).unwrap_err().to_string();
+        let needed = format!("need {} MiB on flex", model.parameters().bytes() / MIB);
+        assert!(error.contains(&needed), "{error}");
+        light(&model, DType::F32, stage_bytes);
+    });
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_stage_in_bf16_takes_half_and_one_tensor() {
+    let stage_bytes = STAGE as u64 * TENSOR / 2;
+    let test = "memory::a_stage_in_bf16_takes_half_and_one_tensor";
+    under_limit(test, stage_bytes, |limit| {
+        // Twice as many elements fit.
+        let model = tower((16 * limit).div_ceil(TENSOR) as usize);
+        light(&model, DType::BF16, stage_bytes);
+    });
+}
+
+#[test]
+fn memory_that_will_not_suffice_is_refused_before_anything_is_made() {
+    // 1 TiB: the machine has less.
+    let model = tower(1 << 16);
+    let replay = model.replay(Seed::new(3));
+    let error = model
+        .materialize(&Device::flex(), &replay)
+        .map(drop)
+        .unwrap_err();
+    let text = error.to_string();
+    assert!(
+        text.starts_with("65536 parameter(s) need 1048576 MiB on flex, and "),
+        "{text}"
+    );
+    let options = MaterializeOptions::only(|p| p.path.as_str() == "layers.7.weight");
+    let part = model.materialize_parameters(
+        &Device::flex(),
+        &replay,
+        options.memory(MemoryCheck::Bytes(TENSOR - 1)),
+    );
+    assert_eq!(
+        part.map(drop).unwrap_err().to_string(),
+        "1 parameter(s) need 16 MiB on flex, and 15 MiB are available: select fewer, choose a \
+         smaller dtype, or spread them over more ranks"
+    );
+}
