@@ -9,9 +9,9 @@ use burn::module::Module;
 use burn::tensor::Device;
 use tinderbox_fake::{Graph, Mode, RecordOptions, record};
 
-use crate::module::{Declared, find};
+use crate::module::{Declared, Found, find};
 use crate::random::Seed;
-use crate::{DeferredError, Origin, Parameter, ParameterPath, ParameterTable, Replay};
+use crate::{DeferredError, Origin, Parameter, ParameterTable, Replay};
 
 /// How a model is made, for use on any thread.
 type Init<M> = Arc<dyn Fn(&Device) -> M + Send + Sync>;
@@ -57,45 +57,43 @@ impl<M: Module> Blueprint<M> {
             (module, found)
         })?;
 
-        let mut first_of = HashMap::new();
-        let mut seen = HashSet::new();
-        let mut parameters = Vec::with_capacity(found.len());
+        // Clones of one `Param` share its id.
+        let mut first_of = HashMap::with_capacity(found.len());
+        let mut parameters: Vec<Parameter> = Vec::with_capacity(found.len());
         let mut twins = Vec::with_capacity(found.len());
         for found in found {
-            if !seen.insert(found.path.clone()) {
-                return Err(DeferredError::SamePath { path: found.path });
-            }
-            let value = found
-                .value
-                .captured_id()
-                .and_then(|id| recording.value_of(id))
-                .ok_or_else(|| DeferredError::NotRecorded {
-                    path: found.path.clone(),
-                    device: found.value.meta().device.to_string(),
-                })?;
-            let first: &mut ParameterPath = first_of
-                .entry(found.id)
-                .or_insert_with(|| found.path.clone());
+            let Found { path, value, .. } = found;
+            let id = value.captured_id().and_then(|id| recording.value_of(id));
+            let Some(id) = id else {
+                let device = value.meta().device.to_string();
+                return Err(DeferredError::NotRecorded { path, device });
+            };
+            let first = *first_of.entry(found.id).or_insert(parameters.len());
+            let shape = value.shape();
             parameters.push(Parameter {
-                clone_of: (*first != found.path).then(|| first.clone()),
-                path: found.path,
-                owner: found.owner,
-                kind: found.value.kind(),
-                shape: found.value.shape().iter().map(|d| *d as u64).collect(),
-                dtype: found.value.dtype(),
-                bytes: found.value.bytes(),
+                clone_of: parameters.get(first).map(|first| first.path.clone()),
+                path,
+                modules: found.modules,
+                kind: value.kind(),
+                shape: shape.iter().map(|d| *d as u64).collect(),
+                dtype: value.dtype(),
+                bytes: value.bytes(),
                 trainable: found.trainable,
-                origin: if found.declared.lazy {
-                    Origin::Lazy
-                } else {
-                    Origin::Eager
+                origin: match found.declared.lazy {
+                    true => Origin::Lazy,
+                    false => Origin::Eager,
                 },
-                value,
+                value: id,
             });
             twins.push(Twin {
                 param: found.param,
                 declared: found.declared,
             });
+        }
+        let mut seen = HashSet::with_capacity(parameters.len());
+        if let Some(twice) = parameters.iter().find(|p| !seen.insert(p.path.as_str())) {
+            let path = twice.path.clone();
+            return Err(DeferredError::SamePath { path });
         }
         Ok(Self {
             module,
@@ -177,12 +175,5 @@ impl<M> fmt::Debug for Deferred<M> {
             .field("bytes", &self.table.bytes())
             .field("operations", &self.graph.nodes().len())
             .finish_non_exhaustive()
-    }
-}
-
-/// The table of parameters.
-impl<M> fmt::Display for Deferred<M> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.table.fmt(f)
     }
 }

@@ -86,5 +86,8 @@ pub use recipe::{MadeWhole, Recipe, RecipePlan};
 pub use replay::{Replay, Rng, initialization_keys};
 pub use source::{Request, Source};
 pub use stability::Change;
-pub use table::{Origin, Parameter, ParameterTable, UnknownPath};
+pub use table::{
+    Entry, ModuleSummary, Origin, Parameter, ParameterTable, Summary, SummaryTable, Totals,
+    UnknownPath,
+};
 pub use values::Values;

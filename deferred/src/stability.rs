@@ -223,7 +223,7 @@ fn property_change(before: &Parameter, now: &Parameter) -> Option<Change> {
     let properties = |p: &Parameter| {
         let clone_of = p.clone_of.as_ref();
         [
-            ("module", p.owner.clone()),
+            ("modules", p.modules.clone()),
             ("training state", trainable(p.trainable).to_owned()),
             ("origin", format!("{:?}", p.origin).to_lowercase()),
             (

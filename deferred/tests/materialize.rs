@@ -125,7 +125,7 @@ fn path(path: &str) -> ParameterPath {
 #[test]
 fn the_table_lists_every_parameter() {
     let model = zoo();
-    insta::assert_snapshot!(model.to_string());
+    insta::assert_snapshot!(format!("{model:100}"));
     let table = model.parameters();
     let eager = table.iter().filter(|p| p.origin == Origin::Eager);
     let eager: Vec<&str> = eager.map(|p| p.path.as_str()).collect();
@@ -175,11 +175,6 @@ fn the_table_lists_every_parameter() {
 #[test]
 fn a_model_without_parameters() {
     let model = Deferred::new(|_| None::<Linear>).unwrap();
-    assert!(
-        model
-            .to_string()
-            .ends_with("0 parameters, 0 elements, 0 bytes (0.00 MiB)")
-    );
     assert!(model.parameters().near("x").is_empty());
     let none = model
         .materialize(&flex(), &model.replay(Seed::new(1)))

@@ -1,14 +1,13 @@
 //! A tensor whose rank and kind are known at run time.
 
 use burn::tensor::{DType, Device, Shape, Slice, Tensor, TensorData, kind::Basic};
-use burn_autodiff::Autodiff;
 use burn_backend::{
     AutodiffBackend, TensorMetadata,
     ops::{BoolTensorOps, FloatTensorOps, IntTensorOps},
 };
 use burn_capture::CaptureBackend;
 use burn_dispatch::{
-    BackendTensor, Dispatch, DispatchAutodiffContext, DispatchKindConversion, DispatchTensor,
+    BackendTensor, Dispatch, DispatchAutodiffContext, DispatchTensor, DispatchTensorKind,
 };
 use burn_ir::TensorId;
 
@@ -102,7 +101,7 @@ impl DynTensor {
 
     /// Bytes of the elements.
     pub fn bytes(&self) -> u64 {
-        self.meta().bytes()
+        self.shape().num_elements() as u64 * self.dtype().size() as u64
     }
 
     /// The device that holds the tensor.
@@ -117,7 +116,7 @@ impl DynTensor {
 
     /// Whether the tensor has no data.
     pub fn is_fake(&self) -> bool {
-        self.meta().fake
+        crate::meta::is_capture(&self.0.device())
     }
 
     /// The same tensor with its rank and kind in its type.
@@ -243,26 +242,20 @@ impl DynTensor {
 
     /// The id of a fake tensor in its recording; `None` for a real one.
     pub fn captured_id(&self) -> Option<TensorId> {
-        let tensor = self.0.clone();
-        if tensor.autodiff == DispatchAutodiffContext::Disabled {
-            type Plain = CaptureBackend;
-            match <DispatchTensor as DispatchKindConversion<Plain>>::try_into_backend(tensor)
-                .ok()?
-            {
-                BackendTensor::Float(t) | BackendTensor::Int(t) | BackendTensor::Bool(t) => {
-                    Some(t.id())
-                }
-                _ => None,
+        let captured = |tensor: &BackendTensor<CaptureBackend>| match tensor {
+            BackendTensor::Float(t) | BackendTensor::Int(t) | BackendTensor::Bool(t) => {
+                Some(t.id())
             }
-        } else {
-            type Tracked = Autodiff<CaptureBackend>;
-            match <DispatchTensor as DispatchKindConversion<Tracked>>::try_into_backend(tensor)
-                .ok()?
-            {
-                BackendTensor::Float(t) => Some(t.primitive().id()),
-                BackendTensor::Int(t) | BackendTensor::Bool(t) => Some(t.id()),
+            BackendTensor::Autodiff(t) => Some(t.primitive().id()),
+            BackendTensor::Quantized(_) => None,
+        };
+        match &self.0.kind {
+            DispatchTensorKind::Capture(tensor) => captured(tensor),
+            DispatchTensorKind::Autodiff(tracked) => match &**tracked {
+                DispatchTensorKind::Capture(tensor) => captured(tensor),
                 _ => None,
-            }
+            },
+            _ => None,
         }
     }
 }

@@ -149,7 +149,7 @@ impl fmt::Display for TensorMeta {
     }
 }
 
-fn is_capture(device: &DispatchDevice) -> bool {
+pub(crate) fn is_capture(device: &DispatchDevice) -> bool {
     match device {
         DispatchDevice::Capture(_) => true,
         DispatchDevice::Autodiff(device) => is_capture(&device.clone().inner()),

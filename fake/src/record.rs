@@ -1,6 +1,6 @@
 //! Runs code on a device that executes nothing and keeps what was asked of it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{LazyLock, Mutex};
 
@@ -10,7 +10,7 @@ use burn_dispatch::DispatchDevice;
 use burn_ir::TensorId;
 use serde::{Deserialize, Serialize};
 
-use crate::graph::{Built, build};
+use crate::graph::{Built, DenseIds, build};
 use crate::{DeviceLabel, Graph, RecordError, ValueId, meta};
 
 /// Whether gradients are tracked while a recording runs. It is to code under recording what an
@@ -112,7 +112,7 @@ impl RecordOptions {
 #[derive(Clone, Debug)]
 pub struct Recording {
     graph: Graph,
-    ids: HashMap<TensorId, ValueId>,
+    ids: DenseIds,
 }
 
 impl Recording {
@@ -128,7 +128,7 @@ impl Recording {
 
     /// Where a tensor of this recording stands in the graph; `None` for tensors of others.
     pub fn value_of(&self, id: TensorId) -> Option<ValueId> {
-        self.ids.get(&id).copied()
+        self.ids.value_of(id)
     }
 }
 

@@ -3,11 +3,15 @@
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
-/// The example's program, which `cargo test --workspace` builds beside the tests.
 fn train_lm(arguments: &[&str]) -> Output {
+    example("train_lm", arguments)
+}
+
+/// Runs an example's program, which `cargo test --workspace` builds beside the tests.
+pub fn example(name: &str, arguments: &[&str]) -> Output {
     let tests = std::env::current_exe().unwrap();
     let profile = tests.parent().and_then(|deps| deps.parent()).unwrap();
-    let program: PathBuf = profile.join("examples").join("train_lm");
+    let program: PathBuf = profile.join("examples").join(name);
     Command::new(&program)
         .args(arguments)
         .current_dir(env!("CARGO_MANIFEST_DIR"))

@@ -11,6 +11,7 @@ mod parity;
 mod plain;
 mod random_models;
 mod resume;
+mod summary_example;
 mod uncut;
 
 #[path = "../../examples/train_lm/model.rs"]

@@ -11,8 +11,8 @@ use crate::ParameterPath;
 /// A parameter as it stands in a module.
 pub(crate) struct Found {
     pub(crate) path: ParameterPath,
-    /// Type of the struct or enum that owns it, such as `Linear`.
-    pub(crate) owner: String,
+    /// Types of the modules around it, as in [`crate::Parameter::modules`].
+    pub(crate) modules: String,
     pub(crate) id: ParamId,
     pub(crate) value: DynTensor,
     /// What it was before anything looked at it.
@@ -46,6 +46,7 @@ pub(crate) fn find<M: Module>(module: &M) -> Vec<Found> {
     let mut declarations = Declarations::default();
     module.visit(&mut declarations);
     let mut finder = Finder {
+        found: Vec::with_capacity(declarations.0.len()),
         declared: declarations.0.into_iter(),
         ..Finder::default()
     };
@@ -80,9 +81,34 @@ impl ModuleVisitor for Declarations {
 #[derive(Default)]
 struct Finder {
     declared: std::vec::IntoIter<Declared>,
-    path: Vec<String>,
-    containers: Vec<String>,
+    path: Dotted,
+    modules: Dotted,
     found: Vec<Found>,
+}
+
+/// Names joined by dots, one pushed for each module that is entered. Kept as text, because a path is
+/// asked for at every parameter.
+#[derive(Default)]
+struct Dotted {
+    text: String,
+    /// Length of the text before each name.
+    lengths: Vec<usize>,
+}
+
+impl Dotted {
+    fn push(&mut self, name: &str) {
+        let first = self.lengths.is_empty();
+        self.lengths.push(self.text.len());
+        if !first {
+            self.text.push('.');
+        }
+        self.text.push_str(name);
+    }
+
+    fn pop(&mut self) {
+        let length = self.lengths.pop();
+        self.text.truncate(length.unwrap_or(0));
+    }
 }
 
 impl Finder {
@@ -93,13 +119,9 @@ impl Finder {
         let declared = self.declared.next();
         let declared = declared.expect("a module visits the same parameters each time");
         let value = param.base();
-        let container = self.containers.last().map_or("", String::as_str);
         self.found.push(Found {
-            path: ParameterPath::new(self.path.join(".")),
-            owner: container
-                .split_once(':')
-                .map_or(container, |(_, name)| name)
-                .into(),
+            path: ParameterPath::new(self.path.text.as_str()),
+            modules: self.modules.text.clone(),
             id: param.id,
             trainable: value.is_require_grad(),
             value: value.into(),
@@ -111,13 +133,17 @@ impl Finder {
 
 impl ModuleVisitor for Finder {
     fn enter_module(&mut self, name: &str, container: &str) {
-        self.path.push(name.into());
-        self.containers.push(container.into());
+        self.path.push(name);
+        // Burn says what it is before the name: `Struct:Linear`.
+        let kind = container
+            .split_once(':')
+            .map_or(container, |(_, name)| name);
+        self.modules.push(kind);
     }
 
     fn exit_module(&mut self, _: &str, _: &str) {
         self.path.pop();
-        self.containers.pop();
+        self.modules.pop();
     }
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {

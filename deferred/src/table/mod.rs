@@ -3,7 +3,11 @@
 mod nearest;
 mod parameter;
 mod parameters;
+mod summary;
+mod text;
 
 pub use nearest::UnknownPath;
 pub use parameter::{Origin, Parameter};
 pub use parameters::ParameterTable;
+pub use summary::{Entry, ModuleSummary, Summary, Totals};
+pub use text::SummaryTable;

@@ -5,6 +5,7 @@ mod builder;
 mod describe;
 mod difference;
 mod slice;
+mod users;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,7 +14,7 @@ use burn::tensor::{DType, Shape, TensorData};
 use burn_ir::{OperationIr, TensorIr};
 use serde::{Deserialize, Serialize};
 
-pub(crate) use build::{Built, build};
+pub(crate) use build::{Built, DenseIds, build};
 pub use builder::GraphBuilder;
 pub use difference::Difference;
 pub use slice::Slice;
@@ -83,29 +84,53 @@ impl Value {
 pub struct Node {
     /// Burn's operation.
     pub operation: OperationIr,
-    inputs: Vec<ValueId>,
-    outputs: Vec<ValueId>,
+    operands: Operands,
+}
+
+/// What an operation reads, and behind it what it makes.
+#[derive(Clone, Debug, PartialEq)]
+struct Operands {
+    values: Vec<ValueId>,
+    inputs: usize,
+}
+
+impl Operands {
+    /// Most operations have two inputs and an output, or fewer.
+    const USUAL: usize = 3;
+
+    /// Those of an operation whose tensor ids are those of values; `None` when one is too large.
+    fn of(operation: &OperationIr) -> Option<Self> {
+        let value = |tensor: &TensorIr| u32::try_from(tensor.id.value()).ok().map(ValueId);
+        let mut values = Vec::with_capacity(Self::USUAL);
+        for tensor in operation.inputs() {
+            values.push(value(tensor)?);
+        }
+        let inputs = values.len();
+        for tensor in operation.outputs() {
+            values.push(value(tensor)?);
+        }
+        Some(Self { values, inputs })
+    }
 }
 
 impl Node {
     /// The node of an operation whose tensor ids are those of values; `None` when one is too large.
     pub(crate) fn new(operation: OperationIr) -> Option<Self> {
-        let value = |t: &TensorIr| u32::try_from(t.id.value()).ok().map(ValueId);
+        let operands = Operands::of(&operation)?;
         Some(Self {
-            inputs: operation.inputs().map(value).collect::<Option<_>>()?,
-            outputs: operation.outputs().map(value).collect::<Option<_>>()?,
             operation,
+            operands,
         })
     }
 
     /// Values that it reads, in the operation's order; a value read twice stands twice.
     pub fn inputs(&self) -> &[ValueId] {
-        &self.inputs
+        &self.operands.values[..self.operands.inputs]
     }
 
     /// Values that it makes.
     pub fn outputs(&self) -> &[ValueId] {
-        &self.outputs
+        &self.operands.values[self.operands.inputs..]
     }
 
     /// The operation's name, such as `Float.Matmul`.
@@ -123,7 +148,7 @@ pub struct Graph {
     nodes: Vec<Node>,
     values: Vec<Value>,
     constants: BTreeMap<ValueId, Constant>,
-    users: Vec<Vec<NodeId>>,
+    users: users::Users,
 }
 
 impl Graph {
@@ -133,39 +158,53 @@ impl Graph {
         values: Vec<Value>,
         constants: BTreeMap<ValueId, Constant>,
     ) -> Result<Self, GraphFileError> {
+        let graph = Self::assemble(nodes, values, constants);
+        graph.check()?;
+        Ok(graph)
+    }
+
+    /// Joins parts that fit.
+    fn assemble(
+        nodes: Vec<Node>,
+        values: Vec<Value>,
+        constants: BTreeMap<ValueId, Constant>,
+    ) -> Self {
+        let users = users::Users::of(&nodes, values.len());
+        Self {
+            nodes,
+            values,
+            constants,
+            users,
+        }
+    }
+
+    /// Whether the parts fit.
+    fn check(&self) -> Result<(), GraphFileError> {
         let inconsistent = |reason| Err(GraphFileError::Inconsistent { reason });
-        let mut users = vec![Vec::new(); values.len()];
+        let values = &self.values;
         let mut made: Vec<bool> = values.iter().map(|v| v.producer.is_none()).collect();
-        for (index, node) in nodes.iter().enumerate() {
-            let id = NodeId::at(index);
-            for input in &node.inputs {
+        for (id, node) in self.node_ids().zip(&self.nodes) {
+            for input in node.inputs() {
                 if !made.get(input.index()).copied().unwrap_or(false) {
                     return inconsistent("a node reads a value that was not made before it");
                 }
-                let of_value: &mut Vec<NodeId> = &mut users[input.index()];
-                if of_value.last() != Some(&id) {
-                    of_value.push(id);
-                }
             }
-            for output in &node.outputs {
-                match values.get(output.index()) {
-                    Some(value) if value.producer == Some(id) => made[output.index()] = true,
+            for (output, tensor) in node.outputs().iter().zip(node.operation.outputs()) {
+                let value = match values.get(output.index()) {
+                    Some(value) if value.producer == Some(id) => value,
                     _ => return inconsistent("a node makes a value that names another producer"),
+                };
+                if value.shape != tensor.shape || value.dtype != tensor.dtype {
+                    return inconsistent("a node makes a value of another shape or dtype");
                 }
-            }
-        }
-        let produced = nodes.iter().flat_map(|node| node.operation.outputs());
-        for tensor in produced {
-            let value = &values[tensor.id.value() as usize];
-            if value.shape != tensor.shape || value.dtype != tensor.dtype {
-                return inconsistent("a node makes a value of another shape or dtype");
+                made[output.index()] = true;
             }
         }
         if made.iter().any(|made| !made) {
             return inconsistent("a value has no producer");
         }
         for (id, value) in values.iter().enumerate() {
-            let constant = constants.get(&ValueId::at(id));
+            let constant = self.constants.get(&ValueId::at(id));
             if value.producer.is_some() == constant.is_some() {
                 return inconsistent("a constant has no data, or a made value has some");
             }
@@ -173,12 +212,7 @@ impl Graph {
                 return inconsistent("a constant's data are of another shape or dtype");
             }
         }
-        Ok(Self {
-            nodes,
-            values,
-            constants,
-            users,
-        })
+        Ok(())
     }
 
     /// Operations in recorded order.
@@ -231,7 +265,7 @@ impl Graph {
 
     /// Nodes that read a value, in recorded order, each once.
     pub fn users(&self, id: ValueId) -> &[NodeId] {
-        &self.users[id.index()]
+        self.users.of_value(id)
     }
 
     /// Whether a value came from the host: it stays what it is in every run.
@@ -244,11 +278,11 @@ impl fmt::Display for Graph {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, node) in self.nodes.iter().enumerate() {
             write!(f, "{} = {}(", NodeId::at(index), node.name())?;
-            for (position, input) in node.inputs.iter().enumerate() {
+            for (position, input) in node.inputs().iter().enumerate() {
                 write!(f, "{}{input}", if position == 0 { "" } else { ", " })?;
             }
             write!(f, ")")?;
-            for output in &node.outputs {
+            for output in node.outputs() {
                 let value = self.value(*output);
                 let of = describe::typed_shape(value.dtype, &value.shape);
                 write!(f, " -> {output}: {of}")?;

@@ -319,7 +319,7 @@ fn assemble(
 fn explain(source: RecordError, table: &ParameterTable) -> TraceError {
     let batch_norm = table
         .iter()
-        .find(|parameter| parameter.owner == "BatchNorm");
+        .find(|parameter| parameter.owner() == "BatchNorm");
     match (&source, batch_norm) {
         (RecordError::Moved { .. }, Some(parameter)) => TraceError::BatchNorm {
             path: parameter.path.module().to_owned(),

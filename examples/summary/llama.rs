@@ -1,4 +1,4 @@
-//! The parameters of a Llama-3 model, as a Burn author would write them.
+//! The parameters of a Llama model, as a Burn author would write them.
 
 use burn::module::Module;
 use burn::nn::{
@@ -10,50 +10,79 @@ use burn::tensor::Device;
 /// Sizes of a model.
 #[derive(Clone, Debug)]
 pub struct LlamaConfig {
+    /// Size of the residual stream.
     pub hidden: usize,
+    /// Number of decoder layers.
     pub layers: usize,
+    /// Attention heads.
     pub heads: usize,
+    /// Heads of keys and values.
     pub kv_heads: usize,
+    /// Size inside the feed-forward network.
     pub feed_forward: usize,
+    /// Number of tokens.
     pub vocabulary: usize,
+    /// Longest sequence.
     pub context: usize,
 }
 
 /// Norms, grouped-query attention and a gated feed-forward network.
 #[derive(Module, Debug)]
-pub struct Layer {
-    attention_norm: RmsNorm,
-    query: Linear,
-    key: Linear,
-    value: Linear,
-    output: Linear,
-    feed_forward_norm: RmsNorm,
-    gate: Linear,
-    up: Linear,
-    down: Linear,
+pub struct DecoderLayer {
+    pub attention_norm: RmsNorm,
+    pub query: Linear,
+    pub key: Linear,
+    pub value: Linear,
+    pub output: Linear,
+    pub feed_forward_norm: RmsNorm,
+    pub gate: Linear,
+    pub up: Linear,
+    pub down: Linear,
 }
 
 /// A decoder.
 #[derive(Module, Debug)]
 pub struct Llama {
-    tokens: Embedding,
-    rotary: RotaryEncoding,
-    layers: Vec<Layer>,
-    norm: RmsNorm,
-    head: Linear,
+    pub tokens: Embedding,
+    pub rotary: RotaryEncoding,
+    pub layers: Vec<DecoderLayer>,
+    pub norm: RmsNorm,
+    pub head: Linear,
 }
 
 impl LlamaConfig {
+    /// Llama 3 of 8 billion parameters.
+    pub fn llama_3_8b() -> Self {
+        Self {
+            hidden: 4096,
+            layers: 32,
+            heads: 32,
+            kv_heads: 8,
+            feed_forward: 14336,
+            vocabulary: 128_256,
+            context: 8192,
+        }
+    }
+
     /// Llama 3 of 70 billion parameters.
     pub fn llama_3_70b() -> Self {
         Self {
             hidden: 8192,
             layers: 80,
             heads: 64,
-            kv_heads: 8,
             feed_forward: 28672,
-            vocabulary: 128_256,
-            context: 8192,
+            ..Self::llama_3_8b()
+        }
+    }
+
+    /// Llama 3.1 of 405 billion parameters.
+    pub fn llama_3_405b() -> Self {
+        Self {
+            hidden: 16384,
+            layers: 126,
+            heads: 128,
+            feed_forward: 53248,
+            ..Self::llama_3_8b()
         }
     }
 
@@ -71,9 +100,9 @@ impl LlamaConfig {
         }
     }
 
-    fn init_layer(&self, head_size: usize, device: &Device) -> Layer {
+    fn init_layer(&self, head_size: usize, device: &Device) -> DecoderLayer {
         let (hidden, kv) = (self.hidden, self.kv_heads * head_size);
-        Layer {
+        DecoderLayer {
             attention_norm: RmsNormConfig::new(hidden).init(device),
             query: linear(hidden, hidden, device),
             key: linear(hidden, kv, device),

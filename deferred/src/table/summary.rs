@@ -1,0 +1,169 @@
+//! A model's modules and parameters as a report: a tree with totals.
+
+use serde::Serialize;
+
+use super::{Origin, Parameter, ParameterTable};
+
+/// The modules and parameters of a model, with totals: a value for programs, and by
+/// [`width`](Self::width) or its `Display` a table for people.
+///
+/// Its JSON form is that of the outermost module: its path, type and totals, and in its entries the
+/// modules and parameters that stand in it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(transparent)]
+pub struct Summary {
+    /// The model itself.
+    pub model: ModuleSummary,
+}
+
+/// One module, with what stands in it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ModuleSummary {
+    /// Where it stands in the model; empty for the model itself.
+    pub path: String,
+    /// Its type, such as `Linear`, or `Vec`, `Array` and `Tuple` for Rust's own.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// Totals of all parameters in it, at any depth.
+    pub totals: Totals,
+    /// The modules and parameters in it, in visiting order.
+    pub entries: Vec<Entry>,
+}
+
+/// What stands in a module.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum Entry {
+    /// A module.
+    Module(ModuleSummary),
+    /// A parameter.
+    Parameter(Parameter),
+}
+
+/// What a set of parameters comes to. Clones are counted and add nothing: their original does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize)]
+pub struct Totals {
+    /// Number of parameters.
+    pub parameters: u64,
+    /// Number of clones of other parameters.
+    pub clones: u64,
+    /// Elements of all parameters.
+    pub elements: u64,
+    /// Elements of those that get gradients.
+    pub trainable_elements: u64,
+    /// Bytes of all parameters.
+    pub bytes: u64,
+    /// Bytes of those that get gradients.
+    pub trainable_bytes: u64,
+    /// Elements of those that a module makes while it is constructed.
+    pub eager_elements: u64,
+    /// Bytes of those that a module makes while it is constructed.
+    pub eager_bytes: u64,
+}
+
+impl Totals {
+    fn add(&mut self, parameter: &Parameter) {
+        if parameter.clone_of.is_some() {
+            self.clones += 1;
+            return;
+        }
+        self.parameters += 1;
+        self.elements += parameter.elements();
+        self.bytes += parameter.bytes;
+        if parameter.trainable {
+            self.trainable_elements += parameter.elements();
+            self.trainable_bytes += parameter.bytes;
+        }
+        if parameter.origin == Origin::Eager {
+            self.eager_elements += parameter.elements();
+            self.eager_bytes += parameter.bytes;
+        }
+    }
+}
+
+impl ParameterTable {
+    /// The modules and parameters as a tree with totals.
+    pub fn summary(&self) -> Summary {
+        let kind = self.iter().next().and_then(|p| p.modules.split('.').next());
+        let mut model = ModuleSummary::new("", kind.unwrap_or(""));
+        for parameter in self {
+            model.insert(parameter, 0, 0);
+        }
+        Summary { model }
+    }
+}
+
+impl ModuleSummary {
+    fn new(path: &str, kind: &str) -> Self {
+        Self {
+            path: path.to_owned(),
+            kind: kind.to_owned(),
+            totals: Totals::default(),
+            entries: Vec::new(),
+        }
+    }
+
+    /// Its name in the module around it; empty for the model itself.
+    pub fn name(&self) -> &str {
+        self.path.rsplit('.').next().unwrap_or("")
+    }
+
+    /// Adds a parameter that stands in it, where its own path takes `start` bytes of the parameter's,
+    /// with the dot behind, and stands at `depth`.
+    fn insert(&mut self, parameter: &Parameter, start: usize, depth: usize) {
+        self.totals.add(parameter);
+        let path = parameter.path.as_str();
+        let Some((name, _)) = path[start..].split_once('.') else {
+            self.entries.push(Entry::Parameter(parameter.clone()));
+            return;
+        };
+        let inner = &path[..start + name.len()];
+        // A module is visited at one go, so it is the last one, or new.
+        match self.entries.last_mut() {
+            Some(Entry::Module(module)) if module.path == inner => {
+                module.insert(parameter, inner.len() + 1, depth + 1);
+            }
+            _ => {
+                let kind = parameter.modules.split('.').nth(depth + 1);
+                let mut module = Self::new(inner, kind.unwrap_or(""));
+                module.insert(parameter, inner.len() + 1, depth + 1);
+                self.entries.push(Entry::Module(module));
+            }
+        }
+    }
+
+    /// Whether another module is the same but for its path: the next layer of a model, say.
+    pub fn is_like(&self, other: &Self) -> bool {
+        self.is_like_within(other, &self.path, &other.path)
+    }
+
+    /// Compares modules inside of two that are compared, whose paths do not count.
+    fn is_like_within(&self, other: &Self, outer: &str, other_outer: &str) -> bool {
+        self.kind == other.kind
+            && self.totals == other.totals
+            && self.entries.len() == other.entries.len()
+            && self
+                .entries
+                .iter()
+                .zip(&other.entries)
+                .all(|pair| match pair {
+                    (Entry::Module(a), Entry::Module(b)) => {
+                        a.name() == b.name() && a.is_like_within(b, outer, other_outer)
+                    }
+                    (Entry::Parameter(a), Entry::Parameter(b)) => {
+                        let original = |p: &Parameter, outer: &str| {
+                            let original = p.clone_of.as_ref().map(|path| path.as_str().to_owned());
+                            original.map(|path| match path.strip_prefix(outer) {
+                                Some(inside) if inside.starts_with('.') => inside.to_owned(),
+                                _ => path,
+                            })
+                        };
+                        a.path.leaf() == b.path.leaf()
+                            && (&a.shape, a.dtype, a.trainable, a.origin)
+                                == (&b.shape, b.dtype, b.trainable, b.origin)
+                            && original(a, outer) == original(b, other_outer)
+                    }
+                    _ => false,
+                })
+    }
+}

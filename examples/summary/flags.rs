@@ -1,0 +1,72 @@
+//! The command line.
+
+use clap::{Parser, ValueEnum, error::ErrorKind};
+
+use crate::llama::LlamaConfig;
+
+/// Constructs a Llama model without memory for its parameters, and prints what it consists of.
+#[derive(Parser, Debug)]
+#[command(name = "summary")]
+pub struct Flags {
+    /// Which model: 8, 70 or 405 billion parameters
+    #[arg(long, value_enum, default_value_t = Model::Llama70b)]
+    pub model: Model,
+    /// Print the modules and parameters as JSON; time and memory go to standard error
+    #[arg(long, conflicts_with_all = ["width", "full"])]
+    pub json: bool,
+    /// Width of the table in columns, instead of the terminal's
+    #[arg(long, value_name = "N", value_parser = width)]
+    pub width: Option<usize>,
+    /// Print every layer, instead of equal ones once
+    #[arg(long)]
+    pub full: bool,
+}
+
+/// A Llama model.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum Model {
+    /// Llama 3, 8 billion parameters in 32 layers
+    Llama8b,
+    /// Llama 3, 70 billion parameters in 80 layers
+    Llama70b,
+    /// Llama 3.1, 405 billion parameters in 126 layers
+    Llama405b,
+}
+
+impl Model {
+    /// Its sizes.
+    pub fn config(self) -> LlamaConfig {
+        match self {
+            Self::Llama8b => LlamaConfig::llama_3_8b(),
+            Self::Llama70b => LlamaConfig::llama_3_70b(),
+            Self::Llama405b => LlamaConfig::llama_3_405b(),
+        }
+    }
+}
+
+fn width(text: &str) -> Result<usize, String> {
+    const LEAST: usize = 24;
+    match text.parse() {
+        Ok(width) if width >= LEAST => Ok(width),
+        _ => Err(format!("it must be a whole number of at least {LEAST}")),
+    }
+}
+
+impl Flags {
+    /// Reads the command line. A wrong value ends the program with one line and exit code 2.
+    pub fn read() -> Self {
+        Self::try_parse().unwrap_or_else(|error| match error.kind() {
+            ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => error.exit(),
+            _ => {
+                // Clap's first line says what is wrong; the values that are possible stand below.
+                let text = error.to_string();
+                let mut lines = text.lines().map(str::trim);
+                let said = lines.next().unwrap_or("error: wrong arguments");
+                let possible = lines.find(|line| line.starts_with("[possible values"));
+                let space = if possible.is_some() { " " } else { "" };
+                eprintln!("{said}{space}{} (see --help)", possible.unwrap_or(""));
+                std::process::exit(2)
+            }
+        })
+    }
+}
