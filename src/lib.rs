@@ -4,12 +4,14 @@
 //!
 //! ```text
 //! burn <- fake <- deferred <- { pipeline, checkpoint } <- tinderbox
+//! pages <- deferred
 //! ```
 //!
 //! | crate | what it has | what it does not know |
 //! |---|---|---|
+//! | `tinderbox_pages` | fresh memory in large pages, the only `unsafe` code | tensors |
 //! | [`tinderbox_fake`] | recording, the graph, regions | modules, execution |
-//! | [`tinderbox_deferred`] | parameter tables, programs, the executor, random values, sources | stages, files |
+//! | [`tinderbox_deferred`] | parameter tables, recipes, programs, the executor, random values, sources | stages, checkpoints |
 //! | [`tinderbox_pipeline`] | traces, partitions, plans, cuts, schedules, ranks | checkpoints |
 //! | [`tinderbox_checkpoint`] | the format, commits, verified reads | pipelines, optimizers |
 //! | `tinderbox` | [`Checkpoints`], which saves what a pipeline holds | |
@@ -20,6 +22,13 @@
 //!
 //! 1. [`Deferred::new`] runs the model's constructor under recording. What stays is a graph of Burn's
 //!    own operations and a table of parameters.
+//!
+//!    A parameter's value comes from a [`Source`]. A replay cuts the operations that make the parameter
+//!    out of the graph as a [`Recipe`]; a wanted region is pushed back through them, so that only what it
+//!    needs is made, and the dtype is cast at its end. Random operations are keyed by seed, owner and
+//!    draw; with [`Rng::Backend`] they are left to the backend, in recorded order, and what nobody asked
+//!    for is drawn and dropped. A whole module is rebuilt by its own closure, after a second recording
+//!    has shown that the closure still makes the same model.
 //! 2. [`Traceable::trace`] records constructor, forward, loss and Burn's own backward pass in one
 //!    recording: the joint graph. The objective is `loss * weight`, where the weight of a micro-batch
 //!    is its share of the samples, so that micro-batches of unequal size sum to the batch's gradient.
