@@ -175,14 +175,13 @@ pub enum ProgramError {
         /// The operation.
         node: tinderbox_fake::NodeId,
     },
-    /// Burn's interpreter does not know an operation.
-    #[error(
-        "operation {operation} can't be replayed: custom, distributed and quantized operations are \
-         not supported"
-    )]
+    /// No program can run an operation.
+    #[error("operation {operation} can't be replayed: {reason}")]
     Unsupported {
         /// Its name.
         operation: String,
+        /// Why, and what to do instead.
+        reason: &'static str,
     },
     /// Programs can't run on this device.
     #[error("programs can't run on {device}: this build runs them on flex")]

@@ -9,7 +9,7 @@ use burn_ir::{BackendIr, HandleKind};
 use burn_router::TensorInterpreter;
 use tinderbox_fake::{DeviceLabel, DynTensor};
 
-use super::{Program, RandomKey, Step, tensor_id};
+use super::{Program, RandomKey, Step, operation, tensor_id};
 use crate::ProgramError;
 use crate::random::{Seed, Stream, generate};
 
@@ -159,7 +159,7 @@ impl Executable {
         }
         for step in &self.program.steps {
             match step {
-                Step::Operation(operation) => interpreter.register_op((**operation).clone()),
+                Step::Operation(operation) => operation::run(&mut interpreter, operation),
                 Step::Random {
                     out,
                     distribution,

@@ -11,7 +11,7 @@ use super::{Program, Step, tensor_id};
 /// `ReadWrite` at the last use lets the backend work in place. An operation that reads one value
 /// twice gets `ReadOnly` for both and a `Drop` after it, because the interpreter may fetch its
 /// operands in another order than it lists them. Values that nothing reads are dropped where they
-/// are made.
+/// are made, inputs at the start.
 pub(super) fn mark(program: &mut Program) {
     let mut left: HashMap<TensorId, usize> = HashMap::new();
     for step in &program.steps {
@@ -24,6 +24,17 @@ pub(super) fn mark(program: &mut Program) {
     let kept: HashSet<TensorId> = program.outputs.iter().map(|out| out.id).collect();
 
     let mut steps = Vec::with_capacity(program.steps.len());
+    for (value, (shape, dtype)) in program.inputs.iter().zip(&program.input_types) {
+        let id = tensor_id(*value);
+        if !left.contains_key(&id) && !kept.contains(&id) {
+            steps.push(free(TensorIr {
+                id,
+                shape: shape.clone(),
+                status: TensorStatus::ReadWrite,
+                dtype: *dtype,
+            }));
+        }
+    }
     for (value, _) in &program.constants {
         debug_assert!(left.contains_key(&tensor_id(*value)) || kept.contains(&tensor_id(*value)));
     }
@@ -64,12 +75,14 @@ pub(super) fn mark(program: &mut Program) {
             }
         }
         steps.push(step);
-        steps.extend(drops.into_iter().map(|mut tensor| {
-            tensor.status = TensorStatus::ReadWrite;
-            Step::Operation(Box::new(OperationIr::Drop(tensor)))
-        }));
+        steps.extend(drops.into_iter().map(free));
     }
     program.steps = steps;
+}
+
+fn free(mut tensor: TensorIr) -> Step {
+    tensor.status = TensorStatus::ReadWrite;
+    Step::Operation(Box::new(OperationIr::Drop(tensor)))
 }
 
 struct Mark<'a> {

@@ -2,6 +2,9 @@
 
 mod executor;
 mod liveness;
+mod operation;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -92,7 +95,7 @@ impl Program {
         };
         for id in nodes {
             let node = graph.node(id);
-            supported(node)?;
+            operation::supported(node)?;
             for input in node.inputs() {
                 read(*input, &at_hand, &node.name())?;
             }
@@ -177,22 +180,4 @@ fn random(operation: &OperationIr) -> Option<(&TensorIr, Distribution)> {
         }
         _ => None,
     }
-}
-
-/// Refuses what the interpreter would panic at.
-fn supported(node: &Node) -> Result<(), ProgramError> {
-    let quantized = |t: &TensorIr| matches!(t.dtype, DType::QFloat(_));
-    let refused = match &node.operation {
-        OperationIr::Custom(_) | OperationIr::Distributed(_) => true,
-        OperationIr::Float(_, FloatOperationIr::Quantize(_) | FloatOperationIr::Dequantize(_)) => {
-            true
-        }
-        operation => operation.nodes().into_iter().any(quantized),
-    };
-    if refused {
-        return Err(ProgramError::Unsupported {
-            operation: node.name(),
-        });
-    }
-    Ok(())
 }

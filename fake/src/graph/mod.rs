@@ -113,7 +113,7 @@ impl Node {
 fn operation_name(operation: &OperationIr) -> String {
     let text = format!("{operation:?}");
     // `NumericFloat(F32, Add(BinaryOpIr { .. }))`: the family, perhaps a dtype, the operation.
-    let mut variants = text.split(['(', ' ']);
+    let mut variants = text.split(['(', ')', ' ']);
     let family = variants.next().unwrap_or("Operation");
     let dtype_comes_first = matches!(
         operation,
