@@ -38,6 +38,7 @@ fn construct(name: &str, config: &LlamaConfig) {
     let (mut ours, mut bare, mut mib) = (Runs::default(), Runs::default(), Vec::new());
     let mut described = String::new();
     for _ in 0..CONSTRUCTIONS {
+        forget_gradients();
         bare.time(|| bare::capture(&capture, |device| config.init(device), |_, _| {}));
         let config = config.clone();
         let before = HEAP.current_usage();
@@ -67,6 +68,7 @@ fn trace(config: &LlamaConfig) {
         (Runs::default(), Runs::default(), Runs::default());
     let [mut operations, mut joint, mut captured] = [0; 3];
     for _ in 0..TRACES {
+        forget_gradients();
         captured = bare.time(|| {
             let init = |device: &Device| config.init(device);
             bare::capture(&capture, init, |device, model| {
@@ -94,6 +96,13 @@ fn trace(config: &LlamaConfig) {
         println!("figure record.{name}_op_least_us {us:.3} us");
     }
     against_bare("forward", &evaluation, &bare);
+}
+
+/// Makes each run the first of its process: Burn's autodiff keeps a place for every tensor that ever
+/// needed a gradient until the next backward pass of any.
+fn forget_gradients() {
+    let one = Tensor::<1>::ones([1], &Device::flex().autodiff()).require_grad();
+    drop(one.backward());
 }
 
 fn against_bare(name: &str, ours: &Runs, bare: &Runs) {

@@ -7,9 +7,9 @@ use std::sync::{Arc, OnceLock};
 
 use burn::module::Module;
 use burn::tensor::Device;
-use tinderbox_fake::{Graph, Mode, RecordOptions, record};
+use tinderbox_fake::{Graph, RecordOptions, record};
 
-use crate::module::{Declared, Found, find};
+use crate::module::{Declared, declarations, find, twins};
 use crate::random::Seed;
 use crate::{DeferredError, Origin, Parameter, ParameterTable, Replay};
 
@@ -26,24 +26,23 @@ pub struct Deferred<M> {
     module: M,
     pub(crate) graph: Arc<Graph>,
     pub(crate) table: Arc<ParameterTable>,
-    pub(crate) twins: Arc<Vec<Twin>>,
+    pub(crate) declared: Arc<Vec<Declared>>,
+    twins: Arc<OnceLock<Twins>>,
     pub(crate) options: RecordOptions,
     /// Set when a second recording was the same as this one.
     pub(crate) stable: Arc<OnceLock<()>>,
 }
 
-/// The fake `Param` of one parameter, and what it was before it had its fake value.
-pub(crate) struct Twin {
-    pub(crate) param: Box<dyn Any + Send + Sync>,
-    pub(crate) declared: Declared,
-}
+/// The fake `Param` of each parameter.
+pub(crate) type Twins = Vec<Box<dyn Any + Send + Sync>>;
 
 /// What one call of a model's closure recorded.
 pub(crate) struct Blueprint<M> {
     pub(crate) module: M,
     pub(crate) graph: Graph,
     pub(crate) table: ParameterTable,
-    pub(crate) twins: Vec<Twin>,
+    /// What each parameter was before it had its fake value.
+    pub(crate) declared: Vec<Declared>,
 }
 
 impl<M: Module> Blueprint<M> {
@@ -51,43 +50,46 @@ impl<M: Module> Blueprint<M> {
         init: &dyn Fn(&Device) -> M,
         options: &RecordOptions,
     ) -> Result<Self, DeferredError> {
-        let ((module, found), recording) = record(options, |device| {
+        let ((module, declared, found), recording) = record(options, |device| {
             let module = init(device);
-            let found = find(&module);
-            (module, found)
+            let declared = declarations(&module);
+            let found = find(&module, declared.len());
+            (module, declared, found)
         })?;
+        assert_eq!(
+            declared.len(),
+            found.len(),
+            "a module visits the same parameters each time"
+        );
 
         // Clones of one `Param` share its id.
         let mut first_of = HashMap::with_capacity(found.len());
         let mut parameters: Vec<Parameter> = Vec::with_capacity(found.len());
-        let mut twins = Vec::with_capacity(found.len());
-        for found in found {
-            let Found { path, value, .. } = found;
-            let id = value.captured_id().and_then(|id| recording.value_of(id));
-            let Some(id) = id else {
-                let device = value.meta().device.to_string();
-                return Err(DeferredError::NotRecorded { path, device });
+        for (found, declared) in found.into_iter().zip(&declared) {
+            let path = found.path;
+            let foreign = |device| DeferredError::NotRecorded {
+                path: path.clone(),
+                device,
             };
+            let tensor = found.tensor.map_err(foreign)?;
+            let value = recording.value_of(tensor);
+            let value = value.ok_or_else(|| foreign("another recording".into()))?;
             let first = *first_of.entry(found.id).or_insert(parameters.len());
-            let shape = value.shape();
+            let elements: u64 = found.shape.iter().product();
             parameters.push(Parameter {
                 clone_of: parameters.get(first).map(|first| first.path.clone()),
                 path,
                 modules: found.modules,
-                kind: value.kind(),
-                shape: shape.iter().map(|d| *d as u64).collect(),
-                dtype: value.dtype(),
-                bytes: value.bytes(),
+                kind: found.kind,
+                bytes: elements * found.dtype.size() as u64,
+                shape: found.shape,
+                dtype: found.dtype,
                 trainable: found.trainable,
-                origin: match found.declared.lazy {
+                origin: match declared.lazy {
                     true => Origin::Lazy,
                     false => Origin::Eager,
                 },
-                value: id,
-            });
-            twins.push(Twin {
-                param: found.param,
-                declared: found.declared,
+                value,
             });
         }
         let mut seen = HashSet::with_capacity(parameters.len());
@@ -99,7 +101,7 @@ impl<M: Module> Blueprint<M> {
             module,
             graph: recording.into_graph(),
             table: ParameterTable::new(parameters),
-            twins,
+            declared,
         })
     }
 }
@@ -114,7 +116,8 @@ impl<M: Module> Deferred<M> {
         Self::with_options(RecordOptions::default(), init)
     }
 
-    /// Constructs the model as if on another device: with its default dtypes and its name.
+    /// Constructs the model as if on another device: with its default dtypes and its name, and with
+    /// gradients if the options say so. A closure needs them only if it asks for gradients itself.
     ///
     /// # Errors
     ///
@@ -123,15 +126,14 @@ impl<M: Module> Deferred<M> {
         options: RecordOptions,
         init: impl Fn(&Device) -> M + Send + Sync + 'static,
     ) -> Result<Self, DeferredError> {
-        // With gradients, because a parameter shows only there whether it is trainable.
-        let options = options.in_mode(Mode::Training);
         let blueprint = Blueprint::record(&init, &options)?;
         Ok(Self {
             init: Arc::new(init),
             module: blueprint.module,
             graph: Arc::new(blueprint.graph),
             table: Arc::new(blueprint.table),
-            twins: Arc::new(blueprint.twins),
+            declared: Arc::new(blueprint.declared),
+            twins: Arc::default(),
             options,
             stable: Arc::default(),
         })
@@ -155,6 +157,11 @@ impl<M: Module> Deferred<M> {
     /// How the model was recorded.
     pub fn options(&self) -> &RecordOptions {
         &self.options
+    }
+
+    /// The fake `Param` of each parameter, in the order of the table.
+    pub(crate) fn twins(&self) -> &Twins {
+        self.twins.get_or_init(|| twins(&self.module))
     }
 
     /// Constructs the model again on a device. Its lazy parameters hold no values yet.

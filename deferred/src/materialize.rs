@@ -67,8 +67,8 @@ impl<M: Module> Deferred<M> {
         let slots = self
             .table
             .iter()
-            .zip(self.twins.iter())
-            .map(|(parameter, twin)| {
+            .zip(self.twins().iter().zip(self.declared.iter()))
+            .map(|(parameter, (twin, declared))| {
                 let first = parameter.clone_of.as_ref().unwrap_or(&parameter.path);
                 let value = match options.selects(parameter) {
                     true => values.get(first).cloned(),
@@ -76,8 +76,8 @@ impl<M: Module> Deferred<M> {
                 };
                 let slot = Slot {
                     value,
-                    twin: twin.param.as_ref(),
-                    declared: &twin.declared,
+                    twin: twin.as_ref(),
+                    declared,
                     trainable: parameter.trainable,
                 };
                 (parameter.path.clone(), slot)

@@ -139,23 +139,20 @@ impl<M: Module> Deferred<M> {
     }
 
     fn change(&self, now: &Blueprint<M>) -> Option<Change> {
-        let declared = |twins: &[crate::deferred::Twin]| -> Vec<_> {
-            twins.iter().map(|twin| twin.declared.clone()).collect()
-        };
         let difference = self.graph.difference(&now.graph);
         if difference.is_none() && *self.table == now.table {
             // The graph shows all that is made; what a lazy parameter says of itself is beside it.
-            if declared(&self.twins) == declared(&now.twins) {
+            if *self.declared == now.declared {
                 return None;
             }
         }
         let pairs = self.table.iter().zip(&now.table);
-        let of_parameters = pairs.zip(self.twins.iter().zip(&now.twins));
-        let mut changes = of_parameters.map(|((before, after), (twin, twin_now))| {
+        let of_parameters = pairs.zip(self.declared.iter().zip(&now.declared));
+        let mut changes = of_parameters.map(|((before, after), (declared, declared_now))| {
             path_change(before, after, &self.table, &now.table)
                 .or_else(|| property_change(before, after))
                 .or_else(|| {
-                    let shapes = (&twin.declared.shape, &twin_now.declared.shape);
+                    let shapes = (&declared.shape, &declared_now.shape);
                     (shapes.0 != shapes.1).then(|| Change::Property {
                         path: before.path.clone(),
                         property: "declared shape",

@@ -8,4 +8,4 @@ pub use fill::check_lit;
 pub(crate) use fill::{Slot, fill};
 pub use partial::PartialModule;
 pub use visit::parameter_values;
-pub(crate) use visit::{Declared, Found, find};
+pub(crate) use visit::{Declared, declarations, find, twins};

@@ -1,7 +1,5 @@
 //! From Burn's captured operations to a graph with dense ids.
 
-use std::collections::BTreeMap;
-
 use burn_capture::CapturedGraph;
 use burn_ir::{IrVisitorMut, OperationIr, TensorId, TensorIr, TensorStatus};
 
@@ -22,13 +20,6 @@ pub(crate) struct Built {
 pub(crate) struct DenseIds(Vec<TensorId>);
 
 impl DenseIds {
-    fn new(mut tensors: Vec<TensorId>) -> Self {
-        // Nearly in order already, which this sort makes use of.
-        tensors.sort();
-        tensors.dedup();
-        Self(tensors)
-    }
-
     /// The value of a tensor; `None` for one of another recording.
     pub(crate) fn value_of(&self, id: TensorId) -> Option<ValueId> {
         let first = self.0.first()?.value();
@@ -45,68 +36,61 @@ impl DenseIds {
 pub(crate) fn build(captured: CapturedGraph) -> Result<Built, RecordError> {
     let mut operations = captured.graph.operations;
     let count = operations.iter().filter(|op| is_recorded(op)).count();
-    let mut tensors = Vec::with_capacity(captured.values.len() + count);
-    tensors.extend(captured.values.keys().copied());
-    for operation in operations.iter().filter(|op| is_recorded(op)) {
-        for output in operation.outputs() {
-            tensors.push(output.id);
-        }
-    }
-    let ids = DenseIds::new(tensors);
-
-    let mut values: Vec<Option<Value>> = vec![None; ids.0.len()];
-    let mut constants = BTreeMap::new();
-    for (id, data) in captured.values {
-        let id = ids.value_of(id).expect("it was just listed");
-        values[id.index()] = Some(Value {
+    let mut made = Vec::with_capacity(captured.values.len() + count);
+    for (id, data) in &captured.values {
+        let value = Value {
             shape: data.shape().clone(),
             dtype: data.dtype(),
             producer: None,
-        });
-        constants.insert(id, Constant(data));
+        };
+        made.push((*id, value));
     }
+    for (index, operation) in operations.iter().filter(|op| is_recorded(op)).enumerate() {
+        for output in operation.outputs() {
+            let value = Value {
+                shape: output.shape.clone(),
+                dtype: output.dtype,
+                producer: Some(NodeId::at(index)),
+            };
+            made.push((output.id, value));
+        }
+    }
+    // Nearly in order already, which this sort makes use of.
+    made.sort_by_key(|(id, _)| *id);
+    let (ids, values): (Vec<TensorId>, Vec<Value>) = made.into_iter().unzip();
+    let ids = DenseIds(ids);
 
     // Operations are large, so they are changed where they are and moved once.
-    let mut all_operands = Vec::with_capacity(count);
     let mut renumber = Renumber {
         ids: &ids,
         foreign: false,
     };
-    for operation in operations.iter_mut().filter(|op| is_recorded(op)) {
-        operation.visit_mut(&mut renumber);
-        let index = all_operands.len();
+    for (index, operation) in operations.iter_mut().enumerate() {
+        if is_recorded(operation) {
+            operation.visit_mut(&mut renumber);
+        }
         if renumber.foreign {
             return Err(RecordError::Foreign {
                 message: format!("operation {index}"),
             });
         }
-        for output in operation.outputs() {
-            values[output.id.value() as usize] = Some(Value {
-                shape: output.shape.clone(),
-                dtype: output.dtype,
-                producer: Some(NodeId::at(index)),
-            });
-        }
-        let operands = Operands::of(operation).expect("the ids were just made dense");
-        all_operands.push(operands);
     }
-    let mut all_operands = all_operands.into_iter();
     let mut nodes = Vec::with_capacity(count);
     for operation in operations {
         if is_recorded(&operation) {
-            let operands = all_operands.next().expect("each operation has its own");
+            let operands = Operands::of(&operation).expect("the ids were just made dense");
             nodes.push(Node {
                 operation,
                 operands,
             });
         }
     }
-    let values = values
-        .into_iter()
-        .map(|value| value.expect("every tensor is a constant or an output"))
-        .collect();
+    let constants = captured.values.into_iter().map(|(id, data)| {
+        let id = ids.value_of(id).expect("it was just listed");
+        (id, Constant(data))
+    });
     // Burn records an operation after the operations that it reads, so nothing is left to check.
-    let graph = Graph::assemble(nodes, values, constants);
+    let graph = Graph::assemble(nodes, values, constants.collect());
     debug_assert!(graph.check().is_ok(), "{:?}", graph.check());
     Ok(Built { graph, ids })
 }

@@ -13,6 +13,7 @@ use std::fmt;
 use burn::tensor::{DType, Shape, TensorData};
 use burn_ir::{OperationIr, TensorIr};
 use serde::{Deserialize, Serialize};
+use smallvec::SmallVec;
 
 pub(crate) use build::{Built, DenseIds, build};
 pub use builder::GraphBuilder;
@@ -90,18 +91,16 @@ pub struct Node {
 /// What an operation reads, and behind it what it makes.
 #[derive(Clone, Debug, PartialEq)]
 struct Operands {
-    values: Vec<ValueId>,
+    /// In place, because most operations have two inputs and an output, or fewer.
+    values: SmallVec<[ValueId; 4]>,
     inputs: usize,
 }
 
 impl Operands {
-    /// Most operations have two inputs and an output, or fewer.
-    const USUAL: usize = 3;
-
     /// Those of an operation whose tensor ids are those of values; `None` when one is too large.
     fn of(operation: &OperationIr) -> Option<Self> {
         let value = |tensor: &TensorIr| u32::try_from(tensor.id.value()).ok().map(ValueId);
-        let mut values = Vec::with_capacity(Self::USUAL);
+        let mut values = SmallVec::new();
         for tensor in operation.inputs() {
             values.push(value(tensor)?);
         }
