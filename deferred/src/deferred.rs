@@ -73,8 +73,9 @@ impl<M: Module> Blueprint<M> {
                     path: found.path.clone(),
                     device: found.value.meta().device.to_string(),
                 })?;
+            // Clones share their id and their value. One that was changed since has its own value.
             let first: &mut ParameterPath = first_of
-                .entry(found.id)
+                .entry((found.id, value))
                 .or_insert_with(|| found.path.clone());
             parameters.push(Parameter {
                 clone_of: (*first != found.path).then(|| first.clone()),

@@ -42,16 +42,21 @@
 //! - `Deferred` is never consumed, and its closure is called only to rebuild a whole module.
 //! - Identity is the module path; Burn's `ParamId` differs from construction to construction.
 //!
+//! What happens to each kind of module, field and parameter is a table of its own: [`kinds`].
+//!
 //! # Limits
 //!
 //! - Programs run on the CPU backend (`flex`).
 //! - A region of a parameter is cut out of the whole, which exists for a moment.
 //! - Plain `Tensor` fields and skipped fields are made by the model itself when it is rebuilt; random
-//!   ones then come from the backend's generator.
+//!   ones then come from the backend's generator, and one that is computed from a parameter is computed
+//!   from the value that the closure gave it.
 
 mod deferred;
 mod error;
 mod in_order;
+#[doc = include_str!("kinds.md")]
+pub mod kinds {}
 mod materialize;
 mod memory;
 mod module;
@@ -69,7 +74,8 @@ mod values;
 
 pub use deferred::Deferred;
 pub use error::{
-    DeferredError, MaterializeError, Mismatch, Mismatches, ProgramError, RecipeError, SourceError,
+    Cast, DeferredError, MaterializeError, Mismatch, Mismatches, ProgramError, RecipeError,
+    SourceError,
 };
 pub use materialize::materialize_parameters;
 pub use module::{PartialModule, check_lit, parameter_values};

@@ -167,7 +167,8 @@ impl DynTensor {
     }
 
     /// The tensor on another device; the same data when it is there already. On an autodiff device
-    /// it is a leaf without gradient, whatever it was before.
+    /// it is a leaf without gradient, whatever it was before, and has the device's strategy of gradient
+    /// checkpointing.
     ///
     /// # Errors
     ///
@@ -188,12 +189,17 @@ impl DynTensor {
             TensorKind::Int => Dispatch::int_to_device(tensor.0, dispatch),
             TensorKind::Bool => Dispatch::bool_to_device(tensor.0, dispatch),
         };
-        Ok(Self(match (device.is_autodiff(), kind) {
-            (false, _) => moved,
-            (true, TensorKind::Float) => Dispatch::from_inner(moved),
-            (true, TensorKind::Int) => Dispatch::int_from_inner(moved),
-            (true, TensorKind::Bool) => Dispatch::bool_from_inner(moved),
-        }))
+        let Some(strategy) = device.gradient_checkpointing_strategy() else {
+            return Ok(Self(moved));
+        };
+        let mut tracked = match kind {
+            TensorKind::Float => Dispatch::from_inner(moved),
+            TensorKind::Int => Dispatch::int_from_inner(moved),
+            TensorKind::Bool => Dispatch::bool_from_inner(moved),
+        };
+        // Burn enters autodiff with its default, and refuses operations on tensors that differ in it.
+        tracked.autodiff = DispatchAutodiffContext::Enabled(strategy);
+        Ok(Self(tracked))
     }
 
     /// The tensor outside of any autodiff context; the same tensor when it is in none.
@@ -243,6 +249,22 @@ impl DynTensor {
 
     /// The id of a fake tensor in its recording; `None` for a real one.
     pub fn captured_id(&self) -> Option<TensorId> {
+        match self.captured()? {
+            Captured::Plain(id) => Some(id),
+            Captured::Tracked { id, .. } => Some(id),
+        }
+    }
+
+    /// Which gradient a fake float tensor has: tensors of one recording with the same one are the same leaf.
+    /// `None` without autodiff, and for a real tensor.
+    pub fn gradient_id(&self) -> Option<u64> {
+        match self.captured()? {
+            Captured::Plain(_) => None,
+            Captured::Tracked { gradient, .. } => Some(gradient),
+        }
+    }
+
+    fn captured(&self) -> Option<Captured> {
         let tensor = self.0.clone();
         if tensor.autodiff == DispatchAutodiffContext::Disabled {
             type Plain = CaptureBackend;
@@ -250,7 +272,7 @@ impl DynTensor {
                 .ok()?
             {
                 BackendTensor::Float(t) | BackendTensor::Int(t) | BackendTensor::Bool(t) => {
-                    Some(t.id())
+                    Some(Captured::Plain(t.id()))
                 }
                 _ => None,
             }
@@ -259,12 +281,21 @@ impl DynTensor {
             match <DispatchTensor as DispatchKindConversion<Tracked>>::try_into_backend(tensor)
                 .ok()?
             {
-                BackendTensor::Float(t) => Some(t.primitive().id()),
-                BackendTensor::Int(t) | BackendTensor::Bool(t) => Some(t.id()),
+                BackendTensor::Float(t) => Some(Captured::Tracked {
+                    id: t.primitive().id(),
+                    gradient: t.id().value,
+                }),
+                BackendTensor::Int(t) | BackendTensor::Bool(t) => Some(Captured::Plain(t.id())),
                 _ => None,
             }
         }
     }
+}
+
+/// How a recording knows a tensor.
+enum Captured {
+    Plain(TensorId),
+    Tracked { id: TensorId, gradient: u64 },
 }
 
 /// The sum of two float tensors of one shape, in place where the left one shares its data with nobody.
