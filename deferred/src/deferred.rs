@@ -62,7 +62,7 @@ impl<M: Module> Blueprint<M> {
             "a module visits the same parameters each time"
         );
 
-        // Clones of one `Param` share its id.
+        // Clones share their id and their value. One that was changed since has its own value.
         let mut first_of = HashMap::with_capacity(found.len());
         let mut parameters: Vec<Parameter> = Vec::with_capacity(found.len());
         for (found, declared) in found.into_iter().zip(&declared) {
@@ -74,7 +74,9 @@ impl<M: Module> Blueprint<M> {
             let tensor = found.tensor.map_err(foreign)?;
             let value = recording.value_of(tensor);
             let value = value.ok_or_else(|| foreign("another recording".into()))?;
-            let first = *first_of.entry(found.id).or_insert(parameters.len());
+            let first = *first_of
+                .entry((found.id, value))
+                .or_insert(parameters.len());
             let elements: u64 = found.shape.iter().product();
             parameters.push(Parameter {
                 clone_of: parameters.get(first).map(|first| first.path.clone()),

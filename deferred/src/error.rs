@@ -301,6 +301,25 @@ pub enum ProgramError {
     },
 }
 
+/// A dtype that was asked for a parameter which can't have it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cast {
+    /// Path of the parameter.
+    pub path: ParameterPath,
+    /// Its own dtype.
+    pub from: burn::tensor::DType,
+    /// The dtype that was asked for.
+    pub to: burn::tensor::DType,
+}
+
+impl fmt::Display for Cast {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = tinderbox_fake::dtype_name;
+        let Self { path, from, to } = self;
+        write!(f, "`{path}` is {}, not {}", name(*from), name(*to))
+    }
+}
+
 /// Why a model could not be materialized.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -334,6 +353,16 @@ pub enum MaterializeError {
     Unstable {
         /// The first parameter that differs.
         path: ParameterPath,
+    },
+    /// Parameters were asked for in a dtype that they can't be cast to; nothing was made.
+    #[error(
+        "only float parameters are cast, and to f64, f32, f16 or bf16: {}; choose a dtype by kind, as in \
+         `.dtype(|p| (p.kind == TensorKind::Float).then_some(DType::BF16))`",
+        list(casts)
+    )]
+    Cast {
+        /// All of them.
+        casts: Vec<Cast>,
     },
     /// The values will not fit into memory; nothing was made.
     #[error(
@@ -376,4 +405,9 @@ pub enum MaterializeError {
         /// All of them.
         paths: Vec<ParameterPath>,
     },
+}
+
+fn list(items: &[impl fmt::Display]) -> String {
+    let texts: Vec<String> = items.iter().map(ToString::to_string).collect();
+    texts.join(", ")
 }

@@ -45,6 +45,8 @@
 //! - `Deferred` is never consumed, and its closure is called only to rebuild a whole module.
 //! - Identity is the module path; Burn's `ParamId` differs from construction to construction.
 //!
+//! What happens to each kind of module, field and parameter is a table of its own: [`kinds`].
+//!
 //! # Limits
 //!
 //! - Programs run on the CPU backend (`flex`).
@@ -52,11 +54,14 @@
 //!   by element, shape operations and joins. Through others it is not: they run whole, and the
 //!   [plan of the recipe](Recipe::plan) names them.
 //! - Plain `Tensor` fields and skipped fields are made by the model itself when it is rebuilt; random
-//!   ones then come from the backend's generator, which is seeded for it.
+//!   ones then come from the backend's generator, which is seeded for it, and one that is computed from
+//!   a parameter is computed from the value that the closure gave it.
 
 mod deferred;
 mod error;
 mod in_order;
+#[doc = include_str!("kinds.md")]
+pub mod kinds {}
 mod materialize;
 mod memory;
 mod module;
@@ -74,7 +79,8 @@ mod values;
 
 pub use deferred::Deferred;
 pub use error::{
-    DeferredError, MaterializeError, Mismatch, Mismatches, ProgramError, RecipeError, SourceError,
+    Cast, DeferredError, MaterializeError, Mismatch, Mismatches, ProgramError, RecipeError,
+    SourceError,
 };
 pub use materialize::materialize_parameters;
 pub use module::{PartialModule, check_lit, parameter_values};

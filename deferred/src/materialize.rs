@@ -4,14 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use burn::module::Module;
-use burn::tensor::Device;
+use burn::tensor::{DType, Device};
 use tinderbox_fake::{DynTensor, Region};
 
 use crate::memory;
-use crate::module::{PartialModule, Slot, fill};
+use crate::module::{Expected, PartialModule, Slot, empty};
 use crate::{
-    Deferred, MaterializeError, MaterializeOptions, Mismatch, Mismatches, Parameter, ParameterPath,
-    ParameterTable, Request, Source, SourceError,
+    Cast, Deferred, MaterializeError, MaterializeOptions, Mismatch, Mismatches, Parameter,
+    ParameterPath, ParameterTable, Request, Source, SourceError,
 };
 
 impl<M: Module> Deferred<M> {
@@ -20,7 +20,8 @@ impl<M: Module> Deferred<M> {
     ///
     /// Plain `Tensor` fields and skipped fields are made by the model itself, on the device.
     ///
-    /// Memory: the model, and what the source needs beside it: one tensor, for a replay.
+    /// Memory: the model, and what the source needs beside it: one tensor, for a replay. What the closure
+    /// makes eagerly is there before, and gone when the values are made.
     ///
     /// # Errors
     ///
@@ -54,7 +55,7 @@ impl<M: Module> Deferred<M> {
             selected.filter(|parameter| wanted.contains(&parameter.path)),
             device,
             &options,
-        );
+        )?;
         memory::check(&requests, source, self.table.eager_bytes(), &options)?;
         self.check_stable()?;
         // The module first: a source that seeds the backend's generator leaves it as plain Burn would.
@@ -63,28 +64,29 @@ impl<M: Module> Deferred<M> {
         let module = module.ok_or_else(|| SourceError::NotConstructed {
             described: source.describe(),
         })?;
-        let mut values: BTreeMap<_, _> = load(requests, source, &options)?.into_iter().collect();
-        let slots = self
-            .table
-            .iter()
-            .zip(self.twins().iter().zip(self.declared.iter()))
-            .map(|(parameter, (twin, declared))| {
-                let first = parameter.clone_of.as_ref().unwrap_or(&parameter.path);
-                let value = match options.selects(parameter) {
-                    true => values.get(first).cloned(),
-                    false => None,
-                };
-                let slot = Slot {
-                    value,
-                    twin: twin.as_ref(),
-                    declared,
-                    trainable: parameter.trainable,
-                };
-                (parameter.path.clone(), slot)
-            });
+        let twins = self.twins().iter().zip(self.declared.iter());
+        let expected = self.table.iter().zip(twins).map(|(parameter, twin)| {
+            let expected = Expected {
+                twin: twin.0.as_ref(),
+                declared: twin.1,
+            };
+            (&parameter.path, expected)
+        });
+        let module = empty(module, expected)?;
+        let values: BTreeMap<_, _> = load(requests, source, &options)?.into_iter().collect();
+        let slots = self.table.iter().filter(|p| options.selects(p));
+        let slots = slots.filter_map(|parameter| {
+            let first = parameter.clone_of.as_ref().unwrap_or(&parameter.path);
+            let slot = Slot {
+                value: values.get(first)?.clone(),
+                first: first.clone(),
+                trainable: parameter.trainable,
+            };
+            Some((parameter.path.clone(), slot))
+        });
         let slots = slots.collect();
-        values.clear();
-        fill(module, slots)
+        drop(values);
+        module.fill(slots)
     }
 
     /// The selected parameters on a device, without autodiff and without their module; the closure is
@@ -114,7 +116,7 @@ impl<M: Module> Deferred<M> {
         source: &dyn Source,
     ) -> Result<DynTensor, MaterializeError> {
         let parameter = self.table.find(path)?;
-        let request = request(parameter, device, &MaterializeOptions::default());
+        let request = request(parameter, device, parameter.dtype);
         self.one(request, source)
     }
 
@@ -133,7 +135,7 @@ impl<M: Module> Deferred<M> {
         source: &dyn Source,
     ) -> Result<DynTensor, MaterializeError> {
         let parameter = self.table.find(path)?;
-        let request = request(parameter, device, &MaterializeOptions::default());
+        let request = request(parameter, device, parameter.dtype);
         let region = region.clone();
         self.one(Request { region, ..request }, source)
     }
@@ -159,7 +161,7 @@ pub fn materialize_parameters(
     options: MaterializeOptions<'_>,
 ) -> Result<PartialModule, MaterializeError> {
     let selected = table.distinct().filter(|p| options.selects(p));
-    let requests = requests(selected, device, &options);
+    let requests = requests(selected, device, &options)?;
     memory::check(&requests, source, 0, &options)?;
     let values = load(requests, source, &options)?;
     PartialModule::new(values).map_err(|source| MaterializeError::Rank { source })
@@ -169,19 +171,35 @@ fn requests<'a>(
     parameters: impl Iterator<Item = &'a Parameter>,
     device: &Device,
     options: &MaterializeOptions<'_>,
-) -> Vec<Request> {
-    parameters.map(|p| request(p, device, options)).collect()
+) -> Result<Vec<Request>, MaterializeError> {
+    let mut casts = Vec::new();
+    let mut requests = Vec::new();
+    for parameter in parameters {
+        let dtype = options.dtype_of(parameter);
+        if dtype != parameter.dtype && !(dtype.is_float() && parameter.dtype.is_float()) {
+            casts.push(Cast {
+                path: parameter.path.clone(),
+                from: parameter.dtype,
+                to: dtype,
+            });
+        }
+        requests.push(request(parameter, device, dtype));
+    }
+    match casts.is_empty() {
+        true => Ok(requests),
+        false => Err(MaterializeError::Cast { casts }),
+    }
 }
 
 /// A source knows the first of several clones.
-fn request(parameter: &Parameter, device: &Device, options: &MaterializeOptions<'_>) -> Request {
+fn request(parameter: &Parameter, device: &Device, dtype: DType) -> Request {
     let region = Region::whole(&parameter.shape);
     let first = parameter.clone_of.as_ref().unwrap_or(&parameter.path);
     Request {
         path: first.clone(),
         shape: parameter.shape.clone(),
         region: region.expect("a parameter's elements can be counted"),
-        dtype: options.dtype_of(parameter),
+        dtype,
         device: device.clone().without_autodiff(),
     }
 }

@@ -9,11 +9,11 @@ use crate::{MaterializeError, MaterializeOptions, MemoryCheck, Request, Source};
 
 /// Refuses requests whose values, with what the source needs beside them, will not fit.
 ///
-/// `beside` are bytes that are taken at the same time.
+/// `before` are bytes that are taken first, and given back before the values are made.
 pub(crate) fn check(
     requests: &[Request],
     source: &dyn Source,
-    beside: u64,
+    before: u64,
     options: &MaterializeOptions<'_>,
 ) -> Result<(), MaterializeError> {
     let Some(first) = requests.first() else {
@@ -28,7 +28,7 @@ pub(crate) fn check(
         },
     };
     let values: u64 = requests.iter().map(Request::bytes).sum();
-    let needed_bytes = values + source.working_bytes(requests) + beside;
+    let needed_bytes = before.max(values + source.working_bytes(requests));
     if needed_bytes > available_bytes {
         return Err(MaterializeError::Memory {
             device: DeviceLabel::of(&first.device).to_string(),

@@ -166,7 +166,8 @@ impl DynTensor {
     }
 
     /// The tensor on another device; the same data when it is there already. On an autodiff device
-    /// it is a leaf without gradient, whatever it was before.
+    /// it is a leaf without gradient, whatever it was before, and has the device's strategy of gradient
+    /// checkpointing.
     ///
     /// # Errors
     ///
@@ -187,12 +188,17 @@ impl DynTensor {
             TensorKind::Int => Dispatch::int_to_device(tensor.0, dispatch),
             TensorKind::Bool => Dispatch::bool_to_device(tensor.0, dispatch),
         };
-        Ok(Self(match (device.is_autodiff(), kind) {
-            (false, _) => moved,
-            (true, TensorKind::Float) => Dispatch::from_inner(moved),
-            (true, TensorKind::Int) => Dispatch::int_from_inner(moved),
-            (true, TensorKind::Bool) => Dispatch::bool_from_inner(moved),
-        }))
+        let Some(strategy) = device.gradient_checkpointing_strategy() else {
+            return Ok(Self(moved));
+        };
+        let mut tracked = match kind {
+            TensorKind::Float => Dispatch::from_inner(moved),
+            TensorKind::Int => Dispatch::int_from_inner(moved),
+            TensorKind::Bool => Dispatch::bool_from_inner(moved),
+        };
+        // Burn enters autodiff with its default, and refuses operations on tensors that differ in it.
+        tracked.autodiff = DispatchAutodiffContext::Enabled(strategy);
+        Ok(Self(tracked))
     }
 
     /// The tensor outside of any autodiff context; the same tensor when it is in none.

@@ -25,6 +25,16 @@ pub enum RecordError {
         /// What Burn said.
         message: String,
     },
+    /// The recorded code met something that is not implemented, which is how Burn refuses to quantize on
+    /// a recording device.
+    #[error(
+        "the recorded code did what is not implemented ({message}): a recording device can't quantize, so \
+         if it was that, quantize the materialized module"
+    )]
+    NotImplemented {
+        /// What Burn said.
+        message: String,
+    },
     /// The recorded code panicked.
     #[error("the recorded code panicked: {message}")]
     Panicked {

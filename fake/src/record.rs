@@ -258,6 +258,8 @@ const MOVED: [&str; 4] = [
     "Cannot move this autodiff tensor between",
     "Capture tensors do not support autodiff",
 ];
+/// The whole text.
+const NOT_IMPLEMENTED: &str = "not implemented";
 const FOREIGN: [&str; 3] = [
     "The provided tensors are not on the same device",
     "capture scope is already complete",
@@ -277,6 +279,8 @@ fn explain(panic: &(dyn std::any::Any + Send)) -> RecordError {
         RecordError::Moved { message }
     } else if let Some(message) = says(&FOREIGN) {
         RecordError::Foreign { message }
+    } else if message == NOT_IMPLEMENTED {
+        RecordError::NotImplemented { message }
     } else {
         RecordError::Panicked { message }
     }

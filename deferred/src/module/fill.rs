@@ -1,128 +1,217 @@
 //! Puts values into the parameters of a module.
 
 use std::any::Any;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
-use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, Parameter};
-use burn::tensor::{Bool, Int, Tensor, kind::Basic};
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId, Parameter};
+use burn::tensor::{Bool, Device, Int, Tensor, kind::Basic};
 use tinderbox_fake::{DynTensor, FakeError};
 
 use super::Declared;
 use crate::{MaterializeError, ParameterPath};
 
-/// What one parameter of a rebuilt module becomes.
-pub(crate) struct Slot<'a> {
-    /// The value; `None` leaves the parameter fake.
-    pub(crate) value: Option<DynTensor>,
+/// What one parameter of a rebuilt module must be.
+pub(crate) struct Expected<'a> {
     /// The fake twin's `Param`: it has the mappers and the training state.
     pub(crate) twin: &'a (dyn Any + Send + Sync),
     /// What the fake twin declared before it had its value.
     pub(crate) declared: &'a Declared,
+}
+
+/// What a parameter gets.
+pub(crate) struct Slot {
+    pub(crate) value: DynTensor,
+    /// The first of its clones, or itself: clones that train have one gradient, the sum of all uses.
+    pub(crate) first: ParameterPath,
     /// Whether it trains.
     pub(crate) trainable: bool,
 }
 
-/// Puts each slot's value into the parameter of its path.
+/// A rebuilt module whose parameters are all fake. What the closure made itself is gone, so its memory
+/// can hold other values.
+pub(crate) struct Emptied<M> {
+    module: M,
+    /// Where the closure made each parameter, or would have made it.
+    places: BTreeMap<ParameterPath, Device>,
+}
+
+/// Puts the fake value of its twin into each parameter.
 ///
 /// # Errors
 ///
-/// When the module has a parameter without a slot, or one of another type or shape: the closure that
+/// When the module has a parameter without a twin, or one of another type or shape: the closure that
 /// built it behaves differently from call to call.
-pub(crate) fn fill<M: Module>(
+pub(crate) fn empty<'a, M: Module>(
     module: M,
-    slots: BTreeMap<ParameterPath, Slot<'_>>,
-) -> Result<M, MaterializeError> {
-    let mut filler = Filler {
+    expected: impl Iterator<Item = (&'a ParameterPath, Expected<'a>)>,
+) -> Result<Emptied<M>, MaterializeError> {
+    let mut emptier = Emptier {
         path: Vec::new(),
-        slots,
-        failed: None,
+        expected: expected.collect(),
+        places: BTreeMap::new(),
+        first_devices: HashMap::new(),
+        changed: None,
     };
-    let module = module.map(&mut filler);
-    if let Some(error) = filler.failed {
-        return Err(error);
-    }
-    match filler.slots.into_keys().next() {
+    let module = module.map(&mut emptier);
+    let changed = emptier.changed;
+    match changed.or_else(|| emptier.expected.into_keys().next().cloned()) {
         Some(path) => Err(MaterializeError::Unstable { path }),
-        None => Ok(module),
+        None => Ok(Emptied {
+            module,
+            places: emptier.places,
+        }),
     }
 }
 
-struct Filler<'a> {
-    path: Vec<String>,
-    slots: BTreeMap<ParameterPath, Slot<'a>>,
-    failed: Option<MaterializeError>,
+impl<M: Module> Emptied<M> {
+    /// Puts each slot's value into the parameter of its path, on the device that is its own. A parameter
+    /// without a slot stays fake.
+    ///
+    /// # Errors
+    ///
+    /// When a value does not fit its parameter.
+    pub(crate) fn fill(self, slots: BTreeMap<ParameterPath, Slot>) -> Result<M, MaterializeError> {
+        let mut filler = Filler {
+            path: Vec::new(),
+            slots,
+            places: self.places,
+            leaves: HashMap::new(),
+            failed: None,
+        };
+        let module = self.module.map(&mut filler);
+        match filler.failed {
+            Some(error) => Err(error),
+            None => Ok(module),
+        }
+    }
 }
 
-impl Filler<'_> {
+struct Emptier<'a> {
+    path: Vec<String>,
+    expected: BTreeMap<&'a ParameterPath, Expected<'a>>,
+    places: BTreeMap<ParameterPath, Device>,
+    /// Clones of a running state share their value: a later one is fake when its turn comes.
+    first_devices: HashMap<ParamId, Device>,
+    changed: Option<ParameterPath>,
+}
+
+impl Emptier<'_> {
     fn put<const D: usize, K: Basic>(&mut self, param: Param<Tensor<D, K>>) -> Param<Tensor<D, K>>
     where
         Tensor<D, K>: Parameter + Sync + 'static,
     {
         let path = ParameterPath::new(self.path.join("."));
         let declared = Declared::of(&param);
-        let slot = self.slots.remove(&path);
-        let slot = slot.filter(|slot| *slot.declared == declared);
-        let twin = slot.and_then(|slot| {
-            Some((
-                slot.twin.downcast_ref::<Param<Tensor<D, K>>>()?.clone(),
-                slot,
-            ))
-        });
-        let Some((twin, slot)) = twin else {
-            self.failed
-                .get_or_insert(MaterializeError::Unstable { path });
+        let expected = self.expected.remove(&path);
+        let expected = expected.filter(|expected| *expected.declared == declared);
+        let twin = expected.and_then(|e| e.twin.downcast_ref::<Param<Tensor<D, K>>>());
+        let Some(twin) = twin else {
+            self.changed.get_or_insert(path);
             return param;
         };
-        let (_, fake, mapper) = twin.consume();
-        let Some(value) = slot.value else {
-            return Param::from_mapped_value(param.id, fake, mapper);
+        let device = self.first_devices.entry(param.id);
+        let device = device.or_insert_with(|| param.lazy_device()).clone();
+        let id = param.id;
+        let (_, fake, mapper) = twin.clone().consume();
+        self.places.insert(path, device);
+        // A lazy parameter would make its value to give its mappers, so its twin gives them. One that
+        // has a value may have taken its training state from the kind of device that it is on.
+        let mapper = match declared.lazy {
+            true => mapper,
+            false => param.consume().2,
         };
-        let device = param.lazy_device();
-        match value.to_device(&device).and_then(DynTensor::typed::<D, K>) {
+        Param::from_mapped_value(id, fake, mapper)
+    }
+}
+
+struct Filler {
+    path: Vec<String>,
+    slots: BTreeMap<ParameterPath, Slot>,
+    places: BTreeMap<ParameterPath, Device>,
+    /// Values that train, by the first of their clones.
+    leaves: HashMap<ParameterPath, DynTensor>,
+    failed: Option<MaterializeError>,
+}
+
+impl Filler {
+    fn put<const D: usize, K: Basic>(&mut self, param: Param<Tensor<D, K>>) -> Param<Tensor<D, K>>
+    where
+        Tensor<D, K>: Parameter + Sync + 'static,
+    {
+        let path = ParameterPath::new(self.path.join("."));
+        let slot = self.slots.remove(&path);
+        let Some((slot, device)) = slot.zip(self.places.remove(&path)) else {
+            return param;
+        };
+        match self.value_on(&device, slot) {
             Ok(value) => {
-                let value = match device.is_autodiff() {
-                    true => value.set_require_grad(slot.trainable),
-                    false => value,
-                };
-                Param::from_mapped_value(param.id, value, mapper)
+                let (id, _, mapper) = param.consume();
+                Param::from_mapped_value(id, value, mapper)
             }
             Err(source) => {
-                self.fail(path, source);
+                let error = MaterializeError::Value { path, source };
+                self.failed.get_or_insert(error);
                 param
             }
         }
     }
 
-    fn fail(&mut self, path: ParameterPath, source: FakeError) {
-        self.failed
-            .get_or_insert(MaterializeError::Value { path, source });
-    }
-}
-
-impl ModuleMapper for Filler<'_> {
-    fn enter_module(&mut self, name: &str, _: &str) {
-        self.path.push(name.into());
-    }
-
-    fn exit_module(&mut self, _: &str, _: &str) {
-        self.path.pop();
-    }
-
-    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        self.put(param)
-    }
-
-    fn map_int<const D: usize>(&mut self, param: Param<Tensor<D, Int>>) -> Param<Tensor<D, Int>> {
-        self.put(param)
-    }
-
-    fn map_bool<const D: usize>(
+    fn value_on<const D: usize, K: Basic>(
         &mut self,
-        param: Param<Tensor<D, Bool>>,
-    ) -> Param<Tensor<D, Bool>> {
-        self.put(param)
+        device: &Device,
+        slot: Slot,
+    ) -> Result<Tensor<D, K>, FakeError>
+    where
+        Tensor<D, K>: Parameter,
+    {
+        if !device.is_autodiff() || !slot.trainable {
+            return slot.value.to_device(device)?.typed();
+        }
+        if let Some(leaf) = self.leaves.get(&slot.first) {
+            return leaf.clone().typed();
+        }
+        let value: Tensor<D, K> = slot.value.to_device(device)?.typed()?;
+        let value = value.set_require_grad(true);
+        self.leaves.insert(slot.first, value.clone().into());
+        Ok(value)
     }
 }
+
+/// A mapper that puts something into each parameter, by its path.
+macro_rules! puts {
+    ($mapper:ty) => {
+        impl ModuleMapper for $mapper {
+            fn enter_module(&mut self, name: &str, _: &str) {
+                self.path.push(name.into());
+            }
+
+            fn exit_module(&mut self, _: &str, _: &str) {
+                self.path.pop();
+            }
+
+            fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+                self.put(param)
+            }
+
+            fn map_int<const D: usize>(
+                &mut self,
+                param: Param<Tensor<D, Int>>,
+            ) -> Param<Tensor<D, Int>> {
+                self.put(param)
+            }
+
+            fn map_bool<const D: usize>(
+                &mut self,
+                param: Param<Tensor<D, Bool>>,
+            ) -> Param<Tensor<D, Bool>> {
+                self.put(param)
+            }
+        }
+    };
+}
+
+puts!(Emptier<'_>);
+puts!(Filler);
 
 /// Refuses a module some of whose parameters are fake, before a forward panics in Burn.
 ///

@@ -5,7 +5,7 @@ mod partial;
 mod visit;
 
 pub use fill::check_lit;
-pub(crate) use fill::{Slot, fill};
+pub(crate) use fill::{Expected, Slot, empty};
 pub use partial::PartialModule;
 pub use visit::parameter_values;
 pub(crate) use visit::{Declared, declarations, find, twins};

@@ -1,0 +1,84 @@
+//! How much memory a materialization takes, measured on the heap. One test, alone in its process.
+
+use burn::module::{Module, Param};
+use burn::nn::{Linear, LinearConfig};
+use burn::tensor::{DType, Device, Tensor};
+use peak_alloc::PeakAlloc;
+use tinderbox_deferred::random::Seed;
+use tinderbox_deferred::{Deferred, MaterializeOptions};
+
+#[global_allocator]
+static HEAP: PeakAlloc = PeakAlloc;
+
+const MIB: usize = 1 << 20;
+/// Side of a matrix of 1 MiB in f32.
+const SIDE: usize = 512;
+const LAYERS: usize = 16;
+
+#[derive(Module, Debug)]
+struct Net {
+    lazy: Vec<Linear>,
+    eager: Vec<Param<Tensor<2>>>,
+}
+
+fn net(lazy: usize, eager: usize, device: &Device) -> Net {
+    let config = LinearConfig::new(SIDE, SIDE).with_bias(false);
+    let matrix = || Tensor::random([SIDE, SIDE], Default::default(), device);
+    Net {
+        lazy: (0..lazy).map(|_| config.init(device)).collect(),
+        eager: (0..eager).map(|_| Param::from_tensor(matrix())).collect(),
+    }
+}
+
+/// The most that the heap grows by, in MiB, rounded up.
+fn growth(lazy: usize, eager: usize, dtype: DType, whole: bool) -> usize {
+    let model = Deferred::new(move |device| net(lazy, eager, device)).unwrap();
+    let source = model.replay(Seed::new(1));
+    let make = || {
+        let options = MaterializeOptions::new().dtype(move |_| Some(dtype));
+        match whole {
+            true => drop(
+                model
+                    .materialize_with(&Device::flex(), &source, options)
+                    .unwrap(),
+            ),
+            false => {
+                let parameters = model.materialize_parameters(&Device::flex(), &source, options);
+                drop(parameters.unwrap());
+            }
+        }
+    };
+    // Threads and their buffers are made in the first run.
+    make();
+    let before = HEAP.current_usage();
+    HEAP.reset_peak_usage();
+    make();
+    HEAP.peak_usage().saturating_sub(before).div_ceil(MIB)
+}
+
+/// One MiB for all that is not a tensor.
+const BESIDE: usize = 1;
+
+#[test]
+fn no_more_than_one_tensor_beside_the_result() {
+    let check = |lazy, eager, dtype, whole, expected: usize| {
+        let found = growth(lazy, eager, dtype, whole);
+        assert!(
+            found <= expected + BESIDE,
+            "{lazy} lazy and {eager} eager matrices as {dtype:?}: {found} MiB, not {expected}"
+        );
+        // What is measured is there at all.
+        assert!(found >= expected - 1, "{found} MiB, not {expected}");
+    };
+    for whole in [true, false] {
+        check(LAYERS, 0, DType::F32, whole, LAYERS);
+        // The last one stands there in both precisions.
+        check(LAYERS, 0, DType::BF16, whole, LAYERS / 2 + 1);
+        check(LAYERS, 0, DType::F16, whole, LAYERS / 2 + 1);
+    }
+    check(0, LAYERS, DType::BF16, false, LAYERS / 2 + 1);
+    // The closure itself makes them in full precision. They are gone when the values are made.
+    check(0, LAYERS, DType::BF16, true, LAYERS);
+    check(0, LAYERS, DType::F32, true, LAYERS);
+    check(LAYERS, LAYERS, DType::BF16, true, LAYERS + 1);
+}
