@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 
 use burn::module::Module;
 use burn::tensor::Device;
-use tinderbox_fake::{Graph, RecordOptions, record};
+use tinderbox_fake::{Graph, Mode, RecordOptions, record};
 
 use crate::module::{Declared, declarations, find, twins};
 use crate::random::Seed;
@@ -67,13 +67,11 @@ impl<M: Module> Blueprint<M> {
         let mut parameters: Vec<Parameter> = Vec::with_capacity(found.len());
         for (found, declared) in found.into_iter().zip(&declared) {
             let path = found.path;
-            let foreign = |device| DeferredError::NotRecorded {
-                path: path.clone(),
-                device,
+            let tensor = found.value.captured_id();
+            let Some(value) = tensor.and_then(|id| recording.value_of(id)) else {
+                let device = found.value.meta().device.to_string();
+                return Err(DeferredError::NotRecorded { path, device });
             };
-            let tensor = found.tensor.map_err(foreign)?;
-            let value = recording.value_of(tensor);
-            let value = value.ok_or_else(|| foreign("another recording".into()))?;
             let first = *first_of
                 .entry((found.id, value))
                 .or_insert(parameters.len());
@@ -118,8 +116,7 @@ impl<M: Module> Deferred<M> {
         Self::with_options(RecordOptions::default(), init)
     }
 
-    /// Constructs the model as if on another device: with its default dtypes and its name, and with
-    /// gradients if the options say so. A closure needs them only if it asks for gradients itself.
+    /// Constructs the model as if on another device: with its default dtypes and its name.
     ///
     /// # Errors
     ///
@@ -128,6 +125,8 @@ impl<M: Module> Deferred<M> {
         options: RecordOptions,
         init: impl Fn(&Device) -> M + Send + Sync + 'static,
     ) -> Result<Self, DeferredError> {
+        // With gradients, because a parameter shows only there whether it is trainable.
+        let options = options.in_mode(Mode::Training);
         let blueprint = Blueprint::record(&init, &options)?;
         Ok(Self {
             init: Arc::new(init),

@@ -1,11 +1,13 @@
-//! Which crate may use which: `burn <- fake <- deferred <- {pipeline, checkpoint} <- facade`.
+//! Which crate may use which: `burn <- fake <- deferred <- {pipeline, checkpoint} <- facade`, and
+//! `pages <- deferred` (a bench of the facade measures `pages` too).
 
 use std::collections::BTreeMap;
 use std::process::Command;
 
-const CRATES: [(&str, &[&str]); 5] = [
+const CRATES: [(&str, &[&str]); 6] = [
+    ("tinderbox-pages", &[]),
     ("tinderbox-fake", &[]),
-    ("tinderbox-deferred", &["tinderbox-fake"]),
+    ("tinderbox-deferred", &["tinderbox-fake", "tinderbox-pages"]),
     (
         "tinderbox-pipeline",
         &["tinderbox-deferred", "tinderbox-fake"],
@@ -20,6 +22,7 @@ const CRATES: [(&str, &[&str]); 5] = [
             "tinderbox-checkpoint",
             "tinderbox-deferred",
             "tinderbox-fake",
+            "tinderbox-pages",
             "tinderbox-pipeline",
         ],
     ),

@@ -1,11 +1,9 @@
 //! Finds every parameter of a module.
 
 use std::any::Any;
-use std::collections::BTreeMap;
 
 use burn::module::{Module, ModuleVisitor, Param, ParamId, Parameter};
-use burn::tensor::{Bool, DType, Device, Int, Shape, Tensor};
-use burn_ir::TensorId;
+use burn::tensor::{Bool, DType, Int, Shape, Tensor};
 use tinderbox_fake::{DynTensor, TensorKind};
 
 use crate::ParameterPath;
@@ -20,8 +18,7 @@ pub(crate) struct Found {
     pub(crate) shape: Vec<u64>,
     pub(crate) dtype: DType,
     pub(crate) trainable: bool,
-    /// Its tensor in the recording, or the device of a tensor that is not fake.
-    pub(crate) tensor: Result<TensorId, String>,
+    pub(crate) value: DynTensor,
 }
 
 /// What a parameter says of itself while it may not have a value yet. A lazy one in column layout
@@ -56,31 +53,26 @@ pub(crate) fn declarations<M: Module>(module: &M) -> Vec<Declared> {
 /// Every tensor parameter, in the order in which the module visits them. Gives each lazy one its
 /// value, so that a recording sees how it is made.
 pub(crate) fn find<M: Module>(module: &M, count: usize) -> Vec<Found> {
-    struct Finder {
-        found: Vec<Found>,
-        probes: Probes,
-    }
+    struct Finder(Vec<Found>);
     impl Each for Finder {
         fn parameter<T: Value>(&mut self, place: Place<'_>, param: &Param<T>) {
-            let value: DynTensor = param.base().into();
+            let value = param.base();
+            let trainable = value.is_require_grad();
+            let value: DynTensor = value.into();
             let dtype = value.dtype();
-            self.found.push(Found {
+            self.0.push(Found {
                 path: ParameterPath::new(place.path),
                 modules: place.modules.to_owned(),
                 id: param.id,
                 kind: TensorKind::of(dtype),
                 shape: value.shape().iter().map(|d| *d as u64).collect(),
                 dtype,
-                trainable: T::is_trainable(param, &mut self.probes),
-                tensor: value
-                    .captured_id()
-                    .ok_or_else(|| value.meta().device.to_string()),
+                trainable,
+                value,
             });
         }
     }
-    let found = Vec::with_capacity(count);
-    let probes = Probes::default();
-    walk(module, Finder { found, probes }).found
+    walk(module, Finder(Vec::with_capacity(count))).0
 }
 
 /// The `Param<Tensor<D, K>>` of every parameter, for its mappers and training state, in visiting
@@ -109,49 +101,9 @@ pub fn parameter_values<M: Module>(module: &M) -> Vec<(ParameterPath, DynTensor)
 }
 
 /// A tensor of any rank and kind in a `Param`.
-trait Value: Parameter + Into<DynTensor> + Sync + 'static {
-    /// Whether the parameter is one that a module trains, also where its device tracks no gradients.
-    fn is_trainable(param: &Param<Self>, probes: &mut Probes) -> bool;
-}
+trait Value: Parameter + Into<DynTensor> + Sync + 'static {}
 
-/// Tensors with a gradient, one for each rank. They hold one element each and are never computed with.
-#[derive(Default)]
-struct Probes(BTreeMap<usize, DynTensor>);
-
-impl Probes {
-    fn of_rank<const D: usize>(&mut self) -> Tensor<D> {
-        let probe = self.0.entry(D).or_insert_with(|| {
-            let device = Device::flex().autodiff();
-            Tensor::<D>::zeros([1; D], &device).require_grad().into()
-        });
-        let probe = probe.clone().typed();
-        probe.expect("it was made with this rank")
-    }
-}
-
-impl<const D: usize> Value for Tensor<D> {
-    fn is_trainable(param: &Param<Self>, probes: &mut Probes) -> bool {
-        // Burn keeps the setting to itself, and gives it to a tensor that is loaded: a probe that has a
-        // gradient keeps it only in a parameter that trains. Recording with gradients would show it
-        // too, but costs Burn a place in its table of gradients for every parameter.
-        let probe = probes.of_rank::<D>();
-        let (id, _, state) = param.clone().consume();
-        let same = Param::from_mapped_value(id, probe.clone(), state).load_mapper(|probe| probe);
-        same.transform_for_load(probe, id).is_require_grad()
-    }
-}
-
-impl<const D: usize> Value for Tensor<D, Int> {
-    fn is_trainable(_: &Param<Self>, _: &mut Probes) -> bool {
-        false
-    }
-}
-
-impl<const D: usize> Value for Tensor<D, Bool> {
-    fn is_trainable(_: &Param<Self>, _: &mut Probes) -> bool {
-        false
-    }
-}
+impl<T: Parameter + Into<DynTensor> + Sync + 'static> Value for T {}
 
 /// Where a parameter stands: its path, and the types of the modules around it.
 struct Place<'a> {

@@ -284,9 +284,9 @@ fn shorten(text: &str, width: usize) -> String {
         return text.to_owned();
     }
     let indent = text.chars().take_while(|c| *c == ' ').count();
-    // Deep down, the name needs the space more than its indentation does.
-    let indent = indent.min(width / 2);
     let name: Vec<char> = text.trim_start().chars().collect();
+    // Deep down, the name needs the space more than its indentation does.
+    let indent = indent.min((width / 2).max(width.saturating_sub(name.len())));
     let room = width - indent;
     if name.len() <= room {
         return indented(text.trim_start(), indent);
