@@ -408,7 +408,7 @@ pub enum PipelineError {
         action: String,
         /// What went wrong.
         #[source]
-        source: ActionError,
+        source: Box<ActionError>,
     },
     /// A rank could not make its parameters.
     #[error("rank {rank} could not make its parameters")]

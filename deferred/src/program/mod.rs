@@ -101,7 +101,7 @@ enum Step {
     Random {
         out: TensorIr,
         distribution: Distribution,
-        draw: Draw,
+        draw: Box<Draw>,
     },
 }
 
@@ -184,7 +184,7 @@ impl Program {
                 Some((out, distribution, draw)) => Step::Random {
                     out: out.clone(),
                     distribution,
-                    draw,
+                    draw: Box::new(draw),
                 },
             });
         }

@@ -340,7 +340,7 @@ fn collect(reports: Vec<RoundReport>, weights: &[f64]) -> Result<StepOutput, Pip
                 stage: None,
                 micro_batch: Some(crate::schedule::MicroBatchIndex::new(micro_batch)),
                 action: "READ LOSS".into(),
-                source: ActionError::Tensor(source),
+                source: Box::new(ActionError::Tensor(source)),
             };
             let data = loss.to_data().map_err(failed)?;
             losses[micro_batch] = data.iter::<f64>().next();

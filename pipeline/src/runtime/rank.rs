@@ -243,7 +243,7 @@ fn action_error(
         stage: action.map(Action::stage),
         micro_batch: action.and_then(Action::micro_batch),
         action: text.to_owned(),
-        source,
+        source: Box::new(source),
     }
 }
 
