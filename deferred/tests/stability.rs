@@ -53,7 +53,7 @@ fn usual() -> Layout {
 fn build(shape: &Layout, device: &Device) -> Net {
     let linear = |from, to| {
         let config = LinearConfig::new(from, to).with_bias(shape.bias);
-        config.with_layout(shape.layout.clone()).init(device)
+        config.with_layout(shape.layout).init(device)
     };
     let make = shape.own;
     let own = || match shape.eager {

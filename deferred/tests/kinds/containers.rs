@@ -244,9 +244,12 @@ fn arrays() {
     .check();
 }
 
+/// Each in the others.
+type Everything = Option<Vec<(Head<Linear>, [Option<Tagged<Linear, u8>>; 2])>>;
+
 #[derive(Module, Debug)]
 struct Nested {
-    all: Option<Vec<(Head<Linear>, [Option<Tagged<Linear, u8>>; 2])>>,
+    all: Everything,
 }
 
 #[test]
