@@ -278,12 +278,12 @@ fn finds_modules_however_they_are_written() {
     let files = [
         (
             "lib.rs",
-            "pub mod layers; mod hidden; mod named; pub use hidden::*; pub use named::{Chosen};
+            "pub mod layers; mod hidden; mod named; pub use hidden::{*}; pub use named::{Chosen};
              #[cfg(test)] mod checks; #[derive(Debug)] pub struct NotOne;",
         ),
         (
             "layers/mod.rs",
-            "mod dense; pub use dense::*; mod secret { #[derive(Module)] pub struct Secret; }
+            "mod dense; pub use dense::{*}; mod secret { #[derive(Module)] pub struct Secret; }
              #[derive(Debug,\n    Module,\n)]\n#[module(custom_display)]\npub enum Kind { One, Two(u8) }",
         ),
         (
