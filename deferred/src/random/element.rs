@@ -1,27 +1,54 @@
 //! What an element type is, and how the words of a chunk reach its elements.
 
-use super::bernoulli::Threshold;
-use super::error::RandomError;
-use super::philox::BLOCKS;
-use super::stream::Stream;
-use super::{normal_f32, normal_f64};
 use burn::tensor::Distribution;
 use bytemuck::Zeroable;
+use fearless_simd::prelude::*;
+
+use super::bernoulli::Threshold;
+use super::error::RandomError;
+use super::lanes::{VECTORS, Words, store_interleaved};
+use super::philox::VECTORS_OF_BLOCKS;
+use super::stream::Stream;
+use super::{normal_f32, normal_f64};
+
+/// Blocks made at once: a multiple of those that one step makes with the widest vectors in use, which
+/// have 16 lanes of 32 bits.
+pub(super) const BLOCKS: usize = 16 * VECTORS_OF_BLOCKS;
 
 /// Elements made at once. Whatever is asked for, this many are computed together.
 pub(super) const CHUNK: usize = 4 * BLOCKS;
 
-/// The indices of the blocks that a chunk is made of: one round of [`BLOCKS`] for elements of one
-/// word, which leave the second round alone, and two for elements of two.
-pub type BlockIndices = [[u64; BLOCKS]; 2];
+/// The blocks that a chunk is made of: [`BLOCKS`] for elements of one word, which leave the rest alone,
+/// and twice as many for elements of two.
+#[derive(Debug, Clone, Copy)]
+pub enum Blocks<'a> {
+    /// From this one on. The index wraps at 2^64, so a chunk may begin before the last block and hold
+    /// blocks after it that nobody reads.
+    From(u64),
+    /// These.
+    Listed(&'a [u64; 2 * BLOCKS]),
+}
 
-/// The blocks from one on. The index wraps at 2^64, so a chunk may begin before the last block and
-/// hold blocks after it that nobody reads.
-#[inline(always)]
-pub(super) fn consecutive(first_block: u64) -> BlockIndices {
-    std::array::from_fn(|round| {
-        std::array::from_fn(|i| first_block.wrapping_add((round * BLOCKS + i) as u64))
-    })
+impl Blocks<'_> {
+    /// The indices of as many blocks as one step makes, from the `skipped`-th on.
+    #[inline(always)]
+    fn indices<S: Simd>(self, simd: S, skipped: usize) -> [S::u64s; VECTORS] {
+        const COUNT: [u64; 8] = [0, 1, 2, 3, 4, 5, 6, 7];
+        let mut indices = [S::u64s::splat(simd, 0); VECTORS];
+        for (i, vector) in indices.iter_mut().enumerate() {
+            let skipped = skipped + i * S::u64s::LEN;
+            *vector = match self {
+                Self::From(first) => {
+                    let first = first.wrapping_add(skipped as u64);
+                    S::u64s::from_slice(simd, &COUNT[..S::u64s::LEN]) + first
+                }
+                Self::Listed(indices) => {
+                    S::u64s::from_slice(simd, &indices[skipped..skipped + S::u64s::LEN])
+                }
+            };
+        }
+        indices
+    }
 }
 
 /// A type that [`fill`](super::fill()) can make: `f64`, `f32`, `f16`, `bf16` and the integers of 8 to
@@ -46,10 +73,11 @@ pub trait Sample: Copy + Default + Zeroable {
     fn sampler(distribution: Distribution) -> Result<Self::Sampler, RandomError>;
 
     /// Makes all elements of the blocks given: those of the first block first.
-    fn sample(
+    fn sample<S: Simd>(
+        simd: S,
         sampler: &Self::Sampler,
         stream: &Stream,
-        blocks: &BlockIndices,
+        blocks: Blocks<'_>,
         out: &mut [Self; CHUNK],
     );
 }
@@ -70,88 +98,78 @@ pub enum Sampler<Range, Word, Real> {
     },
 }
 
-/// Calls `set(element, word)` for every element of a chunk of one-word elements.
+/// The words of [`BLOCKS`] blocks, from the `skipped`-th on, one block after the other.
 #[inline(always)]
-pub(super) fn each_word(stream: &Stream, blocks: &BlockIndices, mut set: impl FnMut(usize, u32)) {
-    let words = stream.words(&blocks[0]);
-    for block in 0..BLOCKS {
-        for (lane, words) in words.iter().enumerate() {
-            set(4 * block + lane, words[block]);
-        }
-    }
-}
-
-/// Calls `set(element, value)` with standard normal values for every element of a chunk of one-word
-/// elements: words 0 and 1 of a block make elements 0 and 1, words 2 and 3 elements 2 and 3.
-///
-/// In passes, each of which the compiler turns into vector code.
-#[inline(always)]
-pub(super) fn each_normal(stream: &Stream, blocks: &BlockIndices, mut set: impl FnMut(usize, f32)) {
-    let words = stream.words(&blocks[0]);
-    let mut values = [[0.0; BLOCKS]; 4];
-    for pair in [0, 2] {
-        for block in 0..BLOCKS {
-            let (first, second) =
-                normal_f32::standard_pair(words[pair][block], words[pair + 1][block]);
-            values[pair][block] = first;
-            values[pair + 1][block] = second;
-        }
-    }
-    for block in 0..BLOCKS {
-        for (lane, values) in values.iter().enumerate() {
-            set(4 * block + lane, values[block]);
-        }
-    }
-}
-
-/// Calls `set(element, word, word)` for every pair of neighbours in a chunk of two-word elements,
-/// with the index of the first. A chunk takes two rounds of blocks, as each block holds two
-/// elements.
-#[expect(
-    clippy::needless_range_loop,
-    reason = "the loop runs over the second index"
-)]
-#[inline(always)]
-pub(super) fn each_wide_pair(
+pub(super) fn words<S: Simd>(
+    simd: S,
     stream: &Stream,
-    blocks: &BlockIndices,
-    mut set: impl FnMut(usize, u64, u64),
+    blocks: Blocks<'_>,
+    skipped: usize,
+) -> [u32; 4 * BLOCKS] {
+    let mut words = [0; 4 * BLOCKS];
+    let step = VECTORS_OF_BLOCKS * S::u32s::LEN;
+    for (i, words) in words.chunks_exact_mut(4 * step).enumerate() {
+        let indices = blocks.indices(simd, skipped + i * step);
+        store_interleaved(stream.words(simd, indices), words);
+    }
+    words
+}
+
+/// Fills a chunk of one-word elements with normal values: words 0 and 1 of a block make elements 0
+/// and 1, words 2 and 3 elements 2 and 3.
+#[inline(always)]
+pub(super) fn normals<S: Simd>(
+    simd: S,
+    stream: &Stream,
+    blocks: Blocks<'_>,
+    (mean, std): (f32, f32),
+    out: &mut [f32; CHUNK],
 ) {
-    for (round, indices) in blocks.iter().enumerate() {
-        let words = stream.words(indices);
-        for block in 0..BLOCKS {
-            let low = u64::from(words[0][block]) | u64::from(words[1][block]) << 32;
-            let high = u64::from(words[2][block]) | u64::from(words[3][block]) << 32;
-            set(2 * (round * BLOCKS + block), low, high);
-        }
+    let step = VECTORS_OF_BLOCKS * S::u32s::LEN;
+    for (i, out) in out.chunks_exact_mut(4 * step).enumerate() {
+        let [a, b, c, d] = stream.words(simd, blocks.indices(simd, i * step));
+        let radius_words = Words::new(simd, [a[0], a[1], c[0], c[1]]);
+        let angle_words = Words::new(simd, [b[0], b[1], d[0], d[1]]);
+        let (even, odd) = normal_f32::standard_pairs(radius_words, angle_words);
+        let [a0, a1, c0, c1] = even.scale(std, mean).vectors();
+        let [b0, b1, d0, d1] = odd.scale(std, mean).vectors();
+        store_interleaved([[a0, a1], [b0, b1], [c0, c1], [d0, d1]], out);
     }
 }
 
-/// Calls `set(element, value)` with standard normal values for every element of a chunk of two-word
-/// elements.
+/// The word of every element of a chunk of two-word elements, in two rounds of blocks, as each block
+/// holds two elements.
+#[inline(always)]
+pub(super) fn wide_words<S: Simd>(simd: S, stream: &Stream, blocks: Blocks<'_>) -> [u64; CHUNK] {
+    let mut wide = [0; CHUNK];
+    for (round, wide) in wide.chunks_exact_mut(CHUNK / 2).enumerate() {
+        let words = words(simd, stream, blocks, round * BLOCKS);
+        for (wide, word) in wide.iter_mut().zip(words.as_chunks::<2>().0) {
+            *wide = u64::from(word[0]) | u64::from(word[1]) << 32;
+        }
+    }
+    wide
+}
+
+/// Standard normal values for a chunk of two-word elements.
 ///
 /// In three passes, since the compiler makes vector code of each, and of all at once it does not.
 #[inline(always)]
-pub(super) fn each_wide_normal(
-    stream: &Stream,
-    blocks: &BlockIndices,
-    mut set: impl FnMut(usize, f64),
-) {
-    let (mut radius_words, mut angle_words) = ([0; 2 * BLOCKS], [0; 2 * BLOCKS]);
-    each_wide_pair(stream, blocks, |i, a, b| {
-        radius_words[i / 2] = a;
-        angle_words[i / 2] = b;
-    });
-    let mut radii = [0.0; 2 * BLOCKS];
-    for (radius, word) in radii.iter_mut().zip(radius_words) {
-        *radius = normal_f64::radius(word);
+pub(super) fn wide_normals<S: Simd>(simd: S, stream: &Stream, blocks: Blocks<'_>) -> [f64; CHUNK] {
+    let words = wide_words(simd, stream, blocks);
+    let pairs = words.as_chunks::<2>().0;
+    let mut radii = [0.0; CHUNK / 2];
+    for (radius, word) in radii.iter_mut().zip(pairs) {
+        *radius = normal_f64::radius(word[0]);
     }
-    let (mut sines, mut cosines) = ([0.0; 2 * BLOCKS], [0.0; 2 * BLOCKS]);
-    for i in 0..2 * BLOCKS {
-        (sines[i], cosines[i]) = normal_f64::sine_cosine(angle_words[i]);
+    let (mut sines, mut cosines) = ([0.0; CHUNK / 2], [0.0; CHUNK / 2]);
+    for i in 0..CHUNK / 2 {
+        (sines[i], cosines[i]) = normal_f64::sine_cosine(pairs[i][1]);
     }
-    for i in 0..2 * BLOCKS {
-        set(2 * i, radii[i] * cosines[i]);
-        set(2 * i + 1, radii[i] * sines[i]);
+    let mut values = [0.0; CHUNK];
+    for i in 0..CHUNK / 2 {
+        values[2 * i] = radii[i] * cosines[i];
+        values[2 * i + 1] = radii[i] * sines[i];
     }
+    values
 }

@@ -1,11 +1,12 @@
 //! Fills a slice with a region of a random tensor.
 
-use burn::tensor::Distribution;
-use fearless_simd::{Level, dispatch};
+use std::ops::Range;
 
-use super::element::{BlockIndices, CHUNK, RandomElement, consecutive};
+use burn::tensor::Distribution;
+use fearless_simd::{Level, Simd, dispatch};
+
+use super::element::{BLOCKS, Blocks, CHUNK, RandomElement};
 use super::error::RandomError;
-use super::philox::BLOCKS;
 use super::runs::{Pieces, Runs};
 use super::stream::Stream;
 
@@ -30,8 +31,8 @@ use super::stream::Stream;
 /// `Normal` on `f16` is infinite where the value is beyond 65504.
 ///
 /// Runs on this thread, with the widest vector instructions that the machine has. Takes no memory
-/// beyond `out` and time in proportion to its length, with up to two chunks of 64 elements to spare
-/// when the ends are not aligned. For the most speed, split work at multiples of 64 elements.
+/// beyond `out` and time in proportion to its length, with up to two chunks of 128 elements to spare
+/// when the ends are not aligned. For the most speed, split work at multiples of 128 elements.
 ///
 /// # Errors
 /// [`RandomError`] when the distribution's parameters are invalid, or do not fit into `T`, or the
@@ -89,10 +90,7 @@ pub(super) struct Filler<'a, T: RandomElement> {
 }
 
 impl<'a, T: RandomElement> Filler<'a, T> {
-    const BLOCKS_PER_CHUNK: u64 = CHUNK as u64 / T::PER_BLOCK;
-    /// The longest piece that is made together with others: from about 40 elements on, a chunk of its
-    /// own is cheaper than taking blocks one by one.
-    const SHORT: u64 = CHUNK as u64 / 2;
+    const BLOCKS_PER_CHUNK: usize = CHUNK / T::PER_BLOCK as usize;
 
     pub(super) fn new(level: Level, sampler: T::Sampler, stream: &'a Stream) -> Self {
         Self {
@@ -107,7 +105,7 @@ impl<'a, T: RandomElement> Filler<'a, T> {
     /// The region must have that many elements.
     pub(super) fn fill_region(&self, runs: &Runs, skipped: u64, out: &mut [T]) {
         let pieces = runs.pieces(skipped, out.len());
-        if runs.length() <= Self::SHORT {
+        if runs.length() < CHUNK as u64 {
             return self.fill_short(pieces, out);
         }
         let mut rest = out;
@@ -129,16 +127,16 @@ impl<'a, T: RandomElement> Filler<'a, T> {
         if skipped != 0 {
             let head_length = rest.len().min(CHUNK - skipped);
             let (head, after) = rest.split_at_mut(head_length);
-            self.make_chunks(&consecutive(block), &mut chunk);
+            self.make_chunks(block, &mut chunk);
             head.copy_from_slice(&chunk[0][skipped..skipped + head_length]);
-            block = block.wrapping_add(Self::BLOCKS_PER_CHUNK);
+            block = block.wrapping_add(Self::BLOCKS_PER_CHUNK as u64);
             rest = after;
         }
         let (whole, tail) = rest.as_chunks_mut::<CHUNK>();
-        self.make_chunks(&consecutive(block), whole);
+        self.make_chunks(block, whole);
         if !tail.is_empty() {
-            let made = (whole.len() as u64).wrapping_mul(Self::BLOCKS_PER_CHUNK);
-            self.make_chunks(&consecutive(block.wrapping_add(made)), &mut chunk);
+            let made = (whole.len() * Self::BLOCKS_PER_CHUNK) as u64;
+            self.make_chunks(block.wrapping_add(made), &mut chunk);
             tail.copy_from_slice(&chunk[0][..tail.len()]);
         }
     }
@@ -146,19 +144,23 @@ impl<'a, T: RandomElement> Filler<'a, T> {
     /// Fills `out` with short pieces, one after the other. A chunk for each would mostly be thrown
     /// away, so a chunk is made of the blocks of many pieces.
     fn fill_short(&self, pieces: Pieces, out: &mut [T]) {
+        let per_block = T::PER_BLOCK as usize;
         let mut rest = out;
-        let mut wanted = Wanted::default();
+        let mut wanted = Wanted::none();
         for piece in pieces {
             let mut block = piece.first_element / T::PER_BLOCK;
             let mut skipped = (piece.first_element % T::PER_BLOCK) as usize;
             let mut left = piece.elements;
             while left != 0 {
-                let elements = left.min(T::PER_BLOCK as usize - skipped);
-                wanted.push(block, skipped, elements);
-                if wanted.blocks as u64 == Self::BLOCKS_PER_CHUNK {
+                if wanted.blocks == Self::BLOCKS_PER_CHUNK {
                     rest = self.make_wanted(&mut wanted, rest);
                 }
-                block += 1;
+                let free = Self::BLOCKS_PER_CHUNK - wanted.blocks;
+                let blocks = free.min((skipped + left).div_ceil(per_block));
+                let elements = left.min(blocks * per_block - skipped);
+                let begin = wanted.blocks * per_block + skipped;
+                wanted.push(block, blocks, begin..begin + elements);
+                block += blocks as u64;
                 skipped = 0;
                 left -= elements;
             }
@@ -169,40 +171,55 @@ impl<'a, T: RandomElement> Filler<'a, T> {
     /// Makes the blocks that are wanted, takes the elements out of them, and returns what is left of
     /// the place for them.
     fn make_wanted<'b>(&self, wanted: &mut Wanted, out: &'b mut [T]) -> &'b mut [T] {
-        let mut chunk = [[T::default(); CHUNK]];
-        self.make_chunks(&wanted.indices, &mut chunk);
-        let blocks = chunk[0].chunks_exact(T::PER_BLOCK as usize);
+        let mut chunk = [T::default(); CHUNK];
+        let blocks = Blocks::Listed(&wanted.indices);
+        dispatch!(self.level, simd => {
+            T::sample(simd, &self.sampler, self.stream, blocks, &mut chunk);
+        });
         let mut rest = out;
-        for (block, &(skipped, elements)) in blocks.zip(&wanted.parts[..wanted.blocks]) {
-            let (now, after) = rest.split_at_mut(elements);
-            now.copy_from_slice(&block[skipped..skipped + elements]);
+        for part in wanted.parts.drain(..) {
+            let (now, after) = rest.split_at_mut(part.len());
+            now.copy_from_slice(&chunk[part]);
             rest = after;
         }
         wanted.blocks = 0;
         rest
     }
 
-    /// Makes whole chunks: the first one of these blocks, each one after it of the blocks as many
-    /// further on as a chunk has.
-    fn make_chunks(&self, first: &BlockIndices, out: &mut [[T; CHUNK]]) {
-        dispatch!(self.level, _level => sample_chunks(&self.sampler, self.stream, first, out));
+    /// Makes whole chunks of the blocks from this one on.
+    fn make_chunks(&self, first_block: u64, out: &mut [[T; CHUNK]]) {
+        dispatch!(self.level, simd => {
+            sample_chunks(simd, &self.sampler, self.stream, first_block, out);
+        });
     }
 }
 
 /// The blocks of the next chunk of short pieces.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Wanted {
-    indices: BlockIndices,
-    /// Of each block, how many elements to skip, and how many to take.
-    parts: [(usize, usize); 2 * BLOCKS],
+    indices: [u64; 2 * BLOCKS],
     blocks: usize,
+    /// What to take out of the chunk, in order.
+    parts: Vec<Range<usize>>,
 }
 
 impl Wanted {
-    fn push(&mut self, block: u64, skipped: usize, elements: usize) {
-        self.indices[self.blocks / BLOCKS][self.blocks % BLOCKS] = block;
-        self.parts[self.blocks] = (skipped, elements);
-        self.blocks += 1;
+    fn none() -> Self {
+        Self {
+            indices: [0; 2 * BLOCKS],
+            blocks: 0,
+            parts: Vec::new(),
+        }
+    }
+
+    /// Wants these elements of the chunk, which lie in the blocks from `first` on.
+    fn push(&mut self, first: u64, blocks: usize, elements: Range<usize>) {
+        let indices = &mut self.indices[self.blocks..self.blocks + blocks];
+        for (index, block) in indices.iter_mut().zip(first..) {
+            *index = block;
+        }
+        self.blocks += blocks;
+        self.parts.push(elements);
     }
 }
 
@@ -210,17 +227,16 @@ impl Wanted {
 /// into it, so that the whole computation is compiled for them. The bits are the same at every level:
 /// the compiler neither fuses nor reorders float operations by itself.
 #[inline(always)]
-fn sample_chunks<T: RandomElement>(
+fn sample_chunks<S: Simd, T: RandomElement>(
+    simd: S,
     sampler: &T::Sampler,
     stream: &Stream,
-    first: &BlockIndices,
+    first_block: u64,
     out: &mut [[T; CHUNK]],
 ) {
-    let mut blocks = *first;
+    let mut first = first_block;
     for chunk in out {
-        T::sample(sampler, stream, &blocks, chunk);
-        for index in blocks.as_flattened_mut() {
-            *index = index.wrapping_add(CHUNK as u64 / T::PER_BLOCK);
-        }
+        T::sample(simd, sampler, stream, Blocks::From(first), chunk);
+        first = first.wrapping_add(CHUNK as u64 / T::PER_BLOCK);
     }
 }

@@ -1,14 +1,13 @@
 //! The float types.
 
+use burn::tensor::Distribution;
+use fearless_simd::Simd;
 use half::{bf16, f16};
 
 use super::bernoulli::Threshold;
-use burn::tensor::Distribution;
-
 use super::distribution::check;
 use super::element::{
-    BlockIndices, CHUNK, RandomElement, Sample, Sampler, each_normal, each_wide_normal,
-    each_wide_pair, each_word,
+    Blocks, CHUNK, RandomElement, Sample, Sampler, normals, wide_normals, wide_words, words,
 };
 use super::error::RandomError;
 use super::stream::Stream;
@@ -50,22 +49,25 @@ const fn next_down(bits: u16) -> u16 {
 
 /// Makes a chunk of one-word floats in `f32`.
 #[inline(always)]
-fn sample_f32(
+fn sample_f32<S: Simd>(
+    simd: S,
     sampler: &NarrowSampler,
     stream: &Stream,
-    blocks: &BlockIndices,
+    blocks: Blocks<'_>,
     out: &mut [f32; CHUNK],
 ) {
     match *sampler {
-        Sampler::Uniform(range) => each_word(stream, blocks, |i, word| {
-            out[i] = range.sample(word);
-        }),
-        Sampler::Bernoulli(threshold) => each_word(stream, blocks, |i, word| {
-            out[i] = if threshold.accepts(word) { 1.0 } else { 0.0 };
-        }),
-        Sampler::Normal { mean, std } => each_normal(stream, blocks, |i, z| {
-            out[i] = z * std + mean;
-        }),
+        Sampler::Uniform(range) => {
+            for (out, word) in out.iter_mut().zip(words(simd, stream, blocks, 0)) {
+                *out = range.sample(word);
+            }
+        }
+        Sampler::Bernoulli(threshold) => {
+            for (out, word) in out.iter_mut().zip(words(simd, stream, blocks, 0)) {
+                *out = if threshold.accepts(word) { 1.0 } else { 0.0 };
+            }
+        }
+        Sampler::Normal { mean, std } => normals(simd, stream, blocks, (mean, std), out),
     }
 }
 
@@ -107,13 +109,14 @@ impl Sample for f32 {
     narrow_float_sampler!(f32, |x: f32| x, |x: f32| x, f32::next_down);
 
     #[inline(always)]
-    fn sample(
+    fn sample<S: Simd>(
+        simd: S,
         sampler: &Self::Sampler,
         stream: &Stream,
-        blocks: &BlockIndices,
+        blocks: Blocks<'_>,
         out: &mut [Self; CHUNK],
     ) {
-        sample_f32(sampler, stream, blocks, out);
+        sample_f32(simd, sampler, stream, blocks, out);
     }
 }
 
@@ -177,14 +180,15 @@ macro_rules! half_float {
             );
 
             #[inline(always)]
-            fn sample(
+            fn sample<S: Simd>(
+                simd: S,
                 sampler: &Self::Sampler,
                 stream: &Stream,
-                blocks: &BlockIndices,
+                blocks: Blocks<'_>,
                 out: &mut [Self; CHUNK],
             ) {
                 let mut values = [0f32; CHUNK];
-                sample_f32(sampler, stream, blocks, &mut values);
+                sample_f32(simd, sampler, stream, blocks, &mut values);
                 for (out, value) in out.iter_mut().zip(values) {
                     *out = $type::from_bits($bits(value));
                 }
@@ -217,24 +221,29 @@ impl Sample for f64 {
     }
 
     #[inline(always)]
-    fn sample(
+    fn sample<S: Simd>(
+        simd: S,
         sampler: &Self::Sampler,
         stream: &Stream,
-        blocks: &BlockIndices,
+        blocks: Blocks<'_>,
         out: &mut [Self; CHUNK],
     ) {
         match *sampler {
-            Sampler::Uniform(range) => each_wide_pair(stream, blocks, |i, a, b| {
-                out[i] = range.sample(a);
-                out[i + 1] = range.sample(b);
-            }),
-            Sampler::Bernoulli(threshold) => each_wide_pair(stream, blocks, |i, a, b| {
-                out[i] = if threshold.accepts(a) { 1.0 } else { 0.0 };
-                out[i + 1] = if threshold.accepts(b) { 1.0 } else { 0.0 };
-            }),
-            Sampler::Normal { mean, std } => each_wide_normal(stream, blocks, |i, z| {
-                out[i] = z * std + mean;
-            }),
+            Sampler::Uniform(range) => {
+                for (out, word) in out.iter_mut().zip(wide_words(simd, stream, blocks)) {
+                    *out = range.sample(word);
+                }
+            }
+            Sampler::Bernoulli(threshold) => {
+                for (out, word) in out.iter_mut().zip(wide_words(simd, stream, blocks)) {
+                    *out = if threshold.accepts(word) { 1.0 } else { 0.0 };
+                }
+            }
+            Sampler::Normal { mean, std } => {
+                for (out, z) in out.iter_mut().zip(wide_normals(simd, stream, blocks)) {
+                    *out = z * std + mean;
+                }
+            }
         }
     }
 }

@@ -1,12 +1,12 @@
 //! The integer types.
 
-use super::bernoulli::Threshold;
 use burn::tensor::Distribution;
+use fearless_simd::Simd;
 
+use super::bernoulli::Threshold;
 use super::distribution::check;
 use super::element::{
-    BlockIndices, CHUNK, RandomElement, Sample, Sampler, each_normal, each_wide_normal,
-    each_wide_pair, each_word,
+    Blocks, CHUNK, RandomElement, Sample, Sampler, normals, wide_normals, wide_words, words,
 };
 use super::error::RandomError;
 use super::stream::Stream;
@@ -46,23 +46,32 @@ macro_rules! narrow_integer {
             integer_sampler!($type, u32);
 
             #[inline(always)]
-            fn sample(
+            fn sample<S: Simd>(
+                simd: S,
                 sampler: &Self::Sampler,
                 stream: &Stream,
-                blocks: &BlockIndices,
+                blocks: Blocks<'_>,
                 out: &mut [Self; CHUNK],
             ) {
                 match *sampler {
-                    Sampler::Uniform(range) => each_word(stream, blocks, |i, word| {
-                        out[i] = range.sample(word) as $type;
-                    }),
-                    Sampler::Bernoulli(threshold) => each_word(stream, blocks, |i, word| {
-                        out[i] = <$type>::from(threshold.accepts(word));
-                    }),
-                    Sampler::Normal { mean, std } => each_normal(stream, blocks, |i, z| {
-                        // The conversion cuts towards zero and saturates.
-                        out[i] = (f64::from(z) * std + mean) as $type;
-                    }),
+                    Sampler::Uniform(range) => {
+                        for (out, word) in out.iter_mut().zip(words(simd, stream, blocks, 0)) {
+                            *out = range.sample(word) as $type;
+                        }
+                    }
+                    Sampler::Bernoulli(threshold) => {
+                        for (out, word) in out.iter_mut().zip(words(simd, stream, blocks, 0)) {
+                            *out = <$type>::from(threshold.accepts(word));
+                        }
+                    }
+                    Sampler::Normal { mean, std } => {
+                        let mut standard = [0.0; CHUNK];
+                        normals(simd, stream, blocks, (0.0, 1.0), &mut standard);
+                        for (out, z) in out.iter_mut().zip(standard) {
+                            // The conversion cuts towards zero and saturates.
+                            *out = (f64::from(z) * std + mean) as $type;
+                        }
+                    }
                 }
             }
         }
@@ -84,27 +93,28 @@ macro_rules! wide_integer {
             integer_sampler!($type, u64);
 
             #[inline(always)]
-            fn sample(
+            fn sample<S: Simd>(
+                simd: S,
                 sampler: &Self::Sampler,
                 stream: &Stream,
-                blocks: &BlockIndices,
+                blocks: Blocks<'_>,
                 out: &mut [Self; CHUNK],
             ) {
                 match *sampler {
-                    Sampler::Uniform(range) => each_wide_pair(stream, blocks, |i, a, b| {
-                        out[i] = range.sample(a) as $type;
-                        out[i + 1] = range.sample(b) as $type;
-                    }),
+                    Sampler::Uniform(range) => {
+                        for (out, word) in out.iter_mut().zip(wide_words(simd, stream, blocks)) {
+                            *out = range.sample(word) as $type;
+                        }
+                    }
                     Sampler::Bernoulli(threshold) => {
-                        each_wide_pair(stream, blocks, |i, a, b| {
-                            out[i] = <$type>::from(threshold.accepts(a));
-                            out[i + 1] = <$type>::from(threshold.accepts(b));
-                        });
+                        for (out, word) in out.iter_mut().zip(wide_words(simd, stream, blocks)) {
+                            *out = <$type>::from(threshold.accepts(word));
+                        }
                     }
                     Sampler::Normal { mean, std } => {
-                        each_wide_normal(stream, blocks, |i, z| {
-                            out[i] = (z * std + mean) as $type;
-                        });
+                        for (out, z) in out.iter_mut().zip(wide_normals(simd, stream, blocks)) {
+                            *out = (z * std + mean) as $type;
+                        }
                     }
                 }
             }

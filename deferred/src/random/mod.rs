@@ -5,9 +5,9 @@
 //! alone, on any thread, device or process, and adding a layer changes no other parameter.
 //!
 //! The bits come from Philox 4x32-10, a counter-based generator. What turns bits into values uses
-//! only integer operations and IEEE 754 add, subtract, multiply, divide and square root in a fixed
-//! order, so scalar code, SIMD code and a CUDA kernel give identical bits. `random.md` beside this
-//! file states the whole algorithm, exactly enough to be implemented again.
+//! only integer operations and IEEE 754 add, subtract, multiply, fused multiply-add, divide and square
+//! root in a fixed order, so scalar code, SIMD code and a CUDA kernel give identical bits. `random.md`
+//! beside this file states the whole algorithm, exactly enough to be implemented again.
 //!
 //! The same bits need a target whose floats are IEEE 754 in registers too: every 64-bit target, and
 //! 32-bit x86 with SSE2, but not the x87 unit.
@@ -33,6 +33,7 @@ mod fill;
 mod float;
 mod generate;
 mod integer;
+mod lanes;
 mod normal_f32;
 mod normal_f64;
 mod philox;

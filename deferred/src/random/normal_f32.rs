@@ -5,20 +5,22 @@
 //! `sqrt(-2 ln u) cos(2 pi v)` and `sqrt(-2 ln u) sin(2 pi v)` are independent standard normals.
 //!
 //! The logarithm, sine and cosine are our own polynomials, because those of the system's library
-//! differ between systems. There is no branch and no fused multiply-add: without the target feature
-//! the latter is a slow library call, and with it the bits would differ.
+//! differ between systems. There is no branch, and a multiplication and addition that are written as
+//! one are rounded once, at every level of vector instructions.
+
+use fearless_simd::prelude::*;
+
+use super::lanes::{Floats, Words};
 
 /// 2^-32, the width of the interval that one word stands for.
-const WORD_WIDTH: f32 = f32::from_bits(0x2f80_0000);
+pub(super) const WORD_WIDTH: f32 = f32::from_bits(0x2f80_0000);
 /// The bits of sqrt(1/2), rounded down: mantissas are brought to [sqrt(1/2), sqrt(2)).
-const SQRT_HALF_BITS: u32 = 0x3f35_04f3;
-/// ln 2 with nine zero bits at the end, so that its product with any exponent here is exact.
-const LN_2_HIGH: f32 = f32::from_bits(0x3f31_7200);
-/// What `LN_2_HIGH` leaves of ln 2.
-const LN_2_LOW: f32 = f32::from_bits(0x35bf_be8e);
+pub(super) const SQRT_HALF_BITS: u32 = 0x3f35_04f3;
+/// ln 2, off by 2^-28.5 of itself.
+pub(super) const LN_2: f32 = f32::from_bits(0x3f31_7218);
 /// `(ln(1 + f) - f + f^2 / 2) / f^3` on [sqrt(1/2) - 1, sqrt(2) - 1], constant term first. Remez
 /// fit, relative error of the logarithm 2^-27.
-const LOG: [f32; 8] = [
+pub(super) const LOG: [f32; 8] = [
     f32::from_bits(0x3eaa_aaaa),
     f32::from_bits(0xbe80_0113),
     f32::from_bits(0x3e4c_d003),
@@ -29,26 +31,29 @@ const LOG: [f32; 8] = [
     f32::from_bits(0xbd9c_599a),
 ];
 /// 2 pi / 2^32, the angle that one step of a word stands for.
-const WORD_ANGLE: f32 = f32::from_bits(0x30c9_0fdb);
+pub(super) const WORD_ANGLE: f32 = f32::from_bits(0x30c9_0fdb);
 /// `(sin(x) - x) / x^3` in powers of `x^2` on |x| <= pi / 4. Remez fit, relative error 2^-28.
-const SINE: [f32; 3] = [
+pub(super) const SINE: [f32; 3] = [
     f32::from_bits(0xbe2a_aaa3),
     f32::from_bits(0x3c08_839e),
     f32::from_bits(0xb94c_a1f4),
 ];
 /// `(cos(x) - 1 + x^2 / 2) / x^4` in powers of `x^2` on |x| <= pi / 4. Remez fit, relative error
 /// of the cosine 2^-33.
-const COSINE: [f32; 3] = [
+pub(super) const COSINE: [f32; 3] = [
     f32::from_bits(0x3d2a_aaa5),
     f32::from_bits(0xbab6_061a),
     f32::from_bits(0x37cc_f5d3),
 ];
 
-/// Two independent standard normal values for two words. The largest possible is 6.76.
+/// Two independent standard normal values for each two words. The largest possible is 6.76.
 #[inline(always)]
-pub(super) fn standard_pair(radius_word: u32, angle_word: u32) -> (f32, f32) {
-    let radius = radius(radius_word);
-    let (sine, cosine) = sine_cosine(angle_word);
+pub(super) fn standard_pairs<S: Simd>(
+    radius_words: Words<S>,
+    angle_words: Words<S>,
+) -> (Floats<S>, Floats<S>) {
+    let radius = radius(radius_words);
+    let (sine, cosine) = sine_cosine(angle_words);
     (radius * cosine, radius * sine)
 }
 
@@ -59,31 +64,28 @@ pub(super) fn standard_pair(radius_word: u32, angle_word: u32) -> (f32, f32) {
 /// precise (u near 0) and so is the centre (u near 1), where u as a float would lose all digits of
 /// its logarithm and the value would be exactly zero once in 2^25 pairs.
 #[inline(always)]
-pub(super) fn radius(word: u32) -> f32 {
-    let w = (word as i32 as f32 + 0.5) * WORD_WIDTH;
-    let u = if w < 0.0 { 1.0 + w } else { w };
-    let shifted = u.to_bits().wrapping_sub(SQRT_HALF_BITS);
-    let exponent = (shifted as i32) >> 23;
-    let mantissa = f32::from_bits((shifted & 0x007f_ffff) + SQRT_HALF_BITS);
+pub(super) fn radius<S: Simd>(word: Words<S>) -> Floats<S> {
+    let w = word.signed_to_floats().scale(WORD_WIDTH, 0.5 * WORD_WIDTH);
+    let u = w.if_negative(w + 1.0, w);
+    let shifted = u.to_bits() - SQRT_HALF_BITS;
+    let exponent = shifted.signed_shift_right(23);
+    let mantissa = ((shifted & 0x007f_ffff) + SQRT_HALF_BITS).from_bits();
     // An exponent of zero means that u is at least sqrt(1/2), so w is exactly u - 1.
-    let f = if exponent == 0 { w } else { mantissa - 1.0 };
-    let exponent = exponent as f32;
+    let f = exponent.if_zero(w, mantissa - 1.0);
+    let exponent = exponent.signed_to_floats();
 
-    let z = f * f;
-    let mut p = LOG[7];
-    p = p * f + LOG[6];
-    p = p * f + LOG[5];
-    p = p * f + LOG[4];
-    p = p * f + LOG[3];
-    p = p * f + LOG[2];
-    p = p * f + LOG[1];
-    p = p * f + LOG[0];
-    let mut log = (f * z) * p;
-    log += exponent * LN_2_LOW;
-    log -= 0.5 * z;
-    log += f;
-    log += exponent * LN_2_HIGH;
-    (-2.0 * log).sqrt()
+    let mut p = Floats::splat(word.simd(), LOG[7]);
+    p = p.mul_add_constant(f, LOG[6]);
+    p = p.mul_add_constant(f, LOG[5]);
+    p = p.mul_add_constant(f, LOG[4]);
+    p = p.mul_add_constant(f, LOG[3]);
+    p = p.mul_add_constant(f, LOG[2]);
+    p = p.mul_add_constant(f, LOG[1]);
+    p = p.mul_add_constant(f, LOG[0]);
+    p = p.mul_add_constant(f, -0.5);
+    let log_mantissa = p.mul_add(f * f, f);
+    let log = exponent.mul_add(Floats::splat(word.simd(), LN_2), log_mantissa);
+    (log * -2.0).sqrt()
 }
 
 /// Sine and cosine of `2 pi v` for `v = (word + 1/2) / 2^32`.
@@ -91,31 +93,41 @@ pub(super) fn radius(word: u32) -> f32 {
 /// The two upper bits, after rounding, are the quadrant; what remains is an angle within pi / 4 of
 /// it, taken from the integer and therefore without cancellation.
 #[inline(always)]
-fn sine_cosine(word: u32) -> (f32, f32) {
-    let turned = word.wrapping_add(0x2000_0000);
-    let remainder = (turned & 0x3fff_ffff) as i32 - 0x2000_0000;
-    let x = (remainder as f32 + 0.5) * WORD_ANGLE;
+fn sine_cosine<S: Simd>(word: Words<S>) -> (Floats<S>, Floats<S>) {
+    let turned = word + 0x2000_0000;
+    let remainder = (turned & 0x3fff_ffff) - 0x2000_0000;
+    let x = remainder
+        .signed_to_floats()
+        .scale(WORD_ANGLE, 0.5 * WORD_ANGLE);
 
     let z = x * x;
-    let p = (SINE[2] * z + SINE[1]) * z + SINE[0];
-    let sine = (x * z) * p + x;
-    let q = (COSINE[2] * z + COSINE[1]) * z + COSINE[0];
-    let cosine = ((z * z) * q - 0.5 * z) + 1.0;
+    let p = Floats::splat(word.simd(), SINE[2])
+        .mul_add_constant(z, SINE[1])
+        .mul_add_constant(z, SINE[0]);
+    let sine = p.mul_add(x * z, x);
+    let cosine = Floats::splat(word.simd(), COSINE[2])
+        .mul_add_constant(z, COSINE[1])
+        .mul_add_constant(z, COSINE[0])
+        .mul_add_constant(z, -0.5)
+        .mul_add_constant(z, 1.0);
 
     // Odd quadrants swap the two; sine is negative in quadrants 2 and 3, cosine in 1 and 2.
-    let odd = turned & 0x4000_0000 != 0;
-    let (sine, cosine) = if odd { (cosine, sine) } else { (sine, cosine) };
+    let odd = turned & 0x4000_0000;
+    let (sine, cosine) = (odd.if_zero(sine, cosine), odd.if_zero(cosine, sine));
     let sine_sign = turned & 0x8000_0000;
-    let cosine_sign = turned.wrapping_add(0x4000_0000) & 0x8000_0000;
+    let cosine_sign = (turned + 0x4000_0000) & 0x8000_0000;
     (
-        f32::from_bits(sine.to_bits() ^ sine_sign),
-        f32::from_bits(cosine.to_bits() ^ cosine_sign),
+        (sine.to_bits() ^ sine_sign).from_bits(),
+        (cosine.to_bits() ^ cosine_sign).from_bits(),
     )
 }
 
 #[cfg(test)]
 mod tests {
+    use fearless_simd::dispatch;
+
     use super::*;
+    use crate::random::tests::{levels, scalar};
 
     /// Words at the ends, around every quadrant, and evenly over the whole range.
     fn words() -> impl Iterator<Item = u32> {
@@ -138,12 +150,41 @@ mod tests {
         (-2.0 * log).sqrt()
     }
 
+    /// What the other tests show of one value at a time holds for vectors.
+    #[test]
+    fn every_level_makes_the_bits_of_one_value_at_a_time() {
+        for level in levels() {
+            let words: Vec<u32> = words().step_by(3).collect();
+            for words in words.chunks_exact(2) {
+                let (first, second) = dispatch!(level, simd => vector_pair(simd, words));
+                let (expected_first, expected_second) = scalar::standard_pair(words[0], words[1]);
+                assert_eq!(
+                    first.to_bits(),
+                    expected_first.to_bits(),
+                    "{level:?} {words:?}"
+                );
+                assert_eq!(
+                    second.to_bits(),
+                    expected_second.to_bits(),
+                    "{level:?} {words:?}"
+                );
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn vector_pair<S: Simd>(simd: S, words: &[u32]) -> (f32, f32) {
+        let splat = |word| Words::splat(simd, word);
+        let (first, second) = standard_pairs(splat(words[0]), splat(words[1]));
+        (first.vectors()[0][0], second.vectors()[0][0])
+    }
+
     #[test]
     fn the_radius_is_precise() {
         let mut worst = 0f64;
         for word in words() {
             let exact = exact_radius(word);
-            let error = (f64::from(radius(word)) - exact).abs() / exact;
+            let error = (f64::from(scalar::radius(word)) - exact).abs() / exact;
             worst = worst.max(error);
         }
         assert!(worst < 3.0 * 2f64.powi(-24), "relative error {worst:e}");
@@ -163,7 +204,7 @@ mod tests {
                 2 => (-angle.sin(), -angle.cos()),
                 _ => (-angle.cos(), angle.sin()),
             };
-            let (got_sine, got_cosine) = sine_cosine(word);
+            let (got_sine, got_cosine) = scalar::sine_cosine(word);
             worst = worst.max((f64::from(got_sine) - sine).abs() / sine.abs());
             worst = worst.max((f64::from(got_cosine) - cosine).abs() / cosine.abs());
         }
@@ -174,13 +215,13 @@ mod tests {
     #[test]
     fn the_tails_reach_beyond_six_and_a_half_and_the_centre_is_never_zero() {
         let check = |word: u32, expected: f64| {
-            let got = f64::from(radius(word));
+            let got = f64::from(scalar::radius(word));
             assert!((got - expected).abs() < 1e-6 * expected, "{word:#x}: {got}");
         };
         check(0, (2.0 * 33.0 * std::f64::consts::LN_2).sqrt());
         check(u32::MAX, 2f64.powi(-16));
         check(1 << 31, (2.0 * std::f64::consts::LN_2).sqrt());
-        let (along, across) = standard_pair(0, 0);
+        let (along, across) = scalar::standard_pair(0, 0);
         assert!(
             along > 6.76 && across > 0.0 && across < 1e-8,
             "{along} {across}"

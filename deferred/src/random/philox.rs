@@ -3,13 +3,15 @@
 //! Source: J. K. Salmon, M. A. Moraes, R. O. Dror and D. E. Shaw, "Parallel Random Numbers: As Easy
 //! as 1, 2, 3", SC 2011. The constants are those of the paper and of its library, Random123.
 
-/// How many blocks one call of [`blocks`] makes: enough independent work to fill the widest vector
-/// registers in use (16 lanes of 32 bits), and little enough to stay in the first-level cache.
-pub(super) const BLOCKS: usize = 16;
+use fearless_simd::prelude::*;
 
-/// Words of [`BLOCKS`] blocks: `words[lane][block]`. The lane comes first so that a loop
-/// over the blocks reads and writes consecutive memory, which the compiler turns into vector code.
-pub(super) type Words = [[u32; BLOCKS]; 4];
+use super::lanes::VECTORS;
+
+/// Vectors of 32-bit words that one call of [`blocks`] makes for each lane.
+pub(super) const VECTORS_OF_BLOCKS: usize = VECTORS / 2;
+
+/// Words of as many blocks as [`VECTORS_OF_BLOCKS`] vectors have elements: `words[lane][vector]`.
+pub(super) type Words<S> = [[<S as Simd>::u32s; VECTORS_OF_BLOCKS]; 4];
 
 const ROUNDS: u32 = 10;
 const MULTIPLIER_0: u32 = 0xd251_1f53;
@@ -19,8 +21,8 @@ const KEY_STEP_0: u32 = 0x9e37_79b9;
 /// The square root of 3, less 1, as a fraction of 2^32.
 const KEY_STEP_1: u32 = 0xbb67_ae85;
 
-/// One block: four random words for a counter and a key.
-#[inline(always)]
+/// One block: four random words for a counter and a key. What [`blocks`] is compared with.
+#[cfg(test)]
 pub(super) fn philox4x32_10(counter: [u32; 4], key: [u32; 2]) -> [u32; 4] {
     let [mut c0, mut c1, mut c2, mut c3] = counter;
     let [mut k0, mut k1] = key;
@@ -38,23 +40,56 @@ pub(super) fn philox4x32_10(counter: [u32; 4], key: [u32; 2]) -> [u32; 4] {
 }
 
 /// The blocks of these indices, for the counters whose high words are `high`.
+///
+/// A word lies in the lower half of 64 bits, where the product of two is made. What the upper half
+/// holds does not matter, so nothing clears it.
 #[inline(always)]
-pub(super) fn blocks(indices: &[u64; BLOCKS], high: [u32; 2], key: [u32; 2]) -> Words {
-    let mut words = [[0; BLOCKS]; 4];
-    for (i, &block) in indices.iter().enumerate() {
-        let counter = [block as u32, (block >> 32) as u32, high[0], high[1]];
-        let [w0, w1, w2, w3] = philox4x32_10(counter, key);
-        words[0][i] = w0;
-        words[1][i] = w1;
-        words[2][i] = w2;
-        words[3][i] = w3;
+pub(super) fn blocks<S: Simd>(
+    simd: S,
+    indices: [S::u64s; VECTORS],
+    high: [u32; 2],
+    key: [u32; 2],
+) -> Words<S> {
+    let lower_half = S::u64s::splat(simd, u64::from(u32::MAX));
+    let splat = |word| S::u64s::splat(simd, u64::from(word));
+    let zero = S::u64s::splat(simd, 0);
+    let mut c = [[zero, zero, splat(high[0]), splat(high[1])]; VECTORS];
+    for (c, indices) in c.iter_mut().zip(indices) {
+        c[0] = indices;
+        c[1] = indices >> 32;
+    }
+    let [mut k0, mut k1] = key;
+    for _ in 0..ROUNDS {
+        // All vectors in lockstep, see `lanes`.
+        for c in &mut c {
+            let p0 = (c[0] & lower_half) * u64::from(MULTIPLIER_0);
+            let p1 = (c[2] & lower_half) * u64::from(MULTIPLIER_1);
+            *c = [
+                (p1 >> 32) ^ c[1] ^ S::u64s::splat(simd, u64::from(k0)),
+                p1,
+                (p0 >> 32) ^ c[3] ^ S::u64s::splat(simd, u64::from(k1)),
+                p0,
+            ];
+        }
+        k0 = k0.wrapping_add(KEY_STEP_0);
+        k1 = k1.wrapping_add(KEY_STEP_1);
+    }
+    let mut words = [[S::u32s::splat(simd, 0); VECTORS_OF_BLOCKS]; 4];
+    for (lane, words) in words.iter_mut().enumerate() {
+        for (word, c) in words.iter_mut().zip(c.as_chunks::<2>().0) {
+            let halves: [S::u32s; 2] = [c[0][lane].bitcast(), c[1][lane].bitcast()];
+            *word = halves[0].unzip_low(halves[1]);
+        }
     }
     words
 }
 
 #[cfg(test)]
 mod tests {
+    use fearless_simd::dispatch;
+
     use super::*;
+    use crate::random::tests::levels;
 
     /// The `philox4x32 10` lines of Random123's `kat_vectors`: counter, key, answer.
     #[test]
@@ -79,16 +114,32 @@ mod tests {
         );
     }
 
+    /// As many of the blocks as one call makes.
+    #[inline(always)]
+    fn made<S: Simd>(simd: S, indices: &[u64], high: [u32; 2], key: [u32; 2]) -> Vec<[u32; 4]> {
+        let count = VECTORS_OF_BLOCKS * S::u32s::LEN;
+        let vectors = std::array::from_fn(|i| {
+            S::u64s::from_slice(simd, &indices[i * S::u64s::LEN..(i + 1) * S::u64s::LEN])
+        });
+        let words = blocks(simd, vectors, high, key);
+        let word = |lane: usize, i: usize| words[lane][i / S::u32s::LEN][i % S::u32s::LEN];
+        (0..count)
+            .map(|i| [word(0, i), word(1, i), word(2, i), word(3, i)])
+            .collect()
+    }
+
     #[test]
     fn many_blocks_are_the_single_blocks_also_beyond_32_bits() {
         let (high, key) = ([7, 9], [0x1234_5678, 0x9abc_def0]);
         for first in [0, 1, (1 << 32) - 5, u64::MAX - 3] {
-            let indices = std::array::from_fn(|i| first.wrapping_add((i * i) as u64));
-            let words = blocks(&indices, high, key);
-            for (i, block) in indices.into_iter().enumerate() {
-                let counter = [block as u32, (block >> 32) as u32, high[0], high[1]];
-                let single = philox4x32_10(counter, key);
-                assert_eq!(words.map(|lane| lane[i]), single, "block {block}");
+            let indices: Vec<u64> = (0..64).map(|i| first.wrapping_add(i * i)).collect();
+            for level in levels() {
+                let made = dispatch!(level, simd => made(simd, &indices, high, key));
+                for (block, words) in indices.iter().zip(&made) {
+                    let counter = [*block as u32, (block >> 32) as u32, high[0], high[1]];
+                    let single = philox4x32_10(counter, key);
+                    assert_eq!(words, &single, "block {block} with {level:?}");
+                }
             }
         }
     }

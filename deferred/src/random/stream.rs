@@ -1,9 +1,11 @@
 //! Which random numbers: the key, and the counter's high words.
 
+use fearless_simd::Simd;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::philox::{BLOCKS, Words, blocks};
+use super::lanes::VECTORS;
+use super::philox::{Words, blocks};
 
 /// The number that a user gives to choose one whole set of random values.
 #[derive(
@@ -125,8 +127,8 @@ impl Stream {
 
     /// The words of a few blocks.
     #[inline(always)]
-    pub(super) fn words(&self, indices: &[u64; BLOCKS]) -> Words {
-        blocks(indices, self.high, self.key)
+    pub(super) fn words<S: Simd>(&self, simd: S, indices: [S::u64s; VECTORS]) -> Words<S> {
+        blocks(simd, indices, self.high, self.key)
     }
 }
 

@@ -12,15 +12,16 @@ use crate::random::element::{Sample, Sampler};
 use crate::random::fill::fill_at;
 use crate::random::float::NarrowSampler;
 use crate::random::philox::philox4x32_10;
+use crate::random::tests::scalar;
 use crate::random::uniform::{FloatRange, IntegerRange};
-use crate::random::{Domain, RandomElement, Seed, Stream, normal_f32, normal_f64};
+use crate::random::{Domain, RandomElement, Seed, Stream, normal_f64};
 
 type NarrowIntegerSampler = Sampler<IntegerRange<u32>, u32, f64>;
 type WideIntegerSampler = Sampler<IntegerRange<u64>, u64, f64>;
 type WideSampler = Sampler<FloatRange<f64>, u64, f64>;
 
 /// The levels that this machine has, the widest first.
-pub(super) fn levels() -> Vec<Level> {
+pub(in crate::random) fn levels() -> Vec<Level> {
     let widest = Level::new();
     #[cfg(target_arch = "x86_64")]
     {
@@ -40,8 +41,8 @@ pub(super) fn levels() -> Vec<Level> {
 
 /// Two standard normal values for each two words.
 fn normals([a, b, c, d]: [u32; 4]) -> [f32; 4] {
-    let (z0, z1) = normal_f32::standard_pair(a, b);
-    let (z2, z3) = normal_f32::standard_pair(c, d);
+    let (z0, z1) = scalar::standard_pair(a, b);
+    let (z2, z3) = scalar::standard_pair(c, d);
     [z0, z1, z2, z3]
 }
 
@@ -63,7 +64,7 @@ fn narrow_floats(sampler: &NarrowSampler, words: [u32; 4]) -> [f32; 4] {
         Sampler::Bernoulli(threshold) => {
             words.map(|word| f32::from(u8::from(threshold.accepts(word))))
         }
-        Sampler::Normal { mean, std } => normals(words).map(|z| z * std + mean),
+        Sampler::Normal { mean, std } => normals(words).map(|z| z.mul_add(*std, *mean)),
     }
 }
 

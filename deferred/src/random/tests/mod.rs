@@ -6,10 +6,13 @@ mod golden;
 mod levels;
 mod quality;
 mod region;
+pub(super) mod scalar;
 mod statistics;
 mod tails;
 
 use burn::tensor::Distribution;
+
+pub(super) use levels::levels;
 
 use super::{RandomElement, Stream, fill};
 

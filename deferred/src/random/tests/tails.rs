@@ -2,9 +2,9 @@
 
 use burn::tensor::Distribution;
 
-use super::made;
 use super::statistics::{SIGMAS, upper_tail};
-use crate::random::{Domain, RandomElement, Seed, Stream, normal_f32, normal_f64};
+use super::{made, scalar};
+use crate::random::{Domain, RandomElement, Seed, Stream, normal_f64};
 
 /// Counts beyond 3, 4, 5 and 6 sigma, on each side, in `pieces` times 2^16 values.
 fn beyond<T: RandomElement + Into<f64>>(pieces: u64) -> [[f64; 2]; 4] {
@@ -65,7 +65,7 @@ fn exact_tail(bound: f64, radius: impl Fn(u64) -> f64, word_bits: i32) -> f64 {
 #[test]
 fn the_tail_of_all_f32_values_has_its_probability_beyond_five_sigma() {
     let check = |bound: f64, allowed: f64| {
-        let tail = exact_tail(bound, |word| normal_f32::radius(word as u32).into(), 32);
+        let tail = exact_tail(bound, |word| scalar::radius(word as u32).into(), 32);
         let error = (tail / upper_tail(bound) - 1.0).abs();
         assert!(error < allowed, "{bound}: {error:e}");
     };
