@@ -2,7 +2,7 @@
 
 use burn::module::{Module, Param};
 use burn::nn::{Linear, LinearConfig};
-use burn::tensor::{DType, Device, Tensor};
+use burn::tensor::{DType, Device, Tensor, TensorData};
 use peak_alloc::PeakAlloc;
 use tinderbox_deferred::random::Seed;
 use tinderbox_deferred::{Deferred, MaterializeOptions};
@@ -56,6 +56,17 @@ fn growth(lazy: usize, eager: usize, dtype: DType, whole: bool) -> usize {
     HEAP.peak_usage().saturating_sub(before).div_ceil(MIB)
 }
 
+/// A model whose parameters are made from data, all the same.
+fn from_data(parameters: usize, data: &TensorData, device: &Device) -> Net {
+    let matrix = || Tensor::from_data(data.clone(), device);
+    Net {
+        lazy: Vec::new(),
+        eager: (0..parameters)
+            .map(|_| Param::from_tensor(matrix()))
+            .collect(),
+    }
+}
+
 /// One MiB for all that is not a tensor.
 const BESIDE: usize = 1;
 
@@ -81,4 +92,36 @@ fn no_more_than_one_tensor_beside_the_result() {
     check(0, LAYERS, DType::BF16, true, LAYERS);
     check(0, LAYERS, DType::F32, true, LAYERS);
     check(LAYERS, LAYERS, DType::BF16, true, LAYERS + 1);
+    data_is_not_copied();
+}
+
+/// The recording holds the data once, and parameters on the CPU are that data.
+fn data_is_not_copied() {
+    let data = TensorData::new(vec![0.5_f32; SIDE * SIDE], [SIDE, SIDE]);
+    let model = Deferred::new(move |device| from_data(LAYERS, &data, device)).unwrap();
+    let source = model.replay(Seed::new(1));
+    let make = || {
+        let options = MaterializeOptions::new();
+        model.materialize_parameters(&Device::flex(), &source, options)
+    };
+    drop(make().unwrap());
+    let before = HEAP.current_usage();
+    HEAP.reset_peak_usage();
+    let made = make().unwrap();
+    let growth = HEAP.peak_usage().saturating_sub(before).div_ceil(MIB);
+    assert!(
+        growth <= BESIDE,
+        "{growth} MiB for {} parameters",
+        made.len()
+    );
+
+    drop(made);
+
+    // Written in place, since nobody else holds the tensor: it gets bytes of its own then.
+    let first = || model.materialize_tensor("eager.0", &Device::flex(), &source);
+    let one: Tensor<2> = first().unwrap().typed().unwrap();
+    let written = one.add_scalar(1.0).into_data();
+    assert_eq!(written.as_slice::<f32>().unwrap()[0], 1.5);
+    let again = first().unwrap().to_data().unwrap();
+    assert_eq!(again.as_slice::<f32>().unwrap()[0], 0.5);
 }

@@ -108,9 +108,9 @@ impl Graph {
         let mut large = Large::new();
         let mut constants = BTreeMap::new();
         for (id, constant) in self.constants() {
-            let stored = if constant.0.as_bytes().len() > inline_bytes {
-                let digest = hex_digest(constant.0.as_bytes());
-                large.insert(digest.clone(), &constant.0);
+            let stored = if constant.data().as_bytes().len() > inline_bytes {
+                let digest = hex_digest(constant.data().as_bytes());
+                large.insert(digest.clone(), constant.data());
                 Stored::Beside(digest)
             } else {
                 Stored::Inline(constant.clone())
@@ -136,7 +136,7 @@ impl Graph {
                 Stored::Beside(digest) => {
                     let value = body.values.get(id.index());
                     match value.and_then(|value| beside(&digest, value)) {
-                        Some(data) => Constant(data),
+                        Some(data) => data.into(),
                         None => return Err(GraphFileError::Constant { value: id, digest }),
                     }
                 }

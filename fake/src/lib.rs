@@ -44,7 +44,7 @@ mod sealed;
 pub use dtype::{dtype_name, dtype_names};
 pub use dyn_tensor::{DynTensor, TensorKind};
 pub use error::{FakeError, GraphFileError, RecordError};
-pub use graph::{Constant, Difference, Graph, GraphBuilder, Node, NodeId, Slice, Value, ValueId};
+pub use graph::{Difference, Graph, GraphBuilder, Node, NodeId, Slice, Value, ValueId};
 pub use meta::{DeviceLabel, TensorMeta, is_fake};
 pub use record::{Defaults, Mode, RecordOptions, Recording, record};
 pub use region::{Region, RegionError};

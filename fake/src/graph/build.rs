@@ -87,7 +87,7 @@ pub(crate) fn build(captured: CapturedGraph) -> Result<Built, RecordError> {
     }
     let constants = captured.values.into_iter().map(|(id, data)| {
         let id = ids.value_of(id).expect("it was just listed");
-        (id, Constant(data))
+        (id, Constant::from(data))
     });
     // Burn records an operation after the operations that it reads, so nothing is left to check.
     let graph = Graph::assemble(nodes, values, constants.collect());

@@ -25,7 +25,7 @@ impl GraphBuilder {
     /// A value that came from the host.
     pub fn constant(&mut self, data: TensorData) -> ValueId {
         let id = self.value(data.shape().clone(), data.dtype());
-        self.constants.insert(id, Constant(data));
+        self.constants.insert(id, data.into());
         id
     }
 

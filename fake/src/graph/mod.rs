@@ -58,8 +58,24 @@ index!(ValueId, "%");
 index!(NodeId, "#");
 
 /// Data that came from the host while the graph was recorded. Equal when the bytes are.
+///
+/// Clones share the bytes, and so do the tensors that `flex` makes of them, until one is written.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Constant(pub TensorData);
+#[serde(from = "TensorData")]
+pub(crate) struct Constant(TensorData);
+
+impl Constant {
+    pub(crate) fn data(&self) -> &TensorData {
+        &self.0
+    }
+}
+
+impl From<TensorData> for Constant {
+    fn from(data: TensorData) -> Self {
+        let (bytes, shape, dtype) = data.into_parts();
+        Self(TensorData::from_bytes(bytes.shared(), shape, dtype))
+    }
+}
 
 /// What a graph knows of one value.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -207,7 +223,9 @@ impl Graph {
             if value.producer.is_some() == constant.is_some() {
                 return inconsistent("a constant has no data, or a made value has some");
             }
-            if constant.is_some_and(|c| c.0.dtype() != value.dtype || c.0.shape() != &value.shape) {
+            if constant.is_some_and(|c| {
+                c.data().dtype() != value.dtype || c.data().shape() != &value.shape
+            }) {
                 return inconsistent("a constant's data are of another shape or dtype");
             }
         }
@@ -254,7 +272,7 @@ impl Graph {
 
     /// The data of a constant; `None` for a value that a node makes.
     pub fn constant(&self, id: ValueId) -> Option<&TensorData> {
-        self.constants.get(&id).map(|constant| &constant.0)
+        self.constants.get(&id).map(Constant::data)
     }
 
     /// All constants, in recorded order.
