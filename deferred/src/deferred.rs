@@ -7,9 +7,9 @@ use std::sync::{Arc, OnceLock};
 
 use burn::module::Module;
 use burn::tensor::Device;
-use tinderbox_fake::{Graph, Mode, RecordOptions, record};
+use tinderbox_fake::{Graph, Mode, RecordOptions, Recording, record};
 
-use crate::module::{Declared, declarations, find, twins};
+use crate::module::{Declared, Found, declarations, find, twins};
 use crate::random::Seed;
 use crate::{DeferredError, Origin, Parameter, ParameterTable, Replay};
 
@@ -56,54 +56,63 @@ impl<M: Module> Blueprint<M> {
             let found = find(&module, declared.len());
             (module, declared, found)
         })?;
-        assert_eq!(
-            declared.len(),
-            found.len(),
-            "a module visits the same parameters each time"
-        );
-
-        // Clones share their id and their value. One that was changed since has its own value.
-        let mut first_of = HashMap::with_capacity(found.len());
-        let mut parameters: Vec<Parameter> = Vec::with_capacity(found.len());
-        for (found, declared) in found.into_iter().zip(&declared) {
-            let path = found.path;
-            let tensor = found.value.captured_id();
-            let Some(value) = tensor.and_then(|id| recording.value_of(id)) else {
-                let device = found.value.meta().device.to_string();
-                return Err(DeferredError::NotRecorded { path, device });
-            };
-            let first = *first_of
-                .entry((found.id, value))
-                .or_insert(parameters.len());
-            let elements: u64 = found.shape.iter().product();
-            parameters.push(Parameter {
-                clone_of: parameters.get(first).map(|first| first.path.clone()),
-                path,
-                modules: found.modules,
-                kind: found.kind,
-                bytes: elements * found.dtype.size() as u64,
-                shape: found.shape,
-                dtype: found.dtype,
-                trainable: found.trainable,
-                origin: match declared.lazy {
-                    true => Origin::Lazy,
-                    false => Origin::Eager,
-                },
-                value,
-            });
-        }
-        let mut seen = HashSet::with_capacity(parameters.len());
-        if let Some(twice) = parameters.iter().find(|p| !seen.insert(p.path.as_str())) {
-            let path = twice.path.clone();
-            return Err(DeferredError::SamePath { path });
-        }
         Ok(Self {
             module,
+            table: table(found, &declared, &recording)?,
             graph: recording.into_graph(),
-            table: ParameterTable::new(parameters),
             declared,
         })
     }
+}
+
+/// The parameters that were found, each with its place in the recording. Not generic, so it is compiled
+/// once for all models.
+fn table(
+    found: Vec<Found>,
+    declared: &[Declared],
+    recording: &Recording,
+) -> Result<ParameterTable, DeferredError> {
+    assert_eq!(
+        declared.len(),
+        found.len(),
+        "a module visits the same parameters each time"
+    );
+    // Clones share their id and their value. One that was changed since has its own value.
+    let mut first_of = HashMap::with_capacity(found.len());
+    let mut parameters: Vec<Parameter> = Vec::with_capacity(found.len());
+    for (found, declared) in found.into_iter().zip(declared) {
+        let path = found.path;
+        let tensor = found.value.captured_id();
+        let Some(value) = tensor.and_then(|id| recording.value_of(id)) else {
+            let device = found.value.meta().device.to_string();
+            return Err(DeferredError::NotRecorded { path, device });
+        };
+        let first = *first_of
+            .entry((found.id, value))
+            .or_insert(parameters.len());
+        let elements: u64 = found.shape.iter().product();
+        parameters.push(Parameter {
+            clone_of: parameters.get(first).map(|first| first.path.clone()),
+            path,
+            modules: found.modules,
+            kind: found.kind,
+            bytes: elements * found.dtype.size() as u64,
+            shape: found.shape,
+            dtype: found.dtype,
+            trainable: found.trainable,
+            origin: match declared.lazy {
+                true => Origin::Lazy,
+                false => Origin::Eager,
+            },
+            value,
+        });
+    }
+    let mut seen = HashSet::with_capacity(parameters.len());
+    if let Some(twice) = parameters.iter().find(|p| !seen.insert(p.path.as_str())) {
+        let path = twice.path.clone();
+        return Err(DeferredError::SamePath { path });
+    }
+    Ok(ParameterTable::new(parameters))
 }
 
 impl<M: Module> Deferred<M> {

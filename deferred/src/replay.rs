@@ -9,9 +9,10 @@ use tinderbox_fake::{DynTensor, Graph, NodeId, Region, ValueId};
 use crate::in_order::InOrder;
 use crate::program::{RandomKey, RandomKeys, is_random};
 use crate::random::{Domain, Seed};
+use crate::source::check_all;
 use crate::{
-    Mismatch, Mismatches, Observer, ParameterPath, ParameterTable, ProgramError, Recipe,
-    RecipeError, Request, Source, SourceError,
+    Mismatch, Observer, ParameterPath, ParameterTable, ProgramError, Recipe, RecipeError, Request,
+    Source, SourceError,
 };
 
 /// What makes the random values of a replay.
@@ -174,20 +175,7 @@ impl Source for Replay {
         requests: &[Request],
         observer: &dyn Observer,
     ) -> Result<Vec<DynTensor>, SourceError> {
-        let mut mismatches = Mismatches::default();
-        let mut found = Vec::with_capacity(requests.len());
-        for request in requests {
-            match self.check(request) {
-                Ok(value) => found.push(value),
-                Err(found) => mismatches.0.extend(found),
-            }
-        }
-        if !mismatches.0.is_empty() {
-            return Err(SourceError::Mismatch {
-                described: self.describe(),
-                mismatches,
-            });
-        }
+        let found = check_all(self, requests, |request| self.check(request))?;
         let values = match self.rng {
             Rng::Counter => requests
                 .iter()

@@ -3,7 +3,7 @@
 use burn::tensor::{DType, Device};
 use tinderbox_fake::{DynTensor, FakeError, Region};
 
-use crate::{Mismatch, Observer, ParameterPath, SourceError};
+use crate::{Mismatch, Mismatches, Observer, ParameterPath, SourceError};
 
 /// One value that is asked for.
 #[derive(Clone, Debug)]
@@ -124,46 +124,54 @@ pub trait Source: Send + Sync {
     fn describe(&self) -> String;
 }
 
-impl<S: Source + ?Sized> Source for &S {
-    fn load(
-        &self,
-        requests: &[Request],
-        observer: &dyn Observer,
-    ) -> Result<Vec<DynTensor>, SourceError> {
-        (**self).load(requests, observer)
-    }
+/// What a pointer to a source does.
+macro_rules! pointer {
+    ($($pointer:ty),*) => {$(
+        impl<S: Source + ?Sized> Source for $pointer {
+            fn load(
+                &self,
+                requests: &[Request],
+                observer: &dyn Observer,
+            ) -> Result<Vec<DynTensor>, SourceError> {
+                (**self).load(requests, observer)
+            }
 
-    fn working_bytes(&self, requests: &[Request]) -> u64 {
-        (**self).working_bytes(requests)
-    }
+            fn working_bytes(&self, requests: &[Request]) -> u64 {
+                (**self).working_bytes(requests)
+            }
 
-    fn construct(&self, device: &Device, construct: &mut dyn FnMut()) {
-        (**self).construct(device, construct);
-    }
+            fn construct(&self, device: &Device, construct: &mut dyn FnMut()) {
+                (**self).construct(device, construct);
+            }
 
-    fn describe(&self) -> String {
-        (**self).describe()
-    }
+            fn describe(&self) -> String {
+                (**self).describe()
+            }
+        }
+    )*};
 }
 
-impl<S: Source + ?Sized> Source for std::sync::Arc<S> {
-    fn load(
-        &self,
-        requests: &[Request],
-        observer: &dyn Observer,
-    ) -> Result<Vec<DynTensor>, SourceError> {
-        (**self).load(requests, observer)
-    }
+pointer!(&S, Box<S>, std::sync::Arc<S>);
 
-    fn working_bytes(&self, requests: &[Request]) -> u64 {
-        (**self).working_bytes(requests)
+/// What answers each request, or all that can't be answered in one error.
+pub(crate) fn check_all<T>(
+    source: &impl Source,
+    requests: &[Request],
+    check: impl Fn(&Request) -> Result<T, Vec<Mismatch>>,
+) -> Result<Vec<T>, SourceError> {
+    let mut mismatches = Mismatches::default();
+    let mut found = Vec::with_capacity(requests.len());
+    for request in requests {
+        match check(request) {
+            Ok(answer) => found.push(answer),
+            Err(more) => mismatches.0.extend(more),
+        }
     }
-
-    fn construct(&self, device: &Device, construct: &mut dyn FnMut()) {
-        (**self).construct(device, construct);
-    }
-
-    fn describe(&self) -> String {
-        (**self).describe()
+    match mismatches.0.is_empty() {
+        true => Ok(found),
+        false => Err(SourceError::Mismatch {
+            described: source.describe(),
+            mismatches,
+        }),
     }
 }

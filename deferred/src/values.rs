@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use tinderbox_fake::{DynTensor, FakeError};
 
-use crate::{Mismatch, Mismatches, Observer, ParameterPath, Request, Source, SourceError};
+use crate::source::check_all;
+use crate::{Mismatch, Observer, ParameterPath, Request, Source, SourceError};
 
 /// Values that are in memory already, by path: a gathered model, say.
 #[derive(Clone, Debug, Default)]
@@ -44,20 +45,7 @@ impl Source for Values {
         requests: &[Request],
         observer: &dyn Observer,
     ) -> Result<Vec<DynTensor>, SourceError> {
-        let mut mismatches = Mismatches::default();
-        let mut values = Vec::with_capacity(requests.len());
-        for request in requests {
-            match self.check(request) {
-                Ok(value) => values.push(value.clone()),
-                Err(found) => mismatches.0.extend(found),
-            }
-        }
-        if !mismatches.0.is_empty() {
-            return Err(SourceError::Mismatch {
-                described: self.describe(),
-                mismatches,
-            });
-        }
+        let values = check_all(self, requests, |request| self.check(request).cloned())?;
         let parts = values.into_iter().zip(requests);
         parts
             .map(|(value, request)| {

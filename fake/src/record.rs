@@ -200,9 +200,22 @@ pub fn record<T>(
     options: &RecordOptions,
     run: impl FnOnce(&Device) -> T,
 ) -> Result<(T, Recording), RecordError> {
+    let (mut run, mut result) = (Some(run), None);
+    let recording = record_dyn(options, &mut |device| {
+        let run = run.take().expect("a recording runs its closure once");
+        result = Some(run(device));
+    })?;
+    let result = result.expect("the closure returned, or its panic was handled");
+    Ok((result, recording))
+}
+
+/// [`record`] without a type of its own for every closure, so it is compiled once.
+fn record_dyn(
+    options: &RecordOptions,
+    run: &mut dyn FnMut(&Device),
+) -> Result<Recording, RecordError> {
     let mut pooled = Pooled::take(options);
     let mut device = pooled.device.clone().expect("the pool gave a device");
-    let mut result = None;
     let mut refused = None;
     let scope_device = device.clone();
     let configured = pooled.configured;
@@ -216,7 +229,7 @@ pub fn record<T>(
                 Mode::Inference => device.clone(),
                 Mode::Training => device.clone().autodiff(),
             };
-            result = Some(run(&target));
+            run(&target);
             scope.complete([], [])
         })
     }));
@@ -237,8 +250,7 @@ pub fn record<T>(
         Err(panic) => return Err(explain(&*panic)),
     };
     let Built { graph, ids } = build(captured)?;
-    let result = result.expect("the closure returned, or its panic was handled");
-    Ok((result, Recording { graph, ids }))
+    Ok(Recording { graph, ids })
 }
 
 fn configure(device: &mut Device, defaults: Defaults) -> Result<(), burn::tensor::DeviceError> {

@@ -56,8 +56,8 @@ pub enum TraceError {
     },
     /// The forward reads the data of a tensor.
     #[error(
-        "the forward could not be recorded; of Burn's modules, `PoissonNllLoss` reads its arguments \
-         to check them, and in builds with debug assertions so does `CTCLoss`: write the first with \
+        "the forward could not be recorded; if it uses Burn's `PoissonNllLoss` or, in a build with \
+         debug assertions, `CTCLoss`, these read their arguments to check them: write the first with \
          tensor operations, and call `burn::tensor::module::ctc_loss` in place of the second"
     )]
     DataRead {

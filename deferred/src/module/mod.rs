@@ -8,4 +8,4 @@ pub use fill::check_lit;
 pub(crate) use fill::{Expected, Slot, empty};
 pub use partial::PartialModule;
 pub use visit::parameter_values;
-pub(crate) use visit::{Declared, declarations, find, twins};
+pub(crate) use visit::{Declared, Found, declarations, find, twins};

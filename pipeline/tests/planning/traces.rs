@@ -61,7 +61,7 @@ fn what_only_real_tensors_have() {
         Outputs::loss((y * sum).mean())
     });
     insta::assert_snapshot!(error, @r#"
-    the forward could not be recorded; of Burn's modules, `PoissonNllLoss` reads its arguments to check them, and in builds with debug assertions so does `CTCLoss`: write the first with tensor operations, and call `burn::tensor::module::ctc_loss` in place of the second
+    the forward could not be recorded; if it uses Burn's `PoissonNllLoss` or, in a build with debug assertions, `CTCLoss`, these read their arguments to check them: write the first with tensor operations, and call `burn::tensor::module::ctc_loss` in place of the second
     the recorded code read the data of a fake tensor, which has a shape and no data: compute on tensors, and read values only from a materialized module
     "#);
     let error = refused(|net, x| {

@@ -15,11 +15,12 @@ use crate::inputs::{between, floats, ints, signs, these};
 use crate::row::{Outcome, Tracing, row};
 
 /// The error of a forward that reads what it is given.
-pub const DATA_READ: &str = "the forward could not be recorded; of Burn's modules, \
-     `PoissonNllLoss` reads its arguments to check them, and in builds with debug assertions so does \
-     `CTCLoss`: write the first with tensor operations, and call `burn::tensor::module::ctc_loss` in \
-     place of the second: the recorded code read the data of a fake tensor, which has a shape and no \
-     data: compute on tensors, and read values only from a materialized module";
+pub const DATA_READ: &str = "the forward could not be recorded; if it uses Burn's \
+     `PoissonNllLoss` or, in a build with debug assertions, `CTCLoss`, these read their arguments to \
+     check them: write the first with tensor operations, and call \
+     `burn::tensor::module::ctc_loss` in place of the second: the recorded code read the data of a \
+     fake tensor, which has a shape and no data: compute on tensors, and read values only from a \
+     materialized module";
 
 pub fn rows() -> Family {
     let mut rows = entropies();
