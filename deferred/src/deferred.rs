@@ -1,6 +1,7 @@
 //! A model that was constructed without memory.
 
 use std::any::Any;
+use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -11,7 +12,7 @@ use tinderbox_fake::{Graph, Mode, RecordOptions, Recording, record};
 
 use crate::module::{Declared, Found, declarations, find, twins};
 use crate::random::Seed;
-use crate::{DeferredError, Origin, Parameter, ParameterTable, Replay};
+use crate::{DeferredError, Origin, Parameter, ParameterPath, ParameterTable, Replay};
 
 /// How a model is made, for use on any thread.
 type Init<M> = Arc<dyn Fn(&Device) -> M + Send + Sync>;
@@ -50,12 +51,22 @@ impl<M: Module> Blueprint<M> {
         init: &dyn Fn(&Device) -> M,
         options: &RecordOptions,
     ) -> Result<Self, DeferredError> {
-        let ((module, declared, found), recording) = record(options, |device| {
+        // Which parameter is being made, for an error.
+        let at = RefCell::default();
+        let recorded = record(options, |device| {
             let module = init(device);
             let declared = declarations(&module);
-            let found = find(&module, declared.len());
+            let found = find(&module, declared.len(), &at);
             (module, declared, found)
-        })?;
+        });
+        let ((module, declared, found), recording) =
+            recorded.map_err(|source| match at.take() {
+                Some(path) => DeferredError::Parameter {
+                    path: ParameterPath::new(path),
+                    source,
+                },
+                None => source.into(),
+            })?;
         Ok(Self {
             module,
             table: table(found, &declared, &recording)?,

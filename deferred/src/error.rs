@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::ParameterPath;
+use crate::table::human_bytes;
 
 /// One reason why a source can't answer one request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -142,6 +143,15 @@ pub enum DeferredError {
     Record {
         /// What went wrong.
         #[from]
+        source: tinderbox_fake::RecordError,
+    },
+    /// The initializer of a parameter failed under recording.
+    #[error("parameter `{path}` could not be made on a recording device")]
+    Parameter {
+        /// Which one.
+        path: ParameterPath,
+        /// What went wrong.
+        #[source]
         source: tinderbox_fake::RecordError,
     },
     /// Two parameters have one path.
@@ -366,9 +376,9 @@ pub enum MaterializeError {
     },
     /// The values will not fit into memory; nothing was made.
     #[error(
-        "{parameters} parameter(s) need {} MiB on {device}, and {} MiB are available: select fewer, \
-         choose a smaller dtype, or spread them over more ranks",
-        needed_bytes.div_ceil(1 << 20), available_bytes >> 20
+        "{parameters} parameter(s) need {} on {device}, and {} are available: select fewer, choose a \
+         smaller dtype, or spread them over more ranks",
+        apart(*needed_bytes, *available_bytes), apart(*available_bytes, *needed_bytes)
     )]
     Memory {
         /// Where they were to be made.
@@ -379,6 +389,15 @@ pub enum MaterializeError {
         needed_bytes: u64,
         /// Bytes that the process can still get.
         available_bytes: u64,
+    },
+    /// A region does not lie inside of its parameter.
+    #[error("parameter `{path}` has no such region")]
+    Region {
+        /// The parameter.
+        path: ParameterPath,
+        /// What is wrong with it.
+        #[source]
+        source: tinderbox_fake::RegionError,
     },
     /// A value does not fit its parameter.
     #[error("the value of `{path}` can't be put into its parameter")]
@@ -407,7 +426,22 @@ pub enum MaterializeError {
     },
 }
 
+/// The first few of a list, and how many more there are.
 fn list(items: &[impl fmt::Display]) -> String {
-    let texts: Vec<String> = items.iter().map(ToString::to_string).collect();
-    texts.join(", ")
+    const SHOWN: usize = 4;
+    let shown = items.iter().take(SHOWN);
+    let texts: Vec<String> = shown.map(ToString::to_string).collect();
+    let more = match items.len().saturating_sub(SHOWN) {
+        0 => String::new(),
+        more => format!(", and {more} more"),
+    };
+    texts.join(", ") + &more
+}
+
+/// Bytes with three digits, or with all where another number has the same three.
+fn apart(bytes: u64, other: u64) -> String {
+    match human_bytes(bytes) {
+        same if same == human_bytes(other) => format!("{bytes} B"),
+        distinct => distinct,
+    }
 }

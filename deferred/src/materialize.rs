@@ -135,6 +135,12 @@ impl<M: Module> Deferred<M> {
         source: &dyn Source,
     ) -> Result<DynTensor, MaterializeError> {
         let parameter = self.table.find(path)?;
+        region
+            .check_inside(&parameter.shape)
+            .map_err(|source| MaterializeError::Region {
+                path: parameter.path.clone(),
+                source,
+            })?;
         let request = request(parameter, device, parameter.dtype);
         let region = region.clone();
         self.one(Request { region, ..request }, source)

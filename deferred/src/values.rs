@@ -61,6 +61,6 @@ impl Source for Values {
     }
 
     fn describe(&self) -> String {
-        format!("{} values in memory", self.values.len())
+        format!("a set of {} values in memory", self.values.len())
     }
 }

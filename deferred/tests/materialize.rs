@@ -567,38 +567,6 @@ fn a_parameter_of_another_device_is_an_error() {
 }
 
 #[test]
-fn a_model_that_can_not_be_recorded_is_an_error() {
-    let constructed = "the model could not be constructed on a recording device: the recorded code";
-    let error = Deferred::new(|_| -> Linear { panic!("no such file") }).unwrap_err();
-    assert_eq!(
-        chain(&error),
-        format!("{constructed} panicked: no such file")
-    );
-    let error = Deferred::new(|d: &Device| {
-        let linear = LinearConfig::new(2, 2).init(d);
-        let _ = linear.weight.val().into_data();
-        linear
-    })
-    .unwrap_err();
-    assert_eq!(
-        chain(&error),
-        format!(
-            "{constructed} read the data of a fake tensor, which has a shape and no data: compute on \
-             tensors, and read values only from a materialized module"
-        )
-    );
-    let error = Deferred::new(|d| {
-        let twice = ["a.w", "a.w"].map(|p| (path(p), Tensor::<1>::zeros([1], d).into()));
-        PartialModule::new(twice).unwrap()
-    })
-    .unwrap_err();
-    assert_eq!(
-        chain(&error),
-        "two parameters of the model have the path `a.w`: name their fields differently"
-    );
-}
-
-#[test]
 fn a_fake_device_takes_no_values() {
     let model = zoo();
     let options = RecordOptions::default().claiming("cuda:3".parse().unwrap());
@@ -730,7 +698,7 @@ fn all_mismatches_are_in_one_error() {
     assert_eq!(
         chain(&error),
         format!(
-            "{count} values in memory does not fit the model, nothing was loaded:{common}
+            "a set of {count} values in memory does not fit the model, nothing was loaded:{common}
   missing: eager
   fake, without data: fake"
         )
@@ -739,7 +707,7 @@ fn all_mismatches_are_in_one_error() {
     assert_eq!(
         chain(&error),
         format!(
-            "the parameters could not be loaded: {count} values in memory does not fit the model, \
+            "the parameters could not be loaded: a set of {count} values in memory does not fit the model, \
              nothing was loaded:\n  missing: eager"
         )
     );

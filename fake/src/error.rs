@@ -118,7 +118,7 @@ pub enum GraphFileError {
         source: std::io::Error,
     },
     /// The bytes are not a graph.
-    #[error("this is not a graph file, or it is damaged: {reason}")]
+    #[error("these are no recorded operations, or they are damaged: {reason}")]
     Decode {
         /// What the decoder said.
         reason: String,
@@ -131,7 +131,7 @@ pub enum GraphFileError {
     },
     /// The file is of another format, format version or Burn version.
     #[error(
-        "graph file has {field} `{found}`, this build reads `{expected}`: record the graph again"
+        "the file has {field} `{found}`, this build reads `{expected}`: record again and write it anew"
     )]
     Version {
         /// Which of them.
@@ -150,7 +150,7 @@ pub enum GraphFileError {
         digest: String,
     },
     /// The bytes are not those that were written.
-    #[error("the graph file is damaged: its digest is {found}, not {expected}")]
+    #[error("the file is damaged: its digest is {found}, not {expected}")]
     Damaged {
         /// XXH3-128 that stands in the file, in hexadecimal digits.
         expected: String,

@@ -54,8 +54,8 @@ pub fn unseal<T: DeserializeOwned>(
     version: u32,
     mut bytes: &[u8],
 ) -> Result<T, GraphFileError> {
-    let failed = |e: ciborium::de::Error<std::io::Error>| GraphFileError::Decode {
-        reason: e.to_string(),
+    let failed = |e| GraphFileError::Decode {
+        reason: decoder_says(e),
     };
     let header: Header = ciborium::from_reader(&mut bytes).map_err(failed)?;
     for (field, expected, found) in [
@@ -85,6 +85,19 @@ pub fn unseal<T: DeserializeOwned>(
         });
     }
     Ok(body)
+}
+
+fn decoder_says(error: ciborium::de::Error<std::io::Error>) -> String {
+    use ciborium::de::Error;
+    match error {
+        Error::Io(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
+            "they end too early".into()
+        }
+        Error::Io(error) => error.to_string(),
+        Error::Syntax(offset) => format!("byte {offset} is no CBOR"),
+        Error::Semantic(_, reason) => reason,
+        Error::RecursionLimitExceeded => "they are nested too deeply".into(),
+    }
 }
 
 pub(crate) fn hex_digest(bytes: &[u8]) -> String {

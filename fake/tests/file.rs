@@ -181,18 +181,17 @@ fn other_versions_are_named() {
     check(
         b"tinderbox-graph",
         b"tinderbox-grave",
-        "graph file has format `tinderbox-grave`, this build reads `tinderbox-graph`: record the \
-         graph again",
+        "the file has format `tinderbox-grave`, this build reads `tinderbox-graph`: record again and write it anew",
     );
     check(
         b"version\x01",
         b"version\x02",
-        "graph file has version `2`, this build reads `1`: record the graph again",
+        "the file has version `2`, this build reads `1`: record again and write it anew",
     );
     check(
         b"0.22.1",
         b"0.23.0",
-        "graph file has Burn version `0.23.0`, this build reads `0.22.1`: record the graph again",
+        "the file has Burn version `0.23.0`, this build reads `0.22.1`: record again and write it anew",
     );
 }
 

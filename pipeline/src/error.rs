@@ -150,7 +150,7 @@ fn lines(parameters: &[NotHeld]) -> String {
 #[non_exhaustive]
 pub enum PlanError {
     /// The plan has no such rank.
-    #[error("there is no rank {rank}: the plan has {ranks} ranks, numbered from 0")]
+    #[error("there is no rank {rank}: the plan has {ranks} rank(s), numbered from 0")]
     RankOutOfRange {
         /// The rank asked for.
         rank: usize,

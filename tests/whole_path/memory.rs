@@ -114,7 +114,8 @@ fn a_stage_is_lit_where_the_whole_does_not_fit() {
         let all = MaterializeOptions::new();
         let whole = model.materialize_parameters(&Device::flex(), &replay, all);
         let error = whole.map(drop).unwrap_err().to_string();
-        let needed = format!("need {} MiB on flex", model.parameters().bytes() / MIB);
+        let gib = model.parameters().bytes() as f64 / (1u64 << 30) as f64;
+        let needed = format!("need {gib:.2} GiB on flex");
         assert!(error.contains(&needed), "{error}");
         light(&model, DType::F32, stage_bytes);
     });
@@ -143,7 +144,7 @@ fn memory_that_will_not_suffice_is_refused_before_anything_is_made() {
         .unwrap_err();
     let text = error.to_string();
     assert!(
-        text.starts_with("65536 parameter(s) need 1048576 MiB on flex, and "),
+        text.starts_with("65536 parameter(s) need 1.00 TiB on flex, and "),
         "{text}"
     );
     let options = MaterializeOptions::only(|p| p.path.as_str() == "layers.7.weight");
@@ -154,7 +155,7 @@ fn memory_that_will_not_suffice_is_refused_before_anything_is_made() {
     );
     assert_eq!(
         part.map(drop).unwrap_err().to_string(),
-        "1 parameter(s) need 16 MiB on flex, and 15 MiB are available: select fewer, choose a \
+        "1 parameter(s) need 16777216 B on flex, and 16777215 B are available: select fewer, choose a \
          smaller dtype, or spread them over more ranks"
     );
 }

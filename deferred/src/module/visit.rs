@@ -1,6 +1,7 @@
 //! Finds every parameter of a module.
 
 use std::any::Any;
+use std::cell::RefCell;
 
 use burn::module::{Module, ModuleVisitor, Param, ParamId, Parameter};
 use burn::tensor::{Bool, DType, Int, Shape, Tensor};
@@ -51,11 +52,17 @@ pub(crate) fn declarations<M: Module>(module: &M) -> Vec<Declared> {
 }
 
 /// Every tensor parameter, in the order in which the module visits them. Gives each lazy one its
-/// value, so that a recording sees how it is made.
-pub(crate) fn find<M: Module>(module: &M, count: usize) -> Vec<Found> {
-    struct Finder(Vec<Found>);
-    impl Each for Finder {
+/// value, so that a recording sees how it is made; meanwhile its path stands in `at`.
+pub(crate) fn find<M: Module>(
+    module: &M,
+    count: usize,
+    at: &RefCell<Option<String>>,
+) -> Vec<Found> {
+    struct Finder<'a>(Vec<Found>, &'a RefCell<Option<String>>);
+    impl Each for Finder<'_> {
         fn parameter<T: Value>(&mut self, place: Place<'_>, param: &Param<T>) {
+            let path = self.1.take().unwrap_or_default();
+            place.path.clone_into(self.1.borrow_mut().insert(path));
             let value = param.base();
             let trainable = value.is_require_grad();
             let value: DynTensor = value.into();
@@ -72,7 +79,9 @@ pub(crate) fn find<M: Module>(module: &M, count: usize) -> Vec<Found> {
             });
         }
     }
-    walk(module, Finder(Vec::with_capacity(count))).0
+    let found = walk(module, Finder(Vec::with_capacity(count), at)).0;
+    at.take();
+    found
 }
 
 /// The `Param<Tensor<D, K>>` of every parameter, for its mappers and training state, in visiting

@@ -21,7 +21,7 @@ pub enum UnknownPath {
         near: Vec<ParameterPath>,
     },
     /// A module stands there.
-    #[error("`{path}` is a module of {}", parameters_of_module(*count, parameters))]
+    #[error("{} is a module of {}", module(path), parameters_of_module(*count, parameters))]
     Module {
         /// The path.
         path: String,
@@ -37,6 +37,13 @@ fn did_you_mean(near: &[ParameterPath]) -> String {
         [] => ": it has none at all".into(),
         [only] => format!(": the nearest is `{only}`"),
         several => format!(": the nearest are {}", quoted(several)),
+    }
+}
+
+fn module(path: &str) -> String {
+    match path {
+        "" => "the empty path".into(),
+        path => format!("`{path}`"),
     }
 }
 

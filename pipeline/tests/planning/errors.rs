@@ -177,7 +177,7 @@ fn ranks_and_what_they_do_not_hold() {
     assert_eq!(plan.ranks(), 3);
     assert_eq!(
         text(plan.rank(3)),
-        "there is no rank 3: the plan has 3 ranks, numbered from 0"
+        "there is no rank 3: the plan has 3 rank(s), numbered from 0"
     );
     let model = mlp(3, 4);
     let mine = plan.rank(1).unwrap();
