@@ -9,6 +9,8 @@ use tinderbox_fake::{DynTensor, Region};
 
 use crate::memory;
 use crate::module::{Expected, PartialModule, Slot, empty};
+use crate::replay::hold_backend_generator;
+use crate::source::can_cast;
 use crate::{
     Cast, Deferred, MaterializeError, MaterializeOptions, Mismatch, Mismatches, Parameter,
     ParameterPath, ParameterTable, Request, Source, SourceError,
@@ -59,6 +61,8 @@ impl<M: Module> Deferred<M> {
         memory::check(&requests, source, self.table.eager_bytes(), &options)?;
         self.check_stable()?;
         // The module first: a source that seeds the backend's generator leaves it as plain Burn would.
+        // What the closure draws must not come between the draws of a replay on another thread.
+        let _held = hold_backend_generator();
         let mut module = None;
         source.construct(device, &mut || module = Some(self.construct(device)));
         let module = module.ok_or_else(|| SourceError::NotConstructed {
@@ -90,7 +94,7 @@ impl<M: Module> Deferred<M> {
     }
 
     /// The selected parameters on a device, without autodiff and without their module; the closure is
-    /// not called. Of clones, the first is taken.
+    /// not called. Of clones, the first stands for all: it is taken where its own path is selected.
     ///
     /// # Errors
     ///
@@ -182,7 +186,7 @@ fn requests<'a>(
     let mut requests = Vec::new();
     for parameter in parameters {
         let dtype = options.dtype_of(parameter);
-        if dtype != parameter.dtype && !(dtype.is_float() && parameter.dtype.is_float()) {
+        if dtype != parameter.dtype && !can_cast(parameter.dtype, dtype) {
             casts.push(Cast {
                 path: parameter.path.clone(),
                 from: parameter.dtype,

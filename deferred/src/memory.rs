@@ -28,7 +28,7 @@ pub(crate) fn check(
         },
     };
     let values: u64 = requests.iter().map(Request::bytes).sum();
-    let needed_bytes = before.max(values + source.working_bytes(requests));
+    let needed_bytes = before.max(values.saturating_add(source.working_bytes(requests)));
     if needed_bytes > available_bytes {
         return Err(MaterializeError::Memory {
             device: DeviceLabel::of(&first.device).to_string(),

@@ -1,5 +1,7 @@
 //! Values by running the recorded initialization.
 
+use std::cell::Cell;
+use std::marker::PhantomData;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use burn::tensor::Device;
@@ -48,10 +50,38 @@ pub struct Replay {
 /// Held while the backend's generator is seeded and drawn from: it is one for the process.
 static BACKEND_GENERATOR: Mutex<()> = Mutex::new(());
 
-fn hold_backend_generator() -> MutexGuard<'static, ()> {
+thread_local! {
+    /// How many times this thread holds it.
+    static HELD: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Gives the generator back when dropped, on the thread that took it.
+pub(crate) struct Held {
+    /// The first of this thread has the lock.
+    _lock: Option<MutexGuard<'static, ()>>,
+    /// Neither goes to another thread.
+    _here: PhantomData<*const ()>,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        HELD.set(HELD.get() - 1);
+    }
+}
+
+/// A closure or an observer that runs under it may itself replay: on one thread it is held again.
+pub(crate) fn hold_backend_generator() -> Held {
     // The lock guards no data of ours, so a panic under it leaves nothing broken.
-    let held = BACKEND_GENERATOR.lock();
-    held.unwrap_or_else(|poisoned| poisoned.into_inner())
+    let lock = || {
+        let lock = BACKEND_GENERATOR.lock();
+        lock.unwrap_or_else(|poisoned| poisoned.into_inner())
+    };
+    let _lock = (HELD.get() == 0).then(lock);
+    HELD.set(HELD.get() + 1);
+    Held {
+        _lock,
+        _here: PhantomData,
+    }
 }
 
 impl Replay {
@@ -201,8 +231,23 @@ impl Source for Replay {
     fn working_bytes(&self, requests: &[Request]) -> u64 {
         let beside = requests.iter().filter_map(|request| {
             let value = self.check(request).ok()?;
-            let plan = self.recipe_for(request, value).ok()?.plan();
-            Some(plan.peak_bytes - plan.bytes)
+            let (peak, kept) = match self.rng {
+                Rng::Counter => {
+                    let plan = self.recipe_for(request, value).ok()?.plan();
+                    (plan.peak_bytes, plan.bytes)
+                }
+                // A part or a cast is taken from the whole, which is made first.
+                Rng::Backend => {
+                    let keys = self.random_keys();
+                    let whole =
+                        Recipe::of_value(String::new(), self.seed, &self.graph, value, keys)
+                            .ok()?;
+                    let plan = whole.plan();
+                    let as_it_is = plan.bytes == request.bytes();
+                    (plan.peak_bytes, if as_it_is { plan.bytes } else { 0 })
+                }
+            };
+            Some(peak.saturating_sub(kept))
         });
         beside.max().unwrap_or(0)
     }

@@ -5,6 +5,12 @@ use tinderbox_fake::{DynTensor, FakeError, Region};
 
 use crate::{Mismatch, Mismatches, Observer, ParameterPath, SourceError};
 
+/// Whether values of a dtype are cast to another.
+pub(crate) fn can_cast(from: DType, to: DType) -> bool {
+    let is_float = |dtype| matches!(dtype, DType::F64 | DType::F32 | DType::F16 | DType::BF16);
+    is_float(from) && is_float(to)
+}
+
 /// One value that is asked for.
 #[derive(Clone, Debug)]
 pub struct Request {
@@ -38,7 +44,7 @@ impl Request {
                 found: shape.to_vec(),
             });
         }
-        if dtype != self.dtype && !(dtype.is_float() && self.dtype.is_float()) {
+        if dtype != self.dtype && !can_cast(dtype, self.dtype) {
             mismatches.push(self.of_dtype(dtype));
         }
         // Against its own shape, since the other is reported already.

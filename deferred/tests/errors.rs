@@ -99,7 +99,8 @@ fn a_region_outside_of_its_parameter() {
     );
     assert_eq!(
         make(&[0], &[2]),
-        "parameter `layers.0.weight` has no such region: region [0..2] reaches past the shape [2, 3]"
+        "parameter `layers.0.weight` has no such region: region [0..2] has 1 \
+         dimension(s), the shape [2, 3] has 2: give a range for each"
     );
 }
 
@@ -122,6 +123,14 @@ fn many_casts_that_are_refused_are_counted() {
     let error = error.unwrap_err().to_string();
     let listed = "`counts.2` is i32, not bf16, `counts.3` is i32, not bf16, and 2 more; choose";
     assert!(error.contains(listed), "{error}");
+    // A float type that no values are kept in.
+    let options = MaterializeOptions::new().dtype(|p| p.dtype.is_float().then_some(DType::Flex32));
+    let error = model.materialize_with(&Device::flex(), &replay, options);
+    let error = error.unwrap_err().to_string();
+    assert!(
+        error.contains("`layers.0.weight` is f32, not flex32"),
+        "{error}"
+    );
 }
 
 #[test]

@@ -679,7 +679,7 @@ fn all_mismatches_are_in_one_error() {
   region of ints: region [2..4] reaches past the shape [3]
   dtype of bools: the model has f32, the source bool
   dtype of frozen.bias: the model has i32, the source f32
-  region of inner.some.bias: region [0..2, 0..1] reaches past the shape [2]";
+  region of inner.some.bias: region [0..2, 0..1] has 2 dimension(s), the shape [2] has 1: give a range for each";
     let error = replay.load(&requests, &()).map(drop).unwrap_err();
     assert_eq!(
         chain(&error),

@@ -49,6 +49,17 @@ pub enum RegionError {
         /// Size per dimension.
         size: Vec<u64>,
     },
+    /// The tensor has more or fewer dimensions.
+    #[error(
+        "region {region} has {} dimension(s), the shape {shape:?} has {}: give a range for each",
+        region.rank(), shape.len()
+    )]
+    OtherRank {
+        /// The region.
+        region: Region,
+        /// Shape of the tensor.
+        shape: Vec<u64>,
+    },
     /// The region does not lie inside the tensor.
     #[error("region {region} reaches past the shape {shape:?}")]
     OutOfBounds {
@@ -131,20 +142,19 @@ impl Region {
     ///
     /// When the ranks differ or a dimension reaches past its end.
     pub fn check_inside(&self, shape: &[u64]) -> Result<(), RegionError> {
-        let inside = self.rank() == shape.len()
-            && self
-                .offset
-                .iter()
-                .zip(&self.size)
-                .zip(shape)
-                .all(|((o, s), d)| o + s <= *d);
-        if inside {
-            Ok(())
-        } else {
-            Err(RegionError::OutOfBounds {
+        if self.rank() != shape.len() {
+            return Err(RegionError::OtherRank {
                 region: self.clone(),
                 shape: shape.to_vec(),
-            })
+            });
+        }
+        let mut ranges = self.offset.iter().zip(&self.size).zip(shape);
+        match ranges.all(|((o, s), d)| o + s <= *d) {
+            true => Ok(()),
+            false => Err(RegionError::OutOfBounds {
+                region: self.clone(),
+                shape: shape.to_vec(),
+            }),
         }
     }
 

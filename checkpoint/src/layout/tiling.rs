@@ -129,7 +129,7 @@ mod tests {
             "no element",
         );
         check(&[4], &[region(&[0], &[5])], "past the shape");
-        check(&[4], &[region(&[0, 0], &[4, 1])], "past the shape");
+        check(&[4], &[region(&[0, 0], &[4, 1])], "2 dimension(s)");
         // As many elements as the tensor has, and still wrong.
         check(
             &[2, 2],

@@ -165,12 +165,12 @@ impl Program {
         for id in nodes {
             let node = graph.node(id);
             operation::supported(node)?;
-            for input in node.inputs() {
-                read(*input, &at_hand, &node.name())?;
-            }
             // An input that a node of the program would make again is taken as given.
             if node.outputs().iter().all(|output| at_hand.contains(output)) {
                 continue;
+            }
+            for input in node.inputs() {
+                read(*input, &at_hand, &node.name())?;
             }
             at_hand.extend(node.outputs());
             let random = match random(&node.operation) {

@@ -22,8 +22,7 @@ pub(super) const CHUNK: usize = 4 * BLOCKS;
 /// and twice as many for elements of two.
 #[derive(Debug, Clone, Copy)]
 pub enum Blocks<'a> {
-    /// From this one on. The index wraps at 2^64, so a chunk may begin before the last block and hold
-    /// blocks after it that nobody reads.
+    /// From this one on; a chunk may hold blocks after the last that nobody reads.
     From(u64),
     /// These.
     Listed(&'a [u64; 2 * BLOCKS]),
@@ -98,6 +97,13 @@ pub enum Sampler<Range, Word, Real> {
     },
 }
 
+/// How many blocks one step makes with these vectors.
+#[inline(always)]
+fn step<S: Simd>() -> usize {
+    const { assert!(BLOCKS.is_multiple_of(VECTORS_OF_BLOCKS * S::u32s::LEN)) };
+    VECTORS_OF_BLOCKS * S::u32s::LEN
+}
+
 /// The words of [`BLOCKS`] blocks, from the `skipped`-th on, one block after the other.
 #[inline(always)]
 pub(super) fn words<S: Simd>(
@@ -107,7 +113,7 @@ pub(super) fn words<S: Simd>(
     skipped: usize,
 ) -> [u32; 4 * BLOCKS] {
     let mut words = [0; 4 * BLOCKS];
-    let step = VECTORS_OF_BLOCKS * S::u32s::LEN;
+    let step = step::<S>();
     for (i, words) in words.chunks_exact_mut(4 * step).enumerate() {
         let indices = blocks.indices(simd, skipped + i * step);
         store_interleaved(stream.words(simd, indices), words);
@@ -125,7 +131,7 @@ pub(super) fn normals<S: Simd>(
     (mean, std): (f32, f32),
     out: &mut [f32; CHUNK],
 ) {
-    let step = VECTORS_OF_BLOCKS * S::u32s::LEN;
+    let step = step::<S>();
     for (i, out) in out.chunks_exact_mut(4 * step).enumerate() {
         let [a, b, c, d] = stream.words(simd, blocks.indices(simd, i * step));
         let radius_words = Words::new(simd, [a[0], a[1], c[0], c[1]]);

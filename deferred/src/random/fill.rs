@@ -22,13 +22,13 @@ use super::stream::Stream;
 /// | `Uniform(low, high)` | `low` and up, always below `high` | `low`, ..., `high - 1` |
 /// | `Normal(mean, std)` | mean and standard deviation | the same, cut to an integer |
 ///
-/// The bounds of `Uniform` are first rounded to the element type (the nearest float; for integers
-/// towards zero), and two bounds that are then equal give that bound. For integers `high` may be
+/// The bounds of `Uniform` are first rounded to the element type (the nearest float, through `f32` for
+/// those of 16 bits; for integers towards zero), and two bounds that are then equal give that bound. For integers `high` may be
 /// one past the largest value of the type, so that every value can be reached. Mean and standard
 /// deviation are rounded to `f32` for the floats of up to 32 bits.
 ///
 /// `Normal` on integers cuts the fraction off (towards zero) and stays within the type's range.
-/// `Normal` on `f16` is infinite where the value is beyond 65504.
+/// `Normal` on a float type is infinite where the value is beyond its range: in `f16`, from 65520 on.
 ///
 /// Runs on this thread, with the widest vector instructions that the machine has. Takes no memory
 /// beyond `out` and time in proportion to its length, with up to two chunks of 128 elements to spare
@@ -223,8 +223,8 @@ impl Wanted {
     }
 }
 
-/// All that is compiled once for each level of vector instructions. Everything below here is inlined
-/// into it, so that the whole computation is compiled for them. The bits are the same at every level:
+/// What is compiled for each level of vector instructions. Everything below here is inlined into it, so
+/// that the whole computation is compiled for them. The bits are the same at every level:
 /// the compiler neither fuses nor reorders float operations by itself.
 #[inline(always)]
 fn sample_chunks<S: Simd, T: RandomElement>(

@@ -28,14 +28,14 @@ pub(super) struct Words<S: Simd> {
 
 /// An operator between two groups, and between a group and a constant.
 macro_rules! operators {
-    ($group:ident, $element:ty: $($trait:ident $method:ident $operator:tt),*) => {$(
+    ($group:ident, $element:ty: $($trait:ident $method:ident $assign:tt),*) => {$(
         impl<S: Simd> $trait for $group<S> {
             type Output = Self;
 
             #[inline(always)]
             fn $method(mut self, other: Self) -> Self {
                 for i in 0..VECTORS {
-                    self.vectors[i] = self.vectors[i] $operator other.vectors[i];
+                    self.vectors[i] $assign other.vectors[i];
                 }
                 self
             }
@@ -47,7 +47,7 @@ macro_rules! operators {
             #[inline(always)]
             fn $method(mut self, other: $element) -> Self {
                 for vector in &mut self.vectors {
-                    *vector = *vector $operator other;
+                    *vector $assign other;
                 }
                 self
             }
@@ -55,8 +55,8 @@ macro_rules! operators {
     )*};
 }
 
-operators!(Floats, f32: Add add +, Sub sub -, Mul mul *);
-operators!(Words, u32: Add add +, Sub sub -, BitAnd bitand &, BitXor bitxor ^);
+operators!(Floats, f32: Add add +=, Sub sub -=, Mul mul *=);
+operators!(Words, u32: Add add +=, Sub sub -=, BitAnd bitand &=, BitXor bitxor ^=);
 
 impl<S: Simd> Floats<S> {
     #[inline(always)]
@@ -142,7 +142,7 @@ impl<S: Simd> Words<S> {
 
     /// The floats of these bits.
     #[inline(always)]
-    pub(super) fn from_bits(self) -> Floats<S> {
+    pub(super) fn as_floats(self) -> Floats<S> {
         let mut floats = Floats::splat(self.simd, 0.0);
         for i in 0..VECTORS {
             floats.vectors[i] = self.vectors[i].bitcast();

@@ -21,9 +21,9 @@
 //! - [`fill()`] of a region equals the same region of a [`fill()`] of the whole, at any alignment.
 //! - The bits are the same with every level of vector instructions, and without.
 //! - The bits for given arguments never change within a version; `golden/random_v1.txt` holds them.
-//! - A uniform value is never its upper bound, also not after rounding to `f32`, `bf16` or `f16`.
-//! - No normal value is infinite or NaN unless mean and standard deviation leave the element's
-//!   range.
+//! - A uniform value is never its upper bound, also not after rounding to `f32`, `bf16` or `f16`, unless
+//!   both bounds are equal after rounding.
+//! - No normal value is NaN. One is infinite only where the scaled value, rounded, leaves the type's range.
 
 mod bernoulli;
 mod distribution;

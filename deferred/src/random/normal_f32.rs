@@ -16,7 +16,7 @@ use super::lanes::{Floats, Words};
 pub(super) const WORD_WIDTH: f32 = f32::from_bits(0x2f80_0000);
 /// The bits of sqrt(1/2), rounded down: mantissas are brought to [sqrt(1/2), sqrt(2)).
 pub(super) const SQRT_HALF_BITS: u32 = 0x3f35_04f3;
-/// ln 2, off by 2^-28.5 of itself.
+/// ln 2, off by 2^-28.4 of itself.
 pub(super) const LN_2: f32 = f32::from_bits(0x3f31_7218);
 /// `(ln(1 + f) - f + f^2 / 2) / f^3` on [sqrt(1/2) - 1, sqrt(2) - 1], constant term first. Remez
 /// fit, relative error of the logarithm 2^-27.
@@ -69,7 +69,7 @@ pub(super) fn radius<S: Simd>(word: Words<S>) -> Floats<S> {
     let u = w.if_negative(w + 1.0, w);
     let shifted = u.to_bits() - SQRT_HALF_BITS;
     let exponent = shifted.signed_shift_right(23);
-    let mantissa = ((shifted & 0x007f_ffff) + SQRT_HALF_BITS).from_bits();
+    let mantissa = ((shifted & 0x007f_ffff) + SQRT_HALF_BITS).as_floats();
     // An exponent of zero means that u is at least sqrt(1/2), so w is exactly u - 1.
     let f = exponent.if_zero(w, mantissa - 1.0);
     let exponent = exponent.signed_to_floats();
@@ -117,8 +117,8 @@ fn sine_cosine<S: Simd>(word: Words<S>) -> (Floats<S>, Floats<S>) {
     let sine_sign = turned & 0x8000_0000;
     let cosine_sign = (turned + 0x4000_0000) & 0x8000_0000;
     (
-        (sine.to_bits() ^ sine_sign).from_bits(),
-        (cosine.to_bits() ^ cosine_sign).from_bits(),
+        (sine.to_bits() ^ sine_sign).as_floats(),
+        (cosine.to_bits() ^ cosine_sign).as_floats(),
     )
 }
 
@@ -127,6 +127,7 @@ mod tests {
     use fearless_simd::dispatch;
 
     use super::*;
+    use crate::random::lanes::VECTORS;
     use crate::random::tests::{levels, scalar};
 
     /// Words at the ends, around every quadrant, and evenly over the whole range.
@@ -150,33 +151,51 @@ mod tests {
         (-2.0 * log).sqrt()
     }
 
-    /// What the other tests show of one value at a time holds for vectors.
+    /// What the other tests show of one value at a time holds in every lane of every vector.
     #[test]
     fn every_level_makes_the_bits_of_one_value_at_a_time() {
+        let radius_words: Vec<u32> = words().step_by(3).collect();
+        let angle_words: Vec<u32> = words().skip(1).step_by(3).collect();
+        let pairs = radius_words.iter().zip(&angle_words);
+        let expected: Vec<(f32, f32)> = pairs
+            .map(|(radius, angle)| scalar::standard_pair(*radius, *angle))
+            .collect();
         for level in levels() {
-            let words: Vec<u32> = words().step_by(3).collect();
-            for words in words.chunks_exact(2) {
-                let (first, second) = dispatch!(level, simd => vector_pair(simd, words));
-                let (expected_first, expected_second) = scalar::standard_pair(words[0], words[1]);
-                assert_eq!(
-                    first.to_bits(),
-                    expected_first.to_bits(),
-                    "{level:?} {words:?}"
-                );
-                assert_eq!(
-                    second.to_bits(),
-                    expected_second.to_bits(),
-                    "{level:?} {words:?}"
-                );
-            }
+            let made = dispatch!(level, simd => vector_pairs(simd, &radius_words, &angle_words));
+            let same = made.iter().zip(&expected).all(|(made, expected)| {
+                made.0.to_bits() == expected.0.to_bits() && made.1.to_bits() == expected.1.to_bits()
+            });
+            assert!(
+                same && made.len() > 130_000,
+                "{level:?}: {} pairs",
+                made.len()
+            );
         }
     }
 
     #[inline(always)]
-    fn vector_pair<S: Simd>(simd: S, words: &[u32]) -> (f32, f32) {
-        let splat = |word| Words::splat(simd, word);
-        let (first, second) = standard_pairs(splat(words[0]), splat(words[1]));
-        (first.vectors()[0][0], second.vectors()[0][0])
+    fn vector_pairs<S: Simd>(
+        simd: S,
+        radius_words: &[u32],
+        angle_words: &[u32],
+    ) -> Vec<(f32, f32)> {
+        let length = S::u32s::LEN;
+        let load = |words: &[u32]| {
+            let vectors = std::array::from_fn(|i| {
+                S::u32s::from_slice(simd, &words[i * length..(i + 1) * length])
+            });
+            Words::new(simd, vectors)
+        };
+        let radii = radius_words.chunks_exact(VECTORS * length);
+        let mut pairs = Vec::new();
+        for (radii, angles) in radii.zip(angle_words.chunks_exact(VECTORS * length)) {
+            let (first, second) = standard_pairs(load(radii), load(angles));
+            let vectors = first.vectors().into_iter().zip(second.vectors());
+            for (first, second) in vectors {
+                pairs.extend((0..length).map(|lane| (first[lane], second[lane])));
+            }
+        }
+        pairs
     }
 
     #[test]

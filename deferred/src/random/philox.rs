@@ -78,7 +78,10 @@ pub(super) fn blocks<S: Simd>(
     for (lane, words) in words.iter_mut().enumerate() {
         for (word, c) in words.iter_mut().zip(c.as_chunks::<2>().0) {
             let halves: [S::u32s; 2] = [c[0][lane].bitcast(), c[1][lane].bitcast()];
-            *word = halves[0].unzip_low(halves[1]);
+            *word = match cfg!(target_endian = "little") {
+                true => halves[0].unzip_low(halves[1]),
+                false => halves[0].unzip_high(halves[1]),
+            };
         }
     }
     words

@@ -209,7 +209,7 @@ mod tests {
             &[2, 3],
             &[1],
             &[1],
-            "region [1..2] reaches past the shape [2, 3]",
+            "region [1..2] has 1 dimension(s), the shape [2, 3] has 2: give a range for each",
         );
         check(
             &[1 << 40, 1 << 40],

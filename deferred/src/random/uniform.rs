@@ -5,8 +5,8 @@ use super::error::RandomError;
 /// Values from `low` up, never above `limit`, which is the largest value below the upper bound.
 ///
 /// `low + (high - low) * u` can round to the upper bound or even past it. A selection against
-/// `limit` ends that without a branch. It moves values by one step at most, where rounding would
-/// have moved them by as much.
+/// `limit` ends that without a branch. It moves values of `f32` and `f64` by one step at most, where
+/// rounding would have moved them by as much; for `bf16` and `f16`, `random.md` says how far.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct FloatRange<F> {
     low: F,

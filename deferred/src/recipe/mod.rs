@@ -2,6 +2,7 @@
 
 mod cover;
 mod file;
+mod layout;
 mod plan;
 mod push;
 mod rules;
@@ -15,6 +16,7 @@ pub use plan::{MadeWhole, RecipePlan};
 
 use crate::program::{Draw, Executor, Generator, Program, RandomKeys, RunContext};
 use crate::random::Seed;
+use crate::source::can_cast;
 use crate::{ProgramError, RecipeError, initialization_keys};
 use push::Pushed;
 
@@ -65,7 +67,7 @@ impl Recipe {
         let whole = Region::of_shape(&graph.value(value).shape);
         let region = region.unwrap_or(&whole);
         let pushed = push::push(graph, value, region, &draws)?;
-        Ok(Self::new(name, seed, Vec::new(), pushed))
+        Ok(Self::new(name, seed, pushed))
     }
 
     /// The recipe of a fake tensor that belongs to no module, made under
@@ -90,15 +92,14 @@ impl Recipe {
         Self::of_value(value.to_string(), seed, recording.graph(), value, &keys)
     }
 
-    fn new(name: String, seed: Seed, mut made_whole: Vec<MadeWhole>, pushed: Pushed) -> Self {
-        made_whole.extend(pushed.made_whole);
+    fn new(name: String, seed: Seed, pushed: Pushed) -> Self {
         Self {
             name,
             seed,
             graph: pushed.graph,
             output: pushed.output,
             draws: pushed.draws,
-            made_whole,
+            made_whole: pushed.made_whole,
             is_view: pushed.is_view,
         }
     }
@@ -147,8 +148,7 @@ impl Recipe {
                 source,
             })?;
         let pushed = push::push(&self.graph, self.output, region, &self.draws)?;
-        let (name, made_whole) = (self.name.clone(), self.made_whole.clone());
-        Ok(Self::new(name, self.seed, made_whole, pushed))
+        Ok(Self::new(self.name.clone(), self.seed, pushed))
     }
 
     /// The recipe of the result in another float dtype; a result of another kind stays as it is.
@@ -157,18 +157,18 @@ impl Recipe {
     ///
     /// Never for a recipe of this build; a graph that contradicts itself is refused.
     pub fn cast(self, dtype: DType) -> Result<Self, RecipeError> {
-        if !self.dtype().is_float() || !dtype.is_float() {
+        if !can_cast(self.dtype(), dtype) {
             return Ok(self);
         }
         let pushed = Pushed {
             graph: self.graph,
             output: self.output,
             draws: self.draws,
-            made_whole: Vec::new(),
+            made_whole: self.made_whole,
             is_view: self.is_view,
         };
         let pushed = push::cast(pushed, dtype)?;
-        Ok(Self::new(self.name, self.seed, self.made_whole, pushed))
+        Ok(Self::new(self.name, self.seed, pushed))
     }
 
     /// What making it takes.

@@ -1,11 +1,12 @@
 //! What making a tensor takes.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt;
 
-use burn_ir::{BaseOperationIr, OperationIr};
 use serde::{Deserialize, Serialize};
 use tinderbox_fake::{Graph, Node, NodeId, ValueId};
+
+use super::layout::{is_row_major, is_view};
 
 /// A result of which a part was wanted, and which can only be made whole.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,7 +38,7 @@ impl RecipePlan {
         Self {
             operations: graph.nodes().len(),
             bytes: graph.value(output).bytes(),
-            peak_bytes: peak_bytes(graph, output),
+            peak_bytes: peak_bytes(graph, output).max(graph.value(output).bytes()),
             made_whole: made_whole.to_vec(),
         }
     }
@@ -72,10 +73,12 @@ fn peak_bytes(graph: &Graph, output: ValueId) -> u64 {
     // A buffer is alive while a value in it is: views share the buffer of their input.
     let mut buffers: BTreeMap<ValueId, Buffer> = BTreeMap::new();
     let mut buffer_of: HashMap<ValueId, ValueId> = HashMap::new();
+    let mut row_major: HashSet<ValueId> = HashSet::new();
     let given = graph.value_ids();
     for value in given.filter(|value| graph.is_constant(*value)) {
         buffers.insert(value, Buffer::of(graph, value));
         buffer_of.insert(value, value);
+        row_major.insert(value);
     }
     let mut peak = alive(&buffers);
     for id in graph.node_ids() {
@@ -86,7 +89,12 @@ fn peak_bytes(graph: &Graph, output: ValueId) -> u64 {
             .copied()
             .filter(|input| last[input] == id && *input != output)
             .collect();
-        let shared = shared_buffer(graph, node, &dying, &buffers, &buffer_of);
+        let mut inputs = node.inputs().iter().map(|input| row_major.contains(input));
+        let first = inputs.clone().next().unwrap_or(true);
+        if is_row_major(&node.operation, first, inputs.all(|input| input)) {
+            row_major.extend(node.outputs());
+        }
+        let shared = shared_buffer(graph, node, &dying, &buffers, &buffer_of, &row_major);
         for out in node.outputs() {
             let buffer = shared.unwrap_or(*out);
             buffer_of.insert(*out, buffer);
@@ -136,10 +144,14 @@ fn shared_buffer(
     dying: &BTreeSet<ValueId>,
     buffers: &BTreeMap<ValueId, Buffer>,
     buffer_of: &HashMap<ValueId, ValueId>,
+    row_major: &HashSet<ValueId>,
 ) -> Option<ValueId> {
     let [out] = node.outputs() else { return None };
     if is_view(&node.operation) {
-        return node.inputs().first().map(|input| buffer_of[input]);
+        let input = node.inputs().first()?;
+        // In its new shape, a value in another order is a copy.
+        let copied = row_major.contains(out) && !row_major.contains(input);
+        return (!copied).then(|| buffer_of[input]);
     }
     let bytes = graph.value(*out).bytes();
     let same_dtype = |input: &ValueId| graph.value(*input).dtype == graph.value(*out).dtype;
@@ -149,26 +161,9 @@ fn shared_buffer(
             let buffer = &buffers[&buffer_of[input]];
             super::rules::is_elementwise(&node.operation)
                 && same_dtype(input)
+                && row_major.contains(input)
                 && buffer.bytes == bytes
                 && buffer.values.len() == 1
         })
         .map(|input| buffer_of[input])
-}
-
-fn is_view(operation: &OperationIr) -> bool {
-    use BaseOperationIr as B;
-    match operation {
-        OperationIr::BaseFloat(base) | OperationIr::BaseInt(base) | OperationIr::BaseBool(base) => {
-            matches!(
-                base,
-                B::Reshape(_)
-                    | B::SwapDims(_)
-                    | B::Permute(_)
-                    | B::Flip(_)
-                    | B::Expand(_)
-                    | B::Slice(_)
-            )
-        }
-        _ => false,
-    }
 }

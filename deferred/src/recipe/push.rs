@@ -1,14 +1,15 @@
 //! Makes a graph of the part of one value, out of the graph of the whole.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
 use burn::tensor::{DType, Device, Shape, Slice};
 use burn_ir::{
-    BaseOperationIr, CastOpIr, IrVisitorMut, OperationIr, SliceOpIr, TensorId, TensorIr,
-    TensorStatus,
+    BaseOperationIr, CastOpIr, CreationOpIr, IrVisitorMut, OperationIr, SliceAssignOpIr, SliceOpIr,
+    TensorId, TensorIr, TensorStatus,
 };
 use tinderbox_fake::{DynTensor, Graph, GraphBuilder, NodeId, Region, TensorKind, ValueId};
 
+use super::layout::{is_part_of_more, is_row_major};
 use super::rules::{Make, Step, step, whole};
 use super::{MadeWhole, RecipeError};
 use crate::program::Draw;
@@ -44,6 +45,7 @@ pub(super) fn push(
         draws,
         builder: GraphBuilder::new(),
         made: HashMap::new(),
+        row_major: HashSet::new(),
         new_draws: BTreeMap::new(),
     };
     for (value, region) in &demand.constants {
@@ -52,16 +54,14 @@ pub(super) fn push(
     for (node, step) in &demand.steps {
         writer.step(*node, step)?;
     }
-    let made = &writer.made[&output];
-    let is_view = made.region != *region;
     let output = writer.part(output, region);
     let graph = writer.builder.finish()?;
     Ok(Pushed {
-        graph,
         output,
         draws: writer.new_draws,
         made_whole: demand.made_whole,
-        is_view,
+        is_view: is_part_of_more(&graph, output),
+        graph,
     })
 }
 
@@ -70,15 +70,29 @@ fn empty(graph: &Graph, output: ValueId, region: &Region) -> Pushed {
     let mut builder = GraphBuilder::new();
     let out = builder.output(shape_of(region), graph.value(output).dtype);
     let id = builder.id_of(&out);
-    builder.node(family(out.dtype)(BaseOperationIr::Zeros(
-        burn_ir::CreationOpIr { out },
-    )));
+    builder.node(family(out.dtype)(BaseOperationIr::Zeros(CreationOpIr {
+        out,
+    })));
     Pushed {
         graph: builder.finish().expect("one node reads nothing"),
         output: id,
         draws: BTreeMap::new(),
         made_whole: Vec::new(),
         is_view: false,
+    }
+}
+
+/// No elements of an operation's result need anything.
+fn nothing(operation: &OperationIr, wanted: &Region) -> Step {
+    let out = operation.outputs().next();
+    let out = out.expect("the caller has seen its result").clone();
+    let family = family(out.dtype);
+    Step {
+        out: wanted.clone(),
+        inputs: operation.inputs().map(|_| None).collect(),
+        make: Make::Run(Box::new(family(BaseOperationIr::Zeros(CreationOpIr {
+            out,
+        })))),
     }
 }
 
@@ -104,6 +118,7 @@ impl Demand {
             let node = graph.node(id);
             let step = match node.outputs() {
                 [one] => match needed.get(one) {
+                    Some(wanted) if wanted.num_elements() == 0 => nothing(&node.operation, wanted),
                     Some(wanted) => step(&node.operation, wanted),
                     // Its only reader turned out not to need it.
                     None => continue,
@@ -161,6 +176,8 @@ struct Writer<'a> {
     builder: GraphBuilder,
     /// By the value of the old graph.
     made: HashMap<ValueId, Made>,
+    /// Values of the new graph that are certainly in row-major order.
+    row_major: HashSet<ValueId>,
     new_draws: BTreeMap<NodeId, Draw>,
 }
 
@@ -177,6 +194,7 @@ impl Writer<'_> {
                 .to_data()?,
         };
         let id = self.builder.constant(data);
+        self.row_major.insert(id);
         let region = region.clone();
         self.made.insert(value, Made { id, region });
         Ok(())
@@ -187,7 +205,11 @@ impl Writer<'_> {
         let mut parts = VecDeque::new();
         for (input, region) in node.inputs().iter().zip(&step.inputs) {
             if let Some(region) = region {
-                parts.push_back((tensor_id(*input), self.part(*input, region)));
+                let mut part = self.part(*input, region);
+                if matches!(step.make, Make::Whole) {
+                    part = self.in_row_major_order(part);
+                }
+                parts.push_back((tensor_id(*input), part));
             }
         }
         if let Make::Alias = step.make {
@@ -215,6 +237,12 @@ impl Writer<'_> {
                 tensor
             })
             .collect();
+        let mut known = parts.iter().map(|(_, part)| self.row_major.contains(part));
+        let first = known.clone().next().unwrap_or(true);
+        if is_row_major(&operation, first, known.all(|known| known)) {
+            self.row_major
+                .extend(outs.iter().map(|out| self.builder.id_of(out)));
+        }
         operation.visit_mut(&mut Replace {
             builder: &self.builder,
             parts,
@@ -225,6 +253,32 @@ impl Writer<'_> {
             self.new_draws.insert(new, draw.part(&step.out));
         }
         Ok(())
+    }
+
+    /// The same value in row-major order: see [`layout`](super::layout).
+    fn in_row_major_order(&mut self, value: ValueId) -> ValueId {
+        if self.row_major.contains(&value) {
+            return value;
+        }
+        let value = self.builder.input(value);
+        let family = family(value.dtype);
+        let tensor = self.builder.output(value.shape.clone(), value.dtype);
+        let zeros = self.builder.id_of(&tensor);
+        self.builder
+            .node(family(BaseOperationIr::Zeros(CreationOpIr { out: tensor })));
+        let out = self.builder.output(value.shape.clone(), value.dtype);
+        let id = self.builder.id_of(&out);
+        let ranges = value.shape.iter().map(|size| Slice::from(0..*size));
+        let assign = SliceAssignOpIr {
+            ranges: ranges.collect(),
+            tensor: self.builder.input(zeros),
+            value,
+            out,
+        };
+        self.builder
+            .node(family(BaseOperationIr::SliceAssign(assign)));
+        self.row_major.extend([zeros, id]);
+        id
     }
 
     /// The part of a value, cut out of what was made of it.

@@ -144,6 +144,6 @@ fn boxes_outside_of_the_tensor_are_refused() {
         &[2, 3],
         &[0],
         &[2],
-        "region [0..2] reaches past the shape [2, 3]",
+        "region [0..2] has 1 dimension(s), the shape [2, 3] has 2: give a range for each",
     );
 }

@@ -4,7 +4,7 @@ use std::fmt::Debug;
 use std::hint::black_box;
 
 use burn::tensor::Distribution;
-use fearless_simd::Level;
+use fearless_simd::{Level, Simd, dispatch};
 use half::{bf16, f16};
 
 use crate::random::bernoulli::Threshold;
@@ -33,6 +33,11 @@ pub(in crate::random) fn levels() -> Vec<Level> {
         ];
         let levels: Vec<Level> = narrower.into_iter().flatten().collect();
         assert_eq!(format!("{:?}", levels[0]), format!("{widest:?}"));
+        // A build for the instructions of one machine would run that level in place of each.
+        for level in &levels {
+            let used = dispatch!(*level, simd => simd.level());
+            assert_eq!(format!("{used:?}"), format!("{level:?}"));
+        }
         levels
     }
     #[cfg(not(target_arch = "x86_64"))]

@@ -1,0 +1,80 @@
+//! How operations leave their results in memory, as `flex` runs them.
+//!
+//! What an operation that is made whole computes may depend on more than values: `flex` adds up the
+//! elements of a tensor in row-major order in another order than those of a view. Whether a value is a
+//! view depends on what else is made of it, which differs from region to region. So in a recipe such an
+//! operation reads row-major values only.
+
+use burn_ir::{BaseOperationIr, FloatOperationIr, NumericOperationIr, OperationIr};
+use tinderbox_fake::{Graph, ValueId};
+
+use super::rules::is_elementwise;
+use crate::program::random;
+
+/// Whether the result is a view into the memory of the first input, as long as that is in row-major
+/// order.
+pub(super) fn is_view(operation: &OperationIr) -> bool {
+    use BaseOperationIr as B;
+    base(operation).is_some_and(|base| {
+        matches!(
+            base,
+            B::Reshape(_)
+                | B::SwapDims(_)
+                | B::Permute(_)
+                | B::Flip(_)
+                | B::Expand(_)
+                | B::Slice(_)
+        )
+    })
+}
+
+/// Whether the result is certainly in row-major order without gaps, if the first of the inputs is and
+/// if all of them are.
+pub(super) fn is_row_major(operation: &OperationIr, first: bool, all: bool) -> bool {
+    use BaseOperationIr as B;
+    use NumericOperationIr as N;
+    if random(operation).is_some() {
+        return true;
+    }
+    if is_elementwise(operation) {
+        return all;
+    }
+    match operation {
+        OperationIr::Float(_, FloatOperationIr::Matmul(_))
+        | OperationIr::NumericFloat(
+            _,
+            N::Sum(_) | N::SumDim(_) | N::Mean(_) | N::MeanDim(_) | N::Full(_),
+        ) => true,
+        _ => match base(operation) {
+            // What is in another order is copied for its new shape.
+            Some(B::Reshape(_) | B::Zeros(_) | B::Ones(_) | B::Cat(_)) => true,
+            Some(B::SliceAssign(_)) => first,
+            _ => false,
+        },
+    }
+}
+
+/// Whether a value is a view into memory that holds more than it.
+pub(super) fn is_part_of_more(graph: &Graph, value: ValueId) -> bool {
+    let bytes = graph.value(value).bytes();
+    let mut at = value;
+    while let Some(node) = graph.value(at).producer.map(|id| graph.node(id)) {
+        if !is_view(&node.operation) {
+            return false;
+        }
+        at = node.inputs()[0];
+        if graph.value(at).bytes() > bytes {
+            return true;
+        }
+    }
+    false
+}
+
+fn base(operation: &OperationIr) -> Option<&BaseOperationIr> {
+    match operation {
+        OperationIr::BaseFloat(base) | OperationIr::BaseInt(base) | OperationIr::BaseBool(base) => {
+            Some(base)
+        }
+        _ => None,
+    }
+}
