@@ -40,7 +40,8 @@
 //!   in which order, where, or by how many ranks.
 //! - Programs run on Burn's own interpreter of recorded operations; only random operations are ours,
 //!   and those only with the counter-based generator.
-//! - A [`Recipe`] is a graph of its own: a part of a tensor is a smaller graph, not a later cut.
+//! - A [`Recipe`] is a graph of its own: a part of a tensor is a smaller graph, not a later cut. What it
+//!   makes whole reads values in row-major order, since a backend may add up a view in another order.
 //! - What a materialization needs is known, and refused if it will not fit, before any of it is taken.
 //! - `Deferred` is never consumed, and its closure is called only to rebuild a whole module.
 //! - Identity is the module path; Burn's `ParamId` differs from construction to construction.
