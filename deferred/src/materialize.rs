@@ -61,10 +61,12 @@ impl<M: Module> Deferred<M> {
         memory::check(&requests, source, self.table.eager_bytes(), &options)?;
         self.check_stable()?;
         // The module first: a source that seeds the backend's generator leaves it as plain Burn would.
-        // What the closure draws must not come between the draws of a replay on another thread.
-        let _held = hold_backend_generator();
         let mut module = None;
-        source.construct(device, &mut || module = Some(self.construct(device)));
+        {
+            // What the closure draws must not come between the draws of a replay on another thread.
+            let _held = hold_backend_generator();
+            source.construct(device, &mut || module = Some(self.construct(device)));
+        }
         let module = module.ok_or_else(|| SourceError::NotConstructed {
             described: source.describe(),
         })?;

@@ -114,7 +114,6 @@ fn data_is_not_copied() {
         "{growth} MiB for {} parameters",
         made.len()
     );
-
     drop(made);
 
     // Written in place, since nobody else holds the tensor: it gets bytes of its own then.

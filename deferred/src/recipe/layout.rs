@@ -28,27 +28,30 @@ pub(super) fn is_view(operation: &OperationIr) -> bool {
     })
 }
 
-/// Whether the result is certainly in row-major order without gaps, if the first of the inputs is and
-/// if all of them are.
-pub(super) fn is_row_major(operation: &OperationIr, first: bool, all: bool) -> bool {
+/// Whether the result is certainly in row-major order without gaps, where each of the inputs is or is
+/// not.
+pub(super) fn is_row_major(
+    operation: &OperationIr,
+    inputs: impl IntoIterator<Item = bool>,
+) -> bool {
     use BaseOperationIr as B;
     use NumericOperationIr as N;
     if random(operation).is_some() {
         return true;
     }
+    let mut inputs = inputs.into_iter();
     if is_elementwise(operation) {
-        return all;
+        return inputs.all(|input| input);
     }
     match operation {
         OperationIr::Float(_, FloatOperationIr::Matmul(_))
-        | OperationIr::NumericFloat(
-            _,
-            N::Sum(_) | N::SumDim(_) | N::Mean(_) | N::MeanDim(_) | N::Full(_),
-        ) => true,
+        | OperationIr::NumericFloat(_, N::Sum(_) | N::SumDim(_) | N::Mean(_) | N::MeanDim(_)) => {
+            true
+        }
         _ => match base(operation) {
             // What is in another order is copied for its new shape.
             Some(B::Reshape(_) | B::Zeros(_) | B::Ones(_) | B::Cat(_)) => true,
-            Some(B::SliceAssign(_)) => first,
+            Some(B::SliceAssign(_)) => inputs.next().unwrap_or(true),
             _ => false,
         },
     }

@@ -89,9 +89,8 @@ fn peak_bytes(graph: &Graph, output: ValueId) -> u64 {
             .copied()
             .filter(|input| last[input] == id && *input != output)
             .collect();
-        let mut inputs = node.inputs().iter().map(|input| row_major.contains(input));
-        let first = inputs.clone().next().unwrap_or(true);
-        if is_row_major(&node.operation, first, inputs.all(|input| input)) {
+        let inputs = node.inputs().iter().map(|input| row_major.contains(input));
+        if is_row_major(&node.operation, inputs) {
             row_major.extend(node.outputs());
         }
         let shared = shared_buffer(graph, node, &dying, &buffers, &buffer_of, &row_major);

@@ -237,9 +237,8 @@ impl Writer<'_> {
                 tensor
             })
             .collect();
-        let mut known = parts.iter().map(|(_, part)| self.row_major.contains(part));
-        let first = known.clone().next().unwrap_or(true);
-        if is_row_major(&operation, first, known.all(|known| known)) {
+        let inputs = parts.iter().map(|(_, part)| self.row_major.contains(part));
+        if is_row_major(&operation, inputs) {
             self.row_major
                 .extend(outs.iter().map(|out| self.builder.id_of(out)));
         }

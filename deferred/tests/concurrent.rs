@@ -1,0 +1,46 @@
+//! Materializations on several threads do not wait for each other.
+
+use std::sync::Mutex;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+
+use burn::nn::{Linear, LinearConfig};
+use burn::tensor::Device;
+use tinderbox_deferred::random::Seed;
+use tinderbox_deferred::{Deferred, MaterializeOptions, Observer, ParameterPath};
+
+/// Says that a value was made, and goes on when it is told to.
+struct Waits(Mutex<(Sender<()>, Receiver<()>)>);
+
+impl Observer for Waits {
+    fn made(&self, _: &ParameterPath, _: u64) {
+        let (begun, told) = &*self.0.lock().unwrap();
+        begun.send(()).unwrap();
+        // Told when the sender is gone: the other values do not wait.
+        let _ = told.recv_timeout(Duration::from_secs(60));
+    }
+}
+
+#[test]
+fn one_is_whole_while_another_is_half_done() {
+    let model: Deferred<Linear> =
+        Deferred::new(|device| LinearConfig::new(3, 4).init(device)).unwrap();
+    let source = model.replay(Seed::new(1));
+    let device = Device::flex();
+    let ((begin, begun), (tell, told), (done, whole)) = (channel(), channel::<()>(), channel());
+    let half = Waits(Mutex::new((begin, told)));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let options = MaterializeOptions::default().observer(&half);
+            model.materialize_with(&device, &source, options).unwrap();
+        });
+        begun.recv().unwrap();
+        scope.spawn(|| {
+            model.materialize(&device, &source).unwrap();
+            done.send(()).unwrap();
+        });
+        let whole = whole.recv_timeout(Duration::from_secs(20));
+        drop(tell);
+        whole.expect("the other materialization does not wait");
+    });
+}
