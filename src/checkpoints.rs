@@ -1,6 +1,6 @@
 //! Saves and resumes a pipeline: what `pipeline` and `checkpoint` do together.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,9 +9,11 @@ use burn::module::Module;
 use burn::tensor::{DType, Device};
 use burn_pack::Scalar as BurnScalar;
 use tinderbox_checkpoint::{
-    Attempt, AttemptHandle, Checkpoint, CheckpointMeta, Role, SaveTensor, Scalar, clean,
+    AttemptHandle, Checkpoint, CheckpointMeta, Held, Latest, Retention, Role, Run, SaveTensor,
+    Scalar, assign_writers,
 };
-use tinderbox_deferred::{Deferred, ParameterPath};
+use tinderbox_deferred::{Deferred, ParameterPath, ParameterTable};
+use tinderbox_fake::Region;
 use tinderbox_pipeline::schedule::RankIndex;
 use tinderbox_pipeline::{Batch, Pipeline, SavedState, Stage};
 
@@ -20,11 +22,13 @@ use crate::{CheckpointsError, LoadRankError, SaveRankError};
 /// How long the ranks may take to write their shards: as long as a slow disk needs for a large stage.
 const SAVE_TIMEOUT: Duration = Duration::from_secs(3600);
 
-/// The checkpoints of a run: one directory per step, in one directory.
+/// The checkpoints of a run: one directory per step, in one directory or another store.
 #[derive(Clone, Debug)]
 pub struct Checkpoints {
-    dir: PathBuf,
+    run: Run,
+    place: PathBuf,
     every: Option<u64>,
+    keep: Option<Retention>,
 }
 
 /// Where a run was resumed.
@@ -36,6 +40,8 @@ pub struct Resumed {
     pub data_position: u64,
     /// The checkpoint.
     pub dir: PathBuf,
+    /// Why each newer checkpoint could not be used, the newest first.
+    pub skipped: Vec<String>,
 }
 
 impl Checkpoints {
@@ -46,14 +52,26 @@ impl Checkpoints {
     ///
     /// When leftovers can't be removed.
     pub fn open(dir: impl Into<PathBuf>) -> Result<Self, CheckpointsError> {
-        let dir = dir.into();
-        if dir.exists() {
-            clean(&dir).map_err(|source| CheckpointsError::Open {
-                path: dir.clone(),
-                source: Box::new(source),
-            })?;
-        }
-        Ok(Self { dir, every: None })
+        Self::on(Run::local(dir))
+    }
+
+    /// As [`Checkpoints::open`], for a run in any store.
+    ///
+    /// # Errors
+    ///
+    /// When leftovers can't be removed.
+    pub fn on(run: Run) -> Result<Self, CheckpointsError> {
+        let place = run.place();
+        run.clean().map_err(|source| CheckpointsError::Open {
+            path: place.clone(),
+            source: Box::new(source),
+        })?;
+        Ok(Self {
+            run,
+            place,
+            every: None,
+            keep: None,
+        })
     }
 
     /// Saves after every `steps` steps; see [`Checkpoints::after_step`]. 0 saves never.
@@ -63,9 +81,22 @@ impl Checkpoints {
         self
     }
 
+    /// After each save, removes all but the newest `last` checkpoints (at least 1), and those whose step
+    /// is a multiple of `every`. Without a call, all are kept.
+    #[must_use]
+    pub fn keep(mut self, last: usize, every: Option<u64>) -> Self {
+        self.keep = Some(Retention { last, every });
+        self
+    }
+
     /// The directory.
     pub fn dir(&self) -> &Path {
-        &self.dir
+        &self.place
+    }
+
+    /// The checkpoints as such: to list, open and remove them.
+    pub fn run(&self) -> &Run {
+        &self.run
     }
 
     /// The newest usable checkpoint, `None` when there is none: for its seed and data position, or as
@@ -75,7 +106,8 @@ impl Checkpoints {
     ///
     /// When there are checkpoints, and none can be used.
     pub fn latest(&self) -> Result<Option<Checkpoint>, CheckpointsError> {
-        Ok(Checkpoint::latest(&self.dir)?)
+        let latest = self.run.latest()?;
+        Ok(latest.map(|latest| latest.checkpoint))
     }
 
     /// Saves if a step that is due was done. `data_position` says how far the data was read.
@@ -100,8 +132,9 @@ impl Checkpoints {
         }
     }
 
-    /// Saves parameters, optimizer state, step, seed and data position: one shard per rank. Returns
-    /// the directory of the checkpoint, which is whole and durable then.
+    /// Saves parameters, optimizer state, step, seed, data position and plan: each rank its own, and of
+    /// what several hold each thing once. Returns the directory of the checkpoint, which is whole and
+    /// durable then. Removes what is not to be kept.
     ///
     /// # Errors
     ///
@@ -121,14 +154,18 @@ impl Checkpoints {
             step,
             source: Box::new(source),
         };
-        let ranks = pipeline.plan().stages().len() as u32;
-        let mut meta = CheckpointMeta::new(step, ranks);
+        let writes = writes(pipeline);
+        let mut meta = CheckpointMeta::new(step, writes.len() as u32);
         meta.seed = pipeline.seed().value();
         meta.data_position = data_position;
-        meta.metadata = serde_json::json!({ "plan": pipeline.plan() });
-        let attempt = Attempt::begin(&self.dir, meta).map_err(failed)?;
-        let handle = attempt.handle();
-        let saved = pipeline.on_ranks(move |rank, stages| save_rank(&handle, rank, stages))?;
+        meta.plan = serde_json::to_value(pipeline.plan())
+            .map_err(|source| CheckpointsError::Plan { step, source })?;
+        let attempt = self.run.begin(meta).map_err(failed)?;
+        // As many threads as cores for all ranks together: they are threads of one process.
+        let handle = attempt.handle().threads(1);
+        let saved = pipeline.on_ranks(move |rank, stages| {
+            save_rank(&handle, rank, &writes[rank.index()], stages)
+        })?;
         for (rank, result) in saved.into_iter().enumerate() {
             let rank = RankIndex::new(rank);
             result.map_err(|source| CheckpointsError::SaveRank {
@@ -137,16 +174,25 @@ impl Checkpoints {
                 source: Box::new(source),
             })?;
         }
-        attempt.publish(SAVE_TIMEOUT).map_err(failed)
+        let dir = attempt.publish(SAVE_TIMEOUT).map_err(failed)?;
+        if let Some(keep) = self.keep {
+            let pruned = self.run.prune(keep);
+            pruned.map_err(|source| CheckpointsError::Prune {
+                step,
+                source: Box::new(source),
+            })?;
+        }
+        Ok(dir)
     }
 
-    /// Restores the newest usable checkpoint, whatever number of ranks saved it. `None` when there is
-    /// none: the pipeline is then as it was started.
+    /// Restores the newest checkpoint that can be used, whatever number of ranks saved it: one with
+    /// damage is stepped over, and the result says why. `None` when there is none: the pipeline is then
+    /// as it was started.
     ///
     /// # Errors
     ///
-    /// When no checkpoint can be used, it is of another model or seed, or a byte is damaged. Nothing
-    /// of the pipeline has changed then.
+    /// When no checkpoint can be used, or the newest whole one is of another model or seed. Nothing of
+    /// the pipeline has changed then.
     pub fn resume<M, B>(
         &self,
         pipeline: &mut Pipeline<M, B>,
@@ -155,10 +201,19 @@ impl Checkpoints {
         M: Module + Sync + 'static,
         B: Batch,
     {
-        let Some(checkpoint) = self.latest()? else {
+        let Some(latest) = self.run.latest()? else {
             return Ok(None);
         };
-        restore(pipeline, checkpoint).map(Some)
+        match restore(pipeline, latest) {
+            Err(CheckpointsError::LoadRank { .. }) => {
+                // Either the data is damaged, or it is whole and does not fit. This reads all of it.
+                let Some(latest) = self.run.latest_verified()? else {
+                    return Ok(None);
+                };
+                restore(pipeline, latest).map(Some)
+            }
+            done => done.map(Some),
+        }
     }
 }
 
@@ -187,16 +242,69 @@ fn parameters_of<M: Module>(model: &Deferred<M>) -> Vec<(ParameterPath, Vec<u64>
         .collect()
 }
 
+/// What each rank writes of its parameters, with the other paths of each. Of copies of a shared
+/// parameter, which are equal between two steps, one is written.
+type Writes = Vec<BTreeMap<ParameterPath, Vec<String>>>;
+
+fn writes<M: Module + Sync + 'static, B: Batch>(pipeline: &Pipeline<M, B>) -> Writes {
+    let table = pipeline.model().parameters();
+    let mut ranks: Vec<Vec<Held>> = Vec::new();
+    for stage in pipeline.plan().stages() {
+        let rank = stage.rank.index();
+        ranks.resize_with(ranks.len().max(rank + 1), Vec::new);
+        let paths: BTreeSet<&ParameterPath> =
+            stage.parameters.iter().chain(&stage.replicas).collect();
+        let held = paths.into_iter().map(|path| {
+            let parameter = table
+                .get(path)
+                .expect("a plan is checked against its model");
+            Held {
+                name: path.as_str().to_owned(),
+                region: Region::whole(&parameter.shape).expect("its elements can be counted"),
+                bytes: parameter.bytes,
+            }
+        });
+        ranks[rank].extend(held);
+    }
+    let tied = tied_paths(table);
+    let ranks = assign_writers(&ranks).into_iter().zip(ranks);
+    let writes = ranks.map(|(positions, held)| {
+        let paths = positions
+            .into_iter()
+            .map(|at| ParameterPath::new(held[at].name.as_str()));
+        paths
+            .map(|path| {
+                let tied = tied.get(&path).cloned().unwrap_or_default();
+                (path, tied)
+            })
+            .collect()
+    });
+    writes.collect()
+}
+
+/// The other paths of each parameter that has some.
+fn tied_paths(table: &ParameterTable) -> BTreeMap<ParameterPath, Vec<String>> {
+    let mut tied: BTreeMap<ParameterPath, Vec<String>> = BTreeMap::new();
+    for parameter in table.iter() {
+        if let Some(first) = &parameter.clone_of {
+            let paths = tied.entry(first.clone()).or_default();
+            paths.push(parameter.path.as_str().to_owned());
+        }
+    }
+    tied
+}
+
 /// Restores one checkpoint, in two phases: every rank loads beside what it has; only when all could,
 /// all change over.
-fn restore<M, B>(
-    pipeline: &mut Pipeline<M, B>,
-    checkpoint: Checkpoint,
-) -> Result<Resumed, CheckpointsError>
+fn restore<M, B>(pipeline: &mut Pipeline<M, B>, latest: Latest) -> Result<Resumed, CheckpointsError>
 where
     M: Module + Sync + 'static,
     B: Batch,
 {
+    let Latest {
+        checkpoint,
+        skipped,
+    } = latest;
     let (expected, found) = (checkpoint.manifest().seed, pipeline.seed().value());
     if expected != found {
         return Err(CheckpointsError::Seed { expected, found });
@@ -206,6 +314,7 @@ where
         step: checkpoint.step(),
         data_position: checkpoint.manifest().data_position,
         dir: checkpoint.dir().to_owned(),
+        skipped: skipped.iter().map(|error| error.chain()).collect(),
     };
     let checkpoint = Arc::new(checkpoint);
     let prepared = pipeline.on_ranks(move |_, stages| {
@@ -229,22 +338,24 @@ where
 fn save_rank(
     handle: &AttemptHandle,
     rank: RankIndex,
+    writes: &BTreeMap<ParameterPath, Vec<String>>,
     stages: &mut [Stage],
 ) -> Result<(), SaveRankError> {
-    let mut tensors = Vec::new();
+    let mut tensors = BTreeMap::new();
     let mut scalars = BTreeMap::new();
+    let mut states = Vec::new();
     for stage in stages {
-        for (path, value) in stage.parameters().values() {
-            tensors.push(SaveTensor::whole(
-                path.as_str(),
-                Role::Model,
-                value.to_data()?,
-            ));
+        let held = stage.parameters().values().chain(stage.replicas().values());
+        for (path, value) in held {
+            if let Some(tied) = writes.get(path) {
+                let mut tensor = SaveTensor::whole(path.as_str(), Role::Model, value);
+                tensor.tied.clone_from(tied);
+                tensors.insert(path.clone(), tensor);
+            }
         }
         let state = stage.optimizer_state();
-        let state_tensors = state.tensors.into_iter();
-        tensors
-            .extend(state_tensors.map(|(name, data)| SaveTensor::whole(name, Role::State, data)));
+        let tensors = state.tensors.into_iter();
+        states.extend(tensors.map(|(name, data)| SaveTensor::whole(name, Role::State, data)));
         scalars.extend(
             state
                 .scalars
@@ -252,10 +363,10 @@ fn save_rank(
                 .map(|(name, value)| (name, to_saved(value))),
         );
     }
+    let tensors: Vec<SaveTensor> = tensors.into_values().chain(states).collect();
     handle.write_rank(rank.index() as u32, &tensors, &scalars)?;
     Ok(())
 }
-
 fn prepare(checkpoint: &Checkpoint, stage: &mut Stage) -> Result<(), LoadRankError> {
     let prefixes: Vec<String> = stage
         .parameters()

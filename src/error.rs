@@ -20,6 +20,24 @@ pub enum CheckpointsError {
         #[source]
         source: Box<SaveError>,
     },
+    /// The plan has no form in the checkpoint.
+    #[error("the plan can't be saved with step {step}")]
+    Plan {
+        /// The step.
+        step: u64,
+        /// What went wrong.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// The checkpoint was saved, and an earlier one could not be removed.
+    #[error("step {step} was saved, but an earlier checkpoint could not be removed")]
+    Prune {
+        /// The step.
+        step: u64,
+        /// What went wrong.
+        #[source]
+        source: Box<SaveError>,
+    },
     /// A rank could not write its shard; nothing was published.
     #[error("rank {rank} could not save its part of step {step}; nothing was published")]
     SaveRank {
@@ -89,9 +107,6 @@ pub enum CheckpointsError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SaveRankError {
-    /// A tensor could not be copied to the host.
-    #[error(transparent)]
-    Tensor(#[from] tinderbox_fake::FakeError),
     /// The shard could not be written.
     #[error(transparent)]
     Write(#[from] SaveError),

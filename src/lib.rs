@@ -77,7 +77,9 @@ pub mod guide {}
 
 pub use checkpoints::{Checkpoints, Resumed, load_module};
 pub use error::{CheckpointsError, LoadRankError, SaveRankError};
-pub use tinderbox_checkpoint::{Checkpoint, LoadError, SaveError};
+pub use tinderbox_checkpoint::{
+    Checkpoint, LoadError, LoadOptions, LoadPlan, Retention, Run, SaveError,
+};
 pub use tinderbox_deferred::{
     Deferred, DeferredError, MaterializeError, MaterializeOptions, MemoryCheck, Observer,
     Parameter, ParameterPath, ParameterTable, PartialModule, Recipe, RecipePlan, Replay, Request,

@@ -3,7 +3,7 @@
 use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use xxhash_rust::xxh3::xxh3_128;
+use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 
 use crate::FormatError;
 
@@ -107,11 +107,66 @@ impl BlockSize {
     pub fn bytes(self) -> u64 {
         self.0
     }
+}
 
-    /// The blocks of these bytes; the last may be shorter.
-    pub(crate) fn split(self, bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
-        // At most 64 MiB, so the cast keeps the value on every platform.
-        bytes.chunks(self.0 as usize)
+/// The digests of the blocks of bytes that come in pieces of any length.
+pub(crate) struct BlockDigests {
+    block: BlockSize,
+    /// Bytes of a block that is not full yet.
+    begun: Xxh3,
+    begun_bytes: u64,
+    digests: Vec<Digest>,
+}
+
+impl BlockDigests {
+    /// Nothing yet.
+    pub(crate) fn new(block: BlockSize) -> Self {
+        Self {
+            block,
+            begun: Xxh3::new(),
+            begun_bytes: 0,
+            digests: Vec::new(),
+        }
+    }
+
+    /// Takes more bytes; each block, or part of one, goes to `then` right after it was digested.
+    pub(crate) fn push<E>(
+        &mut self,
+        mut bytes: &[u8],
+        mut then: impl FnMut(&[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        while !bytes.is_empty() {
+            let room = self.block.bytes() - self.begun_bytes;
+            // Not beyond the slice, so the cast keeps the value.
+            let (now, rest) = bytes.split_at(room.min(bytes.len() as u64) as usize);
+            if now.len() as u64 == self.block.bytes() {
+                self.digests.push(Digest::of(now));
+            } else {
+                self.begun.update(now);
+                self.begun_bytes += now.len() as u64;
+                if self.begun_bytes == self.block.bytes() {
+                    self.close();
+                }
+            }
+            then(now)?;
+            bytes = rest;
+        }
+        Ok(())
+    }
+
+    /// The digest of each block; the last may be shorter.
+    pub(crate) fn finish(mut self) -> Vec<Digest> {
+        if self.begun_bytes > 0 {
+            self.close();
+        }
+        self.digests
+    }
+
+    fn close(&mut self) {
+        let digest = self.begun.digest128();
+        self.digests.push(Digest(digest.to_be_bytes()));
+        self.begun.reset();
+        self.begun_bytes = 0;
     }
 }
 
@@ -163,9 +218,21 @@ mod tests {
     #[test]
     fn blocks() {
         let block = BlockSize::new(64).unwrap();
-        for (len, expected) in [(0, vec![]), (64, vec![64]), (65, vec![64, 1])] {
-            let lens: Vec<usize> = block.split(&vec![0; len]).map(<[u8]>::len).collect();
-            assert_eq!(lens, expected);
+        let bytes: Vec<u8> = (0..200).collect();
+        for len in [0, 1, 64, 65, 200] {
+            for piece in [1, 7, 63, 64, 100, 200] {
+                let (mut digests, mut seen) = (BlockDigests::new(block), Vec::<u8>::new());
+                for bytes in bytes[..len].chunks(piece) {
+                    let take = |bytes: &[u8]| {
+                        seen.extend(bytes);
+                        Ok::<_, ()>(())
+                    };
+                    digests.push(bytes, take).unwrap();
+                }
+                let expected: Vec<_> = bytes[..len].chunks(64).map(Digest::of).collect();
+                assert_eq!(digests.finish(), expected, "{len} in pieces of {piece}");
+                assert_eq!(seen, bytes[..len]);
+            }
         }
         for bytes in [0, 1, 63, 65, 128 << 20] {
             assert!(BlockSize::new(bytes).is_err(), "{bytes}");

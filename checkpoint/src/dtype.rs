@@ -138,24 +138,6 @@ pub(crate) fn stored_bytes(data: &TensorData) -> Cow<'_, [u8]> {
     }
 }
 
-/// The bytes of a file in the form in which Burn keeps this type. `None` when a truth value is
-/// neither 0 nor 1, which would be undefined behaviour as a `bool`.
-pub(crate) fn burn_bytes(stored: Vec<u8>, dtype: DType) -> Option<Vec<u8>> {
-    let DType::Bool(store) = dtype else {
-        return Some(stored);
-    };
-    if stored.iter().any(|b| *b > 1) {
-        return None;
-    }
-    Some(match store {
-        BoolStore::U32 => stored
-            .iter()
-            .flat_map(|b| u32::from(*b).to_le_bytes())
-            .collect(),
-        BoolStore::Native | BoolStore::U8 => stored,
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -183,11 +165,5 @@ mod tests {
         assert_eq!(*stored_bytes(&data), [1, 0, 1]);
         let data = TensorData::from_bytes_vec(vec![0, 255], [2], DType::Bool(BoolStore::U8));
         assert_eq!(*stored_bytes(&data), [0, 1]);
-        assert_eq!(
-            burn_bytes(vec![1, 0], DType::Bool(BoolStore::U32)),
-            Some(vec![1, 0, 0, 0, 0, 0, 0, 0])
-        );
-        assert_eq!(burn_bytes(vec![2], DType::Bool(BoolStore::Native)), None);
-        assert_eq!(burn_bytes(vec![2], DType::U8), Some(vec![2]));
     }
 }

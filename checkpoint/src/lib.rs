@@ -10,20 +10,21 @@
 //! ```
 //! use std::{collections::BTreeMap, time::Duration};
 //! use burn::tensor::TensorData;
-//! use tinderbox_checkpoint::{Attempt, Checkpoint, CheckpointMeta, Role, SaveTensor, Scalar};
+//! use tinderbox_checkpoint::{CheckpointMeta, Role, Run, SaveTensor, Scalar};
 //! use tinderbox_fake::Region;
 //!
-//! # let run = tempfile::tempdir()?;
-//! # let run_dir = run.path();
+//! # let dir = tempfile::tempdir()?;
+//! let run = Run::local(dir.path());
 //! // Two ranks, each with one row of a parameter.
-//! let attempt = Attempt::begin(run_dir, CheckpointMeta::new(100, 2))?;
+//! let attempt = run.begin(CheckpointMeta::new(100, 2))?;
 //! for rank in 0..2 {
 //!     let row = SaveTensor {
 //!         name: "embed.weight".to_owned(),
 //!         role: Role::Model,
+//!         tied: Vec::new(),
 //!         shape: vec![2, 3],
 //!         region: Region::new(vec![rank, 0], vec![1, 3])?,
-//!         data: TensorData::new(vec![rank as f32; 3], [1, 3]),
+//!         data: TensorData::new(vec![rank as f32; 3], [1, 3]).into(),
 //!     };
 //!     let scalars = BTreeMap::from([(format!("rank{rank}.steps"), Scalar::Uint(100))]);
 //!     // On the rank's own thread or process; the handle is `Clone` and `Send`.
@@ -32,7 +33,7 @@
 //! attempt.publish(Duration::from_secs(60))?;
 //!
 //! // One rank, and a column.
-//! let checkpoint = Checkpoint::latest(run_dir)?.expect("one was published");
+//! let checkpoint = run.latest()?.expect("one was published").checkpoint;
 //! assert_eq!(checkpoint.step(), 100);
 //! let weight = checkpoint.tensor(Role::Model, "embed.weight").expect("it was saved");
 //! let column = checkpoint.read(weight, &Region::new(vec![0, 1], vec![2, 1])?)?;
@@ -69,16 +70,26 @@ mod dtype;
 mod error;
 mod format;
 mod layout;
+mod parallel;
+mod progress;
 mod read;
+mod run;
+pub mod store;
 mod write;
 
 pub use digest::{BlockSize, Digest};
 pub use dtype::StoredDType;
 pub use error::{FormatError, HeaderError, LayoutError, LoadError, SaveError};
+#[doc(hidden)]
+pub use format::check_part;
 pub use format::{
     AttemptId, Chunk, FileEntry, Header, HeaderTensor, IndexEntry, Manifest, Role, Scalar,
     TensorEntry, decode_header, encode_header,
 };
-pub use layout::{Run, Runs, check_tiling, runs};
-pub use read::Checkpoint;
-pub use write::{Attempt, AttemptHandle, CheckpointMeta, Cleaned, SaveTensor, clean};
+pub use layout::check_tiling;
+pub use progress::Progress;
+pub use read::{Checkpoint, CheckpointSource, LoadOptions, LoadPlan, RankLoad};
+pub use run::{Latest, Retention, Run};
+pub use write::{
+    Attempt, AttemptHandle, CheckpointMeta, Cleaned, Held, SaveData, SaveTensor, assign_writers,
+};

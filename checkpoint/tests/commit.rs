@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, fs, path::Path, time::Duration};
 use burn::tensor::{DType, TensorData};
 use support::{Contents, TIMEOUT, chain, load, meta, names, save, small_contents};
 use tinderbox_checkpoint::{
-    Attempt, AttemptHandle, Checkpoint, Role, SaveError, SaveTensor, Scalar, clean,
+    Checkpoint, CheckpointMeta, Retention, Role, Run, SaveError, SaveTensor, Scalar,
 };
 use tinderbox_fake::Region;
 
@@ -20,8 +20,9 @@ fn rows(name: &str, offset: u64, size: u64) -> SaveTensor {
         name: name.to_owned(),
         role: Role::Model,
         shape: vec![4],
+        tied: Vec::new(),
         region: Region::new(vec![offset], vec![size]).unwrap(),
-        data: TensorData::new(vec![1.0f32; size as usize], [size as usize]),
+        data: TensorData::new(vec![1.0f32; size as usize], [size as usize]).into(),
     }
 }
 
@@ -29,7 +30,7 @@ fn rows(name: &str, offset: u64, size: u64) -> SaveTensor {
 type Ranks<'a> = &'a [(&'a [SaveTensor], &'a [(&'a str, Scalar)])];
 
 fn publish(run_dir: &Path, ranks: Ranks<'_>) -> Result<std::path::PathBuf, SaveError> {
-    let attempt = Attempt::begin(run_dir, meta(1, ranks.len() as u32))?;
+    let attempt = Run::local(run_dir).begin(meta(1, ranks.len() as u32))?;
     for (rank, (tensors, scalars)) in ranks.iter().enumerate() {
         let scalars = scalars.iter().map(|(n, s)| ((*n).to_owned(), *s)).collect();
         attempt
@@ -46,7 +47,7 @@ fn a_run_directory_is_made_with_those_above_it() {
         let run = dir.path().join(run);
         let published = publish(&run, &[(&[whole("w", 1.0)], &[])]).unwrap();
         assert_eq!(published.parent(), Some(run.as_path()));
-        assert!(Checkpoint::latest(&run).unwrap().is_some());
+        assert!(Run::local(&run).latest().unwrap().is_some());
     }
 }
 
@@ -60,7 +61,7 @@ fn what_is_not_whole_is_refused_with_its_reason() {
         ..whole("w", 0.0)
     };
     let other_size = SaveTensor {
-        data: TensorData::new(vec![1.0f32; 3], [3]),
+        data: TensorData::new(vec![1.0f32; 3], [3]).into(),
         ..whole("w", 0.0)
     };
     let flex = TensorData::from_bytes_vec(vec![0; 4], [1], DType::Flex32);
@@ -131,7 +132,7 @@ fn what_is_not_whole_is_refused_with_its_reason() {
 #[test]
 fn a_missing_rank_is_named_after_the_timeout() {
     let run = tempfile::tempdir().unwrap();
-    let attempt = Attempt::begin(run.path(), meta(1, 4)).unwrap();
+    let attempt = Run::local(run.path()).begin(meta(1, 4)).unwrap();
     for rank in [0, 2] {
         attempt
             .handle()
@@ -150,13 +151,13 @@ fn a_missing_rank_is_named_after_the_timeout() {
 #[test]
 fn the_coordinator_waits_for_late_ranks() {
     let run = tempfile::tempdir().unwrap();
-    let attempt = Attempt::begin(run.path(), meta(1, 2)).unwrap();
+    let attempt = Run::local(run.path()).begin(meta(1, 2)).unwrap();
     let (first, second) = (attempt.handle(), attempt.handle());
     let none = BTreeMap::new();
     first.write_rank(0, &[whole("w", 1.0)], &none).unwrap();
     let dir = std::thread::scope(|scope| {
         let published = scope.spawn(|| attempt.publish(TIMEOUT));
-        assert!(Checkpoint::latest(run.path()).unwrap().is_none());
+        assert!(Run::local(run.path()).latest().unwrap().is_none());
         second.write_rank(1, &[whole("v", 2.0)], &none).unwrap();
         published.join().unwrap().unwrap()
     });
@@ -170,7 +171,7 @@ fn the_coordinator_waits_for_late_ranks() {
 fn parts_of_two_attempts_never_mix() {
     let run = tempfile::tempdir().unwrap();
     let none = BTreeMap::new();
-    let [old, new] = [1, 1].map(|step| Attempt::begin(run.path(), meta(step, 1)).unwrap());
+    let [old, new] = [1, 1].map(|step| Run::local(run.path()).begin(meta(step, 1)).unwrap());
     old.handle()
         .write_rank(0, &[whole("w", 1.0)], &none)
         .unwrap();
@@ -198,7 +199,7 @@ fn parts_of_another_rank_or_with_damage_are_refused() {
     let run = tempfile::tempdir().unwrap();
     let none = BTreeMap::new();
     for damage in [false, true] {
-        let attempt = Attempt::begin(run.path(), meta(1, 2)).unwrap();
+        let attempt = Run::local(run.path()).begin(meta(1, 2)).unwrap();
         attempt
             .handle()
             .write_rank(0, &[whole("w", 1.0)], &none)
@@ -226,7 +227,7 @@ fn parts_of_another_rank_or_with_damage_are_refused() {
 fn a_shard_that_is_cut_or_gone_at_publish_is_refused() {
     let run = tempfile::tempdir().unwrap();
     for gone in [false, true] {
-        let attempt = Attempt::begin(run.path(), meta(1, 1)).unwrap();
+        let attempt = Run::local(run.path()).begin(meta(1, 1)).unwrap();
         let handle = attempt.handle();
         handle
             .write_rank(0, &[whole("w", 1.0)], &BTreeMap::new())
@@ -258,14 +259,14 @@ fn a_shard_that_is_cut_or_gone_at_publish_is_refused() {
 }
 
 #[test]
-fn a_published_step_is_never_replaced() {
+fn a_published_step_is_not_replaced_unasked() {
     let run = tempfile::tempdir().unwrap();
     let contents = small_contents(1);
-    let late = Attempt::begin(run.path(), meta(1, 1)).unwrap();
+    let late = Run::local(run.path()).begin(meta(1, 1)).unwrap();
     let dir = save(run.path(), meta(1, 1), &contents);
     let exists =
         |error: &SaveError| matches!(error, SaveError::StepExists { path } if *path == dir);
-    let error = Attempt::begin(run.path(), meta(1, 1)).unwrap_err();
+    let error = Run::local(run.path()).begin(meta(1, 1)).unwrap_err();
     assert!(exists(&error), "{error}");
     late.handle().write_rank(0, &[], &BTreeMap::new()).unwrap();
     let error = late.publish(TIMEOUT).unwrap_err();
@@ -278,7 +279,9 @@ fn a_published_step_is_never_replaced() {
 fn calls_that_make_no_sense_are_refused() {
     let run = tempfile::tempdir().unwrap();
     for world_size in [0, 70_000] {
-        let error = Attempt::begin(run.path(), meta(1, world_size)).unwrap_err();
+        let error = Run::local(run.path())
+            .begin(meta(1, world_size))
+            .unwrap_err();
         assert!(matches!(error, SaveError::Meta { .. }), "{error}");
     }
     let mut deep = serde_json::json!(1);
@@ -287,9 +290,9 @@ fn calls_that_make_no_sense_are_refused() {
     }
     let mut nested = meta(1, 1);
     nested.metadata = deep;
-    let error = Attempt::begin(run.path(), nested).unwrap_err();
+    let error = Run::local(run.path()).begin(nested).unwrap_err();
     assert!(matches!(error, SaveError::Meta { .. }), "{error}");
-    let attempt = Attempt::begin(run.path(), meta(1, 1)).unwrap();
+    let attempt = Run::local(run.path()).begin(meta(1, 1)).unwrap();
     let none = BTreeMap::new();
     let error = attempt.handle().write_rank(1, &[], &none).unwrap_err();
     assert_eq!(error.to_string(), "rank 1 of a world of 1");
@@ -302,23 +305,221 @@ fn calls_that_make_no_sense_are_refused() {
 }
 
 #[test]
-fn a_handle_crosses_processes_as_text() {
-    let run = tempfile::tempdir().unwrap();
-    let attempt = Attempt::begin(run.path(), meta(1, 1)).unwrap();
-    let text = serde_json::to_string(&attempt.handle()).unwrap();
-    let handle: AttemptHandle = serde_json::from_str(&text).unwrap();
-    assert_eq!(handle, attempt.handle());
-    handle
+fn a_rank_finds_the_living_attempt_of_its_step() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = Run::local(dir.path().join("later"));
+    let soon = Duration::from_millis(30);
+    let error = run.join(1, soon).unwrap_err();
+    assert!(
+        matches!(error, SaveError::NoAttempt { step: 1, .. }),
+        "{error}"
+    );
+    // The coordinator is late, and an earlier one is dead.
+    let handle = std::thread::scope(|scope| {
+        let joined = scope.spawn(|| run.join(1, TIMEOUT));
+        std::thread::sleep(soon);
+        let attempt = run.begin(meta(1, 2)).unwrap();
+        let handle = joined.join().unwrap().unwrap();
+        assert_eq!(handle.attempt(), attempt.handle().attempt());
+        assert_eq!((handle.step(), handle.world_size()), (1, 2));
+        for rank in 0..2 {
+            handle.write_rank(rank, &[], &BTreeMap::new()).unwrap();
+        }
+        let error = handle.wait_published(soon).unwrap_err();
+        assert!(matches!(error, SaveError::NotPublished { .. }), "{error}");
+        attempt.publish(TIMEOUT).unwrap();
+        handle.wait_published(TIMEOUT).unwrap();
+        handle
+    });
+    // Of another step, of two, and given up.
+    let error = run.join(1, soon).unwrap_err();
+    assert!(matches!(error, SaveError::NoAttempt { .. }), "{error}");
+    let [one, other] = [2, 2].map(|step| run.begin(meta(step, 1)).unwrap());
+    let error = run.join(2, soon).unwrap_err();
+    assert!(
+        matches!(&error, SaveError::SeveralAttempts { attempts, .. } if attempts.len() == 2),
+        "{error}"
+    );
+    drop(other);
+    let joined = run.join(2, soon).unwrap();
+    drop(one);
+    let error = joined.wait_published(TIMEOUT).unwrap_err();
+    assert!(
+        matches!(error, SaveError::GivenUp { step: 2, .. }),
+        "{error}"
+    );
+    let error = joined
         .write_rank(0, &[whole("w", 1.0)], &BTreeMap::new())
-        .unwrap();
-    attempt.publish(TIMEOUT).unwrap();
+        .unwrap_err();
+    assert!(
+        matches!(
+            error,
+            SaveError::Io {
+                action: "create",
+                ..
+            }
+        ),
+        "{error}"
+    );
+    handle.wait_published(TIMEOUT).unwrap();
+}
+
+#[test]
+fn the_coordinator_repeats_why_a_rank_failed() {
+    let run = tempfile::tempdir().unwrap();
+    let attempt = Run::local(run.path()).begin(meta(1, 2)).unwrap();
+    let flex = TensorData::from_bytes_vec(vec![0; 4], [1], DType::Flex32);
+    let tensors = [SaveTensor::whole("w", Role::Model, flex)];
+    attempt
+        .handle()
+        .write_rank(1, &tensors, &BTreeMap::new())
+        .unwrap_err();
+    let started = std::time::Instant::now();
+    let error = attempt.publish(TIMEOUT).unwrap_err();
+    assert!(
+        started.elapsed() < TIMEOUT / 2,
+        "the coordinator does not wait for it"
+    );
+    assert_eq!(
+        chain(&error),
+        "rank 1 failed: tensor `w` has dtype flex32, which has no form in a file: cast it first"
+    );
+    assert_eq!(names(run.path()), [""; 0]);
+}
+
+#[test]
+fn a_step_is_replaced_in_one_instant_when_asked_for() {
+    let run = tempfile::tempdir().unwrap();
+    let replacing = || CheckpointMeta {
+        replace: true,
+        ..meta(1, 1)
+    };
+    for seed in 1..4 {
+        let dir = save(run.path(), replacing(), &small_contents(seed));
+        assert_eq!(names(run.path()), ["step-00000001"]);
+        let checkpoint = Checkpoint::open(dir).unwrap();
+        checkpoint.verify().unwrap();
+        assert_eq!(load(&checkpoint).unwrap(), small_contents(seed));
+    }
+    // A kill right after the exchange leaves the earlier one under the attempt's name.
+    let other = tempfile::tempdir().unwrap();
+    let earlier = save(other.path(), meta(1, 1), &small_contents(9));
+    let published = Run::local(run.path()).open(1).unwrap().manifest().attempt;
+    let left = run.path().join(format!(".attempt-1-{published}"));
+    fs::rename(&earlier, &left).unwrap();
+    // The same of an attempt that was not published is none of ours.
+    let foreign = run.path().join(format!(".attempt-1-{}", "a".repeat(32)));
+    fs::create_dir(&foreign).unwrap();
+    fs::copy(left.join("manifest.json"), foreign.join("manifest.json")).unwrap();
+    let found = Run::local(run.path()).leftovers().unwrap();
+    assert_eq!(found.removed, [left.clone()]);
+    assert!(left.exists());
+    let cleaned = Run::local(run.path()).clean().unwrap();
+    assert_eq!(cleaned, found);
+    assert_eq!(cleaned.kept, [(foreign, "it has no marker")]);
+    assert!(!left.exists());
+    assert_eq!(
+        load(&Run::local(run.path()).open(1).unwrap()).unwrap(),
+        small_contents(3)
+    );
+}
+
+#[test]
+fn what_is_not_kept_is_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = Run::local(dir.path());
+    for step in [1, 2, 3, 4, 5, 6, 7] {
+        save(dir.path(), meta(step, 1), &Contents::default());
+    }
+    // What can't be opened is neither counted nor removed.
+    fs::write(dir.path().join("step-00000007/manifest.json"), "{}").unwrap();
+    let keep = |last, every| Retention { last, every };
+    assert_eq!(run.prune(keep(2, Some(3))).unwrap(), [1, 2, 4]);
+    assert_eq!(run.steps().unwrap(), [3, 5, 6, 7]);
+    assert_eq!(run.prune(keep(0, None)).unwrap(), [3, 5]);
+    assert_eq!(run.steps().unwrap(), [6, 7]);
+    assert_eq!(names(dir.path()), ["step-00000006", "step-00000007"]);
+    let error = run.remove(7).unwrap_err();
+    assert!(matches!(error, SaveError::NoStep { .. }), "{error}");
+    // A kill while it went away.
+    let trash = |digit: &str| dir.path().join(format!(".removed-6-{}", digit.repeat(32)));
+    let id = run.open(6).unwrap().manifest().attempt.to_string();
+    let ours = dir.path().join(format!(".removed-6-{id}"));
+    fs::rename(dir.path().join("step-00000006"), &ours).unwrap();
+    fs::remove_dir_all(dir.path().join("step-00000007")).unwrap();
+    fs::create_dir(trash("b")).unwrap();
+    fs::create_dir(trash("c")).unwrap();
+    fs::copy(ours.join("manifest.json"), trash("c").join("manifest.json")).unwrap();
+    let cleaned = run.clean().unwrap();
+    let mut removed = vec![ours, trash("b")];
+    removed.sort();
+    assert_eq!(cleaned.removed, removed);
+    let reason = "neither marker nor manifest says that it was ours";
+    assert_eq!(cleaned.kept, [(trash("c"), reason)]);
+    assert!(run.latest().unwrap().is_none());
+}
+
+#[test]
+fn large_ranks_write_several_files() {
+    let run = tempfile::tempdir().unwrap();
+    let limited = CheckpointMeta {
+        file_bytes: 150,
+        ..meta(1, 1)
+    };
+    let dir = save(run.path(), limited, &small_contents(1));
+    let shards: Vec<_> = names(&dir)
+        .into_iter()
+        .filter(|n| n.ends_with(".safetensors"))
+        .collect();
+    assert_eq!(
+        shards,
+        [
+            "model-rank-00000-00001.safetensors",
+            "model-rank-00000.safetensors",
+            "state-rank-00000.safetensors"
+        ]
+    );
+    let checkpoint = Checkpoint::open(&dir).unwrap();
+    checkpoint.verify().unwrap();
+    assert_eq!(load(&checkpoint).unwrap(), small_contents(1));
+    // Every file but one of a larger tensor is within the limit.
+    for file in &checkpoint.manifest().files {
+        assert!(file.size_bytes - file.header_bytes <= 150, "{}", file.name);
+    }
+}
+
+#[test]
+fn a_tied_weight_is_saved_once_and_has_all_its_names() {
+    let run = tempfile::tempdir().unwrap();
+    let tied = SaveTensor {
+        tied: vec!["head".into(), "a".into()],
+        ..whole("embed", 1.0)
+    };
+    let dir = publish(run.path(), &[(&[tied, whole("w", 2.0)], &[])]).unwrap();
+    let checkpoint = Checkpoint::open(dir).unwrap();
+    checkpoint.verify().unwrap();
+    assert_eq!(checkpoint.tensors(Role::Model).count(), 2);
+    for name in ["embed", "head", "a"] {
+        assert_eq!(checkpoint.tensor(Role::Model, name).unwrap().name, "embed");
+    }
+    assert!(checkpoint.tensor(Role::State, "head").is_none());
+    // A name stands for one tensor.
+    for name in ["w", "embed", ""] {
+        let run = tempfile::tempdir().unwrap();
+        let tied = SaveTensor {
+            tied: vec![name.into()],
+            ..whole("embed", 1.0)
+        };
+        let error = publish(run.path(), &[(&[tied, whole("w", 2.0)], &[])]).unwrap_err();
+        assert!(chain(&error).contains("name `"), "{error}");
+    }
 }
 
 #[test]
 fn a_failed_rank_leaves_no_file_and_may_try_again() {
     let run = tempfile::tempdir().unwrap();
     let old = save(run.path(), meta(1, 1), &small_contents(1));
-    let attempt = Attempt::begin(run.path(), meta(2, 1)).unwrap();
+    let attempt = Run::local(run.path()).begin(meta(2, 1)).unwrap();
     let dir = run.path().join(&names(run.path())[0]);
     let state = SaveTensor {
         role: Role::State,
@@ -333,11 +534,12 @@ fn a_failed_rank_leaves_no_file_and_may_try_again() {
         let error = attempt.handle().write_rank(0, &tensors, &none);
         let text = chain(&error.unwrap_err());
         assert!(
-            text.contains(name) || text.contains("has written"),
+            text.contains(name.trim_end_matches(".tmp")) || text.contains("has written"),
             "{text}"
         );
         fs::remove_dir(&obstacle).unwrap();
-        assert_eq!(names(&dir), ["attempt.json"]);
+        // But why it failed, for the coordinator.
+        assert_eq!(names(&dir), ["attempt.json", "failed-rank-00000.txt"]);
     }
     assert_eq!(
         load(&Checkpoint::open(&old).unwrap()).unwrap(),
@@ -351,7 +553,7 @@ fn a_failed_rank_leaves_no_file_and_may_try_again() {
 fn clean_removes_dead_attempts_only() {
     let run = tempfile::tempdir().unwrap();
     let old = save(run.path(), meta(1, 1), &Contents::default());
-    let live = Attempt::begin(run.path(), meta(2, 1)).unwrap();
+    let live = Run::local(run.path()).begin(meta(2, 1)).unwrap();
     live.handle()
         .write_rank(0, &[whole("w", 1.0)], &BTreeMap::new())
         .unwrap();
@@ -384,7 +586,7 @@ fn clean_removes_dead_attempts_only() {
     copy(".attempt-2-mine", own.as_bytes());
     copy("attempt", own.as_bytes());
     fs::write(run.path().join(format!(".attempt-5-{}", id("a"))), "a file").unwrap();
-    let cleaned = clean(run.path()).unwrap();
+    let cleaned = Run::local(run.path()).clean().unwrap();
     assert_eq!(cleaned.removed, [dead.clone(), empty.clone(), cut.clone()]);
     assert!(!cut.exists());
     assert!(!dead.exists() && !empty.exists());
@@ -403,15 +605,26 @@ fn clean_removes_dead_attempts_only() {
     assert_eq!(cleaned.kept.len(), 5);
     assert!(old.exists());
     live.publish(TIMEOUT).unwrap();
-    assert_eq!(Checkpoint::latest(run.path()).unwrap().unwrap().step(), 2);
-    assert_eq!(clean(run.path().join("none")).unwrap(), Default::default());
+    assert_eq!(
+        Run::local(run.path())
+            .latest()
+            .unwrap()
+            .unwrap()
+            .checkpoint
+            .step(),
+        2
+    );
+    assert_eq!(
+        Run::local(run.path().join("none")).clean().unwrap(),
+        Default::default()
+    );
 }
 
 #[test]
 fn the_bytes_do_not_depend_on_the_order_of_ranks_and_tensors() {
     let bytes_of = |reverse: bool| {
         let run = tempfile::tempdir().unwrap();
-        let attempt = Attempt::begin(run.path(), meta(1, 2)).unwrap();
+        let attempt = Run::local(run.path()).begin(meta(1, 2)).unwrap();
         let (mut order, mut tensors) = ([0, 1], vec![whole("a", 1.0), rows("b", 0, 4)]);
         if reverse {
             order.reverse();
@@ -442,14 +655,15 @@ fn a_disk_error_at_publish_leaves_the_old_checkpoint_only() {
     let run = tempfile::tempdir().unwrap();
     let old = save(run.path(), meta(1, 1), &small_contents(1));
     for name in ["manifest.json.tmp", "model.safetensors.index.json.tmp"] {
-        let attempt = Attempt::begin(run.path(), meta(2, 1)).unwrap();
+        let attempt = Run::local(run.path()).begin(meta(2, 1)).unwrap();
         let handle = attempt.handle();
         handle
             .write_rank(0, &[whole("w", 1.0)], &BTreeMap::new())
             .unwrap();
         fs::create_dir(run.path().join(&names(run.path())[0]).join(name)).unwrap();
         let error = attempt.publish(TIMEOUT).unwrap_err();
-        assert!(error.to_string().contains(name), "{error}");
+        let name = name.trim_end_matches(".tmp");
+        assert!(error.to_string().ends_with(name), "{error}");
         assert_eq!(names(run.path()), ["step-00000001"]);
     }
     let checkpoint = Checkpoint::open(old).unwrap();

@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, fs, io::Write, path::Path};
 
 use burn::tensor::{DType, Device, TensorData};
 use support::{Contents, chain, load, meta, names, save, small_contents};
-use tinderbox_checkpoint::{Checkpoint, Digest, LoadError, Role};
+use tinderbox_checkpoint::{Checkpoint, Digest, LoadError, Role, Run};
 use tinderbox_deferred::{ParameterPath, Request, Source, SourceError};
 use tinderbox_fake::Region;
 
@@ -264,9 +264,10 @@ fn damage_reaches_the_user_of_a_source() {
 #[test]
 fn latest_skips_what_can_not_be_used() {
     let run = tempfile::tempdir().unwrap();
-    assert!(Checkpoint::latest(run.path()).unwrap().is_none());
+    assert!(Run::local(run.path()).latest().unwrap().is_none());
     assert!(
-        Checkpoint::latest(run.path().join("none"))
+        Run::local(run.path().join("none"))
+            .latest()
             .unwrap()
             .is_none()
     );
@@ -275,7 +276,11 @@ fn latest_skips_what_can_not_be_used() {
         save(run.path(), meta(*step, 1), contents);
     }
     let step = |n: u64| run.path().join(format!("step-{n:08}"));
-    let latest = || Checkpoint::latest(run.path()).map(|c| c.unwrap().step());
+    let latest = || {
+        Run::local(run.path())
+            .latest()
+            .map(|found| found.unwrap().checkpoint.step())
+    };
     assert_eq!(latest().unwrap(), 4);
     // Not a checkpoint: a name that is not ours, an attempt, a file.
     fs::rename(step(4), run.path().join("step-4")).unwrap();

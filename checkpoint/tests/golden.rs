@@ -1,24 +1,83 @@
-//! The format does not drift: a checkpoint that version 1 wrote is still read, and still written.
+//! The format does not drift: checkpoints that version 1 wrote are still read, and still written.
 //!
-//! After a deliberate change of the format: a new version, and a new directory beside this one, made by
-//! saving `small_contents(11)` and copying the step's directory. The old one stays.
+//! After a deliberate change of the format: a new version, and new directories beside these, which
+//! `TINDERBOX_WRITE_GOLDEN=<directory>` makes this test write there. The old ones stay.
 
 mod support;
 
-use std::{fs, path::Path};
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+};
 
-use support::{load, meta, names, save, small_contents};
-use tinderbox_checkpoint::Checkpoint;
+use burn::tensor::TensorData;
+use support::{TIMEOUT, load, meta, names, small_contents};
+use tinderbox_checkpoint::{Checkpoint, CheckpointMeta, Role, Run, SaveTensor};
+use tinderbox_fake::Region;
 
-#[test]
-fn version_1() {
-    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/version-1");
+/// Whole tensors in several files of one rank, one of them tied: Hugging Face's index is there.
+fn save_whole(run_dir: &Path) -> PathBuf {
+    let small_files = CheckpointMeta {
+        file_bytes: 150,
+        plan: serde_json::json!({"stages": [0, 1]}),
+        ..meta(11, 1)
+    };
+    let attempt = Run::local(run_dir).begin(small_files).unwrap();
+    let (tensors, scalars) = small_contents(11);
+    let tensors: Vec<_> = tensors
+        .into_iter()
+        .map(|((role, name), data)| {
+            let mut tensor = SaveTensor::whole(name, role, data);
+            if (tensor.role, &*tensor.name) == (Role::Model, "embed.weight") {
+                tensor.tied.push("head.weight".to_owned());
+            }
+            tensor
+        })
+        .collect();
+    attempt.handle().write_rank(0, &tensors, &scalars).unwrap();
+    attempt.publish(TIMEOUT).unwrap()
+}
+
+/// One tensor in chunks of two ranks, along both dimensions.
+fn save_chunks(run_dir: &Path) -> PathBuf {
+    let attempt = Run::local(run_dir).begin(meta(12, 2)).unwrap();
+    for rank in 0..2u32 {
+        let chunks = [(0, 2), (2, 1)].map(|(row, rows)| {
+            let region = Region::new(vec![row, 3 * u64::from(rank)], vec![rows, 3]).unwrap();
+            let elements = (0..rows).flat_map(|r| {
+                (0..3).map(move |c| ((row + r) * 6 + u64::from(rank) * 3 + c) as f32)
+            });
+            SaveTensor {
+                name: "w".to_owned(),
+                tied: Vec::new(),
+                role: Role::Model,
+                shape: vec![3, 6],
+                data: TensorData::new(elements.collect(), [rows as usize, 3]).into(),
+                region,
+            }
+        });
+        let handle = attempt.handle();
+        handle.write_rank(rank, &chunks, &BTreeMap::new()).unwrap();
+    }
+    attempt.publish(TIMEOUT).unwrap()
+}
+
+/// The checkpoint that is committed, after a comparison with one that is written now.
+fn golden(name: &str, save: fn(&Path) -> PathBuf) -> Checkpoint {
+    let run = tempfile::tempdir().unwrap();
+    let dir = save(run.path());
+    if let Ok(target) = std::env::var("TINDERBOX_WRITE_GOLDEN") {
+        let target = Path::new(&target).join(name);
+        fs::create_dir_all(&target).unwrap();
+        for name in names(&dir) {
+            fs::copy(dir.join(&name), target.join(name)).unwrap();
+        }
+    }
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let golden = golden.join("tests/golden").join(name);
     let checkpoint = Checkpoint::open(&golden).unwrap();
     checkpoint.verify().unwrap();
-    assert_eq!(load(&checkpoint).unwrap(), small_contents(11));
-
-    let run = tempfile::tempdir().unwrap();
-    let dir = save(run.path(), meta(11, 1), &small_contents(11));
     assert_eq!(names(&dir), names(&golden));
     for name in names(&dir) {
         let [written, expected] = [&dir, &golden].map(|dir| {
@@ -38,4 +97,23 @@ fn version_1() {
         });
         assert!(written == expected, "{name} is written differently");
     }
+    checkpoint
+}
+
+#[test]
+fn version_1() {
+    let checkpoint = golden("version-1", save_whole);
+    assert_eq!(load(&checkpoint).unwrap(), small_contents(11));
+    let head = checkpoint.tensor(Role::Model, "head.weight").unwrap();
+    assert_eq!(head.name, "embed.weight");
+    assert_eq!(checkpoint.manifest().plan["stages"][1], 1);
+}
+
+#[test]
+fn version_1_in_chunks() {
+    let checkpoint = golden("version-1-chunks", save_chunks);
+    let expected = TensorData::new((0..18).map(|i| i as f32).collect(), [3, 6]);
+    let tensor = checkpoint.tensor(Role::Model, "w").unwrap();
+    let whole = Region::whole(&tensor.shape).unwrap();
+    assert_eq!(checkpoint.read(tensor, &whole).unwrap(), expected);
 }

@@ -11,7 +11,7 @@ use std::{
 };
 
 use support::{Contents, Random, TIMEOUT, load, meta, names, save, small_contents};
-use tinderbox_checkpoint::{Attempt, Checkpoint, Role, SaveError, SaveTensor, clean};
+use tinderbox_checkpoint::{Role, Run, SaveError, SaveTensor};
 
 const RUN_DIR: &str = "TINDERBOX_TEST_RUN_DIR";
 /// How often the child is killed.
@@ -60,9 +60,9 @@ fn a_kill_at_any_instant_leaves_a_whole_checkpoint() {
     if let Ok(run_dir) = std::env::var(RUN_DIR) {
         // The child: goes on from the newest checkpoint for ever.
         let run_dir = Path::new(&run_dir);
-        clean(run_dir).unwrap();
-        let newest = Checkpoint::latest(run_dir).unwrap();
-        let mut step = newest.map_or(0, |c| c.step());
+        Run::local(run_dir).clean().unwrap();
+        let newest = Run::local(run_dir).latest().unwrap();
+        let mut step = newest.map_or(0, |latest| latest.checkpoint.step());
         loop {
             step += 1;
             save(run_dir, meta(step, 1), &contents_of(step));
@@ -84,7 +84,7 @@ fn a_kill_at_any_instant_leaves_a_whole_checkpoint() {
         std::thread::sleep(Duration::from_micros(random.next() % 15_000));
         drop(running);
         torn += u32::from(names(run.path()).iter().any(|n| n.starts_with('.')));
-        let checkpoint = Checkpoint::latest(run.path()).unwrap().unwrap();
+        let checkpoint = Run::local(run.path()).latest().unwrap().unwrap().checkpoint;
         let step = checkpoint.step();
         assert!(step > last, "kill {kill}: {step} after {last}");
         assert_eq!(
@@ -101,7 +101,7 @@ fn a_kill_at_any_instant_leaves_a_whole_checkpoint() {
     }
     // Most kills must fall into a save, or the test has shown nothing.
     assert!(torn >= 5, "only {torn} of {KILLS} kills fell into a save");
-    clean(run.path()).unwrap();
+    Run::local(run.path()).clean().unwrap();
     assert!(names(run.path()).iter().all(|n| n.starts_with("step-")));
     eprintln!("{torn} of {KILLS} kills fell into a save; {last} steps");
 }
@@ -119,7 +119,7 @@ fn a_full_disk_is_one_clear_error() {
     if let Ok(run_dir) = std::env::var(RUN_DIR) {
         // The child: no file may grow beyond 32 KiB.
         let run_dir = Path::new(&run_dir);
-        let attempt = Attempt::begin(run_dir, meta(2, 1)).unwrap();
+        let attempt = Run::local(run_dir).begin(meta(2, 1)).unwrap();
         let tensors: Vec<_> = contents_of(2)
             .0
             .into_iter()
@@ -138,7 +138,8 @@ fn a_full_disk_is_one_clear_error() {
         assert!(path.ends_with("model-rank-00000.safetensors"));
         assert_eq!(source.kind(), std::io::ErrorKind::FileTooLarge);
         // The files of the rank are gone before the attempt is.
-        assert_eq!(names(path.parent().unwrap()), ["attempt.json"]);
+        let left = names(path.parent().unwrap());
+        assert_eq!(left, ["attempt.json", "failed-rank-00000.txt"]);
         // Proof that this ran: a filter that matches no test succeeds as well.
         std::fs::write(run_dir.join("proof"), "").unwrap();
         return;
@@ -153,6 +154,6 @@ fn a_full_disk_is_one_clear_error() {
         .unwrap();
     assert!(status.success(), "{status}");
     assert_eq!(names(run.path()), ["proof", "step-00000001"]);
-    let checkpoint = Checkpoint::latest(run.path()).unwrap().unwrap();
+    let checkpoint = Run::local(run.path()).latest().unwrap().unwrap().checkpoint;
     assert!(load(&checkpoint).unwrap() == contents_of(1));
 }

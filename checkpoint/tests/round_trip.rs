@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use burn::tensor::{BoolStore, DType, Device, TensorData};
 use proptest::prelude::*;
 use support::{Contents, Random, TIMEOUT, load, meta, names, save, small_contents};
-use tinderbox_checkpoint::{Attempt, Checkpoint, Role, SaveTensor, Scalar, StoredDType};
+use tinderbox_checkpoint::{Checkpoint, Role, Run, SaveTensor, Scalar, StoredDType};
 use tinderbox_deferred::{ParameterPath, Request, Source};
 use tinderbox_fake::Region;
 
@@ -227,12 +227,13 @@ proptest! {
                     name: "w".to_owned(),
                     role,
                     shape: shape.clone(),
-                    data: slice(&whole, &shape, &region),
+                    tied: Vec::new(),
+                    data: slice(&whole, &shape, &region).into(),
                     region,
                 });
             }
         }
-        let attempt = Attempt::begin(run.path(), meta(1, 3)).unwrap();
+        let attempt = Run::local(run.path()).begin(meta(1, 3)).unwrap();
         std::thread::scope(|scope| {
             for (rank, tensors) in ranks.iter().enumerate() {
                 let handle = attempt.handle();

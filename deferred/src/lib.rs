@@ -68,6 +68,7 @@ mod memory;
 mod module;
 mod observer;
 mod options;
+mod or_else;
 mod path;
 mod program;
 pub mod random;
@@ -87,6 +88,7 @@ pub use materialize::materialize_parameters;
 pub use module::{PartialModule, check_lit, parameter_values};
 pub use observer::{Observed, Observer};
 pub use options::{MaterializeOptions, MemoryCheck};
+pub use or_else::OrElse;
 pub use path::ParameterPath;
 pub use program::{Executable, Executor, Program, RandomKey, RandomKeys, RunContext, is_random};
 pub use recipe::{MadeWhole, Recipe, RecipePlan};
@@ -95,6 +97,6 @@ pub use source::{Request, Source};
 pub use stability::Change;
 pub use table::{
     Entry, ModuleSummary, Origin, Parameter, ParameterTable, Summary, SummaryTable, Totals,
-    UnknownPath,
+    UnknownPath, human_bytes,
 };
 pub use values::Values;

@@ -3,7 +3,7 @@
 use burn::tensor::{DType, Device};
 use tinderbox_fake::{DynTensor, FakeError, Region};
 
-use crate::{Mismatch, Mismatches, Observer, ParameterPath, SourceError};
+use crate::{Mismatch, Mismatches, Observer, OrElse, ParameterPath, SourceError};
 
 /// Whether values of a dtype are cast to another.
 pub(crate) fn can_cast(from: DType, to: DType) -> bool {
@@ -128,6 +128,15 @@ pub trait Source: Send + Sync {
 
     /// A line for error messages, such as ``replay of seed 42`` or a directory.
     fn describe(&self) -> String;
+
+    /// This source, and another for the parameters that it lacks: a checkpoint, and a replay for what was
+    /// added to the model since.
+    fn or_else<S: Source>(self, other: S) -> OrElse<Self, S>
+    where
+        Self: Sized,
+    {
+        OrElse::new(self, other)
+    }
 }
 
 /// What a pointer to a source does.

@@ -14,7 +14,7 @@ const CRATES: [(&str, &[&str]); 6] = [
     ),
     (
         "tinderbox-checkpoint",
-        &["tinderbox-deferred", "tinderbox-fake"],
+        &["tinderbox-deferred", "tinderbox-fake", "tinderbox-pages"],
     ),
     (
         "tinderbox",

@@ -52,8 +52,10 @@ pub struct Manifest {
     pub world_size: u32,
     /// Bytes that one digest covers.
     pub block_bytes: BlockSize,
-    /// The caller's own.
+    /// The caller's own; at most 1 MiB of JSON.
     pub metadata: serde_json::Value,
+    /// How the model was cut when it was saved, in the planner's own form; `null` without one.
+    pub plan: serde_json::Value,
     pub(crate) scalars: Vec<NamedScalar>,
     /// Every safetensors file, by name.
     pub files: Vec<FileEntry>,
@@ -64,6 +66,16 @@ pub struct Manifest {
 }
 
 impl Manifest {
+    /// The manifest of the bytes of its file, proven: digest, version, limits, names, layout. Touches no
+    /// other file.
+    ///
+    /// # Errors
+    ///
+    /// The first thing that is wrong.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, FormatError> {
+        decode_manifest(bytes)
+    }
+
     /// What a coordinator knows and what the ranks said, in the form of this version.
     pub(crate) fn new(
         attempt: AttemptId,
@@ -83,6 +95,7 @@ impl Manifest {
             world_size: meta.world_size,
             block_bytes: meta.block_size,
             metadata: meta.metadata,
+            plan: meta.plan,
             scalars,
             files,
             index,
@@ -109,6 +122,8 @@ pub struct FileEntry {
     pub role: Role,
     /// The rank that wrote it.
     pub rank: u32,
+    /// Number of the file among those of this role and rank, from 0.
+    pub number: u32,
     /// Size of the file.
     pub size_bytes: u64,
     /// Where its data starts: the length, the header and its padding.
@@ -133,6 +148,9 @@ pub struct IndexEntry {
 pub struct TensorEntry {
     /// Its name: for a parameter, its path.
     pub name: String,
+    /// Other names of the same tensor, in order: the other paths of a tied weight.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tied: Vec<String>,
     /// What it is for.
     pub role: Role,
     /// Type of an element.

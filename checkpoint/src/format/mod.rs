@@ -14,13 +14,17 @@ mod validate;
 pub use header::{Header, HeaderTensor, decode_header, encode_header};
 pub use id::AttemptId;
 pub use manifest::{Chunk, FileEntry, IndexEntry, Manifest, Role, TensorEntry};
+pub use part::check_part;
 pub use scalar::Scalar;
 
 pub(crate) use index::encode_index;
 pub(crate) use manifest::{MAX_MANIFEST_BYTES, NamedScalar, decode_manifest, encode_manifest};
 pub(crate) use names::{
-    INDEX_FILE, MANIFEST_FILE, MARKER_FILE, attempt_dir_name, chunk_key, parse_attempt_dir_name,
-    parse_step_dir_name, part_file_name, shard_file_name, step_dir_name, temporary_name,
+    INDEX_FILE, MANIFEST_FILE, MARKER_FILE, attempt_dir_name, chunk_key, failed_file_name,
+    parse_attempt_dir_name, parse_removed_dir_name, parse_step_dir_name, part_file_name,
+    removed_dir_name, shard_file_name, step_dir_name, temporary_name,
 };
-pub(crate) use part::{MARKER_FORMAT, Marker, Part, decode_part, encode_part};
-pub(crate) use validate::{MAX_WORLD_SIZE, check_tensor_name, stored_len};
+pub(crate) use part::{Marker, Part, decode_part, encode_part};
+pub(crate) use validate::{
+    MAX_WORLD_SIZE, check_metadata, check_plan, check_tensor_name, stored_len,
+};

@@ -9,17 +9,28 @@ use super::{AttemptId, Role};
 pub(crate) const MANIFEST_FILE: &str = "manifest.json";
 /// The Hugging Face index of sharded models.
 pub(crate) const INDEX_FILE: &str = "model.safetensors.index.json";
+const ATTEMPT: &str = ".attempt-";
+const REMOVED: &str = ".removed-";
+
 /// The file that proves that an attempt directory is ours; locked while the attempt lives.
 pub(crate) const MARKER_FILE: &str = "attempt.json";
 
-/// `model-rank-00000.safetensors`.
-pub(crate) fn shard_file_name(role: Role, rank: u32) -> String {
-    format!("{role}-rank-{rank:05}.safetensors")
+/// `model-rank-00000.safetensors`, and `model-rank-00000-00001.safetensors` for the second of a rank.
+pub(crate) fn shard_file_name(role: Role, rank: u32, number: u32) -> String {
+    match number {
+        0 => format!("{role}-rank-{rank:05}.safetensors"),
+        _ => format!("{role}-rank-{rank:05}-{number:05}.safetensors"),
+    }
 }
 
 /// `part-rank-00000.json`.
 pub(crate) fn part_file_name(rank: u32) -> String {
     format!("part-rank-{rank:05}.json")
+}
+
+/// `failed-rank-00000.txt`: why a rank wrote no part.
+pub(crate) fn failed_file_name(rank: u32) -> String {
+    format!("failed-rank-{rank:05}.txt")
 }
 
 /// `manifest.json.tmp`: what a file is called until it is whole.
@@ -40,14 +51,28 @@ pub(crate) fn parse_step_dir_name(name: &str) -> Option<u64> {
 
 /// `.attempt-100-0123456789abcdef0123456789abcdef`.
 pub(crate) fn attempt_dir_name(step: u64, attempt: AttemptId) -> String {
-    format!(".attempt-{step}-{attempt}")
+    format!("{ATTEMPT}{step}-{attempt}")
+}
+
+/// `.removed-100-0123456789abcdef0123456789abcdef`: what was an attempt or a step, and is going away.
+pub(crate) fn removed_dir_name(step: u64, attempt: AttemptId) -> String {
+    format!("{REMOVED}{step}-{attempt}")
 }
 
 /// The step and id of a directory name that [`attempt_dir_name`] made.
 pub(crate) fn parse_attempt_dir_name(name: &str) -> Option<(u64, AttemptId)> {
-    let (step, attempt) = name.strip_prefix(".attempt-")?.split_once('-')?;
+    parse_step_and_attempt(ATTEMPT, name)
+}
+
+/// The step and id of a directory name that [`removed_dir_name`] made.
+pub(crate) fn parse_removed_dir_name(name: &str) -> Option<(u64, AttemptId)> {
+    parse_step_and_attempt(REMOVED, name)
+}
+
+fn parse_step_and_attempt(prefix: &str, name: &str) -> Option<(u64, AttemptId)> {
+    let (step, attempt) = name.strip_prefix(prefix)?.split_once('-')?;
     let (step, attempt) = (step.parse().ok()?, attempt.parse().ok()?);
-    (attempt_dir_name(step, attempt) == name).then_some((step, attempt))
+    (format!("{prefix}{step}-{attempt}") == name).then_some((step, attempt))
 }
 
 /// The key of a chunk in its safetensors file: the tensor's name where the chunk is the whole tensor,

@@ -6,11 +6,11 @@ use super::{
     AttemptId, FileEntry, NamedScalar, TensorEntry, envelope,
     manifest::{VERSION, decode_document},
 };
-use crate::FormatError;
+use crate::{BlockSize, CheckpointMeta, FormatError};
 
 const PART_FORMAT: &str = "tinderbox-checkpoint-part";
 /// The value of `format` in the file that marks an attempt's directory.
-pub(crate) const MARKER_FORMAT: &str = "tinderbox-checkpoint-attempt";
+const MARKER_FORMAT: &str = "tinderbox-checkpoint-attempt";
 
 /// What one rank wrote: a piece of the manifest. Its tensors hold this rank's chunks only.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -48,15 +48,54 @@ pub(crate) fn encode_part(part: &Part) -> Result<Vec<u8>, FormatError> {
     Ok(bytes)
 }
 
+/// Whether the bytes of a rank's part are refused, for attacks.
+#[doc(hidden)]
+pub fn check_part(bytes: &[u8]) -> Result<(), FormatError> {
+    decode_part(bytes).map(drop)
+}
+
 /// The part of these bytes. Its contents are proven when the parts become a manifest.
 pub(crate) fn decode_part(bytes: &[u8]) -> Result<Part, FormatError> {
     decode_document(bytes, PART_FORMAT)
 }
 
-/// The contents of the file that marks a directory as an attempt of ours.
+/// The contents of the file that marks a directory as an attempt of ours, and all that a rank must
+/// know to take part.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct Marker {
-    pub(crate) format: String,
+    format: String,
+    version: u32,
     pub(crate) attempt: AttemptId,
     pub(crate) step: u64,
+    pub(crate) world_size: u32,
+    pub(crate) block_bytes: BlockSize,
+    pub(crate) file_bytes: u64,
+}
+
+impl Marker {
+    /// The mark of an attempt.
+    pub(crate) fn new(attempt: AttemptId, meta: &CheckpointMeta) -> Self {
+        Self {
+            format: MARKER_FORMAT.to_owned(),
+            version: VERSION,
+            attempt,
+            step: meta.step,
+            world_size: meta.world_size,
+            block_bytes: meta.block_size,
+            file_bytes: meta.file_bytes,
+        }
+    }
+
+    /// The bytes of the marker's file.
+    pub(crate) fn encode(&self) -> Result<Vec<u8>, FormatError> {
+        serde_json::to_vec(self).map_err(|source| FormatError::Json { source })
+    }
+
+    /// The marker of these bytes; `None` for anything else, and for other versions.
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
+        let marker: Self = serde_json::from_slice(bytes).ok()?;
+        let known = marker.format == MARKER_FORMAT && marker.version == VERSION;
+        known.then_some(marker)
+    }
 }

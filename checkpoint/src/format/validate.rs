@@ -1,6 +1,6 @@
 //! Proves that a manifest is sound, before anything that it claims is used or allocated.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{FileEntry, Manifest, Role, TensorEntry, header::header_len, names::shard_file_name};
 use crate::{FormatError, StoredDType, layout::check_tiling};
@@ -11,6 +11,10 @@ pub(crate) const MAX_WORLD_SIZE: u32 = 65_536;
 const MAX_DIMENSIONS: usize = 32;
 /// The longest name of a tensor or scalar in bytes.
 const MAX_NAME_BYTES: usize = 4096;
+/// The largest metadata of a caller in bytes of JSON: it is for hashes and settings, not for tensors.
+const MAX_METADATA_BYTES: u64 = 1 << 20;
+/// The largest plan in bytes of JSON: some 100,000 parameters.
+const MAX_PLAN_BYTES: u64 = 16 << 20;
 
 /// Bytes of a tensor in a file; `None` when it is too large to handle.
 ///
@@ -60,6 +64,8 @@ pub(super) fn check_manifest(manifest: &Manifest) -> Result<(), FormatError> {
             limit: MAX_WORLD_SIZE,
         });
     }
+    check_metadata(&manifest.metadata)?;
+    check_plan(&manifest.plan)?;
     check_order("files", &manifest.files, |f| f.name.clone())?;
     check_order("tensors", &manifest.tensors, |t| (t.role, t.name.clone()))?;
     check_order("scalars", &manifest.scalars, |s| s.name.clone())?;
@@ -81,6 +87,7 @@ pub(super) fn check_manifest(manifest: &Manifest) -> Result<(), FormatError> {
     for tensor in &manifest.tensors {
         check_tensor(tensor, block, &mut files)?;
     }
+    check_tied(&manifest.tensors)?;
     files.into_values().try_for_each(FileUse::check)?;
     check_index(manifest)
 }
@@ -132,7 +139,7 @@ fn check_order<T, K: Ord>(
 
 fn check_file(file: &FileEntry, world_size: u32) -> Result<(), FormatError> {
     // A writer has one choice of name, so a path that leaves the directory can't be spelled.
-    if file.rank >= world_size || file.name != shard_file_name(file.role, file.rank) {
+    if file.rank >= world_size || file.name != shard_file_name(file.role, file.rank, file.number) {
         return Err(FormatError::FileName {
             found: file.name.chars().take(80).collect(),
         });
@@ -188,6 +195,52 @@ fn check_tensor<'a>(
         used.spans.push((chunk.start_bytes, chunk.len_bytes));
     }
     Ok(())
+}
+
+/// Every name stands for one tensor of its role.
+fn check_tied(tensors: &[TensorEntry]) -> Result<(), FormatError> {
+    let own = |role, name: &str| {
+        tensors
+            .binary_search_by(|t| (t.role, &*t.name).cmp(&(role, name)))
+            .is_ok()
+    };
+    let mut seen = BTreeSet::new();
+    for tensor in tensors {
+        check_order("tied names", &tensor.tied, Clone::clone)?;
+        for name in &tensor.tied {
+            check_tensor_name(name)?;
+            if own(tensor.role, name) || !seen.insert((tensor.role, name)) {
+                return Err(FormatError::Name {
+                    name: name.chars().take(80).collect(),
+                    reason: "stands for two tensors",
+                });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Refuses metadata of a caller that is too large or nested deeper than readers take.
+pub(crate) fn check_metadata(metadata: &serde_json::Value) -> Result<(), FormatError> {
+    check_json(metadata, MAX_METADATA_BYTES)
+}
+
+/// Refuses a plan that is too large or nested deeper than readers take.
+pub(crate) fn check_plan(plan: &serde_json::Value) -> Result<(), FormatError> {
+    check_json(plan, MAX_PLAN_BYTES)
+}
+
+fn check_json(value: &serde_json::Value, limit_bytes: u64) -> Result<(), FormatError> {
+    let bytes = serde_json::to_vec(value)
+        .and_then(|bytes| serde_json::from_slice::<serde_json::Value>(&bytes).map(|_| bytes.len()))
+        .map_err(|source| FormatError::Json { source })?;
+    match bytes as u64 {
+        found_bytes if found_bytes > limit_bytes => Err(FormatError::TooLarge {
+            found_bytes,
+            limit_bytes,
+        }),
+        _ => Ok(()),
+    }
 }
 
 /// The Hugging Face index is there exactly where that form can describe the checkpoint.

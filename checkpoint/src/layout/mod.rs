@@ -1,7 +1,9 @@
 //! Where elements lie: pure functions on boxes.
 
+mod pieces;
 mod runs;
 mod tiling;
 
-pub use runs::{Run, Runs, runs};
+pub(crate) use pieces::pieces;
+pub(crate) use runs::{ElementRun, runs};
 pub use tiling::check_tiling;

@@ -4,24 +4,24 @@ use tinderbox_fake::Region;
 
 /// Elements that follow one another both in a chunk and in a requested region, each row-major.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Run {
+pub(crate) struct ElementRun {
     /// First element, counted from the chunk's first.
-    pub source: u64,
+    pub(crate) source: u64,
     /// First element, counted from the requested region's first.
-    pub target: u64,
+    pub(crate) target: u64,
     /// Number of elements.
-    pub len: u64,
+    pub(crate) len: u64,
 }
 
 /// The runs of a chunk that answer a request; both offsets increase from run to run.
 ///
 /// An iterator, because a column of a large tensor has as many runs as elements.
 #[derive(Clone, Debug)]
-pub struct Runs {
+pub(crate) struct Runs {
     // Odometer over the outer dimensions, outermost first.
     index: Vec<u64>,
     outer: Vec<Outer>,
-    next: Option<Run>,
+    next: Option<ElementRun>,
 }
 
 /// One outer dimension: how often it steps, and how far in elements.
@@ -33,7 +33,7 @@ struct Outer {
 }
 
 /// The runs of elements of `chunk` that lie in `wanted`; both are boxes of one tensor.
-pub fn runs(chunk: &Region, wanted: &Region) -> Runs {
+pub(crate) fn runs(chunk: &Region, wanted: &Region) -> Runs {
     let none = Runs {
         index: Vec::new(),
         outer: Vec::new(),
@@ -67,7 +67,7 @@ pub fn runs(chunk: &Region, wanted: &Region) -> Runs {
     Runs {
         index: vec![0; outer.len()],
         outer,
-        next: Some(Run {
+        next: Some(ElementRun {
             source,
             target,
             len,
@@ -76,9 +76,9 @@ pub fn runs(chunk: &Region, wanted: &Region) -> Runs {
 }
 
 impl Iterator for Runs {
-    type Item = Run;
+    type Item = ElementRun;
 
-    fn next(&mut self) -> Option<Run> {
+    fn next(&mut self) -> Option<ElementRun> {
         let current = self.next?;
         let mut following = current;
         self.next = None;

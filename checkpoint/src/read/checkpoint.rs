@@ -2,21 +2,19 @@
 
 use std::{
     collections::BTreeMap,
+    io,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
-use burn::tensor::{DType, TensorData};
-use tinderbox_deferred::{Mismatch, Mismatches, ParameterPath};
+use burn::tensor::TensorData;
 use tinderbox_fake::Region;
 
-use super::{
-    plain_file::{check_size, look_at, read_small},
-    shard::ShardFile,
-};
+use super::load::{Wanted, default_threads, load};
 use crate::{
-    Digest, LoadError, Manifest, Role, Scalar, StoredDType, TensorEntry,
-    dtype::burn_bytes,
-    format::{INDEX_FILE, MANIFEST_FILE, MAX_MANIFEST_BYTES, decode_manifest, stored_len},
+    LoadError, Manifest, Role, Scalar, TensorEntry,
+    format::{MANIFEST_FILE, MAX_MANIFEST_BYTES, attempt_dir_name, decode_manifest},
+    store::{FoundKind, LocalStore, Store, join, read_small},
 };
 
 /// A published checkpoint: a directory whose manifest was proven. A source of a model's parameters
@@ -25,9 +23,13 @@ use crate::{
 /// Every byte is checked against its digest when it is read, not before; [`Self::verify`] reads all.
 #[derive(Clone, Debug)]
 pub struct Checkpoint {
-    dir: PathBuf,
-    manifest: Manifest,
+    store: Arc<dyn Store>,
+    place: PathBuf,
+    files_dir: String,
+    manifest: Arc<Manifest>,
     scalars: BTreeMap<String, Scalar>,
+    /// Positions of tensors by role and tied name.
+    tied: BTreeMap<(Role, String), usize>,
 }
 
 impl Checkpoint {
@@ -40,40 +42,63 @@ impl Checkpoint {
     ///
     /// When it was not published, the manifest is damaged, or a file is missing, cut or a link.
     pub fn open(step_dir: impl Into<PathBuf>) -> Result<Self, LoadError> {
-        let dir = step_dir.into();
-        let path = dir.join(MANIFEST_FILE);
-        let bytes = match look_at(&path) {
-            Err(LoadError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
-                return Err(LoadError::NotPublished { path: dir });
-            }
-            Err(error) => return Err(error),
-            Ok(_) => read_small(&path, MAX_MANIFEST_BYTES)?,
-        };
-        let manifest =
-            decode_manifest(&bytes).map_err(|source| LoadError::Manifest { path, source })?;
+        Self::open_in(Arc::new(LocalStore::new(step_dir)), "")
+    }
+
+    /// Opens a directory of a store.
+    pub(crate) fn open_in(store: Arc<dyn Store>, step_dir: &str) -> Result<Self, LoadError> {
+        let path = join(step_dir, MANIFEST_FILE);
+        let bytes =
+            read_small(&*store, &path, MAX_MANIFEST_BYTES).map_err(|source| {
+                match source.kind() {
+                    io::ErrorKind::NotFound => LoadError::NotPublished {
+                        path: store.place(step_dir),
+                    },
+                    _ => failed(&*store, "open", &path)(source),
+                }
+            })?;
+        let manifest = decode_manifest(&bytes).map_err(|source| LoadError::Manifest {
+            path: store.place(&path),
+            source,
+        })?;
+        let attempt = attempt_dir_name(manifest.step, manifest.attempt);
+        let files_dir = store.files_of(step_dir, &attempt);
         for file in &manifest.files {
-            check_size(&dir.join(&file.name), file.size_bytes)?;
+            check_size(&*store, &join(&files_dir, &file.name), file.size_bytes)?;
         }
-        let scalars = manifest
-            .scalars
-            .iter()
-            .map(|s| (s.name.clone(), s.value))
-            .collect();
+        let scalars = manifest.scalars.iter().map(|s| (s.name.clone(), s.value));
+        let tensors = manifest.tensors.iter().enumerate();
+        let tied = tensors.flat_map(|(at, tensor)| {
+            let names = tensor.tied.iter();
+            names.map(move |name| ((tensor.role, name.clone()), at))
+        });
         Ok(Self {
-            dir,
-            manifest,
-            scalars,
+            place: store.place(step_dir),
+            files_dir,
+            scalars: scalars.collect(),
+            tied: tied.collect(),
+            manifest: Arc::new(manifest),
+            store,
         })
     }
 
     /// The directory.
     pub fn dir(&self) -> &Path {
-        &self.dir
+        &self.place
     }
 
-    /// The proven manifest: step, seed, data position, world size, metadata, files, tensors.
+    /// The proven manifest: step, seed, data position, world size, metadata, plan, files, tensors.
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
+    }
+
+    pub(super) fn store(&self) -> &dyn Store {
+        &*self.store
+    }
+
+    /// Where the files are in the store.
+    pub(super) fn files_dir(&self) -> &str {
+        &self.files_dir
     }
 
     /// Optimizer steps that were done.
@@ -86,82 +111,23 @@ impl Checkpoint {
         self.manifest.tensors.iter().filter(move |t| t.role == role)
     }
 
-    /// A tensor by role and name. Cost: a binary search.
+    /// A tensor by role and name, its own or a tied one. Cost: a binary search.
     pub fn tensor(&self, role: Role, name: &str) -> Option<&TensorEntry> {
         // The proof of the manifest has shown that it is in this order.
-        self.manifest
+        let own = self
+            .manifest
             .tensors
-            .binary_search_by(|t| (t.role, &*t.name).cmp(&(role, name)))
-            .ok()
-            .map(|i| &self.manifest.tensors[i])
+            .binary_search_by(|t| (t.role, &*t.name).cmp(&(role, name)));
+        let at = own.ok().or_else(|| {
+            let tied = self.tied.get(&(role, name.to_owned()));
+            tied.copied()
+        });
+        at.map(|at| &self.manifest.tensors[at])
     }
 
     /// The single values of the optimizer's state, by name.
     pub fn scalars(&self) -> &BTreeMap<String, Scalar> {
         &self.scalars
-    }
-
-    /// Refuses a model whose parameters are not exactly the saved ones. Reads nothing.
-    ///
-    /// # Errors
-    ///
-    /// [`LoadError::Mismatch`] with every missing and extra parameter, shape and dtype.
-    pub fn check_model(
-        &self,
-        parameters: &[(ParameterPath, Vec<u64>, DType)],
-    ) -> Result<(), LoadError> {
-        let mut wrong = Vec::new();
-        for (path, shape, dtype) in parameters {
-            self.compare(path, shape, *dtype, &mut wrong);
-        }
-        let wanted: std::collections::BTreeSet<&str> =
-            parameters.iter().map(|(path, ..)| path.as_str()).collect();
-        let extra = self.tensors(Role::Model).map(|t| t.name.as_str());
-        wrong.extend(
-            extra
-                .filter(|name| !wanted.contains(name))
-                .map(|name| Mismatch::Extra {
-                    path: ParameterPath::new(name),
-                }),
-        );
-        if wrong.is_empty() {
-            Ok(())
-        } else {
-            Err(LoadError::Mismatch {
-                path: self.dir.clone(),
-                mismatches: Mismatches(wrong),
-            })
-        }
-    }
-
-    /// Adds what is wrong with one wanted parameter; gives the saved one when nothing is.
-    pub(super) fn compare(
-        &self,
-        path: &ParameterPath,
-        shape: &[u64],
-        dtype: DType,
-        wrong: &mut Vec<Mismatch>,
-    ) -> Option<&TensorEntry> {
-        let before = wrong.len();
-        let Some(tensor) = self.tensor(Role::Model, path.as_str()) else {
-            wrong.push(Mismatch::Missing { path: path.clone() });
-            return None;
-        };
-        if tensor.shape != shape {
-            wrong.push(Mismatch::Shape {
-                path: path.clone(),
-                expected: shape.to_vec(),
-                found: tensor.shape.clone(),
-            });
-        }
-        if StoredDType::of(dtype) != Some(tensor.dtype) {
-            wrong.push(Mismatch::DType {
-                path: path.clone(),
-                expected: dtype.name().to_owned(),
-                found: tensor.dtype.burn().name().to_owned(),
-            });
-        }
-        (wrong.len() == before).then_some(tensor)
     }
 
     /// Whole tensors of the optimizer's state, in the order of the names.
@@ -174,148 +140,83 @@ impl Checkpoint {
         let mut missing = Vec::new();
         for name in names {
             match self.tensor(Role::State, name.as_ref()) {
-                Some(tensor) => wanted.push(tensor),
+                Some(tensor) => wanted.push(Wanted {
+                    tensor,
+                    region: whole(tensor)?,
+                    dtype: tensor.dtype.burn(),
+                }),
                 None => missing.push(name.as_ref().to_owned()),
             }
         }
         if !missing.is_empty() {
             return Err(LoadError::MissingState {
-                path: self.dir.clone(),
+                path: self.place.clone(),
                 names: missing,
             });
         }
-        let mut reader = Reader::new(self);
-        wanted
-            .into_iter()
-            .map(|tensor| {
-                let whole = Region::whole(&tensor.shape).map_err(|source| LoadError::Region {
-                    tensor: tensor.name.clone(),
-                    source,
-                })?;
-                reader.read(tensor, &whole, tensor.dtype.burn())
-            })
-            .collect()
+        load(self, &wanted, default_threads(), &())
     }
 
     /// A region of a tensor of this checkpoint, in the dtype that it was saved in.
     ///
-    /// Reads only the blocks that hold elements of the region. Memory: the region and one block.
+    /// Reads only the blocks that hold elements of the region. Memory: the region and one block per
+    /// thread.
     ///
     /// # Errors
     ///
     /// When the region reaches outside, or a block is damaged.
     pub fn read(&self, tensor: &TensorEntry, region: &Region) -> Result<TensorData, LoadError> {
-        Reader::new(self).read(tensor, region, tensor.dtype.burn())
-    }
-
-    /// Reads every byte and checks it against its digest, the Hugging Face index included.
-    ///
-    /// Time: one pass over all files. Memory: a header and one block.
-    ///
-    /// # Errors
-    ///
-    /// The first damage that is found.
-    pub fn verify(&self) -> Result<(), LoadError> {
-        if let Some(index) = &self.manifest.index {
-            let path = self.dir.join(INDEX_FILE);
-            check_size(&path, index.size_bytes)?;
-            let found = Digest::of(&read_small(&path, index.size_bytes)?);
-            if found != index.digest {
-                return Err(LoadError::DamagedFile {
-                    path,
-                    what: "bytes",
-                    expected: index.digest,
-                    found,
-                });
-            }
-        }
-        for entry in &self.manifest.files {
-            let mut shard = ShardFile::open(&self.dir, &self.manifest, entry)?;
-            for tensor in self.tensors(entry.role) {
-                for chunk in tensor.chunks.iter().filter(|c| c.file == entry.name) {
-                    shard.verify(tensor, chunk)?;
-                }
-            }
-        }
-        Ok(())
+        let wanted = Wanted {
+            tensor,
+            region: region.clone(),
+            dtype: tensor.dtype.burn(),
+        };
+        let mut data = load(self, &[wanted], default_threads(), &())?;
+        Ok(data.pop().expect("one region for one request"))
     }
 }
 
-/// Reads from a checkpoint, and keeps its files open meanwhile.
-pub(super) struct Reader<'a> {
-    checkpoint: &'a Checkpoint,
-    open: BTreeMap<&'a str, ShardFile>,
+/// All of a tensor.
+pub(super) fn whole(tensor: &TensorEntry) -> Result<Region, LoadError> {
+    Region::whole(&tensor.shape).map_err(|source| LoadError::Region {
+        tensor: tensor.name.clone(),
+        source,
+    })
 }
 
-impl<'a> Reader<'a> {
-    pub(super) fn new(checkpoint: &'a Checkpoint) -> Self {
-        Self {
-            checkpoint,
-            open: BTreeMap::new(),
-        }
-    }
-
-    /// A region of a tensor in Burn's form of its dtype.
-    pub(super) fn read(
-        &mut self,
-        tensor: &TensorEntry,
-        region: &Region,
-        dtype: DType,
-    ) -> Result<TensorData, LoadError> {
-        let name = || tensor.name.clone();
-        region
-            .check_inside(&tensor.shape)
-            .map_err(|source| LoadError::Region {
-                tensor: name(),
-                source,
-            })?;
-        // Inside the tensor, so not larger than it; the tensor is as large as its bytes in the files.
-        let bytes = stored_len(region.size(), tensor.dtype).unwrap_or(u64::MAX);
-        let mut out = zeros(bytes).ok_or_else(|| LoadError::OutOfMemory {
-            tensor: name(),
-            bytes,
-        })?;
-        let mut last_path = None;
-        for chunk in &tensor.chunks {
-            if chunk.region.intersection(region).is_none() {
-                continue;
-            }
-            let shard = self.shard(&chunk.file)?;
-            shard.read_into(tensor, chunk, region, &mut out)?;
-            last_path = Some(shard.path().to_owned());
-        }
-        let out = burn_bytes(out, dtype).ok_or_else(|| LoadError::TruthValue {
-            path: last_path.unwrap_or_else(|| self.checkpoint.dir.clone()),
-            tensor: name(),
-        })?;
-        // The sizes fit `usize`, because the bytes were allocated or there are none.
-        let shape: Vec<usize> = region.size().iter().map(|d| *d as usize).collect();
-        Ok(TensorData::from_bytes_vec(out, shape, dtype))
-    }
-
-    fn shard(&mut self, name: &str) -> Result<&mut ShardFile, LoadError> {
-        let Checkpoint { dir, manifest, .. } = self.checkpoint;
-        // The proof of the manifest has shown that every chunk's file is listed, in order of names.
-        let listed = manifest
-            .files
-            .binary_search_by(|f| (*f.name).cmp(name))
-            .map(|i| &manifest.files[i])
-            .map_err(|_| LoadError::NotAFile {
-                path: dir.join(name),
-            })?;
-        match self.open.entry(&listed.name) {
-            std::collections::btree_map::Entry::Occupied(open) => Ok(open.into_mut()),
-            std::collections::btree_map::Entry::Vacant(place) => {
-                Ok(place.insert(ShardFile::open(dir, manifest, listed)?))
-            }
-        }
+/// Turns an I/O error into ours.
+pub(crate) fn failed<'a>(
+    store: &'a dyn Store,
+    action: &'static str,
+    path: &'a str,
+) -> impl FnOnce(io::Error) -> LoadError + 'a {
+    move |source| match source.kind() {
+        io::ErrorKind::InvalidInput => LoadError::NotAFile {
+            path: store.place(path),
+        },
+        _ => LoadError::Io {
+            action,
+            path: store.place(path),
+            source,
+        },
     }
 }
 
-/// Zeros, or nothing where an ordinary allocation would end the process. The trial allocation is
-/// given back untouched, and the second one comes zeroed from the system, without a pass over it.
-fn zeros(bytes: u64) -> Option<Vec<u8>> {
-    let bytes = usize::try_from(bytes).ok()?;
-    Vec::<u8>::new().try_reserve_exact(bytes).ok()?;
-    Some(vec![0; bytes])
+/// Refuses a file that has not the size which the manifest gives.
+pub(super) fn check_size(
+    store: &dyn Store,
+    path: &str,
+    expected_bytes: u64,
+) -> Result<(), LoadError> {
+    let found = store.look(path).map_err(failed(store, "look at", path))?;
+    let path = || store.place(path);
+    match found.kind {
+        FoundKind::File if found.bytes == expected_bytes => Ok(()),
+        FoundKind::File => Err(LoadError::FileSize {
+            path: path(),
+            expected_bytes,
+            found_bytes: found.bytes,
+        }),
+        _ => Err(LoadError::NotAFile { path: path() }),
+    }
 }

@@ -1,9 +1,19 @@
 //! Reading: a published directory, proven before it is used.
 
 mod checkpoint;
-mod latest;
-mod plain_file;
+mod dry_run;
+mod files;
+mod load;
+mod options;
+mod plan;
 mod shard;
 mod source;
+mod transfer;
+mod verify;
 
 pub use checkpoint::Checkpoint;
+pub use dry_run::{LoadPlan, RankLoad};
+pub use options::LoadOptions;
+pub use source::CheckpointSource;
+
+pub(crate) use checkpoint::failed;

@@ -1,26 +1,20 @@
 //! One safetensors file of a checkpoint: its header proven against the manifest, its blocks against
 //! their digests.
 
-use std::{
-    fs::File,
-    io::{Read, Seek, SeekFrom},
-    path::{Path, PathBuf},
-};
+use std::{ops::Range, path::PathBuf};
 
-use tinderbox_fake::Region;
-
-use super::plain_file::{check_size, failed, open};
+use super::{Checkpoint, checkpoint::failed};
 use crate::{
     BlockSize, Digest, HeaderError, LoadError, StoredDType,
     format::{Chunk, FileEntry, Manifest, TensorEntry, chunk_key, decode_header},
-    layout::runs,
+    store::{ReadFile, join},
 };
 
 /// An open file whose header is as the manifest says.
 #[derive(Debug)]
 pub(super) struct ShardFile {
     path: PathBuf,
-    file: File,
+    file: Box<dyn ReadFile>,
     block: BlockSize,
 }
 
@@ -29,19 +23,22 @@ impl ShardFile {
     /// header names exactly the chunks that the manifest puts there.
     ///
     /// Memory: the header, whose size the manifest's proof bounds by the file's.
-    pub(super) fn open(
-        dir: &Path,
-        manifest: &Manifest,
-        entry: &FileEntry,
-    ) -> Result<Self, LoadError> {
-        let path = dir.join(&entry.name);
-        check_size(&path, entry.size_bytes)?;
-        let mut file = open(&path)?;
-        let mut header = Vec::new();
-        (&mut file)
-            .take(entry.header_bytes)
-            .read_to_end(&mut header)
-            .map_err(failed("read", &path))?;
+    pub(super) fn open(checkpoint: &Checkpoint, entry: &FileEntry) -> Result<Self, LoadError> {
+        let (store, manifest) = (checkpoint.store(), checkpoint.manifest());
+        let name = join(checkpoint.files_dir(), &entry.name);
+        let path = store.place(&name);
+        let file = store.open(&name).map_err(failed(store, "open", &name))?;
+        if file.bytes() != entry.size_bytes {
+            return Err(LoadError::FileSize {
+                path,
+                expected_bytes: entry.size_bytes,
+                found_bytes: file.bytes(),
+            });
+        }
+        // At most the format's limit of 100 MB, as the manifest's proof has shown.
+        let mut header = vec![0; entry.header_bytes as usize];
+        file.read_exact_at(&mut header, 0)
+            .map_err(failed(store, "read", &name))?;
         let found = Digest::of(&header);
         if found != entry.header_digest {
             return Err(LoadError::DamagedFile {
@@ -63,72 +60,24 @@ impl ShardFile {
     }
 
     /// Where the file is.
-    pub(super) fn path(&self) -> &Path {
+    pub(super) fn path(&self) -> &PathBuf {
         &self.path
     }
 
-    /// Copies the elements that a chunk and a wanted region share to their places in `out`, which is
-    /// the wanted region, row-major. Reads the blocks that hold them, whole, and checks each.
-    ///
-    /// Memory: one block beside `out`. A block that lies in one run is read to its place.
-    pub(super) fn read_into(
-        &mut self,
-        tensor: &TensorEntry,
-        chunk: &Chunk,
-        wanted: &Region,
-        out: &mut [u8],
-    ) -> Result<(), LoadError> {
-        let element = tensor.dtype.size_bytes();
-        let block_bytes = self.block.bytes();
-        let (mut held, mut held_block) = (Vec::new(), None);
-        for run in runs(&chunk.region, wanted) {
-            // Byte positions fit: the chunk's and the region's sizes in bytes were proven to.
-            let (mut source, end) = (run.source * element, (run.source + run.len) * element);
-            let mut target = (run.target * element) as usize;
-            while source < end {
-                let block = source / block_bytes;
-                let block_start = block * block_bytes;
-                let block_end = (block_start + block_bytes).min(chunk.len_bytes);
-                let stop = end.min(block_end);
-                let len = (stop - source) as usize;
-                let place = &mut out[target..target + len];
-                if source == block_start && stop == block_end {
-                    self.read_block(tensor, chunk, block, place)?;
-                } else {
-                    if held_block != Some(block) {
-                        held.resize((block_end - block_start) as usize, 0);
-                        self.read_block(tensor, chunk, block, &mut held)?;
-                        held_block = Some(block);
-                    }
-                    let from = (source - block_start) as usize;
-                    place.copy_from_slice(&held[from..from + len]);
-                }
-                (source, target) = (stop, target + len);
-            }
-        }
-        Ok(())
+    /// Bytes that one digest covers.
+    pub(super) fn block_bytes(&self) -> u64 {
+        self.block.bytes()
     }
 
-    /// Reads all blocks of a chunk and checks them; keeps nothing.
-    pub(super) fn verify(&mut self, tensor: &TensorEntry, chunk: &Chunk) -> Result<(), LoadError> {
-        let block_bytes = self.block.bytes();
-        let mut held = Vec::new();
-        for block in 0..chunk.digests.len() as u64 {
-            let len = block_bytes.min(chunk.len_bytes - block * block_bytes);
-            held.resize(len as usize, 0);
-            self.read_block(tensor, chunk, block, &mut held)?;
-            if tensor.dtype == StoredDType::Bool && held.iter().any(|b| *b > 1) {
-                return Err(LoadError::TruthValue {
-                    path: self.path.clone(),
-                    tensor: tensor.name.clone(),
-                });
-            }
-        }
-        Ok(())
+    /// The bytes of a block of a chunk, counted from the chunk's first.
+    pub(super) fn block_span(&self, chunk: &Chunk, block: u64) -> Range<u64> {
+        let start = block * self.block.bytes();
+        start..(start + self.block.bytes()).min(chunk.len_bytes)
     }
 
-    fn read_block(
-        &mut self,
+    /// Reads a whole block of a chunk and checks it.
+    pub(super) fn read_block(
+        &self,
         tensor: &TensorEntry,
         chunk: &Chunk,
         block: u64,
@@ -136,9 +85,12 @@ impl ShardFile {
     ) -> Result<(), LoadError> {
         let start_bytes = chunk.start_bytes + block * self.block.bytes();
         self.file
-            .seek(SeekFrom::Start(start_bytes))
-            .and_then(|_| self.file.read_exact(into))
-            .map_err(failed("read", &self.path))?;
+            .read_exact_at(into, start_bytes)
+            .map_err(|source| LoadError::Io {
+                action: "read",
+                path: self.path.clone(),
+                source,
+            })?;
         let (expected, found) = (chunk.digests[block as usize], Digest::of(into));
         if expected == found {
             return Ok(());

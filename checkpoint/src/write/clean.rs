@@ -1,127 +1,180 @@
-//! Removes what killed saves left behind.
+//! Removes what is no checkpoint: abandoned attempts, and what killed saves left behind.
 
-use std::{
-    fs::{self, File},
-    io::Read,
-    path::{Path, PathBuf},
-};
+use std::{io, path::PathBuf};
 
-use super::durable::failed;
+use super::attempt::failed;
 use crate::{
-    SaveError,
-    format::{MARKER_FILE, MARKER_FORMAT, Marker, parse_attempt_dir_name},
+    AttemptId, SaveError,
+    format::{
+        MANIFEST_FILE, MARKER_FILE, MAX_MANIFEST_BYTES, Manifest, Marker, attempt_dir_name,
+        decode_manifest, parse_attempt_dir_name, parse_removed_dir_name, removed_dir_name,
+        step_dir_name,
+    },
+    store::{FoundKind, Lock, Store, join, read_small, remove_tree},
 };
 
 /// More than any marker takes, in bytes.
 const MAX_MARKER_BYTES: u64 = 4096;
 
-/// What [`clean`] did.
+/// What is no checkpoint in the store of a run: what [`Run::clean`](crate::Run::clean) did, or what
+/// [`Run::leftovers`](crate::Run::leftovers) found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cleaned {
-    /// Directories that were removed, in the order of their names.
+    /// Directories that are provably ours and dead, in the order of their names.
     pub removed: Vec<PathBuf>,
-    /// Directories that look like an attempt's and were left, with the reason.
+    /// Directories that look like ours and were left, with the reason.
     pub kept: Vec<(PathBuf, &'static str)>,
 }
 
-/// Removes the directories of attempts that died before they were published.
-///
-/// A directory goes only when its name is an attempt's, the marker in it has the same step and id, and
-/// nobody holds the marker's lock, which the operating system takes back from a killed process; or
-/// when it holds nothing, or nothing but an unlocked marker that was cut short.
-/// Nothing else in the run's directory is touched, and links are not followed.
-///
-/// # Errors
-///
-/// When the run's directory can't be listed, or a dead attempt can't be removed.
-pub fn clean(run_dir: impl AsRef<Path>) -> Result<Cleaned, SaveError> {
-    let run_dir = run_dir.as_ref();
+/// A directory that may go.
+enum Leftover {
+    /// The directory of an attempt, with the lock of its marker where it has one.
+    Attempt(AttemptId, u64, Option<Lock>),
+    /// Something that was going away already.
+    Removed,
+}
+
+/// Finds directories of ours that are no checkpoints, and removes them unless it is a trial.
+pub(crate) fn clean(store: &dyn Store, trial: bool) -> Result<Cleaned, SaveError> {
     let mut cleaned = Cleaned::default();
-    let listing = match fs::read_dir(run_dir) {
+    let listing = match store.list("") {
         Ok(listing) => listing,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(cleaned),
-        Err(error) => return Err(failed("list", run_dir)(error)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(cleaned),
+        Err(error) => return Err(failed(store, "list", "")(error)),
     };
-    let mut names = Vec::new();
-    for entry in listing {
-        let entry = entry.map_err(failed("list", run_dir))?;
-        if let Ok(name) = entry.file_name().into_string()
-            && parse_attempt_dir_name(&name).is_some()
-        {
-            names.push(name);
-        }
-    }
-    names.sort();
-    for name in names {
-        let dir = run_dir.join(&name);
-        match dead_attempt(&dir, &name) {
-            Ok(_lock) => {
-                remove_attempt(&dir).map_err(failed("remove", &dir))?;
-                cleaned.removed.push(dir);
+    let ours = |name: &str| {
+        parse_attempt_dir_name(name).is_some() || parse_removed_dir_name(name).is_some()
+    };
+    let mut found: Vec<_> = listing.into_iter().filter(|f| ours(&f.name)).collect();
+    found.sort_by(|a, b| a.name.cmp(&b.name));
+    for entry in found {
+        let (name, place) = (&entry.name, store.place(&entry.name));
+        let leftover = match entry.kind {
+            FoundKind::Dir => leftover(store, name),
+            _ => Err("it is no directory"),
+        };
+        match leftover {
+            Ok(_) if trial => cleaned.removed.push(place),
+            Ok(leftover) => {
+                remove(store, name, leftover).map_err(failed(store, "remove", name))?;
+                cleaned.removed.push(place);
             }
-            // A kill between the two calls that make a directory and its marker leaves an empty
-            // one; removing it destroys nothing, and fails when it is not empty.
-            Err(_) if fs::remove_dir(&dir).is_ok() => cleaned.removed.push(dir),
             Err(reason) => {
-                tracing::warn!(dir = %dir.display(), reason, "left an attempt's directory");
-                cleaned.kept.push((dir, reason));
+                tracing::warn!(dir = %place.display(), reason, "left a directory");
+                cleaned.kept.push((place, reason));
             }
         }
     }
     Ok(cleaned)
 }
 
-/// Removes an attempt's directory, its marker last: after a kill in between, what is left is still
-/// provably ours, or empty.
-pub(super) fn remove_attempt(dir: &Path) -> std::io::Result<()> {
-    for entry in fs::read_dir(dir)? {
-        let entry = entry?;
-        if entry.file_type()?.is_dir() {
-            fs::remove_dir_all(entry.path())?;
-        } else if entry.file_name() != MARKER_FILE {
-            fs::remove_file(entry.path())?;
-        }
+/// Why a directory may go, or why it stays.
+fn leftover(store: &dyn Store, name: &str) -> Result<Leftover, &'static str> {
+    // A kill between two calls leaves an empty directory; removing it destroys nothing.
+    let empty = store.list(name).is_ok_and(|listing| listing.is_empty());
+    if let Some((step, attempt)) = parse_removed_dir_name(name) {
+        let marked = marker_of(store, name).is_some_and(|m| (m.step, m.attempt) == (step, attempt));
+        let saved = manifest_of(store, name)
+            .is_some_and(|found| (found.step, found.attempt) == (step, attempt));
+        return match empty || marked || saved {
+            true => Ok(Leftover::Removed),
+            false => Err("neither marker nor manifest says that it was ours"),
+        };
     }
-    match fs::remove_file(dir.join(MARKER_FILE)) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
-        _ => fs::remove_dir(dir),
+    let (step, attempt) = parse_attempt_dir_name(name).ok_or("its name is not ours")?;
+    if empty {
+        return Ok(Leftover::Attempt(attempt, step, None));
+    }
+    let marker_path = join(name, MARKER_FILE);
+    if store
+        .look(&marker_path)
+        .is_ok_and(|m| m.kind == FoundKind::File)
+    {
+        let lock = store.try_lock(&marker_path, false);
+        let lock = lock.map_err(|_| "its marker can't be locked")?;
+        let lock = lock.ok_or("it is alive: its marker is locked")?;
+        return match marker_of(store, name) {
+            Some(marker) if (marker.step, marker.attempt) == (step, attempt) => {
+                Ok(Leftover::Attempt(attempt, step, Some(lock)))
+            }
+            Some(_) => Err("its marker is not of this directory"),
+            // A kill while the marker was written: no rank has had the handle yet, so nothing else is
+            // there. An attempt that is only about to take the lock finds its marker gone, and says so.
+            None if store.list(name).is_ok_and(|listing| listing.len() == 1) => {
+                Ok(Leftover::Attempt(attempt, step, Some(lock)))
+            }
+            None => Err("its marker is not whole"),
+        };
+    }
+    // A step was replaced: the attempt that gave its name is the step's checkpoint now.
+    let replaced = manifest_of(store, name).is_some_and(|m| m.step == step)
+        && manifest_of(store, &step_dir_name(step)).is_some_and(|m| m.attempt == attempt);
+    match replaced {
+        true => Ok(Leftover::Attempt(attempt, step, None)),
+        false => Err("it has no marker"),
     }
 }
 
-/// The lock of a directory that is provably a dead attempt of ours, or why it is not.
-fn dead_attempt(dir: &Path, name: &str) -> Result<File, &'static str> {
-    let plain = |path: &Path, is: fn(&fs::Metadata) -> bool| {
-        fs::symlink_metadata(path).is_ok_and(|found| is(&found))
-    };
-    let marker_path = dir.join(MARKER_FILE);
-    if !plain(dir, fs::Metadata::is_dir) || !plain(&marker_path, fs::Metadata::is_file) {
-        return Err("it has no marker");
+fn remove(store: &dyn Store, name: &str, leftover: Leftover) -> io::Result<()> {
+    match leftover {
+        Leftover::Attempt(attempt, step, _lock) => remove_as(store, name, step, attempt),
+        Leftover::Removed => remove_dir(store, name),
     }
-    let mut file = File::open(&marker_path).map_err(|_| "its marker can't be opened")?;
-    file.try_lock().map_err(|error| match error {
-        fs::TryLockError::WouldBlock => "it is alive: its marker is locked",
-        fs::TryLockError::Error(_) => "its marker can't be locked",
+}
+
+/// Removes an attempt's directory, whatever it holds by now.
+pub(super) fn remove_attempt(store: &dyn Store, marker: &Marker) -> io::Result<()> {
+    let dir = attempt_dir_name(marker.step, marker.attempt);
+    // After a replacement it holds the earlier checkpoint of the step, which has an id of its own.
+    let attempt = manifest_of(store, &dir).map_or(marker.attempt, |manifest| manifest.attempt);
+    remove_as(store, &dir, marker.step, attempt)
+}
+
+/// Takes a published step away: in one instant it is no checkpoint any more, then its files go.
+pub(crate) fn remove_step(store: &dyn Store, step: u64) -> Result<(), SaveError> {
+    let name = step_dir_name(step);
+    let manifest = manifest_of(store, &name).ok_or_else(|| SaveError::NoStep {
+        path: store.place(&name),
     })?;
-    let mut bytes = Vec::new();
-    (&mut file)
-        .take(MAX_MARKER_BYTES)
-        .read_to_end(&mut bytes)
-        .map_err(|_| "its marker can't be read")?;
-    let Ok(marker) = serde_json::from_slice::<Marker>(&bytes) else {
-        // A kill while the marker was written: no rank has had the handle yet, so nothing else is
-        // there. An attempt that is only about to take the lock finds its marker gone, and says so.
-        let alone = fs::read_dir(dir).is_ok_and(|listing| listing.count() == 1);
-        return if alone {
-            Ok(file)
-        } else {
-            Err("its marker is not whole")
-        };
-    };
-    let ours = marker.format == MARKER_FORMAT
-        && parse_attempt_dir_name(name) == Some((marker.step, marker.attempt));
-    if ours {
-        Ok(file)
-    } else {
-        Err("its marker is not of this directory")
+    let attempt = manifest.attempt;
+    let files = store.files_of(&name, &attempt_dir_name(step, attempt));
+    let trash = removed_dir_name(step, attempt);
+    store
+        .retire(&name, &trash)
+        .map_err(failed(store, "take away", &name))?;
+    let left = if files == name { trash } else { files };
+    remove_dir(store, &left).map_err(failed(store, "remove", &left))
+}
+
+/// Gives a directory the name of what goes away, so that a straggler finds it gone, and removes it.
+fn remove_as(store: &dyn Store, name: &str, step: u64, attempt: AttemptId) -> io::Result<()> {
+    let trash = removed_dir_name(step, attempt);
+    match store.rename(name, &trash) {
+        Ok(()) => remove_dir(store, &trash),
+        Err(error) if error.kind() == io::ErrorKind::Unsupported => remove_dir(store, name),
+        // Somebody else was faster.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
     }
+}
+
+/// What proves that a directory is ours goes last: after a kill in between, what is left can be removed.
+fn remove_dir(store: &dyn Store, name: &str) -> io::Result<()> {
+    let marked = store.look(&join(name, MARKER_FILE)).is_ok();
+    remove_tree(
+        store,
+        name,
+        if marked { MARKER_FILE } else { MANIFEST_FILE },
+    )
+}
+
+/// The marker of an attempt's directory.
+pub(crate) fn marker_of(store: &dyn Store, dir: &str) -> Option<Marker> {
+    let bytes = read_small(store, &join(dir, MARKER_FILE), MAX_MARKER_BYTES);
+    Marker::decode(&bytes.ok()?)
+}
+
+fn manifest_of(store: &dyn Store, dir: &str) -> Option<Manifest> {
+    let bytes = read_small(store, &join(dir, MANIFEST_FILE), MAX_MANIFEST_BYTES);
+    decode_manifest(&bytes.ok()?).ok()
 }

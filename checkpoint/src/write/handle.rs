@@ -2,85 +2,148 @@
 
 use std::{
     collections::BTreeMap,
-    fs::{self, File},
-    io::Read,
-    path::PathBuf,
-    time::{Duration, Instant},
+    num::NonZeroUsize,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
 };
-
-use serde::{Deserialize, Serialize};
 
 use super::{
     SaveTensor,
-    durable::{failed, write_durable},
-    shard::write_shard,
+    attempt::failed,
+    shard::{Shard, plan_shards},
 };
 use crate::{
-    AttemptId, BlockSize, FileEntry, SaveError, Scalar, StoredDType,
+    AttemptId, Progress, SaveError, Scalar,
+    error::chain,
     format::{
-        MAX_MANIFEST_BYTES, NamedScalar, Part, Role, check_tensor_name, decode_part, encode_part,
-        part_file_name, shard_file_name,
+        FileEntry, Marker, NamedScalar, Part, TensorEntry, attempt_dir_name, check_tensor_name,
+        encode_part, failed_file_name, part_file_name,
     },
+    parallel::parallel,
+    store::{Store, join},
 };
 
-/// How long the coordinator sleeps between two looks for parts: short against an fsync at first, and
-/// then no load on a network file system.
-const POLL: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
+/// More threads than this do not make a disk faster.
+const MAX_THREADS: usize = 4;
+/// The longest message of a failed rank that the coordinator repeats, in characters.
+const MAX_MESSAGE_CHARS: usize = 4000;
 
-/// What a rank needs to take part in an attempt. It goes to threads by cloning, and to processes that
-/// see the same directory by serializing.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// What a rank needs to take part in an attempt. It goes to threads by cloning; processes that see the
+/// same store [join](crate::Run::join) the attempt.
+#[derive(Clone, Debug)]
 pub struct AttemptHandle {
-    pub(super) dir: PathBuf,
-    pub(super) attempt: AttemptId,
-    pub(super) world_size: u32,
-    pub(super) block_size: BlockSize,
+    pub(super) store: Arc<dyn Store>,
+    pub(super) marker: Marker,
+    pub(super) dir: String,
+    threads: usize,
 }
 
 impl AttemptHandle {
+    pub(crate) fn new(store: Arc<dyn Store>, marker: Marker) -> Self {
+        let cores = thread::available_parallelism().map_or(1, NonZeroUsize::get);
+        Self {
+            dir: attempt_dir_name(marker.step, marker.attempt),
+            store,
+            marker,
+            threads: cores.min(MAX_THREADS),
+        }
+    }
+
     /// The id of the attempt.
     pub fn attempt(&self) -> AttemptId {
-        self.attempt
+        self.marker.attempt
+    }
+
+    /// The step that it saves.
+    pub fn step(&self) -> u64 {
+        self.marker.step
+    }
+
+    /// Number of ranks that save.
+    pub fn world_size(&self) -> u32 {
+        self.marker.world_size
+    }
+
+    /// Writes as many files at the same time, at least one; the number of cores, up to 4, unless chosen.
+    #[must_use]
+    pub fn threads(self, threads: usize) -> Self {
+        Self { threads, ..self }
     }
 
     /// Writes what a rank saves, makes it durable, and then says so to the coordinator. Every rank of
     /// the world calls it once, with nothing when it has nothing; after an error it may call again.
     ///
-    /// Memory: 1 MiB and the headers; the data is written from where it is.
+    /// Memory: for each thread 1 MiB, and what the host needs for one tensor of a device.
     ///
     /// # Errors
     ///
-    /// When a tensor has no form in a file, or the disk fails. The rank's files are removed then.
+    /// When a tensor has no form in a file, or the disk fails. The rank's files are removed then, and the
+    /// coordinator is told.
     pub fn write_rank(
         &self,
         rank: u32,
         tensors: &[SaveTensor],
         scalars: &BTreeMap<String, Scalar>,
     ) -> Result<(), SaveError> {
-        if rank >= self.world_size {
+        self.write_rank_with(rank, tensors, scalars, &())
+    }
+
+    /// [`write_rank`](Self::write_rank) that says how far it is.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn write_rank_with(
+        &self,
+        rank: u32,
+        tensors: &[SaveTensor],
+        scalars: &BTreeMap<String, Scalar>,
+        progress: &dyn Progress,
+    ) -> Result<(), SaveError> {
+        if rank >= self.marker.world_size {
             return Err(SaveError::RankOutOfRange {
                 rank,
-                world_size: self.world_size,
+                world_size: self.marker.world_size,
             });
         }
-        let part_path = self.dir.join(part_file_name(rank));
-        if part_path.exists() {
+        let part_path = join(&self.dir, &part_file_name(rank));
+        if self.store.look(&part_path).is_ok() {
             return Err(SaveError::RankWritten {
                 rank,
-                path: part_path,
+                path: self.store.place(&part_path),
             });
         }
-        let mut checked = Vec::with_capacity(tensors.len());
-        for tensor in tensors {
-            checked.push((tensor, tensor.check()?));
+        let failed_path = join(&self.dir, &failed_file_name(rank));
+        // From an earlier call.
+        let _ = self.store.remove_file(&failed_path);
+        let written = self.write(rank, tensors, scalars, progress);
+        if let Err(error) = &written {
+            let message: String = chain(error).chars().take(MAX_MESSAGE_CHARS).collect();
+            // The first error is the one to report; the coordinator still has its timeout.
+            let _ = self.store.put(&failed_path, message.as_bytes());
         }
+        written
+    }
+
+    fn write(
+        &self,
+        rank: u32,
+        tensors: &[SaveTensor],
+        scalars: &BTreeMap<String, Scalar>,
+        progress: &dyn Progress,
+    ) -> Result<(), SaveError> {
         for name in scalars.keys() {
             check_tensor_name(name).map_err(|source| SaveError::Name {
                 tensor: name.clone(),
                 source,
             })?;
         }
-        let mut part = Part::new(self.attempt, rank);
+        let shards = plan_shards(rank, tensors, self.marker.file_bytes)?;
+        progress.begin(shards.iter().map(Shard::data_bytes).sum());
+        let mut part = Part::new(self.marker.attempt, rank);
         part.scalars = scalars
             .iter()
             .map(|(name, value)| NamedScalar {
@@ -88,122 +151,55 @@ impl AttemptHandle {
                 value: *value,
             })
             .collect();
-        let written = self.write_files(&mut part, &checked);
+        // Files that are there already belong to another call.
+        let taken = |shard: &&Shard<'_>| {
+            let path = join(&self.dir, shard.name());
+            self.store.look(&path).is_ok()
+        };
+        if let Some(shard) = shards.iter().find(taken) {
+            return Err(SaveError::RankWritten {
+                rank,
+                path: self.store.place(&join(&self.dir, shard.name())),
+            });
+        }
+        let written = self.write_shards(&shards, progress).and_then(|files| {
+            for (file, entries) in files {
+                part.files.push(file);
+                part.tensors.extend(entries);
+            }
+            let bytes = encode_part(&part).map_err(|source| SaveError::Meta { source })?;
+            let path = join(&self.dir, &part_file_name(rank));
+            self.store
+                .put(&path, &bytes)
+                .map_err(failed(&*self.store, "write", &path))
+        });
         if written.is_err() {
-            for file in &part.files {
+            for shard in &shards {
                 // The first error is the one to report.
-                let _ = fs::remove_file(self.dir.join(&file.name));
+                let _ = self.store.remove_file(&join(&self.dir, shard.name()));
             }
         }
         written
     }
 
-    fn write_files(
+    /// Writes the files, each on one thread; the first error ends all.
+    fn write_shards(
         &self,
-        part: &mut Part,
-        tensors: &[(&SaveTensor, StoredDType)],
-    ) -> Result<(), SaveError> {
-        for role in [Role::Model, Role::State] {
-            let of_role: Vec<_> = tensors
-                .iter()
-                .filter(|(t, _)| t.role == role)
-                .copied()
-                .collect();
-            if !of_role.is_empty() {
-                let (file, entries) =
-                    write_shard(&self.dir, role, part.rank, self.block_size, &of_role)?;
-                part.files.push(file);
-                part.tensors.extend(entries);
+        shards: &[Shard<'_>],
+        progress: &dyn Progress,
+    ) -> Result<Vec<(FileEntry, Vec<TensorEntry>)>, SaveError> {
+        let failed = AtomicBool::new(false);
+        let written = parallel(self.threads, shards, |shard| {
+            if failed.load(Ordering::Relaxed) {
+                return None;
             }
-        }
-        let bytes = encode_part(part).map_err(|source| SaveError::Meta { source })?;
-        write_durable(&self.dir, &part_file_name(part.rank), &bytes)
-    }
-
-    pub(super) fn wait_for_parts(&self, timeout: Duration) -> Result<Vec<Part>, SaveError> {
-        let started = Instant::now();
-        let mut pause = POLL.0;
-        let mut parts: BTreeMap<u32, Part> = BTreeMap::new();
-        loop {
-            for rank in 0..self.world_size {
-                if !parts.contains_key(&rank)
-                    && let Some(part) = self.read_part(rank)?
-                {
-                    parts.insert(rank, part);
-                }
-            }
-            if parts.len() == self.world_size as usize {
-                return Ok(parts.into_values().collect());
-            }
-            let waited = started.elapsed();
-            if waited >= timeout {
-                let missing = (0..self.world_size).filter(|r| !parts.contains_key(r));
-                return Err(SaveError::MissingRanks {
-                    ranks: missing.collect(),
-                    waited_ms: waited.as_millis(),
-                });
-            }
-            std::thread::sleep(pause.min(timeout - waited));
-            pause = (pause * 2).min(POLL.1);
-        }
-    }
-
-    /// A rank's part, once it is there; proven to be of this attempt and of this rank.
-    fn read_part(&self, rank: u32) -> Result<Option<Part>, SaveError> {
-        let path = self.dir.join(part_file_name(rank));
-        let file = match File::open(&path) {
-            Ok(file) => file,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                // The directory itself is gone when somebody removed the attempt.
-                return match fs::metadata(&self.dir) {
-                    Ok(_) => Ok(None),
-                    Err(source) => Err(failed("find the attempt's directory", &self.dir)(source)),
-                };
-            }
-            Err(error) => return Err(failed("open", &path)(error)),
-        };
-        let mut bytes = Vec::new();
-        file.take(MAX_MANIFEST_BYTES + 1)
-            .read_to_end(&mut bytes)
-            .map_err(failed("read", &path))?;
-        let part = decode_part(&bytes).map_err(|source| SaveError::Part {
-            path: path.clone(),
-            source,
-        })?;
-        if part.attempt != self.attempt {
-            return Err(SaveError::WrongAttempt {
-                path,
-                expected: self.attempt,
-                found: part.attempt,
-            });
-        }
-        let own_files = part
-            .files
-            .iter()
-            .all(|f| f.rank == rank && f.name == shard_file_name(f.role, rank));
-        if part.rank != rank || !own_files {
-            return Err(SaveError::WrongRank {
-                path,
-                expected: rank,
-                found: part.rank,
-            });
-        }
-        Ok(Some(part))
-    }
-
-    /// Refuses a file that is not there as its rank said.
-    pub(super) fn check_written(&self, file: &FileEntry) -> Result<(), SaveError> {
-        let path = self.dir.join(&file.name);
-        let found = fs::symlink_metadata(&path).map_err(failed("look at", &path))?;
-        if found.is_file() && found.len() == file.size_bytes {
-            Ok(())
-        } else {
-            Err(SaveError::FileSize {
-                path,
-                rank: file.rank,
-                expected_bytes: file.size_bytes,
-                found_bytes: found.len(),
-            })
-        }
+            let written = shard.write(&*self.store, &self.dir, &self.marker, progress);
+            failed.fetch_or(written.is_err(), Ordering::Relaxed);
+            Some(written)
+        });
+        // What was left out comes after the error that ended all, or is one of several.
+        let (errors, files): (Vec<_>, Vec<_>) =
+            written.into_iter().flatten().partition(Result::is_err);
+        errors.into_iter().chain(files).collect()
     }
 }

@@ -80,6 +80,14 @@ fn gather(
         );
         return Ok(());
     };
+    if known.entry.tied != tensor.tied {
+        return Err(SaveError::TiedNames {
+            tensor: tensor.name,
+            rank,
+            expected: known.entry.tied.clone(),
+            found: tensor.tied,
+        });
+    }
     if known.entry.dtype != tensor.dtype || known.entry.shape != tensor.shape {
         return Err(SaveError::Disagree {
             tensor: tensor.name,

@@ -6,22 +6,30 @@
 //!                          handle ->          write_rank: files, fsync
 //!                                             part.tmp, fsync, rename to part
 //! publish: wait for every part, prove
-//!   index, manifest.tmp, fsync, rename
-//!   remove parts, fsync directory
+//!   index, remove parts
+//!   manifest.tmp, fsync, rename
+//!   fsync the attempt's directory
 //!   rename directory to step-STEP             <- the one instant of the commit
-//!   fsync run directory
+//!   fsync the run's directory
 //! ```
 //!
-//! Before that rename there is no checkpoint, after it there is a whole one.
+//! Before that rename there is no checkpoint, after it there is a whole one. To replace a step, the two
+//! directories are exchanged in that instant.
 
 mod attempt;
 mod clean;
-mod durable;
+mod find;
 mod handle;
 mod merge;
+mod replicas;
 mod shard;
+mod tensor;
+mod wait;
 
 pub use attempt::{Attempt, CheckpointMeta};
-pub use clean::{Cleaned, clean};
+pub use clean::Cleaned;
 pub use handle::AttemptHandle;
-pub use shard::SaveTensor;
+pub use replicas::{Held, assign_writers};
+pub use tensor::{SaveData, SaveTensor};
+
+pub(crate) use clean::{clean, remove_step};

@@ -13,8 +13,7 @@ use std::{
 
 use burn::tensor::{DType, TensorData};
 use tinderbox_checkpoint::{
-    Attempt, BlockSize, Checkpoint, CheckpointMeta, LoadError, Role, SaveTensor, Scalar,
-    StoredDType,
+    BlockSize, Checkpoint, CheckpointMeta, LoadError, Role, Run, SaveTensor, Scalar, StoredDType,
 };
 use tinderbox_fake::Region;
 
@@ -65,7 +64,7 @@ pub type Contents = (
 
 /// Saves contents from one rank.
 pub fn save(run_dir: &Path, meta: CheckpointMeta, contents: &Contents) -> PathBuf {
-    let attempt = Attempt::begin(run_dir, meta).unwrap();
+    let attempt = Run::local(run_dir).begin(meta).unwrap();
     let tensors: Vec<_> = contents
         .0
         .iter()

@@ -11,4 +11,4 @@ pub use parameter::{Origin, Parameter};
 pub use parameters::ParameterTable;
 pub use summary::{Entry, ModuleSummary, Summary, Totals};
 pub use text::SummaryTable;
-pub(crate) use text::human_bytes;
+pub use text::human_bytes;

@@ -331,7 +331,7 @@ fn terminal_width() -> usize {
 }
 
 /// Three digits and a unit: `3.91 GiB`.
-pub(crate) fn human_bytes(bytes: u64) -> String {
+pub fn human_bytes(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     if bytes < 1024 {
         return format!("{bytes} B");

@@ -10,12 +10,12 @@ fn valid() -> Value {
     let digest = "0".repeat(32);
     json!({
         "format": "tinderbox-checkpoint", "version": 1, "attempt": digest, "step": 1, "seed": 2,
-        "data_position": 3, "world_size": 2, "block_bytes": 64, "metadata": null,
+        "data_position": 3, "world_size": 2, "block_bytes": 64, "metadata": null, "plan": null,
         "scalars": [{"name": "t", "value": {"int": 1}}],
         "files": [
-            {"name": "model-rank-00000.safetensors", "role": "model", "rank": 0, "size_bytes": 116,
+            {"name": "model-rank-00000.safetensors", "role": "model", "rank": 0, "number": 0, "size_bytes": 116,
              "header_bytes": 16, "header_digest": digest},
-            {"name": "model-rank-00001.safetensors", "role": "model", "rank": 1, "size_bytes": 20,
+            {"name": "model-rank-00001.safetensors", "role": "model", "rank": 1, "number": 0, "size_bytes": 20,
              "header_bytes": 16, "header_digest": digest},
         ],
         "index": null,

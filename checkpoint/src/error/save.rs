@@ -1,15 +1,11 @@
-//! Errors of this crate: [`SaveError`] and [`LoadError`], and what they wrap.
-
-mod format;
+//! Why a save failed.
 
 use std::{io, path::PathBuf};
 
-use tinderbox_deferred::Mismatches;
-use tinderbox_fake::{Region, RegionError};
+use tinderbox_fake::Region;
 
-use crate::{AttemptId, Digest, StoredDType};
-
-pub use format::{FormatError, HeaderError, LayoutError};
+use super::{FormatError, HeaderError, LayoutError};
+use crate::{AttemptId, StoredDType};
 
 /// Why a save failed. Nothing was published, and earlier checkpoints are as they were.
 #[derive(Debug, thiserror::Error)]
@@ -26,10 +22,102 @@ pub enum SaveError {
         source: io::Error,
     },
     /// The step was published before.
-    #[error("{} is there already and is never overwritten: move it away, or save another step", .path.display())]
+    #[error("{} is there already: ask for it to be replaced, or save another step", .path.display())]
     StepExists {
         /// The file or directory.
         path: PathBuf,
+    },
+    /// The file system can't exchange two directories in one instant.
+    #[error("{} is there already, and this store can't replace it in one instant: remove it first, or save another step", .path.display())]
+    CantReplace {
+        /// The file or directory.
+        path: PathBuf,
+    },
+    /// The run can't be listed.
+    #[error("the checkpoints of the run can't be listed")]
+    List {
+        /// What went wrong.
+        source: Box<super::LoadError>,
+    },
+    /// The step is not there.
+    #[error("{} is no checkpoint with a sound manifest", .path.display())]
+    NoStep {
+        /// The file or directory.
+        path: PathBuf,
+    },
+    /// The checkpoint was published, and its name could not be made durable.
+    #[error("{} was published, but may be gone after a loss of power", .path.display())]
+    NotDurable {
+        /// The file or directory.
+        path: PathBuf,
+        /// What went wrong.
+        source: io::Error,
+    },
+    /// There is no living attempt to save the step.
+    #[error("nobody has begun to save step {step} in {} after {waited_ms} ms", .path.display())]
+    NoAttempt {
+        /// The step.
+        step: u64,
+        /// The directory of the run.
+        path: PathBuf,
+        /// Milliseconds that were waited.
+        waited_ms: u128,
+    },
+    /// There are several.
+    #[error("{} attempts to save step {step} are alive: {}", .attempts.len(), names(.attempts))]
+    SeveralAttempts {
+        /// The step.
+        step: u64,
+        /// The attempts.
+        attempts: Vec<AttemptId>,
+    },
+    /// The coordinator has given the attempt up.
+    #[error("attempt {attempt} to save step {step} was given up: look at the coordinator's error")]
+    GivenUp {
+        /// The step.
+        step: u64,
+        /// The attempt.
+        attempt: AttemptId,
+    },
+    /// The coordinator has not published the attempt in time.
+    #[error("attempt {attempt} to save step {step} was not published after {waited_ms} ms")]
+    NotPublished {
+        /// The step.
+        step: u64,
+        /// The attempt.
+        attempt: AttemptId,
+        /// Milliseconds that were waited.
+        waited_ms: u128,
+    },
+    /// A rank could not write its part.
+    #[error("rank {rank} failed: {message}")]
+    RankFailed {
+        /// The rank.
+        rank: u32,
+        /// What it said.
+        message: String,
+    },
+    /// The values of a tensor can't be had.
+    #[error("the values of tensor `{tensor}` can't be read")]
+    Value {
+        /// Name of the tensor.
+        tensor: String,
+        /// What went wrong.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// Two ranks give one tensor other tied names.
+    #[error(
+        "rank {rank} says that tensor `{tensor}` is also called {found:?}, another says {expected:?}"
+    )]
+    TiedNames {
+        /// Name of the tensor.
+        tensor: String,
+        /// The rank.
+        rank: u32,
+        /// What should be there.
+        expected: Vec<String>,
+        /// What was found.
+        found: Vec<String>,
     },
     /// There is no such rank.
     #[error("rank {rank} of a world of {world_size}")]
@@ -191,161 +279,7 @@ pub enum SaveError {
     },
 }
 
-/// Why a checkpoint can't be read.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum LoadError {
-    /// The file system failed.
-    #[error("can't {action} {}", .path.display())]
-    Io {
-        /// What was tried.
-        action: &'static str,
-        /// The file or directory.
-        path: PathBuf,
-        /// What went wrong.
-        source: io::Error,
-    },
-    /// The directory is no checkpoint.
-    #[error("{} is no published checkpoint: it has no manifest", .path.display())]
-    NotPublished {
-        /// The file or directory.
-        path: PathBuf,
-    },
-    /// A file of the checkpoint is a link or a directory.
-    #[error("{} is not a plain file: links are not followed", .path.display())]
-    NotAFile {
-        /// The file or directory.
-        path: PathBuf,
-    },
-    /// The manifest is damaged, or of another version.
-    #[error("{} can't be used", .path.display())]
-    Manifest {
-        /// The file or directory.
-        path: PathBuf,
-        /// What went wrong.
-        source: FormatError,
-    },
-    /// The directory has the name of another step.
-    #[error("{} holds step {found}, by its name it should hold {expected}", .path.display())]
-    WrongStep {
-        /// The file or directory.
-        path: PathBuf,
-        /// What should be there.
-        expected: u64,
-        /// What was found.
-        found: u64,
-    },
-    /// A file is longer or shorter than the manifest says.
-    #[error("{} has {found_bytes} bytes instead of {expected_bytes}", .path.display())]
-    FileSize {
-        /// The file or directory.
-        path: PathBuf,
-        /// Bytes that there should be.
-        expected_bytes: u64,
-        /// Bytes that are there.
-        found_bytes: u64,
-    },
-    /// Bytes of a file that belong to no tensor are damaged.
-    #[error("{} is damaged: the digest of its {what} is {found} instead of {expected}", .path.display())]
-    DamagedFile {
-        /// The file or directory.
-        path: PathBuf,
-        /// Which part of the file.
-        what: &'static str,
-        /// What should be there.
-        expected: Digest,
-        /// What was found.
-        found: Digest,
-    },
-    /// The header of a file is not valid.
-    #[error("the header of {} can't be used", .path.display())]
-    Header {
-        /// The file or directory.
-        path: PathBuf,
-        /// What went wrong.
-        source: HeaderError,
-    },
-    /// Bytes of a tensor are damaged.
-    #[error("tensor `{tensor}` is damaged: the digest of bytes {start_bytes}..{end_bytes} of {} is {found} instead of {expected}", .path.display())]
-    DamagedTensor {
-        /// The file or directory.
-        path: PathBuf,
-        /// Name of the tensor.
-        tensor: String,
-        /// First byte.
-        start_bytes: u64,
-        /// The byte after the last.
-        end_bytes: u64,
-        /// What should be there.
-        expected: Digest,
-        /// What was found.
-        found: Digest,
-    },
-    /// A truth value is neither 0 nor 1.
-    #[error("tensor `{tensor}` of {} holds a truth value that is neither 0 nor 1", .path.display())]
-    TruthValue {
-        /// The file or directory.
-        path: PathBuf,
-        /// Name of the tensor.
-        tensor: String,
-    },
-    /// A tensor does not fit the memory.
-    #[error("no memory for {bytes} bytes of tensor `{tensor}`")]
-    OutOfMemory {
-        /// Name of the tensor.
-        tensor: String,
-        /// Bytes that were asked for.
-        bytes: u64,
-    },
-    /// A region does not lie inside its tensor.
-    #[error("region of tensor `{tensor}`")]
-    Region {
-        /// Name of the tensor.
-        tensor: String,
-        /// What went wrong.
-        source: RegionError,
-    },
-    /// State of the optimizer was not saved.
-    #[error("{} does not hold optimizer state {names:?}", .path.display())]
-    MissingState {
-        /// The file or directory.
-        path: PathBuf,
-        /// Names of what is missing.
-        names: Vec<String>,
-    },
-    /// The parameters are not those of the model.
-    #[error("{} does not fit the model, nothing was loaded:{mismatches}", .path.display())]
-    Mismatch {
-        /// The file or directory.
-        path: PathBuf,
-        /// All that differs.
-        mismatches: Mismatches,
-    },
-    /// There are checkpoints, and all are damaged.
-    #[error("none of the {} checkpoint(s) in {} can be used:{}", .reasons.len(), .path.display(), list(.reasons))]
-    NoneUsable {
-        /// The file or directory.
-        path: PathBuf,
-        /// Why each can't be used.
-        reasons: Vec<LoadError>,
-    },
-}
-
-/// One reason to a line, each with its sources.
-fn list(reasons: &[LoadError]) -> String {
-    reasons
-        .iter()
-        .map(|r| format!("\n  {}", chain(r)))
-        .collect()
-}
-
-/// An error with its sources, on one line.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(source) = next {
-        text = format!("{text}: {source}");
-        next = source.source();
-    }
-    text
+fn names(attempts: &[AttemptId]) -> String {
+    let names: Vec<String> = attempts.iter().map(AttemptId::to_string).collect();
+    names.join(", ")
 }

@@ -1,0 +1,186 @@
+//! Why a checkpoint can't be read.
+
+use std::{io, path::PathBuf};
+
+use tinderbox_deferred::Mismatches;
+use tinderbox_fake::RegionError;
+
+use super::{FormatError, HeaderError, chain};
+use crate::{Digest, StoredDType};
+
+/// Why a checkpoint can't be read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LoadError {
+    /// The file system failed.
+    #[error("can't {action} {}", .path.display())]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// The file or directory.
+        path: PathBuf,
+        /// What went wrong.
+        source: io::Error,
+    },
+    /// The directory is no checkpoint.
+    #[error("{} is no published checkpoint: it has no manifest", .path.display())]
+    NotPublished {
+        /// The file or directory.
+        path: PathBuf,
+    },
+    /// A file of the checkpoint is a link or a directory.
+    #[error("{} is not a plain file: links are not followed", .path.display())]
+    NotAFile {
+        /// The file or directory.
+        path: PathBuf,
+    },
+    /// The manifest is damaged, or of another version.
+    #[error("{} can't be used", .path.display())]
+    Manifest {
+        /// The file or directory.
+        path: PathBuf,
+        /// What went wrong.
+        source: FormatError,
+    },
+    /// The directory has the name of another step.
+    #[error("{} holds step {found}, by its name it should hold {expected}", .path.display())]
+    WrongStep {
+        /// The file or directory.
+        path: PathBuf,
+        /// What should be there.
+        expected: u64,
+        /// What was found.
+        found: u64,
+    },
+    /// A file is longer or shorter than the manifest says.
+    #[error("{} has {found_bytes} bytes instead of {expected_bytes}", .path.display())]
+    FileSize {
+        /// The file or directory.
+        path: PathBuf,
+        /// Bytes that there should be.
+        expected_bytes: u64,
+        /// Bytes that are there.
+        found_bytes: u64,
+    },
+    /// Bytes of a file that belong to no tensor are damaged.
+    #[error("{} is damaged: the digest of its {what} is {found} instead of {expected}", .path.display())]
+    DamagedFile {
+        /// The file or directory.
+        path: PathBuf,
+        /// Which part of the file.
+        what: &'static str,
+        /// What should be there.
+        expected: Digest,
+        /// What was found.
+        found: Digest,
+    },
+    /// The header of a file is not valid.
+    #[error("the header of {} can't be used", .path.display())]
+    Header {
+        /// The file or directory.
+        path: PathBuf,
+        /// What went wrong.
+        source: HeaderError,
+    },
+    /// Bytes of a tensor are damaged.
+    #[error("tensor `{tensor}` is damaged: the digest of bytes {start_bytes}..{end_bytes} of {} is {found} instead of {expected}", .path.display())]
+    DamagedTensor {
+        /// The file or directory.
+        path: PathBuf,
+        /// Name of the tensor.
+        tensor: String,
+        /// First byte.
+        start_bytes: u64,
+        /// The byte after the last.
+        end_bytes: u64,
+        /// What should be there.
+        expected: Digest,
+        /// What was found.
+        found: Digest,
+    },
+    /// A truth value is neither 0 nor 1.
+    #[error("tensor `{tensor}` of {} holds a truth value that is neither 0 nor 1", .path.display())]
+    TruthValue {
+        /// The file or directory.
+        path: PathBuf,
+        /// Name of the tensor.
+        tensor: String,
+    },
+    /// Values of the saved dtype are none of the wanted one.
+    #[error("tensor `{tensor}` is {found} and can't be read as {expected}")]
+    NoCast {
+        /// Name of the tensor.
+        tensor: String,
+        /// The dtype in the file.
+        found: StoredDType,
+        /// What was asked for.
+        expected: String,
+    },
+    /// Two tensors get one name.
+    #[error(
+        "`{first}` and `{second}` would both be called `{name}`: change the patterns that rename"
+    )]
+    Renamed {
+        /// The first tensor.
+        first: String,
+        /// The second tensor.
+        second: String,
+        /// The name of both.
+        name: String,
+    },
+    /// A tensor does not fit the memory.
+    #[error("no memory for {bytes} bytes of tensor `{tensor}`")]
+    OutOfMemory {
+        /// Name of the tensor.
+        tensor: String,
+        /// Bytes that were asked for.
+        bytes: u64,
+    },
+    /// A region does not lie inside its tensor.
+    #[error("region of tensor `{tensor}`")]
+    Region {
+        /// Name of the tensor.
+        tensor: String,
+        /// What went wrong.
+        source: RegionError,
+    },
+    /// State of the optimizer was not saved.
+    #[error("{} does not hold optimizer state {names:?}", .path.display())]
+    MissingState {
+        /// The file or directory.
+        path: PathBuf,
+        /// Names of what is missing.
+        names: Vec<String>,
+    },
+    /// The parameters are not those of the model.
+    #[error("{} does not fit the model, nothing was loaded:{mismatches}", .path.display())]
+    Mismatch {
+        /// The file or directory.
+        path: PathBuf,
+        /// All that differs.
+        mismatches: Mismatches,
+    },
+    /// There are checkpoints, and all are damaged.
+    #[error("none of the {} checkpoint(s) in {} can be used:{}", .reasons.len(), .path.display(), list(.reasons))]
+    NoneUsable {
+        /// The file or directory.
+        path: PathBuf,
+        /// Why each can't be used.
+        reasons: Vec<LoadError>,
+    },
+}
+
+impl LoadError {
+    /// The message with those of its sources, on one line.
+    pub fn chain(&self) -> String {
+        chain(self)
+    }
+}
+
+/// One reason to a line, each with its sources.
+fn list(reasons: &[LoadError]) -> String {
+    reasons
+        .iter()
+        .map(|r| format!("\n  {}", chain(r)))
+        .collect()
+}

@@ -1,0 +1,126 @@
+//! What a load would read, without reading it.
+
+use std::{collections::BTreeSet, fmt};
+
+use burn::tensor::DType;
+use serde::{Deserialize, Serialize};
+use tinderbox_deferred::{Request, SourceError};
+
+use super::{
+    CheckpointSource,
+    load::Wanted,
+    plan::{blocks_of, span_of},
+};
+use crate::Checkpoint;
+
+/// What each of several ranks would read of a checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LoadPlan {
+    /// One entry per rank.
+    pub ranks: Vec<RankLoad>,
+}
+
+/// What one rank would read.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RankLoad {
+    /// Tensors, or regions of some.
+    pub tensors: usize,
+    /// Bytes of the values in memory.
+    pub wanted_bytes: u64,
+    /// Bytes of the values in the files.
+    pub stored_bytes: u64,
+    /// Bytes that are read: whole blocks of digests, and the headers of the files.
+    pub read_bytes: u64,
+    /// Files that are opened.
+    pub files: usize,
+    /// Memory at its highest: the values, and a block for each thread.
+    pub peak_bytes: u64,
+}
+
+impl RankLoad {
+    /// Bytes read for each byte of the values in the files; 1 for nothing.
+    pub fn amplification(&self) -> f64 {
+        match self.stored_bytes {
+            0 => 1.0,
+            stored => self.read_bytes as f64 / stored as f64,
+        }
+    }
+}
+
+impl CheckpointSource {
+    /// What a load of these requests, one list for each rank, would read. Reads nothing: the manifest
+    /// and a fake model are enough.
+    ///
+    /// # Errors
+    ///
+    /// As the load itself: all that does not fit is named.
+    pub fn dry_run(&self, ranks: &[Vec<Request>]) -> Result<LoadPlan, SourceError> {
+        let ranks = ranks.iter().map(|requests| {
+            let wanted = self.wanted(requests)?;
+            Ok(of_rank(self.checkpoint(), &wanted, self.thread_count()))
+        });
+        Ok(LoadPlan {
+            ranks: ranks.collect::<Result<_, SourceError>>()?,
+        })
+    }
+}
+
+fn of_rank(checkpoint: &Checkpoint, wanted: &[Wanted<'_>], threads: usize) -> RankLoad {
+    let manifest = checkpoint.manifest();
+    let block_bytes = manifest.block_bytes.bytes();
+    let mut rank = RankLoad {
+        tensors: wanted.len(),
+        ..RankLoad::default()
+    };
+    let mut files = BTreeSet::new();
+    for one in wanted {
+        let element = one.tensor.dtype.size_bytes();
+        let elements = one.region.num_elements();
+        rank.wanted_bytes += elements * size(one.dtype);
+        rank.stored_bytes += elements * element;
+        for chunk in &one.tensor.chunks {
+            let blocks = blocks_of(chunk, &one.region, element, block_bytes);
+            if !blocks.is_empty() {
+                files.insert(&*chunk.file);
+            }
+            let spans = blocks
+                .iter()
+                .map(|blocks| span_of(chunk, blocks, block_bytes));
+            rank.read_bytes += spans.map(|span| span.end - span.start).sum::<u64>();
+        }
+    }
+    let opened = manifest.files.iter().filter(|f| files.contains(&*f.name));
+    rank.read_bytes += opened.map(|file| file.header_bytes).sum::<u64>();
+    rank.files = files.len();
+    rank.peak_bytes = rank.wanted_bytes + threads as u64 * block_bytes;
+    rank
+}
+
+fn size(dtype: DType) -> u64 {
+    dtype.size() as u64
+}
+
+impl fmt::Display for LoadPlan {
+    /// A table, a line for each rank.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        use tinderbox_deferred::human_bytes as human;
+        writeln!(
+            f,
+            "{:>5} {:>8} {:>11} {:>11} {:>6} {:>8} {:>11}",
+            "rank", "tensors", "values", "read", "files", "read/it", "peak"
+        )?;
+        for (number, rank) in self.ranks.iter().enumerate() {
+            writeln!(
+                f,
+                "{number:>5} {:>8} {:>11} {:>11} {:>6} {:>8.3} {:>11}",
+                rank.tensors,
+                human(rank.wanted_bytes),
+                human(rank.read_bytes),
+                rank.files,
+                rank.amplification(),
+                human(rank.peak_bytes),
+            )?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,280 @@
+//! Reads many regions, on several threads, straight into the memory of their tensors.
+
+use std::{
+    num::NonZeroUsize,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+};
+
+use burn::tensor::{DType, TensorData};
+use tinderbox_fake::Region;
+
+use super::{
+    Checkpoint,
+    files::Files,
+    shard::ShardFile,
+    transfer::{NoTruthValue, Transfer},
+};
+use crate::{
+    Chunk, LoadError, Progress, TensorEntry,
+    format::stored_len,
+    layout::{ElementRun, runs},
+    parallel::parallel,
+};
+
+/// The most of a file that one thread reads before it asks for more work, in bytes: enough to hide the
+/// asking, and little enough that all threads end together.
+const SPAN_BYTES: u64 = 8 << 20;
+/// More threads than this do not make reading faster.
+const MAX_THREADS: usize = 8;
+
+/// A region that is asked for.
+#[derive(Clone, Debug)]
+pub(super) struct Wanted<'a> {
+    pub(super) tensor: &'a TensorEntry,
+    pub(super) region: Region,
+    /// In which of Burn's types.
+    pub(super) dtype: DType,
+}
+
+/// How many threads read, unless another number is chosen.
+pub(super) fn default_threads() -> usize {
+    let cores = thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    cores.min(MAX_THREADS)
+}
+
+/// Work for one thread. The outputs of all items are disjoint.
+enum Item<'a, 'out> {
+    /// Elements that follow one another in a chunk and in the region, without parts of blocks that
+    /// another item reads.
+    Span(
+        &'a Wanted<'a>,
+        Transfer,
+        &'a Chunk,
+        ElementRun,
+        &'out mut [u8],
+    ),
+    /// A region whose elements lie in strides in some chunk.
+    Strided(&'a Wanted<'a>, Transfer, &'out mut [u8]),
+}
+
+/// The wanted regions, in order. Each block that holds an element is read once and checked.
+///
+/// Memory: the regions; for each thread up to one block.
+pub(super) fn load(
+    checkpoint: &Checkpoint,
+    wanted: &[Wanted<'_>],
+    threads: usize,
+    progress: &dyn Progress,
+) -> Result<Vec<TensorData>, LoadError> {
+    let mut outs = Vec::with_capacity(wanted.len());
+    let mut transfers = Vec::with_capacity(wanted.len());
+    for one in wanted {
+        let (tensor, region) = (one.tensor, &one.region);
+        region
+            .check_inside(&tensor.shape)
+            .map_err(|source| LoadError::Region {
+                tensor: tensor.name.clone(),
+                source,
+            })?;
+        let transfer = Transfer::between(tensor.dtype, one.dtype);
+        transfers.push(transfer.ok_or_else(|| LoadError::NoCast {
+            tensor: tensor.name.clone(),
+            found: tensor.dtype,
+            expected: tinderbox_fake::dtype_name(one.dtype).to_owned(),
+        })?);
+        outs.push(zeros(one)?);
+    }
+    progress.begin(outs.iter().map(|out| out.len() as u64).sum());
+    let block_bytes = checkpoint.manifest().block_bytes.bytes();
+    let mut items = Vec::new();
+    for ((one, transfer), out) in wanted.iter().zip(transfers).zip(&mut outs) {
+        push_items(one, transfer, block_bytes, out, &mut items);
+    }
+    run(checkpoint, items, threads, progress)?;
+    let data = outs.into_iter().zip(wanted).map(|(out, one)| {
+        // The sizes fit `usize`, because the bytes were allocated or there are none.
+        let shape: Vec<usize> = one.region.size().iter().map(|d| *d as usize).collect();
+        TensorData::from_bytes_vec(out, shape, one.dtype)
+    });
+    Ok(data.collect())
+}
+
+/// Zeros for a region, unless an allocation would end the process.
+fn zeros(one: &Wanted<'_>) -> Result<Vec<u8>, LoadError> {
+    let elements = stored_len(one.region.size(), one.tensor.dtype)
+        .map_or(u64::MAX, |bytes| bytes / one.tensor.dtype.size_bytes());
+    let bytes = elements.saturating_mul(one.dtype.size() as u64);
+    let fits = usize::try_from(bytes).ok().filter(|bytes| {
+        // The trial is given back untouched, and the real one comes zeroed from the system, without a
+        // pass over it.
+        Vec::<u8>::new().try_reserve_exact(*bytes).is_ok()
+    });
+    let bytes = fits.ok_or_else(|| LoadError::OutOfMemory {
+        tensor: one.tensor.name.clone(),
+        bytes,
+    })?;
+    Ok(tinderbox_pages::zeroed(bytes))
+}
+
+/// Divides a region into work.
+fn push_items<'a, 'out>(
+    one: &'a Wanted<'a>,
+    transfer: Transfer,
+    block_bytes: u64,
+    mut out: &'out mut [u8],
+    items: &mut Vec<Item<'a, 'out>>,
+) {
+    if out.is_empty() {
+        return;
+    }
+    let mut spans = Vec::new();
+    for chunk in &one.tensor.chunks {
+        let mut runs = runs(&chunk.region, &one.region);
+        match (runs.next(), runs.next()) {
+            (None, _) => {}
+            (Some(run), None) => spans.push((chunk, run)),
+            (Some(_), Some(_)) => return items.push(Item::Strided(one, transfer, out)),
+        }
+    }
+    // Together they are the region, since the chunks tile the tensor.
+    spans.sort_by_key(|(_, run)| run.target);
+    let element = one.tensor.dtype.size_bytes();
+    // Whole blocks, as many as fit, at least one; blocks hold whole elements.
+    let most = (SPAN_BYTES / block_bytes).max(1) * block_bytes / element;
+    for (chunk, run) in spans {
+        let mut begin = run.source;
+        while begin < run.source + run.len {
+            let end = ((begin / most + 1) * most).min(run.source + run.len);
+            // Not beyond `out`, so the cast keeps the value.
+            let bytes = (end - begin) as usize * one.dtype.size();
+            let (now, rest) = std::mem::take(&mut out).split_at_mut(bytes);
+            let part = ElementRun {
+                source: begin,
+                target: 0,
+                len: end - begin,
+            };
+            items.push(Item::Span(one, transfer, chunk, part, now));
+            (begin, out) = (end, rest);
+        }
+    }
+}
+
+/// Does all the work; the first error ends it.
+fn run(
+    checkpoint: &Checkpoint,
+    items: Vec<Item<'_, '_>>,
+    threads: usize,
+    progress: &dyn Progress,
+) -> Result<(), LoadError> {
+    let (files, failed) = (Files::of(checkpoint), AtomicBool::new(false));
+    let results = parallel(threads, items, |item| {
+        if failed.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let mut held = Vec::new();
+        let done = item.run(&files, &mut held, progress);
+        failed.fetch_or(done.is_err(), Ordering::Relaxed);
+        done
+    });
+    results.into_iter().collect()
+}
+
+impl Item<'_, '_> {
+    fn run(
+        self,
+        files: &Files<'_>,
+        held: &mut Vec<u8>,
+        progress: &dyn Progress,
+    ) -> Result<(), LoadError> {
+        let bytes = match self {
+            Item::Span(one, transfer, chunk, run, out) => {
+                let mut reader =
+                    ChunkReader::new(one, transfer, chunk, files.get(&chunk.file)?, held);
+                reader.read(run, out)?;
+                out.len()
+            }
+            Item::Strided(one, transfer, out) => {
+                for chunk in &one.tensor.chunks {
+                    let mut runs = runs(&chunk.region, &one.region).peekable();
+                    if runs.peek().is_none() {
+                        continue;
+                    }
+                    let mut reader =
+                        ChunkReader::new(one, transfer, chunk, files.get(&chunk.file)?, held);
+                    runs.try_for_each(|run| reader.read(run, out))?;
+                }
+                out.len()
+            }
+        };
+        progress.done(bytes as u64);
+        Ok(())
+    }
+}
+
+/// Reads runs of one chunk, in order; keeps the last block of which only a part was used.
+struct ChunkReader<'a> {
+    tensor: &'a TensorEntry,
+    chunk: &'a Chunk,
+    shard: std::sync::Arc<ShardFile>,
+    transfer: Transfer,
+    /// Bytes of an element of the tensor in memory.
+    element: u64,
+    held: &'a mut Vec<u8>,
+    held_block: Option<u64>,
+}
+
+impl<'a> ChunkReader<'a> {
+    fn new(
+        one: &Wanted<'a>,
+        transfer: Transfer,
+        chunk: &'a Chunk,
+        shard: std::sync::Arc<ShardFile>,
+        held: &'a mut Vec<u8>,
+    ) -> Self {
+        Self {
+            tensor: one.tensor,
+            chunk,
+            shard,
+            transfer,
+            element: one.dtype.size() as u64,
+            held,
+            held_block: None,
+        }
+    }
+
+    /// Copies a run to its place in `out`. A block that lies in the run and needs no change is read to
+    /// its place.
+    fn read(&mut self, run: ElementRun, out: &mut [u8]) -> Result<(), LoadError> {
+        let stored = self.tensor.dtype.size_bytes();
+        // Positions fit: the sizes of chunk and region in bytes were proven to.
+        let (mut source, end) = (run.source * stored, (run.source + run.len) * stored);
+        let mut target = run.target * self.element;
+        while source < end {
+            let block = source / self.shard.block_bytes();
+            let span = self.shard.block_span(self.chunk, block);
+            let stop = end.min(span.end);
+            let len = (stop - source) / stored * self.element;
+            let place = &mut out[target as usize..(target + len) as usize];
+            if source == span.start && stop == span.end && self.transfer.is_copy() {
+                self.shard
+                    .read_block(self.tensor, self.chunk, block, place)?;
+            } else {
+                if self.held_block != Some(block) {
+                    self.held.resize((span.end - span.start) as usize, 0);
+                    self.shard
+                        .read_block(self.tensor, self.chunk, block, self.held)?;
+                    self.held_block = Some(block);
+                }
+                let from = (source - span.start) as usize..(stop - span.start) as usize;
+                let copied = self.transfer.copy(&self.held[from], place);
+                copied.map_err(|NoTruthValue| LoadError::TruthValue {
+                    path: self.shard.path().clone(),
+                    tensor: self.tensor.name.clone(),
+                })?;
+            }
+            (source, target) = (stop, target + len);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,242 @@
+//! The checkpoints of a run.
+
+use std::{io, path::PathBuf, sync::Arc, time::Duration};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    Attempt, AttemptHandle, Checkpoint, CheckpointMeta, Cleaned, LoadError, SaveError,
+    error::chain,
+    format::{parse_step_dir_name, step_dir_name},
+    read::failed,
+    store::{FoundKind, LocalStore, Store},
+    write,
+};
+
+/// The checkpoints of a run: one directory per step, in one store.
+#[derive(Clone, Debug)]
+pub struct Run {
+    store: Arc<dyn Store>,
+}
+
+/// The newest checkpoint that can be used, and those after it that can't.
+#[derive(Debug)]
+pub struct Latest {
+    /// The checkpoint.
+    pub checkpoint: Checkpoint,
+    /// Why each newer one can't be used, the newest first; each error names its directory or file.
+    pub skipped: Vec<LoadError>,
+}
+
+/// Which checkpoints to keep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Retention {
+    /// So many of the newest, at least 1.
+    pub last: usize,
+    /// Beside them, those whose step is a multiple of this.
+    pub every: Option<u64>,
+}
+
+impl Retention {
+    /// Which of the steps go, in order.
+    pub fn expired(&self, steps: &[u64]) -> Vec<u64> {
+        let mut steps = steps.to_vec();
+        steps.sort_unstable();
+        let old = steps.len().saturating_sub(self.last.max(1));
+        steps.truncate(old);
+        steps.retain(|step| self.every.is_none_or(|every| !step.is_multiple_of(every)));
+        steps
+    }
+}
+
+impl Run {
+    /// The run of this directory, which is made when something is saved.
+    pub fn local(dir: impl Into<PathBuf>) -> Self {
+        Self::on(Arc::new(LocalStore::new(dir)))
+    }
+
+    /// The run of this store.
+    pub fn on(store: Arc<dyn Store>) -> Self {
+        Self { store }
+    }
+
+    /// Where it is.
+    pub fn place(&self) -> PathBuf {
+        self.store.place("")
+    }
+
+    /// Opens an attempt to save a step: called by the coordinator.
+    ///
+    /// # Errors
+    ///
+    /// When the step has been published already and is not to be replaced, or the store fails.
+    pub fn begin(&self, meta: CheckpointMeta) -> Result<Attempt, SaveError> {
+        Attempt::begin(self.store.clone(), meta)
+    }
+
+    /// Waits for the attempt to save a step that a coordinator in another process has opened: called by
+    /// a rank.
+    ///
+    /// # Errors
+    ///
+    /// When there is none in time, or there are several.
+    pub fn join(&self, step: u64, timeout: Duration) -> Result<AttemptHandle, SaveError> {
+        AttemptHandle::find(&self.store, step, timeout)
+    }
+
+    /// The steps that have a directory, in order. They are published; whether they are whole is not
+    /// looked at.
+    ///
+    /// # Errors
+    ///
+    /// When the store can't be listed.
+    pub fn steps(&self) -> Result<Vec<u64>, LoadError> {
+        let listing = match self.store.list("") {
+            Ok(listing) => listing,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(failed(&*self.store, "list", "")(error)),
+        };
+        let dirs = listing.iter().filter(|found| found.kind == FoundKind::Dir);
+        let mut steps: Vec<u64> = dirs.filter_map(|f| parse_step_dir_name(&f.name)).collect();
+        steps.sort_unstable();
+        Ok(steps)
+    }
+
+    /// Opens the checkpoint of a step: proves the manifest, and that every file is there with its size.
+    /// Reads no tensor.
+    ///
+    /// # Errors
+    ///
+    /// When it was not published, or what was proven fails.
+    pub fn open(&self, step: u64) -> Result<Checkpoint, LoadError> {
+        let checkpoint = Checkpoint::open_in(self.store.clone(), &step_dir_name(step))?;
+        match checkpoint.step() {
+            found if found == step => Ok(checkpoint),
+            found => Err(LoadError::WrongStep {
+                path: checkpoint.dir().to_owned(),
+                expected: step,
+                found,
+            }),
+        }
+    }
+
+    /// The usable checkpoint with the highest step; `None` when there is none at all.
+    ///
+    /// One that can't be opened is skipped, with its reason in the result and in a `tracing` warning.
+    /// Tensor data is not read: damage in it is found when it is loaded, or by
+    /// [`latest_verified`](Self::latest_verified).
+    ///
+    /// # Errors
+    ///
+    /// [`LoadError::NoneUsable`] with all reasons when there are checkpoints and none can be used.
+    pub fn latest(&self) -> Result<Option<Latest>, LoadError> {
+        self.latest_that(|_| Ok(()))
+    }
+
+    /// As [`latest`](Self::latest), and every byte of it was read and is right. Time: a pass over the
+    /// files of each checkpoint that is looked at.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn latest_verified(&self) -> Result<Option<Latest>, LoadError> {
+        self.latest_that(Checkpoint::verify)
+    }
+
+    /// The usable checkpoint with the highest step that also passes a test.
+    ///
+    /// # Errors
+    ///
+    /// As [`latest`](Self::latest); the reasons are the test's too.
+    pub fn latest_that(
+        &self,
+        test: impl Fn(&Checkpoint) -> Result<(), LoadError>,
+    ) -> Result<Option<Latest>, LoadError> {
+        let mut skipped = Vec::new();
+        for step in self.steps()?.into_iter().rev() {
+            let opened = self.open(step).and_then(|checkpoint| {
+                test(&checkpoint)?;
+                Ok(checkpoint)
+            });
+            match opened {
+                Ok(checkpoint) => {
+                    return Ok(Some(Latest {
+                        checkpoint,
+                        skipped,
+                    }));
+                }
+                Err(error) => {
+                    tracing::warn!(
+                        dir = %self.store.place(&step_dir_name(step)).display(), reason = %chain(&error),
+                        "skipped a checkpoint that can't be used"
+                    );
+                    skipped.push(error);
+                }
+            }
+        }
+        match skipped.is_empty() {
+            true => Ok(None),
+            false => Err(LoadError::NoneUsable {
+                path: self.place(),
+                reasons: skipped,
+            }),
+        }
+    }
+
+    /// Removes what is no checkpoint: directories of attempts that died before they were published, of
+    /// checkpoints that were replaced or taken away.
+    ///
+    /// A directory of an attempt goes only when its name is an attempt's, the marker in it has the same
+    /// step and id, and nobody holds the marker's lock, which the operating system takes back from a
+    /// killed process; or when it holds nothing, or nothing but an unlocked marker that was cut short; or
+    /// when it holds the checkpoint that the attempt of this name has replaced. A directory that was
+    /// being removed goes when marker or manifest in it have the step and id of its name. Nothing else
+    /// is touched, and links are not followed.
+    ///
+    /// # Errors
+    ///
+    /// When the store can't be listed, or a directory can't be removed.
+    pub fn clean(&self) -> Result<Cleaned, SaveError> {
+        write::clean(&*self.store, false)
+    }
+
+    /// What [`clean`](Self::clean) would remove and keep.
+    ///
+    /// # Errors
+    ///
+    /// When the store can't be listed.
+    pub fn leftovers(&self) -> Result<Cleaned, SaveError> {
+        write::clean(&*self.store, true)
+    }
+
+    /// Removes the checkpoint of a step. In one instant it is no checkpoint any more; then its files go.
+    /// A load from it that is under way fails.
+    ///
+    /// # Errors
+    ///
+    /// When it has no sound manifest, which would prove that it is ours, or the store fails.
+    pub fn remove(&self, step: u64) -> Result<(), SaveError> {
+        write::remove_step(&*self.store, step)
+    }
+
+    /// Removes the checkpoints that are not to be kept; gives their steps, in order. Those that can't be
+    /// opened are neither counted nor removed.
+    ///
+    /// # Errors
+    ///
+    /// When one can't be removed.
+    pub fn prune(&self, retention: Retention) -> Result<Vec<u64>, SaveError> {
+        let steps = self.steps().map_err(|source| SaveError::List {
+            source: Box::new(source),
+        })?;
+        let usable: Vec<u64> = steps
+            .into_iter()
+            .filter(|step| self.open(*step).is_ok())
+            .collect();
+        let expired = retention.expired(&usable);
+        for step in &expired {
+            self.remove(*step)?;
+        }
+        Ok(expired)
+    }
+}

@@ -1,0 +1,269 @@
+//! What every store must do, as a test that any store can be given to.
+
+use std::{
+    collections::BTreeSet,
+    io::{self, ErrorKind},
+    sync::Arc,
+};
+
+use super::{FoundKind, PublishError, Store, join};
+use crate::{
+    AttemptId,
+    format::{MANIFEST_FILE, attempt_dir_name, removed_dir_name, step_dir_name},
+};
+
+/// A promise of [`Store`] that a store breaks.
+#[derive(Debug, thiserror::Error)]
+#[error("the store does not keep a promise: {promise}; found {found}")]
+pub struct Violation {
+    /// What a store promises.
+    pub promise: &'static str,
+    /// What it did instead.
+    pub found: String,
+}
+
+/// Tests the promises of [`Store`] on an empty store; leaves files behind in it.
+///
+/// # Errors
+///
+/// The first promise that is broken.
+pub fn check_conformance(store: &Arc<dyn Store>) -> Result<(), Violation> {
+    let store = &**store;
+    expect_error(
+        "an empty store has no root, or an empty one",
+        |kind| kind == ErrorKind::NotFound,
+        match store.list("") {
+            Ok(found) if found.is_empty() => Err(io::Error::from(ErrorKind::NotFound)),
+            listed => listed,
+        },
+    )?;
+    for _ in 0..2 {
+        done("a root is made, and is there already", store.create_root())?;
+    }
+    files(store)?;
+    locks(store)?;
+    publishing(store)
+}
+
+fn files(store: &dyn Store) -> Result<(), Violation> {
+    let missing = |kind| kind == ErrorKind::NotFound;
+    expect_error("opening nothing is `NotFound`", missing, store.open("none"))?;
+    expect_error(
+        "looking at nothing is `NotFound`",
+        missing,
+        store.look("none"),
+    )?;
+    expect_error(
+        "removing nothing is `NotFound`",
+        missing,
+        store.remove_file("none"),
+    )?;
+    done("a directory is made", store.create_dir("dir"))?;
+    let bytes: Vec<u8> = (0..3_000_017u32).map(|i| ((i * 7919) >> 3) as u8).collect();
+    let mut file = done("a file is made", store.create("dir/large"))?;
+    for piece in bytes.chunks(999_983) {
+        done("bytes are added", file.write_all(piece))?;
+    }
+    done("a file is finished", file.finish())?;
+    let taken = |kind| kind == ErrorKind::AlreadyExists;
+    let again = store.create("dir/large").and_then(|file| file.finish());
+    expect_error("a file is never made over another", taken, again)?;
+    let file = done("a file is opened", store.open("dir/large"))?;
+    expect(
+        "an open file knows its size",
+        file.bytes(),
+        bytes.len() as u64,
+    )?;
+    for (start, len) in [
+        (0, bytes.len()),
+        (1_000_003, 5),
+        (bytes.len() - 1, 1),
+        (7, 0),
+    ] {
+        let mut part = vec![0; len];
+        done(
+            "any part is read",
+            file.read_exact_at(&mut part, start as u64),
+        )?;
+        let same = part == bytes[start..start + len];
+        expect("a part has the bytes that were written", same, true)?;
+    }
+    let past = file.read_exact_at(&mut [0; 2], bytes.len() as u64 - 1);
+    let ended = |kind| kind == ErrorKind::UnexpectedEof;
+    expect_error("reading past the end is `UnexpectedEof`", ended, past)?;
+
+    for text in ["one", "another"] {
+        done(
+            "a small file is put, also over another",
+            store.put("dir/small", text.as_bytes()),
+        )?;
+        let found = done("a small file is looked at", store.look("dir/small"))?;
+        let expected = ("small", FoundKind::File, text.len() as u64);
+        expect(
+            "a look gives name, kind and size",
+            (&*found.name, found.kind, found.bytes),
+            expected,
+        )?;
+    }
+    done("an empty file is put", store.put("dir/empty", b""))?;
+    done("names are made durable", store.sync_dir("dir"))?;
+    let names = names_in(store, "dir")?;
+    let expected = ["empty", "large", "small"].map(str::to_owned);
+    expect(
+        "a listing names what is there, no temporary file",
+        names,
+        expected.into(),
+    )?;
+    for name in ["empty", "large", "small"] {
+        done("a file is removed", store.remove_file(&join("dir", name)))?;
+    }
+    done("an empty directory is removed", store.remove_dir("dir"))?;
+    let gone = store.list("dir").map(|found| found.len());
+    match gone {
+        Ok(0) => Ok(()),
+        listed => expect_error("a removed directory is gone", missing, listed),
+    }
+}
+
+fn locks(store: &dyn Store) -> Result<(), Violation> {
+    done("a directory is made", store.create_dir("locks"))?;
+    let lock = done(
+        "a locked file is made",
+        store.create_locked("locks/one", b"mine"),
+    )?;
+    let taken = |kind| kind == ErrorKind::AlreadyExists;
+    expect_error(
+        "a locked file is never made over another",
+        taken,
+        store.create_locked("locks/one", b"yours"),
+    )?;
+    for shared in [false, true] {
+        match store.try_lock("locks/one", shared) {
+            Err(error) if error.kind() == ErrorKind::Unsupported => return Ok(()),
+            held => {
+                let held = done("a lock is asked for", held)?;
+                expect("a lock that is held is not given", held.is_none(), true)?;
+            }
+        }
+    }
+    drop(lock);
+    let free = done("a lock is asked for", store.try_lock("locks/one", false))?;
+    expect("a lock that was dropped is given", free.is_some(), true)
+}
+
+fn publishing(store: &dyn Store) -> Result<(), Violation> {
+    let step = step_dir_name(7);
+    let attempts = [0; 3].map(|_| AttemptId::fresh());
+    let [one, two, three] = attempts.map(|attempt| attempt_dir_name(7, attempt));
+    for attempt in [&one, &two, &three] {
+        done("a directory is made", store.create_dir(attempt))?;
+        done(
+            "a file is put",
+            store.put(&join(attempt, "data"), attempt.as_bytes()),
+        )?;
+    }
+    let published = store.publish(&one, &step, one.as_bytes(), false);
+    done("an attempt is published", published.map_err(source))?;
+    expect_published(store, &step, &one)?;
+    let refused = store.publish(&two, &step, two.as_bytes(), false);
+    let there = |kind| {
+        matches!(
+            kind,
+            ErrorKind::AlreadyExists | ErrorKind::DirectoryNotEmpty
+        )
+    };
+    expect_error(
+        "a step is never published over another",
+        there,
+        refused.map_err(source),
+    )?;
+    expect_published(store, &step, &one)?;
+    let replaced = store
+        .publish(&three, &step, three.as_bytes(), true)
+        .map_err(source);
+    let now = match replaced {
+        Err(error) if error.kind() == ErrorKind::Unsupported => &one,
+        replaced => {
+            done(
+                "a step is replaced, or replacing is `Unsupported`",
+                replaced,
+            )?;
+            &three
+        }
+    };
+    expect_published(store, &step, now)?;
+    let trash = removed_dir_name(7, attempts[0]);
+    done("a step is taken away", store.retire(&step, &trash))?;
+    let gone = |kind| kind == ErrorKind::NotFound;
+    expect_error(
+        "a step that was taken away has no manifest",
+        gone,
+        store.open(&join(&step, MANIFEST_FILE)),
+    )
+}
+
+/// The step holds what this attempt has put there.
+fn expect_published(store: &dyn Store, step: &str, attempt: &str) -> Result<(), Violation> {
+    let files = store.files_of(step, attempt);
+    for path in [join(step, MANIFEST_FILE), join(&files, "data")] {
+        let bytes = super::read_small(store, &path, 1000);
+        let bytes = done("what was published is read", bytes)?;
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        expect(
+            "what was published is of one attempt",
+            text,
+            attempt.to_owned(),
+        )?;
+    }
+    Ok(())
+}
+
+fn names_in(store: &dyn Store, dir: &str) -> Result<BTreeSet<String>, Violation> {
+    let listing = done("a directory is listed", store.list(dir))?;
+    Ok(listing.into_iter().map(|found| found.name).collect())
+}
+
+fn source(error: PublishError) -> io::Error {
+    match error {
+        PublishError::Unpublished { source, .. } | PublishError::NotDurable { source } => source,
+    }
+}
+
+fn done<T>(promise: &'static str, result: io::Result<T>) -> Result<T, Violation> {
+    result.map_err(|error| Violation {
+        promise,
+        found: format!("error `{error}`"),
+    })
+}
+
+fn expect<T: PartialEq + std::fmt::Debug>(
+    promise: &'static str,
+    found: T,
+    expected: T,
+) -> Result<(), Violation> {
+    match found == expected {
+        true => Ok(()),
+        false => Err(Violation {
+            promise,
+            found: format!("{found:?} instead of {expected:?}"),
+        }),
+    }
+}
+
+fn expect_error<T>(
+    promise: &'static str,
+    expected: impl Fn(ErrorKind) -> bool,
+    result: io::Result<T>,
+) -> Result<(), Violation> {
+    match result {
+        Err(error) if expected(error.kind()) => Ok(()),
+        Err(error) => Err(Violation {
+            promise,
+            found: format!("error `{error}`"),
+        }),
+        Ok(_) => Err(Violation {
+            promise,
+            found: "no error".to_owned(),
+        }),
+    }
+}

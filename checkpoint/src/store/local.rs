@@ -1,0 +1,247 @@
+//! A directory on this machine, or on a file system that all ranks see.
+
+use std::{
+    fs::{self, File, Metadata, TryLockError},
+    io::{self, BufWriter, Write},
+    path::{Path, PathBuf},
+};
+
+use super::{Found, FoundKind, Lock, ReadFile, Store, WriteFile};
+
+/// Bytes that are gathered before a write: small tensors share one, large ones go past it.
+const BUFFER_BYTES: usize = 1 << 20;
+
+/// A directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LocalStore {
+    root: PathBuf,
+}
+
+impl LocalStore {
+    /// The store of this directory, which need not be there yet.
+    pub fn new(root: impl Into<PathBuf>) -> Self {
+        Self { root: root.into() }
+    }
+
+    fn at(&self, path: &str) -> PathBuf {
+        match path {
+            "" => self.root.clone(),
+            _ => self.root.join(path),
+        }
+    }
+}
+
+impl Store for LocalStore {
+    fn place(&self, path: &str) -> PathBuf {
+        self.at(path)
+    }
+
+    fn list(&self, dir: &str) -> io::Result<Vec<Found>> {
+        let mut all = Vec::new();
+        for entry in fs::read_dir(self.at(dir))? {
+            let entry = entry?;
+            // Of the name itself, so a link to a directory is none.
+            match entry.metadata() {
+                Ok(metadata) => all.push(found(&entry.path(), &metadata)),
+                // Somebody removed it meanwhile.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(all)
+    }
+
+    fn look(&self, path: &str) -> io::Result<Found> {
+        let path = self.at(path);
+        fs::symlink_metadata(&path).map(|metadata| found(&path, &metadata))
+    }
+
+    fn open(&self, path: &str) -> io::Result<Box<dyn ReadFile>> {
+        let path = self.at(path);
+        // Before it is opened, since opening a pipe waits for its writer.
+        let before = fs::symlink_metadata(&path)?;
+        let file = File::open(&path)?;
+        let after = file.metadata()?;
+        if !before.is_file() || !same_file(&before, &after) {
+            return Err(io::Error::from(io::ErrorKind::InvalidInput));
+        }
+        Ok(Box::new(LocalRead {
+            bytes: after.len(),
+            file,
+        }))
+    }
+
+    fn create(&self, path: &str) -> io::Result<Box<dyn WriteFile>> {
+        let file = File::create_new(self.at(path))?;
+        Ok(Box::new(LocalWrite(BufWriter::with_capacity(
+            BUFFER_BYTES,
+            file,
+        ))))
+    }
+
+    fn create_root(&self) -> io::Result<()> {
+        let missing = self.root.ancestors().take_while(|dir| !dir.exists());
+        let missing = missing.count();
+        fs::create_dir_all(&self.root)?;
+        // The root's own name always: somebody else may have just made it.
+        for dir in self.root.ancestors().take(missing.max(1)) {
+            match dir.parent() {
+                Some(parent) if parent.as_os_str().is_empty() => sync_dir(Path::new("."))?,
+                Some(parent) => sync_dir(parent)?,
+                None => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn create_dir(&self, path: &str) -> io::Result<()> {
+        fs::create_dir(self.at(path))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        let (from, to) = (self.at(from), self.at(to));
+        // The system's own rename lets a directory replace an empty one.
+        if fs::symlink_metadata(&from)?.is_dir() && fs::symlink_metadata(&to).is_ok() {
+            return Err(io::Error::from(io::ErrorKind::AlreadyExists));
+        }
+        fs::rename(from, to)
+    }
+
+    fn exchange(&self, one: &str, other: &str) -> io::Result<()> {
+        exchange(&self.at(one), &self.at(other))
+    }
+
+    fn remove_file(&self, path: &str) -> io::Result<()> {
+        fs::remove_file(self.at(path))
+    }
+
+    fn remove_dir(&self, path: &str) -> io::Result<()> {
+        fs::remove_dir(self.at(path))
+    }
+
+    fn sync_dir(&self, path: &str) -> io::Result<()> {
+        sync_dir(&self.at(path))
+    }
+
+    fn create_locked(&self, path: &str, bytes: &[u8]) -> io::Result<Lock> {
+        let path = self.at(path);
+        let mut file = File::create_new(&path)?;
+        if let Err(error) = file.lock() {
+            // Without locks nobody else can lock it either, and it is left alone.
+            tracing::warn!(path = %path.display(), %error, "this file system has no locks");
+        }
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        // Whoever cleans takes a file without contents for a dead one; from here on it has them.
+        fs::metadata(&path)?;
+        Ok(Lock::of(file))
+    }
+
+    fn try_lock(&self, path: &str, shared: bool) -> io::Result<Option<Lock>> {
+        let file = File::open(self.at(path))?;
+        let locked = match shared {
+            true => file.try_lock_shared(),
+            false => file.try_lock(),
+        };
+        match locked {
+            Ok(()) => Ok(Some(Lock::of(file))),
+            Err(TryLockError::WouldBlock) => Ok(None),
+            Err(TryLockError::Error(error)) => Err(error),
+        }
+    }
+}
+
+fn found(path: &Path, metadata: &Metadata) -> Found {
+    let name = path.file_name().unwrap_or_default();
+    Found {
+        name: name.to_string_lossy().into_owned(),
+        kind: match metadata {
+            m if m.is_file() => FoundKind::File,
+            m if m.is_dir() => FoundKind::Dir,
+            _ => FoundKind::Other,
+        },
+        bytes: metadata.len(),
+    }
+}
+
+#[derive(Debug)]
+struct LocalRead {
+    file: File,
+    bytes: u64,
+}
+
+impl ReadFile for LocalRead {
+    fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    #[cfg(unix)]
+    fn read_exact_at(&self, into: &mut [u8], start: u64) -> io::Result<()> {
+        std::os::unix::fs::FileExt::read_exact_at(&self.file, into, start)
+    }
+
+    #[cfg(windows)]
+    fn read_exact_at(&self, mut into: &mut [u8], mut start: u64) -> io::Result<()> {
+        while !into.is_empty() {
+            let read = std::os::windows::fs::FileExt::seek_read(&self.file, into, start)?;
+            if read == 0 {
+                return Err(io::Error::from(io::ErrorKind::UnexpectedEof));
+            }
+            into = &mut into[read..];
+            start += read as u64;
+        }
+        Ok(())
+    }
+}
+
+#[derive(Debug)]
+struct LocalWrite(BufWriter<File>);
+
+impl WriteFile for LocalWrite {
+    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.0.write_all(bytes)
+    }
+
+    fn finish(self: Box<Self>) -> io::Result<()> {
+        let file = self.0.into_inner().map_err(|error| error.into_error())?;
+        file.sync_all()
+    }
+}
+
+/// Other systems than Unix can't open a directory, and make renames durable by themselves.
+fn sync_dir(dir: &Path) -> io::Result<()> {
+    if cfg!(unix) {
+        File::open(dir)?.sync_all()?;
+    }
+    Ok(())
+}
+
+#[cfg(target_os = "linux")]
+fn exchange(one: &Path, other: &Path) -> io::Result<()> {
+    use rustix::fs::{CWD, RenameFlags, renameat_with};
+    renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE).map_err(|error| {
+        match error {
+            // The file system knows of no such call, or not of this flag.
+            rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS => {
+                io::Error::from(io::ErrorKind::Unsupported)
+            }
+            error => error.into(),
+        }
+    })
+}
+
+#[cfg(not(target_os = "linux"))]
+fn exchange(_one: &Path, _other: &Path) -> io::Result<()> {
+    Err(io::Error::from(io::ErrorKind::Unsupported))
+}
+
+#[cfg(unix)]
+fn same_file(before: &Metadata, after: &Metadata) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    (before.dev(), before.ino()) == (after.dev(), after.ino())
+}
+
+#[cfg(not(unix))]
+fn same_file(before: &Metadata, after: &Metadata) -> bool {
+    before.file_type() == after.file_type() && before.len() == after.len()
+}

@@ -1,0 +1,101 @@
+//! Who writes what several ranks hold. Pure.
+
+use std::{cmp::Reverse, collections::BTreeMap};
+
+use tinderbox_fake::Region;
+
+/// A tensor, or a box of one, that a rank holds and could save.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Held {
+    /// Its name.
+    pub name: String,
+    /// Which elements.
+    pub region: Region,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// For each rank, the positions in its list of what it writes: what one rank alone holds, and of what
+/// several hold so much that each thing is written once, the largest first, by the rank with the least to
+/// write until then (the lowest of equals).
+///
+/// Every rank comes to the same result from the same lists, without a word to the others.
+pub fn assign_writers(ranks: &[Vec<Held>]) -> Vec<Vec<usize>> {
+    let mut holders: BTreeMap<(&str, &Region), Vec<(usize, usize)>> = BTreeMap::new();
+    for (rank, held) in ranks.iter().enumerate() {
+        for (position, one) in held.iter().enumerate() {
+            let holders = holders.entry((&one.name, &one.region)).or_default();
+            holders.push((rank, position));
+        }
+    }
+    let bytes = |(rank, position): (usize, usize)| ranks[rank][position].bytes;
+    let mut order: Vec<_> = holders.into_values().collect();
+    // What one rank holds alone goes first: it has no choice.
+    order.sort_by_key(|holders| (holders.len() > 1, Reverse(bytes(holders[0]))));
+    let mut load = vec![0u64; ranks.len()];
+    let mut writes = vec![Vec::new(); ranks.len()];
+    for holders in order {
+        let (rank, position) = holders
+            .into_iter()
+            .min_by_key(|(rank, _)| (load[*rank], *rank))
+            .expect("somebody holds it");
+        load[rank] += bytes((rank, position));
+        writes[rank].push(position);
+    }
+    writes
+        .iter_mut()
+        .for_each(|positions| positions.sort_unstable());
+    writes
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn held(name: &str, bytes: u64) -> Held {
+        let region = Region::of_shape(&[bytes as usize]);
+        Held {
+            name: name.to_owned(),
+            region,
+            bytes,
+        }
+    }
+
+    #[test]
+    fn the_rank_with_the_least_to_write_writes_what_is_shared() {
+        let ranks = [
+            vec![held("embed", 50), held("first", 40)],
+            vec![held("second", 60)],
+            vec![held("embed", 50), held("norm", 1), held("norm2", 2)],
+        ];
+        assert_eq!(assign_writers(&ranks), [vec![1], vec![0], vec![0, 1, 2]]);
+        // One after the other, the largest first; the lowest rank of equals.
+        let all = vec![held("a", 5), held("b", 9), held("c", 4)];
+        assert_eq!(assign_writers(&[all.clone(), all]), [vec![1], vec![0, 2]]);
+        assert_eq!(assign_writers(&[]), [[0usize; 0]; 0]);
+    }
+
+    proptest! {
+        #[test]
+        fn everything_is_written_once(
+            ranks in prop::collection::vec(prop::collection::btree_map(0u8..20, 0u64..99, 0..12), 0..5),
+        ) {
+            // Equal names have equal sizes.
+            let ranks: Vec<Vec<Held>> = ranks.iter().map(|held_by| {
+                held_by.keys().map(|name| held(&name.to_string(), u64::from(*name) * 7 % 30)).collect()
+            }).collect();
+            let writes = assign_writers(&ranks);
+            let written = writes.iter().zip(&ranks).flat_map(|(positions, held)| {
+                positions.iter().map(|position| &held[*position])
+            });
+            let mut written: Vec<_> = written.collect();
+            written.sort();
+            let mut all: Vec<_> = ranks.iter().flatten().collect();
+            all.sort();
+            all.dedup();
+            prop_assert_eq!(written, all);
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! What a rank saves.
+
+use std::{borrow::Cow, fmt, sync::Arc};
+
+use burn::tensor::TensorData;
+use tinderbox_fake::{DynTensor, Region};
+
+use crate::{
+    Checkpoint, FormatError, LayoutError, LoadError, Role, SaveError, StoredDType, TensorEntry,
+    dtype::stored_bytes,
+    format::{check_tensor_name, stored_len},
+    layout::pieces,
+};
+
+/// The most that is read from another checkpoint at once, in bytes.
+const PIECE_BYTES: u64 = 8 << 20;
+
+/// A tensor, or a box of one, that a rank saves.
+#[derive(Clone, Debug)]
+pub struct SaveTensor {
+    /// Its name: for a parameter, its path. Up to 4096 bytes, not empty, not `__metadata__`.
+    pub name: String,
+    /// Other names of the same tensor: the other paths of a tied weight.
+    pub tied: Vec<String>,
+    /// What it is for.
+    pub role: Role,
+    /// Size per dimension of the whole tensor.
+    pub shape: Vec<u64>,
+    /// Which elements `data` holds. The regions that all ranks give must tile the tensor.
+    pub region: Region,
+    /// The elements, row-major, of the region's size.
+    pub data: SaveData,
+}
+
+/// Where the elements of a saved tensor are.
+#[derive(Clone)]
+pub enum SaveData {
+    /// In memory.
+    Host(TensorData),
+    /// On a device: copied to memory when their turn comes, one tensor per writing thread.
+    Device(DynTensor),
+    /// In another checkpoint: a region of a tensor, read in pieces of 8 MiB when their turn comes.
+    Saved(Arc<Checkpoint>, Box<TensorEntry>, Region),
+}
+
+impl fmt::Debug for SaveData {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (shape, dtype) = (self.shape(), self.dtype().map(StoredDType::name));
+        let dtype = dtype.unwrap_or_else(|found| found);
+        write!(f, "SaveData({dtype} {shape:?})")
+    }
+}
+
+impl From<TensorData> for SaveData {
+    fn from(data: TensorData) -> Self {
+        Self::Host(data)
+    }
+}
+
+impl From<DynTensor> for SaveData {
+    fn from(tensor: DynTensor) -> Self {
+        Self::Device(tensor)
+    }
+}
+
+impl SaveData {
+    fn shape(&self) -> Vec<u64> {
+        let of = |shape: &burn::tensor::Shape| shape.iter().map(|d| *d as u64).collect();
+        match self {
+            Self::Host(data) => of(data.shape()),
+            Self::Device(tensor) => of(&tensor.shape()),
+            Self::Saved(_, _, region) => region.size().to_vec(),
+        }
+    }
+
+    /// The type in a file, or the name of a type that has none.
+    fn dtype(&self) -> Result<StoredDType, &'static str> {
+        let of = |dtype| StoredDType::of(dtype).ok_or(tinderbox_fake::dtype_name(dtype));
+        match self {
+            Self::Host(data) => of(data.dtype()),
+            Self::Device(tensor) => of(tensor.dtype()),
+            Self::Saved(_, tensor, _) => Ok(tensor.dtype),
+        }
+    }
+}
+
+impl SaveTensor {
+    /// A tensor that one rank saves whole.
+    pub fn whole(name: impl Into<String>, role: Role, data: impl Into<SaveData>) -> Self {
+        let data = data.into();
+        let shape = data.shape();
+        Self {
+            name: name.into(),
+            tied: Vec::new(),
+            role,
+            // A tensor that exists has elements that can be counted.
+            region: Region::whole(&shape).unwrap_or_else(|_| Region::of_shape(&[])),
+            shape,
+            data,
+        }
+    }
+
+    /// Refuses what has no form in a file, before any file is made.
+    pub(super) fn check(&self) -> Result<StoredDType, SaveError> {
+        let tensor = || self.name.clone();
+        let name = |source| SaveError::Name {
+            tensor: tensor(),
+            source,
+        };
+        check_tensor_name(&self.name).map_err(name)?;
+        for tied in &self.tied {
+            check_tensor_name(tied).map_err(name)?;
+        }
+        let dtype = self
+            .data
+            .dtype()
+            .map_err(|found| SaveError::UnsupportedDType {
+                tensor: tensor(),
+                found: found.to_owned(),
+            })?;
+        if stored_len(&self.shape, dtype).is_none() {
+            return Err(name(FormatError::Shape {
+                tensor: tensor(),
+                shape: self.shape.clone(),
+            }));
+        }
+        let layout = |source| SaveError::Layout {
+            tensor: tensor(),
+            source,
+        };
+        self.region
+            .check_inside(&self.shape)
+            .map_err(|source| layout(LayoutError::Region { source }))?;
+        if self.region.num_elements() == 0 && !self.region.is_whole(&self.shape) {
+            return Err(layout(LayoutError::Empty {
+                region: self.region.clone(),
+            }));
+        }
+        let found = self.data.shape();
+        if found != self.region.size() {
+            return Err(SaveError::DataShape {
+                tensor: tensor(),
+                expected: self.region.clone(),
+                found,
+            });
+        }
+        Ok(dtype)
+    }
+
+    /// Gives the bytes of the file, in order and in pieces of any length.
+    pub(super) fn for_each_piece(
+        &self,
+        mut take: impl FnMut(&[u8]) -> Result<(), SaveError>,
+    ) -> Result<(), SaveError> {
+        match &self.data {
+            SaveData::Host(data) => take(&stored_bytes(data)),
+            SaveData::Device(tensor) => {
+                let data = tensor.to_data().map_err(|source| SaveError::Value {
+                    tensor: self.name.clone(),
+                    source: Box::new(source),
+                })?;
+                let bytes: Cow<'_, [u8]> = stored_bytes(&data);
+                take(&bytes)
+            }
+            SaveData::Saved(checkpoint, tensor, region) => {
+                let failed = |source: LoadError| SaveError::Value {
+                    tensor: self.name.clone(),
+                    source: Box::new(source),
+                };
+                let elements = PIECE_BYTES / tensor.dtype.size_bytes();
+                for piece in pieces(region, elements) {
+                    let data = checkpoint.read(tensor, &piece).map_err(failed)?;
+                    take(&stored_bytes(&data))?;
+                }
+                Ok(())
+            }
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! The coordinator waits for the ranks.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::{Duration, Instant},
+};
+
+use super::{AttemptHandle, attempt::failed};
+use crate::{
+    SaveError,
+    format::{
+        FileEntry, MAX_MANIFEST_BYTES, Part, decode_part, failed_file_name, part_file_name,
+        shard_file_name,
+    },
+    store::{FoundKind, join, read_small},
+};
+
+/// How long to sleep between two looks: short against an fsync at first, and then no load on a network
+/// file system.
+const POLL: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
+/// More than any message of a failed rank takes, in bytes.
+const MAX_MESSAGE_BYTES: u64 = 1 << 16;
+
+/// Looks again and again until there is an answer or the time is up.
+pub(super) fn poll<T>(
+    timeout: Duration,
+    mut look: impl FnMut() -> Result<Option<T>, SaveError>,
+) -> Result<Result<T, Duration>, SaveError> {
+    let started = Instant::now();
+    let mut pause = POLL.0;
+    loop {
+        if let Some(found) = look()? {
+            return Ok(Ok(found));
+        }
+        let waited = started.elapsed();
+        if waited >= timeout {
+            return Ok(Err(waited));
+        }
+        std::thread::sleep(pause.min(timeout - waited));
+        pause = (pause * 2).min(POLL.1);
+    }
+}
+
+impl AttemptHandle {
+    /// The part of every rank, in order.
+    pub(super) fn wait_for_parts(&self, timeout: Duration) -> Result<Vec<Part>, SaveError> {
+        let world_size = self.marker.world_size;
+        let mut parts: BTreeMap<u32, Part> = BTreeMap::new();
+        let waited = poll(timeout, || {
+            let listing = self.store.list(&self.dir);
+            let listing = listing.map_err(failed(&*self.store, "list", &self.dir))?;
+            let names: BTreeSet<String> = listing.into_iter().map(|found| found.name).collect();
+            for rank in 0..world_size {
+                if parts.contains_key(&rank) {
+                    continue;
+                }
+                if names.contains(&part_file_name(rank)) {
+                    parts.insert(rank, self.read_part(rank)?);
+                } else if names.contains(&failed_file_name(rank)) {
+                    return Err(self.why_failed(rank));
+                }
+            }
+            Ok((parts.len() == world_size as usize).then_some(()))
+        })?;
+        match waited {
+            Ok(()) => Ok(parts.into_values().collect()),
+            Err(waited) => Err(SaveError::MissingRanks {
+                ranks: (0..world_size).filter(|r| !parts.contains_key(r)).collect(),
+                waited_ms: waited.as_millis(),
+            }),
+        }
+    }
+
+    fn why_failed(&self, rank: u32) -> SaveError {
+        let path = join(&self.dir, &failed_file_name(rank));
+        let message = read_small(&*self.store, &path, MAX_MESSAGE_BYTES);
+        SaveError::RankFailed {
+            rank,
+            message: message.map_or_else(
+                |error| format!("it left no message ({error})"),
+                |bytes| String::from_utf8_lossy(&bytes).into_owned(),
+            ),
+        }
+    }
+
+    /// A rank's part, proven to be of this attempt and of this rank.
+    fn read_part(&self, rank: u32) -> Result<Part, SaveError> {
+        let path = join(&self.dir, &part_file_name(rank));
+        let place = || self.store.place(&path);
+        let bytes = read_small(&*self.store, &path, MAX_MANIFEST_BYTES).map_err(failed(
+            &*self.store,
+            "read",
+            &path,
+        ))?;
+        let part = decode_part(&bytes).map_err(|source| SaveError::Part {
+            path: place(),
+            source,
+        })?;
+        if part.attempt != self.marker.attempt {
+            return Err(SaveError::WrongAttempt {
+                path: place(),
+                expected: self.marker.attempt,
+                found: part.attempt,
+            });
+        }
+        let own_files = part
+            .files
+            .iter()
+            .all(|f| f.rank == rank && f.name == shard_file_name(f.role, rank, f.number));
+        if part.rank != rank || !own_files {
+            return Err(SaveError::WrongRank {
+                path: place(),
+                expected: rank,
+                found: part.rank,
+            });
+        }
+        Ok(part)
+    }
+
+    /// Refuses a file that is not there as its rank said.
+    pub(super) fn check_written(&self, file: &FileEntry) -> Result<(), SaveError> {
+        let path = join(&self.dir, &file.name);
+        let found = self.store.look(&path);
+        let found = found.map_err(failed(&*self.store, "look at", &path))?;
+        if found.kind == FoundKind::File && found.bytes == file.size_bytes {
+            Ok(())
+        } else {
+            Err(SaveError::FileSize {
+                path: self.store.place(&path),
+                rank: file.rank,
+                expected_bytes: file.size_bytes,
+                found_bytes: found.bytes,
+            })
+        }
+    }
+}

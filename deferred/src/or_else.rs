@@ -1,0 +1,93 @@
+//! One source after the other.
+
+use std::collections::BTreeSet;
+
+use burn::tensor::Device;
+use tinderbox_fake::DynTensor;
+
+use crate::{Mismatch, Observer, ParameterPath, Request, Source, SourceError};
+
+/// A source, and another for the parameters that the first lacks; see
+/// [`or_else`](Source::or_else). What does not fit in the first is an error all the same.
+#[derive(Clone, Debug)]
+pub struct OrElse<A, B> {
+    first: A,
+    second: B,
+}
+
+impl<A: Source, B: Source> OrElse<A, B> {
+    pub(crate) fn new(first: A, second: B) -> Self {
+        Self { first, second }
+    }
+}
+
+impl<A: Source, B: Source> Source for OrElse<A, B> {
+    fn load(
+        &self,
+        requests: &[Request],
+        observer: &dyn Observer,
+    ) -> Result<Vec<DynTensor>, SourceError> {
+        let missing = match self.first.load(requests, observer) {
+            // Nothing was made: a source checks all requests before the first.
+            Err(SourceError::Mismatch {
+                described,
+                mismatches,
+            }) => {
+                let missing = missing(&mismatches.0);
+                missing.ok_or(SourceError::Mismatch {
+                    described,
+                    mismatches,
+                })?
+            }
+            done => return done,
+        };
+        let (theirs, ours): (Vec<_>, Vec<_>) =
+            (0..requests.len()).partition(|at| missing.contains(&requests[*at].path));
+        let mut values: Vec<Option<DynTensor>> = vec![None; requests.len()];
+        let mut load = |source: &dyn Source, positions: &[usize]| {
+            let some: Vec<Request> = positions.iter().map(|at| requests[*at].clone()).collect();
+            let made = source.load(&some, observer)?;
+            if made.len() != some.len() {
+                return Err(SourceError::Count {
+                    described: source.describe(),
+                    expected: some.len(),
+                    found: made.len(),
+                });
+            }
+            for (at, value) in positions.iter().zip(made) {
+                values[*at] = Some(value);
+            }
+            Ok(())
+        };
+        load(&self.first, &ours)?;
+        load(&self.second, &theirs)?;
+        Ok(values.into_iter().flatten().collect())
+    }
+
+    fn working_bytes(&self, requests: &[Request]) -> u64 {
+        let first = self.first.working_bytes(requests);
+        first.max(self.second.working_bytes(requests))
+    }
+
+    /// By the second source: the first gives saved values, the second stands for a seed.
+    fn construct(&self, device: &Device, construct: &mut dyn FnMut()) {
+        self.second.construct(device, construct);
+    }
+
+    fn describe(&self) -> String {
+        format!(
+            "{}, or else {}",
+            self.first.describe(),
+            self.second.describe()
+        )
+    }
+}
+
+/// The paths that a source lacks, when that is all that is wrong.
+fn missing(mismatches: &[Mismatch]) -> Option<BTreeSet<ParameterPath>> {
+    let paths = mismatches.iter().map(|mismatch| match mismatch {
+        Mismatch::Missing { path } => Some(path.clone()),
+        _ => None,
+    });
+    paths.collect()
+}
