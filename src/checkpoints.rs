@@ -2,33 +2,32 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use burn::module::Module;
 use burn::tensor::{DType, Device};
 use burn_pack::Scalar as BurnScalar;
 use tinderbox_checkpoint::{
-    AttemptHandle, Checkpoint, CheckpointMeta, Held, Latest, Retention, Role, Run, SaveTensor,
+    Checkpoint, CheckpointMeta, Held, Latest, RankSave, Retention, Role, Run, SaveTensor, Saving,
     Scalar, assign_writers,
 };
 use tinderbox_deferred::{Deferred, ParameterPath, ParameterTable};
 use tinderbox_fake::Region;
 use tinderbox_pipeline::schedule::RankIndex;
-use tinderbox_pipeline::{Batch, Pipeline, SavedState, Stage};
+use tinderbox_pipeline::{Batch, OptimizerSnapshot, Pipeline, SavedState, Stage};
 
-use crate::{CheckpointsError, LoadRankError, SaveRankError};
-
-/// How long the ranks may take to write their shards: as long as a slow disk needs for a large stage.
-const SAVE_TIMEOUT: Duration = Duration::from_secs(3600);
+use crate::{CheckpointsError, LoadRankError};
 
 /// The checkpoints of a run: one directory per step, in one directory or another store.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Checkpoints {
     run: Run,
     place: PathBuf,
     every: Option<u64>,
     keep: Option<Retention>,
+    in_background: bool,
+    /// The save that goes on, of the pipeline's last saved step.
+    saving: Mutex<Option<Saving>>,
 }
 
 /// Where a run was resumed.
@@ -71,6 +70,8 @@ impl Checkpoints {
             place,
             every: None,
             keep: None,
+            in_background: false,
+            saving: Mutex::new(None),
         })
     }
 
@@ -87,6 +88,52 @@ impl Checkpoints {
     pub fn keep(mut self, last: usize, every: Option<u64>) -> Self {
         self.keep = Some(Retention { last, every });
         self
+    }
+
+    /// Saves go on while the training does: a save notes the values of now and returns, which takes no
+    /// copy of them. Until it is done, memory may hold the saved values beside those that training has
+    /// made since. One save goes on at a time: the next waits for it, and reports its failure;
+    /// [`Checkpoints::wait`] does as well.
+    #[must_use]
+    pub fn in_background(mut self) -> Self {
+        self.in_background = true;
+        self
+    }
+
+    /// Waits for the save that goes on in the background; gives its directory, `None` when there is none.
+    ///
+    /// # Errors
+    ///
+    /// When that save has failed. Nothing of it was published then.
+    pub fn wait(&self) -> Result<Option<PathBuf>, CheckpointsError> {
+        // Nothing is left half done when a thread panics with it.
+        let saving = self
+            .saving
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        let Some(saving) = saving else {
+            return Ok(None);
+        };
+        let step = saving.step();
+        let dir = saving.wait().map_err(|source| CheckpointsError::Save {
+            step,
+            source: Box::new(source),
+        })?;
+        self.prune(step)?;
+        Ok(Some(dir))
+    }
+
+    /// Removes what is not to be kept.
+    fn prune(&self, step: u64) -> Result<(), CheckpointsError> {
+        let Some(keep) = self.keep else {
+            return Ok(());
+        };
+        let pruned = self.run.prune(keep);
+        pruned.map(drop).map_err(|source| CheckpointsError::Prune {
+            step,
+            source: Box::new(source),
+        })
     }
 
     /// The directory.
@@ -134,12 +181,14 @@ impl Checkpoints {
 
     /// Saves parameters, optimizer state, step, seed, data position and plan: each rank its own, and of
     /// what several hold each thing once. Returns the directory of the checkpoint, which is whole and
-    /// durable then. Removes what is not to be kept.
+    /// durable then; in the background, once [`Checkpoints::wait`] has returned. Removes what is not to be
+    /// kept.
     ///
     /// # Errors
     ///
     /// When the step was saved before, or the disk fails. Nothing is published then, and earlier
-    /// checkpoints are as they were.
+    /// checkpoints are as they were. Also when an earlier save in the background has failed; nothing is
+    /// saved then.
     pub fn save<M, B>(
         &self,
         pipeline: &mut Pipeline<M, B>,
@@ -149,6 +198,7 @@ impl Checkpoints {
         M: Module + Sync + 'static,
         B: Batch,
     {
+        self.wait()?;
         let step = pipeline.steps();
         let failed = |source| CheckpointsError::Save {
             step,
@@ -161,27 +211,17 @@ impl Checkpoints {
         meta.plan = serde_json::to_value(pipeline.plan())
             .map_err(|source| CheckpointsError::Plan { step, source })?;
         let attempt = self.run.begin(meta).map_err(failed)?;
-        // As many threads as cores for all ranks together: they are threads of one process.
-        let handle = attempt.handle().threads(1);
-        let saved = pipeline.on_ranks(move |rank, stages| {
-            save_rank(&handle, rank, &writes[rank.index()], stages)
-        })?;
-        for (rank, result) in saved.into_iter().enumerate() {
-            let rank = RankIndex::new(rank);
-            result.map_err(|source| CheckpointsError::SaveRank {
-                rank,
-                step,
-                source: Box::new(source),
-            })?;
+        let ranks = pipeline
+            .on_ranks(move |rank, stages| RankSnapshot::of(&writes[rank.index()], stages))?;
+        let of_rank = move |rank: u32| Ok(ranks[rank as usize].to_save());
+        if self.in_background {
+            let saving = attempt.save_in_background(of_rank, Arc::new(()));
+            let mut place = self.saving.lock().unwrap_or_else(PoisonError::into_inner);
+            *place = Some(saving.map_err(failed)?);
+            return Ok(self.run.step_place(step));
         }
-        let dir = attempt.publish(SAVE_TIMEOUT).map_err(failed)?;
-        if let Some(keep) = self.keep {
-            let pruned = self.run.prune(keep);
-            pruned.map_err(|source| CheckpointsError::Prune {
-                step,
-                source: Box::new(source),
-            })?;
-        }
+        let dir = attempt.save_all(of_rank, &()).map_err(failed)?;
+        self.prune(step)?;
         Ok(dir)
     }
 
@@ -201,6 +241,7 @@ impl Checkpoints {
         M: Module + Sync + 'static,
         B: Batch,
     {
+        self.wait()?;
         let Some(latest) = self.run.latest()? else {
             return Ok(None);
         };
@@ -335,38 +376,51 @@ where
     Ok(resumed)
 }
 
-fn save_rank(
-    handle: &AttemptHandle,
-    rank: RankIndex,
-    writes: &BTreeMap<ParameterPath, Vec<String>>,
-    stages: &mut [Stage],
-) -> Result<(), SaveRankError> {
-    let mut tensors = BTreeMap::new();
-    let mut scalars = BTreeMap::new();
-    let mut states = Vec::new();
-    for stage in stages {
-        let held = stage.parameters().values().chain(stage.replicas().values());
-        for (path, value) in held {
-            if let Some(tied) = writes.get(path) {
-                let mut tensor = SaveTensor::whole(path.as_str(), Role::Model, value);
-                tensor.tied.clone_from(tied);
-                tensors.insert(path.clone(), tensor);
-            }
-        }
-        let state = stage.optimizer_state();
-        let tensors = state.tensors.into_iter();
-        states.extend(tensors.map(|(name, data)| SaveTensor::whole(name, Role::State, data)));
-        scalars.extend(
-            state
-                .scalars
-                .into_iter()
-                .map(|(name, value)| (name, to_saved(value))),
-        );
-    }
-    let tensors: Vec<SaveTensor> = tensors.into_values().chain(states).collect();
-    handle.write_rank(rank.index() as u32, &tensors, &scalars)?;
-    Ok(())
+/// What a rank saves, as it was at one instant.
+struct RankSnapshot {
+    tensors: Vec<SaveTensor>,
+    optimizers: Vec<OptimizerSnapshot>,
 }
+
+impl RankSnapshot {
+    fn of(writes: &BTreeMap<ParameterPath, Vec<String>>, stages: &[Stage]) -> Self {
+        let held = stages.iter().flat_map(|stage| {
+            let owned = stage.parameters().values();
+            owned.chain(stage.replicas().values())
+        });
+        // A rank with several stages may hold a parameter and its copy.
+        let tensors: BTreeMap<&ParameterPath, SaveTensor> = held
+            .filter_map(|(path, value)| {
+                let mut tensor = SaveTensor::whole(path.as_str(), Role::Model, value);
+                tensor.tied.clone_from(writes.get(path)?);
+                Some((path, tensor))
+            })
+            .collect();
+        Self {
+            tensors: tensors.into_values().collect(),
+            optimizers: stages.iter().map(Stage::optimizer_snapshot).collect(),
+        }
+    }
+
+    /// With the optimizer's state on the host.
+    fn to_save(&self) -> RankSave {
+        let mut save = RankSave {
+            tensors: self.tensors.clone(),
+            ..RankSave::default()
+        };
+        for optimizer in &self.optimizers {
+            let state = optimizer.to_host();
+            let tensors = state.tensors.into_iter();
+            let tensors = tensors.map(|(name, data)| SaveTensor::whole(name, Role::State, data));
+            save.tensors.extend(tensors);
+            let scalars = state.scalars.into_iter();
+            save.scalars
+                .extend(scalars.map(|(name, value)| (name, to_saved(value))));
+        }
+        save
+    }
+}
+
 fn prepare(checkpoint: &Checkpoint, stage: &mut Stage) -> Result<(), LoadRankError> {
     let prefixes: Vec<String> = stage
         .parameters()

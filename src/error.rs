@@ -38,17 +38,6 @@ pub enum CheckpointsError {
         #[source]
         source: Box<SaveError>,
     },
-    /// A rank could not write its shard; nothing was published.
-    #[error("rank {rank} could not save its part of step {step}; nothing was published")]
-    SaveRank {
-        /// The rank.
-        rank: RankIndex,
-        /// The step.
-        step: u64,
-        /// What went wrong.
-        #[source]
-        source: Box<SaveRankError>,
-    },
     /// Leftovers of an earlier run could not be removed.
     #[error("the run directory {path} could not be opened")]
     Open {
@@ -101,15 +90,6 @@ pub enum CheckpointsError {
         #[from]
         source: PipelineError,
     },
-}
-
-/// Why one rank could not save.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum SaveRankError {
-    /// The shard could not be written.
-    #[error(transparent)]
-    Write(#[from] SaveError),
 }
 
 /// Why one rank could not load.

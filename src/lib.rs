@@ -76,7 +76,7 @@ pub mod prelude {
 pub mod guide {}
 
 pub use checkpoints::{Checkpoints, Resumed, load_module};
-pub use error::{CheckpointsError, LoadRankError, SaveRankError};
+pub use error::{CheckpointsError, LoadRankError};
 pub use tinderbox_checkpoint::{
     Checkpoint, LoadError, LoadOptions, LoadPlan, Retention, Run, SaveError,
 };

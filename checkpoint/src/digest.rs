@@ -3,7 +3,7 @@
 use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use xxhash_rust::xxh3::{Xxh3, xxh3_128};
+use twox_hash::{XxHash3_128, xxhash3_128};
 
 use crate::FormatError;
 
@@ -21,7 +21,7 @@ impl Digest {
 
     /// The digest of these bytes. Cost: one pass at memory speed.
     pub fn of(bytes: &[u8]) -> Self {
-        Self(xxh3_128(bytes).to_be_bytes())
+        Self(XxHash3_128::oneshot(bytes).to_be_bytes())
     }
 }
 
@@ -113,7 +113,7 @@ impl BlockSize {
 pub(crate) struct BlockDigests {
     block: BlockSize,
     /// Bytes of a block that is not full yet.
-    begun: Xxh3,
+    begun: xxhash3_128::Hasher,
     begun_bytes: u64,
     digests: Vec<Digest>,
 }
@@ -123,7 +123,7 @@ impl BlockDigests {
     pub(crate) fn new(block: BlockSize) -> Self {
         Self {
             block,
-            begun: Xxh3::new(),
+            begun: xxhash3_128::Hasher::new(),
             begun_bytes: 0,
             digests: Vec::new(),
         }
@@ -142,7 +142,7 @@ impl BlockDigests {
             if now.len() as u64 == self.block.bytes() {
                 self.digests.push(Digest::of(now));
             } else {
-                self.begun.update(now);
+                self.begun.write(now);
                 self.begun_bytes += now.len() as u64;
                 if self.begun_bytes == self.block.bytes() {
                     self.close();
@@ -163,9 +163,8 @@ impl BlockDigests {
     }
 
     fn close(&mut self) {
-        let digest = self.begun.digest128();
-        self.digests.push(Digest(digest.to_be_bytes()));
-        self.begun.reset();
+        let begun = std::mem::take(&mut self.begun);
+        self.digests.push(Digest(begun.finish_128().to_be_bytes()));
         self.begun_bytes = 0;
     }
 }

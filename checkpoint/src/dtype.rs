@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use burn::tensor::{BoolStore, DType, TensorData};
+use burn::tensor::{BoolStore, DType};
 use serde::{Deserialize, Serialize};
 
 #[cfg(target_endian = "big")]
@@ -121,9 +121,8 @@ impl std::fmt::Display for StoredDType {
 }
 
 /// The bytes of a tensor as a file holds them. Copies only truth values that are not 0 or 1 bytes yet.
-pub(crate) fn stored_bytes(data: &TensorData) -> Cow<'_, [u8]> {
-    let bytes = data.as_bytes();
-    match data.dtype() {
+pub(crate) fn stored_bytes(bytes: &[u8], dtype: DType) -> Cow<'_, [u8]> {
+    match dtype {
         DType::Bool(BoolStore::U32) => bytes
             .chunks(4)
             .map(|word| u8::from(word.iter().any(|b| *b != 0)))
@@ -140,6 +139,8 @@ pub(crate) fn stored_bytes(data: &TensorData) -> Cow<'_, [u8]> {
 
 #[cfg(test)]
 mod tests {
+    use burn::tensor::TensorData;
+
     use super::*;
 
     #[test]
@@ -162,8 +163,8 @@ mod tests {
     fn truth_values_are_one_byte_in_files() {
         let words = [1u32, 0, 256].into_iter().flat_map(u32::to_le_bytes);
         let data = TensorData::from_bytes_vec(words.collect(), [3], DType::Bool(BoolStore::U32));
-        assert_eq!(*stored_bytes(&data), [1, 0, 1]);
+        assert_eq!(*stored_bytes(data.as_bytes(), data.dtype()), [1, 0, 1]);
         let data = TensorData::from_bytes_vec(vec![0, 255], [2], DType::Bool(BoolStore::U8));
-        assert_eq!(*stored_bytes(&data), [0, 1]);
+        assert_eq!(*stored_bytes(data.as_bytes(), data.dtype()), [0, 1]);
     }
 }

@@ -75,6 +75,7 @@ mod progress;
 mod read;
 mod run;
 pub mod store;
+pub mod tools;
 mod write;
 
 pub use digest::{BlockSize, Digest};
@@ -91,5 +92,6 @@ pub use progress::Progress;
 pub use read::{Checkpoint, CheckpointSource, LoadOptions, LoadPlan, RankLoad};
 pub use run::{Latest, Retention, Run};
 pub use write::{
-    Attempt, AttemptHandle, CheckpointMeta, Cleaned, Held, SaveData, SaveTensor, assign_writers,
+    Attempt, AttemptHandle, CheckpointMeta, Cleaned, Held, PlainTensor, RankSave, SaveData,
+    SaveTensor, Saving, assign_writers,
 };

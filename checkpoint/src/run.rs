@@ -65,6 +65,11 @@ impl Run {
         self.store.place("")
     }
 
+    /// Where the checkpoint of a step is, or will be.
+    pub fn step_place(&self, step: u64) -> PathBuf {
+        self.store.place(&step_dir_name(step))
+    }
+
     /// Opens an attempt to save a step: called by the coordinator.
     ///
     /// # Errors
@@ -109,7 +114,18 @@ impl Run {
     ///
     /// When it was not published, or what was proven fails.
     pub fn open(&self, step: u64) -> Result<Checkpoint, LoadError> {
-        let checkpoint = Checkpoint::open_in(self.store.clone(), &step_dir_name(step))?;
+        let name = step_dir_name(step);
+        // A store without directories finds nothing of this name.
+        let is_link = self
+            .store
+            .look(&name)
+            .is_ok_and(|f| f.kind == FoundKind::Other);
+        if is_link {
+            return Err(LoadError::NotAFile {
+                path: self.store.place(&name),
+            });
+        }
+        let checkpoint = Checkpoint::open_in(self.store.clone(), &name)?;
         match checkpoint.step() {
             found if found == step => Ok(checkpoint),
             found => Err(LoadError::WrongStep {

@@ -412,7 +412,7 @@ fn a_step_is_replaced_in_one_instant_when_asked_for() {
     fs::create_dir(&foreign).unwrap();
     fs::copy(left.join("manifest.json"), foreign.join("manifest.json")).unwrap();
     let found = Run::local(run.path()).leftovers().unwrap();
-    assert_eq!(found.removed, [left.clone()]);
+    assert_eq!(found.removed, std::slice::from_ref(&left));
     assert!(left.exists());
     let cleaned = Run::local(run.path()).clean().unwrap();
     assert_eq!(cleaned, found);

@@ -141,6 +141,24 @@ impl DynTensor {
         Ok(Tensor::from_dispatch(self.0))
     }
 
+    /// The bytes of the elements in row-major order, where they lie so in the memory of this process: a
+    /// tensor on the CPU that is no view. `None` for all others; [`to_data`](Self::to_data) copies them.
+    pub fn host_bytes(&self) -> Option<&[u8]> {
+        let DispatchTensorKind::Flex(tensor) = &self.0.kind else {
+            return None;
+        };
+        let tensor = match tensor {
+            BackendTensor::Float(tensor)
+            | BackendTensor::Int(tensor)
+            | BackendTensor::Bool(tensor) => tensor,
+            BackendTensor::Autodiff(tensor) => tensor.primitive(),
+            BackendTensor::Quantized(_) => return None,
+        };
+        let row_major = tensor.is_contiguous() && tensor.layout().start_offset() == 0;
+        let bytes = tensor.bytes();
+        (row_major && bytes.len() as u64 == self.bytes()).then_some(bytes)
+    }
+
     /// Copies the data to the host.
     ///
     /// # Errors

@@ -4,7 +4,7 @@
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use xxhash_rust::xxh3::xxh3_128;
+use twox_hash::XxHash3_128;
 
 use crate::GraphFileError;
 
@@ -101,5 +101,5 @@ fn decoder_says(error: ciborium::de::Error<std::io::Error>) -> String {
 }
 
 pub(crate) fn hex_digest(bytes: &[u8]) -> String {
-    format!("{:032x}", xxh3_128(bytes))
+    format!("{:032x}", XxHash3_128::oneshot(bytes))
 }

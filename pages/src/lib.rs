@@ -16,7 +16,7 @@
 //!
 //! # Invariants
 //! - Large pages are a matter of speed only: where the system gives none, all else is the same.
-//! - This crate alone holds `unsafe` code, in one file, so that no other crate of the workspace does.
+//! - This crate alone holds `unsafe` code, in two files, so that no other crate of the workspace does.
 //!
 //! # Limits
 //! - Linux gives large pages where `/sys/kernel/mm/transparent_hugepage/enabled` says `madvise` or
@@ -24,5 +24,8 @@
 
 mod advise;
 mod fresh;
+mod mapped;
 
 pub use fresh::zeroed;
+#[cfg(target_os = "linux")]
+pub use mapped::copy_mapped;

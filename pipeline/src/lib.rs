@@ -68,7 +68,8 @@ pub use error::{
 pub use partition::{Chain, Cut, Unit};
 pub use plan::{Boundary, Machine, Plan, PlanStage};
 pub use runtime::{
-    Abort, Group, Link, LocalLink, OptimizerState, Pipeline, PipelineBuilder, RankEnded, RankSetup,
-    Request, SavedState, ScheduleKind, SoloGroup, Stage, StepOutput, Tag, local_links, run_rank,
+    Abort, Group, Link, LocalLink, OptimizerSnapshot, OptimizerState, Pipeline, PipelineBuilder,
+    RankEnded, RankSetup, Request, SavedState, ScheduleKind, SoloGroup, Stage, StepOutput, Tag,
+    local_links, run_rank,
 };
 pub use trace::{JointGraph, Outputs, ProgramKey, Role, Roles, Trace, Traceable, TracedInput};

@@ -1,10 +1,10 @@
 //! Which crate may use which: `burn <- fake <- deferred <- {pipeline, checkpoint} <- facade`, and
-//! `pages <- deferred` (a bench of the facade measures `pages` too).
+//! `pages <- {deferred, checkpoint}` (benches of the facade measure `pages` too); `checkpoint <- cli`.
 
 use std::collections::BTreeMap;
 use std::process::Command;
 
-const CRATES: [(&str, &[&str]); 6] = [
+const CRATES: [(&str, &[&str]); 7] = [
     ("tinderbox-pages", &[]),
     ("tinderbox-fake", &[]),
     ("tinderbox-deferred", &["tinderbox-fake", "tinderbox-pages"]),
@@ -15,6 +15,10 @@ const CRATES: [(&str, &[&str]); 6] = [
     (
         "tinderbox-checkpoint",
         &["tinderbox-deferred", "tinderbox-fake", "tinderbox-pages"],
+    ),
+    (
+        "tinderbox-cli",
+        &["tinderbox-checkpoint", "tinderbox-deferred"],
     ),
     (
         "tinderbox",

@@ -151,6 +151,14 @@ pub enum LayoutError {
         /// Which elements.
         region: Region,
     },
+    /// The chunks lie so that a proof would take too long.
+    #[error(
+        "the {chunks} chunks lie in no rows and columns: cut the tensor along whole dimensions"
+    )]
+    Tangled {
+        /// Number of the chunks.
+        chunks: usize,
+    },
     /// Some elements lie in no chunk.
     #[error("{missing} of {elements} elements lie in no chunk: every chunk must be saved")]
     Gap {
@@ -222,6 +230,9 @@ pub enum FormatError {
         /// What is allowed.
         limit: u32,
     },
+    /// Files of no bytes hold no tensor.
+    #[error("files are limited to 0 bytes: allow some")]
+    FileBytes,
     /// The block size is none that is allowed.
     #[error("a block of {found} bytes is no power of two between 64 bytes and 64 MiB")]
     BlockSize {

@@ -106,6 +106,22 @@ pub enum LoadError {
         /// Name of the tensor.
         tensor: String,
     },
+    /// A tensor is not of this checkpoint.
+    #[error("tensor `{tensor}` as it was given is not one of {}", .path.display())]
+    OtherCheckpoint {
+        /// The file or directory.
+        path: PathBuf,
+        /// Name of the tensor.
+        tensor: String,
+    },
+    /// More blocks of a file are damaged than are named.
+    #[error("{blocks} more blocks of {} are damaged", .path.display())]
+    MoreDamage {
+        /// The file or directory.
+        path: PathBuf,
+        /// Number of the blocks that are not named.
+        blocks: u64,
+    },
     /// Values of the saved dtype are none of the wanted one.
     #[error("tensor `{tensor}` is {found} and can't be read as {expected}")]
     NoCast {

@@ -18,3 +18,17 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     }
     text
 }
+
+/// The beginning of a text that somebody else has written: a message stays readable, whatever it is.
+pub(crate) fn short(text: &str) -> String {
+    const MOST: usize = 80;
+    match text.char_indices().nth(MOST) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+/// The first dimensions of a shape.
+pub(crate) fn short_shape(shape: &[u64]) -> Vec<u64> {
+    shape.iter().copied().take(33).collect()
+}

@@ -105,6 +105,20 @@ pub enum SaveError {
         /// What went wrong.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// A save in the background could not begin.
+    #[error("no thread for a save in the background")]
+    Thread {
+        /// What went wrong.
+        source: io::Error,
+    },
+    /// A save in the background panicked; nothing was published.
+    #[error("the save of step {step} panicked: {message}")]
+    Panicked {
+        /// The step.
+        step: u64,
+        /// The panic's message.
+        message: String,
+    },
     /// Two ranks give one tensor other tied names.
     #[error(
         "rank {rank} says that tensor `{tensor}` is also called {found:?}, another says {expected:?}"
@@ -220,6 +234,16 @@ pub enum SaveError {
         expected: u32,
         /// What was found.
         found: u32,
+    },
+    /// A part names a file that is not its rank's.
+    #[error("{} names file {file}, which is none of rank {rank}", .path.display())]
+    ForeignFile {
+        /// The file or directory.
+        path: PathBuf,
+        /// The rank.
+        rank: u32,
+        /// Name of the file.
+        file: String,
     },
     /// A file is not as long as its rank wrote it.
     #[error("{} has {found_bytes} bytes instead of the {expected_bytes} that rank {rank} wrote", .path.display())]

@@ -14,7 +14,10 @@ use serde::{
 };
 
 use super::stored_len;
-use crate::{HeaderError, StoredDType};
+use crate::{
+    HeaderError, StoredDType,
+    error::{short, short_shape},
+};
 
 /// Bytes of the length in front of the header.
 const PREFIX_BYTES: u64 = 8;
@@ -159,7 +162,9 @@ pub fn decode_header(bytes: &[u8], file_bytes: u64) -> Result<Header, HeaderErro
     let mut tensors = Vec::with_capacity(raw.tensors.len());
     for (name, tensor) in raw.tensors {
         if !keys.insert(name.clone()) {
-            return Err(HeaderError::DuplicateKey { tensor: name });
+            return Err(HeaderError::DuplicateKey {
+                tensor: short(&name),
+            });
         }
         tensors.push(tensor.check(name)?);
     }
@@ -177,7 +182,7 @@ fn check_contiguous(tensors: &[HeaderTensor], data_bytes: u64) -> Result<(), Hea
     let mut end = 0u64;
     for tensor in tensors {
         let (expected, found) = (end, tensor.start_bytes);
-        let name = || tensor.name.clone();
+        let name = || short(&tensor.name);
         if found > expected {
             return Err(HeaderError::Gap {
                 tensor: name(),
@@ -211,8 +216,8 @@ fn to_json<T: Serialize + ?Sized>(value: &T) -> Vec<u8> {
 
 fn overflow(name: &str, shape: &[u64]) -> HeaderError {
     HeaderError::Overflow {
-        tensor: name.to_owned(),
-        shape: shape.to_vec(),
+        tensor: short(name),
+        shape: short_shape(shape),
     }
 }
 
@@ -229,8 +234,8 @@ impl RawTensor {
         let [start, end] = self.data_offsets;
         let Some(dtype) = StoredDType::from_name(&self.dtype) else {
             return Err(HeaderError::UnknownDType {
-                tensor: name,
-                found: self.dtype,
+                tensor: short(&name),
+                found: short(&self.dtype),
             });
         };
         let Some(expected) = stored_len(&self.shape, dtype) else {
@@ -238,14 +243,14 @@ impl RawTensor {
         };
         let Some(found) = end.checked_sub(start) else {
             return Err(HeaderError::Reversed {
-                tensor: name,
+                tensor: short(&name),
                 start_bytes: start,
                 end_bytes: end,
             });
         };
         if expected != found {
             return Err(HeaderError::TensorSize {
-                tensor: name,
+                tensor: short(&name),
                 expected_bytes: expected,
                 found_bytes: found,
             });

@@ -9,7 +9,7 @@ use std::{
 };
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use xxhash_rust::xxh3::xxh3_128;
+use twox_hash::XxHash3_128;
 
 use crate::{FormatError, digest::parse_hex_128};
 
@@ -36,7 +36,7 @@ impl AttemptId {
         seed.extend(now.to_le_bytes());
         seed.extend(std::process::id().to_le_bytes());
         seed.extend(count.to_le_bytes());
-        Self(xxh3_128(&seed).to_be_bytes())
+        Self(XxHash3_128::oneshot(&seed).to_be_bytes())
     }
 }
 

@@ -5,8 +5,10 @@ use std::fmt;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tinderbox_fake::Region;
 
-use super::{AttemptId, Scalar, envelope, validate};
-use crate::{BlockSize, CheckpointMeta, Digest, FormatError, StoredDType};
+use super::{
+    AttemptId, Scalar, envelope, extent::field_extents, validate, validate::MAX_DIMENSIONS,
+};
+use crate::{BlockSize, CheckpointMeta, Digest, FormatError, StoredDType, error::short};
 
 /// The value of `format` in a manifest.
 pub(super) const FORMAT: &str = "tinderbox-checkpoint";
@@ -161,6 +163,13 @@ pub struct TensorEntry {
     pub chunks: Vec<Chunk>,
 }
 
+impl TensorEntry {
+    /// Bytes of the tensor in the files.
+    pub fn bytes(&self) -> u64 {
+        self.chunks.iter().map(|chunk| chunk.len_bytes).sum()
+    }
+}
+
 /// A box of a tensor, and where its elements lie in row-major order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "RawChunk", try_from = "RawChunk")]
@@ -206,6 +215,13 @@ impl TryFrom<RawChunk> for Chunk {
     type Error = tinderbox_fake::RegionError;
 
     fn try_from(raw: RawChunk) -> Result<Self, Self::Error> {
+        if raw.offset.len().max(raw.size.len()) > MAX_DIMENSIONS {
+            // What is too long for a message too.
+            return Err(tinderbox_fake::RegionError::RankMismatch {
+                offset: raw.offset.len(),
+                size: raw.size.len(),
+            });
+        }
         Ok(Self {
             region: Region::new(raw.offset, raw.size)?,
             file: raw.file,
@@ -231,9 +247,34 @@ pub(crate) fn encode_manifest(manifest: &Manifest) -> Result<Vec<u8>, FormatErro
 
 /// The manifest of these bytes, proven: digest, version, limits, names, layout.
 pub(crate) fn decode_manifest(bytes: &[u8]) -> Result<Manifest, FormatError> {
+    // Parsed, a small value takes many times the memory of its text.
+    for (field, found_bytes) in field_extents(body_of(bytes)?) {
+        let limit_bytes = match field {
+            b"metadata" => validate::MAX_METADATA_BYTES,
+            b"plan" => validate::MAX_PLAN_BYTES,
+            _ => continue,
+        };
+        if found_bytes > limit_bytes {
+            return Err(FormatError::TooLarge {
+                found_bytes,
+                limit_bytes,
+            });
+        }
+    }
     let manifest: Manifest = decode_document(bytes, FORMAT)?;
     validate::check_manifest(&manifest)?;
     Ok(manifest)
+}
+
+/// The body of a sealed document that is not too large.
+fn body_of(bytes: &[u8]) -> Result<&[u8], FormatError> {
+    if bytes.len() as u64 > MAX_MANIFEST_BYTES {
+        return Err(FormatError::TooLarge {
+            found_bytes: bytes.len() as u64,
+            limit_bytes: MAX_MANIFEST_BYTES,
+        });
+    }
+    envelope::open(bytes)
 }
 
 /// A sealed document of this kind and of our version. The version is looked at first, so that a newer
@@ -247,18 +288,12 @@ pub(super) fn decode_document<T: DeserializeOwned>(
         format: String,
         version: u32,
     }
-    if bytes.len() as u64 > MAX_MANIFEST_BYTES {
-        return Err(FormatError::TooLarge {
-            found_bytes: bytes.len() as u64,
-            limit_bytes: MAX_MANIFEST_BYTES,
-        });
-    }
-    let body = envelope::open(bytes)?;
+    let body = body_of(bytes)?;
     let kind: Kind = serde_json::from_slice(body).map_err(|source| FormatError::Json { source })?;
     if kind.format != expected_format {
         return Err(FormatError::Format {
             expected: expected_format,
-            found: kind.format,
+            found: short(&kind.format),
         });
     }
     if kind.version != VERSION {

@@ -2,6 +2,7 @@
 //! every field.
 
 mod envelope;
+mod extent;
 mod header;
 mod id;
 mod index;
@@ -17,6 +18,7 @@ pub use manifest::{Chunk, FileEntry, IndexEntry, Manifest, Role, TensorEntry};
 pub use part::check_part;
 pub use scalar::Scalar;
 
+pub(crate) use header::header_len;
 pub(crate) use index::encode_index;
 pub(crate) use manifest::{MAX_MANIFEST_BYTES, NamedScalar, decode_manifest, encode_manifest};
 pub(crate) use names::{

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    AttemptId, FileEntry, NamedScalar, TensorEntry, envelope,
+    AttemptId, FileEntry, MAX_WORLD_SIZE, NamedScalar, TensorEntry, envelope,
     manifest::{VERSION, decode_document},
 };
 use crate::{BlockSize, CheckpointMeta, FormatError};
@@ -95,7 +95,10 @@ impl Marker {
     /// The marker of these bytes; `None` for anything else, and for other versions.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let marker: Self = serde_json::from_slice(bytes).ok()?;
-        let known = marker.format == MARKER_FORMAT && marker.version == VERSION;
+        let known = marker.format == MARKER_FORMAT
+            && marker.version == VERSION
+            && marker.file_bytes > 0
+            && (1..=MAX_WORLD_SIZE).contains(&marker.world_size);
         known.then_some(marker)
     }
 }

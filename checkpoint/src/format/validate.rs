@@ -2,19 +2,28 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{FileEntry, Manifest, Role, TensorEntry, header::header_len, names::shard_file_name};
-use crate::{FormatError, StoredDType, layout::check_tiling};
+use super::{
+    FileEntry, Manifest, Role, TensorEntry, header::header_len, manifest::MAX_MANIFEST_BYTES,
+    names::shard_file_name,
+};
+use crate::{
+    FormatError, StoredDType,
+    error::{short, short_shape},
+    layout::check_tiling,
+};
 
 /// The largest number of ranks: five digits of a file name hold it.
 pub(crate) const MAX_WORLD_SIZE: u32 = 65_536;
+/// The largest number of a file: five digits of its name hold it.
+const MAX_FILE_NUMBER: u32 = 99_999;
 /// The largest number of dimensions.
-const MAX_DIMENSIONS: usize = 32;
+pub(super) const MAX_DIMENSIONS: usize = 32;
 /// The longest name of a tensor or scalar in bytes.
 const MAX_NAME_BYTES: usize = 4096;
 /// The largest metadata of a caller in bytes of JSON: it is for hashes and settings, not for tensors.
-const MAX_METADATA_BYTES: u64 = 1 << 20;
+pub(super) const MAX_METADATA_BYTES: u64 = 1 << 20;
 /// The largest plan in bytes of JSON: some 100,000 parameters.
-const MAX_PLAN_BYTES: u64 = 16 << 20;
+pub(super) const MAX_PLAN_BYTES: u64 = 16 << 20;
 
 /// Bytes of a tensor in a file; `None` when it is too large to handle.
 ///
@@ -50,7 +59,7 @@ pub(crate) fn check_tensor_name(name: &str) -> Result<(), FormatError> {
     };
     Err(FormatError::Name {
         // A message stays readable, whatever the name.
-        name: name.chars().take(80).collect(),
+        name: short(name),
         reason,
     })
 }
@@ -64,8 +73,6 @@ pub(super) fn check_manifest(manifest: &Manifest) -> Result<(), FormatError> {
             limit: MAX_WORLD_SIZE,
         });
     }
-    check_metadata(&manifest.metadata)?;
-    check_plan(&manifest.plan)?;
     check_order("files", &manifest.files, |f| f.name.clone())?;
     check_order("tensors", &manifest.tensors, |t| (t.role, t.name.clone()))?;
     check_order("scalars", &manifest.scalars, |s| s.name.clone())?;
@@ -83,6 +90,7 @@ pub(super) fn check_manifest(manifest: &Manifest) -> Result<(), FormatError> {
             },
         );
     }
+    check_numbers(&manifest.files)?;
     let block = manifest.block_bytes.bytes();
     for tensor in &manifest.tensors {
         check_tensor(tensor, block, &mut files)?;
@@ -141,7 +149,7 @@ fn check_file(file: &FileEntry, world_size: u32) -> Result<(), FormatError> {
     // A writer has one choice of name, so a path that leaves the directory can't be spelled.
     if file.rank >= world_size || file.name != shard_file_name(file.role, file.rank, file.number) {
         return Err(FormatError::FileName {
-            found: file.name.chars().take(80).collect(),
+            found: short(&file.name),
         });
     }
     let sane = file
@@ -158,6 +166,25 @@ fn check_file(file: &FileEntry, world_size: u32) -> Result<(), FormatError> {
     }
 }
 
+/// The files of a role and rank are numbered from 0, without gaps.
+fn check_numbers(files: &[FileEntry]) -> Result<(), FormatError> {
+    let mut numbers: BTreeMap<(Role, u32), BTreeSet<u32>> = BTreeMap::new();
+    for file in files {
+        let of_rank = numbers.entry((file.role, file.rank)).or_default();
+        of_rank.insert(file.number);
+    }
+    let gap = files.iter().find(|file| {
+        let of_rank = &numbers[&(file.role, file.rank)];
+        file.number as usize >= of_rank.len() || file.number > MAX_FILE_NUMBER
+    });
+    match gap {
+        Some(file) => Err(FormatError::FileName {
+            found: short(&file.name),
+        }),
+        None => Ok(()),
+    }
+}
+
 fn check_tensor<'a>(
     tensor: &'a TensorEntry,
     block: u64,
@@ -167,7 +194,7 @@ fn check_tensor<'a>(
     if stored_len(&tensor.shape, tensor.dtype).is_none() {
         return Err(FormatError::Shape {
             tensor: tensor.name.clone(),
-            shape: tensor.shape.clone(),
+            shape: short_shape(&tensor.shape),
         });
     }
     check_order("chunks", &tensor.chunks, |c| c.region.clone())?;
@@ -190,7 +217,7 @@ fn check_tensor<'a>(
             .filter(|used| used.file.role == tensor.role)
             .ok_or_else(|| FormatError::UnlistedFile {
                 tensor: tensor.name.clone(),
-                file: chunk.file.chars().take(80).collect(),
+                file: short(&chunk.file),
             })?;
         used.spans.push((chunk.start_bytes, chunk.len_bytes));
     }
@@ -211,7 +238,7 @@ fn check_tied(tensors: &[TensorEntry]) -> Result<(), FormatError> {
             check_tensor_name(name)?;
             if own(tensor.role, name) || !seen.insert((tensor.role, name)) {
                 return Err(FormatError::Name {
-                    name: name.chars().take(80).collect(),
+                    name: short(name),
                     reason: "stands for two tensors",
                 });
             }
@@ -230,9 +257,12 @@ pub(crate) fn check_plan(plan: &serde_json::Value) -> Result<(), FormatError> {
     check_json(plan, MAX_PLAN_BYTES)
 }
 
+/// In a manifest it stands one level deeper, and is written with spaces.
 fn check_json(value: &serde_json::Value, limit_bytes: u64) -> Result<(), FormatError> {
-    let bytes = serde_json::to_vec(value)
-        .and_then(|bytes| serde_json::from_slice::<serde_json::Value>(&bytes).map(|_| bytes.len()))
+    let bytes = serde_json::to_vec_pretty(&[value])
+        .and_then(|bytes| {
+            serde_json::from_slice::<[serde_json::Value; 1]>(&bytes).map(|_| bytes.len())
+        })
         .map_err(|source| FormatError::Json { source })?;
     match bytes as u64 {
         found_bytes if found_bytes > limit_bytes => Err(FormatError::TooLarge {
@@ -245,6 +275,15 @@ fn check_json(value: &serde_json::Value, limit_bytes: u64) -> Result<(), FormatE
 
 /// The Hugging Face index is there exactly where that form can describe the checkpoint.
 fn check_index(manifest: &Manifest) -> Result<(), FormatError> {
+    if let Some(index) = &manifest.index
+        && index.size_bytes > MAX_MANIFEST_BYTES
+    {
+        // It says less than the manifest.
+        return Err(FormatError::TooLarge {
+            found_bytes: index.size_bytes,
+            limit_bytes: MAX_MANIFEST_BYTES,
+        });
+    }
     let mut parameters = manifest
         .tensors
         .iter()

@@ -1,7 +1,5 @@
 //! Whether boxes tile a tensor.
 
-use std::collections::BTreeSet;
-
 use tinderbox_fake::Region;
 
 use crate::LayoutError;
@@ -9,12 +7,15 @@ use crate::LayoutError;
 /// The largest number of chunks of one tensor; it bounds the time of the proof.
 const MAX_CHUNKS: usize = 65_536;
 
+/// Steps of a proof: a fraction of a second.
+const MAX_WORK: usize = 1 << 27;
+
 /// Proves that chunks tile a tensor of this shape: every element lies in exactly one of them.
 ///
 /// An empty tensor has exactly one chunk, which is the whole of it; no other chunk is empty.
 ///
-/// Time: pairs of chunks that share an index in the dimension with the most distinct offsets; linear
-/// but for sorting where shards are slabs.
+/// Time: linear but for sorting where chunks lie in rows and columns, or can be cut apart again and again;
+/// otherwise pairs of chunks, up to a limit.
 ///
 /// # Errors
 ///
@@ -39,21 +40,21 @@ pub fn check_tiling(shape: &[u64], chunks: &[&Region]) -> Result<(), LayoutError
             });
         }
     }
-    check_disjoint(shape, chunks)?;
-    // Disjoint boxes inside the tensor hold at most its elements, so the sum can't overflow, and
-    // equals the tensor's number only when nothing is left out.
-    let covered: u64 = chunks.iter().map(|c| c.num_elements()).sum();
-    if covered == elements && !chunks.is_empty() {
-        Ok(())
-    } else {
-        Err(LayoutError::Gap {
-            missing: elements - covered,
+    // Disjoint boxes inside the tensor hold at most its elements, and exactly its elements only when
+    // nothing is left out.
+    let covered: u128 = chunks.iter().map(|c| u128::from(c.num_elements())).sum();
+    if covered < u128::from(elements) || chunks.is_empty() {
+        return Err(LayoutError::Gap {
+            // Not below the true number: some may be there twice.
+            missing: elements - covered as u64,
             elements,
-        })
+        });
     }
+    check_disjoint(shape, chunks)
 }
 
-/// Refuses two chunks that share an element, by a sweep along the dimension that tells most apart.
+/// Refuses two chunks that share an element. Groups of chunks are cut in two wherever no chunk reaches
+/// across; what can't be cut is compared chunk by chunk.
 fn check_disjoint(shape: &[u64], chunks: &[&Region]) -> Result<(), LayoutError> {
     let overlap = |a: usize, b: usize| LayoutError::Overlap {
         first: a.min(b),
@@ -62,35 +63,73 @@ fn check_disjoint(shape: &[u64], chunks: &[&Region]) -> Result<(), LayoutError> 
             .intersection(chunks[b])
             .unwrap_or_else(|| chunks[a].clone()),
     };
-    let sweep = (0..shape.len()).max_by_key(|d| {
-        let offsets: BTreeSet<u64> = chunks.iter().map(|c| c.offset()[*d]).collect();
-        offsets.len()
-    });
-    let Some(sweep) = sweep else {
-        // A scalar: every chunk is the one element.
-        return if chunks.len() > 1 {
-            Err(overlap(0, 1))
-        } else {
-            Ok(())
-        };
-    };
     if shape.contains(&0) && chunks.len() > 1 {
         return Err(overlap(0, 1));
     }
-    let mut order: Vec<usize> = (0..chunks.len()).collect();
-    order.sort_by_key(|i| (chunks[*i].offset()[sweep], *i));
-    for (position, a) in order.iter().enumerate() {
-        let end = chunks[*a].offset()[sweep] + chunks[*a].size()[sweep];
-        for b in &order[position + 1..] {
-            if chunks[*b].offset()[sweep] >= end {
-                break;
+    let mut work = MAX_WORK;
+    let mut groups: Vec<Vec<usize>> = vec![(0..chunks.len()).collect()];
+    while let Some(mut group) = groups.pop() {
+        let mut spend = |steps: usize| match work.checked_sub(steps) {
+            Some(left) => {
+                work = left;
+                Ok(())
             }
-            if chunks[*a].intersection(chunks[*b]).is_some() {
+            None => Err(LayoutError::Tangled {
+                chunks: chunks.len(),
+            }),
+        };
+        if group.len() < 2 {
+            continue;
+        }
+        spend(group.len() * shape.len())?;
+        let parts = (0..shape.len()).find_map(|d| cut_apart(&mut group, chunks, d));
+        if let Some(parts) = parts {
+            groups.extend(parts);
+            continue;
+        }
+        spend(group.len() * group.len())?;
+        for (position, a) in group.iter().enumerate() {
+            if let Some(b) = group[position + 1..]
+                .iter()
+                .find(|b| meet(chunks[*a], chunks[**b]))
+            {
                 return Err(overlap(*a, *b));
             }
         }
     }
     Ok(())
+}
+
+/// The chunks in groups that lie one after the other along a dimension; `None` when that is one group.
+fn cut_apart(group: &mut [usize], chunks: &[&Region], d: usize) -> Option<Vec<Vec<usize>>> {
+    let span = |i: &usize| {
+        let (offset, size) = (chunks[*i].offset()[d], chunks[*i].size()[d]);
+        (offset, offset + size)
+    };
+    group.sort_by_key(|i| (span(i), *i));
+    let mut parts: Vec<Vec<usize>> = Vec::new();
+    let mut end = 0;
+    for i in group.iter() {
+        let (from, to) = span(i);
+        match parts.last_mut() {
+            Some(part) if from < end => part.push(*i),
+            _ => parts.push(vec![*i]),
+        }
+        end = end.max(to);
+    }
+    (parts.len() > 1).then_some(parts)
+}
+
+/// Whether two boxes share an element; neither is empty.
+fn meet(a: &Region, b: &Region) -> bool {
+    let spans = a
+        .offset()
+        .iter()
+        .zip(a.size())
+        .zip(b.offset().iter().zip(b.size()));
+    spans
+        .into_iter()
+        .all(|((ao, asize), (bo, bsize))| *ao < bo + bsize && *bo < ao + asize)
 }
 
 #[cfg(test)]

@@ -4,15 +4,19 @@ use std::{
     collections::BTreeMap,
     io,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, atomic::AtomicBool},
 };
 
 use burn::tensor::TensorData;
 use tinderbox_fake::Region;
 
-use super::load::{Wanted, default_threads, load};
+use super::{
+    files::Files,
+    load::{Wanted, default_threads, load},
+    shard::ShardFile,
+};
 use crate::{
-    LoadError, Manifest, Role, Scalar, TensorEntry,
+    Chunk, LoadError, Manifest, Role, Scalar, TensorEntry,
     format::{MANIFEST_FILE, MAX_MANIFEST_BYTES, attempt_dir_name, decode_manifest},
     store::{FoundKind, LocalStore, Store, join, read_small},
 };
@@ -20,7 +24,8 @@ use crate::{
 /// A published checkpoint: a directory whose manifest was proven. A source of a model's parameters
 /// ([`tinderbox_deferred::Source`]) and of an optimizer's state.
 ///
-/// Every byte is checked against its digest when it is read, not before; [`Self::verify`] reads all.
+/// Every byte is checked against its digest when it is read, not before; [`Self::verify`] reads all. Up
+/// to 64 files that were read stay open, for all clones together, until the last is dropped.
 #[derive(Clone, Debug)]
 pub struct Checkpoint {
     store: Arc<dyn Store>,
@@ -30,6 +35,11 @@ pub struct Checkpoint {
     scalars: BTreeMap<String, Scalar>,
     /// Positions of tensors by role and tied name.
     tied: BTreeMap<(Role, String), usize>,
+    /// For each file, the positions of its tensors and of their chunks, in the order of the file.
+    contents: Arc<Vec<Vec<(usize, usize)>>>,
+    /// Which headers were proven.
+    proven: Arc<Vec<AtomicBool>>,
+    files: Arc<Files>,
 }
 
 impl Checkpoint {
@@ -72,7 +82,11 @@ impl Checkpoint {
             let names = tensor.tied.iter();
             names.map(move |name| ((tensor.role, name.clone()), at))
         });
+        let contents = contents(&manifest);
         Ok(Self {
+            proven: Arc::new(contents.iter().map(|_| AtomicBool::new(false)).collect()),
+            contents: Arc::new(contents),
+            files: Arc::default(),
             place: store.place(step_dir),
             files_dir,
             scalars: scalars.collect(),
@@ -94,6 +108,35 @@ impl Checkpoint {
 
     pub(super) fn store(&self) -> &dyn Store {
         &*self.store
+    }
+
+    /// The chunks in a file, by its position in the manifest, in the order of the file.
+    pub(super) fn contents(&self, file: usize) -> impl Iterator<Item = (&TensorEntry, &Chunk)> {
+        self.contents[file].iter().map(|(tensor, chunk)| {
+            let tensor = &self.manifest.tensors[*tensor];
+            (tensor, &tensor.chunks[*chunk])
+        })
+    }
+
+    /// A file by its position in the manifest, its header proven.
+    pub(super) fn file(&self, position: usize) -> Result<Arc<ShardFile>, LoadError> {
+        self.files.get(self, position)
+    }
+
+    /// The file of this name.
+    pub(super) fn file_named(&self, name: &str) -> Result<Arc<ShardFile>, LoadError> {
+        let files = &self.manifest.files;
+        // The proof of the manifest has shown that every chunk's file is listed, in order of names.
+        let position = files.binary_search_by(|f| (*f.name).cmp(name));
+        let position = position.map_err(|_| LoadError::NotAFile {
+            path: self.place.join(name),
+        })?;
+        self.file(position)
+    }
+
+    /// Whether the header of a file was proven; another open has only to find the same bytes.
+    pub(super) fn proven(&self, file: usize) -> &AtomicBool {
+        &self.proven[file]
     }
 
     /// Where the files are in the store.
@@ -164,8 +207,15 @@ impl Checkpoint {
     ///
     /// # Errors
     ///
-    /// When the region reaches outside, or a block is damaged.
+    /// When the region reaches outside, a block is damaged, or the tensor is another checkpoint's.
     pub fn read(&self, tensor: &TensorEntry, region: &Region) -> Result<TensorData, LoadError> {
+        let own = self.tensor(tensor.role, &tensor.name);
+        if !own.is_some_and(|own| std::ptr::eq(own, tensor) || own == tensor) {
+            return Err(LoadError::OtherCheckpoint {
+                path: self.place.clone(),
+                tensor: tensor.name.clone(),
+            });
+        }
         let wanted = Wanted {
             tensor,
             region: region.clone(),
@@ -176,8 +226,27 @@ impl Checkpoint {
     }
 }
 
+/// The chunks of every file, in the order of the file.
+fn contents(manifest: &Manifest) -> Vec<Vec<(usize, usize)>> {
+    let names: BTreeMap<&str, usize> = {
+        let files = manifest.files.iter().enumerate();
+        files.map(|(at, file)| (&*file.name, at)).collect()
+    };
+    let mut contents = vec![Vec::new(); manifest.files.len()];
+    for (tensor, entry) in manifest.tensors.iter().enumerate() {
+        for (chunk, found) in entry.chunks.iter().enumerate() {
+            // The proof of the manifest has shown that every chunk's file is listed.
+            contents[names[&*found.file]].push((tensor, chunk));
+        }
+    }
+    for chunks in &mut contents {
+        chunks.sort_by_key(|(t, c)| manifest.tensors[*t].chunks[*c].start_bytes);
+    }
+    contents
+}
+
 /// All of a tensor.
-pub(super) fn whole(tensor: &TensorEntry) -> Result<Region, LoadError> {
+pub(crate) fn whole(tensor: &TensorEntry) -> Result<Region, LoadError> {
     Region::whole(&tensor.shape).map_err(|source| LoadError::Region {
         tensor: tensor.name.clone(),
         source,

@@ -2,49 +2,50 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, PoisonError},
 };
 
 use super::{Checkpoint, shard::ShardFile};
 use crate::LoadError;
 
-/// The most files that one load keeps open: far below the usual limit of a process, 1024.
+/// The most files that a checkpoint keeps open: far below the usual limit of a process, 1024.
 const MAX_OPEN: usize = 64;
 
-/// Opens the files of a checkpoint when they are needed, and keeps some of them.
-#[derive(Debug)]
-pub(super) struct Files<'a> {
-    checkpoint: &'a Checkpoint,
-    open: Mutex<BTreeMap<usize, Arc<ShardFile>>>,
+/// Files that were needed, until others are.
+#[derive(Debug, Default)]
+pub(super) struct Files {
+    open: Mutex<Open>,
 }
 
-impl<'a> Files<'a> {
-    pub(super) fn of(checkpoint: &'a Checkpoint) -> Self {
-        Self {
-            checkpoint,
-            open: Mutex::default(),
-        }
-    }
+/// By position in the manifest, with the time of their last use.
+#[derive(Debug, Default)]
+struct Open {
+    files: BTreeMap<usize, (u64, Arc<ShardFile>)>,
+    time: u64,
+}
 
-    /// The file of this name, its header proven.
-    pub(super) fn get(&self, name: &str) -> Result<Arc<ShardFile>, LoadError> {
-        let files = &self.checkpoint.manifest().files;
-        // The proof of the manifest has shown that every chunk's file is listed, in order of names. A
-        // chunk of another checkpoint may name another file.
-        let at = files.binary_search_by(|f| (*f.name).cmp(name));
-        let at = at.map_err(|_| LoadError::NotAFile {
-            path: self.checkpoint.dir().join(name),
-        })?;
+impl Files {
+    /// The file at this position in the manifest, its header proven.
+    pub(super) fn get(
+        &self,
+        checkpoint: &Checkpoint,
+        position: usize,
+    ) -> Result<Arc<ShardFile>, LoadError> {
         // Held while a file is opened, so that two threads do not open one.
-        let mut open = self.open.lock().unwrap_or_else(|held| held.into_inner());
-        if let Some(file) = open.get(&at) {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        open.time += 1;
+        let time = open.time;
+        if let Some((used, file)) = open.files.get_mut(&position) {
+            *used = time;
             return Ok(file.clone());
         }
-        if open.len() >= MAX_OPEN {
-            open.pop_first();
+        if open.files.len() >= MAX_OPEN {
+            let oldest = open.files.iter().min_by_key(|(_, (used, _))| *used);
+            let oldest = oldest.map(|(position, _)| *position);
+            oldest.map(|position| open.files.remove(&position));
         }
-        let file = Arc::new(ShardFile::open(self.checkpoint, &files[at])?);
-        open.insert(at, file.clone());
+        let file = Arc::new(ShardFile::open(checkpoint, position)?);
+        open.files.insert(position, (time, file.clone()));
         Ok(file)
     }
 }

@@ -11,7 +11,6 @@ use tinderbox_fake::Region;
 
 use super::{
     Checkpoint,
-    files::Files,
     shard::ShardFile,
     transfer::{NoTruthValue, Transfer},
 };
@@ -167,13 +166,13 @@ fn run(
     threads: usize,
     progress: &dyn Progress,
 ) -> Result<(), LoadError> {
-    let (files, failed) = (Files::of(checkpoint), AtomicBool::new(false));
+    let failed = AtomicBool::new(false);
     let results = parallel(threads, items, |item| {
         if failed.load(Ordering::Relaxed) {
             return Ok(());
         }
         let mut held = Vec::new();
-        let done = item.run(&files, &mut held, progress);
+        let done = item.run(checkpoint, &mut held, progress);
         failed.fetch_or(done.is_err(), Ordering::Relaxed);
         done
     });
@@ -183,14 +182,19 @@ fn run(
 impl Item<'_, '_> {
     fn run(
         self,
-        files: &Files<'_>,
+        checkpoint: &Checkpoint,
         held: &mut Vec<u8>,
         progress: &dyn Progress,
     ) -> Result<(), LoadError> {
         let bytes = match self {
             Item::Span(one, transfer, chunk, run, out) => {
-                let mut reader =
-                    ChunkReader::new(one, transfer, chunk, files.get(&chunk.file)?, held);
+                let mut reader = ChunkReader::new(
+                    one,
+                    transfer,
+                    chunk,
+                    checkpoint.file_named(&chunk.file)?,
+                    held,
+                );
                 reader.read(run, out)?;
                 out.len()
             }
@@ -200,8 +204,13 @@ impl Item<'_, '_> {
                     if runs.peek().is_none() {
                         continue;
                     }
-                    let mut reader =
-                        ChunkReader::new(one, transfer, chunk, files.get(&chunk.file)?, held);
+                    let mut reader = ChunkReader::new(
+                        one,
+                        transfer,
+                        chunk,
+                        checkpoint.file_named(&chunk.file)?,
+                        held,
+                    );
                     runs.try_for_each(|run| reader.read(run, out))?;
                 }
                 out.len()

@@ -16,4 +16,4 @@ pub use dry_run::{LoadPlan, RankLoad};
 pub use options::LoadOptions;
 pub use source::CheckpointSource;
 
-pub(crate) use checkpoint::failed;
+pub(crate) use checkpoint::{failed, whole};

@@ -1,12 +1,13 @@
 //! One safetensors file of a checkpoint: its header proven against the manifest, its blocks against
 //! their digests.
 
-use std::{ops::Range, path::PathBuf};
+use std::{collections::BTreeSet, ops::Range, path::PathBuf, sync::atomic::Ordering};
 
 use super::{Checkpoint, checkpoint::failed};
 use crate::{
     BlockSize, Digest, HeaderError, LoadError, StoredDType,
-    format::{Chunk, FileEntry, Manifest, TensorEntry, chunk_key, decode_header},
+    error::short,
+    format::{Chunk, FileEntry, TensorEntry, chunk_key, decode_header},
     store::{ReadFile, join},
 };
 
@@ -23,8 +24,9 @@ impl ShardFile {
     /// header names exactly the chunks that the manifest puts there.
     ///
     /// Memory: the header, whose size the manifest's proof bounds by the file's.
-    pub(super) fn open(checkpoint: &Checkpoint, entry: &FileEntry) -> Result<Self, LoadError> {
+    pub(super) fn open(checkpoint: &Checkpoint, position: usize) -> Result<Self, LoadError> {
         let (store, manifest) = (checkpoint.store(), checkpoint.manifest());
+        let entry = &manifest.files[position];
         let name = join(checkpoint.files_dir(), &entry.name);
         let path = store.place(&name);
         let file = store.open(&name).map_err(failed(store, "open", &name))?;
@@ -48,10 +50,15 @@ impl ShardFile {
                 found,
             });
         }
-        check_header(&header, manifest, entry).map_err(|source| LoadError::Header {
-            path: path.clone(),
-            source,
-        })?;
+        let proven = checkpoint.proven(position);
+        if !proven.load(Ordering::Relaxed) {
+            let contents = checkpoint.contents(position);
+            check_header(&header, contents, entry).map_err(|source| LoadError::Header {
+                path: path.clone(),
+                source,
+            })?;
+            proven.store(true, Ordering::Relaxed);
+        }
         Ok(Self {
             path,
             file,
@@ -107,23 +114,20 @@ impl ShardFile {
 }
 
 /// Proves that other readers of the file see the tensors that the manifest names.
-fn check_header(bytes: &[u8], manifest: &Manifest, entry: &FileEntry) -> Result<(), HeaderError> {
+fn check_header<'a>(
+    bytes: &[u8],
+    contents: impl Iterator<Item = (&'a TensorEntry, &'a Chunk)>,
+    entry: &FileEntry,
+) -> Result<(), HeaderError> {
     let header = decode_header(bytes, entry.size_bytes)?;
-    let of_file = |t: &TensorEntry| t.role == entry.role;
-    let mut expected: Vec<(u64, String, StoredDType, &[u64])> = manifest
-        .tensors
-        .iter()
-        .filter(|t| of_file(t))
-        .flat_map(|t| t.chunks.iter().map(move |c| (t, c)))
-        .filter(|(_, c)| c.file == entry.name)
+    // Empty tensors share their start with others, so the names are a part of the order.
+    let expected: BTreeSet<(u64, String, StoredDType, &[u64])> = contents
         .map(|(t, c)| {
             let key = chunk_key(&t.name, &t.shape, &c.region);
             (c.start_bytes, key, t.dtype, c.region.size())
         })
         .collect();
-    expected.sort();
-    // Empty tensors share their start with others, so the names are a part of the order.
-    let mut found: Vec<(u64, String, StoredDType, &[u64])> = header
+    let found: BTreeSet<(u64, String, StoredDType, &[u64])> = header
         .tensors
         .iter()
         .map(|t| {
@@ -131,16 +135,17 @@ fn check_header(bytes: &[u8], manifest: &Manifest, entry: &FileEntry) -> Result<
             (start, t.name.clone(), t.dtype, &t.shape[..])
         })
         .collect();
-    found.sort();
-    let differs = expected.len() != found.len() || header.data_start_bytes != entry.header_bytes;
-    let wrong = expected.iter().zip(&found).find(|(e, f)| e != f);
-    match (wrong, differs) {
-        (Some((expected, _)), _) => Err(HeaderError::NotAsListed {
-            tensor: expected.1.clone(),
+    let mut wrong = expected
+        .difference(&found)
+        .chain(found.difference(&expected));
+    match wrong.next() {
+        Some((_, tensor, ..)) => Err(HeaderError::NotAsListed {
+            tensor: short(tensor),
         }),
-        (None, true) => Err(HeaderError::NotAsListed {
-            tensor: String::new(),
+        None if header.data_start_bytes != entry.header_bytes => Err(HeaderError::PastEnd {
+            header_bytes: header.data_start_bytes,
+            file_bytes: entry.header_bytes,
         }),
-        (None, false) => Ok(()),
+        None => Ok(()),
     }
 }

@@ -79,19 +79,15 @@ impl CheckpointSource {
         let mut wrong = Vec::new();
         let mut used = BTreeSet::new();
         for (path, shape, dtype) in parameters {
-            if let Some(tensor) = self.compare(path, shape, *dtype, &mut wrong) {
-                used.insert(&tensor.name);
-            }
+            self.compare(path, shape, *dtype, &mut wrong);
+            used.extend(self.find(path).map(|tensor| &tensor.name));
         }
         if self.options.allow_missing {
             wrong.retain(|mismatch| !matches!(mismatch, Mismatch::Missing { .. }));
         }
         if !self.options.allow_extra {
-            let wanted: BTreeSet<&str> = parameters.iter().map(|p| p.0.as_str()).collect();
-            let unused = self.checkpoint.tensors(Role::Model).filter(|tensor| {
-                let mut paths = self.paths_of(tensor);
-                !used.contains(&tensor.name) && !paths.any(|path| wanted.contains(path))
-            });
+            let saved = self.checkpoint.tensors(Role::Model);
+            let unused = saved.filter(|tensor| !used.contains(&tensor.name));
             wrong.extend(unused.map(|tensor| Mismatch::Extra {
                 path: ParameterPath::new(self.options.renamed(&tensor.name)),
             }));
@@ -113,11 +109,10 @@ impl CheckpointSource {
         self.options.threads
     }
 
-    fn paths_of<'a>(&'a self, tensor: &'a TensorEntry) -> impl Iterator<Item = &'a str> {
-        let names = self.names.iter();
-        names
-            .filter(|(_, name)| **name == tensor.name || tensor.tied.contains(name))
-            .map(|(path, _)| path.as_str())
+    /// The saved tensor that a path stands for.
+    fn find(&self, path: &ParameterPath) -> Option<&TensorEntry> {
+        let name = self.names.get(path.as_str())?;
+        self.checkpoint.tensor(Role::Model, name)
     }
 
     /// Adds what is wrong with one wanted parameter; gives the saved one when nothing is.
@@ -129,8 +124,7 @@ impl CheckpointSource {
         wrong: &mut Vec<Mismatch>,
     ) -> Option<&TensorEntry> {
         let before = wrong.len();
-        let name = self.names.get(path.as_str());
-        let tensor = name.and_then(|name| self.checkpoint.tensor(Role::Model, name));
+        let tensor = self.find(path);
         // What may have another shape counts as missing there.
         let fits = |tensor: &&TensorEntry| !self.options.allow_shape || tensor.shape == shape;
         let Some(tensor) = tensor.filter(fits) else {

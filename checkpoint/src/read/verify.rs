@@ -1,20 +1,22 @@
 //! Reads everything, and names all that is damaged.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::{
     Checkpoint,
     checkpoint::{check_size, failed},
-    files::Files,
     load::default_threads,
     shard::ShardFile,
 };
 use crate::{
-    Digest, LoadError, Progress, StoredDType, TensorEntry,
-    format::{Chunk, FileEntry, INDEX_FILE, IndexEntry},
+    Digest, LoadError, Progress, StoredDType,
+    format::{INDEX_FILE, IndexEntry},
     parallel::parallel,
     store::{join, read_small},
 };
+
+/// The most damaged blocks of one file that are named.
+const MAX_NAMED: u64 = 1000;
 
 impl Checkpoint {
     /// Reads every byte and checks it against its digest, the Hugging Face index included.
@@ -23,29 +25,38 @@ impl Checkpoint {
     ///
     /// # Errors
     ///
-    /// The first damage that is found, in the order of the files.
+    /// The first damage that is found.
     pub fn verify(&self) -> Result<(), LoadError> {
-        match self.damage(&()).into_iter().next() {
+        match self.look_for_damage(&(), 1).into_iter().next() {
             Some(damage) => Err(damage),
             None => Ok(()),
         }
     }
 
-    /// All that is damaged, in the order of the files: every block with a wrong digest is named. Empty
-    /// when the checkpoint is whole. Time and memory as [`Self::verify`].
+    /// All that is damaged, in the order of the files: every block with a wrong digest is named, up to
+    /// 1000 of a file. Empty when the checkpoint is whole. Time and memory as [`Self::verify`].
     pub fn damage(&self, progress: &dyn Progress) -> Vec<LoadError> {
+        self.look_for_damage(progress, MAX_NAMED)
+    }
+
+    fn look_for_damage(&self, progress: &dyn Progress, most: u64) -> Vec<LoadError> {
         let manifest = self.manifest();
         progress.begin(manifest.files.iter().map(|file| file.size_bytes).sum());
         let mut damage = Vec::new();
         if let Some(index) = &manifest.index {
             damage.extend(self.check_index(index).err());
         }
-        let files = Files::of(self);
-        let found = parallel(default_threads(), &manifest.files, |entry| {
-            let damage = match files.get(&entry.name) {
-                Ok(shard) => self.damage_of(entry, &shard, progress),
+        let stop = AtomicBool::new(false);
+        let found = parallel(default_threads(), 0..manifest.files.len(), |position| {
+            if stop.load(Ordering::Relaxed) {
+                return Vec::new();
+            }
+            let entry = &manifest.files[position];
+            let damage = match self.file(position) {
+                Ok(shard) => self.damage_of(position, &shard, progress, most),
                 Err(error) => vec![error],
             };
+            stop.fetch_or(most == 1 && !damage.is_empty(), Ordering::Relaxed);
             progress.done(entry.header_bytes);
             damage
         });
@@ -71,33 +82,41 @@ impl Checkpoint {
 
     fn damage_of(
         &self,
-        entry: &FileEntry,
-        shard: &Arc<ShardFile>,
+        position: usize,
+        shard: &ShardFile,
         progress: &dyn Progress,
+        most: u64,
     ) -> Vec<LoadError> {
-        let chunks = self.tensors(entry.role).flat_map(|tensor| {
-            let chunks = tensor.chunks.iter().filter(|c| c.file == entry.name);
-            chunks.map(move |chunk| (tensor, chunk))
-        });
-        let mut chunks: Vec<(&TensorEntry, &Chunk)> = chunks.collect();
-        chunks.sort_by_key(|(_, chunk)| chunk.start_bytes);
-        let (mut damage, mut held) = (Vec::new(), Vec::new());
-        for (tensor, chunk) in chunks {
+        let (mut damage, mut more, mut held) = (Vec::new(), 0, Vec::new());
+        for (tensor, chunk) in self.contents(position) {
             for block in 0..chunk.digests.len() as u64 {
                 let span = shard.block_span(chunk, block);
                 held.resize((span.end - span.start) as usize, 0);
                 let read = shard.read_block(tensor, chunk, block, &mut held);
                 let truth = || tensor.dtype != StoredDType::Bool || held.iter().all(|b| *b <= 1);
-                match read {
-                    Err(error) => damage.push(error),
-                    Ok(()) if truth() => {}
-                    Ok(()) => damage.push(LoadError::TruthValue {
+                let found = match read {
+                    Err(error) => Some(error),
+                    Ok(()) if truth() => None,
+                    Ok(()) => Some(LoadError::TruthValue {
                         path: shard.path().clone(),
                         tensor: tensor.name.clone(),
                     }),
+                };
+                match found {
+                    Some(_) if damage.len() as u64 == most => more += 1,
+                    found => damage.extend(found),
+                }
+                if most == 1 && !damage.is_empty() {
+                    return damage;
                 }
                 progress.done(held.len() as u64);
             }
+        }
+        if more > 0 {
+            damage.push(LoadError::MoreDamage {
+                path: shard.path().clone(),
+                blocks: more,
+            });
         }
         damage
     }

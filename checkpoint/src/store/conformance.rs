@@ -59,7 +59,9 @@ fn files(store: &dyn Store) -> Result<(), Violation> {
         store.remove_file("none"),
     )?;
     done("a directory is made", store.create_dir("dir"))?;
-    let bytes: Vec<u8> = (0..3_000_017u32).map(|i| ((i * 7919) >> 3) as u8).collect();
+    let bytes: Vec<u8> = (0..3_000_017u32)
+        .map(|i| (i.wrapping_mul(0x9e37_79b9) >> 24) as u8)
+        .collect();
     let mut file = done("a file is made", store.create("dir/large"))?;
     for piece in bytes.chunks(999_983) {
         done("bytes are added", file.write_all(piece))?;

@@ -11,6 +11,10 @@ use super::{Found, FoundKind, Lock, ReadFile, Store, WriteFile};
 /// Bytes that are gathered before a write: small tensors share one, large ones go past it.
 const BUFFER_BYTES: usize = 1 << 20;
 
+/// Bytes of a file after which their way to the disk begins: little beside what a disk writes in a tenth
+/// of a second.
+const FLUSH_BYTES: u64 = 32 << 20;
+
 /// A directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LocalStore {
@@ -57,26 +61,20 @@ impl Store for LocalStore {
     }
 
     fn open(&self, path: &str) -> io::Result<Box<dyn ReadFile>> {
-        let path = self.at(path);
-        // Before it is opened, since opening a pipe waits for its writer.
-        let before = fs::symlink_metadata(&path)?;
-        let file = File::open(&path)?;
-        let after = file.metadata()?;
-        if !before.is_file() || !same_file(&before, &after) {
-            return Err(io::Error::from(io::ErrorKind::InvalidInput));
-        }
+        let (file, metadata) = open_plain(&self.at(path))?;
         Ok(Box::new(LocalRead {
-            bytes: after.len(),
+            bytes: metadata.len(),
             file,
         }))
     }
 
     fn create(&self, path: &str) -> io::Result<Box<dyn WriteFile>> {
         let file = File::create_new(self.at(path))?;
-        Ok(Box::new(LocalWrite(BufWriter::with_capacity(
-            BUFFER_BYTES,
-            file,
-        ))))
+        Ok(Box::new(LocalWrite {
+            file: BufWriter::with_capacity(BUFFER_BYTES, file),
+            bytes: 0,
+            begun: 0,
+        }))
     }
 
     fn create_root(&self) -> io::Result<()> {
@@ -138,7 +136,7 @@ impl Store for LocalStore {
     }
 
     fn try_lock(&self, path: &str, shared: bool) -> io::Result<Option<Lock>> {
-        let file = File::open(self.at(path))?;
+        let (file, _) = open_plain(&self.at(path))?;
         let locked = match shared {
             true => file.try_lock_shared(),
             false => file.try_lock(),
@@ -148,6 +146,31 @@ impl Store for LocalStore {
             Err(TryLockError::WouldBlock) => Ok(None),
             Err(TryLockError::Error(error)) => Err(error),
         }
+    }
+}
+
+/// Opens a file that is neither a link, which could lead out of the store, nor a pipe, which would wait
+/// for its writer.
+fn open_plain(path: &Path) -> io::Result<(File, Metadata)> {
+    let refused = || io::Error::from(io::ErrorKind::InvalidInput);
+    let before = fs::symlink_metadata(path)?;
+    if !before.is_file() {
+        return Err(refused());
+    }
+    let mut options = File::options();
+    options.read(true);
+    #[cfg(target_os = "linux")]
+    {
+        use std::os::unix::fs::OpenOptionsExt;
+        // It may have become another since.
+        let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
+        options.custom_flags(flags.bits().cast_signed());
+    }
+    let file = options.open(path)?;
+    let after = file.metadata()?;
+    match after.is_file() && same_file(&before, &after) {
+        true => Ok((file, after)),
+        false => Err(refused()),
     }
 }
 
@@ -195,18 +218,42 @@ impl ReadFile for LocalRead {
 }
 
 #[derive(Debug)]
-struct LocalWrite(BufWriter<File>);
+struct LocalWrite {
+    file: BufWriter<File>,
+    /// Bytes that were written.
+    bytes: u64,
+    /// Bytes whose way to the disk has begun.
+    begun: u64,
+}
 
 impl WriteFile for LocalWrite {
     fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.0.write_all(bytes)
+        self.file.write_all(bytes)?;
+        self.bytes += bytes.len() as u64;
+        if self.bytes - self.begun >= FLUSH_BYTES {
+            begin_flush(self.file.get_ref(), self.begun, self.bytes - self.begun);
+            self.begun = self.bytes;
+        }
+        Ok(())
     }
 
     fn finish(self: Box<Self>) -> io::Result<()> {
-        let file = self.0.into_inner().map_err(|error| error.into_error())?;
+        let file = self.file.into_inner().map_err(|error| error.into_error())?;
         file.sync_all()
     }
 }
+
+/// Asks the system to begin to write pages to the disk, so that it is not idle until the sync. Of what is
+/// not on the disk yet, this advice drops nothing. What comes of it makes no difference but in speed.
+#[cfg(target_os = "linux")]
+fn begin_flush(file: &File, start: u64, bytes: u64) {
+    let bytes = std::num::NonZeroU64::new(bytes);
+    let _ = rustix::fs::fadvise(file, start, bytes, rustix::fs::Advice::DontNeed);
+}
+
+/// Other systems are not asked.
+#[cfg(not(target_os = "linux"))]
+fn begin_flush(_file: &File, _start: u64, _bytes: u64) {}
 
 /// Other systems than Unix can't open a directory, and make renames durable by themselves.
 fn sync_dir(dir: &Path) -> io::Result<()> {

@@ -6,7 +6,7 @@
 mod conformance;
 mod local;
 
-use std::{fmt, fs::File, io, path::PathBuf};
+use std::{any::Any, fmt, io, path::PathBuf};
 
 use crate::format::{MANIFEST_FILE, temporary_name};
 
@@ -226,15 +226,22 @@ pub trait WriteFile: fmt::Debug + Send {
 }
 
 /// A lock of a file, until it is dropped.
-#[derive(Debug, Default)]
 pub struct Lock {
-    _file: Option<File>,
+    _held: Box<dyn Any + Send + Sync>,
 }
 
 impl Lock {
-    /// The lock that an open file holds.
-    pub fn of(file: File) -> Self {
-        Self { _file: Some(file) }
+    /// The lock that something holds until it is dropped: an open file, say.
+    pub fn of(held: impl Any + Send + Sync) -> Self {
+        Self {
+            _held: Box::new(held),
+        }
+    }
+}
+
+impl fmt::Debug for Lock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lock").finish_non_exhaustive()
     }
 }
 
@@ -253,6 +260,13 @@ pub(crate) fn remove_tree(store: &dyn Store, dir: &str, last: &str) -> io::Resul
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         result => result,
     };
+    if store
+        .look(dir)
+        .is_ok_and(|found| found.kind != FoundKind::Dir)
+    {
+        // A link that stands for a directory: what it leads to is somebody else's.
+        return gone(store.remove_file(dir));
+    }
     let mut found = match store.list(dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         found => found?,

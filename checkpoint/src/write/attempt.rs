@@ -64,6 +64,9 @@ impl CheckpointMeta {
                 limit: MAX_WORLD_SIZE,
             });
         }
+        if self.file_bytes == 0 {
+            return Err(FormatError::FileBytes);
+        }
         // Found now and not after a save.
         check_metadata(&self.metadata)?;
         check_plan(&self.plan)
@@ -139,7 +142,7 @@ impl Attempt {
                 .map_err(failed(&**store, "remove", &part))?;
         }
         let step = step_dir_name(self.meta.step);
-        let replace = self.meta.replace && store.look(&join(&step, MANIFEST_FILE)).is_ok();
+        let replace = self.meta.replace && is_there(&**store, &join(&step, MANIFEST_FILE))?;
         let place = store.place(&step);
         match store.publish(dir, &step, &bytes, replace) {
             Ok(()) => self.published = true,
@@ -231,12 +234,19 @@ fn is_taken(error: &io::Error) -> bool {
 }
 
 fn refuse_existing(store: &dyn Store, step_dir: &str) -> Result<(), SaveError> {
-    match store.look(step_dir) {
-        Ok(_) => Err(SaveError::StepExists {
+    match is_there(store, step_dir)? {
+        true => Err(SaveError::StepExists {
             path: store.place(step_dir),
         }),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(failed(store, "look at", step_dir)(error)),
+        false => Ok(()),
+    }
+}
+
+fn is_there(store: &dyn Store, path: &str) -> Result<bool, SaveError> {
+    match store.look(path) {
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(failed(store, "look at", path)(error)),
     }
 }
 

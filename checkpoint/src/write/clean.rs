@@ -85,6 +85,14 @@ fn leftover(store: &dyn Store, name: &str) -> Result<Leftover, &'static str> {
     if empty {
         return Ok(Leftover::Attempt(attempt, step, None));
     }
+    // A step was replaced: the attempt that gave its name is the step's checkpoint now.
+    if let Some(earlier) = manifest_of(store, name)
+        && earlier.step == step
+        && earlier.attempt != attempt
+        && manifest_of(store, &step_dir_name(step)).is_some_and(|now| now.attempt == attempt)
+    {
+        return Ok(Leftover::Attempt(earlier.attempt, step, None));
+    }
     let marker_path = join(name, MARKER_FILE);
     if store
         .look(&marker_path)
@@ -106,13 +114,7 @@ fn leftover(store: &dyn Store, name: &str) -> Result<Leftover, &'static str> {
             None => Err("its marker is not whole"),
         };
     }
-    // A step was replaced: the attempt that gave its name is the step's checkpoint now.
-    let replaced = manifest_of(store, name).is_some_and(|m| m.step == step)
-        && manifest_of(store, &step_dir_name(step)).is_some_and(|m| m.attempt == attempt);
-    match replaced {
-        true => Ok(Leftover::Attempt(attempt, step, None)),
-        false => Err("it has no marker"),
-    }
+    Err("it has no marker")
 }
 
 fn remove(store: &dyn Store, name: &str, leftover: Leftover) -> io::Result<()> {
@@ -133,7 +135,11 @@ pub(super) fn remove_attempt(store: &dyn Store, marker: &Marker) -> io::Result<(
 /// Takes a published step away: in one instant it is no checkpoint any more, then its files go.
 pub(crate) fn remove_step(store: &dyn Store, step: u64) -> Result<(), SaveError> {
     let name = step_dir_name(step);
-    let manifest = manifest_of(store, &name).ok_or_else(|| SaveError::NoStep {
+    let is_link = store
+        .look(&name)
+        .is_ok_and(|found| found.kind != FoundKind::Dir);
+    let manifest = manifest_of(store, &name).filter(|_| !is_link);
+    let manifest = manifest.ok_or_else(|| SaveError::NoStep {
         path: store.place(&name),
     })?;
     let attempt = manifest.attempt;

@@ -17,18 +17,22 @@
 //! directories are exchanged in that instant.
 
 mod attempt;
+mod background;
 mod clean;
 mod find;
 mod handle;
 mod merge;
+mod plain;
 mod replicas;
 mod shard;
 mod tensor;
 mod wait;
 
 pub use attempt::{Attempt, CheckpointMeta};
+pub use background::{RankSave, Saving};
 pub use clean::Cleaned;
 pub use handle::AttemptHandle;
+pub use plain::PlainTensor;
 pub use replicas::{Held, assign_writers};
 pub use tensor::{SaveData, SaveTensor};
 

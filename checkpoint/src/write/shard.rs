@@ -42,7 +42,7 @@ pub(super) fn plan_shards<'a>(
     for of_role in checked.chunk_by(|(a, _), (b, _)| a.role == b.role) {
         let total: u64 = of_role.iter().map(bytes_of).sum();
         // As many files as needed, each about as large as the others.
-        let aim = total.div_ceil(total.div_ceil(limit_bytes).max(1));
+        let aim = total.div_ceil(total.div_ceil(limit_bytes).max(1)).max(1);
         let (mut first, mut bytes, mut number) = (0, 0u64, 0);
         for (at, tensor) in of_role.iter().enumerate() {
             let more = bytes_of(tensor);

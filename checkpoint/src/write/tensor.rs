@@ -1,10 +1,11 @@
 //! What a rank saves.
 
-use std::{borrow::Cow, fmt, sync::Arc};
+use std::{fmt, sync::Arc};
 
 use burn::tensor::TensorData;
 use tinderbox_fake::{DynTensor, Region};
 
+use super::PlainTensor;
 use crate::{
     Checkpoint, FormatError, LayoutError, LoadError, Role, SaveError, StoredDType, TensorEntry,
     dtype::stored_bytes,
@@ -37,10 +38,13 @@ pub struct SaveTensor {
 pub enum SaveData {
     /// In memory.
     Host(TensorData),
-    /// On a device: copied to memory when their turn comes, one tensor per writing thread.
+    /// On a device: copied to memory when their turn comes, one tensor per writing thread. On the CPU, a
+    /// tensor that is no view is written from where it is.
     Device(DynTensor),
     /// In another checkpoint: a region of a tensor, read in pieces of 8 MiB when their turn comes.
     Saved(Arc<Checkpoint>, Box<TensorEntry>, Region),
+    /// In a plain safetensors file, read in pieces of 8 MiB when their turn comes.
+    Plain(PlainTensor),
 }
 
 impl fmt::Debug for SaveData {
@@ -70,6 +74,7 @@ impl SaveData {
             Self::Host(data) => of(data.shape()),
             Self::Device(tensor) => of(&tensor.shape()),
             Self::Saved(_, _, region) => region.size().to_vec(),
+            Self::Plain(plain) => plain.shape.clone(),
         }
     }
 
@@ -80,6 +85,7 @@ impl SaveData {
             Self::Host(data) => of(data.dtype()),
             Self::Device(tensor) => of(tensor.dtype()),
             Self::Saved(_, tensor, _) => Ok(tensor.dtype),
+            Self::Plain(plain) => Ok(plain.dtype),
         }
     }
 }
@@ -153,15 +159,18 @@ impl SaveTensor {
         mut take: impl FnMut(&[u8]) -> Result<(), SaveError>,
     ) -> Result<(), SaveError> {
         match &self.data {
-            SaveData::Host(data) => take(&stored_bytes(data)),
+            SaveData::Host(data) => take(&stored_bytes(data.as_bytes(), data.dtype())),
             SaveData::Device(tensor) => {
+                if let Some(bytes) = tensor.host_bytes() {
+                    return take(&stored_bytes(bytes, tensor.dtype()));
+                }
                 let data = tensor.to_data().map_err(|source| SaveError::Value {
                     tensor: self.name.clone(),
                     source: Box::new(source),
                 })?;
-                let bytes: Cow<'_, [u8]> = stored_bytes(&data);
-                take(&bytes)
+                take(&stored_bytes(data.as_bytes(), data.dtype()))
             }
+            SaveData::Plain(plain) => plain.for_each_piece(&self.name, take),
             SaveData::Saved(checkpoint, tensor, region) => {
                 let failed = |source: LoadError| SaveError::Value {
                     tensor: self.name.clone(),
@@ -170,7 +179,7 @@ impl SaveTensor {
                 let elements = PIECE_BYTES / tensor.dtype.size_bytes();
                 for piece in pieces(region, elements) {
                     let data = checkpoint.read(tensor, &piece).map_err(failed)?;
-                    take(&stored_bytes(&data))?;
+                    take(&stored_bytes(data.as_bytes(), data.dtype()))?;
                 }
                 Ok(())
             }

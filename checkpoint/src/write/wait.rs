@@ -8,6 +8,7 @@ use std::{
 use super::{AttemptHandle, attempt::failed};
 use crate::{
     SaveError,
+    error::short,
     format::{
         FileEntry, MAX_MANIFEST_BYTES, Part, decode_part, failed_file_name, part_file_name,
         shard_file_name,
@@ -103,15 +104,20 @@ impl AttemptHandle {
                 found: part.attempt,
             });
         }
-        let own_files = part
-            .files
-            .iter()
-            .all(|f| f.rank == rank && f.name == shard_file_name(f.role, rank, f.number));
-        if part.rank != rank || !own_files {
+        if part.rank != rank {
             return Err(SaveError::WrongRank {
                 path: place(),
                 expected: rank,
                 found: part.rank,
+            });
+        }
+        let own =
+            |f: &&FileEntry| f.rank == rank && f.name == shard_file_name(f.role, rank, f.number);
+        if let Some(foreign) = part.files.iter().find(|file| !own(file)) {
+            return Err(SaveError::ForeignFile {
+                path: place(),
+                rank,
+                file: short(&foreign.name),
             });
         }
         Ok(part)

@@ -2,7 +2,7 @@
 
 use fearless_simd::Simd;
 use serde::{Deserialize, Serialize};
-use xxhash_rust::xxh3::xxh3_64;
+use twox_hash::XxHash3_64;
 
 use super::lanes::VECTORS;
 use super::philox::{Words, blocks};
@@ -94,7 +94,7 @@ impl Stream {
         bytes.extend_from_slice(&draw.to_le_bytes());
         bytes.extend_from_slice(&(owner.len() as u64).to_le_bytes());
         bytes.extend_from_slice(owner.as_bytes());
-        let hash = xxh3_64(&bytes);
+        let hash = XxHash3_64::oneshot(&bytes);
         Self {
             key: [hash as u32, (hash >> 32) as u32],
             high: [0, 0],
@@ -147,7 +147,7 @@ mod tests {
         bytes.extend_from_slice(&[2, 1, 0, 0, 0, 0, 0, 0]);
         bytes.extend_from_slice(&[15, 0, 0, 0, 0, 0, 0, 0]);
         bytes.extend_from_slice(owner.as_bytes());
-        let hash = xxh3_64(&bytes);
+        let hash = XxHash3_64::oneshot(&bytes);
 
         let seed = Seed::new(0x0123_4567_89ab_cdef);
         let stream = Stream::new(seed, Domain::Forward, owner, 0x0102).at(3, 4);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use tinderbox_deferred::{ParameterPath, ParameterTable};
-use xxhash_rust::xxh3::xxh3_128;
+use twox_hash::XxHash3_128;
 
 use super::{Boundary, Plan, PlanStage, VERSION};
 use crate::PlanError;
@@ -22,7 +22,7 @@ pub(super) fn model_digest(table: &ParameterTable) -> String {
             parameter.path, parameter.shape, parameter.dtype
         ));
     }
-    format!("{:032x}", xxh3_128(text.as_bytes()))
+    format!("{:032x}", XxHash3_128::oneshot(text.as_bytes()))
 }
 
 impl Plan {

@@ -16,7 +16,7 @@ pub use builder::{PipelineBuilder, ScheduleKind};
 pub use group::{Group, SoloGroup};
 pub use link::{Abort, Link, Tag};
 pub use local::{LocalLink, local_links};
-pub use optimizer::{OptimizerState, SavedState};
+pub use optimizer::{OptimizerSnapshot, OptimizerState, SavedState};
 pub use pipeline::{Pipeline, StepOutput};
 pub use rank::{RankEnded, RankSetup, Request, run_rank};
 pub use stage::Stage;

@@ -140,6 +140,25 @@ impl OptimizerState {
     }
 }
 
+/// The state of a stage's optimizer at one instant.
+#[derive(Clone, Debug)]
+pub struct OptimizerSnapshot {
+    optimizer: Option<OptimizerState>,
+    paths: Vec<ParameterPath>,
+}
+
+impl OptimizerSnapshot {
+    pub(crate) fn new(optimizer: Option<OptimizerState>, paths: Vec<ParameterPath>) -> Self {
+        Self { optimizer, paths }
+    }
+
+    /// The state, copied to the host; empty without an optimizer.
+    pub fn to_host(&self) -> SavedState {
+        let saved = self.optimizer.as_ref().map(|o| o.save(self.paths.iter()));
+        saved.unwrap_or_default()
+    }
+}
+
 impl fmt::Debug for OptimizerState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let stepped = self.states.iter().filter(|state| state.is_some()).count();

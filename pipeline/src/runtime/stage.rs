@@ -10,7 +10,7 @@ use tinderbox_deferred::{
 };
 use tinderbox_fake::DynTensor;
 
-use super::optimizer::{OptimizerState, SavedState};
+use super::optimizer::{OptimizerSnapshot, OptimizerState, SavedState};
 use crate::cut::{Layout, StagePrograms};
 use crate::schedule::StageIndex;
 use crate::{ActionError, RestoreError};
@@ -131,12 +131,13 @@ impl Stage {
         pairs.filter_map(|(path, gradient)| Some((path, gradient.as_ref()?)))
     }
 
-    /// The state of its optimizer, copied to the host.
-    pub fn optimizer_state(&self) -> SavedState {
-        let optimizer = self.optimizer.as_ref();
-        optimizer
-            .map(|optimizer| optimizer.save(self.owned.paths()))
-            .unwrap_or_default()
+    /// The state of its optimizer as it is now, without a copy: what later steps do works on other
+    /// memory.
+    pub fn optimizer_snapshot(&self) -> OptimizerSnapshot {
+        OptimizerSnapshot::new(
+            self.optimizer.clone(),
+            self.owned.paths().cloned().collect(),
+        )
     }
 
     /// Loads parameters and optimizer state beside the present ones, which stay until

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use fearless_simd::Level;
 use half::{bf16, f16};
-use xxhash_rust::xxh3::xxh3_64;
+use twox_hash::XxHash3_64;
 
 use super::levels::levels;
 use burn::tensor::Distribution;
@@ -53,7 +53,7 @@ fn lines<T: RandomElement>(
         }
         let values = made_at::<T>(level, distribution, 0, ELEMENTS_PER_DIGEST);
         let digits: String = values.into_iter().map(&hex).collect();
-        let digest = xxh3_64(digits.as_bytes());
+        let digest = XxHash3_64::oneshot(digits.as_bytes());
         writeln!(text, "{element} {name} digest: {digest:016x}").expect("a string takes all text");
     }
 }

@@ -1,0 +1,64 @@
+//! A model of equal tensors.
+
+use burn::module::{Module, Param, ParamId};
+use burn::tensor::{Device, Distribution, Shape, Tensor};
+use tinderbox_fake::DynTensor;
+
+/// How many tensors there are.
+pub const TENSORS: usize = 64;
+
+/// The model.
+#[derive(Module, Debug)]
+pub struct Weights {
+    weights: Vec<Param<Tensor<2>>>,
+}
+
+impl Weights {
+    /// So many MiB, not made yet.
+    pub fn init(mib: usize, device: &Device) -> Self {
+        let shape = Shape::new([(mib << 20) / 4 / TENSORS / 1024, 1024]);
+        let weight = |_| {
+            let of = shape.clone();
+            let init = move |device: &Device, _| {
+                Tensor::random(of.clone(), Distribution::Uniform(-1.0, 1.0), device)
+            };
+            Param::uninitialized(ParamId::new(), init, device.clone(), true, shape.clone())
+        };
+        Self {
+            weights: (0..TENSORS).map(weight).collect(),
+        }
+    }
+
+    /// The same model, not made yet.
+    pub fn empty(&self) -> Self {
+        let bytes: u64 = self
+            .tensors()
+            .iter()
+            .map(|(_, tensor)| tensor.bytes())
+            .sum();
+        Self::init((bytes >> 20) as usize, &Device::flex())
+    }
+
+    /// All tensors with their paths.
+    pub fn tensors(&self) -> Vec<(String, DynTensor)> {
+        let named = self.weights.iter().enumerate();
+        named
+            .map(|(number, weight)| (format!("weights.{number}"), weight.val().into()))
+            .collect()
+    }
+}
+
+/// The bytes of a tensor, where they are.
+pub fn host_bytes(tensor: &DynTensor) -> &[u8] {
+    tensor
+        .host_bytes()
+        .expect("a tensor on the CPU that is no view")
+}
+
+/// Reads a byte of every page.
+pub fn touch(tensors: &[(String, DynTensor)]) {
+    for (_, tensor) in tensors {
+        let bytes = host_bytes(tensor).iter().step_by(4096);
+        std::hint::black_box(bytes.fold(0u8, |sum, byte| sum ^ byte));
+    }
+}

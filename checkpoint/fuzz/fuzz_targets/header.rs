@@ -1,0 +1,48 @@
+//! Whatever a header says, it is refused, or it means what its encoding means.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use tinderbox_checkpoint::{Header, StoredDType, decode_header, encode_header};
+
+// The first 8 bytes are the size of the file; the rest is its beginning, and once more the JSON of a
+// header whose length is right, so that the fuzzer need not find it.
+fuzz_target!(|data: &[u8]| {
+    let Some((size, bytes)) = data.split_first_chunk::<8>() else {
+        return;
+    };
+    let size = u64::from_le_bytes(*size);
+    check(bytes, size);
+    let json_bytes = bytes.len() as u64;
+    let sized = [&json_bytes.to_le_bytes()[..], bytes].concat();
+    check(&sized, size);
+    // The size is that of the data here: any tiling of it can be taken.
+    check(&sized, size.saturating_add(sized.len() as u64));
+});
+
+fn check(bytes: &[u8], file_bytes: u64) {
+    let Ok(header) = decode_header(bytes, file_bytes) else {
+        return;
+    };
+    let data_bytes = file_bytes - header.data_start_bytes;
+    let metadata: Vec<(&str, &str)> = header.metadata.iter().map(|(k, v)| (&**k, &**v)).collect();
+    let tensors: Vec<(&str, StoredDType, &[u64])> = header
+        .tensors
+        .iter()
+        .map(|t| (&*t.name, t.dtype, &*t.shape))
+        .collect();
+    let encoded = encode_header(&metadata, &tensors).expect("what was taken can be written");
+    assert_eq!(encoded.len() % 8, 0);
+    let Some(file_bytes) = data_bytes.checked_add(encoded.len() as u64) else {
+        return;
+    };
+    let again = decode_header(&encoded, file_bytes).expect("what was written is taken");
+    let mut metadata = header.metadata;
+    // They are written in order.
+    metadata.sort();
+    let expected = Header {
+        metadata,
+        tensors: header.tensors,
+        data_start_bytes: encoded.len() as u64,
+    };
+    assert_eq!(again, expected);
+}

@@ -1,0 +1,25 @@
+//! Whatever a manifest says, it is refused, or it means what its encoding means.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use tinderbox_checkpoint::{Digest, Manifest};
+
+// The input as a file, and as the body of a file whose digest is right: no fuzzer finds a digest.
+fuzz_target!(|data: &[u8]| {
+    check(data);
+    check(&sealed(data));
+});
+
+fn check(bytes: &[u8]) {
+    let Ok(manifest) = Manifest::from_bytes(bytes) else {
+        return;
+    };
+    let body = serde_json::to_vec(&manifest).expect("what was taken can be written");
+    let again = Manifest::from_bytes(&sealed(&body)).expect("what was written is taken");
+    assert_eq!(again, manifest);
+}
+
+fn sealed(body: &[u8]) -> Vec<u8> {
+    let start = format!("{{\"xxh3_128\":\"{}\",\"body\":", Digest::of(body));
+    [start.as_bytes(), body, b"}\n"].concat()
+}

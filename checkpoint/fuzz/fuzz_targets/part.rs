@@ -1,0 +1,12 @@
+//! Whatever the part of a rank says, it is taken or refused.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use tinderbox_checkpoint::{Digest, check_part};
+
+// The input as a file, and as the body of a file whose digest is right: no fuzzer finds a digest.
+fuzz_target!(|data: &[u8]| {
+    let _ = check_part(data);
+    let start = format!("{{\"xxh3_128\":\"{}\",\"body\":", Digest::of(data));
+    let _ = check_part(&[start.as_bytes(), data, b"}\n"].concat());
+});

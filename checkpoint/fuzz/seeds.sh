@@ -1,0 +1,37 @@
+#!/bin/sh
+# Makes the corpora's first inputs from the golden checkpoints. Needs nothing but POSIX tools, and perl
+# for the size of a file as 8 little-endian bytes.
+set -eu
+cd "$(dirname "$0")"
+mkdir -p corpus/header corpus/manifest corpus/part
+
+for dir in ../tests/golden/*/; do
+    name=$(basename "$dir")
+    for file in "$dir"*.safetensors; do
+        bytes=$(wc -c < "$file" | tr -d ' ')
+        n=$(perl -e 'read STDIN, $_, 8; print unpack "Q<", $_' < "$file")
+        seed="corpus/header/$name-$(basename "$file")"
+        # The size of the file, and its beginning.
+        { perl -e 'print pack "Q<", shift' "$bytes"; head -c $((8 + n)) "$file"; } > "$seed"
+        # The size of the data, and the JSON alone.
+        {
+            perl -e 'print pack "Q<", shift' $((bytes - 8 - n))
+            tail -c +9 "$file" | head -c "$n"
+        } > "$seed.json"
+    done
+    manifest="${dir}manifest.json"
+    cp "$manifest" "corpus/manifest/$name"
+    # Without the 54 bytes up to the body, and without the brace and the line's end after it.
+    body=$(mktemp)
+    tail -c +55 "$manifest" > "$body"
+    bytes=$(wc -c < "$body" | tr -d ' ')
+    head -c $((bytes - 2)) "$body" > "corpus/manifest/$name.body"
+    # A part has the manifest's lists, and few fields beside them.
+    perl -0777 -MJSON::PP -ne '
+        my $json = JSON::PP->new->canonical->allow_bignum;
+        my $all = $json->decode($_);
+        my %part = map { $_ => $all->{$_} } qw(version attempt files tensors scalars);
+        print $json->encode({%part, format => "tinderbox-checkpoint-part", rank => 0});
+    ' "corpus/manifest/$name.body" > "corpus/part/$name.body"
+    rm "$body"
+done

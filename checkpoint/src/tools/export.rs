@@ -1,0 +1,336 @@
+//! Copies the parameters of a checkpoint to a plain Hugging Face directory.
+
+use std::{
+    cmp::Reverse,
+    io,
+    path::{Path, PathBuf},
+};
+
+use tinderbox_fake::Region;
+
+use super::{ToolError, error::failed, pieces::pieces_of};
+use crate::{
+    Checkpoint, Chunk, Progress, Role, SaveError, StoredDType, TensorEntry,
+    format::{AttemptId, INDEX_FILE, encode_header, encode_index},
+    store::{FoundKind, LocalStore, Store, join, remove_tree},
+};
+
+/// The largest file unless chosen, in bytes: as Hugging Face's tools do it.
+const FILE_BYTES: u64 = 5_000_000_000;
+
+/// What an export may choose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExportOptions {
+    /// The most bytes of tensors in a file; a larger tensor has a file of its own.
+    pub file_bytes: u64,
+}
+
+impl Default for ExportOptions {
+    /// Files of 5 GB.
+    fn default() -> Self {
+        Self {
+            file_bytes: FILE_BYTES,
+        }
+    }
+}
+
+/// What was exported.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Exported {
+    /// Names of the `safetensors` files, in order.
+    pub files: Vec<String>,
+    /// Number of tensors.
+    pub tensors: usize,
+    /// Bytes of the tensors.
+    pub bytes: u64,
+    /// Tied names with the name under which the tensor was written. Hugging Face's form has no word for
+    /// them: a model's own configuration says what is tied.
+    pub tied: Vec<(String, String)>,
+}
+
+/// Writes the parameters of a checkpoint, each tensor whole, as `model.safetensors`, or as several files
+/// and `model.safetensors.index.json`, into a new directory. Optimizer state is left out. Values are
+/// copied as they are: a Burn `Linear` stays `[in, out]`, where PyTorch has `[out, in]`.
+///
+/// The directory appears under its name at once, when everything in it is durable. Until then its name
+/// is `.export-<32 hex digits>`, which stays behind when the process is killed.
+///
+/// Time: one pass over the parameters to read and one to write. Memory: a piece of 8 MiB.
+///
+/// # Errors
+///
+/// When the checkpoint has no parameter, there is anything but an empty directory at `to`, a block is
+/// damaged, or the disk fails.
+pub fn export(
+    checkpoint: &Checkpoint,
+    to: &Path,
+    options: &ExportOptions,
+    progress: &dyn Progress,
+) -> Result<Exported, ToolError> {
+    let mut tensors: Vec<&TensorEntry> = checkpoint.tensors(Role::Model).collect();
+    if tensors.is_empty() {
+        return Err(ToolError::NoParameters {
+            path: checkpoint.dir().to_owned(),
+        });
+    }
+    // Wide elements first, so that every tensor is aligned in its file.
+    tensors.sort_by_key(|tensor| (Reverse(tensor.dtype.size_bytes()), &tensor.name));
+    let target = Target::of(to)?;
+    target.refuse_existing()?;
+    let files = divide(&tensors, options.file_bytes);
+    let bytes = tensors.iter().map(|tensor| tensor.bytes()).sum();
+    progress.begin(bytes);
+    target.write(checkpoint, &files, progress)?;
+    let tied = tensors.iter().flat_map(|tensor| {
+        let names = tensor.tied.iter();
+        names.map(|name| (name.clone(), tensor.name.clone()))
+    });
+    Ok(Exported {
+        tied: tied.collect(),
+        files: files.into_iter().map(|file| file.name).collect(),
+        tensors: tensors.len(),
+        bytes,
+    })
+}
+
+/// A file that is to be written.
+struct PlainFile<'a> {
+    name: String,
+    tensors: Vec<&'a TensorEntry>,
+}
+
+/// Divides tensors into files, in their order.
+fn divide<'a>(tensors: &[&'a TensorEntry], limit_bytes: u64) -> Vec<PlainFile<'a>> {
+    let mut files: Vec<Vec<&TensorEntry>> = Vec::new();
+    let mut bytes = 0u64;
+    for tensor in tensors.iter().copied() {
+        let more = tensor.bytes();
+        match files.last_mut() {
+            Some(file) if bytes.saturating_add(more) <= limit_bytes => file.push(tensor),
+            _ => {
+                files.push(vec![tensor]);
+                bytes = 0;
+            }
+        }
+        bytes = bytes.saturating_add(more);
+    }
+    let count = files.len();
+    let name = |number: usize| match count {
+        1 => "model.safetensors".to_owned(),
+        _ => format!("model-{:05}-of-{count:05}.safetensors", number + 1),
+    };
+    let files = files.into_iter().enumerate();
+    files
+        .map(|(number, tensors)| PlainFile {
+            name: name(number),
+            tensors,
+        })
+        .collect()
+}
+
+/// A directory that is to be made.
+struct Target {
+    /// The directory above it.
+    parent: LocalStore,
+    name: String,
+    temporary: String,
+}
+
+impl Target {
+    fn of(path: &Path) -> Result<Self, ToolError> {
+        let name = path.file_name().and_then(|name| name.to_str());
+        let name = name.ok_or_else(|| ToolError::TargetName {
+            path: path.to_owned(),
+        })?;
+        let parent = match path.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
+            _ => PathBuf::from("."),
+        };
+        Ok(Self {
+            parent: LocalStore::new(parent),
+            name: name.to_owned(),
+            // As unlike all others as the id of an attempt.
+            temporary: format!(".export-{}", AttemptId::fresh()),
+        })
+    }
+
+    /// Refuses anything but an empty directory; says whether there is one.
+    fn refuse_existing(&self) -> Result<bool, ToolError> {
+        let taken = match self.parent.look(&self.name) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            Err(error) => return Err(failed(&self.parent, "look at", &self.name)(error)),
+            Ok(found) if found.kind == FoundKind::Dir => {
+                let listing = self.parent.list(&self.name);
+                !listing
+                    .map_err(failed(&self.parent, "list", &self.name))?
+                    .is_empty()
+            }
+            Ok(_) => true,
+        };
+        match taken {
+            false => Ok(true),
+            true => Err(ToolError::TargetExists {
+                path: self.parent.place(&self.name),
+            }),
+        }
+    }
+
+    /// Writes all files and gives the directory its name; removes what it has made when it fails.
+    fn write(
+        &self,
+        checkpoint: &Checkpoint,
+        files: &[PlainFile<'_>],
+        progress: &dyn Progress,
+    ) -> Result<(), ToolError> {
+        let (store, dir) = (&self.parent, &*self.temporary);
+        store.create_root().map_err(failed(store, "create", ""))?;
+        store
+            .create_dir(dir)
+            .map_err(failed(store, "create", dir))?;
+        let written = (|| {
+            for file in files {
+                self.write_file(checkpoint, file, progress)?;
+            }
+            if files.len() > 1 {
+                self.write_index(files)?;
+            }
+            store.sync_dir(dir).map_err(failed(store, "sync", dir))?;
+            self.appear()
+        })();
+        if written.is_err() {
+            // The first error is the one to report.
+            let _ = remove_tree(store, dir, "");
+        }
+        written
+    }
+
+    fn write_file(
+        &self,
+        checkpoint: &Checkpoint,
+        plain: &PlainFile<'_>,
+        progress: &dyn Progress,
+    ) -> Result<(), ToolError> {
+        let (store, path) = (&self.parent, join(&self.temporary, &plain.name));
+        let listed: Vec<(&str, StoredDType, &[u64])> = plain
+            .tensors
+            .iter()
+            .map(|tensor| (&*tensor.name, tensor.dtype, &*tensor.shape))
+            .collect();
+        // Hugging Face's loader takes a file only when its metadata has a format.
+        let header = encode_header(&[("format", "pt")], &listed);
+        let header = header.map_err(|source| ToolError::Header {
+            path: store.place(&path),
+            source,
+        })?;
+        let mut file = store
+            .create(&path)
+            .map_err(failed(store, "create", &path))?;
+        file.write_all(&header)
+            .map_err(failed(store, "write", &path))?;
+        for tensor in &plain.tensors {
+            for piece in pieces_of(tensor)? {
+                let data = checkpoint.read(tensor, &piece)?;
+                // What was read is as in a file: truth values are bytes, 0 or 1.
+                let bytes = data.as_bytes();
+                file.write_all(bytes)
+                    .map_err(failed(store, "write", &path))?;
+                progress.done(bytes.len() as u64);
+            }
+        }
+        file.finish().map_err(failed(store, "write", &path))
+    }
+
+    fn write_index(&self, files: &[PlainFile<'_>]) -> Result<(), ToolError> {
+        let (store, path) = (&self.parent, join(&self.temporary, INDEX_FILE));
+        let entries = files.iter().flat_map(|file| {
+            let tensors = file.tensors.iter();
+            tensors.map(|tensor| as_one_chunk(tensor, &file.name))
+        });
+        let bytes = encode_index(&entries.collect::<Vec<_>>());
+        let bytes = bytes.map_err(|source| SaveError::Meta { source })?;
+        // There are parameters, each in one chunk.
+        let bytes = bytes.unwrap_or_default();
+        store
+            .put(&path, &bytes)
+            .map_err(failed(store, "write", &path))
+    }
+
+    /// Gives the directory its name, in one instant.
+    fn appear(&self) -> Result<(), ToolError> {
+        let (store, name) = (&self.parent, &*self.name);
+        if self.refuse_existing()? {
+            store
+                .remove_dir(name)
+                .map_err(failed(store, "remove", name))?;
+        }
+        store
+            .rename(&self.temporary, name)
+            .map_err(failed(store, "make", name))?;
+        store.sync_dir("").map_err(failed(store, "sync", ""))
+    }
+}
+
+/// A tensor as the index is to see it: whole, in one file.
+fn as_one_chunk(tensor: &TensorEntry, file: &str) -> TensorEntry {
+    let chunk = Chunk {
+        region: Region::whole(&tensor.shape).unwrap_or_else(|_| Region::of_shape(&[])),
+        file: file.to_owned(),
+        start_bytes: 0,
+        len_bytes: tensor.bytes(),
+        digests: Vec::new(),
+    };
+    TensorEntry {
+        name: tensor.name.clone(),
+        tied: Vec::new(),
+        role: tensor.role,
+        dtype: tensor.dtype,
+        shape: tensor.shape.clone(),
+        chunks: vec![chunk],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_filled_in_order() {
+        let tensors: Vec<TensorEntry> = [4, 4, 8, 20, 0, 4].map(tensor).into();
+        let tensors: Vec<&TensorEntry> = tensors.iter().collect();
+        let check = |limit, expected: &[&[u64]]| {
+            let files = divide(&tensors, limit);
+            let bytes = |file: &PlainFile<'_>| -> Vec<u64> {
+                file.tensors.iter().map(|t| t.bytes()).collect()
+            };
+            let found: Vec<Vec<u64>> = files.iter().map(bytes).collect();
+            assert_eq!(found, expected, "{limit}");
+            files[files.len() - 1].name.clone()
+        };
+        assert_eq!(check(100, &[&[4, 4, 8, 20, 0, 4]]), "model.safetensors");
+        let last = check(8, &[&[4, 4], &[8], &[20], &[0, 4]]);
+        assert_eq!(last, "model-00004-of-00004.safetensors");
+        check(0, &[&[4], &[4], &[8], &[20], &[0], &[4]]);
+    }
+
+    fn tensor(bytes: u64) -> TensorEntry {
+        let tensor = TensorEntry {
+            name: "w".to_owned(),
+            tied: Vec::new(),
+            role: Role::Model,
+            dtype: StoredDType::U8,
+            shape: vec![bytes],
+            chunks: Vec::new(),
+        };
+        let chunk = Chunk {
+            region: Region::whole(&[bytes]).unwrap(),
+            file: String::new(),
+            start_bytes: 0,
+            len_bytes: bytes,
+            digests: Vec::new(),
+        };
+        TensorEntry {
+            chunks: vec![chunk],
+            ..tensor
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! Saves a checkpoint again, for another number of ranks.
+
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
+
+use tinderbox_fake::Region;
+
+use super::{
+    ToolError,
+    assign::{Group, Owners, balance},
+    save::save,
+};
+use crate::{
+    Checkpoint, CheckpointMeta, LoadError, Progress, RankSave, Role, Run, SaveData, SaveTensor,
+    TensorEntry, read::whole,
+};
+
+/// How tensors are divided over ranks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Cut {
+    /// Every tensor lies whole on one rank; ranks get about as many bytes each.
+    #[default]
+    Whole,
+    /// A tensor that has at least as many rows (indices of its first dimension) as there are ranks is cut
+    /// into that many boxes of rows, which differ by at most one row. Other tensors stay whole.
+    Rows,
+}
+
+/// What a reshard may choose.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReshardOptions {
+    /// How tensors are divided over ranks.
+    pub cut: Cut,
+    /// Whether the step may be there already. It is replaced in one instant then.
+    pub replace: bool,
+}
+
+/// Saves a checkpoint again as if a world of `world_size` ranks had saved it, into a run, which may be
+/// its own; gives the directory. Values, step, seed, data position, metadata, plan, scalars, tied names
+/// and block size are kept.
+///
+/// Tensors of optimizer state called `optimizer.<path>.<field>` go to the rank of the parameter with
+/// this path; together they count as one when bytes are balanced, the largest first to the rank with the
+/// fewest. Scalars of such a name go there too, all others to rank 0.
+///
+/// Time: one pass over the values to read and one to write. Memory: some pieces of 8 MiB for each of up
+/// to 4 threads, and a copy of the manifest.
+///
+/// # Errors
+///
+/// When the step is there and is not to be replaced, the number of ranks is none that a checkpoint can
+/// have, a block is damaged, or the disk fails. Nothing is published then.
+pub fn reshard(
+    checkpoint: &Checkpoint,
+    to: &Run,
+    world_size: u32,
+    options: &ReshardOptions,
+    progress: &dyn Progress,
+) -> Result<PathBuf, ToolError> {
+    let manifest = checkpoint.manifest();
+    let attempt = to.begin(CheckpointMeta {
+        seed: manifest.seed,
+        data_position: manifest.data_position,
+        metadata: manifest.metadata.clone(),
+        plan: manifest.plan.clone(),
+        block_size: manifest.block_bytes,
+        replace: options.replace,
+        ..CheckpointMeta::new(manifest.step, world_size)
+    })?;
+    let shared = Arc::new(checkpoint.clone());
+    let division = Division::of(&shared, world_size, options.cut);
+    let bytes: u64 = manifest.tensors.iter().map(TensorEntry::bytes).sum();
+    save(attempt, bytes, |rank| division.of_rank(rank), progress)
+}
+
+/// What each rank saves.
+struct Division<'a> {
+    checkpoint: &'a Arc<Checkpoint>,
+    world_size: u32,
+    cut: Cut,
+    owners: Owners<'a>,
+    ranks: BTreeMap<Group<'a>, u32>,
+}
+
+impl<'a> Division<'a> {
+    fn of(checkpoint: &'a Arc<Checkpoint>, world_size: u32, cut: Cut) -> Self {
+        let parameters = checkpoint.tensors(Role::Model);
+        let owners = Owners::of(parameters.map(|tensor| (&*tensor.name, &*tensor.tied)));
+        let mut groups: BTreeMap<Group<'_>, u64> = BTreeMap::new();
+        for tensor in &checkpoint.manifest().tensors {
+            if !is_cut(tensor, world_size, cut) {
+                let group = owners.group(tensor.role, &tensor.name);
+                *groups.entry(group).or_default() += tensor.bytes();
+            }
+        }
+        Self {
+            ranks: balance(&groups, world_size),
+            checkpoint,
+            world_size,
+            cut,
+            owners,
+        }
+    }
+
+    fn of_rank(&self, rank: u32) -> Result<RankSave, ToolError> {
+        let mut ours = RankSave::default();
+        for tensor in &self.checkpoint.manifest().tensors {
+            let region = if is_cut(tensor, self.world_size, self.cut) {
+                rows_of(tensor, rank, self.world_size)?
+            } else {
+                let group = self.owners.group(tensor.role, &tensor.name);
+                if self.ranks.get(&group) != Some(&rank) {
+                    continue;
+                }
+                whole(tensor)?
+            };
+            ours.tensors.push(SaveTensor {
+                name: tensor.name.clone(),
+                tied: tensor.tied.clone(),
+                role: tensor.role,
+                shape: tensor.shape.clone(),
+                region: region.clone(),
+                data: SaveData::Saved(self.checkpoint.clone(), Box::new(tensor.clone()), region),
+            });
+        }
+        let scalars = self.checkpoint.scalars().iter();
+        let scalars = scalars.filter(|(name, _)| self.rank_of_scalar(name) == rank);
+        ours.scalars = scalars
+            .map(|(name, value)| (name.clone(), *value))
+            .collect();
+        Ok(ours)
+    }
+
+    /// The rank of the scalar's parameter; 0 without one, and where all of the parameter's tensors are
+    /// cut.
+    fn rank_of_scalar(&self, name: &str) -> u32 {
+        let owner = self.owners.owner(name);
+        let rank = owner.and_then(|parameter| self.ranks.get(&(Role::Model, parameter)));
+        rank.copied().unwrap_or(0)
+    }
+}
+
+/// Whether every rank gets rows of a tensor. An empty one has no chunk but the whole.
+fn is_cut(tensor: &TensorEntry, ranks: u32, cut: Cut) -> bool {
+    let rows = tensor.shape.first().copied().unwrap_or(0);
+    cut == Cut::Rows && ranks > 1 && rows >= u64::from(ranks) && !tensor.shape.contains(&0)
+}
+
+/// The rows of a rank: the first ranks have one more where they can't be equal.
+fn rows_of(tensor: &TensorEntry, rank: u32, ranks: u32) -> Result<Region, LoadError> {
+    let (rank, ranks) = (u64::from(rank), u64::from(ranks));
+    let (mut offset, mut size) = (vec![0; tensor.shape.len()], tensor.shape.clone());
+    let (each, more) = (tensor.shape[0] / ranks, tensor.shape[0] % ranks);
+    offset[0] = each * rank + more.min(rank);
+    size[0] = each + u64::from(rank < more);
+    Region::new(offset, size).map_err(|source| LoadError::Region {
+        tensor: tensor.name.clone(),
+        source,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{StoredDType, check_tiling};
+
+    #[test]
+    fn rows_tile_the_tensor() {
+        for (shape, ranks) in [
+            (&[2u64, 3][..], 2u32),
+            (&[7, 2], 3),
+            (&[5], 5),
+            (&[u64::from(u32::MAX) << 20, 1], 65_536),
+        ] {
+            let tensor = tensor(shape);
+            assert!(is_cut(&tensor, ranks, Cut::Rows), "{shape:?}");
+            let rows: Vec<Region> = (0..ranks)
+                .map(|rank| rows_of(&tensor, rank, ranks).unwrap())
+                .collect();
+            check_tiling(shape, &rows.iter().collect::<Vec<_>>()).unwrap();
+            let sizes = rows.iter().map(|region| region.size()[0]);
+            let (least, most) = (sizes.clone().min(), sizes.max());
+            assert!(most.unwrap() - least.unwrap() <= 1, "{shape:?}");
+        }
+    }
+
+    #[test]
+    fn what_has_fewer_rows_than_ranks_stays_whole() {
+        for (shape, ranks) in [(&[][..], 2), (&[2, 8], 3), (&[8, 0], 2), (&[8], 1)] {
+            assert!(!is_cut(&tensor(shape), ranks, Cut::Rows), "{shape:?}");
+        }
+        assert!(!is_cut(&tensor(&[8]), 2, Cut::Whole));
+    }
+
+    fn tensor(shape: &[u64]) -> TensorEntry {
+        TensorEntry {
+            name: "w".to_owned(),
+            tied: Vec::new(),
+            role: Role::Model,
+            dtype: StoredDType::F32,
+            shape: shape.to_vec(),
+            chunks: Vec::new(),
+        }
+    }
+}

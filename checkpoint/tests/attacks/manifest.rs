@@ -1,0 +1,495 @@
+//! Attacks on the manifest, whose own digest is right.
+
+use serde_json::{Value, json};
+use tinderbox_checkpoint::{Checkpoint, FormatError, LayoutError, LoadError, Manifest, Role, Run};
+
+use crate::{
+    forge::{FIRST, SMALL, Victim, json_text, nested, sealed, zeros},
+    support::chain,
+};
+
+/// What is said when one value, found by a JSON pointer, is another.
+fn set(at: &str, value: Value) -> FormatError {
+    let victim = Victim::whole();
+    victim.set(at, value);
+    victim.manifest_error()
+}
+
+/// What is said when the first place of a text of the body is another.
+fn replace(from: &str, to: &str) -> FormatError {
+    let victim = Victim::whole();
+    victim.replace(from, to);
+    victim.manifest_error()
+}
+
+fn check_json(error: FormatError, expected: &str) {
+    let text = json_text(error);
+    assert!(text.contains(expected), "{text}");
+}
+
+#[test]
+fn the_forger_makes_what_is_taken() {
+    for victim in [Victim::whole(), Victim::chunks()] {
+        victim.reseal(|body| body["seed"] = json!(5));
+        Checkpoint::open(&victim.dir).unwrap().verify().unwrap();
+    }
+}
+
+#[test]
+fn deep_json() {
+    for at in ["metadata", "plan"] {
+        let victim = Victim::whole();
+        victim.set(&format!("/{at}"), json!("here"));
+        victim.replace("\"here\"", &nested(100_000));
+        check_json(victim.manifest_error(), "recursion limit");
+    }
+    // Of the manifest, a file, a tensor, a chunk.
+    for place in [
+        "\"step\":",
+        "\"header_bytes\":",
+        "\"chunks\":",
+        "\"offset\":",
+    ] {
+        let to = format!("\"unknown\":{},{place}", nested(100_000));
+        check_json(replace(place, &to), "unknown field `unknown`");
+    }
+    let shape = format!("\"shape\":{}", nested(100_000));
+    check_json(replace("\"shape\":[5,7]", &shape), "expected u64");
+}
+
+#[test]
+fn metadata_as_deep_as_the_format_says() {
+    let victim = Victim::whole();
+    victim.set("/metadata", json!("here"));
+    victim.replace("\"here\"", &nested(126));
+    Checkpoint::open(&victim.dir).unwrap();
+    let victim = Victim::whole();
+    victim.set("/metadata", json!("here"));
+    victim.replace("\"here\"", &nested(127));
+    check_json(victim.manifest_error(), "recursion limit");
+}
+
+#[test]
+fn a_duplicate_field() {
+    for (field, value) in [
+        // Of the manifest; the first two are looked at before all others.
+        ("format", json!("tinderbox-checkpoint")),
+        ("version", json!(1)),
+        ("attempt", json!("0".repeat(32))),
+        ("step", json!(12)),
+        ("world_size", json!(1)),
+        ("block_bytes", json!(64)),
+        ("metadata", json!({})),
+        ("index", json!(null)),
+        ("files", json!([])),
+        ("tensors", json!([])),
+        ("scalars", json!([])),
+        // Of a file, a tensor, a chunk.
+        ("header_digest", zeros()),
+        ("rank", json!(0)),
+        ("number", json!(0)),
+        ("dtype", json!("U8")),
+        ("shape", json!([])),
+        ("tied", json!([])),
+        ("chunks", json!([])),
+        ("offset", json!([])),
+        ("start_bytes", json!(0)),
+        ("len_bytes", json!(0)),
+        ("digests", json!([])),
+    ] {
+        let place = format!("\"{field}\":");
+        let error = replace(&place, &format!("{place}{value},{place}"));
+        check_json(error, &format!("duplicate field `{field}`"));
+    }
+    // The caller's metadata has one of this name too.
+    let error = replace("\"plan\":{", "\"plan\":null,\"plan\":{");
+    check_json(error, "duplicate field `plan`");
+}
+
+#[test]
+fn a_scalar_of_two_types() {
+    check_json(replace("{\"uint\":11}", "{\"uint\":11,\"uint\":12}"), "");
+    check_json(replace("{\"uint\":11}", "{\"uint\":11,\"int\":11}"), "");
+    check_json(replace("{\"uint\":11}", "{}"), "");
+    check_json(replace("{\"uint\":11}", "11"), "");
+}
+
+#[test]
+fn something_listed_twice() {
+    for list in ["files", "tensors", "scalars"] {
+        let victim = Victim::whole();
+        victim.reseal(|body| {
+            let all = body[list].as_array_mut().unwrap();
+            all.insert(0, all[0].clone());
+        });
+        let error = victim.manifest_error();
+        assert!(
+            matches!(&error, FormatError::Order { list: found } if *found == list),
+            "{error}"
+        );
+    }
+    let victim = Victim::chunks();
+    victim.reseal(|body| {
+        let all = body["tensors"][0]["chunks"].as_array_mut().unwrap();
+        all.insert(0, all[0].clone());
+    });
+    let error = victim.manifest_error();
+    assert!(
+        matches!(error, FormatError::Order { list: "chunks" }),
+        "{error}"
+    );
+}
+
+#[test]
+fn two_chunks_of_a_file_overlap() {
+    // `norm.gamma` is at 168..174, and `mask` should follow.
+    for start in [168u64, 170, 173] {
+        let error = set("/tensors/1/chunks/0/start_bytes", json!(start));
+        assert!(
+            matches!(
+                &error,
+                FormatError::Data { file, expected_bytes: 174, found_bytes } if file == SMALL && *found_bytes == start
+            ),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn two_chunks_of_a_tensor_overlap() {
+    let victim = Victim::chunks();
+    victim.set("/tensors/0/chunks/1/offset", json!([0, 2]));
+    let error = victim.manifest_error();
+    let FormatError::Layout { tensor, source } = &error else {
+        panic!("{error}");
+    };
+    assert_eq!(tensor, "w");
+    let overlap = LayoutError::Overlap {
+        first: 0,
+        second: 1,
+        region: tinderbox_fake::Region::new(vec![0, 2], vec![2, 1]).unwrap(),
+    };
+    assert_eq!(**source, overlap);
+}
+
+#[test]
+fn a_gap_in_a_tensor() {
+    let victim = Victim::chunks();
+    // As many bytes of the file belong to nothing.
+    victim.reseal(|body| {
+        body["tensors"][0]["chunks"].as_array_mut().unwrap().pop();
+    });
+    let error = victim.manifest_error();
+    assert!(
+        matches!(
+            &error,
+            FormatError::Layout { tensor, source } if tensor == "w"
+                && **source == LayoutError::Gap { missing: 3, elements: 18 }
+        ),
+        "{error}"
+    );
+}
+
+#[test]
+fn boxes_that_overflow_or_run_backwards() {
+    for (offset, size) in [
+        (json!([u64::MAX, 0]), json!([1, 3])),
+        (json!([1, 0]), json!([u64::MAX, 3])),
+        (json!([0, 0]), json!([1u64 << 32, 1u64 << 32])),
+        (json!([0, 0]), json!([1u64 << 63, 2])),
+    ] {
+        let victim = Victim::chunks();
+        victim.set("/tensors/0/chunks/3/offset", offset);
+        victim.set("/tensors/0/chunks/3/size", size);
+        check_json(victim.manifest_error(), "overflows 64 bits");
+    }
+    for (field, value) in [
+        ("size", json!([-1, 3])),
+        ("offset", json!([-1, 3])),
+        ("size", json!([1.0, 3])),
+        ("size", json!([1, 3, 1])),
+        ("offset", json!([])),
+    ] {
+        let victim = Victim::chunks();
+        victim.set(&format!("/tensors/0/chunks/3/{field}"), value);
+        json_text(victim.manifest_error());
+    }
+}
+
+#[test]
+fn path_escapes() {
+    for name in [
+        "../model-rank-00000.safetensors",
+        "../step-00000010/model-rank-00000.safetensors",
+        "./model-rank-00000.safetensors",
+        "/etc/passwd",
+        "//model-rank-00000.safetensors",
+        "..\\model-rank-00000.safetensors",
+        "C:\\model-rank-00000.safetensors",
+        "model-rank-00000.safetensors\0",
+        "model-rank-00000.safetensors\0.safetensors",
+        "model-rank-00000.safetensors/",
+        "model-rank-00000.safetensors ",
+        "model-rank-00000.safetensors/../../x",
+        "MODEL-RANK-00000.safetensors",
+        "model-rank-0.safetensors",
+        "model-rank-000000.safetensors",
+        "model-rank-+0000.safetensors",
+        "model-rank-00000-00000.safetensors",
+        "model-rank-\u{ff10}0000.safetensors",
+        "manifest.json",
+        "",
+        ".",
+        "..",
+    ] {
+        let victim = Victim::whole();
+        // In the list and in the chunks, and in order.
+        victim.reseal(|body| {
+            let text = body
+                .to_string()
+                .replace(&format!("\"{FIRST}\""), &json!(name).to_string());
+            *body = serde_json::from_str(&text).unwrap();
+            let files = body["files"].as_array_mut().unwrap();
+            files.sort_by_key(|file| file["name"].as_str().unwrap().to_owned());
+        });
+        let error = victim.manifest_error();
+        assert!(
+            matches!(&error, FormatError::FileName { found } if found == name),
+            "{name:?}: {error}"
+        );
+        // Only in a chunk.
+        let error = set("/tensors/0/chunks/0/file", json!(name));
+        assert!(
+            matches!(&error, FormatError::UnlistedFile { tensor, file } if tensor == "embed.weight" && file == name),
+            "{name:?}: {error}"
+        );
+    }
+}
+
+#[test]
+fn the_number_of_a_file_that_is_not_that_of_its_name() {
+    for (at, value) in [
+        ("/files/0/number", json!(0)),
+        ("/files/0/number", json!(2)),
+        ("/files/0/number", json!(u32::MAX)),
+        ("/files/1/number", json!(1)),
+        ("/files/0/rank", json!(1)),
+        ("/files/1/role", json!("state")),
+    ] {
+        let error = set(at, value.clone());
+        let name = if at.contains('0') { SMALL } else { FIRST };
+        assert!(
+            matches!(&error, FormatError::FileName { found } if found == name),
+            "{at} {value}: {error}"
+        );
+    }
+    check_json(set("/files/0/number", json!(1u64 << 32)), "expected u32");
+    check_json(set("/files/0/number", json!(-1)), "expected u32");
+}
+
+#[test]
+fn a_tied_name_that_shadows() {
+    // Another tensor's name, its own, one that another tensor is tied to.
+    for (tensor, name) in [(0usize, "mask"), (0, "embed.weight"), (2, "head.weight")] {
+        let victim = Victim::whole();
+        victim.reseal(|body| body["tensors"][tensor]["tied"] = json!([name]));
+        let error = victim.manifest_error();
+        assert!(
+            matches!(
+                &error,
+                FormatError::Name { name: found, reason: "stands for two tensors" } if found == name
+            ),
+            "{name}: {error}"
+        );
+    }
+    // The roles have names of their own.
+    let victim = Victim::whole();
+    victim.reseal(|body| body["tensors"][3]["tied"] = json!(["mask"]));
+    let checkpoint = Checkpoint::open(&victim.dir).unwrap();
+    let found = |role| &checkpoint.tensor(role, "mask").unwrap().name;
+    assert_eq!(found(Role::Model), "mask");
+    assert_eq!(found(Role::State), "embed.weight.moment_1");
+}
+
+#[test]
+fn tied_names_that_are_none() {
+    for name in ["", "__metadata__", "x".repeat(4097).as_str()] {
+        let error = set("/tensors/0/tied", json!([name]));
+        assert!(matches!(error, FormatError::Name { .. }), "{error}");
+        assert!(error.to_string().len() < 200, "{error}");
+    }
+    for names in [json!(["b", "a"]), json!(["a", "a"])] {
+        let error = set("/tensors/0/tied", names);
+        assert!(
+            matches!(error, FormatError::Order { list: "tied names" }),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn floats_with_wrong_digits() {
+    for digits in [
+        json!("3FF0000000000000"),
+        json!("3ff"),
+        json!("+ff0000000000000"),
+        json!("-ff0000000000000"),
+        json!("0x3ff00000000000"),
+        json!(" 3ff000000000000"),
+        json!("3ff00000000000000"),
+        json!(""),
+        json!("NaN"),
+        json!(1.0),
+        json!(null),
+    ] {
+        json_text(set("/scalars/0/value", json!({ "float": digits })));
+    }
+    for value in [
+        json!({"int": 1u64 << 63}),
+        json!({"uint": -1}),
+        json!({"bool": 1}),
+        json!({"Float": "3ff0000000000000"}),
+    ] {
+        json_text(set("/scalars/0/value", value));
+    }
+}
+
+#[test]
+fn block_sizes_that_are_none() {
+    for bytes in [
+        0u64,
+        1,
+        32,
+        63,
+        65,
+        96,
+        1000,
+        (64 << 20) + 1,
+        128 << 20,
+        u64::MAX,
+        1 << 63,
+    ] {
+        check_json(set("/block_bytes", json!(bytes)), "is no power of two");
+    }
+    check_json(set("/block_bytes", json!(-64)), "");
+    check_json(set("/block_bytes", json!(64.0)), "");
+    // A right one, and not that of the digests.
+    let error = set("/block_bytes", json!(128));
+    assert!(
+        matches!(&error, FormatError::ChunkSize { tensor, .. } if tensor == "embed.weight"),
+        "{error}"
+    );
+}
+
+#[test]
+fn another_version_is_told_before_anything_else() {
+    for version in [0, 2, u32::MAX] {
+        let victim = Victim::whole();
+        victim.reseal(|body| {
+            body["version"] = json!(version);
+            body["tensors"] = json!({"unknown": "form"});
+        });
+        let error = victim.manifest_error();
+        assert!(
+            matches!(error, FormatError::Version { expected: 1, found } if found == version),
+            "{error}"
+        );
+    }
+    let error = set("/format", json!("tinderbox-checkpoint-part"));
+    assert!(
+        matches!(&error, FormatError::Format { found, .. } if found == "tinderbox-checkpoint-part"),
+        "{error}"
+    );
+    json_text(set("/version", json!("1")));
+}
+
+#[test]
+fn unknown_fields() {
+    for at in [
+        "",
+        "/files/2",
+        "/index",
+        "/tensors/4",
+        "/tensors/4/chunks/0",
+        "/scalars/1",
+    ] {
+        let victim = Victim::whole();
+        victim.reseal(|body| body.pointer_mut(at).unwrap()["later"] = json!(1));
+        check_json(victim.manifest_error(), "unknown field `later`");
+    }
+    json_text(set("/scalars/1/value", json!({"uint": 1, "later": 1})));
+}
+
+#[test]
+fn bytes_around_the_manifest() {
+    let victim = Victim::whole();
+    let body = victim.body().to_string().into_bytes();
+    let whole = sealed(&body);
+    Manifest::from_bytes(&whole).unwrap();
+    let (whole, text) = (&whole[..], str::from_utf8(&body).unwrap());
+    for bytes in [
+        [whole, &b"\n"[..]].concat(),
+        [whole, &b"x"[..]].concat(),
+        [whole, &b"\0"[..]].concat(),
+        [&b" "[..], whole].concat(),
+        [&b"\xef\xbb\xbf"[..], whole].concat(),
+        Vec::new(),
+    ] {
+        let error = Manifest::from_bytes(&bytes).unwrap_err();
+        assert!(matches!(error, FormatError::Envelope), "{error}");
+    }
+    for bytes in [[whole, &b"}\n"[..]].concat(), [whole, whole].concat()] {
+        let error = Manifest::from_bytes(&bytes).unwrap_err();
+        assert!(matches!(error, FormatError::Digest { .. }), "{error}");
+    }
+    for body in [
+        format!("{text}{text}"),
+        format!("{text}}}"),
+        format!("{text},\"body\":{text}"),
+        format!("{text}\0"),
+        String::new(),
+    ] {
+        json_text(Manifest::from_bytes(&sealed(body.as_bytes())).unwrap_err());
+    }
+}
+
+#[test]
+fn names_that_are_not_unicode() {
+    for name in [
+        &b"m\xffsk"[..],
+        b"m\xc0\xafsk",
+        b"m\xed\xa0\x80k",
+        b"a\0b\\",
+        b"m\\ud800",
+    ] {
+        let victim = Victim::whole();
+        let mut body = victim.body().to_string().into_bytes();
+        let at = body.windows(6).position(|w| w == b"\"mask\"").unwrap();
+        body.splice(at + 1..at + 5, name.iter().copied());
+        victim.seal(&body);
+        json_text(victim.manifest_error());
+    }
+}
+
+#[test]
+fn a_step_that_is_not_that_of_the_directory() {
+    let victim = Victim::whole();
+    victim.set("/step", json!(12));
+    let run = Run::local(victim.run());
+    let check = |error: &LoadError| {
+        let LoadError::WrongStep {
+            path,
+            expected,
+            found,
+        } = error
+        else {
+            panic!("{}", chain(error));
+        };
+        assert_eq!((path, *expected, *found), (&victim.dir, 11, 12));
+    };
+    check(&run.open(11).unwrap_err());
+    let LoadError::NoneUsable { reasons, .. } = run.latest().unwrap_err() else {
+        panic!();
+    };
+    check(&reasons[0]);
+}

@@ -1,0 +1,237 @@
+//! Whatever fails, and whenever the power goes: an earlier checkpoint is never lost, and no half of a
+//! later one is ever found.
+
+mod support;
+#[path = "support/volatile.rs"]
+mod volatile;
+
+use std::{cell::Cell, collections::BTreeMap, sync::Arc};
+
+use support::{Contents, TIMEOUT, load, meta, small_contents};
+use tinderbox_checkpoint::{
+    CheckpointMeta, Role, Run, SaveError, SaveTensor,
+    store::{FoundKind, LocalStore, Store, check_conformance},
+};
+use volatile::{Fault, Volatile};
+
+#[test]
+fn every_store_keeps_its_promises() {
+    let dir = tempfile::tempdir().unwrap();
+    let stores: [Arc<dyn Store>; 3] = [
+        Arc::new(LocalStore::new(dir.path().join("not/there/yet"))),
+        Arc::new(LocalStore::new(
+            tempfile::tempdir_in(dir.path()).unwrap().keep(),
+        )),
+        Arc::new(Volatile::default()),
+    ];
+    for store in stores {
+        check_conformance(&store).unwrap();
+    }
+}
+
+#[test]
+fn a_store_that_breaks_a_promise_is_found_out() {
+    // One operation after the other fails, and each time a promise is broken.
+    let whole = Volatile::default();
+    check_conformance(&(Arc::new(whole.clone()) as Arc<dyn Store>)).unwrap();
+    for at in 1..=whole.operations() {
+        let store = Volatile::default();
+        store.set_fault(Some(Fault::Once(at)));
+        let checked = check_conformance(&(Arc::new(store) as Arc<dyn Store>));
+        assert!(checked.is_err(), "operation {at} of {}", whole.operations());
+    }
+}
+
+/// Two ranks save their halves, in several files.
+fn save(store: &Volatile, step: u64, replace: bool, contents: &Contents) -> Result<(), SaveError> {
+    let run = Run::on(Arc::new(store.clone()));
+    let meta = CheckpointMeta {
+        file_bytes: 150,
+        replace,
+        ..meta(step, 2)
+    };
+    let attempt = run.begin(meta)?;
+    let tensors = contents.0.iter();
+    let mut ranks = [Vec::new(), Vec::new()];
+    for (number, ((role, name), data)) in tensors.enumerate() {
+        ranks[number % 2].push(SaveTensor::whole(name.clone(), *role, data.clone()));
+    }
+    let scalars = [contents.1.clone(), BTreeMap::new()];
+    for (rank, (tensors, scalars)) in (0..).zip(ranks.iter().zip(&scalars)) {
+        // One thread, so that operations have an order.
+        attempt
+            .handle()
+            .threads(1)
+            .write_rank(rank, tensors, scalars)?;
+    }
+    attempt.publish(TIMEOUT).map(drop)
+}
+
+/// A store with step 1, all of it durable.
+fn with_one_step() -> Volatile {
+    let store = Volatile::default();
+    save(&store, 1, false, &small_contents(1)).unwrap();
+    store.after_power_loss()
+}
+
+/// What the newest checkpoint holds, proven byte by byte.
+fn newest(store: &Volatile) -> (u64, Contents) {
+    let run = Run::on(Arc::new(store.clone()));
+    let latest = run.latest().unwrap().expect("there is one");
+    assert!(latest.skipped.is_empty(), "{:?}", latest.skipped);
+    latest.checkpoint.verify().unwrap();
+    (latest.checkpoint.step(), load(&latest.checkpoint).unwrap())
+}
+
+/// The names in the root.
+fn names(store: &Volatile) -> Vec<String> {
+    let found = store.list("").unwrap();
+    assert!(found.iter().all(|found| found.kind == FoundKind::Dir));
+    found.into_iter().map(|found| found.name).collect()
+}
+
+/// Saves, with a fault at each operation in turn, until there are no more operations.
+fn for_every_operation(
+    fault: impl Fn(u64) -> Fault,
+    replace: bool,
+    check: impl Fn(u64, &Volatile, Result<(), SaveError>),
+) -> u64 {
+    let step = if replace { 1 } else { 2 };
+    for at in 1.. {
+        let store = with_one_step();
+        store.set_fault(Some(fault(at)));
+        let saved = save(&store, step, replace, &small_contents(2));
+        let reached = store.operations() >= at;
+        check(at, &store, saved);
+        if !reached {
+            return at;
+        }
+    }
+    unreachable!("a save ends")
+}
+
+#[test]
+fn a_fault_at_any_operation_loses_nothing() {
+    for replace in [false, true] {
+        for fault in [Fault::Once, Fault::From] {
+            let operations = for_every_operation(fault, replace, |at, store, saved| {
+                let what = format!("{:?}, replace {replace}: {saved:?}", fault(at));
+                store.set_fault(None);
+                let (step, contents) = newest(store);
+                let new = contents == small_contents(2);
+                assert!(new || contents == small_contents(1), "{what}");
+                assert_eq!(step, if new && !replace { 2 } else { 1 }, "{what}");
+                match saved {
+                    // What fails after the commit is no error, or says so.
+                    Ok(()) | Err(SaveError::NotDurable { .. }) => assert!(new, "{what}"),
+                    Err(SaveError::Io { .. }) => assert!(!new, "{what}"),
+                    Err(SaveError::RankFailed { .. }) => {
+                        panic!("the rank's own error comes first: {what}")
+                    }
+                    Err(_) => panic!("another error: {what}"),
+                }
+                // A single fault leaves nothing behind, but where it hit the removal itself.
+                let run = Run::on(Arc::new(store.clone()));
+                run.clean().unwrap();
+                assert!(
+                    names(store).iter().all(|name| name.starts_with("step-")),
+                    "{what}"
+                );
+                assert_eq!(newest(store).1 == small_contents(2), new, "{what}");
+                // And the run goes on.
+                save(store, 3, false, &small_contents(3)).unwrap();
+                assert_eq!(newest(store), (3, small_contents(3)));
+            });
+            assert!(operations > 40, "{operations}");
+        }
+    }
+}
+
+#[test]
+fn a_loss_of_power_at_any_operation_leaves_the_old_or_the_new() {
+    for replace in [false, true] {
+        let (old, new) = (Cell::new(0), Cell::new(0));
+        for_every_operation(Fault::PowerLoss, replace, |at, store, saved| {
+            let what = format!("operation {at}, replace {replace}: {saved:?}");
+            let store = store.after_power_loss();
+            let (_, contents) = newest(&store);
+            let is_new = contents == small_contents(2);
+            assert!(is_new || contents == small_contents(1), "neither: {what}");
+            // What was promised is kept.
+            assert!(is_new || saved.is_err(), "{what}");
+            let tally = if is_new { &new } else { &old };
+            tally.set(tally.get() + 1);
+            let run = Run::on(Arc::new(store.clone()));
+            run.clean().unwrap();
+            assert!(
+                names(&store).iter().all(|name| name.starts_with("step-")),
+                "{what}"
+            );
+            save(&store, 3, false, &small_contents(3)).unwrap();
+            assert_eq!(newest(&store.after_power_loss()), (3, small_contents(3)));
+        });
+        let (old, new) = (old.get(), new.get());
+        assert!(old > 30 && new > 1, "{old} old, {new} new");
+    }
+}
+
+#[test]
+fn a_removal_leaves_a_whole_checkpoint_or_none() {
+    for fault in [Fault::Once, Fault::From, Fault::PowerLoss] {
+        for at in 1.. {
+            let mut store = with_one_step();
+            save(&store, 2, false, &small_contents(2)).unwrap();
+            store = store.after_power_loss();
+            store.set_fault(Some(fault(at)));
+            let run = Run::on(Arc::new(store.clone()));
+            let removed = run.remove(2);
+            let reached = store.operations() >= at;
+            store.set_fault(None);
+            if let Fault::PowerLoss(_) = fault(at) {
+                store = store.after_power_loss();
+            }
+            // Whole or not there: nothing is skipped as damaged.
+            let (step, contents) = newest(&store);
+            assert_eq!(contents, small_contents(step), "{:?}", fault(at));
+            let run = Run::on(Arc::new(store.clone()));
+            run.clean().unwrap();
+            assert!(
+                names(&store).iter().all(|name| name.starts_with("step-")),
+                "{:?}",
+                fault(at)
+            );
+            assert!(
+                removed.is_err() || run.steps().unwrap() == [1],
+                "{:?}",
+                fault(at)
+            );
+            if !reached {
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn a_fault_while_loading_is_an_error() {
+    let store = with_one_step();
+    let run = Run::on(Arc::new(store.clone()));
+    for at in 1.. {
+        store.set_fault(Some(Fault::Once(at)));
+        let loaded = run.open(1).and_then(|checkpoint| {
+            checkpoint.verify()?;
+            load(&checkpoint)
+        });
+        if store.operations() < at {
+            assert_eq!(loaded.unwrap(), small_contents(1));
+            assert!(at > 10);
+            break;
+        }
+        // Looking whether it is a link is the one thing that may fail.
+        assert!(loaded.is_err() || at == 1, "operation {at}");
+        if let Err(error) = loaded {
+            assert!(error.to_string().contains("/volatile"), "{error}");
+        }
+    }
+    assert_eq!(run.open(1).unwrap().tensors(Role::Model).count(), 3);
+}

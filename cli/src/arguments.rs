@@ -1,0 +1,107 @@
+//! The command line.
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand, error::ErrorKind};
+
+use crate::{ckpt, outcome::Outcome, terminal};
+
+/// Tools for Tinderbox: Burn models built in pipeline stages, with sharded checkpoints
+#[derive(Parser, Debug)]
+#[command(name = "tinderbox", version)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    pub(crate) group: Group,
+}
+
+/// What a command is about.
+#[derive(Subcommand, Debug)]
+pub(crate) enum Group {
+    /// Look at, compare, copy and remove checkpoints
+    Ckpt {
+        #[command(subcommand)]
+        command: ckpt::Command,
+    },
+}
+
+impl Arguments {
+    /// Reads the command line.
+    ///
+    /// # Errors
+    ///
+    /// The exit code, after help or what is wrong, on one line, was printed.
+    pub(crate) fn read() -> Result<Self, ExitCode> {
+        Self::try_parse().map_err(|error| match error.kind() {
+            ErrorKind::DisplayHelp
+            | ErrorKind::DisplayVersion
+            | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+                let asked = !error.use_stderr();
+                // Nothing is left to do when nobody reads the help.
+                let _ = error.print();
+                match asked {
+                    true => Outcome::Fine.into(),
+                    false => Outcome::Failed.into(),
+                }
+            }
+            _ => {
+                terminal::say("error", &wrong(&error.to_string()));
+                Outcome::Failed.into()
+            }
+        })
+    }
+}
+
+/// What is wrong with the arguments, from clap's text of several lines.
+fn wrong(text: &str) -> String {
+    let tells =
+        |line: &&str| !line.starts_with("Usage:") && !line.starts_with("For more information");
+    let lines: Vec<&str> = text
+        .lines()
+        .map(str::trim)
+        .take_while(tells)
+        .filter(|line| !line.is_empty())
+        .collect();
+    let text = lines.join(" ");
+    format!(
+        "{} (see --help)",
+        text.strip_prefix("error: ").unwrap_or(&text)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_arguments_are_well_formed() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn wrong_arguments_are_told_on_one_line() {
+        for (arguments, expected) in [
+            (
+                &["ckpt", "reshard", "a", "--to", "b"][..],
+                "the following required arguments were not provided: --ranks <N> (see --help)",
+            ),
+            (&["ckpt", "diff", "a"], "not provided: <SECOND>"),
+            (&["ckpt", "melt"], "unrecognized subcommand 'melt'"),
+            (
+                &["ckpt", "reshard", "a", "--to", "b", "--ranks", "0"],
+                "invalid value '0' for '--ranks <N>'",
+            ),
+            (
+                &["ckpt", "inspect", "a", "--all", "--step", "1"],
+                "cannot be used with",
+            ),
+        ] {
+            let all = [&["tinderbox"][..], arguments].concat();
+            let error = Arguments::try_parse_from(all).unwrap_err();
+            let found = wrong(&error.to_string());
+            assert!(found.contains(expected), "{arguments:?}: {found}");
+            assert!(!found.contains('\n'), "{found}");
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! The commands on checkpoints.
+
+use std::io::Write;
+
+use clap::Subcommand;
+
+use super::{diff, export, gc, import, inspect, reshard, verify};
+use crate::outcome::Outcome;
+
+/// What to do with checkpoints.
+#[derive(Subcommand, Debug)]
+pub(crate) enum Command {
+    /// Show what a checkpoint holds
+    Inspect(inspect::Flags),
+    /// Read everything and name all that is damaged; exit code 1 if anything is
+    Verify(verify::Flags),
+    /// Compare tensors and scalars of two checkpoints; exit code 1 if they differ
+    Diff(diff::Flags),
+    /// Save a checkpoint again for another number of ranks
+    Reshard(reshard::Flags),
+    /// Copy the parameters to a plain Hugging Face directory
+    Export(export::Flags),
+    /// Save plain safetensors files as a checkpoint
+    Import(import::Flags),
+    /// Show, and with --yes remove, old checkpoints and what killed saves left behind
+    Gc(gc::Flags),
+}
+
+impl Command {
+    /// Does it.
+    pub(crate) fn run(&self, out: &mut dyn Write) -> anyhow::Result<Outcome> {
+        match self {
+            Self::Inspect(flags) => inspect::run(flags, out),
+            Self::Verify(flags) => verify::run(flags, out),
+            Self::Diff(flags) => diff::run(flags, out),
+            Self::Reshard(flags) => reshard::run(flags, out),
+            Self::Export(flags) => export::run(flags, out),
+            Self::Import(flags) => import::run(flags, out),
+            Self::Gc(flags) => gc::run(flags, out),
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! A plain Hugging Face directory.
+
+use std::{io::Write, path::PathBuf};
+
+use clap::Args;
+use tinderbox_checkpoint::tools::{ExportOptions, export};
+use tinderbox_deferred::human_bytes;
+
+use super::place::open;
+use crate::{
+    outcome::Outcome,
+    terminal::{Bar, visible},
+};
+
+/// Arguments of `export`.
+#[derive(Args, Debug)]
+pub(crate) struct Flags {
+    /// Directory of a step, or of a run: then its newest step
+    dir: PathBuf,
+    /// Directory to make
+    #[arg(long, value_name = "DIR")]
+    to: PathBuf,
+    /// Most bytes of tensors in a file; a larger tensor has a file of its own
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = ExportOptions::default().file_bytes,
+        value_parser = clap::value_parser!(u64).range(1..)
+    )]
+    max_file_bytes: u64,
+}
+
+/// Copies the parameters.
+pub(crate) fn run(flags: &Flags, out: &mut dyn Write) -> anyhow::Result<Outcome> {
+    let checkpoint = open(&flags.dir)?;
+    let options = ExportOptions {
+        file_bytes: flags.max_file_bytes,
+    };
+    let exported = export(&checkpoint, &flags.to, &options, &Bar::new("export"))?;
+    writeln!(
+        out,
+        "{}: {} tensor(s) in {} file(s), {}",
+        flags.to.display(),
+        exported.tensors,
+        exported.files.len(),
+        human_bytes(exported.bytes)
+    )?;
+    for (tied, name) in &exported.tied {
+        let (tied, name) = (visible(tied), visible(name));
+        writeln!(
+            out,
+            "{tied} is tied to {name}, and written under that name only"
+        )?;
+    }
+    Ok(Outcome::Fine)
+}

@@ -1,0 +1,113 @@
+//! What may go from the directory of a run.
+
+use std::{io::Write, path::PathBuf};
+
+use anyhow::bail;
+use clap::Args;
+use tinderbox_checkpoint::{Retention, Run};
+
+use crate::{outcome::Outcome, terminal::one_line};
+
+/// Arguments of `gc`.
+#[derive(Args, Debug)]
+pub(crate) struct Flags {
+    /// Directory of a run
+    #[arg(value_name = "RUN_DIR")]
+    dir: PathBuf,
+    /// Keep the newest N steps; without this and --keep-every, all
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
+    keep_last: Option<usize>,
+    /// Keep steps that are multiples of M, and the newest
+    #[arg(long, value_name = "M", value_parser = clap::value_parser!(u64).range(1..))]
+    keep_every: Option<u64>,
+    /// Remove it; otherwise only tell what would be
+    #[arg(long)]
+    yes: bool,
+}
+
+fn at_least_one(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) => Err("it must be at least 1".into()),
+        Ok(number) => Ok(number),
+        Err(_) => Err("it must be a whole number".into()),
+    }
+}
+
+impl Flags {
+    /// Which checkpoints to keep; `None` for all.
+    fn retention(&self) -> Option<Retention> {
+        match (self.keep_last, self.keep_every) {
+            (None, None) => None,
+            (last, every) => Some(Retention {
+                last: last.unwrap_or(1),
+                every,
+            }),
+        }
+    }
+}
+
+/// Tells what may go, and removes it when that was asked for.
+pub(crate) fn run(flags: &Flags, out: &mut dyn Write) -> anyhow::Result<Outcome> {
+    if !flags.dir.is_dir() {
+        bail!("{} is no directory", flags.dir.display());
+    }
+    let run = Run::local(&flags.dir);
+    let retention = flags.retention();
+    let mut usable = Vec::new();
+    for step in run.steps()? {
+        match run.open(step) {
+            Ok(_) => usable.push(step),
+            Err(error) => writeln!(
+                out,
+                "keep step {step}: it can't be used, look at it yourself: {}",
+                one_line(&error.chain())
+            )?,
+        }
+    }
+    let expired = retention.map_or_else(Vec::new, |retention| retention.expired(&usable));
+    for (older, step) in usable.iter().enumerate() {
+        if !expired.contains(step) {
+            let newer = usable.len() - older - 1;
+            writeln!(out, "keep step {step}: {}", why_kept(retention, newer))?;
+        }
+    }
+    let verb = match flags.yes {
+        true => "removed",
+        false => "would remove",
+    };
+    // The same rules find leftovers and clean them; what has died meanwhile is told as well.
+    let leftovers = match flags.yes {
+        true => run.clean()?,
+        false => run.leftovers()?,
+    };
+    for (dir, reason) in &leftovers.kept {
+        writeln!(out, "keep {}: {reason}", dir.display())?;
+    }
+    for dir in &leftovers.removed {
+        writeln!(out, "{verb} {}: left behind by a save", dir.display())?;
+    }
+    for step in &expired {
+        if flags.yes {
+            run.remove(*step)?;
+        }
+        writeln!(out, "{verb} step {step}: not to be kept")?;
+    }
+    let something = !expired.is_empty() || !leftovers.removed.is_empty();
+    if something && !flags.yes {
+        writeln!(out, "nothing was removed: give --yes to do it")?;
+    }
+    Ok(Outcome::Fine)
+}
+
+/// Why a checkpoint stays, of which so many are newer.
+fn why_kept(retention: Option<Retention>, newer: usize) -> String {
+    let Some(Retention { last, every }) = retention else {
+        return "without --keep-last and --keep-every all are kept".to_owned();
+    };
+    match every {
+        _ if newer == 0 => "it is the newest".to_owned(),
+        _ if newer < last => format!("it is one of the newest {last}"),
+        Some(every) => format!("it is a multiple of {every}"),
+        None => "no rule removes it".to_owned(),
+    }
+}

@@ -1,0 +1,49 @@
+//! A checkpoint of plain files.
+
+use std::{io::Write, path::PathBuf};
+
+use clap::Args;
+use tinderbox_checkpoint::{
+    Run,
+    tools::{ImportOptions, import},
+};
+
+use crate::{outcome::Outcome, terminal::Bar};
+
+/// Arguments of `import`.
+#[derive(Args, Debug)]
+pub(crate) struct Flags {
+    /// A safetensors file, or a directory with model.safetensors or model.safetensors.index.json
+    #[arg(value_name = "DIR_OR_FILE")]
+    from: PathBuf,
+    /// Directory of the run to save into
+    #[arg(long, value_name = "RUN_DIR")]
+    to: PathBuf,
+    /// Step to save as
+    #[arg(long, value_name = "STEP", default_value_t = 0)]
+    step: u64,
+    /// Number of ranks that whole tensors are balanced over, 1 to 65536
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u32).range(1..=65_536)
+    )]
+    ranks: u32,
+    /// Replace the step if it is there
+    #[arg(long)]
+    replace: bool,
+}
+
+/// Saves them.
+pub(crate) fn run(flags: &Flags, out: &mut dyn Write) -> anyhow::Result<Outcome> {
+    let options = ImportOptions {
+        step: flags.step,
+        world_size: flags.ranks,
+        replace: flags.replace,
+    };
+    let run = Run::local(&flags.to);
+    let dir = import(&flags.from, &run, &options, &Bar::new("import"))?;
+    writeln!(out, "{}", dir.display())?;
+    Ok(Outcome::Fine)
+}

@@ -1,0 +1,256 @@
+//! What a checkpoint holds.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io::Write,
+    path::PathBuf,
+};
+
+use anyhow::bail;
+use clap::Args;
+use serde::Serialize;
+use tinderbox_checkpoint::{Checkpoint, Role, Run, StoredDType};
+use tinderbox_deferred::human_bytes;
+
+use super::place::Place;
+use crate::{
+    outcome::Outcome,
+    terminal::{Columns, one_line, visible},
+};
+
+/// Arguments of `inspect`.
+#[derive(Args, Debug)]
+pub(crate) struct Flags {
+    /// Directory of a step, or of a run: then its newest step
+    dir: PathBuf,
+    /// Show this step of the run
+    #[arg(long, value_name = "STEP")]
+    step: Option<u64>,
+    /// List all steps of the run, a line each
+    #[arg(long, conflicts_with = "step")]
+    all: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Shows it.
+pub(crate) fn run(flags: &Flags, out: &mut dyn Write) -> anyhow::Result<Outcome> {
+    let place = Place::of(&flags.dir)?;
+    if flags.all {
+        let Place::Run(run, steps) = place else {
+            bail!(
+                "{} is no run: --all has nothing to list",
+                flags.dir.display()
+            );
+        };
+        list(&run, &steps, flags.json, out)?;
+        return Ok(Outcome::Fine);
+    }
+    let checkpoint = place.open(flags.step)?;
+    let contents = Contents::of(&checkpoint);
+    match flags.json {
+        true => writeln!(out, "{}", serde_json::to_string(&contents)?)?,
+        false => contents.show(out)?,
+    }
+    Ok(Outcome::Fine)
+}
+
+/// The sizes of a checkpoint.
+#[derive(Serialize)]
+struct Sizes {
+    step: u64,
+    seed: u64,
+    data_position: u64,
+    world_size: u32,
+    files: usize,
+    /// Of the files with tensors.
+    total_bytes: u64,
+    scalars: usize,
+}
+
+impl Sizes {
+    fn of(checkpoint: &Checkpoint) -> Self {
+        let manifest = checkpoint.manifest();
+        Self {
+            step: manifest.step,
+            seed: manifest.seed,
+            data_position: manifest.data_position,
+            world_size: manifest.world_size,
+            files: manifest.files.len(),
+            total_bytes: manifest.files.iter().map(|file| file.size_bytes).sum(),
+            scalars: checkpoint.scalars().len(),
+        }
+    }
+}
+
+/// All that is shown of a checkpoint.
+#[derive(Serialize)]
+struct Contents<'a> {
+    dir: String,
+    attempt: String,
+    #[serde(flatten)]
+    sizes: Sizes,
+    has_plan: bool,
+    metadata: &'a serde_json::Value,
+    tensors: Vec<Tensor<'a>>,
+}
+
+/// All that is shown of a tensor.
+#[derive(Serialize)]
+struct Tensor<'a> {
+    name: &'a str,
+    tied: &'a [String],
+    role: Role,
+    dtype: StoredDType,
+    shape: &'a [u64],
+    chunks: usize,
+    ranks: BTreeSet<u32>,
+    bytes: u64,
+}
+
+impl<'a> Contents<'a> {
+    fn of(checkpoint: &'a Checkpoint) -> Self {
+        let manifest = checkpoint.manifest();
+        let files = manifest.files.iter();
+        let ranks: BTreeMap<&str, u32> = files.map(|file| (&*file.name, file.rank)).collect();
+        let tensors = manifest.tensors.iter().map(|tensor| {
+            let files = tensor.chunks.iter().map(|chunk| &*chunk.file);
+            Tensor {
+                name: &tensor.name,
+                tied: &tensor.tied,
+                role: tensor.role,
+                dtype: tensor.dtype,
+                shape: &tensor.shape,
+                chunks: tensor.chunks.len(),
+                ranks: files.filter_map(|file| ranks.get(file).copied()).collect(),
+                bytes: tensor.bytes(),
+            }
+        });
+        Self {
+            dir: checkpoint.dir().display().to_string(),
+            attempt: manifest.attempt.to_string(),
+            sizes: Sizes::of(checkpoint),
+            has_plan: !manifest.plan.is_null(),
+            metadata: &manifest.metadata,
+            tensors: tensors.collect(),
+        }
+    }
+
+    fn show(&self, out: &mut dyn Write) -> anyhow::Result<()> {
+        let sizes = &self.sizes;
+        writeln!(out, "{}", self.dir)?;
+        for (name, value) in [
+            ("step", sizes.step.to_string()),
+            ("seed", sizes.seed.to_string()),
+            ("data position", sizes.data_position.to_string()),
+            ("world size", sizes.world_size.to_string()),
+            ("files", sizes.files.to_string()),
+            ("total bytes", in_words(sizes.total_bytes)),
+            ("tensors", self.tensors.len().to_string()),
+            ("scalars", sizes.scalars.to_string()),
+        ] {
+            writeln!(out, "{name:<14} {value}")?;
+        }
+        let header = ["name", "role", "dtype", "shape", "chunks", "ranks", "bytes"];
+        let mut columns = Columns::new(&header, &[4, 6]);
+        for tensor in &self.tensors {
+            columns.push(vec![
+                tensor.name.to_owned(),
+                tensor.role.to_string(),
+                tensor.dtype.to_string(),
+                format!("{:?}", tensor.shape),
+                tensor.chunks.to_string(),
+                ranges(&tensor.ranks),
+                tensor.bytes.to_string(),
+            ]);
+        }
+        writeln!(out, "{}", columns.show())?;
+        for tensor in self.tensors.iter().filter(|tensor| !tensor.tied.is_empty()) {
+            let names = format!("{} = {}", tensor.name, tensor.tied.join(" = "));
+            writeln!(out, "tied: {}", visible(&names))?;
+        }
+        Ok(())
+    }
+}
+
+/// Lists all steps of a run, a line each.
+fn list(run: &Run, steps: &[u64], json: bool, out: &mut dyn Write) -> anyhow::Result<()> {
+    #[derive(Serialize)]
+    #[serde(untagged)]
+    enum Line {
+        Usable(Sizes),
+        Unusable { step: u64, error: String },
+    }
+    let lines = steps.iter().map(|step| match run.open(*step) {
+        Ok(checkpoint) => Line::Usable(Sizes::of(&checkpoint)),
+        Err(error) => Line::Unusable {
+            step: *step,
+            error: error.chain(),
+        },
+    });
+    if json {
+        let lines: Vec<Line> = lines.collect();
+        let dir = run.place().display().to_string();
+        let all = serde_json::json!({"dir": dir, "steps": lines});
+        writeln!(out, "{all}")?;
+        return Ok(());
+    }
+    for line in lines {
+        match line {
+            Line::Usable(sizes) => writeln!(
+                out,
+                "step {}: {} rank(s), {} file(s), {}, data position {}",
+                sizes.step,
+                sizes.world_size,
+                sizes.files,
+                human_bytes(sizes.total_bytes),
+                sizes.data_position
+            )?,
+            Line::Unusable { step, error } => {
+                writeln!(out, "step {step}: can't be used: {}", one_line(&error))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn in_words(bytes: u64) -> String {
+    match bytes {
+        0..1024 => bytes.to_string(),
+        _ => format!("{bytes} ({})", human_bytes(bytes)),
+    }
+}
+
+/// `0-3,5`.
+fn ranges(ranks: &BTreeSet<u32>) -> String {
+    let mut ranges: Vec<(u32, u32)> = Vec::new();
+    for rank in ranks {
+        match ranges.last_mut() {
+            Some((_, last)) if *last + 1 == *rank => *last = *rank,
+            _ => ranges.push((*rank, *rank)),
+        }
+    }
+    let texts = ranges.iter().map(|(first, last)| match first == last {
+        true => first.to_string(),
+        false => format!("{first}-{last}"),
+    });
+    texts.collect::<Vec<_>>().join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_are_told_as_ranges() {
+        for (ranks, expected) in [
+            (&[][..], ""),
+            (&[3], "3"),
+            (&[0, 1, 2], "0-2"),
+            (&[0, 2, 3, 5], "0,2-3,5"),
+        ] {
+            assert_eq!(ranges(&ranks.iter().copied().collect()), expected);
+        }
+    }
+}

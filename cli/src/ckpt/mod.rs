@@ -1,0 +1,13 @@
+//! `tinderbox ckpt`: checkpoints.
+
+mod command;
+mod diff;
+mod export;
+mod gc;
+mod import;
+mod inspect;
+mod place;
+mod reshard;
+mod verify;
+
+pub(crate) use command::Command;

@@ -1,0 +1,53 @@
+//! A checkpoint for another number of ranks.
+
+use std::{io::Write, path::PathBuf};
+
+use clap::Args;
+use tinderbox_checkpoint::{
+    Run,
+    tools::{Cut, ReshardOptions, reshard},
+};
+
+use super::place::open;
+use crate::{outcome::Outcome, terminal::Bar};
+
+/// Arguments of `reshard`.
+#[derive(Args, Debug)]
+pub(crate) struct Flags {
+    /// Directory of a step, or of a run: then its newest step
+    dir: PathBuf,
+    /// Number of ranks, 1 to 65536
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    ranks: u32,
+    /// Directory of the run to save into
+    #[arg(long, value_name = "RUN_DIR")]
+    to: PathBuf,
+    /// Cut tensors with at least N rows into N boxes of rows, instead of whole tensors to ranks
+    #[arg(long)]
+    rows: bool,
+    /// Replace the step if it is there
+    #[arg(long)]
+    replace: bool,
+}
+
+/// Saves it again.
+pub(crate) fn run(flags: &Flags, out: &mut dyn Write) -> anyhow::Result<Outcome> {
+    let checkpoint = open(&flags.dir)?;
+    let options = ReshardOptions {
+        cut: match flags.rows {
+            true => Cut::Rows,
+            false => Cut::Whole,
+        },
+        replace: flags.replace,
+    };
+    let run = Run::local(&flags.to);
+    let dir = reshard(
+        &checkpoint,
+        &run,
+        flags.ranks,
+        &options,
+        &Bar::new("reshard"),
+    )?;
+    writeln!(out, "{}", dir.display())?;
+    Ok(Outcome::Fine)
+}

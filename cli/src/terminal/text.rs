@@ -1,0 +1,85 @@
+//! Lines of text.
+
+use std::{borrow::Cow, io::Write};
+
+/// A text of a file without characters that a terminal obeys: names of tensors may hold any.
+pub(crate) fn visible(text: &str) -> Cow<'_, str> {
+    if !text.contains(char::is_control) {
+        return text.into();
+    }
+    let escape = |c: char| match c.is_control() {
+        true => c.escape_default().collect::<String>(),
+        false => c.to_string(),
+    };
+    text.chars().map(escape).collect::<String>().into()
+}
+
+/// A text on one line.
+pub(crate) fn one_line(text: &str) -> String {
+    let lines: Vec<&str> = text
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty())
+        .collect();
+    visible(&lines.join(" ")).into_owned()
+}
+
+/// Says something beside the output: `error: ...`.
+pub(crate) fn say(kind: &str, text: &str) {
+    // Nobody is left to hear that nobody hears.
+    let _ = writeln!(std::io::stderr(), "{kind}: {}", one_line(text));
+}
+
+/// Says an error with what it came from.
+pub(crate) fn say_error(error: &anyhow::Error) {
+    say("error", &format!("{error:#}"));
+}
+
+/// A name of at most `width` characters (at least 5): the middle of a longer one becomes `...`.
+pub(super) fn shorten(name: &str, width: usize) -> Cow<'_, str> {
+    let count = name.chars().count();
+    if count <= width {
+        return name.into();
+    }
+    let kept = width.max(5) - 3;
+    // The end tells more: fields of modules stand there.
+    let first = kept / 2;
+    let last = kept - first;
+    let head = name.chars().take(first);
+    let tail = name.chars().skip(count - last);
+    head.chain("...".chars())
+        .chain(tail)
+        .collect::<String>()
+        .into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_terminal_obeys_no_name() {
+        for (text, expected) in [
+            ("blocks.0.weight", "blocks.0.weight"),
+            ("größe", "größe"),
+            ("a\x1b[2Jb", "a\\u{1b}[2Jb"),
+            ("a\nb", "a\\nb"),
+        ] {
+            assert_eq!(visible(text), expected);
+        }
+        assert_eq!(one_line("two\n  lines\x07"), "two lines\\u{7}");
+    }
+
+    #[test]
+    fn names_are_shortened_in_the_middle() {
+        for (name, width, expected) in [
+            ("abcdefghij", 10, "abcdefghij"),
+            ("abcdefghij", 9, "abc...hij"),
+            ("abcdefghij", 8, "ab...hij"),
+            ("äöüäöüäöü", 5, "ä...ü"),
+            ("abcdefghij", 0, "a...j"),
+        ] {
+            assert_eq!(shorten(name, width), expected, "{width}");
+        }
+    }
+}

@@ -1,0 +1,533 @@
+//! `tinderbox ckpt`, as a process, over checkpoints that the library has saved.
+
+mod support;
+
+use std::{fs, path::Path};
+
+use burn::tensor::TensorData;
+use safetensors::SafeTensors;
+use serde_json::{Value, json};
+use support::{Ran, Sample, ckpt, flip, floats, names, ranks_of, text};
+use tinderbox_checkpoint::{Checkpoint, Role, SaveTensor, Scalar, StoredDType, encode_header};
+
+#[track_caller]
+fn json_of(ran: Ran, code: i32) -> Value {
+    serde_json::from_str(&ran.ends(code)).unwrap()
+}
+
+#[track_caller]
+fn check_contains(found: &str, expected: &[&str]) {
+    for expected in expected {
+        assert!(found.contains(expected), "no `{expected}` in:\n{found}");
+    }
+}
+
+#[test]
+fn inspect_shows_what_a_checkpoint_holds() {
+    let dir = tempfile::tempdir().unwrap();
+    let step = Sample::new().save(dir.path(), 5);
+    Sample::parameters().save(dir.path(), 12);
+    let of_step = ckpt(&["inspect", text(&step)]).ends(0);
+    check_contains(
+        &of_step,
+        &[
+            "step           5\n",
+            "seed           18446744073709551615\n",
+            "data position  7\n",
+            "world size     2\n",
+            "files          3\n",
+            "tensors        4\n",
+            "scalars        2\n",
+            "optimizer.embed.weight.moment_1",
+            "[6, 4]",
+            "BF16",
+            "tied: embed.weight = head.weight\n",
+        ],
+    );
+    let of_run = ckpt(&["inspect", text(dir.path()), "--step", "5"]).ends(0);
+    assert_eq!(of_run, of_step);
+
+    let newest = json_of(ckpt(&["inspect", text(dir.path()), "--json"]), 0);
+    assert_eq!(newest["step"], 12);
+    let found = json_of(ckpt(&["inspect", text(&step), "--json"]), 0);
+    assert_eq!(found["seed"], u64::MAX);
+    assert_eq!(found["metadata"], json!({"model": "small"}));
+    let expected = json!({
+        "name": "embed.weight", "tied": ["head.weight"], "role": "model", "dtype": "F32",
+        "shape": [6, 4], "chunks": 1, "ranks": [0], "bytes": 96,
+    });
+    assert_eq!(found["tensors"][0], expected);
+    let sizes = names(&step)
+        .into_iter()
+        .filter(|name| name.ends_with(".safetensors"));
+    let sizes = sizes.map(|name| fs::metadata(step.join(name)).unwrap().len());
+    assert_eq!(found["total_bytes"], sizes.sum::<u64>());
+}
+
+#[test]
+fn inspect_lists_the_steps_of_a_run() {
+    let dir = tempfile::tempdir().unwrap();
+    for step in [5, 12] {
+        Sample::new().save(dir.path(), step);
+    }
+    flip(&dir.path().join("step-00000012/manifest.json"), 100);
+    let run = text(dir.path());
+    let list = ckpt(&["inspect", run, "--all"]).ends(0);
+    assert_eq!(list.lines().count(), 2, "{list}");
+    check_contains(&list, &["step 5: 2 rank(s)", "step 12: can't be used: "]);
+    let list = json_of(ckpt(&["inspect", run, "--all", "--json"]), 0);
+    assert_eq!(list["steps"][0]["world_size"], 2);
+    assert!(list["steps"][1]["error"].is_string(), "{list}");
+    // The newest that can be used, and a word on the other.
+    let ran = ckpt(&["inspect", run]);
+    assert_eq!(ran.code, Some(0));
+    check_contains(&ran.out, &["step           5\n"]);
+    check_contains(&ran.err, &["warning: skipped: ", "step-00000012"]);
+}
+
+#[test]
+fn verify_names_every_damaged_block() {
+    let dir = tempfile::tempdir().unwrap();
+    let [good, bad] = [1, 2].map(|step| Sample::new().save(dir.path(), step));
+    let whole = ckpt(&["verify", text(dir.path())]).ends(0);
+    assert_eq!(whole.matches(": whole, 3 file(s)").count(), 2, "{whole}");
+
+    let checkpoint = Checkpoint::open(&bad).unwrap();
+    let mut expected = Vec::new();
+    for (role, name, at, block) in [
+        (Role::Model, "embed.weight", 70, 64..96),
+        (Role::State, "optimizer.embed.weight.moment_1", 0, 0..64),
+    ] {
+        let chunk = &checkpoint.tensor(role, name).unwrap().chunks[0];
+        let file = bad.join(&chunk.file);
+        flip(&file, chunk.start_bytes + at);
+        let (start, end) = (
+            chunk.start_bytes + block.start,
+            chunk.start_bytes + block.end,
+        );
+        expected.push((name, format!("bytes {start}..{end} of {}", file.display())));
+    }
+    let found = ckpt(&["verify", text(dir.path())]).ends(1);
+    check_contains(&found, &[&format!("{}: whole", good.display())]);
+    let damaged: Vec<&str> = found
+        .lines()
+        .filter(|l| l.starts_with("damaged: "))
+        .collect();
+    assert_eq!(damaged.len(), 2, "{found}");
+    for (line, (name, range)) in damaged.iter().zip(&expected) {
+        check_contains(line, &[&format!("tensor `{name}`"), range]);
+    }
+    ckpt(&["verify", text(&good)]).ends(0);
+    ckpt(&["verify", text(&good), text(&bad)]).ends(1);
+}
+
+#[test]
+fn verify_tells_damage_from_what_is_no_checkpoint() {
+    let check = |spoil: fn(&Path), code: i32, expected: &str| {
+        let dir = tempfile::tempdir().unwrap();
+        let step = Sample::new().save(dir.path(), 1);
+        spoil(&step);
+        let ran = ckpt(&["verify", text(dir.path())]);
+        let said = format!("{}{}", ran.out, ran.err);
+        check_contains(&said, &[expected]);
+        ran.ends(code);
+    };
+    check(
+        |step| flip(&step.join("manifest.json"), 300),
+        1,
+        "manifest.json",
+    );
+    let missing = |step: &Path| fs::remove_file(step.join("state-rank-00001.safetensors")).unwrap();
+    check(missing, 1, "state-rank-00001.safetensors");
+    let unpublished = |step: &Path| fs::remove_file(step.join("manifest.json")).unwrap();
+    check(unpublished, 1, "it has no manifest");
+    let index = |step: &Path| flip(&step.join("model.safetensors.index.json"), 9);
+    check(index, 1, "model.safetensors.index.json");
+    check(
+        |step| fs::remove_dir_all(step).unwrap(),
+        2,
+        "neither a checkpoint",
+    );
+}
+
+#[test]
+fn diff_measures_differences() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut sample = Sample::new();
+    let first = sample.save(&dir.path().join("a"), 1);
+    let same = sample.save(&dir.path().join("b"), 2);
+    let equal = ckpt(&["diff", text(&first), text(&same)]).ends(0);
+    check_contains(&equal, &["4 tensor(s) and 2 scalar(s) are equal"]);
+
+    let mut values: Vec<f32> = floats(24, 1.0).try_to_vec().unwrap();
+    (values[5], values[6], values[0]) = (10.0, f32::NAN, -0.0);
+    sample.tensors[0].data = TensorData::new(values, [6, 4]).into();
+    sample.tensors[1] = SaveTensor::whole("mask", Role::Model, floats(4, 1.0));
+    sample.tensors[2].name = "norm.beta".to_owned();
+    sample.scalars.insert("steps".to_owned(), Scalar::Uint(3));
+    let second = sample.save(&dir.path().join("c"), 3);
+    let arguments = ["diff", text(&first), text(&second)];
+    let found = json_of(ckpt(&[&arguments[..], &["--json"]].concat()), 1);
+    let tensor = |name: &str, difference: Value| json!({"role": "model", "name": name, "difference": difference});
+    let expected = json!({
+        "tensors": [
+            tensor("embed.weight", json!({"values": {
+                "elements": 24, "differing": 3, "not_finite": 1,
+                "max_absolute": 5.0, "max_relative": 0.5,
+            }})),
+            tensor("mask", json!({"form": {
+                "first_dtype": "BOOL", "first_shape": [9],
+                "second_dtype": "F32", "second_shape": [1, 4],
+            }})),
+            tensor("norm.beta", json!("only_second")),
+            tensor("norm.gamma", json!("only_first")),
+        ],
+        "scalars": [{"name": "steps", "first": {"uint": u64::MAX}, "second": {"uint": 3}}],
+        "equal_tensors": 1,
+        "equal_scalars": 1,
+    });
+    assert_eq!(found, expected);
+    let found = ckpt(&arguments).ends(1);
+    check_contains(
+        &found,
+        &[
+            "model embed.weight: 3 of 24 element(s) differ, by up to 5e0, relative 5e-1",
+            "model norm.beta: only in the second",
+            "scalar steps: 18446744073709551615, in the second 3",
+        ],
+    );
+}
+
+#[test]
+fn diff_compares_a_tied_weight_by_all_its_names() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = Sample::new().save(&dir.path().join("a"), 1);
+    let mut sample = Sample::new();
+    sample.tensors[0].tied.clear();
+    let mut head = sample.tensors[0].clone();
+    head.name = "head.weight".to_owned();
+    head.data = floats(24, 2.0).into();
+    sample.tensors.push(head);
+    let second = sample.save(&dir.path().join("b"), 1);
+    let found = json_of(ckpt(&["diff", text(&first), text(&second), "--json"]), 1);
+    let tensors = found["tensors"].as_array().unwrap();
+    let names = tensors
+        .iter()
+        .filter(|t| t["difference"]["names"].is_object());
+    assert_eq!(names.count(), 2, "{found}");
+    let values = tensors
+        .iter()
+        .filter(|t| t["difference"]["values"].is_object());
+    // The weight under its second name: every element but the first.
+    let differing: Vec<&Value> = values
+        .map(|t| &t["difference"]["values"]["differing"])
+        .collect();
+    assert_eq!(differing, [23], "{found}");
+}
+
+#[test]
+fn reshard_keeps_everything_but_the_ranks() {
+    let dir = tempfile::tempdir().unwrap();
+    let step = Sample::new().save(&dir.path().join("a"), 5);
+    for (flags, to) in [(&[] as &[&str], "whole"), (&["--rows"], "rows")] {
+        let to = dir.path().join(to);
+        let arguments = ["reshard", text(&step), "--ranks", "3", "--to", text(&to)];
+        let arguments = [&arguments[..], flags].concat();
+        let out = ckpt(&arguments).ends(0);
+        let new = Path::new(out.trim_end());
+        assert_eq!(new, to.join("step-00000005"));
+        ckpt(&["verify", text(new)]).ends(0);
+        ckpt(&["diff", text(&step), text(new)]).ends(0);
+        let [old, new] = [step.as_path(), new].map(|dir| Checkpoint::open(dir).unwrap());
+        let kept = |checkpoint: &Checkpoint| {
+            let m = checkpoint.manifest().clone();
+            (
+                m.step,
+                m.seed,
+                m.data_position,
+                m.block_bytes,
+                m.metadata,
+                m.plan,
+            )
+        };
+        assert_eq!(kept(&new), kept(&old));
+        assert_eq!(new.manifest().world_size, 3);
+        let weight = ranks_of(&new, Role::Model, "embed.weight");
+        let moment = ranks_of(&new, Role::State, "optimizer.embed.weight.moment_1");
+        match flags.is_empty() {
+            true => {
+                assert_eq!((weight, moment), (vec![0], vec![0]));
+                // By bytes: 9 and 6.
+                assert_eq!(ranks_of(&new, Role::Model, "mask"), [1]);
+                assert_eq!(ranks_of(&new, Role::Model, "norm.gamma"), [2]);
+            }
+            false => {
+                assert_eq!((weight, moment), (vec![0, 1, 2], vec![0, 1, 2]));
+                assert_eq!(ranks_of(&new, Role::Model, "norm.gamma"), [0, 1, 2]);
+            }
+        }
+        // It is there now.
+        let error = ckpt(&arguments).fails();
+        check_contains(&error, &["is there already"]);
+        ckpt(&[&arguments[..], &["--replace"]].concat()).ends(0);
+    }
+    // Back to two, from rows, in place.
+    let rows = dir.path().join("rows");
+    let arguments = [
+        "reshard",
+        text(&rows),
+        "--ranks",
+        "2",
+        "--to",
+        text(&rows),
+        "--replace",
+    ];
+    ckpt(&arguments).ends(0);
+    ckpt(&["diff", text(&step), text(&rows)]).ends(0);
+    assert_eq!(names(&rows), ["step-00000005"]);
+}
+
+#[test]
+fn reshard_refuses_a_damaged_block() {
+    let dir = tempfile::tempdir().unwrap();
+    let step = Sample::new().save(&dir.path().join("a"), 5);
+    let checkpoint = Checkpoint::open(&step).unwrap();
+    let chunk = &checkpoint.tensor(Role::Model, "mask").unwrap().chunks[0];
+    flip(&step.join(&chunk.file), chunk.start_bytes);
+    let to = dir.path().join("b");
+    let ran = ckpt(&["reshard", text(&step), "--ranks", "1", "--to", text(&to)]);
+    check_contains(&ran.fails(), &["tensor `mask` is damaged"]);
+    assert!(names(&to).is_empty());
+}
+
+#[test]
+fn export_writes_what_other_readers_take() {
+    let dir = tempfile::tempdir().unwrap();
+    let step = Sample::new().save(&dir.path().join("run"), 5);
+    let (one, many) = (dir.path().join("one"), dir.path().join("many"));
+    fs::create_dir(&one).unwrap();
+    let out = ckpt(&["export", text(&step), "--to", text(&one)]).ends(0);
+    check_contains(
+        &out,
+        &[
+            "3 tensor(s) in 1 file(s)",
+            "head.weight is tied to embed.weight",
+        ],
+    );
+    assert_eq!(names(&one), ["model.safetensors"]);
+    let flags = ["--max-file-bytes", "16"];
+    let arguments = ["export", text(&step), "--to", text(&many)];
+    ckpt(&[&arguments[..], &flags].concat()).ends(0);
+    let expected = [
+        "model-00001-of-00002.safetensors",
+        "model-00002-of-00002.safetensors",
+        "model.safetensors.index.json",
+    ];
+    assert_eq!(names(&many), expected);
+    let index = fs::read(many.join(expected[2])).unwrap();
+    let index: Value = serde_json::from_slice(&index).unwrap();
+    let expected_index = json!({
+        "metadata": {"total_size": 111},
+        "weight_map": {
+            "embed.weight": expected[0], "mask": expected[1], "norm.gamma": expected[1],
+        },
+    });
+    assert_eq!(index, expected_index);
+    for (dir, files) in [(&one, &["model.safetensors"][..]), (&many, &expected[..2])] {
+        let mut found = Vec::new();
+        for file in files {
+            let bytes = fs::read(dir.join(file)).unwrap();
+            let tensors = SafeTensors::deserialize(&bytes).unwrap();
+            for (name, view) in tensors.tensors() {
+                found.push((name, view.shape().to_vec(), view.data().to_vec()));
+            }
+        }
+        found.sort();
+        let mask = (0..9u8).map(|i| i % 2).collect();
+        let gamma = vec![0x80, 0x3f, 0xc0, 0x7f, 0x00, 0x40];
+        let embed = floats(24, 1.0).as_bytes().to_vec();
+        let expected: [(String, Vec<usize>, Vec<u8>); 3] = [
+            ("embed.weight".to_owned(), vec![6, 4], embed),
+            ("mask".to_owned(), vec![9], mask),
+            ("norm.gamma".to_owned(), vec![3], gamma),
+        ];
+        assert_eq!(found, expected);
+    }
+    // What is there stays, and nothing of ours is left.
+    let error = ckpt(&arguments).fails();
+    check_contains(&error, &["is there already and not an empty directory"]);
+    assert_eq!(names(dir.path()), ["many", "one", "run"]);
+}
+
+#[test]
+fn import_brings_back_what_was_exported() {
+    let dir = tempfile::tempdir().unwrap();
+    let step = Sample::parameters().save(&dir.path().join("run"), 5);
+    for (bytes, ranks) in [("1000", "1"), ("1", "2"), ("100", "5")] {
+        let [plain, run] = ["plain", "back"].map(|name| dir.path().join(format!("{name}-{bytes}")));
+        let arguments = [
+            "export",
+            text(&step),
+            "--to",
+            text(&plain),
+            "--max-file-bytes",
+            bytes,
+        ];
+        ckpt(&arguments).ends(0);
+        let flags = ["--to", text(&run), "--step", "9", "--ranks", ranks];
+        let out = ckpt(&[&["import", text(&plain)][..], &flags].concat()).ends(0);
+        let back = Path::new(out.trim_end());
+        assert_eq!(back, run.join("step-00000009"));
+        ckpt(&["verify", text(back)]).ends(0);
+        ckpt(&["diff", text(&step), text(back)]).ends(0);
+        let manifest = Checkpoint::open(back).unwrap().manifest().clone();
+        assert_eq!(manifest.world_size.to_string(), ranks);
+    }
+    // A file by itself, and the step of another import.
+    let file = dir.path().join("plain-1000/model.safetensors");
+    let run = dir.path().join("back-1");
+    let arguments = ["import", text(&file), "--to", text(&run), "--step", "9"];
+    check_contains(&ckpt(&arguments).fails(), &["is there already"]);
+    ckpt(&[&arguments[..], &["--replace"]].concat()).ends(0);
+    ckpt(&["diff", text(&step), text(&run)]).ends(0);
+}
+
+/// The bytes of a plain file with one tensor.
+fn plain(name: &str, dtype: StoredDType, data: &[u8]) -> Vec<u8> {
+    let shape = [data.len() as u64 / dtype.size_bytes()];
+    let mut bytes = encode_header(&[], &[(name, dtype, &shape)]).unwrap();
+    bytes.extend(data);
+    bytes
+}
+
+#[test]
+fn import_refuses_what_is_not_sound() {
+    let weight = plain("w", StoredDType::F32, &[0; 8]);
+    let index = |map: &str| format!(r#"{{"weight_map":{map}}}"#).into_bytes();
+    let check = |files: &[(&str, &[u8])], expected: &str| {
+        let dir = tempfile::tempdir().unwrap();
+        let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+        fs::create_dir(&from).unwrap();
+        for (name, bytes) in files {
+            fs::write(from.join(name), bytes).unwrap();
+        }
+        let error = ckpt(&["import", text(&from), "--to", text(&to)]).fails();
+        check_contains(&error, &[expected]);
+        assert!(!to.exists() || names(&to).is_empty(), "{error}");
+    };
+    let (model, listed) = ("model.safetensors", "model.safetensors.index.json");
+    check(&[], "has neither model.safetensors nor");
+    check(&[(model, &weight[..weight.len() - 1])], "the file holds");
+    check(&[(model, &[&weight[..], b"x"].concat())], "the file holds");
+    check(&[(model, b"short")], "reaches past the end");
+    let truth = plain("mask", StoredDType::Bool, &[0, 2]);
+    check(&[(model, &truth)], "neither 0 nor 1");
+    let empty = encode_header(&[], &[]).unwrap();
+    check(&[(model, &empty)], "holds no parameter");
+    for name in ["../from/a", "/etc/passwd", "b/a", ".."] {
+        let index = index(&format!(r#"{{"w":"{name}"}}"#));
+        check(
+            &[("a", &weight), (listed, &index)],
+            "which is no plain name",
+        );
+    }
+    let twice = index(r#"{"w":"a","w":"b"}"#);
+    check(
+        &[("a", &weight), (listed, &twice)],
+        "tensor `w` is there twice",
+    );
+    let missing = index(r#"{"w":"a","v":"a"}"#);
+    check(&[("a", &weight), (listed, &missing)], r#"it names: ["v"]"#);
+    // The same tensor in two files.
+    let other = index(r#"{"w":"a","v":"b"}"#);
+    let files: [(&str, &[u8]); 3] = [("a", &weight), ("b", &weight), (listed, &other)];
+    check(&files, r#"in a file and not in it: ["w"]"#);
+    let gone = index(r#"{"w":"c"}"#);
+    check(&[(listed, &gone)], "can't open");
+    let one = index(r#"{"w":"a"}"#);
+    let files: [(&str, &[u8]); 3] = [("a", &weight), (model, &weight), (listed, &one)];
+    check(&files, "that its index does not name");
+}
+
+#[test]
+fn gc_removes_only_when_told_to() {
+    let dir = tempfile::tempdir().unwrap();
+    for step in 1..=5 {
+        Sample::parameters().save(dir.path(), step);
+    }
+    // Between two calls a kill leaves an empty directory.
+    let attempt = format!(".attempt-6-{}", "0123456789abcdef".repeat(2));
+    fs::create_dir(dir.path().join(&attempt)).unwrap();
+    let foreign = dir.path().join(".attempt-mine");
+    fs::create_dir(&foreign).unwrap();
+    let before = names(dir.path());
+    let run = text(dir.path());
+    let all = ckpt(&["gc", run]).ends(0);
+    assert_eq!(all.matches("keep step").count(), 5, "{all}");
+    let arguments = ["gc", run, "--keep-last", "2", "--keep-every", "2"];
+    let shown = ckpt(&arguments).ends(0);
+    check_contains(
+        &shown,
+        &[
+            "keep step 2: it is a multiple of 2\n",
+            "keep step 4: it is one of the newest 2\n",
+            "keep step 5: it is the newest\n",
+            "would remove step 1: ",
+            "would remove step 3: ",
+            &format!("{attempt}: left behind by a save\n"),
+            "nothing was removed: give --yes to do it\n",
+        ],
+    );
+    assert_eq!(names(dir.path()), before);
+    let done = ckpt(&[&arguments[..], &["--yes"]].concat()).ends(0);
+    check_contains(&done, &["removed step 1: ", "removed step 3: "]);
+    assert!(!done.contains("would"), "{done}");
+    let left = [
+        ".attempt-mine",
+        "step-00000002",
+        "step-00000004",
+        "step-00000005",
+    ];
+    assert_eq!(names(dir.path()), left);
+    // The newest stays, whatever the rule.
+    ckpt(&["gc", run, "--keep-every", "3", "--yes"]).ends(0);
+    assert_eq!(names(dir.path()), [".attempt-mine", "step-00000005"]);
+}
+
+#[test]
+fn wrong_arguments_are_one_line_and_code_2() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = text(dir.path());
+    let nothing = dir.path().join("nothing");
+    let nothing = text(&nothing);
+    for (arguments, expected) in [
+        (&["melt"][..], "unrecognized subcommand"),
+        (&["verify"], "were not provided"),
+        (&["verify", nothing], "neither a checkpoint"),
+        (&["inspect", run], "neither a checkpoint"),
+        (&["inspect", run, "--step", "x"], "invalid value"),
+        (
+            &["inspect", run, "--all", "--step", "1"],
+            "cannot be used with",
+        ),
+        (&["diff", run], "were not provided"),
+        (
+            &["reshard", run, "--ranks", "0", "--to", "x"],
+            "invalid value",
+        ),
+        (&["reshard", run, "--ranks", "2"], "--to <RUN_DIR>"),
+        (
+            &["export", run, "--to", "x", "--max-file-bytes", "0"],
+            "invalid value",
+        ),
+        (&["import", nothing, "--to", run], "can't open"),
+        (&["gc", run, "--keep-last", "0"], "at least 1"),
+        (&["gc", nothing], "is no directory"),
+    ] {
+        check_contains(&ckpt(arguments).fails(), &[expected]);
+    }
+    check_contains(
+        &ckpt(&["verify", "--help"]).ends(0),
+        &["exit code 1 if anything is"],
+    );
+}

@@ -1,0 +1,164 @@
+//! A small model's checkpoint, and the command.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+
+use burn::tensor::{DType, TensorData};
+use tinderbox_checkpoint::{
+    BlockSize, Checkpoint, CheckpointMeta, Role, Run, SaveTensor, Scalar, StoredDType,
+};
+
+const TIMEOUT: Duration = Duration::from_secs(20);
+
+/// What the command did.
+#[derive(Debug)]
+pub struct Ran {
+    pub code: Option<i32>,
+    pub out: String,
+    pub err: String,
+}
+
+impl Ran {
+    /// The output, when the command ended with this code; an error must be one line.
+    #[track_caller]
+    pub fn ends(self, code: i32) -> String {
+        assert_eq!(self.code, Some(code), "{self:?}");
+        if code == 2 {
+            assert!(self.err.starts_with("error: "), "{self:?}");
+            assert_eq!(self.err.lines().count(), 1, "{self:?}");
+        } else {
+            assert_eq!(self.err, "", "{self:?}");
+        }
+        self.out
+    }
+
+    /// The error, when the command could not do its work.
+    #[track_caller]
+    pub fn fails(self) -> String {
+        let err = self.err.clone();
+        self.ends(2);
+        err
+    }
+}
+
+/// Runs `tinderbox ckpt` with these arguments.
+pub fn ckpt(arguments: &[&str]) -> Ran {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tinderbox"));
+    let ran = command.arg("ckpt").args(arguments).output().unwrap();
+    Ran {
+        code: ran.status.code(),
+        out: String::from_utf8(ran.stdout).unwrap(),
+        err: String::from_utf8(ran.stderr).unwrap(),
+    }
+}
+
+/// A path as an argument.
+pub fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// What a checkpoint of the tests holds.
+pub struct Sample {
+    pub tensors: Vec<SaveTensor>,
+    pub scalars: BTreeMap<String, Scalar>,
+}
+
+impl Sample {
+    /// Parameters of three dtypes, one of them tied, and optimizer state of one.
+    pub fn new() -> Self {
+        let mut sample = Self::parameters();
+        sample.tensors[0].tied = vec!["head.weight".to_owned()];
+        let moment = SaveTensor::whole(
+            "optimizer.embed.weight.moment_1",
+            Role::State,
+            floats(24, 0.5),
+        );
+        sample.tensors.push(moment);
+        sample.scalars = BTreeMap::from([
+            (
+                "optimizer.embed.weight.power".to_owned(),
+                Scalar::Float(f64::NEG_INFINITY),
+            ),
+            ("steps".to_owned(), Scalar::Uint(u64::MAX)),
+        ]);
+        sample
+    }
+
+    /// Parameters only.
+    pub fn parameters() -> Self {
+        let mask = (0..9).map(|i| i % 2).collect();
+        let truth = StoredDType::Bool.burn();
+        let gamma = vec![0x80, 0x3f, 0xc0, 0x7f, 0x00, 0x40];
+        let tensors = [
+            ("embed.weight", floats(24, 1.0)),
+            ("mask", TensorData::from_bytes_vec(mask, [9], truth)),
+            (
+                "norm.gamma",
+                TensorData::from_bytes_vec(gamma, [3], DType::BF16),
+            ),
+        ];
+        let tensors = tensors.map(|(name, data)| SaveTensor::whole(name, Role::Model, data));
+        Self {
+            tensors: tensors.into(),
+            scalars: BTreeMap::new(),
+        }
+    }
+
+    /// Saves it from two ranks, the tensors in turn; gives the directory of the step.
+    pub fn save(&self, run_dir: &Path, step: u64) -> PathBuf {
+        let meta = CheckpointMeta {
+            seed: u64::MAX,
+            data_position: 7,
+            metadata: serde_json::json!({"model": "small"}),
+            plan: serde_json::json!(["cut"]),
+            block_size: BlockSize::new(64).unwrap(),
+            ..CheckpointMeta::new(step, 2)
+        };
+        let attempt = Run::local(run_dir).begin(meta).unwrap();
+        for rank in 0..2 {
+            let tensors = self.tensors.iter().skip(rank).step_by(2);
+            let tensors: Vec<SaveTensor> = tensors.cloned().collect();
+            let scalars = match rank {
+                0 => self.scalars.clone(),
+                _ => BTreeMap::new(),
+            };
+            let handle = attempt.handle();
+            handle.write_rank(rank as u32, &tensors, &scalars).unwrap();
+        }
+        attempt.publish(TIMEOUT).unwrap()
+    }
+}
+
+/// 0, 1, 2, ... times a factor, as rows of 4.
+pub fn floats(count: usize, factor: f32) -> TensorData {
+    let values: Vec<f32> = (0..count).map(|i| i as f32 * factor).collect();
+    TensorData::new(values, [count / 4, 4])
+}
+
+/// Changes one bit of a file.
+pub fn flip(path: &Path, at: u64) {
+    let mut bytes = std::fs::read(path).unwrap();
+    bytes[at as usize] ^= 1;
+    std::fs::write(path, bytes).unwrap();
+}
+
+/// The ranks that hold chunks of a tensor, in the order of the chunks.
+pub fn ranks_of(checkpoint: &Checkpoint, role: Role, name: &str) -> Vec<u32> {
+    let chunks = &checkpoint.tensor(role, name).unwrap().chunks;
+    let files = &checkpoint.manifest().files;
+    let rank = |file: &str| files.iter().find(|f| f.name == file).unwrap().rank;
+    chunks.iter().map(|chunk| rank(&chunk.file)).collect()
+}
+
+/// The names in a directory, sorted.
+pub fn names(dir: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(dir).unwrap();
+    let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<String> = names.collect();
+    names.sort();
+    names
+}

@@ -1,0 +1,74 @@
+//! Copies from files through a mapping: what positioned reads are compared with.
+//!
+//! Why safe code can't do it: a mapping is memory that other processes may change. No reference to it is
+//! made here; its bytes are copied as a system call would copy them.
+#![allow(unsafe_code)]
+
+use std::{fs::File, io};
+
+/// Fills the buffer from a place in the file through a memory mapping of that part.
+///
+/// For comparisons: when somebody cuts the file meanwhile, the system ends this process, where a
+/// positioned read gives an error.
+///
+/// # Errors
+///
+/// When the part can't be mapped, or the file ends before. `start` is rounded by the caller to whole
+/// pages.
+#[cfg(target_os = "linux")]
+pub fn copy_mapped(file: &File, start: u64, into: &mut [u8]) -> io::Result<()> {
+    use std::os::fd::AsRawFd;
+    if into.is_empty() {
+        return Ok(());
+    }
+    let end = start.checked_add(into.len() as u64);
+    if end.is_none_or(|end| file.metadata().is_ok_and(|found| found.len() < end)) {
+        return Err(io::Error::from(io::ErrorKind::UnexpectedEof));
+    }
+    let start = start
+        .try_into()
+        .map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+    // SAFETY: a new mapping at a place that the system chooses, of an open file.
+    let map = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            into.len(),
+            libc::PROT_READ,
+            libc::MAP_SHARED,
+            file.as_raw_fd(),
+            start,
+        )
+    };
+    if map == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the mapping has as many bytes as the buffer, they do not overlap, and no reference to the
+    // mapping is made, whose bytes others may change. It is unmapped once, and not used after.
+    unsafe {
+        std::ptr::copy_nonoverlapping(map.cast::<u8>(), into.as_mut_ptr(), into.len());
+        libc::munmap(map, into.len());
+    }
+    Ok(())
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use std::io::Write;
+
+    use super::copy_mapped;
+
+    #[test]
+    fn a_part_of_a_file_is_copied() {
+        let path = std::env::temp_dir().join(format!("tinderbox-mapped-{}", std::process::id()));
+        let bytes: Vec<u8> = (0..10_000u32).map(|i| (i / 7) as u8).collect();
+        let mut file = std::fs::File::create_new(&path).unwrap();
+        file.write_all(&bytes).unwrap();
+        let file = std::fs::File::open(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let mut part = vec![0; 5000];
+        copy_mapped(&file, 4096, &mut part).unwrap();
+        assert_eq!(part, bytes[4096..9096]);
+        assert!(copy_mapped(&file, 8192, &mut part).is_err(), "past the end");
+        copy_mapped(&file, 8192, &mut []).unwrap();
+    }
+}
