@@ -9,9 +9,10 @@
 //!   of 1 and 8 MiB, and reads the same files from the page cache into fresh memory, by `read` and by a
 //!   copy from a mapping. The best way counts.
 //! - *burnpack* is Burn's own store; what it writes is synced as well. *safetensors* is the crate of this
-//!   name, which finds the tensors, and one read for each.
+//!   name, which finds the tensors, one read for each, and Burn's constructor for bytes.
 //! - After a load, a byte of every page of every tensor is read, so that nothing is put off.
 
+mod beside;
 mod memory;
 mod model;
 mod peers;
@@ -83,6 +84,10 @@ fn main() {
     println!("figure checkpoint.save_peak {peak} MiB");
     println!("figure checkpoint.save_burnpack_peak {pack_peak} MiB");
     drop(contents);
+    remove(&ours_dir);
+    beside::reshard_4_to_3(&tensors, dir.path());
+    beside::background(&tensors, dir.path());
+    save(&tensors, &ours_dir);
     drop(tensors);
 
     loads(dir.path(), &ours_dir, &model, weights, bytes);

@@ -75,6 +75,23 @@ pub fn read(files: &[PathBuf], way: Way) -> Vec<Vec<u8>> {
     all
 }
 
+/// Copies files in pieces of 8 MiB on two threads, and makes the copies and their names durable.
+pub fn copy(files: &[PathBuf], dir: &Path) {
+    fs::create_dir(dir).unwrap();
+    parallel(2, files.iter().collect(), |path: &PathBuf| {
+        let from = File::open(path).unwrap();
+        let mut to = File::create(dir.join(path.file_name().unwrap())).unwrap();
+        let (bytes, mut piece) = (from.metadata().unwrap().len(), vec![0; 8 << 20]);
+        for start in (0..bytes).step_by(8 << 20) {
+            let piece = &mut piece[..(bytes - start).min(8 << 20) as usize];
+            from.read_exact_at(piece, start).unwrap();
+            to.write_all(piece).unwrap();
+        }
+        to.sync_all().unwrap();
+    });
+    File::open(dir).unwrap().sync_all().unwrap();
+}
+
 /// Makes a file and its name durable.
 pub fn sync_with_parent(path: &Path) {
     for path in [path, path.parent().unwrap()] {

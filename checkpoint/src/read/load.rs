@@ -11,6 +11,7 @@ use tinderbox_fake::Region;
 
 use super::{
     Checkpoint,
+    buffer::Buffer,
     shard::ShardFile,
     transfer::{NoTruthValue, Transfer},
 };
@@ -84,36 +85,33 @@ pub(super) fn load(
         })?);
         outs.push(zeros(one)?);
     }
-    progress.begin(outs.iter().map(|out| out.len() as u64).sum());
+    let bytes = outs
+        .iter_mut()
+        .map(|out: &mut Buffer| out.bytes_mut().len() as u64);
+    progress.begin(bytes.sum());
     let block_bytes = checkpoint.manifest().block_bytes.bytes();
     let mut items = Vec::new();
     for ((one, transfer), out) in wanted.iter().zip(transfers).zip(&mut outs) {
-        push_items(one, transfer, block_bytes, out, &mut items);
+        push_items(one, transfer, block_bytes, out.bytes_mut(), &mut items);
     }
     run(checkpoint, items, threads, progress)?;
     let data = outs.into_iter().zip(wanted).map(|(out, one)| {
         // The sizes fit `usize`, because the bytes were allocated or there are none.
         let shape: Vec<usize> = one.region.size().iter().map(|d| *d as usize).collect();
-        TensorData::from_bytes_vec(out, shape, one.dtype)
+        out.into_data(shape, one.dtype)
     });
     Ok(data.collect())
 }
 
 /// Zeros for a region, unless an allocation would end the process.
-fn zeros(one: &Wanted<'_>) -> Result<Vec<u8>, LoadError> {
+fn zeros(one: &Wanted<'_>) -> Result<Buffer, LoadError> {
+    // A region inside its tensor, whose bytes were counted.
     let elements = stored_len(one.region.size(), one.tensor.dtype)
         .map_or(u64::MAX, |bytes| bytes / one.tensor.dtype.size_bytes());
-    let bytes = elements.saturating_mul(one.dtype.size() as u64);
-    let fits = usize::try_from(bytes).ok().filter(|bytes| {
-        // The trial is given back untouched, and the real one comes zeroed from the system, without a
-        // pass over it.
-        Vec::<u8>::new().try_reserve_exact(*bytes).is_ok()
-    });
-    let bytes = fits.ok_or_else(|| LoadError::OutOfMemory {
+    Buffer::zeroed(elements, one.dtype).ok_or_else(|| LoadError::OutOfMemory {
         tensor: one.tensor.name.clone(),
-        bytes,
-    })?;
-    Ok(tinderbox_pages::zeroed(bytes))
+        bytes: elements.saturating_mul(one.dtype.size() as u64),
+    })
 }
 
 /// Divides a region into work.

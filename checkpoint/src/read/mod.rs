@@ -1,5 +1,6 @@
 //! Reading: a published directory, proven before it is used.
 
+mod buffer;
 mod checkpoint;
 mod dry_run;
 mod files;

@@ -1,0 +1,110 @@
+//! Saves beside other work, and saves for another number of ranks.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use tinderbox_checkpoint::tools::{ReshardOptions, reshard};
+use tinderbox_checkpoint::{Checkpoint, CheckpointMeta, RankSave, Role, Run, SaveTensor};
+use tinderbox_fake::DynTensor;
+
+use crate::memory::Peak;
+use crate::model::host_bytes;
+use crate::raw;
+use crate::{RUNS, median, remove, shards, time};
+
+type Tensors = [(String, DynTensor)];
+
+fn describe(tensors: &Tensors) -> Vec<SaveTensor> {
+    let tensors = tensors.iter();
+    tensors
+        .map(|(name, tensor)| SaveTensor::whole(name, Role::Model, tensor.clone()))
+        .collect()
+}
+
+/// How long a save in the background keeps its caller waiting, against a copy of all tensors into memory
+/// that is there already, on two threads.
+pub fn background(tensors: &Tensors, dir: &Path) {
+    let mut copies: Vec<Vec<u8>> = tensors
+        .iter()
+        .map(|(_, tensor)| vec![1; host_bytes(tensor).len()])
+        .collect();
+    let [mut blocking, mut copying] = [Vec::new(), Vec::new()];
+    let mut peak = 0;
+    for _ in 0..RUNS {
+        let work = tensors.iter().zip(&mut copies).collect();
+        copying.push(time(|| {
+            raw::parallel(
+                2,
+                work,
+                |((_, tensor), copy): (&(String, DynTensor), &mut Vec<u8>)| {
+                    copy.copy_from_slice(host_bytes(tensor));
+                },
+            );
+        }));
+        let run_dir = dir.join("background");
+        let before = Peak::begin();
+        let begun = Instant::now();
+        let attempt = Run::local(&run_dir)
+            .begin(CheckpointMeta::new(1, 1))
+            .unwrap();
+        let tensors = describe(tensors);
+        let of_rank = move |_| {
+            Ok(RankSave {
+                tensors: tensors.clone(),
+                ..RankSave::default()
+            })
+        };
+        let saving = attempt.save_in_background(of_rank, Arc::new(())).unwrap();
+        blocking.push(begun.elapsed().as_secs_f64());
+        saving.wait().unwrap();
+        peak = peak.max(before.mib());
+        remove(&run_dir);
+    }
+    let (blocking, copying) = (median(blocking), median(copying));
+    println!("figure checkpoint.async_block_ms {:.3} ms", blocking * 1e3);
+    println!(
+        "figure checkpoint.async_block_fraction {:.5} ratio",
+        blocking / copying
+    );
+    println!("figure checkpoint.async_peak {peak} MiB");
+}
+
+/// Four ranks' checkpoint saved again for three, against a plain durable copy of the same files.
+pub fn reshard_4_to_3(tensors: &Tensors, dir: &Path) {
+    let four = dir.join("four");
+    let attempt = Run::local(&four).begin(CheckpointMeta::new(1, 4)).unwrap();
+    let all = describe(tensors);
+    let of_rank = |rank: u32| {
+        Ok(RankSave {
+            tensors: all.iter().skip(rank as usize).step_by(4).cloned().collect(),
+            ..RankSave::default()
+        })
+    };
+    let step_dir = attempt.save_all(of_rank, &()).unwrap();
+    let files = shards(&step_dir);
+    let [mut ours, mut plain] = [Vec::new(), Vec::new()];
+    let mut peak = 0;
+    for _ in 0..RUNS {
+        let target = dir.join("copy");
+        plain.push(time(|| raw::copy(&files, &target)));
+        remove(&target);
+        let target = dir.join("three");
+        let before = Peak::begin();
+        ours.push(time(|| {
+            let checkpoint = Checkpoint::open(&step_dir).unwrap();
+            let options = ReshardOptions::default();
+            reshard(&checkpoint, &Run::local(&target), 3, &options, &()).unwrap();
+        }));
+        peak = peak.max(before.mib());
+        remove(&target);
+    }
+    fs::remove_dir_all(&four).unwrap();
+    let (ours, plain) = (median(ours), median(plain));
+    println!(
+        "figure checkpoint.reshard_4_to_3_vs_raw {:.2} ratio",
+        plain / ours
+    );
+    println!("figure checkpoint.reshard_peak {peak} MiB");
+}
