@@ -3,6 +3,7 @@
 
 mod support;
 #[path = "support/volatile.rs"]
+#[allow(dead_code, reason = "each test binary uses its own part of it")]
 mod volatile;
 
 use std::{cell::Cell, collections::BTreeMap, sync::Arc};

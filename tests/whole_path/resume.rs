@@ -202,3 +202,99 @@ fn a_flipped_byte_in_any_shard_is_found_named_and_changes_nothing() {
         "whole again"
     );
 }
+
+#[test]
+fn a_save_in_the_background_holds_the_values_of_its_step() {
+    let case = LanguageModel::<20>;
+    let dir = tempfile::tempdir().unwrap();
+    let model = deferred(&case);
+    let batch = |step, device: &Device| case.batch(step, device);
+    let mut pipeline = start(&case, &model, 3, ScheduleKind::OneFOneB, SEED);
+    let saves = Checkpoints::open(dir.path()).unwrap();
+    let saves = saves.every(1).keep(2, Some(4)).in_background();
+    assert!(saves.wait().unwrap().is_none());
+    let mut expected = Vec::new();
+    for step in 1..=STEPS {
+        train_to(&mut pipeline, step, batch);
+        let dir = saves.after_step(&mut pipeline, step).unwrap().unwrap();
+        assert!(dir.ends_with(format!("step-{step:08}")));
+        // The next step begins while this one is saved.
+        expected.push((step, values(&mut pipeline)));
+    }
+    assert_eq!(
+        saves.wait().unwrap().unwrap(),
+        saves.run().step_place(STEPS)
+    );
+    assert_eq!(saves.run().steps().unwrap(), [4, 6, 7]);
+    for (step, expected) in expected {
+        let Ok(checkpoint) = saves.run().open(step) else {
+            continue;
+        };
+        let module = load_module(&model, &checkpoint, &Device::flex()).unwrap();
+        let found = tinderbox::parameter_values(&module).into_iter();
+        let found: Vec<_> = found
+            .map(|(path, value)| (path.to_string(), data(value).as_bytes().to_vec()))
+            .collect();
+        assert!(found == expected, "step {step}");
+    }
+}
+
+#[test]
+fn a_failed_save_in_the_background_is_told_by_the_next() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = deferred(&Tied);
+    let mut pipeline = start(&Tied, &model, 2, ScheduleKind::GPipe, SEED);
+    let saves = Checkpoints::open(dir.path()).unwrap().in_background();
+    saves.save(&mut pipeline, 0).unwrap();
+    saves.wait().unwrap();
+    train_to(&mut pipeline, 1, |step, device| Tied.batch(step, device));
+    let step = saves.save(&mut pipeline, 0).unwrap();
+    // Somebody takes its place before it is published, or has removed it when it was.
+    let taken = std::fs::create_dir(&step).is_ok();
+    let told = saves.save(&mut pipeline, 0);
+    let text = format!("{:#}", anyhow::Error::from(told.unwrap_err()));
+    assert!(text.contains("step-00000001 is there already"), "{text}");
+    assert_eq!(Checkpoint::open(&step).is_err(), taken);
+    assert!(saves.wait().unwrap().is_none(), "it was told once");
+}
+
+#[test]
+fn a_damaged_checkpoint_is_stepped_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = deferred(&Tied);
+    let mut pipeline = start(&Tied, &model, 2, ScheduleKind::OneFOneB, SEED);
+    let saves = Checkpoints::open(dir.path()).unwrap().every(1);
+    let mut dirs = Vec::new();
+    for step in 1..=3 {
+        train_to(&mut pipeline, step, |step, device| Tied.batch(step, device));
+        dirs.extend(saves.after_step(&mut pipeline, step).unwrap());
+    }
+    // The newest has no manifest, the one before it a flipped byte.
+    std::fs::remove_file(dirs[2].join("manifest.json")).unwrap();
+    let shard = dirs[1].join("model-rank-00001.safetensors");
+    let mut bytes = std::fs::read(&shard).unwrap();
+    let last = bytes.len() - 1;
+    bytes[last] ^= 1;
+    std::fs::write(&shard, &bytes).unwrap();
+    let mut again = start(&Tied, &model, 1, ScheduleKind::GPipe, SEED);
+    let resumed = saves.resume(&mut again).unwrap().unwrap();
+    assert_eq!((resumed.step, resumed.dir), (1, dirs[0].clone()));
+    let [newest, flipped] = &resumed.skipped[..] else {
+        panic!("{:?}", resumed.skipped);
+    };
+    assert!(newest.contains("step-00000003"), "{newest}");
+    assert!(
+        flipped.contains("model-rank-00001.safetensors"),
+        "{flipped}"
+    );
+    let first = Checkpoint::open(&dirs[0]).unwrap();
+    let module = load_module(&model, &first, &Device::flex()).unwrap();
+    let mut values = values(&mut again);
+    values.sort();
+    let plain = tinderbox::parameter_values(&module).into_iter();
+    let mut plain: Vec<_> = plain
+        .map(|(path, value)| (path.to_string(), data(value).as_bytes().to_vec()))
+        .collect();
+    plain.sort();
+    assert!(values == plain);
+}

@@ -40,6 +40,7 @@ struct Disk {
     nodes: Vec<Node>,
     locked: BTreeSet<usize>,
     operations: u64,
+    bytes_read: u64,
     fault: Option<Fault>,
     /// What is left after a loss of power.
     left: Option<Vec<Node>>,
@@ -53,6 +54,11 @@ impl Volatile {
     /// Operations so far.
     pub fn operations(&self) -> u64 {
         self.disk().operations
+    }
+
+    /// Bytes that were read so far.
+    pub fn bytes_read(&self) -> u64 {
+        self.disk().bytes_read
     }
 
     /// From now on, counted from the next operation.
@@ -329,7 +335,8 @@ impl ReadFile for Reading {
     }
 
     fn read_exact_at(&self, into: &mut [u8], start: u64) -> io::Result<()> {
-        let disk = self.store.operate()?;
+        let mut disk = self.store.operate()?;
+        disk.bytes_read += into.len() as u64;
         let Node::File { bytes, .. } = &disk.nodes[self.node] else {
             panic!("opened as a file");
         };
