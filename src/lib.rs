@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! burn <- fake <- deferred <- { pipeline, checkpoint } <- tinderbox
-//! pages <- deferred
+//! pages <- { deferred, checkpoint }         checkpoint <- cli
 //! ```
 //!
 //! | crate | what it has | what it does not know |
@@ -13,7 +13,7 @@
 //! | [`tinderbox_fake`] | recording, the graph, regions | modules, execution |
 //! | [`tinderbox_deferred`] | parameter tables, recipes, programs, the executor, random values, sources | stages, checkpoints |
 //! | [`tinderbox_pipeline`] | traces, partitions, plans, cuts, schedules, ranks | checkpoints |
-//! | [`tinderbox_checkpoint`] | the format, commits, verified reads | pipelines, optimizers |
+//! | [`tinderbox_checkpoint`] | the format, stores, commits, verified reads, tools | pipelines, optimizers |
 //! | `tinderbox` | [`Checkpoints`], which saves what a pipeline holds | |
 //!
 //! Data flows one way: record, trace, cost, schedule, partition, plan, cut, run, save.
@@ -61,8 +61,12 @@
 //!   arithmetic. Gradients of micro-batches are added in their order under every schedule.
 //! - **A checkpoint is whole or it is not there.** It appears by one rename after everything was
 //!   synced and proven to tile every tensor; every byte that is read is checked.
+//! - **A save notes values, and copies none.** Burn changes shared data nowhere, so a clone of a tensor
+//!   is a snapshot: a save in the background writes from the memory where the values are, and training
+//!   goes on in other memory. That is why there is no pool of host buffers: it would cost a pass over all
+//!   values while training waits.
 //! - Planning, cutting, schedules and layouts are pure; files, threads and devices are touched by few
-//!   modules: `record`, the executor, the runtime, the checkpoint's `write` and `read`.
+//!   modules: `record`, the executor, the runtime, the checkpoint's stores.
 
 mod checkpoints;
 mod error;
@@ -78,7 +82,7 @@ pub mod guide {}
 pub use checkpoints::{Checkpoints, Resumed, load_module};
 pub use error::{CheckpointsError, LoadRankError};
 pub use tinderbox_checkpoint::{
-    Checkpoint, LoadError, LoadOptions, LoadPlan, Retention, Run, SaveError,
+    Checkpoint, LoadError, LoadOptions, LoadPlan, Regex, Retention, Run, SaveError,
 };
 pub use tinderbox_deferred::{
     Deferred, DeferredError, MaterializeError, MaterializeOptions, MemoryCheck, Observer,

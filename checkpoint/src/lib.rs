@@ -5,7 +5,9 @@
 //! of ranks reads any box of any tensor again, and every byte that is read is checked.
 //!
 //! This crate does not know modules, optimizers or pipelines: it saves and loads named tensors and
-//! scalars. It does not choose when to save, and it keeps no checkpoint from being deleted.
+//! scalars. [`Run`] is the checkpoints of a run, [`Attempt`] one save, [`Checkpoint`] what was published,
+//! [`CheckpointSource`] its parameters as a model calls them; [`tools`] compare, reshard, export and import,
+//! and a [`store`] is the place for all of it.
 //!
 //! ```
 //! use std::{collections::BTreeMap, time::Duration};
@@ -47,21 +49,31 @@
 //! # Architecture invariants
 //!
 //! - A directory is a checkpoint from the instant of one rename on; before it there is none, and after
-//!   it no file in it is ever written.
+//!   it no file in it is ever written. A step is replaced by an exchange of two directories.
 //! - Every byte of a safetensors file, of the manifest and of the index has a digest: the header of a
 //!   file has one, and the blocks of its chunks tile the rest.
 //! - Nothing of a manifest is used before [`Manifest`]'s proof: names are those that a writer would
 //!   choose, chunks tile every tensor, tensors tile every file. So no path leaves the directory, and no
 //!   allocation is larger than the files.
-//! - `format` and `layout` are pure; files are touched in `write` and `read` only.
+//! - `format` and `layout` are pure; files are touched through a [`Store`](store::Store) only.
+//! - What is removed is first renamed, and is provably ours while a part of it is left.
 //! - The bytes are a function of what was saved and the attempt's id. `FORMAT.md` describes them.
+//!
+//! # How it is fast
+//!
+//! - A rank writes several files at the same time, each from its beginning to its end; digests are taken a
+//!   block at a time, while it is in the cache, and the disk begins before the file is complete.
+//! - A load divides what it needs into spans of whole blocks and reads them on several threads, straight
+//!   into the memory of the tensors, in large pages. Positioned reads were faster than copies from memory
+//!   mappings, and a file that is cut meanwhile gives an error instead of a signal.
+//! - The digest is XXH3-128: 20 GB/s on one core where memory gives 8 and BLAKE3 4; CRC-64 by carry-less
+//!   products has 36, and half the bits.
 //!
 //! # Limits
 //!
-//! - All ranks and the coordinator see one directory, on a file system where a rename within a
-//!   directory is atomic and `fsync` keeps its promise. Locks are needed by [`clean`] only.
+//! - All ranks and the coordinator see one store. In a directory, renames within it are atomic and `fsync`
+//!   keeps its promise. Locks are needed to clean up, and to join an attempt from another process.
 //! - Quantized and `Flex32` tensors are refused; big-endian machines too.
-//! - A load gives the saved dtype; it casts nothing.
 //! - The digests find damage, not forgery.
 //! - 256 MiB of manifest, 65,536 ranks, 65,536 chunks of a tensor, 32 dimensions, 4096 bytes of a name.
 
@@ -90,6 +102,8 @@ pub use format::{
 pub use layout::check_tiling;
 pub use progress::Progress;
 pub use read::{Checkpoint, CheckpointSource, LoadOptions, LoadPlan, RankLoad};
+/// The patterns of [`LoadOptions::rename`].
+pub use regex::Regex;
 pub use run::{Latest, Retention, Run};
 pub use write::{
     Attempt, AttemptHandle, CheckpointMeta, Cleaned, Held, PlainTensor, RankSave, SaveData,

@@ -11,11 +11,14 @@ use std::{
 };
 
 use support::{Contents, Random, TIMEOUT, load, meta, names, save, small_contents};
-use tinderbox_checkpoint::{Role, Run, SaveError, SaveTensor};
+use tinderbox_checkpoint::{CheckpointMeta, Role, Run, SaveError, SaveTensor};
 
 const RUN_DIR: &str = "TINDERBOX_TEST_RUN_DIR";
-/// How often the child is killed.
+/// How often the child is killed, unless `TINDERBOX_TEST_KILLS` says otherwise.
 const KILLS: u64 = 20;
+
+/// Added to a step where its checkpoint is replaced: it makes other contents.
+const REPLACED: u64 = 1 << 40;
 
 /// What the child saves at a step; both processes can make it.
 fn contents_of(step: u64) -> Contents {
@@ -66,6 +69,12 @@ fn a_kill_at_any_instant_leaves_a_whole_checkpoint() {
         loop {
             step += 1;
             save(run_dir, meta(step, 1), &contents_of(step));
+            // And over the checkpoint that is there.
+            let replacing = CheckpointMeta {
+                replace: true,
+                ..meta(step, 1)
+            };
+            save(run_dir, replacing, &contents_of(step + REPLACED));
         }
     }
     let seed = std::env::var("TINDERBOX_TEST_SEED").map_or(0x5eed, |s| s.parse().unwrap());
@@ -73,8 +82,9 @@ fn a_kill_at_any_instant_leaves_a_whole_checkpoint() {
     let mut random = Random(seed);
     let run = tempfile::tempdir().unwrap();
     let test = "a_kill_at_any_instant_leaves_a_whole_checkpoint";
-    let (mut last, mut torn) = (0, 0);
-    for kill in 0..KILLS {
+    let (mut last, mut torn, mut replaced) = (0, 0, 0);
+    let kills = std::env::var("TINDERBOX_TEST_KILLS").map_or(KILLS, |n| n.parse().unwrap());
+    for kill in 0..kills {
         let running = Killed(child(test, run.path(), None).spawn().unwrap());
         // Once the child has saved, an instant of its next saves.
         let started = Instant::now();
@@ -93,17 +103,23 @@ fn a_kill_at_any_instant_leaves_a_whole_checkpoint() {
             "kill {kill}: none was skipped"
         );
         checkpoint.verify().unwrap();
+        let loaded = load(&checkpoint).unwrap();
+        let first = loaded == contents_of(step);
         assert!(
-            load(&checkpoint).unwrap() == contents_of(step),
+            first || loaded == contents_of(step + REPLACED),
             "kill {kill}: step {step}"
         );
+        replaced += u64::from(!first);
         last = step;
     }
     // Most kills must fall into a save, or the test has shown nothing.
-    assert!(torn >= 5, "only {torn} of {KILLS} kills fell into a save");
+    assert!(
+        u64::from(torn) >= kills / 4,
+        "only {torn} of {kills} kills fell into a save"
+    );
     Run::local(run.path()).clean().unwrap();
     assert!(names(run.path()).iter().all(|n| n.starts_with("step-")));
-    eprintln!("{torn} of {KILLS} kills fell into a save; {last} steps");
+    eprintln!("{torn} of {kills} kills fell into a save; {last} steps, {replaced} found replaced");
 }
 
 /// The highest step by the names alone.

@@ -41,6 +41,10 @@ impl<A: Source, B: Source> Source for OrElse<A, B> {
             }
             done => return done,
         };
+        tracing::info!(
+            parameters = missing.len(), lacking = %self.first.describe(),
+            source = %self.second.describe(), "what one source lacks comes from another"
+        );
         let (theirs, ours): (Vec<_>, Vec<_>) =
             (0..requests.len()).partition(|at| missing.contains(&requests[*at].path));
         let mut values: Vec<Option<DynTensor>> = vec![None; requests.len()];

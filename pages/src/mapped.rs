@@ -51,7 +51,8 @@ pub fn copy_mapped(file: &File, start: u64, into: &mut [u8]) -> io::Result<()> {
     Ok(())
 }
 
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(target_os = "linux")]
+#[cfg(test)]
 mod tests {
     use std::io::Write;
 

@@ -120,7 +120,10 @@ impl AttemptHandle {
         // From an earlier call.
         let _ = self.store.remove_file(&failed_path);
         let written = self.write(rank, tensors, scalars, progress);
-        if let Err(error) = &written {
+        // Where another call has written, that one speaks for the rank.
+        if let Err(error) = &written
+            && !matches!(error, SaveError::RankWritten { .. })
+        {
             let message: String = chain(error).chars().take(MAX_MESSAGE_CHARS).collect();
             // The first error is the one to report; the coordinator still has its timeout.
             let _ = self.store.put(&failed_path, message.as_bytes());
@@ -162,27 +165,28 @@ impl AttemptHandle {
                 path: self.store.place(&join(&self.dir, shard.name())),
             });
         }
-        let written = self.write_shards(&shards, progress).and_then(|files| {
-            for (file, entries) in files {
-                part.files.push(file);
-                part.tensors.extend(entries);
-            }
-            let bytes = encode_part(&part).map_err(|source| SaveError::Meta { source })?;
-            let path = join(&self.dir, &part_file_name(rank));
-            self.store
-                .put(&path, &bytes)
-                .map_err(failed(&*self.store, "write", &path))
-        });
-        if written.is_err() {
-            for shard in &shards {
-                // The first error is the one to report.
-                let _ = self.store.remove_file(&join(&self.dir, shard.name()));
-            }
+        for (file, entries) in self.write_shards(&shards, progress)? {
+            part.files.push(file);
+            part.tensors.extend(entries);
         }
-        written
+        let path = join(&self.dir, &part_file_name(rank));
+        let written = encode_part(&part)
+            .map_err(|source| SaveError::Meta { source })
+            .and_then(|bytes| {
+                let put = self.store.put(&path, &bytes);
+                put.map_err(failed(&*self.store, "write", &path))
+            });
+        written.inspect_err(|_| self.remove_files(&part.files))
     }
 
-    /// Writes the files, each on one thread; the first error ends all.
+    /// After an error, which is the one to report.
+    fn remove_files<'a>(&self, files: impl IntoIterator<Item = &'a FileEntry>) {
+        for file in files {
+            let _ = self.store.remove_file(&join(&self.dir, &file.name));
+        }
+    }
+
+    /// Writes the files, each on one thread; the first error ends all, and removes what was written.
     fn write_shards(
         &self,
         shards: &[Shard<'_>],
@@ -197,9 +201,19 @@ impl AttemptHandle {
             failed.fetch_or(written.is_err(), Ordering::Relaxed);
             Some(written)
         });
-        // What was left out comes after the error that ended all, or is one of several.
-        let (errors, files): (Vec<_>, Vec<_>) =
-            written.into_iter().flatten().partition(Result::is_err);
-        errors.into_iter().chain(files).collect()
+        let (mut files, mut first_error) = (Vec::new(), None);
+        for written in written.into_iter().flatten() {
+            match written {
+                Ok(file) => files.push(file),
+                Err(error) => first_error = first_error.or(Some(error)),
+            }
+        }
+        match first_error {
+            Some(error) => {
+                self.remove_files(files.iter().map(|(file, _)| file));
+                Err(error)
+            }
+            None => Ok(files),
+        }
     }
 }

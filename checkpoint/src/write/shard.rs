@@ -107,8 +107,8 @@ impl Shard<'_> {
         self.data_bytes
     }
 
-    /// Writes the file and makes its bytes durable; says what it holds. What it has made stays when it
-    /// fails.
+    /// Writes the file and makes its bytes durable; says what it holds. A file that it could not write to
+    /// the end is removed.
     ///
     /// Memory: one buffer of 1 MiB, and what a tensor on a device takes on the host.
     pub(super) fn write(
@@ -119,15 +119,30 @@ impl Shard<'_> {
         progress: &dyn Progress,
     ) -> Result<(FileEntry, Vec<TensorEntry>), SaveError> {
         let path = join(dir, &self.name);
-        let mut file = store.create(&path).map_err(|source| match source.kind() {
+        let file = store.create(&path).map_err(|source| match source.kind() {
             std::io::ErrorKind::AlreadyExists => SaveError::RankWritten {
                 rank: self.rank,
                 path: store.place(&path),
             },
             _ => failed(store, "create", &path)(source),
         })?;
+        let written = self.fill(file, store, &path, marker, progress);
+        written.inspect_err(|_| {
+            // The first error is the one to report.
+            let _ = store.remove_file(&path);
+        })
+    }
+
+    fn fill(
+        &self,
+        mut file: Box<dyn WriteFile>,
+        store: &dyn Store,
+        path: &str,
+        marker: &Marker,
+        progress: &dyn Progress,
+    ) -> Result<(FileEntry, Vec<TensorEntry>), SaveError> {
         let write = |file: &mut Box<dyn WriteFile>, bytes: &[u8]| {
-            file.write_all(bytes).map_err(failed(store, "write", &path))
+            file.write_all(bytes).map_err(failed(store, "write", path))
         };
         write(&mut file, &self.header)?;
         let mut at = self.header.len() as u64;
@@ -159,7 +174,7 @@ impl Shard<'_> {
                 }],
             });
         }
-        file.finish().map_err(failed(store, "write", &path))?;
+        file.finish().map_err(failed(store, "write", path))?;
         let entry = FileEntry {
             name: self.name.clone(),
             role: self.role,

@@ -93,8 +93,10 @@ pub(crate) fn run(flags: &Flags, out: &mut dyn Write) -> anyhow::Result<Outcome>
         writeln!(out, "{verb} step {step}: not to be kept")?;
     }
     let something = !expired.is_empty() || !leftovers.removed.is_empty();
-    if something && !flags.yes {
-        writeln!(out, "nothing was removed: give --yes to do it")?;
+    match something {
+        true if flags.yes => {}
+        true => writeln!(out, "nothing was removed: give --yes to do it")?,
+        false => writeln!(out, "there is nothing to remove")?,
     }
     Ok(Outcome::Fine)
 }
