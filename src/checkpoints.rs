@@ -11,10 +11,10 @@ use tinderbox_checkpoint::{
     Checkpoint, CheckpointMeta, Held, Latest, RankSave, Retention, Role, Run, SaveTensor, Saving,
     Scalar, assign_writers,
 };
-use tinderbox_deferred::{Deferred, ParameterPath, ParameterTable};
+use tinderbox_deferred::{Deferred, Parameter, ParameterPath, ParameterTable};
 use tinderbox_fake::Region;
 use tinderbox_pipeline::schedule::RankIndex;
-use tinderbox_pipeline::{Batch, OptimizerSnapshot, Pipeline, SavedState, Stage};
+use tinderbox_pipeline::{Batch, OptimizerSnapshot, Pipeline, Plan, SavedState, Stage};
 
 use crate::{CheckpointsError, LoadRankError};
 
@@ -270,7 +270,6 @@ pub fn load_module<M: Module>(
     checkpoint: &Checkpoint,
     device: &Device,
 ) -> Result<M, CheckpointsError> {
-    checkpoint.check_model(&parameters_of(model))?;
     model
         .materialize(device, checkpoint)
         .map_err(|source| CheckpointsError::Materialize { source })
@@ -283,30 +282,37 @@ fn parameters_of<M: Module>(model: &Deferred<M>) -> Vec<(ParameterPath, Vec<u64>
         .collect()
 }
 
+/// The parameters that each rank holds: its own, and copies of shared ones.
+pub(crate) fn held_by_ranks<'a>(plan: &Plan, table: &'a ParameterTable) -> Vec<Vec<&'a Parameter>> {
+    let mut ranks: Vec<Vec<&Parameter>> = Vec::new();
+    for stage in plan.stages() {
+        let rank = stage.rank.index();
+        ranks.resize_with(ranks.len().max(rank + 1), Vec::new);
+        let paths: BTreeSet<&ParameterPath> =
+            stage.parameters.iter().chain(&stage.replicas).collect();
+        let held = paths.into_iter().map(|path| table.get(path));
+        ranks[rank].extend(held.map(|held| held.expect("a plan is checked against its model")));
+    }
+    ranks
+}
+
 /// What each rank writes of its parameters, with the other paths of each. Of copies of a shared
 /// parameter, which are equal between two steps, one is written.
 type Writes = Vec<BTreeMap<ParameterPath, Vec<String>>>;
 
 fn writes<M: Module + Sync + 'static, B: Batch>(pipeline: &Pipeline<M, B>) -> Writes {
     let table = pipeline.model().parameters();
-    let mut ranks: Vec<Vec<Held>> = Vec::new();
-    for stage in pipeline.plan().stages() {
-        let rank = stage.rank.index();
-        ranks.resize_with(ranks.len().max(rank + 1), Vec::new);
-        let paths: BTreeSet<&ParameterPath> =
-            stage.parameters.iter().chain(&stage.replicas).collect();
-        let held = paths.into_iter().map(|path| {
-            let parameter = table
-                .get(path)
-                .expect("a plan is checked against its model");
-            Held {
-                name: path.as_str().to_owned(),
+    let ranks = held_by_ranks(pipeline.plan(), table)
+        .into_iter()
+        .map(|held| {
+            let held = held.into_iter().map(|parameter| Held {
+                name: parameter.path.as_str().to_owned(),
                 region: Region::whole(&parameter.shape).expect("its elements can be counted"),
                 bytes: parameter.bytes,
-            }
+            });
+            held.collect()
         });
-        ranks[rank].extend(held);
-    }
+    let ranks: Vec<Vec<Held>> = ranks.collect();
     let tied = tied_paths(table);
     let ranks = assign_writers(&ranks).into_iter().zip(ranks);
     let writes = ranks.map(|(positions, held)| {

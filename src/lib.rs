@@ -69,6 +69,7 @@
 //!   modules: `record`, the executor, the runtime, the checkpoint's stores.
 
 mod checkpoints;
+mod dry_run;
 mod error;
 /// The traits whose methods a program calls.
 pub mod prelude {
@@ -80,9 +81,11 @@ pub mod prelude {
 pub mod guide {}
 
 pub use checkpoints::{Checkpoints, Resumed, load_module};
+pub use dry_run::dry_run;
 pub use error::{CheckpointsError, LoadRankError};
 pub use tinderbox_checkpoint::{
-    Checkpoint, LoadError, LoadOptions, LoadPlan, Regex, Retention, Run, SaveError,
+    Checkpoint, CheckpointSource, LoadError, LoadOptions, LoadPlan, Pretrained, RankLoad, Regex,
+    Retention, Run, SaveError,
 };
 pub use tinderbox_deferred::{
     Deferred, DeferredError, MaterializeError, MaterializeOptions, MemoryCheck, Observer,

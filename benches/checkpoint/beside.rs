@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tinderbox_checkpoint::tools::{ReshardOptions, reshard};
-use tinderbox_checkpoint::{Checkpoint, CheckpointMeta, RankSave, Role, Run, SaveTensor};
+use tinderbox_checkpoint::{Checkpoint, CheckpointMeta, Digest, RankSave, Role, Run, SaveTensor};
 use tinderbox_fake::DynTensor;
 
 use crate::memory::Peak;
@@ -21,6 +21,30 @@ fn describe(tensors: &Tensors) -> Vec<SaveTensor> {
     tensors
         .map(|(name, tensor)| SaveTensor::whole(name, Role::Model, tensor.clone()))
         .collect()
+}
+
+/// How fast one thread takes digests of blocks of 1 MiB: of all tensors, which come from memory, and of one
+/// block again and again, which stays in the cache.
+pub fn digests(tensors: &Tensors) {
+    let blocks: Vec<&[u8]> = tensors
+        .iter()
+        .flat_map(|(_, tensor)| host_bytes(tensor).chunks(1 << 20))
+        .collect();
+    let bytes: usize = blocks.iter().map(|block| block.len()).sum();
+    let digest = |block: &[u8]| {
+        std::hint::black_box(Digest::of(block));
+    };
+    let (mut memory, mut cache) = (Vec::new(), Vec::new());
+    for _ in 0..RUNS {
+        memory.push(time(|| blocks.iter().for_each(|block| digest(block))));
+        cache.push(time(|| blocks.iter().for_each(|_| digest(blocks[0]))));
+    }
+    let gbs = |times| bytes as f64 / 1e9 / median(times);
+    println!(
+        "figure checkpoint.digest_from_memory {:.1} GB/s",
+        gbs(memory)
+    );
+    println!("figure checkpoint.digest_in_cache {:.1} GB/s", gbs(cache));
 }
 
 /// How long a save in the background keeps its caller waiting, against a copy of all tensors into memory

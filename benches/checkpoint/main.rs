@@ -87,6 +87,7 @@ fn main() {
     remove(&ours_dir);
     beside::reshard_4_to_3(&tensors, dir.path());
     beside::background(&tensors, dir.path());
+    beside::digests(&tensors);
     save(&tensors, &ours_dir);
     drop(tensors);
 

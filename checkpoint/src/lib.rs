@@ -6,7 +6,7 @@
 //!
 //! This crate does not know modules, optimizers or pipelines: it saves and loads named tensors and
 //! scalars. [`Run`] is the checkpoints of a run, [`Attempt`] one save, [`Checkpoint`] what was published,
-//! [`CheckpointSource`] its parameters as a model calls them; [`tools`] compare, reshard, export and import,
+//! [`CheckpointSource`] its parameters as a model calls them, [`Pretrained`] those of others; [`tools`] compare, reshard, export and import,
 //! and a [`store`] is the place for all of it.
 //!
 //! ```
@@ -49,7 +49,8 @@
 //! # Architecture invariants
 //!
 //! - A directory is a checkpoint from the instant of one rename on; before it there is none, and after
-//!   it no file in it is ever written. A step is replaced by an exchange of two directories.
+//!   it no file in it is ever written. A step is replaced by an exchange of two directories. In a bucket, the
+//!   instant is that of one conditional write.
 //! - Every byte of a safetensors file, of the manifest and of the index has a digest: the header of a
 //!   file has one, and the blocks of its chunks tile the rest.
 //! - Nothing of a manifest is used before [`Manifest`]'s proof: names are those that a writer would
@@ -57,6 +58,8 @@
 //!   allocation is larger than the files.
 //! - `format` and `layout` are pure; files are touched through a [`Store`](store::Store) only.
 //! - What is removed is first renamed, and is provably ours while a part of it is left.
+//! - [`Pretrained`] weights are the one exception to all of this: files of others, whose headers are proven and
+//!   whose values are taken as they are.
 //! - The bytes are a function of what was saved and the attempt's id. `FORMAT.md` describes them.
 //!
 //! # How it is fast
@@ -69,10 +72,16 @@
 //! - The digest is XXH3-128: 20 GB/s on one core where memory gives 8 and BLAKE3 4; CRC-64 by carry-less
 //!   products has 36, and half the bits.
 //!
+//! # Features
+//!
+//! `object-store` for `store::BucketStore`, and `aws`, `gcp`, `azure`, `http` for its services.
+//! None by default.
+//!
 //! # Limits
 //!
 //! - All ranks and the coordinator see one store. In a directory, renames within it are atomic and `fsync`
-//!   keeps its promise. Locks are needed to clean up, and to join an attempt from another process.
+//!   keeps its promise. Locks are needed to clean up, and to join an attempt from another process; a bucket
+//!   has none, see [`Run::clean_when_idle`].
 //! - Quantized and `Flex32` tensors are refused; big-endian machines too.
 //! - The digests find damage, not forgery.
 //! - 256 MiB of manifest, 65,536 ranks, 65,536 chunks of a tensor, 32 dimensions, 4096 bytes of a name.
@@ -101,11 +110,11 @@ pub use format::{
 };
 pub use layout::check_tiling;
 pub use progress::Progress;
-pub use read::{Checkpoint, CheckpointSource, LoadOptions, LoadPlan, RankLoad};
+pub use read::{Checkpoint, CheckpointSource, LoadOptions, LoadPlan, Pretrained, RankLoad};
 /// The patterns of [`LoadOptions::rename`].
 pub use regex::Regex;
 pub use run::{Latest, Retention, Run};
 pub use write::{
-    Attempt, AttemptHandle, CheckpointMeta, Cleaned, Held, PlainTensor, RankSave, SaveData,
-    SaveTensor, Saving, assign_writers,
+    Attempt, AttemptHandle, CheckpointMeta, Cleaned, Held, RankSave, SaveData, SaveTensor, Saving,
+    assign_writers,
 };

@@ -82,6 +82,9 @@ impl Run {
     /// Waits for the attempt to save a step that a coordinator in another process has opened: called by
     /// a rank.
     ///
+    /// Without locks, a dead attempt to save the same step is taken for a living one until
+    /// [`clean_when_idle`](Self::clean_when_idle) has removed it.
+    ///
     /// # Errors
     ///
     /// When there is none in time, or there are several.
@@ -209,11 +212,19 @@ impl Run {
     /// being removed goes when marker or manifest in it have the step and id of its name. Nothing else
     /// is touched, and links are not followed.
     ///
+    /// In a store without renames and locks, a bucket, the directory of an attempt holds the files of its
+    /// checkpoint, and is none of this as long as the step's manifest has its id. It goes when the manifest in
+    /// it has the step and id of its name, it has no marker, and the step's manifest is gone or of another
+    /// attempt: then it was published, since the marker goes after that, and was replaced or taken away. With
+    /// a marker it may be alive and is kept, whatever else was published since; see
+    /// [`clean_when_idle`](Self::clean_when_idle). Cost there: some requests and two manifests for each
+    /// checkpoint.
+    ///
     /// # Errors
     ///
     /// When the store can't be listed, or a directory can't be removed.
     pub fn clean(&self) -> Result<Cleaned, SaveError> {
-        write::clean(&*self.store, false)
+        write::clean(&*self.store).remove()
     }
 
     /// What [`clean`](Self::clean) would remove and keep.
@@ -222,7 +233,31 @@ impl Run {
     ///
     /// When the store can't be listed.
     pub fn leftovers(&self) -> Result<Cleaned, SaveError> {
-        write::clean(&*self.store, true)
+        write::clean(&*self.store).tell()
+    }
+
+    /// As [`clean`](Self::clean), and removes the attempts of which the store can't tell whether they live,
+    /// because it has no locks: in a bucket all that were not published.
+    ///
+    /// The caller knows that nobody is saving into this run: say, the one coordinator of a run that starts
+    /// again, before its first save and before any rank [joins](Self::join). An attempt that lives all the
+    /// same fails, or in the worst case publishes a checkpoint whose files are gone. An attempt whose marker
+    /// is locked stays.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn clean_when_idle(&self) -> Result<Cleaned, SaveError> {
+        write::clean(&*self.store).when_idle().remove()
+    }
+
+    /// What [`clean_when_idle`](Self::clean_when_idle) would remove and keep.
+    ///
+    /// # Errors
+    ///
+    /// When the store can't be listed.
+    pub fn leftovers_when_idle(&self) -> Result<Cleaned, SaveError> {
+        write::clean(&*self.store).when_idle().tell()
     }
 
     /// Removes the checkpoint of a step. In one instant it is no checkpoint any more; then its files go.

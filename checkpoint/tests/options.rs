@@ -184,8 +184,120 @@ fn a_model_is_compared_as_the_options_say() {
     assert!(check(strict().allow_missing().allow_extra(), &other).is_err());
 }
 
+/// Several pieces of 8 MiB, in which rows begin and end anywhere; and rows that are longer than a piece.
+#[test]
+fn large_matrices_are_transposed_in_pieces() {
+    let cases = [
+        (DType::F32, 3001, 1501),
+        (DType::F32, 3, 2_200_001),
+        (DType::U8, 4001, 4999),
+    ];
+    let dir = tempfile::tempdir().unwrap();
+    let options = LoadOptions::default().transpose(Regex::new("^w$").unwrap());
+    for (step, (dtype, rows, columns)) in (1..).zip(cases) {
+        let run = Run::local(dir.path());
+        let attempt = run.begin(CheckpointMeta::new(step, 1)).unwrap();
+        let data = Random(step).data(&[rows, columns], dtype);
+        let tensor = SaveTensor::whole("w", Role::Model, data.clone());
+        attempt
+            .handle()
+            .write_rank(0, &[tensor], &BTreeMap::new())
+            .unwrap();
+        attempt.publish(TIMEOUT).unwrap();
+        let source = run.open(step).unwrap().source(options.clone()).unwrap();
+        let shape = vec![columns as u64, rows as u64];
+        let request = Request {
+            path: ParameterPath::new("w"),
+            region: Region::whole(&shape).unwrap(),
+            shape,
+            dtype,
+            device: Device::flex(),
+        };
+        let found = source.load(&[request], &()).unwrap();
+        let found = found[0].to_data().unwrap();
+        let (size, found, data) = (dtype.size(), found.as_bytes(), data.as_bytes());
+        for row in 0..rows {
+            for column in 0..columns {
+                let (from, to) = (row * columns + column, column * rows + row);
+                assert!(
+                    found[to * size..][..size] == data[from * size..][..size],
+                    "{dtype:?} {row} {column}"
+                );
+            }
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
+
+    /// Any part of a transposed matrix, from chunks of rows or columns, with and without a cast.
+    #[test]
+    fn matrices_are_transposed(
+        seed in any::<u64>(),
+        rows in 1usize..80,
+        columns in 1usize..80,
+        cut in any::<prop::sample::Index>(),
+        by_columns in any::<bool>(),
+        dtype in prop::sample::select(vec![DType::F32, DType::BF16, DType::F64]),
+    ) {
+        let mut random = Random(seed);
+        let values: Vec<f32> = (0..rows * columns).map(|_| random.next() as i32 as f32).collect();
+        let value = |row: usize, column: usize| values[row * columns + column];
+        let run = Run::on(Arc::new(Volatile::default()));
+        let meta = CheckpointMeta {
+            block_size: BlockSize::new(64).unwrap(),
+            ..CheckpointMeta::new(1, 1)
+        };
+        let attempt = run.begin(meta).unwrap();
+        let cut = cut.index(if by_columns { columns } else { rows });
+        let parts = if by_columns {
+            [((0, 0), (rows, cut)), ((0, cut), (rows, columns - cut))]
+        } else {
+            [((0, 0), (cut, columns)), ((cut, 0), (rows - cut, columns))]
+        };
+        let tensors: Vec<SaveTensor> = parts
+            .into_iter()
+            .filter(|(_, (height, width))| height * width > 0)
+            .map(|((r, c), (height, width))| {
+                let part = (r..r + height).flat_map(|r| (c..c + width).map(move |c| (r, c)));
+                let part: Vec<f32> = part.map(|(r, c)| value(r, c)).collect();
+                SaveTensor {
+                    name: "linear.weight".to_owned(),
+                    tied: Vec::new(),
+                    role: Role::Model,
+                    shape: vec![rows as u64, columns as u64],
+                    region: Region::new(vec![r as u64, c as u64], vec![height as u64, width as u64]).unwrap(),
+                    data: TensorData::new(part, [height, width]).into(),
+                }
+            })
+            .collect();
+        attempt.handle().write_rank(0, &tensors, &BTreeMap::new()).unwrap();
+        attempt.publish(TIMEOUT).unwrap();
+        let options = LoadOptions::default()
+            .rename(Regex::new("^linear").unwrap(), "layers.0")
+            .transpose(Regex::new(r"^layers\.\d+\.weight$").unwrap())
+            .cast();
+        let source = run.open(1).unwrap().source(options).unwrap();
+        let mut part = |size: usize| {
+            let (a, b) = (random.next() as usize % size, random.next() as usize % size);
+            (a.min(b), a.max(b) - a.min(b) + 1)
+        };
+        let ((c, width), (r, height)) = (part(columns), part(rows));
+        let region = Region::new(vec![c as u64, r as u64], vec![width as u64, height as u64]);
+        let request = Request {
+            path: ParameterPath::new("layers.0.weight"),
+            shape: vec![columns as u64, rows as u64],
+            region: region.unwrap(),
+            dtype,
+            device: Device::flex(),
+        };
+        let found = source.load(&[request], &()).unwrap()[0].to_data().unwrap();
+        let expected = (c..c + width).flat_map(|c| (r..r + height).map(move |r| (r, c)));
+        let expected: Vec<f32> = expected.map(|(r, c)| value(r, c)).collect();
+        let expected = TensorData::new(expected, [width, height]).convert_dtype(dtype);
+        prop_assert_eq!(found, expected);
+    }
 
     /// The plan of a load names the bytes that the load reads, and each block once.
     #[test]

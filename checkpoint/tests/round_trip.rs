@@ -7,7 +7,9 @@ use std::collections::BTreeMap;
 use burn::tensor::{BoolStore, DType, Device, TensorData};
 use proptest::prelude::*;
 use support::{Contents, Random, TIMEOUT, load, meta, names, save, small_contents};
-use tinderbox_checkpoint::{Checkpoint, Role, Run, SaveTensor, Scalar, StoredDType};
+use tinderbox_checkpoint::{
+    Checkpoint, CheckpointMeta, Role, Run, SaveTensor, Scalar, StoredDType,
+};
 use tinderbox_deferred::{ParameterPath, Request, Source};
 use tinderbox_fake::Region;
 
@@ -208,6 +210,19 @@ fn slice(data: &TensorData, shape: &[u64], region: &Region) -> TensorData {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
+
+    /// A learning rate of a run, say.
+    #[test]
+    fn numbers_in_metadata_keep_every_bit(bits in prop::collection::vec(any::<u64>(), 200)) {
+        let floats = bits.iter().map(|bits| f64::from_bits(*bits)).filter(|float| float.is_finite());
+        let floats: Vec<f64> = floats.chain([0.1, 5e-324, -0.0, f64::MAX]).collect();
+        let metadata = serde_json::json!({"floats": floats, "ints": bits});
+        let meta = CheckpointMeta { metadata: metadata.clone(), ..meta(1, 1) };
+        let run = tempfile::tempdir().unwrap();
+        let dir = save(run.path(), meta, &Contents::default());
+        let checkpoint = Checkpoint::open(dir).unwrap();
+        prop_assert_eq!(&checkpoint.manifest().metadata, &metadata);
+    }
 
     /// Three ranks save random boxes on three threads; other random boxes are read.
     #[test]

@@ -523,6 +523,19 @@ fn wrong_arguments_are_one_line_and_code_2() {
         (&["import", nothing, "--to", run], "can't open"),
         (&["gc", run, "--keep-last", "0"], "at least 1"),
         (&["gc", nothing], "is no directory"),
+        // In buckets; this command is built without the services.
+        (&["inspect", "s3://bucket/run"], "needs the feature `aws`"),
+        (
+            &["verify", "gs://bucket/run/step-00000001"],
+            "needs the feature `gcp`",
+        ),
+        (&["gc", "az://container/run"], "needs the feature `azure`"),
+        (
+            &["import", run, "--to", "https://host/run"],
+            "needs the feature `http`",
+        ),
+        (&["diff", "memory:///run", run], "neither a checkpoint"),
+        (&["inspect", "file:///run"], "open it as one"),
     ] {
         check_contains(&ckpt(arguments).fails(), &[expected]);
     }

@@ -58,6 +58,7 @@ impl<M: Module> Deferred<M> {
             device,
             &options,
         )?;
+        source.check(&self.table, &requests)?;
         memory::check(&requests, source, self.table.eager_bytes(), &options)?;
         self.check_stable()?;
         // The module first: a source that seeds the backend's generator leaves it as plain Burn would.
@@ -174,6 +175,7 @@ pub fn materialize_parameters(
 ) -> Result<PartialModule, MaterializeError> {
     let selected = table.distinct().filter(|p| options.selects(p));
     let requests = requests(selected, device, &options)?;
+    source.check(table, &requests)?;
     memory::check(&requests, source, 0, &options)?;
     let values = load(requests, source, &options)?;
     PartialModule::new(values).map_err(|source| MaterializeError::Rank { source })

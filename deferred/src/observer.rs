@@ -6,7 +6,7 @@ use std::sync::Arc;
 use burn::tensor::Device;
 use tinderbox_fake::DynTensor;
 
-use crate::{ParameterPath, Request, Source, SourceError};
+use crate::{ParameterPath, ParameterTable, Request, Source, SourceError};
 
 /// Hears how far a materialization or a load is: a progress bar, say.
 ///
@@ -64,6 +64,10 @@ impl<S: Source> Source for Observed<S> {
         let values = self.source.load(requests, &both)?;
         self.observer.end();
         Ok(values)
+    }
+
+    fn check(&self, model: &ParameterTable, requests: &[Request]) -> Result<(), SourceError> {
+        self.source.check(model, requests)
     }
 
     fn working_bytes(&self, requests: &[Request]) -> u64 {

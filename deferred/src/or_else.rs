@@ -5,7 +5,9 @@ use std::collections::BTreeSet;
 use burn::tensor::Device;
 use tinderbox_fake::DynTensor;
 
-use crate::{Mismatch, Observer, ParameterPath, Request, Source, SourceError};
+use crate::{
+    Mismatch, Mismatches, Observer, ParameterPath, ParameterTable, Request, Source, SourceError,
+};
 
 /// A source, and another for the parameters that the first lacks; see
 /// [`or_else`](Source::or_else). What does not fit in the first is an error all the same.
@@ -66,6 +68,29 @@ impl<A: Source, B: Source> Source for OrElse<A, B> {
         load(&self.first, &ours)?;
         load(&self.second, &theirs)?;
         Ok(values.into_iter().flatten().collect())
+    }
+
+    /// What the first lacks is asked of the second.
+    fn check(&self, model: &ParameterTable, requests: &[Request]) -> Result<(), SourceError> {
+        let (described, mismatches) = match self.first.check(model, requests) {
+            Err(SourceError::Mismatch {
+                described,
+                mismatches,
+            }) => (described, mismatches.0),
+            done => return done,
+        };
+        let is_missing = |mismatch: &Mismatch| matches!(mismatch, Mismatch::Missing { .. });
+        let (lacking, wrong): (Vec<_>, Vec<_>) = mismatches.into_iter().partition(is_missing);
+        if !wrong.is_empty() {
+            return Err(SourceError::Mismatch {
+                described,
+                mismatches: Mismatches(wrong),
+            });
+        }
+        let missing = missing(&lacking).unwrap_or_default();
+        let asked = requests.iter().filter(|r| missing.contains(&r.path));
+        let asked: Vec<Request> = asked.cloned().collect();
+        self.second.check(model, &asked)
     }
 
     fn working_bytes(&self, requests: &[Request]) -> u64 {

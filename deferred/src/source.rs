@@ -3,7 +3,7 @@
 use burn::tensor::{DType, Device};
 use tinderbox_fake::{DynTensor, FakeError, Region};
 
-use crate::{Mismatch, Mismatches, Observer, OrElse, ParameterPath, SourceError};
+use crate::{Mismatch, Mismatches, Observer, OrElse, ParameterPath, ParameterTable, SourceError};
 
 /// Whether values of a dtype are cast to another.
 pub(crate) fn can_cast(from: DType, to: DType) -> bool {
@@ -113,6 +113,17 @@ pub trait Source: Send + Sync {
         observer: &dyn Observer,
     ) -> Result<Vec<DynTensor>, SourceError>;
 
+    /// Refuses a model, and what will be asked for of it, before anything is made: for what a source has
+    /// and the model has not, say. Takes everything, unless the source knows better; what
+    /// [`load`](Self::load) refuses need not be refused here.
+    ///
+    /// # Errors
+    ///
+    /// All that does not fit, in one [`SourceError::Mismatch`].
+    fn check(&self, _model: &ParameterTable, _requests: &[Request]) -> Result<(), SourceError> {
+        Ok(())
+    }
+
     /// Bytes that [`load`](Self::load) takes for a while beside the values: a lower bound, for an
     /// error before anything is made. 0 unless the source knows better.
     fn working_bytes(&self, _requests: &[Request]) -> u64 {
@@ -149,6 +160,10 @@ macro_rules! pointer {
                 observer: &dyn Observer,
             ) -> Result<Vec<DynTensor>, SourceError> {
                 (**self).load(requests, observer)
+            }
+
+            fn check(&self, model: &ParameterTable, requests: &[Request]) -> Result<(), SourceError> {
+                (**self).check(model, requests)
             }
 
             fn working_bytes(&self, requests: &[Request]) -> u64 {

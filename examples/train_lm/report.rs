@@ -67,7 +67,7 @@ pub struct Lighting {
 
 impl Lighting {
     pub fn new() -> Self {
-        let bar = ProgressBar::no_length();
+        let bar = ProgressBar::new(0);
         let style = "{bar:30} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec} {msg}";
         let style = ProgressStyle::with_template(style);
         bar.set_style(style.expect("the template is well-formed"));

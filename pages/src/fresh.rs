@@ -21,6 +21,13 @@ pub fn zeroed<T: Zeroable>(length: usize) -> Vec<T> {
     memory
 }
 
+/// As [`zeroed`]; `None` when there is not enough memory.
+pub fn try_zeroed<T: Zeroable>(length: usize) -> Option<Vec<T>> {
+    let mut memory = bytemuck::try_zeroed_vec(length).ok()?;
+    advise_large_pages(&mut memory);
+    Some(memory)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -35,5 +42,13 @@ mod tests {
             values.push(8);
             assert_eq!(values.iter().sum::<u64>(), 7 * length as u64 + 8);
         }
+    }
+
+    #[test]
+    fn too_much_is_refused() {
+        assert_eq!(try_zeroed(3), Some(vec![0_u16; 3]));
+        assert_eq!(try_zeroed::<u64>(usize::MAX / 8), None);
+        assert_eq!(try_zeroed::<u64>(usize::MAX / 2), None);
+        assert_eq!(try_zeroed::<u8>(1 << 62), None);
     }
 }

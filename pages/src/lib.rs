@@ -26,6 +26,6 @@ mod advise;
 mod fresh;
 mod mapped;
 
-pub use fresh::zeroed;
+pub use fresh::{try_zeroed, zeroed};
 #[cfg(target_os = "linux")]
 pub use mapped::copy_mapped;

@@ -9,6 +9,7 @@ mod memory;
 mod models;
 mod parity;
 mod plain;
+mod pretrained;
 mod random_models;
 mod resume;
 mod summary_example;

@@ -28,8 +28,8 @@ pub enum LoadError {
         /// The file or directory.
         path: PathBuf,
     },
-    /// A file of the checkpoint is a link or a directory.
-    #[error("{} is not a plain file: links are not followed", .path.display())]
+    /// A file is a directory, a pipe or a device, or one of a checkpoint is a link.
+    #[error("{} is not a plain file; links in a checkpoint are not followed", .path.display())]
     NotAFile {
         /// The file or directory.
         path: PathBuf,
@@ -175,6 +175,44 @@ pub enum LoadError {
         path: PathBuf,
         /// All that differs.
         mismatches: Mismatches,
+    },
+    /// The directory holds no model.
+    #[error("{} has neither model.safetensors nor model.safetensors.index.json", .path.display())]
+    NoModel {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// The directory holds two models.
+    #[error("{} has a model.safetensors that its index does not name: give the file that is meant", .path.display())]
+    TwoModels {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// The index is not one of Hugging Face's form.
+    #[error("{} is not the JSON of a safetensors index", .path.display())]
+    Index {
+        /// The index.
+        path: PathBuf,
+        /// What went wrong.
+        source: serde_json::Error,
+    },
+    /// The index names a file that may lie elsewhere.
+    #[error("{} names file `{name}`, which is no plain name of a file beside it", .path.display())]
+    IndexFile {
+        /// The index.
+        path: PathBuf,
+        /// The name in it.
+        name: String,
+    },
+    /// The index and the files that it names hold other tensors.
+    #[error("{} does not fit its files: not in the file that it names: {missing:?}, in a file and not in it: {unlisted:?}", .path.display())]
+    IndexMismatch {
+        /// The index.
+        path: PathBuf,
+        /// Tensors that are not in the file that the index names, by name.
+        missing: Vec<String>,
+        /// Tensors that are in a file for which the index does not name them, by name.
+        unlisted: Vec<String>,
     },
     /// There are checkpoints, and all are damaged.
     #[error("none of the {} checkpoint(s) in {} can be used:{}", .reasons.len(), .path.display(), list(.reasons))]

@@ -16,15 +16,11 @@ impl Buffer {
     /// Memory for elements of a type; `None` where an ordinary allocation would end the process.
     pub(super) fn zeroed(elements: u64, dtype: DType) -> Option<Self> {
         let elements = usize::try_from(elements).ok()?;
-        let bytes = elements.checked_mul(dtype.size())?;
-        // The trial is given back untouched, and the real one comes zeroed from the system, without a pass
-        // over it.
-        Vec::<u8>::new().try_reserve_exact(bytes).ok()?;
         Some(match dtype.size() {
-            2 => Self::Two(tinderbox_pages::zeroed(elements)),
-            4 => Self::Four(tinderbox_pages::zeroed(elements)),
-            8 => Self::Eight(tinderbox_pages::zeroed(elements)),
-            _ => Self::One(tinderbox_pages::zeroed(bytes)),
+            2 => Self::Two(tinderbox_pages::try_zeroed(elements)?),
+            4 => Self::Four(tinderbox_pages::try_zeroed(elements)?),
+            8 => Self::Eight(tinderbox_pages::try_zeroed(elements)?),
+            size => Self::One(tinderbox_pages::try_zeroed(elements.checked_mul(size)?)?),
         })
     }
 

@@ -76,6 +76,19 @@ impl Checkpoint {
         for file in &manifest.files {
             check_size(&*store, &join(&files_dir, &file.name), file.size_bytes)?;
         }
+        let place = store.place(step_dir);
+        let files = Files::default();
+        Ok(Self::of_manifest(manifest, store, files_dir, place, files))
+    }
+
+    /// What a proven manifest describes.
+    pub(super) fn of_manifest(
+        manifest: Manifest,
+        store: Arc<dyn Store>,
+        files_dir: String,
+        place: PathBuf,
+        files: Files,
+    ) -> Self {
         let scalars = manifest.scalars.iter().map(|s| (s.name.clone(), s.value));
         let tensors = manifest.tensors.iter().enumerate();
         let tied = tensors.flat_map(|(at, tensor)| {
@@ -83,17 +96,17 @@ impl Checkpoint {
             names.map(move |name| ((tensor.role, name.clone()), at))
         });
         let contents = contents(&manifest);
-        Ok(Self {
+        Self {
             proven: Arc::new(contents.iter().map(|_| AtomicBool::new(false)).collect()),
             contents: Arc::new(contents),
-            files: Arc::default(),
-            place: store.place(step_dir),
+            files: Arc::new(files),
+            place,
             files_dir,
             scalars: scalars.collect(),
             tied: tied.collect(),
             manifest: Arc::new(manifest),
             store,
-        })
+        }
     }
 
     /// The directory.
@@ -104,6 +117,15 @@ impl Checkpoint {
     /// The proven manifest: step, seed, data position, world size, metadata, plan, files, tensors.
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
+    }
+
+    /// What it is, for messages.
+    pub(super) fn describe(&self) -> String {
+        let what = match self.files.are_plain() {
+            true => "pretrained weights",
+            false => "checkpoint",
+        };
+        format!("{what} {}", self.place.display())
     }
 
     pub(super) fn store(&self) -> &dyn Store {
@@ -187,6 +209,7 @@ impl Checkpoint {
                     tensor,
                     region: whole(tensor)?,
                     dtype: tensor.dtype.burn(),
+                    transposed: false,
                 }),
                 None => missing.push(name.as_ref().to_owned()),
             }
@@ -220,6 +243,7 @@ impl Checkpoint {
             tensor,
             region: region.clone(),
             dtype: tensor.dtype.burn(),
+            transposed: false,
         };
         let mut data = load(self, &[wanted], default_threads(), &())?;
         Ok(data.pop().expect("one region for one request"))

@@ -8,7 +8,7 @@ use tinderbox_deferred::{Request, SourceError};
 
 use super::{
     CheckpointSource,
-    load::Wanted,
+    load::{SPAN_BYTES, Wanted},
     plan::{blocks_of, span_of},
 };
 use crate::Checkpoint;
@@ -33,7 +33,8 @@ pub struct RankLoad {
     pub read_bytes: u64,
     /// Files that are opened.
     pub files: usize,
-    /// Memory at its highest: the values, and a block for each thread.
+    /// Memory at its highest: the values, and a block for each thread, with a piece to transpose where
+    /// there is something to.
     pub peak_bytes: u64,
 }
 
@@ -53,10 +54,10 @@ impl CheckpointSource {
     ///
     /// # Errors
     ///
-    /// As the load itself: all that does not fit is named.
+    /// As the load itself: all that does not fit is named. What may be missing is left out.
     pub fn dry_run(&self, ranks: &[Vec<Request>]) -> Result<LoadPlan, SourceError> {
         let ranks = ranks.iter().map(|requests| {
-            let wanted = self.wanted(requests)?;
+            let wanted = self.wanted_here(requests)?;
             Ok(of_rank(self.checkpoint(), &wanted, self.thread_count()))
         });
         Ok(LoadPlan {
@@ -92,7 +93,10 @@ fn of_rank(checkpoint: &Checkpoint, wanted: &[Wanted<'_>], threads: usize) -> Ra
     let opened = manifest.files.iter().filter(|f| files.contains(&*f.name));
     rank.read_bytes += opened.map(|file| file.header_bytes).sum::<u64>();
     rank.files = files.len();
-    rank.peak_bytes = rank.wanted_bytes + threads as u64 * block_bytes;
+    let transposed = wanted.iter().filter(|one| one.transposed);
+    let pieces = transposed.map(|one| SPAN_BYTES.min(one.region.num_elements() * size(one.dtype)));
+    let piece_bytes = pieces.max().unwrap_or(0);
+    rank.peak_bytes = rank.wanted_bytes + threads as u64 * (block_bytes + piece_bytes);
     rank
 }
 

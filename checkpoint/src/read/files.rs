@@ -15,6 +15,8 @@ const MAX_OPEN: usize = 64;
 #[derive(Debug, Default)]
 pub(super) struct Files {
     open: Mutex<Open>,
+    /// Files without digests, all of them: another file of the same name could not be told from it.
+    plain: Vec<Arc<ShardFile>>,
 }
 
 /// By position in the manifest, with the time of their last use.
@@ -25,12 +27,27 @@ struct Open {
 }
 
 impl Files {
+    /// Files without digests, which stay open.
+    pub(super) fn plain(files: Vec<ShardFile>) -> Self {
+        Self {
+            plain: files.into_iter().map(Arc::new).collect(),
+            ..Self::default()
+        }
+    }
+
+    /// Whether these are files without digests.
+    pub(super) fn are_plain(&self) -> bool {
+        !self.plain.is_empty()
+    }
     /// The file at this position in the manifest, its header proven.
     pub(super) fn get(
         &self,
         checkpoint: &Checkpoint,
         position: usize,
     ) -> Result<Arc<ShardFile>, LoadError> {
+        if let Some(file) = self.plain.get(position) {
+            return Ok(file.clone());
+        }
         // Held while a file is opened, so that two threads do not open one.
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         open.time += 1;

@@ -14,17 +14,18 @@ use super::{
     buffer::Buffer,
     shard::ShardFile,
     transfer::{NoTruthValue, Transfer},
+    transpose::put_transposed,
 };
 use crate::{
     Chunk, LoadError, Progress, TensorEntry,
     format::stored_len,
-    layout::{ElementRun, runs},
+    layout::{ElementRun, pieces, runs},
     parallel::parallel,
 };
 
 /// The most of a file that one thread reads before it asks for more work, in bytes: enough to hide the
 /// asking, and little enough that all threads end together.
-const SPAN_BYTES: u64 = 8 << 20;
+pub(super) const SPAN_BYTES: u64 = 8 << 20;
 /// More threads than this do not make reading faster.
 const MAX_THREADS: usize = 8;
 
@@ -35,6 +36,8 @@ pub(super) struct Wanted<'a> {
     pub(super) region: Region,
     /// In which of Burn's types.
     pub(super) dtype: DType,
+    /// Whether the two dimensions change places.
+    pub(super) transposed: bool,
 }
 
 /// How many threads read, unless another number is chosen.
@@ -56,11 +59,13 @@ enum Item<'a, 'out> {
     ),
     /// A region whose elements lie in strides in some chunk.
     Strided(&'a Wanted<'a>, Transfer, &'out mut [u8]),
+    /// A region whose dimensions change places.
+    Transposed(&'a Wanted<'a>, Transfer, &'out mut [u8]),
 }
 
 /// The wanted regions, in order. Each block that holds an element is read once and checked.
 ///
-/// Memory: the regions; for each thread up to one block.
+/// Memory: the regions; for each thread up to one block, and to transpose a piece of up to 8 MiB.
 pub(super) fn load(
     checkpoint: &Checkpoint,
     wanted: &[Wanted<'_>],
@@ -97,7 +102,10 @@ pub(super) fn load(
     run(checkpoint, items, threads, progress)?;
     let data = outs.into_iter().zip(wanted).map(|(out, one)| {
         // The sizes fit `usize`, because the bytes were allocated or there are none.
-        let shape: Vec<usize> = one.region.size().iter().map(|d| *d as usize).collect();
+        let mut shape: Vec<usize> = one.region.size().iter().map(|d| *d as usize).collect();
+        if one.transposed {
+            shape.reverse();
+        }
         out.into_data(shape, one.dtype)
     });
     Ok(data.collect())
@@ -124,6 +132,9 @@ fn push_items<'a, 'out>(
 ) {
     if out.is_empty() {
         return;
+    }
+    if one.transposed {
+        return items.push(Item::Transposed(one, transfer, out));
     }
     let mut spans = Vec::new();
     for chunk in &one.tensor.chunks {
@@ -213,10 +224,46 @@ impl Item<'_, '_> {
                 }
                 out.len()
             }
+            Item::Transposed(one, transfer, out) => {
+                transpose(one, transfer, checkpoint, held, out)?;
+                out.len()
+            }
         };
         progress.done(bytes as u64);
         Ok(())
     }
+}
+
+/// Reads a region of two dimensions in pieces, and puts each to its place in the transposed one.
+///
+/// Memory: one piece, and one block.
+fn transpose(
+    one: &Wanted<'_>,
+    transfer: Transfer,
+    checkpoint: &Checkpoint,
+    held: &mut Vec<u8>,
+    out: &mut [u8],
+) -> Result<(), LoadError> {
+    let most = SPAN_BYTES / one.dtype.size() as u64;
+    let mut piece_bytes = Vec::new();
+    for chunk in &one.tensor.chunks {
+        let Some(shared) = chunk.region.intersection(&one.region) else {
+            continue;
+        };
+        // One reader for all pieces: the block at the end of one is that at the beginning of the next.
+        let shard = checkpoint.file_named(&chunk.file)?;
+        let mut reader = ChunkReader::new(one, transfer, chunk, shard, held);
+        for piece in pieces(&shared, most) {
+            // Not more than `out`, so the cast keeps the value.
+            let bytes = piece.num_elements() as usize * one.dtype.size();
+            piece_bytes.resize(bytes, 0);
+            for run in runs(&chunk.region, &piece) {
+                reader.read(run, &mut piece_bytes)?;
+            }
+            put_transposed(&piece, &one.region, one.dtype.size(), &piece_bytes, out);
+        }
+    }
+    Ok(())
 }
 
 /// Reads runs of one chunk, in order; keeps the last block of which only a part was used.

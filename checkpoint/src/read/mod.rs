@@ -7,14 +7,17 @@ mod files;
 mod load;
 mod options;
 mod plan;
+mod pretrained;
 mod shard;
 mod source;
 mod transfer;
+mod transpose;
 mod verify;
 
 pub use checkpoint::Checkpoint;
 pub use dry_run::{LoadPlan, RankLoad};
 pub use options::LoadOptions;
+pub use pretrained::Pretrained;
 pub use source::CheckpointSource;
 
 pub(crate) use checkpoint::{failed, whole};

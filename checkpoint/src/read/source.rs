@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use burn::tensor::DType;
 use tinderbox_deferred::{
-    Mismatch, Mismatches, Observer, ParameterPath, Request, Source, SourceError,
+    Mismatch, Mismatches, Observer, ParameterPath, ParameterTable, Request, Source, SourceError,
 };
-use tinderbox_fake::DynTensor;
+use tinderbox_fake::{DynTensor, Region, RegionError};
 
 use super::{
     Checkpoint, LoadOptions,
@@ -77,21 +77,11 @@ impl CheckpointSource {
         parameters: &[(ParameterPath, Vec<u64>, DType)],
     ) -> Result<(), LoadError> {
         let mut wrong = Vec::new();
-        let mut used = BTreeSet::new();
         for (path, shape, dtype) in parameters {
             self.compare(path, shape, *dtype, &mut wrong);
-            used.extend(self.find(path).map(|tensor| &tensor.name));
         }
-        if self.options.allow_missing {
-            wrong.retain(|mismatch| !matches!(mismatch, Mismatch::Missing { .. }));
-        }
-        if !self.options.allow_extra {
-            let saved = self.checkpoint.tensors(Role::Model);
-            let unused = saved.filter(|tensor| !used.contains(&tensor.name));
-            wrong.extend(unused.map(|tensor| Mismatch::Extra {
-                path: ParameterPath::new(self.options.renamed(&tensor.name)),
-            }));
-        }
+        self.forgive(&mut wrong);
+        wrong.extend(self.extra(parameters.iter().map(|(path, ..)| path)));
         match wrong.is_empty() {
             true => Ok(()),
             false => Err(LoadError::Mismatch {
@@ -99,6 +89,24 @@ impl CheckpointSource {
                 mismatches: Mismatches(wrong),
             }),
         }
+    }
+
+    /// What was saved and a model of these parameters has not, unless that is allowed.
+    fn extra<'a>(&self, model: impl Iterator<Item = &'a ParameterPath>) -> Vec<Mismatch> {
+        if self.options.allow_extra {
+            return Vec::new();
+        }
+        let used = model.filter_map(|path| self.find(path));
+        let used: BTreeSet<&String> = used.map(|tensor| &tensor.name).collect();
+        let saved = self.checkpoint.tensors(Role::Model);
+        let unused = saved.filter(|tensor| !used.contains(&tensor.name));
+        let unused = unused.map(|tensor| self.options.renamed(&tensor.name));
+        unused
+            .filter(|name| !self.options.is_ignored(name))
+            .map(|name| Mismatch::Extra {
+                path: ParameterPath::new(name),
+            })
+            .collect()
     }
 
     pub(super) fn checkpoint(&self) -> &Checkpoint {
@@ -125,17 +133,25 @@ impl CheckpointSource {
     ) -> Option<&TensorEntry> {
         let before = wrong.len();
         let tensor = self.find(path);
+        // As the model sees it.
+        let shape_of = |tensor: &TensorEntry| {
+            let mut shape = tensor.shape.clone();
+            if self.options.transposed(path.as_str(), &shape) {
+                shape.reverse();
+            }
+            shape
+        };
         // What may have another shape counts as missing there.
-        let fits = |tensor: &&TensorEntry| !self.options.allow_shape || tensor.shape == shape;
+        let fits = |tensor: &&TensorEntry| !self.options.allow_shape || shape_of(tensor) == shape;
         let Some(tensor) = tensor.filter(fits) else {
             wrong.push(Mismatch::Missing { path: path.clone() });
             return None;
         };
-        if tensor.shape != shape {
+        if shape_of(tensor) != shape {
             wrong.push(Mismatch::Shape {
                 path: path.clone(),
                 expected: shape.to_vec(),
-                found: tensor.shape.clone(),
+                found: shape_of(tensor),
             });
         }
         let same = StoredDType::of(dtype) == Some(tensor.dtype);
@@ -150,18 +166,26 @@ impl CheckpointSource {
         (wrong.len() == before).then_some(tensor)
     }
 
-    /// What answers each request, or all that is wrong.
-    pub(super) fn wanted(&self, requests: &[Request]) -> Result<Vec<Wanted<'_>>, SourceError> {
+    /// What answers each request, and all that is wrong.
+    fn compare_all(&self, requests: &[Request]) -> (Vec<Wanted<'_>>, Vec<Mismatch>) {
         let mut wrong = Vec::new();
         let mut wanted = Vec::with_capacity(requests.len());
         for request in requests {
             let path = &request.path;
             let tensor = self.compare(path, &request.shape, request.dtype, &mut wrong);
-            wanted.extend(tensor.map(|tensor| Wanted {
-                tensor,
-                region: request.region.clone(),
-                dtype: request.dtype,
-            }));
+            if let Some(tensor) = tensor {
+                let transposed = self.options.transposed(path.as_str(), &tensor.shape);
+                let region = match transposed {
+                    true => transpose(&request.region),
+                    false => Ok(request.region.clone()),
+                };
+                wanted.extend(region.map(|region| Wanted {
+                    tensor,
+                    region,
+                    dtype: request.dtype,
+                    transposed,
+                }));
+            }
             if let Err(reason) = request.region.check_inside(&request.shape) {
                 wrong.push(Mismatch::Region {
                     path: path.clone(),
@@ -169,8 +193,27 @@ impl CheckpointSource {
                 });
             }
         }
+        (wanted, wrong)
+    }
+
+    /// What answers each request that may be answered elsewhere if it is not here.
+    pub(super) fn wanted_here(&self, requests: &[Request]) -> Result<Vec<Wanted<'_>>, SourceError> {
+        let (wanted, mut wrong) = self.compare_all(requests);
+        self.forgive(&mut wrong);
+        self.refuse(wrong)?;
+        Ok(wanted)
+    }
+
+    /// Leaves out what is missing, where that is allowed.
+    fn forgive(&self, wrong: &mut Vec<Mismatch>) {
+        if self.options.allow_missing {
+            wrong.retain(|mismatch| !matches!(mismatch, Mismatch::Missing { .. }));
+        }
+    }
+
+    fn refuse(&self, wrong: Vec<Mismatch>) -> Result<(), SourceError> {
         match wrong.is_empty() {
-            true => Ok(wanted),
+            true => Ok(()),
             false => Err(SourceError::Mismatch {
                 described: self.describe(),
                 mismatches: Mismatches(wrong),
@@ -179,17 +222,24 @@ impl CheckpointSource {
     }
 }
 
+/// The same elements with their dimensions in reverse order.
+fn transpose(region: &Region) -> Result<Region, RegionError> {
+    let reversed = |sizes: &[u64]| sizes.iter().rev().copied().collect();
+    Region::new(reversed(region.offset()), reversed(region.size()))
+}
+
 impl Source for CheckpointSource {
     /// The requested regions of the saved parameters. Every request is checked before anything is
-    /// read; each block that holds a requested element is read once and checked.
+    /// read; each block that holds a requested element is read once, and checked where it has a digest.
     ///
-    /// Memory: the values, and one block per thread.
+    /// Memory: the values, and one block per thread; 8 MiB more for each thread that transposes.
     fn load(
         &self,
         requests: &[Request],
         observer: &dyn Observer,
     ) -> Result<Vec<DynTensor>, SourceError> {
-        let wanted = self.wanted(requests)?;
+        let (wanted, wrong) = self.compare_all(requests);
+        self.refuse(wrong)?;
         let LoadOptions {
             threads, progress, ..
         } = &self.options;
@@ -206,8 +256,26 @@ impl Source for CheckpointSource {
         Ok(values.collect())
     }
 
+    /// All that does not fit: of the requests, and parameters that the model has not.
+    fn check(&self, model: &ParameterTable, requests: &[Request]) -> Result<(), SourceError> {
+        let (_, mut wrong) = self.compare_all(requests);
+        self.forgive(&mut wrong);
+        wrong.extend(self.extra(model.iter().map(|parameter| &parameter.path)));
+        self.refuse(wrong)
+    }
+
     fn describe(&self) -> String {
-        format!("checkpoint {}", self.checkpoint.dir().display())
+        self.checkpoint.describe()
+    }
+}
+
+impl Checkpoint {
+    fn exactly(&self) -> Result<CheckpointSource, SourceError> {
+        let source = self.source(LoadOptions::default());
+        source.map_err(|error| SourceError::Failed {
+            described: self.describe(),
+            source: Box::new(error),
+        })
     }
 }
 
@@ -218,15 +286,14 @@ impl Source for Checkpoint {
         requests: &[Request],
         observer: &dyn Observer,
     ) -> Result<Vec<DynTensor>, SourceError> {
-        let source = self.source(LoadOptions::default());
-        let source = source.map_err(|error| SourceError::Failed {
-            described: self.describe(),
-            source: Box::new(error),
-        })?;
-        source.load(requests, observer)
+        self.exactly()?.load(requests, observer)
+    }
+
+    fn check(&self, model: &ParameterTable, requests: &[Request]) -> Result<(), SourceError> {
+        self.exactly()?.check(model, requests)
     }
 
     fn describe(&self) -> String {
-        format!("checkpoint {}", self.dir().display())
+        self.describe()
     }
 }

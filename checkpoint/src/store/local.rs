@@ -19,12 +19,26 @@ const FLUSH_BYTES: u64 = 32 << 20;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LocalStore {
     root: PathBuf,
+    /// Whether links are followed where a name is looked up or opened.
+    follow: bool,
 }
 
 impl LocalStore {
     /// The store of this directory, which need not be there yet.
     pub fn new(root: impl Into<PathBuf>) -> Self {
-        Self { root: root.into() }
+        Self {
+            root: root.into(),
+            follow: false,
+        }
+    }
+
+    /// A directory whose files may be links, as in Hugging Face's cache: for reading files that are not
+    /// ours.
+    pub(crate) fn following_links(root: impl Into<PathBuf>) -> Self {
+        Self {
+            root: root.into(),
+            follow: true,
+        }
     }
 
     fn at(&self, path: &str) -> PathBuf {
@@ -57,11 +71,11 @@ impl Store for LocalStore {
 
     fn look(&self, path: &str) -> io::Result<Found> {
         let path = self.at(path);
-        fs::symlink_metadata(&path).map(|metadata| found(&path, &metadata))
+        metadata(&path, self.follow).map(|metadata| found(&path, &metadata))
     }
 
     fn open(&self, path: &str) -> io::Result<Box<dyn ReadFile>> {
-        let (file, metadata) = open_plain(&self.at(path))?;
+        let (file, metadata) = open_plain(&self.at(path), self.follow)?;
         Ok(Box::new(LocalRead {
             bytes: metadata.len(),
             file,
@@ -136,7 +150,7 @@ impl Store for LocalStore {
     }
 
     fn try_lock(&self, path: &str, shared: bool) -> io::Result<Option<Lock>> {
-        let (file, _) = open_plain(&self.at(path))?;
+        let (file, _) = open_plain(&self.at(path), false)?;
         let locked = match shared {
             true => file.try_lock_shared(),
             false => file.try_lock(),
@@ -149,11 +163,19 @@ impl Store for LocalStore {
     }
 }
 
-/// Opens a file that is neither a link, which could lead out of the store, nor a pipe, which would wait
-/// for its writer.
-fn open_plain(path: &Path) -> io::Result<(File, Metadata)> {
+/// What a name stands for: what a link leads to, or the link itself.
+fn metadata(path: &Path, follow: bool) -> io::Result<Metadata> {
+    match follow {
+        true => fs::metadata(path),
+        false => fs::symlink_metadata(path),
+    }
+}
+
+/// Opens a file that is neither a link, which could lead out of the store, unless links are followed, nor
+/// a pipe, which would wait for its writer.
+fn open_plain(path: &Path, follow: bool) -> io::Result<(File, Metadata)> {
     let refused = || io::Error::from(io::ErrorKind::InvalidInput);
-    let before = fs::symlink_metadata(path)?;
+    let before = metadata(path, follow)?;
     if !before.is_file() {
         return Err(refused());
     }
@@ -163,7 +185,8 @@ fn open_plain(path: &Path) -> io::Result<(File, Metadata)> {
     {
         use std::os::unix::fs::OpenOptionsExt;
         // It may have become another since.
-        let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
+        let mut flags = rustix::fs::OFlags::NONBLOCK;
+        flags.set(rustix::fs::OFlags::NOFOLLOW, !follow);
         options.custom_flags(flags.bits().cast_signed());
     }
     let file = options.open(path)?;

@@ -2,9 +2,14 @@
 //!
 //! All that saving and loading do to files goes through [`Store`]: few operations, each with a promise
 //! that [`check_conformance`] tests. Paths are relative to the store's root and use `/`.
+//!
+//! [`LocalStore`] is a directory. With the feature `object-store`, `BucketStore` is a bucket of S3, Google
+//! Cloud Storage or Azure (features `aws`, `gcp`, `azure`), or one in memory.
 
 mod conformance;
 mod local;
+#[cfg(feature = "object-store")]
+mod object;
 
 use std::{any::Any, fmt, io, path::PathBuf};
 
@@ -12,13 +17,16 @@ use crate::format::{MANIFEST_FILE, temporary_name};
 
 pub use conformance::{Violation, check_conformance};
 pub use local::LocalStore;
+#[cfg(feature = "object-store")]
+pub use object::{BucketError, BucketStore};
 
 /// A place for the checkpoints of a run: a directory, or a bucket.
 ///
 /// A store that has directories and renames implements the operations and takes [`publish`](Self::publish),
-/// [`retire`](Self::retire) and [`files_of`](Self::files_of) as they are. One that has none makes
-/// [`create_dir`](Self::create_dir) and [`sync_dir`](Self::sync_dir) do nothing, refuses the renames, and
-/// publishes by one conditional write of the manifest.
+/// [`retire`](Self::retire) and [`files_of`](Self::files_of) as they are. One that has none says so in
+/// [`renames`](Self::renames), makes [`create_dir`](Self::create_dir), [`remove_dir`](Self::remove_dir) and
+/// [`sync_dir`](Self::sync_dir) do nothing, refuses the renames, and publishes by one conditional write of
+/// the manifest: the files of an attempt stay where it wrote them.
 pub trait Store: fmt::Debug + Send + Sync {
     /// Where a path is, for messages; `""` is the root.
     fn place(&self, path: &str) -> PathBuf;
@@ -59,7 +67,7 @@ pub trait Store: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     ///
-    /// `AlreadyExists` when the name is taken.
+    /// `AlreadyExists` when the name is taken, where there are directories.
     fn create_dir(&self, path: &str) -> io::Result<()>;
 
     /// Gives a file or a directory another name, in one instant. A file replaces another; a directory
@@ -67,7 +75,8 @@ pub trait Store: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     ///
-    /// `AlreadyExists` or `DirectoryNotEmpty` when a directory would replace something.
+    /// `AlreadyExists` or `DirectoryNotEmpty` when a directory would replace something, `Unsupported` where
+    /// there are no [`renames`](Self::renames).
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
 
     /// Exchanges two directories, in one instant.
@@ -78,6 +87,10 @@ pub trait Store: fmt::Debug + Send + Sync {
     fn exchange(&self, one: &str, other: &str) -> io::Result<()>;
 
     /// Removes a file, or a link itself.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound` when there is nothing, where the store looks.
     fn remove_file(&self, path: &str) -> io::Result<()>;
 
     /// Removes an empty directory.
@@ -101,8 +114,14 @@ pub trait Store: fmt::Debug + Send + Sync {
     /// `Unsupported` where locks can't tell the living from the dead.
     fn try_lock(&self, path: &str, shared: bool) -> io::Result<Option<Lock>>;
 
-    /// Makes a small file appear whole under its name, or not at all. The name is durable once its
-    /// directory was synced.
+    /// Whether there are renames. Without them, the files of an attempt stay under its name when it is
+    /// published, and there is never a directory of what is being removed.
+    fn renames(&self) -> bool {
+        true
+    }
+
+    /// Makes a small file appear whole under its name, also over another, or not at all. The name is durable
+    /// once its directory was synced.
     fn put(&self, path: &str, bytes: &[u8]) -> io::Result<()> {
         let temporary = temporary_name(path);
         let written = (|| {
@@ -119,8 +138,10 @@ pub trait Store: fmt::Debug + Send + Sync {
     }
 
     /// Makes the directory of a finished attempt the checkpoint of a step, in one instant and durably.
-    /// The files in it are durable already, their names are not. With `replace`, the attempt's directory
-    /// holds the earlier checkpoint of the step afterwards.
+    /// The files in it are durable already, their names are not.
+    ///
+    /// Gives the directory in which the files of the replaced checkpoint are now, for the caller to remove:
+    /// here the attempt's own. `None` when nothing was replaced, or when it can't be told.
     ///
     /// # Errors
     ///
@@ -132,7 +153,7 @@ pub trait Store: fmt::Debug + Send + Sync {
         step: &str,
         manifest: &[u8],
         replace: bool,
-    ) -> Result<(), PublishError> {
+    ) -> Result<Option<String>, PublishError> {
         let at = |path: &str| {
             let path = path.to_owned();
             move |source| PublishError::Unpublished { path, source }
@@ -146,11 +167,12 @@ pub trait Store: fmt::Debug + Send + Sync {
         }
         .map_err(at(step))?;
         self.sync_dir("")
-            .map_err(|source| PublishError::NotDurable { source })
+            .map_err(|source| PublishError::NotDurable { source })?;
+        Ok(replace.then(|| attempt.to_owned()))
     }
 
     /// Takes the checkpoint of a step away in one instant and durably; its files are under the name
-    /// `trash` then.
+    /// `trash` then, or without [`renames`](Self::renames) where they were.
     fn retire(&self, step: &str, trash: &str) -> io::Result<()> {
         self.rename(step, trash)?;
         self.sync_dir("")
@@ -176,6 +198,12 @@ pub enum PublishError {
     },
     /// The checkpoint is there, and may be gone after a loss of power.
     NotDurable {
+        /// What went wrong.
+        source: io::Error,
+    },
+    /// The store has not said whether the checkpoint is there, or may be soon. The files of the attempt
+    /// must stay.
+    Unknown {
         /// What went wrong.
         source: io::Error,
     },
@@ -216,7 +244,7 @@ pub trait ReadFile: fmt::Debug + Send + Sync {
     fn read_exact_at(&self, into: &mut [u8], start: u64) -> io::Result<()>;
 }
 
-/// A new file. Dropped before it is finished, it may be there in part.
+/// A new file. Dropped before it is finished, it may be there in part, or not at all.
 pub trait WriteFile: fmt::Debug + Send {
     /// Adds bytes to its end.
     fn write_all(&mut self, bytes: &[u8]) -> io::Result<()>;

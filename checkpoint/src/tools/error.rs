@@ -50,51 +50,13 @@ pub enum ToolError {
         /// The name.
         path: PathBuf,
     },
-    /// The header of a plain file can't be used.
-    #[error("the header of {} can't be used", .path.display())]
+    /// The header of a plain file can't be made.
+    #[error("the header of {} can't be made", .path.display())]
     Header {
         /// The file.
         path: PathBuf,
         /// What went wrong.
         source: HeaderError,
-    },
-    /// The directory holds no model.
-    #[error("{} has neither model.safetensors nor model.safetensors.index.json", .path.display())]
-    NoModel {
-        /// The directory.
-        path: PathBuf,
-    },
-    /// The directory holds two models.
-    #[error("{} has a model.safetensors that its index does not name: give the file that is meant", .path.display())]
-    TwoModels {
-        /// The directory.
-        path: PathBuf,
-    },
-    /// The index is not one of Hugging Face's form.
-    #[error("{} is not the JSON of a safetensors index", .path.display())]
-    Index {
-        /// The index.
-        path: PathBuf,
-        /// What went wrong.
-        source: serde_json::Error,
-    },
-    /// The index names a file that may lie elsewhere.
-    #[error("{} names file `{name}`, which is no plain name of a file beside it", .path.display())]
-    IndexFile {
-        /// The index.
-        path: PathBuf,
-        /// The name in it.
-        name: String,
-    },
-    /// The index and the files that it names hold other tensors.
-    #[error("{} does not fit its files: not in the file that it names: {missing:?}, in a file and not in it: {unlisted:?}", .path.display())]
-    IndexMismatch {
-        /// The index.
-        path: PathBuf,
-        /// Tensors that are not in the file that the index names, by name.
-        missing: Vec<String>,
-        /// Tensors that are in a file for which the index does not name them, by name.
-        unlisted: Vec<String>,
     },
 }
 

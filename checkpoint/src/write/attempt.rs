@@ -2,7 +2,11 @@
 
 use std::{io, path::PathBuf, sync::Arc, time::Duration};
 
-use super::{AttemptHandle, clean::remove_attempt, merge::merge};
+use super::{
+    AttemptHandle,
+    clean::{remove_attempt, remove_replaced},
+    merge::merge,
+};
 use crate::{
     AttemptId, BlockSize, Digest, FormatError, SaveError,
     format::{
@@ -80,7 +84,8 @@ impl CheckpointMeta {
 pub struct Attempt {
     handle: AttemptHandle,
     meta: CheckpointMeta,
-    published: bool,
+    /// Whether its directory is, or may be, a checkpoint's.
+    kept: bool,
     // While the attempt lives, it can be told from a dead one, also after a kill.
     _lock: Lock,
 }
@@ -111,7 +116,7 @@ impl Attempt {
         Ok(Self {
             handle: AttemptHandle::new(store, marker),
             meta,
-            published: false,
+            kept: false,
             _lock: lock,
         })
     }
@@ -128,7 +133,8 @@ impl Attempt {
     ///
     /// When a part does not come in time (the missing ranks are named), a rank has failed, its part is of
     /// another attempt or does not fit the others; when the step is there already; when the disk fails.
-    /// Nothing is published then, except where [`SaveError::NotDurable`] says so.
+    /// Nothing is published then, except where [`SaveError::NotDurable`] says so, and perhaps where a bucket
+    /// did not answer: the error says that this could not be learned, and the files stay.
     pub fn publish(mut self, timeout: Duration) -> Result<PathBuf, SaveError> {
         let parts = self.handle.wait_for_parts(timeout)?;
         let part_names: Vec<String> = parts.iter().map(|p| part_file_name(p.rank)).collect();
@@ -144,11 +150,19 @@ impl Attempt {
         let step = step_dir_name(self.meta.step);
         let replace = self.meta.replace && is_there(&**store, &join(&step, MANIFEST_FILE))?;
         let place = store.place(&step);
-        match store.publish(dir, &step, &bytes, replace) {
-            Ok(()) => self.published = true,
+        let replaced = match store.publish(dir, &step, &bytes, replace) {
+            Ok(replaced) => replaced,
             Err(PublishError::NotDurable { source }) => {
-                self.published = true;
+                self.kept = true;
                 return Err(SaveError::NotDurable {
+                    path: place,
+                    source,
+                });
+            }
+            Err(PublishError::Unknown { source }) => {
+                self.kept = true;
+                return Err(SaveError::Io {
+                    action: "learn whether the store has published",
                     path: place,
                     source,
                 });
@@ -159,7 +173,7 @@ impl Attempt {
                 return Err(match source.kind() {
                     // Somebody may have published the step since the check.
                     _ if taken => SaveError::StepExists { path },
-                    io::ErrorKind::Unsupported => SaveError::CantReplace { path },
+                    io::ErrorKind::Unsupported if replace => SaveError::CantReplace { path },
                     _ => SaveError::Io {
                         action: "publish",
                         path,
@@ -167,13 +181,16 @@ impl Attempt {
                     },
                 });
             }
-        }
+        };
+        self.kept = true;
         // Left there after a kill, the marker does no harm: no reader looks at it.
         let files = store.files_of(&step, dir);
         let _ = store.remove_file(&join(&files, MARKER_FILE));
-        if replace && let Err(error) = remove_attempt(&**store, &self.handle.marker) {
+        if let Some(dir) = replaced
+            && let Err(error) = remove_replaced(&**store, &dir, &self.handle.marker)
+        {
             tracing::warn!(
-                dir = %store.place(dir).display(), %error,
+                dir = %store.place(&dir).display(), %error,
                 "the replaced checkpoint could not be removed; `clean` removes it"
             );
         }
@@ -213,7 +230,7 @@ impl Attempt {
 
 impl Drop for Attempt {
     fn drop(&mut self) {
-        if self.published {
+        if self.kept {
             return;
         }
         let AttemptHandle {
@@ -222,7 +239,7 @@ impl Drop for Attempt {
         if let Err(error) = remove_attempt(&**store, marker) {
             tracing::warn!(
                 dir = %store.place(dir).display(), %error,
-                "an abandoned attempt is left; `clean` removes it once this process has ended"
+                "an abandoned attempt is left, for `clean` when this process has ended"
             );
         }
     }

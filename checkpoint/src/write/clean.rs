@@ -26,6 +26,31 @@ pub struct Cleaned {
     pub kept: Vec<(PathBuf, &'static str)>,
 }
 
+/// A search for directories of ours that are no checkpoints.
+#[derive(Debug)]
+pub(crate) struct Search<'a> {
+    store: &'a dyn Store,
+    unlocked: Unlocked,
+}
+
+/// What the caller knows of the attempts of which the store can't tell whether they live.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Unlocked {
+    /// Nothing.
+    MayLive,
+    /// Nobody is saving.
+    Dead,
+}
+
+/// What is done with what was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Action {
+    /// It is told.
+    Tell,
+    /// It is removed, and told.
+    Remove,
+}
+
 /// A directory that may go.
 enum Leftover {
     /// The directory of an attempt, with the lock of its marker where it has one.
@@ -34,42 +59,76 @@ enum Leftover {
     Removed,
 }
 
-/// Finds directories of ours that are no checkpoints, and removes them unless it is a trial.
-pub(crate) fn clean(store: &dyn Store, trial: bool) -> Result<Cleaned, SaveError> {
-    let mut cleaned = Cleaned::default();
-    let listing = match store.list("") {
-        Ok(listing) => listing,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(cleaned),
-        Err(error) => return Err(failed(store, "list", "")(error)),
-    };
-    let ours = |name: &str| {
-        parse_attempt_dir_name(name).is_some() || parse_removed_dir_name(name).is_some()
-    };
-    let mut found: Vec<_> = listing.into_iter().filter(|f| ours(&f.name)).collect();
-    found.sort_by(|a, b| a.name.cmp(&b.name));
-    for entry in found {
-        let (name, place) = (&entry.name, store.place(&entry.name));
-        let leftover = match entry.kind {
-            FoundKind::Dir => leftover(store, name),
-            _ => Err("it is no directory"),
-        };
-        match leftover {
-            Ok(_) if trial => cleaned.removed.push(place),
-            Ok(leftover) => {
-                remove(store, name, leftover).map_err(failed(store, "remove", name))?;
-                cleaned.removed.push(place);
-            }
-            Err(reason) => {
-                tracing::warn!(dir = %place.display(), reason, "left a directory");
-                cleaned.kept.push((place, reason));
-            }
-        }
+/// Looks for directories of ours that are no checkpoints.
+pub(crate) fn clean(store: &dyn Store) -> Search<'_> {
+    Search {
+        store,
+        unlocked: Unlocked::MayLive,
     }
-    Ok(cleaned)
 }
 
-/// Why a directory may go, or why it stays.
-fn leftover(store: &dyn Store, name: &str) -> Result<Leftover, &'static str> {
+impl Search<'_> {
+    /// The caller knows that nobody is saving.
+    pub(crate) fn when_idle(self) -> Self {
+        Self {
+            unlocked: Unlocked::Dead,
+            ..self
+        }
+    }
+
+    /// Tells what would go.
+    pub(crate) fn tell(self) -> Result<Cleaned, SaveError> {
+        self.act(Action::Tell)
+    }
+
+    /// Removes them.
+    pub(crate) fn remove(self) -> Result<Cleaned, SaveError> {
+        self.act(Action::Remove)
+    }
+
+    fn act(self, action: Action) -> Result<Cleaned, SaveError> {
+        let Self { store, unlocked } = self;
+        let mut cleaned = Cleaned::default();
+        let listing = match store.list("") {
+            Ok(listing) => listing,
+            Err(error) if is_missing(&error) => return Ok(cleaned),
+            Err(error) => return Err(failed(store, "list", "")(error)),
+        };
+        let ours = |name: &str| {
+            parse_attempt_dir_name(name).is_some() || parse_removed_dir_name(name).is_some()
+        };
+        let mut found: Vec<_> = listing.into_iter().filter(|f| ours(&f.name)).collect();
+        found.sort_by(|a, b| a.name.cmp(&b.name));
+        for entry in found {
+            let (name, place) = (&entry.name, store.place(&entry.name));
+            let leftover = match entry.kind {
+                FoundKind::Dir => leftover(store, name, unlocked),
+                _ => Err("it is no directory"),
+            };
+            match leftover {
+                // The files of a checkpoint.
+                Ok(None) => {}
+                Ok(Some(_)) if action == Action::Tell => cleaned.removed.push(place),
+                Ok(Some(leftover)) => {
+                    remove(store, name, leftover).map_err(failed(store, "remove", name))?;
+                    cleaned.removed.push(place);
+                }
+                Err(reason) => {
+                    tracing::warn!(dir = %place.display(), reason, "left a directory");
+                    cleaned.kept.push((place, reason));
+                }
+            }
+        }
+        Ok(cleaned)
+    }
+}
+
+/// Why a directory may go, or why it stays; `None` for one that holds the files of a checkpoint.
+fn leftover(
+    store: &dyn Store,
+    name: &str,
+    unlocked: Unlocked,
+) -> Result<Option<Leftover>, &'static str> {
     // A kill between two calls leaves an empty directory; removing it destroys nothing.
     let empty = store.list(name).is_ok_and(|listing| listing.is_empty());
     if let Some((step, attempt)) = parse_removed_dir_name(name) {
@@ -77,44 +136,57 @@ fn leftover(store: &dyn Store, name: &str) -> Result<Leftover, &'static str> {
         let saved = manifest_of(store, name)
             .is_some_and(|found| (found.step, found.attempt) == (step, attempt));
         return match empty || marked || saved {
-            true => Ok(Leftover::Removed),
+            true => Ok(Some(Leftover::Removed)),
             false => Err("neither marker nor manifest says that it was ours"),
         };
     }
     let (step, attempt) = parse_attempt_dir_name(name).ok_or("its name is not ours")?;
+    let gone = |lock| Ok(Some(Leftover::Attempt(attempt, step, lock)));
     if empty {
-        return Ok(Leftover::Attempt(attempt, step, None));
+        return gone(None);
     }
+    let (step_dir, saved) = (step_dir_name(step), manifest_of(store, name));
     // A step was replaced: the attempt that gave its name is the step's checkpoint now.
-    if let Some(earlier) = manifest_of(store, name)
+    if store.renames()
+        && let Some(earlier) = &saved
         && earlier.step == step
         && earlier.attempt != attempt
-        && manifest_of(store, &step_dir_name(step)).is_some_and(|now| now.attempt == attempt)
+        && manifest_of(store, &step_dir).is_some_and(|now| now.attempt == attempt)
     {
-        return Ok(Leftover::Attempt(earlier.attempt, step, None));
+        return Ok(Some(Leftover::Attempt(earlier.attempt, step, None)));
     }
     let marker_path = join(name, MARKER_FILE);
-    if store
-        .look(&marker_path)
-        .is_ok_and(|m| m.kind == FoundKind::File)
-    {
-        let lock = store.try_lock(&marker_path, false);
-        let lock = lock.map_err(|_| "its marker can't be locked")?;
-        let lock = lock.ok_or("it is alive: its marker is locked")?;
-        return match marker_of(store, name) {
-            Some(marker) if (marker.step, marker.attempt) == (step, attempt) => {
-                Ok(Leftover::Attempt(attempt, step, Some(lock)))
-            }
-            Some(_) => Err("its marker is not of this directory"),
-            // A kill while the marker was written: no rank has had the handle yet, so nothing else is
-            // there. An attempt that is only about to take the lock finds its marker gone, and says so.
-            None if store.list(name).is_ok_and(|listing| listing.len() == 1) => {
-                Ok(Leftover::Attempt(attempt, step, Some(lock)))
-            }
-            None => Err("its marker is not whole"),
-        };
+    let marker = store.look(&marker_path);
+    if !store.renames() {
+        // Asked last of all. An attempt is published once and loses its marker after that, so without one
+        // it is the step's checkpoint now or never again.
+        if published(store, &step_dir)? == Some(attempt) {
+            return Ok(None);
+        }
+        let unmarked = marker.as_ref().is_err_and(is_missing);
+        if unmarked && saved.is_some_and(|found| (found.step, found.attempt) == (step, attempt)) {
+            return gone(None);
+        }
     }
-    Err("it has no marker")
+    if !marker.is_ok_and(|marker| marker.kind == FoundKind::File) {
+        return Err("it has no marker");
+    }
+    let lock = match store.try_lock(&marker_path, false) {
+        Ok(lock) => Some(lock.ok_or("it is alive: its marker is locked")?),
+        Err(error) if error.kind() == io::ErrorKind::Unsupported => match unlocked {
+            Unlocked::Dead => None,
+            Unlocked::MayLive => return Err("the store has no locks, so it may be alive"),
+        },
+        Err(_) => return Err("its marker can't be locked"),
+    };
+    match marker_of(store, name) {
+        Some(marker) if (marker.step, marker.attempt) == (step, attempt) => gone(lock),
+        Some(_) => Err("its marker is not of this directory"),
+        // A kill while the marker was written: no rank has had the handle yet, so nothing else is there.
+        // An attempt that is only about to take the lock finds its marker gone, and says so.
+        None if store.list(name).is_ok_and(|listing| listing.len() == 1) => gone(lock),
+        None => Err("its marker is not whole"),
+    }
 }
 
 fn remove(store: &dyn Store, name: &str, leftover: Leftover) -> io::Result<()> {
@@ -124,12 +196,18 @@ fn remove(store: &dyn Store, name: &str, leftover: Leftover) -> io::Result<()> {
     }
 }
 
-/// Removes an attempt's directory, whatever it holds by now.
+/// Removes the directory of an attempt.
 pub(super) fn remove_attempt(store: &dyn Store, marker: &Marker) -> io::Result<()> {
     let dir = attempt_dir_name(marker.step, marker.attempt);
-    // After a replacement it holds the earlier checkpoint of the step, which has an id of its own.
-    let attempt = manifest_of(store, &dir).map_or(marker.attempt, |manifest| manifest.attempt);
-    remove_as(store, &dir, marker.step, attempt)
+    remove_as(store, &dir, marker.step, marker.attempt)
+}
+
+/// Removes the checkpoint that an attempt has replaced, from the directory where it is now. It has an id of
+/// its own.
+pub(super) fn remove_replaced(store: &dyn Store, dir: &str, by: &Marker) -> io::Result<()> {
+    let attempt = manifest_of(store, dir).map_or(by.attempt, |manifest| manifest.attempt);
+    remove_marker(store, dir)?;
+    remove_as(store, dir, by.step, attempt)
 }
 
 /// Takes a published step away: in one instant it is no checkpoint any more, then its files go.
@@ -148,8 +226,22 @@ pub(crate) fn remove_step(store: &dyn Store, step: u64) -> Result<(), SaveError>
     store
         .retire(&name, &trash)
         .map_err(failed(store, "take away", &name))?;
-    let left = if files == name { trash } else { files };
-    remove_dir(store, &left).map_err(failed(store, "remove", &left))
+    let left = if store.renames() { trash } else { files };
+    remove_marker(store, &left)
+        .and_then(|()| remove_dir(store, &left))
+        .map_err(failed(store, "remove", &left))
+}
+
+/// Removes the marker that a kill has left with the files of a checkpoint. Where they keep the name of the
+/// attempt, they are known to be of no living one without it, when another kill leaves some of them.
+fn remove_marker(store: &dyn Store, dir: &str) -> io::Result<()> {
+    if store.renames() {
+        return Ok(());
+    }
+    match store.remove_file(&join(dir, MARKER_FILE)) {
+        Err(error) if !is_missing(&error) => Err(error),
+        _ => Ok(()),
+    }
 }
 
 /// Gives a directory the name of what goes away, so that a straggler finds it gone, and removes it.
@@ -166,11 +258,12 @@ fn remove_as(store: &dyn Store, name: &str, step: u64, attempt: AttemptId) -> io
 
 /// What proves that a directory is ours goes last: after a kill in between, what is left can be removed.
 fn remove_dir(store: &dyn Store, name: &str) -> io::Result<()> {
-    let marked = store.look(&join(name, MARKER_FILE)).is_ok();
+    let marker = store.look(&join(name, MARKER_FILE));
+    let unmarked = marker.is_err_and(|error| is_missing(&error));
     remove_tree(
         store,
         name,
-        if marked { MARKER_FILE } else { MANIFEST_FILE },
+        if unmarked { MANIFEST_FILE } else { MARKER_FILE },
     )
 }
 
@@ -183,4 +276,23 @@ pub(crate) fn marker_of(store: &dyn Store, dir: &str) -> Option<Marker> {
 fn manifest_of(store: &dyn Store, dir: &str) -> Option<Manifest> {
     let bytes = read_small(store, &join(dir, MANIFEST_FILE), MAX_MANIFEST_BYTES);
     decode_manifest(&bytes.ok()?).ok()
+}
+
+/// The attempt that is the checkpoint of a step, where a manifest that can't be read is no answer.
+pub(super) fn published(
+    store: &dyn Store,
+    step_dir: &str,
+) -> Result<Option<AttemptId>, &'static str> {
+    let bytes = read_small(store, &join(step_dir, MANIFEST_FILE), MAX_MANIFEST_BYTES);
+    match bytes {
+        Ok(bytes) => decode_manifest(&bytes)
+            .map(|manifest| Some(manifest.attempt))
+            .map_err(|_| "the manifest of its step is damaged"),
+        Err(error) if is_missing(&error) => Ok(None),
+        Err(_) => Err("the manifest of its step can't be read"),
+    }
+}
+
+pub(super) fn is_missing(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound
 }

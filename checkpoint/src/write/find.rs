@@ -2,7 +2,12 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{AttemptHandle, attempt::failed, clean::marker_of, wait::poll};
+use super::{
+    AttemptHandle,
+    attempt::failed,
+    clean::{is_missing, marker_of, published},
+    wait::poll,
+};
 use crate::{
     SaveError,
     format::{
@@ -43,10 +48,15 @@ impl AttemptHandle {
         let step_dir = step_dir_name(self.marker.step);
         let published = poll(timeout, || {
             // First the attempt, then the step: in between it can only have been published.
-            let living = self.store.look(&join(&self.dir, MARKER_FILE)).is_ok();
+            let marker = self.store.look(&join(&self.dir, MARKER_FILE));
+            let living = !marker.is_err_and(|error| is_missing(&error));
             let path = join(&step_dir, MANIFEST_FILE);
-            let manifest = read_small(&*self.store, &path, MAX_MANIFEST_BYTES);
-            let manifest = manifest.ok().and_then(|bytes| decode_manifest(&bytes).ok());
+            let manifest = match read_small(&*self.store, &path, MAX_MANIFEST_BYTES) {
+                Ok(bytes) => decode_manifest(&bytes).ok(),
+                Err(error) if is_missing(&error) => None,
+                // A request failed, or the manifest was replaced meanwhile: it is read again.
+                Err(_) => return Ok(None),
+            };
             match manifest {
                 Some(manifest) if manifest.attempt == self.marker.attempt => Ok(Some(())),
                 _ if living => Ok(None),
@@ -74,10 +84,18 @@ fn living(store: &dyn Store, step: u64) -> Result<Vec<Marker>, SaveError> {
     };
     let names = listing.into_iter().map(|found| found.name);
     let of_step = names.filter(|name| parse_attempt_dir_name(name).is_some_and(|n| n.0 == step));
-    let living = of_step.filter(|dir| {
-        // A lock that can be had belonged to the dead. Where there are no locks, all may live.
-        !matches!(store.try_lock(&join(dir, MARKER_FILE), true), Ok(Some(_)))
+    let living = of_step.filter_map(|dir| {
+        let lock = store.try_lock(&join(&dir, MARKER_FILE), true);
+        if let Ok(Some(_)) = lock {
+            // A lock that can be had belonged to the dead.
+            return None;
+        }
+        // A marker that is not whole yet is looked at again.
+        let marker = marker_of(store, &dir)?;
+        // Where there are no locks, all may live that were not published.
+        let is_published =
+            lock.is_err() && published(store, &step_dir_name(step)) == Ok(Some(marker.attempt));
+        (!is_published).then_some(marker)
     });
-    // A marker that is not whole yet is looked at again.
-    Ok(living.filter_map(|dir| marker_of(store, &dir)).collect())
+    Ok(living.collect())
 }

@@ -15,6 +15,9 @@
 //!
 //! Before that rename there is no checkpoint, after it there is a whole one. To replace a step, the two
 //! directories are exchanged in that instant.
+//!
+//! In a store without renames, the files stay in the directory of the attempt, beside a copy of the manifest,
+//! and the one instant is a conditional write of `step-STEP/manifest.json`.
 
 mod attempt;
 mod background;
@@ -22,7 +25,6 @@ mod clean;
 mod find;
 mod handle;
 mod merge;
-mod plain;
 mod replicas;
 mod shard;
 mod tensor;
@@ -32,7 +34,6 @@ pub use attempt::{Attempt, CheckpointMeta};
 pub use background::{RankSave, Saving};
 pub use clean::Cleaned;
 pub use handle::AttemptHandle;
-pub use plain::PlainTensor;
 pub use replicas::{Held, assign_writers};
 pub use tensor::{SaveData, SaveTensor};
 

@@ -5,7 +5,6 @@ use std::{fmt, sync::Arc};
 use burn::tensor::TensorData;
 use tinderbox_fake::{DynTensor, Region};
 
-use super::PlainTensor;
 use crate::{
     Checkpoint, FormatError, LayoutError, LoadError, Role, SaveError, StoredDType, TensorEntry,
     dtype::stored_bytes,
@@ -43,8 +42,6 @@ pub enum SaveData {
     Device(DynTensor),
     /// In another checkpoint: a region of a tensor, read in pieces of 8 MiB when their turn comes.
     Saved(Arc<Checkpoint>, Box<TensorEntry>, Region),
-    /// In a plain safetensors file, read in pieces of 8 MiB when their turn comes.
-    Plain(PlainTensor),
 }
 
 impl fmt::Debug for SaveData {
@@ -74,7 +71,6 @@ impl SaveData {
             Self::Host(data) => of(data.shape()),
             Self::Device(tensor) => of(&tensor.shape()),
             Self::Saved(_, _, region) => region.size().to_vec(),
-            Self::Plain(plain) => plain.shape.clone(),
         }
     }
 
@@ -85,7 +81,6 @@ impl SaveData {
             Self::Host(data) => of(data.dtype()),
             Self::Device(tensor) => of(tensor.dtype()),
             Self::Saved(_, tensor, _) => Ok(tensor.dtype),
-            Self::Plain(plain) => Ok(plain.dtype),
         }
     }
 }
@@ -170,7 +165,6 @@ impl SaveTensor {
                 })?;
                 take(&stored_bytes(data.as_bytes(), data.dtype()))
             }
-            SaveData::Plain(plain) => plain.for_each_piece(&self.name, take),
             SaveData::Saved(checkpoint, tensor, region) => {
                 let failed = |source: LoadError| SaveError::Value {
                     tensor: self.name.clone(),

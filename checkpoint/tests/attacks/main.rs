@@ -10,3 +10,5 @@ mod header;
 mod manifest;
 mod manifest_sizes;
 mod part;
+#[cfg(unix)]
+mod pretrained;

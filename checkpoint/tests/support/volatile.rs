@@ -34,7 +34,7 @@ enum Node {
     },
 }
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 struct Disk {
     /// The root is the first, once it was made.
     nodes: Vec<Node>,
@@ -42,8 +42,24 @@ struct Disk {
     operations: u64,
     bytes_read: u64,
     fault: Option<Fault>,
+    /// What a fault says.
+    kind: ErrorKind,
     /// What is left after a loss of power.
     left: Option<Vec<Node>>,
+}
+
+impl Default for Disk {
+    fn default() -> Self {
+        Self {
+            nodes: Vec::new(),
+            locked: BTreeSet::new(),
+            operations: 0,
+            bytes_read: 0,
+            fault: None,
+            kind: ErrorKind::StorageFull,
+            left: None,
+        }
+    }
 }
 
 /// The store. Clones share it.
@@ -65,6 +81,11 @@ impl Volatile {
     pub fn set_fault(&self, fault: Option<Fault>) {
         let mut disk = self.disk();
         (disk.operations, disk.fault) = (0, fault);
+    }
+
+    /// What faults say from now on; that the disk is full, unless chosen.
+    pub fn set_kind(&self, kind: ErrorKind) {
+        self.disk().kind = kind;
     }
 
     /// The same store after the power came back. Without a loss before, the power is lost now.
@@ -98,7 +119,7 @@ impl Volatile {
             }
         };
         match failed {
-            true => Err(io::Error::from(ErrorKind::StorageFull)),
+            true => Err(io::Error::from(disk.kind)),
             false => Ok(disk),
         }
     }

@@ -17,9 +17,9 @@ use crate::{
 /// Arguments of `diff`.
 #[derive(Args, Debug)]
 pub(crate) struct Flags {
-    /// Directory of a step, or of a run: then its newest step
+    /// Directory of a step, or of a run: then its newest step; or the URL of one in a bucket
     first: PathBuf,
-    /// Directory of a step, or of a run: then its newest step
+    /// Directory of a step, or of a run: then its newest step; or the URL of one in a bucket
     second: PathBuf,
     /// Print one JSON object
     #[arg(long)]

@@ -15,7 +15,7 @@ use crate::{
 /// Arguments of `export`.
 #[derive(Args, Debug)]
 pub(crate) struct Flags {
-    /// Directory of a step, or of a run: then its newest step
+    /// Directory of a step, or of a run: then its newest step; or the URL of one in a bucket
     dir: PathBuf,
     /// Directory to make
     #[arg(long, value_name = "DIR")]

@@ -4,14 +4,15 @@ use std::{io::Write, path::PathBuf};
 
 use anyhow::bail;
 use clap::Args;
-use tinderbox_checkpoint::{Retention, Run};
+use tinderbox_checkpoint::Retention;
 
+use super::place::{run_at, url_of};
 use crate::{outcome::Outcome, terminal::one_line};
 
 /// Arguments of `gc`.
 #[derive(Args, Debug)]
 pub(crate) struct Flags {
-    /// Directory of a run
+    /// Directory of a run, or its URL in a bucket
     #[arg(value_name = "RUN_DIR")]
     dir: PathBuf,
     /// Keep the newest N steps; without this and --keep-every, all
@@ -20,6 +21,9 @@ pub(crate) struct Flags {
     /// Keep steps that are multiples of M, and the newest
     #[arg(long, value_name = "M", value_parser = clap::value_parser!(u64).range(1..))]
     keep_every: Option<u64>,
+    /// Nobody saves into the run: also remove attempts of which a bucket can't tell whether they live
+    #[arg(long)]
+    idle: bool,
     /// Remove it; otherwise only tell what would be
     #[arg(long)]
     yes: bool,
@@ -48,10 +52,10 @@ impl Flags {
 
 /// Tells what may go, and removes it when that was asked for.
 pub(crate) fn run(flags: &Flags, out: &mut dyn Write) -> anyhow::Result<Outcome> {
-    if !flags.dir.is_dir() {
+    if url_of(&flags.dir).is_none() && !flags.dir.is_dir() {
         bail!("{} is no directory", flags.dir.display());
     }
-    let run = Run::local(&flags.dir);
+    let run = run_at(&flags.dir)?;
     let retention = flags.retention();
     let mut usable = Vec::new();
     for step in run.steps()? {
@@ -76,10 +80,12 @@ pub(crate) fn run(flags: &Flags, out: &mut dyn Write) -> anyhow::Result<Outcome>
         false => "would remove",
     };
     // The same rules find leftovers and clean them; what has died meanwhile is told as well.
-    let leftovers = match flags.yes {
-        true => run.clean()?,
-        false => run.leftovers()?,
-    };
+    let leftovers = match (flags.yes, flags.idle) {
+        (true, false) => run.clean(),
+        (true, true) => run.clean_when_idle(),
+        (false, false) => run.leftovers(),
+        (false, true) => run.leftovers_when_idle(),
+    }?;
     for (dir, reason) in &leftovers.kept {
         writeln!(out, "keep {}: {reason}", dir.display())?;
     }

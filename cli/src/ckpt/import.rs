@@ -3,11 +3,9 @@
 use std::{io::Write, path::PathBuf};
 
 use clap::Args;
-use tinderbox_checkpoint::{
-    Run,
-    tools::{ImportOptions, import},
-};
+use tinderbox_checkpoint::tools::{ImportOptions, import};
 
+use super::place::run_at;
 use crate::{outcome::Outcome, terminal::Bar};
 
 /// Arguments of `import`.
@@ -16,7 +14,7 @@ pub(crate) struct Flags {
     /// A safetensors file, or a directory with model.safetensors or model.safetensors.index.json
     #[arg(value_name = "DIR_OR_FILE")]
     from: PathBuf,
-    /// Directory of the run to save into
+    /// Directory of the run to save into, or its URL in a bucket
     #[arg(long, value_name = "RUN_DIR")]
     to: PathBuf,
     /// Step to save as
@@ -42,7 +40,7 @@ pub(crate) fn run(flags: &Flags, out: &mut dyn Write) -> anyhow::Result<Outcome>
         world_size: flags.ranks,
         replace: flags.replace,
     };
-    let run = Run::local(&flags.to);
+    let run = run_at(&flags.to)?;
     let dir = import(&flags.from, &run, &options, &Bar::new("import"))?;
     writeln!(out, "{}", dir.display())?;
     Ok(Outcome::Fine)

@@ -21,7 +21,7 @@ use crate::{
 /// Arguments of `inspect`.
 #[derive(Args, Debug)]
 pub(crate) struct Flags {
-    /// Directory of a step, or of a run: then its newest step
+    /// Directory of a step, or of a run: then its newest step; or the URL of one in a bucket
     dir: PathBuf,
     /// Show this step of the run
     #[arg(long, value_name = "STEP")]

@@ -1,9 +1,9 @@
-//! What a directory on the command line stands for.
+//! What a directory or a URL on the command line stands for.
 
-use std::path::{Path, PathBuf};
+use std::{path::Path, sync::Arc};
 
 use anyhow::{Context, bail};
-use tinderbox_checkpoint::{Checkpoint, Run};
+use tinderbox_checkpoint::{Checkpoint, LoadError, Run, store::BucketStore};
 
 use crate::terminal::say;
 
@@ -13,19 +13,42 @@ const MANIFEST_FILE: &str = "manifest.json";
 /// A directory that holds a checkpoint, or the checkpoints of a run.
 #[derive(Debug)]
 pub(super) enum Place {
-    /// The directory of a step.
-    Step(PathBuf),
+    /// A step, or why it can't be opened.
+    Step(Box<Result<Checkpoint, LoadError>>),
     /// The directory of a run, with its steps in order; there is at least one.
     Run(Run, Vec<u64>),
 }
 
+/// The run in a directory, or in a bucket where its URL is given.
+pub(super) fn run_at(dir: &Path) -> anyhow::Result<Run> {
+    match url_of(dir) {
+        Some(url) => Ok(Run::on(Arc::new(BucketStore::from_url(url)?))),
+        None => Ok(Run::local(dir)),
+    }
+}
+
+/// The URL, where it is one.
+pub(super) fn url_of(dir: &Path) -> Option<&str> {
+    dir.to_str().filter(|text| text.contains("://"))
+}
+
+/// The run and the step that the URL of a step's directory stands for.
+fn step_at(url: &str) -> Option<(&Path, u64)> {
+    let (run, name) = url.trim_end_matches('/').rsplit_once('/')?;
+    let step = name.strip_prefix("step-")?.parse().ok()?;
+    Some((Path::new(run), step))
+}
+
 impl Place {
-    /// What the directory is.
+    /// What it is.
     pub(super) fn of(dir: &Path) -> anyhow::Result<Self> {
-        if dir.join(MANIFEST_FILE).exists() {
-            return Ok(Self::Step(dir.to_owned()));
+        if let Some((run, step)) = url_of(dir).and_then(step_at) {
+            return Ok(Self::Step(Box::new(run_at(run)?.open(step))));
         }
-        let run = Run::local(dir);
+        if url_of(dir).is_none() && dir.join(MANIFEST_FILE).exists() {
+            return Ok(Self::Step(Box::new(Checkpoint::open(dir))));
+        }
+        let run = run_at(dir)?;
         let steps = run.steps()?;
         if steps.is_empty() {
             bail!(
@@ -37,14 +60,14 @@ impl Place {
     }
 
     /// The checkpoint of a step, or the newest that can be used; newer ones that can't are told.
-    pub(super) fn open(&self, step: Option<u64>) -> anyhow::Result<Checkpoint> {
+    pub(super) fn open(self, step: Option<u64>) -> anyhow::Result<Checkpoint> {
         match (self, step) {
-            (Self::Step(dir), step) => {
-                let checkpoint = Checkpoint::open(dir)?;
+            (Self::Step(opened), step) => {
+                let checkpoint = (*opened)?;
                 match step {
                     Some(step) if step != checkpoint.step() => bail!(
                         "{} is the directory of step {}: give the run's to choose step {step}",
-                        dir.display(),
+                        checkpoint.dir().display(),
                         checkpoint.step()
                     ),
                     _ => Ok(checkpoint),

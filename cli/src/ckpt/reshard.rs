@@ -3,23 +3,20 @@
 use std::{io::Write, path::PathBuf};
 
 use clap::Args;
-use tinderbox_checkpoint::{
-    Run,
-    tools::{Cut, ReshardOptions, reshard},
-};
+use tinderbox_checkpoint::tools::{Cut, ReshardOptions, reshard};
 
-use super::place::open;
+use super::place::{open, run_at};
 use crate::{outcome::Outcome, terminal::Bar};
 
 /// Arguments of `reshard`.
 #[derive(Args, Debug)]
 pub(crate) struct Flags {
-    /// Directory of a step, or of a run: then its newest step
+    /// Directory of a step, or of a run: then its newest step; or the URL of one in a bucket
     dir: PathBuf,
     /// Number of ranks, 1 to 65536
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536))]
     ranks: u32,
-    /// Directory of the run to save into
+    /// Directory of the run to save into, or its URL in a bucket
     #[arg(long, value_name = "RUN_DIR")]
     to: PathBuf,
     /// Cut tensors with at least N rows into N boxes of rows, instead of whole tensors to ranks
@@ -40,7 +37,7 @@ pub(crate) fn run(flags: &Flags, out: &mut dyn Write) -> anyhow::Result<Outcome>
         },
         replace: flags.replace,
     };
-    let run = Run::local(&flags.to);
+    let run = run_at(&flags.to)?;
     let dir = reshard(
         &checkpoint,
         &run,

@@ -18,7 +18,7 @@ use crate::{
 /// Arguments of `verify`.
 #[derive(Args, Debug)]
 pub(crate) struct Flags {
-    /// Directories of steps, or of runs: then all their steps
+    /// Directories, or URLs in buckets, of steps, or of runs: then all their steps
     #[arg(required = true, value_name = "DIR")]
     dirs: Vec<PathBuf>,
 }
@@ -46,7 +46,7 @@ fn go_on(checked: anyhow::Result<Outcome>) -> anyhow::Result<Outcome> {
 /// Reads a checkpoint, or all of a run.
 fn check_all(dir: &Path, out: &mut dyn Write) -> anyhow::Result<Outcome> {
     match Place::of(dir)? {
-        Place::Step(dir) => check(Checkpoint::open(dir), out),
+        Place::Step(opened) => check(*opened, out),
         Place::Run(run, steps) => {
             let mut outcome = Outcome::Fine;
             for step in steps {

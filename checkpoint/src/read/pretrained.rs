@@ -1,0 +1,386 @@
+//! Weights that others have saved, in plain `safetensors` files.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt, io,
+    path::Path,
+    sync::Arc,
+};
+
+use burn::tensor::TensorData;
+use serde::{
+    Deserialize, Deserializer,
+    de::{Error, MapAccess, Visitor},
+};
+use tinderbox_fake::Region;
+
+use super::{Checkpoint, CheckpointSource, LoadOptions, failed, files::Files, shard::ShardFile};
+use crate::{
+    AttemptId, CheckpointMeta, Chunk, Digest, FileEntry, Header, HeaderTensor, LoadError, Manifest,
+    Role, TensorEntry, decode_header,
+    format::{INDEX_FILE, MAX_MANIFEST_BYTES, header_len},
+    store::{LocalStore, ReadFile, Store, read_small},
+};
+
+/// The file of a model that has only one.
+const MODEL_FILE: &str = "model.safetensors";
+/// How the name of an index ends.
+const INDEX_END: &str = ".index.json";
+/// Bytes of the length in front of a header.
+const PREFIX_BYTES: u64 = 8;
+
+/// Weights that others have saved: a `safetensors` file, or a directory in Hugging Face's form. A
+/// [source](Self::source) of a model's parameters, as a [`Checkpoint`] is one.
+///
+/// Such files have no digests: their headers are proven, damage in their values is not found. Links are
+/// followed where a name is looked up, since Hugging Face's cache consists of them. All files stay open: a
+/// file that is replaced by another of its name meanwhile makes no difference, one that is written to does.
+///
+/// ```no_run
+/// use tinderbox_checkpoint::{LoadOptions, Pretrained, Regex};
+/// # fn example(model: &tinderbox_deferred::ParameterTable) -> Result<(), Box<dyn std::error::Error>> {
+/// let weights = Pretrained::open("bert-base-uncased")?;
+/// let options = LoadOptions::default()
+///     .rename(Regex::new(r"^bert\.")?, "")
+///     .pytorch(model)
+///     .allow_extra();
+/// let source = weights.source(options)?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Pretrained {
+    /// Its chunks have no digests.
+    checkpoint: Arc<Checkpoint>,
+}
+
+impl Pretrained {
+    /// Opens a file; or the files of a directory: those that `model.safetensors.index.json` names, or
+    /// without it `model.safetensors`; or those that another index names, whose path ends in `.index.json`.
+    /// Reads and proves their headers, and no tensor.
+    ///
+    /// Memory: a few times the size of all headers.
+    ///
+    /// # Errors
+    ///
+    /// When a header is not valid to the last byte of its file, the index names a file outside of its
+    /// directory, or index and files hold other tensors.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, LoadError> {
+        let path = path.as_ref();
+        let (dir, files) = files_of(path)?;
+        let (mut entries, mut open) = (Vec::new(), Vec::new());
+        let mut tensors = Vec::new();
+        for file in files {
+            for tensor in file.header.tensors {
+                tensors.push(entry_of(tensor, file.header.data_start_bytes, &file.entry)?);
+            }
+            open.push(ShardFile::plain(dir.place(&file.entry.name), file.file));
+            entries.push(file.entry);
+        }
+        // The order in which a checkpoint looks for them.
+        tensors.sort_by(|a, b| a.name.cmp(&b.name));
+        let meta = CheckpointMeta::new(0, 1);
+        let manifest = Manifest::new(AttemptId::fresh(), meta, entries, None, tensors, Vec::new());
+        let (place, files) = (path.to_owned(), Files::plain(open));
+        let checkpoint =
+            Checkpoint::of_manifest(manifest, Arc::new(dir), String::new(), place, files);
+        Ok(Self {
+            checkpoint: Arc::new(checkpoint),
+        })
+    }
+
+    /// The file or directory.
+    pub fn path(&self) -> &Path {
+        self.checkpoint.dir()
+    }
+
+    /// The tensors, by name.
+    pub fn tensors(&self) -> impl Iterator<Item = &TensorEntry> {
+        self.checkpoint.tensors(Role::Model)
+    }
+
+    /// The tensor of this name. Cost: a binary search.
+    pub fn tensor(&self, name: &str) -> Option<&TensorEntry> {
+        self.checkpoint.tensor(Role::Model, name)
+    }
+
+    /// A region of one of its tensors, in the dtype of the file. Reads the blocks of 1 MiB that hold
+    /// elements of it.
+    ///
+    /// # Errors
+    ///
+    /// When the region reaches outside, the file can't be read, or the tensor is not one of these.
+    pub fn read(&self, tensor: &TensorEntry, region: &Region) -> Result<TensorData, LoadError> {
+        self.checkpoint.read(tensor, region)
+    }
+
+    /// The tensors as the parameters of a model, with what a load allows. Reads nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`LoadError::Renamed`] when two tensors get one name.
+    pub fn source(&self, options: LoadOptions) -> Result<CheckpointSource, LoadError> {
+        self.checkpoint.source(options)
+    }
+
+    /// The tensors as those of a checkpoint without digests.
+    pub(crate) fn checkpoint(&self) -> &Arc<Checkpoint> {
+        &self.checkpoint
+    }
+}
+
+/// A file with its proven header.
+struct PlainFile {
+    file: Box<dyn ReadFile>,
+    entry: FileEntry,
+    header: Header,
+}
+
+impl PlainFile {
+    /// Opens a file of a directory, and proves that its tensors tile it.
+    fn open(store: &LocalStore, name: &str) -> Result<Self, LoadError> {
+        let file = store.open(name).map_err(failed(store, "open", name))?;
+        let read = |len: u64| {
+            // At most the format's limit of 100 MB, and no more than the file has.
+            let mut bytes = vec![0; len.min(file.bytes()) as usize];
+            file.read_exact_at(&mut bytes, 0)
+                .map_err(failed(store, "read", name))?;
+            Ok::<_, LoadError>(bytes)
+        };
+        let refused = |source| LoadError::Header {
+            path: store.place(name),
+            source,
+        };
+        let header_bytes = header_len(&read(PREFIX_BYTES)?, file.bytes()).map_err(refused)?;
+        let bytes = read(header_bytes)?;
+        let header = decode_header(&bytes, file.bytes()).map_err(refused)?;
+        let entry = FileEntry {
+            name: name.to_owned(),
+            role: Role::Model,
+            rank: 0,
+            number: 0,
+            size_bytes: file.bytes(),
+            header_bytes,
+            header_digest: Digest::of(&bytes),
+        };
+        Ok(Self {
+            file,
+            entry,
+            header,
+        })
+    }
+}
+
+/// A tensor of a file as one of a checkpoint: whole, without digests.
+fn entry_of(
+    tensor: HeaderTensor,
+    data_start_bytes: u64,
+    file: &FileEntry,
+) -> Result<TensorEntry, LoadError> {
+    let region = Region::whole(&tensor.shape).map_err(|source| LoadError::Region {
+        tensor: tensor.name.clone(),
+        source,
+    })?;
+    let chunk = Chunk {
+        region,
+        file: file.name.clone(),
+        start_bytes: data_start_bytes + tensor.start_bytes,
+        len_bytes: tensor.len_bytes,
+        digests: Vec::new(),
+    };
+    Ok(TensorEntry {
+        name: tensor.name,
+        tied: Vec::new(),
+        role: Role::Model,
+        dtype: tensor.dtype,
+        shape: tensor.shape,
+        chunks: vec![chunk],
+    })
+}
+
+/// The directory and the name of a file.
+fn place(path: &Path) -> Result<(LocalStore, String), LoadError> {
+    let name = path.file_name().and_then(|name| name.to_str());
+    let name = name.ok_or_else(|| LoadError::Io {
+        action: "open",
+        path: path.to_owned(),
+        source: io::Error::new(io::ErrorKind::InvalidFilename, "no name of a file in UTF-8"),
+    })?;
+    let parent = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    Ok((LocalStore::following_links(parent), name.to_owned()))
+}
+
+/// Whether there is something of this name; a link that leads nowhere is something.
+fn is_named(dir: &LocalStore, name: &str) -> Result<bool, LoadError> {
+    match std::fs::symlink_metadata(dir.place(name)) {
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(failed(dir, "look at", name)(error)),
+    }
+}
+
+/// The files of a model, by name, and where they are: one, or those that an index names.
+fn files_of(from: &Path) -> Result<(LocalStore, Vec<PlainFile>), LoadError> {
+    if !from.is_dir() {
+        let (dir, name) = place(from)?;
+        let files = match name.ends_with(INDEX_END) {
+            true => indexed(&dir, &name, &read_index(&dir, &name)?)?,
+            false => vec![PlainFile::open(&dir, &name)?],
+        };
+        return Ok((dir, files));
+    }
+    let dir = LocalStore::following_links(from);
+    let (index, model) = (is_named(&dir, INDEX_FILE)?, is_named(&dir, MODEL_FILE)?);
+    let files = match (index, model) {
+        (false, false) => Err(LoadError::NoModel {
+            path: from.to_owned(),
+        }),
+        (false, true) => Ok(vec![PlainFile::open(&dir, MODEL_FILE)?]),
+        (true, model) => {
+            let named = read_index(&dir, INDEX_FILE)?;
+            match model && !named.contains_key(MODEL_FILE) {
+                true => Err(LoadError::TwoModels {
+                    path: from.to_owned(),
+                }),
+                false => indexed(&dir, INDEX_FILE, &named),
+            }
+        }
+    }?;
+    Ok((dir, files))
+}
+
+/// The names of tensors by file, as an index gives them.
+fn read_index(
+    dir: &LocalStore,
+    name: &str,
+) -> Result<BTreeMap<String, BTreeSet<String>>, LoadError> {
+    let bytes = read_small(dir, name, MAX_MANIFEST_BYTES);
+    let bytes = bytes.map_err(failed(dir, "read", name))?;
+    let path = dir.place(name);
+    let index: Index = serde_json::from_slice(&bytes).map_err(|source| LoadError::Index {
+        path: path.clone(),
+        source,
+    })?;
+    let mut files: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for (tensor, file) in index.weight_map.0 {
+        if !is_plain_name(&file) {
+            return Err(LoadError::IndexFile { path, name: file });
+        }
+        files.entry(file).or_default().insert(tensor);
+    }
+    Ok(files)
+}
+
+/// Whether a name can only be that of a file in the directory itself, on every system.
+fn is_plain_name(name: &str) -> bool {
+    !matches!(name, "" | "." | "..") && !name.contains(['/', '\\', ':', '\0'])
+}
+
+/// The files that an index names, when they hold exactly the tensors that it puts there.
+fn indexed(
+    dir: &LocalStore,
+    index: &str,
+    named: &BTreeMap<String, BTreeSet<String>>,
+) -> Result<Vec<PlainFile>, LoadError> {
+    let mut files = Vec::with_capacity(named.len());
+    let (mut missing, mut unlisted) = (Vec::new(), Vec::new());
+    for (name, expected) in named {
+        let file = PlainFile::open(dir, name)?;
+        let found = file.header.tensors.iter().map(|tensor| tensor.name.clone());
+        let found: BTreeSet<String> = found.collect();
+        missing.extend(expected.difference(&found).cloned());
+        unlisted.extend(found.difference(expected).cloned());
+        files.push(file);
+    }
+    if missing.is_empty() && unlisted.is_empty() {
+        return Ok(files);
+    }
+    missing.sort();
+    unlisted.sort();
+    Err(LoadError::IndexMismatch {
+        path: dir.place(index),
+        missing,
+        unlisted,
+    })
+}
+
+/// An index file. Fields beside the one that is needed are the business of others.
+#[derive(Deserialize)]
+struct Index {
+    weight_map: WeightMap,
+}
+
+/// The file of every tensor; a repeated tensor is refused, of which serde's maps would keep the last.
+struct WeightMap(BTreeMap<String, String>);
+
+impl<'de> Deserialize<'de> for WeightMap {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Pairs;
+        impl<'de> Visitor<'de> for Pairs {
+            type Value = WeightMap;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object of file names")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<WeightMap, A::Error> {
+                let mut files = BTreeMap::new();
+                while let Some((tensor, file)) = map.next_entry::<String, String>()? {
+                    if files.contains_key(&tensor) {
+                        return Err(Error::custom(format!("tensor `{tensor}` is there twice")));
+                    }
+                    files.insert(tensor, file);
+                }
+                Ok(WeightMap(files))
+            }
+        }
+        deserializer.deserialize_map(Pairs)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_name_leads_out_of_the_directory() {
+        for (name, plain) in [
+            ("model.safetensors", true),
+            ("..a", true),
+            ("", false),
+            (".", false),
+            ("..", false),
+            ("../model.safetensors", false),
+            ("/etc/passwd", false),
+            ("a/b", false),
+            ("a/", false),
+            ("a\\b", false),
+            ("c:a", false),
+            ("a\0", false),
+        ] {
+            assert_eq!(is_plain_name(name), plain, "{name:?}");
+        }
+    }
+
+    #[test]
+    fn an_index_names_a_tensor_once() {
+        let check = |text: &str, expected: &str| {
+            let found = serde_json::from_str::<Index>(text);
+            let map = found.map(|index| index.weight_map.0);
+            let found = map.map_or_else(|error| error.to_string(), |map| format!("{map:?}"));
+            assert!(found.contains(expected), "{text}: {found}");
+        };
+        check(
+            r#"{"metadata":{"total_size":4},"weight_map":{"a":"f"},"more":[]}"#,
+            r#"{"a": "f"}"#,
+        );
+        check(r#"{"weight_map":{"a":"f","a":"g"}}"#, "there twice");
+        check(r#"{"weight_map":{"a":1}}"#, "expected a string");
+        check(r#"{"weight_map":[]}"#, "an object of file names");
+        check(r#"{"weight_map":{},"weight_map":{}}"#, "duplicate field");
+        check("{}", "missing field");
+    }
+}

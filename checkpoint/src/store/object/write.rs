@@ -1,0 +1,216 @@
+//! A file that is written to a bucket: in one request, or in parts.
+
+use std::{fmt, io, mem};
+
+use object_store::{
+    Error, MultipartUpload, ObjectStore, PutMode, PutMultipartOptions, PutPayload, Result,
+    path::Path,
+};
+use tokio::task::JoinSet;
+
+use super::{
+    bucket::{BucketStore, head},
+    outcome::STORE,
+};
+use crate::store::WriteFile;
+
+/// Parts that are on their way at the same time, beside the one that is being filled.
+const PARTS_IN_FLIGHT: usize = 4;
+
+/// A new object. What fits one part is written by one request when it is finished, under the condition that
+/// the name is free; more goes by an upload in parts, which appears whole when it is finished. Dropped before,
+/// it is not there.
+///
+/// Memory: up to 5 parts.
+pub(super) struct BucketWrite {
+    bucket: BucketStore,
+    at: Path,
+    /// The part that is being filled.
+    part: Vec<u8>,
+    /// Bytes that were written.
+    bytes: u64,
+    state: State,
+}
+
+enum State {
+    /// All that was written is in the part.
+    OnePart,
+    /// Parts were sent.
+    Parts(Upload),
+    /// It is finished, or has failed.
+    Ended,
+}
+
+impl BucketWrite {
+    pub(super) fn new(bucket: BucketStore, at: Path) -> Self {
+        Self {
+            bucket,
+            at,
+            part: Vec::new(),
+            bytes: 0,
+            state: State::OnePart,
+        }
+    }
+
+    /// Takes the upload out, as what is left after an error.
+    fn end(&mut self) -> io::Result<Option<Upload>> {
+        match mem::replace(&mut self.state, State::Ended) {
+            State::OnePart => Ok(None),
+            State::Parts(upload) => Ok(Some(upload)),
+            State::Ended => Err(io::Error::from(io::ErrorKind::BrokenPipe)),
+        }
+    }
+
+    /// Sends the part, which is full.
+    fn send_part(&mut self) -> io::Result<()> {
+        let begun = self.end()?;
+        let next = Vec::with_capacity(self.bucket.bytes_of_part());
+        let part = PutPayload::from(mem::replace(&mut self.part, next));
+        let (objects, at) = (self.bucket.objects(), self.at.clone());
+        let upload = self.bucket.run(async move {
+            let mut upload = match begun {
+                Some(upload) => upload,
+                None => Upload::begin(&*objects, &at).await?,
+            };
+            match upload.send(part).await {
+                Ok(()) => Ok(upload),
+                Err(error) => {
+                    upload.abort().await;
+                    Err(error)
+                }
+            }
+        })?;
+        self.state = State::Parts(upload);
+        Ok(())
+    }
+}
+
+impl fmt::Debug for BucketWrite {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BucketWrite")
+            .field("at", &self.at)
+            .field("bytes", &self.bytes)
+            .finish_non_exhaustive()
+    }
+}
+
+impl WriteFile for BucketWrite {
+    fn write_all(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        let part_bytes = self.bucket.bytes_of_part();
+        while !bytes.is_empty() {
+            if self.part.len() >= part_bytes {
+                // Only when there is more, so that the last part is never empty.
+                self.send_part()?;
+            }
+            let room = part_bytes - self.part.len();
+            let (now, later) = bytes.split_at(room.min(bytes.len()));
+            self.part.extend_from_slice(now);
+            self.bytes += now.len() as u64;
+            bytes = later;
+        }
+        Ok(())
+    }
+
+    fn finish(mut self: Box<Self>) -> io::Result<()> {
+        let upload = self.end()?;
+        let part = PutPayload::from(mem::take(&mut self.part));
+        let Some(upload) = upload else {
+            let put = self.bucket.put_if(&self.at, part, PutMode::Create);
+            return put.map_err(io::Error::from);
+        };
+        let (objects, at, bytes) = (self.bucket.objects(), self.at.clone(), self.bytes);
+        self.bucket
+            .run(async move { upload.complete(part, &*objects, &at, bytes).await })
+    }
+}
+
+impl Drop for BucketWrite {
+    fn drop(&mut self) {
+        if let State::Parts(upload) = mem::replace(&mut self.state, State::Ended) {
+            let aborted = self.bucket.run(async move {
+                upload.abort().await;
+                Ok(())
+            });
+            if let Err(error) = aborted {
+                tracing::warn!(object = %self.at, %error, "an upload may be left");
+            }
+        }
+    }
+}
+
+/// An upload in parts.
+struct Upload {
+    upload: Box<dyn MultipartUpload>,
+    sending: JoinSet<Result<()>>,
+}
+
+impl Upload {
+    async fn begin(objects: &dyn ObjectStore, at: &Path) -> Result<Self> {
+        let options = PutMultipartOptions::default();
+        Ok(Self {
+            upload: objects.put_multipart_opts(at, options).await?,
+            sending: JoinSet::new(),
+        })
+    }
+
+    /// Begins to send a part, when there is room for it.
+    async fn send(&mut self, part: PutPayload) -> Result<()> {
+        while self.sending.len() >= PARTS_IN_FLIGHT {
+            self.wait_for_part().await?;
+        }
+        let sent = self.upload.put_part(part);
+        self.sending.spawn(sent);
+        Ok(())
+    }
+
+    async fn wait_for_part(&mut self) -> Result<()> {
+        match self.sending.join_next().await {
+            None => Ok(()),
+            Some(Ok(sent)) => sent,
+            Some(Err(error)) => Err(Error::Generic {
+                store: STORE,
+                source: Box::new(error),
+            }),
+        }
+    }
+
+    /// Sends the last part, and makes the object of all of them.
+    async fn complete(
+        mut self,
+        last: PutPayload,
+        objects: &dyn ObjectStore,
+        at: &Path,
+        bytes: u64,
+    ) -> Result<()> {
+        if let Err(error) = self.send_all(last).await {
+            self.abort().await;
+            return Err(error);
+        }
+        let Err(error) = self.upload.complete().await else {
+            return Ok(());
+        };
+        // The answer was lost, or a repeated request did not find the upload, since the first has completed
+        // it. Nobody else writes in the directory of the attempt.
+        if head(objects, at).await.is_ok_and(|meta| meta.size == bytes) {
+            return Ok(());
+        }
+        self.abort().await;
+        Err(error)
+    }
+
+    async fn send_all(&mut self, last: PutPayload) -> Result<()> {
+        self.send(last).await?;
+        while !self.sending.is_empty() {
+            self.wait_for_part().await?;
+        }
+        Ok(())
+    }
+
+    /// Takes back what was sent.
+    async fn abort(mut self) {
+        self.sending.shutdown().await;
+        if let Err(error) = self.upload.abort().await {
+            tracing::warn!(%error, "an upload is left: let the bucket remove incomplete ones after some days");
+        }
+    }
+}

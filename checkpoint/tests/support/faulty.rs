@@ -1,0 +1,191 @@
+//! A bucket in memory that fails when it is told to, before a request or after it.
+
+use std::{
+    fmt,
+    sync::{Arc, Mutex},
+};
+
+use async_trait::async_trait;
+use futures_util::stream::{BoxStream, StreamExt};
+use object_store::{
+    CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta,
+    ObjectStore, ObjectStoreExt, PutMode, PutMultipartOptions, PutOptions, PutPayload, PutResult,
+    Result, UploadPart, memory::InMemory, path::Path,
+};
+
+/// What happens at one of the requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// It is not done, later ones are.
+    Once(u64),
+    /// It is not done, and none after it.
+    From(u64),
+    /// It is done, and its answer is lost.
+    Unanswered(u64),
+    /// It is done, and its answer is lost; none after it is done.
+    Cut(u64),
+    /// No object is replaced under a condition.
+    NoUpdates,
+}
+
+/// The bucket. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub struct Faulty {
+    objects: InMemory,
+    state: Arc<Mutex<(u64, Option<Fault>)>>,
+}
+
+enum Turn {
+    Done,
+    NotDone,
+    Unanswered,
+}
+
+impl Faulty {
+    /// Requests since the fault was set.
+    pub fn requests(&self) -> u64 {
+        self.state.lock().unwrap().0
+    }
+
+    /// From now on, counted from the next request.
+    pub fn set_fault(&self, fault: Option<Fault>) {
+        *self.state.lock().unwrap() = (0, fault);
+    }
+
+    /// Another bucket with the same objects.
+    pub fn fork(&self) -> Self {
+        Self {
+            objects: self.objects.fork(),
+            state: Arc::default(),
+        }
+    }
+
+    fn turn(&self) -> Turn {
+        let mut state = self.state.lock().unwrap();
+        state.0 += 1;
+        let now = state.0;
+        match state.1 {
+            Some(Fault::Once(at)) if now == at => Turn::NotDone,
+            Some(Fault::From(at)) if now >= at => Turn::NotDone,
+            Some(Fault::Cut(at)) if now > at => Turn::NotDone,
+            Some(Fault::Unanswered(at) | Fault::Cut(at)) if now == at => Turn::Unanswered,
+            _ => Turn::Done,
+        }
+    }
+
+    async fn request<T>(&self, request: impl Future<Output = Result<T>> + Send) -> Result<T> {
+        match self.turn() {
+            Turn::Done => request.await,
+            Turn::NotDone => Err(broken()),
+            Turn::Unanswered => {
+                request.await?;
+                Err(broken())
+            }
+        }
+    }
+}
+
+fn broken() -> Error {
+    Error::Generic {
+        store: "Faulty",
+        source: "the connection broke".into(),
+    }
+}
+
+impl fmt::Display for Faulty {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Faulty")
+    }
+}
+
+#[async_trait]
+impl ObjectStore for Faulty {
+    async fn put_opts(
+        &self,
+        location: &Path,
+        payload: PutPayload,
+        opts: PutOptions,
+    ) -> Result<PutResult> {
+        let no_updates = self.state.lock().unwrap().1 == Some(Fault::NoUpdates);
+        if no_updates && matches!(opts.mode, PutMode::Update(_)) {
+            return Err(Error::NotImplemented {
+                operation: "an update".to_owned(),
+                implementer: self.to_string(),
+            });
+        }
+        self.request(self.objects.put_opts(location, payload, opts))
+            .await
+    }
+
+    async fn put_multipart_opts(
+        &self,
+        location: &Path,
+        opts: PutMultipartOptions,
+    ) -> Result<Box<dyn MultipartUpload>> {
+        let upload = self
+            .request(self.objects.put_multipart_opts(location, opts))
+            .await?;
+        Ok(Box::new(FaultyUpload {
+            upload,
+            bucket: self.clone(),
+        }))
+    }
+
+    async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
+        self.request(self.objects.get_opts(location, options)).await
+    }
+
+    fn delete_stream(
+        &self,
+        locations: BoxStream<'static, Result<Path>>,
+    ) -> BoxStream<'static, Result<Path>> {
+        let bucket = self.clone();
+        locations
+            .then(move |location| {
+                let bucket = bucket.clone();
+                async move {
+                    let location = location?;
+                    bucket.request(bucket.objects.delete(&location)).await?;
+                    Ok::<Path, Error>(location)
+                }
+            })
+            .boxed()
+    }
+
+    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
+        self.objects.list(prefix)
+    }
+
+    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
+        self.request(self.objects.list_with_delimiter(prefix)).await
+    }
+
+    async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
+        self.request(self.objects.copy_opts(from, to, options))
+            .await
+    }
+}
+
+#[derive(Debug)]
+struct FaultyUpload {
+    upload: Box<dyn MultipartUpload>,
+    bucket: Faulty,
+}
+
+#[async_trait]
+impl MultipartUpload for FaultyUpload {
+    fn put_part(&mut self, data: PutPayload) -> UploadPart {
+        let (part, bucket) = (self.upload.put_part(data), self.bucket.clone());
+        Box::pin(async move { bucket.request(part).await })
+    }
+
+    async fn complete(&mut self) -> Result<PutResult> {
+        let bucket = self.bucket.clone();
+        bucket.request(self.upload.complete()).await
+    }
+
+    async fn abort(&mut self) -> Result<()> {
+        let bucket = self.bucket.clone();
+        bucket.request(self.upload.abort()).await
+    }
+}

