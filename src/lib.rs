@@ -59,8 +59,10 @@
 //!   (in the forward: the operation's ordinal), step, micro-batch and its own index.
 //! - **A pipeline computes what plain Burn computes.** The joint graph is Burn's; cutting it adds no
 //!   arithmetic. Gradients of micro-batches are added in their order under every schedule.
-//! - **A checkpoint is whole or it is not there.** It appears by one rename after everything was
-//!   synced and proven to tile every tensor; every byte that is read is checked.
+//! - **A checkpoint is whole or it is not there.** It appears by one rename, in a bucket by one conditional
+//!   write, after everything was synced and proven to tile every tensor; every byte that is read is checked.
+//! - **A model gets what was saved for it, and nothing is left over.** A [`Source`] may refuse a model before
+//!   anything is made: a saved parameter that the model has not is an error, like one that is missing.
 //! - **A save notes values, and copies none.** Burn changes shared data nowhere, so a clone of a tensor
 //!   is a snapshot: a save in the background writes from the memory where the values are, and training
 //!   goes on in other memory. That is why there is no pool of host buffers: it would cost a pass over all
@@ -87,6 +89,8 @@ pub use tinderbox_checkpoint::{
     Checkpoint, CheckpointSource, LoadError, LoadOptions, LoadPlan, Pretrained, RankLoad, Regex,
     Retention, Run, SaveError,
 };
+/// Where checkpoints are kept, and work on whole ones.
+pub use tinderbox_checkpoint::{store, tools};
 pub use tinderbox_deferred::{
     Deferred, DeferredError, MaterializeError, MaterializeOptions, MemoryCheck, Observer,
     Parameter, ParameterPath, ParameterTable, PartialModule, Recipe, RecipePlan, Replay, Request,

@@ -13,6 +13,9 @@ use crate::{
     write,
 };
 
+/// How often a step is opened again that may have been replaced meanwhile.
+const REOPENED: usize = 2;
+
 /// The checkpoints of a run: one directory per step, in one store.
 #[derive(Clone, Debug)]
 pub struct Run {
@@ -128,7 +131,16 @@ impl Run {
                 path: self.store.place(&name),
             });
         }
-        let checkpoint = Checkpoint::open_in(self.store.clone(), &name)?;
+        let mut opened = Checkpoint::open_in(self.store.clone(), &name);
+        for _ in 0..REOPENED {
+            match &opened {
+                Err(error) if may_be_replaced(error) => {
+                    opened = Checkpoint::open_in(self.store.clone(), &name);
+                }
+                _ => break,
+            }
+        }
+        let checkpoint = opened?;
         match checkpoint.step() {
             found if found == step => Ok(checkpoint),
             found => Err(LoadError::WrongStep {
@@ -289,5 +301,16 @@ impl Run {
             self.remove(*step)?;
         }
         Ok(expired)
+    }
+}
+
+/// Whether a step looks like this to somebody who reads its manifest, and then finds other files because
+/// it was replaced in between.
+fn may_be_replaced(error: &LoadError) -> bool {
+    use io::ErrorKind::{NotFound, StaleNetworkFileHandle};
+    match error {
+        LoadError::Io { source, .. } => matches!(source.kind(), NotFound | StaleNetworkFileHandle),
+        LoadError::FileSize { .. } => true,
+        _ => false,
     }
 }

@@ -124,6 +124,17 @@ fn an_address_says_what_it_lacks() {
     assert!(matches!(directory, BucketError::Directory { .. }));
     let unknown = refused("ftp://host/runs/1");
     assert!(matches!(unknown, BucketError::Open { .. }), "{unknown}");
+    for secret in [
+        "https://user:secret@host/run",
+        "https://secret@host/run",
+        "s3://key:secret@bucket/run",
+        "az://container/run?sig=secret",
+        "ftp://user:secret@host/run",
+    ] {
+        let error = refused(secret);
+        assert!(matches!(error, BucketError::Secret), "{error}");
+        assert!(!chain(&error).contains("secret"), "{error}");
+    }
     #[cfg(not(feature = "aws"))]
     {
         let text = refused("s3://bucket/runs/1").to_string();
@@ -226,6 +237,80 @@ fn a_bucket_without_updates_says_that_it_cannot_replace() {
     assert!(matches!(error, SaveError::CantReplace { .. }), "{error}");
     assert_eq!(newest(&run), (1, small_contents(1)));
     expect_only(&store, &run, &[1]);
+}
+
+/// Otherwise two coordinators could both believe that they have published a step.
+#[test]
+fn a_service_without_conditions_is_refused_at_once() {
+    let objects = Faulty::default();
+    let (store, run) = bucket(&objects);
+    objects.set_fault(Some(Fault::NoConditions));
+    let error = run.begin(replacing(1, false)).unwrap_err();
+    let text = chain(&error);
+    assert!(text.contains("does not look at the condition"), "{text}");
+    assert!(names(&store).is_empty());
+}
+
+/// A service may say that an object is there because of the same write, which it has not finished.
+#[test]
+fn a_write_that_lands_late_finds_its_files() {
+    for replace in [false, true] {
+        let objects = Faulty::default();
+        let (_, run) = bucket(&objects);
+        save(&run, 1, false, &small_contents(1)).unwrap();
+        objects.set_fault(Some(Fault::Late));
+        let step = if replace { 1 } else { 2 };
+        let error = save(&run, step, replace, &small_contents(2)).unwrap_err();
+        assert!(is_unknown(&error), "{error}");
+        objects.set_fault(None);
+        assert_eq!(newest(&run), (1, small_contents(1)));
+        objects.land();
+        assert_eq!(newest(&run), (step, small_contents(2)));
+    }
+}
+
+/// The rank was slow, and its coordinator has given up.
+#[test]
+fn a_straggler_leaves_nothing_behind() {
+    let (store, run) = bucket(&Faulty::default());
+    let attempt = run.begin(replacing(1, false)).unwrap();
+    let handle = attempt.handle();
+    drop(attempt);
+    let tensors = &halves(&small_contents(1))[0];
+    let error = handle.write_rank(0, tensors, &BTreeMap::new()).unwrap_err();
+    assert!(matches!(error, SaveError::GivenUp { .. }), "{error}");
+    assert!(names(&store).is_empty(), "{:?}", names(&store));
+    // One that was killed before it could look, beside something that is not ours.
+    store.put("x/y", b"somebody else's").unwrap();
+    let dir = run.begin(replacing(1, false)).map(|attempt| {
+        let dir = format!(".attempt-1-{}", attempt.handle().attempt());
+        drop(attempt);
+        dir
+    });
+    let dir = dir.unwrap();
+    store
+        .put(&format!("{dir}/model-rank-00000.safetensors"), b"half")
+        .unwrap();
+    assert_eq!(run.clean().unwrap().kept.len(), 1);
+    assert_eq!(run.clean_when_idle().unwrap().removed.len(), 1);
+    assert_eq!(names(&store), ["x"]);
+}
+
+/// A rank that was started again joins the attempt that its first process still writes for.
+#[test]
+fn one_call_writes_for_a_rank() {
+    let (store, run) = bucket(&Faulty::default());
+    let attempt = run.begin(replacing(1, false)).unwrap();
+    let dir = format!(".attempt-1-{}", attempt.handle().attempt());
+    let claim = format!("{dir}/claim-rank-00000");
+    store.put(&claim, b"of the first").unwrap();
+    let [tensors, _] = halves(&small_contents(1));
+    let write = || attempt.handle().write_rank(0, &tensors, &BTreeMap::new());
+    let error = write().unwrap_err();
+    assert!(matches!(error, SaveError::RankWritten { .. }), "{error}");
+    // The first fails, and gives the rank back.
+    store.remove_file(&claim).unwrap();
+    write().unwrap();
 }
 
 /// Whether the error says that it is not known what became of the save.

@@ -12,11 +12,11 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, ensure};
 use burn::tensor::{Bool, Device, Int, Tensor};
 use clap::Parser;
+use tinderbox::tools::{ExportOptions, ReshardOptions, diff, export, reshard};
 use tinderbox::{
     Checkpoint, Checkpoints, Deferred, LoadOptions, Machine, Outputs, Pipeline, Plan, Pretrained,
     Regex, Run, Traceable, dry_run, parameter_values,
 };
-use tinderbox_checkpoint::tools::{ExportOptions, ReshardOptions, diff, export, reshard};
 
 use golden::Golden;
 use model::{Bert, BertConfig};

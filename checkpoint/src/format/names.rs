@@ -33,6 +33,11 @@ pub(crate) fn failed_file_name(rank: u32) -> String {
     format!("failed-rank-{rank:05}.txt")
 }
 
+/// `claim-rank-00000`: in a store where files appear only when they are whole, which call writes for a rank.
+pub(crate) fn claim_file_name(rank: u32) -> String {
+    format!("claim-rank-{rank:05}")
+}
+
 /// `manifest.json.tmp`: what a file is called until it is whole.
 pub(crate) fn temporary_name(name: &str) -> String {
     format!("{name}.tmp")

@@ -11,8 +11,8 @@ use crate::{
     AttemptId, BlockSize, Digest, FormatError, SaveError,
     format::{
         INDEX_FILE, IndexEntry, MANIFEST_FILE, MARKER_FILE, MAX_WORLD_SIZE, Manifest, Marker, Part,
-        attempt_dir_name, check_metadata, check_plan, encode_index, encode_manifest,
-        part_file_name, step_dir_name,
+        attempt_dir_name, check_metadata, check_plan, claim_file_name, encode_index,
+        encode_manifest, part_file_name, step_dir_name,
     },
     store::{Lock, PublishError, Store, join},
 };
@@ -94,7 +94,13 @@ impl Attempt {
     pub(crate) fn begin(store: Arc<dyn Store>, meta: CheckpointMeta) -> Result<Self, SaveError> {
         meta.check().map_err(|source| SaveError::Meta { source })?;
         if !meta.replace {
-            refuse_existing(&*store, &step_dir_name(meta.step))?;
+            let step_dir = step_dir_name(meta.step);
+            // Without renames, what is left of a removed step does not keep another from its name.
+            let taken = match store.renames() {
+                true => step_dir,
+                false => join(&step_dir, MANIFEST_FILE),
+            };
+            refuse_existing(&*store, &taken)?;
         }
         store.create_root().map_err(failed(&*store, "create", ""))?;
         let marker = Marker::new(AttemptId::fresh(), &meta);
@@ -137,15 +143,17 @@ impl Attempt {
     /// did not answer: the error says that this could not be learned, and the files stay.
     pub fn publish(mut self, timeout: Duration) -> Result<PathBuf, SaveError> {
         let parts = self.handle.wait_for_parts(timeout)?;
-        let part_names: Vec<String> = parts.iter().map(|p| part_file_name(p.rank)).collect();
+        let ranks: Vec<u32> = parts.iter().map(|part| part.rank).collect();
         let manifest = self.manifest(parts)?;
         let bytes = encode_manifest(&manifest).map_err(|source| SaveError::Meta { source })?;
         let AttemptHandle { store, dir, .. } = &self.handle;
-        for name in part_names {
-            let part = join(dir, &name);
-            store
-                .remove_file(&part)
-                .map_err(failed(&**store, "remove", &part))?;
+        for rank in ranks {
+            let part = join(dir, &part_file_name(rank));
+            match store.remove_file(&part) {
+                // A repeated request has met the work of the first.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                done => done.map_err(failed(&**store, "remove", &part))?,
+            }
         }
         let step = step_dir_name(self.meta.step);
         let replace = self.meta.replace && is_there(&**store, &join(&step, MANIFEST_FILE))?;
@@ -185,6 +193,12 @@ impl Attempt {
         self.kept = true;
         // Left there after a kill, the marker does no harm: no reader looks at it.
         let files = store.files_of(&step, dir);
+        if !store.renames() {
+            // Nor do claims, but they are of no use any more.
+            for rank in 0..self.meta.world_size {
+                let _ = store.remove_file(&join(&files, &claim_file_name(rank)));
+            }
+        }
         let _ = store.remove_file(&join(&files, MARKER_FILE));
         if let Some(dir) = replaced
             && let Err(error) = remove_replaced(&**store, &dir, &self.handle.marker)

@@ -164,7 +164,10 @@ fn leftover(
             return Ok(None);
         }
         let unmarked = marker.as_ref().is_err_and(is_missing);
-        if unmarked && saved.is_some_and(|found| (found.step, found.attempt) == (step, attempt)) {
+        let was_published =
+            saved.is_some_and(|found| (found.step, found.attempt) == (step, attempt));
+        // Without a marker, it is what a rank has written after its coordinator had given up.
+        if unmarked && (was_published || unlocked == Unlocked::Dead) {
             return gone(None);
         }
     }

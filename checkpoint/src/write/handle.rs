@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    io,
     num::NonZeroUsize,
     sync::{
         Arc,
@@ -13,14 +14,16 @@ use std::{
 use super::{
     SaveTensor,
     attempt::failed,
+    clean::{is_missing, published},
     shard::{Shard, plan_shards},
 };
 use crate::{
     AttemptId, Progress, SaveError, Scalar,
     error::chain,
     format::{
-        FileEntry, Marker, NamedScalar, Part, TensorEntry, attempt_dir_name, check_tensor_name,
-        encode_part, failed_file_name, part_file_name,
+        FileEntry, MARKER_FILE, Marker, NamedScalar, Part, TensorEntry, attempt_dir_name,
+        check_tensor_name, claim_file_name, encode_part, failed_file_name, part_file_name,
+        step_dir_name,
     },
     parallel::parallel,
     store::{Store, join},
@@ -119,16 +122,51 @@ impl AttemptHandle {
         let failed_path = join(&self.dir, &failed_file_name(rank));
         // From an earlier call.
         let _ = self.store.remove_file(&failed_path);
-        let written = self.write(rank, tensors, scalars, progress);
-        // Where another call has written, that one speaks for the rank.
+        let written = self.claimed(rank, || self.write(rank, tensors, scalars, progress));
+        // Where another call has written, that one speaks for the rank; a dead attempt has no coordinator.
         if let Err(error) = &written
-            && !matches!(error, SaveError::RankWritten { .. })
+            && !matches!(
+                error,
+                SaveError::RankWritten { .. } | SaveError::GivenUp { .. }
+            )
         {
             let message: String = chain(error).chars().take(MAX_MESSAGE_CHARS).collect();
             // The first error is the one to report; the coordinator still has its timeout.
             let _ = self.store.put(&failed_path, message.as_bytes());
         }
         written
+    }
+
+    /// Writes for a rank that no other call writes for. In a directory, the files themselves tell: they are
+    /// there from the beginning.
+    fn claimed(
+        &self,
+        rank: u32,
+        write: impl FnOnce() -> Result<(), SaveError>,
+    ) -> Result<(), SaveError> {
+        if self.store.renames() {
+            return write();
+        }
+        let path = join(&self.dir, &claim_file_name(rank));
+        let claimed = (|| {
+            let mut file = self.store.create(&path)?;
+            // Its own bytes, to be told from another's.
+            file.write_all(AttemptId::fresh().to_string().as_bytes())?;
+            file.finish()
+        })();
+        match claimed {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                return Err(SaveError::RankWritten {
+                    rank,
+                    path: self.store.place(&path),
+                });
+            }
+            claimed => claimed.map_err(failed(&*self.store, "write", &path))?,
+        }
+        write().inspect_err(|_| {
+            // The first error is the one to report; the rank may try again.
+            let _ = self.store.remove_file(&path);
+        })
     }
 
     fn write(
@@ -176,7 +214,29 @@ impl AttemptHandle {
                 let put = self.store.put(&path, &bytes);
                 put.map_err(failed(&*self.store, "write", &path))
             });
+        let written = written.and_then(|()| {
+            self.check_living().inspect_err(|_| {
+                let _ = self.store.remove_file(&path);
+            })
+        });
         written.inspect_err(|_| self.remove_files(&part.files))
+    }
+
+    /// Refuses an attempt whose directory was removed meanwhile, where that does not keep a rank from
+    /// writing into it.
+    fn check_living(&self) -> Result<(), SaveError> {
+        let marker = self.store.look(&join(&self.dir, MARKER_FILE));
+        if self.store.renames() || !marker.is_err_and(|error| is_missing(&error)) {
+            return Ok(());
+        }
+        // The marker goes after the publication, too.
+        match published(&*self.store, &step_dir_name(self.marker.step)) {
+            Ok(attempt) if attempt != Some(self.marker.attempt) => Err(SaveError::GivenUp {
+                step: self.marker.step,
+                attempt: self.marker.attempt,
+            }),
+            _ => Ok(()),
+        }
     }
 
     /// After an error, which is the one to report.

@@ -26,6 +26,10 @@ pub enum Fault {
     Cut(u64),
     /// No object is replaced under a condition.
     NoUpdates,
+    /// Conditions are passed over.
+    NoConditions,
+    /// The manifest of a step is said to be there already, and is written later, by [`Faulty::land`].
+    Late,
 }
 
 /// The bucket. Clones share it.
@@ -33,6 +37,7 @@ pub enum Fault {
 pub struct Faulty {
     objects: InMemory,
     state: Arc<Mutex<(u64, Option<Fault>)>>,
+    late: Arc<Mutex<Option<(Path, PutPayload)>>>,
 }
 
 enum Turn {
@@ -52,11 +57,20 @@ impl Faulty {
         *self.state.lock().unwrap() = (0, fault);
     }
 
+    /// Does the write that was late.
+    pub fn land(&self) {
+        let (location, payload) = self.late.lock().unwrap().take().expect("one is late");
+        let put = self
+            .objects
+            .put_opts(&location, payload, PutOptions::default());
+        futures_util::FutureExt::now_or_never(put).unwrap().unwrap();
+    }
+
     /// Another bucket with the same objects.
     pub fn fork(&self) -> Self {
         Self {
             objects: self.objects.fork(),
-            state: Arc::default(),
+            ..Self::default()
         }
     }
 
@@ -104,9 +118,20 @@ impl ObjectStore for Faulty {
         &self,
         location: &Path,
         payload: PutPayload,
-        opts: PutOptions,
+        mut opts: PutOptions,
     ) -> Result<PutResult> {
-        let no_updates = self.state.lock().unwrap().1 == Some(Fault::NoUpdates);
+        let fault = self.state.lock().unwrap().1;
+        let no_updates = fault == Some(Fault::NoUpdates);
+        if fault == Some(Fault::NoConditions) {
+            opts.mode = PutMode::Overwrite;
+        }
+        if fault == Some(Fault::Late) && location.as_ref().contains("/step-") {
+            *self.late.lock().unwrap() = Some((location.clone(), payload));
+            return Err(Error::AlreadyExists {
+                path: location.to_string(),
+                source: "409: another request is in flight".into(),
+            });
+        }
         if no_updates && matches!(opts.mode, PutMode::Update(_)) {
             return Err(Error::NotImplemented {
                 operation: "an update".to_owned(),

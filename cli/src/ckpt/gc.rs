@@ -4,7 +4,7 @@ use std::{io::Write, path::PathBuf};
 
 use anyhow::bail;
 use clap::Args;
-use tinderbox_checkpoint::Retention;
+use tinderbox_checkpoint::{Cleaned, Retention};
 
 use super::place::{run_at, url_of};
 use crate::{outcome::Outcome, terminal::one_line};
@@ -58,7 +58,8 @@ pub(crate) fn run(flags: &Flags, out: &mut dyn Write) -> anyhow::Result<Outcome>
     let run = run_at(&flags.dir)?;
     let retention = flags.retention();
     let mut usable = Vec::new();
-    for step in run.steps()? {
+    let steps = run.steps()?;
+    for step in steps.iter().copied() {
         match run.open(step) {
             Ok(_) => usable.push(step),
             Err(error) => writeln!(
@@ -97,6 +98,9 @@ pub(crate) fn run(flags: &Flags, out: &mut dyn Write) -> anyhow::Result<Outcome>
             run.remove(*step)?;
         }
         writeln!(out, "{verb} step {step}: not to be kept")?;
+    }
+    if url_of(&flags.dir).is_some() && steps.is_empty() && leftovers == Cleaned::default() {
+        bail!("there is nothing of a run in {}", run.place().display());
     }
     let something = !expired.is_empty() || !leftovers.removed.is_empty();
     match something {

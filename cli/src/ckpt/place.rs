@@ -43,7 +43,11 @@ impl Place {
     /// What it is.
     pub(super) fn of(dir: &Path) -> anyhow::Result<Self> {
         if let Some((run, step)) = url_of(dir).and_then(step_at) {
-            return Ok(Self::Step(Box::new(run_at(run)?.open(step))));
+            return match run_at(run)?.open(step) {
+                // Not damage: there is nothing.
+                Err(error @ LoadError::NotPublished { .. }) => Err(error.into()),
+                opened => Ok(Self::Step(Box::new(opened))),
+            };
         }
         if url_of(dir).is_none() && dir.join(MANIFEST_FILE).exists() {
             return Ok(Self::Step(Box::new(Checkpoint::open(dir))));
@@ -53,7 +57,7 @@ impl Place {
         if steps.is_empty() {
             bail!(
                 "{} is neither a checkpoint (it has no {MANIFEST_FILE}) nor a run (it has no step-* directory)",
-                dir.display()
+                run.place().display()
             );
         }
         Ok(Self::Run(run, steps))

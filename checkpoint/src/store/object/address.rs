@@ -7,6 +7,8 @@ use url::Url;
 
 use super::BucketStore;
 
+/// How long one request may take, unless chosen: a part of 8 MiB has so long on the slowest of lines.
+const TIMEOUT: &str = "10 minutes";
 /// Variables of the environment that are options of a service begin with one of these.
 const SERVICES: [&str; 3] = ["AWS_", "AZURE_", "GOOGLE_"];
 /// Those that have other names.
@@ -17,13 +19,16 @@ const OTHERS: [&str; 3] = ["IDENTITY_ENDPOINT", "MSI_ENDPOINT", "SERVICE_ACCOUNT
 #[non_exhaustive]
 pub enum BucketError {
     /// It is no URL.
-    #[error("`{url}` is no URL: write s3://bucket/run, gs://bucket/run or az://container/run")]
+    #[error("no URL of a bucket: write s3://bucket/run, gs://bucket/run or az://container/run")]
     Url {
-        /// What was given.
-        url: String,
         /// What went wrong.
         source: url::ParseError,
     },
+    /// It has a password, or what may be a signature, which every message would repeat.
+    #[error(
+        "a URL of a bucket may have no user, password or query: put credentials into the environment"
+    )]
+    Secret,
     /// It is a directory.
     #[error("{place} is a directory: open it as one")]
     Directory {
@@ -60,16 +65,22 @@ impl BucketStore {
     ///
     /// Credentials and other options are taken from the environment, from the variables that the tools of the
     /// service use: `AWS_ACCESS_KEY_ID`, `AWS_REGION`, `AWS_ENDPOINT`, `GOOGLE_SERVICE_ACCOUNT`,
-    /// `AZURE_STORAGE_ACCOUNT_NAME` and so on. `AWS_ALLOW_HTTP=true` is needed for an endpoint without TLS.
+    /// `AZURE_STORAGE_ACCOUNT_NAME` and so on. A request may take 10 minutes, unless `AWS_TIMEOUT`,
+    /// `GOOGLE_TIMEOUT` or `AZURE_TIMEOUT` says otherwise. `AWS_ALLOW_HTTP=true` is needed for an endpoint
+    /// without TLS.
     ///
     /// # Errors
     ///
-    /// When the URL is none of these, its feature is not there, or an option is missing or wrong.
+    /// When the URL is none of these or has a password or a query, its feature is not there, or an option is
+    /// missing or wrong.
     pub fn from_url(url: &str) -> Result<Self, BucketError> {
-        let parsed = Url::parse(url).map_err(|source| BucketError::Url {
-            url: url.to_owned(),
-            source,
-        })?;
+        let parsed = Url::parse(url).map_err(|source| BucketError::Url { source })?;
+        // Azure's own schemes have the container in the place of a user.
+        let is_web = matches!(parsed.scheme(), "http" | "https");
+        let has_user = !parsed.username().is_empty() && is_web;
+        if has_user || parsed.password().is_some() || parsed.query().is_some() {
+            return Err(BucketError::Secret);
+        }
         let place = place_of(&parsed);
         let scheme = ObjectStoreScheme::parse(&parsed)
             .ok()
@@ -80,7 +91,10 @@ impl BucketStore {
         // Whoever writes this scheme allows it.
         let plain =
             (parsed.scheme() == "http").then(|| ("allow_http".to_owned(), "true".to_owned()));
-        let opened = parse_url_opts(&parsed, environment().chain(plain));
+        // The last of a name counts.
+        let timeout = ("timeout".to_owned(), TIMEOUT.to_owned());
+        let options = std::iter::once(timeout).chain(environment()).chain(plain);
+        let opened = parse_url_opts(&parsed, options);
         let (objects, prefix) = match opened {
             Ok(opened) => opened,
             Err(source) => {
@@ -124,12 +138,9 @@ fn environment() -> impl Iterator<Item = (String, String)> {
     })
 }
 
-/// The URL without what may be secret.
+/// The URL as messages name it.
 fn place_of(url: &Url) -> String {
     let mut url = url.clone();
-    url.set_query(None);
     url.set_fragment(None);
-    // Where there is no host, there is no password either.
-    let _ = url.set_password(None);
     url.as_str().trim_end_matches('/').to_owned()
 }

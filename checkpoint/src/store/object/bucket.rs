@@ -50,9 +50,9 @@ const PART_BYTES: usize = 8 << 20;
 /// `.attempt-100-ID/model-rank-00000.safetensors`, and the checkpoint appears in the instant in which
 /// `step-00000100/manifest.json` is written, under the condition that there is none, or to replace a step, that
 /// it is still the version that was read. Of two coordinators one wins. A directory of an attempt has a fresh
-/// id, so nobody else writes in it, and it holds the Hugging Face index and a copy of the manifest: downloaded,
-/// it is a checkpoint directory like any other. A directory that was uploaded, with its files beside the
-/// manifest, is read as well.
+/// id, and one call writes for a rank, which it claims by a conditional write first. The directory holds the
+/// Hugging Face index and a copy of the manifest: downloaded, it is a checkpoint directory like any other. One
+/// that was uploaded, with its files beside the manifest, is read as well.
 ///
 /// When the answer of that one write is lost, the manifest is read back. If that fails, too, or if it is not
 /// there yet, the save fails with an error that says so, and the files stay, because the manifest may appear
@@ -68,8 +68,8 @@ const PART_BYTES: usize = 8 << 20;
 ///   A file is read only as it was when it was opened, where the service has entity tags.
 /// - A step whose files were uploaded beside its manifest loses only the manifest when it is replaced.
 /// - The service must be consistent, as S3, Google Cloud Storage and Azure are: what was written is listed and
-///   read at once. To save it must have conditional writes; without them every attempt fails at its beginning.
-///   Web servers have none, so there checkpoints are only read.
+///   read at once. To save it must have conditional writes; without them every attempt fails at its
+///   beginning, which tries one. Web servers have none, so there checkpoints are only read.
 ///
 /// # Cost
 ///
@@ -93,7 +93,8 @@ pub struct BucketStore {
 }
 
 impl BucketStore {
-    /// What is below a prefix, `""` for all of it, in a bucket that was opened with its own options.
+    /// What is below a prefix, `""` for all of it, in a bucket that was opened with its own options. Its
+    /// timeout must suffice for a part: the crate's own is 30 seconds.
     ///
     /// # Errors
     ///
@@ -297,9 +298,22 @@ impl Store for BucketStore {
     }
 
     fn create_locked(&self, path: &str, bytes: &[u8]) -> io::Result<Lock> {
+        let at = self.at(path)?;
         let payload = PutPayload::from(bytes.to_vec());
-        self.put_if(&self.at(path)?, payload, PutMode::Create)?;
-        Ok(Lock::of(()))
+        self.put_if(&at, payload, PutMode::Create)?;
+        // A service that knows no conditions may take the same write once more.
+        let other = PutPayload::from_static(b"no condition holds for this");
+        match self.put_if(&at, other, PutMode::Create) {
+            Err(PutError::Taken(_)) => Ok(Lock::of(())),
+            Err(error) => Err(error.into()),
+            Ok(()) => {
+                self.remove_file(path)?;
+                Err(io::Error::new(
+                    io::ErrorKind::Unsupported,
+                    "the service does not look at the condition of a write (If-None-Match)",
+                ))
+            }
+        }
     }
 
     fn try_lock(&self, _path: &str, _shared: bool) -> io::Result<Option<Lock>> {
@@ -349,7 +363,11 @@ impl Store for BucketStore {
     }
 
     fn retire(&self, step: &str, _trash: &str) -> io::Result<()> {
-        self.remove_file(&join(step, MANIFEST_FILE))
+        match self.remove_file(&join(step, MANIFEST_FILE)) {
+            // It was there before: a repeated request has met the work of the first.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            done => done,
+        }
     }
 
     /// The attempt's directory, where the copy of the manifest is; the step's for a directory that was

@@ -32,11 +32,3 @@ pub(super) fn is_refusal(error: &Error) -> bool {
         Error::NotSupported { .. } | Error::NotImplemented { .. } | Error::InvalidPath { .. }
     )
 }
-
-/// Whether the service says that the condition of a write does not hold.
-pub(super) fn is_unmet(error: &Error) -> bool {
-    matches!(
-        error,
-        Error::AlreadyExists { .. } | Error::Precondition { .. } | Error::NotModified { .. }
-    )
-}

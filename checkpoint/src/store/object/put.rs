@@ -6,7 +6,7 @@ use object_store::{
     Error, GetOptions, ObjectMeta, ObjectStore, PutMode, PutPayload, UpdateVersion, path::Path,
 };
 
-use super::outcome::{is_refusal, is_unmet, to_io};
+use super::outcome::{is_refusal, to_io};
 
 /// Why a write under a condition is not known to be done.
 #[derive(Debug)]
@@ -56,10 +56,13 @@ pub(super) async fn put_if(
     };
     match read_back(&*store, &at, &payload).await {
         Ok((_, true)) => Ok(()),
-        Ok((now, false)) if is_unmet(&error) || never_again(&mode, &now) => {
+        Ok((now, false)) if never_again(&mode, &now) => Err(PutError::Taken(error)),
+        // What was to be replaced is gone, and another object would be of another version.
+        Err(Error::NotFound { .. }) if matches!(mode, PutMode::Update(_)) => {
             Err(PutError::Taken(error))
         }
-        Err(Error::NotFound { .. }) if is_unmet(&error) => Err(PutError::Taken(error)),
+        // An answer that the condition does not hold is none, either: it may be that of a repeated request,
+        // which has met the first one on its way.
         _ => Err(PutError::Unknown(error)),
     }
 }
