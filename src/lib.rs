@@ -4,7 +4,8 @@
 //!
 //! ```text
 //! burn <- fake <- deferred <- { pipeline, checkpoint } <- tinderbox
-//! pages <- { deferred, checkpoint }         checkpoint <- cli
+//! pages <- { deferred, checkpoint }         { checkpoint, schedule } <- cli
+//! schedule <- { link, pipeline }            link <- pipeline
 //! ```
 //!
 //! | crate | what it has | what it does not know |
@@ -12,11 +13,15 @@
 //! | `tinderbox_pages` | fresh memory in large pages, the only `unsafe` code | tensors |
 //! | [`tinderbox_fake`] | recording, the graph, regions | modules, execution |
 //! | [`tinderbox_deferred`] | parameter tables, recipes, programs, the executor, random values, sources | stages, checkpoints |
-//! | [`tinderbox_pipeline`] | traces, partitions, plans, cuts, schedules, ranks | checkpoints |
+//! | [`tinderbox_schedule`](schedule) | schedules as data: generated, read, verified, simulated, found, drawn | Burn, threads |
+//! | `tinderbox_link` | messages matched by tag, a stop that wakes every wait, model-checked | tensors |
+//! | [`tinderbox_pipeline`] | traces, partitions, plans, cuts, ranks | checkpoints |
 //! | [`tinderbox_checkpoint`] | the format, stores, commits, verified reads, tools | pipelines, optimizers |
 //! | `tinderbox` | [`Checkpoints`], which saves what a pipeline holds | |
 //!
-//! Data flows one way: record, trace, cost, schedule, partition, plan, cut, run, save.
+//! Data flows one way: record, trace, cost, schedule, partition, plan, cut, run, save. Schedules and links are
+//! crates of their own because they need nothing of Burn: they are built and tested in seconds, and whoever
+//! only draws or checks a schedule does not pay for the rest.
 //!
 //! How a step comes to be:
 //!
@@ -40,15 +45,22 @@
 //! 4. [`Plan::auto`] cuts the chain of modules, in the order in which the forward reads their
 //!    parameters. Ownership is by path, so one plan serves training, evaluation and every batch shape;
 //!    where exactly a cut falls between two modules is found per program: where the fewest bytes cross.
-//! 5. The cut gives each stage a forward and a backward program. A gradient operation runs at the
+//! 5. The cut gives each stage a forward and a backward program, the backward whole (`B`) and in two halves:
+//!    `I` is the slice that makes what other stages wait for, `W` the slice that makes the gradients of the
+//!    stage's own parameters. What both need is made by `I` and kept for `W`, but for masks, casts and shapes,
+//!    which are cheaper to make again. Every operation has the same operands in both forms, so `I` and `W` give
+//!    the bits of `B`. A stage that recomputes has the slice of its forward in its backward. A gradient operation runs at the
 //!    owner of the parameter whose gradient it makes, if all that it reads is at hand there; otherwise
 //!    at the highest stage, not above its gradient inputs, where it is. Values that skip stages go
 //!    straight to their readers. A parameter that several stages read has one owner; the parts of its
 //!    gradient meet at the owner within the joint graph, so they are summed as Burn sums them, and the
 //!    owner sends the updated value to the copies once per step.
-//! 6. A schedule is lists of compute actions; lowering adds sends, receives, reduces and updates;
-//!    the verifier runs the lists symbolically before any rank does.
-//! 7. Each rank is a thread with its own CPU pool. It executes its list; programs run on Burn's
+//! 6. A schedule is lists of compute actions, by a generator, by `auto` or by a user; lowering adds sends,
+//!    receives, reduces and updates, and the norms that a clip by all gradients needs; the verifier runs the
+//!    lists symbolically before any rank does. The simulator gives them times and bytes. A measured step is the
+//!    same type as a simulated one, so that each can be drawn, and laid over the other.
+//! 7. Each rank is a thread with its own CPU pool. It executes its list; a stage's parameters are updated
+//!    right behind its last backward, without a wait for other ranks; programs run on Burn's
 //!    interpreter of recorded operations, with every tensor freed or reused at its last use. There is
 //!    no autodiff at run time.
 //!
@@ -99,8 +111,11 @@ pub use tinderbox_deferred::{
 pub use tinderbox_fake::{
     DeviceLabel, DynTensor, Mode, RecordOptions, Region, TensorMeta, is_fake, record,
 };
+pub use tinderbox_pages::retain_freed_memory;
+/// Schedules as data: generated, read, lowered, verified, simulated, drawn.
+pub use tinderbox_pipeline::schedule;
 pub use tinderbox_pipeline::{
-    Batch, BatchMapper, Cut, Machine, Outputs, Pipeline, PipelineError, Plan, PlanError,
-    ScheduleKind, Stage, StepOutput, Trace, TraceError, Traceable, Whole, batch_struct,
-    batch_tensors, split_batch,
+    Batch, BatchMapper, Clipping, Cut, Machine, Outputs, Pipeline, PipelineError, Placement, Plan,
+    PlanError, ScheduleChoice, ScheduleKind, Stage, StepOutput, Trace, TraceError, Traceable,
+    Whole, batch_struct, batch_tensors, split_batch,
 };

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand, error::ErrorKind};
 
-use crate::{ckpt, outcome::Outcome, terminal};
+use crate::{ckpt, outcome::Outcome, schedule, terminal};
 
 /// Tools for Tinderbox: Burn models built in pipeline stages, with sharded checkpoints
 #[derive(Parser, Debug)]
@@ -21,6 +21,11 @@ pub(crate) enum Group {
     Ckpt {
         #[command(subcommand)]
         command: ckpt::Command,
+    },
+    /// Draw, list and check pipeline schedules
+    Schedule {
+        #[command(subcommand)]
+        command: schedule::Command,
     },
 }
 
@@ -88,6 +93,10 @@ mod tests {
             ),
             (&["ckpt", "diff", "a"], "not provided: <SECOND>"),
             (&["ckpt", "melt"], "unrecognized subcommand 'melt'"),
+            (
+                &["schedule", "show", "1f1b", "--times", "1,2"],
+                "it must be three whole numbers",
+            ),
             (
                 &["ckpt", "reshard", "a", "--to", "b", "--ranks", "0"],
                 "invalid value '0' for '--ranks <N>'",

@@ -1,12 +1,13 @@
-//! The command `tinderbox`. Its work on checkpoints is that of `tinderbox_checkpoint::tools`; here are
-//! arguments, texts and tables.
+//! The command `tinderbox`. Its work on checkpoints is that of `tinderbox_checkpoint::tools`, its work on
+//! schedules that of `tinderbox_schedule`; here are arguments, texts and tables.
 //!
-//! Exit codes: 0 when all is well, 1 when something is damaged or differs, 2 for wrong arguments and any
+//! Exit codes: 0 when all is well, 1 when something is damaged, differs or can't run, 2 for wrong arguments and any
 //! other error.
 
 mod arguments;
 mod ckpt;
 mod outcome;
+mod schedule;
 mod terminal;
 
 use std::{
@@ -25,6 +26,7 @@ fn main() -> ExitCode {
     let mut out = BufWriter::new(io::stdout().lock());
     let outcome = match arguments.group {
         Group::Ckpt { command } => command.run(&mut out),
+        Group::Schedule { command } => command.run(&mut out),
     };
     let flushed = out.flush().map_err(anyhow::Error::from);
     match outcome.and_then(|outcome| flushed.map(|()| outcome)) {

@@ -3,19 +3,23 @@
 use std::path::PathBuf;
 
 use clap::{Parser, error::ErrorKind};
-use tinderbox::ScheduleKind;
+use tinderbox::schedule::ChunkCounts;
+use tinderbox::{Placement, ScheduleKind};
 
 /// Trains a character-level language model in pipeline stages, on one machine.
 #[derive(Parser, Debug, Clone)]
 #[command(name = "train_lm")]
 pub struct Flags {
-    /// Number of pipeline stages, one thread each
+    /// Number of pipeline stages side by side, each on a rank with a thread of its own
     #[arg(long, default_value_t = 4, value_parser = at_least_one)]
     pub stages: usize,
     /// Micro-batches that each batch is split into
     #[arg(long, default_value_t = 8, value_parser = at_least_one)]
     pub micro_batches: usize,
-    /// Schedule of a training step: gpipe or 1f1b
+    /// Stages of each rank, for schedules that take several; 2 where a schedule takes two
+    #[arg(long, value_parser = at_least_one)]
+    pub chunks: Option<usize>,
+    /// Schedule of a training step, such as 1f1b, zb-h1 or zbv; `tinderbox schedule list` has them all
     #[arg(long, default_value_t = ScheduleKind::OneFOneB)]
     pub schedule: ScheduleKind,
     /// Training steps in all, those before a resume included
@@ -42,6 +46,13 @@ pub struct Flags {
     /// Where to write the plan as JSON
     #[arg(long, value_name = "FILE", default_value = "target/train_lm.plan.json")]
     pub plan: PathBuf,
+    /// Clip the gradients by the norm of all of them together
+    #[arg(long, value_name = "NORM", value_parser = positive)]
+    pub clip: Option<f64>,
+    /// Measure the steps, and write the last one with its prediction: as SVG where the name ends so, else as a
+    /// trace for Perfetto
+    #[arg(long, value_name = "FILE")]
+    pub trace: Option<PathBuf>,
     /// Print the loss of every step, with all its digits
     #[arg(long)]
     pub print_losses: bool,
@@ -55,6 +66,13 @@ fn at_least_one(text: &str) -> Result<usize, String> {
     }
 }
 
+fn positive(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(number) if number > 0.0 && number.is_finite() => Ok(number),
+        _ => Err("it must be a positive number".into()),
+    }
+}
+
 fn probability(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(p) if (0.0..1.0).contains(&p) => Ok(p),
@@ -63,6 +81,15 @@ fn probability(text: &str) -> Result<f64, String> {
 }
 
 impl Flags {
+    /// Stages of each rank, and how they lie.
+    pub fn chunks(&self) -> (usize, Placement) {
+        let of_kind = match self.schedule.chunks() {
+            ChunkCounts::Two => 2,
+            _ => 1,
+        };
+        (self.chunks.unwrap_or(of_kind), self.schedule.placement())
+    }
+
     /// Reads the command line. A wrong value ends the program with one line and exit code 2.
     pub fn read() -> Self {
         let mut flags = Self::try_parse().unwrap_or_else(|error| match error.kind() {

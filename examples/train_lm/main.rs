@@ -7,6 +7,7 @@ mod flags;
 mod model;
 mod report;
 mod sample;
+mod timeline;
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -14,7 +15,9 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use burn::optim::AdamWConfig;
 use burn::tensor::Device;
-use tinderbox::{Checkpoints, Deferred, Machine, Outputs, Pipeline, Plan, PlanError, Traceable};
+use tinderbox::{
+    Checkpoints, Clipping, Deferred, Machine, Outputs, Pipeline, Plan, PlanError, Traceable,
+};
 use tracing::Level;
 
 use data::{Text, TokenBatch};
@@ -86,7 +89,9 @@ fn run(flags: &Flags) -> Result<()> {
         let (loss, logits) = m.loss(tokens, targets);
         Outputs::loss(loss).with("logits", logits)
     })?;
-    let plan = match Plan::auto(&trace, &Machine::local(flags.stages)?) {
+    let (chunks, placement) = flags.chunks();
+    let machine = Machine::local(flags.stages)?.with_chunks(chunks, placement)?;
+    let plan = match Plan::auto(&trace, &machine) {
         Err(error @ PlanError::TooManyStages { .. }) => usage(&format!("--stages: {error}")),
         plan => plan?,
     };
@@ -98,27 +103,32 @@ fn run(flags: &Flags) -> Result<()> {
     plan.save(&flags.plan)?;
     println!("the plan is in {}", flags.plan.display());
 
-    // 3. One rank per stage, each with its own parameters.
-    let mut pipeline = Pipeline::new(&model, &trace, &plan)
+    // 3. The ranks, each with the parameters of its own stages.
+    let mut builder = Pipeline::new(&model, &trace, &plan)
         .optimizer(AdamWConfig::new().with_weight_decay(0.01).build())
         .schedule(flags.schedule)
         .micro_batches(flags.micro_batches)
         .seed(flags.seed)
-        .observer(report::Lighting::new())
-        .start()?;
+        .observer(report::Lighting::new());
+    if let Some(norm) = flags.clip {
+        builder = builder.clip(Clipping::GlobalNorm(norm));
+    }
+    if flags.trace.is_some() {
+        builder = builder.measure();
+    }
+    let mut pipeline = builder.start()?;
     let held = pipeline.on_ranks(|_, stages| stages.iter().map(|s| s.parameter_bytes()).sum())?;
     let share = report::ranks(&held, model.parameters().bytes());
 
     // 4. Train, and 5. save.
     let (losses, tokens_per_s) = train(&mut pipeline, &text, flags, &device)?;
 
-    // 6. Evaluate through the same pipeline, and sample from the gathered model.
+    // 6. Evaluate and sample through the same pipeline; the model on one device says the same.
     let validation_loss = evaluate(&mut pipeline, &text, &device)?;
+    let sampled = sample::generate(&mut pipeline, &text, "ROMEO:\n", 300, LENGTH, flags.seed)?;
+    println!("\n{sampled}\n");
     let trained: Gpt = pipeline.gather(&device)?;
-    println!(
-        "\n{}\n",
-        sample::generate(&trained, &text, "ROMEO:\n", 300, LENGTH, flags.seed)
-    );
+    sample::check(&trained, &mut pipeline, &text, &sampled, LENGTH)?;
 
     // 7. Figures.
     figure("train_lm.val_loss", validation_loss, "nats");
@@ -182,11 +192,18 @@ fn train(
     while pipeline.steps() < flags.steps {
         let step = pipeline.steps();
         let batch = text.batch(flags.seed, position, SAMPLES, LENGTH, device);
-        let output = pipeline.step(learning_rate(step, flags.steps), batch)?;
+        let output = pipeline.step(learning_rate(step, flags.steps), batch.clone())?;
         position += SAMPLES as u64;
         let loss = output.loss.expect("the forward has a loss");
         losses.push(output.micro_batch_losses);
         progress.step(loss);
+        if let (Some(path), true) = (&flags.trace, pipeline.steps() == flags.steps) {
+            let (dependencies, costs) = pipeline.costs(&batch)?;
+            let measured = output.timeline.as_ref();
+            let measured = measured.expect("the pipeline was told to measure");
+            timeline::write(path, pipeline.schedule(), &dependencies, costs, measured)?;
+            progress.line(&format!("the last step is drawn in {}", path.display()));
+        }
         if flags.print_losses {
             progress.line(&format!("step {step} loss {loss:?}"));
         }

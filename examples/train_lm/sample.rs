@@ -1,31 +1,26 @@
 //! Text from a trained model.
 
+use anyhow::{Result, ensure};
 use burn::tensor::activation::softmax;
-use burn::tensor::{Int, Tensor, TensorData};
+use burn::tensor::{Device, Int, Tensor, TensorData};
 
+use crate::Lm;
 use crate::data::{Text, scramble};
 use crate::model::Gpt;
 
-/// Continues a text by `count` characters, each drawn from the model's probabilities.
+/// Continues a text by `count` characters, each drawn from the probabilities that the pipeline gives.
 pub fn generate(
-    model: &Gpt,
+    pipeline: &mut Lm,
     text: &Text,
     prompt: &str,
     count: usize,
     context: usize,
     seed: u64,
-) -> String {
+) -> Result<String> {
     const TEMPERATURE: f32 = 0.8;
-    let device = burn::tensor::Device::flex();
     let mut tokens = text.encode(prompt);
     for index in 0..count as u64 {
-        let seen = tokens[tokens.len().saturating_sub(context)..].to_vec();
-        let length = seen.len();
-        let input = Tensor::<2, Int>::from_data(TensorData::new(seen, [1, length]), &device);
-        let last = model
-            .forward(input)
-            .slice([0..1, length - 1..length])
-            .flatten::<1>(0, 2);
+        let last = next_scores(pipeline, &tokens, context)?;
         let probabilities: Vec<f32> = softmax(last / TEMPERATURE, 0).into_data().iter().collect();
         let mut left = (scramble(seed ^ scramble(index)) >> 40) as f32 / (1u64 << 24) as f32;
         let chosen = probabilities.iter().position(|p| {
@@ -34,5 +29,50 @@ pub fn generate(
         });
         tokens.push(chosen.unwrap_or(probabilities.len() - 1) as i32);
     }
-    text.decode(&tokens)
+    Ok(text.decode(&tokens))
+}
+
+/// Checks that the gathered model gives the scores that the pipeline gave.
+pub fn check(
+    model: &Gpt,
+    pipeline: &mut Lm,
+    text: &Text,
+    sampled: &str,
+    context: usize,
+) -> Result<()> {
+    let tokens = text.encode(sampled);
+    let (input, length) = window(&tokens, context);
+    let gathered = scores_at(model.forward(input), length);
+    let piped = next_scores(pipeline, &tokens, context)?;
+    let same = gathered.into_data() == piped.into_data();
+    ensure!(
+        same,
+        "the gathered model gives other scores than the pipeline"
+    );
+    Ok(())
+}
+
+/// The scores of what follows the tokens. The window is filled up behind them, where the causal mask
+/// hides it, so that one traced program serves every length.
+fn next_scores(pipeline: &mut Lm, tokens: &[i32], context: usize) -> Result<Tensor<1>> {
+    let (input, length) = window(tokens, context);
+    let output = pipeline.evaluate((input.clone(), input))?;
+    let logits = output
+        .output("logits")
+        .expect("the forward names its logits");
+    let logits = logits[0].clone().typed::<3, burn::tensor::Float>()?;
+    Ok(scores_at(logits, length))
+}
+
+/// The last tokens that fit the context, and how many they are.
+fn window(tokens: &[i32], context: usize) -> (Tensor<2, Int>, usize) {
+    let mut seen = tokens[tokens.len().saturating_sub(context)..].to_vec();
+    let length = seen.len();
+    seen.resize(context, 0);
+    let data = TensorData::new(seen, [1, context]);
+    (Tensor::from_data(data, &Device::flex()), length)
+}
+
+fn scores_at(logits: Tensor<3>, length: usize) -> Tensor<1> {
+    logits.slice([0..1, length - 1..length]).flatten::<1>(0, 2)
 }

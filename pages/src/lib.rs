@@ -1,4 +1,4 @@
-//! Fresh memory in large pages.
+//! Fresh memory in large pages, and freed memory kept.
 //!
 //! What fills a large tensor for the first time spends most of its time waiting for the system, which
 //! hands out memory in pages of 4 KiB, one interruption each. [`zeroed`] asks it for pages of 2 MiB
@@ -16,7 +16,7 @@
 //!
 //! # Invariants
 //! - Large pages are a matter of speed only: where the system gives none, all else is the same.
-//! - This crate alone holds `unsafe` code, in two files, so that no other crate of the workspace does.
+//! - This crate alone holds `unsafe` code, in three files, so that no other crate of the workspace does.
 //!
 //! # Limits
 //! - Linux gives large pages where `/sys/kernel/mm/transparent_hugepage/enabled` says `madvise` or
@@ -25,7 +25,9 @@
 mod advise;
 mod fresh;
 mod mapped;
+mod retain;
 
 pub use fresh::{try_zeroed, zeroed};
 #[cfg(target_os = "linux")]
 pub use mapped::copy_mapped;
+pub use retain::retain_freed_memory;

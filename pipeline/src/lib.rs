@@ -2,7 +2,8 @@
 //!
 //! A deferred model and its forward are recorded as one joint graph with Burn's own backward pass; a
 //! [`Plan`] says which stage owns which parameters; the graph is cut into a forward and a backward
-//! program per stage; a [`schedule`] says in which order the ranks run them; a [`Pipeline`] does.
+//! program per stage, the backward whole and in two halves; a [`schedule`] says in which order the ranks
+//! run them; a [`Pipeline`] does.
 //!
 //! This crate saves nothing: [`Pipeline::on_ranks`] hands each rank's stages to whoever does. It
 //! makes no parameters either: a `Source` of `tinderbox-deferred` gives them.
@@ -47,7 +48,7 @@
 //!
 //! # Limits
 //!
-//! - One stage per rank, ranks as threads, GPipe and 1F1B.
+//! - Ranks are threads of one process.
 //! - Data-dependent shapes and control flow can't be traced; see [`TraceError`].
 
 mod batch;
@@ -57,7 +58,6 @@ mod error;
 mod partition;
 mod plan;
 mod runtime;
-pub mod schedule;
 mod trace;
 
 pub use batch::{Batch, BatchMapper, Division, Leaf, LeafName, Whole, batch_tensors, split_batch};
@@ -68,8 +68,11 @@ pub use error::{
 pub use partition::{Chain, Cut, Unit};
 pub use plan::{Boundary, Machine, Plan, PlanStage};
 pub use runtime::{
-    Abort, Group, Link, LocalLink, OptimizerSnapshot, OptimizerState, Pipeline, PipelineBuilder,
-    RankEnded, RankSetup, Request, SavedState, ScheduleKind, SoloGroup, Stage, StepOutput, Tag,
-    local_links, run_rank,
+    Abort, Clipping, Group, Link, LocalLink, OptimizerSnapshot, OptimizerState, Pipeline,
+    PipelineBuilder, RankEnded, RankSetup, Request, SavedState, ScheduleChoice, SoloGroup, Stage,
+    StepOutput, Tag, local_links, run_rank,
 };
+/// Schedules as data: generated, parsed, lowered, verified, simulated, drawn.
+pub use tinderbox_schedule as schedule;
+pub use tinderbox_schedule::{Placement, ScheduleKind};
 pub use trace::{JointGraph, Outputs, ProgramKey, Role, Roles, Trace, Traceable, TracedInput};

@@ -1,16 +1,24 @@
-//! Which crate may use which: `burn <- fake <- deferred <- {pipeline, checkpoint} <- facade`, and
-//! `pages <- {deferred, checkpoint}` (benches of the facade measure `pages` too); `checkpoint <- cli`.
+//! Which crate may use which: `burn <- fake <- deferred <- {pipeline, checkpoint} <- facade`,
+//! `pages <- {deferred, checkpoint, facade}`, `schedule <- {link, pipeline}`, `link <- pipeline`, and
+//! `{checkpoint, schedule} <- cli`.
 
 use std::collections::BTreeMap;
 use std::process::Command;
 
-const CRATES: [(&str, &[&str]); 7] = [
+const CRATES: [(&str, &[&str]); 9] = [
     ("tinderbox-pages", &[]),
+    ("tinderbox-schedule", &[]),
+    ("tinderbox-link", &["tinderbox-schedule"]),
     ("tinderbox-fake", &[]),
     ("tinderbox-deferred", &["tinderbox-fake", "tinderbox-pages"]),
     (
         "tinderbox-pipeline",
-        &["tinderbox-deferred", "tinderbox-fake"],
+        &[
+            "tinderbox-deferred",
+            "tinderbox-fake",
+            "tinderbox-link",
+            "tinderbox-schedule",
+        ],
     ),
     (
         "tinderbox-checkpoint",
@@ -18,7 +26,11 @@ const CRATES: [(&str, &[&str]); 7] = [
     ),
     (
         "tinderbox-cli",
-        &["tinderbox-checkpoint", "tinderbox-deferred"],
+        &[
+            "tinderbox-checkpoint",
+            "tinderbox-deferred",
+            "tinderbox-schedule",
+        ],
     ),
     (
         "tinderbox",

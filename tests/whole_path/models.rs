@@ -86,7 +86,7 @@ impl<const PERCENT: usize> Case for Mlp<PERCENT> {
 
     fn init(&self, device: &Device) -> MlpModel {
         MlpModel {
-            layers: (0..5)
+            layers: (0..6)
                 .map(|_| LinearConfig::new(16, 16).init(device))
                 .collect(),
             norm: LayerNormConfig::new(16).init(device),
@@ -223,7 +223,7 @@ impl Case for Tied {
     fn init(&self, device: &Device) -> TiedModel {
         TiedModel {
             tokens: EmbeddingConfig::new(VOCABULARY, 12).init(device),
-            layers: (0..4)
+            layers: (0..5)
                 .map(|_| LinearConfig::new(12, 12).init(device))
                 .collect(),
             norm: LayerNormConfig::new(12).init(device),
@@ -265,7 +265,7 @@ impl Case for StraightThrough {
 
     fn init(&self, device: &Device) -> StraightThroughModel {
         StraightThroughModel {
-            layers: (0..6)
+            layers: (0..8)
                 .map(|_| LinearConfig::new(8, 8).init(device))
                 .collect(),
         }

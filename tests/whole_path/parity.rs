@@ -1,18 +1,22 @@
-//! A pipeline computes what plain Burn computes: loss, every gradient, and the parameters after five
-//! steps, bit for bit, for every number of stages, schedule and number of micro-batches.
+//! A pipeline computes what plain Burn computes: loss, every gradient, and the parameters after three
+//! steps, bit for bit, for every number of ranks and chunks, schedule and number of micro-batches, with
+//! and without recomputation.
 
 use std::collections::BTreeMap;
 
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, TensorData};
-use tinderbox::{Deferred, Machine, Pipeline, Plan, ScheduleKind};
+use tinderbox::schedule::{AutoOptions, Effort, Schedule, auto, peak_bytes, simulate};
+use tinderbox::{
+    Deferred, Machine, Pipeline, Placement, Plan, ScheduleChoice, ScheduleKind, Trace,
+};
 
 use crate::models::{
     Case, LanguageModel, Mlp, SAMPLES, StraightThrough, Tied, UNet, deferred, trace,
 };
 use crate::plain::{LR, Run, SEED, data, train};
 
-const STEPS: u64 = 5;
+const STEPS: u64 = 3;
 
 /// The micro-batches of every step, as the reference takes them.
 pub fn micro_batches<C: Case>(case: &C, count: usize) -> Vec<Vec<(C::Batch, usize)>> {
@@ -25,6 +29,7 @@ pub fn micro_batches<C: Case>(case: &C, count: usize) -> Vec<Vec<(C::Batch, usiz
         .collect()
 }
 
+/// Trains in a pipeline of one stage per rank.
 pub fn pipeline_run<C: Case>(
     case: &C,
     model: &Deferred<C::Model>,
@@ -32,10 +37,22 @@ pub fn pipeline_run<C: Case>(
     schedule: ScheduleKind,
     micro_batches: usize,
 ) -> Run {
-    let device = Device::flex();
     let trace = trace(case, model);
     let plan = Plan::auto(&trace, &Machine::local(stages).unwrap()).unwrap();
-    let mut pipeline = Pipeline::new(model, &trace, &plan)
+    run(case, model, &trace, &plan, schedule, micro_batches)
+}
+
+/// Trains in a pipeline.
+pub fn run<C: Case>(
+    case: &C,
+    model: &Deferred<C::Model>,
+    trace: &Trace<C::Batch>,
+    plan: &Plan,
+    schedule: impl Into<ScheduleChoice>,
+    micro_batches: usize,
+) -> Run {
+    let device = Device::flex();
+    let mut pipeline = Pipeline::new(model, trace, plan)
         .optimizer(AdamWConfig::new().build())
         .schedule(schedule)
         .micro_batches(micro_batches)
@@ -115,27 +132,44 @@ fn largest_difference(a: &TensorData, b: &TensorData) -> f64 {
 
 fn check<C: Case>(case: C) {
     let model = deferred(&case);
-    for count in [1, 2, 3, SAMPLES] {
+    for count in [1, 2, 5, SAMPLES] {
         let expected = train(&case, &model, &micro_batches(&case, count));
         assert!(!expected.gradients.is_empty());
         check_every_cut(&case, &model, count, &expected);
     }
 }
 
-/// One to five stages and both schedules give the expected run.
+/// One to four ranks, every schedule and one or two chunks per rank give the expected run.
 pub fn check_every_cut<C: Case>(
     case: &C,
     model: &Deferred<C::Model>,
     count: usize,
     expected: &Run,
 ) {
-    for stages in 1..=5 {
-        for schedule in [ScheduleKind::GPipe, ScheduleKind::OneFOneB] {
-            let found = pipeline_run(case, model, stages, schedule, count);
-            let what = format!("{stages} stages, {schedule}, {count} micro-batches");
-            assert_same(&found, expected, &what);
+    let trace = trace(case, model);
+    for ranks in 1..=4 {
+        for (chunks, placement) in [
+            (1, Placement::Loop),
+            (2, Placement::Loop),
+            (2, Placement::V),
+        ] {
+            let machine = Machine::local(ranks).unwrap();
+            let machine = machine.with_chunks(chunks, placement).unwrap();
+            let plan = Plan::auto(&trace, &machine).unwrap();
+            for kind in kinds(chunks, placement) {
+                let found = run(case, model, &trace, &plan, kind, count);
+                let what = format!("{ranks} ranks of {chunks}, {kind}, {count} micro-batches");
+                assert_same(&found, expected, &what);
+            }
         }
     }
+}
+
+/// The schedules for so many stages per rank that lie so.
+fn kinds(chunks: usize, placement: Placement) -> impl Iterator<Item = ScheduleKind> {
+    ScheduleKind::ALL
+        .into_iter()
+        .filter(move |kind| kind.placement() == placement && kind.chunks().contains(chunks))
 }
 
 #[test]
@@ -160,5 +194,115 @@ fn head_that_reads_the_embedding() {
 
 #[test]
 fn straight_through_estimator() {
+    check(StraightThrough);
+}
+
+/// Every schedule runs somewhere: the matrix has no hole.
+#[test]
+fn the_matrix_has_every_schedule() {
+    let of = |(chunks, placement)| kinds(chunks, placement).collect::<Vec<_>>();
+    let settings = [
+        (1, Placement::Loop),
+        (2, Placement::Loop),
+        (2, Placement::V),
+    ];
+    let tried: Vec<ScheduleKind> = settings.into_iter().flat_map(of).collect();
+    for kind in ScheduleKind::ALL {
+        assert!(tried.contains(&kind), "{kind}");
+    }
+}
+
+/// Lists that no generator writes: two ranks in a V, whole and split backwards, a pair, forwards of
+/// later micro-batches first on one rank.
+const WRITTEN: &str = "
+    0F0 0F1 3F0 3F1&3I0 0F2 3W0 3B1 3F2 0B0 3I2 0I1 0W1 3W2 0B2
+    1F0 2F0 1F1 2F1 2B0 1F2&2I1 1B0 2F2 2W1 1B1 2B2 1I2 1W2
+";
+
+#[test]
+fn a_schedule_that_a_user_wrote() {
+    let case = LanguageModel::<0>;
+    let model = deferred(&case);
+    let trace = trace(&case, &model);
+    let machine = Machine::local(2).unwrap();
+    let machine = machine.with_chunks(2, Placement::V).unwrap();
+    let plan = Plan::auto(&trace, &machine).unwrap();
+    let schedule = Schedule::parse("mine", WRITTEN).unwrap();
+    let count = schedule.micro_batches;
+    let expected = train(&case, &model, &micro_batches(&case, count));
+    let found = run(&case, &model, &trace, &plan, schedule, count);
+    assert_same(&found, &expected, "written by hand");
+}
+
+/// From a measured step to lists of its own, under a memory limit: what `auto` finds trains the same.
+#[test]
+fn an_automatic_schedule() {
+    let case = LanguageModel::<0>;
+    let model = deferred(&case);
+    let trace = trace(&case, &model);
+    let count = 5;
+    let expected = train(&case, &model, &micro_batches(&case, count));
+    for (chunks, placement, kind) in [
+        (1, Placement::Loop, ScheduleKind::ZbH1),
+        (2, Placement::V, ScheduleKind::Zbv),
+    ] {
+        let machine = Machine::local(2).unwrap();
+        let machine = machine.with_chunks(chunks, placement).unwrap();
+        let plan = Plan::auto(&trace, &machine).unwrap();
+        let mut measured = Pipeline::new(&model, &trace, &plan)
+            .optimizer(AdamWConfig::new().build())
+            .schedule(kind)
+            .micro_batches(count)
+            .measure()
+            .start()
+            .unwrap();
+        let batch = case.batch(0, &Device::flex());
+        let step = measured.step(LR, batch.clone()).unwrap().timeline.unwrap();
+        assert_eq!(step.micro_batches(), count);
+        assert!(
+            step.ranks
+                .iter()
+                .all(|rank| rank.peak_bytes() > 0 && rank.busy() > 0)
+        );
+        let (dependencies, costs) = measured.costs(&batch).unwrap();
+        let costs = costs.with_times([&step]);
+        let simulated = kind.generate(2, chunks, count).unwrap();
+        let limits = peak_bytes(&simulated, &costs);
+        let options = AutoOptions {
+            memory_limits: Some(&limits),
+            effort: Effort::default(),
+        };
+        let map = plan.stage_to_rank();
+        let found = auto(&map, count, &dependencies, &costs, options).unwrap();
+        let named = simulate(&simulated, &dependencies, &costs)
+            .unwrap()
+            .makespan();
+        assert!(found.makespan <= named, "{} > {named}", found.makespan);
+        let run = run(&case, &model, &trace, &plan, found.schedule, count);
+        assert_same(&run, &expected, &format!("auto, {placement:?}"));
+    }
+}
+
+/// A stage that makes its activations again computes the same, dropout included: masks are keyed.
+#[test]
+fn recomputed_activations() {
+    fn check<C: Case>(case: C) {
+        let model = deferred(&case);
+        let trace = trace(&case, &model);
+        let plan = Plan::auto(&trace, &Machine::local(3).unwrap()).unwrap();
+        for kind in [ScheduleKind::OneFOneB, ScheduleKind::ZbH1] {
+            let expected = run(&case, &model, &trace, &plan, kind, 5);
+            for stages in [vec![0], vec![1, 2], vec![0, 1, 2]] {
+                let plan = plan.clone();
+                let plan = plan.recompute(|stage| stages.contains(&stage.stage.index()));
+                let found = run(&case, &model, &trace, &plan, kind, 5);
+                assert_same(&found, &expected, &format!("{kind}, {stages:?} recomputed"));
+            }
+        }
+    }
+    check(Mlp::<30>);
+    check(LanguageModel::<30>);
+    check(UNet);
+    check(Tied);
     check(StraightThrough);
 }

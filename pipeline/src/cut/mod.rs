@@ -1,39 +1,38 @@
-//! Cuts a joint graph into programs, one forward and one backward per stage.
+//! Cuts a joint graph into programs: per stage a forward and a backward, the backward whole and in two.
 //!
 //! Forward operations go where the plan says. A backward operation goes to the highest stage, not
 //! above the lowest stage among its gradient inputs, at which all forward values that it reads are
 //! at hand; one that reads only gradients sinks toward its users when no more bytes cross. So
 //! gradients are Burn's own, whatever the cut, and data flows backward only from higher stages to
 //! lower ones.
+//!
+//! The backward of a stage is divided by what it is for: its first half, `I`, makes what other stages
+//! wait for, its second half, `W`, the gradients of the stage's own parameters. What both need is made
+//! by the first and kept for the second, but for what is cheaper to make again. Both run the operations
+//! of the whole, each on the same operands, so they give its bits.
 
 mod layout;
+mod parts;
+mod phase;
 mod place;
 mod programs;
+mod takes;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use tinderbox_deferred::{ParameterPath, ParameterTable};
-use tinderbox_fake::{NodeId, ValueId};
+use tinderbox_fake::ValueId;
 
 pub(crate) use layout::{Holding, Layout, Sharing};
-pub(crate) use programs::{Binding, Phase, StagePrograms};
+pub(crate) use phase::{Binding, Phase};
+pub(crate) use programs::{Activations, StagePrograms};
 
 use crate::PlanError;
 use crate::partition::Chain;
 use crate::schedule::{Compute, Edge, Endpoint, StageIndex};
 use crate::trace::{JointGraph, Role, Roles};
+use parts::Parts;
 use place::Placement;
-
-/// What one program consists of, before it is built.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Parts {
-    /// Its operations, in recorded order.
-    nodes: BTreeSet<NodeId>,
-    /// Values that it reads and does not make, constants left out.
-    reads: BTreeSet<ValueId>,
-    /// Values that are asked of it beside those that others read.
-    targets: BTreeSet<ValueId>,
-}
 
 /// A joint graph divided among stages.
 #[derive(Clone, Debug)]
@@ -203,41 +202,6 @@ impl Cutting {
             stages.filter(reads).collect()
         };
         table.iter().enumerate().map(of).collect()
-    }
-}
-
-impl Parts {
-    /// Adds the operations that are made again for this program, and lists what it reads.
-    fn close(&mut self, joint: &JointGraph, roles: &Roles) {
-        let graph = joint.graph();
-        let placed: Vec<NodeId> = self.nodes.iter().copied().collect();
-        let mut wanted: Vec<ValueId> = placed
-            .iter()
-            .flat_map(|id| graph.node(*id).inputs().iter().copied())
-            .chain(self.targets.iter().copied())
-            .collect();
-        let given: BTreeSet<ValueId> = joint
-            .parameters()
-            .iter()
-            .copied()
-            .chain(joint.inputs().iter().map(|input| input.value))
-            .chain([joint.weight()])
-            .collect();
-        while let Some(value) = wanted.pop() {
-            let Some(producer) = graph.value(value).producer else {
-                continue;
-            };
-            if self.nodes.contains(&producer) && !given.contains(&value) {
-                continue;
-            }
-            let again = matches!(roles.of_node(producer), Role::Remade | Role::Local);
-            if again && !given.contains(&value) {
-                self.nodes.insert(producer);
-                wanted.extend(graph.node(producer).inputs());
-            } else {
-                self.reads.insert(value);
-            }
-        }
     }
 }
 

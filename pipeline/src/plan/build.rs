@@ -82,6 +82,7 @@ impl Plan {
                 replicas,
                 forward_flops: cutting.forward_flops(stage),
                 boundary_bytes: sent.map(|b| b.bytes).sum(),
+                recompute: false,
             }
         });
         Ok(Self {

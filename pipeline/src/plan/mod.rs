@@ -4,6 +4,7 @@ mod build;
 mod ownership;
 mod table;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
@@ -14,16 +15,18 @@ use crate::PlanError;
 use crate::batch::Batch;
 use crate::cut::{Holding, Layout, Sharing};
 use crate::partition::{Cut, balance, manual};
-use crate::schedule::{Edge, RankIndex, StageIndex};
+use crate::schedule::{Edge, Placement, RankIndex, StageIndex};
 use crate::trace::Trace;
 
 /// Version of the plan file that this build writes and reads.
 const VERSION: u32 = 1;
 
-/// The machine that a plan is for.
+/// The machine that a plan is for, and how stages lie on its ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Machine {
     ranks: usize,
+    chunks: usize,
+    placement: Placement,
 }
 
 impl Machine {
@@ -35,13 +38,39 @@ impl Machine {
     pub fn local(ranks: usize) -> Result<Self, PlanError> {
         match ranks {
             0 => Err(PlanError::NoStages),
-            ranks => Ok(Self { ranks }),
+            ranks => Ok(Self {
+                ranks,
+                chunks: 1,
+                placement: Placement::Loop,
+            }),
+        }
+    }
+
+    /// The same machine with `chunks` stages on every rank, for schedules that ask for several:
+    /// [`ScheduleKind::placement`](crate::schedule::ScheduleKind::placement) says how they lie.
+    ///
+    /// # Errors
+    ///
+    /// When a rank would have none.
+    pub fn with_chunks(self, chunks: usize, placement: Placement) -> Result<Self, PlanError> {
+        match chunks {
+            0 => Err(PlanError::NoStages),
+            chunks => Ok(Self {
+                chunks,
+                placement,
+                ..self
+            }),
         }
     }
 
     /// Number of ranks.
     pub fn ranks(&self) -> usize {
         self.ranks
+    }
+
+    /// The rank of every stage.
+    pub fn stage_to_rank(&self) -> Vec<RankIndex> {
+        self.placement.stage_to_rank(self.ranks, self.chunks)
     }
 }
 
@@ -64,8 +93,13 @@ pub struct PlanStage {
     pub replica_bytes: u64,
     /// Forward FLOPs of one micro-batch.
     pub forward_flops: u64,
-    /// Bytes that it sends per micro-batch, forward and backward.
+    /// Bytes that it hands to other stages per micro-batch, forward and backward; to those on its own
+    /// rank without a message.
     pub boundary_bytes: u64,
+    /// Whether its backward makes the activations again, so that the forward keeps only what it got
+    /// from other stages: less memory for one more forward.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub recompute: bool,
 }
 
 /// Values that one stage's program sends to another's, per micro-batch.
@@ -99,29 +133,67 @@ struct Versioned {
 }
 
 impl Plan {
-    /// The most even contiguous cut for a machine: a stage's load is the larger of its shares of
+    /// The most even contiguous cut into the stages of a machine: a stage's load is the larger of its shares of
     /// bytes and forward FLOPs; among the cuts within 10 % of the most even one, the one that sends
     /// the fewest bytes.
     ///
     /// # Errors
     ///
-    /// When the model has fewer modules than the machine ranks, or its graph can't be cut.
+    /// When the model has fewer modules than the machine has stages, or its graph can't be cut.
     pub fn auto<B: Batch>(trace: &Trace<B>, machine: &Machine) -> Result<Self, PlanError> {
-        Self::build(trace, |units, _| {
-            balance(units, machine.ranks).ok_or(PlanError::TooManyStages {
-                stages: machine.ranks,
+        let stage_to_rank = machine.stage_to_rank();
+        let stages = stage_to_rank.len();
+        let plan = Self::build(trace, |units, _| {
+            balance(units, stages).ok_or(PlanError::TooManyStages {
+                stages,
                 modules: units.len(),
             })
-        })
+        })?;
+        plan.on_ranks(&stage_to_rank)
     }
 
-    /// A plan with one stage more than there are cuts, given in the order of the forward.
+    /// A plan with one stage more than there are cuts, given in the order of the forward, each on a
+    /// rank of its own.
     ///
     /// # Errors
     ///
     /// When a module is unknown, a stage would be empty, or the graph can't be cut.
     pub fn manual<B: Batch>(trace: &Trace<B>, cuts: &[Cut]) -> Result<Self, PlanError> {
         Self::build(trace, |units, table| manual(units, cuts, table))
+    }
+
+    /// The same stages on other ranks: rank `stage_to_rank[s]` runs stage `s`.
+    ///
+    /// # Errors
+    ///
+    /// When there is not one rank per stage, or a rank between 0 and the highest has no stage.
+    pub fn on_ranks(mut self, stage_to_rank: &[RankIndex]) -> Result<Self, PlanError> {
+        if stage_to_rank.len() != self.stages.len() {
+            return Err(PlanError::StageMap {
+                expected: self.stages.len(),
+                found: stage_to_rank.len(),
+            });
+        }
+        for (stage, rank) in self.stages.iter_mut().zip(stage_to_rank) {
+            stage.rank = *rank;
+        }
+        self.check_ranks()?;
+        Ok(self)
+    }
+
+    /// Says which stages make their activations again in the backward, instead of keeping them. The
+    /// gradients are the same, bit for bit, dropout included.
+    #[must_use]
+    pub fn recompute(mut self, stages: impl Fn(&PlanStage) -> bool) -> Self {
+        for stage in &mut self.stages {
+            stage.recompute = stages(stage);
+        }
+        self
+    }
+
+    /// The rank of every stage.
+    pub fn stage_to_rank(&self) -> Vec<RankIndex> {
+        self.stages.iter().map(|stage| stage.rank).collect()
     }
 
     /// The stages in order.
@@ -197,14 +269,26 @@ impl Plan {
             .iter()
             .enumerate()
             .all(|(k, s)| s.stage.index() == k);
-        let own_rank = plan
-            .stages
-            .iter()
-            .all(|s| s.rank.index() == s.stage.index());
-        if plan.stages.is_empty() || !in_order || !own_rank {
+        if plan.stages.is_empty() || !in_order {
             return Err(PlanError::Stages);
         }
+        plan.check_ranks()?;
         Ok(plan)
+    }
+
+    /// Refuses ranks without a stage.
+    fn check_ranks(&self) -> Result<(), PlanError> {
+        let used: BTreeSet<RankIndex> = self.stages.iter().map(|stage| stage.rank).collect();
+        let gap = used
+            .iter()
+            .enumerate()
+            .find(|(at, rank)| rank.index() != *at);
+        match gap {
+            Some((rank, _)) => Err(PlanError::IdleRank {
+                rank: RankIndex::new(rank),
+            }),
+            None => Ok(()),
+        }
     }
 
     /// Refuses a plan of another model.

@@ -13,19 +13,22 @@ impl Plan {
         ranks.max().unwrap_or(0)
     }
 
-    /// What a rank runs and holds.
+    /// What a rank runs and holds, in the order of the forward.
     ///
     /// # Errors
     ///
     /// When the plan has no such rank.
-    pub fn rank(&self, rank: usize) -> Result<&PlanStage, PlanError> {
-        let mut stages = self.stages.iter();
-        stages
-            .find(|stage| stage.rank.index() == rank)
-            .ok_or(PlanError::RankOutOfRange {
-                rank,
-                ranks: self.ranks(),
-            })
+    pub fn rank(&self, rank: usize) -> Result<Vec<&PlanStage>, PlanError> {
+        let stages = self
+            .stages
+            .iter()
+            .filter(|stage| stage.rank.index() == rank);
+        let stages: Vec<&PlanStage> = stages.collect();
+        if stages.is_empty() {
+            let ranks = self.ranks();
+            return Err(PlanError::RankOutOfRange { rank, ranks });
+        }
+        Ok(stages)
     }
 
     /// The stage that makes, updates and saves a parameter; `None` when the plan does not name it.

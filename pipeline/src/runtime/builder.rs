@@ -1,7 +1,6 @@
 //! How a pipeline is set up.
 
 use std::fmt;
-use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,57 +9,16 @@ use burn::optim::{DynOptimizer, Optimizer};
 use burn::tensor::Device;
 use tinderbox_deferred::{Deferred, Observer, Source, random::Seed};
 
+use super::clip::Clipping;
 use super::crew::Wrap;
 use super::link::Link;
+use super::lists::ScheduleChoice;
 use super::local::LocalLink;
 use super::pipeline::Pipeline;
 use crate::batch::Batch;
-use crate::schedule::{RankIndex, Schedule, gpipe, one_f_one_b};
+use crate::schedule::RankIndex;
 use crate::trace::Trace;
 use crate::{PipelineError, Plan};
-
-/// Which schedule runs a training step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub enum ScheduleKind {
-    /// All forwards, then all backwards: keeps the activations of every micro-batch.
-    GPipe,
-    /// One forward, one backward: keeps the activations of at most as many micro-batches as there
-    /// are stages left.
-    #[default]
-    OneFOneB,
-}
-
-impl ScheduleKind {
-    /// The compute actions for `stages` stages, one per rank, and `micro_batches` micro-batches.
-    pub fn generate(self, stages: usize, micro_batches: usize) -> Schedule {
-        match self {
-            Self::GPipe => gpipe(stages, micro_batches),
-            Self::OneFOneB => one_f_one_b(stages, micro_batches),
-        }
-    }
-}
-
-impl fmt::Display for ScheduleKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::GPipe => "gpipe",
-            Self::OneFOneB => "1f1b",
-        })
-    }
-}
-
-impl FromStr for ScheduleKind {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Self, String> {
-        match name {
-            "gpipe" => Ok(Self::GPipe),
-            "1f1b" => Ok(Self::OneFOneB),
-            other => Err(format!("`{other}` is no schedule: write gpipe or 1f1b")),
-        }
-    }
-}
 
 /// Settings of a pipeline, with defaults.
 pub struct PipelineBuilder<M, B> {
@@ -68,8 +26,10 @@ pub struct PipelineBuilder<M, B> {
     pub(super) trace: Trace<B>,
     pub(super) plan: Plan,
     pub(super) seed: Seed,
-    pub(super) schedule: ScheduleKind,
-    pub(super) micro_batches: usize,
+    pub(super) schedule: ScheduleChoice,
+    pub(super) micro_batches: Option<usize>,
+    pub(super) clipping: Option<Clipping>,
+    pub(super) measure: bool,
     pub(super) optimizer: Option<Arc<dyn DynOptimizer>>,
     pub(super) source: Option<Arc<dyn Source>>,
     pub(super) observer: Option<Arc<dyn Observer>>,
@@ -87,8 +47,10 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
             trace: trace.clone(),
             plan: plan.clone(),
             seed: Seed::new(0),
-            schedule: ScheduleKind::default(),
-            micro_batches: plan.stages().len(),
+            schedule: ScheduleChoice::default(),
+            micro_batches: None,
+            clipping: None,
+            measure: false,
             optimizer: None,
             source: None,
             observer: None,
@@ -115,17 +77,37 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
         self
     }
 
-    /// The schedule of a training step. 1F1B by default.
+    /// The schedule of a training step: a [`ScheduleKind`](crate::schedule::ScheduleKind), or a
+    /// [`Schedule`](crate::schedule::Schedule) of your own. 1F1B by default.
+    ///
+    /// The plan's stages must lie on the ranks as the schedule has them.
     #[must_use]
-    pub fn schedule(mut self, schedule: ScheduleKind) -> Self {
-        self.schedule = schedule;
+    pub fn schedule(mut self, schedule: impl Into<ScheduleChoice>) -> Self {
+        self.schedule = schedule.into();
         self
     }
 
-    /// How many micro-batches a batch is split into. As many as there are stages by default.
+    /// How many micro-batches a batch is split into. By default those of the schedule, if it was
+    /// written for a number, or else as many as there are stages.
     #[must_use]
     pub fn micro_batches(mut self, count: usize) -> Self {
-        self.micro_batches = count;
+        self.micro_batches = Some(count.max(1));
+        self
+    }
+
+    /// Clips gradients before each update. Not by default.
+    #[must_use]
+    pub fn clip(mut self, clipping: Clipping) -> Self {
+        self.clipping = Some(clipping);
+        self
+    }
+
+    /// Measures when each action runs, and what each rank holds:
+    /// [`StepOutput::timeline`](crate::StepOutput::timeline). Costs two readings of the clock per
+    /// action, and one pass over the gradients per program.
+    #[must_use]
+    pub fn measure(mut self) -> Self {
+        self.measure = true;
         self
     }
 
@@ -187,8 +169,8 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
     ///
     /// # Errors
     ///
-    /// When the plan is for another model, the model has clones of a parameter and an optimizer is
-    /// given, or a rank can't make its parameters.
+    /// When the plan is for another model, the schedule does not fit it, the model has clones of a
+    /// parameter and an optimizer is given, or a rank can't make its parameters.
     pub fn start(self) -> Result<Pipeline<M, B>, PipelineError> {
         Pipeline::start(self)
     }

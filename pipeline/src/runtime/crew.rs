@@ -1,14 +1,14 @@
 //! The threads of a pipeline's ranks, and talking to them.
 
 use std::sync::Arc;
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use crossbeam_channel::{Sender, bounded, select, unbounded};
+use crossbeam_channel::{Receiver, Sender};
 use tinderbox_deferred::Source;
+use tinderbox_link::{CrewError, Crossbeam, Member};
 
 use super::group::SoloGroup;
-use super::link::{Abort, Link, deadline};
+use super::link::{Abort, Link};
 use super::local::{LocalLink, local_links};
 use super::rank::{RankSetup, Request, RequestKind, run_rank};
 use super::stage::Stage;
@@ -16,21 +16,14 @@ use super::step::{Round, RoundReport};
 use crate::PipelineError;
 use crate::schedule::RankIndex;
 
-/// How long the driver waits for the reason of a rank that is known to have failed.
-const REASON_TIMEOUT: Duration = Duration::from_millis(500);
-
 /// Makes a rank's link from the in-process one.
 pub(super) type Wrap = dyn Fn(RankIndex, LocalLink) -> Box<dyn Link>;
 
 /// One thread per rank. Dropping it ends and joins them all.
 #[derive(Debug)]
 pub(super) struct Crew {
-    requests: Vec<Sender<Request>>,
-    threads: Vec<JoinHandle<()>>,
-    abort: Abort,
+    ranks: tinderbox_link::Crew<Request, PipelineError, Crossbeam>,
     timeout: Duration,
-    /// Set by the first error: the ranks have ended.
-    stopped: bool,
 }
 
 impl Crew {
@@ -43,59 +36,47 @@ impl Crew {
     ) -> Result<Self, PipelineError> {
         let abort = Abort::default();
         let links = local_links(setups.len(), &abort, timeout);
-        let mut crew = Self {
-            requests: Vec::new(),
-            threads: Vec::new(),
-            abort: abort.clone(),
-            timeout,
-            stopped: false,
-        };
-        for (setup, link) in setups.into_iter().zip(links) {
+        let members = setups.into_iter().zip(links).map(|(setup, link)| {
             let rank = setup.rank;
-            let mut link: Box<dyn Link> = match wrap {
+            let link: Box<dyn Link> = match wrap {
                 Some(wrap) => wrap(rank, link),
                 None => Box::new(link),
             };
-            let (sender, requests) = unbounded();
             let source = source.clone();
-            let spawned = rayon::ThreadPoolBuilder::new()
+            let pool = rayon::ThreadPoolBuilder::new()
                 .num_threads(threads_per_rank)
                 .thread_name(move |thread| format!("rank-{rank}-{thread}"))
                 .build()
-                .map_err(std::io::Error::other)
-                .and_then(|pool| {
-                    let name = format!("rank-{rank}");
-                    std::thread::Builder::new().name(name).spawn(move || {
-                        // The CPU backend works in the pool that it is called from.
-                        let ended = pool.install(|| {
-                            run_rank(setup, &mut *link, &mut SoloGroup, &source, &requests)
-                        });
-                        if let Err(ended) = ended {
-                            tracing::error!("{ended}");
-                        }
-                    })
-                });
-            let thread = spawned.map_err(|source| PipelineError::Spawn { rank, source })?;
-            crew.requests.push(sender);
-            crew.threads.push(thread);
-        }
-        Ok(crew)
-    }
-
-    pub(super) fn ranks(&self) -> usize {
-        self.requests.len()
+                .map_err(|error| {
+                    let source = std::io::Error::other(error);
+                    PipelineError::Spawn { rank, source }
+                })?;
+            let body = move |link: &mut Box<dyn Link>, requests: &Receiver<Request>| {
+                // The CPU backend works in the pool that it is called from.
+                let ended = pool
+                    .install(|| run_rank(setup, &mut **link, &mut SoloGroup, &source, requests));
+                if let Err(ended) = ended {
+                    tracing::error!("{ended}");
+                }
+            };
+            Ok(Member { link, body })
+        });
+        let members = members.collect::<Result<Vec<_>, PipelineError>>()?;
+        let lost = |rank| PipelineError::Ended { rank };
+        let ranks = tinderbox_link::Crew::start(&abort, members, lost)
+            .map_err(|error| stopped(error, "start"))?;
+        Ok(Self { ranks, timeout })
     }
 
     /// Runs a round on every rank; the reports come in the order of the ranks.
     pub(super) fn round(
         &mut self,
-        round: Round,
+        round: Arc<Round>,
         request: &'static str,
     ) -> Result<Vec<RoundReport>, PipelineError> {
-        let round = Arc::new(round);
         // A rank that waits for a message gives up first, and names the message.
         let timeout = self.timeout.saturating_mul(2);
-        self.ask(request, timeout, |_, reply| {
+        self.ask(request, timeout, |reply| {
             RequestKind::Round(round.clone(), reply)
         })
     }
@@ -107,7 +88,7 @@ impl Crew {
         call: impl Fn(RankIndex, &mut [Stage]) -> R + Send + Sync + 'static,
     ) -> Result<Vec<R>, PipelineError> {
         let call = Arc::new(call);
-        self.ask(request, self.timeout, |_, reply: Sender<(RankIndex, R)>| {
+        self.ask(request, self.timeout, |reply: Sender<(RankIndex, R)>| {
             let call = call.clone();
             RequestKind::Call(Box::new(move |rank, stages| {
                 // The driver may have given up waiting.
@@ -116,75 +97,28 @@ impl Crew {
         })
     }
 
-    fn ask<R>(
+    fn ask<R: Send + 'static>(
         &mut self,
         request: &'static str,
         timeout: Duration,
-        make: impl Fn(RankIndex, Sender<(RankIndex, R)>) -> RequestKind,
+        make: impl Fn(Sender<(RankIndex, R)>) -> RequestKind,
     ) -> Result<Vec<R>, PipelineError> {
-        if self.stopped {
-            return Err(PipelineError::Stopped);
-        }
-        let (sender, replies) = bounded(self.ranks());
-        for (rank, requests) in self.requests.iter().enumerate() {
-            let rank = RankIndex::new(rank);
-            if requests.send(Request(make(rank, sender.clone()))).is_err() {
-                return Err(self.stop(PipelineError::Stopped));
-            }
-        }
-        drop(sender);
-        let deadline = deadline(timeout);
-        let mut results: Vec<Option<R>> = (0..self.ranks()).map(|_| None).collect();
-        while let Some(missing) = results.iter().position(Option::is_none) {
-            let left = deadline.saturating_duration_since(Instant::now());
-            select! {
-                recv(replies) -> reply => match reply {
-                    Ok((rank, result)) => results[rank.index()] = Some(result),
-                    Err(_) => {
-                        // A rank let go of its reply without one: it is about to say why.
-                        let _ = self.abort.signal().recv_timeout(REASON_TIMEOUT);
-                        return Err(self.stop(PipelineError::Stopped));
-                    }
-                },
-                recv(self.abort.signal()) -> _ => return Err(self.stop(PipelineError::Stopped)),
-                default(left) => {
-                    let rank = RankIndex::new(missing);
-                    return Err(self.stop(PipelineError::Timeout { rank, request, timeout }));
-                }
-            }
-        }
-        Ok(results.into_iter().flatten().collect())
-    }
-
-    /// Ends all ranks and returns the first reason, or `otherwise` when none gave one.
-    fn stop(&mut self, otherwise: PipelineError) -> PipelineError {
-        // A rank that stalls inside an operation can't be joined: it ends when it next waits.
-        let stalled = matches!(otherwise, PipelineError::Timeout { .. });
-        self.abort.trigger(PipelineError::Stopped);
-        self.stopped = true;
-        self.requests.clear();
-        if !stalled {
-            self.join();
-        }
-        match self.abort.take_reason() {
-            None | Some(PipelineError::Stopped) => otherwise,
-            Some(reason) => reason,
-        }
-    }
-
-    fn join(&mut self) {
-        for thread in self.threads.drain(..) {
-            // Panics inside a rank are caught there and reported through its link.
-            let _ = thread.join();
-        }
+        self.ranks
+            .ask(timeout, |_, reply| Request(make(reply)))
+            .map_err(|error| stopped(error, request))
     }
 }
 
-impl Drop for Crew {
-    fn drop(&mut self) {
-        self.requests.clear();
-        if !self.stopped {
-            self.join();
-        }
+/// Why the ranks have stopped, in the words of a pipeline.
+fn stopped(error: CrewError<PipelineError>, request: &'static str) -> PipelineError {
+    match error {
+        CrewError::Failed { reason } => reason,
+        CrewError::Timeout { rank, timeout } => PipelineError::Timeout {
+            rank,
+            request,
+            timeout,
+        },
+        CrewError::Stopped => PipelineError::Stopped,
+        CrewError::Spawn { rank, source } => PipelineError::Spawn { rank, source },
     }
 }

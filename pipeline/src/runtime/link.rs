@@ -1,11 +1,9 @@
 //! What carries tensors between ranks.
 
 use std::fmt;
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, Sender, bounded};
 use tinderbox_fake::DynTensor;
+use tinderbox_link::Crossbeam;
 
 use crate::schedule::{Action, Message, RankIndex};
 use crate::{LinkError, PipelineError};
@@ -34,6 +32,8 @@ impl fmt::Display for Tag {
 /// - Messages with different tags may arrive in any order; one tag names one message.
 /// - `send` does not wait for the receiver.
 /// - A wait ends when the message is there, when its timeout is over, or when any rank aborts.
+/// - A link outlives what its rank says through [`abort`](Self::abort): others must not learn that it
+///   is gone before they learn why.
 pub trait Link: Send {
     /// Says that a message will be asked for in this round, so that its transfer can begin. A rank
     /// says so of all messages before it runs its list.
@@ -61,77 +61,6 @@ pub trait Link: Send {
     fn abort(&self, reason: PipelineError);
 }
 
-/// The stop signal that all ranks share: set once, by the first that fails.
-#[derive(Clone)]
-pub struct Abort {
-    inner: Arc<Inner>,
-    signal: Receiver<()>,
-}
-
-struct Inner {
-    /// Dropping the sender wakes every wait on `signal`.
-    armed: Mutex<Option<Sender<()>>>,
-    reason: Mutex<Option<PipelineError>>,
-}
-
-impl Default for Abort {
-    fn default() -> Self {
-        let (sender, signal) = bounded(0);
-        let inner = Inner {
-            armed: Mutex::new(Some(sender)),
-            reason: Mutex::new(None),
-        };
-        Self {
-            inner: Arc::new(inner),
-            signal,
-        }
-    }
-}
-
-impl Abort {
-    /// Wakes every wait; keeps the first reason.
-    pub fn trigger(&self, reason: PipelineError) {
-        let mut kept = lock(&self.inner.reason);
-        // A rank that was woken reports only that others failed.
-        if lock(&self.inner.armed).take().is_some() {
-            *kept = Some(reason);
-        }
-    }
-
-    /// Disconnected once a rank has aborted.
-    pub fn signal(&self) -> &Receiver<()> {
-        &self.signal
-    }
-
-    /// Whether a rank has aborted.
-    pub fn is_triggered(&self) -> bool {
-        lock(&self.inner.armed).is_none()
-    }
-
-    /// The first reason, once.
-    pub fn take_reason(&self) -> Option<PipelineError> {
-        lock(&self.inner.reason).take()
-    }
-}
-
-/// When a wait ends; a wait that is too long for the clock ends in years.
-pub(super) fn deadline(timeout: Duration) -> Instant {
-    const YEARS: Duration = Duration::from_secs(1 << 30);
-    let now = Instant::now();
-    now.checked_add(timeout).unwrap_or_else(|| now + YEARS)
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    // The two values are replaced whole, so a panic elsewhere leaves them usable.
-    mutex
-        .lock()
-        .unwrap_or_else(|poisoned| poisoned.into_inner())
-}
-
-impl fmt::Debug for Abort {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Abort")
-            .field("triggered", &self.is_triggered())
-            .finish()
-    }
-}
+/// The stop signal that all ranks share: set once, by the first that fails. It is set too when a
+/// pipeline ends in order, then without a reason.
+pub type Abort = tinderbox_link::Abort<PipelineError, Crossbeam>;

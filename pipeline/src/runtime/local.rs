@@ -1,96 +1,43 @@
 //! Links between the threads of one process.
 
-use std::collections::HashMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use crossbeam_channel::{Receiver, Sender, select, unbounded};
 use tinderbox_fake::DynTensor;
+use tinderbox_link::{Crossbeam, Mailbox, MailboxError, mailboxes};
 
-use super::link::{Abort, Link, Tag, deadline};
+use super::link::{Abort, Link, Tag};
 use crate::schedule::RankIndex;
 use crate::{LinkError, PipelineError};
 
-struct Letter {
-    from: RankIndex,
-    tag: Tag,
-    values: Vec<DynTensor>,
-}
-
 /// One rank's end of in-process links: tensors are handed over, not copied.
-#[expect(missing_debug_implementations, reason = "holds channels of tensors")]
+#[derive(Debug)]
 pub struct LocalLink {
-    rank: RankIndex,
-    inbox: Receiver<Letter>,
-    peers: Vec<Sender<Letter>>,
-    /// Messages that came before they were asked for.
-    early: HashMap<(RankIndex, Tag), Vec<DynTensor>>,
+    mailbox: Mailbox<Tag, Vec<DynTensor>, Crossbeam>,
     abort: Abort,
-    timeout: Duration,
 }
 
 /// The ends of links that join `ranks` ranks, in the order of the ranks. A wait for a message ends
 /// with an error after `timeout`.
 pub fn local_links(ranks: usize, abort: &Abort, timeout: Duration) -> Vec<LocalLink> {
-    let (peers, inboxes): (Vec<_>, Vec<_>) = (0..ranks).map(|_| unbounded()).unzip();
-    let link = |(rank, inbox)| LocalLink {
-        rank: RankIndex::new(rank),
-        inbox,
-        peers: peers.clone(),
-        early: HashMap::new(),
+    let link = |mailbox| LocalLink {
+        mailbox,
         abort: abort.clone(),
-        timeout,
     };
-    inboxes.into_iter().enumerate().map(link).collect()
+    let mailboxes = mailboxes(ranks, abort, timeout);
+    mailboxes.into_iter().map(link).collect()
 }
 
 impl Link for LocalLink {
-    fn post_receive(&mut self, _from: RankIndex, _tag: Tag) -> Result<(), LinkError> {
-        // A channel takes messages whether they are waited for or not.
-        match self.abort.is_triggered() {
-            true => Err(LinkError::Aborted),
-            false => Ok(()),
-        }
+    fn post_receive(&mut self, from: RankIndex, tag: Tag) -> Result<(), LinkError> {
+        Ok(self.mailbox.post(from, &tag)?)
     }
 
     fn send(&mut self, to: RankIndex, tag: Tag, values: Vec<DynTensor>) -> Result<(), LinkError> {
-        if self.abort.is_triggered() {
-            return Err(LinkError::Aborted);
-        }
-        let letter = Letter {
-            from: self.rank,
-            tag,
-            values,
-        };
-        let peer = self
-            .peers
-            .get(to.index())
-            .ok_or(LinkError::Closed { rank: to })?;
-        peer.send(letter)
-            .map_err(|_| LinkError::Closed { rank: to })
+        Ok(self.mailbox.send(to, tag, values)?)
     }
 
     fn poll(&mut self, from: RankIndex, tag: Tag) -> Result<Vec<DynTensor>, LinkError> {
-        let deadline = deadline(self.timeout);
-        loop {
-            if let Some(values) = self.early.remove(&(from, tag)) {
-                return Ok(values);
-            }
-            let left = deadline.saturating_duration_since(Instant::now());
-            select! {
-                recv(self.abort.signal()) -> _ => return Err(LinkError::Aborted),
-                recv(self.inbox) -> letter => match letter {
-                    Ok(letter) => {
-                        self.early.insert((letter.from, letter.tag), letter.values);
-                    }
-                    Err(_) => return Err(LinkError::Closed { rank: from }),
-                },
-                default(left) => return Err(LinkError::Timeout {
-                    from,
-                    message: tag.to_string(),
-                    timeout: self.timeout,
-                }),
-            }
-        }
+        Ok(self.mailbox.poll(from, tag)?)
     }
 
     fn abort(&self, reason: PipelineError) {
@@ -98,8 +45,28 @@ impl Link for LocalLink {
     }
 }
 
+impl From<MailboxError<Tag>> for LinkError {
+    fn from(error: MailboxError<Tag>) -> Self {
+        match error {
+            MailboxError::Timeout { from, key, timeout } => Self::Timeout {
+                from,
+                message: key.to_string(),
+                timeout,
+            },
+            MailboxError::Aborted => Self::Aborted,
+            MailboxError::Closed { rank } => Self::Closed { rank },
+            MailboxError::Repeated { from, key } => Self::Repeated {
+                from,
+                message: key.to_string(),
+            },
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use burn::tensor::{Device, Tensor};
 
     use super::*;

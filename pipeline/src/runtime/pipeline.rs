@@ -1,72 +1,44 @@
 //! The handle that drives a pipeline.
 
-use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::sync::Arc;
+use std::time::Instant;
 
 use burn::module::Module;
+use burn::optim::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use burn::tensor::Device;
 use tinderbox_deferred::{Deferred, Observed, Values, random::Seed};
-use tinderbox_fake::{DynTensor, Mode};
+use tinderbox_fake::Mode;
 
-use super::builder::{PipelineBuilder, ScheduleKind};
+use super::builder::PipelineBuilder;
+use super::clip::Clipping;
 use super::crew::Crew;
+use super::lists::ScheduleChoice;
+use super::output::StepOutput;
+use super::programs::Programs;
 use super::rank::RankSetup;
-use super::stage::{CutProgram, Stage};
-use super::step::{MicroInput, Round, RoundReport};
+use super::stage::Stage;
+use super::step::{MicroInput, Rates, Round};
 use crate::batch::{Batch, MicroBatch, batch_tensors, split};
-use crate::cut::{Cutting, Layout, StagePrograms};
-use crate::partition::Chain;
-use crate::schedule::{
-    Dependencies, Edge, RankIndex, Schedule, StageIndex, Tie, forward_only, lower, verify,
-};
-use crate::trace::{Roles, Trace};
-use crate::{ActionError, PipelineError, Plan};
-
-/// What a step or an evaluation gives back.
-#[derive(Clone, Debug)]
-pub struct StepOutput {
-    /// The mean loss over the samples; `None` when the forward makes none.
-    pub loss: Option<f64>,
-    /// The loss of each micro-batch, in order.
-    pub micro_batch_losses: Vec<f64>,
-    /// Every named output of each micro-batch, in order of name.
-    outputs: Vec<(String, Vec<DynTensor>)>,
-}
-
-impl StepOutput {
-    /// The named outputs, one tensor per micro-batch.
-    pub fn outputs(&self) -> impl Iterator<Item = (&str, &[DynTensor])> {
-        self.outputs
-            .iter()
-            .map(|(name, values)| (name.as_str(), values.as_slice()))
-    }
-
-    /// A named output, one tensor per micro-batch.
-    pub fn output(&self, name: &str) -> Option<&[DynTensor]> {
-        self.outputs()
-            .find(|(known, _)| *known == name)
-            .map(|(_, values)| values)
-    }
-}
+use crate::schedule::{Costs, Dependencies, RankIndex, verify};
+use crate::trace::Trace;
+use crate::{PipelineError, Plan};
 
 /// A model in training, its stages on ranks that run as threads.
 ///
 /// Dropping it ends and joins the ranks.
 pub struct Pipeline<M, B> {
     model: Deferred<M>,
-    trace: Trace<B>,
     plan: Arc<Plan>,
-    layout: Layout,
+    programs: Programs<B>,
     crew: Crew,
     seed: Seed,
-    schedule: ScheduleKind,
     micro_batches: usize,
+    clipping: Option<Clipping>,
+    measures: bool,
     trains: bool,
     step: u64,
     round: u64,
-    cuts: HashMap<String, Arc<CutProgram>>,
-    schedules: HashMap<String, Arc<Schedule>>,
 }
 
 impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
@@ -87,6 +59,26 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         let layout = builder.plan.layout(&table)?;
         // The trace may be of another model.
         builder.plan.layout(builder.trace.parameters())?;
+        let written = match &builder.schedule {
+            ScheduleChoice::Written(schedule) => Some(schedule.micro_batches),
+            ScheduleChoice::Named(_) => None,
+        };
+        let stages = builder.plan.stages().len();
+        let micro_batches = builder.micro_batches.or(written).unwrap_or(stages);
+        if let Some(Clipping::GlobalNorm(max)) = builder.clipping
+            && !(max > 0.0 && max.is_finite())
+        {
+            return Err(PipelineError::Clip { max });
+        }
+        if builder.optimizer.is_some() {
+            // A schedule that does not fit is refused before anything is made. What its ranks wait for
+            // is known when a batch is traced.
+            let stage_to_rank = builder.plan.stage_to_rank();
+            let count = written.unwrap_or(micro_batches);
+            let schedule = builder.schedule.compute(&stage_to_rank, count)?;
+            verify(&schedule, &Dependencies::new(stages, [], []))
+                .map_err(|source| PipelineError::Schedule { source })?;
+        }
         let plan = Arc::new(builder.plan);
         let source = builder
             .source
@@ -95,7 +87,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             Some(observer) => Arc::new(Observed::new(source, observer)),
             None => source,
         };
-        let ranks = plan.stages().len();
+        let ranks = plan.ranks();
         let setups = (0..ranks).map(|rank| RankSetup {
             rank: RankIndex::new(rank),
             plan: plan.clone(),
@@ -115,19 +107,19 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             builder.links.as_deref(),
         )?;
         crew.call("make its parameters", |_, _| ())?;
+        let global_norm = matches!(builder.clipping, Some(Clipping::GlobalNorm(_)));
+        let programs = Programs::new(builder.trace, layout, &plan, builder.schedule, global_norm);
         Ok(Self {
             model: builder.model,
-            trace: builder.trace,
-            layout,
+            programs,
             crew,
             seed: builder.seed,
-            schedule: builder.schedule,
-            micro_batches: builder.micro_batches.max(1),
+            micro_batches,
+            clipping: builder.clipping,
+            measures: builder.measure,
             trains: builder.optimizer.is_some(),
             step: 0,
             round: 0,
-            cuts: HashMap::new(),
-            schedules: HashMap::new(),
             plan,
         })
     }
@@ -140,6 +132,11 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     /// The model, without its parameters.
     pub fn model(&self) -> &Deferred<M> {
         &self.model
+    }
+
+    /// The schedule of a training step.
+    pub fn schedule(&self) -> &ScheduleChoice {
+        self.programs.choice()
     }
 
     /// The seed.
@@ -158,21 +155,92 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     }
 
     /// One training step: the batch is split into micro-batches, their gradients, weighted by their
-    /// share of the samples, are summed in order, and every rank's optimizer steps.
+    /// share of the samples, are summed in order, and every rank's optimizer steps as soon as the
+    /// gradients of its stage are complete; with a clip by the norm of all gradients, when all are.
+    ///
+    /// The learning rate is a number, or what a scheduler of Burn gives at its step. Its groups match
+    /// parameters by their paths.
     ///
     /// # Errors
     ///
     /// When no optimizer was given, the batch can't be split or traced, or an action fails; in the
     /// last case the pipeline has stopped.
-    pub fn step(&mut self, lr: f64, batch: B) -> Result<StepOutput, PipelineError> {
+    pub fn step(
+        &mut self,
+        lr: impl Into<ModuleLearningRate>,
+        batch: B,
+    ) -> Result<StepOutput, PipelineError> {
         if !self.trains {
             return Err(PipelineError::NoOptimizer);
         }
-        let step = self.step;
         let parts = split(&batch, self.micro_batches)?;
+        self.train(lr.into(), parts)
+    }
+
+    /// One training step over several batches, each split into micro-batches as by
+    /// [`step`](Self::step): their gradients, weighted by the share of all samples, are accumulated, and
+    /// every rank's optimizer steps once. The schedule runs over the micro-batches of all of them, so
+    /// the ranks do not drain between two batches; a written schedule is for the micro-batches of all.
+    ///
+    /// # Errors
+    ///
+    /// As [`Pipeline::step`]; [`BatchError::NoSamples`](crate::BatchError::NoSamples) without a batch.
+    pub fn step_accumulated(
+        &mut self,
+        lr: impl Into<ModuleLearningRate>,
+        batches: impl IntoIterator<Item = B>,
+    ) -> Result<StepOutput, PipelineError> {
+        if !self.trains {
+            return Err(PipelineError::NoOptimizer);
+        }
+        let mut parts = Vec::new();
+        for batch in batches {
+            parts.extend(split(&batch, self.micro_batches)?);
+        }
+        if parts.is_empty() {
+            return Err(PipelineError::from(crate::BatchError::NoSamples));
+        }
+        self.train(lr.into(), parts)
+    }
+
+    fn train(
+        &mut self,
+        lr: ModuleLearningRate,
+        parts: Vec<MicroBatch<B>>,
+    ) -> Result<StepOutput, PipelineError> {
+        let step = self.step;
         let output = self.run(Mode::Training, lr, parts)?;
         self.step = step + 1;
         Ok(output)
+    }
+
+    /// What a step with batches like `example` depends on and holds, for the simulator and for
+    /// [`auto`](crate::schedule::auto): its edges and ties, and its bytes: parameters, gradients and values
+    /// of micro-batches, but neither the optimizer's state nor what a program needs while it runs. Its
+    /// times are zero: a measured
+    /// step gives them, by [`Costs::with_times`].
+    ///
+    /// # Errors
+    ///
+    /// When the batch can't be split or traced.
+    pub fn costs(&mut self, example: &B) -> Result<(Dependencies, Costs), PipelineError> {
+        let parts = split(example, self.micro_batches)?;
+        let cuts = parts
+            .iter()
+            .map(|part| self.programs.cut(Mode::Training, &part.batch))
+            .collect::<Result<Vec<_>, _>>()?;
+        let cuts: Vec<_> = cuts.iter().map(|cut| &**cut).collect();
+        let dependencies = self
+            .programs
+            .dependencies(Mode::Training, cuts.iter().copied());
+        let stages = self.plan.stages().iter();
+        // A parameter, its gradient.
+        let resident: Vec<u64> = stages
+            .map(|stage| 2 * stage.parameter_bytes + stage.replica_bytes)
+            .collect();
+        // The first micro-batches are the largest.
+        let largest = cuts.first().ok_or(crate::BatchError::NoSamples)?;
+        Ok((dependencies, self.programs.bytes(largest, &resident)))
     }
 
     /// Runs the forward alone, without dropout, and gives the loss and the named outputs. Nothing of
@@ -184,7 +252,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     pub fn evaluate(&mut self, batch: B) -> Result<StepOutput, PipelineError> {
         let samples = split(&batch, 1)?.first().map_or(0, |part| part.samples);
         let parts = split(&batch, self.micro_batches.min(samples).max(1))?;
-        self.run(Mode::Inference, 0.0, parts)
+        self.run(Mode::Inference, 0.0.into(), parts)
     }
 
     /// Runs code on every rank's thread, with its stages. Results come in the order of the ranks.
@@ -223,7 +291,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     fn run(
         &mut self,
         mode: Mode,
-        lr: f64,
+        lr: ModuleLearningRate,
         parts: Vec<MicroBatch<B>>,
     ) -> Result<StepOutput, PipelineError> {
         let step = u32::try_from(self.step)
@@ -232,7 +300,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         let mut micro_batches = Vec::with_capacity(parts.len());
         let mut weights = Vec::with_capacity(parts.len());
         for part in &parts {
-            let cut = self.cut(mode, &part.batch)?;
+            let cut = self.programs.cut(mode, &part.batch)?;
             weights.push(part.samples as f64 / samples as f64);
             micro_batches.push(MicroInput {
                 cut,
@@ -240,142 +308,32 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
                 weight: part.samples as f32 / samples as f32,
             });
         }
-        let schedule = self.schedule(mode, &micro_batches)?;
-        let round = Round {
+        let lists = self.programs.lists(mode, &micro_batches)?;
+        let round = Arc::new(Round {
             round: self.round,
             step,
-            lr,
-            schedule,
+            lr: Rates(lr),
+            clipping: self.clipping.clone(),
+            lists,
             micro_batches,
-        };
+            epoch: self.measures.then(Instant::now),
+        });
         self.round += 1;
         let request = match mode {
             Mode::Training => "run a training step",
             Mode::Inference => "run an evaluation",
         };
-        let reports = self.crew.round(round, request)?;
-        collect(reports, &weights)
+        let reports = self.crew.round(round.clone(), request)?;
+        StepOutput::collect(&round, reports, &weights)
     }
-
-    /// The programs for batches of this shape; made when they are asked for first.
-    fn cut(&mut self, mode: Mode, example: &B) -> Result<Arc<CutProgram>, PipelineError> {
-        let joint = self.trace.program(mode, example)?;
-        let name = joint.key().to_string();
-        if let Some(cut) = self.cuts.get(&name) {
-            return Ok(cut.clone());
-        }
-        let table = self.trace.parameters();
-        let roles = Roles::of(&joint);
-        let chain = Chain::new(&joint, &roles, table);
-        let cutting = Cutting::new(&joint, &roles, &chain, table, &self.layout)?;
-        cutting.check_held(&self.layout)?;
-        let stages = (0..self.layout.stages())
-            .map(|stage| StagePrograms::new(&joint, &cutting, StageIndex::new(stage)))
-            .collect::<Result<Vec<_>, _>>()?;
-        let cut = Arc::new(CutProgram {
-            name: name.clone(),
-            stages,
-        });
-        self.cuts.insert(name, cut.clone());
-        Ok(cut)
-    }
-
-    /// The verified lists for these micro-batches.
-    fn schedule(
-        &mut self,
-        mode: Mode,
-        micro_batches: &[MicroInput],
-    ) -> Result<Arc<Schedule>, PipelineError> {
-        let names: BTreeSet<&str> = micro_batches.iter().map(|m| m.cut.name.as_str()).collect();
-        let key = format!("{} {names:?}", micro_batches.len());
-        if let Some(schedule) = self.schedules.get(&key) {
-            return Ok(schedule.clone());
-        }
-        let stages = self.layout.stages();
-        let (schedule, ties) = match mode {
-            Mode::Training => (
-                self.schedule.generate(stages, micro_batches.len()),
-                self.ties(),
-            ),
-            Mode::Inference => (forward_only(stages, micro_batches.len()), Vec::new()),
-        };
-        let programs = micro_batches.iter().flat_map(|micro| &micro.cut.stages);
-        let edges: BTreeSet<Edge> = programs
-            .flat_map(|programs| programs.sends.keys().copied())
-            .collect();
-        let dependencies = Dependencies::new(stages, edges, ties);
-        let lowered = lower(&schedule, &dependencies);
-        verify(&lowered, &dependencies).map_err(|source| PipelineError::Schedule { source })?;
-        let lowered = Arc::new(lowered);
-        self.schedules.insert(key, lowered.clone());
-        Ok(lowered)
-    }
-
-    /// Stages that hold copies of another's parameters.
-    fn ties(&self) -> Vec<Tie> {
-        let table = self.trace.parameters();
-        let mut ties = Vec::new();
-        for replica in (0..self.layout.stages()).map(StageIndex::new) {
-            for path in self.layout.replicas(replica) {
-                if let Some(position) = table.iter().position(|p| p.path == *path) {
-                    ties.push(Tie {
-                        owner: self.layout.owner(position),
-                        replica,
-                    });
-                }
-            }
-        }
-        ties
-    }
-}
-
-fn collect(reports: Vec<RoundReport>, weights: &[f64]) -> Result<StepOutput, PipelineError> {
-    let mut losses = vec![None; weights.len()];
-    let mut outputs: std::collections::BTreeMap<String, Vec<(usize, DynTensor)>> =
-        std::collections::BTreeMap::new();
-    for (rank, report) in reports.into_iter().enumerate() {
-        for (micro_batch, loss) in report.losses {
-            let failed = |source| PipelineError::Action {
-                rank: RankIndex::new(rank),
-                stage: None,
-                micro_batch: Some(crate::schedule::MicroBatchIndex::new(micro_batch)),
-                action: "READ LOSS".into(),
-                source: Box::new(ActionError::Tensor(source)),
-            };
-            let data = loss.to_data().map_err(failed)?;
-            losses[micro_batch] = data.iter::<f64>().next();
-        }
-        for (micro_batch, name, value) in report.outputs {
-            outputs.entry(name).or_default().push((micro_batch, value));
-        }
-    }
-    let micro_batch_losses: Vec<f64> = losses.into_iter().flatten().collect();
-    let weighted = micro_batch_losses
-        .iter()
-        .zip(weights)
-        .map(|(loss, weight)| loss * weight);
-    let loss = (micro_batch_losses.len() == weights.len()).then(|| weighted.sum());
-    let in_order = |mut values: Vec<(usize, DynTensor)>| {
-        values.sort_by_key(|(micro_batch, _)| *micro_batch);
-        values.into_iter().map(|(_, value)| value).collect()
-    };
-    let outputs = outputs
-        .into_iter()
-        .map(|(name, values)| (name, in_order(values)))
-        .collect();
-    Ok(StepOutput {
-        loss,
-        micro_batch_losses,
-        outputs,
-    })
 }
 
 impl<M, B> fmt::Debug for Pipeline<M, B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Pipeline")
-            .field("stages", &self.layout.stages())
+            .field("stages", &self.plan.stages().len())
             .field("seed", &self.seed)
-            .field("schedule", &self.schedule)
+            .field("schedule", &self.programs.choice())
             .field("micro_batches", &self.micro_batches)
             .field("steps", &self.step)
             .finish_non_exhaustive()

@@ -3,19 +3,21 @@
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::time::Instant;
 
 use burn::optim::DynOptimizer;
 use burn::tensor::Device;
 use crossbeam_channel::{Receiver, Sender};
 use tinderbox_deferred::{ParameterTable, Source, random::Seed};
 
+use super::clip::table_order;
 use super::group::Group;
 use super::link::Link;
 use super::optimizer::OptimizerState;
 use super::stage::Stage;
 use super::step::{Round, RoundReport, RoundState};
 use crate::cut::Layout;
-use crate::schedule::{Action, RankIndex, StageIndex};
+use crate::schedule::{Action, RankIndex, RankTimeline, Span, StageIndex};
 use crate::{ActionError, PipelineError, Plan};
 
 /// What a rank is made from.
@@ -75,6 +77,8 @@ pub(super) struct Rank {
     setup: RankSetup,
     layout: Arc<Layout>,
     stages: Vec<Stage>,
+    /// Stage and place of every parameter, in the order of the table.
+    table_order: Vec<(StageIndex, usize)>,
 }
 
 /// Makes the stages of a rank, then serves requests until their sender is gone.
@@ -179,6 +183,7 @@ impl Rank {
             "rank holds its parameters"
         );
         Ok(Self {
+            table_order: table_order(&setup.table, &layout),
             setup,
             layout,
             stages,
@@ -192,23 +197,58 @@ impl Rank {
         group: &mut dyn Group,
     ) -> Result<RoundReport, PipelineError> {
         let rank = self.setup.rank;
-        let mut state = RoundState::default();
+        let mut state = RoundState::new(round);
+        let mut timeline = round.epoch.map(|_| RankTimeline::default());
+        let parameters: u64 = self.stages.iter().map(Stage::parameter_bytes).sum();
+        let mut gradients = 0;
+        let actions = round.lists.schedule.actions(rank);
         self.stages.iter_mut().for_each(Stage::clear_gradients);
-        for action in round.schedule.actions(rank) {
+        for action in actions {
             let done = guarded(|| self.announce(action, round, link));
             let result = done.unwrap_or_else(|message| Err(ActionError::Panicked { message }));
             result
                 .map_err(|source| action_error(rank, Some(action), &action.to_string(), source))?;
         }
-        for action in round.schedule.actions(rank) {
-            let _span = tracing::trace_span!("action", rank = rank.index(), %action).entered();
-            let done = guarded(|| self.act(action, round, &mut state, link, group));
+        for action in actions {
+            let start = round.epoch.map(since);
+            let done = guarded(|| {
+                let _span = tracing::trace_span!("action", rank = rank.index(), %action).entered();
+                self.act(action, round, &mut state, link, group)
+            });
             let result = done.unwrap_or_else(|message| Err(ActionError::Panicked { message }));
             result
                 .map_err(|source| action_error(rank, Some(action), &action.to_string(), source))?;
+            if let (Some(timeline), Some(start), Some(epoch)) = (&mut timeline, start, round.epoch)
+            {
+                let (action, end) = (*action, since(epoch));
+                timeline.spans.push(Span { action, start, end });
+                if !matches!(action, Action::Send(_) | Action::Receive(_)) {
+                    gradients = self.stages.iter().map(Stage::gradient_bytes).sum();
+                }
+                let held = parameters + gradients + state.bytes;
+                if timeline.bytes.last().is_none_or(|last| last.1 != held) {
+                    timeline.bytes.push((end, held));
+                }
+            }
         }
         debug_assert_eq!(state.left_over(), 0, "every value of a round is taken");
+        state.report.timeline = timeline.map(|timeline| RankTimeline {
+            program_time: state.program_time,
+            ..timeline
+        });
         Ok(state.report)
+    }
+
+    pub(super) fn stage_indices(&self) -> Vec<StageIndex> {
+        self.stages.iter().map(Stage::index).collect()
+    }
+
+    pub(super) fn has_stage(&self, index: StageIndex) -> bool {
+        self.stages.iter().any(|stage| stage.index() == index)
+    }
+
+    pub(super) fn table_order(&self) -> &[(StageIndex, usize)] {
+        &self.table_order
     }
 
     pub(super) fn stage_mut(&mut self, index: StageIndex) -> Result<&mut Stage, ActionError> {
@@ -232,6 +272,11 @@ impl Rank {
     }
 }
 
+/// Nanoseconds since the beginning of a round.
+pub(super) fn since(epoch: Instant) -> u64 {
+    u64::try_from(epoch.elapsed().as_nanos()).unwrap_or(u64::MAX)
+}
+
 fn action_error(
     rank: RankIndex,
     action: Option<&Action>,
@@ -248,7 +293,7 @@ fn action_error(
 }
 
 /// Runs code that may panic, and gives the panic's text.
-fn guarded<T>(run: impl FnOnce() -> T) -> Result<T, String> {
+pub(super) fn guarded<T>(run: impl FnOnce() -> T) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(run)).map_err(|panic| {
         let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
         text.or_else(|| panic.downcast_ref::<String>().cloned())

@@ -6,28 +6,31 @@ use std::sync::Arc;
 use burn::tensor::Device;
 use tinderbox_deferred::{
     Executable, Executor, MaterializeError, MaterializeOptions, ParameterPath, ParameterTable,
-    PartialModule, ProgramError, RunContext, Source, materialize_parameters, random::Seed,
+    PartialModule, RunContext, Source, materialize_parameters, random::Seed,
 };
 use tinderbox_fake::DynTensor;
 
+use super::clip::squared_norm;
 use super::optimizer::{OptimizerSnapshot, OptimizerState, SavedState};
+use super::step::Rates;
 use crate::cut::{Layout, StagePrograms};
-use crate::schedule::StageIndex;
+use crate::schedule::{Compute, StageIndex};
 use crate::{ActionError, RestoreError};
 
 /// A joint graph cut into the programs of every stage, shared by all ranks.
 #[derive(Debug)]
 pub(crate) struct CutProgram {
-    pub(crate) name: String,
+    /// Its number among those of the pipeline.
+    pub(crate) number: usize,
     pub(crate) stages: Vec<StagePrograms>,
 }
 
-/// The programs of one stage on its device, with what they read unchanged in every run.
+/// The programs of one stage on its device, each put there when it is run first, with what they read
+/// unchanged in every run.
 #[derive(Clone, Debug)]
-pub(super) struct LoadedPrograms {
-    pub(super) forward: Executable,
-    pub(super) backward: Option<Executable>,
-    pub(super) setup: Vec<DynTensor>,
+struct LoadedPrograms {
+    executables: [Option<Executable>; Compute::ALL.len()],
+    setup: Arc<[DynTensor]>,
 }
 
 /// Where the stage holds a parameter.
@@ -51,7 +54,8 @@ pub struct Stage {
     gradients: Vec<Option<DynTensor>>,
     /// Gradients of the last step, for a driver that asked for them: they take as much memory again.
     kept_gradients: Option<Vec<Option<DynTensor>>>,
-    loaded: HashMap<String, Arc<LoadedPrograms>>,
+    /// By the number of the cut.
+    loaded: Vec<Option<LoadedPrograms>>,
     pending: Option<(PartialModule, PartialModule, Option<OptimizerState>)>,
 }
 
@@ -99,7 +103,7 @@ impl Stage {
             optimizer: None,
             gradients: vec![None; count],
             kept_gradients: keep_gradients.then(|| vec![None; count]),
-            loaded: HashMap::new(),
+            loaded: Vec::new(),
             pending: None,
         })
     }
@@ -124,8 +128,8 @@ impl Stage {
         self.owned.bytes() + self.replicas.bytes()
     }
 
-    /// The gradients of the last training step, summed over its micro-batches, by path. There are
-    /// none unless the pipeline was told to keep them.
+    /// The gradients of the last training step as the optimizer got them, by path: summed over its
+    /// micro-batches, and clipped where the pipeline clips. There are none unless the pipeline was told to keep them.
     pub fn gradients(&self) -> impl Iterator<Item = (&ParameterPath, &DynTensor)> {
         let pairs = self.owned.paths().zip(self.kept_gradients.iter().flatten());
         pairs.filter_map(|(path, gradient)| Some((path, gradient.as_ref()?)))
@@ -185,26 +189,41 @@ impl Stage {
         &self.device
     }
 
-    /// The programs of this stage on its device; loaded when they are asked for first.
-    pub(super) fn load(&mut self, cut: &CutProgram) -> Result<Arc<LoadedPrograms>, ProgramError> {
-        if let Some(loaded) = self.loaded.get(&cut.name) {
-            return Ok(loaded.clone());
-        }
+    /// A program of this stage on its device, and what it reads unchanged in every run.
+    pub(super) fn load(
+        &mut self,
+        cut: &CutProgram,
+        compute: Compute,
+    ) -> Result<(Executable, Arc<[DynTensor]>), ActionError> {
         let programs = &cut.stages[self.index.index()];
-        let executor = Executor::new(&self.device)?;
-        let context = RunContext::initialization(self.seed);
-        let loaded = Arc::new(LoadedPrograms {
-            forward: executor.load(programs.forward.program.clone()),
-            backward: programs
-                .backward
-                .as_ref()
-                .map(|b| executor.load(b.program.clone())),
-            setup: executor
-                .load(programs.setup.clone())
-                .run(Vec::new(), &context)?,
-        });
-        self.loaded.insert(cut.name.clone(), loaded.clone());
-        Ok(loaded)
+        if self.loaded.len() <= cut.number {
+            self.loaded.resize(cut.number + 1, None);
+        }
+        let slot = &mut self.loaded[cut.number];
+        let loaded = match slot {
+            Some(loaded) => loaded,
+            None => {
+                let executor = Executor::new(&self.device)?;
+                let context = RunContext::initialization(self.seed);
+                let setup = executor.load(programs.setup.clone());
+                slot.insert(LoadedPrograms {
+                    executables: [const { None }; Compute::ALL.len()],
+                    setup: setup.run(Vec::new(), &context)?.into(),
+                })
+            }
+        };
+        let executable = match &loaded.executables[compute.slot()] {
+            Some(executable) => executable.clone(),
+            None => {
+                let phase = programs.phase(compute).ok_or(ActionError::UnknownAction)?;
+                let executor = Executor::new(&self.device)?;
+                let executable = executor.load(phase.program.clone());
+                loaded.executables[compute.slot()]
+                    .insert(executable)
+                    .clone()
+            }
+        };
+        Ok((executable, loaded.setup.clone()))
     }
 
     /// The value of the parameter at a position of the table.
@@ -235,21 +254,40 @@ impl Stage {
         self.gradients.fill(None);
     }
 
-    /// Replaces each gradient by what `reduce` makes of it.
-    pub(super) fn reduce(
+    /// Replaces each gradient by what `change` makes of it.
+    pub(super) fn change_gradients(
         &mut self,
-        mut reduce: impl FnMut(DynTensor) -> Result<DynTensor, ActionError>,
+        mut change: impl FnMut(DynTensor) -> Result<DynTensor, ActionError>,
     ) -> Result<(), ActionError> {
         for gradient in self.gradients.iter_mut() {
-            *gradient = gradient.take().map(&mut reduce).transpose()?;
+            *gradient = gradient.take().map(&mut change).transpose()?;
         }
         Ok(())
     }
 
-    /// Runs the optimizer on every parameter that has a gradient.
-    pub(super) fn update(&mut self, lr: f64) -> Result<(), ActionError> {
-        for place in 0..self.owned.len() {
-            let gradient = self.gradients[place].take();
+    /// The squared norm of each gradient, in the order of the parameters; 0 where there is none.
+    pub(super) fn squared_norms(&self) -> Result<Vec<f64>, ActionError> {
+        let norm = |gradient: &Option<DynTensor>| match gradient {
+            Some(gradient) => squared_norm(gradient.clone()),
+            None => Ok(0.0),
+        };
+        self.gradients.iter().map(norm).collect()
+    }
+
+    /// Bytes of the gradients that it holds now.
+    pub(super) fn gradient_bytes(&self) -> u64 {
+        self.gradients.iter().flatten().map(DynTensor::bytes).sum()
+    }
+
+    /// Runs the optimizer on every parameter that has a gradient, each clipped as told.
+    pub(super) fn update(
+        &mut self,
+        lr: &Rates,
+        mut clip: impl FnMut(DynTensor) -> Result<DynTensor, ActionError>,
+    ) -> Result<(), ActionError> {
+        let rates: Vec<f64> = self.owned.paths().map(|path| lr.of(path)).collect();
+        for (place, lr) in rates.into_iter().enumerate() {
+            let gradient = self.gradients[place].take().map(&mut clip).transpose()?;
             if let Some(kept) = &mut self.kept_gradients {
                 kept[place] = gradient.clone();
             }

@@ -1,21 +1,28 @@
 //! Executes one rank's list of actions.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::fmt;
 use std::sync::Arc;
+use std::time::Instant;
 
+use burn::module::ParamId;
+use burn::optim::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use burn::tensor::{Tensor, TensorData};
-use tinderbox_deferred::RunContext;
-use tinderbox_fake::DynTensor;
+use tinderbox_deferred::{Executable, ParameterPath, ProgramError, RunContext};
+use tinderbox_fake::{DynTensor, ValueId};
 
+use super::clip::{Clipping, each, factor, scaled, to_message};
 use super::group::Group;
 use super::link::{Link, Tag};
-use super::rank::Rank;
+use super::lists::StepLists;
+use super::rank::{Rank, guarded, since};
 use super::stage::{CutProgram, Stage};
 use super::store::ValueStore;
 use crate::ActionError;
-use crate::cut::{Binding, Phase};
+use crate::cut::{Binding, Phase, StagePrograms};
 use crate::schedule::{
-    Action, Compute, Edge, Message, MicroBatchIndex, Schedule, StageIndex, Task,
+    Action, Compute, Edge, Message, MicroBatchIndex, RankTimeline, StageIndex, Task,
 };
 
 /// One micro-batch of a round.
@@ -29,6 +36,23 @@ pub(crate) struct MicroInput {
     pub(crate) weight: f32,
 }
 
+/// The learning rate of each parameter.
+#[derive(Clone)]
+pub(crate) struct Rates(pub(crate) ModuleLearningRate);
+
+impl Rates {
+    pub(super) fn of(&self, path: &ParameterPath) -> f64 {
+        // Ids are random per construction and say nothing here.
+        self.0.lr_from_param(ParamId::new(), Some(path.as_str()))
+    }
+}
+
+impl fmt::Debug for Rates {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Rates").field(&self.0.base()).finish()
+    }
+}
+
 /// A training step or an evaluation.
 #[derive(Debug)]
 pub(crate) struct Round {
@@ -37,11 +61,15 @@ pub(crate) struct Round {
     /// The training step that random values belong to.
     pub(crate) step: u32,
     /// Learning rate; unused in an evaluation.
-    pub(crate) lr: f64,
+    pub(crate) lr: Rates,
+    /// How gradients are clipped.
+    pub(crate) clipping: Option<Clipping>,
     /// The lists of all ranks.
-    pub(crate) schedule: Arc<Schedule>,
+    pub(crate) lists: Arc<StepLists>,
     /// The micro-batches.
     pub(crate) micro_batches: Vec<MicroInput>,
+    /// When the round began, if it is measured.
+    pub(crate) epoch: Option<Instant>,
 }
 
 /// What a rank hands to the driver after a round.
@@ -51,23 +79,103 @@ pub(crate) struct RoundReport {
     pub(crate) losses: Vec<(usize, DynTensor)>,
     /// Named outputs of each micro-batch that this rank makes.
     pub(crate) outputs: Vec<(usize, String, DynTensor)>,
+    /// The norm of all gradients, where they are clipped by it.
+    pub(crate) gradient_norm: Option<f64>,
+    /// When each action ran, if the round was measured.
+    pub(crate) timeline: Option<RankTimeline>,
 }
 
-/// The values of a round on one rank, by stage and micro-batch.
-#[derive(Default)]
+/// The values of a round on one rank.
 pub(super) struct RoundState {
-    stores: HashMap<(StageIndex, usize), ValueStore>,
+    /// By stage and micro-batch.
+    stores: Vec<ValueStore>,
+    micro_batches: usize,
+    /// Squared norms of the gradients of each stage.
+    norms: BTreeMap<StageIndex, Vec<f64>>,
+    /// What the gradients are multiplied with, once it is known.
+    clip_factor: Option<Option<f64>>,
+    /// Whether times and bytes are noted.
+    epoch: Option<Instant>,
+    /// Bytes of all values that wait to be taken; one that shares its memory counts as well.
+    pub(super) bytes: u64,
+    /// Nanoseconds that programs have run.
+    pub(super) program_time: u64,
     pub(super) report: RoundReport,
 }
 
 impl RoundState {
+    pub(super) fn new(round: &Round) -> Self {
+        let schedule = &round.lists.schedule;
+        let mut stores = Vec::new();
+        stores.resize_with(
+            schedule.stages * schedule.micro_batches,
+            ValueStore::default,
+        );
+        Self {
+            stores,
+            micro_batches: schedule.micro_batches,
+            norms: BTreeMap::new(),
+            clip_factor: None,
+            epoch: round.epoch,
+            bytes: 0,
+            program_time: 0,
+            report: RoundReport::default(),
+        }
+    }
+
     fn store(&mut self, stage: StageIndex, micro_batch: MicroBatchIndex) -> &mut ValueStore {
-        self.stores.entry((stage, micro_batch.index())).or_default()
+        &mut self.stores[stage.index() * self.micro_batches + micro_batch.index()]
+    }
+
+    /// Keeps a value of a stage and micro-batch that is taken `takes` times.
+    fn put(&mut self, (stage, k): Home, id: ValueId, value: DynTensor, takes: usize) {
+        if self.epoch.is_some() && takes > 0 {
+            self.bytes += value.bytes();
+        }
+        self.store(stage, k).put(id, value, takes);
+    }
+
+    /// Takes a value of a stage and micro-batch.
+    fn take(&mut self, (stage, k): Home, id: ValueId) -> Result<DynTensor, ActionError> {
+        let store = self.store(stage, k);
+        let value = store.take(id)?;
+        let is_last = !store.has(id);
+        if self.epoch.is_some() && is_last {
+            self.bytes = self.bytes.saturating_sub(value.bytes());
+        }
+        Ok(value)
+    }
+
+    /// Runs jobs, and notes how long they took.
+    fn time<T>(&mut self, run: impl FnOnce() -> T) -> T {
+        let Some(epoch) = self.epoch else {
+            return run();
+        };
+        let started = since(epoch);
+        let made = run();
+        self.program_time += since(epoch) - started;
+        made
     }
 
     /// Values that nobody took: none, after a whole round.
     pub(super) fn left_over(&self) -> usize {
-        self.stores.values().map(ValueStore::len).sum()
+        self.stores.iter().map(ValueStore::len).sum()
+    }
+}
+
+/// To which stage and micro-batch a value belongs.
+type Home = (StageIndex, MicroBatchIndex);
+
+/// A program with all that it needs to run.
+struct Job {
+    executable: Executable,
+    inputs: Vec<DynTensor>,
+    context: RunContext,
+}
+
+impl Job {
+    fn run(self) -> Result<Vec<DynTensor>, ProgramError> {
+        self.executable.run(self.inputs, &self.context)
     }
 }
 
@@ -82,13 +190,38 @@ impl Rank {
         group: &mut dyn Group,
     ) -> Result<(), ActionError> {
         match *action {
-            Action::Compute(task) => self.compute(task, round, state),
+            Action::Compute(task) => {
+                let job = self.job(task, round, state)?;
+                let outputs = state.time(|| job.run())?;
+                self.finish(task, outputs, round, state)
+            }
+            Action::Overlap([forward, backward]) => {
+                let (first, second) = (
+                    self.job(forward, round, state)?,
+                    self.job(backward, round, state)?,
+                );
+                let run = |task: Task, job: Job| {
+                    let done = guarded(|| job.run().map_err(ActionError::from));
+                    let done =
+                        done.unwrap_or_else(|message| Err(ActionError::Panicked { message }));
+                    done.map_err(|source| ActionError::OfPair {
+                        task,
+                        source: Box::new(source),
+                    })
+                };
+                // At the same time, where the rank's pool has a thread for each.
+                let (first, second) =
+                    state.time(|| rayon::join(|| run(forward, first), || run(backward, second)));
+                self.finish(forward, first?, round, state)?;
+                self.finish(backward, second?, round, state)
+            }
             Action::Send(message) => self.send(message, round, state, link),
             Action::Receive(message) => self.receive(message, round, state, link),
             Action::Reduce { stage, group: name } => self
                 .stage_mut(stage)?
-                .reduce(|gradient| Ok(group.all_reduce(name, gradient)?)),
-            Action::Update { stage } => self.stage_mut(stage)?.update(round.lr),
+                .change_gradients(|gradient| Ok(group.all_reduce(name, gradient)?)),
+            Action::Update { stage } => self.update(stage, round, state),
+            _ => Err(ActionError::UnknownAction),
         }
     }
 
@@ -107,9 +240,39 @@ impl Rank {
         Ok(())
     }
 
-    fn compute(
+    /// Takes the inputs of a task's program.
+    fn job(
         &mut self,
         task: Task,
+        round: &Round,
+        state: &mut RoundState,
+    ) -> Result<Job, ActionError> {
+        let input = &round.micro_batches[task.micro_batch.index()];
+        let programs = &input.cut.stages[task.stage.index()];
+        let context = RunContext {
+            seed: self.seed(),
+            step: round.step,
+            micro_batch: task.micro_batch.index() as u32,
+        };
+        let stage = self.stage_mut(task.stage)?;
+        let (executable, setup) = stage.load(&input.cut, task.compute)?;
+        let phase = programs
+            .phase(task.compute)
+            .ok_or(ActionError::UnknownAction)?;
+        let home = (task.stage, task.micro_batch);
+        let inputs = gather(stage, phase, input, &setup, |id| state.take(home, id))?;
+        Ok(Job {
+            executable,
+            inputs,
+            context,
+        })
+    }
+
+    /// Keeps what a task's program made, adds its gradients, and reports what the driver asks for.
+    fn finish(
+        &mut self,
+        task: Task,
+        outputs: Vec<DynTensor>,
         round: &Round,
         state: &mut RoundState,
     ) -> Result<(), ActionError> {
@@ -118,46 +281,129 @@ impl Rank {
             compute,
             micro_batch,
         } = task;
-        let input = &round.micro_batches[micro_batch.index()];
-        let programs = &input.cut.stages[index.index()];
-        let seed = self.seed();
-        let stage = self.stage_mut(index)?;
-        let loaded = stage.load(&input.cut)?;
-        let (phase, executable) = match (compute, &programs.backward, &loaded.backward) {
-            (Compute::Forward, _, _) => (&programs.forward, &loaded.forward),
-            (Compute::Backward, Some(phase), Some(executable)) => (phase, executable),
-            _ => return Err(ActionError::UnknownAction),
-        };
-        let store = state.store(index, micro_batch);
-        let inputs = gather(stage, phase, input, &loaded.setup, store)?;
-        let context = RunContext {
-            seed,
-            step: round.step,
-            micro_batch: micro_batch.index() as u32,
-        };
-        let mut outputs = executable.run(inputs, &context)?.into_iter();
-        for (value, takes) in &phase.outputs {
-            if let Some(output) = outputs.next() {
-                store.put(*value, output, *takes);
-            }
+        let programs = programs_of(round, micro_batch, index);
+        let phase = programs.phase(compute).ok_or(ActionError::UnknownAction)?;
+        let is_split = round.lists.is_split(index, micro_batch.index());
+        let trains = round.lists.trains();
+        let mut outputs = outputs.into_iter();
+        let home = (index, micro_batch);
+        for ((value, takes), output) in phase.outputs.iter().zip(&mut outputs) {
+            debug_assert!(trains || takes.whole == takes.split);
+            state.put(home, *value, output, takes.of(is_split));
         }
-        for ((position, _), gradient) in phase.gradients.iter().zip(outputs) {
+        let stage = self.stage_mut(index)?;
+        for (position, gradient) in phase.gradients.iter().zip(outputs) {
             stage.accumulate(*position, gradient);
         }
         if compute == Compute::Forward {
+            let number = micro_batch.index();
             if let Some(loss) = programs.loss {
-                let loss = store.take(loss)?;
-                state.report.losses.push((micro_batch.index(), loss));
+                let loss = state.take(home, loss)?;
+                state.report.losses.push((number, loss));
             }
             for (name, value) in &programs.outputs {
-                let value = state.store(index, micro_batch).take(*value)?;
-                state
-                    .report
-                    .outputs
-                    .push((micro_batch.index(), name.clone(), value));
+                let value = state.take(home, *value)?;
+                state.report.outputs.push((number, name.clone(), value));
+            }
+        }
+        self.hand_over(task, round, state)
+    }
+
+    /// Gives what a task made to the other stages of this rank: between them there are no messages.
+    fn hand_over(
+        &self,
+        task: Task,
+        round: &Round,
+        state: &mut RoundState,
+    ) -> Result<(), ActionError> {
+        let programs = programs_of(round, task.micro_batch, task.stage);
+        for (edge, ids) in &programs.sends {
+            if !edge.from.is_run_by(&task) || !self.has_stage(edge.to.stage) {
+                continue;
+            }
+            let to = programs_of(round, task.micro_batch, edge.to.stage);
+            let is_split = round
+                .lists
+                .is_split(edge.to.stage, task.micro_batch.index());
+            for id in ids {
+                let value = state.take((task.stage, task.micro_batch), *id)?;
+                let takes = to.received.get(id).copied().unwrap_or_default();
+                let home = (edge.to.stage, task.micro_batch);
+                state.put(home, *id, value, takes.of(is_split));
             }
         }
         Ok(())
+    }
+
+    /// Clips the gradients of a stage and runs its optimizer.
+    fn update(
+        &mut self,
+        index: StageIndex,
+        round: &Round,
+        state: &mut RoundState,
+    ) -> Result<(), ActionError> {
+        let lr = &round.lr;
+        match &round.clipping {
+            None => self.stage_mut(index)?.update(lr, Ok)?,
+            Some(Clipping::Each(config)) => {
+                let stage = self.stage_mut(index)?;
+                stage.update(lr, |gradient| each(config, gradient))?;
+            }
+            Some(Clipping::GlobalNorm(max)) => {
+                let factor = match state.clip_factor {
+                    Some(factor) => factor,
+                    None => {
+                        let norm = self.global_norm(state)?;
+                        state.report.gradient_norm = Some(norm);
+                        *state.clip_factor.insert(factor(norm, *max))
+                    }
+                };
+                self.stage_mut(index)?.update(lr, |gradient| match factor {
+                    Some(factor) => Ok(scaled(gradient, factor)),
+                    None => Ok(gradient),
+                })?;
+            }
+        }
+        // Copies on this rank; those on others get a message.
+        let layout = self.layout();
+        for replica in self
+            .stage_indices()
+            .into_iter()
+            .filter(|other| *other != index)
+        {
+            if !layout.replicas(replica).is_empty() {
+                let values = self.stage_mut(index)?.shared_with(&layout, replica);
+                self.stage_mut(replica)?
+                    .take_shared(&layout, index, values)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The norm of the gradients of all stages, which have all sent theirs.
+    fn global_norm(&mut self, state: &mut RoundState) -> Result<f64, ActionError> {
+        for index in self.stage_indices() {
+            self.norms_of(index, state)?;
+        }
+        let squares = self.table_order().iter().map(|(stage, place)| {
+            let of_stage = state.norms.get(stage);
+            let square = of_stage.and_then(|norms| norms.get(*place)).copied();
+            square.ok_or(ActionError::MissingNorms { stage: *stage })
+        });
+        let sum: f64 = squares.sum::<Result<_, _>>()?;
+        Ok(sum.sqrt())
+    }
+
+    /// The squared norms of the gradients of a stage of this rank, worked out once.
+    fn norms_of<'s>(
+        &mut self,
+        index: StageIndex,
+        state: &'s mut RoundState,
+    ) -> Result<&'s [f64], ActionError> {
+        Ok(match state.norms.entry(index) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(place) => place.insert(self.stage_mut(index)?.squared_norms()?),
+        })
     }
 
     fn send(
@@ -169,26 +415,22 @@ impl Rank {
     ) -> Result<(), ActionError> {
         let values = match message {
             Message::Values { edge, micro_batch } => {
-                let ids = values_of(round, edge, micro_batch, edge.from.stage, true);
-                let store = state.store(edge.from.stage, micro_batch);
-                ids.iter()
-                    .map(|id| store.take(*id))
+                let programs = programs_of(round, micro_batch, edge.from.stage);
+                let home = (edge.from.stage, micro_batch);
+                values_of(&programs.sends, edge)
+                    .iter()
+                    .map(|id| state.take(home, *id))
                     .collect::<Result<Vec<_>, _>>()?
             }
             Message::Tie(tie) => {
                 let layout = self.layout();
                 self.stage_mut(tie.owner)?.shared_with(&layout, tie.replica)
             }
+            Message::Norm { from, .. } => vec![to_message(self.norms_of(from, state)?)],
         };
         let to = self.rank_of(message.receiver())?;
-        link.send(
-            to,
-            Tag {
-                round: round.round,
-                message,
-            },
-            values,
-        )?;
+        let round = round.round;
+        link.send(to, Tag { round, message }, values)?;
         Ok(())
     }
 
@@ -200,30 +442,23 @@ impl Rank {
         link: &mut dyn Link,
     ) -> Result<(), ActionError> {
         let from = self.rank_of(message.sender())?;
-        let values = link.poll(
-            from,
-            Tag {
-                round: round.round,
-                message,
-            },
-        )?;
+        let tag = Tag {
+            round: round.round,
+            message,
+        };
+        let values = link.poll(from, tag)?;
         match message {
             Message::Values { edge, micro_batch } => {
                 let to = edge.to.stage;
-                let ids = values_of(round, edge, micro_batch, to, false);
-                if ids.len() != values.len() {
-                    let (expected, found) = (ids.len(), values.len());
-                    return Err(ActionError::MessageLength { expected, found });
-                }
+                let programs = programs_of(round, micro_batch, to);
+                let ids = values_of(&programs.receives, edge);
+                check_length(ids.len(), values.len())?;
                 let device = self.stage_mut(to)?.device().clone();
-                let takes = &programs_of(round, micro_batch, to).received;
-                let store = state.store(to, micro_batch);
+                let is_split = round.lists.is_split(to, micro_batch.index());
                 for (id, value) in ids.iter().zip(values) {
-                    store.put(
-                        *id,
-                        value.to_device(&device)?,
-                        takes.get(id).copied().unwrap_or(0),
-                    );
+                    let takes = programs.received.get(id).copied().unwrap_or_default();
+                    let value = value.to_device(&device)?;
+                    state.put((to, micro_batch), *id, value, takes.of(is_split));
                 }
             }
             Message::Tie(tie) => {
@@ -231,33 +466,29 @@ impl Rank {
                 self.stage_mut(tie.replica)?
                     .take_shared(&layout, tie.owner, values)?;
             }
+            Message::Norm { from, .. } => {
+                check_length(1, values.len())?;
+                let data = values[0].to_data()?;
+                state.norms.insert(from, data.iter::<f64>().collect());
+            }
         }
         Ok(())
     }
 }
 
-fn programs_of(
-    round: &Round,
-    micro_batch: MicroBatchIndex,
-    stage: StageIndex,
-) -> &crate::cut::StagePrograms {
+fn check_length(expected: usize, found: usize) -> Result<(), ActionError> {
+    match expected == found {
+        true => Ok(()),
+        false => Err(ActionError::MessageLength { expected, found }),
+    }
+}
+
+fn programs_of(round: &Round, micro_batch: MicroBatchIndex, stage: StageIndex) -> &StagePrograms {
     &round.micro_batches[micro_batch.index()].cut.stages[stage.index()]
 }
 
 /// The values of a message. Micro-batches of other shapes may need fewer edges: theirs are empty.
-fn values_of(
-    round: &Round,
-    edge: Edge,
-    micro_batch: MicroBatchIndex,
-    stage: StageIndex,
-    leaves: bool,
-) -> &[tinderbox_fake::ValueId] {
-    let programs = programs_of(round, micro_batch, stage);
-    let messages = if leaves {
-        &programs.sends
-    } else {
-        &programs.receives
-    };
+fn values_of(messages: &BTreeMap<Edge, Vec<ValueId>>, edge: Edge) -> &[ValueId] {
     messages.get(&edge).map_or(&[], Vec::as_slice)
 }
 
@@ -267,7 +498,7 @@ fn gather(
     phase: &Phase,
     input: &MicroInput,
     setup: &[DynTensor],
-    store: &mut ValueStore,
+    mut take: impl FnMut(ValueId) -> Result<DynTensor, ActionError>,
 ) -> Result<Vec<DynTensor>, ActionError> {
     let bindings = phase.inputs.iter();
     bindings
@@ -281,7 +512,7 @@ fn gather(
                 Ok(Tensor::<1>::from_data(data, stage.device()).into())
             }
             Binding::Setup(position) => Ok(setup[position].clone()),
-            Binding::Value(value) => store.take(value),
+            Binding::Value(value) => take(value),
         })
         .collect()
 }

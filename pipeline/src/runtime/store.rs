@@ -36,6 +36,11 @@ impl ValueStore {
             .ok_or(missing)
     }
 
+    /// Whether a value is still taken after it was taken before.
+    pub(crate) fn has(&self, id: ValueId) -> bool {
+        self.values.contains_key(&id)
+    }
+
     /// How many values are kept.
     pub(crate) fn len(&self) -> usize {
         self.values.len()

@@ -86,8 +86,8 @@ fn wrong_files() {
         ),
         (
             "\"rank\": 1",
-            "\"rank\": 0",
-            "the stages of the plan must be numbered from 0, each on the rank of its number",
+            "\"rank\": 5",
+            "no stage is on rank 1: number the ranks from 0 without a gap",
         ),
         (
             owned,
@@ -180,7 +180,7 @@ fn ranks_and_what_they_do_not_hold() {
         "there is no rank 3: the plan has 3 rank(s), numbered from 0"
     );
     let model = mlp(3, 4);
-    let mine = plan.rank(1).unwrap();
+    let mine = plan.rank(1).unwrap()[0];
     let replay = model.replay(Seed::new(1));
     let of_rank = |path: &str| {
         let options = MaterializeOptions::only(|p| mine.holds(&p.path) || p.path.as_str() == path);

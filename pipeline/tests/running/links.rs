@@ -12,13 +12,12 @@ use burn::tensor::{Device, Tensor, activation::gelu};
 use tinderbox_fake::DynTensor;
 use tinderbox_pipeline::schedule::{Action, RankIndex};
 use tinderbox_pipeline::{
-    Link, LinkError, LocalLink, Machine, Pipeline, PipelineBuilder, PipelineError, Plan,
+    Link, LinkError, LocalLink, Machine, Pipeline, PipelineBuilder, PipelineError, Placement, Plan,
     ScheduleKind, Tag,
 };
 
 use crate::support::{
-    Case, Computed, LR, Run, SAMPLES, continue_run, floats, full_text, parameters, settings,
-    squared,
+    Case, Computed, LR, Run, SAMPLES, continue_run, floats, full_text, parameters, squared,
 };
 
 #[derive(Module, Debug)]
@@ -63,7 +62,13 @@ fn builder_of(
 ) -> PipelineBuilder<Net, Batch> {
     let model = case.model();
     let trace = case.trace(&model);
-    let plan = Plan::auto(&trace, &Machine::local(stages).unwrap()).unwrap();
+    let chunks = match schedule.placement() {
+        Placement::V => 2,
+        Placement::Loop => 1,
+    };
+    let machine = Machine::local(stages / chunks).unwrap();
+    let machine = machine.with_chunks(chunks, schedule.placement()).unwrap();
+    let plan = Plan::auto(&trace, &machine).unwrap();
     Pipeline::new(&model, &trace, &plan)
         .optimizer(SgdConfig::new().build())
         .schedule(schedule)
@@ -120,29 +125,32 @@ fn hooked(
 
 #[test]
 fn random_delays_change_no_bit() {
-    const STEPS: u64 = 50;
-    for setting in settings([4], 2) {
-        let mut plain = builder(4, setting.schedule).start().unwrap();
+    const STEPS: u64 = 1000;
+    for schedule in [
+        ScheduleKind::OneFOneB,
+        ScheduleKind::ZbH2,
+        ScheduleKind::Zbv,
+        ScheduleKind::DualPipeV,
+    ] {
+        let mut plain = builder(4, schedule).start().unwrap();
         let mut expected = Run::default();
         continue_run(&mut plain, CASE, 0..STEPS, &mut expected);
         expected.parameters = parameters(&plain.gather(&Device::flex()).unwrap());
-        for seed in 0..3usize {
-            let calls = AtomicUsize::new(seed * 1_000_003);
-            let late = move |_, _| {
-                // Up to half a millisecond, at a third of the calls.
-                let number = calls.fetch_add(1, Ordering::Relaxed) as u64;
-                let random = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
-                if random.is_multiple_of(3) {
-                    std::thread::sleep(Duration::from_micros(random % 500));
-                }
-                true
-            };
-            let mut delayed = hooked(builder(4, setting.schedule), late).start().unwrap();
-            let mut run = Run::default();
-            continue_run(&mut delayed, CASE, 0..STEPS, &mut run);
-            run.parameters = parameters(&delayed.gather(&Device::flex()).unwrap());
-            run.assert_same(&expected, &format!("{setting:?}, seed {seed}"));
-        }
+        let calls = AtomicUsize::new(1_000_003);
+        let late = move |_, _| {
+            // Up to half a millisecond, at a third of the calls.
+            let number = calls.fetch_add(1, Ordering::Relaxed) as u64;
+            let random = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
+            if random.is_multiple_of(3) {
+                std::thread::sleep(Duration::from_micros(random % 500));
+            }
+            true
+        };
+        let mut delayed = hooked(builder(4, schedule), late).start().unwrap();
+        let mut run = Run::default();
+        continue_run(&mut delayed, CASE, 0..STEPS, &mut run);
+        run.parameters = parameters(&delayed.gather(&Device::flex()).unwrap());
+        run.assert_same(&expected, &schedule.to_string());
     }
 }
 
@@ -194,7 +202,7 @@ fn a_lost_message_is_named_by_who_waits_for_it() {
 /// Every call of every rank's link panics once: the error names the place, soon.
 #[test]
 fn a_failure_at_every_call_of_a_link_is_named_and_ends_all() {
-    for schedule in [ScheduleKind::GPipe, ScheduleKind::OneFOneB] {
+    for schedule in [ScheduleKind::GPipe, ScheduleKind::ZbH1] {
         for rank in 0..3 {
             let mut position = 0;
             while fails_at(rank, position, schedule) {
@@ -240,6 +248,48 @@ fn fails_at(rank: usize, position: usize, schedule: ScheduleKind) -> bool {
     let again = pipeline.step(LR, batch()).unwrap_err();
     assert!(matches!(again, PipelineError::Stopped), "{again}");
     true
+}
+
+/// A link that panics when it is used, and again when it is to tell the others.
+struct Broken(LocalLink);
+
+impl Link for Broken {
+    fn post_receive(&mut self, from: RankIndex, tag: Tag) -> Result<(), LinkError> {
+        self.0.post_receive(from, tag)
+    }
+
+    fn send(&mut self, _: RankIndex, _: Tag, _: Vec<DynTensor>) -> Result<(), LinkError> {
+        panic!("injected")
+    }
+
+    fn poll(&mut self, _: RankIndex, _: Tag) -> Result<Vec<DynTensor>, LinkError> {
+        panic!("injected")
+    }
+
+    fn abort(&self, _: PipelineError) {
+        panic!("injected")
+    }
+}
+
+#[test]
+fn a_rank_that_can_not_say_why_it_ends_is_named() {
+    let broken = |rank: RankIndex, inner| -> Box<dyn Link> {
+        match rank.index() {
+            1 => Box::new(Broken(inner)),
+            _ => Box::new(inner),
+        }
+    };
+    let mut pipeline = builder(3, ScheduleKind::OneFOneB)
+        .links(broken)
+        .start()
+        .unwrap();
+    let started = Instant::now();
+    let error = pipeline.step(LR, batch()).unwrap_err();
+    assert!(started.elapsed() < Duration::from_secs(1));
+    assert!(
+        matches!(&error, PipelineError::Ended { rank } if rank.index() == 1),
+        "{error}"
+    );
 }
 
 /// An optimizer that panics at one of its steps.

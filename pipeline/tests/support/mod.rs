@@ -78,7 +78,11 @@ pub struct Setting {
 
 /// Stages by both schedules, for a number of micro-batches.
 pub fn settings(stages: impl IntoIterator<Item = usize>, micro_batches: usize) -> Vec<Setting> {
-    let schedules = [ScheduleKind::GPipe, ScheduleKind::OneFOneB];
+    let schedules = [
+        ScheduleKind::GPipe,
+        ScheduleKind::OneFOneB,
+        ScheduleKind::ZbH1,
+    ];
     let of = |stages| {
         schedules.map(|schedule| Setting {
             stages,

@@ -1,0 +1,182 @@
+//! The model that is trained, and plain Burn training it.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use burn::module::Module;
+use burn::nn::{Linear, LinearConfig};
+use burn::optim::{GradientsAccumulator, GradientsParams, ModuleOptimizer, SgdConfig};
+use burn::tensor::activation::gelu;
+use burn::tensor::{Device, Distribution, Tensor};
+use tinderbox::schedule::{Costs, Dependencies, Timeline};
+use tinderbox::{
+    Deferred, Machine, Outputs, Pipeline, Placement, Plan, ScheduleChoice, ScheduleKind, Traceable,
+    split_batch,
+};
+
+pub type Batch = (Tensor<2>, Tensor<2>);
+
+const LR: f64 = 1e-3;
+
+/// Layers of linear + GELU.
+#[derive(Module, Debug)]
+pub struct Mlp {
+    layers: Vec<Linear>,
+}
+
+/// Sizes of a model and its batch.
+#[derive(Clone, Copy, Debug)]
+pub struct Case {
+    pub layers: usize,
+    pub width: usize,
+    pub samples: usize,
+    pub micro_batches: usize,
+}
+
+impl Case {
+    /// The one that other pipelines were measured with.
+    pub const PEERS: Self = Self {
+        layers: 8,
+        width: 1024,
+        samples: 256,
+        micro_batches: 8,
+    };
+
+    pub fn model(self) -> Deferred<Mlp> {
+        let init = move |device: &Device| Mlp {
+            layers: (0..self.layers)
+                .map(|_| LinearConfig::new(self.width, self.width).init(device))
+                .collect(),
+        };
+        Deferred::new(init).expect("the model is recorded")
+    }
+
+    pub fn batch(self, device: &Device) -> Batch {
+        let random = || {
+            let shape = [self.samples, self.width];
+            Tensor::random(shape, Distribution::Default, device)
+        };
+        (random(), random())
+    }
+
+    /// A pipeline with one thread per rank, and a batch for it.
+    pub fn pipeline(self, ranks: usize, schedule: impl Into<ScheduleChoice>) -> Run {
+        self.pipeline_on(
+            Machine::local(ranks).expect("there are ranks"),
+            schedule.into(),
+        )
+    }
+
+    pub fn pipeline_on(self, machine: Machine, schedule: ScheduleChoice) -> Run {
+        let device = Device::flex();
+        let model = self.model();
+        let batch = self.batch(&device);
+        let parts = split_batch(&batch, self.micro_batches).expect("it can be split");
+        let trace = model
+            .trace(&parts[0].0, |net: &Mlp, batch| {
+                Outputs::loss(loss(net, batch))
+            })
+            .expect("it is traced");
+        let plan = Plan::auto(&trace, &machine).expect("there are enough layers");
+        let pipeline = Pipeline::new(&model, &trace, &plan)
+            .optimizer(SgdConfig::new().build())
+            .schedule(schedule)
+            .micro_batches(self.micro_batches)
+            .threads_per_rank(1)
+            .measure()
+            .start()
+            .expect("it starts");
+        Run { pipeline, batch }
+    }
+}
+
+/// The machine that a kind of schedule asks for.
+pub fn machine(kind: ScheduleKind, ranks: usize) -> Machine {
+    let chunks = match kind.placement() {
+        Placement::V => 2,
+        Placement::Loop => 1,
+    };
+    Machine::local(ranks)
+        .and_then(|machine| machine.with_chunks(chunks, kind.placement()))
+        .expect("there are ranks and chunks")
+}
+
+fn loss(net: &Mlp, (x, y): Batch) -> Tensor<1> {
+    let x = net.layers.iter().fold(x, |x, layer| gelu(layer.forward(x)));
+    (x - y).powi_scalar(2).mean()
+}
+
+/// A pipeline with its batch.
+pub struct Run {
+    pipeline: Pipeline<Mlp, Batch>,
+    batch: Batch,
+}
+
+impl Run {
+    /// Seconds of a step.
+    pub fn step(&mut self) -> f64 {
+        self.measured().0
+    }
+
+    /// Seconds of a step, and when each action ran.
+    pub fn measured(&mut self) -> (f64, Timeline) {
+        let started = Instant::now();
+        let output = self
+            .pipeline
+            .step(LR, self.batch.clone())
+            .expect("it trains");
+        let seconds = started.elapsed().as_secs_f64();
+        (seconds, output.timeline.expect("it is measured"))
+    }
+
+    /// What a step depends on and holds.
+    pub fn costs(&mut self) -> (Dependencies, Costs) {
+        self.pipeline.costs(&self.batch).expect("it is traced")
+    }
+}
+
+/// Plain Burn on one device, in a pool of so many threads.
+pub struct Plain {
+    pool: Arc<rayon::ThreadPool>,
+    module: Option<Mlp>,
+    optimizer: ModuleOptimizer,
+    parts: Vec<(Batch, usize)>,
+    samples: usize,
+}
+
+impl Plain {
+    pub fn new(case: Case, threads: usize) -> Self {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
+        let device = Device::flex().autodiff();
+        let model = case.model();
+        let replay = model.replay(tinderbox::random::Seed::new(0));
+        let module = model.materialize(&device, &replay).expect("it is made");
+        let batch = case.batch(&device);
+        Self {
+            pool: Arc::new(pool.expect("threads start")),
+            module: Some(module),
+            optimizer: SgdConfig::new().init(),
+            parts: split_batch(&batch, case.micro_batches).expect("it can be split"),
+            samples: case.samples,
+        }
+    }
+
+    /// Seconds of a step.
+    pub fn step(&mut self) -> f64 {
+        let pool = self.pool.clone();
+        pool.install(|| {
+            let started = Instant::now();
+            let module = self.module.take().expect("a step gives it back");
+            let mut accumulator = GradientsAccumulator::new();
+            for (batch, samples) in &self.parts {
+                let share = *samples as f32 / self.samples as f32;
+                let objective = loss(&module, batch.clone()).mul_scalar(share);
+                let gradients = GradientsParams::from_grads(objective.backward(), &module);
+                accumulator.accumulate(&module, gradients);
+            }
+            let gradients = accumulator.grads();
+            self.module = Some(self.optimizer.step(LR, module, gradients));
+            started.elapsed().as_secs_f64()
+        })
+    }
+}

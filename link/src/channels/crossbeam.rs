@@ -1,0 +1,108 @@
+//! The threads and channels of a process.
+
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, Sender, select_biased, unbounded};
+
+use super::{Channels, Disconnected, Received};
+
+/// Channels of `crossbeam-channel` and threads of the system.
+///
+/// A wait sleeps in a `select` over its channel and the signal: a message or the signal wakes it at
+/// once, and nothing is polled.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Crossbeam;
+
+/// A signal: a channel that carries nothing and is closed to fire.
+#[derive(Clone, Debug)]
+pub struct Wire {
+    /// Taken by the first that fires; dropping it closes the channel.
+    armed: Arc<Mutex<Option<Sender<()>>>>,
+    end: Receiver<()>,
+}
+
+impl Wire {
+    /// Disconnected once the signal has fired, for a `select` of one's own.
+    pub fn receiver(&self) -> &Receiver<()> {
+        &self.end
+    }
+}
+
+impl Channels for Crossbeam {
+    type Sender<T: Send + 'static> = Sender<T>;
+    type Receiver<T: Send + 'static> = Receiver<T>;
+    type Signal = Wire;
+    type Cell<T: Send + 'static> = Mutex<T>;
+    type Thread = JoinHandle<()>;
+    type Deadline = Instant;
+
+    fn channel<T: Send + 'static>(&self) -> (Sender<T>, Receiver<T>) {
+        unbounded()
+    }
+
+    fn send<T: Send + 'static>(&self, sender: &Sender<T>, message: T) -> Result<(), Disconnected> {
+        sender.send(message).map_err(|_| Disconnected)
+    }
+
+    fn receive<T: Send + 'static>(
+        &self,
+        receiver: &Receiver<T>,
+        stop: &Wire,
+        deadline: Instant,
+    ) -> Received<T> {
+        let left = deadline.saturating_duration_since(Instant::now());
+        select_biased! {
+            recv(stop.end) -> _ => Received::Stopped,
+            recv(receiver) -> message => message.map_or(Received::Closed, Received::Message),
+            default(left) => Received::TimedOut,
+        }
+    }
+
+    fn signal(&self) -> Wire {
+        let (sender, end) = unbounded();
+        let armed = Arc::new(Mutex::new(Some(sender)));
+        Wire { armed, end }
+    }
+
+    fn fire(&self, signal: &Wire) {
+        // Under the lock: who comes second must not return before the first has closed the channel.
+        self.with(&signal.armed, |armed| drop(armed.take()));
+    }
+
+    fn is_fired(&self, signal: &Wire) -> bool {
+        // Nothing is ever sent, so the channel is empty or closed.
+        signal.end.try_recv() == Err(crossbeam_channel::TryRecvError::Disconnected)
+    }
+
+    fn cell<T: Send + 'static>(&self, value: T) -> Mutex<T> {
+        Mutex::new(value)
+    }
+
+    fn with<T: Send + 'static, R>(&self, cell: &Mutex<T>, run: impl FnOnce(&mut T) -> R) -> R {
+        // The protocol replaces values whole, so a panic of another thread leaves them usable.
+        run(&mut cell.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn deadline(&self, timeout: Duration) -> Instant {
+        // Farther than any run lasts, and near enough for the clock of every system.
+        const YEARS: Duration = Duration::from_secs(1 << 30);
+        let now = Instant::now();
+        now.checked_add(timeout).unwrap_or_else(|| now + YEARS)
+    }
+
+    fn spawn(
+        &self,
+        name: String,
+        body: impl FnOnce() + Send + 'static,
+    ) -> io::Result<JoinHandle<()>> {
+        thread::Builder::new().name(name).spawn(body)
+    }
+
+    fn join(&self, thread: JoinHandle<()>) {
+        // The panic was reported when it happened.
+        let _ = thread.join();
+    }
+}

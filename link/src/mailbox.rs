@@ -1,0 +1,253 @@
+//! Messages that are matched by key.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::fmt;
+use std::time::Duration;
+
+use tinderbox_schedule::RankIndex;
+
+use crate::abort::Abort;
+use crate::channels::{Channels, Received};
+use crate::error::MailboxError;
+
+struct Letter<K, V> {
+    from: RankIndex,
+    key: K,
+    value: V,
+}
+
+/// One rank's end of the messages between all ranks.
+///
+/// Every message has a key, which names it between its two ranks. Messages may arrive in any order;
+/// one that comes before it is asked for is kept.
+pub struct Mailbox<K: Send + 'static, V: Send + 'static, C: Channels> {
+    channels: C,
+    rank: RankIndex,
+    inbox: C::Receiver<Letter<K, V>>,
+    /// One of them is the own: the inbox stays open while its owner lives.
+    peers: Vec<C::Sender<Letter<K, V>>>,
+    early: BTreeMap<(RankIndex, K), V>,
+    stop: C::Signal,
+    timeout: Duration,
+}
+
+/// The mailboxes of `ranks` ranks, in the order of the ranks. A wait for a message ends with an error
+/// after `timeout`. Memory is quadratic in the ranks: every one can send to every one.
+pub fn mailboxes<K: Send + 'static, V: Send + 'static, E: Send + 'static, C: Channels>(
+    ranks: usize,
+    abort: &Abort<E, C>,
+    timeout: Duration,
+) -> Vec<Mailbox<K, V, C>> {
+    let channels = abort.channels();
+    let (peers, inboxes): (Vec<_>, Vec<_>) = (0..ranks).map(|_| channels.channel()).unzip();
+    let mailbox = |(rank, inbox)| Mailbox {
+        channels: channels.clone(),
+        rank: RankIndex::new(rank),
+        inbox,
+        peers: peers.clone(),
+        early: BTreeMap::new(),
+        stop: abort.signal().clone(),
+        timeout,
+    };
+    inboxes.into_iter().enumerate().map(mailbox).collect()
+}
+
+impl<K: Ord + Send + 'static, V: Send + 'static, C: Channels> Mailbox<K, V, C> {
+    /// The rank that this is the end of.
+    pub fn rank(&self) -> RankIndex {
+        self.rank
+    }
+
+    /// How long a wait for a message lasts at most.
+    pub fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    /// Says that a message will be asked for. A mailbox takes messages whether they are waited for or
+    /// not, so all that this does is to fail early.
+    ///
+    /// # Errors
+    ///
+    /// When a rank has aborted.
+    pub fn post(&self, _from: RankIndex, _key: &K) -> Result<(), MailboxError<K>> {
+        match self.channels.is_fired(&self.stop) {
+            true => Err(MailboxError::Aborted),
+            false => Ok(()),
+        }
+    }
+
+    /// Sends a value, without waiting.
+    ///
+    /// # Errors
+    ///
+    /// When a rank has aborted, the receiver has ended, or there is no such rank.
+    pub fn send(&self, to: RankIndex, key: K, value: V) -> Result<(), MailboxError<K>> {
+        self.post(to, &key)?;
+        let closed = MailboxError::Closed { rank: to };
+        let Some(peer) = self.peers.get(to.index()) else {
+            return Err(closed);
+        };
+        let from = self.rank;
+        let letter = Letter { from, key, value };
+        self.channels.send(peer, letter).map_err(|_| {
+            // A rank of a crew stops all before its mailbox goes. That it is gone is then an effect
+            // of that stop and no reason of its own.
+            match self.channels.is_fired(&self.stop) {
+                true => MailboxError::Aborted,
+                false => closed,
+            }
+        })
+    }
+
+    /// Waits for a message. The time is logarithmic in the messages that came early.
+    ///
+    /// # Errors
+    ///
+    /// When it does not come in time, a rank has aborted, or a key comes twice.
+    pub fn poll(&mut self, from: RankIndex, key: K) -> Result<V, MailboxError<K>> {
+        // An early message is taken without a wait, which would have seen the stop.
+        self.post(from, &key)?;
+        let deadline = self.channels.deadline(self.timeout);
+        let wanted = (from, key);
+        loop {
+            if let Some(value) = self.early.remove(&wanted) {
+                return Ok(value);
+            }
+            match self.channels.receive(&self.inbox, &self.stop, deadline) {
+                Received::Message(letter) => self.keep(letter)?,
+                Received::Stopped => return Err(MailboxError::Aborted),
+                Received::Closed => return Err(MailboxError::Closed { rank: from }),
+                Received::TimedOut => {
+                    return Err(MailboxError::Timeout {
+                        from,
+                        key: wanted.1,
+                        timeout: self.timeout,
+                    });
+                }
+            }
+        }
+    }
+
+    fn keep(&mut self, letter: Letter<K, V>) -> Result<(), MailboxError<K>> {
+        match self.early.entry((letter.from, letter.key)) {
+            Entry::Vacant(entry) => {
+                entry.insert(letter.value);
+                Ok(())
+            }
+            Entry::Occupied(entry) => {
+                let (from, key) = entry.remove_entry().0;
+                Err(MailboxError::Repeated { from, key })
+            }
+        }
+    }
+
+    /// The messages that came and were not asked for yet, in the order of their senders and keys.
+    /// What still lies in the channel is not among them.
+    pub fn unclaimed(&self) -> impl Iterator<Item = (RankIndex, &K)> {
+        self.early.keys().map(|(from, key)| (*from, key))
+    }
+}
+
+impl<K: Send + fmt::Debug + 'static, V: Send + 'static, C: Channels> fmt::Debug
+    for Mailbox<K, V, C>
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Mailbox")
+            .field("rank", &self.rank)
+            .field("ranks", &self.peers.len())
+            .field("early", &self.early.keys())
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use insta::assert_snapshot;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::Crossbeam;
+
+    type End = Mailbox<usize, usize, Crossbeam>;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    fn rank(number: usize) -> RankIndex {
+        RankIndex::new(number)
+    }
+
+    fn pair(timeout: Duration) -> (End, End, Abort<&'static str, Crossbeam>) {
+        let abort = Abort::default();
+        let mut ends = mailboxes(2, &abort, timeout);
+        let second = ends.pop().unwrap();
+        (ends.pop().unwrap(), second, abort)
+    }
+
+    proptest! {
+        #[test]
+        fn any_order_of_sends_meets_any_order_of_polls(
+            sent in Just((0..24usize).collect::<Vec<_>>()).prop_shuffle(),
+            asked in Just((0..24usize).collect::<Vec<_>>()).prop_shuffle(),
+        ) {
+            let (a, mut b, _) = pair(LONG);
+            for message in sent {
+                // Half of them goes to the sender itself, under the same keys.
+                let from = [&a, &b][message % 2];
+                from.send(rank(1), message / 2, message).unwrap();
+            }
+            for message in asked {
+                prop_assert_eq!(b.poll(rank(message % 2), message / 2), Ok(message));
+            }
+            prop_assert_eq!(b.unclaimed().count(), 0);
+        }
+    }
+
+    #[test]
+    fn errors_say_what_was_waited_for() {
+        let (a, mut b, abort) = pair(Duration::from_millis(20));
+        a.send(rank(1), 1, 10).unwrap();
+        let late = b.poll(rank(0), 3).unwrap_err();
+        assert_snapshot!(late, @"no `3` from rank 0 within 20ms");
+        assert_eq!(b.unclaimed().collect::<Vec<_>>(), [(rank(0), &1)]);
+        assert_eq!(
+            format!("{b:?}"),
+            "Mailbox { rank: RankIndex(1), ranks: 2, early: [(RankIndex(0), 1)], .. }"
+        );
+        a.send(rank(1), 1, 11).unwrap();
+        let twice = b.poll(rank(0), 3).unwrap_err();
+        assert_snapshot!(twice, @"rank 0 sent `1` twice: a key names one message");
+        let nobody = a.send(rank(2), 0, 0).unwrap_err();
+        assert_snapshot!(nobody, @"rank 2 has ended");
+        drop(b);
+        let gone = a.send(rank(1), 0, 0).unwrap_err();
+        assert_snapshot!(gone, @"rank 1 has ended");
+        assert_eq!(a.post(rank(1), &0), Ok(()));
+        abort.trigger("failed");
+        let aborted = a.send(rank(1), 0, 0).unwrap_err();
+        assert_snapshot!(aborted, @"another rank failed");
+        assert_eq!(a.post(rank(1), &0), Err(MailboxError::Aborted));
+    }
+
+    #[test]
+    fn an_early_message_is_not_given_after_an_abort() {
+        let (a, mut b, abort) = pair(LONG);
+        a.send(rank(1), 1, 10).unwrap();
+        a.send(rank(1), 0, 10).unwrap();
+        assert_eq!(b.poll(rank(0), 0), Ok(10));
+        abort.trigger("failed");
+        assert_eq!(b.poll(rank(0), 1), Err(MailboxError::Aborted));
+    }
+
+    #[test]
+    fn a_wait_ends_at_once_when_a_rank_aborts() {
+        let (_a, mut b, abort) = pair(LONG);
+        let waiting = std::thread::spawn(move || b.poll(rank(0), 0));
+        let started = Instant::now();
+        abort.trigger("failed");
+        assert_eq!(waiting.join().unwrap(), Err(MailboxError::Aborted));
+        assert!(started.elapsed() < Duration::from_secs(1));
+    }
+}

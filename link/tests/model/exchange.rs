@@ -1,0 +1,265 @@
+//! A crew that exchanges messages as a training step does, and that fails where it is told to.
+
+use std::fmt;
+use std::time::Duration;
+
+use tinderbox_link::{
+    Abort, Channels, Crew, CrewError, Mailbox, MailboxError, Member, Received, mailboxes,
+};
+use tinderbox_schedule::RankIndex;
+
+use crate::channels::{Fault, Model, Receiver, Sender};
+
+/// How long the driver waits for a round: two ticks.
+const DRIVER_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The name of a message: round, kind and micro-batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Key(pub usize, pub char, pub usize);
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{} of round {}", self.1, self.2, self.0)
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+pub enum Step {
+    Send(usize, char, usize),
+    Receive(usize, char, usize),
+}
+
+/// The lists of a step: forward values up the ranks, cotangents down, then a tie from the last rank to
+/// the first, which closes the ring. Later micro-batches are asked for first on the way down, so some
+/// messages always come early.
+pub fn lists(ranks: usize, micro_batches: usize) -> Vec<Vec<Step>> {
+    let last = ranks - 1;
+    let list = |rank: usize| {
+        let mut list = Vec::new();
+        for batch in 0..micro_batches {
+            list.extend((rank > 0).then(|| Step::Receive(rank - 1, 'F', batch)));
+            list.extend((rank < last).then(|| Step::Send(rank + 1, 'F', batch)));
+        }
+        for batch in (0..micro_batches).rev() {
+            list.extend((rank < last).then(|| Step::Receive(rank + 1, 'B', batch)));
+            list.extend((rank > 0).then(|| Step::Send(rank - 1, 'B', micro_batches - 1 - batch)));
+        }
+        list.extend((rank == last).then_some(Step::Send(0, 'T', 0)));
+        list.extend((rank == 0).then_some(Step::Receive(last, 'T', 0)));
+        list
+    };
+    (0..ranks).map(list).collect()
+}
+
+/// Why a rank failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// It was told to.
+    Injected(usize),
+    /// A message did not come or go: an effect of another's failure, or its time was up.
+    Message(usize, MailboxError<Key>),
+    /// It ended and said nothing.
+    Lost(usize),
+}
+
+/// How a rank fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// It says why.
+    Says,
+    /// It ends without a word, as by a panic that nobody catches.
+    Silent,
+    /// It leaves out the step and goes on.
+    Skips,
+    /// It wakes the others before it says why: a fault of the protocol.
+    WakesThenSays,
+}
+
+/// What is tried.
+#[derive(Clone, Debug)]
+pub struct Case {
+    pub ranks: usize,
+    pub micro_batches: usize,
+    /// Which rank fails at which step of the first round.
+    pub failures: Vec<(usize, usize, Failure)>,
+    /// How many ticks pass.
+    pub ticks: u64,
+    /// How long a rank waits for a message. A tick, less than the driver waits.
+    pub rank_timeout: Duration,
+    /// Whether the mailbox is the rank's link, as it should be, or dropped by its body.
+    pub mailbox_outlives_body: bool,
+    pub fault: Fault,
+}
+
+impl Case {
+    pub fn new(ranks: usize, micro_batches: usize) -> Self {
+        Self {
+            ranks,
+            micro_batches,
+            failures: Vec::new(),
+            ticks: 0,
+            rank_timeout: Duration::from_secs(1),
+            mailbox_outlives_body: true,
+            fault: Fault::None,
+        }
+    }
+
+    #[must_use]
+    pub fn failing(mut self, rank: usize, step: usize, failure: Failure) -> Self {
+        self.failures.push((rank, step, failure));
+        self
+    }
+
+    fn failure(&self, rank: usize, round: usize, step: usize) -> Option<Failure> {
+        let here = |f: &&(usize, usize, Failure)| (f.0, f.1) == (rank, step) && round == 0;
+        self.failures.iter().find(here).map(|failure| failure.2)
+    }
+
+    /// One crew: two rounds, or one that fails. Gives how it ended, after all threads have ended and,
+    /// where a round failed, another was refused.
+    pub fn run(&self) -> Result<(), CrewError<Reason>> {
+        self.run_on(&Model::new(self.fault))
+    }
+
+    /// As [`run`](Self::run), on a machine that may have seen other crews.
+    pub fn run_on(&self, model: &Model) -> Result<(), CrewError<Reason>> {
+        if self.ticks > 0 {
+            model.run_clock(self.ticks);
+        }
+        let ended = self.rounds(model);
+        if self.ticks == 0 {
+            assert_eq!(model.running(), 0, "all threads are joined in time");
+        }
+        model.settle();
+        ended
+    }
+
+    fn rounds(&self, model: &Model) -> Result<(), CrewError<Reason>> {
+        let mut crew = self.start(model)?;
+        for round in 0..2 {
+            if let Err(error) = ask(&mut crew, round) {
+                let again = ask(&mut crew, round);
+                assert!(matches!(again, Err(CrewError::Stopped)), "{again:?}");
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    fn start(&self, model: &Model) -> Result<RingCrew, CrewError<Reason>> {
+        let abort = Abort::new(model.clone());
+        let ends = mailboxes(self.ranks, &abort, self.rank_timeout);
+        let lists = lists(self.ranks, self.micro_batches);
+        let members = ends.into_iter().zip(lists).map(|(mailbox, list)| {
+            let rank = Rank {
+                index: mailbox.rank().index(),
+                list,
+                case: self.clone(),
+                abort: abort.clone(),
+                model: model.clone(),
+            };
+            let (link, moved) = match self.mailbox_outlives_body {
+                true => (Some(mailbox), None),
+                false => (None, Some(mailbox)),
+            };
+            let body = move |link: &mut Option<RingMailbox>, requests: &Receiver<Request>| {
+                let mut moved = moved;
+                let mailbox = link.as_mut().or(moved.as_mut()).unwrap();
+                rank.serve(mailbox, requests);
+            };
+            Member { link, body }
+        });
+        Crew::start(&abort, members.collect(), |rank| Reason::Lost(rank.index()))
+    }
+}
+
+type RingMailbox = Mailbox<Key, (usize, Key), Model>;
+type RingCrew = Crew<Request, Reason, Model>;
+
+struct Request {
+    round: usize,
+    reply: Sender<(RankIndex, usize)>,
+}
+
+/// Every rank must reply with its own number.
+fn ask(crew: &mut RingCrew, round: usize) -> Result<(), CrewError<Reason>> {
+    let replies = crew.ask(DRIVER_TIMEOUT, |_, reply| Request { round, reply })?;
+    assert!(replies.iter().copied().eq(0..crew.ranks()), "{replies:?}");
+    Ok(())
+}
+
+struct Rank {
+    index: usize,
+    list: Vec<Step>,
+    case: Case,
+    abort: Abort<Reason, Model>,
+    model: Model,
+}
+
+impl Rank {
+    fn serve(self, mailbox: &mut RingMailbox, requests: &Receiver<Request>) {
+        let model = &self.model;
+        let (never, forever) = (model.signal(), model.deadline(Duration::MAX));
+        while let Received::Message(request) = model.receive(requests, &never, forever) {
+            let Request { round, reply } = request;
+            if self.round(round, mailbox).is_none() {
+                return;
+            }
+            // The driver may have given up.
+            let _ = model.send(&reply, (RankIndex::new(self.index), self.index));
+        }
+    }
+
+    /// `None` when the rank is to end.
+    fn round(&self, round: usize, mailbox: &mut RingMailbox) -> Option<()> {
+        for (number, step) in self.list.iter().enumerate() {
+            match self.case.failure(self.index, round, number) {
+                Some(Failure::Skips) => continue,
+                Some(failure) => {
+                    self.fail(failure);
+                    return None;
+                }
+                None => {}
+            }
+            if let Err(error) = self.step(*step, round, mailbox) {
+                self.abort.trigger(Reason::Message(self.index, error));
+                return None;
+            }
+        }
+        let left: Vec<_> = mailbox.unclaimed().collect();
+        assert!(left.is_empty(), "left after round {round}: {left:?}");
+        Some(())
+    }
+
+    fn step(
+        &self,
+        step: Step,
+        round: usize,
+        mailbox: &mut RingMailbox,
+    ) -> Result<(), MailboxError<Key>> {
+        match step {
+            Step::Send(to, kind, number) => {
+                let key = Key(round, kind, number);
+                mailbox.send(RankIndex::new(to), key, (self.index, key))
+            }
+            Step::Receive(from, kind, number) => {
+                let key = Key(round, kind, number);
+                let got = mailbox.poll(RankIndex::new(from), key)?;
+                assert_eq!(got, (from, key), "a message is what its key says");
+                Ok(())
+            }
+        }
+    }
+
+    fn fail(&self, failure: Failure) {
+        let reason = Reason::Injected(self.index);
+        match failure {
+            Failure::Says => self.abort.trigger(reason),
+            Failure::Silent | Failure::Skips => {}
+            Failure::WakesThenSays => {
+                self.model.fire(self.abort.signal());
+                self.abort.trigger(reason);
+            }
+        }
+    }
+}

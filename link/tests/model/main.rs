@@ -1,0 +1,11 @@
+//! The protocol under a model checker: every test here runs it in many orders of events.
+//!
+//! A failure prints the order that led to it; `shuttle::replay` runs it again.
+
+mod channels;
+mod checker;
+mod contract;
+mod crew;
+mod exchange;
+mod faults;
+mod mailbox;

@@ -1,0 +1,128 @@
+//! How often each value of a micro-batch is taken at a stage, by who makes it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tinderbox_fake::ValueId;
+
+use super::Parts;
+use crate::schedule::{Compute, Edge};
+use crate::trace::JointGraph;
+
+/// How often a value is taken, which depends on how the backward of its micro-batch runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Takes {
+    /// Where it runs whole, as `B`.
+    pub(crate) whole: usize,
+    /// Where it runs as `I` and `W`.
+    pub(crate) split: usize,
+}
+
+impl Takes {
+    /// The number for a micro-batch.
+    pub(crate) fn of(self, is_split: bool) -> usize {
+        if is_split { self.split } else { self.whole }
+    }
+
+    fn add(&mut self, whole: usize, split: usize) {
+        self.whole += whole;
+        self.split += split;
+    }
+}
+
+/// The programs of a stage and what joins them to other stages.
+pub(super) struct Readers<'a> {
+    pub(super) forward: &'a Parts,
+    pub(super) whole: &'a Parts,
+    pub(super) input: &'a Parts,
+    pub(super) weight: &'a Parts,
+    pub(super) sends: &'a BTreeMap<Edge, Vec<ValueId>>,
+    pub(super) receives: &'a BTreeMap<Edge, Vec<ValueId>>,
+}
+
+/// The values of a micro-batch that somebody takes, by who makes them.
+pub(super) struct Taken {
+    /// The forward, or for a named output whoever gave it to the forward.
+    pub(super) forward: BTreeMap<ValueId, Takes>,
+    /// Other stages.
+    pub(super) messages: BTreeMap<ValueId, Takes>,
+    /// `B`, or `I`.
+    pub(super) backward: BTreeMap<ValueId, Takes>,
+    /// What the forward makes, taken or not, but for what is handed to it.
+    made_forward: BTreeSet<ValueId>,
+}
+
+impl Taken {
+    pub(super) fn count(joint: &JointGraph, readers: &Readers<'_>) -> Self {
+        let coming = readers.receives.values().flatten();
+        let mut taken = Self {
+            forward: BTreeMap::new(),
+            messages: coming.map(|value| (*value, Takes::default())).collect(),
+            backward: BTreeMap::new(),
+            made_forward: readers.forward.made(joint),
+        };
+        for (edge, values) in readers.sends {
+            let makers = match edge.from.compute {
+                Compute::Forward => &mut taken.forward,
+                _ => &mut taken.backward,
+            };
+            for value in values {
+                makers.entry(*value).or_default().add(1, 1);
+            }
+        }
+        // The loss and each named output are read once by the driver.
+        let named = joint.outputs().iter().map(|(_, value)| *value);
+        let targets = &readers.forward.targets;
+        for value in named.chain(joint.loss()).filter(|v| targets.contains(v)) {
+            taken.forward.entry(value).or_default().add(1, 1);
+        }
+        for value in &readers.forward.reads {
+            if let Some(takes) = taken.messages.get_mut(value) {
+                takes.add(1, 1);
+            }
+        }
+        taken.add_reads(readers.whole.reads.iter(), 1, 0);
+        taken.add_reads(readers.input.reads.iter(), 0, 1);
+        // What `I` makes is handed from it to `W`, also where the forward has made it before: a stage
+        // that recomputes keeps nothing of its forward.
+        let made = readers.input.made(joint);
+        let (handed, others): (Vec<_>, Vec<_>) = readers
+            .weight
+            .reads
+            .iter()
+            .partition(|value| made.contains(value));
+        taken.add_reads(others.into_iter(), 0, 1);
+        for value in handed {
+            taken.backward.entry(*value).or_default().add(0, 1);
+        }
+        taken
+    }
+
+    /// Counts what a backward program reads of the forward and of messages.
+    fn add_reads<'v>(
+        &mut self,
+        reads: impl Iterator<Item = &'v ValueId>,
+        whole: usize,
+        split: usize,
+    ) {
+        for value in reads {
+            if self.made_forward.contains(value) {
+                self.forward.entry(*value).or_default().add(whole, split);
+            } else if let Some(takes) = self.messages.get_mut(value) {
+                takes.add(whole, split);
+            }
+        }
+    }
+
+    /// Whether a value is at hand before the backward: the forward made it, or it came for the forward.
+    pub(super) fn is_of_forward(&self, value: ValueId, forward: &Parts) -> bool {
+        let came = self.messages.contains_key(&value) && forward.reads.contains(&value);
+        came || self.made_forward.contains(&value)
+    }
+
+    /// Whether a value is kept with its micro-batch.
+    pub(super) fn is_value(&self, value: ValueId) -> bool {
+        self.made_forward.contains(&value)
+            || self.messages.contains_key(&value)
+            || self.backward.contains_key(&value)
+    }
+}

@@ -1,0 +1,98 @@
+//! What a step or an evaluation gives back.
+
+use std::collections::BTreeMap;
+
+use tinderbox_fake::DynTensor;
+
+use super::step::{Round, RoundReport};
+use crate::schedule::{MicroBatchIndex, RankIndex, TimeUnit, Timeline};
+use crate::{ActionError, PipelineError};
+
+/// What a step or an evaluation gives back.
+#[derive(Clone, Debug)]
+pub struct StepOutput {
+    /// The mean loss over the samples; `None` when the forward makes none.
+    pub loss: Option<f64>,
+    /// The loss of each micro-batch, in order.
+    pub micro_batch_losses: Vec<f64>,
+    /// The norm of all gradients before they were clipped by it; `None` when they are not.
+    pub gradient_norm: Option<f64>,
+    /// When each action ran; `None` unless the pipeline was told to measure.
+    pub timeline: Option<Timeline>,
+    /// Every named output of each micro-batch, in order of name.
+    outputs: Vec<(String, Vec<DynTensor>)>,
+}
+
+impl StepOutput {
+    /// The named outputs, one tensor per micro-batch.
+    pub fn outputs(&self) -> impl Iterator<Item = (&str, &[DynTensor])> {
+        self.outputs
+            .iter()
+            .map(|(name, values)| (name.as_str(), values.as_slice()))
+    }
+
+    /// A named output, one tensor per micro-batch.
+    pub fn output(&self, name: &str) -> Option<&[DynTensor]> {
+        self.outputs()
+            .find(|(known, _)| *known == name)
+            .map(|(_, values)| values)
+    }
+
+    /// Puts together what the ranks report, in the order of the ranks.
+    pub(super) fn collect(
+        round: &Round,
+        reports: Vec<RoundReport>,
+        weights: &[f64],
+    ) -> Result<Self, PipelineError> {
+        let mut losses = vec![None; weights.len()];
+        let mut outputs: BTreeMap<String, Vec<(usize, DynTensor)>> = BTreeMap::new();
+        let mut gradient_norm = None;
+        let mut timelines = Vec::new();
+        for (rank, report) in reports.into_iter().enumerate() {
+            for (micro_batch, loss) in report.losses {
+                let failed = |source| PipelineError::Action {
+                    rank: RankIndex::new(rank),
+                    stage: None,
+                    micro_batch: Some(MicroBatchIndex::new(micro_batch)),
+                    action: "READ LOSS".into(),
+                    source: Box::new(ActionError::Tensor(source)),
+                };
+                let data = loss.to_data().map_err(failed)?;
+                losses[micro_batch] = data.iter::<f64>().next();
+            }
+            for (micro_batch, name, value) in report.outputs {
+                outputs.entry(name).or_default().push((micro_batch, value));
+            }
+            gradient_norm = gradient_norm.or(report.gradient_norm);
+            timelines.extend(report.timeline);
+        }
+        let micro_batch_losses: Vec<f64> = losses.into_iter().flatten().collect();
+        let weighted = micro_batch_losses
+            .iter()
+            .zip(weights)
+            .map(|(loss, weight)| loss * weight);
+        let loss = (micro_batch_losses.len() == weights.len()).then(|| weighted.sum());
+        let in_order = |mut values: Vec<(usize, DynTensor)>| {
+            values.sort_by_key(|(micro_batch, _)| *micro_batch);
+            values.into_iter().map(|(_, value)| value).collect()
+        };
+        let outputs = outputs
+            .into_iter()
+            .map(|(name, values)| (name, in_order(values)))
+            .collect();
+        let schedule = &round.lists.schedule;
+        let timeline = round.epoch.map(|_| Timeline {
+            name: schedule.name.clone(),
+            unit: TimeUnit::Nanoseconds,
+            stage_to_rank: schedule.stage_to_rank.clone(),
+            ranks: timelines,
+        });
+        Ok(Self {
+            loss,
+            micro_batch_losses,
+            gradient_norm,
+            timeline,
+            outputs,
+        })
+    }
+}

@@ -1,0 +1,329 @@
+//! What stands between gradients and parameters: clipping, accumulation, learning-rate schedules, each
+//! against plain Burn doing the same, bit for bit.
+
+use std::collections::BTreeMap;
+
+use burn::module::{Module, ModuleVisitor, Param, ParamGroup};
+use burn::nn::{Linear, LinearConfig};
+use burn::optim::grad_clipping::GradientClippingConfig;
+use burn::optim::lr_scheduler::cosine::CosineAnnealingLrSchedulerConfig;
+use burn::optim::lr_scheduler::module_lr_scheduler::{ModuleLearningRate, ModuleLrSchedulerConfig};
+use burn::optim::{AdamWConfig, GradientsAccumulator, GradientsParams, SgdConfig};
+use burn::tensor::{Device, Tensor, activation::gelu};
+use tinderbox_deferred::random::Seed;
+use tinderbox_pipeline::schedule::{RankIndex, Schedule};
+use tinderbox_pipeline::{
+    Clipping, Machine, Pipeline, PipelineBuilder, PipelineError, Placement, Plan, ScheduleKind,
+    split_batch,
+};
+
+use crate::support::{Case, Computed, LR, SAMPLES, SEED, floats, full_text, parameters, squared};
+
+const STEPS: u64 = 3;
+const MICRO_BATCHES: usize = 5;
+
+/// Its fields are declared in another order than the forward reads them.
+#[derive(Module, Debug)]
+struct Net {
+    head: Linear,
+    layers: Vec<Linear>,
+}
+
+type Batch = (Tensor<2>, Tensor<2>);
+
+/// The first layer is read again at the end, so that one of its gradients comes from two stages.
+fn forward(net: &Net, (x, y): Batch) -> Computed {
+    let x = net.layers.iter().fold(x, |x, layer| gelu(layer.forward(x)));
+    let x = net.head.forward(x.matmul(net.layers[0].weight.val()));
+    (squared(x, y), None)
+}
+
+const CASE: Case<Net, Batch> = Case {
+    init: |device| Net {
+        head: LinearConfig::new(6, 6).init(device),
+        layers: (0..8)
+            .map(|_| LinearConfig::new(6, 6).init(device))
+            .collect(),
+    },
+    forward,
+    batch: |n, device| {
+        let shape = [SAMPLES, 6];
+        (floats(shape, n, device), floats(shape, n + 1000, device))
+    },
+};
+
+/// Ranks, and a schedule that fits them.
+const SHAPES: [(usize, ScheduleKind); 6] = [
+    (1, ScheduleKind::GPipe),
+    (2, ScheduleKind::OneFOneB),
+    (3, ScheduleKind::ZbH2),
+    (2, ScheduleKind::Zbv),
+    (4, ScheduleKind::DualPipeV),
+    (2, ScheduleKind::InterleavedZb),
+];
+
+fn builder(ranks: usize, kind: ScheduleKind) -> PipelineBuilder<Net, Batch> {
+    let chunks = match kind {
+        ScheduleKind::Zbv | ScheduleKind::DualPipeV | ScheduleKind::InterleavedZb => 2,
+        _ => 1,
+    };
+    let model = CASE.model();
+    let trace = CASE.trace(&model);
+    let machine = Machine::local(ranks).unwrap();
+    let machine = machine.with_chunks(chunks, kind.placement()).unwrap();
+    let plan = Plan::auto(&trace, &machine).unwrap();
+    Pipeline::new(&model, &trace, &plan)
+        .optimizer(AdamWConfig::new().build())
+        .schedule(kind)
+        .micro_batches(MICRO_BATCHES)
+        .seed(SEED)
+}
+
+/// The parameters after some steps of plain Burn, with gradients that `clip` may change.
+fn plain(
+    clip: impl Fn(&Net, GradientsParams) -> GradientsParams,
+    mut optimizer: burn::optim::ModuleOptimizer,
+    mut rate: impl FnMut() -> ModuleLearningRate,
+) -> BTreeMap<String, Vec<u8>> {
+    let device = Device::flex().autodiff();
+    let model = CASE.model();
+    let replay = model.replay(Seed::new(SEED));
+    let mut net = model.materialize(&device, &replay).unwrap();
+    for step in 0..STEPS {
+        let parts = split_batch(&(CASE.batch)(step, &device), MICRO_BATCHES).unwrap();
+        let mut accumulator = GradientsAccumulator::new();
+        for (batch, samples) in parts {
+            let weighted = forward(&net, batch)
+                .0
+                .mul_scalar(samples as f32 / SAMPLES as f32);
+            let gradients = GradientsParams::from_grads(weighted.backward(), &net);
+            accumulator.accumulate(&net, gradients);
+        }
+        let gradients = clip(&net, accumulator.grads());
+        net = optimizer.step(rate(), net, gradients);
+    }
+    parameters(&net)
+}
+
+/// Multiplies all gradients by one factor, as the documentation of `Clipping::GlobalNorm` has it.
+fn clip_by_global_norm(net: &Net, gradients: GradientsParams, max: f64) -> (GradientsParams, f64) {
+    struct Squares<'a>(&'a GradientsParams, f64);
+    impl ModuleVisitor for Squares<'_> {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            if let Some(gradient) = self.0.get::<D>(param.id) {
+                self.1 += f64::from(gradient.square().sum().into_scalar::<f32>());
+            }
+        }
+    }
+    struct Scale(GradientsParams, f32);
+    impl ModuleVisitor for Scale {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            if let Some(gradient) = self.0.remove::<D>(param.id) {
+                self.0.register::<D>(param.id, gradient.mul_scalar(self.1));
+            }
+        }
+    }
+    let mut squares = Squares(&gradients, 0.0);
+    net.visit(&mut squares);
+    let norm = squares.1.sqrt();
+    let factor = max / (norm + 1e-6);
+    if factor >= 1.0 {
+        return (gradients, norm);
+    }
+    let mut scale = Scale(gradients, factor as f32);
+    net.visit(&mut scale);
+    (scale.0, norm)
+}
+
+fn gathered(pipeline: &mut Pipeline<Net, Batch>) -> BTreeMap<String, Vec<u8>> {
+    parameters(&pipeline.gather(&Device::flex()).unwrap())
+}
+
+#[test]
+fn clipped_by_the_norm_of_all_gradients() {
+    // One that bites at every step, and one that never does.
+    for max in [0.01, 1e6] {
+        let norms = std::cell::RefCell::new(Vec::new());
+        let clip = |net: &Net, gradients| {
+            let (clipped, norm) = clip_by_global_norm(net, gradients, max);
+            norms.borrow_mut().push(norm);
+            clipped
+        };
+        let expected = plain(clip, AdamWConfig::new().init(), || LR.into());
+        let bites = norms.borrow().iter().all(|norm| *norm > max);
+        assert_eq!(bites, max < 1.0, "{norms:?}");
+        for (ranks, kind) in SHAPES {
+            let mut pipeline = builder(ranks, kind)
+                .clip(Clipping::GlobalNorm(max))
+                .start()
+                .unwrap();
+            for (step, expected) in norms.borrow().iter().enumerate() {
+                let batch = (CASE.batch)(step as u64, &Device::flex());
+                let found = pipeline.step(LR, batch).unwrap().gradient_norm;
+                assert_eq!(found, Some(*expected), "{ranks} ranks, {kind}");
+            }
+            assert!(gathered(&mut pipeline) == expected, "{ranks} ranks, {kind}");
+        }
+    }
+}
+
+#[test]
+fn clipped_each_by_itself() {
+    for config in [
+        GradientClippingConfig::Norm(0.002),
+        GradientClippingConfig::Value(0.0005),
+    ] {
+        let optimizer = AdamWConfig::new().init();
+        let optimizer = optimizer.with_grad_clipping(config.init());
+        let expected = plain(|_, gradients| gradients, optimizer, || LR.into());
+        let unclipped = plain(
+            |_, gradients| gradients,
+            AdamWConfig::new().init(),
+            || LR.into(),
+        );
+        assert!(expected != unclipped, "it bites");
+        for (ranks, kind) in SHAPES {
+            let clipping = Clipping::Each(config.clone());
+            let mut pipeline = builder(ranks, kind).clip(clipping).start().unwrap();
+            for step in 0..STEPS {
+                let output = pipeline
+                    .step(LR, (CASE.batch)(step, &Device::flex()))
+                    .unwrap();
+                assert_eq!(output.gradient_norm, None);
+            }
+            assert!(gathered(&mut pipeline) == expected, "{ranks} ranks, {kind}");
+        }
+    }
+}
+
+#[test]
+fn a_learning_rate_schedule_of_burn_with_a_group() {
+    let schedule = || {
+        let all = CosineAnnealingLrSchedulerConfig::new(1e-2, 5).with_min_lr(1e-4);
+        let third = CosineAnnealingLrSchedulerConfig::new(5e-2, 3);
+        ModuleLrSchedulerConfig::new(all.into())
+            .with_group(ParamGroup::from_path("layers.3.weight"), third)
+            .init()
+            .unwrap()
+    };
+    let mut rates = schedule();
+    let expected = plain(
+        |_, gradients| gradients,
+        AdamWConfig::new().init(),
+        || rates.step(),
+    );
+    for (ranks, kind) in SHAPES {
+        let mut pipeline = builder(ranks, kind).start().unwrap();
+        let mut rates = schedule();
+        for step in 0..STEPS {
+            let batch = (CASE.batch)(step, &Device::flex());
+            pipeline.step(rates.step(), batch).unwrap();
+        }
+        assert!(gathered(&mut pipeline) == expected, "{ranks} ranks, {kind}");
+    }
+}
+
+/// Batches that are accumulated are micro-batches of one step.
+#[test]
+fn accumulated_batches() {
+    let device = Device::flex();
+    let two = |n| [(CASE.batch)(n, &device), (CASE.batch)(n + 1, &device)];
+    let whole = |n| {
+        let [(a, x), (b, y)] = two(n);
+        (Tensor::cat(vec![a, b], 0), Tensor::cat(vec![x, y], 0))
+    };
+    let count = 4;
+    for (ranks, kind) in SHAPES {
+        let mut apart = builder(ranks, kind).micro_batches(count).start().unwrap();
+        let mut together = builder(ranks, kind)
+            .micro_batches(2 * count)
+            .start()
+            .unwrap();
+        for step in 0..STEPS {
+            let found = apart.step_accumulated(LR, two(2 * step)).unwrap();
+            let expected = together.step(LR, whole(2 * step)).unwrap();
+            assert_eq!(found.micro_batch_losses, expected.micro_batch_losses);
+            assert_eq!(found.loss, expected.loss);
+        }
+        assert_eq!(apart.steps(), STEPS);
+        assert!(gathered(&mut apart) == gathered(&mut together), "{kind}");
+    }
+    let mut pipeline = builder(2, ScheduleKind::OneFOneB).start().unwrap();
+    let error = pipeline.step_accumulated(LR, []).unwrap_err();
+    assert!(
+        full_text(&error).contains("the batch can't be used"),
+        "{}",
+        full_text(&error)
+    );
+}
+
+/// What does not fit is refused before any parameter is made.
+#[test]
+fn schedules_that_do_not_fit_the_plan() {
+    let text =
+        |result: Result<Pipeline<Net, Batch>, PipelineError>| full_text(&result.unwrap_err());
+    let model = CASE.model();
+    let trace = CASE.trace(&model);
+    let machine = Machine::local(2)
+        .unwrap()
+        .with_chunks(2, Placement::Loop)
+        .unwrap();
+    let plan = Plan::auto(&trace, &machine).unwrap();
+    let start = |schedule: tinderbox_pipeline::ScheduleChoice| {
+        Pipeline::new(&model, &trace, &plan)
+            .optimizer(SgdConfig::new().build())
+            .schedule(schedule)
+            .micro_batches(4)
+            .start()
+    };
+    assert_eq!(
+        text(start(ScheduleKind::Zbv.into())),
+        "schedule `zbv` runs its stages on ranks [0, 1, 1, 0], the plan has them on ranks \
+         [0, 1, 0, 1]: make the plan for it, with `Machine::with_chunks` or `Plan::on_ranks`"
+    );
+    let one_chunk = text(start(ScheduleKind::OneFOneB.into()));
+    assert!(
+        one_chunk.starts_with("the schedule can't be made\n"),
+        "{one_chunk}"
+    );
+    let rows = "0F0 2F0 2B0 0B0\n1F0 3F0 3B0 1B0";
+    let written = |rows| Schedule::parse("mine", rows).unwrap();
+    // The schedule says how many micro-batches there are: a batch that is split otherwise is refused.
+    let mut pipeline = start(written(rows).into()).unwrap();
+    let error = pipeline
+        .step(LR, (CASE.batch)(0, &Device::flex()))
+        .unwrap_err();
+    assert_eq!(
+        full_text(&error),
+        "schedule `mine` is written for 1 micro-batches, the step has 4: give a batch that splits \
+         into as many, or take a named schedule"
+    );
+    assert_eq!(
+        text(start(written("0F0 2F0\n1F0 3F0").into())),
+        "schedule `mine` has no backward: a step trains, and `evaluate` needs no schedule"
+    );
+    let short = text(start(written("0F0 2F0 2B0 0B0\n1F0 3F0 3B0").into()));
+    assert!(
+        short.starts_with("the schedule can't be run\nrank 1 misses `1B0`"),
+        "{short}"
+    );
+
+    let of = |map: [usize; 4]| plan.clone().on_ranks(&map.map(RankIndex::new));
+    let uneven = of([0, 1, 2, 0]).unwrap();
+    let error = Pipeline::new(&model, &trace, &uneven)
+        .optimizer(SgdConfig::new().build())
+        .start()
+        .unwrap_err();
+    assert_eq!(
+        full_text(&error),
+        "a named schedule has as many stages on every rank, the plan has 4 stages on 3 ranks: make \
+         the plan with `Machine::with_chunks`, or write a schedule for it"
+    );
+    for max in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+        let clipped = builder(2, ScheduleKind::OneFOneB).clip(Clipping::GlobalNorm(max));
+        assert!(
+            text(clipped.start()).starts_with("gradients can't be clipped"),
+            "{max}"
+        );
+    }
+}

@@ -1,0 +1,247 @@
+//! The actions that a rank's list is made of.
+
+use std::slice;
+
+use serde::{Deserialize, Serialize};
+
+use crate::dependencies::{Edge, Tie};
+use crate::index::{GroupIndex, MicroBatchIndex, StageIndex};
+
+/// A program that a stage runs once per micro-batch.
+///
+/// `Backward` is `InputGradient` and `WeightGradient` in one; a micro-batch of a stage has either the
+/// one or the other two.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Compute {
+    /// `F`: the forward pass.
+    Forward,
+    /// `B`: the whole backward pass.
+    Backward,
+    /// `I`: the part of the backward pass that other stages wait for.
+    InputGradient,
+    /// `W`: the rest of the backward pass, which nobody waits for.
+    WeightGradient,
+}
+
+impl Compute {
+    /// All programs, in the order of [`Compute::slot`].
+    pub const ALL: [Self; 4] = [
+        Self::Forward,
+        Self::Backward,
+        Self::InputGradient,
+        Self::WeightGradient,
+    ];
+
+    /// The letter of the text form.
+    #[must_use]
+    pub const fn letter(self) -> char {
+        match self {
+            Self::Forward => 'F',
+            Self::Backward => 'B',
+            Self::InputGradient => 'I',
+            Self::WeightGradient => 'W',
+        }
+    }
+
+    /// Whether this program adds to the stage's weight gradients and lets go of the activations.
+    #[must_use]
+    pub const fn ends_backward(self) -> bool {
+        matches!(self, Self::Backward | Self::WeightGradient)
+    }
+
+    /// The place of this program in a table with one row per stage and micro-batch.
+    #[must_use]
+    pub const fn slot(self) -> usize {
+        match self {
+            Self::Forward => 0,
+            Self::Backward => 1,
+            Self::InputGradient => 2,
+            Self::WeightGradient => 3,
+        }
+    }
+}
+
+/// One program of one stage on one micro-batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Task {
+    /// The stage that computes.
+    pub stage: StageIndex,
+    /// The program that it runs.
+    pub compute: Compute,
+    /// The micro-batch that it runs on.
+    pub micro_batch: MicroBatchIndex,
+}
+
+/// What travels between two ranks in one piece, by the name under which it is sent and received.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Message {
+    /// All values of one edge for one micro-batch.
+    Values {
+        /// The program that makes the values and the one that reads them.
+        edge: Edge,
+        /// The micro-batch that the values belong to.
+        micro_batch: MicroBatchIndex,
+    },
+    /// The updated values of the parameters that two stages share, once per step.
+    Tie(Tie),
+    /// The sums of squares of a stage's gradients, once per step, for a rank that clips by the norm of
+    /// all gradients. They are for every stage of the receiver's rank; `to` is its lowest.
+    Norm {
+        /// The stage whose gradients are measured.
+        from: StageIndex,
+        /// The lowest stage of the rank that receives.
+        to: StageIndex,
+    },
+}
+
+impl Message {
+    /// The stage that sends.
+    #[must_use]
+    pub const fn sender(self) -> StageIndex {
+        match self {
+            Self::Values { edge, .. } => edge.from.stage,
+            Self::Tie(tie) => tie.owner,
+            Self::Norm { from, .. } => from,
+        }
+    }
+
+    /// The stage that receives.
+    #[must_use]
+    pub const fn receiver(self) -> StageIndex {
+        match self {
+            Self::Values { edge, .. } => edge.to.stage,
+            Self::Tie(tie) => tie.replica,
+            Self::Norm { to, .. } => to,
+        }
+    }
+}
+
+/// One entry of a rank's list.
+///
+/// On disk an action is its text, such as `"2F5"`; the words are listed in the
+/// [crate's docs](crate).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+#[non_exhaustive]
+pub enum Action {
+    /// Runs a program of a stage.
+    Compute(Task),
+    /// Runs a forward and a backward of two stages of one rank, at the same time where the rank has
+    /// threads for both. The forward stands first.
+    Overlap([Task; 2]),
+    /// Hands a message to the link; it never waits.
+    Send(Message),
+    /// Waits for a message.
+    Receive(Message),
+    /// Sums the stage's gradients over the ranks of a group; nothing to do in a group of one.
+    Reduce {
+        /// The stage whose gradients are complete on this rank.
+        stage: StageIndex,
+        /// The ranks that take part.
+        group: GroupIndex,
+    },
+    /// Runs the optimizer on the stage's parameters, once per step.
+    Update {
+        /// The stage whose parameters change.
+        stage: StageIndex,
+    },
+}
+
+impl Action {
+    /// A compute action.
+    #[must_use]
+    pub const fn compute(
+        stage: StageIndex,
+        compute: Compute,
+        micro_batch: MicroBatchIndex,
+    ) -> Self {
+        Self::Compute(Task {
+            stage,
+            compute,
+            micro_batch,
+        })
+    }
+
+    /// A forward and a backward that run at the same time.
+    #[must_use]
+    pub const fn overlap(forward: Task, backward: Task) -> Self {
+        Self::Overlap([forward, backward])
+    }
+
+    /// The stage that acts: the action stands in the list of this stage's rank. Of an overlapped pair
+    /// it is the forward's.
+    #[must_use]
+    pub const fn stage(&self) -> StageIndex {
+        match self {
+            Self::Compute(task) | Self::Overlap([task, _]) => task.stage,
+            Self::Send(message) => message.sender(),
+            Self::Receive(message) => message.receiver(),
+            Self::Reduce { stage, .. } | Self::Update { stage } => *stage,
+        }
+    }
+
+    /// The micro-batch that the action works on, of an overlapped pair the forward's; `None` for what
+    /// happens once per step.
+    #[must_use]
+    pub const fn micro_batch(&self) -> Option<MicroBatchIndex> {
+        match self {
+            Self::Compute(task) | Self::Overlap([task, _]) => Some(task.micro_batch),
+            Self::Send(Message::Values { micro_batch, .. })
+            | Self::Receive(Message::Values { micro_batch, .. }) => Some(*micro_batch),
+            _ => None,
+        }
+    }
+
+    /// The programs that the action runs: two for an overlapped pair, none for what is not compute.
+    #[must_use]
+    pub const fn tasks(&self) -> &[Task] {
+        match self {
+            Self::Compute(task) => slice::from_ref(task),
+            Self::Overlap(tasks) => tasks,
+            _ => &[],
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_action_belongs_to_its_own_side_of_a_message() {
+        let edge = Edge::chain_forward(StageIndex::new(1));
+        let message = Message::Values {
+            edge,
+            micro_batch: MicroBatchIndex::new(4),
+        };
+        assert_eq!(Action::Send(message).stage(), StageIndex::new(1));
+        assert_eq!(Action::Receive(message).stage(), StageIndex::new(2));
+        assert_eq!(
+            Action::Send(message).micro_batch(),
+            Some(MicroBatchIndex::new(4))
+        );
+        assert!(Action::Send(message).tasks().is_empty());
+
+        let task = |word: &str| word.parse::<Action>().unwrap().tasks()[0];
+        let pair = Action::overlap(task("2F5"), task("1B3"));
+        assert_eq!(pair.stage(), StageIndex::new(2));
+        assert_eq!(pair.tasks(), [task("2F5"), task("1B3")]);
+
+        let tie = Message::Tie(Tie {
+            owner: StageIndex::new(0),
+            replica: StageIndex::new(3),
+        });
+        assert_eq!(Action::Send(tie).stage(), StageIndex::new(0));
+        assert_eq!(Action::Receive(tie).stage(), StageIndex::new(3));
+        assert_eq!(Action::Receive(tie).micro_batch(), None);
+    }
+
+    #[test]
+    fn slots_follow_the_list_of_programs() {
+        for (slot, compute) in Compute::ALL.into_iter().enumerate() {
+            assert_eq!(compute.slot(), slot);
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! A makespan that no schedule can be below.
+//!
+//! The largest of these, each of which holds alone:
+//!
+//! - the longest path of one micro-batch through all stages, with the update at its end;
+//! - for every rank, and for every choice of programs of its stages: how soon the first of them can
+//!   begin, their work, and the least that must follow the last of them (the bound of one machine
+//!   with heads and tails, Carlier 1982);
+//! - for every rank: its work, and the time in which it must stand still because it may not hold more.
+//!   Until its first backward can begin, it runs forwards alone, and no more than fit. A rank with one
+//!   stage waits once more: from its last forward to that micro-batch's backward it runs only what
+//!   other micro-batches in flight have left, and those fit beside it.
+
+use super::paths::{FORWARD, INPUT, Paths, update};
+use super::problem::Problem;
+
+/// The least makespan, in ticks. Cubic in the stages of a rank, linear in ranks.
+pub(super) fn lower_bound(problem: &Problem<'_>, paths: &Paths) -> u64 {
+    let ranks = (0..problem.ranks).filter(|&rank| !problem.stages_of[rank].is_empty());
+    let bounds = ranks.map(|rank| {
+        let rank = Rank {
+            problem,
+            paths,
+            stages: &problem.stages_of[rank],
+            budget: problem.budget(rank),
+        };
+        rank.machine().max(rank.memory())
+    });
+    bounds.fold(paths.longest, u64::max)
+}
+
+/// One rank as a machine.
+struct Rank<'a> {
+    problem: &'a Problem<'a>,
+    paths: &'a Paths,
+    stages: &'a [usize],
+    budget: u64,
+}
+
+impl Rank<'_> {
+    /// What all micro-batches of some programs take at the least.
+    ///
+    /// A forward and a backward may overlap: then they take their share of both, but for rounding,
+    /// and have one overhead.
+    fn work(&self, ticks: u64) -> u64 {
+        let costs = self.problem.costs;
+        let m = self.problem.micro_batches as u64;
+        let all = ticks.saturating_mul(m);
+        let share = costs.overlap_permille.min(1000);
+        let shared = u128::from(all) * u128::from(share) / 1000;
+        let lost = costs.overhead.saturating_add(u64::from(share < 1000));
+        let pairs = m.saturating_mul(self.stages.len() as u64);
+        u64::try_from(shared)
+            .unwrap_or(u64::MAX)
+            .saturating_sub(lost.saturating_mul(pairs))
+    }
+
+    /// The best choice of programs, by how soon they can begin and how much must follow.
+    fn machine(&self) -> u64 {
+        let thresholds = |of: fn(&Paths, usize, usize) -> u64| {
+            let kinds = self
+                .stages
+                .iter()
+                .flat_map(|&stage| [(stage, FORWARD), (stage, INPUT)]);
+            kinds
+                .map(|(stage, kind)| of(self.paths, stage, kind))
+                .collect::<Vec<u64>>()
+        };
+        let heads = thresholds(|paths, stage, kind| paths.heads[stage][kind]);
+        let mut tails = thresholds(|paths, stage, kind| paths.tails[stage][kind]);
+        tails.push(0);
+        let bounds = heads
+            .iter()
+            .flat_map(|&head| tails.iter().map(move |&tail| (head, tail)));
+        let bounds = bounds.map(|(head, tail)| {
+            let is_in = |stage: usize, kind: usize| {
+                self.paths.heads[stage][kind] >= head && self.paths.tails[stage][kind] >= tail
+            };
+            let (mut ticks, mut updates) = (0_u64, 0_u64);
+            for &stage in self.stages {
+                if is_in(stage, FORWARD) {
+                    ticks = ticks.saturating_add(self.paths.times[stage][FORWARD]);
+                }
+                if is_in(stage, INPUT) {
+                    // What is not waited for need not be done before the tail.
+                    let end = update(self.problem, stage);
+                    ticks = ticks.saturating_add(match tail <= end {
+                        true => self.problem.least_backward(stage),
+                        false => self.paths.times[stage][INPUT],
+                    });
+                    updates = updates.saturating_add(if tail == 0 { end } else { 0 });
+                }
+            }
+            // Thresholds that no program meets say nothing.
+            let work = self.work(ticks).saturating_add(updates);
+            match ticks {
+                0 => 0,
+                _ => head.saturating_add(work).saturating_add(tail),
+            }
+        });
+        bounds.max().unwrap_or(0)
+    }
+
+    /// The rank's work and the time in which it may not hold enough to work.
+    fn memory(&self) -> u64 {
+        let m = self.problem.micro_batches as u64;
+        let (mut ticks, mut updates) = (0_u64, 0_u64);
+        for &stage in self.stages {
+            let forward = self.paths.times[stage][FORWARD];
+            ticks = ticks
+                .saturating_add(forward)
+                .saturating_add(self.problem.least_backward(stage));
+            updates = updates.saturating_add(update(self.problem, stage));
+        }
+        let of = |kind: usize| {
+            self.stages
+                .iter()
+                .map(move |&stage| self.paths.heads[stage][kind])
+        };
+        let begin = of(FORWARD).min().unwrap_or(0);
+        let first_backward = of(INPUT).min().unwrap_or(0);
+        let forwards = self.stages.iter().map(|&stage| {
+            let bytes = self.problem.costs.stages[stage].activation_bytes;
+            (self.paths.times[stage][FORWARD], bytes, m)
+        });
+        let forwards = most_work(forwards.collect(), self.budget);
+        let idle = first_backward
+            .saturating_sub(begin)
+            .saturating_sub(forwards);
+        let idle = idle.saturating_add(self.idle_at_the_end());
+        let work = self.work(ticks).saturating_add(updates);
+        begin.saturating_add(idle).saturating_add(work)
+    }
+
+    /// The time in which a rank with one stage stands still behind its last forward.
+    fn idle_at_the_end(&self) -> u64 {
+        let &[stage] = self.stages else { return 0 };
+        let costs = &self.problem.costs.stages[stage];
+        let m = self.problem.micro_batches as u64;
+        // Where all forwards fit, the last one may run before the first backward, and both pauses
+        // may be the same.
+        let all = costs.activation_bytes.saturating_mul(m);
+        let Some(beside) = self.budget.checked_sub(costs.activation_bytes) else {
+            return 0;
+        };
+        if all <= self.budget || self.problem.costs.overlap_permille < 1000 {
+            return 0;
+        }
+        let [forward, input, _] = self.paths.times[stage];
+        let away = self.paths.round_trip(stage).saturating_sub(forward);
+        let backward = self.problem.least_backward(stage);
+        let rest = backward.saturating_sub(input);
+        let left = vec![
+            (backward, costs.activation_bytes, m - 1),
+            (rest, costs.weight_gradient_bytes, m - 1),
+        ];
+        away.saturating_sub(most_work(left, beside))
+    }
+}
+
+/// The most work of things that fit in some bytes: each has ticks, bytes and how many there are.
+///
+/// An upper bound: it cuts things, or takes all for as small as the smallest and as long as the longest.
+fn most_work(mut things: Vec<(u64, u64, u64)>, mut bytes: u64) -> u64 {
+    things.retain(|(ticks, _, _)| *ticks > 0);
+    let longest = things.iter().map(|(ticks, _, _)| *ticks).max().unwrap_or(0);
+    let smallest = things.iter().map(|(_, size, _)| *size).min().unwrap_or(0);
+    let uncut = bytes
+        .checked_div(smallest)
+        .map(|count| longest.saturating_mul(count));
+    let uncut = uncut.unwrap_or(u64::MAX);
+    // The most ticks per byte first; what takes no bytes before all.
+    things.sort_by(|a, b| {
+        let (left, right) = (
+            u128::from(a.0) * u128::from(b.1),
+            u128::from(b.0) * u128::from(a.1),
+        );
+        right.cmp(&left)
+    });
+    let mut work = 0_u64;
+    for (ticks, size, count) in things {
+        let all = size.saturating_mul(count);
+        if all <= bytes {
+            bytes -= all;
+            work = work.saturating_add(ticks.saturating_mul(count));
+        } else {
+            let cut = (u128::from(ticks) * u128::from(bytes)).div_ceil(u128::from(size));
+            work = work.saturating_add(u64::try_from(cut).unwrap_or(u64::MAX));
+            break;
+        }
+    }
+    work.min(uncut)
+}

@@ -1,0 +1,343 @@
+//! The evaluator: how long the lists of a search take, without lowering them.
+//!
+//! It gives the makespan of [`simulate`](crate::simulate()) of the same lists, to the tick, and
+//! refuses what [`verify`](crate::verify()) and [`check_memory`](crate::check_memory) refuse.
+
+use crate::action::Compute;
+
+use super::problem::{Lists, Problem, Turn, count};
+
+/// A message that has not been made.
+const NOT_MADE: u64 = u64::MAX;
+
+/// No message: the action began when the one before it on its rank ended.
+pub(super) const NO_MESSAGE: usize = usize::MAX;
+
+/// Times lists. The arrays are kept from one run to the next.
+#[derive(Debug)]
+pub(super) struct Evaluator<'a> {
+    problem: &'a Problem<'a>,
+    /// The entries timed so far, the measure of effort.
+    pub turns: u64,
+    /// Per message, when it arrives; within a rank, zero once it is made.
+    arrivals: Vec<u64>,
+    /// Per message, the position of its producer in the list of its rank.
+    pub made_at: Vec<usize>,
+    /// Per stage, how many forwards, input gradients and weight gradients have run.
+    counts: Vec<[usize; 3]>,
+    /// Per stage, how many stages its update still waits for.
+    update_waits: Vec<usize>,
+    ranks: Vec<RankState>,
+    link_free: Vec<u64>,
+    ready: Vec<usize>,
+    /// Per rank and entry of the last run, the message that it waited for, or [`NO_MESSAGE`].
+    pub causes: Vec<Vec<usize>>,
+    tie_arrivals: Vec<u64>,
+    norm_arrivals: Vec<u64>,
+}
+
+/// Where one rank is.
+#[derive(Debug, Clone, Copy, Default)]
+struct RankState {
+    head: usize,
+    free: u64,
+    /// Bytes held beside what is resident.
+    held: u64,
+    budget: u64,
+    /// The work of the entries that have not run.
+    remaining: u64,
+    /// The message that it waits for.
+    blocked_on: usize,
+}
+
+/// When a program can begin, and the message that it waits for longest.
+#[derive(Debug, Clone, Copy)]
+struct Begin {
+    start: u64,
+    cause: usize,
+}
+
+/// Why a run ended before its lists did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stop {
+    /// The head waits for a message.
+    Blocked(usize),
+    /// The lists cannot run, or not in time.
+    Refused,
+}
+
+impl<'a> Evaluator<'a> {
+    /// An evaluator for lists of one problem.
+    pub fn new(problem: &'a Problem<'a>) -> Self {
+        Self {
+            problem,
+            turns: 0,
+            arrivals: vec![NOT_MADE; problem.messages()],
+            made_at: vec![0; problem.messages()],
+            counts: vec![[0; 3]; problem.stages()],
+            update_waits: problem.update_waits.clone(),
+            ranks: vec![RankState::default(); problem.ranks],
+            link_free: vec![0; problem.ranks * problem.ranks],
+            ready: Vec::with_capacity(problem.ranks),
+            causes: vec![Vec::new(); problem.ranks],
+            tie_arrivals: vec![0; problem.dependencies.ties().len()],
+            norm_arrivals: vec![0; problem.stages() * problem.ranks],
+        }
+    }
+
+    /// The makespan of the lists, or `None` where they cannot run, hold more bytes than they may, or
+    /// take longer than `cutoff`. Linear in entries and messages.
+    pub fn makespan(&mut self, lists: &Lists, cutoff: u64) -> Option<u64> {
+        self.reset(lists);
+        while let Some(rank) = self.ready.pop() {
+            loop {
+                let position = self.ranks[rank].head;
+                if position >= lists[rank].len() {
+                    break;
+                }
+                match self.advance(rank, &lists[rank], position, cutoff) {
+                    Ok(()) => {}
+                    Err(Stop::Blocked(message)) => {
+                        self.ranks[rank].blocked_on = message;
+                        break;
+                    }
+                    Err(Stop::Refused) => return None,
+                }
+            }
+        }
+        let is_complete = |stage: &[usize; 3]| *stage == [self.problem.micro_batches; 3];
+        if !self.counts.iter().all(is_complete) {
+            return None;
+        }
+        let makespan = self.end_step();
+        (makespan <= cutoff).then_some(makespan)
+    }
+
+    fn reset(&mut self, lists: &Lists) {
+        self.arrivals.fill(NOT_MADE);
+        self.counts.fill([0; 3]);
+        self.link_free.fill(0);
+        self.update_waits
+            .copy_from_slice(&self.problem.update_waits);
+        self.ready.clear();
+        self.ready.extend((0..self.problem.ranks).rev());
+        for (rank, state) in self.ranks.iter_mut().enumerate() {
+            let work = lists[rank].iter().filter(|turn| !turn.is_paired);
+            let work = work.map(|turn| self.problem.time(*turn));
+            *state = RankState {
+                budget: self.problem.budget(rank),
+                remaining: work.fold(0, u64::saturating_add),
+                blocked_on: NO_MESSAGE,
+                ..RankState::default()
+            };
+            self.causes[rank].clear();
+        }
+    }
+
+    /// Runs the head of a list: an entry, or an overlapped pair.
+    fn advance(
+        &mut self,
+        rank: usize,
+        list: &[Turn],
+        position: usize,
+        cutoff: u64,
+    ) -> Result<(), Stop> {
+        let turn = list[position];
+        let partner = match list.get(position + 1) {
+            Some(&next) if turn.is_paired => Some(next),
+            None if turn.is_paired => return Err(Stop::Refused),
+            _ => None,
+        };
+        self.turns += 1;
+        let mut begin = Begin {
+            start: self.ranks[rank].free,
+            cause: NO_MESSAGE,
+        };
+        let k = self.micro_batch(turn)?;
+        self.receive(turn, k, &mut begin)?;
+        if let Some(partner) = partner {
+            let k = self.micro_batch(partner)?;
+            self.receive(partner, k, &mut begin)?;
+        }
+        let time = partner.map_or_else(
+            || self.problem.time(turn),
+            |partner| self.problem.pair_time(turn, partner),
+        );
+        let end = begin.start.saturating_add(time);
+        let state = &mut self.ranks[rank];
+        state.head += 1 + usize::from(partner.is_some());
+        state.free = end;
+        let known = partner.map_or(time, |partner| self.problem.time(partner));
+        state.remaining = state.remaining.saturating_sub(known);
+        if end.saturating_add(state.remaining) > cutoff {
+            return Err(Stop::Refused);
+        }
+        self.causes[rank].push(begin.cause);
+        self.hold(rank, turn)?;
+        if let Some(partner) = partner {
+            self.causes[rank].push(begin.cause);
+            self.hold(rank, partner)?;
+            self.send(rank, turn, position);
+            self.send(rank, partner, position + 1);
+            count(&mut self.counts[turn.stage()], turn.compute);
+            count(&mut self.counts[partner.stage()], partner.compute);
+            self.end_stage(rank, partner);
+        } else {
+            self.send(rank, turn, position);
+            count(&mut self.counts[turn.stage()], turn.compute);
+            self.end_stage(rank, turn);
+        }
+        Ok(())
+    }
+
+    /// The micro-batch of an entry, if the stage's own order lets it run.
+    fn micro_batch(&self, turn: Turn) -> Result<usize, Stop> {
+        let [forwards, inputs, weights] = self.counts[turn.stage()];
+        let (k, is_legal) = match turn.compute {
+            Compute::Forward => (forwards, forwards < self.problem.micro_batches),
+            Compute::Backward => (inputs, inputs < forwards && inputs == weights),
+            Compute::InputGradient => (inputs, inputs < forwards),
+            Compute::WeightGradient => (weights, weights < inputs),
+        };
+        if is_legal { Ok(k) } else { Err(Stop::Refused) }
+    }
+
+    /// Waits for what a program reads.
+    fn receive(&self, turn: Turn, k: usize, begin: &mut Begin) -> Result<(), Stop> {
+        for read in self.problem.reads(turn.stage(), turn.compute) {
+            let message = read.message + k;
+            let arrival = self.arrivals[message];
+            if arrival == NOT_MADE {
+                return Err(Stop::Blocked(message));
+            }
+            if read.is_received {
+                if arrival > begin.start {
+                    begin.start = arrival;
+                    begin.cause = message;
+                }
+                begin.start = begin.start.saturating_add(self.problem.costs.overhead);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes and frees bytes.
+    fn hold(&mut self, rank: usize, turn: Turn) -> Result<(), Stop> {
+        let state = &mut self.ranks[rank];
+        state.held = self.problem.held_after(state.held, turn);
+        if state.held > state.budget {
+            return Err(Stop::Refused);
+        }
+        Ok(())
+    }
+
+    /// Hands over what a program has made, and wakes the rank that waits for it.
+    fn send(&mut self, rank: usize, turn: Turn, position: usize) {
+        let [forwards, inputs, weights] = self.counts[turn.stage()];
+        let k = match turn.compute {
+            Compute::Forward => forwards,
+            Compute::Backward | Compute::InputGradient => inputs,
+            Compute::WeightGradient => weights,
+        };
+        for made in self.problem.made(turn.stage(), turn.compute) {
+            let message = made.message + k;
+            self.made_at[message] = position;
+            self.arrivals[message] = match made.sent {
+                Some(sent) => self.transfer(rank, sent.link, sent.transfer),
+                None => 0,
+            };
+            let reader = &mut self.ranks[made.reader];
+            if reader.blocked_on == message {
+                reader.blocked_on = NO_MESSAGE;
+                self.ready.push(made.reader);
+            }
+        }
+    }
+
+    /// A send of a rank: the time at which the message arrives.
+    fn transfer(&mut self, rank: usize, link: usize, ticks: u64) -> u64 {
+        let state = &mut self.ranks[rank];
+        state.free = state.free.saturating_add(self.problem.costs.overhead);
+        let free = &mut self.link_free[link];
+        *free = (*free).max(state.free).saturating_add(ticks);
+        let arrival = free.saturating_add(self.problem.costs.link.latency);
+        arrival.min(NOT_MADE - 1)
+    }
+
+    /// What follows the last backward of a stage: reduces, and where nothing is waited for, updates.
+    fn end_stage(&mut self, rank: usize, turn: Turn) {
+        let problem = self.problem;
+        let is_last = self.counts[turn.stage()][2] == problem.micro_batches;
+        if !is_last || !turn.compute.ends_backward() {
+            return;
+        }
+        for &stage in &problem.updates_after[turn.stage()] {
+            self.update_waits[stage] -= 1;
+            if self.update_waits[stage] > 0 {
+                continue;
+            }
+            let state = &mut self.ranks[rank];
+            state.free = state.free.saturating_add(problem.costs.overhead);
+            if !problem.dependencies.has_global_norm() {
+                self.update(rank, stage);
+                continue;
+            }
+            for to in (0..problem.ranks).filter(|to| *to != rank) {
+                if !problem.stages_of[to].is_empty() {
+                    let link = rank * problem.ranks + to;
+                    self.norm_arrivals[stage * problem.ranks + to] = self.transfer(rank, link, 0);
+                }
+            }
+        }
+    }
+
+    /// Updates a stage and sends its tied values.
+    fn update(&mut self, rank: usize, stage: usize) {
+        let problem = self.problem;
+        let costs = problem.costs;
+        let time = costs.stages[stage].update.saturating_add(costs.overhead);
+        let state = &mut self.ranks[rank];
+        state.free = state.free.saturating_add(time);
+        for (index, tie) in problem.dependencies.ties().iter().enumerate() {
+            let to = problem.rank_of[tie.replica.index()];
+            if tie.owner.index() == stage && to != rank {
+                self.tie_arrivals[index] = self.transfer(rank, rank * problem.ranks + to, 0);
+            }
+        }
+    }
+
+    /// What ends the list of every rank, and the time at which the last rank is done.
+    fn end_step(&mut self) -> u64 {
+        let problem = self.problem;
+        let overhead = problem.costs.overhead;
+        if problem.dependencies.has_global_norm() {
+            for (rank, stages) in problem.stages_of.iter().enumerate() {
+                if stages.is_empty() {
+                    continue;
+                }
+                for from in (0..problem.stages()).filter(|from| problem.rank_of[*from] != rank) {
+                    let arrival = self.norm_arrivals[from * problem.ranks + rank];
+                    let state = &mut self.ranks[rank];
+                    state.free = state.free.max(arrival).saturating_add(overhead);
+                }
+                for &stage in stages {
+                    self.update(rank, stage);
+                }
+            }
+        }
+        for (index, tie) in problem.dependencies.ties().iter().enumerate() {
+            let rank = problem.rank_of[tie.replica.index()];
+            if problem.rank_of[tie.owner.index()] != rank {
+                let arrival = self.tie_arrivals[index];
+                let state = &mut self.ranks[rank];
+                state.free = state.free.max(arrival).saturating_add(overhead);
+            }
+        }
+        self.ranks.iter().map(|rank| rank.free).max().unwrap_or(0)
+    }
+
+    /// Per rank, when it was done in the last run.
+    pub fn ends(&self) -> impl Iterator<Item = u64> + '_ {
+        self.ranks.iter().map(|rank| rank.free)
+    }
+}

@@ -1,0 +1,301 @@
+//! The list scheduler: runs the step event by event and lets every rank choose its next program.
+//!
+//! # Why it never stands still
+//!
+//! A rank may run a forward only if all micro-batches that it has begun can still end, oldest first:
+//! with what is free, the oldest can run its other forwards; what its backwards free and what is
+//! free lets the next one run its own, and so on. (This is the safety test of the banker's algorithm,
+//! with the micro-batches of one rank as customers.) Running a forward of the oldest micro-batch, a
+//! whole backward or a weight gradient never breaks the test. Of the micro-batches that some rank has
+//! not ended take the oldest: every rank has ended all before it, so it is the first in every rank's
+//! order, and its programs may run wherever their inputs are there. One of them is always next, unless
+//! the edges form a circle.
+
+use std::mem;
+
+use crate::action::Compute;
+
+use super::problem::{Lists, Problem, Turn, count};
+
+/// The kinds of programs, in the order in which a rank prefers them.
+pub(super) type Preference = [Compute; 3];
+
+/// How the list scheduler chooses.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Policy {
+    /// Which kind of program goes first; `InputGradient` stands for a whole backward too.
+    pub preference: Preference,
+    /// Whether backwards run in two parts.
+    pub is_split: bool,
+    /// Per stage, how many forwards may wait for their backward. The oldest micro-batch is exempt.
+    pub in_flight: Vec<usize>,
+    /// How long a rank waits for a program that it prefers, in thousandths of the one it could run.
+    pub patience_permille: u64,
+    /// Among the backwards of a rank, whether those of later stages go first. Of its forwards those
+    /// of later stages always do: they belong to older micro-batches.
+    pub prefers_late_backwards: bool,
+}
+
+const NOT_MADE: u64 = u64::MAX;
+
+/// A program that a rank could run.
+#[derive(Debug, Clone, Copy)]
+struct Candidate {
+    turn: Turn,
+    start: u64,
+    /// Lower goes first.
+    preference: (usize, usize),
+}
+
+/// One run of the list scheduler.
+#[derive(Debug)]
+struct Run<'a> {
+    problem: &'a Problem<'a>,
+    policy: &'a Policy,
+    arrivals: Vec<u64>,
+    /// Per stage, how many forwards, input gradients and weight gradients have run.
+    counts: Vec<[usize; 3]>,
+    free: Vec<u64>,
+    link_free: Vec<u64>,
+    lists: Lists,
+    /// Per rank, the work that is left, at the least.
+    work: Vec<u64>,
+    /// Per rank, what it could run next.
+    candidates: Vec<Vec<Candidate>>,
+    /// Per rank, whether that has to be looked at again.
+    is_stale: Vec<bool>,
+}
+
+/// The lists that a policy makes, or `None` where the edges form a circle or the step gets longer
+/// than `cutoff`.
+///
+/// Every list is within the budgets, if one micro-batch at a time is.
+pub(super) fn schedule(problem: &Problem<'_>, policy: &Policy, cutoff: u64) -> Option<Lists> {
+    let micro_batches = problem.micro_batches as u64;
+    let work = |stages: &Vec<usize>| {
+        let each = stages.iter().map(|&stage| problem.least_work(stage));
+        let all = each.fold(0, u64::saturating_add);
+        all.saturating_mul(micro_batches)
+    };
+    let mut run = Run {
+        problem,
+        policy,
+        arrivals: vec![NOT_MADE; problem.messages()],
+        counts: vec![[0; 3]; problem.stages()],
+        free: vec![0; problem.ranks],
+        link_free: vec![0; problem.ranks * problem.ranks],
+        lists: vec![Vec::new(); problem.ranks],
+        work: problem.stages_of.iter().map(work).collect(),
+        candidates: vec![Vec::new(); problem.ranks],
+        is_stale: vec![true; problem.ranks],
+    };
+    while let Some(rank) = run.next_rank() {
+        let chosen = run.choose(rank)?;
+        run.run(rank, chosen);
+        if run.free[rank].saturating_add(run.work[rank]) > cutoff {
+            return None;
+        }
+    }
+    let is_complete = |counts: &[usize; 3]| *counts == [problem.micro_batches; 3];
+    run.counts.iter().all(is_complete).then_some(run.lists)
+}
+
+impl Run<'_> {
+    /// The rank that can run something first; the lowest of them.
+    fn next_rank(&mut self) -> Option<usize> {
+        for rank in 0..self.candidates.len() {
+            if mem::take(&mut self.is_stale[rank]) {
+                let mut list = mem::take(&mut self.candidates[rank]);
+                list.clear();
+                for &stage in &self.problem.stages_of[rank] {
+                    list.extend(self.candidates_of(rank, stage).into_iter().flatten());
+                }
+                self.candidates[rank] = list;
+            }
+        }
+        let firsts = self.candidates.iter().enumerate();
+        let firsts = firsts.filter_map(|(rank, list)| {
+            let start = list.iter().map(|candidate| candidate.start).min();
+            start.map(|start| (start, rank))
+        });
+        firsts.min().map(|(_, rank)| rank)
+    }
+
+    /// The program that a rank runs next.
+    ///
+    /// The most preferred one whose start the rank is patient enough to wait for.
+    fn choose(&self, rank: usize) -> Option<Candidate> {
+        let all = || self.candidates[rank].iter();
+        let now = all().map(|one| one.start).min()?;
+        let ready = all().filter(|one| one.start == now);
+        let shortest = ready.map(|one| self.problem.time(one.turn)).min()?;
+        let wait = u128::from(shortest) * u128::from(self.policy.patience_permille) / 1000;
+        let latest = now.saturating_add(u64::try_from(wait).unwrap_or(u64::MAX));
+        let awaited = all().filter(|one| one.start <= latest);
+        awaited
+            .min_by_key(|one| (one.preference, one.start))
+            .copied()
+    }
+
+    /// The programs of a stage whose inputs are on their way, and that memory allows.
+    fn candidates_of(&self, rank: usize, stage: usize) -> [Option<Candidate>; 3] {
+        let [forwards, inputs, weights] = self.counts[stage];
+        let of = |compute: Compute, k: usize| self.candidate(rank, stage, compute, k);
+        let forward = (forwards < self.problem.micro_batches)
+            .then(|| of(Compute::Forward, forwards))
+            .flatten()
+            .filter(|_| self.may_forward(rank, stage, forwards));
+        let input = match inputs < forwards {
+            true if self.splits(rank, stage, inputs) => of(Compute::InputGradient, inputs),
+            true if inputs == weights => of(Compute::Backward, inputs),
+            _ => None,
+        };
+        let weight = match weights < inputs {
+            true => of(Compute::WeightGradient, weights),
+            false => None,
+        };
+        [forward, input, weight]
+    }
+
+    /// A program, if all that it reads has been made.
+    fn candidate(
+        &self,
+        rank: usize,
+        stage: usize,
+        compute: Compute,
+        k: usize,
+    ) -> Option<Candidate> {
+        let mut start = self.free[rank];
+        for read in self.problem.reads(stage, compute) {
+            let arrival = self.arrivals[read.message + k];
+            if arrival == NOT_MADE {
+                return None;
+            }
+            if read.is_received {
+                start = start.max(arrival);
+            }
+        }
+        let kind = match compute {
+            Compute::Backward => Compute::InputGradient,
+            other => other,
+        };
+        let place = self.policy.preference.iter().position(|one| *one == kind);
+        let is_late_first = compute == Compute::Forward || self.policy.prefers_late_backwards;
+        let order = match is_late_first {
+            true => self.problem.stages() - stage,
+            false => stage,
+        };
+        Some(Candidate {
+            turn: Turn::new(stage, compute),
+            start,
+            preference: (place.unwrap_or(0), order),
+        })
+    }
+
+    /// Whether the next backward of a stage runs in two parts: where the policy says so, and what
+    /// the first leaves for the second fits.
+    fn splits(&self, rank: usize, stage: usize, inputs: usize) -> bool {
+        let costs = &self.problem.costs.stages[stage];
+        let (takes, frees) = (costs.weight_gradient_bytes, costs.activation_bytes);
+        let taken = takes.saturating_sub(frees);
+        self.policy.is_split && (taken == 0 || self.is_safe(rank, taken, (stage, inputs, 0)))
+    }
+
+    /// Whether a rank may run a forward.
+    fn may_forward(&self, rank: usize, stage: usize, k: usize) -> bool {
+        let stages = self.problem.stages_of[rank].iter();
+        let oldest = stages.map(|&stage| self.counts[stage][2]).min();
+        if oldest == Some(k) {
+            return true;
+        }
+        let [forwards, inputs, _] = self.counts[stage];
+        let bytes = self.problem.costs.stages[stage].activation_bytes;
+        forwards - inputs < self.policy.in_flight[stage]
+            && self.is_safe(rank, bytes, (stage, k, bytes))
+    }
+
+    /// Whether all micro-batches that a rank has begun can still end, oldest first, when it takes
+    /// some more bytes for one of them, of which `ran` bytes are those of a forward.
+    fn is_safe(
+        &self,
+        rank: usize,
+        takes: u64,
+        (of, micro_batch, ran): (usize, usize, u64),
+    ) -> bool {
+        let stages = || {
+            let stages = self.problem.stages_of[rank].iter();
+            stages.map(|&stage| {
+                let costs = &self.problem.costs.stages[stage];
+                let bytes = (costs.activation_bytes, costs.weight_gradient_bytes);
+                (stage, self.counts[stage], bytes)
+            })
+        };
+        let held = stages().map(|(_, [forwards, inputs, weights], (activation, weight))| {
+            let waiting = activation.saturating_mul((forwards - inputs) as u64);
+            waiting.saturating_add(weight.saturating_mul((inputs - weights) as u64))
+        });
+        let held = held.fold(takes, u64::saturating_add);
+        let Some(mut free) = self.problem.budget(rank).checked_sub(held) else {
+            return false;
+        };
+        let oldest = stages().map(|(_, [_, _, weights], _)| weights).min();
+        let newest = stages().map(|(_, [forwards, _, _], _)| forwards).max();
+        let end = newest.unwrap_or(0).max(micro_batch + 1);
+        // Where all that is begun fits at once, the order does not matter.
+        let claims = stages().map(|(_, [forwards, _, _], (activation, _))| {
+            activation.saturating_mul(end.saturating_sub(forwards) as u64)
+        });
+        if claims.fold(0, u64::saturating_add) <= free {
+            return true;
+        }
+        for k in oldest.unwrap_or(0)..end {
+            let (mut needed, mut freed) = (0_u64, 0_u64);
+            for (stage, [forwards, inputs, weights], (activation, weight)) in stages() {
+                if k >= forwards {
+                    needed = needed.saturating_add(activation);
+                } else if k >= inputs {
+                    freed = freed.saturating_add(activation);
+                } else if k >= weights {
+                    freed = freed.saturating_add(weight);
+                }
+                if (stage, k) == (of, micro_batch) {
+                    needed = needed.saturating_sub(ran);
+                    freed = freed.saturating_add(takes);
+                }
+            }
+            if needed > free {
+                return false;
+            }
+            free = free.saturating_add(freed);
+        }
+        true
+    }
+
+    /// Runs a program, and sends what it makes.
+    fn run(&mut self, rank: usize, Candidate { turn, start, .. }: Candidate) {
+        let problem = self.problem;
+        let overhead = problem.costs.overhead;
+        let reads = problem.reads(turn.stage(), turn.compute).iter();
+        let received = reads.filter(|read| read.is_received).count() as u64;
+        let start = start.saturating_add(overhead.saturating_mul(received));
+        let mut free = start.saturating_add(problem.time(turn));
+        let k = count(&mut self.counts[turn.stage()], turn.compute);
+        for made in problem.made(turn.stage(), turn.compute) {
+            self.arrivals[made.message + k] = match made.sent {
+                Some(sent) => {
+                    free = free.saturating_add(overhead);
+                    let link = &mut self.link_free[sent.link];
+                    *link = (*link).max(free).saturating_add(sent.transfer);
+                    let arrival = link.saturating_add(problem.costs.link.latency);
+                    arrival.min(NOT_MADE - 1)
+                }
+                None => 0,
+            };
+            self.is_stale[made.reader] = true;
+        }
+        self.work[rank] = self.work[rank].saturating_sub(problem.time(turn));
+        self.free[rank] = free;
+        self.is_stale[rank] = true;
+        self.lists[rank].push(turn);
+    }
+}

@@ -1,0 +1,58 @@
+//! The named schedules of a stage-to-rank map, timed.
+
+use crate::generate::ScheduleKind;
+use crate::lists::Schedule;
+use crate::simulate::{check_memory, simulate};
+
+use super::evaluate::Evaluator;
+use super::problem::{Lists, Problem};
+
+/// A named schedule that fits.
+#[derive(Debug, Clone)]
+pub(super) struct Named {
+    pub kind: ScheduleKind,
+    pub makespan: u64,
+    pub schedule: Schedule,
+    /// Its lists, where every stage runs each of its programs in micro-batch order.
+    pub lists: Option<Lists>,
+}
+
+/// The named schedules that have the problem's map and fit its memory, the fastest first.
+pub(super) fn named(
+    problem: &Problem<'_>,
+    limits: &[u64],
+    evaluator: &mut Evaluator<'_>,
+) -> Vec<Named> {
+    let Some(chunks) = problem.stages().checked_div(problem.ranks) else {
+        return Vec::new();
+    };
+    let schedules = ScheduleKind::ALL.into_iter().filter_map(|kind| {
+        let schedule = kind
+            .generate(problem.ranks, chunks, problem.micro_batches)
+            .ok()?;
+        (schedule.stage_to_rank == problem.stage_to_rank).then_some((kind, schedule))
+    });
+    let mut found: Vec<Named> = schedules
+        .filter_map(|(kind, schedule)| {
+            let lists = problem.lists_of(&schedule);
+            let makespan = match &lists {
+                Some(lists) => evaluator.makespan(lists, u64::MAX)?,
+                None => {
+                    check_memory(&schedule, problem.costs, limits).ok()?;
+                    simulate(&schedule, problem.dependencies, problem.costs)
+                        .ok()?
+                        .makespan()
+                }
+            };
+            Some(Named {
+                kind,
+                makespan,
+                schedule,
+                lists,
+            })
+        })
+        .collect();
+    // A stable sort: of two that are as fast, the one that is listed first.
+    found.sort_by_key(|named| named.makespan);
+    found
+}

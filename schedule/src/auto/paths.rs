@@ -1,0 +1,160 @@
+//! The longest paths of one micro-batch through all stages: how soon a program can begin, and how
+//! much must follow it.
+
+use crate::action::Compute;
+
+use super::problem::Problem;
+
+/// The three kinds of work of a stage on a micro-batch: `F`, then the part of the backward that
+/// others wait for (an `I`, or a whole `B`), then the rest (a `W`, or nothing behind a `B`).
+pub(super) const FORWARD: usize = 0;
+pub(super) const INPUT: usize = 1;
+pub(super) const WEIGHT: usize = 2;
+
+/// Per stage and kind of work, in ticks.
+#[derive(Debug, Clone)]
+pub(super) struct Paths {
+    /// How soon it can begin.
+    pub heads: Vec<[u64; 3]>,
+    /// The least that follows its end until the step ends.
+    pub tails: Vec<[u64; 3]>,
+    /// The least that it takes.
+    pub times: Vec<[u64; 3]>,
+    /// The longest path of one micro-batch.
+    pub longest: u64,
+    /// Stages and kinds, each behind what it reads.
+    pub order: Vec<(usize, usize)>,
+}
+
+/// A program that reads what another makes, at the earliest so many ticks after its end.
+#[derive(Debug, Clone, Copy)]
+struct Arc {
+    from: (usize, usize),
+    to: (usize, usize),
+    ticks: u64,
+}
+
+impl Paths {
+    /// The paths of a problem, or `None` where the edges form a circle. Linear in stages and edges
+    /// but for the depth of the graph.
+    pub fn new(problem: &Problem<'_>) -> Option<Self> {
+        let arcs = arcs(problem);
+        let order = order(problem.stages(), &arcs)?;
+        let times: Vec<[u64; 3]> = (0..problem.stages())
+            .map(|stage| {
+                let of = |compute: Compute| problem.times[stage][compute.slot()];
+                let [forward, whole] = [of(Compute::Forward), of(Compute::Backward)];
+                // A whole backward leaves nothing to do.
+                [forward, whole.min(of(Compute::InputGradient)), 0]
+            })
+            .collect();
+        let mut heads = vec![[0_u64; 3]; problem.stages()];
+        let mut tails: Vec<[u64; 3]> = (0..problem.stages())
+            .map(|stage| [update(problem, stage); 3])
+            .collect();
+        for &(stage, kind) in &order {
+            let reached = arcs.iter().filter(|arc| arc.to == (stage, kind));
+            let starts = reached.map(|arc| {
+                let (from, kind) = arc.from;
+                let end = heads[from][kind].saturating_add(times[from][kind]);
+                end.saturating_add(arc.ticks)
+            });
+            heads[stage][kind] = starts.max().unwrap_or(0);
+        }
+        for &(stage, kind) in order.iter().rev() {
+            let left = arcs.iter().filter(|arc| arc.from == (stage, kind));
+            let rests = left.map(|arc| {
+                let (to, kind) = arc.to;
+                let rest = tails[to][kind].saturating_add(times[to][kind]);
+                rest.saturating_add(arc.ticks)
+            });
+            tails[stage][kind] = rests.fold(tails[stage][kind], u64::max);
+        }
+        let through = order.iter().map(|&(stage, kind)| {
+            let to = heads[stage][kind].saturating_add(times[stage][kind]);
+            to.saturating_add(tails[stage][kind])
+        });
+        let longest = through.max().unwrap_or(0);
+        Some(Self {
+            heads,
+            tails,
+            times,
+            longest,
+            order,
+        })
+    }
+
+    /// Ticks from the beginning of a stage's forward to that of its backward, at the least.
+    pub fn round_trip(&self, stage: usize) -> u64 {
+        let [forward, input, _] = self.heads[stage];
+        input.saturating_sub(forward)
+    }
+}
+
+/// What follows the last backward of a stage on its own rank.
+pub(super) fn update(problem: &Problem<'_>, stage: usize) -> u64 {
+    let costs = problem.costs;
+    let actions = costs.overhead.saturating_mul(2);
+    costs.stages[stage].update.saturating_add(actions)
+}
+
+/// All dependencies of one micro-batch.
+fn arcs(problem: &Problem<'_>) -> Vec<Arc> {
+    let costs = problem.costs;
+    let kind = |compute: Compute| match compute {
+        Compute::Forward => FORWARD,
+        Compute::Backward | Compute::InputGradient => INPUT,
+        Compute::WeightGradient => WEIGHT,
+    };
+    let edges = problem.dependencies.edges().iter().map(|edge| {
+        let [from, to] = [edge.from.stage.index(), edge.to.stage.index()];
+        let bytes = costs.message_bytes.get(edge).copied().unwrap_or(0);
+        let sent = costs
+            .link
+            .transfer(bytes)
+            .saturating_add(costs.link.latency);
+        let actions = costs.overhead.saturating_mul(2);
+        let is_apart = problem.rank_of[from] != problem.rank_of[to];
+        Arc {
+            from: (from, kind(edge.from.compute)),
+            to: (to, kind(edge.to.compute)),
+            ticks: if is_apart {
+                sent.saturating_add(actions)
+            } else {
+                0
+            },
+        }
+    });
+    let own = (0..problem.stages()).flat_map(|stage| {
+        [(FORWARD, INPUT), (INPUT, WEIGHT)].map(|(from, to)| Arc {
+            from: (stage, from),
+            to: (stage, to),
+            ticks: 0,
+        })
+    });
+    edges.chain(own).collect()
+}
+
+/// The work of one micro-batch, each behind what it reads, or `None` where there is a circle.
+fn order(stages: usize, arcs: &[Arc]) -> Option<Vec<(usize, usize)>> {
+    let mut waits = vec![[0_usize; 3]; stages];
+    for arc in arcs {
+        waits[arc.to.0][arc.to.1] += 1;
+    }
+    let all = (0..stages).flat_map(|stage| [FORWARD, INPUT, WEIGHT].map(|kind| (stage, kind)));
+    let mut order: Vec<(usize, usize)> = all
+        .filter(|&(stage, kind)| waits[stage][kind] == 0)
+        .collect();
+    let mut next = 0;
+    while let Some(&node) = order.get(next) {
+        next += 1;
+        for arc in arcs.iter().filter(|arc| arc.from == node) {
+            let (stage, kind) = arc.to;
+            waits[stage][kind] -= 1;
+            if waits[stage][kind] == 0 {
+                order.push(arc.to);
+            }
+        }
+    }
+    (order.len() == stages * 3).then_some(order)
+}

@@ -1,0 +1,354 @@
+//! The inputs of a search in dense arrays, so that a list is timed in a few nanoseconds per action.
+
+use std::ops::Range;
+
+use crate::action::{Action, Compute, Task};
+use crate::dependencies::Dependencies;
+use crate::index::{MicroBatchIndex, RankIndex, StageIndex};
+use crate::lists::{Form, Mode, Schedule};
+use crate::simulate::Costs;
+
+/// One entry of a rank's list while it is searched: a program of a stage, without its micro-batch.
+///
+/// Every stage runs each of its programs in ascending micro-batch order, so the micro-batch is the
+/// number of entries of that kind before this one, and an entry can move without a new label.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Turn {
+    /// The stage, below the number of stages.
+    pub stage: u32,
+    /// The program.
+    pub compute: Compute,
+    /// Whether it is the forward of an overlapped pair; the backward is the next entry.
+    pub is_paired: bool,
+}
+
+impl Turn {
+    /// An entry that stands alone.
+    pub fn new(stage: usize, compute: Compute) -> Self {
+        Self {
+            stage: u32::try_from(stage).expect("stages are counted before the search"),
+            compute,
+            is_paired: false,
+        }
+    }
+
+    /// The stage, for indexing.
+    pub const fn stage(self) -> usize {
+        self.stage as usize
+    }
+}
+
+/// The list of each rank.
+pub(super) type Lists = Vec<Vec<Turn>>;
+
+/// An edge as its reader sees it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Read {
+    /// The first of the edge's messages; that of micro-batch `k` is `k` further.
+    pub message: usize,
+    /// Whether the values come from another rank.
+    pub is_received: bool,
+}
+
+/// An edge as its producer sees it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Made {
+    /// The first of the edge's messages.
+    pub message: usize,
+    /// Where the values go, if to another rank.
+    pub sent: Option<Sent>,
+    /// The rank that reads the values.
+    pub reader: usize,
+}
+
+/// The way of a message between two ranks.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Sent {
+    /// The pair of ranks, for indexing.
+    pub link: usize,
+    /// Ticks that the link is busy.
+    pub transfer: u64,
+}
+
+/// What is scheduled: dependencies, costs and limits, as arrays.
+#[derive(Debug)]
+pub(super) struct Problem<'a> {
+    pub dependencies: &'a Dependencies,
+    pub costs: &'a Costs,
+    pub stage_to_rank: &'a [RankIndex],
+    pub micro_batches: usize,
+    /// The number of ranks.
+    pub ranks: usize,
+    /// The rank of each stage.
+    pub rank_of: Vec<usize>,
+    /// The stages of each rank, in ascending order.
+    pub stages_of: Vec<Vec<usize>>,
+    /// The bytes that each rank may hold for its micro-batches: its limit less what is resident, or
+    /// `None` where not even that fits.
+    pub budgets: Vec<Option<u64>>,
+    /// Per stage and program, its ticks with the overhead of the action.
+    pub times: Vec<[u64; 4]>,
+    /// The edges that a stage's program reads, one range per stage and program.
+    reads: Vec<Read>,
+    read_ranges: Vec<Range<usize>>,
+    /// The edges that carry what a stage's program makes.
+    made: Vec<Made>,
+    made_ranges: Vec<Range<usize>>,
+    /// For each stage, the stages of its rank whose update waits for its last backward.
+    pub updates_after: Vec<Vec<usize>>,
+    /// For each stage, how many stages of its rank its update waits for, itself included.
+    pub update_waits: Vec<usize>,
+}
+
+impl<'a> Problem<'a> {
+    /// The arrays of a step. Stages, map, dependencies and costs have been checked to agree.
+    pub fn new(
+        stage_to_rank: &'a [RankIndex],
+        micro_batches: usize,
+        dependencies: &'a Dependencies,
+        costs: &'a Costs,
+        limits: &[u64],
+    ) -> Self {
+        let rank_of: Vec<usize> = stage_to_rank.iter().map(|rank| rank.index()).collect();
+        let ranks = rank_of.iter().max().map_or(0, |last| last + 1);
+        let mut stages_of = vec![Vec::new(); ranks];
+        for (stage, &rank) in rank_of.iter().enumerate() {
+            stages_of[rank].push(stage);
+        }
+        let budgets = stages_of.iter().enumerate().map(|(rank, stages)| {
+            let resident = stages
+                .iter()
+                .map(|&stage| costs.stages[stage].resident_bytes);
+            let limit = limits.get(rank).copied().unwrap_or(u64::MAX);
+            limit.checked_sub(resident.fold(0, u64::saturating_add))
+        });
+        let times = costs.stages.iter().map(|stage| {
+            Compute::ALL.map(|compute| stage.time(compute).saturating_add(costs.overhead))
+        });
+        let mut problem = Self {
+            dependencies,
+            costs,
+            stage_to_rank,
+            micro_batches,
+            ranks,
+            budgets: budgets.collect(),
+            times: times.collect(),
+            rank_of,
+            stages_of,
+            reads: Vec::new(),
+            read_ranges: Vec::new(),
+            made: Vec::new(),
+            made_ranges: Vec::new(),
+            updates_after: vec![Vec::new(); stage_to_rank.len()],
+            update_waits: vec![0; stage_to_rank.len()],
+        };
+        problem.enter_edges();
+        problem.enter_updates();
+        problem
+    }
+
+    /// The number of stages.
+    pub fn stages(&self) -> usize {
+        self.rank_of.len()
+    }
+
+    /// The number of messages between programs, those within a rank included.
+    pub fn messages(&self) -> usize {
+        self.dependencies.edges().len() * self.micro_batches
+    }
+
+    /// The edges that a stage's program reads, in the order in which they are received.
+    pub fn reads(&self, stage: usize, compute: Compute) -> &[Read] {
+        &self.reads[self.read_ranges[stage * 4 + compute.slot()].clone()]
+    }
+
+    /// The edges that carry what a stage's program makes, in the order in which they are sent.
+    pub fn made(&self, stage: usize, compute: Compute) -> &[Made] {
+        &self.made[self.made_ranges[stage * 4 + compute.slot()].clone()]
+    }
+
+    /// Ticks of a program with its overhead.
+    pub fn time(&self, turn: Turn) -> u64 {
+        self.times[turn.stage()][turn.compute.slot()]
+    }
+
+    /// The least that a stage's backward takes, in one part or in two.
+    pub fn least_backward(&self, stage: usize) -> u64 {
+        let [_, whole, input, weight] = self.times[stage];
+        whole.min(input.saturating_add(weight))
+    }
+
+    /// The least that a stage takes for a micro-batch, where nothing overlaps.
+    pub fn least_work(&self, stage: usize) -> u64 {
+        let [forward, ..] = self.times[stage];
+        forward.saturating_add(self.least_backward(stage))
+    }
+
+    /// Ticks of an overlapped pair with its overhead.
+    pub fn pair_time(&self, forward: Turn, backward: Turn) -> u64 {
+        let task = |turn: Turn| Task {
+            stage: StageIndex::new(turn.stage()),
+            compute: turn.compute,
+            micro_batch: MicroBatchIndex::new(0),
+        };
+        let pair = Action::overlap(task(forward), task(backward));
+        self.costs.time(&pair)
+    }
+
+    /// The bytes that a rank may hold for its micro-batches; none where the residents are too many.
+    pub fn budget(&self, rank: usize) -> u64 {
+        self.budgets[rank].unwrap_or(0)
+    }
+
+    /// The bytes that a rank holds behind an entry, of those before it.
+    pub fn held_after(&self, held: u64, turn: Turn) -> u64 {
+        let costs = &self.costs.stages[turn.stage()];
+        let (activation, weight) = (costs.activation_bytes, costs.weight_gradient_bytes);
+        match turn.compute {
+            Compute::Forward => held.saturating_add(activation),
+            Compute::Backward => held.saturating_sub(activation),
+            Compute::InputGradient => held.saturating_sub(activation).saturating_add(weight),
+            Compute::WeightGradient => held.saturating_sub(weight),
+        }
+    }
+
+    /// The most bytes that each rank holds beside what is resident.
+    pub fn peaks(&self, lists: &Lists) -> Vec<u64> {
+        let peak = |list: &Vec<Turn>| {
+            let (mut held, mut peak) = (0, 0);
+            for turn in list {
+                held = self.held_after(held, *turn);
+                peak = peak.max(held);
+            }
+            peak
+        };
+        lists.iter().map(peak).collect()
+    }
+
+    fn enter_edges(&mut self) {
+        for (stage, compute) in (0..self.stages()).flat_map(|s| Compute::ALL.map(|c| (s, c))) {
+            let task = Task {
+                stage: StageIndex::new(stage),
+                compute,
+                micro_batch: MicroBatchIndex::new(0),
+            };
+            let (reads, made) = (self.reads.len(), self.made.len());
+            for edge in self.dependencies.read_by(task) {
+                let position = self.dependencies.position(edge).unwrap_or(0);
+                self.reads.push(Read {
+                    message: position * self.micro_batches,
+                    is_received: self.rank_of[edge.from.stage.index()] != self.rank_of[stage],
+                });
+            }
+            for edge in self.dependencies.made_by(task) {
+                let position = self.dependencies.position(edge).unwrap_or(0);
+                let reader = self.rank_of[edge.to.stage.index()];
+                let bytes = self.costs.message_bytes.get(&edge).copied();
+                self.made.push(Made {
+                    message: position * self.micro_batches,
+                    sent: (reader != self.rank_of[stage]).then(|| Sent {
+                        link: self.rank_of[stage] * self.ranks + reader,
+                        transfer: self.costs.link.transfer(bytes.unwrap_or(0)),
+                    }),
+                    reader,
+                });
+            }
+            self.read_ranges.push(reads..self.reads.len());
+            self.made_ranges.push(made..self.made.len());
+        }
+    }
+
+    /// A stage updates behind its own last backward, and behind those of the stages of its rank
+    /// that share its parameters.
+    fn enter_updates(&mut self) {
+        for stage in 0..self.stages() {
+            let ties = self.dependencies.ties().iter();
+            let shared = ties.filter(|tie| tie.owner.index() == stage);
+            let shared = shared.map(|tie| tie.replica.index());
+            let together = shared.filter(|&replica| self.rank_of[replica] == self.rank_of[stage]);
+            let mut waits: Vec<usize> = together.chain([stage]).collect();
+            waits.sort_unstable();
+            waits.dedup();
+            self.update_waits[stage] = waits.len();
+            for other in waits {
+                self.updates_after[other].push(stage);
+            }
+        }
+    }
+
+    /// The lists of a schedule, if it is of these stages and micro-batches and every stage runs each
+    /// of its programs in ascending micro-batch order.
+    pub fn lists_of(&self, schedule: &Schedule) -> Option<Lists> {
+        let mut counts = vec![[0; 3]; self.stages()];
+        let mut lists = vec![Vec::new(); self.ranks];
+        for (list, actions) in lists.iter_mut().zip(&schedule.ranks) {
+            for action in actions {
+                let tasks = action.tasks();
+                for (index, task) in tasks.iter().enumerate() {
+                    let stage = task.stage.index();
+                    let turn = Turn {
+                        is_paired: tasks.len() == 2 && index == 0,
+                        ..Turn::new(stage, task.compute)
+                    };
+                    let micro_batch = count(counts.get_mut(stage)?, turn.compute);
+                    if micro_batch != task.micro_batch.index() {
+                        return None;
+                    }
+                    list.push(turn);
+                }
+            }
+        }
+        Some(lists)
+    }
+
+    /// The schedule of the lists.
+    pub fn schedule_of(&self, name: &str, lists: &Lists) -> Schedule {
+        let mut counts = vec![[0; 3]; self.stages()];
+        let mut label = |turn: Turn| Task {
+            stage: StageIndex::new(turn.stage()),
+            compute: turn.compute,
+            micro_batch: MicroBatchIndex::new(count(&mut counts[turn.stage()], turn.compute)),
+        };
+        let mut actions = |list: &Vec<Turn>| {
+            let mut actions = Vec::with_capacity(list.len());
+            let mut turns = list.iter();
+            while let Some(&turn) = turns.next() {
+                let first = label(turn);
+                match turns.as_slice().first() {
+                    Some(&second) if turn.is_paired => {
+                        turns.next();
+                        actions.push(Action::overlap(first, label(second)));
+                    }
+                    _ => actions.push(Action::Compute(first)),
+                }
+            }
+            actions
+        };
+        Schedule {
+            name: name.to_owned(),
+            mode: Mode::Training,
+            form: Form::ComputeOnly,
+            stages: self.stages(),
+            micro_batches: self.micro_batches,
+            stage_to_rank: self.stage_to_rank.to_vec(),
+            ranks: lists.iter().map(&mut actions).collect(),
+        }
+    }
+}
+
+/// Counts a program of a stage, in its forwards, input gradients or weight gradients, and returns its
+/// micro-batch. A whole backward counts as both of its parts.
+pub(super) const fn count(counts: &mut [usize; 3], compute: Compute) -> usize {
+    let [forwards, inputs, weights] = counts;
+    let counted = match compute {
+        Compute::Forward => forwards,
+        Compute::InputGradient => inputs,
+        Compute::WeightGradient => weights,
+        Compute::Backward => {
+            *weights += 1;
+            inputs
+        }
+    };
+    *counted += 1;
+    *counted - 1
+}

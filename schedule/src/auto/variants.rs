@@ -1,0 +1,109 @@
+//! The policies that the list scheduler is tried with.
+
+use crate::action::Compute;
+
+use super::greedy::{Policy, Preference};
+use super::paths::Paths;
+use super::problem::Problem;
+
+const BACKWARD_FIRST: Preference = [
+    Compute::InputGradient,
+    Compute::Forward,
+    Compute::WeightGradient,
+];
+const FORWARD_FIRST: Preference = [
+    Compute::Forward,
+    Compute::InputGradient,
+    Compute::WeightGradient,
+];
+const WEIGHTS_EARLY: Preference = [
+    Compute::InputGradient,
+    Compute::WeightGradient,
+    Compute::Forward,
+];
+
+/// The kinds of policies: what goes first, the patience in thousandths, and whether backwards run in
+/// two parts.
+const KINDS: [(Preference, u64, bool); 8] = [
+    (BACKWARD_FIRST, 0, true),
+    (BACKWARD_FIRST, 500, true),
+    (FORWARD_FIRST, 0, true),
+    (BACKWARD_FIRST, 1000, true),
+    (FORWARD_FIRST, 500, true),
+    (BACKWARD_FIRST, 0, false),
+    (FORWARD_FIRST, 1000, true),
+    (WEIGHTS_EARLY, 0, true),
+];
+
+/// How many forwards may wait for their backward, in thousandths of those that a stage starts while
+/// the first of them comes back, at the pace of the slowest rank. Without a bound memory is the only
+/// one.
+const DEPTHS_PERMILLE: [u64; 3] = [UNBOUNDED, 2000, 1500];
+
+/// No bound on what is in flight.
+const UNBOUNDED: u64 = u64::MAX;
+
+/// The policies, the more promising ones first. They were chosen by how often each was the best on
+/// the [grid](super::grid).
+pub(super) fn policies(problem: &Problem<'_>, paths: &Paths) -> impl Iterator<Item = Policy> {
+    let is_chunked = problem.stages_of.iter().any(|stages| stages.len() > 1);
+    let orders: &[bool] = if is_chunked { &[false, true] } else { &[false] };
+    let depths = DEPTHS_PERMILLE
+        .into_iter()
+        .chain([fitting_depth(problem, paths)]);
+    let in_flight: Vec<Vec<usize>> = depths
+        .map(|depth| in_flight(problem, paths, depth))
+        .collect();
+    let kinds = KINDS.into_iter().flat_map(move |kind| {
+        let choices = in_flight.clone().into_iter();
+        choices.flat_map(move |in_flight| {
+            orders
+                .iter()
+                .map(move |order| (kind, in_flight.clone(), *order))
+        })
+    });
+    kinds.map(
+        move |((preference, patience_permille, is_split), in_flight, order)| Policy {
+            preference,
+            is_split,
+            in_flight,
+            patience_permille,
+            prefers_late_backwards: order,
+        },
+    )
+}
+
+/// Per stage, the forwards that may wait for their backward.
+fn in_flight(problem: &Problem<'_>, paths: &Paths, depth_permille: u64) -> Vec<usize> {
+    let pace = problem.stages_of.iter().map(|stages| {
+        let work = stages.iter().map(|&stage| problem.least_work(stage));
+        work.fold(0, u64::saturating_add)
+    });
+    let pace = u128::from(pace.max().unwrap_or(0).max(1));
+    let of_stage = |stage: usize| {
+        if depth_permille == UNBOUNDED {
+            return usize::MAX;
+        }
+        let trip = u128::from(paths.round_trip(stage)) * u128::from(depth_permille);
+        usize::try_from(trip.div_ceil(pace * 1000))
+            .unwrap_or(usize::MAX)
+            .max(1)
+    };
+    (0..problem.stages()).map(of_stage).collect()
+}
+
+/// The largest depth at which all that may be in flight fits, up to the largest that is tried.
+fn fitting_depth(problem: &Problem<'_>, paths: &Paths) -> u64 {
+    let fits = |depth: u64| {
+        let in_flight = in_flight(problem, paths, depth);
+        problem.stages_of.iter().enumerate().all(|(rank, stages)| {
+            let bytes = stages.iter().map(|&stage| {
+                let each = problem.costs.stages[stage].activation_bytes;
+                each.saturating_mul(in_flight[stage] as u64)
+            });
+            bytes.fold(0, u64::saturating_add) <= problem.budget(rank)
+        })
+    };
+    let mut steps = (1..=40).rev().map(|step| step * 50);
+    steps.find(|&depth| fits(depth)).unwrap_or(50)
+}

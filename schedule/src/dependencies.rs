@@ -1,0 +1,279 @@
+//! What depends on what: the edges between programs of stages, and the ties between parameters.
+
+use serde::{Deserialize, Serialize};
+
+use crate::action::{Compute, Task};
+use crate::index::StageIndex;
+
+/// A program of a stage, as one end of an edge.
+///
+/// An edge is written once and holds for every schedule, whether a micro-batch has a whole backward
+/// or a split one. So `Backward` stands for the `B` of a micro-batch or, where it is split, for its
+/// `I`, which makes and reads all that crosses a boundary. `InputGradient` and `WeightGradient` stand
+/// for themselves or, where the micro-batch is not split, for its `B`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Endpoint {
+    /// The stage that runs the program.
+    pub stage: StageIndex,
+    /// The program.
+    pub compute: Compute,
+}
+
+impl Endpoint {
+    /// The forward of a stage.
+    #[must_use]
+    pub const fn forward(stage: StageIndex) -> Self {
+        Self {
+            stage,
+            compute: Compute::Forward,
+        }
+    }
+
+    /// The backward of a stage.
+    #[must_use]
+    pub const fn backward(stage: StageIndex) -> Self {
+        Self {
+            stage,
+            compute: Compute::Backward,
+        }
+    }
+
+    /// Whether this end is the given task, on the task's micro-batch.
+    #[must_use]
+    pub fn is_run_by(self, task: &Task) -> bool {
+        self.stage == task.stage && self.programs().contains(&task.compute)
+    }
+
+    /// The programs that can stand for this end; a micro-batch of a valid schedule has one of them.
+    pub(crate) const fn programs(self) -> &'static [Compute] {
+        match self.compute {
+            Compute::Forward => &[Compute::Forward],
+            Compute::Backward | Compute::InputGradient => {
+                &[Compute::Backward, Compute::InputGradient]
+            }
+            Compute::WeightGradient => &[Compute::Backward, Compute::WeightGradient],
+        }
+    }
+}
+
+/// All values that one program makes for another stage's program: one message per micro-batch.
+///
+/// A stage's own forward is always a dependency of its backward, and needs no edge.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Edge {
+    /// The program that makes the values.
+    pub from: Endpoint,
+    /// The program that reads them.
+    pub to: Endpoint,
+}
+
+impl Edge {
+    /// From the forward of a stage to the forward of the next.
+    #[must_use]
+    pub const fn chain_forward(stage: StageIndex) -> Self {
+        let next = StageIndex::new(stage.index() + 1);
+        Self {
+            from: Endpoint::forward(stage),
+            to: Endpoint::forward(next),
+        }
+    }
+
+    /// From the backward of the next stage to the backward of a stage.
+    #[must_use]
+    pub const fn chain_backward(stage: StageIndex) -> Self {
+        let next = StageIndex::new(stage.index() + 1);
+        Self {
+            from: Endpoint::backward(next),
+            to: Endpoint::backward(stage),
+        }
+    }
+
+    /// Whether the edge exists without a backward pass.
+    #[must_use]
+    pub const fn is_forward(self) -> bool {
+        matches!(
+            (self.from.compute, self.to.compute),
+            (Compute::Forward, Compute::Forward)
+        )
+    }
+}
+
+/// Parameters that two stages read: the owner updates them and sends the values to the replica
+/// before the step ends.
+///
+/// The replica's gradients reach the owner by ordinary edges.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Tie {
+    /// The stage whose optimizer holds the parameters.
+    pub owner: StageIndex,
+    /// A stage that reads a copy.
+    pub replica: StageIndex,
+}
+
+/// The set of edges and ties of a plan.
+///
+/// Kept sorted, once by producer and once by consumer, so that the edges of one stage are a slice and
+/// the same set always lowers to the same lists.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Dependencies {
+    stages: usize,
+    edges: Vec<Edge>,
+    edges_by_consumer: Vec<Edge>,
+    ties: Vec<Tie>,
+    global_norm: bool,
+}
+
+impl Dependencies {
+    /// The set of the given edges and ties; repeated ones count once.
+    ///
+    /// [`verify`](crate::verify) refuses edges that no schedule can serve.
+    #[must_use]
+    pub fn new(
+        stages: usize,
+        edges: impl IntoIterator<Item = Edge>,
+        ties: impl IntoIterator<Item = Tie>,
+    ) -> Self {
+        let mut edges: Vec<Edge> = edges.into_iter().collect();
+        edges.sort_unstable();
+        edges.dedup();
+        let mut edges_by_consumer = edges.clone();
+        edges_by_consumer.sort_unstable_by_key(|edge| (edge.to, edge.from));
+        let mut ties: Vec<Tie> = ties.into_iter().collect();
+        ties.sort_unstable();
+        ties.dedup();
+        Self {
+            stages,
+            edges,
+            edges_by_consumer,
+            ties,
+            global_norm: false,
+        }
+    }
+
+    /// The same set for a step that clips by the norm of all gradients: every rank then needs the
+    /// norms of all stages before its first update. Without it, no rank waits for another to update.
+    #[must_use]
+    pub fn with_global_norm(mut self) -> Self {
+        self.global_norm = true;
+        self
+    }
+
+    /// Whether the step clips by the norm of all gradients.
+    #[must_use]
+    pub const fn has_global_norm(&self) -> bool {
+        self.global_norm
+    }
+
+    /// A chain of stages without skips: every forward feeds the next, every backward the one before.
+    #[must_use]
+    pub fn chain(stages: usize) -> Self {
+        let edges = (1..stages).flat_map(|next| {
+            let stage = StageIndex::new(next - 1);
+            [Edge::chain_forward(stage), Edge::chain_backward(stage)]
+        });
+        Self::new(stages, edges, [])
+    }
+
+    /// The number of stages that the edges speak of.
+    #[must_use]
+    pub const fn stages(&self) -> usize {
+        self.stages
+    }
+
+    /// All edges, sorted by producer.
+    #[must_use]
+    pub fn edges(&self) -> &[Edge] {
+        &self.edges
+    }
+
+    /// All ties, sorted by owner.
+    #[must_use]
+    pub fn ties(&self) -> &[Tie] {
+        &self.ties
+    }
+
+    /// The edges that carry what a task makes.
+    pub fn made_by(&self, task: Task) -> impl Iterator<Item = Edge> + '_ {
+        let start = self
+            .edges
+            .partition_point(|edge| edge.from.stage < task.stage);
+        self.edges[start..]
+            .iter()
+            .take_while(move |edge| edge.from.stage == task.stage)
+            .filter(move |edge| edge.from.is_run_by(&task))
+            .copied()
+    }
+
+    /// The edges that carry what a task reads.
+    pub fn read_by(&self, task: Task) -> impl Iterator<Item = Edge> + '_ {
+        let start = self
+            .edges_by_consumer
+            .partition_point(|edge| edge.to.stage < task.stage);
+        self.edges_by_consumer[start..]
+            .iter()
+            .take_while(move |edge| edge.to.stage == task.stage)
+            .filter(move |edge| edge.to.is_run_by(&task))
+            .copied()
+    }
+
+    /// The place of an edge in [`Dependencies::edges`].
+    pub(crate) fn position(&self, edge: Edge) -> Option<usize> {
+        self.edges.binary_search(&edge).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::index::MicroBatchIndex;
+
+    fn task(stage: usize, compute: Compute) -> Task {
+        Task {
+            stage: StageIndex::new(stage),
+            compute,
+            micro_batch: MicroBatchIndex::new(0),
+        }
+    }
+
+    #[test]
+    fn a_chain_has_one_edge_per_direction_and_boundary() {
+        assert!(Dependencies::chain(0).edges().is_empty());
+        assert!(Dependencies::chain(1).edges().is_empty());
+        let chain = Dependencies::chain(4);
+        assert_eq!(chain.edges().len(), 6);
+        let read: Vec<Edge> = chain.read_by(task(1, Compute::Backward)).collect();
+        assert_eq!(read, [Edge::chain_backward(StageIndex::new(1))]);
+        assert_eq!(chain.read_by(task(0, Compute::Forward)).count(), 0);
+    }
+
+    #[test]
+    fn the_order_and_number_of_mentions_do_not_matter() {
+        let chain = Dependencies::chain(5);
+        let again = chain.edges().iter().rev().chain(chain.edges()).copied();
+        assert_eq!(Dependencies::new(5, again, []), chain);
+    }
+
+    /// A whole backward stands for both of its parts, and an edge of a backward is served by `I`.
+    #[test]
+    fn edges_hold_for_whole_and_split_backwards() {
+        let cases = [
+            (Compute::Backward, [false, true, true, false]),
+            (Compute::InputGradient, [false, true, true, false]),
+            (Compute::WeightGradient, [false, true, false, true]),
+            (Compute::Forward, [true, false, false, false]),
+        ];
+        for (compute, expected) in cases {
+            let endpoint = Endpoint {
+                stage: StageIndex::new(2),
+                compute,
+            };
+            let found = Compute::ALL.map(|compute| endpoint.is_run_by(&task(2, compute)));
+            assert_eq!(found, expected, "{compute:?}");
+            assert!(
+                !Compute::ALL
+                    .iter()
+                    .any(|&c| endpoint.is_run_by(&task(1, c)))
+            );
+        }
+    }
+}

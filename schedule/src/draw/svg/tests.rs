@@ -1,0 +1,165 @@
+//! The text of an SVG: well formed, complete, and harmless.
+
+use super::document::MAX_DETAILED;
+use super::*;
+use crate::draw::samples::{measured_sample, one_f_one_b_sample, pairs_sample, split_sample};
+
+/// Every tag that opens closes, in order; attributes are quoted; no text holds a bare `<` or `&`.
+fn check_well_formed(xml: &str) {
+    let mut open: Vec<&str> = Vec::new();
+    let mut rest = xml;
+    while let Some(at) = rest.find('<') {
+        check_text(&rest[..at]);
+        let end = rest.find('>').expect("a tag ends");
+        let tag = &rest[at + 1..end];
+        rest = &rest[end + 1..];
+        if let Some(closed) = tag.strip_prefix('/') {
+            assert_eq!(open.pop(), Some(closed));
+        } else {
+            assert_eq!(tag.matches('"').count() % 2, 0, "<{tag}>");
+            tag.split('"').skip(1).step_by(2).for_each(check_text);
+            if !tag.ends_with('/') {
+                open.push(tag.split(' ').next().unwrap());
+            }
+        }
+    }
+    assert_eq!((open, rest), (Vec::new(), "\n"));
+}
+
+fn check_text(text: &str) {
+    for entity in text.split('&').skip(1) {
+        let known = ["amp;", "lt;", "gt;", "quot;", "#39;"];
+        assert!(known.iter().any(|name| entity.starts_with(name)), "{text}");
+    }
+}
+
+/// The numbers of an attribute, over all elements that have it.
+fn numbers<'a>(
+    xml: &'a str,
+    element: &'a str,
+    attribute: &'a str,
+) -> impl Iterator<Item = f64> + 'a {
+    let start = format!("<{element} ");
+    let elements = xml.split('<').map(|rest| format!("<{rest}"));
+    let found = elements.filter(move |rest| rest.starts_with(&start));
+    found.filter_map(move |rest| {
+        let value = rest.split(&format!(" {attribute}=\"")).nth(1)?;
+        value.split('"').next()?.parse().ok()
+    })
+}
+
+fn tasks(timeline: &Timeline) -> usize {
+    let spans = timeline.ranks.iter().flat_map(|rank| &rank.spans);
+    spans.map(|span| span.action.tasks().len()).sum()
+}
+
+#[test]
+fn every_program_has_a_box_and_every_action_a_tooltip() {
+    for timeline in [one_f_one_b_sample(4, 8), split_sample(), pairs_sample()] {
+        let found = svg(&[&timeline], &SvgOptions::default());
+        check_well_formed(&found);
+        let rows = timeline.ranks.len();
+        // One rectangle is the page, and each row has one for its empty time.
+        assert_eq!(found.matches("<rect").count(), tasks(&timeline) + rows + 1);
+        let actions = timeline.ranks.iter().flat_map(|rank| &rank.spans);
+        let drawn = actions
+            .filter(|span| !span.action.tasks().is_empty())
+            .count();
+        assert_eq!(found.matches("<title>").count(), drawn + 1);
+        assert!(found.contains("@media (prefers-color-scheme:dark)"));
+        assert_eq!(svg(&[&timeline], &SvgOptions::default()), found);
+    }
+}
+
+#[test]
+fn a_tooltip_names_the_action_and_its_times() {
+    let found = svg(&[&measured_sample()], &SvgOptions::default());
+    let tooltips = found.split("<title>").skip(2);
+    let first: Vec<&str> = tooltips
+        .map(|rest| rest.split('<').next().unwrap())
+        .take(3)
+        .collect();
+    insta::assert_snapshot!(first.join("\n"), @r#"
+    0F0: 0 ns to 3.02 ms, 3.02 ms
+    0F0&gt;1F0: 3.02 ms to 3.04 ms, 20 µs
+    0F1: 3.04 ms to 6.06 ms, 3.02 ms
+    "#);
+}
+
+#[test]
+fn two_timelines_share_one_axis() {
+    let (measured, mut predicted) = (measured_sample(), measured_sample());
+    predicted.name = "predicted <\u{7}>".to_owned();
+    let options = SvgOptions {
+        title: Some("a & b".to_owned()),
+        messages: true,
+        ..SvgOptions::default()
+    };
+    let found = svg(&[&predicted, &measured], &options);
+    check_well_formed(&found);
+    for expected in [
+        "<title>a &amp; b</title>",
+        ">predicted &lt;\u{fffd}&gt;<",
+        "dash",
+        "class=\"msg\"",
+    ] {
+        assert!(found.contains(expected), "{expected}");
+    }
+    assert_eq!(found.matches("class=\"track\"").count(), 6);
+    // Both timelines have the same times, so every left edge is there twice.
+    let mut edges: Vec<String> = numbers(&found, "rect", "x")
+        .map(|x| x.to_string())
+        .collect();
+    edges.sort();
+    assert!(
+        edges
+            .chunk_by(|a, b| a == b)
+            .all(|same| same.len() % 2 == 0)
+    );
+}
+
+#[test]
+fn nothing_leaves_the_picture() {
+    for width_px in [0, 600, 1200, 90_000] {
+        let options = SvgOptions {
+            width_px,
+            ..SvgOptions::default()
+        };
+        let found = svg(&[&measured_sample(), &pairs_sample()], &options);
+        let width = f64::from(width_px.clamp(600, 20_000));
+        let right = numbers(&found, "rect", "x").zip(numbers(&found, "rect", "width").skip(1));
+        assert!(right.map(|(x, w)| x + w).all(|right| right <= width));
+        assert!(numbers(&found, "text", "x").all(|x| (0.0..=width).contains(&x)));
+    }
+}
+
+#[test]
+fn a_huge_step_is_as_large_as_its_picture() {
+    let micro_batches = MAX_DETAILED / 4 + 1;
+    let found = svg(
+        &[&one_f_one_b_sample(2, micro_batches)],
+        &SvgOptions::default(),
+    );
+    check_well_formed(&found);
+    assert_eq!(found.matches("<title>").count(), 1);
+    assert_eq!(found.matches("crispEdges").count(), 4);
+    assert!(found.len() < 200_000, "{}", found.len());
+}
+
+#[test]
+fn nothing_and_nonsense_are_drawn_too() {
+    check_well_formed(&svg(&[], &SvgOptions::default()));
+    let mut broken = measured_sample();
+    broken.stage_to_rank.clear();
+    for (at, span) in broken.ranks[0].spans.iter_mut().enumerate() {
+        (span.start, span.end) = if at % 2 == 0 {
+            (u64::MAX, 0)
+        } else {
+            (0, u64::MAX)
+        };
+    }
+    broken.ranks[0].bytes = vec![(u64::MAX, u64::MAX), (0, 0)];
+    check_well_formed(&svg(&[&broken], &SvgOptions::default()));
+    broken.ranks.clear();
+    check_well_formed(&svg(&[&broken], &SvgOptions::default()));
+}

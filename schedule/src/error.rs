@@ -1,0 +1,380 @@
+//! What can be wrong with a schedule, in words that name the action.
+
+use std::fmt;
+
+use thiserror::Error;
+
+use crate::action::Action;
+use crate::dependencies::{Edge, Tie};
+use crate::generate::{ChunkCounts, ScheduleKind};
+use crate::index::{RankIndex, StageIndex};
+use crate::lists::{Form, Mode};
+
+/// An action and where it stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    /// The rank whose list it is in.
+    pub rank: RankIndex,
+    /// Its position in that list, from zero.
+    pub position: usize,
+    /// The action.
+    pub action: Action,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "`{}` (rank {}, position {})",
+            self.action, self.rank, self.position
+        )
+    }
+}
+
+/// One step of a deadlock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Wait {
+    /// The action at which a rank stands still.
+    pub waiting: Place,
+    /// The action of another rank that it waits for, and that this rank has not reached.
+    pub awaited: Place,
+}
+
+/// Why one action of a rank has to stand behind another of the same rank.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Rule {
+    /// A backward reads what the stage's own forward kept.
+    BackwardAfterForward,
+    /// A weight gradient reads what the input gradient kept.
+    WeightAfterInput,
+    /// A program reads values of another stage on the same rank.
+    ConsumerAfterProducer,
+    /// A message is sent when its values exist.
+    SendAfterCompute,
+    /// A program starts when its values are there.
+    ComputeAfterReceive,
+    /// Gradients are added up in micro-batch order.
+    GradientOrder,
+    /// Gradients are reduced when all micro-batches have added theirs.
+    ReduceAfterBackward,
+    /// The optimizer needs the gradients of all micro-batches.
+    UpdateAfterBackward,
+    /// The optimizer needs the reduced gradients.
+    UpdateAfterReduce,
+    /// Tied values are sent when they are updated.
+    SendAfterUpdate,
+    /// Tied values arrive when the stage is done with the old ones.
+    ReceiveAfterUpdate,
+    /// Tied values on one rank change when the other stage is done with the old ones.
+    UpdateAfterReplica,
+    /// Norms are of complete gradients.
+    NormAfterReduce,
+    /// A clip by the norm of all gradients needs the norms of all stages.
+    UpdateAfterNorms,
+    /// What a micro-batch keeps on a stage is freed when its backward has run.
+    SendBeforeFree,
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::BackwardAfterForward => "a backward reads what its own forward kept",
+            Self::WeightAfterInput => "a weight gradient reads what its input gradient kept",
+            Self::ConsumerAfterProducer => "it reads values that the other makes",
+            Self::SendAfterCompute => "values are sent after they are computed",
+            Self::ComputeAfterReceive => "values are received before they are read",
+            Self::GradientOrder => {
+                "a stage adds its gradients in micro-batch order, so that every schedule gives the \
+                 same bits"
+            }
+            Self::ReduceAfterBackward => "gradients are reduced after the last backward",
+            Self::UpdateAfterBackward => "parameters are updated after the last backward",
+            Self::UpdateAfterReduce => "parameters are updated after their gradients are reduced",
+            Self::SendAfterUpdate => "tied values are sent after their update",
+            Self::ReceiveAfterUpdate => "tied values are received after the stage's own update",
+            Self::UpdateAfterReplica => {
+                "tied values are updated after the last backward of the stage that shares them"
+            }
+            Self::NormAfterReduce => "norms are those of reduced gradients",
+            Self::UpdateAfterNorms => {
+                "a clip by the norm of all gradients comes before the first update"
+            }
+            Self::SendBeforeFree => {
+                "what a micro-batch keeps is freed when its backward has run, so it is sent before"
+            }
+        })
+    }
+}
+
+/// Why [`verify`](crate::verify) refuses a schedule.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum VerifyError {
+    /// Without a stage or a micro-batch there is no step.
+    #[error(
+        "a schedule of {stages} stages and {micro_batches} micro-batches has nothing to run: give it \
+         at least one of each"
+    )]
+    Empty {
+        /// The number of stages.
+        stages: usize,
+        /// The number of micro-batches.
+        micro_batches: usize,
+    },
+    /// The stage-to-rank map does not fit the stages.
+    #[error("the stage-to-rank map has {found} entries for {expected} stages: give one per stage")]
+    StageMap {
+        /// The number of stages.
+        expected: usize,
+        /// The number of entries.
+        found: usize,
+    },
+    /// A stage is on a rank that has no list.
+    #[error(
+        "stage {stage} is on rank {rank}, but there are lists for {world_size} ranks: add the list \
+         or correct the stage-to-rank map"
+    )]
+    NoSuchRank {
+        /// The stage.
+        stage: StageIndex,
+        /// Its rank.
+        rank: RankIndex,
+        /// The number of lists.
+        world_size: usize,
+    },
+    /// The dependencies are of another cut.
+    #[error(
+        "the dependencies are of {found} stages, the schedule has {expected}: take both from one plan"
+    )]
+    Dependencies {
+        /// The schedule's number of stages.
+        expected: usize,
+        /// The dependencies' number of stages.
+        found: usize,
+    },
+    /// An edge with an end that does not exist, or both ends on one stage.
+    #[error("no schedule can serve the edge `{edge}`: an edge joins two of the {stages} stages")]
+    Edge {
+        /// The edge.
+        edge: Edge,
+        /// The number of stages.
+        stages: usize,
+    },
+    /// A tie with an end that does not exist, or both ends on one stage.
+    #[error("no schedule can serve the tie `{tie}`: a tie joins two of the {stages} stages")]
+    Tie {
+        /// The tie.
+        tie: Tie,
+        /// The number of stages.
+        stages: usize,
+    },
+    /// A stage or micro-batch beyond the schedule's.
+    #[error(
+        "{at} is beyond the schedule's {stages} stages and {micro_batches} micro-batches: remove it \
+         or raise the count"
+    )]
+    OutOfRange {
+        /// The action.
+        at: Place,
+        /// The number of stages.
+        stages: usize,
+        /// The number of micro-batches.
+        micro_batches: usize,
+    },
+    /// An action that the schedule's mode or form does not have.
+    #[error("{at} has no place in a {mode} schedule that is {form}: remove it")]
+    NotAllowed {
+        /// The action.
+        at: Place,
+        /// The schedule's mode.
+        mode: Mode,
+        /// The schedule's form.
+        form: Form,
+    },
+    /// An action in the list of a rank that does not run its stage.
+    #[error("{at} belongs on rank {expected}, which runs its stage: move it there")]
+    WrongRank {
+        /// The action.
+        at: Place,
+        /// The rank of its stage.
+        expected: RankIndex,
+    },
+    /// The same action twice.
+    #[error("{at} is there already, at position {first}: remove one of them")]
+    Duplicate {
+        /// The second action.
+        at: Place,
+        /// The position of the first.
+        first: usize,
+    },
+    /// A whole backward and a part of it for the same micro-batch.
+    #[error("{at} repeats a part of {whole}: keep `B`, or `I` and `W`")]
+    TwoBackwards {
+        /// The part.
+        at: Place,
+        /// The whole backward.
+        whole: Box<Place>,
+    },
+    /// An action that has to be there is not.
+    #[error("rank {rank} misses `{action}`: add it to the list")]
+    Missing {
+        /// The rank that runs the action's stage.
+        rank: RankIndex,
+        /// The action.
+        action: Action,
+    },
+    /// A message that no edge between two ranks asks for.
+    #[error(
+        "{at} is no message of this plan: remove it, or lower the schedule with the plan's \
+         dependencies"
+    )]
+    UnknownMessage {
+        /// The send or receive.
+        at: Place,
+    },
+    /// A stage's gradients are reduced in the group of another stage.
+    #[error("{at} names another stage's group: a stage's group has the stage's number")]
+    UnknownGroup {
+        /// The reduce.
+        at: Place,
+    },
+    /// A send without its receive, or a receive without its send.
+    #[error("{at} has no counterpart: rank {rank} misses `{missing}`; add it or lower again")]
+    Unpaired {
+        /// The half that is there.
+        at: Place,
+        /// The rank that misses the other half.
+        rank: RankIndex,
+        /// The other half.
+        missing: Box<Action>,
+    },
+    /// Two actions of one rank in the wrong order.
+    #[error("{early} stands before {late}: {rule}; move it behind")]
+    OutOfOrder {
+        /// The action that stands too early.
+        early: Place,
+        /// The action that it has to stand behind.
+        late: Box<Place>,
+        /// Why.
+        rule: Rule,
+    },
+    /// An overlapped pair that is not a forward and a backward of one rank.
+    #[error(
+        "{at} is no pair: an overlapped pair is a forward and then a backward, of stages of one rank"
+    )]
+    Overlap {
+        /// The pair.
+        at: Place,
+    },
+    /// A rank holds more than it may.
+    #[error(
+        "{at} makes the rank hold {bytes} bytes, and {limit} is its limit: run a backward before it, \
+         or take a schedule with fewer micro-batches in flight"
+    )]
+    Memory {
+        /// The first action that passes the limit.
+        at: Place,
+        /// The bytes held while it runs.
+        bytes: u64,
+        /// The rank's limit.
+        limit: u64,
+    },
+    /// Costs of another number of stages.
+    #[error("there are costs of {found} stages for a schedule of {expected}: give one per stage")]
+    Costs {
+        /// The schedule's number of stages.
+        expected: usize,
+        /// The number of costs.
+        found: usize,
+    },
+    /// Ranks that wait for each other in a circle.
+    #[error(
+        "deadlock, no rank of this circle can go on: {}; move one of the awaited actions \
+             before the action at which its own rank waits",
+        Circle(cycle)
+    )]
+    Deadlock {
+        /// The circle: each rank waits for the next, the last for the first.
+        cycle: Vec<Wait>,
+    },
+}
+
+/// The text of a deadlock, one clause per rank.
+struct Circle<'a>(&'a [Wait]);
+
+impl fmt::Display for Circle<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, wait) in self.0.iter().enumerate() {
+            let comma = if index == 0 { "" } else { ", " };
+            write!(f, "{comma}{} waits for {}", wait.waiting, wait.awaited)?;
+        }
+        Ok(())
+    }
+}
+
+/// Why there is no schedule of a name or size.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum GenerateError {
+    /// A name that no schedule has.
+    #[error("`{name}` is no schedule{}: write one of {}", Hint(*nearest), Names)]
+    Name {
+        /// The text.
+        name: String,
+        /// The schedule whose name begins most like it.
+        nearest: Option<ScheduleKind>,
+    },
+    /// A number of chunks per rank that the schedule does not take.
+    #[error(
+        "{kind} runs {expected} per rank, found {found}: change the number of stages or take another schedule"
+    )]
+    Chunks {
+        /// The schedule.
+        kind: ScheduleKind,
+        /// What it takes.
+        expected: ChunkCounts,
+        /// The number asked for.
+        found: usize,
+    },
+    /// More than any step has.
+    #[error(
+        "{ranks} ranks with {chunks} chunks and {micro_batches} micro-batches are more than {limit} \
+         forwards: make the step smaller"
+    )]
+    TooLarge {
+        /// The number of ranks.
+        ranks: usize,
+        /// The number of chunks per rank.
+        chunks: usize,
+        /// The number of micro-batches.
+        micro_batches: usize,
+        /// The largest product of the three.
+        limit: usize,
+    },
+}
+
+/// A guess at what was meant.
+struct Hint(Option<ScheduleKind>);
+
+impl fmt::Display for Hint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(kind) => write!(f, ", `{kind}` may be meant"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// All names.
+struct Names;
+
+impl fmt::Display for Names {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, kind) in ScheduleKind::ALL.into_iter().enumerate() {
+            let comma = if index == 0 { "" } else { ", " };
+            write!(f, "{comma}{kind}")?;
+        }
+        Ok(())
+    }
+}

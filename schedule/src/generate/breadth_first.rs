@@ -1,0 +1,65 @@
+//! Schedules that run a chunk for all micro-batches before the next one: GPipe and looped BFS, and
+//! forward passes alone.
+
+use crate::action::{Action, Compute, Task};
+use crate::index::{MicroBatchIndex, RankIndex, StageIndex};
+use crate::lists::{Form, Mode, Schedule};
+
+use super::placement::{Placement, Shape};
+
+/// GPipe: every rank runs all forwards, then all backwards (Huang et al. 2019, arXiv 1811.06965).
+///
+/// Bubble (p-1)(F+B), and m activations on every rank.
+#[must_use]
+pub fn gpipe(stages: usize, micro_batches: usize) -> Schedule {
+    breadth_first("gpipe", Shape::one_chunk(stages, micro_batches))
+}
+
+/// All forwards of the first chunk, of the second, and so on; then all backwards of the last chunk,
+/// of the one before it, and so on.
+pub(super) fn breadth_first(name: &str, shape: Shape) -> Schedule {
+    let pass = |rank, chunk, compute| {
+        (0..shape.micro_batches).map(move |k| shape.task(rank, chunk, compute, k))
+    };
+    shape.schedule(name, |rank| -> Vec<Task> {
+        let forwards = (0..shape.chunks).flat_map(|chunk| pass(rank, chunk, Compute::Forward));
+        let backwards = (0..shape.chunks).rev();
+        let backwards = backwards.flat_map(|chunk| pass(rank, chunk, Compute::Backward));
+        forwards.chain(backwards).collect()
+    })
+}
+
+/// Forward passes alone, for evaluation, with one stage per rank.
+#[must_use]
+pub fn forward_only(stages: usize, micro_batches: usize) -> Schedule {
+    forward_only_on(&Placement::Loop.stage_to_rank(stages, 1), micro_batches)
+}
+
+/// Forward passes alone on the ranks of any plan: each rank runs its stages in ascending order, each
+/// for all micro-batches.
+///
+/// Ranks are numbered without a gap. A rank whose number is not below the number of stages gets no
+/// list, and [`verify`](crate::verify) refuses the schedule.
+#[must_use]
+pub fn forward_only_on(stage_to_rank: &[RankIndex], micro_batches: usize) -> Schedule {
+    let stages = stage_to_rank.len();
+    let last = stage_to_rank.iter().map(|rank| rank.index()).max();
+    let world_size = last.map_or(0, |last| last.saturating_add(1).min(stages));
+    let mut ranks = vec![Vec::new(); world_size];
+    for (stage, rank) in stage_to_rank.iter().enumerate() {
+        let stage = StageIndex::new(stage);
+        let forward = |k| Action::compute(stage, Compute::Forward, MicroBatchIndex::new(k));
+        if let Some(list) = ranks.get_mut(rank.index()) {
+            list.extend((0..micro_batches).map(forward));
+        }
+    }
+    Schedule {
+        name: "forward-only".to_owned(),
+        mode: Mode::ForwardOnly,
+        form: Form::ComputeOnly,
+        stages,
+        micro_batches,
+        stage_to_rank: stage_to_rank.to_vec(),
+        ranks,
+    }
+}

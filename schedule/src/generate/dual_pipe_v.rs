@@ -1,0 +1,134 @@
+//! DualPipeV: the V-shaped half of DualPipe, with overlapped pairs of a forward and a backward.
+
+use std::collections::VecDeque;
+
+use crate::action::{Action, Compute, Task};
+use crate::lists::Schedule;
+
+use super::placement::Shape;
+
+/// DualPipeV for at least 2p micro-batches (DeepSeek-V3, arXiv 2412.19437; cut in half to a V).
+///
+/// Each rank's list has eight phases. It fills the first chunk (1), then both chunks (2). It hands
+/// the first gradients back quickly (3), with their weight gradients in the gaps. In the middle (4) a
+/// forward of one chunk overlaps a backward of the other. When the first chunk has no forwards left
+/// (5), and the second none either (6), backwards alone are left, the later ones split; their weight
+/// gradients fill the waits (7) and the end (8).
+pub(super) fn dual_pipe_v(name: &str, shape: Shape) -> Schedule {
+    let lists = (0..shape.ranks).map(|rank| list(shape, rank));
+    shape.schedule_of(name, lists.collect())
+}
+
+fn list(shape: Shape, rank: usize) -> Vec<Action> {
+    let (behind, ahead) = (shape.ranks - 1 - rank, rank + 1);
+    let mut list = List::new(shape, rank);
+    for _ in 0..2 * behind {
+        list.forward(0);
+    }
+    for _ in 0..ahead {
+        list.forward(0);
+        list.forward(1);
+    }
+    for _ in 0..behind {
+        list.input_gradient(1);
+        list.weight_gradient();
+        list.forward(1);
+    }
+    for step in 0..shape.micro_batches + ahead - 2 * shape.ranks {
+        if step == 0 && behind == 0 {
+            // The published list keeps these two of the last rank apart: the bubble is smaller where F
+            // and I differ, and the same where they do not.
+            list.forward(0);
+            list.backward(1);
+        } else {
+            list.pair(0, 1);
+        }
+        list.pair(1, 0);
+    }
+    for _ in 0..behind {
+        list.backward(1);
+        list.pair(1, 0);
+    }
+    // Of the backwards that are left, the first half stays whole: the rank has no wait for their
+    // weight gradients to fill.
+    for step in 0..2 * ahead {
+        let chunk = (step + 1) % 2;
+        if step < ahead {
+            list.backward(chunk);
+        } else {
+            list.input_gradient(chunk);
+        }
+    }
+    for _ in 0..behind {
+        list.weight_gradient();
+        list.input_gradient(0);
+    }
+    while list.weight_gradient() {}
+    list.actions
+}
+
+/// A rank's list while it is made; every way of a chunk goes on where it stopped.
+struct List {
+    shape: Shape,
+    rank: usize,
+    forwards: [usize; 2],
+    backwards: [usize; 2],
+    weights: VecDeque<Task>,
+    actions: Vec<Action>,
+}
+
+impl List {
+    fn new(shape: Shape, rank: usize) -> Self {
+        Self {
+            shape,
+            rank,
+            forwards: [0; 2],
+            backwards: [0; 2],
+            weights: VecDeque::new(),
+            actions: Vec::new(),
+        }
+    }
+
+    fn forward(&mut self, chunk: usize) {
+        let task = self.next_forward(chunk);
+        self.actions.push(Action::Compute(task));
+    }
+
+    fn backward(&mut self, chunk: usize) {
+        let task = self.next_backward(chunk, Compute::Backward);
+        self.actions.push(Action::Compute(task));
+    }
+
+    fn input_gradient(&mut self, chunk: usize) {
+        let task = self.next_backward(chunk, Compute::InputGradient);
+        let compute = Compute::WeightGradient;
+        self.weights.push_back(Task { compute, ..task });
+        self.actions.push(Action::Compute(task));
+    }
+
+    /// The oldest weight gradient, if one is left.
+    fn weight_gradient(&mut self) -> bool {
+        let task = self.weights.pop_front();
+        self.actions.extend(task.map(Action::Compute));
+        task.is_some()
+    }
+
+    fn pair(&mut self, forward_chunk: usize, backward_chunk: usize) {
+        let forward = self.next_forward(forward_chunk);
+        let backward = self.next_backward(backward_chunk, Compute::Backward);
+        self.actions.push(Action::overlap(forward, backward));
+    }
+
+    fn next_forward(&mut self, chunk: usize) -> Task {
+        let next = &mut self.forwards[chunk];
+        *next += 1;
+        let compute = Compute::Forward;
+        self.shape.task(self.rank, chunk, compute, *next - 1)
+    }
+
+    fn next_backward(&mut self, chunk: usize, compute: Compute) -> Task {
+        let next = &mut self.backwards[chunk];
+        *next += 1;
+        self.shape.task(self.rank, chunk, compute, *next - 1)
+    }
+}

@@ -1,0 +1,122 @@
+//! Schedules of loop placement that alternate forwards and backwards: 1F1B, interleaved 1F1B, and
+//! the zero bubble schedules, which differ in the warm-up and in where the weight gradients go.
+
+use crate::action::{Compute, Task};
+use crate::lists::Schedule;
+
+use super::placement::Shape;
+
+/// 1F1B: after a warm-up of min(m, p - rank) forwards, a rank alternates one backward and one
+/// forward (PipeDream-Flush, Narayanan et al. 2021, arXiv 2006.09503).
+///
+/// The bubble is GPipe's for m >= p, with only min(m, p - rank) activations. Fewer micro-batches
+/// than stages work too.
+#[must_use]
+pub fn one_f_one_b(stages: usize, micro_batches: usize) -> Schedule {
+    interleaved("1f1b", Shape::one_chunk(stages, micro_batches))
+}
+
+/// 1F1B over several chunks per rank (Narayanan et al. 2021, arXiv 2104.04473).
+///
+/// Rank r begins with as many forwards as it takes until the first gradient can be back: one round
+/// for each chunk but the last, and two for each rank behind it, one down and one up.
+pub(super) fn interleaved(name: &str, shape: Shape) -> Schedule {
+    let round = first_round(shape);
+    shape.schedule(name, |rank| {
+        let behind = shape.ranks - 1 - rank;
+        let warm_up = match shape.chunks {
+            // With one chunk the way up needs no further forwards: the rank would only wait later.
+            1 => behind + 1,
+            chunks => (chunks - 1) * round + 2 * behind + 1,
+        };
+        let mut forwards = order(shape, rank, Compute::Forward).into_iter();
+        let mut list: Vec<Task> = forwards.by_ref().take(warm_up).collect();
+        for backward in order(shape, rank, Compute::Backward) {
+            list.push(backward);
+            list.extend(forwards.next());
+        }
+        list
+    })
+}
+
+/// ZB-H1 over one or more chunks per rank (ZB1P, Qi et al. 2024, arXiv 2401.10241).
+///
+/// The last rank holds as many chunks as the first rank of 1F1B, by leaving weight gradients for
+/// later; so it hands gradients back earlier, and has work left at the end.
+pub(super) fn zero_bubble(name: &str, shape: Shape) -> Schedule {
+    let others = shape.chunks.saturating_sub(1) * first_round(shape);
+    let limit = others + shape.ranks;
+    shape.schedule(name, |rank| {
+        split_list(shape, rank, others + shape.ranks - rank, limit)
+    })
+}
+
+/// ZB-H2 (ZB2P, Qi et al. 2024, arXiv 2401.10241): with twice the warm-up no rank waits for the
+/// first gradient, and 2p-1 micro-batches in flight on every rank pay for it.
+pub(super) fn zero_bubble_h2(name: &str, shape: Shape) -> Schedule {
+    let limit = (2 * shape.ranks).saturating_sub(1);
+    shape.schedule(name, |rank| {
+        split_list(shape, rank, limit - 2 * rank, limit)
+    })
+}
+
+/// The list of a rank with split backwards that may have `limit` chunks in flight.
+///
+/// A weight gradient runs when the next forward would pass the limit, and once there are no more
+/// forwards behind each input gradient, where the rank would else wait for the next one.
+fn split_list(shape: Shape, rank: usize, warm_up: usize, limit: usize) -> Vec<Task> {
+    let mut forwards = order(shape, rank, Compute::Forward).into_iter();
+    let mut weights = order(shape, rank, Compute::WeightGradient).into_iter();
+    let mut list: Vec<Task> = forwards.by_ref().take(warm_up).collect();
+    let mut in_flight = list.len();
+    for input in order(shape, rank, Compute::InputGradient) {
+        list.push(input);
+        match forwards.next() {
+            Some(forward) if in_flight < limit => {
+                list.push(forward);
+                in_flight += 1;
+            }
+            forward => {
+                list.extend(weights.next());
+                list.extend(forward);
+            }
+        }
+    }
+    list.extend(weights);
+    list
+}
+
+/// A rank's programs of one kind: round by round, in a round chunk by chunk, in a chunk micro-batch
+/// by micro-batch. Forwards take the chunks in ascending order, all others in descending order.
+fn order(shape: Shape, rank: usize, compute: Compute) -> Vec<Task> {
+    let mut list = Vec::with_capacity(shape.chunks * shape.micro_batches);
+    let mut start = 0;
+    for length in rounds(shape) {
+        for step in 0..shape.chunks {
+            let chunk = match compute {
+                Compute::Forward => step,
+                _ => shape.chunks - 1 - step,
+            };
+            let round = start..start + length;
+            list.extend(round.map(|k| shape.task(rank, chunk, compute, k)));
+        }
+        start += length;
+    }
+    list
+}
+
+/// The number of micro-batches of each round: a round passes all chunks before the next one begins.
+///
+/// The literature's rounds are of p. When m is no multiple of p, the rest is spread over the rounds:
+/// a round shorter than p would make the first rank wait for the last one in the middle of the step,
+/// and with three chunks or more it makes ranks wait for each other in a circle.
+fn rounds(shape: Shape) -> impl Iterator<Item = usize> {
+    let count = (shape.micro_batches / shape.ranks.max(1)).max(1);
+    let (length, rest) = (shape.micro_batches / count, shape.micro_batches % count);
+    (0..count).map(move |round| length + usize::from(round < rest))
+}
+
+/// The length of the first round; none is longer.
+fn first_round(shape: Shape) -> usize {
+    rounds(shape).next().unwrap_or(0)
+}

@@ -1,0 +1,265 @@
+//! The known schedules by name.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::GenerateError;
+use crate::lists::Schedule;
+
+use super::placement::{Placement, Shape};
+use super::{breadth_first, dual_pipe_v, interleaved, v_shape};
+
+/// The largest number of stages times micro-batches that is generated: a list of some gigabytes,
+/// beyond any real step.
+const MAX_TASKS: usize = 1 << 26;
+
+/// A known schedule.
+///
+/// In the formulas p is the number of ranks, v the chunks per rank, m the micro-batches, and F, I, W
+/// and B = I + W are the times of a rank's whole share of the model, all chunks together. The bubble
+/// is the time in which a rank does nothing between its first action and its last, and the peak the
+/// number of micro-batches of its whole share that it holds at most, both on the worst rank.
+///
+/// Every number of micro-batches works. Below the number that a formula asks for, the schedule is
+/// the same with a larger bubble, or another one where that is said.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
+#[serde(into = "String", try_from = "String")]
+#[non_exhaustive]
+pub enum ScheduleKind {
+    /// `gpipe`: all forwards, then all backwards. Bubble (p-1)(F+B), peak m (arXiv 1811.06965).
+    GPipe,
+    /// `1f1b`: forwards and backwards in turn. Bubble (p-1)(F+B) from m = p on, peak min(m, p-r) on
+    /// rank r (arXiv 2006.09503).
+    #[default]
+    OneFOneB,
+    /// `looped-bfs`: GPipe chunk by chunk. Bubble (p-1)(F+B)/v from m = p on, peak m
+    /// (arXiv 2211.05953).
+    LoopedBfs,
+    /// `interleaved-1f1b`: 1F1B over several chunks. Bubble (p-1)(F+B)/v from m = p on, peak
+    /// p + (p-1)/v on rank 0. When m is no multiple of p, the rounds are longer than p, and all
+    /// chunks but one hold as much more (arXiv 2104.04473).
+    Interleaved1F1B,
+    /// `zb-h1`: 1F1B with split backwards. Bubble (p-1)(F+I-W), or (p-1)I where W is longer than F,
+    /// from m = p on; peak p on every rank (arXiv 2401.10241).
+    ZbH1,
+    /// `zb-h2`: ZB-H1 with a longer warm-up. Bubble (p-1)(F+I-2W), or (p-1)(I-F) if that is more, or
+    /// none if both are negative, from m = 2p-1 on; peak 2p-1 (arXiv 2401.10241).
+    ZbH2,
+    /// `interleaved-zb`: ZB-H1 over several chunks. Its bubble is that of ZB-H1 divided by v, its
+    /// peak p, and more as for interleaved 1F1B when m is no multiple of p.
+    InterleavedZb,
+    /// `zbv`: two chunks in a V with split backwards. No bubble at F = I = W from m = 2p-1 on, peak p
+    /// on every rank (arXiv 2401.10241).
+    Zbv,
+    /// `v-half`: a V that holds half as much. Bubble less than (p-1)(F+B)/2 at F = I = W, peak (p+2)/2
+    /// rounded down (arXiv 2405.15362).
+    VHalf,
+    /// `v-min`: a V that holds a third. Bubble less than 2(p-1)(F+B)/3 at F = I = W, peak (p+4)/3
+    /// rounded down. At other times it waits in every micro-batch, so the bubble grows with m
+    /// (arXiv 2405.15362).
+    VMin,
+    /// `dualpipev`: a V that overlaps the forward of one chunk with the backward of the other. Bubble
+    /// (p-1)(F+B)/3 at F = I = W, less where a pair takes less time than its programs one after the
+    /// other; peak p + 1/2 on every rank. Below m = 2p it is [`ScheduleKind::Zbv`], name included
+    /// (arXiv 2412.19437).
+    DualPipeV,
+}
+
+/// The numbers of chunks per rank that a schedule takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ChunkCounts {
+    /// One stage per rank.
+    One,
+    /// One or more.
+    Any,
+    /// Two, in a V.
+    Two,
+}
+
+impl ChunkCounts {
+    /// Whether a number of chunks is one of them.
+    #[must_use]
+    pub const fn contains(self, chunks: usize) -> bool {
+        match self {
+            Self::One => chunks == 1,
+            Self::Any => chunks >= 1,
+            Self::Two => chunks == 2,
+        }
+    }
+}
+
+impl fmt::Display for ChunkCounts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::One => "1 chunk",
+            Self::Any => "1 chunk or more",
+            Self::Two => "2 chunks",
+        })
+    }
+}
+
+impl ScheduleKind {
+    /// All kinds.
+    pub const ALL: [Self; 11] = [
+        Self::GPipe,
+        Self::OneFOneB,
+        Self::LoopedBfs,
+        Self::Interleaved1F1B,
+        Self::ZbH1,
+        Self::ZbH2,
+        Self::InterleavedZb,
+        Self::Zbv,
+        Self::VHalf,
+        Self::VMin,
+        Self::DualPipeV,
+    ];
+
+    /// The name, which is also the text and file form.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::GPipe => "gpipe",
+            Self::OneFOneB => "1f1b",
+            Self::LoopedBfs => "looped-bfs",
+            Self::Interleaved1F1B => "interleaved-1f1b",
+            Self::ZbH1 => "zb-h1",
+            Self::ZbH2 => "zb-h2",
+            Self::InterleavedZb => "interleaved-zb",
+            Self::Zbv => "zbv",
+            Self::VHalf => "v-half",
+            Self::VMin => "v-min",
+            Self::DualPipeV => "dualpipev",
+        }
+    }
+
+    /// How it lays stages over ranks.
+    #[must_use]
+    pub const fn placement(self) -> Placement {
+        match self {
+            Self::Zbv | Self::VHalf | Self::VMin | Self::DualPipeV => Placement::V,
+            _ => Placement::Loop,
+        }
+    }
+
+    /// The numbers of chunks per rank that it takes.
+    #[must_use]
+    pub const fn chunks(self) -> ChunkCounts {
+        match self {
+            Self::GPipe | Self::OneFOneB | Self::ZbH1 | Self::ZbH2 => ChunkCounts::One,
+            Self::LoopedBfs | Self::Interleaved1F1B | Self::InterleavedZb => ChunkCounts::Any,
+            Self::Zbv | Self::VHalf | Self::VMin | Self::DualPipeV => ChunkCounts::Two,
+        }
+    }
+
+    /// Whether it has `I` and `W`, for some micro-batches at least.
+    #[must_use]
+    pub const fn splits_backward(self) -> bool {
+        !matches!(
+            self,
+            Self::GPipe | Self::OneFOneB | Self::LoopedBfs | Self::Interleaved1F1B
+        )
+    }
+
+    /// The compute actions of one training step; stages = ranks x chunks.
+    ///
+    /// Without a rank or a micro-batch the lists are empty, and [`verify`](crate::verify) refuses
+    /// them. Linear in actions; the V-shaped kinds take p (p + m) steps.
+    ///
+    /// # Errors
+    ///
+    /// [`GenerateError::Chunks`] for a number of chunks that the kind does not take, and
+    /// [`GenerateError::TooLarge`] for more actions than any step has.
+    pub fn generate(
+        self,
+        ranks: usize,
+        chunks: usize,
+        micro_batches: usize,
+    ) -> Result<Schedule, GenerateError> {
+        if !self.chunks().contains(chunks) {
+            return Err(GenerateError::Chunks {
+                kind: self,
+                expected: self.chunks(),
+                found: chunks,
+            });
+        }
+        let stages = ranks.checked_mul(chunks);
+        let tasks = stages.and_then(|stages| stages.checked_mul(micro_batches.max(1)));
+        if tasks.is_none_or(|tasks| tasks > MAX_TASKS) {
+            return Err(GenerateError::TooLarge {
+                ranks,
+                chunks,
+                micro_batches,
+                limit: MAX_TASKS,
+            });
+        }
+        let shape = Shape {
+            placement: self.placement(),
+            ranks,
+            chunks,
+            micro_batches,
+        };
+        let generate = match self {
+            Self::GPipe | Self::LoopedBfs => breadth_first::breadth_first,
+            Self::OneFOneB | Self::Interleaved1F1B => interleaved::interleaved,
+            Self::ZbH1 | Self::InterleavedZb => interleaved::zero_bubble,
+            Self::ZbH2 => interleaved::zero_bubble_h2,
+            Self::VHalf => v_shape::v_half,
+            Self::VMin => v_shape::v_min,
+            Self::DualPipeV if micro_batches >= 2 * ranks => dual_pipe_v::dual_pipe_v,
+            Self::DualPipeV => return Ok(v_shape::zbv(Self::Zbv.name(), shape)),
+            Self::Zbv => v_shape::zbv,
+        };
+        Ok(generate(self.name(), shape))
+    }
+}
+
+impl fmt::Display for ScheduleKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl From<ScheduleKind> for String {
+    fn from(kind: ScheduleKind) -> Self {
+        kind.name().to_owned()
+    }
+}
+
+impl TryFrom<String> for ScheduleKind {
+    type Error = GenerateError;
+
+    fn try_from(name: String) -> Result<Self, Self::Error> {
+        name.parse()
+    }
+}
+
+impl FromStr for ScheduleKind {
+    type Err = GenerateError;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        let known = Self::ALL.into_iter().find(|kind| kind.name() == name);
+        known.ok_or_else(|| GenerateError::Name {
+            name: name.to_owned(),
+            nearest: nearest(name),
+        })
+    }
+}
+
+/// The first kind whose name has the longest beginning in common with a text, if they have any.
+fn nearest(text: &str) -> Option<ScheduleKind> {
+    let shared = |kind: ScheduleKind| {
+        let letters = kind.name().chars().zip(text.chars());
+        letters
+            .take_while(|(a, b)| a.eq_ignore_ascii_case(b))
+            .count()
+    };
+    let best = ScheduleKind::ALL
+        .into_iter()
+        .rev()
+        .max_by_key(|kind| shared(*kind));
+    best.filter(|kind| shared(*kind) > 0)
+}

@@ -1,0 +1,15 @@
+//! Generators: the compute actions of the known schedules, one file per family.
+
+mod breadth_first;
+mod dual_pipe_v;
+mod interleaved;
+mod kind;
+mod placement;
+#[cfg(test)]
+mod tests;
+mod v_shape;
+
+pub use breadth_first::{forward_only, forward_only_on, gpipe};
+pub use interleaved::one_f_one_b;
+pub use kind::{ChunkCounts, ScheduleKind};
+pub use placement::Placement;

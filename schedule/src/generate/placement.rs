@@ -1,0 +1,129 @@
+//! Which rank runs which stage, and the counts that every generator starts from.
+
+use serde::{Deserialize, Serialize};
+
+use crate::action::{Action, Compute, Task};
+use crate::index::{MicroBatchIndex, RankIndex, StageIndex};
+use crate::lists::{Form, Mode, Schedule};
+
+/// How the stages are laid over the ranks when a rank runs several: chunk c of a rank is its stage
+/// among the stages c x ranks to (c+1) x ranks - 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Placement {
+    /// Stage s is on rank s mod p: the last rank hands over to the first one.
+    Loop,
+    /// Every second chunk runs backwards, so a rank at the end of one chunk begins the next one
+    /// itself. With two chunks rank r has the stages r and 2p-1-r, and the first rank has the loss.
+    V,
+}
+
+impl Placement {
+    /// The rank of every stage, in the order of the stages.
+    #[must_use]
+    pub fn stage_to_rank(self, ranks: usize, chunks: usize) -> Vec<RankIndex> {
+        let chunks = 0..chunks;
+        let all = chunks.flat_map(|chunk| (0..ranks).map(move |at| self.turn(at, chunk, ranks)));
+        all.map(RankIndex::new).collect()
+    }
+
+    /// The stage that is a rank's chunk.
+    pub(super) const fn stage(self, rank: usize, chunk: usize, ranks: usize) -> StageIndex {
+        StageIndex::new(chunk * ranks + self.turn(rank, chunk, ranks))
+    }
+
+    /// The rank of a place in a chunk, and as well the place of a rank: it is its own inverse.
+    const fn turn(self, at: usize, chunk: usize, ranks: usize) -> usize {
+        match self {
+            Self::V if chunk % 2 == 1 => ranks - 1 - at,
+            Self::V | Self::Loop => at,
+        }
+    }
+}
+
+/// What a training schedule is generated for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Shape {
+    pub(super) placement: Placement,
+    pub(super) ranks: usize,
+    pub(super) chunks: usize,
+    pub(super) micro_batches: usize,
+}
+
+impl Shape {
+    /// Loop placement with one stage per rank.
+    pub(super) const fn one_chunk(ranks: usize, micro_batches: usize) -> Self {
+        Self {
+            placement: Placement::Loop,
+            ranks,
+            chunks: 1,
+            micro_batches,
+        }
+    }
+
+    /// A program of a rank's chunk on a micro-batch.
+    pub(super) const fn task(
+        self,
+        rank: usize,
+        chunk: usize,
+        compute: Compute,
+        micro_batch: usize,
+    ) -> Task {
+        Task {
+            stage: self.placement.stage(rank, chunk, self.ranks),
+            compute,
+            micro_batch: MicroBatchIndex::new(micro_batch),
+        }
+    }
+
+    /// A schedule of one list of tasks per rank.
+    pub(super) fn schedule<T>(self, name: &str, list: impl Fn(usize) -> T) -> Schedule
+    where
+        T: IntoIterator<Item = Task>,
+    {
+        let lists = (0..self.ranks).map(|rank| {
+            let tasks = list(rank).into_iter();
+            tasks.map(Action::Compute).collect()
+        });
+        self.schedule_of(name, lists.collect())
+    }
+
+    /// A schedule of finished lists.
+    pub(super) fn schedule_of(self, name: &str, ranks: Vec<Vec<Action>>) -> Schedule {
+        Schedule {
+            name: name.to_owned(),
+            mode: Mode::Training,
+            form: Form::ComputeOnly,
+            stages: self.ranks * self.chunks,
+            micro_batches: self.micro_batches,
+            stage_to_rank: self.placement.stage_to_rank(self.ranks, self.chunks),
+            ranks,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn placements() {
+        let cases = [
+            (Placement::Loop, 3, 1, vec![0, 1, 2]),
+            (Placement::Loop, 2, 3, vec![0, 1, 0, 1, 0, 1]),
+            (Placement::V, 3, 2, vec![0, 1, 2, 2, 1, 0]),
+            (Placement::V, 2, 3, vec![0, 1, 1, 0, 0, 1]),
+            (Placement::V, 1, 2, vec![0, 0]),
+            (Placement::V, 0, 2, vec![]),
+        ];
+        for (placement, ranks, chunks, expected) in cases {
+            let found = placement.stage_to_rank(ranks, chunks);
+            let expected: Vec<_> = expected.into_iter().map(RankIndex::new).collect();
+            assert_eq!(found, expected, "{placement:?} {ranks} {chunks}");
+            for (rank, chunk) in (0..ranks).flat_map(|r| (0..chunks).map(move |c| (r, c))) {
+                let stage = placement.stage(rank, chunk, ranks);
+                assert_eq!(found[stage.index()], RankIndex::new(rank));
+            }
+        }
+    }
+}

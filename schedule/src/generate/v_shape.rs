@@ -1,0 +1,253 @@
+//! The V-shaped schedules ZBV, V-Half and V-Min: one block of six programs, repeated for every
+//! micro-batch.
+//!
+//! A block says at which tick each rank runs the two forwards and the two input gradients of a
+//! micro-batch, with every program one tick long. The next micro-batch runs the same block
+//! six ticks later, which are the ticks of its programs on a rank; so the block is right when no two
+//! of its starts on a rank are equal modulo six. A steep block keeps activations for long, a flat
+//! one for a short time: how steep it is fixes the memory (Qi et al. 2024, arXiv 2405.15362).
+//!
+//! The ticks give the order of forwards and input gradients. The weight gradients go where a rank
+//! would wait or would pass its limit; a clock finds these places. The lists can run at any times, but
+//! without a wait in the middle of the step only where F, I and W are alike.
+
+use std::collections::VecDeque;
+
+use crate::action::{Action, Compute, Task};
+use crate::index::{MicroBatchIndex, StageIndex};
+use crate::lists::Schedule;
+
+use super::placement::Shape;
+
+/// The ticks between the blocks of two micro-batches: a rank's programs of one micro-batch.
+const PERIOD: usize = 6;
+
+/// When the parts of a micro-batch run, and what a rank may hold.
+#[derive(Debug, Clone, Copy)]
+struct Block {
+    /// Ticks from one rank to the next on the way down the first chunk, up the second, back down the
+    /// second and back up the first.
+    steps: [usize; 4],
+    /// Ticks from one way to the next on the rank where both are.
+    turns: [usize; 3],
+    /// The chunks that a rank may have in flight.
+    limit: usize,
+    /// Whether a rank that waits runs forwards of its first chunk ahead of the block.
+    runs_ahead: bool,
+}
+
+/// ZBV (Qi et al. 2024, arXiv 2401.10241): the memory of 1F1B, no bubble at F = I = W.
+pub(super) fn zbv(name: &str, shape: Shape) -> Schedule {
+    let block = Block {
+        steps: [3; 4],
+        turns: [1; 3],
+        limit: 2 * shape.ranks,
+        runs_ahead: true,
+    };
+    block.schedule(name, shape)
+}
+
+/// V-Half (Qi et al. 2024, arXiv 2405.15362): half the memory of 1F1B and half its bubble.
+pub(super) fn v_half(name: &str, shape: Shape) -> Schedule {
+    let block = Block {
+        steps: [1, 2, 1, 2],
+        // Of the turns that keep a rank's starts apart modulo the period, those that wait least at
+        // other times too.
+        turns: if shape.ranks.is_multiple_of(2) {
+            [4, 2, 4]
+        } else {
+            [1, 2, 1]
+        },
+        limit: 2 * ((shape.ranks + 2) / 2),
+        runs_ahead: false,
+    };
+    block.schedule(name, shape)
+}
+
+/// V-Min (Qi et al. 2024, arXiv 2405.15362): a third of the memory of 1F1B, two thirds of its
+/// bubble. Where F, I and W differ, every micro-batch waits a little, and the bubble grows with m.
+pub(super) fn v_min(name: &str, shape: Shape) -> Schedule {
+    let block = Block {
+        steps: [1; 4],
+        // With turns of one tick a micro-batch is back on its rank after 2p ticks, and if 3 divides p
+        // that is a multiple of the period.
+        turns: if shape.ranks.is_multiple_of(3) {
+            [3, 1, 3]
+        } else {
+            [1; 3]
+        },
+        limit: 2 * ((shape.ranks + 4) / 3),
+        runs_ahead: false,
+    };
+    block.schedule(name, shape)
+}
+
+impl Block {
+    fn schedule(self, name: &str, shape: Shape) -> Schedule {
+        let mut clock = Clock {
+            shape,
+            block: self,
+            ranks: (0..shape.ranks)
+                .map(|r| Rank::new(self, shape, r))
+                .collect(),
+            done: vec![[0; 2]; shape.ranks * shape.chunks],
+            ran: Vec::with_capacity(shape.ranks),
+        };
+        let programs = 4 * shape.micro_batches * shape.ranks;
+        let mut ran = 0;
+        while ran < programs {
+            ran += clock.tick();
+        }
+        let lists = clock.ranks.into_iter().map(Rank::finish);
+        shape.schedule_of(name, lists.collect())
+    }
+
+    /// The ticks at which a rank runs the four ways of the first micro-batch.
+    fn starts(self, ranks: usize, rank: usize) -> [usize; 4] {
+        let behind = ranks - 1 - rank;
+        let [down, up, back_down, back_up] = self.steps;
+        let bottom = down * (ranks - 1) + self.turns[0];
+        let top = bottom + up * (ranks - 1) + self.turns[1];
+        let bottom_again = top + back_down * (ranks - 1) + self.turns[2];
+        [
+            down * rank,
+            bottom + up * behind,
+            top + back_down * rank,
+            bottom_again + back_up * behind,
+        ]
+    }
+}
+
+/// One way of the V on a rank: a program of a chunk, micro-batch after micro-batch.
+#[derive(Debug, Clone, Copy)]
+struct Way {
+    stage: StageIndex,
+    compute: Compute,
+    /// Its next micro-batch, and the tick of that in the block.
+    next: usize,
+    start: usize,
+}
+
+/// A rank while its list is made.
+#[derive(Debug)]
+struct Rank {
+    ways: [Way; 4],
+    in_flight: usize,
+    weights: VecDeque<Task>,
+    list: Vec<Action>,
+}
+
+impl Rank {
+    fn new(block: Block, shape: Shape, rank: usize) -> Self {
+        let [a, b, c, d] = block.starts(shape.ranks, rank);
+        let way = |chunk, compute, start| Way {
+            stage: shape.placement.stage(rank, chunk, shape.ranks),
+            compute,
+            next: 0,
+            start,
+        };
+        Self {
+            ways: [
+                way(0, Compute::Forward, a),
+                way(1, Compute::Forward, b),
+                way(1, Compute::InputGradient, c),
+                way(0, Compute::InputGradient, d),
+            ],
+            in_flight: 0,
+            weights: VecDeque::new(),
+            list: Vec::with_capacity(PERIOD * shape.micro_batches),
+        }
+    }
+
+    fn run_weight_gradient(&mut self) {
+        if let Some(weight) = self.weights.pop_front() {
+            self.list.push(Action::Compute(weight));
+            self.in_flight -= 1;
+        }
+    }
+
+    /// The list with the weight gradients that are left.
+    fn finish(mut self) -> Vec<Action> {
+        self.list
+            .extend(self.weights.into_iter().map(Action::Compute));
+        self.list
+    }
+}
+
+/// All ranks at one tick.
+struct Clock {
+    shape: Shape,
+    block: Block,
+    ranks: Vec<Rank>,
+    /// Per stage the forwards and the input gradients that have run. Each runs in micro-batch order,
+    /// so a number says which.
+    done: Vec<[usize; 2]>,
+    /// What runs in the present tick; others can read it in the next.
+    ran: Vec<(StageIndex, Compute)>,
+}
+
+impl Clock {
+    /// Lets every rank run one program, and returns the number of forwards and input gradients run.
+    ///
+    /// Some rank always runs one or clears a weight gradient: of all that has not run, what is
+    /// earliest in the blocks has all that it reads.
+    fn tick(&mut self) -> usize {
+        self.ran.clear();
+        for rank in 0..self.ranks.len() {
+            let way = self.choose(&self.ranks[rank]);
+            let state = &mut self.ranks[rank];
+            let Some(way) = way else {
+                state.run_weight_gradient();
+                continue;
+            };
+            let way = &mut state.ways[way];
+            self.ran.push((way.stage, way.compute));
+            let task = Task {
+                stage: way.stage,
+                compute: way.compute,
+                micro_batch: MicroBatchIndex::new(way.next),
+            };
+            way.next += 1;
+            way.start += PERIOD;
+            state.list.push(Action::Compute(task));
+            if task.compute == Compute::Forward {
+                state.in_flight += 1;
+            } else {
+                let compute = Compute::WeightGradient;
+                state.weights.push_back(Task { compute, ..task });
+            }
+        }
+        for (stage, compute) in &self.ran {
+            self.done[stage.index()][usize::from(*compute != Compute::Forward)] += 1;
+        }
+        self.ran.len()
+    }
+
+    /// The way on which a rank goes on, or `None` if a weight gradient or a wait is next.
+    fn choose(&self, rank: &Rank) -> Option<usize> {
+        let is_left = |way: &usize| rank.ways[*way].next < self.shape.micro_batches;
+        let left = (0..rank.ways.len()).filter(is_left);
+        let first = left.min_by_key(|way| rank.ways[*way].start)?;
+        let has_room = rank.in_flight < self.block.limit;
+        let is_forward = rank.ways[first].compute == Compute::Forward;
+        // Without a weight gradient to run, a forward passes the limit rather than wait for ever.
+        let may_run = has_room || !is_forward || rank.weights.is_empty();
+        if may_run && self.is_ready(&rank.ways[first]) {
+            return Some(first);
+        }
+        let runs_ahead = self.block.runs_ahead && has_room;
+        (runs_ahead && is_left(&0) && self.is_ready(&rank.ways[0])).then_some(0)
+    }
+
+    /// Whether what a way's next program reads has been made.
+    fn is_ready(&self, way: &Way) -> bool {
+        let stage = way.stage.index();
+        match way.compute {
+            Compute::Forward => stage == 0 || self.done[stage - 1][0] > way.next,
+            _ => {
+                let is_last = stage + 1 == self.done.len();
+                self.done[stage][0] > way.next && (is_last || self.done[stage + 1][1] > way.next)
+            }
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! The schedule itself: one list of actions per rank.
+
+use serde::{Deserialize, Serialize};
+
+use crate::action::Action;
+use crate::dependencies::Edge;
+use crate::error::Place;
+use crate::index::{RankIndex, StageIndex};
+
+/// What a schedule is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    /// Forward, backward and update of every stage.
+    Training,
+    /// Forward of every stage and nothing else, for evaluation.
+    ForwardOnly,
+}
+
+/// How much of a schedule is written out.
+///
+/// A field and not a guess from the lists: a list that lost its messages must not pass for one that
+/// never had any.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Form {
+    /// Compute actions alone; dependencies between ranks are implied. This is what generators and
+    /// users write.
+    ComputeOnly,
+    /// With sends, receives, reduces and updates: what a rank executes.
+    Lowered,
+}
+
+/// Per rank, the actions of one step in the order in which the rank runs them.
+///
+/// The fields are plain data, and a schedule from a file or a user is a claim until
+/// [`verify`](crate::verify) has accepted it; the accessors take any value and never panic.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Schedule {
+    /// The name that reports show.
+    pub name: String,
+    /// Training or forward only.
+    pub mode: Mode,
+    /// Compute actions alone, or all actions.
+    pub form: Form,
+    /// The number of stages.
+    pub stages: usize,
+    /// The number of micro-batches in a step.
+    pub micro_batches: usize,
+    /// The rank that runs each stage.
+    pub stage_to_rank: Vec<RankIndex>,
+    /// The list of each rank.
+    pub ranks: Vec<Vec<Action>>,
+}
+
+impl Schedule {
+    /// The number of ranks.
+    #[must_use]
+    pub fn world_size(&self) -> usize {
+        self.ranks.len()
+    }
+
+    /// The rank that runs a stage, or `None` if the schedule has no such stage.
+    #[must_use]
+    pub fn rank_of(&self, stage: StageIndex) -> Option<RankIndex> {
+        self.stage_to_rank.get(stage.index()).copied()
+    }
+
+    /// The stages of a rank, in ascending order.
+    pub fn stages_of(&self, rank: RankIndex) -> impl Iterator<Item = StageIndex> + '_ {
+        let owned = self
+            .stage_to_rank
+            .iter()
+            .enumerate()
+            .filter(move |(_, of)| **of == rank);
+        owned.map(|(stage, _)| StageIndex::new(stage))
+    }
+
+    /// The list of a rank; empty if there is no such rank.
+    #[must_use]
+    pub fn actions(&self, rank: RankIndex) -> &[Action] {
+        self.ranks.get(rank.index()).map_or(&[], Vec::as_slice)
+    }
+
+    /// The number of actions of all ranks.
+    #[must_use]
+    pub fn action_count(&self) -> usize {
+        self.ranks.iter().map(Vec::len).sum()
+    }
+
+    /// All actions with their places, rank by rank.
+    pub fn places(&self) -> impl Iterator<Item = Place> + '_ {
+        self.ranks.iter().enumerate().flat_map(|(rank, actions)| {
+            actions
+                .iter()
+                .enumerate()
+                .map(move |(position, action)| Place {
+                    rank: RankIndex::new(rank),
+                    position,
+                    action: *action,
+                })
+        })
+    }
+
+    /// The same schedule without what [`lower`](crate::lower) adds.
+    #[must_use]
+    pub fn compute_only(&self) -> Self {
+        let keep = |actions: &Vec<Action>| {
+            actions
+                .iter()
+                .filter(|action| !action.tasks().is_empty())
+                .copied()
+                .collect()
+        };
+        Self {
+            name: self.name.clone(),
+            form: Form::ComputeOnly,
+            stage_to_rank: self.stage_to_rank.clone(),
+            ranks: self.ranks.iter().map(keep).collect(),
+            ..*self
+        }
+    }
+
+    /// Whether an edge counts in this schedule's mode.
+    pub(crate) fn has_edge(&self, edge: Edge) -> bool {
+        self.mode == Mode::Training || edge.is_forward()
+    }
+
+    /// Whether two stages are on two ranks, so that values between them need a message.
+    pub(crate) fn are_apart(&self, from: StageIndex, to: StageIndex) -> bool {
+        self.rank_of(from) != self.rank_of(to)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Dependencies, gpipe, lower};
+
+    #[test]
+    fn accessors_answer_for_what_does_not_exist() {
+        let schedule = gpipe(2, 1);
+        assert_eq!(schedule.rank_of(StageIndex::new(2)), None);
+        assert!(schedule.actions(RankIndex::new(2)).is_empty());
+        assert_eq!(schedule.stages_of(RankIndex::new(2)).count(), 0);
+        assert_eq!(
+            schedule.stages_of(RankIndex::new(1)).collect::<Vec<_>>(),
+            [StageIndex::new(1)]
+        );
+        assert_eq!((schedule.world_size(), schedule.action_count()), (2, 4));
+    }
+
+    #[test]
+    fn compute_only_undoes_lowering() {
+        let schedule = gpipe(3, 2);
+        let lowered = lower(&schedule, &Dependencies::chain(3));
+        assert_ne!(lowered, schedule);
+        assert_eq!(lowered.compute_only(), schedule);
+    }
+
+    #[test]
+    fn a_schedule_survives_its_file_form() {
+        let lowered = lower(&gpipe(2, 1), &Dependencies::chain(2));
+        let text = serde_json::to_string(&lowered).unwrap();
+        insta::assert_snapshot!(text, @r#"{"name":"gpipe","mode":"training","form":"lowered","stages":2,"micro_batches":1,"stage_to_rank":[0,1],"ranks":[["0F0","0F0>1F0","0B0<1B0","0B0","0R0","0U"],["1F0<0F0","1F0","1B0","1B0>0B0","1R1","1U"]]}"#);
+        assert_eq!(serde_json::from_str::<Schedule>(&text).unwrap(), lowered);
+    }
+}

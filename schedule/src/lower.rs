@@ -1,0 +1,297 @@
+//! Lowering: from compute actions to everything that a rank executes.
+
+use std::collections::BTreeMap;
+
+use crate::action::{Action, Message, Task};
+use crate::dependencies::{Dependencies, Edge, Tie};
+use crate::index::{GroupIndex, RankIndex, StageIndex};
+use crate::lists::{Form, Mode, Schedule};
+
+/// Adds sends, receives, reduces and updates to the compute actions of a schedule.
+///
+/// - A send stands right behind the program that makes the values, a receive right before the
+///   program that reads them: links buffer, so an early send costs nothing and a late receive waits
+///   least. So no compute action waits that could run. A runtime posts all receives of a step before
+///   it runs the list.
+/// - Stages on one rank need no message: the values stay where they are.
+/// - A stage's gradients are reduced and its parameters updated right behind its last backward, while
+///   other stages of the rank, and other ranks, still compute; where a stage on the same rank shares
+///   the parameters, behind that one's last backward too. Tied values are received last, so two stages
+///   that own each other's ties do not wait for each other.
+/// - With a clip by the norm of all gradients, every stage sends its norms to all other ranks behind
+///   its reduce, and the updates stand at the end, behind the norms of all others.
+///
+/// What the schedule had besides compute is derived anew, so lowering twice is lowering once. A list
+/// that cannot run lowers to one that [`verify`](crate::verify) refuses. Linear in actions and
+/// messages.
+#[must_use]
+pub fn lower(schedule: &Schedule, dependencies: &Dependencies) -> Schedule {
+    let mut lowered = schedule.compute_only();
+    lowered.form = Form::Lowered;
+    let lowering = Lowering {
+        schedule,
+        dependencies,
+        stages: stages_by_rank(schedule),
+    };
+    lowered.ranks = (0..lowered.world_size())
+        .map(|rank| lowering.list(RankIndex::new(rank)))
+        .collect();
+    lowered
+}
+
+/// The stages of each rank that has one, in order.
+fn stages_by_rank(schedule: &Schedule) -> BTreeMap<RankIndex, Vec<StageIndex>> {
+    let mut stages: BTreeMap<RankIndex, Vec<StageIndex>> = BTreeMap::new();
+    for (stage, rank) in schedule.stage_to_rank.iter().enumerate() {
+        stages
+            .entry(*rank)
+            .or_default()
+            .push(StageIndex::new(stage));
+    }
+    stages
+}
+
+struct Lowering<'a> {
+    schedule: &'a Schedule,
+    dependencies: &'a Dependencies,
+    stages: BTreeMap<RankIndex, Vec<StageIndex>>,
+}
+
+impl Lowering<'_> {
+    /// The whole list of one rank, from its compute actions.
+    fn list(&self, rank: RankIndex) -> Vec<Action> {
+        let computes = || {
+            let actions = self.schedule.actions(rank).iter();
+            actions.filter(|action| !action.tasks().is_empty())
+        };
+        let ends = self.ends(rank, computes());
+        let mut list = Vec::new();
+        for (position, action) in computes().enumerate() {
+            for task in action.tasks() {
+                let messages = self.messages(*task, self.dependencies.read_by(*task));
+                list.extend(messages.map(Action::Receive));
+            }
+            list.push(*action);
+            for task in action.tasks() {
+                let messages = self.messages(*task, self.dependencies.made_by(*task));
+                list.extend(messages.map(Action::Send));
+            }
+            for stage in ends.get(&position).into_iter().flatten() {
+                self.end_stage(*stage, &mut list);
+            }
+        }
+        if self.schedule.mode == Mode::Training {
+            self.end_step(rank, &mut list);
+        }
+        list
+    }
+
+    fn stages_of(&self, rank: RankIndex) -> &[StageIndex] {
+        self.stages.get(&rank).map_or(&[], Vec::as_slice)
+    }
+
+    /// The messages of a task's edges.
+    fn messages(
+        &self,
+        task: Task,
+        edges: impl Iterator<Item = Edge>,
+    ) -> impl Iterator<Item = Message> {
+        let sent = edges.filter(|edge| {
+            self.schedule.has_edge(*edge) && self.schedule.are_apart(edge.from.stage, edge.to.stage)
+        });
+        sent.map(move |edge| Message::Values {
+            edge,
+            micro_batch: task.micro_batch,
+        })
+    }
+
+    /// Behind which compute action the gradients of which stages are complete and no longer needed.
+    fn ends<'a>(
+        &self,
+        rank: RankIndex,
+        computes: impl Iterator<Item = &'a Action>,
+    ) -> BTreeMap<usize, Vec<StageIndex>> {
+        let mut ends = BTreeMap::new();
+        if self.schedule.mode != Mode::Training {
+            return ends;
+        }
+        let mut last: BTreeMap<StageIndex, usize> = BTreeMap::new();
+        for (position, action) in computes.enumerate() {
+            let backwards = action
+                .tasks()
+                .iter()
+                .filter(|task| task.compute.ends_backward());
+            last.extend(backwards.map(|task| (task.stage, position)));
+        }
+        for stage in self.stages_of(rank).iter().copied() {
+            let ties = self
+                .dependencies
+                .ties()
+                .iter()
+                .filter(|tie| tie.owner == stage);
+            let shared = ties.filter_map(|tie| last.get(&tie.replica).copied());
+            if let Some(end) = shared.chain(last.get(&stage).copied()).max() {
+                ends.entry(end).or_insert_with(Vec::new).push(stage);
+            }
+        }
+        ends
+    }
+
+    /// What follows the last backward of a stage.
+    fn end_stage(&self, stage: StageIndex, list: &mut Vec<Action>) {
+        let group = GroupIndex::new(stage.index());
+        list.push(Action::Reduce { stage, group });
+        if !self.dependencies.has_global_norm() {
+            return self.update(stage, list);
+        }
+        // The lowest stage of a rank stands for all of it.
+        let others = self.stages.values().filter_map(|stages| stages.first());
+        let others = others.filter(|other| self.schedule.are_apart(stage, **other));
+        list.extend(others.map(|to| {
+            Action::Send(Message::Norm {
+                from: stage,
+                to: *to,
+            })
+        }));
+    }
+
+    fn update(&self, stage: StageIndex, list: &mut Vec<Action>) {
+        list.push(Action::Update { stage });
+        let ties = self.ties().filter(|tie| tie.owner == stage);
+        list.extend(ties.map(|tie| Action::Send(Message::Tie(tie))));
+    }
+
+    /// What ends the list of a rank.
+    fn end_step(&self, rank: RankIndex, list: &mut Vec<Action>) {
+        if self.dependencies.has_global_norm()
+            && let Some(to) = self.stages_of(rank).first().copied()
+        {
+            let all = (0..self.schedule.stage_to_rank.len()).map(StageIndex::new);
+            let others = all.filter(|from| self.schedule.are_apart(*from, to));
+            list.extend(others.map(|from| Action::Receive(Message::Norm { from, to })));
+            for stage in self.stages_of(rank) {
+                self.update(*stage, list);
+            }
+        }
+        let copied = self
+            .ties()
+            .filter(|tie| self.schedule.rank_of(tie.replica) == Some(rank));
+        list.extend(copied.map(|tie| Action::Receive(Message::Tie(tie))));
+    }
+
+    /// The ties between two ranks.
+    fn ties(&self) -> impl Iterator<Item = Tie> + '_ {
+        let all = self.dependencies.ties().iter();
+        all.filter(|tie| self.schedule.are_apart(tie.owner, tie.replica))
+            .copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Endpoint, forward_only, one_f_one_b};
+
+    use super::*;
+
+    #[test]
+    fn a_chain() {
+        let lowered = lower(&one_f_one_b(2, 2), &Dependencies::chain(2));
+        insta::assert_snapshot!(lowered, @r"
+        0F0 0F0>1F0 0F1 0F1>1F1 0B0<1B0 0B0 0B1<1B1 0B1 0R0 0U
+        1F0<0F0 1F0 1B0 1B0>0B0 1F1<0F1 1F1 1B1 1B1>0B1 1R1 1U
+        ");
+    }
+
+    #[test]
+    fn evaluation_sends_forward_values_only() {
+        let lowered = lower(&forward_only(3, 2), &with_skip_and_tie());
+        insta::assert_snapshot!(lowered, @r"
+        0F0 0F0>1F0 0F0>2F0 0F1 0F1>1F1 0F1>2F1
+        1F0<0F0 1F0 1F0>2F0 1F1<0F1 1F1 1F1>2F1
+        2F0<0F0 2F0<1F0 2F0 2F1<0F1 2F1<1F1 2F1
+        ");
+    }
+
+    #[test]
+    fn a_skip_goes_straight_to_its_consumer_and_a_tie_comes_last() {
+        let lowered = lower(&one_f_one_b(3, 1), &with_skip_and_tie());
+        insta::assert_snapshot!(lowered, @r"
+        0F0 0F0>1F0 0F0>2F0 0B0<1B0 0B0<2B0 0B0 0R0 0U 0U>2U
+        1F0<0F0 1F0 1F0>2F0 1B0<2B0 1B0 1B0>0B0 1R1 1U
+        2F0<0F0 2F0<1F0 2F0 2B0 2B0>0B0 2B0>1B0 2R2 2U 2U<0U
+        ");
+    }
+
+    #[test]
+    fn stages_on_one_rank_exchange_nothing() {
+        let schedule = Schedule::parse("v", "0F0 3F0 3B0 0B0\n1F0 2F0 2B0 1B0").unwrap();
+        let lowered = lower(&schedule, &Dependencies::chain(4));
+        insta::assert_snapshot!(lowered, @r"
+        0F0 0F0>1F0 3F0<2F0 3F0 3B0 3B0>2B0 3R3 3U 0B0<1B0 0B0 0R0 0U
+        1F0<0F0 1F0 2F0 2F0>3F0 2B0<3B0 2B0 2R2 2U 1B0 1B0>0B0 1R1 1U
+        ");
+    }
+
+    #[test]
+    fn a_split_backward_sends_from_its_first_half() {
+        let schedule = Schedule::parse("zb", "0F0 0I0 0W0\n1F0 1I0 1W0").unwrap();
+        let lowered = lower(&schedule, &Dependencies::chain(2));
+        insta::assert_snapshot!(lowered, @r"
+        0F0 0F0>1F0 0B0<1B0 0I0 0W0 0R0 0U
+        1F0<0F0 1F0 1I0 1B0>0B0 1W0 1R1 1U
+        ");
+    }
+
+    #[test]
+    fn a_clip_by_the_norm_of_all_gradients_comes_before_the_first_update() {
+        let dependencies = with_skip_and_tie().with_global_norm();
+        let lowered = lower(&one_f_one_b(3, 1), &dependencies);
+        insta::assert_snapshot!(lowered, @r"
+        0F0 0F0>1F0 0F0>2F0 0B0<1B0 0B0<2B0 0B0 0R0 0N>1N 0N>2N 0N<1N 0N<2N 0U 0U>2U
+        1F0<0F0 1F0 1F0>2F0 1B0<2B0 1B0 1B0>0B0 1R1 1N>0N 1N>2N 1N<0N 1N<2N 1U
+        2F0<0F0 2F0<1F0 2F0 2B0 2B0>0B0 2B0>1B0 2R2 2N>0N 2N>1N 2N<0N 2N<1N 2U 2U<0U
+        ");
+        crate::verify(&lowered, &dependencies).unwrap();
+    }
+
+    #[test]
+    fn an_overlapped_pair_receives_before_and_sends_behind_it() {
+        let text = "0F0 3F0 0F1&3B0 3F1 3B1 0B0 0B1\n1F0 2F0 1F1 2F1&2B0 1B0 2B1 1B1";
+        let schedule = Schedule::parse("pair", text).unwrap();
+        let lowered = lower(&schedule, &Dependencies::chain(4));
+        insta::assert_snapshot!(lowered, @r"
+        0F0 0F0>1F0 3F0<2F0 3F0 0F1&3B0 0F1>1F1 3B0>2B0 3F1<2F1 3F1 3B1 3B1>2B1 3R3 3U 0B0<1B0 0B0 0B1<1B1 0B1 0R0 0U
+        1F0<0F0 1F0 2F0 2F0>3F0 1F1<0F1 1F1 2B0<3B0 2F1&2B0 2F1>3F1 1B0 1B0>0B0 2B1<3B1 2B1 2R2 2U 1B1 1B1>0B1 1R1 1U
+        ");
+        crate::verify(&lowered, &Dependencies::chain(4)).unwrap();
+    }
+
+    #[test]
+    fn lowering_twice_is_lowering_once() {
+        let once = lower(&one_f_one_b(3, 4), &with_skip_and_tie());
+        assert_eq!(lower(&once, &with_skip_and_tie()), once);
+    }
+
+    /// Three stages; stage 2 also reads what stage 0 made, and shares a parameter with it.
+    fn with_skip_and_tie() -> Dependencies {
+        let [first, last] = [0, 2].map(StageIndex::new);
+        let skip = Edge {
+            from: Endpoint::forward(first),
+            to: Endpoint::forward(last),
+        };
+        let gradient = Edge {
+            from: Endpoint::backward(last),
+            to: Endpoint::backward(first),
+        };
+        let chain = Dependencies::chain(3);
+        let edges = chain.edges().iter().copied().chain([skip, gradient]);
+        Dependencies::new(
+            3,
+            edges,
+            [Tie {
+                owner: first,
+                replica: last,
+            }],
+        )
+    }
+}

@@ -1,0 +1,147 @@
+//! Costs read off a measured step.
+
+use std::collections::BTreeMap;
+
+use crate::action::{Action, Compute, Message};
+use crate::index::StageIndex;
+
+use super::costs::{Costs, StageCosts};
+use super::timeline::{Span, Timeline};
+
+impl Costs {
+    /// The same bytes with the times of measured steps, in nanoseconds; medians over their micro-batches.
+    ///
+    /// A program that did not run takes what the others say: `B` as long as `I` and `W` together, `I`
+    /// and `W` half of `B` each. A link's latency is the median time from the end of a send to the end of
+    /// its receive, over the receives that waited. A stage that did not run keeps its times. Programs
+    /// of overlapped pairs are left out, for they slow each other down.
+    #[must_use]
+    pub fn with_times<'t>(mut self, steps: impl IntoIterator<Item = &'t Timeline>) -> Self {
+        let mut samples = Samples::default();
+        for step in steps {
+            samples.add(step);
+        }
+        // A send does nothing but what every action costs beside its work, which is part of each sample.
+        let overhead = median(&mut samples.sends).unwrap_or(self.overhead);
+        self.overhead = overhead;
+        for (index, stage) in self.stages.iter_mut().enumerate() {
+            samples.set_times(StageIndex::new(index), stage, overhead);
+        }
+        if let Some(latency) = median(&mut samples.latencies) {
+            self.link.latency = latency.saturating_sub(overhead);
+            // What the bytes took is in it.
+            self.link.ticks_per_mib = 0;
+        }
+        self
+    }
+}
+
+#[derive(Default)]
+struct Samples {
+    tasks: BTreeMap<(StageIndex, usize), Vec<u64>>,
+    updates: BTreeMap<StageIndex, Vec<u64>>,
+    latencies: Vec<u64>,
+    sends: Vec<u64>,
+}
+
+impl Samples {
+    fn add(&mut self, step: &Timeline) {
+        let mut sent: BTreeMap<Message, u64> = BTreeMap::new();
+        let spans = || step.ranks.iter().flat_map(|rank| &rank.spans);
+        for span in spans() {
+            match span.action {
+                Action::Compute(task) => {
+                    let key = (task.stage, task.compute.slot());
+                    self.tasks.entry(key).or_default().push(span.duration());
+                }
+                Action::Update { stage } => {
+                    self.updates.entry(stage).or_default().push(span.duration());
+                }
+                Action::Send(message) => {
+                    sent.insert(message, span.end);
+                    self.sends.push(span.duration());
+                }
+                _ => {}
+            }
+        }
+        let waited = spans().filter_map(|span: &Span| {
+            let Action::Receive(message) = span.action else {
+                return None;
+            };
+            let sent = sent.get(&message)?;
+            (span.start < *sent).then(|| span.end.saturating_sub(*sent))
+        });
+        self.latencies.extend(waited);
+    }
+
+    fn set_times(&mut self, index: StageIndex, stage: &mut StageCosts, overhead: u64) {
+        let work = |samples: &mut Vec<u64>| Some(median(samples)?.saturating_sub(overhead));
+        let mut of = |compute: Compute| {
+            let samples = self.tasks.get_mut(&(index, compute.slot()));
+            samples.and_then(work)
+        };
+        let whole = of(Compute::Backward);
+        let (input, weight) = (of(Compute::InputGradient), of(Compute::WeightGradient));
+        let half = whole.map(|whole| whole / 2);
+        let both = input
+            .zip(weight)
+            .map(|(input, weight)| input.saturating_add(weight));
+        stage.forward = of(Compute::Forward).unwrap_or(stage.forward);
+        stage.backward = whole.or(both).unwrap_or(stage.backward);
+        stage.input_gradient = input.or(half).unwrap_or(stage.input_gradient);
+        stage.weight_gradient = weight.or(half).unwrap_or(stage.weight_gradient);
+        if let Some(update) = self.updates.get_mut(&index).and_then(work) {
+            stage.update = update;
+        }
+    }
+}
+
+/// The lower of the two middle samples, or the middle one.
+fn median(samples: &mut [u64]) -> Option<u64> {
+    samples.sort_unstable();
+    let middle = samples.len().checked_sub(1)? / 2;
+    samples.get(middle).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ComputeTimes, Dependencies, Schedule, gpipe, simulate};
+
+    const TIMES: ComputeTimes = ComputeTimes {
+        forward: 500,
+        input_gradient: 400,
+        weight_gradient: 200,
+    };
+
+    /// What was simulated is read back.
+    #[test]
+    fn times_of_a_step_are_found_again() {
+        let text = "0F0 0F1 0I0 0W0 0I1 0W1\n1F0 1I0 1F1 1I1 1W0 1W1";
+        let split = Schedule::parse("split", text).unwrap();
+        let mut costs = Costs::uniform(2, TIMES);
+        costs.stages[1].forward = 700;
+        costs.stages[1].update = 90;
+        costs.link.latency = 30;
+        costs.overhead = 20;
+        let chain = Dependencies::chain(2);
+        let step = simulate(&split, &chain, &costs).unwrap();
+        let unknown = Costs::of_stages(vec![StageCosts::default(); 2]);
+        let found = unknown.clone().with_times([&step]);
+        for (found, expected) in found.stages.iter().zip(&costs.stages) {
+            let times = |costs: &StageCosts| {
+                let programs = Compute::ALL.map(|compute| costs.time(compute));
+                (programs, costs.update)
+            };
+            assert_eq!(times(found), times(expected));
+        }
+        assert_eq!((found.link.latency, found.overhead), (30, 20));
+        let again = simulate(&split, &chain, &found).unwrap();
+        assert_eq!(again.makespan(), step.makespan());
+
+        let whole = simulate(&gpipe(2, 3), &chain, &costs).unwrap();
+        let found = unknown.with_times([&whole]);
+        assert_eq!(found.stages[0].backward, 600);
+        assert_eq!(found.stages[0].input_gradient, 300);
+    }
+}

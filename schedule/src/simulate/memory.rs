@@ -1,0 +1,123 @@
+//! The bytes that a rank's list makes it hold, action by action.
+
+use super::costs::Costs;
+use crate::action::{Action, Compute};
+use crate::error::{Place, VerifyError};
+use crate::index::RankIndex;
+use crate::lists::{Mode, Schedule};
+
+/// The bytes of a rank while each of its actions runs, and after it.
+///
+/// A forward takes its activations when it begins; `B` and `W` free what is left of them when they
+/// end, `I` all but what `W` needs. Without a backward pass a forward frees its own.
+fn bytes_of(schedule: &Schedule, costs: &Costs, rank: RankIndex, resident: u64) -> Vec<(u64, u64)> {
+    let stage = |index: usize| costs.stages.get(index).copied().unwrap_or_default();
+    let mut held = resident;
+    let walk = schedule.actions(rank).iter().map(|action| {
+        let of = |compute: Compute| {
+            let tasks = action.tasks().iter();
+            tasks.filter(move |task| task.compute == compute)
+        };
+        for task in of(Compute::Forward) {
+            held = held.saturating_add(stage(task.stage.index()).activation_bytes);
+        }
+        let during = held;
+        for task in action.tasks() {
+            let costs = stage(task.stage.index());
+            held = match (task.compute, schedule.mode) {
+                (Compute::Forward, Mode::Training) => held,
+                (Compute::Forward, Mode::ForwardOnly) | (Compute::Backward, _) => {
+                    held.saturating_sub(costs.activation_bytes)
+                }
+                (Compute::InputGradient, _) => held
+                    .saturating_sub(costs.activation_bytes)
+                    .saturating_add(costs.weight_gradient_bytes),
+                (Compute::WeightGradient, _) => held.saturating_sub(costs.weight_gradient_bytes),
+            };
+        }
+        (during.max(held), held)
+    });
+    walk.collect()
+}
+
+/// The same for every rank.
+pub(super) fn bytes_of_all(
+    schedule: &Schedule,
+    costs: &Costs,
+) -> impl Iterator<Item = Vec<(u64, u64)>> {
+    let mut resident = vec![0_u64; schedule.world_size()];
+    for (rank, stage) in schedule.stage_to_rank.iter().zip(&costs.stages) {
+        if let Some(resident) = resident.get_mut(rank.index()) {
+            *resident = resident.saturating_add(stage.resident_bytes);
+        }
+    }
+    let ranks = resident.into_iter().enumerate();
+    ranks.map(|(rank, resident)| bytes_of(schedule, costs, RankIndex::new(rank), resident))
+}
+
+/// The most bytes that each rank holds at a time. They depend on the order of its actions alone, not
+/// on their times.
+#[must_use]
+pub fn peak_bytes(schedule: &Schedule, costs: &Costs) -> Vec<u64> {
+    let peak = |bytes: Vec<(u64, u64)>| bytes.into_iter().map(|(during, _)| during).max();
+    bytes_of_all(schedule, costs)
+        .map(|bytes| peak(bytes).unwrap_or(0))
+        .collect()
+}
+
+/// Refuses a schedule that makes a rank hold more than it may.
+///
+/// # Errors
+///
+/// [`VerifyError::Memory`] names the first action, rank by rank, at which the limit is passed.
+/// A rank beyond the end of `limits` has none.
+pub fn check_memory(schedule: &Schedule, costs: &Costs, limits: &[u64]) -> Result<(), VerifyError> {
+    let ranks = limits.iter().zip(bytes_of_all(schedule, costs));
+    for (rank, (limit, bytes)) in ranks.enumerate() {
+        let rank = RankIndex::new(rank);
+        for (position, (during, _)) in bytes.into_iter().enumerate() {
+            if during > *limit {
+                let action: Action = schedule.actions(rank)[position];
+                return Err(VerifyError::Memory {
+                    at: Place {
+                        rank,
+                        position,
+                        action,
+                    },
+                    bytes: during,
+                    limit: *limit,
+                });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Per rank, the largest number of micro-batches that wait for their backward, each counted once per
+/// stage of the rank.
+#[must_use]
+pub fn peak_activations(schedule: &Schedule) -> Vec<usize> {
+    let one = super::ComputeTimes {
+        forward: 0,
+        input_gradient: 0,
+        weight_gradient: 0,
+    };
+    // More stages than the lists can name would be a claim of a file.
+    let named = schedule.places().flat_map(|at| {
+        let tasks: Vec<_> = at
+            .action
+            .tasks()
+            .iter()
+            .map(|task| task.stage.index())
+            .collect();
+        tasks
+    });
+    let stages = named
+        .max()
+        .map_or(0, |last| last.saturating_add(1).min(schedule.stages));
+    let costs = Costs::uniform(stages, one);
+    let peaks = peak_bytes(schedule, &costs).into_iter();
+    peaks
+        .map(|peak| usize::try_from(peak).unwrap_or(usize::MAX))
+        .collect()
+}

@@ -1,0 +1,211 @@
+//! The simulator: how long a step takes, where ranks stand still and what they hold, without running it.
+
+mod costs;
+mod measured;
+mod memory;
+mod timeline;
+
+pub use costs::{ComputeTimes, Costs, LinkCosts, StageCosts};
+pub use memory::{check_memory, peak_activations, peak_bytes};
+pub use timeline::{RankTimeline, Span, TimeUnit, Timeline};
+
+use std::collections::BTreeMap;
+
+use crate::action::{Action, Message};
+use crate::dependencies::Dependencies;
+use crate::error::VerifyError;
+use crate::index::RankIndex;
+use crate::lists::{Form, Schedule};
+use crate::lower::lower;
+use crate::verify::verified_order;
+
+/// Runs a schedule in ticks: each rank its actions in order, each as soon as it can.
+///
+/// A compute-only schedule is lowered first. A send hands its message to the link and goes on; the
+/// link carries the messages of one rank to another one after the other. A receive waits for its
+/// message. Linear in actions, but for the logarithm of the number of messages.
+///
+/// # Errors
+///
+/// What [`verify`](crate::verify) says of the schedule, and [`VerifyError::Costs`] when there are
+/// costs for another number of stages.
+pub fn simulate(
+    schedule: &Schedule,
+    dependencies: &Dependencies,
+    costs: &Costs,
+) -> Result<Timeline, VerifyError> {
+    if costs.stages.len() != schedule.stages {
+        return Err(VerifyError::Costs {
+            expected: schedule.stages,
+            found: costs.stages.len(),
+        });
+    }
+    let lowered;
+    let schedule = match schedule.form {
+        Form::Lowered => schedule,
+        Form::ComputeOnly => {
+            // What is wrong with the compute actions is said in their own words.
+            verified_order(schedule, dependencies)?;
+            lowered = lower(schedule, dependencies);
+            &lowered
+        }
+    };
+    let order = verified_order(schedule, dependencies)?;
+    Ok(run(schedule, costs, &order))
+}
+
+/// Gives every action its time, in an order in which the lists can run.
+fn run(schedule: &Schedule, costs: &Costs, order: &[(RankIndex, usize)]) -> Timeline {
+    let mut ranks: Vec<RankTimeline> = schedule
+        .ranks
+        .iter()
+        .map(|list| RankTimeline {
+            spans: Vec::with_capacity(list.len()),
+            ..RankTimeline::default()
+        })
+        .collect();
+    let mut link_free: BTreeMap<(RankIndex, RankIndex), u64> = BTreeMap::new();
+    let mut arrivals: BTreeMap<Message, u64> = BTreeMap::new();
+    for &(rank, position) in order {
+        let action = schedule.actions(rank)[position];
+        let spans = &mut ranks[rank.index()].spans;
+        let start = spans.last().map_or(0, |span| span.end);
+        let end = match action {
+            Action::Receive(message) => {
+                let arrival = arrivals.remove(&message).unwrap_or(0);
+                start.max(arrival).saturating_add(costs.overhead)
+            }
+            _ => start.saturating_add(costs.time(&action)),
+        };
+        if let Action::Send(message) = action {
+            let bytes = match message {
+                Message::Values { edge, .. } => costs.message_bytes.get(&edge).copied(),
+                Message::Tie(_) | Message::Norm { .. } => None,
+            };
+            // A verified message has its receiver.
+            let to = schedule.rank_of(message.receiver()).unwrap_or(rank);
+            let free = link_free.entry((rank, to)).or_default();
+            *free = (*free)
+                .max(end)
+                .saturating_add(costs.link.transfer(bytes.unwrap_or(0)));
+            arrivals.insert(message, free.saturating_add(costs.link.latency));
+        }
+        spans.push(Span { action, start, end });
+    }
+    for (timeline, bytes) in ranks.iter_mut().zip(memory::bytes_of_all(schedule, costs)) {
+        for (span, (during, after)) in timeline.spans.iter().zip(bytes) {
+            for point in [(span.start, during), (span.end, after)] {
+                if timeline.bytes.last().is_none_or(|last| last.1 != point.1) {
+                    timeline.bytes.push(point);
+                }
+            }
+        }
+    }
+    Timeline {
+        name: schedule.name.clone(),
+        unit: TimeUnit::Ticks,
+        stage_to_rank: schedule.stage_to_rank.clone(),
+        ranks,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{RankIndex, forward_only, gpipe, lower, one_f_one_b};
+
+    const TIMES: [ComputeTimes; 4] = [
+        ComputeTimes {
+            forward: 1,
+            input_gradient: 1,
+            weight_gradient: 1,
+        },
+        ComputeTimes {
+            forward: 1,
+            input_gradient: 1,
+            weight_gradient: 0,
+        },
+        ComputeTimes {
+            forward: 5,
+            input_gradient: 1,
+            weight_gradient: 1,
+        },
+        ComputeTimes {
+            forward: 3,
+            input_gradient: 4,
+            weight_gradient: 7,
+        },
+    ];
+
+    /// The exact rows of the literature's table: bubble (p-1)(F+B) for both, for m >= p.
+    #[test]
+    fn bubbles_match_their_formula() {
+        for (p, extra) in (1..=8).flat_map(|p| [0, 1, 5].map(|extra| (p, extra))) {
+            let m = p + extra;
+            let chain = Dependencies::chain(p);
+            for times in TIMES {
+                let round = times.forward + times.backward();
+                for schedule in [gpipe(p, m), one_f_one_b(p, m)] {
+                    let found = simulate(&schedule, &chain, &Costs::uniform(p, times)).unwrap();
+                    assert_eq!(
+                        found.largest_bubble(),
+                        (p as u64 - 1) * round,
+                        "{p} {m} {times:?}"
+                    );
+                    assert_eq!(
+                        found.makespan(),
+                        (p + m - 1) as u64 * round,
+                        "{p} {m} {times:?}"
+                    );
+                    let lowered = lower(&schedule, &chain);
+                    let costs = Costs::uniform(p, times);
+                    assert_eq!(simulate(&lowered, &chain, &costs).unwrap(), found);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn peaks_match_their_formula() {
+        for (p, m) in (1..=8).flat_map(|p| [1, 3, 8, 20].map(|m| (p, m))) {
+            let chain = Dependencies::chain(p);
+            assert_eq!(peak_activations(&gpipe(p, m)), vec![m; p]);
+            let expected: Vec<usize> = (0..p).map(|rank| m.min(p - rank)).collect();
+            assert_eq!(peak_activations(&one_f_one_b(p, m)), expected);
+            assert_eq!(
+                peak_activations(&lower(&one_f_one_b(p, m), &chain)),
+                expected
+            );
+            assert_eq!(peak_activations(&forward_only(p, m)), vec![1; p]);
+        }
+    }
+
+    /// Two ranks, a split backward: the weight gradient of rank 1 fills no gap of its own, that of
+    /// rank 0 neither; worked out by hand from F = I = W = 1.
+    #[test]
+    fn a_split_backward_is_timed_by_its_parts() {
+        let text = "0F0 0F1 0I0 0W0 0I1 0W1\n1F0 1I0 1F1 1I1 1W0 1W1";
+        let schedule = Schedule::parse("zb", text).unwrap();
+        let costs = Costs::uniform(2, TIMES[0]);
+        let found = simulate(&schedule, &Dependencies::chain(2), &costs).unwrap();
+        // Rank 0: F 0-2, waits for rank 1's I0 (2-3), I 3-4, W 4-5, I1 (made 4-5) 5-6, W 6-7.
+        let bubbles: Vec<u64> = found.ranks.iter().map(RankTimeline::bubble).collect();
+        assert_eq!((found.makespan(), bubbles), (7, vec![1, 0]));
+        assert_eq!(peak_activations(&schedule), [2, 2]);
+    }
+
+    #[test]
+    fn an_impossible_list_has_no_times() {
+        let schedule = Schedule::parse("short", "0F0 0B0\n1F0").unwrap();
+        let costs = Costs::uniform(2, TIMES[0]);
+        let found = simulate(&schedule, &Dependencies::chain(2), &costs);
+        let action = "1B0".parse().unwrap();
+        assert_eq!(
+            found,
+            Err(VerifyError::Missing {
+                rank: RankIndex::new(1),
+                action
+            })
+        );
+    }
+}

@@ -1,0 +1,211 @@
+//! When each action of a step ran: predicted by the simulator or measured by a run.
+
+use std::num::NonZeroU64;
+
+use serde::{Deserialize, Serialize};
+
+use crate::action::Action;
+use crate::index::RankIndex;
+
+/// The unit of a timeline's times.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TimeUnit {
+    /// Any unit of the costs that were given.
+    Ticks,
+    /// Measured times.
+    Nanoseconds,
+}
+
+/// One action in time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Span {
+    /// What ran.
+    pub action: Action,
+    /// When it began, since the beginning of the step.
+    pub start: u64,
+    /// When it ended.
+    pub end: u64,
+}
+
+impl Span {
+    /// How long the action took; of a receive, how long the rank waited.
+    #[must_use]
+    pub const fn duration(&self) -> u64 {
+        self.end.saturating_sub(self.start)
+    }
+
+    /// Whether the rank only waited.
+    #[must_use]
+    pub const fn is_wait(&self) -> bool {
+        matches!(self.action, Action::Receive(_))
+    }
+}
+
+/// What one rank did in a step.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct RankTimeline {
+    /// Its actions in order.
+    pub spans: Vec<Span>,
+    /// Time and bytes held from then on, in order of time.
+    pub bytes: Vec<(u64, u64)>,
+    /// The time that its programs took of its actions'; the rest is what actions cost beside them. Only
+    /// a measured step knows it.
+    #[serde(default)]
+    pub program_time: u64,
+}
+
+impl RankTimeline {
+    /// The time in which the rank did something.
+    #[must_use]
+    pub fn busy(&self) -> u64 {
+        let work = self.spans.iter().filter(|span| !span.is_wait());
+        work.map(Span::duration).fold(0, u64::saturating_add)
+    }
+
+    /// When the rank began its first action that is more than waiting.
+    #[must_use]
+    pub fn start(&self) -> u64 {
+        let first = self.spans.iter().find(|span| !span.is_wait());
+        first.map_or(0, |span| span.start)
+    }
+
+    /// When the rank ended its last action.
+    #[must_use]
+    pub fn end(&self) -> u64 {
+        self.spans.last().map_or(0, |span| span.end)
+    }
+
+    /// The bubble: from the first start to the last end, the time in which the rank did nothing.
+    #[must_use]
+    pub fn bubble(&self) -> u64 {
+        let span = self.end().saturating_sub(self.start());
+        span.saturating_sub(self.busy())
+    }
+
+    /// The most bytes that the rank held at a time.
+    #[must_use]
+    pub fn peak_bytes(&self) -> u64 {
+        self.bytes
+            .iter()
+            .map(|(_, bytes)| *bytes)
+            .max()
+            .unwrap_or(0)
+    }
+}
+
+/// When each action of a step ran, on every rank.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Timeline {
+    /// The name of the schedule.
+    pub name: String,
+    /// The unit of all times.
+    pub unit: TimeUnit,
+    /// The rank that runs each stage.
+    pub stage_to_rank: Vec<RankIndex>,
+    /// Each rank.
+    pub ranks: Vec<RankTimeline>,
+}
+
+impl Timeline {
+    /// The number of micro-batches that the actions speak of.
+    #[must_use]
+    pub fn micro_batches(&self) -> usize {
+        let spans = self.ranks.iter().flat_map(|rank| &rank.spans);
+        let tasks = spans.flat_map(|span| span.action.tasks());
+        let last = tasks.map(|task| task.micro_batch.index()).max();
+        last.map_or(0, |last| last.saturating_add(1))
+    }
+
+    /// From the beginning of the step to the end of its last action.
+    #[must_use]
+    pub fn makespan(&self) -> u64 {
+        self.ranks.iter().map(RankTimeline::end).max().unwrap_or(0)
+    }
+
+    /// The bubble of the rank that has the largest.
+    #[must_use]
+    pub fn largest_bubble(&self) -> u64 {
+        self.ranks
+            .iter()
+            .map(RankTimeline::bubble)
+            .max()
+            .unwrap_or(0)
+    }
+
+    /// The share of all ranks' time in which they did nothing, from 0 to 1.
+    #[must_use]
+    pub fn idle_share(&self) -> f64 {
+        let whole = self.makespan() as f64 * self.ranks.len() as f64;
+        let busy: f64 = self.ranks.iter().map(|rank| rank.busy() as f64).sum();
+        if whole > 0.0 { 1.0 - busy / whole } else { 0.0 }
+    }
+
+    /// The same step in another unit: every time is multiplied by `numerator` and divided by
+    /// `denominator`, rounded down, so times keep their order. Bytes stay as they are.
+    ///
+    /// It lays a predicted step beside a measured one: a tick of costs in nanoseconds is one
+    /// nanosecond, and other ticks take the measured makespan over the predicted one.
+    #[must_use]
+    pub fn scaled(&self, numerator: u64, denominator: NonZeroU64, unit: TimeUnit) -> Self {
+        let scale = |time: u64| {
+            let scaled = u128::from(time) * u128::from(numerator) / u128::from(denominator.get());
+            u64::try_from(scaled).unwrap_or(u64::MAX)
+        };
+        let ranks = self.ranks.iter().map(|rank| RankTimeline {
+            spans: rank
+                .spans
+                .iter()
+                .map(|span| Span {
+                    action: span.action,
+                    start: scale(span.start),
+                    end: scale(span.end),
+                })
+                .collect(),
+            bytes: rank
+                .bytes
+                .iter()
+                .map(|(time, bytes)| (scale(*time), *bytes))
+                .collect(),
+            program_time: scale(rank.program_time),
+        });
+        Self {
+            name: self.name.clone(),
+            unit,
+            stage_to_rank: self.stage_to_rank.clone(),
+            ranks: ranks.collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scaled_step_has_other_times_and_the_same_bytes() {
+        let action = "0F0".parse().unwrap();
+        let timeline = Timeline {
+            name: "one".to_owned(),
+            unit: TimeUnit::Ticks,
+            stage_to_rank: vec![RankIndex::new(0)],
+            ranks: vec![RankTimeline {
+                spans: vec![Span {
+                    action,
+                    start: 3,
+                    end: u64::MAX,
+                }],
+                bytes: vec![(3, 7)],
+                program_time: 0,
+            }],
+        };
+        let scaled = timeline.scaled(7, NonZeroU64::new(2).unwrap(), TimeUnit::Nanoseconds);
+        assert_eq!(scaled.unit, TimeUnit::Nanoseconds);
+        let span = scaled.ranks[0].spans[0];
+        // 3 * 7 / 2 is rounded down; what does not fit stays at the end of all times.
+        assert_eq!((span.start, span.end), (10, u64::MAX));
+        assert_eq!(scaled.ranks[0].bytes, [(10, 7)]);
+        let one = NonZeroU64::MIN;
+        assert_eq!(timeline.scaled(1, one, TimeUnit::Ticks), timeline);
+    }
+}

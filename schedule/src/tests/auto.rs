@@ -1,0 +1,197 @@
+//! The scheduler against the named schedules, and what it says when there is nothing to find.
+
+use std::error::Error;
+
+use super::stage;
+use crate::auto_grid::{Setting, settings};
+use crate::{
+    Action, Auto, AutoError, AutoOptions, Compute, ComputeTimes, Costs, Dependencies, Edge, Effort,
+    Endpoint, Placement, RankIndex, StageCosts, auto, check_memory, simulate,
+};
+
+const TIMES: ComputeTimes = ComputeTimes {
+    forward: 10,
+    input_gradient: 10,
+    weight_gradient: 10,
+};
+
+fn ranks(of: &[usize]) -> Vec<RankIndex> {
+    of.iter().copied().map(RankIndex::new).collect()
+}
+
+/// Solves a setting and checks what has to hold for each.
+fn solve(setting: &Setting) -> Auto {
+    let Setting {
+        name,
+        dependencies,
+        costs,
+        ..
+    } = setting;
+    let options = AutoOptions {
+        memory_limits: setting.memory_limits.as_deref(),
+        effort: Effort::default(),
+    };
+    let map = &setting.stage_to_rank;
+    let found = auto(map, setting.micro_batches, dependencies, costs, options).unwrap();
+    let timeline = simulate(&found.schedule, dependencies, costs).unwrap();
+    assert_eq!(timeline.makespan(), found.makespan, "{name}");
+    let limits = setting.memory_limits.as_deref().unwrap_or(&[]);
+    assert_eq!(
+        check_memory(&found.schedule, costs, limits),
+        Ok(()),
+        "{name}"
+    );
+    assert!(found.lower_bound <= found.makespan, "{name}");
+    found
+}
+
+/// The middle of some ratios.
+fn median(mut ratios: Vec<f64>) -> f64 {
+    ratios.sort_by(f64::total_cmp);
+    ratios[ratios.len() / 2]
+}
+
+/// Never slower than the best named schedule that fits, and faster where stages differ and memory
+/// is scarce.
+#[test]
+fn the_grid() {
+    let (mut ratios, mut gaps, mut hard) = (Vec::new(), Vec::new(), Vec::new());
+    for setting in settings() {
+        let found = solve(&setting);
+        let (kind, named) = found
+            .best_named
+            .expect("one named schedule fits each setting");
+        assert!(
+            found.makespan <= named,
+            "{}: {kind} takes {named}",
+            setting.name
+        );
+        let ratio = found.makespan as f64 / named as f64;
+        ratios.push(ratio);
+        gaps.push(found.makespan as f64 / found.lower_bound as f64);
+        if setting.is_unequal && setting.is_binding {
+            hard.push(ratio);
+        }
+    }
+    assert_eq!(ratios.len(), 200);
+    assert!(
+        hard.len() >= 30,
+        "{} settings are unequal and bound",
+        hard.len()
+    );
+    let least = ratios.iter().copied().fold(f64::MAX, f64::min);
+    let (all, gap, hard) = (median(ratios), median(gaps), median(hard));
+    println!("to the best named: median {all:.4}, least {least:.4}, unequal and bound {hard:.4}");
+    println!("to the lower bound: median {gap:.4}");
+    assert!(
+        hard <= 0.97,
+        "median {hard} where stages differ and memory binds"
+    );
+    assert!(all <= 0.985, "median {all}");
+    assert!(gap <= 1.01, "median {gap} of the lower bound");
+}
+
+/// A single rank never waits, and keeps one micro-batch at a time.
+#[test]
+fn one_rank_alone() {
+    for (stages, expected) in [
+        (1, "0F0 0B0 0F1 0B1"),
+        (2, "0F0 1F0 1B0 0B0 0F1 1F1 1B1 0B1"),
+    ] {
+        let costs = Costs::uniform(stages, TIMES);
+        let chain = Dependencies::chain(stages);
+        let map = vec![RankIndex::new(0); stages];
+        let found = auto(&map, 2, &chain, &costs, AutoOptions::default()).unwrap();
+        assert_eq!(found.schedule.to_string().trim(), expected);
+        assert_eq!(found.makespan, found.lower_bound);
+    }
+}
+
+/// Where a whole backward takes less than its parts, the last rank splits none but the last, whose
+/// first part another rank waits for.
+#[test]
+fn a_cheap_whole_backward_stays_whole() {
+    let stage = StageCosts {
+        backward: 12,
+        ..StageCosts::of(TIMES)
+    };
+    let costs = Costs::of_stages(vec![stage; 2]);
+    let map = ranks(&[0, 1]);
+    let chain = Dependencies::chain(2);
+    let found = auto(&map, 8, &chain, &costs, AutoOptions::default()).unwrap();
+    let last = found.schedule.actions(RankIndex::new(1)).iter();
+    let split = last
+        .flat_map(Action::tasks)
+        .filter(|task| task.compute == Compute::WeightGradient);
+    assert!(split.count() <= 1);
+    let (_, named) = found.best_named.unwrap();
+    assert!(found.makespan <= named);
+}
+
+/// Pairs are used where they take less than their programs one after the other.
+#[test]
+fn pairs_are_used_where_they_pay() {
+    let map = Placement::V.stage_to_rank(2, 2);
+    let chain = Dependencies::chain(4);
+    let mut costs = Costs::uniform(4, TIMES);
+    let apart = auto(&map, 8, &chain, &costs, AutoOptions::default()).unwrap();
+    costs.overlap_permille = 700;
+    let paired = auto(&map, 8, &chain, &costs, AutoOptions::default()).unwrap();
+    assert!(paired.makespan < apart.makespan);
+    let pairs = paired.schedule.ranks.iter().flatten();
+    assert!(pairs.filter(|action| action.tasks().len() == 2).count() > 0);
+}
+
+/// A map that no named schedule has.
+#[test]
+fn any_map_has_a_schedule() {
+    let costs = Costs::uniform(5, TIMES);
+    let map = ranks(&[0, 2, 2, 1, 0]);
+    let chain = Dependencies::chain(5);
+    let found = auto(&map, 6, &chain, &costs, AutoOptions::default()).unwrap();
+    assert_eq!(
+        (found.best_named, found.schedule.name.as_str()),
+        (None, "auto")
+    );
+    let timeline = simulate(&found.schedule, &chain, &costs).unwrap();
+    assert_eq!(timeline.makespan(), found.makespan);
+}
+
+#[test]
+fn errors_say_what_is_missing() {
+    let with_source = |error: AutoError| match error.source() {
+        Some(source) => format!("{error}: {source}"),
+        None => error.to_string(),
+    };
+    let mut costs = Costs::uniform(3, TIMES);
+    costs.stages[1].resident_bytes = 70;
+    let chain = Dependencies::chain(3);
+    let limits = [80, 70, 80];
+    let options = AutoOptions {
+        memory_limits: Some(&limits),
+        ..AutoOptions::default()
+    };
+    let error = |map: &[usize], m: usize, dependencies: &Dependencies, costs: &Costs| {
+        with_source(auto(&ranks(map), m, dependencies, costs, options).unwrap_err())
+    };
+    let circle = [(0, 1), (1, 2), (2, 0)].map(|(from, to)| Edge {
+        from: Endpoint::forward(stage(from)),
+        to: Endpoint::forward(stage(to)),
+    });
+    let texts = [
+        error(&[0, 1, 2], 4, &chain, &costs),
+        error(&[0, 1, 2], 0, &chain, &costs),
+        error(&[0, 1], 4, &chain, &costs),
+        error(&[0, 1, 1 << 40], 4, &chain, &costs),
+        error(&[0, 1, 2], 4, &chain, &Costs::uniform(2, TIMES)),
+        error(&[0, 1, 2], 1, &Dependencies::new(3, circle, []), &costs),
+    ];
+    insta::assert_snapshot!(texts.join("\n"), @r"
+    rank 1 holds 71 bytes with one micro-batch in flight, and 70 is its limit: make the micro-batches smaller, give the rank fewer layers, or raise its limit
+    there is no schedule for these stages: a schedule of 3 stages and 0 micro-batches has nothing to run: give it at least one of each
+    there is no schedule for these stages: the stage-to-rank map has 2 entries for 3 stages: give one per stage
+    there is no schedule for these stages: stage 2 is on rank 1099511627776, but there are lists for 3 ranks: add the list or correct the stage-to-rank map
+    there is no schedule for these stages: there are costs of 2 stages for a schedule of 3: give one per stage
+    there is no schedule for these stages: deadlock, no rank of this circle can go on: `0F0` (rank 0, position 0) waits for `2F0` (rank 2, position 0), `2F0` (rank 2, position 0) waits for `1F0` (rank 1, position 0), `1F0` (rank 1, position 0) waits for `0F0` (rank 0, position 0); move one of the awaited actions before the action at which its own rank waits
+    ");
+}

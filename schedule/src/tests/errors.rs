@@ -1,0 +1,193 @@
+//! The texts of refusals, one list per kind of fault.
+
+use super::{RankIndex, rich, stage};
+use crate::{Dependencies, Edge, Endpoint, Form, Mode, Schedule, Tie, VerifyError, gpipe, verify};
+
+/// The text of the refusal of two stages on a chain.
+fn refusal(text: &str) -> String {
+    let schedule = Schedule::parse("bad", text).unwrap();
+    verify(&schedule, &Dependencies::chain(schedule.stages))
+        .unwrap_err()
+        .to_string()
+}
+
+/// The same after changes that a text can't express.
+fn refusal_of(change: impl FnOnce(&mut Schedule), dependencies: &Dependencies) -> String {
+    let mut schedule = gpipe(2, 1);
+    change(&mut schedule);
+    verify(&schedule, dependencies).unwrap_err().to_string()
+}
+
+#[test]
+fn counts_and_maps() {
+    let chain = Dependencies::chain(2);
+    let edge = Edge {
+        from: Endpoint::forward(stage(1)),
+        to: Endpoint::backward(stage(1)),
+    };
+    let tie = Tie {
+        owner: stage(0),
+        replica: stage(9),
+    };
+    let texts = [
+        refusal_of(|s| s.micro_batches = 0, &chain),
+        refusal_of(|s| s.stage_to_rank.truncate(1), &chain),
+        refusal_of(|s| s.stage_to_rank[1] = RankIndex::new(7), &chain),
+        refusal_of(|_| (), &Dependencies::chain(3)),
+        refusal_of(|_| (), &Dependencies::new(2, [edge], [])),
+        refusal_of(|_| (), &Dependencies::new(2, [], [tie])),
+        refusal_of(|s| s.mode = Mode::ForwardOnly, &chain),
+    ];
+    insta::assert_snapshot!(texts.join("\n"), @r"
+    a schedule of 2 stages and 0 micro-batches has nothing to run: give it at least one of each
+    the stage-to-rank map has 1 entries for 2 stages: give one per stage
+    stage 1 is on rank 7, but there are lists for 2 ranks: add the list or correct the stage-to-rank map
+    the dependencies are of 3 stages, the schedule has 2: take both from one plan
+    no schedule can serve the edge `1F>1B`: an edge joins two of the 2 stages
+    no schedule can serve the tie `0U>9U`: a tie joins two of the 2 stages
+    `0B0` (rank 0, position 1) has no place in a forward-only schedule that is compute only: remove it
+    ");
+}
+
+#[test]
+fn actions_out_of_place() {
+    let texts = [
+        refusal("0F0 0B0 1F0\n1B0"),
+        refusal("0F0 0F0 0B0\n1F0 1B0"),
+        refusal("0F0 0B0\n1F0"),
+        refusal("0F0 0I0\n1F0 1B0"),
+        refusal("0F0 0I0 0B0 0W0\n1F0 1B0"),
+        refusal_of(
+            |s| s.ranks[1].push("1F1".parse().unwrap()),
+            &Dependencies::chain(2),
+        ),
+        refusal_of(
+            |s| s.ranks[1].push("1U".parse().unwrap()),
+            &Dependencies::chain(2),
+        ),
+    ];
+    insta::assert_snapshot!(texts.join("\n"), @r"
+    `1B0` (rank 1, position 0) belongs on rank 0, which runs its stage: move it there
+    `0F0` (rank 0, position 1) is there already, at position 0: remove one of them
+    rank 1 misses `1B0`: add it to the list
+    rank 0 misses `0W0`: add it to the list
+    `0I0` (rank 0, position 1) repeats a part of `0B0` (rank 0, position 2): keep `B`, or `I` and `W`
+    `1F1` (rank 1, position 2) is beyond the schedule's 2 stages and 1 micro-batches: remove it or raise the count
+    `1U` (rank 1, position 2) has no place in a training schedule that is compute only: remove it
+    ");
+}
+
+#[test]
+fn order_on_one_rank() {
+    let texts = [
+        refusal("0B0 0F0\n1F0 1B0"),
+        refusal("0F0 0W0 0I0\n1F0 1B0"),
+        refusal("1F0 0F0 1B0 0B0"),
+        refusal("0F0 0F1 0B1 0B0\n1F0 1B0 1F1 1B1"),
+    ];
+    insta::assert_snapshot!(texts.join("\n"), @r"
+    `0B0` (rank 0, position 0) stands before `0F0` (rank 0, position 1): a backward reads what its own forward kept; move it behind
+    `0W0` (rank 0, position 1) stands before `0I0` (rank 0, position 2): a weight gradient reads what its input gradient kept; move it behind
+    `1F0` (rank 0, position 0) stands before `0F0` (rank 0, position 1): it reads values that the other makes; move it behind
+    `0B1` (rank 0, position 2) stands before `0B0` (rank 0, position 3): a stage adds its gradients in micro-batch order, so that every schedule gives the same bits; move it behind
+    ");
+}
+
+/// The lowered list of two stages and one micro-batch, with one word replaced or moved.
+#[test]
+fn messages_and_updates() {
+    let first = "0F0 0F0>1F0 0B0<1B0 0B0 0R0 0U";
+    let second = "1F0<0F0 1F0 1B0 1B0>0B0 1R1 1U";
+    assert_eq!(
+        verify(
+            &Schedule::parse("good", &format!("{first}\n{second}")).unwrap(),
+            &Dependencies::chain(2)
+        ),
+        Ok(())
+    );
+    let texts = [
+        refusal(&format!("0F0 0B0<1B0 0B0 0R0 0U\n{second}")),
+        refusal(&format!("{first}\n1F0 1B0 1B0>0B0 1R1 1U")),
+        refusal(&format!("{first} 0F0>1B0\n{second}")),
+        refusal(&format!("0F0>1F0 0F0 0B0<1B0 0B0 0R0 0U\n{second}")),
+        refusal(&format!("{first}\n1F0 1F0<0F0 1B0 1B0>0B0 1R1 1U")),
+        refusal(&format!("0F0 0F0>1F0 0B0<1B0 0U 0B0 0R0\n{second}")),
+        refusal(&format!("0F0 0F0>1F0 0B0<1B0 0R0 0B0 0U\n{second}")),
+        refusal(&format!("0F0 0F0>1F0 0B0<1B0 0B0 0U 0R0\n{second}")),
+        refusal(&format!("0F0 0F0>1F0 0B0<1B0 0B0 0R1 0U\n{second}")),
+    ];
+    insta::assert_snapshot!(texts.join("\n"), @r"
+    `1F0<0F0` (rank 1, position 0) has no counterpart: rank 0 misses `0F0>1F0`; add it or lower again
+    `0F0>1F0` (rank 0, position 1) has no counterpart: rank 1 misses `1F0<0F0`; add it or lower again
+    `0F0>1B0` (rank 0, position 6) is no message of this plan: remove it, or lower the schedule with the plan's dependencies
+    `0F0>1F0` (rank 0, position 0) stands before `0F0` (rank 0, position 1): values are sent after they are computed; move it behind
+    `1F0` (rank 1, position 0) stands before `1F0<0F0` (rank 1, position 1): values are received before they are read; move it behind
+    `0U` (rank 0, position 3) stands before `0B0` (rank 0, position 4): parameters are updated after the last backward; move it behind
+    `0R0` (rank 0, position 3) stands before `0B0` (rank 0, position 4): gradients are reduced after the last backward; move it behind
+    `0U` (rank 0, position 4) stands before `0R0` (rank 0, position 5): parameters are updated after their gradients are reduced; move it behind
+    `0R1` (rank 0, position 4) names another stage's group: a stage's group has the stage's number
+    ");
+}
+
+#[test]
+fn ties() {
+    let refuse = |text: &str| {
+        verify(&Schedule::parse("bad", text).unwrap(), &rich(2))
+            .unwrap_err()
+            .to_string()
+    };
+    let first = "0F0 0F0>1F0 0F0>1B0 0B0<1B0 0B0 0R0";
+    let second = "1F0<0F0 1F0 1B0<0F0 1B0 1B0>0B0 1R1";
+    let texts = [
+        refuse(&format!("{first} 0U>1U 0U 0U<1U\n{second} 1U 1U>0U 1U<0U")),
+        refuse(&format!("{first} 0U 0U>1U 0U<1U\n{second} 1U<0U 1U 1U>0U")),
+        refuse(&format!("{first} 0U 0U>1U 0U<1U\n{second} 1U 1U>0U")),
+    ];
+    insta::assert_snapshot!(texts.join("\n"), @r"
+    `0U>1U` (rank 0, position 6) stands before `0U` (rank 0, position 7): tied values are sent after their update; move it behind
+    `1U<0U` (rank 1, position 6) stands before `1U` (rank 1, position 7): tied values are received after the stage's own update; move it behind
+    `0U>1U` (rank 0, position 7) has no counterpart: rank 1 misses `1U<0U`; add it or lower again
+    ");
+
+    // On one rank there is no message, but the other stage must be done with the old values.
+    let tie = Tie {
+        owner: stage(0),
+        replica: stage(1),
+    };
+    let shared = |text| {
+        let schedule = Schedule::parse("shared", text).unwrap();
+        verify(&schedule, &Dependencies::new(2, [], [tie]))
+    };
+    assert_eq!(shared("0F0 1F0 1B0 0B0 0R0 0U 1R1 1U"), Ok(()));
+    let error = shared("0F0 1F0 0B0 0R0 0U 1B0 1R1 1U").unwrap_err();
+    insta::assert_snapshot!(error, @r"`0U` (rank 0, position 4) stands before `1B0` (rank 0, position 5): tied values are updated after the last backward of the stage that shares them; move it behind");
+}
+
+/// Each list is fine alone; together, rank 0 waits for what rank 1 makes last, and the other way.
+#[test]
+fn deadlocks_name_the_circle() {
+    let compute_only = refusal("0F0 0B0 0F1 0B1\n1F0 1F1 1B0 1B1");
+    let lowered = refusal(
+        "0F0 0F0>1F0 0B0<1B0 0B0 0F1 0F1>1F1 0B1<1B1 0B1 0R0 0U\n\
+         1F0<0F0 1F0 1F1<0F1 1F1 1B0 1B0>0B0 1B1 1B1>0B1 1R1 1U",
+    );
+    insta::assert_snapshot!(format!("{compute_only}\n{lowered}"), @r"
+    deadlock, no rank of this circle can go on: `0B0` (rank 0, position 1) waits for `1B0` (rank 1, position 2), `1F1` (rank 1, position 1) waits for `0F1` (rank 0, position 2); move one of the awaited actions before the action at which its own rank waits
+    deadlock, no rank of this circle can go on: `0B0<1B0` (rank 0, position 2) waits for `1B0>0B0` (rank 1, position 5), `1F1<0F1` (rank 1, position 2) waits for `0F1>1F1` (rank 0, position 5); move one of the awaited actions before the action at which its own rank waits
+    ");
+}
+
+/// A rank outside of the circle that waits for it is not part of the report.
+#[test]
+fn a_bystander_of_a_deadlock_is_left_out() {
+    // The bystander waits for rank 2, but the report begins with the lowest rank of the circle.
+    let text = "0F0 0B0 0F1 0B1\n2F0 2F1 2B0 2B1\n1F0 1B0 1F1 1B1";
+    let schedule = Schedule::parse("three", text).unwrap();
+    let error = verify(&schedule, &Dependencies::chain(3)).unwrap_err();
+    let VerifyError::Deadlock { cycle } = error else {
+        panic!("{error}")
+    };
+    let ranks: Vec<usize> = cycle.iter().map(|wait| wait.waiting.rank.index()).collect();
+    assert_eq!(ranks, [1, 2]);
+    assert_eq!(schedule.form, Form::ComputeOnly);
+}

@@ -1,0 +1,56 @@
+//! Tests across the room: properties of every generator, and mutations of lowered lists.
+
+mod auto;
+mod errors;
+mod formulas;
+mod mutations;
+mod oracle;
+mod properties;
+
+use super::{Dependencies, Edge, Endpoint, RankIndex, Schedule, StageIndex, Tie};
+
+fn stage(index: usize) -> StageIndex {
+    StageIndex::new(index)
+}
+
+/// A chain with a skip from the first to the last stage, its gradient, and a tie both ways.
+fn rich(stages: usize) -> Dependencies {
+    let mut edges = Dependencies::chain(stages).edges().to_vec();
+    let mut ties = Vec::new();
+    if stages > 1 {
+        let (first, last) = (stage(0), stage(stages - 1));
+        edges.push(Edge {
+            from: Endpoint::forward(first),
+            to: Endpoint::forward(last),
+        });
+        edges.push(Edge {
+            from: Endpoint::backward(last),
+            to: Endpoint::backward(first),
+        });
+        edges.push(Edge {
+            from: Endpoint::forward(first),
+            to: Endpoint::backward(last),
+        });
+        ties.push(Tie {
+            owner: first,
+            replica: last,
+        });
+        ties.push(Tie {
+            owner: last,
+            replica: first,
+        });
+    }
+    Dependencies::new(stages, edges, ties)
+}
+
+/// Two ranks, four stages in a V, two micro-batches; stages 0 and 3 share a rank.
+fn v_shaped() -> Schedule {
+    let text = "0F0 0F1 3F0 3B0 3F1 3B1 0B0 0B1\n1F0 2F0 1F1 2F1 2B0 1B0 2B1 1B1";
+    Schedule::parse("v", text).unwrap()
+}
+
+/// Three ranks with split backwards, but for the last micro-batch of the last rank.
+fn zero_bubble() -> Schedule {
+    let text = "0F0 0F1 0I0 0W0 0I1 0W1\n1F0 1F1 1I0 1I1 1W0 1W1\n2F0 2I0 2F1 2W0 2B1";
+    Schedule::parse("zb", text).unwrap()
+}

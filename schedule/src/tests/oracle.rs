@@ -1,0 +1,148 @@
+//! A second, slow statement of when lists can run, to judge the verifier by.
+//!
+//! It knows only what each action needs done before, and tries all ranks until nothing moves.
+
+use std::collections::HashSet;
+
+use crate::{
+    Action, Compute, Dependencies, Endpoint, Form, Message, MicroBatchIndex, Mode, Schedule,
+    StageIndex, Task,
+};
+
+/// Whether the lists run to the end.
+pub(super) fn completes(schedule: &Schedule, dependencies: &Dependencies) -> bool {
+    let all: HashSet<Action> = schedule.ranks.iter().flatten().copied().collect();
+    let mut done = HashSet::new();
+    let mut heads = vec![0; schedule.ranks.len()];
+    loop {
+        let before = done.len();
+        for (rank, list) in schedule.ranks.iter().enumerate() {
+            while let Some(action) = list.get(heads[rank]) {
+                let needs = needs(action, &all, schedule, dependencies);
+                if !needs.iter().all(|need| done.contains(need)) {
+                    break;
+                }
+                done.insert(*action);
+                heads[rank] += 1;
+            }
+        }
+        if done.len() == before {
+            return heads
+                .iter()
+                .zip(&schedule.ranks)
+                .all(|(head, list)| *head == list.len());
+        }
+    }
+}
+
+/// All actions that have to run before the given one.
+fn needs(
+    action: &Action,
+    all: &HashSet<Action>,
+    schedule: &Schedule,
+    dependencies: &Dependencies,
+) -> Vec<Action> {
+    let together = |a: StageIndex, b: StageIndex| schedule.rank_of(a) == schedule.rank_of(b);
+    let end = |end: Endpoint, k| {
+        let is_end = |task: &Task| end.is_run_by(task) && task.micro_batch == k;
+        let found = all.iter().find(|action| action.tasks().iter().any(is_end));
+        *found.expect("the lists before the mutation were complete")
+    };
+    let gradients = |of: StageIndex| {
+        let ends = all
+            .iter()
+            .filter(move |a| a.tasks().iter().any(|t| t.compute.ends_backward()));
+        ends.filter(move |a| a.stage() == of)
+            .copied()
+            .collect::<Vec<_>>()
+    };
+    let ends = |stage, micro_batch| {
+        let compute = Compute::WeightGradient;
+        end(Endpoint { stage, compute }, micro_batch)
+    };
+    match *action {
+        Action::Overlap(tasks) => {
+            let each = tasks.map(Action::Compute);
+            let needs = each
+                .iter()
+                .flat_map(|one| needs(one, all, schedule, dependencies));
+            needs.collect()
+        }
+        Action::Compute(task) => {
+            let mut list = Vec::new();
+            for edge in dependencies.read_by(task) {
+                if schedule.mode == Mode::ForwardOnly && !edge.is_forward() {
+                    continue;
+                }
+                if together(edge.from.stage, edge.to.stage) || schedule.form == Form::ComputeOnly {
+                    list.push(end(edge.from, task.micro_batch));
+                } else {
+                    let message = Message::Values {
+                        edge,
+                        micro_batch: task.micro_batch,
+                    };
+                    list.push(Action::Receive(message));
+                }
+            }
+            match task.compute {
+                Compute::Forward => {}
+                Compute::Backward | Compute::InputGradient => {
+                    list.push(end(Endpoint::forward(task.stage), task.micro_batch));
+                }
+                Compute::WeightGradient => {
+                    list.push(end(Endpoint::backward(task.stage), task.micro_batch));
+                }
+            }
+            if task.compute.ends_backward() && task.micro_batch.index() > 0 {
+                let before = MicroBatchIndex::new(task.micro_batch.index() - 1);
+                list.push(ends(task.stage, before));
+            }
+            // What the backward frees has left before, if it has to leave at all.
+            if task.compute.ends_backward() && schedule.form == Form::Lowered {
+                let edges = dependencies.edges().iter().copied();
+                let from = Endpoint::forward(task.stage);
+                for edge in edges.filter(|edge| edge.from == from) {
+                    if !together(edge.from.stage, edge.to.stage) {
+                        list.push(Action::Send(Message::Values {
+                            edge,
+                            micro_batch: task.micro_batch,
+                        }));
+                    }
+                }
+            }
+            list
+        }
+        Action::Send(Message::Values { edge, micro_batch }) => vec![end(edge.from, micro_batch)],
+        Action::Send(Message::Norm { from, .. }) => all
+            .iter()
+            .filter(|a| matches!(a, Action::Reduce { .. }) && a.stage() == from)
+            .copied()
+            .collect(),
+        Action::Receive(message @ Message::Norm { .. }) => vec![Action::Send(message)],
+        Action::Send(Message::Tie(tie)) => vec![Action::Update { stage: tie.owner }],
+        Action::Receive(message @ Message::Values { .. }) => vec![Action::Send(message)],
+        Action::Receive(message @ Message::Tie(tie)) => {
+            vec![Action::Send(message), Action::Update { stage: tie.replica }]
+        }
+        Action::Reduce { stage, .. } => gradients(stage),
+        Action::Update { stage } => {
+            let reduces = all.iter().filter(|a| matches!(a, Action::Reduce { .. }));
+            let wanted = |a: &&Action| match dependencies.has_global_norm() {
+                true => together(a.stage(), stage),
+                false => a.stage() == stage,
+            };
+            let mut list: Vec<_> = reduces.filter(wanted).copied().collect();
+            let norms = all.iter().filter(|a| match a {
+                Action::Receive(Message::Norm { to, .. }) => together(*to, stage),
+                _ => false,
+            });
+            list.extend(norms);
+            for tie in dependencies.ties().iter().filter(|tie| tie.owner == stage) {
+                if together(tie.owner, tie.replica) {
+                    list.extend(gradients(tie.replica));
+                }
+            }
+            list
+        }
+    }
+}

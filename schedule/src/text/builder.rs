@@ -1,0 +1,84 @@
+//! What rows of actions imply about their schedule.
+
+use std::collections::BTreeMap;
+
+use super::error::{ParseError, TextPosition};
+use crate::action::{Action, Compute};
+use crate::index::{RankIndex, StageIndex};
+use crate::lists::{Form, Mode, Schedule};
+
+/// Rank by rank, the lists and what they imply: stages, counts, mode and form.
+///
+/// Grows with the words read and never with a number in them.
+pub(super) struct Builder {
+    ranks: Vec<Vec<Action>>,
+    /// Per stage, the rank that first runs it and where that stands.
+    stages: BTreeMap<StageIndex, (RankIndex, TextPosition)>,
+    micro_batches: usize,
+    mode: Mode,
+    form: Form,
+}
+
+impl Builder {
+    pub(super) const fn new() -> Self {
+        Self {
+            ranks: Vec::new(),
+            stages: BTreeMap::new(),
+            micro_batches: 0,
+            mode: Mode::ForwardOnly,
+            form: Form::ComputeOnly,
+        }
+    }
+
+    /// Adds the next rank's list, or ends with the first word that is none.
+    pub(super) fn add_rank(
+        &mut self,
+        row: impl Iterator<Item = Result<(TextPosition, Action), ParseError>>,
+    ) -> Result<(), ParseError> {
+        let rank = RankIndex::new(self.ranks.len());
+        let mut list = Vec::new();
+        for word in row {
+            let (at, action) = word?;
+            self.note(rank, at, &action);
+            list.push(action);
+        }
+        self.ranks.push(list);
+        Ok(())
+    }
+
+    /// Takes in what one action implies.
+    fn note(&mut self, rank: RankIndex, at: TextPosition, action: &Action) {
+        for task in action.tasks() {
+            self.stages.entry(task.stage).or_insert((rank, at));
+            let count = task.micro_batch.index().saturating_add(1);
+            self.micro_batches = self.micro_batches.max(count);
+            if task.compute != Compute::Forward {
+                self.mode = Mode::Training;
+            }
+        }
+        if action.tasks().is_empty() {
+            self.form = Form::Lowered;
+        }
+        if matches!(action, Action::Reduce { .. } | Action::Update { .. }) {
+            self.mode = Mode::Training;
+        }
+    }
+
+    /// The schedule, if its stages have no gap.
+    pub(super) fn finish(self, name: &str) -> Result<Schedule, ParseError> {
+        let mut stages = self.stages.iter().enumerate();
+        if let Some((gap, (&found, &(_, at)))) = stages.find(|(at, (s, _))| s.index() != *at) {
+            let stage = StageIndex::new(gap);
+            return Err(ParseError::Gap { stage, found, at });
+        }
+        Ok(Schedule {
+            name: name.to_owned(),
+            mode: self.mode,
+            form: self.form,
+            stages: self.stages.len(),
+            micro_batches: self.micro_batches,
+            stage_to_rank: self.stages.into_values().map(|(rank, _)| rank).collect(),
+            ranks: self.ranks,
+        })
+    }
+}

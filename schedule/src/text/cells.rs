@@ -1,0 +1,169 @@
+//! The cell of a CSV file: an action in the words of PyTorch's `torch.distributed.pipelining`.
+
+use super::error::WordFault;
+use super::numbers::{last_number, split_digits, split_stage};
+use crate::action::{Action, Compute, Task};
+use crate::index::MicroBatchIndex;
+
+/// How the cell of an overlapped pair ends.
+pub(super) const OVERLAP: &str = ")OVERLAP_F_B";
+
+/// What a cell says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Cell {
+    /// `0F1`, `(0F1;1B0)OVERLAP_F_B`: what a rank computes.
+    Action(Action),
+    /// `0BW1`: a whole backward, where `B` is the input gradient.
+    WholeBackward(Task),
+    /// `0SEND_F1`, `0UNSHARD`: what lowering derives anew.
+    Derived,
+}
+
+/// The meaning of a cell without spaces and quotes around it.
+pub(super) fn parse_cell(cell: &str) -> Result<Cell, WordFault> {
+    let Some(inside) = cell.strip_prefix('(') else {
+        return parse_single(cell);
+    };
+    let pair = inside.strip_suffix(OVERLAP).ok_or(WordFault::CellShape)?;
+    let (forward, backward) = pair.split_once(';').ok_or(WordFault::Pair)?;
+    // Pairs don't nest, so a hostile cell can't make this recursive.
+    match (
+        parse_single(forward.trim())?,
+        parse_single(backward.trim())?,
+    ) {
+        (Cell::Action(Action::Compute(forward)), Cell::Action(Action::Compute(backward))) => {
+            Ok(Cell::Action(Action::overlap(forward, backward)))
+        }
+        _ => Err(WordFault::Pair),
+    }
+}
+
+/// The meaning of a cell that is no pair.
+fn parse_single(cell: &str) -> Result<Cell, WordFault> {
+    let (stage, rest) = split_stage(cell)?;
+    let end = rest.find(|c: char| !c.is_ascii_uppercase() && c != '_');
+    let (name, number) = rest.split_at(end.unwrap_or(rest.len()));
+    let micro_batch = |number| last_number(number, || format!("{stage}{name}0"));
+    let task = |compute| {
+        Ok::<_, WordFault>(Task {
+            stage,
+            compute,
+            micro_batch: MicroBatchIndex::new(micro_batch(number)?),
+        })
+    };
+    let action = |compute| task(compute).map(|task| Cell::Action(Action::Compute(task)));
+    match name {
+        "F" => action(Compute::Forward),
+        "B" => action(Compute::Backward),
+        "I" => action(Compute::InputGradient),
+        "W" => action(Compute::WeightGradient),
+        "BW" => task(Compute::Backward).map(Cell::WholeBackward),
+        "UNSHARD" | "RESHARD" | "REDUCE_GRAD" if number.is_empty() => Ok(Cell::Derived),
+        "UNSHARD" | "RESHARD" | "REDUCE_GRAD" | "RECV_F" | "RECV_B" => {
+            micro_batch(number).map(|_| Cell::Derived)
+        }
+        "SEND_F" | "SEND_B" => {
+            let (digits, receive) = split_digits(number);
+            match receive.strip_prefix('_') {
+                Some(receive) => micro_batch(digits).and_then(|_| check_receive(receive)),
+                None => micro_batch(number).map(|_| ()),
+            }?;
+            Ok(Cell::Derived)
+        }
+        _ => Err(WordFault::CellShape),
+    }
+}
+
+/// Checks the second half of `0SEND_F1_2RECV_B0`, a send and a receive that PyTorch once batched.
+fn check_receive(cell: &str) -> Result<(), WordFault> {
+    let (stage, rest) = split_stage(cell)?;
+    let number = rest
+        .strip_prefix("RECV_F")
+        .or_else(|| rest.strip_prefix("RECV_B"))
+        .ok_or(WordFault::CellShape)?;
+    last_number(number, || format!("{stage}RECV_F0")).map(|_| ())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(cell: &str, expected: Result<Cell, WordFault>) {
+        assert_eq!(parse_cell(cell), expected, "{cell}");
+    }
+
+    fn action(word: &str) -> Cell {
+        Cell::Action(word.parse().unwrap())
+    }
+
+    #[test]
+    fn programs_and_pairs() {
+        for word in ["0F1", "1I2", "1W2", "12B345"] {
+            check(word, Ok(action(word)));
+        }
+        check("(0F1;1B0)OVERLAP_F_B", Ok(action("0F1&1B0")));
+        check("( 0F1 ; 1I0 )OVERLAP_F_B", Ok(action("0F1&1I0")));
+        let whole = action("3B4");
+        let Cell::Action(Action::Compute(task)) = whole else {
+            panic!("{whole:?}")
+        };
+        check("3BW4", Ok(Cell::WholeBackward(task)));
+    }
+
+    #[test]
+    fn communication_and_sharding_are_derived() {
+        for cell in [
+            "0SEND_F0",
+            "1RECV_F0",
+            "1SEND_B12",
+            "0RECV_B12",
+            "0SEND_F1_2RECV_B0",
+            "2SEND_B3_1RECV_F5",
+            "0UNSHARD",
+            "0RESHARD",
+            "0REDUCE_GRAD",
+            "0UNSHARD3",
+            "7REDUCE_GRAD0",
+        ] {
+            check(cell, Ok(Cell::Derived));
+        }
+    }
+
+    #[test]
+    fn other_cells_are_refused() {
+        let example = |example: &str| WordFault::NoNumber {
+            example: example.to_owned(),
+        };
+        for (cell, fault) in [
+            ("", WordFault::Shape),
+            ("7", WordFault::Shape),
+            ("0X1", WordFault::CellShape),
+            ("0FB1", WordFault::CellShape),
+            ("0SEND_W1", WordFault::CellShape),
+            ("0OVERLAP_F_B", WordFault::CellShape),
+            ("F1", WordFault::NoStage),
+            ("SEND_F1", WordFault::NoStage),
+            ("-1F0", WordFault::Sign),
+            ("1F-1", WordFault::Sign),
+            ("0F", example("0F0")),
+            ("4SEND_F", example("4SEND_F0")),
+            ("4SEND_F_1RECV_B0", WordFault::CellShape),
+            ("4SEND_F1_1RECV_B", example("1RECV_F0")),
+            ("4SEND_F1_1SEND_B0", WordFault::CellShape),
+            ("4SEND_F1_", WordFault::Shape),
+            ("0RECV_F1_0SEND_B1", WordFault::Shape),
+            ("0UNSHARDx", WordFault::Shape),
+            ("0F1x", WordFault::Shape),
+            ("0F18446744073709551616", WordFault::TooLarge),
+            ("(0F1;1B0)", WordFault::CellShape),
+            ("(0F1;1B0)OVERLAP", WordFault::CellShape),
+            ("(0F1)OVERLAP_F_B", WordFault::Pair),
+            ("()OVERLAP_F_B", WordFault::Pair),
+            ("(0F1;0UNSHARD)OVERLAP_F_B", WordFault::Pair),
+            ("(0F1;1B0;2B0)OVERLAP_F_B", WordFault::Shape),
+            ("((0F1;1B0)OVERLAP_F_B;1B0)OVERLAP_F_B", WordFault::Shape),
+        ] {
+            check(cell, Err(fault));
+        }
+    }
+}

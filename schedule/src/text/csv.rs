@@ -1,0 +1,388 @@
+//! Schedules as PyTorch's `torch.distributed.pipelining` dumps and loads them: CSV files with one row
+//! per rank and one cell per time step.
+
+use std::collections::HashSet;
+
+use super::builder::Builder;
+use super::cells::{Cell, OVERLAP, parse_cell};
+use super::error::{ParseError, TextPosition, WordFault, excerpt};
+use super::rows::lines;
+use super::words::parse_word;
+use crate::action::{Action, Compute, Task};
+use crate::index::{MicroBatchIndex, StageIndex};
+use crate::lists::Schedule;
+
+impl Schedule {
+    /// Reads the CSV of PyTorch's pipeline schedules, compute-only or with communication.
+    ///
+    /// A row is a rank and a cell a time step; empty cells, where a rank idles, are skipped. Cells of
+    /// communication (`0SEND_F1`, `1RECV_F1`, `1SEND_B1`, `0RECV_B1`) and of sharding (`0UNSHARD`,
+    /// `0RESHARD`, `0REDUCE_GRAD`) are checked and dropped, so the result is compute-only:
+    /// [`lower`](crate::lower) derives messages from the plan's own edges, which know of skips and
+    /// ties. Quotes and spaces around a cell are fine. Blank lines at the end of the text are no ranks;
+    /// an empty row elsewhere is a rank that does nothing, and so is a row with a lone `""` or comma.
+    ///
+    /// Older releases of PyTorch had no `I`: they wrote `B` for the input gradient, and then `BW` for a
+    /// whole backward. In a text without any `I`, a `B` is therefore an `I` if its stage and micro-batch
+    /// have a `W` too; every other `B` is whole, as it is today.
+    ///
+    /// What the rows imply is told as for [`Schedule::parse`]. Linear in the text, but for the logarithm
+    /// of the number of stages.
+    ///
+    /// # Errors
+    ///
+    /// [`ParseError::Cell`] for the first cell that PyTorch would not write, [`ParseError::Gap`] if
+    /// stages are missing; both say where.
+    pub fn parse_csv(name: &str, text: &str) -> Result<Self, ParseError> {
+        let mut builder = Builder::new();
+        let mut whole = HashSet::new();
+        let rows = lines(text)
+            .enumerate()
+            .map(|(index, line)| (index + 1, line));
+        let mut blank_rows = 0;
+        for (row, line) in rows {
+            if line.trim().is_empty() {
+                blank_rows += 1;
+                continue;
+            }
+            // These turned out not to be the end of the text.
+            for _ in 0..std::mem::take(&mut blank_rows) {
+                builder.add_rank(std::iter::empty())?;
+            }
+            let cells = cells(line).map(|(column, cell)| (TextPosition { row, column }, cell));
+            builder.add_rank(cells.filter_map(|(at, cell)| {
+                let action = match read_cell(at, cell) {
+                    Ok(Cell::Derived) => return None,
+                    Ok(Cell::Action(action)) => Ok(action),
+                    Ok(Cell::WholeBackward(task)) => {
+                        whole.insert(key(&task));
+                        Ok(Action::Compute(task))
+                    }
+                    Err(error) => Err(error),
+                };
+                Some(action.map(|action| (at, action)))
+            }))?;
+        }
+        let mut schedule = builder.finish(name)?;
+        split_backwards(&mut schedule.ranks, &whole);
+        Ok(schedule)
+    }
+
+    /// Writes the compute actions as PyTorch's `_load_csv(..., format="compute_only")` reads them.
+    ///
+    /// One row per rank, one cell per action, with `I` for an input gradient and
+    /// `(2F5;1B3)OVERLAP_F_B` for an overlapped pair, which older releases of PyTorch don't know. There are no cells for idle time, which is a
+    /// matter of costs and not of the list, and none for messages. A rank without actions is a row
+    /// with a lone `""`. Rows end with a line feed.
+    #[must_use]
+    pub fn to_csv(&self) -> String {
+        let row = |actions: &Vec<Action>| {
+            let cells: Vec<String> = actions.iter().filter_map(written_cell).collect();
+            if cells.is_empty() {
+                return "\"\"\n".to_owned();
+            }
+            cells.join(",") + "\n"
+        };
+        self.ranks.iter().map(row).collect()
+    }
+}
+
+/// An action as a cell, or `None` for what is not compute.
+fn written_cell(action: &Action) -> Option<String> {
+    match action.tasks() {
+        [] => None,
+        [task] => Some(task.to_string()),
+        tasks => {
+            let tasks: Vec<String> = tasks.iter().map(Task::to_string).collect();
+            Some(format!("({}{OVERLAP}", tasks.join(";")))
+        }
+    }
+}
+
+/// The cells of a line that are not empty, without spaces and quotes, each with its column.
+///
+/// No cell of a schedule has a comma, a quote or a line end in it, so a split at the commas reads
+/// all that PyTorch writes. A parser of CSV at large would be a dependency for quoted cells that
+/// could only be refused, and it would not give the column.
+fn cells(line: &str) -> impl Iterator<Item = (usize, &str)> {
+    let mut next_column = 1;
+    let cells = line.split(',').map(move |cell| {
+        let column = next_column;
+        next_column += cell.chars().count() + 1;
+        let inside = without_quotes(cell.trim()).trim();
+        let before = cell.split(inside).next().unwrap_or_default();
+        (column + before.chars().count(), inside)
+    });
+    cells.filter(|(_, cell)| !cell.is_empty())
+}
+
+/// A cell without the quotes around it.
+fn without_quotes(cell: &str) -> &str {
+    let inside = cell.strip_prefix('"');
+    let inside = inside.and_then(|cell| cell.strip_suffix('"'));
+    inside.unwrap_or(cell)
+}
+
+/// Reads a cell, and looks twice at one that is none.
+fn read_cell(at: TextPosition, cell: &str) -> Result<Cell, ParseError> {
+    parse_cell(cell).map_err(|fault| ParseError::Cell {
+        at,
+        cell: excerpt(cell),
+        fault: explain(cell, fault),
+    })
+}
+
+/// The mistake that a refused cell looks like, or else the fault at which its reading ended.
+fn explain(cell: &str, fault: WordFault) -> WordFault {
+    if cell.starts_with('#') {
+        return WordFault::Comment;
+    }
+    if parse_word(cell).is_ok() {
+        return WordFault::Word;
+    }
+    if cell.contains(char::is_whitespace) {
+        return WordFault::Space;
+    }
+    let upper = cell.to_ascii_uppercase();
+    if parse_cell(&upper).is_ok() {
+        return WordFault::LowerCase {
+            instead: excerpt(&upper),
+        };
+    }
+    match fault {
+        WordFault::Shape => WordFault::CellShape,
+        fault => fault,
+    }
+}
+
+/// The stage and micro-batch that a task is for.
+fn key(task: &Task) -> (StageIndex, MicroBatchIndex) {
+    (task.stage, task.micro_batch)
+}
+
+/// In a text in PyTorch's older letters, turns each `B` that has a `W` into an `I`.
+///
+/// A `B` of `whole` was written `BW`; a `W` beside it is an error, for the verifier to find.
+fn split_backwards(ranks: &mut [Vec<Action>], whole: &HashSet<(StageIndex, MicroBatchIndex)>) {
+    let mut weights = HashSet::new();
+    for task in ranks.iter().flatten().flat_map(Action::tasks) {
+        match task.compute {
+            Compute::InputGradient => return,
+            Compute::WeightGradient if !whole.contains(&key(task)) => {
+                weights.insert(key(task));
+            }
+            _ => (),
+        }
+    }
+    let split = |task: &mut Task| {
+        if task.compute == Compute::Backward && weights.contains(&key(task)) {
+            task.compute = Compute::InputGradient;
+        }
+    };
+    for action in ranks.iter_mut().flatten() {
+        match action {
+            Action::Compute(task) => split(task),
+            Action::Overlap(tasks) => tasks.iter_mut().for_each(split),
+            _ => (),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{Dependencies, Form, Mode, lower, one_f_one_b, verify};
+
+    /// Reads a text and checks what it says against the text form.
+    fn check(csv: &str, expected: &str) -> Schedule {
+        let schedule = Schedule::parse_csv("torch", csv).unwrap();
+        assert_eq!(schedule, Schedule::parse("torch", expected).unwrap());
+        schedule
+    }
+
+    /// The same, for a schedule that a chain of stages can run, also when lowered.
+    fn check_runs(csv: &str, expected: &str) {
+        let schedule = check(csv, expected);
+        assert_eq!(
+            (schedule.mode, schedule.form),
+            (Mode::Training, Form::ComputeOnly)
+        );
+        let chain = Dependencies::chain(schedule.stages);
+        assert_eq!(verify(&schedule, &chain), Ok(()));
+        assert_eq!(verify(&lower(&schedule, &chain), &chain), Ok(()));
+    }
+
+    #[test]
+    fn one_f_one_b_with_idle_time() {
+        check_runs(
+            "0F0,0F1,,,0B0,0F2,0B1,0F3,0B2,,0B3\n,1F0,1B0,1F1,1B1,1F2,1B2,1F3,1B3,,\n",
+            &one_f_one_b(2, 4).to_string(),
+        );
+    }
+
+    #[test]
+    fn one_f_one_b_with_communication() {
+        check_runs(
+            "0UNSHARD,0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0F2,0SEND_F2,0RECV_B1,0B1,0F3,\
+             0SEND_F3,0RECV_B2,0B2,0RECV_B3,0B3,0REDUCE_GRAD,0RESHARD\r\n\
+             1UNSHARD,1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1,1RECV_F2,1F2,1B2,\
+             1SEND_B2,1RECV_F3,1F3,1B3,1SEND_B3,1REDUCE_GRAD,1RESHARD\r\n",
+            &one_f_one_b(2, 4).to_string(),
+        );
+    }
+
+    /// Two ranks with two stages each, and backwards that are split on the first.
+    #[test]
+    fn interleaved_zero_bubble() {
+        check_runs(
+            "0F0,0F1,2F0,,2F1,2I0,2W0,2I1,2W1,0I0,0W0,0I1,0W1\n\
+             ,1F0,1F1,3F0,3B0,3F1,3B1,,1B0,1B1\n",
+            "0F0 0F1 2F0 2F1 2I0 2W0 2I1 2W1 0I0 0W0 0I1 0W1\n\
+             1F0 1F1 3F0 3B0 3F1 3B1 1B0 1B1",
+        );
+    }
+
+    /// The stages of two ranks in a V, so that messages between stages 1 and 2 don't exist.
+    #[test]
+    fn dual_pipe_v_with_overlap() {
+        check_runs(
+            "0F0,0F1,3F0,3I0,3W0,\"(3F1;0B0)OVERLAP_F_B\",3B1,0B1\n\
+             1F0,2F0,1F1,2B0,(2F1;1B0)OVERLAP_F_B,2B1,1B1\n",
+            "0F0 0F1 3F0 3I0 3W0 3F1&0B0 3B1 0B1\n1F0 2F0 1F1 2B0 2F1&1B0 2B1 1B1",
+        );
+    }
+
+    #[test]
+    fn letters_of_older_releases() {
+        check_runs(
+            "0F0,0F1,0SEND_F1_1RECV_B0,0BW0,0B1,0W1\n1F0,1B0,1F1,1B1,1W0,1W1\n",
+            "0F0 0F1 0B0 0I1 0W1\n1F0 1I0 1F1 1I1 1W0 1W1",
+        );
+        // Where there is an `I`, and behind `BW`, a `B` with a `W` is a mistake that stays visible.
+        for csv in ["0F0,0B0,0W0,0F1,0I1,0W1", "0F0,0BW0,0W0"] {
+            let schedule = Schedule::parse_csv("mixed", csv).unwrap();
+            let error = verify(&schedule, &Dependencies::chain(1)).unwrap_err();
+            let text = error.to_string();
+            assert!(text.contains("keep `B`, or `I` and `W`"), "{text}");
+        }
+    }
+
+    #[test]
+    fn rows_without_actions() {
+        check(
+            "0F0,\n\n\"\"\n,,\n 1F0 , \" 1F1 \"\n\n \r\n",
+            "0F0\n-\n-\n-\n1F0 1F1",
+        );
+        check("\u{feff}0F0", "0F0");
+        check("1RECV_F0\n0F0", "-\n0F0");
+        check("\n\n", "");
+        check("", "");
+    }
+
+    #[test]
+    fn errors_say_where() {
+        let texts = [
+            "0F0,0F1\n1F0,,nonsense",
+            "\u{feff}0F0, \" 0f1\"",
+            "0F0,\u{e9},0F1",
+            "0F0,0F",
+            "0F0,0F1 0F2",
+            "0F0,0F0>1F0",
+            "0F0,0U",
+            "0F0,\"0F1",
+            "0F0,(0F1;1B0;2B0)OVERLAP_F_B",
+            "0F0,(0F1)OVERLAP_F_B",
+            "0F0,0F99999999999999999999",
+            "rank,0F0",
+            "0F0\n,2F0",
+        ];
+        let refusal = |text: &str| Schedule::parse_csv("bad", text).unwrap_err().to_string();
+        insta::assert_snapshot!(texts.map(refusal).join("\n"), @r#"
+        row 2, column 6: `nonsense` is no cell of a schedule: write it as PyTorch does, such as `0F2`, `(0F2;1B0)OVERLAP_F_B`, `0SEND_F2` or `0UNSHARD`
+        row 1, column 8: `0f1` is no cell of a schedule: letters are upper case: write `0F1`
+        row 1, column 5: `é` is no cell of a schedule: write it as PyTorch does, such as `0F2`, `(0F2;1B0)OVERLAP_F_B`, `0SEND_F2` or `0UNSHARD`
+        row 1, column 5: `0F` is no cell of a schedule: the number behind the letter is missing: write it out, such as in `0F0`
+        row 1, column 5: `0F1 0F2` is no cell of a schedule: a cell holds one action: part two by a comma, or all of them by spaces alone
+        row 1, column 5: `0F0>1F0` is no cell of a schedule: it is a word of the text form: part the words by spaces and not by commas
+        row 1, column 5: `0U` is no cell of a schedule: it is a word of the text form: part the words by spaces and not by commas
+        row 1, column 5: `"0F1` is no cell of a schedule: write it as PyTorch does, such as `0F2`, `(0F2;1B0)OVERLAP_F_B`, `0SEND_F2` or `0UNSHARD`
+        row 1, column 5: `(0F1;1B0;2B0)OVERLAP_F_B` is no cell of a schedule: write it as PyTorch does, such as `0F2`, `(0F2;1B0)OVERLAP_F_B`, `0SEND_F2` or `0UNSHARD`
+        row 1, column 5: `(0F1)OVERLAP_F_B` is no cell of a schedule: an overlapped pair is of two programs: write `2F5&1B3`, in CSV `(2F5;1B3)OVERLAP_F_B`
+        row 1, column 5: `0F99999999999999999999` is no cell of a schedule: numbers go up to 18446744073709551615
+        row 1, column 1: `rank` is no cell of a schedule: write it as PyTorch does, such as `0F2`, `(0F2;1B0)OVERLAP_F_B`, `0SEND_F2` or `0UNSHARD`
+        row 2, column 2: an action of stage 2 stands here, but no row runs stage 1: number the stages from 0 without a gap
+        "#);
+    }
+
+    #[test]
+    fn written_as_pytorch_reads_it() {
+        let text = "0F0 0F1 3F0 3I0 3W0 3F1&0B0 3B1 0B1\n-\n1F0 2F0 1F1 2B0 2F1&1B0 2B1 1B1";
+        let schedule = Schedule::parse("v", text).unwrap();
+        insta::assert_snapshot!(schedule.to_csv(), @r#"
+        0F0,0F1,3F0,3I0,3W0,(3F1;0B0)OVERLAP_F_B,3B1,0B1
+        ""
+        1F0,2F0,1F1,2B0,(2F1;1B0)OVERLAP_F_B,2B1,1B1
+        "#);
+        let lowered = lower(&schedule, &Dependencies::chain(4));
+        assert_eq!(lowered.to_csv(), schedule.to_csv());
+    }
+
+    /// Lists in no order that could run: of every micro-batch on every stage a forward and a
+    /// backward, whole or split, some of them as pairs.
+    fn any_lists() -> impl Strategy<Value = String> {
+        let tasks = (1..5_usize, 1..5_usize).prop_flat_map(|(stages, micro_batches)| {
+            let splits = prop::collection::vec(any::<bool>(), stages * micro_batches);
+            let words = splits.prop_map(move |splits| {
+                let words = splits.iter().enumerate().flat_map(|(index, &split)| {
+                    let (s, k) = (index / micro_batches, index % micro_batches);
+                    let backward: &[char] = if split { &['I', 'W'] } else { &['B'] };
+                    let letters = std::iter::once(&'F').chain(backward);
+                    letters
+                        .map(move |letter| format!("{s}{letter}{k}"))
+                        .collect::<Vec<_>>()
+                });
+                words.collect::<Vec<_>>()
+            });
+            words.prop_shuffle()
+        });
+        (
+            tasks,
+            prop::collection::vec(any::<(bool, prop::sample::Index)>(), 32),
+            1..4_usize,
+        )
+            .prop_map(|(words, draws, ranks)| {
+                let mut rows = vec![String::new(); ranks];
+                for (word, (pair, rank)) in words.iter().zip(draws.iter().cycle()) {
+                    let row = &mut rows[rank.index(ranks)];
+                    let mark = if *pair && !row.is_empty() && !row.contains('&') {
+                        "&"
+                    } else {
+                        " "
+                    };
+                    row.push_str(mark);
+                    row.push_str(word);
+                }
+                let idle = |row: &String| {
+                    if row.trim().is_empty() {
+                        "-".into()
+                    } else {
+                        row.clone()
+                    }
+                };
+                rows.iter().map(idle).collect::<Vec<String>>().join("\n")
+            })
+    }
+
+    proptest! {
+        #[test]
+        fn lists_survive_a_round_trip(text in any_lists()) {
+            let schedule = Schedule::parse("any", &text).unwrap();
+            let csv = schedule.to_csv();
+            prop_assert_eq!(&Schedule::parse_csv("any", &csv).unwrap(), &schedule);
+            let idle = csv.replace(',', ",, ").replace('\n', ",\r\n");
+            prop_assert_eq!(&Schedule::parse_csv("any", &idle).unwrap(), &schedule);
+        }
+    }
+}

@@ -1,0 +1,13 @@
+//! Schedules and actions as text: the text form, PyTorch's CSV and JSON.
+
+mod builder;
+mod cells;
+mod csv;
+mod detect;
+mod error;
+mod json;
+mod numbers;
+mod rows;
+mod words;
+
+pub use error::{ParseError, TextPosition, WordFault};

@@ -1,0 +1,60 @@
+//! The numbers of a word: digits alone, no sign, within the machine's integers.
+
+use super::error::WordFault;
+use crate::index::StageIndex;
+
+/// The digits at the start of a text, and what follows them.
+pub(super) fn split_digits(text: &str) -> (&str, &str) {
+    let end = text
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(text.len());
+    text.split_at(end)
+}
+
+/// The stage at the start of a word, and what follows it, which is not empty.
+pub(super) fn split_stage(word: &str) -> Result<(StageIndex, &str), WordFault> {
+    let (stage, rest) = split_digits(word);
+    if stage.is_empty() {
+        return Err(without_stage(rest));
+    }
+    if rest.is_empty() {
+        return Err(WordFault::Shape);
+    }
+    Ok((StageIndex::new(value(stage)?), rest))
+}
+
+/// What is wrong with a word that does not begin with a digit.
+fn without_stage(word: &str) -> WordFault {
+    if word.starts_with(['+', '-']) {
+        return WordFault::Sign;
+    }
+    let digits = word.trim_start_matches(|c: char| c.is_ascii_uppercase() || c == '_');
+    if digits.len() < word.len() && digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return WordFault::NoStage;
+    }
+    WordFault::Shape
+}
+
+/// The number behind a letter, to the end of the word.
+///
+/// `example` makes a word that has such a number, for the error.
+pub(super) fn last_number(
+    text: &str,
+    example: impl FnOnce() -> String,
+) -> Result<usize, WordFault> {
+    if text.is_empty() {
+        return Err(WordFault::NoNumber { example: example() });
+    }
+    if text.starts_with(['+', '-']) {
+        return Err(WordFault::Sign);
+    }
+    match split_digits(text) {
+        (digits, "") => value(digits),
+        _ => Err(WordFault::Shape),
+    }
+}
+
+/// The value of one or more digits.
+fn value(digits: &str) -> Result<usize, WordFault> {
+    digits.parse().map_err(|_| WordFault::TooLarge)
+}

@@ -1,0 +1,172 @@
+//! The symbolic run: all ranks walk their lists, and wait where a real run would.
+
+use std::collections::BTreeSet;
+
+use crate::action::Action;
+use crate::error::{VerifyError, Wait};
+use crate::index::RankIndex;
+use crate::lists::Form;
+
+use super::table::Table;
+
+/// Runs the lists and returns rank and position of every action in an order in which they can run.
+///
+/// A rank that stands still is looked at again only when the action that it waits for has run, so
+/// the cost is linear in actions and edges times micro-batches, but for the logarithm of the number
+/// of ranks. Whether the run completes does not depend on the order in which ranks are advanced,
+/// because an action that can run stays able to run.
+///
+/// # Errors
+///
+/// [`VerifyError::Deadlock`] when no rank can advance.
+pub(super) fn run(table: &Table<'_>) -> Result<Vec<(RankIndex, usize)>, VerifyError> {
+    let lists = &table.schedule.ranks;
+    let mut heads = vec![0; lists.len()];
+    let mut order = Vec::with_capacity(table.schedule.action_count());
+    // Per rank, who waits for it: the awaited position, then the waiting rank.
+    let mut waiting = vec![BTreeSet::new(); lists.len()];
+    let mut ready: Vec<usize> = (0..lists.len()).rev().collect();
+    while let Some(rank) = ready.pop() {
+        while heads[rank] < lists[rank].len() {
+            if let Some((awaited, position)) = blocker(table, &heads, rank) {
+                waiting[awaited].insert((position, rank));
+                break;
+            }
+            order.push((RankIndex::new(rank), heads[rank]));
+            heads[rank] += 1;
+        }
+        while let Some(&(position, waiter)) = waiting[rank].first()
+            && position < heads[rank]
+        {
+            waiting[rank].pop_first();
+            ready.push(waiter);
+        }
+    }
+    if order.len() == table.schedule.action_count() {
+        Ok(order)
+    } else {
+        Err(VerifyError::Deadlock {
+            cycle: circle(table, &heads),
+        })
+    }
+}
+
+/// Rank and position of an action that has to run before the one at the head of a rank's list.
+fn blocker(table: &Table<'_>, heads: &[usize], rank: usize) -> Option<(usize, usize)> {
+    let action = table.schedule.ranks[rank].get(heads[rank])?;
+    let is_ahead = |&(rank, position): &(usize, usize)| heads[rank] <= position;
+    match (action, table.schedule.form) {
+        (Action::Receive(message), _) => {
+            let sender = table.rank(message.sender()).index();
+            table
+                .send(*message)
+                .map(|position| (sender, position))
+                .filter(is_ahead)
+        }
+        // In a lowered list the receives have done the waiting.
+        (_, Form::Lowered) => None,
+        (_, Form::ComputeOnly) => action.tasks().iter().find_map(|task| {
+            let mut producers = table.producers(*task).map(|(rank, at)| (rank.index(), at));
+            producers.find(is_ahead)
+        }),
+    }
+}
+
+/// A circle of waiting ranks, from the lowest of its ranks on.
+///
+/// Each rank that stands still waits for exactly one action of a rank that stands still as well, so
+/// following the waits from any of them comes back to a rank seen before.
+fn circle(table: &Table<'_>, heads: &[usize]) -> Vec<Wait> {
+    let Some(mut rank) = (0..heads.len()).find(|&rank| blocker(table, heads, rank).is_some())
+    else {
+        return Vec::new();
+    };
+    let mut path: Vec<Wait> = Vec::new();
+    let mut seen = vec![None; heads.len()];
+    while let (None, Some((other, position))) = (seen[rank], blocker(table, heads, rank)) {
+        seen[rank] = Some(path.len());
+        path.push(Wait {
+            waiting: table.place(RankIndex::new(rank), heads[rank]),
+            awaited: table.place(RankIndex::new(other), position),
+        });
+        rank = other;
+    }
+    path.drain(..seen[rank].unwrap_or(0));
+    let lowest = path
+        .iter()
+        .enumerate()
+        .min_by_key(|(_, wait)| wait.waiting.rank);
+    let lowest = lowest.map_or(0, |(index, _)| index);
+    path.rotate_left(lowest);
+    path
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+    use crate::{
+        Dependencies, Edge, Endpoint, Schedule, StageIndex, VerifyError, gpipe, lower, one_f_one_b,
+        verify,
+    };
+
+    /// Every action comes once, behind all that it waits for, also when ranks are visited against
+    /// the flow.
+    #[test]
+    fn the_order_puts_producers_first() {
+        let mut backwards = one_f_one_b(4, 6);
+        backwards.ranks.reverse();
+        backwards.stage_to_rank.reverse();
+        let chain = Dependencies::chain(4);
+        for schedule in [gpipe(4, 3), one_f_one_b(4, 6), backwards] {
+            for schedule in [lower(&schedule, &chain), schedule] {
+                let table = Table::build(&schedule, &chain).unwrap();
+                let mut done = HashSet::new();
+                for (rank, position) in run(&table).unwrap() {
+                    let action = schedule.ranks[rank.index()][position];
+                    for task in action.tasks() {
+                        assert!(
+                            table
+                                .producers(*task)
+                                .all(|producer| done.contains(&producer))
+                        );
+                    }
+                    if let Action::Receive(message) = action {
+                        let sender = table.rank(message.sender());
+                        assert!(done.contains(&(sender, table.send(message).unwrap())));
+                    }
+                    assert!(position == 0 || done.contains(&(rank, position - 1)));
+                    assert!(done.insert((rank, position)));
+                }
+                assert_eq!(done.len(), schedule.action_count());
+            }
+        }
+    }
+
+    /// A plan whose edges form a circle: both ranks stand at the very actions that the other awaits.
+    #[test]
+    fn a_circle_of_edges_is_a_deadlock_in_every_order() {
+        let [first, second] = [0, 1].map(|stage| Endpoint::forward(StageIndex::new(stage)));
+        let edges = [
+            Edge {
+                from: first,
+                to: second,
+            },
+            Edge {
+                from: second,
+                to: first,
+            },
+        ];
+        let circular = Dependencies::new(2, edges, []);
+        let schedule = Schedule::parse("circle", "0F0\n1F0").unwrap();
+        for schedule in [lower(&schedule, &circular), schedule] {
+            let error = verify(&schedule, &circular).unwrap_err();
+            let VerifyError::Deadlock { cycle } = error else {
+                panic!("{error}")
+            };
+            assert_eq!(cycle.len(), 2);
+            assert!(cycle.iter().all(|wait| wait.waiting.position == 0));
+        }
+    }
+}

@@ -1,0 +1,305 @@
+//! Where each action of a schedule stands, in tables that the checks look up.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::action::{Action, Compute, Message, Task};
+use crate::dependencies::{Dependencies, Endpoint};
+use crate::error::{Place, VerifyError};
+use crate::index::{MicroBatchIndex, RankIndex, StageIndex};
+use crate::lists::{Form, Mode, Schedule};
+
+/// The positions of all actions in the lists of their ranks.
+///
+/// That the table exists proves: every action is on the rank of its stage, within the counts, known
+/// to the dependencies and there once. It does not prove that any action is there.
+pub(super) struct Table<'a> {
+    pub(super) schedule: &'a Schedule,
+    pub(super) dependencies: &'a Dependencies,
+    /// One row per stage and micro-batch, one column per [`Compute::slot`].
+    tasks: Vec<[Option<usize>; Compute::ALL.len()]>,
+    reduces: Vec<Option<usize>>,
+    updates: Vec<Option<usize>>,
+    /// One entry per edge and micro-batch, then one per tie.
+    sends: Vec<Option<usize>>,
+    receives: Vec<Option<usize>>,
+    /// Sends and receives of norms.
+    norms: BTreeMap<Action, usize>,
+    /// The lowest stage of each rank that has one.
+    lowest: BTreeMap<RankIndex, StageIndex>,
+}
+
+impl<'a> Table<'a> {
+    /// Looks at every action once.
+    ///
+    /// The counts, the stage-to-rank map and the dependencies have been checked before.
+    pub(super) fn build(
+        schedule: &'a Schedule,
+        dependencies: &'a Dependencies,
+    ) -> Result<Self, VerifyError> {
+        let rows = checked_rows(schedule)?;
+        let messages =
+            dependencies.edges().len() * schedule.micro_batches + dependencies.ties().len();
+        let mut lowest = BTreeMap::new();
+        for (stage, rank) in schedule.stage_to_rank.iter().enumerate() {
+            lowest.entry(*rank).or_insert(StageIndex::new(stage));
+        }
+        let mut table = Self {
+            schedule,
+            dependencies,
+            tasks: vec![[None; Compute::ALL.len()]; rows],
+            reduces: vec![None; schedule.stages],
+            updates: vec![None; schedule.stages],
+            sends: vec![None; messages],
+            receives: vec![None; messages],
+            norms: BTreeMap::new(),
+            lowest,
+        };
+        for at in schedule.places() {
+            table.enter(at)?;
+        }
+        Ok(table)
+    }
+
+    fn enter(&mut self, at: Place) -> Result<(), VerifyError> {
+        let Schedule {
+            stages,
+            micro_batches,
+            mode,
+            form,
+            ..
+        } = *self.schedule;
+        let expected = self.schedule.rank_of(at.action.stage());
+        let in_range = at
+            .action
+            .micro_batch()
+            .is_none_or(|k| k.index() < micro_batches);
+        let within = |stage: StageIndex| stage.index() < stages;
+        let in_range = in_range
+            && match at.action {
+                Action::Send(message) | Action::Receive(message) => {
+                    within(message.sender()) && within(message.receiver())
+                }
+                _ => true,
+            };
+        let Some(expected) = expected.filter(|_| in_range) else {
+            return Err(VerifyError::OutOfRange {
+                at,
+                stages,
+                micro_batches,
+            });
+        };
+        if !is_allowed(&at.action, mode, form) {
+            return Err(VerifyError::NotAllowed { at, mode, form });
+        }
+        if at.rank != expected {
+            return Err(VerifyError::WrongRank { at, expected });
+        }
+        if let Action::Overlap([forward, backward]) = at.action {
+            let kinds = forward.compute == Compute::Forward
+                && backward.compute != Compute::Forward
+                && self.schedule.rank_of(backward.stage) == Some(at.rank)
+                && backward.micro_batch.index() < micro_batches;
+            if !kinds {
+                return Err(VerifyError::Overlap { at });
+            }
+        }
+        let set = |slot: &mut Option<usize>| match slot.replace(at.position) {
+            Some(first) => Err(VerifyError::Duplicate { at, first }),
+            None => Ok(()),
+        };
+        match at.action {
+            Action::Compute(_) | Action::Overlap(_) => {
+                at.action.tasks().iter().try_for_each(|task| {
+                    let row = self.row(task.stage, task.micro_batch);
+                    set(&mut self.tasks[row][task.compute.slot()])
+                })
+            }
+            Action::Reduce { stage, group } if group.index() != stage.index() => {
+                Err(VerifyError::UnknownGroup { at })
+            }
+            Action::Reduce { stage, .. } => set(&mut self.reduces[stage.index()]),
+            Action::Update { stage } => set(&mut self.updates[stage.index()]),
+            Action::Send(Message::Norm { from, to })
+            | Action::Receive(Message::Norm { from, to }) => {
+                let known = self.dependencies.has_global_norm()
+                    && mode == Mode::Training
+                    && self.schedule.are_apart(from, to)
+                    && self.lowest.get(&self.rank(to)) == Some(&to);
+                if !known {
+                    return Err(VerifyError::UnknownMessage { at });
+                }
+                match self.norms.insert(at.action, at.position) {
+                    Some(first) => Err(VerifyError::Duplicate { at, first }),
+                    None => Ok(()),
+                }
+            }
+            Action::Send(message) | Action::Receive(message) => {
+                let slot = self.message_slot(message).filter(|_| self.is_sent(message));
+                let slot = slot.ok_or(VerifyError::UnknownMessage { at })?;
+                match at.action {
+                    Action::Send(_) => set(&mut self.sends[slot]),
+                    _ => set(&mut self.receives[slot]),
+                }
+            }
+        }
+    }
+
+    /// Where a stage runs a program on a micro-batch.
+    pub(super) fn task(
+        &self,
+        stage: StageIndex,
+        compute: Compute,
+        micro_batch: MicroBatchIndex,
+    ) -> Option<usize> {
+        self.tasks[self.row(stage, micro_batch)][compute.slot()]
+    }
+
+    /// Where the program that stands for one end of an edge runs on a micro-batch.
+    pub(super) fn end(&self, end: Endpoint, micro_batch: MicroBatchIndex) -> Option<usize> {
+        end.programs()
+            .iter()
+            .find_map(|&compute| self.task(end.stage, compute, micro_batch))
+    }
+
+    /// Where a stage's gradients are reduced.
+    pub(super) fn reduce(&self, stage: StageIndex) -> Option<usize> {
+        self.reduces[stage.index()]
+    }
+
+    /// Where a stage's parameters are updated.
+    pub(super) fn update(&self, stage: StageIndex) -> Option<usize> {
+        self.updates[stage.index()]
+    }
+
+    /// Where a message is sent, in the list of the sender's rank.
+    pub(super) fn send(&self, message: Message) -> Option<usize> {
+        match message {
+            Message::Norm { .. } => self.norms.get(&Action::Send(message)).copied(),
+            _ => self.message_slot(message).and_then(|slot| self.sends[slot]),
+        }
+    }
+
+    /// Where a message is received, in the list of the receiver's rank.
+    pub(super) fn receive(&self, message: Message) -> Option<usize> {
+        match message {
+            Message::Norm { .. } => self.norms.get(&Action::Receive(message)).copied(),
+            _ => self
+                .message_slot(message)
+                .and_then(|slot| self.receives[slot]),
+        }
+    }
+
+    /// The lowest stage of each rank that has one: it stands for the rank in messages to all of it.
+    pub(super) fn representatives(&self) -> impl Iterator<Item = (RankIndex, StageIndex)> + '_ {
+        self.lowest.iter().map(|(rank, stage)| (*rank, *stage))
+    }
+
+    /// Rank and position of the programs whose values a task reads.
+    pub(super) fn producers(&self, task: Task) -> impl Iterator<Item = (RankIndex, usize)> + '_ {
+        let edges = self
+            .dependencies
+            .read_by(task)
+            .filter(|edge| self.schedule.has_edge(*edge));
+        edges.filter_map(move |edge| {
+            let position = self.end(edge.from, task.micro_batch)?;
+            Some((self.rank(edge.from.stage), position))
+        })
+    }
+
+    /// The rank of a stage below the stage count.
+    pub(super) fn rank(&self, stage: StageIndex) -> RankIndex {
+        self.schedule.stage_to_rank[stage.index()]
+    }
+
+    /// The action at a position of a rank, with its place.
+    pub(super) fn place(&self, rank: RankIndex, position: usize) -> Place {
+        Place {
+            rank,
+            position,
+            action: self.schedule.ranks[rank.index()][position],
+        }
+    }
+
+    /// Whether a message of the dependencies travels between two ranks in this mode.
+    fn is_sent(&self, message: Message) -> bool {
+        let counts = match message {
+            Message::Values { edge, .. } => self.schedule.has_edge(edge),
+            Message::Tie(_) => self.schedule.mode == Mode::Training,
+            // They have a map of their own.
+            Message::Norm { .. } => false,
+        };
+        counts
+            && self
+                .schedule
+                .are_apart(message.sender(), message.receiver())
+    }
+
+    fn message_slot(&self, message: Message) -> Option<usize> {
+        let micro_batches = self.schedule.micro_batches;
+        match message {
+            Message::Values { edge, micro_batch } => {
+                let edge = self.dependencies.position(edge)?;
+                Some(edge * micro_batches + micro_batch.index())
+            }
+            Message::Tie(tie) => {
+                let tie = self.dependencies.ties().binary_search(&tie).ok()?;
+                Some(self.dependencies.edges().len() * micro_batches + tie)
+            }
+            Message::Norm { .. } => None,
+        }
+    }
+
+    fn row(&self, stage: StageIndex, micro_batch: MicroBatchIndex) -> usize {
+        stage.index() * self.schedule.micro_batches + micro_batch.index()
+    }
+}
+
+/// Whether a schedule of this mode and form can hold the action at all.
+fn is_allowed(action: &Action, mode: Mode, form: Form) -> bool {
+    let in_mode = match action {
+        Action::Compute(task) => mode == Mode::Training || task.compute == Compute::Forward,
+        Action::Overlap(_) => mode == Mode::Training,
+        Action::Send(_) | Action::Receive(_) => true,
+        Action::Reduce { .. } | Action::Update { .. } => mode == Mode::Training,
+    };
+    in_mode && (form == Form::Lowered || !action.tasks().is_empty())
+}
+
+/// The number of stages times micro-batches, if the lists have that many forwards.
+///
+/// Counts from a file can be anything; a table is allocated only when as many actions are there.
+fn checked_rows(schedule: &Schedule) -> Result<usize, VerifyError> {
+    let tasks = || schedule.ranks.iter().flatten().flat_map(Action::tasks);
+    let forwards = || tasks().filter(|task| task.compute == Compute::Forward);
+    match schedule.stages.checked_mul(schedule.micro_batches) {
+        Some(rows) if rows <= forwards().count() => Ok(rows),
+        _ => {
+            let present = forwards()
+                .map(|task| (task.stage, task.micro_batch))
+                .collect();
+            Err(first_missing(schedule, &present))
+        }
+    }
+}
+
+/// The first forward that is not in the set; found after at most as many steps as the set has.
+fn first_missing(
+    schedule: &Schedule,
+    present: &BTreeSet<(StageIndex, MicroBatchIndex)>,
+) -> VerifyError {
+    let stages = schedule.stage_to_rank.iter().enumerate();
+    let mut all = stages.flat_map(|(stage, rank)| {
+        let ks = (0..schedule.micro_batches).map(MicroBatchIndex::new);
+        ks.map(move |k| (*rank, StageIndex::new(stage), k))
+    });
+    match all.find(|(_, stage, k)| !present.contains(&(*stage, *k))) {
+        Some((rank, stage, k)) => VerifyError::Missing {
+            rank,
+            action: Action::compute(stage, Compute::Forward, k),
+        },
+        None => VerifyError::Empty {
+            stages: schedule.stages,
+            micro_batches: schedule.micro_batches,
+        },
+    }
+}
