@@ -11,7 +11,7 @@ const TIMES: ComputeTimes = ComputeTimes {
 };
 
 fn simulated(schedule: &Schedule, costs: &Costs) -> Timeline {
-    simulate(schedule, &Dependencies::chain(schedule.stages), costs).unwrap()
+    simulate(schedule, &Dependencies::chain(schedule.stages), costs).expect("the samples are valid")
 }
 
 /// 1F1B with one tick per program.
@@ -25,7 +25,7 @@ pub(super) fn one_f_one_b_sample(ranks: usize, micro_batches: usize) -> Timeline
 /// A split backward.
 pub(super) fn split_sample() -> Timeline {
     let rows = "0F0 0F1 0I0 0W0 0I1 0W1\n1F0 1I0 1F1 1I1 1W0 1W1";
-    let schedule = Schedule::parse("split", rows).unwrap();
+    let schedule = Schedule::parse("split", rows).expect("the samples are valid");
     simulated(&schedule, &Costs::uniform(2, TIMES))
 }
 
@@ -33,7 +33,7 @@ pub(super) fn split_sample() -> Timeline {
 pub(super) fn pairs_sample() -> Timeline {
     let rows = "0F0 0F1 3F0 3I0 0F2&3W0 0I0 0W0 3F1 3B1 0F3 3F2&0B1 3B2 3F3&0B2 3B3 0B3\n\
                 1F0 2F0 1F1 2I0 2W0 1I0 1W0 2F1 1F2 2B1 1F3 2F2&1B1 2B2 2F3&1B2 2B3 1B3";
-    let schedule = Schedule::parse("pairs", rows).unwrap();
+    let schedule = Schedule::parse("pairs", rows).expect("the samples are valid");
     simulated(&schedule, &Costs::uniform(4, TIMES))
 }
 
