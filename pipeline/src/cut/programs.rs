@@ -181,6 +181,8 @@ impl Cutting {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use burn::module::Module;
     use burn::nn::{Dropout, DropoutConfig, Linear, LinearConfig};
     use burn::tensor::{Device, Tensor, activation::relu};
@@ -198,43 +200,65 @@ mod tests {
         dropout: Dropout,
     }
 
+    /// A chain of layers with dropout, cut into stages of as many layers.
+    struct Cut {
+        joint: Arc<JointGraph>,
+        roles: Roles,
+        cutting: Cutting,
+    }
+
+    impl Cut {
+        fn of(layers: usize, stages: usize) -> Self {
+            let model = Deferred::new(move |device| Net {
+                layers: (0..layers)
+                    .map(|_| LinearConfig::new(3, 3).init(device))
+                    .collect(),
+                dropout: DropoutConfig::new(0.5).init(),
+            });
+            let example = Tensor::<2>::zeros([2, 3], &Device::flex());
+            let forward = |net: &Net, x: Tensor<2>| {
+                let step = |x, layer: &Linear| net.dropout.forward(relu(layer.forward(x)));
+                Outputs::loss(net.layers.iter().fold(x, step).mean())
+            };
+            let trace = model.unwrap().trace(&example, forward).unwrap();
+            let plan = Plan::auto(&trace, &Machine::local(stages).unwrap()).unwrap();
+            let table = trace.parameters();
+            let holdings = plan.stages().iter().map(|stage| Holding {
+                owned: stage.parameters.clone(),
+                replicas: Vec::new(),
+            });
+            let layout = Layout::new(table, holdings.collect(), Sharing::Decided).unwrap();
+            let joint = trace.example_program().unwrap();
+            let roles = Roles::of(&joint);
+            let chain = Chain::new(&joint, &roles, table);
+            let cutting = Cutting::new(&joint, &roles, &chain, table, &layout).unwrap();
+            Self {
+                joint,
+                roles,
+                cutting,
+            }
+        }
+
+        fn stage(&self, index: usize, activations: Activations) -> StagePrograms {
+            let stage = StageIndex::new(index);
+            StagePrograms::new(&self.joint, &self.roles, &self.cutting, stage, activations).unwrap()
+        }
+    }
+
     /// What is kept between forward and backward: each value is read by the backward, and no mask is
     /// among them, for masks are made again.
     #[test]
     fn a_stage_keeps_what_its_backward_reads_and_no_masks() {
-        let model = Deferred::new(|device| Net {
-            layers: (0..4)
-                .map(|_| LinearConfig::new(3, 3).init(device))
-                .collect(),
-            dropout: DropoutConfig::new(0.5).init(),
-        });
-        let example = Tensor::<2>::zeros([2, 3], &Device::flex());
-        let forward = |net: &Net, x: Tensor<2>| {
-            let step = |x, layer: &Linear| net.dropout.forward(relu(layer.forward(x)));
-            Outputs::loss(net.layers.iter().fold(x, step).mean())
-        };
-        let trace = model.unwrap().trace(&example, forward).unwrap();
-        let plan = Plan::auto(&trace, &Machine::local(2).unwrap()).unwrap();
-        let table = trace.parameters();
-        let holdings = plan.stages().iter().map(|stage| Holding {
-            owned: stage.parameters.clone(),
-            replicas: Vec::new(),
-        });
-        let layout = Layout::new(table, holdings.collect(), Sharing::Decided).unwrap();
-        let joint = trace.example_program().unwrap();
-        let roles = Roles::of(&joint);
-        let chain = Chain::new(&joint, &roles, table);
-        let cutting = Cutting::new(&joint, &roles, &chain, table, &layout).unwrap();
-        let graph = joint.graph();
+        let cut = Cut::of(4, 2);
+        let (joint, graph) = (&cut.joint, cut.joint.graph());
         let random = |value: ValueId| {
             let recipe = graph.backward_slice([value], |v| joint.parameters().contains(&v));
             let forward = |id: &_| !joint.is_initialization(*id);
             let mut nodes = recipe.nodes.into_iter().filter(forward);
             nodes.all(|id| tinderbox_deferred::is_random(graph.node(id)))
         };
-        for stage in (0..2).map(StageIndex::new) {
-            let programs =
-                StagePrograms::new(&joint, &roles, &cutting, stage, Activations::Kept).unwrap();
+        for stage in 0..2 {
+            let programs = cut.stage(stage, Activations::Kept);
             let backward = programs.backward.unwrap().whole;
             let sent: BTreeSet<ValueId> = programs.sends.values().flatten().copied().collect();
             for (value, takes) in &programs.forward.outputs {
@@ -252,34 +276,11 @@ mod tests {
     /// neither for a whole backward nor for one in two halves.
     #[test]
     fn a_stage_that_recomputes_keeps_what_it_got() {
-        let model = Deferred::new(|device| Net {
-            layers: (0..6)
-                .map(|_| LinearConfig::new(3, 3).init(device))
-                .collect(),
-            dropout: DropoutConfig::new(0.5).init(),
-        });
-        let example = Tensor::<2>::zeros([2, 3], &Device::flex());
-        let forward = |net: &Net, x: Tensor<2>| {
-            let step = |x, layer: &Linear| net.dropout.forward(relu(layer.forward(x)));
-            Outputs::loss(net.layers.iter().fold(x, step).mean())
-        };
-        let trace = model.unwrap().trace(&example, forward).unwrap();
-        let plan = Plan::auto(&trace, &Machine::local(3).unwrap()).unwrap();
-        let table = trace.parameters();
-        let holdings = plan.stages().iter().map(|stage| Holding {
-            owned: stage.parameters.clone(),
-            replicas: Vec::new(),
-        });
-        let layout = Layout::new(table, holdings.collect(), Sharing::Decided).unwrap();
-        let joint = trace.example_program().unwrap();
-        let roles = Roles::of(&joint);
-        let chain = Chain::new(&joint, &roles, table);
-        let cutting = Cutting::new(&joint, &roles, &chain, table, &layout).unwrap();
-        let middle = |activations| {
-            let stage = StageIndex::new(1);
-            StagePrograms::new(&joint, &roles, &cutting, stage, activations).unwrap()
-        };
-        let (kept, recomputed) = (middle(Activations::Kept), middle(Activations::Recomputed));
+        let cut = Cut::of(6, 3);
+        let (kept, recomputed) = (
+            cut.stage(1, Activations::Kept),
+            cut.stage(1, Activations::Recomputed),
+        );
         let from_forward = |programs: &StagePrograms| {
             let sent: BTreeSet<ValueId> = programs.sends.values().flatten().copied().collect();
             let outputs = programs.forward.outputs.iter();

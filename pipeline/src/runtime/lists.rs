@@ -133,9 +133,4 @@ impl StepLists {
         let place = stage.index() * self.schedule.micro_batches + micro_batch;
         self.is_split.get(place).copied().unwrap_or(false)
     }
-
-    /// Whether the lists train.
-    pub(super) fn trains(&self) -> bool {
-        self.schedule.mode == Mode::Training
-    }
 }

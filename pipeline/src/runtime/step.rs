@@ -137,9 +137,7 @@ impl RoundState {
 
     /// Takes a value of a stage and micro-batch.
     fn take(&mut self, (stage, k): Home, id: ValueId) -> Result<DynTensor, ActionError> {
-        let store = self.store(stage, k);
-        let value = store.take(id)?;
-        let is_last = !store.has(id);
+        let (value, is_last) = self.store(stage, k).take(id)?;
         if self.epoch.is_some() && is_last {
             self.bytes = self.bytes.saturating_sub(value.bytes());
         }
@@ -284,11 +282,9 @@ impl Rank {
         let programs = programs_of(round, micro_batch, index);
         let phase = programs.phase(compute).ok_or(ActionError::UnknownAction)?;
         let is_split = round.lists.is_split(index, micro_batch.index());
-        let trains = round.lists.trains();
         let mut outputs = outputs.into_iter();
         let home = (index, micro_batch);
         for ((value, takes), output) in phase.outputs.iter().zip(&mut outputs) {
-            debug_assert!(trains || takes.whole == takes.split);
             state.put(home, *value, output, takes.of(is_split));
         }
         let stage = self.stage_mut(index)?;

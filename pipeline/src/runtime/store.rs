@@ -20,25 +20,21 @@ impl ValueStore {
         }
     }
 
-    /// Takes a value; the last taker gets the only handle, so that its program may work in place.
-    pub(crate) fn take(&mut self, id: ValueId) -> Result<DynTensor, ActionError> {
+    /// Takes a value, and says whether nobody takes it later; the last taker gets the only handle, so
+    /// that its program may work in place.
+    pub(crate) fn take(&mut self, id: ValueId) -> Result<(DynTensor, bool), ActionError> {
         let missing = ActionError::MissingValue { value: id };
         let Some((value, left)) = self.values.get_mut(&id) else {
             return Err(missing);
         };
         *left -= 1;
         if *left > 0 {
-            return Ok(value.clone());
+            return Ok((value.clone(), false));
         }
         self.values
             .remove(&id)
-            .map(|(value, _)| value)
+            .map(|(value, _)| (value, true))
             .ok_or(missing)
-    }
-
-    /// Whether a value is still taken after it was taken before.
-    pub(crate) fn has(&self, id: ValueId) -> bool {
-        self.values.contains_key(&id)
     }
 
     /// How many values are kept.

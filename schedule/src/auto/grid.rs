@@ -5,6 +5,8 @@ use crate::index::RankIndex;
 use crate::simulate::{ComputeTimes, Costs, StageCosts, peak_bytes, simulate};
 use crate::{Dependencies, Schedule};
 
+use super::random::Random;
+
 /// One step to schedule.
 #[derive(Debug, Clone)]
 pub struct Setting {
@@ -48,19 +50,19 @@ pub fn settings() -> Vec<Setting> {
 
 fn setting(index: usize, random: &mut Random) -> Setting {
     let is_unequal = index % 2 == 1;
-    let ranks = 2 + random.below(7) as usize;
-    let micro_batches = ranks * (1 + random.below(4) as usize);
+    let ranks = 2 + below(random, 7) as usize;
+    let micro_batches = ranks * (1 + below(random, 4) as usize);
     let (placement, chunks) = [
         (Placement::Loop, 1),
         (Placement::Loop, 2),
         (Placement::V, 2),
     ][index / 4 % 3];
-    let (input, weight) = RATIOS[random.below(4) as usize];
-    let latency = FORWARD * random.below(3) / 4;
-    let kept = [100, 60, 30][random.below(3) as usize];
+    let (input, weight) = RATIOS[below(random, 4) as usize];
+    let latency = FORWARD * below(random, 3) / 4;
+    let kept = [100, 60, 30][below(random, 3) as usize];
     let stages = (0..ranks * chunks).map(|_| {
         let percent = if is_unequal {
-            100 + random.below(101)
+            100 + below(random, 101)
         } else {
             100
         };
@@ -88,7 +90,7 @@ fn setting(index: usize, random: &mut Random) -> Setting {
         is_unequal,
         is_binding: false,
     };
-    let tightness = [0, 25, 50, 100][random.below(4) as usize];
+    let tightness = [0, 25, 50, 100][below(random, 4) as usize];
     if index / 2 % 2 == 1 {
         bind(&mut setting, ranks, chunks, tightness);
     }
@@ -131,15 +133,6 @@ fn bind(setting: &mut Setting, ranks: usize, chunks: usize, tightness: u64) {
     }
 }
 
-/// SplitMix64.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (z ^ (z >> 31)) % bound
-    }
+fn below(random: &mut Random, bound: u64) -> u64 {
+    random.next() % bound
 }

@@ -14,6 +14,7 @@
 //! | `greedy` | the list scheduler, which never stands still under a limit of memory |
 //! | `variants` | the policies that it is tried with |
 //! | `search` | small changes along the critical path |
+//! | `random` | numbers for the search, the same every time |
 //! | `portfolio` | all of it together |
 //!
 //! The times, bytes and the idea of trying variants of a greedy scheduler are those of the automatic
@@ -35,6 +36,7 @@ mod named;
 mod paths;
 mod portfolio;
 mod problem;
+mod random;
 mod search;
 #[cfg(test)]
 mod tests;

@@ -6,6 +6,7 @@ use crate::action::Compute;
 
 use super::evaluate::{Evaluator, NO_MESSAGE};
 use super::problem::{Lists, Problem, Turn, count};
+use super::random::Random;
 
 /// Actions of one rank that run without a pause on the critical path.
 #[derive(Debug, Clone, Copy)]
@@ -13,21 +14,6 @@ struct Block {
     rank: usize,
     first: usize,
     last: usize,
-}
-
-/// A random number generator: SplitMix64 (Steele, Lea, Flood 2014), with a fixed seed.
-#[derive(Debug, Clone)]
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        let wide = u128::from(z ^ (z >> 31)) * bound as u128;
-        (wide >> 64) as usize
-    }
 }
 
 /// How many accepted makespans back a change is compared with (late acceptance hill climbing, Burke
