@@ -208,7 +208,7 @@ impl Checkpoints {
         let mut meta = CheckpointMeta::new(step, writes.len() as u32);
         meta.seed = pipeline.seed().value();
         meta.data_position = data_position;
-        meta.plan = serde_json::to_value(pipeline.plan())
+        meta.plan = serde_json::to_value(pipeline.plan().file().without_programs())
             .map_err(|source| CheckpointsError::Plan { step, source })?;
         let attempt = self.run.begin(meta).map_err(failed)?;
         let ranks = pipeline

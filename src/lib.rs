@@ -4,8 +4,8 @@
 //!
 //! ```text
 //! burn <- fake <- deferred <- { pipeline, checkpoint } <- tinderbox
-//! pages <- { deferred, checkpoint }         { checkpoint, schedule } <- cli
-//! schedule <- { link, pipeline }            link <- pipeline
+//! pages <- { deferred, checkpoint }         { checkpoint, pipeline } <- cli
+//! path <- { deferred, planner }             schedule <- { link, planner } <- pipeline
 //! ```
 //!
 //! | crate | what it has | what it does not know |
@@ -15,13 +15,15 @@
 //! | [`tinderbox_deferred`] | parameter tables, recipes, programs, the executor, random values, sources | stages, checkpoints |
 //! | [`tinderbox_schedule`](schedule) | schedules as data: generated, read, verified, simulated, found, drawn | Burn, threads |
 //! | `tinderbox_link` | messages matched by tag, a stop that wakes every wait, model-checked | tensors |
-//! | [`tinderbox_pipeline`] | traces, partitions, plans, cuts, ranks | checkpoints |
+//! | `tinderbox_path` | the path of a parameter | the rest |
+//! | [`tinderbox_planner`](planner) | machines, partitioners, predictions, the plan file and its views | Burn, threads |
+//! | [`tinderbox_pipeline`] | traces, costs, profiles, cuts, ranks | checkpoints |
 //! | [`tinderbox_checkpoint`] | the format, stores, commits, verified reads, tools | pipelines, optimizers |
 //! | `tinderbox` | [`Checkpoints`], which saves what a pipeline holds | |
 //!
-//! Data flows one way: record, trace, cost, schedule, partition, plan, cut, run, save. Schedules and links are
-//! crates of their own because they need nothing of Burn: they are built and tested in seconds, and whoever
-//! only draws or checks a schedule does not pay for the rest.
+//! Data flows one way: record, trace, cost, schedule, partition, plan, cut, run, save. Schedules, links and the
+//! planner are crates of their own because they need nothing of Burn: they are built and tested in seconds, and
+//! whoever only draws a schedule or looks at a plan does not pay for the rest.
 //!
 //! How a step comes to be:
 //!
@@ -42,9 +44,24 @@
 //!    depends on parameters: it runs where the plan says. In the backward pass, *local* operations
 //!    depend on forward values only and run where they are read; *gradient* operations depend on the
 //!    weight, and are placed by the cut.
-//! 4. [`Plan::auto`] cuts the chain of modules, in the order in which the forward reads their
-//!    parameters. Ownership is by path, so one plan serves training, evaluation and every batch shape;
-//!    where exactly a cut falls between two modules is found per program: where the fewest bytes cross.
+//! 4. A plan is made. Every operation has its cost: floating-point operations and bytes from its shapes, or a share
+//!    of what its block was measured to take. Operations that stay together (a module's weight and bias, a
+//!    transposed weight and its product) are a block, and blocks with what they read, make, keep and hand on are
+//!    the [`planner::Work`] of the program. Partitioners divide it; the simulator says what each partition takes.
+//!
+//!    The contiguous cut is exact: the step is a maximum plus a sum over stages, so for a limit of the maximum
+//!    dynamic programming has the least sum, and a search over limits, guided by bounds, has the best step. Long
+//!    chains are searched in bands around good cuts until the bound proves the result. Candidate cuts are
+//!    not thinned out by domination beforehand: with a cut on either side of a block that costs nothing, one of
+//!    two neighbours looks better in every respect and is still needed, since stages must not be empty.
+//!    In-flight micro-batches are read off the schedule's own lists. A gradient to which several stages add their
+//!    parts is handed down from the highest to the lowest, as Burn's backward adds them up; the lowest stage that
+//!    reads a parameter owns it.
+//!
+//!    The plan is one file ([`planner::PlanFile`]). Ownership is by path, and operations by position, so one plan
+//!    serves training, evaluation and every batch shape: a program of the planned structure is cut as planned;
+//!    another is aligned with the planned one, operation by operation, and where that does not hold, cut
+//!    between the owners of its parameters.
 //! 5. The cut gives each stage a forward and a backward program, the backward whole (`B`) and in two halves:
 //!    `I` is the slice that makes what other stages wait for, `W` the slice that makes the gradients of the
 //!    stage's own parameters. What both need is made by `I` and kept for `W`, but for masks, casts and shapes,
@@ -94,6 +111,9 @@ pub mod prelude {
 #[doc = include_str!("guide.md")]
 pub mod guide {}
 
+#[doc = include_str!("planning.md")]
+pub mod planning {}
+
 pub use checkpoints::{Checkpoints, Resumed, load_module};
 pub use dry_run::dry_run;
 pub use error::{CheckpointsError, LoadRankError};
@@ -109,13 +129,16 @@ pub use tinderbox_deferred::{
     Rng, Source, SourceError, Values, check_lit, parameter_values, random,
 };
 pub use tinderbox_fake::{
-    DeviceLabel, DynTensor, Mode, RecordOptions, Region, TensorMeta, is_fake, record,
+    DeviceLabel, DynTensor, Mode, RecordOptions, Region, TensorMeta, cut, is_fake, record,
 };
 pub use tinderbox_pages::retain_freed_memory;
+/// Costs, machines, partitioners, predictions and plan files.
+pub use tinderbox_pipeline::planner;
 /// Schedules as data: generated, read, lowered, verified, simulated, drawn.
 pub use tinderbox_pipeline::schedule;
 pub use tinderbox_pipeline::{
-    Batch, BatchMapper, Clipping, Cut, Machine, Outputs, Pipeline, PipelineError, Placement, Plan,
-    PlanError, ScheduleChoice, ScheduleKind, Stage, StepOutput, Trace, TraceError, Traceable,
-    Whole, batch_struct, batch_tensors, split_batch,
+    Batch, BatchMapper, CalibrateError, Clipping, Cut, Machine, OperationTimes, Outputs, Pipeline,
+    PipelineError, Placement, Plan, PlanError, Planner, Profile, ProfileError, Profiler,
+    ScheduleChoice, ScheduleKind, Stage, StepOutput, Trace, TraceError, Traceable, Whole,
+    batch_struct, batch_tensors, calibrate, split_batch,
 };

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand, error::ErrorKind};
 
-use crate::{ckpt, outcome::Outcome, schedule, terminal};
+use crate::{calibrate, ckpt, outcome::Outcome, plan, schedule, terminal};
 
 /// Tools for Tinderbox: Burn models built in pipeline stages, with sharded checkpoints
 #[derive(Parser, Debug)]
@@ -27,6 +27,13 @@ pub(crate) enum Group {
         #[command(subcommand)]
         command: schedule::Command,
     },
+    /// Look at plan files and compare them
+    Plan {
+        #[command(subcommand)]
+        command: plan::Command,
+    },
+    /// Measure this machine, for plans that are made for it
+    Calibrate(calibrate::Flags),
 }
 
 impl Arguments {

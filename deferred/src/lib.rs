@@ -69,7 +69,6 @@ mod module;
 mod observer;
 mod options;
 mod or_else;
-mod path;
 mod program;
 pub mod random;
 mod recipe;
@@ -85,11 +84,11 @@ pub use error::{
     SourceError,
 };
 pub use materialize::materialize_parameters;
+pub use memory::available_bytes;
 pub use module::{PartialModule, check_lit, parameter_values};
 pub use observer::{Observed, Observer};
 pub use options::{MaterializeOptions, MemoryCheck};
 pub use or_else::OrElse;
-pub use path::ParameterPath;
 pub use program::{Executable, Executor, Program, RandomKey, RandomKeys, RunContext, is_random};
 pub use recipe::{MadeWhole, Recipe, RecipePlan};
 pub use replay::{Replay, Rng, initialization_keys};
@@ -99,4 +98,5 @@ pub use table::{
     Entry, ModuleSummary, Origin, Parameter, ParameterTable, Summary, SummaryTable, Totals,
     UnknownPath, human_bytes,
 };
+pub use tinderbox_path::ParameterPath;
 pub use values::Values;

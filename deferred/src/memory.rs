@@ -41,7 +41,7 @@ pub(crate) fn check(
 }
 
 /// Bytes that this process can still get for tensors on a device; `None` where nobody says.
-fn available_bytes(device: &Device) -> Option<u64> {
+pub fn available_bytes(device: &Device) -> Option<u64> {
     match device.as_dispatch() {
         DispatchDevice::Flex(_) => {}
         _ => return None,

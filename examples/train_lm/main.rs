@@ -15,8 +15,9 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use burn::optim::AdamWConfig;
 use burn::tensor::Device;
+use tinderbox::planner::PlannerError;
 use tinderbox::{
-    Checkpoints, Clipping, Deferred, Machine, Outputs, Pipeline, Plan, PlanError, Traceable,
+    Checkpoints, Clipping, Deferred, Machine, Outputs, Pipeline, PlanError, Planner, Traceable,
 };
 use tracing::Level;
 
@@ -91,8 +92,13 @@ fn run(flags: &Flags) -> Result<()> {
     })?;
     let (chunks, placement) = flags.chunks();
     let machine = Machine::local(flags.stages)?.with_chunks(chunks, placement)?;
-    let plan = match Plan::auto(&trace, &machine) {
-        Err(error @ PlanError::TooManyStages { .. }) => usage(&format!("--stages: {error}")),
+    let planner = Planner::new(&trace, &machine)
+        .schedule(flags.schedule)
+        .micro_batches(flags.micro_batches);
+    let plan = match planner.plan() {
+        Err(PlanError::Planner(error @ PlannerError::TooManyStages { .. })) => {
+            usage(&format!("--stages: {error}"))
+        }
         plan => plan?,
     };
     println!("\n{plan}");

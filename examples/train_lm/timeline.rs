@@ -16,7 +16,7 @@ pub fn write(
     measured: &Timeline,
 ) -> Result<()> {
     let micro_batches = measured.micro_batches();
-    let compute = choice.compute(&measured.stage_to_rank, micro_batches)?;
+    let compute = choice.compute(&measured.stage_to_rank, micro_batches, dependencies)?;
     let costs = costs.with_times([measured]);
     let mut predicted = simulate(&compute, dependencies, &costs)?;
     predicted.unit = TimeUnit::Nanoseconds;

@@ -11,6 +11,7 @@ use burn_ir::TensorId;
 use serde::{Deserialize, Serialize};
 
 use crate::graph::{Built, DenseIds, build};
+use crate::mark::Marking;
 use crate::{DeviceLabel, Graph, RecordError, ValueId, meta};
 
 /// Whether gradients are tracked while a recording runs. It is to code under recording what an
@@ -113,6 +114,7 @@ impl RecordOptions {
 pub struct Recording {
     graph: Graph,
     ids: DenseIds,
+    marks: Vec<TensorId>,
 }
 
 impl Recording {
@@ -124,6 +126,12 @@ impl Recording {
     /// The graph alone.
     pub fn into_graph(self) -> Graph {
         self.graph
+    }
+
+    /// The values that [`cut`](crate::cut()) was called with, in order.
+    pub fn marks(&self) -> Vec<ValueId> {
+        let marks = self.marks.iter();
+        marks.filter_map(|id| self.ids.value_of(*id)).collect()
     }
 
     /// Where a tensor of this recording stands in the graph; `None` for tensors of others.
@@ -219,6 +227,7 @@ fn record_dyn(
     let mut refused = None;
     let scope_device = device.clone();
     let configured = pooled.configured;
+    let marking = Marking::begin();
     let captured = catch_unwind(AssertUnwindSafe(|| {
         scope_device.capture_scope(|scope| {
             if !configured && let Err(source) = configure(&mut device, options.defaults) {
@@ -250,7 +259,8 @@ fn record_dyn(
         Err(panic) => return Err(explain(&*panic)),
     };
     let Built { graph, ids } = build(captured)?;
-    Ok(Recording { graph, ids })
+    let marks = marking.end();
+    Ok(Recording { graph, ids, marks })
 }
 
 fn configure(device: &mut Device, defaults: Defaults) -> Result<(), burn::tensor::DeviceError> {

@@ -52,27 +52,37 @@
 //! - Data-dependent shapes and control flow can't be traced; see [`TraceError`].
 
 mod batch;
+mod calibrate;
 mod cost;
 mod cut;
 mod error;
 mod partition;
 mod plan;
+mod profile;
 mod runtime;
 mod trace;
+mod work;
 
 pub use batch::{Batch, BatchMapper, Division, Leaf, LeafName, Whole, batch_tensors, split_batch};
-pub use cost::flops;
+pub use calibrate::calibrate;
+pub use cost::{OperationCost, operation_cost};
 pub use error::{
-    ActionError, BatchError, LinkError, NotHeld, PipelineError, PlanError, RestoreError, TraceError,
+    ActionError, BatchError, CalibrateError, LinkError, NotHeld, PipelineError, PlanError,
+    ProfileError, RestoreError, TraceError,
 };
-pub use partition::{Chain, Cut, Unit};
-pub use plan::{Boundary, Machine, Plan, PlanStage};
+pub use partition::{Chain, Cut};
+pub use plan::{Plan, Planner};
+pub use profile::{BlockProfile, PROFILE_VERSION, Profile, Profiler, Spread};
 pub use runtime::{
     Abort, Clipping, Group, Link, LocalLink, OptimizerSnapshot, OptimizerState, Pipeline,
     PipelineBuilder, RankEnded, RankSetup, Request, SavedState, ScheduleChoice, SoloGroup, Stage,
     StepOutput, Tag, local_links, run_rank,
 };
+/// Costs, machines, partitioners, predictions and plan files, without Burn.
+pub use tinderbox_planner as planner;
+pub use tinderbox_planner::{Boundary, Machine, Partitioner, PlanFile, PlanStage, RankModel};
 /// Schedules as data: generated, parsed, lowered, verified, simulated, drawn.
 pub use tinderbox_schedule as schedule;
 pub use tinderbox_schedule::{Placement, ScheduleKind};
 pub use trace::{JointGraph, Outputs, ProgramKey, Role, Roles, Trace, Traceable, TracedInput};
+pub use work::OperationTimes;

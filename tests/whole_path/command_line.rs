@@ -54,9 +54,9 @@ fn wrong_values_get_one_line_and_exit_code_2() {
             "error: --micro-batches 33: a batch has 32 samples (see --help)",
         ),
         (
-            vec!["--stages", "99"],
-            "error: --stages: 99 stages are too many: the model has 36 modules with parameters, \
-             and a stage needs one (see --help)",
+            vec!["--stages", "9999"],
+            "error: --stages: 9999 stages were asked for, and the model can be cut into 219 at the \
+             most (see --help)",
         ),
         (
             vec!["--compare", "--resume", empty],

@@ -1,22 +1,31 @@
 //! Which crate may use which: `burn <- fake <- deferred <- {pipeline, checkpoint} <- facade`,
-//! `pages <- {deferred, checkpoint, facade}`, `schedule <- {link, pipeline}`, `link <- pipeline`, and
-//! `{checkpoint, schedule} <- cli`.
+//! `path <- {deferred, planner}`, `pages <- {deferred, checkpoint, facade}`, `schedule <- {link, planner, pipeline}`,
+//! `{link, planner} <- pipeline`, and `{checkpoint, schedule, planner, pipeline} <- cli`.
 
 use std::collections::BTreeMap;
 use std::process::Command;
 
-const CRATES: [(&str, &[&str]); 9] = [
+const CRATES: [(&str, &[&str]); 11] = [
+    ("tinderbox-path", &[]),
     ("tinderbox-pages", &[]),
     ("tinderbox-schedule", &[]),
     ("tinderbox-link", &["tinderbox-schedule"]),
     ("tinderbox-fake", &[]),
-    ("tinderbox-deferred", &["tinderbox-fake", "tinderbox-pages"]),
+    (
+        "tinderbox-planner",
+        &["tinderbox-path", "tinderbox-schedule"],
+    ),
+    (
+        "tinderbox-deferred",
+        &["tinderbox-fake", "tinderbox-pages", "tinderbox-path"],
+    ),
     (
         "tinderbox-pipeline",
         &[
             "tinderbox-deferred",
             "tinderbox-fake",
             "tinderbox-link",
+            "tinderbox-planner",
             "tinderbox-schedule",
         ],
     ),
@@ -29,6 +38,8 @@ const CRATES: [(&str, &[&str]); 9] = [
         &[
             "tinderbox-checkpoint",
             "tinderbox-deferred",
+            "tinderbox-pipeline",
+            "tinderbox-planner",
             "tinderbox-schedule",
         ],
     ),

@@ -1,5 +1,6 @@
 //! What crosses crates: from a Burn model to a trained, saved and restored one, against plain Burn.
 
+mod branches;
 mod command_line;
 mod dropout;
 mod failure;
@@ -8,6 +9,7 @@ mod layers;
 mod memory;
 mod models;
 mod parity;
+mod partitioners;
 mod plain;
 mod pretrained;
 mod random_models;
@@ -18,3 +20,6 @@ mod uncut;
 #[path = "../../examples/train_lm/model.rs"]
 #[allow(dead_code, reason = "the example uses all of it")]
 mod gpt;
+
+#[path = "../../examples/partitioners/models/mod.rs"]
+mod zoo;

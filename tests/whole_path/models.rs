@@ -60,7 +60,7 @@ pub fn floats<const D: usize>(shape: [usize; D], number: u64, device: &Device) -
     Tensor::from_data(TensorData::new(values, shape), device)
 }
 
-fn tokens(shape: [usize; 2], below: usize, number: u64, device: &Device) -> Tensor<2, Int> {
+pub fn tokens(shape: [usize; 2], below: usize, number: u64, device: &Device) -> Tensor<2, Int> {
     let values = noise(shape.iter().product(), number).into_iter();
     let values: Vec<i32> = values
         .map(|x| (((x + 1.0) / 2.0 * below as f32) as i32).min(below as i32 - 1))

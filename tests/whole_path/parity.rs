@@ -8,7 +8,7 @@ use burn::optim::AdamWConfig;
 use burn::tensor::{Device, TensorData};
 use tinderbox::schedule::{AutoOptions, Effort, Schedule, auto, peak_bytes, simulate};
 use tinderbox::{
-    Deferred, Machine, Pipeline, Placement, Plan, ScheduleChoice, ScheduleKind, Trace,
+    Deferred, Machine, Pipeline, Placement, Plan, Planner, ScheduleChoice, ScheduleKind, Trace,
 };
 
 use crate::models::{
@@ -289,12 +289,14 @@ fn recomputed_activations() {
     fn check<C: Case>(case: C) {
         let model = deferred(&case);
         let trace = trace(&case, &model);
-        let plan = Plan::auto(&trace, &Machine::local(3).unwrap()).unwrap();
+        let machine = Machine::local(3).unwrap();
+        let plan = Plan::auto(&trace, &machine).unwrap();
         for kind in [ScheduleKind::OneFOneB, ScheduleKind::ZbH1] {
             let expected = run(&case, &model, &trace, &plan, kind, 5);
             for stages in [vec![0], vec![1, 2], vec![0, 1, 2]] {
-                let plan = plan.clone();
-                let plan = plan.recompute(|stage| stages.contains(&stage.stage.index()));
+                let planner = Planner::new(&trace, &machine);
+                let plan = planner.recompute(|stage| stages.contains(&stage));
+                let plan = plan.plan().unwrap();
                 let found = run(&case, &model, &trace, &plan, kind, 5);
                 assert_same(&found, &expected, &format!("{kind}, {stages:?} recomputed"));
             }

@@ -6,6 +6,7 @@ use burn::module::Module;
 use burn::nn::{LayerNorm, LayerNormConfig, Linear, LinearConfig};
 use burn::tensor::activation::{gelu, softmax};
 use burn::tensor::{Device, Distribution, Tensor};
+use tinderbox::planner::PlannerError;
 use tinderbox::{Machine, Outputs, Plan, PlanError, ScheduleKind};
 
 use crate::models::{Case, SAMPLES, deferred, floats, noise, trace};
@@ -133,7 +134,7 @@ fn check(seed: u64, with_noise: bool) -> usize {
     for stages in 1..=5 {
         match Plan::auto(&trace, &Machine::local(stages).unwrap()) {
             // Fewer modules than stages are read on the way to the loss.
-            Err(PlanError::TooManyStages { .. }) => return stages - 1,
+            Err(PlanError::Planner(PlannerError::TooManyStages { .. })) => return stages - 1,
             plan => plan.map(drop).unwrap(),
         }
         let schedule = match (seed + stages as u64).is_multiple_of(2) {

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tinderbox_deferred::{ParameterPath, ParameterTable};
+use tinderbox_deferred::{Parameter, ParameterPath, ParameterTable};
 
 use crate::PlanError;
 use crate::schedule::StageIndex;
@@ -27,9 +27,21 @@ pub(crate) enum Sharing {
 #[derive(Clone, Debug)]
 pub(crate) struct Layout {
     owners: Vec<StageIndex>,
-    /// The highest stage that may read each parameter of the table.
-    last_holders: Vec<usize>,
+    /// The stages that may read each parameter of the table; `None` where all may.
+    holders: Option<Vec<BTreeSet<usize>>>,
     holdings: Vec<Holding>,
+    operations: Option<Operations>,
+}
+
+/// The stage of every operation of one forward.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Operations {
+    /// [`Chain::structure`] of the forward: programs of the same structure have the same stages.
+    pub(crate) structure: String,
+    /// [`Chain::labels`] of the forward, by which programs of other structures are aligned with it.
+    pub(crate) labels: Vec<String>,
+    /// The stage at each position.
+    pub(crate) stages: Vec<usize>,
 }
 
 impl Layout {
@@ -61,18 +73,19 @@ impl Layout {
                 }
             }
         }
-        let mut last_holder: BTreeMap<&ParameterPath, usize> = BTreeMap::new();
+        let mut holders: BTreeMap<&ParameterPath, BTreeSet<usize>> = BTreeMap::new();
         for (index, holding) in holdings.iter().enumerate() {
-            let mut held: BTreeSet<&ParameterPath> = holding.owned.iter().collect();
+            for path in &holding.owned {
+                holders.entry(path).or_default().insert(index);
+            }
             for path in &holding.replicas {
-                if !held.insert(path) {
+                if !holders.entry(path).or_default().insert(index) {
                     return Err(PlanError::HeldTwice {
                         path: path.clone(),
                         stage: StageIndex::new(index),
                     });
                 }
             }
-            last_holder.extend(held.into_iter().map(|path| (path, index)));
         }
         let owners: Vec<StageIndex> = table
             .iter()
@@ -84,22 +97,35 @@ impl Layout {
                 })
             })
             .collect::<Result<_, _>>()?;
-        let last_stage = holdings.len().saturating_sub(1);
-        let last_holders = table
-            .iter()
-            .map(|parameter| match sharing {
-                Sharing::Open => last_stage,
-                Sharing::Decided => {
+        let holders = match sharing {
+            Sharing::Open => None,
+            Sharing::Decided => {
+                let of = |parameter: &Parameter| {
                     let first = parameter.clone_of.as_ref().unwrap_or(&parameter.path);
-                    last_holder.get(first).copied().unwrap_or(last_stage)
-                }
-            })
-            .collect();
+                    holders.get(first).cloned().unwrap_or_default()
+                };
+                Some(table.iter().map(of).collect())
+            }
+        };
         Ok(Self {
             owners,
-            last_holders,
+            holders,
             holdings,
+            operations: None,
         })
+    }
+
+    /// The same owners, who run these operations.
+    pub(crate) fn with_operations(self, operations: Operations) -> Self {
+        Self {
+            operations: Some(operations),
+            ..self
+        }
+    }
+
+    /// The operations whose stages are known; `None` where only the owners of parameters are.
+    pub(crate) const fn operations(&self) -> Option<&Operations> {
+        self.operations.as_ref()
     }
 
     /// Number of stages.
@@ -112,9 +138,10 @@ impl Layout {
         self.owners[index]
     }
 
-    /// The highest stage that may read the parameter at a position of the table.
-    pub(crate) fn last_holder(&self, index: usize) -> usize {
-        self.last_holders[index]
+    /// Whether a stage may read the parameter at a position of the table.
+    pub(crate) fn holds(&self, stage: usize, index: usize) -> bool {
+        let holders = self.holders.as_ref();
+        holders.is_none_or(|holders| holders[index].contains(&stage))
     }
 
     /// The parameters that a stage owns.

@@ -11,6 +11,7 @@
 //! by the first and kept for the second, but for what is cheaper to make again. Both run the operations
 //! of the whole, each on the same operands, so they give its bits.
 
+mod align;
 mod layout;
 mod parts;
 mod phase;
@@ -23,8 +24,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use tinderbox_deferred::{ParameterPath, ParameterTable};
 use tinderbox_fake::ValueId;
 
-pub(crate) use layout::{Holding, Layout, Sharing};
+pub(crate) use layout::{Holding, Layout, Operations, Sharing};
 pub(crate) use phase::{Binding, Phase};
+pub(crate) use place::place_gradients;
 pub(crate) use programs::{Activations, StagePrograms};
 
 use crate::PlanError;
@@ -44,7 +46,6 @@ pub(crate) struct Cutting {
     holders: Vec<BTreeSet<usize>>,
     paths: Vec<ParameterPath>,
     owners: Vec<StageIndex>,
-    flops: Vec<u64>,
     last_stage: usize,
 }
 
@@ -66,7 +67,6 @@ impl Cutting {
             holders: Vec::new(),
             paths: table.iter().map(|p| p.path.clone()).collect(),
             owners: (0..table.len()).map(|index| layout.owner(index)).collect(),
-            flops: placement.forward_flops(chain),
             last_stage: stages - 1,
         };
         cutting.assign(joint, roles, &placement);
@@ -100,11 +100,6 @@ impl Cutting {
             })
             .map(|index| self.paths[index].clone())
             .collect()
-    }
-
-    /// Forward FLOPs of the operations that were placed on a stage.
-    pub(crate) fn forward_flops(&self, stage: StageIndex) -> u64 {
-        self.flops[stage.index()]
     }
 
     /// Puts each placed operation, with what is made again for it, into its program.

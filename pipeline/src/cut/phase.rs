@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tinderbox_deferred::{Program, ProgramError};
-use tinderbox_fake::ValueId;
+use tinderbox_fake::{NodeId, ValueId};
 
 use super::Parts;
 use super::takes::{Taken, Takes};
@@ -28,6 +28,8 @@ pub(crate) enum Binding {
 #[derive(Clone, Debug)]
 pub(crate) struct Phase {
     pub(crate) program: Program,
+    /// Its operations, in recorded order.
+    pub(crate) nodes: Vec<NodeId>,
     pub(crate) inputs: Vec<Binding>,
     /// Values of the micro-batch that it makes, and how often each is taken later: by messages, by
     /// the backward, by the driver.
@@ -97,7 +99,8 @@ impl<'a> Sources<'a> {
             .collect();
         let nodes = parts.nodes.iter().copied();
         Ok(Phase {
-            program: Program::new(joint.graph(), nodes, &inputs, &values, joint.keys())?,
+            program: Program::new(joint.graph(), nodes.clone(), &inputs, &values, joint.keys())?,
+            nodes: nodes.collect(),
             inputs: inputs.iter().map(|value| self.of(*value)).collect(),
             outputs,
             gradients: gradients.iter().map(|(position, _)| *position).collect(),

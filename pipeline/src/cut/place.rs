@@ -6,6 +6,7 @@ use tinderbox_deferred::ParameterTable;
 use tinderbox_fake::{NodeId, ValueId};
 
 use super::Layout;
+use super::align::align;
 use crate::PlanError;
 use crate::partition::Chain;
 use crate::schedule::StageIndex;
@@ -14,7 +15,6 @@ use crate::trace::{JointGraph, Role, Roles};
 /// The stage of each placed forward operation and of each gradient operation.
 pub(super) struct Placement {
     stage: Vec<Option<usize>>,
-    starts: Vec<usize>,
 }
 
 impl Placement {
@@ -25,91 +25,162 @@ impl Placement {
         table: &ParameterTable,
         layout: &Layout,
     ) -> Result<Self, PlanError> {
-        let starts = stage_starts(chain, table, layout)?;
-        let mut stage = vec![None; joint.graph().nodes().len()];
-        for (position, id) in chain.nodes().iter().enumerate() {
-            // The last stage that starts at or before the position; empty stages start where the
-            // next one does.
-            let k = starts.iter().rposition(|start| *start <= position);
-            stage[id.index()] = Some(k.expect("stage 0 starts at 0"));
-        }
-        let mut gradients = Gradients::new(joint, roles, table, layout, stage);
-        gradients.place()?;
-        gradients.sink();
-        Ok(Self {
-            stage: gradients.stage,
-            starts,
-        })
+        let of_nodes = |positions: Vec<usize>| {
+            let mut stage = vec![None; joint.graph().nodes().len()];
+            for (id, k) in chain.nodes().iter().zip(positions) {
+                stage[id.index()] = Some(k);
+            }
+            stage
+        };
+        let check = |stages: Vec<usize>| {
+            check_reads(joint, chain, table, layout, &stages)?;
+            let stage = of_nodes(stages);
+            check_order(joint, chain, &stage)?;
+            Ok(stage)
+        };
+        let by_owner = || stages_by_owner(chain, table, layout).and_then(&check);
+        let stage = match layout.operations() {
+            Some(known) if known.structure == chain.structure() => check(known.stages.clone())?,
+            // Burn's operations depend on the mode, and some on the batch.
+            Some(known) => check(align(known, joint, chain, layout)).or_else(|_| by_owner())?,
+            None => by_owner()?,
+        };
+        let owners: Vec<usize> = (0..table.len())
+            .map(|index| layout.owner(index).index())
+            .collect();
+        let stage = place_gradients(joint, roles, &owners, layout.stages(), stage)?;
+        Ok(Self { stage })
     }
 
     /// The stage of a node; `None` for one that is made wherever it is read, or not at all.
     pub(super) fn stage(&self, node: NodeId) -> Option<usize> {
         self.stage[node.index()]
     }
-
-    /// Forward FLOPs per stage.
-    pub(super) fn forward_flops(&self, chain: &Chain) -> Vec<u64> {
-        let ends = self
-            .starts
-            .iter()
-            .skip(1)
-            .copied()
-            .chain([chain.nodes().len()]);
-        let ranges = self.starts.iter().zip(ends);
-        ranges
-            .map(|(start, end)| chain.flops(*start..end))
-            .collect()
-    }
 }
 
-/// The position in the chain at which each stage begins: between the last first read of a parameter
-/// of the stages before it and the first read of its own, where the fewest bytes cross.
-fn stage_starts(
+/// Refuses a forward whose values go from a stage to a lower one.
+fn check_order(
+    joint: &JointGraph,
+    chain: &Chain,
+    stage: &[Option<usize>],
+) -> Result<(), PlanError> {
+    let graph = joint.graph();
+    for id in chain.nodes() {
+        let here = stage[id.index()];
+        for input in graph.node(*id).inputs() {
+            let producer = graph.value(*input).producer;
+            let made = producer.and_then(|node| stage[node.index()]);
+            if let (Some(made), Some(here)) = (made, here)
+                && made > here
+            {
+                let stage = StageIndex::new(made);
+                return Err(PlanError::OutOfOrder { stage });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Refuses a forward that reads a parameter on a stage that does not hold it.
+fn check_reads(
+    joint: &JointGraph,
+    chain: &Chain,
+    table: &ParameterTable,
+    layout: &Layout,
+    stages: &[usize],
+) -> Result<(), PlanError> {
+    let mut index_of: BTreeMap<ValueId, usize> = BTreeMap::new();
+    for (index, value) in joint.parameters().iter().enumerate().take(table.len()) {
+        index_of.entry(*value).or_insert(index);
+    }
+    for (id, stage) in chain.nodes().iter().zip(stages) {
+        let inputs = joint.graph().node(*id).inputs().iter();
+        let mut read = inputs.filter_map(|value| index_of.get(value).copied());
+        let missing = read.find(|index| !layout.holds(*stage, *index));
+        if let Some(parameter) = missing.and_then(|index| table.iter().nth(index)) {
+            return Err(PlanError::NotHeld {
+                path: parameter.path.clone(),
+                stage: StageIndex::new(*stage),
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Gives every gradient operation its stage, for forward operations that have theirs.
+///
+/// `owners` are the stages of the parameters of the table.
+pub(crate) fn place_gradients(
+    joint: &JointGraph,
+    roles: &Roles,
+    owners: &[usize],
+    stages: usize,
+    forward: Vec<Option<usize>>,
+) -> Result<Vec<Option<usize>>, PlanError> {
+    let mut gradients = Gradients::new(joint, roles, owners, stages, forward);
+    gradients.place()?;
+    gradients.sink();
+    Ok(gradients.stage)
+}
+
+/// A run of parameters that are read one after another and have one owner.
+struct Run {
+    stage: usize,
+    /// First reads of its first and its last parameter.
+    first: usize,
+    last: usize,
+}
+
+/// The stage of each position, from the owners of the parameters that are read: a stage's operations
+/// begin between the last first read of the run of parameters before its own and the first read of its
+/// own, where the fewest bytes cross.
+fn stages_by_owner(
     chain: &Chain,
     table: &ParameterTable,
     layout: &Layout,
 ) -> Result<Vec<usize>, PlanError> {
-    let reads: Vec<Read> = table
+    let mut reads: Vec<(usize, usize, usize)> = table
         .iter()
         .enumerate()
         .filter_map(|(index, parameter)| {
             let (first, last) = chain.reads(&parameter.path)?;
-            Some(Read {
-                owner: layout.owner(index).index(),
-                last_holder: layout.last_holder(index),
-                first,
-                last,
-            })
+            Some((first, last, index))
         })
         .collect();
-    let mut starts = vec![0];
-    for stage in 1..layout.stages() {
-        let below = || reads.iter().filter(|read| read.owner < stage);
-        let above = reads.iter().filter(|read| read.owner >= stage);
-        let from = above.map(|read| read.first).min();
-        let from = from.unwrap_or(chain.nodes().len());
-        let before = below().map(|read| read.first).max();
-        if before.is_some_and(|before| before >= from) {
-            return Err(PlanError::OutOfOrder {
-                stage: StageIndex::new(stage),
-            });
+    reads.sort_unstable();
+    let mut runs: Vec<Run> = Vec::new();
+    for (first, _, index) in &reads {
+        let stage = layout.owner(*index).index();
+        match runs.last_mut() {
+            Some(run) if run.stage == stage => run.last = *first,
+            // What is read by one operation can't be told apart.
+            Some(run) if run.last == *first => {
+                return Err(PlanError::OutOfOrder {
+                    stage: StageIndex::new(stage.max(run.stage)),
+                });
+            }
+            _ => runs.push(Run {
+                stage,
+                first: *first,
+                last: *first,
+            }),
         }
-        // What no stage from here on holds is read for the last time before, where that is possible.
-        let kept = below().filter(|read| read.last_holder < stage && read.last < from);
-        let before = before.max(kept.map(|read| read.last).max());
-        let since = *starts.last().expect("it starts with one");
-        let start = chain.cheapest_since(since, before.unwrap_or(0), from);
-        starts.push(start.max(since));
     }
-    Ok(starts)
-}
-
-/// Where a parameter is read, and by which stages it may be.
-struct Read {
-    owner: usize,
-    last_holder: usize,
-    first: usize,
-    last: usize,
+    let mut stages = vec![runs.first().map_or(0, |run| run.stage); chain.nodes().len()];
+    let mut since = 0;
+    for (number, pair) in runs.windows(2).enumerate() {
+        let (before, from) = (pair[0].last, pair[1].first);
+        // What no stage from here on holds is read for the last time before, where that is possible.
+        let later = || runs[number + 1..].iter().map(|run| run.stage);
+        let kept = reads.iter().filter(|(first, last, index)| {
+            *first < from && *last < from && !later().any(|stage| layout.holds(stage, *index))
+        });
+        let before = kept.map(|read| read.1).fold(before, usize::max);
+        let start = chain.cheapest_since(since, before, from).max(since);
+        stages[start..].fill(pair[1].stage);
+        since = start;
+    }
+    Ok(stages)
 }
 
 struct Gradients<'a> {
@@ -132,15 +203,14 @@ impl<'a> Gradients<'a> {
     fn new(
         joint: &'a JointGraph,
         roles: &'a Roles,
-        table: &ParameterTable,
-        layout: &Layout,
+        parameter_owners: &[usize],
+        stages: usize,
         stage: Vec<Option<usize>>,
     ) -> Self {
         let graph = joint.graph();
         let mut at_hand: BTreeMap<ValueId, BTreeSet<usize>> = BTreeMap::new();
         let mut owners: BTreeMap<ValueId, Vec<usize>> = BTreeMap::new();
-        for index in 0..table.len() {
-            let owner = layout.owner(index).index();
+        for (index, owner) in parameter_owners.iter().copied().enumerate() {
             at_hand
                 .entry(joint.parameters()[index])
                 .or_default()
@@ -164,7 +234,7 @@ impl<'a> Gradients<'a> {
         Self {
             joint,
             roles,
-            stages: layout.stages(),
+            stages,
             stage,
             at_hand,
             behind: BTreeMap::new(),
@@ -246,9 +316,16 @@ impl<'a> Gradients<'a> {
         let ends_here = !users.any(is_gradient);
         let owners = outputs.iter().filter_map(|out| self.owners.get(out));
         let owner = owners.flatten().copied().max();
+        // Stages that have the value that fewest have; all others lack it.
+        let fewest = reads.iter().map(|value| &self.at_hand[value]);
+        let fewest = fewest.min_by_key(|stages| stages.len());
+        let highest_with_all = || match fewest {
+            Some(stages) => stages.range(..=highest).rev().copied().find(all_at_hand),
+            None => Some(highest),
+        };
         owner
             .filter(|owner| ends_here && *owner <= highest && all_at_hand(owner))
-            .or_else(|| (0..=highest).rev().find(all_at_hand))
+            .or_else(highest_with_all)
             .or_else(|| {
                 let missing = |stage: &usize| -> u64 {
                     let away = reads.iter().filter(|value| !here(value, *stage));
@@ -259,10 +336,12 @@ impl<'a> Gradients<'a> {
                     let parameters = reads.iter().filter(|v| self.is_parameter.contains(v));
                     parameters.into_iter().all(|value| here(value, *stage))
                 };
-                (0..=highest)
-                    .rev()
-                    .filter(has_parameters)
-                    .min_by_key(missing)
+                // Where nothing is at hand, all is missing: the highest stands for those.
+                let mut stages: BTreeSet<usize> = BTreeSet::from([highest]);
+                let have = reads.iter().flat_map(|value| &self.at_hand[value]);
+                stages.extend(have.filter(|stage| **stage <= highest));
+                let stages = stages.into_iter().rev();
+                stages.filter(has_parameters).min_by_key(missing)
             })
     }
 

@@ -1,10 +1,10 @@
 //! What can be wrong before anything runs: with a batch, a trace, a plan.
 
-use std::path::PathBuf;
-
-use tinderbox_deferred::ParameterPath;
+use tinderbox_deferred::{ParameterPath, ProgramError};
 use tinderbox_fake::RecordError;
+use tinderbox_planner::{MachineError, ModelDifference, PlanFileError, PlannerError};
 
+use crate::partition::Cut;
 use crate::schedule::{RankIndex, StageIndex};
 
 /// Why a batch can't be used.
@@ -164,20 +164,6 @@ pub enum PlanError {
         /// Every such parameter.
         parameters: Vec<NotHeld>,
     },
-    /// A machine without ranks.
-    #[error("a machine has at least one rank")]
-    NoStages,
-    /// More stages than modules.
-    #[error(
-        "{stages} stages are too many: the model has {modules} modules with parameters, and a stage \
-         needs one"
-    )]
-    TooManyStages {
-        /// Stages asked for.
-        stages: usize,
-        /// Modules of the model.
-        modules: usize,
-    },
     /// No parameter stands under a module path.
     #[error("no parameter stands under `{module}`{}", did_you_mean(near))]
     UnknownModule {
@@ -186,16 +172,55 @@ pub enum PlanError {
         /// Modules with similar paths.
         near: Vec<String>,
     },
-    /// A cut leaves a stage without parameters.
+    /// No operation of the forward can be told to be a module's.
     #[error(
-        "the cut at `{module}` leaves a stage without parameters before or after it (cut number \
-         {stage}): give the cuts in the order of the forward, each module once"
+        "no operation belongs to `{module}`: the forward reads none of its parameters; cut at another \
+         module, or call `tinderbox::cut` in the forward"
     )]
-    EmptyStage {
+    NoOperation {
         /// Path of the cut.
         module: String,
-        /// Number of the cut, from 1.
-        stage: usize,
+    },
+    /// There is no such mark in the forward.
+    #[error(
+        "the forward has {marks} mark(s), numbered from 0, and none is number {mark}: call \
+         `tinderbox::cut` where it may be cut"
+    )]
+    UnknownMark {
+        /// The number asked for.
+        mark: usize,
+        /// Marks of the forward.
+        marks: usize,
+    },
+    /// A mark stands where nothing depends on parameters.
+    #[error(
+        "mark {mark} stands on a value that depends on no parameter: there is no operation before it \
+         that a stage could run"
+    )]
+    IdleMark {
+        /// The mark.
+        mark: usize,
+    },
+    /// A cut stands before one that was given before it.
+    #[error(
+        "the cut {cut} lies before the cut {previous}: give the cuts in the order of the forward"
+    )]
+    CutOrder {
+        /// The cut.
+        cut: Cut,
+        /// The one given before it.
+        previous: Cut,
+    },
+    /// A cut leaves a stage without operations.
+    #[error(
+        "the cut {cut} leaves stage {stage} without operations: it lies at the beginning or the end of the \
+         forward, or where another cut does"
+    )]
+    EmptyStage {
+        /// The cut.
+        cut: Cut,
+        /// The stage.
+        stage: StageIndex,
     },
     /// The plan names a parameter that the model does not have.
     #[error(
@@ -259,58 +284,30 @@ pub enum PlanError {
         operation: String,
     },
     /// The plan is for another model.
-    #[error(
-        "the plan is for a model with digest {expected}, this one has {found}: make the plan again"
-    )]
-    OtherModel {
-        /// Digest in the plan.
-        expected: String,
-        /// Digest of the model.
-        found: String,
+    #[error(transparent)]
+    OtherModel(#[from] ModelDifference),
+    /// The model has the same parameters and another forward.
+    #[error("the plan is for another forward of this model: {}; make a plan for this one", operations(*position, expected.as_deref(), found.as_deref()))]
+    OtherForward {
+        /// The first operation that differs.
+        position: usize,
+        /// What it is in the plan; `None` behind its last.
+        expected: Option<String>,
+        /// What it is in the model; `None` behind its last.
+        found: Option<String>,
     },
-    /// The plan's version is unknown.
-    #[error("the plan has version {found}, this build reads {expected}: make the plan again")]
-    Version {
-        /// What this build reads.
-        expected: u32,
-        /// What stands in the file.
-        found: u32,
-    },
-    /// Stages and ranks do not match one to one.
-    #[error("there are ranks for {found} stages, the plan has {expected}: give one rank per stage")]
-    StageMap {
-        /// Stages of the plan.
-        expected: usize,
-        /// Ranks that were given.
-        found: usize,
-    },
-    /// A rank without a stage, below one that has one.
-    #[error("no stage is on rank {rank}: number the ranks from 0 without a gap")]
-    IdleRank {
-        /// The lowest such rank.
-        rank: RankIndex,
-    },
-    /// The stages of a plan file are not numbered 0, 1, 2.
-    #[error("the stages of the plan must be numbered from 0 in their order")]
-    Stages,
+    /// The machine is none.
+    #[error(transparent)]
+    Machine(#[from] MachineError),
+    /// The planner found no plan.
+    #[error(transparent)]
+    Planner(#[from] PlannerError),
     /// The file is no plan.
-    #[error("this is not a plan file")]
-    Json {
-        /// What the decoder said.
-        #[source]
-        source: serde_json::Error,
-    },
-    /// The file system failed.
-    #[error("{action} {path} failed")]
-    Io {
-        /// What was tried.
-        action: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// What the system said.
-        #[source]
-        source: std::io::Error,
-    },
+    #[error(transparent)]
+    File(#[from] PlanFileError),
+    /// The programs of a stage can't be made.
+    #[error("a stage of the plan has no programs")]
+    Program(#[from] ProgramError),
     /// The trace failed.
     #[error("the model could not be traced")]
     Trace {
@@ -318,6 +315,23 @@ pub enum PlanError {
         #[source]
         source: TraceError,
     },
+}
+
+fn operations(position: usize, expected: Option<&str>, found: Option<&str>) -> String {
+    match (expected, found) {
+        (Some(expected), Some(found)) => {
+            format!("operation {position} is `{expected}` in the plan and `{found}` in the model")
+        }
+        (Some(expected), None) => {
+            format!(
+                "the plan has `{expected}` as operation {position}, where the model has no more"
+            )
+        }
+        (None, Some(found)) => {
+            format!("the model has `{found}` as operation {position}, where the plan has no more")
+        }
+        (None, None) => "their backward passes differ".to_owned(),
+    }
 }
 
 fn owned_twice(path: &ParameterPath, first: StageIndex, second: StageIndex) -> String {

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use tinderbox_deferred::{MaterializeError, ParameterPath, ProgramError, SourceError};
 use tinderbox_fake::FakeError;
+use tinderbox_planner::PlannerError;
 
 use super::planning::{BatchError, PlanError, TraceError};
 use crate::schedule::{GenerateError, MicroBatchIndex, RankIndex, StageIndex, Task, VerifyError};
@@ -164,10 +165,17 @@ pub enum PipelineError {
         #[source]
         source: GenerateError,
     },
+    /// No lists run the stages of the plan.
+    #[error("no schedule was found for the plan's stages")]
+    Lists {
+        /// Why.
+        #[source]
+        source: PlannerError,
+    },
     /// The schedule has its stages on other ranks than the plan.
     #[error(
         "schedule `{schedule}` runs its stages on ranks {expected:?}, the plan has them on ranks \
-         {found:?}: make the plan for it, with `Machine::with_chunks` or `Plan::on_ranks`"
+         {found:?}: make the plan for it, with `Machine::with_chunks` or `Planner::on_ranks`"
     )]
     Placement {
         /// Name of the schedule.

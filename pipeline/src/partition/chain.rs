@@ -1,64 +1,12 @@
-//! A forward as a chain of modules, with what a cut between two of them costs.
+//! A forward as a chain of operations, with what a cut between two of them costs.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 
-use tinderbox_deferred::{Parameter, ParameterPath, ParameterTable};
+use tinderbox_deferred::{ParameterPath, ParameterTable};
 use tinderbox_fake::{NodeId, ValueId};
+use twox_hash::XxHash3_128;
 
-use crate::cost;
 use crate::trace::{JointGraph, Role, Roles};
-
-/// A module with parameters of its own, at the place where the forward reads them first.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Unit {
-    /// Path of the module.
-    pub module: String,
-    /// The parameters that it owns.
-    pub parameters: Vec<ParameterPath>,
-    /// Bytes of these.
-    pub bytes: u64,
-    /// Forward FLOPs from here to the next unit.
-    pub flops: u64,
-    /// Bytes that cross a cut before this unit: at the cheapest place since the unit before.
-    pub boundary_bytes: u64,
-}
-
-impl Unit {
-    fn of_module(module: &str) -> Self {
-        Self {
-            module: module.to_owned(),
-            parameters: Vec::new(),
-            bytes: 0,
-            flops: 0,
-            boundary_bytes: 0,
-        }
-    }
-
-    fn add(&mut self, parameter: &Parameter) {
-        self.parameters.push(parameter.path.clone());
-        self.bytes += parameter.bytes;
-    }
-}
-
-/// The first unit under the longest prefix of a module path that has one.
-fn nearest<'a>(units: &'a mut Vec<Unit>, module: &str) -> &'a mut Unit {
-    if units.is_empty() {
-        units.push(Unit::of_module(module));
-    }
-    let mut prefix = module;
-    let index = loop {
-        let inside = |unit: &Unit| unit.parameters.iter().any(|path| path.is_under(prefix));
-        match units.iter().position(inside) {
-            Some(index) => break index,
-            None => prefix = prefix.rsplit_once('.').map_or("", |(shorter, _)| shorter),
-        }
-        if prefix.is_empty() {
-            break 0;
-        }
-    };
-    &mut units[index]
-}
 
 /// The placed forward operations of a program in recorded order, and where each parameter is read.
 #[derive(Clone, Debug)]
@@ -69,7 +17,9 @@ pub struct Chain {
     crossing: Vec<u64>,
     /// What the operation at each position reads of placed values.
     inputs: Vec<Vec<Input>>,
-    flops: Vec<u64>,
+    /// The module of each position: that of the parameter which was read last.
+    modules: Vec<String>,
+    structure: String,
 }
 
 /// A value that a placed operation reads.
@@ -127,19 +77,77 @@ impl Chain {
                 live as u64
             })
             .collect();
-        let flops = nodes.iter().map(|id| cost::flops(graph, *id)).collect();
+        let first_reads = reads.iter().map(|(path, (first, _))| (*first, path));
+        let mut module_at: BTreeMap<usize, &str> = BTreeMap::new();
+        for (first, path) in first_reads {
+            module_at.entry(first).or_insert(path.module());
+        }
+        let mut module = "";
+        let modules = (0..nodes.len()).map(|position| {
+            module = module_at.get(&position).copied().unwrap_or(module);
+            module.to_owned()
+        });
+        let modules = modules.collect();
+        let structure = structure_of(joint, &nodes, &position, &path_of);
         Self {
             nodes,
             reads,
             crossing,
             inputs,
-            flops,
+            modules,
+            structure,
         }
+    }
+
+    /// Operations that read nothing that another operation of the chain makes, each with the first that
+    /// reads what it makes.
+    pub(crate) fn sources(&self, joint: &JointGraph) -> Vec<(usize, usize)> {
+        let graph = joint.graph();
+        let positions = self.nodes.iter().enumerate();
+        let sources = positions.filter_map(|(position, id)| {
+            let node = graph.node(*id);
+            let made = |value: &ValueId| graph.value(*value).producer;
+            let mut inputs = node.inputs().iter().filter_map(made);
+            if inputs.any(|producer| self.position(producer).is_some()) {
+                return None;
+            }
+            let users = node
+                .outputs()
+                .iter()
+                .flat_map(|output| graph.users(*output));
+            let reader = users.filter_map(|user| self.position(*user)).min()?;
+            Some((position, reader))
+        });
+        sources.collect()
+    }
+
+    /// The module that the operation at a position belongs to: the one whose parameter was read last
+    /// for the first time.
+    pub fn module(&self, position: usize) -> &str {
+        self.modules.get(position).map_or("", String::as_str)
+    }
+
+    /// A digest of the operations and of what each reads, without shapes.
+    pub(crate) fn structure(&self) -> &str {
+        &self.structure
+    }
+
+    /// What each operation is called, with the module that it belongs to, without shapes.
+    pub(crate) fn labels(&self, joint: &JointGraph) -> Vec<String> {
+        let nodes = self.nodes.iter().zip(&self.modules);
+        nodes
+            .map(|(id, module)| format!("{} in {module}", joint.graph().node(*id).name()))
+            .collect()
     }
 
     /// The placed forward operations.
     pub fn nodes(&self) -> &[NodeId] {
         &self.nodes
+    }
+
+    /// Where an operation stands among them.
+    pub fn position(&self, node: NodeId) -> Option<usize> {
+        self.nodes.binary_search(&node).ok()
     }
 
     /// Position of the operation that reads a parameter first; `None` when none does.
@@ -152,25 +160,12 @@ impl Chain {
         self.reads.get(path).copied()
     }
 
-    /// Bytes of the values that are made before a position and read at or after it.
-    pub fn crossing_bytes(&self, position: usize) -> u64 {
-        self.crossing[position]
-    }
-
-    /// Forward FLOPs of the operations in a range of positions.
-    pub fn flops(&self, range: Range<usize>) -> u64 {
-        self.flops[range].iter().sum()
-    }
-
-    /// The cheapest position for a cut after position `after` and not after `before`; of equals the
-    /// last, so that an activation function stays with the module before it.
-    pub fn cheapest(&self, after: usize, before: usize) -> usize {
-        self.cheapest_since(0, after, before)
-    }
-
-    /// As [`Chain::cheapest`], for a stage that begins behind one that begins at `since`: what that
-    /// one reads of older values is sent to it, beside what crosses. So what joins a skip connection
-    /// runs behind the cut, where the skip is sent instead of the joined value.
+    /// The cheapest position for a cut after position `after` and not after `before`, for a stage that
+    /// begins behind one that begins at `since`; of equals the last, so that an activation function
+    /// stays with the module before it.
+    ///
+    /// What the stage reads of values older than `since` is sent to it, beside what crosses. So what
+    /// joins a skip connection runs behind the cut, where the skip is sent instead of the joined value.
     pub(crate) fn cheapest_since(&self, since: usize, after: usize, before: usize) -> usize {
         let mut sent_before = 0;
         let mut best = None;
@@ -184,53 +179,6 @@ impl Chain {
             }
         }
         best.map_or(before, |(_, position)| position)
-    }
-
-    /// The modules in the order in which the forward reads them first. Parameters that the forward
-    /// does not read go with the module that is nearest to them in the tree.
-    pub fn units(&self, table: &ParameterTable) -> Vec<Unit> {
-        let mut read: Vec<(usize, &Parameter)> = Vec::new();
-        let mut unread: Vec<&Parameter> = Vec::new();
-        for parameter in table.distinct() {
-            match self.first_read(&parameter.path) {
-                Some(position) => read.push((position, parameter)),
-                None => unread.push(parameter),
-            }
-        }
-        read.sort_by_key(|(position, _)| *position);
-        let mut units: Vec<Unit> = Vec::new();
-        // First and last first-read of each unit.
-        let mut spans: Vec<(usize, usize)> = Vec::new();
-        for (position, parameter) in read {
-            let module = parameter.path.module();
-            let together = spans.last().is_some_and(|(_, last)| *last == position)
-                || units.last().is_some_and(|unit| unit.module == module);
-            if !together {
-                units.push(Unit::of_module(module));
-                spans.push((position, position));
-            }
-            let unit = units.last_mut().expect("a unit was pushed");
-            unit.add(parameter);
-            spans.last_mut().expect("a span was pushed").1 = position;
-        }
-        for parameter in unread {
-            nearest(&mut units, parameter.path.module()).add(parameter);
-        }
-        let mut starts = vec![0];
-        for pair in spans.windows(2) {
-            let since = *starts.last().expect("it starts with one");
-            starts.push(self.cheapest_since(since, pair[0].1, pair[1].0));
-        }
-        starts.push(self.nodes.len());
-        for (index, unit) in units.iter_mut().enumerate() {
-            unit.flops = self.flops(starts[index]..starts[index + 1]);
-            unit.boundary_bytes = if index == 0 {
-                0
-            } else {
-                self.crossing[starts[index]]
-            };
-        }
-        units
     }
 }
 
@@ -272,4 +220,33 @@ fn last_forward_use(
         .filter(|user| roles.of_node(**user) == Role::Placed)
         .filter_map(|user| position[user.index()])
         .max()
+}
+
+/// A digest of the operations at each position and of where what they read is made.
+fn structure_of(
+    joint: &JointGraph,
+    nodes: &[NodeId],
+    position: &[Option<usize>],
+    path_of: &BTreeMap<ValueId, &ParameterPath>,
+) -> String {
+    let graph = joint.graph();
+    let mut text = String::new();
+    for id in nodes {
+        let node = graph.node(*id);
+        text.push_str(&node.name());
+        for input in node.inputs() {
+            let made = graph.value(*input).producer;
+            let read = match (
+                path_of.get(input),
+                made.and_then(|node| position[node.index()]),
+            ) {
+                (Some(path), _) => format!(" {path}"),
+                (None, Some(position)) => format!(" {position}"),
+                (None, None) => " -".to_owned(),
+            };
+            text.push_str(&read);
+        }
+        text.push('\n');
+    }
+    format!("{:032x}", XxHash3_128::oneshot(text.as_bytes()))
 }

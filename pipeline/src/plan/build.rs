@@ -1,17 +1,39 @@
-//! Makes a plan from a trace and the places of the cuts.
+//! Makes a plan of a trace and a partition of its work.
 
-use std::collections::BTreeMap;
+use std::cell::OnceCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
-use tinderbox_deferred::{ParameterPath, ParameterTable};
+use tinderbox_deferred::{Parameter, ParameterPath, ParameterTable};
+use tinderbox_fake::{ValueId, dtype_name};
+use tinderbox_planner::{
+    Boundary, Choice, Machine, PLAN_VERSION, Partition, PartitionCosts, PlanFile, PlanParameter,
+    PlanStage, Rates, StageBytes, Step, TieGroup, Work, lower_bound, predict_costs,
+};
 use twox_hash::XxHash3_128;
 
-use super::{Boundary, Plan, PlanStage, VERSION};
+use super::Plan;
+use super::{text, values};
 use crate::PlanError;
 use crate::batch::Batch;
-use crate::cut::{Cutting, Holding, Layout, Sharing};
-use crate::partition::{Chain, Unit};
-use crate::schedule::{RankIndex, StageIndex};
-use crate::trace::{Roles, Trace};
+use crate::cost::operation_cost;
+use crate::cut::{
+    Activations, Cutting, Holding, Layout, Operations, Phase, Sharing, StagePrograms,
+};
+use crate::partition::Chain;
+use crate::schedule::{Compute, Costs, Dependencies, Edge, StageCosts, StageIndex, Tie};
+use crate::trace::{JointGraph, Roles, Trace};
+use crate::work::{Atoms, OperationTimes, parameter_homes, work_of};
+
+/// The parameters of a model as a plan lists them.
+pub(super) fn plan_parameters(table: &ParameterTable) -> Vec<PlanParameter> {
+    let parameters = table.iter().map(|parameter| PlanParameter {
+        path: parameter.path.clone(),
+        shape: parameter.shape.iter().map(|size| *size as usize).collect(),
+        dtype: dtype_name(parameter.dtype).to_owned(),
+    });
+    parameters.collect()
+}
 
 /// A digest of what a plan depends on: path, shape and dtype of every parameter, in order.
 pub(super) fn model_digest(table: &ParameterTable) -> String {
@@ -25,10 +47,50 @@ pub(super) fn model_digest(table: &ParameterTable) -> String {
     format!("{:032x}", XxHash3_128::oneshot(text.as_bytes()))
 }
 
-impl Plan {
-    pub(super) fn build<B: Batch>(
-        trace: &Trace<B>,
-        starts: impl FnOnce(&[Unit], &ParameterTable) -> Result<Vec<usize>, PlanError>,
+/// A digest of a whole program but its initialization: operations, shapes, and what each reads.
+pub(super) fn graph_digest(joint: &JointGraph) -> String {
+    let graph = joint.graph();
+    let mut text = String::new();
+    for id in graph.node_ids().filter(|id| !joint.is_initialization(*id)) {
+        let node = graph.node(id);
+        text.push_str(&node.name());
+        let operands = node.inputs().iter().chain(node.outputs());
+        for value in operands {
+            let known = graph.value(*value);
+            text.push_str(&format!(" {value} {:?} {:?}", known.shape, known.dtype));
+        }
+        text.push('\n');
+    }
+    format!("{:032x}", XxHash3_128::oneshot(text.as_bytes()))
+}
+
+/// A trace that a plan is made of.
+pub(crate) struct Planning<'a> {
+    pub(crate) joint: Arc<JointGraph>,
+    roles: Roles,
+    pub(crate) chain: Chain,
+    atoms: Atoms,
+    pub(crate) table: &'a ParameterTable,
+    types: BTreeMap<&'a str, &'a str>,
+    by_path: BTreeMap<&'a ParameterPath, &'a Parameter>,
+    times: OperationTimes,
+    work: OnceCell<Work>,
+}
+
+/// A trace that was cut as a partition says.
+pub(crate) struct Divided<'a> {
+    partition: &'a Partition,
+    layout: Layout,
+    cutting: Cutting,
+    pub(crate) programs: Vec<StagePrograms>,
+}
+
+impl<'a> Planning<'a> {
+    /// With times worked out from shapes, where none are given.
+    pub(crate) fn new<B: Batch>(
+        trace: &'a Trace<B>,
+        rates: &Rates,
+        times: Option<OperationTimes>,
     ) -> Result<Self, PlanError> {
         let table = trace.parameters();
         let joint = trace
@@ -36,61 +98,385 @@ impl Plan {
             .map_err(|source| PlanError::Trace { source })?;
         let roles = Roles::of(&joint);
         let chain = Chain::new(&joint, &roles, table);
-        let units = chain.units(table);
-        let starts = starts(&units, table)?;
-        let ends = starts.iter().skip(1).copied().chain([units.len()]);
-        let of_stage: Vec<&[Unit]> = starts
-            .iter()
-            .zip(ends)
-            .map(|(start, end)| &units[*start..end])
-            .collect();
-        let holdings = of_stage.iter().map(|units| Holding {
-            owned: units
-                .iter()
-                .flat_map(|unit| unit.parameters.clone())
-                .collect(),
-            replicas: Vec::new(),
+        let atoms = Atoms::new(&joint, &chain, table);
+        let times = times.unwrap_or_else(|| OperationTimes::analytic(&joint, rates));
+        let types = table.iter();
+        let types = types.map(|known| (known.path.module(), known.modules.as_str()));
+        Ok(Self {
+            joint,
+            roles,
+            chain,
+            atoms,
+            table,
+            types: types.collect(),
+            by_path: table.iter().map(|known| (&known.path, known)).collect(),
+            times,
+            work: OnceCell::new(),
+        })
+    }
+
+    /// The work that partitioners divide, made when it is asked for first.
+    pub(super) fn work(&self) -> Result<&Work, PlanError> {
+        if let Some(work) = self.work.get() {
+            return Ok(work);
+        }
+        let (joint, chain, table) = (&self.joint, &self.chain, self.table);
+        let work = work_of(joint, &self.roles, chain, &self.atoms, table, &self.times)?;
+        Ok(self.work.get_or_init(|| work))
+    }
+
+    /// A partition of the work's blocks as one of the forward's operations.
+    pub(crate) fn of_operations(&self, partition: Partition) -> Partition {
+        Partition {
+            stage_of: self.atoms.spread(&partition.stage_of),
+            ..partition
+        }
+    }
+
+    /// Cuts the program as a partition of the forward's operations says.
+    pub(crate) fn divide<'p>(&self, partition: &'p Partition) -> Result<Divided<'p>, PlanError> {
+        let (joint, table) = (&*self.joint, self.table);
+        let layout = self.layout(partition)?;
+        let cutting = Cutting::new(joint, &self.roles, &self.chain, table, &layout)?;
+        let programs = (0..partition.stages()).map(|stage| {
+            let activations = match partition.recompute[stage] {
+                true => Activations::Recomputed,
+                false => Activations::Kept,
+            };
+            let stage = StageIndex::new(stage);
+            StagePrograms::new(joint, &self.roles, &cutting, stage, activations)
         });
-        let layout = Layout::new(table, holdings.collect(), Sharing::Open)?;
-        let cutting = Cutting::new(&joint, &roles, &chain, table, &layout)?;
-        let boundaries: Vec<Boundary> = cutting
-            .edges()
+        Ok(Divided {
+            partition,
+            programs: programs.collect::<Result<_, _>>()?,
+            layout,
+            cutting,
+        })
+    }
+
+    /// A digest of the program.
+    pub(crate) fn graph_digest(&self) -> String {
+        graph_digest(&self.joint)
+    }
+
+    /// The types of the modules along a module's path, that of the model first, joined by dots; empty
+    /// where the module has no parameters of its own.
+    pub(crate) fn types_of(&self, module: &str) -> &'a str {
+        self.types.get(module).copied().unwrap_or("")
+    }
+
+    /// The times of operations that were given or worked out.
+    pub(crate) const fn times(&self) -> &OperationTimes {
+        &self.times
+    }
+
+    /// The plan of a partition, with what its own programs cost.
+    pub(super) fn plan(
+        &self,
+        machine: &Machine,
+        step: &Step,
+        partition: &Partition,
+        choice: Choice,
+        with_programs: bool,
+    ) -> Result<Plan, PlanError> {
+        let (joint, table) = (&*self.joint, self.table);
+        let divided = self.divide(partition)?;
+        let ties = self.ties(&divided.cutting, &divided.layout);
+        let costs = self.costs(machine, step, &divided, &ties);
+        let stage_costs = costs.costs.stages.clone();
+        let bound = lower_bound(self.work()?, machine, step);
+        let predicted = predict_costs(machine, step, &partition.stage_to_rank, costs, bound)?;
+        let stages = stage_costs.into_iter().enumerate();
+        let stages = stages.map(|(index, costs)| self.stage(index, &divided, costs));
+        let mut stages: Vec<PlanStage> = stages.collect();
+        values::add(&mut stages, joint, &self.chain, &divided.cutting);
+        if with_programs {
+            text::add(&mut stages, joint, &self.chain, table, &divided.programs);
+        }
+        let named = predicted.schedule.name == step.schedule.name();
+        let file = PlanFile {
+            version: PLAN_VERSION,
+            model: model_digest(table),
+            graph: graph_digest(joint),
+            structure: self.chain.structure().to_owned(),
+            program: joint.key().to_string(),
+            choice,
+            machine: machine.clone(),
+            step: step.clone(),
+            lists: (!named).then(|| predicted.schedule.to_string()),
+            prediction: predicted.prediction,
+            parameters: plan_parameters(table),
+            forward: text::forward(joint, &self.chain),
+            ties,
+            boundaries: self.boundaries(&divided.cutting),
+            stages,
+        };
+        file.check_ranks()?;
+        Ok(Plan { file })
+    }
+
+    /// The owner of each parameter: the stage that reads it first.
+    fn layout(&self, partition: &Partition) -> Result<Layout, PlanError> {
+        let mut holdings = vec![
+            Holding {
+                owned: Vec::new(),
+                replicas: Vec::new(),
+            };
+            partition.stages()
+        ];
+        let homes = parameter_homes(&self.chain, self.table);
+        let mut owned: Vec<(usize, &ParameterPath)> = self
+            .table
             .iter()
+            .zip(homes)
+            .filter(|(parameter, _)| parameter.clone_of.is_none())
+            .map(|(parameter, home)| (home, &parameter.path))
+            .collect();
+        // In the order of the forward; parameters of one operation in the order of the table.
+        owned.sort_by_key(|(home, _)| *home);
+        for (home, path) in owned {
+            let stage = partition.stage_of.get(home).copied().unwrap_or(0);
+            holdings[stage].owned.push(path.clone());
+        }
+        let layout = Layout::new(self.table, holdings, Sharing::Open)?;
+        Ok(layout.with_operations(Operations {
+            structure: self.chain.structure().to_owned(),
+            labels: self.chain.labels(&self.joint),
+            stages: partition.stage_of.clone(),
+        }))
+    }
+
+    fn ties(&self, cutting: &Cutting, layout: &Layout) -> Vec<TieGroup> {
+        let mut copies: BTreeMap<ParameterPath, Vec<StageIndex>> = BTreeMap::new();
+        for stage in (0..layout.stages()).map(StageIndex::new) {
+            for path in cutting.replicas(stage) {
+                copies.entry(path).or_default().push(stage);
+            }
+        }
+        let parameters = self.table.iter().enumerate();
+        let groups = parameters.filter_map(|(index, parameter)| {
+            let copies = copies.remove(&parameter.path)?;
+            let all = self.table.iter();
+            let clones = all.filter(|other| other.clone_of.as_ref() == Some(&parameter.path));
+            Some(TieGroup {
+                path: parameter.path.clone(),
+                clones: clones.map(|other| other.path.clone()).collect(),
+                owner: layout.owner(index),
+                copies,
+            })
+        });
+        groups.collect()
+    }
+
+    fn costs(
+        &self,
+        machine: &Machine,
+        step: &Step,
+        divided: &Divided<'_>,
+        ties: &[TieGroup],
+    ) -> PartitionCosts {
+        let Divided {
+            partition,
+            layout,
+            cutting,
+            programs,
+        } = divided;
+        let mut bytes = Vec::new();
+        let mut stages = Vec::new();
+        for (index, programs) in programs.iter().enumerate() {
+            let stage = StageIndex::new(index);
+            let rank = machine.rank(partition.stage_to_rank[index]);
+            let time = |compute: Compute| {
+                let phase = programs.phase(compute);
+                rank.time(phase.map_or(0, |phase| self.times.of_all(&phase.nodes, compute)))
+            };
+            let held = self.held_bytes(step, &cutting.replicas(stage), layout.owned(stage));
+            let phases = [
+                Compute::Forward,
+                Compute::Backward,
+                Compute::InputGradient,
+                Compute::WeightGradient,
+            ];
+            let phases = phases
+                .into_iter()
+                .filter_map(|compute| programs.phase(compute));
+            let transient = phases
+                .map(|phase| transient_bytes(&self.joint, phase))
+                .max();
+            let held = StageBytes {
+                transient: transient.unwrap_or(0),
+                ..held
+            };
+            let backward = programs.backward.as_ref();
+            stages.push(StageCosts {
+                forward: time(Compute::Forward),
+                backward: time(Compute::Backward),
+                input_gradient: time(Compute::InputGradient),
+                weight_gradient: time(Compute::WeightGradient),
+                update: rank.time(self.update_ns(machine, step, layout.owned(stage))),
+                activation_bytes: backward.map_or(0, |b| b.activation_bytes),
+                weight_gradient_bytes: backward.map_or(0, |b| b.weight_gradient_bytes),
+                resident_bytes: held.resident(),
+            });
+            bytes.push(held);
+        }
+        let mut costs = Costs::of_stages(stages);
+        costs.link = machine.link;
+        costs.overhead = machine.action_ns;
+        let sent = programs.iter().flat_map(|programs| &programs.sent_bytes);
+        costs.message_bytes = sent.map(|(edge, bytes)| (*edge, *bytes)).collect();
+        let edges: Vec<Edge> = costs.message_bytes.keys().copied().collect();
+        let ties = ties.iter().flat_map(|tie| {
+            let owner = tie.owner;
+            let copies = tie.copies.iter();
+            copies.map(move |replica| Tie {
+                owner,
+                replica: *replica,
+            })
+        });
+        PartitionCosts {
+            dependencies: Dependencies::new(programs.len(), edges, ties),
+            costs,
+            bytes,
+        }
+    }
+
+    /// What the optimizer of a stage takes.
+    fn update_ns(&self, machine: &Machine, step: &Step, owned: &[ParameterPath]) -> u64 {
+        let owned = owned.iter().filter_map(|path| self.by_path.get(path));
+        let trained = owned.filter(|parameter| parameter.trainable);
+        let bytes = trained.map(|parameter| parameter.bytes).sum();
+        machine.rates.update_ns(bytes, step.optimizer_states)
+    }
+
+    /// What a stage holds of parameters all the time.
+    fn held_bytes(
+        &self,
+        step: &Step,
+        replicas: &[ParameterPath],
+        owned: &[ParameterPath],
+    ) -> StageBytes {
+        let mut held = StageBytes::default();
+        for (paths, is_owner) in [(owned, true), (replicas, false)] {
+            for path in paths {
+                let Some(parameter) = self.by_path.get(path) else {
+                    continue;
+                };
+                held.parameters += parameter.bytes;
+                // The parts of a shared gradient meet at the owner, micro-batch by micro-batch.
+                if parameter.trainable && is_owner {
+                    held.gradients += parameter.bytes;
+                    held.optimizer += parameter.bytes.saturating_mul(step.optimizer_states);
+                }
+            }
+        }
+        held
+    }
+
+    fn stage(&self, index: usize, divided: &Divided<'_>, costs: StageCosts) -> PlanStage {
+        let (partition, programs) = (divided.partition, &divided.programs[index]);
+        let stage = StageIndex::new(index);
+        let bytes_of = |paths: &[ParameterPath]| -> u64 {
+            let held = paths.iter().filter_map(|path| self.by_path.get(path));
+            held.map(|known| known.bytes).sum()
+        };
+        let owned = divided.layout.owned(stage).to_vec();
+        let replicas = divided.cutting.replicas(stage);
+        let mut modules: Vec<String> = Vec::new();
+        let mut seen = BTreeSet::new();
+        for path in &owned {
+            let module = path.module();
+            if seen.insert(module.to_owned()) {
+                modules.push(module.to_owned());
+            }
+        }
+        let flops = |phase: Option<&Phase>| -> u64 {
+            let nodes = phase.map(|phase| phase.nodes.iter());
+            let nodes = nodes.into_iter().flatten();
+            let operations = nodes.map(|id| &self.joint.graph().node(*id).operation);
+            operations
+                .map(|operation| operation_cost(operation).flops)
+                .sum()
+        };
+        PlanStage {
+            stage,
+            rank: partition.stage_to_rank[index],
+            modules,
+            parameter_bytes: bytes_of(&owned),
+            replica_bytes: bytes_of(&replicas),
+            parameters: owned,
+            replicas,
+            forward_flops: flops(Some(&programs.forward)),
+            backward_flops: flops(programs.phase(Compute::Backward)),
+            boundary_bytes: programs.sent_bytes.values().sum(),
+            recompute: partition.recompute[index],
+            operations: ranges(&partition.stage_of, index),
+            costs,
+            live_in: Vec::new(),
+            live_out: Vec::new(),
+            bypassing: Vec::new(),
+            programs: Vec::new(),
+        }
+    }
+
+    fn boundaries(&self, cutting: &Cutting) -> Vec<Boundary> {
+        let bytes = |value: &ValueId| self.joint.graph().value(*value).bytes();
+        let edges = cutting.edges().iter();
+        edges
             .map(|(edge, values)| Boundary {
                 edge: *edge,
                 values: values.len(),
-                bytes: values.iter().map(|v| joint.graph().value(*v).bytes()).sum(),
+                bytes: values.iter().map(bytes).sum(),
             })
-            .collect();
-        let bytes_of: BTreeMap<&ParameterPath, u64> =
-            table.iter().map(|p| (&p.path, p.bytes)).collect();
-        let bytes = |paths: &[ParameterPath]| -> u64 {
-            paths.iter().filter_map(|path| bytes_of.get(path)).sum()
-        };
-        let stages = of_stage.iter().enumerate().map(|(index, units)| {
-            let stage = StageIndex::new(index);
-            let replicas = cutting.replicas(stage);
-            let parameters = layout.owned(stage).to_vec();
-            let sent = boundaries.iter().filter(|b| b.edge.from.stage == stage);
-            PlanStage {
-                stage,
-                rank: RankIndex::new(index),
-                modules: units.iter().map(|unit| unit.module.clone()).collect(),
-                parameter_bytes: bytes(&parameters),
-                replica_bytes: bytes(&replicas),
-                parameters,
-                replicas,
-                forward_flops: cutting.forward_flops(stage),
-                boundary_bytes: sent.map(|b| b.bytes).sum(),
-                recompute: false,
-            }
-        });
-        Ok(Self {
-            version: VERSION,
-            model: model_digest(table),
-            program: joint.key().to_string(),
-            stages: stages.collect(),
-            boundaries: boundaries.clone(),
-        })
+            .collect()
     }
+}
+
+/// The positions of a stage as ranges.
+fn ranges(stage_of: &[usize], stage: usize) -> Vec<(usize, usize)> {
+    let mut ranges: Vec<(usize, usize)> = Vec::new();
+    for (position, _) in stage_of.iter().enumerate().filter(|(_, of)| **of == stage) {
+        match ranges.last_mut() {
+            Some((_, end)) if *end == position => *end += 1,
+            _ => ranges.push((position, position + 1)),
+        }
+    }
+    ranges
+}
+
+/// The most bytes that a program holds at a time of what it makes and does not hand out.
+pub(crate) fn transient_bytes(joint: &JointGraph, phase: &Phase) -> u64 {
+    let graph = joint.graph();
+    let mut last_use: BTreeMap<ValueId, usize> = BTreeMap::new();
+    for (index, id) in phase.nodes.iter().enumerate() {
+        let node = graph.node(*id);
+        // What nobody reads is freed behind what makes it.
+        for value in node.outputs().iter().chain(node.inputs()) {
+            last_use.insert(*value, index);
+        }
+    }
+    let gradients = phase.gradients.iter();
+    let gradients = gradients.filter_map(|position| joint.gradients()[*position]);
+    let kept = phase
+        .outputs
+        .iter()
+        .map(|(value, _)| *value)
+        .chain(gradients);
+    for value in kept {
+        last_use.remove(&value);
+    }
+    let (mut held, mut most) = (0_u64, 0);
+    let mut freed: BTreeMap<usize, u64> = BTreeMap::new();
+    for (index, id) in phase.nodes.iter().enumerate() {
+        for value in graph.node(*id).outputs() {
+            if let Some(last) = last_use.get(value) {
+                let bytes = graph.value(*value).bytes();
+                held += bytes;
+                *freed.entry(*last).or_default() += bytes;
+            }
+        }
+        most = most.max(held);
+        held -= freed.remove(&index).unwrap_or(0);
+    }
+    most
 }

@@ -2,14 +2,15 @@
 
 use burn::module::Module;
 use tinderbox_deferred::{MaterializeError, ParameterPath, check_lit};
+use tinderbox_planner::PlanStage;
 
-use super::{Plan, PlanStage};
+use super::Plan;
 use crate::{NotHeld, PlanError};
 
 impl Plan {
     /// Number of ranks.
     pub fn ranks(&self) -> usize {
-        let ranks = self.stages.iter().map(|stage| stage.rank.index() + 1);
+        let ranks = self.stages().iter().map(|stage| stage.rank.index() + 1);
         ranks.max().unwrap_or(0)
     }
 
@@ -20,7 +21,7 @@ impl Plan {
     /// When the plan has no such rank.
     pub fn rank(&self, rank: usize) -> Result<Vec<&PlanStage>, PlanError> {
         let stages = self
-            .stages
+            .stages()
             .iter()
             .filter(|stage| stage.rank.index() == rank);
         let stages: Vec<&PlanStage> = stages.collect();
@@ -33,7 +34,7 @@ impl Plan {
 
     /// The stage that makes, updates and saves a parameter; `None` when the plan does not name it.
     pub fn owner(&self, path: &ParameterPath) -> Option<&PlanStage> {
-        let mut stages = self.stages.iter();
+        let mut stages = self.stages().iter();
         stages.find(|stage| stage.parameters.contains(path))
     }
 
@@ -55,12 +56,5 @@ impl Plan {
             rank,
             parameters: parameters.collect(),
         })
-    }
-}
-
-impl PlanStage {
-    /// Whether the stage holds a parameter, as its owner or as a copy.
-    pub fn holds(&self, path: &ParameterPath) -> bool {
-        self.parameters.contains(path) || self.replicas.contains(path)
     }
 }

@@ -26,7 +26,7 @@ pub struct PipelineBuilder<M, B> {
     pub(super) trace: Trace<B>,
     pub(super) plan: Plan,
     pub(super) seed: Seed,
-    pub(super) schedule: ScheduleChoice,
+    pub(super) schedule: Option<ScheduleChoice>,
     pub(super) micro_batches: Option<usize>,
     pub(super) clipping: Option<Clipping>,
     pub(super) measure: bool,
@@ -47,7 +47,7 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
             trace: trace.clone(),
             plan: plan.clone(),
             seed: Seed::new(0),
-            schedule: ScheduleChoice::default(),
+            schedule: None,
             micro_batches: None,
             clipping: None,
             measure: false,
@@ -78,17 +78,17 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
     }
 
     /// The schedule of a training step: a [`ScheduleKind`](crate::schedule::ScheduleKind), or a
-    /// [`Schedule`](crate::schedule::Schedule) of your own. 1F1B by default.
+    /// [`Schedule`](crate::schedule::Schedule) of your own. The one that the plan was made for by default.
     ///
     /// The plan's stages must lie on the ranks as the schedule has them.
     #[must_use]
     pub fn schedule(mut self, schedule: impl Into<ScheduleChoice>) -> Self {
-        self.schedule = schedule.into();
+        self.schedule = Some(schedule.into());
         self
     }
 
     /// How many micro-batches a batch is split into. By default those of the schedule, if it was
-    /// written for a number, or else as many as there are stages.
+    /// written for a number, or else those that the plan was made for.
     #[must_use]
     pub fn micro_batches(mut self, count: usize) -> Self {
         self.micro_batches = Some(count.max(1));

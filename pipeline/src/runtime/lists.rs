@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use tinderbox_planner::PlanFile;
+
 use crate::PipelineError;
 use crate::schedule::{
     Action, Compute, Dependencies, Mode, RankIndex, Schedule, ScheduleKind, StageIndex, lower,
@@ -17,6 +19,9 @@ pub enum ScheduleChoice {
     /// Lists written by a user, by [`auto`](crate::schedule::auto) or by another program. What they
     /// have besides compute is derived again from the plan.
     Written(Box<Schedule>),
+    /// That of a plan: its own lists, and others of the same kind for other numbers of micro-batches and
+    /// for batches whose programs wait for each other in another way.
+    Planned(Box<PlanFile>),
 }
 
 impl Default for ScheduleChoice {
@@ -42,21 +47,23 @@ impl fmt::Display for ScheduleChoice {
         match self {
             Self::Named(kind) => kind.fmt(f),
             Self::Written(schedule) => f.write_str(&schedule.name),
+            Self::Planned(_) => f.write_str("auto"),
         }
     }
 }
 
 impl ScheduleChoice {
-    /// The compute actions for stages on these ranks.
+    /// The compute actions for stages on these ranks, which wait for each other as `dependencies` say.
     ///
     /// # Errors
     ///
     /// When a named schedule does not take so many stages per rank, lays them over the ranks in another
-    /// way, or a written one is for another number of micro-batches.
+    /// way, a written one is for another number of micro-batches, or no lists run a plan's stages.
     pub fn compute(
         &self,
         stage_to_rank: &[RankIndex],
         micro_batches: usize,
+        dependencies: &Dependencies,
     ) -> Result<Schedule, PipelineError> {
         let schedule = match self {
             Self::Named(kind) => {
@@ -85,6 +92,9 @@ impl ScheduleChoice {
                 }
                 schedule.compute_only()
             }
+            Self::Planned(plan) => plan
+                .lists_for(micro_batches, dependencies)
+                .map_err(|source| PipelineError::Lists { source })?,
         };
         if schedule.stage_to_rank != stage_to_rank {
             let ranks = |map: &[RankIndex]| map.iter().map(|rank| rank.index()).collect();

@@ -57,14 +57,19 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             return Err(PipelineError::Clones { first, second });
         }
         let layout = builder.plan.layout(&table)?;
-        // The trace may be of another model.
+        // The trace may be of another model, or of another forward of the same one.
         builder.plan.layout(builder.trace.parameters())?;
-        let written = match &builder.schedule {
+        let traced = builder.trace.example_program()?;
+        builder.plan.check_program(&traced, &table)?;
+        let schedule = builder.schedule;
+        let schedule = schedule.unwrap_or_else(|| builder.plan.schedule());
+        let written = match &schedule {
             ScheduleChoice::Written(schedule) => Some(schedule.micro_batches),
-            ScheduleChoice::Named(_) => None,
+            ScheduleChoice::Named(_) | ScheduleChoice::Planned(_) => None,
         };
         let stages = builder.plan.stages().len();
-        let micro_batches = builder.micro_batches.or(written).unwrap_or(stages);
+        let planned = builder.plan.file().step.micro_batches.max(1);
+        let micro_batches = builder.micro_batches.or(written).unwrap_or(planned);
         if let Some(Clipping::GlobalNorm(max)) = builder.clipping
             && !(max > 0.0 && max.is_finite())
         {
@@ -75,9 +80,9 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             // is known when a batch is traced.
             let stage_to_rank = builder.plan.stage_to_rank();
             let count = written.unwrap_or(micro_batches);
-            let schedule = builder.schedule.compute(&stage_to_rank, count)?;
-            verify(&schedule, &Dependencies::new(stages, [], []))
-                .map_err(|source| PipelineError::Schedule { source })?;
+            let alone = Dependencies::new(stages, [], []);
+            let lists = schedule.compute(&stage_to_rank, count, &alone)?;
+            verify(&lists, &alone).map_err(|source| PipelineError::Schedule { source })?;
         }
         let plan = Arc::new(builder.plan);
         let source = builder
@@ -108,7 +113,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         )?;
         crew.call("make its parameters", |_, _| ())?;
         let global_norm = matches!(builder.clipping, Some(Clipping::GlobalNorm(_)));
-        let programs = Programs::new(builder.trace, layout, &plan, builder.schedule, global_norm);
+        let programs = Programs::new(builder.trace, layout, &plan, schedule, global_norm);
         Ok(Self {
             model: builder.model,
             programs,

@@ -101,14 +101,13 @@ impl<B: Batch> Programs<B> {
         if let Some(lists) = self.lists.get(&(mode, key.clone())) {
             return Ok(lists.clone());
         }
-        let compute = match mode {
-            Mode::Training => self
-                .choice
-                .compute(&self.stage_to_rank, micro_batches.len())?,
-            Mode::Inference => forward_only_on(&self.stage_to_rank, micro_batches.len()),
-        };
         let cuts = micro_batches.iter().map(|micro| &*micro.cut);
         let dependencies = self.dependencies(mode, cuts);
+        let (ranks, count) = (&self.stage_to_rank, micro_batches.len());
+        let compute = match mode {
+            Mode::Training => self.choice.compute(ranks, count, &dependencies)?,
+            Mode::Inference => forward_only_on(ranks, count),
+        };
         let lists = Arc::new(StepLists::new(&compute, &dependencies)?);
         self.lists.insert((mode, key), lists.clone());
         Ok(lists)

@@ -44,6 +44,7 @@ pub struct JointGraph {
     forward_start: usize,
     backward_start: usize,
     keys: RandomKeys,
+    marks: Vec<ValueId>,
 }
 
 impl JointGraph {
@@ -95,6 +96,11 @@ impl JointGraph {
     /// Whether a node belongs to the backward pass.
     pub fn is_backward(&self, node: NodeId) -> bool {
         node.index() >= self.backward_start
+    }
+
+    /// The values at which the forward's author marked a cut, in order.
+    pub fn marks(&self) -> &[ValueId] {
+        &self.marks
     }
 
     /// Keys of all random operations.
@@ -310,6 +316,7 @@ fn assemble(
         forward_start,
         backward_start,
         keys,
+        marks: recording.marks(),
         graph: recording.into_graph(),
     })
 }

@@ -73,7 +73,7 @@ impl Roles {
             let forward_random = is_random(node) && !joint.is_initialization(id);
             roles[id.index()] = if setup && !forward_random {
                 Role::Setup
-            } else if remade && !cost::is_heavy(graph, id) {
+            } else if remade && !cost::is_heavy(&node.operation) {
                 Role::Remade
             } else if gradient {
                 Role::Gradient

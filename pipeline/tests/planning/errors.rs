@@ -1,11 +1,13 @@
 //! Why a plan can't be made or used, in full.
 
-use burn::tensor::Device;
+use burn::tensor::{Device, Tensor};
+use serde_json::{Value, json};
 use tinderbox_deferred::{MaterializeOptions, random::Seed};
-use tinderbox_pipeline::{Cut, Machine, Plan, PlanError};
+use tinderbox_pipeline::planner::PlanFileError;
+use tinderbox_pipeline::{Cut, Machine, Outputs, Plan, PlanError, Traceable};
 
-use crate::models::{gpt_trace, mlp, mlp_trace};
-use crate::support::full_text;
+use crate::models::{Mlp, gpt_trace, mlp, mlp_trace};
+use crate::support::{floats, full_text};
 
 fn text<T: std::fmt::Debug>(result: Result<T, PlanError>) -> String {
     full_text(&result.unwrap_err())
@@ -27,32 +29,61 @@ fn wrong_cuts() {
         ),
         (
             vec![Cut::before("tokens")],
-            "the cut at `tokens` leaves a stage without parameters before or after it (cut number \
-             1): give the cuts in the order of the forward, each module once",
+            "the cut before `tokens` leaves stage 0 without operations: it lies at the beginning or \
+             the end of the forward, or where another cut does",
         ),
         (
             vec![Cut::before("blocks.1"), Cut::after("head")],
-            "the cut at `head` leaves a stage without parameters before or after it (cut number \
-             2): give the cuts in the order of the forward, each module once",
+            "the cut after `head` leaves stage 2 without operations: it lies at the beginning or \
+             the end of the forward, or where another cut does",
         ),
         (
             vec![Cut::before("blocks.1"), Cut::after("blocks.0")],
-            "the cut at `blocks.0` leaves a stage without parameters before or after it (cut number \
-             2): give the cuts in the order of the forward, each module once",
+            "the cut after `blocks.0` lies before the cut before `blocks.1`: give the cuts in the order \
+             of the forward",
+        ),
+        (
+            vec![Cut::before("head"), Cut::before("blocks.1")],
+            "the cut before `blocks.1` lies before the cut before `head`: give the cuts in the order \
+             of the forward",
+        ),
+        (
+            vec![Cut::mark(0)],
+            "the forward has 0 mark(s), numbered from 0, and none is number 0: call \
+             `tinderbox::cut` where it may be cut",
         ),
     ] {
         assert_eq!(text(Plan::manual(&gpt, &cuts)), expected);
     }
 }
 
+/// The forward reads nothing of the second layer.
+#[test]
+fn a_cut_at_a_module_without_operations() {
+    let skips = |net: &Mlp, x: Tensor<2>| {
+        let x = net.layers[0].forward(x);
+        Outputs::loss(net.layers[2].forward(x).mean())
+    };
+    let example = floats([4, 8], 0, &Device::flex());
+    let trace = mlp(3, 8).trace(&example, skips).unwrap();
+    assert_eq!(
+        text(Plan::manual(&trace, &[Cut::after("layers.1")])),
+        "no operation belongs to `layers.1`: the forward reads none of its parameters; cut at another \
+         module, or call `tinderbox::cut` in the forward"
+    );
+}
+
 #[test]
 fn too_many_stages_and_none() {
     let trace = mlp_trace(3, 4);
     assert_eq!(
-        text(Plan::auto(&trace, &Machine::local(4).unwrap())),
-        "4 stages are too many: the model has 3 modules with parameters, and a stage needs one"
+        text(Plan::auto(&trace, &Machine::local(40).unwrap())),
+        "40 stages were asked for, and the model can be cut into 8 at the most"
     );
-    assert_eq!(text(Machine::local(0)), "a machine has at least one rank");
+    assert_eq!(
+        full_text(&Machine::local(0).unwrap_err()),
+        "a plan needs at least one rank"
+    );
 }
 
 /// A plan file of two stages, edited by hand, and what is said of it.
@@ -61,71 +92,69 @@ fn wrong_files() {
     let trace = mlp_trace(3, 4);
     let table = trace.parameters();
     let plan = Plan::manual(&trace, &[Cut::before("layers.1")]).unwrap();
-    let json = plan.to_json();
-    let owned = "\"layers.1.weight\"";
-    for (from, to, expected) in [
+    let edited = |place: &str, value: Value| {
+        let mut json: Value = serde_json::from_str(&plan.to_json()).unwrap();
+        *json.pointer_mut(place).unwrap() = value;
+        let plan = Plan::from_json(&json.to_string());
+        text(plan.and_then(|plan| plan.check_model(table)))
+    };
+    let first = "/stages/1/parameters/0";
+    assert_eq!(plan.stages()[1].parameters[0].as_str(), "layers.1.weight");
+    for (place, value, expected) in [
         (
-            "\"version\": 1",
-            "\"version\": 2",
-            "the plan has version 2, this build reads 1: make the plan again",
+            "/version",
+            json!(1),
+            "the plan has version 1 and this build reads version 2: make the plan again",
         ),
         (
-            "\"version\": 1,\n  \"model\"",
-            "\"version\": 3,\n  \"models\"",
-            "the plan has version 3, this build reads 1: make the plan again",
+            "/version",
+            json!(3),
+            "the plan has version 3 and this build reads version 2: make the plan again",
         ),
         (
-            "\"version\": 1,",
-            "",
-            "this is not a plan file\nmissing field `version` at line 72 column 1",
+            "/stages/1/rank",
+            json!(5),
+            "rank 1 has no stage: the ranks of a plan are numbered from 0 without gaps",
         ),
         (
-            "\"stages\"",
-            "\"steps\"",
-            "this is not a plan file\nmissing field `stages` at line 72 column 1",
-        ),
-        (
-            "\"rank\": 1",
-            "\"rank\": 5",
-            "no stage is on rank 1: number the ranks from 0 without a gap",
-        ),
-        (
-            owned,
-            "\"layers.1.weigth\"",
+            first,
+            json!("layers.1.weigth"),
             "the plan names `layers.1.weigth`, which the model does not have; the nearest are \
              `layers.1.weight`, `layers.1.bias`",
         ),
         (
-            owned,
-            "\"layers.0.weight\"",
+            first,
+            json!("layers.0.weight"),
             "stages 0 and 1 both own `layers.0.weight`",
         ),
         (
-            owned,
-            "\"layers.1.bias\"",
+            first,
+            json!("layers.1.bias"),
             "stage 1 lists `layers.1.bias` twice",
         ),
         (
-            "        \"layers.1.weight\",\n",
-            "",
+            "/stages/1/parameters",
+            json!(["layers.1.bias", "layers.2.weight", "layers.2.bias"]),
             "no stage owns `layers.1.weight`",
         ),
         (
-            "\"replicas\": []",
-            "\"replicas\": [\"layers.0.bias\"]",
+            "/stages/0/replicas",
+            json!(["layers.0.bias"]),
             "stage 0 holds `layers.0.bias` and is to hold a copy of it too",
         ),
         (
-            "\"replicas\": []",
-            "\"replicas\": [\"layers.0.norm\"]",
+            "/stages/0/replicas",
+            json!(["layers.0.norm"]),
             "the plan names `layers.0.norm`, which the model does not have; the nearest are \
              `layers.0.bias`, `layers.0.weight`",
         ),
     ] {
-        assert!(json.contains(from), "{from} in {json}");
-        let edited = json.replacen(from, to, 1);
-        let checked = Plan::from_json(&edited).and_then(|plan| plan.check_model(table));
-        assert_eq!(text(checked), expected, "{from} -> {to}");
+        assert_eq!(edited(place, value), expected, "{place}");
+    }
+    for field in ["\"version\": 2,", "\"stages\": ["] {
+        let renamed = plan.to_json().replacen(field, &field.replace("s", "z"), 1);
+        let found = text(Plan::from_json(&renamed));
+        assert!(found.contains("missing field `"), "{field}: {found}");
     }
     plan.check_model(table).unwrap();
 }
@@ -133,15 +162,18 @@ fn wrong_files() {
 #[test]
 fn another_model() {
     let plan = Plan::manual(&mlp_trace(3, 4), &[]).unwrap();
-    let other = mlp_trace(3, 5);
-    let found = Plan::manual(&other, &[]).unwrap();
     assert_eq!(
-        text(plan.check_model(other.parameters())),
-        format!(
-            "the plan is for a model with digest {}, this one has {}: make the plan again",
-            plan.model(),
-            found.model()
-        )
+        text(plan.check_model(mlp_trace(2, 4).parameters())),
+        "the plan is for another model: 2 parameters are missing (`layers.2.weight`, \
+         `layers.2.bias`); make a plan for this one"
+    );
+    let wider = text(plan.check_model(mlp_trace(3, 5).parameters()));
+    assert!(
+        wider.starts_with(
+            "the plan is for another model: 6 parameters are of another shape or dtype \
+             (`layers.0.weight`: f32[4, 4] planned, f32[5, 5] found, "
+        ),
+        "{wider}"
     );
 }
 
@@ -151,7 +183,10 @@ fn a_truncated_file() {
     let json = Plan::manual(&mlp_trace(2, 4), &[]).unwrap().to_json();
     for length in 0..json.len() - 2 {
         let error = Plan::from_json(&json[..length]).unwrap_err();
-        assert!(matches!(error, PlanError::Json { .. }), "{length}: {error}");
+        assert!(
+            matches!(error, PlanError::File(PlanFileError::Json { .. })),
+            "{length}: {error}"
+        );
     }
 }
 
@@ -159,21 +194,21 @@ fn a_truncated_file() {
 fn files_that_are_not_there() {
     let plan = Plan::manual(&mlp_trace(2, 4), &[]).unwrap();
     let nowhere = "/nowhere/plan.json";
-    let missing = "failed\nNo such file or directory (os error 2)";
+    let missing = "No such file or directory (os error 2)";
     assert_eq!(
         text(Plan::load(nowhere)),
-        format!("reading {nowhere} {missing}")
+        format!("the plan file {nowhere} can't be read\n{missing}")
     );
     assert_eq!(
         text(plan.save(nowhere)),
-        format!("writing {nowhere} {missing}")
+        format!("the plan file {nowhere} can't be written\n{missing}")
     );
 }
 
 #[test]
 fn ranks_and_what_they_do_not_hold() {
     let trace = mlp_trace(3, 4);
-    let plan = Plan::auto(&trace, &Machine::local(3).unwrap()).unwrap();
+    let plan = Plan::manual(&trace, &["layers.1", "layers.2"].map(Cut::before)).unwrap();
     assert_eq!(plan.ranks(), 3);
     assert_eq!(
         text(plan.rank(3)),

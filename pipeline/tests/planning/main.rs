@@ -1,5 +1,6 @@
 //! What needs no rank: traces and their errors, plans, cuts, and how they grow.
 
+mod cuts;
 mod edges;
 mod errors;
 mod models;

@@ -12,148 +12,66 @@ fn three_stages() -> Plan {
 }
 
 #[test]
-fn a_plan_as_json() {
-    insta::assert_snapshot!(three_stages().to_json(), @r#"
-    {
-      "version": 1,
-      "model": "e46a441bcd74c8cc58b485997a4ba754",
-      "program": "training :F32[4, 8]",
-      "stages": [
-        {
-          "stage": 0,
-          "rank": 0,
-          "modules": [
-            "layers.0"
-          ],
-          "parameters": [
-            "layers.0.weight",
-            "layers.0.bias"
-          ],
-          "replicas": [],
-          "parameter_bytes": 288,
-          "replica_bytes": 0,
-          "forward_flops": 576,
-          "boundary_bytes": 128
-        },
-        {
-          "stage": 1,
-          "rank": 1,
-          "modules": [
-            "layers.1",
-            "layers.2"
-          ],
-          "parameters": [
-            "layers.1.weight",
-            "layers.1.bias",
-            "layers.2.weight",
-            "layers.2.bias"
-          ],
-          "replicas": [],
-          "parameter_bytes": 576,
-          "replica_bytes": 0,
-          "forward_flops": 1152,
-          "boundary_bytes": 256
-        },
-        {
-          "stage": 2,
-          "rank": 2,
-          "modules": [
-            "layers.3"
-          ],
-          "parameters": [
-            "layers.3.weight",
-            "layers.3.bias"
-          ],
-          "replicas": [],
-          "parameter_bytes": 288,
-          "replica_bytes": 0,
-          "forward_flops": 640,
-          "boundary_bytes": 128
-        }
-      ],
-      "boundaries": [
-        {
-          "edge": {
-            "from": {
-              "stage": 0,
-              "compute": "forward"
-            },
-            "to": {
-              "stage": 1,
-              "compute": "forward"
-            }
-          },
-          "values": 1,
-          "bytes": 128
-        },
-        {
-          "edge": {
-            "from": {
-              "stage": 1,
-              "compute": "forward"
-            },
-            "to": {
-              "stage": 2,
-              "compute": "forward"
-            }
-          },
-          "values": 1,
-          "bytes": 128
-        },
-        {
-          "edge": {
-            "from": {
-              "stage": 1,
-              "compute": "backward"
-            },
-            "to": {
-              "stage": 0,
-              "compute": "backward"
-            }
-          },
-          "values": 1,
-          "bytes": 128
-        },
-        {
-          "edge": {
-            "from": {
-              "stage": 2,
-              "compute": "backward"
-            },
-            "to": {
-              "stage": 1,
-              "compute": "backward"
-            }
-          },
-          "values": 1,
-          "bytes": 128
-        }
-      ]
-    }
-    "#);
-}
-
-#[test]
 fn a_plan_as_a_table() {
     insta::assert_snapshot!(three_stages(), @r#"
-    ──────────────────────────────────────────────────────────────────────────────
-     stage   rank   modules             parameters    MiB   boundary MiB    FLOPs 
-    ══════════════════════════════════════════════════════════════════════════════
-         0      0   layers.0                     2   0.00           0.00   24.3 % 
-         1      1   layers.1 layers.2            4   0.00           0.00   48.6 % 
-         2      2   layers.3                     2   0.00           0.00   27.0 % 
-    ──────────────────────────────────────────────────────────────────────────────
-    "#);
-    let gpt = gpt_trace(3);
-    let plan = Plan::auto(&gpt, &Machine::local(3).unwrap()).unwrap();
-    insta::assert_snapshot!(plan, @r#"
-    ──────────────────────────────────────────────────────────────────────────────────────
-     stage   rank   modules                     parameters    MiB   boundary MiB    FLOPs 
-    ══════════════════════════════════════════════════════════════════════════════════════
-         0      0   tokens positions blocks.0           18   0.06           0.00   31.6 % 
-         1      1   blocks.1                            16   0.05           0.01   31.5 % 
-         2      2   blocks.2 norm head                  19   0.06           0.00   36.8 % 
-    ──────────────────────────────────────────────────────────────────────────────────────
+    model        e46a441bcd74, 8 parameters, 1.13 KiB
+    program      training :F32[4, 8], operations f0903c184cf4
+    machine      3 ranks, no limit of memory
+                 a message takes 5.00 µs, an action 3.00 µs beside its work
+    schedule     1f1b, 3 micro-batches
+    partitioner  manual
+                 cut by hand before `layers.1`, after `layers.2`
+
+    step         248 µs, of which the ranks stand still 54.4 %
+    lower bound  76.9 µs, so the step is at most 222.8 % above the best there is
+    bottleneck   stage 1, 33.9 µs of F and B per micro-batch
+    messages     1.50 KiB between ranks per step
+
+    Stages
+    ────────────────────────────────────────────────────────
+    stage  rank  modules            parameters    B   FLOPs
+    ════════════════════════════════════════════════════════
+        0     0  layers.0                    2  288  19.7 %
+        1     1  layers.1 layers.2           4  576  52.0 %
+        2     2  layers.3                    2  288  28.4 %
+    ────────────────────────────────────────────────────────
+
+    One micro-batch on each stage
+    ───────────────────────────────────────────────────────────
+    stage   F µs   B µs   I µs   W µs  kept B  for W B  sent B
+    ═══════════════════════════════════════════════════════════
+        0   6.13   7.74   0.00   7.74     128      256     128
+        1  12.26  21.61   9.22  12.38     512      512     256
+        2   9.18  19.98  13.79   6.19     384      256     128
+    ───────────────────────────────────────────────────────────
+
+    One step on each rank
+    ─────────────────────────────────────────
+    rank  stages  busy µs  bubble µs  bubble
+    ═════════════════════════════════════════
+       0  0          74.9      173.3  69.8 %
+       1  1         144.1       65.5  26.4 %
+       2  2         120.7       26.7  10.8 %
+    ─────────────────────────────────────────
+
+    Memory of each rank at its peak, KiB
+    ───────────────────────────────────────────────────────────────────────────────
+    rank  parameters  gradients  optimizer  activations  transient  buffers  total
+    ═══════════════════════════════════════════════════════════════════════════════
+       0       0.281      0.281      0.563        0.375      0.250    0.125  1.875
+       1       0.563      0.563      1.125        1.000      0.531    0.250  4.031
+       2       0.281      0.281      0.563        0.375      0.406    0.125  2.031
+    ───────────────────────────────────────────────────────────────────────────────
+
+    Boundaries, per micro-batch
+    ────────────────────────────────────────────────────────
+    from              to                ranks   values    B
+    ════════════════════════════════════════════════════════
+    stage 0 forward   stage 1 forward   0 -> 1       1  128
+    stage 1 forward   stage 2 forward   1 -> 2       1  128
+    stage 1 backward  stage 0 backward  1 -> 0       1  128
+    stage 2 backward  stage 1 backward  2 -> 1       1  128
+    ────────────────────────────────────────────────────────
     "#);
 }
 
@@ -234,7 +152,7 @@ fn what_is_not_read_goes_with_its_module() {
     let example = floats([4, 8], 0, &Device::flex());
     let trace = mlp(4, 8).trace(&example, half).unwrap();
     let plan = Plan::manual(&trace, &[Cut::before("layers.2")]).unwrap();
-    assert_eq!(modules(&plan), ["layers.0", "layers.2 layers.3"]);
+    assert_eq!(modules(&plan), ["layers.0 layers.1", "layers.2 layers.3"]);
     let owned = |k: usize| {
         let paths = plan.stages()[k].parameters.iter();
         paths.map(|p| p.to_string()).collect::<Vec<_>>()
@@ -243,9 +161,9 @@ fn what_is_not_read_goes_with_its_module() {
         owned(0),
         [
             "layers.0.weight",
-            "layers.0.bias",
             "layers.1.weight",
-            "layers.1.bias"
+            "layers.1.bias",
+            "layers.0.bias"
         ]
     );
     assert_eq!(
@@ -257,30 +175,4 @@ fn what_is_not_read_goes_with_its_module() {
             "layers.3.bias"
         ]
     );
-}
-
-/// The fullest stage of an automatic cut has at most its share and the largest module.
-#[test]
-fn an_automatic_cut_is_even() {
-    let trace = gpt_trace(4);
-    for stages in 2..=5 {
-        let plan = Plan::auto(&trace, &Machine::local(stages).unwrap()).unwrap();
-        assert_eq!(plan.stages().len(), stages);
-        let share = |of: &dyn Fn(usize) -> u64| {
-            let all: u64 = (0..stages).map(of).sum();
-            (0..stages).map(of).max().unwrap() as f64 / all as f64
-        };
-        let bytes = share(&|k| plan.stages()[k].parameter_bytes);
-        let flops = share(&|k| plan.stages()[k].forward_flops);
-        let largest = bytes.max(flops);
-        println!(
-            "{stages} stages: {:.1} % bytes, {:.1} % FLOPs",
-            100.0 * bytes,
-            100.0 * flops
-        );
-        assert!(
-            largest <= 1.25 / stages as f64,
-            "{stages} stages: {largest}"
-        );
-    }
 }

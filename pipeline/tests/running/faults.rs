@@ -167,7 +167,7 @@ fn actions(kind: ScheduleKind, chunks: usize) -> Vec<(u64, Action)> {
     let (dependencies, _) = pipeline.costs(&batch).unwrap();
     let compute = pipeline
         .schedule()
-        .compute(&pipeline.plan().stage_to_rank(), 4);
+        .compute(&pipeline.plan().stage_to_rank(), 4, &dependencies);
     let lowered = lower(&compute.unwrap(), &dependencies);
     let places = lowered.places();
     let all: Vec<_> = places

@@ -143,7 +143,7 @@ fn a_trace_or_plan_of_another_model_is_refused() {
             .unwrap_err();
         assert!(matches!(error, PipelineError::Plan { .. }), "{error}");
         let text = full_text(&error);
-        let start = "the plan can't be used\nthe plan is for a model with digest ";
+        let start = "the plan can't be used\nthe plan is for another model: 2 parameters are ";
         assert!(text.starts_with(start), "{text}");
     }
     Pipeline::new(&small, &traces[0], &plans[0])

@@ -13,8 +13,8 @@ use burn::tensor::{Device, Tensor, activation::gelu};
 use tinderbox_deferred::random::Seed;
 use tinderbox_pipeline::schedule::{RankIndex, Schedule};
 use tinderbox_pipeline::{
-    Clipping, Machine, Pipeline, PipelineBuilder, PipelineError, Placement, Plan, ScheduleKind,
-    split_batch,
+    Clipping, Cut, Machine, Pipeline, PipelineBuilder, PipelineError, Placement, Plan, Planner,
+    ScheduleKind, split_batch,
 };
 
 use crate::support::{Case, Computed, LR, SAMPLES, SEED, floats, full_text, parameters, squared};
@@ -279,7 +279,7 @@ fn schedules_that_do_not_fit_the_plan() {
     assert_eq!(
         text(start(ScheduleKind::Zbv.into())),
         "schedule `zbv` runs its stages on ranks [0, 1, 1, 0], the plan has them on ranks \
-         [0, 1, 0, 1]: make the plan for it, with `Machine::with_chunks` or `Plan::on_ranks`"
+         [0, 1, 0, 1]: make the plan for it, with `Machine::with_chunks` or `Planner::on_ranks`"
     );
     let one_chunk = text(start(ScheduleKind::OneFOneB.into()));
     assert!(
@@ -308,10 +308,15 @@ fn schedules_that_do_not_fit_the_plan() {
         "{short}"
     );
 
-    let of = |map: [usize; 4]| plan.clone().on_ranks(&map.map(RankIndex::new));
-    let uneven = of([0, 1, 2, 0]).unwrap();
+    let cuts = [1, 2, 3].map(|layer| Cut::before(format!("layers.{layer}")));
+    let uneven = Planner::new(&trace, &machine)
+        .cuts(&cuts)
+        .on_ranks(&[0, 1, 2, 0].map(RankIndex::new))
+        .plan()
+        .unwrap();
     let error = Pipeline::new(&model, &trace, &uneven)
         .optimizer(SgdConfig::new().build())
+        .schedule(ScheduleKind::OneFOneB)
         .start()
         .unwrap_err();
     assert_eq!(

@@ -1,4 +1,7 @@
-//! The name of a parameter.
+//! The names of parameters in a module tree.
+//!
+//! The one word that models, plans and checkpoints share, in a crate of its own: what plans without
+//! Burn speaks of the same parameters as what trains with it.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,0 +1,155 @@
+//! The models whose plans are executed.
+
+use std::time::Instant;
+
+use burn::module::Module;
+use burn::nn::{Linear, LinearConfig};
+use burn::optim::AdamWConfig;
+use burn::tensor::activation::gelu;
+use burn::tensor::{Device, Distribution, Int, Tensor, TensorData};
+use tinderbox::planner::PlanFile;
+use tinderbox::{
+    Batch, Cut, Deferred, Machine, Outputs, Pipeline, Plan, Planner, ScheduleKind, Trace,
+    Traceable, split_batch,
+};
+use tinderbox_pipeline::Profiler;
+
+use crate::gpt::{Gpt, GptConfig};
+
+pub const RANKS: usize = 2;
+pub const MICRO_BATCHES: usize = 8;
+
+/// A traced model with a batch.
+pub struct Case<M: Module, B> {
+    pub name: &'static str,
+    pub model: Deferred<M>,
+    pub trace: Trace<B>,
+    pub batch: B,
+}
+
+pub type Tokens = (Tensor<2, Int>, Tensor<2, Int>);
+
+/// The language model of the example with six layers and a vocabulary of 8,192: its head weighs as much
+/// as several layers.
+pub fn language_model() -> Case<Gpt, Tokens> {
+    const VOCABULARY: usize = 8192;
+    let config = GptConfig::new(VOCABULARY).with_layers(6);
+    let length = config.context;
+    let model = Deferred::new(move |device| config.init(device)).expect("it is recorded");
+    let tokens = |seed: i64| {
+        let values: Vec<i64> = (0..32 * length as i64)
+            .map(|index| (index * 7919 + seed) % VOCABULARY as i64)
+            .collect();
+        Tensor::<2, Int>::from_data(TensorData::new(values, [32, length]), &Device::flex())
+    };
+    let batch = (tokens(1), tokens(2));
+    Case::new(
+        "language model",
+        model,
+        batch,
+        |gpt: &Gpt, (tokens, targets): Tokens| Outputs::loss(gpt.loss(tokens, targets).0),
+    )
+}
+
+/// Layers that get wider from one to the next.
+#[derive(Module, Debug)]
+pub struct Funnel {
+    layers: Vec<Linear>,
+}
+
+/// A model in which the last layers take most of the time.
+pub fn unbalanced() -> Case<Funnel, (Tensor<2>, Tensor<2>)> {
+    const WIDTHS: [usize; 7] = [128, 256, 384, 512, 768, 1024, 1536];
+    let init = |device: &Device| Funnel {
+        layers: WIDTHS
+            .windows(2)
+            .map(|pair| LinearConfig::new(pair[0], pair[1]).init(device))
+            .collect(),
+    };
+    let random = |width| Tensor::random([512, width], Distribution::Default, &Device::flex());
+    let batch = (random(WIDTHS[0]), random(WIDTHS[6]));
+    let model = Deferred::new(init).expect("it is recorded");
+    Case::new(
+        "unbalanced",
+        model,
+        batch,
+        |net: &Funnel, (x, y): (Tensor<2>, Tensor<2>)| {
+            let x = net.layers.iter().fold(x, |x, layer| gelu(layer.forward(x)));
+            Outputs::loss((x - y).powi_scalar(2).mean())
+        },
+    )
+}
+
+impl<M: Module + Sync + 'static, B: Batch> Case<M, B> {
+    fn new(
+        name: &'static str,
+        model: Deferred<M>,
+        batch: B,
+        forward: impl Fn(&M, B) -> Outputs + Send + Sync + 'static,
+    ) -> Self {
+        let parts = split_batch(&batch, MICRO_BATCHES).expect("it can be split");
+        let trace = model.trace(&parts[0].0, forward).expect("it is traced");
+        Self {
+            name,
+            model,
+            trace,
+            batch,
+        }
+    }
+
+    /// The plan of measured times.
+    pub fn plan(&self) -> Plan {
+        let profile = Profiler::new(&self.trace)
+            .beside(RANKS)
+            .measure()
+            .expect("it is measured");
+        println!("{}\n{profile}", self.name);
+        let times = profile.times(&self.trace).expect("it is of this model");
+        self.planner().times(times).plan().expect("it is planned")
+    }
+
+    /// The plan of cuts by hand.
+    pub fn cut(&self, cuts: &[Cut]) -> Plan {
+        self.planner().cuts(cuts).plan().expect("it is cut")
+    }
+
+    fn planner(&self) -> Planner<'_, B> {
+        let machine = Machine::local(RANKS).expect("there are ranks");
+        Planner::new(&self.trace, &machine)
+            .schedule(ScheduleKind::OneFOneB)
+            .micro_batches(MICRO_BATCHES)
+    }
+
+    /// A pipeline of a plan with one thread per rank.
+    pub fn pipeline(&self, plan: &Plan) -> Running<M, B> {
+        let pipeline = Pipeline::new(&self.model, &self.trace, plan)
+            .optimizer(AdamWConfig::new().build())
+            .threads_per_rank(1)
+            .start()
+            .expect("it starts");
+        Running {
+            pipeline,
+            batch: self.batch.clone(),
+        }
+    }
+}
+
+/// A pipeline with its batch.
+pub struct Running<M: Module, B> {
+    pipeline: Pipeline<M, B>,
+    batch: B,
+}
+
+impl<M: Module + Sync + 'static, B: Batch> Running<M, B> {
+    /// Seconds of a step.
+    pub fn step(&mut self) -> f64 {
+        let started = Instant::now();
+        let step = self.pipeline.step(1e-3, self.batch.clone());
+        step.expect("it trains");
+        started.elapsed().as_secs_f64()
+    }
+
+    pub fn file(&self) -> &PlanFile {
+        self.pipeline.plan().file()
+    }
+}

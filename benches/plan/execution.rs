@@ -1,0 +1,85 @@
+//! Whether a step takes what its plan says, and whether the plan is better than equal layers.
+
+use burn::module::Module;
+use tinderbox::{Batch, Cut};
+
+use crate::cases::{Case, language_model, unbalanced};
+use crate::{figure, median, turns};
+
+/// Steps before those that count.
+const WARM_UP: usize = 2;
+
+pub fn figures() {
+    let language_model = language_model();
+    let unbalanced = unbalanced();
+    let ratios = [predicted(&language_model), predicted(&unbalanced)];
+    // The one that is further from the truth.
+    let worst = ratios.into_iter().max_by(|a, b| {
+        let off = |ratio: &f64| (ratio - 1.0).abs();
+        off(a).total_cmp(&off(b))
+    });
+    figure("predicted_vs_measured", worst.unwrap_or(f64::NAN), "ratio");
+    against_equal_layers(&language_model);
+}
+
+/// The predicted step time over the measured one.
+fn predicted<M: Module + Sync + 'static, B: Batch>(case: &Case<M, B>) -> f64 {
+    // The machine's speed drifts: the plan is made and run several times.
+    const PLANS: usize = 3;
+    let ratios = (0..PLANS).map(|_| {
+        let plan = case.plan();
+        println!("{plan}");
+        let predicted = plan.file().prediction.step_ns as f64 / 1e9;
+        let mut running = case.pipeline(&plan);
+        let steps = (0..WARM_UP + turns()).map(|_| running.step());
+        let measured = median(steps.skip(WARM_UP).collect());
+        println!(
+            "{}: predicted {:.1} ms, measured {:.1} ms",
+            case.name,
+            1e3 * predicted,
+            1e3 * measured
+        );
+        predicted / measured
+    });
+    let ratio = median(ratios.collect());
+    figure(
+        &format!("predicted_vs_measured_{}", case.name.replace(' ', "_")),
+        ratio,
+        "ratio",
+    );
+    ratio
+}
+
+/// The step of the planned cut over that of three layers on each rank.
+fn against_equal_layers<M: Module + Sync + 'static, B: Batch>(case: &Case<M, B>) {
+    let plan = case.plan();
+    let equal = case.cut(&[Cut::before("blocks.3")]);
+    let (mut planned, mut equal) = (case.pipeline(&plan), case.pipeline(&equal));
+    for _ in 0..WARM_UP {
+        planned.step();
+        equal.step();
+    }
+    let modules = |file: &tinderbox::planner::PlanFile| -> Vec<usize> {
+        file.stages
+            .iter()
+            .map(|stage| stage.modules.len())
+            .collect()
+    };
+    println!(
+        "modules of each stage: planned {:?}, equal layers {:?}",
+        modules(planned.file()),
+        modules(equal.file())
+    );
+    let ratios = (0..turns()).map(|turn| {
+        // Each goes first every other time.
+        let (ours, theirs) = match turn % 2 {
+            0 => (planned.step(), equal.step()),
+            _ => {
+                let theirs = equal.step();
+                (planned.step(), theirs)
+            }
+        };
+        ours / theirs
+    });
+    figure("vs_equal_layers", median(ratios.collect()), "ratio");
+}

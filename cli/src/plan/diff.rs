@@ -1,0 +1,45 @@
+//! What moved between two plans.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::file::load;
+use crate::outcome::Outcome;
+
+/// Below the help.
+const EXAMPLES: &str = "\
+Examples:
+  tinderbox plan diff before.json after.json           what moved, in lines
+  tinderbox plan diff before.json after.json --json    the same for programs
+
+Exit codes: 0 when the plans are the same, 1 when they differ, 2 when one can't be read.";
+
+/// Arguments of `diff`.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Flags {
+    /// The earlier plan
+    #[arg(value_name = "A")]
+    first: PathBuf,
+    /// The later plan
+    #[arg(value_name = "B")]
+    second: PathBuf,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Compares them.
+pub(crate) fn run(flags: &Flags, out: &mut dyn Write) -> anyhow::Result<Outcome> {
+    let found = load(&flags.first)?.diff(&load(&flags.second)?);
+    match flags.json {
+        true => writeln!(out, "{}", serde_json::to_string(&found)?)?,
+        false => write!(out, "{found}")?,
+    }
+    Ok(match found.is_empty() {
+        true => Outcome::Fine,
+        false => Outcome::Found,
+    })
+}

@@ -1,0 +1,220 @@
+//! `tinderbox plan`, as a process.
+
+use std::fs;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+fn command(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tinderbox"));
+    command.arg("plan").args(arguments);
+    command
+}
+
+/// Runs `tinderbox plan` with these arguments; gives its exit code, output and error.
+fn plan(arguments: &[&str]) -> (i32, String, String) {
+    let ran = command(arguments).output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (
+        ran.status.code().unwrap(),
+        text(ran.stdout),
+        text(ran.stderr),
+    )
+}
+
+#[track_caller]
+fn ends(code: i32, arguments: &[&str]) -> String {
+    let (found, out, err) = plan(arguments);
+    assert_eq!((found, err.as_str()), (code, ""), "{out}");
+    out
+}
+
+/// The error of a command that could not do its work: one line, exit code 2.
+#[track_caller]
+fn refused(arguments: &[&str]) -> String {
+    let (code, out, err) = plan(arguments);
+    assert_eq!((code, out.as_str()), (2, ""), "{err}");
+    assert_eq!(err.lines().count(), 1, "{err}");
+    err
+}
+
+/// A plan of four stages.
+fn golden() -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    root.join("planner/tests/golden/plan-version-2.json")
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+#[test]
+fn a_plan_is_shown_in_every_form() {
+    let golden = golden();
+    let file = text(&golden);
+    let table = ends(0, &["show", file]);
+    for expected in [
+        "bottleneck   stage 1",
+        "Memory of each rank at its peak",
+        "recomputes",
+    ] {
+        assert!(table.contains(expected), "{expected}\n{table}");
+    }
+    let widest = table.lines().map(|line| line.chars().count()).max();
+    assert!(widest.unwrap() <= 100, "{table}");
+    assert_eq!(
+        ends(0, &["show", file, "--json"]),
+        fs::read_to_string(&golden).unwrap()
+    );
+    let dot = ends(0, &["show", file, "--dot"]);
+    assert!(
+        dot.starts_with("digraph plan {") && dot.ends_with("}\n"),
+        "{dot}"
+    );
+    let page = ends(0, &["show", file, "--html"]);
+    assert!(page.starts_with("<!doctype html>") && page.ends_with("</html>\n"));
+    let programs = ends(0, &["show", file, "--program"]);
+    assert_eq!(programs.matches("--- forward of stage").count(), 4);
+    for arguments in [
+        &["show", file, "--stage", "3", "--stage", "1"][..],
+        &["show", file, "--program", "--stage", "1", "--stage", "3"],
+    ] {
+        let some = ends(0, arguments);
+        let stages: Vec<&str> = some
+            .lines()
+            .filter(|line| line.starts_with("==="))
+            .collect();
+        assert_eq!(stages.len(), 2, "{some}");
+        assert!(stages[0].starts_with("=== stage 1") && stages[1].starts_with("=== stage 3"));
+    }
+}
+
+#[test]
+fn a_view_can_be_written_to_a_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let (golden, page) = (golden(), dir.path().join("plan.html"));
+    let out = ends(0, &["show", text(&golden), "--html", "-o", text(&page)]);
+    assert_eq!(out, "");
+    assert_eq!(
+        fs::read_to_string(&page).unwrap(),
+        ends(0, &["show", text(&golden), "--html"])
+    );
+    let nowhere = dir.path().join("none/plan.html");
+    let error = refused(&["show", text(&golden), "-o", text(&nowhere)]);
+    assert!(
+        error.contains("writing") && error.contains("none/plan.html"),
+        "{error}"
+    );
+}
+
+#[test]
+fn plans_are_compared() {
+    let dir = tempfile::tempdir().unwrap();
+    let (golden, other) = (golden(), dir.path().join("other.json"));
+    let (first, second) = (text(&golden), text(&other));
+    let json = fs::read_to_string(&golden).unwrap();
+    let mut value: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(ends(0, &["diff", first, first]), "the plans are the same\n");
+    let none = ends(0, &["diff", first, first, "--json"]);
+    assert!(none.contains("\"moves\":[]"), "{none}");
+
+    let moved = value["stages"][0]["parameters"]
+        .as_array_mut()
+        .unwrap()
+        .pop()
+        .unwrap();
+    value["stages"][1]["parameters"]
+        .as_array_mut()
+        .unwrap()
+        .insert(0, moved);
+    fs::write(&other, value.to_string()).unwrap();
+    let out = ends(1, &["diff", first, second]);
+    let line = "blocks.1.attention.bias (1 parameter): stage 0 -> 1, rank 0 -> 1";
+    assert!(out.contains(line), "{out}");
+    let out = ends(1, &["diff", second, first, "--json"]);
+    let out: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(out["moves"][0]["first"], "blocks.1.attention.bias");
+    assert_eq!(out["moves"][0]["to"]["stage"], 0);
+}
+
+#[test]
+fn files_that_are_no_plan_are_told_in_plain_words() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("plan.json");
+    for (content, expected) in [
+        ("", "plan.json: the plan is not valid JSON of a plan: EOF"),
+        ("{\"name\": \"other\"}", "missing field `version`"),
+        ("\u{0}\u{1}PK", "the plan is not valid JSON of a plan"),
+        (
+            "{\"version\": 1}",
+            "version 1 and this build reads version 2: make the plan again",
+        ),
+    ] {
+        fs::write(&file, content).unwrap();
+        for arguments in [
+            &["show", text(&file)][..],
+            &["diff", text(&file), text(&file)],
+        ] {
+            let error = refused(arguments);
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+    fs::write(&file, [0xff, 0xfe]).unwrap();
+    let error = refused(&["show", text(&file)]);
+    assert!(error.contains("can't be read"), "{error}");
+    let error = refused(&["show", text(dir.path())]);
+    assert!(error.contains("can't be read"), "{error}");
+    let error = refused(&["diff", text(&golden()), "no-such-plan.json"]);
+    assert!(
+        error.contains("no-such-plan.json can't be read: No such file"),
+        "{error}"
+    );
+}
+
+#[test]
+fn wrong_arguments_say_what_is_wanted() {
+    let golden = golden();
+    let file = text(&golden);
+    for (arguments, expected) in [
+        (
+            &["show", file, "--stage", "4"][..],
+            "no stage 4: its stages are 0 to 3",
+        ),
+        (&["show", file, "--dot", "--html"], "cannot be used with"),
+        (
+            &["show", file, "--dot", "--stage", "1"],
+            "cannot be used with",
+        ),
+        (&["show", file, "--stage", "one"], "invalid value 'one'"),
+        (&["diff", file], "not provided: <B>"),
+    ] {
+        let error = refused(arguments);
+        assert!(error.contains(expected), "{error}");
+    }
+    for help in ["show", "diff"] {
+        let (code, out, _) = plan(&[help, "--help"]);
+        assert_eq!(code, 0);
+        assert!(out.contains("Examples:\n  tinderbox plan"), "{out}");
+    }
+}
+
+/// Whoever reads, `head` say, may have seen enough.
+#[test]
+fn a_closed_pipe_is_no_error() {
+    let golden = golden();
+    let mut child = command(&["show", text(&golden), "--html"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let mut error = String::new();
+    child
+        .stderr
+        .take()
+        .unwrap()
+        .read_to_string(&mut error)
+        .unwrap();
+    child.wait().unwrap();
+    assert_eq!(error, "");
+}

@@ -1,0 +1,54 @@
+//! A table of plans in Markdown.
+
+use tinderbox::Plan;
+use tinderbox::planner::PlanStage;
+
+/// A plan, or why there is none, with the seconds of its steps.
+pub struct Row {
+    pub partitioner: String,
+    pub plan: Result<Plan, String>,
+    pub steps: Vec<f64>,
+}
+
+/// Prints a model's rows.
+pub fn print(title: &str, facts: &str, rows: &[Row]) {
+    println!("## {title}\n\n{facts}\n");
+    println!(
+        "| partitioner | stages: rank, first and last module | predicted | measured | ratio | bubble |"
+    );
+    println!("|---|---|---:|---:|---:|---:|");
+    for row in rows {
+        match &row.plan {
+            Err(error) => println!("| `{}` | none: {error} | | | | |", row.partitioner),
+            Ok(plan) => {
+                let prediction = &plan.file().prediction;
+                let predicted = prediction.step_ns as f64 / 1e6;
+                let measured = 1e3 * median(row.steps.clone());
+                println!(
+                    "| `{}` | {} | {predicted:.1} ms | {measured:.1} ms | {:.2} | {:.1} % |",
+                    row.partitioner,
+                    stages(plan),
+                    predicted / measured,
+                    prediction.idle_permille as f64 / 10.0,
+                );
+            }
+        }
+    }
+    println!();
+}
+
+fn stages(plan: &Plan) -> String {
+    let one = |stage: &PlanStage| match (stage.modules.first(), stage.modules.last()) {
+        (Some(first), Some(last)) if first == last => format!("{}: `{first}`", stage.rank),
+        (Some(first), Some(last)) => format!("{}: `{first}` to `{last}`", stage.rank),
+        _ => format!("{}: no parameters", stage.rank),
+    };
+    let all: Vec<String> = plan.stages().iter().map(one).collect();
+    all.join("<br>")
+}
+
+/// The middle of some values; none of nothing.
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}

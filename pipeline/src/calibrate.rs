@@ -1,0 +1,219 @@
+//! Measures a machine, for plans that are made for it.
+
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+use burn::module::Module;
+use burn::nn::{Linear, LinearConfig};
+use burn::optim::SgdConfig;
+use burn::tensor::{Device, Distribution, Tensor};
+use rayon::ThreadPoolBuilder;
+use tinderbox_deferred::{Deferred, available_bytes};
+use tinderbox_planner::{Machine, RankModel, Rates};
+
+use crate::schedule::{Action, LinkCosts, Message, ScheduleKind, Timeline};
+use crate::{CalibrateError, Outputs, Pipeline, Plan, Traceable};
+
+/// Rows and columns of the matrices whose product is timed: 128 MFLOP of f32.
+const MATRIX: usize = 400;
+/// Elements of the tensors that are added: 64 MiB of f32 each, beyond any cache.
+const ELEMENTS: usize = 16 << 20;
+/// Micro-batches of the step whose actions are timed.
+const MICRO_BATCHES: usize = 128;
+/// How often each thing is timed; the median counts.
+const TURNS: usize = 7;
+
+/// Measures ranks that are threads of this process, each with `threads` threads of its own: what each
+/// computes and moves per second while the others do the same, what an action and a message take, and
+/// an equal share of the memory that is free. Takes a few seconds.
+///
+/// # Errors
+///
+/// When there are no ranks, threads can't be started, or the small pipeline that is timed fails.
+pub fn calibrate(device: &Device, ranks: usize, threads: usize) -> Result<Machine, CalibrateError> {
+    let device = device.clone().without_autodiff();
+    let memory = available_bytes(&device).map(|bytes| bytes / ranks.max(1) as u64);
+    let rank = RankModel {
+        memory_bytes: memory,
+        ..RankModel::default()
+    };
+    let mut machine = Machine::of_ranks(vec![rank; ranks])?;
+    let product = together(ranks, threads, || product_time(&device))?;
+    let sum = together(ranks, threads, || sum_time(&device))?;
+    let small = together(ranks, threads, || small_time(&device))?;
+    let per_second = |amount: usize, time: Duration| -> u64 {
+        (amount as f64 / time.as_secs_f64().max(1e-9)) as u64
+    };
+    machine.rates = Rates {
+        flops_per_s: per_second(2 * MATRIX * MATRIX * MATRIX, product),
+        // Two tensors are read and one is written.
+        bytes_per_s: per_second(3 * 4 * ELEMENTS, sum),
+        operation_ns: nanoseconds(small),
+    };
+    let (action_ns, latency) = action_times(&device)?;
+    machine.action_ns = action_ns;
+    machine.link = LinkCosts {
+        latency,
+        // A message between threads is handed over; its reader finds it in memory, not in its cache.
+        ticks_per_mib: (1_u64 << 20) * 1_000_000_000 / machine.rates.bytes_per_s.max(1),
+    };
+    Ok(machine)
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// The median of what all ranks take, while all do the same.
+fn together(
+    ranks: usize,
+    threads: usize,
+    time: impl Fn() -> Duration + Sync,
+) -> Result<Duration, CalibrateError> {
+    let barrier = Barrier::new(ranks);
+    let run = || -> Result<Vec<Duration>, CalibrateError> {
+        let pool = ThreadPoolBuilder::new().num_threads(threads.max(1)).build();
+        // The first turn warms up. A rank without threads still meets the others.
+        let turns = (0..=TURNS).map(|turn| {
+            barrier.wait();
+            let time = pool.as_ref().map(|pool| pool.install(&time));
+            (turn > 0).then(|| time.ok()).flatten()
+        });
+        let times = turns.collect::<Vec<_>>();
+        pool?;
+        Ok(times.into_iter().flatten().collect())
+    };
+    let results: Vec<_> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..ranks).map(|_| scope.spawn(run)).collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap_or(Err(CalibrateError::Panicked)))
+            .collect()
+    });
+    let mut times = Vec::new();
+    for result in results {
+        times.extend(result?);
+    }
+    times.sort_unstable();
+    Ok(times.get(times.len() / 2).copied().unwrap_or_default())
+}
+
+/// What some work takes until the device has done it. One that fails is found out by the pipeline
+/// that is timed too.
+fn timed(device: &Device, run: impl FnOnce()) -> Duration {
+    device.sync().ok();
+    let start = Instant::now();
+    run();
+    device.sync().ok();
+    start.elapsed()
+}
+
+fn product_time(device: &Device) -> Duration {
+    let matrix = || Tensor::<2>::full([MATRIX, MATRIX], 0.5, device);
+    let (a, b) = (matrix(), matrix());
+    timed(device, || drop(a.matmul(b)))
+}
+
+fn sum_time(device: &Device) -> Duration {
+    let tensor = || Tensor::<1>::full([ELEMENTS], 0.5, device);
+    // Both are held, so that the sum is written to memory of its own.
+    let (a, b) = (tensor(), tensor());
+    let (first, second) = (a.clone(), b.clone());
+    let time = timed(device, || drop(std::hint::black_box(first + second)));
+    drop((a, b));
+    time
+}
+
+/// One operation of one element.
+fn small_time(device: &Device) -> Duration {
+    const OPERATIONS: u32 = 1000;
+    let mut x = Tensor::<1>::full([1], 0.5, device);
+    let time = timed(device, || {
+        for _ in 0..OPERATIONS {
+            let next = x.clone() + x.clone();
+            x = next.mul_scalar(0.5);
+        }
+    });
+    time / (2 * OPERATIONS)
+}
+
+#[derive(Module, Debug)]
+struct Pair {
+    layers: Vec<Linear>,
+}
+
+/// What an action takes beside its program, and a message from its end to its arrival: medians of the
+/// steps of a pipeline of two ranks whose matrices have one element.
+fn action_times(device: &Device) -> Result<(u64, u64), CalibrateError> {
+    let model = Deferred::new(|device: &Device| Pair {
+        layers: (0..2)
+            .map(|_| LinearConfig::new(1, 1).init(device))
+            .collect(),
+    })?;
+    let batch = Tensor::<2>::random([MICRO_BATCHES, 1], Distribution::Default, device);
+    let example = batch.clone().narrow(0, 0, 1);
+    let trace = model.trace(&example, |pair: &Pair, x: Tensor<2>| {
+        Outputs::loss(
+            pair.layers
+                .iter()
+                .fold(x, |x, layer| layer.forward(x))
+                .mean(),
+        )
+    })?;
+    let plan = Plan::manual(&trace, &[crate::Cut::before("layers.1")])?;
+    let mut pipeline = Pipeline::new(&model, &trace, &plan)
+        .optimizer(SgdConfig::new().build())
+        .schedule(ScheduleKind::OneFOneB)
+        .micro_batches(MICRO_BATCHES)
+        .threads_per_rank(1)
+        .device(device)
+        .measure()
+        .start()?;
+    let (mut actions, mut messages) = (Vec::new(), Vec::new());
+    for _ in 0..=TURNS {
+        let output = pipeline.step(1e-3, batch.clone())?;
+        if let Some(timeline) = output.timeline {
+            actions.extend(action_ns(&timeline));
+            messages.extend(latencies(&timeline));
+        }
+    }
+    Ok((median(actions), median(messages)))
+}
+
+fn median(mut values: Vec<u64>) -> u64 {
+    values.sort_unstable();
+    values.get(values.len() / 2).copied().unwrap_or(0)
+}
+
+/// What the actions of each rank take beside their programs, on average.
+fn action_ns(timeline: &Timeline) -> Vec<u64> {
+    let ranks = timeline.ranks.iter().filter(|rank| !rank.spans.is_empty());
+    let beside = ranks.map(|rank| {
+        let waits = rank.spans.iter().filter(|span| span.is_wait());
+        let waits: u64 = waits.map(|span| span.duration()).sum();
+        let beside = rank.end().saturating_sub(rank.program_time + waits);
+        beside / rank.spans.len() as u64
+    });
+    beside.collect()
+}
+
+/// From the end of each send to the end of its receive, where the receiver was waiting before.
+fn latencies(timeline: &Timeline) -> Vec<u64> {
+    let spans = || timeline.ranks.iter().flat_map(|rank| &rank.spans);
+    let receives: Vec<(Message, u64, u64)> = spans()
+        .filter_map(|span| match span.action {
+            Action::Receive(message) => Some((message, span.start, span.end)),
+            _ => None,
+        })
+        .collect();
+    let mut found = Vec::new();
+    for span in spans() {
+        if let Action::Send(message) = span.action
+            && let Some((_, start, end)) = receives.iter().find(|known| known.0 == message)
+            && *start < span.end
+        {
+            found.push(end.saturating_sub(span.end));
+        }
+    }
+    found
+}

@@ -1,0 +1,81 @@
+//! Whether a plan is for a model.
+
+use tinderbox_deferred::ParameterTable;
+
+use super::{Plan, build, text};
+use crate::PlanError;
+use crate::cut::{Holding, Layout, Operations, Sharing};
+use crate::partition::Chain;
+use crate::trace::{JointGraph, Roles};
+
+impl Plan {
+    /// Refuses a plan of another model.
+    ///
+    /// # Errors
+    ///
+    /// Names the parameters that differ, or the one that is not owned exactly once.
+    pub fn check_model(&self, table: &ParameterTable) -> Result<(), PlanError> {
+        self.layout(table).map(drop)
+    }
+
+    /// Refuses a plan of another forward, where it was made of the same kind of batch.
+    ///
+    /// # Errors
+    ///
+    /// Names the first operation that differs.
+    pub fn check_program(
+        &self,
+        joint: &JointGraph,
+        table: &ParameterTable,
+    ) -> Result<(), PlanError> {
+        let file = &self.file;
+        if joint.key().to_string() != file.program || build::graph_digest(joint) == file.graph {
+            return Ok(());
+        }
+        let roles = Roles::of(joint);
+        let found = text::forward(joint, &Chain::new(joint, &roles, table));
+        let longest = found.len().max(file.forward.len());
+        let differs = |at: &usize| found.get(*at) != file.forward.get(*at);
+        let position = (0..longest).find(differs).unwrap_or(longest);
+        Err(PlanError::OtherForward {
+            position,
+            expected: file.forward.get(position).cloned(),
+            found: found.get(position).cloned(),
+        })
+    }
+
+    pub(crate) fn layout(&self, table: &ParameterTable) -> Result<Layout, PlanError> {
+        let found = build::plan_parameters(table);
+        self.file.check_parameters(&found)?;
+        let holdings = self.stages().iter().map(|stage| Holding {
+            owned: stage.parameters.clone(),
+            replicas: stage.replicas.clone(),
+        });
+        let layout = Layout::new(table, holdings.collect(), Sharing::Decided)?;
+        let count = self.file.forward.len();
+        let mut stages = vec![None; count];
+        for (index, stage) in self.stages().iter().enumerate() {
+            let ranges = stage.operations.iter();
+            let positions = ranges.flat_map(|(from, to)| *from..(*to).min(count));
+            for position in positions {
+                if let Some(stage) = stages.get_mut(position) {
+                    *stage = Some(index);
+                }
+            }
+        }
+        // A file that leaves an operation out is cut by the owners of parameters alone.
+        Ok(match stages.into_iter().collect::<Option<Vec<usize>>>() {
+            Some(stages) => layout.with_operations(Operations {
+                structure: self.file.structure.clone(),
+                labels: self
+                    .file
+                    .forward
+                    .iter()
+                    .map(|line| text::label(line))
+                    .collect(),
+                stages,
+            }),
+            None => layout,
+        })
+    }
+}

@@ -1,0 +1,215 @@
+//! How a plan is asked for.
+
+use std::fmt;
+
+use tinderbox_planner::{Choice, Machine, Partition, Partitioner, PlanFileError, Step, partition};
+
+use super::Plan;
+use super::build::Planning;
+use crate::PlanError;
+use crate::batch::Batch;
+use crate::partition::{Cut, manual};
+use crate::schedule::{Placement, RankIndex, ScheduleKind};
+use crate::trace::Trace;
+use crate::work::OperationTimes;
+
+/// Makes plans of a trace for a machine; the settings have defaults.
+///
+/// ```
+/// use burn::module::Module;
+/// use burn::nn::{Linear, LinearConfig};
+/// use burn::tensor::{Device, Tensor};
+/// use tinderbox_deferred::Deferred;
+/// use tinderbox_pipeline::{Machine, Outputs, Planner, Traceable, schedule::ScheduleKind};
+///
+/// #[derive(Module, Debug)]
+/// struct Net {
+///     layers: Vec<Linear>,
+/// }
+///
+/// let model = Deferred::new(|device| Net {
+///     layers: (0..4).map(|_| LinearConfig::new(8, 8).init(device)).collect(),
+/// })?;
+/// let example = Tensor::<2>::zeros([2, 8], &Device::flex());
+/// let trace = model.trace(&example, |net: &Net, x| {
+///     let y = net.layers.iter().fold(x, |x, layer| layer.forward(x));
+///     Outputs::loss(y.mean())
+/// })?;
+/// let machine = Machine::local(2)?.with_memory(1 << 20);
+/// let plan = Planner::new(&trace, &machine)
+///     .schedule(ScheduleKind::GPipe)
+///     .micro_batches(8)
+///     .plan()?;
+/// assert_eq!(plan.stages().len(), 2);
+/// assert!(plan.file().prediction.step_ns > 0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Planner<'a, B> {
+    trace: &'a Trace<B>,
+    machine: Machine,
+    step: Step,
+    times: Option<OperationTimes>,
+    partitioner: Partitioner,
+    cuts: Option<Vec<Cut>>,
+    stage_to_rank: Option<Vec<RankIndex>>,
+    recompute: Option<Box<dyn Fn(usize) -> bool + 'a>>,
+    programs: bool,
+}
+
+impl<'a, B: Batch> Planner<'a, B> {
+    /// The best contiguous cut, for as many micro-batches as there are stages, under the schedule that
+    /// suits the machine's stages per rank, with times worked out from shapes.
+    pub fn new(trace: &'a Trace<B>, machine: &Machine) -> Self {
+        let schedule = match (machine.chunks(), machine.placement()) {
+            (1, _) => ScheduleKind::OneFOneB,
+            (_, Placement::V) => ScheduleKind::Zbv,
+            _ => ScheduleKind::Interleaved1F1B,
+        };
+        let stages = machine.stage_to_rank().len();
+        Self {
+            trace,
+            machine: machine.clone(),
+            step: Step::new(schedule, stages),
+            times: None,
+            partitioner: Partitioner::Chain,
+            cuts: None,
+            stage_to_rank: None,
+            recompute: None,
+            programs: true,
+        }
+    }
+
+    /// The schedule that the step will run under.
+    #[must_use]
+    pub fn schedule(mut self, schedule: ScheduleKind) -> Self {
+        self.step.schedule = schedule;
+        self
+    }
+
+    /// Micro-batches of a step.
+    #[must_use]
+    pub fn micro_batches(mut self, count: usize) -> Self {
+        self.step.micro_batches = count.max(1);
+        self
+    }
+
+    /// Bytes of optimizer state per byte of a parameter. 2 by default, as Adam has.
+    #[must_use]
+    pub fn optimizer_states(mut self, per_byte: u64) -> Self {
+        self.step.optimizer_states = per_byte;
+        self
+    }
+
+    /// Measured times, in place of those worked out from shapes.
+    #[must_use]
+    pub fn times(mut self, times: OperationTimes) -> Self {
+        self.times = Some(times);
+        self
+    }
+
+    /// Who looks for the stages. [`Partitioner::Chain`] by default; [`Partitioner::Auto`] is the best of
+    /// all that apply, and may bring more stages than the machine says, with a schedule of its own.
+    #[must_use]
+    pub fn partitioner(mut self, partitioner: Partitioner) -> Self {
+        self.partitioner = partitioner;
+        self
+    }
+
+    /// Cuts by hand, in the order of the forward, in place of a partitioner.
+    #[must_use]
+    pub fn cuts(mut self, cuts: &[Cut]) -> Self {
+        self.cuts = Some(cuts.to_vec());
+        self
+    }
+
+    /// The rank of every stage, in place of the machine's. For cuts by hand.
+    #[must_use]
+    pub fn on_ranks(mut self, stage_to_rank: &[RankIndex]) -> Self {
+        self.stage_to_rank = Some(stage_to_rank.to_vec());
+        self
+    }
+
+    /// Lets the partitioner make activations again in the backward, stage by stage, where memory asks
+    /// for it. The gradients are the same, bit for bit, dropout included.
+    #[must_use]
+    pub fn may_recompute(mut self) -> Self {
+        self.step.may_recompute = true;
+        self
+    }
+
+    /// Says which stages make their activations again, whatever the partitioner says.
+    #[must_use]
+    pub fn recompute(mut self, stages: impl Fn(usize) -> bool + 'a) -> Self {
+        self.recompute = Some(Box::new(stages));
+        self
+    }
+
+    /// Leaves the text of the stages' programs out of the plan, for a smaller file.
+    #[must_use]
+    pub fn without_programs(mut self) -> Self {
+        self.programs = false;
+        self
+    }
+
+    /// Makes the plan. The same inputs give the same plan.
+    ///
+    /// # Errors
+    ///
+    /// When there are fewer operations than stages, no plan fits the memory of the ranks, a cut by hand
+    /// is at no module, or the graph can't be cut.
+    pub fn plan(self) -> Result<Plan, PlanError> {
+        let planning = Planning::new(self.trace, &self.machine.rates, self.times)?;
+        let (mut partition, choice) = match &self.cuts {
+            Some(cuts) => {
+                let starts = manual(&planning.joint, &planning.chain, planning.table, cuts)?;
+                let stages = starts.len();
+                let ranks = self.stage_to_rank.unwrap_or_else(|| {
+                    let ranks = self.machine.stage_to_rank();
+                    match ranks.len() == stages {
+                        true => ranks,
+                        false => (0..stages).map(RankIndex::new).collect(),
+                    }
+                });
+                if ranks.len() != stages {
+                    return Err(PlanFileError::StageMap {
+                        expected: stages,
+                        found: ranks.len(),
+                    }
+                    .into());
+                }
+                let blocks = planning.chain.nodes().len();
+                let partition = Partition::contiguous(blocks, &starts, ranks, vec![false; stages]);
+                let shown: Vec<String> = cuts.iter().map(Cut::to_string).collect();
+                let reason = match shown.is_empty() {
+                    true => "not cut".to_owned(),
+                    false => format!("cut by hand {}", shown.join(", ")),
+                };
+                let choice = Choice {
+                    partitioner: "manual".to_owned(),
+                    reasons: vec![reason],
+                    proven_gap_permille: None,
+                };
+                (partition, choice)
+            }
+            None => {
+                let work = planning.work()?;
+                let planned = partition(self.partitioner, work, &self.machine, &self.step)?;
+                (planning.of_operations(planned.partition), planned.choice)
+            }
+        };
+        if let Some(recompute) = self.recompute {
+            partition.recompute = (0..partition.stages()).map(recompute).collect();
+        }
+        planning.plan(&self.machine, &self.step, &partition, choice, self.programs)
+    }
+}
+
+impl<B> fmt::Debug for Planner<'_, B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Planner")
+            .field("machine", &self.machine)
+            .field("step", &self.step)
+            .field("partitioner", &self.partitioner)
+            .finish_non_exhaustive()
+    }
+}

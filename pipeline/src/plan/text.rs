@@ -1,0 +1,287 @@
+//! The programs of a plan's stages as text.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tinderbox_deferred::ParameterTable;
+use tinderbox_fake::{NodeId, ValueId, dtype_name};
+use tinderbox_planner::{PlanProgram, PlanStage};
+
+use crate::cut::{Binding, Phase, StagePrograms};
+use crate::partition::Chain;
+use crate::schedule::{Compute, Edge, StageIndex};
+use crate::trace::JointGraph;
+
+/// Every operation of the chain: what it is, what it makes, and where it stands.
+pub(super) fn forward(joint: &JointGraph, chain: &Chain) -> Vec<String> {
+    let positions = chain.nodes().iter().enumerate();
+    let lines = positions.map(|(position, id)| {
+        let node = joint.graph().node(*id);
+        let made: Vec<String> = node.outputs().iter().map(|v| typed(joint, *v)).collect();
+        format!(
+            "{} {}{}",
+            node.name(),
+            made.join(", "),
+            in_module(chain.module(position))
+        )
+    });
+    lines.collect()
+}
+
+/// A line of [`forward`] as [`Chain::labels`] has it, without shapes.
+pub(super) fn label(line: &str) -> String {
+    let (line, module) = line.rsplit_once(" in ").unwrap_or((line, ""));
+    let name = line.split_once(' ').map_or(line, |(name, _)| name);
+    format!("{name} in {module}")
+}
+
+/// Adds the text of every program to the stages.
+pub(super) fn add(
+    stages: &mut [PlanStage],
+    joint: &JointGraph,
+    chain: &Chain,
+    table: &ParameterTable,
+    programs: &[StagePrograms],
+) {
+    let names = Names::new(joint, table);
+    for (stage, programs) in stages.iter_mut().zip(programs) {
+        let phases = [
+            ("forward", Compute::Forward),
+            ("backward", Compute::Backward),
+            ("input gradient", Compute::InputGradient),
+            ("weight gradient", Compute::WeightGradient),
+        ];
+        let phases = phases
+            .into_iter()
+            .filter_map(|(name, compute)| Some((name, compute, programs.phase(compute)?)));
+        stage.programs = phases
+            .filter(|(_, _, phase)| !phase.nodes.is_empty())
+            .map(|(name, compute, phase)| {
+                let writer = Writer {
+                    joint,
+                    chain,
+                    names: &names,
+                    programs,
+                    compute,
+                    phase,
+                };
+                PlanProgram {
+                    name: name.to_owned(),
+                    reads: writer.reads(),
+                    operations: writer.operations(),
+                }
+            })
+            .collect();
+    }
+}
+
+/// `f32[2, 3]`.
+fn typed(joint: &JointGraph, value: ValueId) -> String {
+    let known = joint.graph().value(value);
+    let sizes: Vec<String> = known.shape.iter().map(usize::to_string).collect();
+    format!("{}[{}]", dtype_name(known.dtype), sizes.join(", "))
+}
+
+fn in_module(module: &str) -> String {
+    match module.is_empty() {
+        true => String::new(),
+        false => format!(" in {module}"),
+    }
+}
+
+/// What values are called: parameters and inputs by their names, others by their ids.
+struct Names(BTreeMap<ValueId, String>);
+
+impl Names {
+    fn new(joint: &JointGraph, table: &ParameterTable) -> Self {
+        let mut names = BTreeMap::from([(joint.weight(), "the micro-batch's weight".to_owned())]);
+        for input in joint.inputs() {
+            let name = input.leaf.name.to_string();
+            let name = match name.is_empty() {
+                true => "the batch".to_owned(),
+                false => format!("batch {name}"),
+            };
+            names.insert(input.value, name);
+        }
+        for (parameter, value) in table.iter().zip(joint.parameters()) {
+            // Clones share a value, which has the name of the first.
+            names
+                .entry(*value)
+                .or_insert_with(|| parameter.path.to_string());
+        }
+        Self(names)
+    }
+
+    fn of(&self, value: ValueId) -> String {
+        self.0
+            .get(&value)
+            .cloned()
+            .unwrap_or_else(|| value.to_string())
+    }
+}
+
+struct Writer<'a> {
+    joint: &'a JointGraph,
+    chain: &'a Chain,
+    names: &'a Names,
+    programs: &'a StagePrograms,
+    compute: Compute,
+    phase: &'a Phase,
+}
+
+impl Writer<'_> {
+    /// What the program gets.
+    fn reads(&self) -> Vec<String> {
+        let inputs = self.phase.program.inputs().iter().zip(&self.phase.inputs);
+        let lines = inputs.map(|(value, binding)| {
+            let origin = match binding {
+                Binding::Parameter(_) => "parameter".to_owned(),
+                Binding::Input(_) | Binding::Weight => "micro-batch".to_owned(),
+                Binding::Setup(_) => "made once".to_owned(),
+                Binding::Value(id) => self.origin(*id),
+            };
+            format!(
+                "{}: {}, {origin}",
+                self.names.of(*value),
+                typed(self.joint, *value)
+            )
+        });
+        lines.collect()
+    }
+
+    /// Where a value of the micro-batch comes from.
+    fn origin(&self, value: ValueId) -> String {
+        let edges = self.programs.receives.iter();
+        let mut from = edges.filter(|(_, values)| values.contains(&value));
+        match from.next() {
+            Some((edge, _)) => format!("from stage {}", edge.from.stage),
+            None => "kept".to_owned(),
+        }
+    }
+
+    fn operations(&self) -> Vec<String> {
+        let graph = self.joint.graph();
+        let last_use = self.last_uses();
+        let kept: BTreeMap<ValueId, String> = self.fates();
+        let lines = self.phase.nodes.iter().enumerate().map(|(index, id)| {
+            let node = graph.node(*id);
+            let of = |values: &[ValueId]| -> Vec<String> {
+                values.iter().map(|value| self.names.of(*value)).collect()
+            };
+            let made = node.outputs().iter();
+            let made: Vec<String> = made
+                .map(|value| format!("{}: {}", self.names.of(*value), typed(self.joint, *value)))
+                .collect();
+            let fates = node.outputs().iter().filter_map(|value| kept.get(value));
+            let mut notes: Vec<String> = fates.cloned().collect();
+            let read: BTreeSet<ValueId> = node
+                .inputs()
+                .iter()
+                .chain(node.outputs())
+                .copied()
+                .collect();
+            let freed: Vec<ValueId> = read
+                .into_iter()
+                .filter(|value| last_use.get(value) == Some(&index))
+                .collect();
+            if !freed.is_empty() {
+                notes.push(format!("frees {}", of(&freed).join(", ")));
+            }
+            let notes = match notes.is_empty() {
+                true => String::new(),
+                false => format!("; {}", notes.join(", ")),
+            };
+            format!(
+                "{} = {}({}){}{notes}",
+                made.join(", "),
+                node.name(),
+                of(node.inputs()).join(", "),
+                in_module(self.module_of(*id)),
+            )
+        });
+        lines.collect()
+    }
+
+    /// The module that an operation stands in; of a backward operation, that of a forward value which it
+    /// reads.
+    fn module_of(&self, node: NodeId) -> &str {
+        let position = self.chain.position(node).or_else(|| {
+            let graph = self.joint.graph();
+            let inputs = graph.node(node).inputs().iter();
+            let mut made = inputs.filter_map(|input| graph.value(*input).producer);
+            made.find_map(|producer| self.chain.position(producer))
+        });
+        position.map_or("", |position| self.chain.module(position))
+    }
+
+    /// The operation behind which each value is freed; what is kept or sent is not among them, and
+    /// neither is what other programs still read.
+    fn last_uses(&self) -> BTreeMap<ValueId, usize> {
+        let graph = self.joint.graph();
+        let mut last_use = BTreeMap::new();
+        for (index, id) in self.phase.nodes.iter().enumerate() {
+            let node = graph.node(*id);
+            for value in node.outputs().iter().chain(node.inputs()) {
+                last_use.insert(*value, index);
+            }
+        }
+        let outputs = self.phase.outputs.iter().map(|(value, _)| *value);
+        let gradients = self.phase.gradients.iter();
+        let gradients = gradients.filter_map(|position| self.joint.gradients()[*position]);
+        let given = self.phase.program.inputs().iter().zip(&self.phase.inputs);
+        // The forward gives up nothing that it was given; a backward frees what was kept for it.
+        let frees_kept = matches!(self.compute, Compute::Backward | Compute::WeightGradient);
+        let stays = given.filter_map(|(value, binding)| match binding {
+            Binding::Value(_) if frees_kept => None,
+            _ => Some(*value),
+        });
+        for value in outputs.chain(gradients).chain(stays) {
+            last_use.remove(&value);
+        }
+        last_use.retain(|value, _| !graph.is_constant(*value));
+        last_use
+    }
+
+    /// What becomes of the values that leave the program.
+    fn fates(&self) -> BTreeMap<ValueId, String> {
+        let sent_to = |value: ValueId| -> Vec<StageIndex> {
+            let is_of = |edge: &Edge| match self.compute {
+                Compute::Forward => edge.from.compute == Compute::Forward,
+                _ => edge.from.compute != Compute::Forward,
+            };
+            let sends = self.programs.sends.iter();
+            let sends = sends.filter(|(edge, values)| is_of(edge) && values.contains(&value));
+            let stages: BTreeSet<StageIndex> = sends.map(|(edge, _)| edge.to.stage).collect();
+            stages.into_iter().collect()
+        };
+        let mut fates = BTreeMap::new();
+        for (value, takes) in &self.phase.outputs {
+            let stages = sent_to(*value);
+            let mut words: Vec<String> = stages
+                .iter()
+                .map(|stage| format!("sent to stage {stage}"))
+                .collect();
+            let is_loss = self.programs.loss == Some(*value);
+            let outputs = self.programs.outputs.iter();
+            let named = outputs.filter(|(_, known)| known == value);
+            words.extend(named.map(|(name, _)| format!("output `{name}`")));
+            if is_loss {
+                words.push("the loss".to_owned());
+            }
+            if takes.whole.max(takes.split) > words.len() {
+                words.push("kept for the backward".to_owned());
+            }
+            fates.insert(*value, words.join(", "));
+        }
+        for position in &self.phase.gradients {
+            if let Some(value) = self.joint.gradients()[*position] {
+                let path = self.names.of(self.joint.parameters()[*position]);
+                let fate = format!("the gradient of {path}");
+                fates
+                    .entry(value)
+                    .and_modify(|known| known.push_str(&format!(", {fate}")))
+                    .or_insert(fate);
+            }
+        }
+        fates
+    }
+}

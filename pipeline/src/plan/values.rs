@@ -1,0 +1,67 @@
+//! Which values of the forward come to each stage, leave it and pass it by.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tinderbox_fake::{ValueId, dtype_name};
+use tinderbox_planner::{PlanStage, PlanValue};
+
+use crate::cut::Cutting;
+use crate::partition::Chain;
+use crate::schedule::{Compute, StageIndex};
+use crate::trace::JointGraph;
+
+/// Adds the values of every stage's boundaries.
+pub(super) fn add(stages: &mut [PlanStage], joint: &JointGraph, chain: &Chain, cutting: &Cutting) {
+    // The stage that makes each value, and those that get it.
+    let mut ways: BTreeMap<ValueId, (usize, BTreeSet<usize>)> = BTreeMap::new();
+    for (edge, values) in cutting.edges() {
+        if edge.from.compute == Compute::Forward {
+            for value in values {
+                let from = edge.from.stage.index();
+                let way = ways.entry(*value).or_insert((from, BTreeSet::new()));
+                way.1.insert(edge.to.stage.index());
+            }
+        }
+    }
+    for (value, (from, to)) in ways {
+        let last = to.last().copied().unwrap_or(from);
+        let described = describe(joint, chain, value, from, last);
+        for (index, stage) in stages.iter_mut().enumerate().take(last + 1).skip(from) {
+            let list = if index == from {
+                &mut stage.live_out
+            } else if to.contains(&index) {
+                &mut stage.live_in
+            } else {
+                &mut stage.bypassing
+            };
+            list.push(described.clone());
+        }
+    }
+}
+
+fn describe(
+    joint: &JointGraph,
+    chain: &Chain,
+    value: ValueId,
+    from: usize,
+    to: usize,
+) -> PlanValue {
+    let known = joint.graph().value(value);
+    let made_by = known.producer.map_or_else(String::new, |node| {
+        let name = joint.graph().node(node).name();
+        let position = chain.position(node);
+        match position.map(|position| chain.module(position)) {
+            Some(module) if !module.is_empty() => format!("{name} in {module}"),
+            _ => name,
+        }
+    });
+    PlanValue {
+        name: value.to_string(),
+        made_by,
+        from: StageIndex::new(from),
+        to: StageIndex::new(to),
+        shape: known.shape.iter().copied().collect(),
+        dtype: dtype_name(known.dtype).to_owned(),
+        bytes: known.bytes(),
+    }
+}

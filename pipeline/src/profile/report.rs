@@ -1,0 +1,309 @@
+//! A profile as a value: table, JSON and CSV.
+
+use std::fmt;
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use comfy_table::{CellAlignment, Table, TableComponent, presets};
+use serde::{Deserialize, Serialize};
+
+use crate::ProfileError;
+
+/// Version of the profile file that this build writes and reads.
+pub const PROFILE_VERSION: u32 = 1;
+
+/// How long something took: the median of several runs, and how far they lie apart.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Spread {
+    /// Nanoseconds.
+    pub median_ns: u64,
+    /// The width of the middle half of the runs, in nanoseconds.
+    pub spread_ns: u64,
+    /// Runs that counted.
+    pub runs: usize,
+}
+
+impl Spread {
+    /// Of some runs, without those that lie further from the middle half than one and a half times its
+    /// width (Tukey 1977).
+    pub(super) fn of(runs: impl Iterator<Item = Duration>) -> Self {
+        let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let mut runs: Vec<u64> = runs.map(nanoseconds).collect();
+        runs.sort_unstable();
+        let quarter = |runs: &[u64], of: usize| runs.get(runs.len() * of / 4).copied();
+        let (Some(first), Some(third)) = (quarter(&runs, 1), quarter(&runs, 3)) else {
+            return Self::default();
+        };
+        let reach = (third - first) / 2 * 3;
+        runs.retain(|run| *run >= first.saturating_sub(reach) && *run <= third + reach);
+        Self {
+            median_ns: runs[runs.len() / 2],
+            spread_ns: third - first,
+            runs: runs.len(),
+        }
+    }
+}
+
+/// What one block takes and holds, per micro-batch. Times are measured; bytes are those of the values,
+/// counted along the program, without what a kernel takes for itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BlockProfile {
+    /// Path of the module.
+    pub name: String,
+    /// Its operations in the forward, as positions `[from, to)`.
+    pub operations: (usize, usize),
+    /// `F`.
+    pub forward: Spread,
+    /// `B`.
+    pub backward: Spread,
+    /// `I`.
+    pub input_gradient: Spread,
+    /// `W`.
+    pub weight_gradient: Spread,
+    /// The most that it holds while `F` runs, parameters and inputs included.
+    pub forward_peak_bytes: u64,
+    /// The most that it holds while `B` runs.
+    pub backward_peak_bytes: u64,
+    /// What stays between `F` and the backward.
+    pub saved_bytes: u64,
+    /// What stays between `I` and `W`.
+    pub saved_for_weight_bytes: u64,
+    /// Its parameters that are trained.
+    pub parameter_bytes: u64,
+    /// Its other parameters.
+    pub buffer_bytes: u64,
+    /// What comes from blocks before it.
+    pub input_bytes: u64,
+    /// What goes to blocks behind it.
+    pub output_bytes: u64,
+}
+
+/// What every block of a model takes on a device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Profile {
+    /// [`PROFILE_VERSION`].
+    pub version: u32,
+    /// Digest of the program that was measured.
+    pub graph: String,
+    /// The device.
+    pub device: String,
+    /// How deep in the module tree blocks are.
+    pub depth: usize,
+    /// Types of modules that are not divided.
+    pub basic_blocks: Vec<String>,
+    /// CPU threads of each rank.
+    pub threads: usize,
+    /// Ranks that ran at the same time.
+    pub beside: usize,
+    /// Runs before those that count.
+    pub warm_up: usize,
+    /// Runs of each thread that count.
+    pub repetitions: usize,
+    /// The blocks in the order of the forward.
+    pub blocks: Vec<BlockProfile>,
+}
+
+/// What every version of the file has.
+#[derive(Deserialize)]
+struct Versioned {
+    version: u32,
+}
+
+impl Profile {
+    /// Whether another profile was taken of the same program, device and settings.
+    pub(super) fn is_like(&self, other: &Self) -> bool {
+        let blocks = Vec::new();
+        Self {
+            blocks,
+            ..self.clone()
+        } == Self {
+            blocks: Vec::new(),
+            ..other.clone()
+        }
+    }
+
+    /// Its name in a cache: what it was taken of.
+    pub(super) fn file_name(&self) -> String {
+        let device: String = self
+            .device
+            .chars()
+            .map(|c| if c.is_ascii_alphanumeric() { c } else { '-' })
+            .collect();
+        let basic = self.basic_blocks.join("-");
+        format!(
+            "{}-{device}-d{}-{basic}-t{}x{}-r{}.json",
+            self.graph, self.depth, self.threads, self.beside, self.repetitions
+        )
+    }
+
+    /// Writes the profile as JSON.
+    ///
+    /// # Errors
+    ///
+    /// When the file or its directory can't be written.
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<(), ProfileError> {
+        let path = path.as_ref();
+        let failed = |source| ProfileError::Io {
+            path: path.to_owned(),
+            action: "written",
+            source,
+        };
+        if let Some(directory) = path.parent() {
+            fs::create_dir_all(directory).map_err(failed)?;
+        }
+        fs::write(path, self.to_json()).map_err(failed)
+    }
+
+    /// Reads a profile from a file.
+    ///
+    /// # Errors
+    ///
+    /// When the file can't be read or is no profile of this version.
+    pub fn load(path: impl AsRef<Path>) -> Result<Self, ProfileError> {
+        let path = path.as_ref();
+        let text = fs::read_to_string(path).map_err(|source| ProfileError::Io {
+            path: path.to_owned(),
+            action: "read",
+            source,
+        })?;
+        let json = |source| ProfileError::Json { source };
+        let Versioned { version } = serde_json::from_str(&text).map_err(json)?;
+        if version != PROFILE_VERSION {
+            return Err(ProfileError::Version {
+                expected: PROFILE_VERSION,
+                found: version,
+            });
+        }
+        serde_json::from_str(&text).map_err(json)
+    }
+
+    /// The profile as JSON.
+    pub fn to_json(&self) -> String {
+        let text = serde_json::to_string_pretty(self);
+        let mut text = text.expect("a profile has string keys and no floats");
+        text.push('\n');
+        text
+    }
+
+    /// The blocks as CSV, times in nanoseconds, sizes in bytes.
+    pub fn to_csv(&self) -> String {
+        let mut text = String::from(
+            "block,first_operation,end_operation,forward_ns,forward_spread_ns,backward_ns,\
+             backward_spread_ns,input_gradient_ns,input_gradient_spread_ns,weight_gradient_ns,\
+             weight_gradient_spread_ns,forward_peak_bytes,backward_peak_bytes,saved_bytes,\
+             saved_for_weight_bytes,parameter_bytes,buffer_bytes,input_bytes,output_bytes\n",
+        );
+        for block in &self.blocks {
+            let spreads = [
+                block.forward,
+                block.backward,
+                block.input_gradient,
+                block.weight_gradient,
+            ];
+            let times = spreads.iter().flat_map(|s| [s.median_ns, s.spread_ns]);
+            let sizes = [
+                block.forward_peak_bytes,
+                block.backward_peak_bytes,
+                block.saved_bytes,
+                block.saved_for_weight_bytes,
+                block.parameter_bytes,
+                block.buffer_bytes,
+                block.input_bytes,
+                block.output_bytes,
+            ];
+            // A path is made of field names and indices: nothing in it needs quotes.
+            text.push_str(&block.name);
+            let (from, to) = block.operations;
+            let places = [from as u64, to as u64].into_iter();
+            for number in places.chain(times).chain(sizes) {
+                text.push_str(&format!(",{number}"));
+            }
+            text.push('\n');
+        }
+        text
+    }
+}
+
+fn milliseconds(spread: Spread) -> String {
+    format!(
+        "{:.3} ± {:.3}",
+        spread.median_ns as f64 / 1e6,
+        spread.spread_ns as f64 / 2e6
+    )
+}
+
+fn mib(bytes: u64) -> String {
+    format!("{:.2}", bytes as f64 / (1 << 20) as f64)
+}
+
+impl fmt::Display for Profile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut table = Table::new();
+        table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
+        for between_rows in [
+            TableComponent::HorizontalLines,
+            TableComponent::MiddleIntersections,
+        ] {
+            table.remove_style(between_rows);
+        }
+        table.set_header([
+            "block",
+            "F ms",
+            "B ms",
+            "I ms",
+            "W ms",
+            "saved",
+            "peak F",
+            "peak B",
+            "parameters",
+            "in",
+            "out",
+        ]);
+        for block in &self.blocks {
+            let name = match block.name.is_empty() {
+                true => "(root)",
+                false => &block.name,
+            };
+            table.add_row([
+                name.to_owned(),
+                milliseconds(block.forward),
+                milliseconds(block.backward),
+                milliseconds(block.input_gradient),
+                milliseconds(block.weight_gradient),
+                mib(block.saved_bytes),
+                mib(block.forward_peak_bytes),
+                mib(block.backward_peak_bytes),
+                mib(block.parameter_bytes + block.buffer_bytes),
+                mib(block.input_bytes),
+                mib(block.output_bytes),
+            ]);
+        }
+        for column in 1..11 {
+            if let Some(column) = table.column_mut(column) {
+                column.set_cell_alignment(CellAlignment::Right);
+            }
+        }
+        writeln!(
+            f,
+            "{} on {} thread(s), {} rank(s) at once; medians of {} run(s) a rank, ± half of the middle \
+             half's width; sizes in MiB",
+            self.device, self.threads, self.beside, self.repetitions
+        )?;
+        write!(f, "{table}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn outliers_do_not_count() {
+        let runs = |times: &[u64]| Spread::of(times.iter().map(|ns| Duration::from_nanos(*ns)));
+        let found = runs(&[100, 104, 98, 101, 5000, 99, 103]);
+        assert_eq!((found.median_ns, found.spread_ns, found.runs), (101, 5, 6));
+        assert_eq!(runs(&[7]).median_ns, 7);
+        assert_eq!(runs(&[]), Spread::default());
+    }
+}

@@ -1,0 +1,253 @@
+//! Runs the programs of one block, over and over, and takes their times.
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+use burn::tensor::{Device, TensorData};
+use rayon::ThreadPoolBuilder;
+use tinderbox_deferred::{Executable, Executor, Program, RunContext, random::Seed};
+use tinderbox_fake::{DynTensor, TensorKind, ValueId};
+
+use super::Spread;
+use crate::ProfileError;
+use crate::cut::{Binding, Phase, StagePrograms};
+use crate::trace::JointGraph;
+
+/// What a block takes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Times {
+    pub(super) forward: Spread,
+    pub(super) backward: Spread,
+    pub(super) input_gradient: Spread,
+    pub(super) weight_gradient: Spread,
+}
+
+/// How blocks are run.
+pub(super) struct Runner<'a> {
+    pub(super) joint: &'a JointGraph,
+    pub(super) device: &'a Device,
+    pub(super) warm_up: usize,
+    pub(super) repetitions: usize,
+    pub(super) beside: usize,
+    pub(super) threads: usize,
+}
+
+/// Times of one run: forward, whole backward, and the two halves of another.
+type Run = [Duration; 4];
+
+impl Runner<'_> {
+    /// Runs a block on as many threads as ranks run at once. The times of all threads count.
+    pub(super) fn measure(&self, programs: &StagePrograms) -> Result<Times, ProfileError> {
+        let barrier = Barrier::new(self.beside);
+        let results: Vec<Result<Vec<Run>, ProfileError>> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..self.beside)
+                .map(|_| scope.spawn(|| self.runs(programs, &barrier)))
+                .collect();
+            threads
+                .into_iter()
+                .map(|thread| thread.join().unwrap_or(Err(ProfileError::Panicked)))
+                .collect()
+        });
+        let mut runs = Vec::new();
+        for result in results {
+            runs.extend(result?);
+        }
+        let spread = |of: usize| Spread::of(runs.iter().map(|run| run[of]));
+        Ok(Times {
+            forward: spread(0),
+            backward: spread(1),
+            input_gradient: spread(2),
+            weight_gradient: spread(3),
+        })
+    }
+
+    fn runs(&self, programs: &StagePrograms, barrier: &Barrier) -> Result<Vec<Run>, ProfileError> {
+        let pool = ThreadPoolBuilder::new()
+            .num_threads(self.threads)
+            .build()
+            .map_err(|source| ProfileError::Threads { source })?;
+        let mut block = whole(|| pool.install(|| Block::new(self, programs)));
+        let mut runs = Vec::with_capacity(self.repetitions);
+        for number in 0..self.warm_up + self.repetitions {
+            // A thread that has failed still meets the others.
+            barrier.wait();
+            let Ok(block) = &mut block else { continue };
+            match whole(|| pool.install(|| block.run())) {
+                Ok(run) if number >= self.warm_up => runs.push(run),
+                Ok(_) => {}
+                Err(error) => {
+                    for _ in number + 1..self.warm_up + self.repetitions {
+                        barrier.wait();
+                    }
+                    return Err(error);
+                }
+            }
+        }
+        block.map(|_| runs)
+    }
+}
+
+/// A panic as an error, so that no thread waits for one that is gone.
+fn whole<T>(run: impl FnOnce() -> Result<T, ProfileError>) -> Result<T, ProfileError> {
+    catch_unwind(AssertUnwindSafe(run)).unwrap_or(Err(ProfileError::Panicked))
+}
+
+/// The programs of a block on a device, with what they read.
+struct Block<'a> {
+    joint: &'a JointGraph,
+    device: &'a Device,
+    forward: Loaded<'a>,
+    /// `B`, `I` and `W`.
+    backward: Option<[Loaded<'a>; 3]>,
+    setup: Vec<DynTensor>,
+    parameters: BTreeMap<usize, DynTensor>,
+    /// The sums of the gradients so far.
+    gradients: BTreeMap<usize, DynTensor>,
+    context: RunContext,
+}
+
+struct Loaded<'a> {
+    executable: Executable,
+    phase: &'a Phase,
+}
+
+impl<'a> Block<'a> {
+    fn new(runner: &Runner<'a>, programs: &'a StagePrograms) -> Result<Self, ProfileError> {
+        let executor = Executor::new(runner.device)?;
+        let load = |phase: &'a Phase| Loaded {
+            executable: executor.load(phase.program.clone()),
+            phase,
+        };
+        let context = RunContext {
+            seed: Seed::new(0),
+            step: 0,
+            micro_batch: 0,
+        };
+        let setup = executor.load(programs.setup.clone());
+        let setup = setup.run(Vec::new(), &context)?;
+        let backward = programs.backward.as_ref();
+        let backward = backward.map(|b| [&b.whole, &b.input, &b.weight].map(load));
+        let mut block = Self {
+            joint: runner.joint,
+            device: runner.device,
+            forward: load(&programs.forward),
+            backward,
+            setup,
+            parameters: BTreeMap::new(),
+            gradients: BTreeMap::new(),
+            context,
+        };
+        let phases = std::iter::once(&block.forward).chain(block.backward.iter().flatten());
+        let positions = phases.flat_map(|loaded| &loaded.phase.inputs);
+        let positions: Vec<usize> = positions
+            .filter_map(|binding| match binding {
+                Binding::Parameter(position) => Some(*position),
+                _ => None,
+            })
+            .collect();
+        for position in positions {
+            if !block.parameters.contains_key(&position) {
+                let value = block.joint.parameters()[position];
+                let tensor = initial(block.joint, &executor, value)?;
+                block.parameters.insert(position, tensor);
+            }
+        }
+        Ok(block)
+    }
+
+    /// One forward with a whole backward, and one with a backward in two halves.
+    fn run(&mut self) -> Result<Run, ProfileError> {
+        let mut times = [Duration::ZERO; 4];
+        let mut sums = std::mem::take(&mut self.gradients);
+        let mut kept = BTreeMap::new();
+        times[0] = self.time(&self.forward, &mut kept, &mut sums)?;
+        if let Some([whole, input, weight]) = &self.backward {
+            times[1] = self.time(whole, &mut kept, &mut sums)?;
+            let mut kept = BTreeMap::new();
+            self.time(&self.forward, &mut kept, &mut sums)?;
+            times[2] = self.time(input, &mut kept, &mut sums)?;
+            times[3] = self.time(weight, &mut kept, &mut sums)?;
+        }
+        self.gradients = sums;
+        Ok(times)
+    }
+
+    /// Runs a program on what was kept for it, keeps what it makes, and adds its gradients to `sums`, as
+    /// a pipeline does. Of what it reads nothing is held meanwhile but parameters and the batch, so it
+    /// works in place where it would in a pipeline.
+    fn time(
+        &self,
+        loaded: &Loaded<'_>,
+        kept: &mut BTreeMap<ValueId, DynTensor>,
+        sums: &mut BTreeMap<usize, DynTensor>,
+    ) -> Result<Duration, ProfileError> {
+        let values = loaded.phase.program.inputs().iter();
+        let inputs = values
+            .zip(&loaded.phase.inputs)
+            .map(|(value, binding)| match binding {
+                Binding::Parameter(position) => self.parameters[position].clone(),
+                Binding::Setup(position) => self.setup[*position].clone(),
+                Binding::Value(id) => kept.remove(id).unwrap_or_else(|| self.made_up(*id)),
+                Binding::Input(_) | Binding::Weight => self.made_up(*value),
+            });
+        let inputs: Vec<DynTensor> = inputs.collect();
+        self.device.sync()?;
+        let start = Instant::now();
+        let outputs = loaded.executable.run(inputs, &self.context)?;
+        let mut outputs = outputs.into_iter();
+        let made = loaded.phase.outputs.iter().map(|(value, _)| *value);
+        kept.extend(made.zip(&mut outputs));
+        for (position, gradient) in loaded.phase.gradients.iter().zip(outputs) {
+            let sum = match sums.remove(position) {
+                Some(sum) => sum + gradient,
+                None => gradient,
+            };
+            sums.insert(*position, sum);
+        }
+        // Other devices than the CPU only queue what was asked for.
+        self.device.sync()?;
+        Ok(start.elapsed())
+    }
+
+    /// Values of the size that activations and gradients have, evenly spread and without a pattern that
+    /// sums could resonate with: denormal numbers, which vanishing exponentials give, take many times as
+    /// long. Integers are zeros, which are an index of every tensor.
+    fn made_up(&self, value: ValueId) -> DynTensor {
+        let known = self.joint.graph().value(value);
+        let elements = known.shape.num_elements();
+        let data = match TensorKind::of(known.dtype) {
+            TensorKind::Float => {
+                let mut state = value.index() as u64;
+                let number = |_| {
+                    // SplitMix64 (Steele, Lea, Flood 2014).
+                    state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+                    let mut z = state;
+                    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+                    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+                    ((z ^ (z >> 31)) >> 40) as f32 / (1_u64 << 23) as f32 - 1.0
+                };
+                let numbers: Vec<f32> = (0..elements).map(number).collect();
+                TensorData::new(numbers, known.shape.clone()).convert_dtype(known.dtype)
+            }
+            TensorKind::Int | TensorKind::Bool => {
+                TensorData::full_dtype(known.shape.clone(), 0, known.dtype)
+            }
+        };
+        DynTensor::from_data(data, self.device)
+    }
+}
+
+/// The initial value of a parameter, by the operations that make it.
+fn initial(
+    joint: &JointGraph,
+    executor: &Executor,
+    value: ValueId,
+) -> Result<DynTensor, ProfileError> {
+    let recipe = joint.graph().backward_slice([value], |_| false);
+    let program = Program::new(joint.graph(), recipe.nodes, &[], &[value], joint.keys())?;
+    let context = RunContext::initialization(Seed::new(0));
+    let mut made = executor.load(program).run(Vec::new(), &context)?;
+    Ok(made.remove(0))
+}

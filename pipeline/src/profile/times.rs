@@ -1,0 +1,69 @@
+//! From the times of blocks to those of their operations.
+
+use std::collections::BTreeMap;
+
+use tinderbox_fake::NodeId;
+use tinderbox_planner::Rates;
+
+use super::{Profile, Spread, blocks};
+use crate::ProfileError;
+use crate::batch::Batch;
+use crate::plan::Planning;
+use crate::schedule::Compute;
+use crate::trace::Trace;
+use crate::work::OperationTimes;
+
+impl Profile {
+    /// The times of every operation, for [`Planner::times`](crate::Planner::times): those of a block's
+    /// program are divided among its operations as their arithmetic and bytes are.
+    ///
+    /// # Errors
+    ///
+    /// When the profile was taken of another program.
+    pub fn times<B: Batch>(&self, trace: &Trace<B>) -> Result<OperationTimes, ProfileError> {
+        let planning = Planning::new(trace, &Rates::default(), None)?;
+        let found = planning.graph_digest();
+        if found != self.graph {
+            return Err(ProfileError::OtherProgram {
+                expected: self.graph.clone(),
+                found,
+            });
+        }
+        let stretches = blocks::of_chain(&planning, self.depth, &self.basic_blocks);
+        let is_same = stretches.len() == self.blocks.len()
+            && stretches
+                .iter()
+                .zip(&self.blocks)
+                .all(|(a, b)| a.operations == b.operations);
+        if !is_same {
+            return Err(ProfileError::OtherBlocks {
+                expected: self.blocks.len(),
+                found: stretches.len(),
+            });
+        }
+        let partition = blocks::partition(&planning, &stretches);
+        let divided = planning.divide(&partition)?;
+        let analytic = planning.times();
+        let (mut whole, mut halves) = (BTreeMap::new(), BTreeMap::new());
+        for (block, programs) in self.blocks.iter().zip(&divided.programs) {
+            let share = |compute: Compute, spread: Spread, times: &mut BTreeMap<NodeId, u64>| {
+                let Some(phase) = programs.phase(compute) else {
+                    return;
+                };
+                let all = analytic.of_all(&phase.nodes, compute);
+                for node in &phase.nodes {
+                    let part = u128::from(analytic.of(*node, compute));
+                    let time = u128::from(spread.median_ns) * part / u128::from(all.max(1));
+                    let time = u64::try_from(time).unwrap_or(u64::MAX);
+                    // What is made again elsewhere takes there what it takes where it is made first.
+                    times.entry(*node).or_insert(time);
+                }
+            };
+            share(Compute::Forward, block.forward, &mut whole);
+            share(Compute::Backward, block.backward, &mut whole);
+            share(Compute::InputGradient, block.input_gradient, &mut halves);
+            share(Compute::WeightGradient, block.weight_gradient, &mut halves);
+        }
+        Ok(analytic.clone().with(whole, halves))
+    }
+}

@@ -1,0 +1,271 @@
+//! A joint graph as blocks: one for each part of the forward that a plan places.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tinderbox_deferred::ParameterTable;
+use tinderbox_fake::{NodeId, TensorKind, ValueId};
+use tinderbox_planner::{Block, Parameter, Value, Work};
+
+use super::{Atoms, OperationTimes};
+use crate::PlanError;
+use crate::cut::place_gradients;
+use crate::partition::Chain;
+use crate::schedule::Compute;
+use crate::trace::{JointGraph, Role, Roles};
+
+/// The work of a program: each block has the operations of one atom of the chain, with the backward
+/// operations that the cut would give to a stage of these operations alone.
+///
+/// Cost: linear in the graph, but for the logarithms of small sets.
+pub(crate) fn work_of(
+    joint: &JointGraph,
+    roles: &Roles,
+    chain: &Chain,
+    atoms: &Atoms,
+    table: &ParameterTable,
+    times: &OperationTimes,
+) -> Result<Work, PlanError> {
+    let homes = parameter_homes(chain, table).into_iter();
+    let homes: Vec<usize> = homes.map(|position| atoms.of(position)).collect();
+    let mut stage = vec![None; joint.graph().nodes().len()];
+    for (position, id) in chain.nodes().iter().enumerate() {
+        stage[id.index()] = Some(atoms.of(position));
+    }
+    let stages = atoms.len();
+    let stage = place_gradients(joint, roles, &homes, stages, stage)?;
+    let mut builder = Builder {
+        joint,
+        roles,
+        stage,
+        blocks: atoms
+            .starts()
+            .iter()
+            .map(|position| Block {
+                name: chain.module(*position).to_owned(),
+                ..Block::default()
+            })
+            .collect(),
+    };
+    builder.place_made_again();
+    builder.add_times(times);
+    let values = builder.values(chain);
+    let parameters = parameters(joint, chain, atoms, table, &homes);
+    Ok(Work {
+        blocks: builder.blocks,
+        parameters,
+        values,
+    })
+}
+
+/// The position of each parameter of the table: that of its first reader, or for one that the forward does
+/// not read, of the nearest parameter in the tree that it reads.
+pub(crate) fn parameter_homes(chain: &Chain, table: &ParameterTable) -> Vec<usize> {
+    let nearest = |module: &str| -> usize {
+        let mut prefix = module;
+        loop {
+            let inside = table.iter().filter(|other| other.path.is_under(prefix));
+            let reads = inside.filter_map(|other| chain.first_read(&other.path));
+            match (reads.min(), prefix.rsplit_once('.')) {
+                (Some(read), _) => return read,
+                (None, Some((outer, _))) => prefix = outer,
+                (None, None) if prefix.is_empty() => return 0,
+                (None, None) => prefix = "",
+            }
+        }
+    };
+    let home = |parameter: &tinderbox_deferred::Parameter| {
+        let first = parameter.clone_of.as_ref().unwrap_or(&parameter.path);
+        let read = chain.first_read(first);
+        read.unwrap_or_else(|| nearest(parameter.path.module()))
+    };
+    table.iter().map(home).collect()
+}
+
+fn parameters(
+    joint: &JointGraph,
+    chain: &Chain,
+    atoms: &Atoms,
+    table: &ParameterTable,
+    homes: &[usize],
+) -> Vec<Parameter> {
+    let mut readers: BTreeMap<ValueId, BTreeSet<usize>> = BTreeMap::new();
+    for (position, id) in chain.nodes().iter().enumerate() {
+        for input in joint.graph().node(*id).inputs() {
+            readers
+                .entry(*input)
+                .or_default()
+                .insert(atoms.of(position));
+        }
+    }
+    let parameters = table.iter().zip(joint.parameters()).zip(homes);
+    let distinct = parameters.filter(|((parameter, _), _)| parameter.clone_of.is_none());
+    distinct
+        .map(|((parameter, value), home)| {
+            let mut readers = readers.get(value).cloned().unwrap_or_default();
+            readers.insert(*home);
+            Parameter {
+                bytes: parameter.bytes,
+                is_trainable: parameter.trainable,
+                readers: readers.into_iter().collect(),
+            }
+        })
+        .collect()
+}
+
+struct Builder<'a> {
+    joint: &'a JointGraph,
+    roles: &'a Roles,
+    /// The block of each operation.
+    stage: Vec<Option<usize>>,
+    blocks: Vec<Block>,
+}
+
+impl Builder<'_> {
+    fn block_of(&self, node: NodeId) -> Option<usize> {
+        self.stage[node.index()]
+    }
+
+    /// Gives what any stage makes for itself to the first block that reads it.
+    fn place_made_again(&mut self) {
+        let graph = self.joint.graph();
+        for id in graph.node_ids().rev() {
+            if matches!(self.roles.of_node(id), Role::Remade | Role::Local) {
+                let outputs = graph.node(id).outputs().iter();
+                let users = outputs.flat_map(|output| graph.users(*output));
+                self.stage[id.index()] = users.filter_map(|user| self.block_of(*user)).min();
+            }
+        }
+    }
+
+    /// Adds every operation to the program of its block that runs it.
+    fn add_times(&mut self, times: &OperationTimes) {
+        let graph = self.joint.graph();
+        let count = graph.nodes().len();
+        // Which programs an operation is for; one that is made again may be for several.
+        let (mut forward, mut input, mut weight) =
+            (vec![false; count], vec![false; count], vec![false; count]);
+        for id in graph.node_ids().rev() {
+            let Some(here) = self.block_of(id) else {
+                continue;
+            };
+            let index = id.index();
+            let outputs = graph.node(id).outputs().iter();
+            let users = || outputs.clone().flat_map(|output| graph.users(*output));
+            match self.roles.of_node(id) {
+                Role::Placed => forward[index] = true,
+                Role::Gradient => {
+                    // What a lower block waits for, itself or by what is made of it here.
+                    let is_sent = users().any(|user| match self.block_of(*user) {
+                        Some(block) => block < here || (block == here && input[user.index()]),
+                        None => false,
+                    });
+                    input[index] = is_sent;
+                    weight[index] = !is_sent;
+                }
+                _ => {
+                    forward[index] = users().any(|user| forward[user.index()]);
+                    input[index] = users().any(|user| input[user.index()]);
+                    // What `I` makes is handed to `W`.
+                    weight[index] = !input[index] && users().any(|user| weight[user.index()]);
+                }
+            }
+            let bytes: u64 = outputs.map(|output| graph.value(*output).bytes()).sum();
+            let block = &mut self.blocks[here];
+            block.transient_bytes = block.transient_bytes.max(bytes);
+            let time = |is_for: bool, compute| match is_for {
+                true => times.of(id, compute),
+                false => 0,
+            };
+            block.forward += time(forward[index], Compute::Forward);
+            block.backward += time(input[index] || weight[index], Compute::Backward);
+            block.input_gradient += time(input[index], Compute::InputGradient);
+            block.weight_gradient += time(weight[index], Compute::WeightGradient);
+        }
+        self.add_weight_bytes(&weight);
+    }
+
+    /// Adds what `W` of each block reads of its `I`, of other blocks and of forwards.
+    fn add_weight_bytes(&mut self, weight: &[bool]) {
+        let graph = self.joint.graph();
+        let mut read: BTreeSet<(usize, ValueId)> = BTreeSet::new();
+        for id in graph.node_ids().filter(|id| weight[id.index()]) {
+            let Some(here) = self.block_of(id) else {
+                continue;
+            };
+            for input in graph.node(id).inputs() {
+                let producer = graph.value(*input).producer;
+                let made = producer.filter(|node| !weight[node.index()]);
+                let is_kept = made.is_some_and(|node| {
+                    let role = self.roles.of_node(node);
+                    matches!(role, Role::Placed | Role::Gradient | Role::Local)
+                });
+                if is_kept && read.insert((here, *input)) {
+                    self.blocks[here].weight_gradient_bytes += graph.value(*input).bytes();
+                }
+            }
+        }
+    }
+
+    /// What the forward makes and others need.
+    fn values(&self, chain: &Chain) -> Vec<Value> {
+        let graph = self.joint.graph();
+        let is_backward = |id: &NodeId| {
+            let role = self.roles.of_node(*id);
+            matches!(role, Role::Gradient | Role::Local)
+        };
+        let needs = self.needs_gradients(chain);
+        let mut values = Vec::new();
+        for id in chain.nodes() {
+            let Some(maker) = self.block_of(*id) else {
+                continue;
+            };
+            for output in graph.node(*id).outputs() {
+                let users = graph.users(*output).iter();
+                let blocks = |keep: &dyn Fn(&NodeId) -> bool| -> Vec<usize> {
+                    let users = users.clone().filter(|user| keep(user));
+                    let blocks: BTreeSet<usize> =
+                        users.filter_map(|user| self.block_of(*user)).collect();
+                    blocks.into_iter().collect()
+                };
+                let mut readers = blocks(&|user| self.roles.of_node(*user) == Role::Placed);
+                readers.retain(|reader| *reader > maker);
+                let mut keepers = blocks(&is_backward);
+                keepers.retain(|keeper| *keeper >= maker);
+                let value = graph.value(*output);
+                let bytes = value.bytes();
+                let flows = needs.contains(id) && TensorKind::of(value.dtype) == TensorKind::Float;
+                if !readers.is_empty() || !keepers.is_empty() {
+                    values.push(Value {
+                        bytes,
+                        maker,
+                        readers,
+                        keepers,
+                        gradient_bytes: if flows { bytes } else { 0 },
+                    });
+                }
+            }
+        }
+        values
+    }
+
+    /// Forward operations behind which a gradient flows: those that depend on a parameter that gets one.
+    /// What the author detached is among them.
+    fn needs_gradients(&self, chain: &Chain) -> BTreeSet<NodeId> {
+        let graph = self.joint.graph();
+        let parameters = self.joint.parameters().iter().zip(self.joint.gradients());
+        let trained = parameters.filter(|(_, gradient)| gradient.is_some());
+        let trained: BTreeSet<ValueId> = trained.map(|(value, _)| *value).collect();
+        let mut needs = BTreeSet::new();
+        for id in chain.nodes() {
+            let mut inputs = graph.node(*id).inputs().iter();
+            let flows = inputs.any(|input| {
+                let producer = graph.value(*input).producer;
+                trained.contains(input) || producer.is_some_and(|node| needs.contains(&node))
+            });
+            if flows {
+                needs.insert(*id);
+            }
+        }
+        needs
+    }
+}

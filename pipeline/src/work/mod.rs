@@ -1,0 +1,9 @@
+//! What a traced model's step costs, operation by operation, as the planner takes it.
+
+mod atoms;
+mod blocks;
+mod times;
+
+pub(crate) use atoms::Atoms;
+pub(crate) use blocks::{parameter_homes, work_of};
+pub use times::OperationTimes;

@@ -1,0 +1,250 @@
+//! The machine that a plan is for.
+
+use std::fs;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use tinderbox_schedule::{LinkCosts, Placement, RankIndex};
+
+use crate::MachineError;
+
+/// One rank: a device, or a share of one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RankModel {
+    /// Bytes that it may hold; `None` where nothing limits them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_bytes: Option<u64>,
+    /// Its speed in thousandths of the speed that times were measured at or the rates of the machine
+    /// are for.
+    pub speed_permille: u64,
+}
+
+impl Default for RankModel {
+    fn default() -> Self {
+        Self {
+            memory_bytes: None,
+            speed_permille: 1000,
+        }
+    }
+}
+
+impl RankModel {
+    /// How long the rank takes for work of so many nanoseconds at speed 1.
+    #[must_use]
+    pub fn time(&self, nanoseconds: u64) -> u64 {
+        let speed = u128::from(self.speed_permille.max(1));
+        let scaled = u128::from(nanoseconds) * 1000 / speed;
+        u64::try_from(scaled).unwrap_or(u64::MAX)
+    }
+}
+
+/// What one rank's device does per second, for times that are worked out from shapes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rates {
+    /// Floating point operations per second of a large product of matrices.
+    pub flops_per_s: u64,
+    /// Bytes per second that operations on large tensors read and write.
+    pub bytes_per_s: u64,
+    /// Nanoseconds that an operation takes however small it is.
+    pub operation_ns: u64,
+}
+
+impl Rates {
+    /// Nanoseconds of an optimizer that reads parameters of so many bytes, their gradients and its
+    /// states, and writes parameters and states.
+    #[must_use]
+    pub fn update_ns(&self, parameter_bytes: u64, optimizer_states: u64) -> u64 {
+        let passes = 3 + 2 * u128::from(optimizer_states);
+        let moved = u128::from(parameter_bytes) * passes;
+        let nanoseconds = moved.saturating_mul(1_000_000_000) / u128::from(self.bytes_per_s.max(1));
+        u64::try_from(nanoseconds).unwrap_or(u64::MAX)
+    }
+}
+
+impl Default for Rates {
+    /// About one core of an x86-64 machine.
+    fn default() -> Self {
+        Self {
+            flops_per_s: 50_000_000_000,
+            bytes_per_s: 8_000_000_000,
+            operation_ns: 1_500,
+        }
+    }
+}
+
+/// The machine that a plan is for, and how stages lie on its ranks.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Machine {
+    ranks: Vec<RankModel>,
+    chunks: usize,
+    placement: Placement,
+    /// What messages between two ranks take.
+    pub link: LinkCosts,
+    /// What each action of a schedule takes beside its work, in nanoseconds.
+    pub action_ns: u64,
+    /// What a rank's device does per second.
+    pub rates: Rates,
+}
+
+impl Machine {
+    /// Ranks as threads of this process, one stage each, without a limit of memory.
+    ///
+    /// # Errors
+    ///
+    /// When there are none.
+    pub fn local(ranks: usize) -> Result<Self, MachineError> {
+        Self::of_ranks(vec![RankModel::default(); ranks])
+    }
+
+    /// Ranks that may differ, one stage each.
+    ///
+    /// # Errors
+    ///
+    /// When there are none, or one has no speed.
+    pub fn of_ranks(ranks: Vec<RankModel>) -> Result<Self, MachineError> {
+        if ranks.is_empty() {
+            return Err(MachineError::NoRanks);
+        }
+        if let Some(rank) = ranks.iter().position(|rank| rank.speed_permille == 0) {
+            let rank = RankIndex::new(rank);
+            return Err(MachineError::NoSpeed { rank });
+        }
+        Ok(Self {
+            ranks,
+            chunks: 1,
+            placement: Placement::Loop,
+            // Threads of one process: a queue, and tensors that are handed over without a copy.
+            link: LinkCosts {
+                latency: 5_000,
+                ticks_per_mib: 0,
+            },
+            action_ns: 3_000,
+            rates: Rates::default(),
+        })
+    }
+
+    /// The same machine with `chunks` stages on every rank, for schedules that ask for several:
+    /// [`ScheduleKind::placement`](tinderbox_schedule::ScheduleKind::placement) says how they lie.
+    ///
+    /// # Errors
+    ///
+    /// When a rank would have none.
+    pub fn with_chunks(self, chunks: usize, placement: Placement) -> Result<Self, MachineError> {
+        match chunks {
+            0 => Err(MachineError::NoChunks),
+            chunks => Ok(Self {
+                chunks,
+                placement,
+                ..self
+            }),
+        }
+    }
+
+    /// The same machine, each rank of which may hold so many bytes.
+    #[must_use]
+    pub fn with_memory(mut self, bytes: u64) -> Self {
+        for rank in &mut self.ranks {
+            rank.memory_bytes = Some(bytes);
+        }
+        self
+    }
+
+    /// Writes the machine as JSON.
+    ///
+    /// # Errors
+    ///
+    /// When the file can't be written.
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<(), MachineError> {
+        let path = path.as_ref();
+        fs::write(path, self.to_json()).map_err(|source| MachineError::Io {
+            path: path.to_owned(),
+            action: "written",
+            source,
+        })
+    }
+
+    /// Reads a machine from a file.
+    ///
+    /// # Errors
+    ///
+    /// When the file can't be read or is no machine.
+    pub fn load(path: impl AsRef<Path>) -> Result<Self, MachineError> {
+        let path = path.as_ref();
+        let text = fs::read_to_string(path).map_err(|source| MachineError::Io {
+            path: path.to_owned(),
+            action: "read",
+            source,
+        })?;
+        Self::from_json(&text)
+    }
+
+    /// The machine as JSON.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        let text = serde_json::to_string_pretty(self);
+        let mut text = text.expect("a machine has string keys and no floats");
+        text.push('\n');
+        text
+    }
+
+    /// A machine from JSON.
+    ///
+    /// # Errors
+    ///
+    /// When the text is no machine, or one without ranks, stages or speed.
+    pub fn from_json(text: &str) -> Result<Self, MachineError> {
+        let machine: Self =
+            serde_json::from_str(text).map_err(|source| MachineError::Json { source })?;
+        let Self {
+            ranks,
+            chunks,
+            placement,
+            link,
+            action_ns,
+            rates,
+        } = machine;
+        let checked = Self::of_ranks(ranks)?.with_chunks(chunks, placement)?;
+        Ok(Self {
+            link,
+            action_ns,
+            rates,
+            ..checked
+        })
+    }
+
+    /// Number of ranks.
+    #[must_use]
+    pub fn ranks(&self) -> usize {
+        self.ranks.len()
+    }
+
+    /// What a rank is like; of one that does not exist, what ranks are like by default.
+    #[must_use]
+    pub fn rank(&self, rank: RankIndex) -> RankModel {
+        self.ranks.get(rank.index()).copied().unwrap_or_default()
+    }
+
+    /// All ranks in order.
+    #[must_use]
+    pub fn rank_models(&self) -> &[RankModel] {
+        &self.ranks
+    }
+
+    /// Stages per rank.
+    #[must_use]
+    pub const fn chunks(&self) -> usize {
+        self.chunks
+    }
+
+    /// How several stages of a rank lie in the pipeline.
+    #[must_use]
+    pub const fn placement(&self) -> Placement {
+        self.placement
+    }
+
+    /// The rank of every stage.
+    #[must_use]
+    pub fn stage_to_rank(&self) -> Vec<RankIndex> {
+        self.placement.stage_to_rank(self.ranks.len(), self.chunks)
+    }
+}

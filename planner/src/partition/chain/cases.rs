@@ -1,0 +1,343 @@
+//! Work, machines and a slow way to the best cuts, for tests and figures.
+
+use tinderbox_schedule::{Compute, ComputeTimes, LinkCosts, Placement, Schedule, ScheduleKind};
+
+use super::model::{Programs, StepModel};
+use super::solve::{ChainOptions, chain_by_model};
+use crate::predict::held_bytes;
+use crate::{
+    Block, Machine, Parameter, Partition, PartitionCosts, RankModel, Step, Value, Work,
+    partition_costs,
+};
+
+/// A sequence of numbers that looks random and is the same for the same seed (SplitMix64, Steele et al.,
+/// OOPSLA 2014).
+#[derive(Debug, Clone)]
+pub struct Numbers(u64);
+
+impl Numbers {
+    /// The sequence of a seed.
+    #[must_use]
+    pub const fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// A number below `end`, which is not 0.
+    pub fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (mixed ^ (mixed >> 31)) % end.max(1)
+    }
+}
+
+/// How times lie over the blocks of a large case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Times {
+    /// All the same.
+    Equal,
+    /// From one to three times the least, all different.
+    Distinct,
+    /// A hundredth of the blocks take as long as all others together.
+    Few,
+}
+
+/// A chain of `blocks` blocks as of a large model: each has a parameter, hands a value to the next, and
+/// every tenth hands one to a block further on.
+#[must_use]
+pub fn large_case(blocks: usize, times: Times, seed: u64) -> Work {
+    let mut numbers = Numbers::new(seed);
+    let mut work = Work::default();
+    for at in 0..blocks {
+        let forward = match times {
+            Times::Equal => 100_000,
+            Times::Distinct => 100_000 + numbers.below(200_000),
+            Times::Few if at % 100 == 50 => 10_000_000,
+            Times::Few => 100_000,
+        };
+        let compute = ComputeTimes {
+            forward,
+            input_gradient: forward + numbers.below(1 + forward / 8),
+            weight_gradient: forward - numbers.below(1 + forward / 8),
+        };
+        work.blocks.push(Block {
+            weight_gradient_bytes: 1 << 18,
+            transient_bytes: numbers.below(1 << 20),
+            ..Block::of_times(format!("blocks.{at}"), compute)
+        });
+        work.parameters.push(Parameter {
+            bytes: (1 << 20) + numbers.below(1 << 20),
+            is_trainable: at % 7 != 3,
+            readers: vec![at],
+        });
+        let bytes = (1 << 18) * (1 + numbers.below(4));
+        let far = at + 2 + numbers.below(20) as usize;
+        let mut readers: Vec<usize> = vec![at + 1];
+        if at % 10 == 4 {
+            readers.push(far);
+        }
+        readers.retain(|reader| *reader < blocks);
+        work.values.push(Value {
+            bytes,
+            maker: at,
+            keepers: readers.clone(),
+            readers,
+            gradient_bytes: bytes,
+        });
+        work.values.push(Value {
+            bytes: 4 * bytes,
+            maker: at,
+            readers: Vec::new(),
+            keepers: vec![at],
+            gradient_bytes: 0,
+        });
+    }
+    work
+}
+
+/// A small piece of work with all that makes cuts hard: values that skip blocks, shared parameters,
+/// blocks without times.
+#[must_use]
+pub fn small_case(blocks: usize, numbers: &mut Numbers) -> Work {
+    let mut work = Work::default();
+    let some = |numbers: &mut Numbers, from: usize, odds: u64| -> Vec<usize> {
+        (from..blocks)
+            .filter(|_| numbers.below(odds) == 0)
+            .collect()
+    };
+    for at in 0..blocks {
+        let largest = if numbers.below(4) == 0 { 1 } else { 9 };
+        let mut time = || numbers.below(largest);
+        let [forward, input_gradient, weight_gradient] = [time(), time(), time()];
+        work.blocks.push(Block {
+            name: format!("b{at}"),
+            forward,
+            backward: (input_gradient + weight_gradient).saturating_sub(numbers.below(2)),
+            input_gradient,
+            weight_gradient,
+            weight_gradient_bytes: numbers.below(5),
+            transient_bytes: numbers.below(6),
+        });
+    }
+    for maker in 0..blocks {
+        for _ in 0..numbers.below(3) {
+            let odds = 1 + numbers.below(5);
+            let gradient_bytes = numbers.below(2) * numbers.below(9);
+            work.values.push(Value {
+                bytes: numbers.below(9),
+                maker,
+                readers: some(numbers, maker + 1, odds),
+                keepers: some(numbers, maker, odds + 1),
+                gradient_bytes,
+            });
+        }
+    }
+    for _ in 0..numbers.below(2 * blocks as u64 + 1) {
+        let odds = 1 + numbers.below(6);
+        let readers = some(numbers, 0, odds);
+        if !readers.is_empty() {
+            work.parameters.push(Parameter {
+                bytes: numbers.below(9),
+                is_trainable: numbers.below(3) > 0,
+                readers,
+            });
+        }
+    }
+    work
+}
+
+/// A machine and a step for [`small_case`]: ranks that differ, tight memory, links that take time.
+#[must_use]
+pub fn small_step(numbers: &mut Numbers, kind: ScheduleKind) -> (Machine, Step) {
+    let chunks = if kind.chunks().contains(1) { 1 } else { 2 };
+    let is_alike = numbers.below(2) == 0;
+    let memory = match numbers.below(3) {
+        0 => None,
+        _ => Some(20 + numbers.below(150)),
+    };
+    let ranks = 1 + numbers.below(if chunks == 1 { 4 } else { 2 });
+    let ranks = (0..ranks).map(|_| match is_alike {
+        true => RankModel {
+            memory_bytes: memory,
+            speed_permille: 1000,
+        },
+        false => RankModel {
+            memory_bytes: memory.map(|bytes| bytes / 2 + numbers.below(bytes)),
+            speed_permille: 300 + numbers.below(1000),
+        },
+    });
+    let ranks = ranks.collect();
+    let machine = Machine::of_ranks(ranks).expect("there is a rank, and each has speed");
+    let placement = match chunks {
+        1 => Placement::Loop,
+        _ => kind.placement(),
+    };
+    let mut machine = machine
+        .with_chunks(chunks, placement)
+        .expect("a rank has chunks");
+    machine.action_ns = numbers.below(3);
+    machine.link = LinkCosts {
+        latency: numbers.below(3),
+        ticks_per_mib: numbers.below(3) << 19,
+    };
+    let step = Step {
+        may_recompute: numbers.below(2) == 0,
+        optimizer_states: numbers.below(3),
+        ..Step::new(kind, 1 + numbers.below(7) as usize)
+    };
+    (machine, step)
+}
+
+/// The time in nanoseconds of the best contiguous stages by the model of [`chain`](super::chain), found by
+/// trying all and making again every set of them; `None` where none fits. Stages
+/// that share a rank have to fit it together.
+///
+/// Exponential in blocks and in stages.
+#[must_use]
+pub fn brute_force(work: &Work, machine: &Machine, step: &Step) -> Option<u64> {
+    let map = machine.stage_to_rank();
+    let lists = step
+        .schedule
+        .generate(machine.ranks(), machine.chunks(), step.micro_batches);
+    let lists = lists.ok().filter(|lists| lists.stage_to_rank == map)?;
+    let model = StepModel::new(step, machine.ranks(), machine.chunks(), Some(&lists));
+    let mut best: Option<u64> = None;
+    let mut starts: Vec<usize> = (0..map.len()).collect();
+    if map.len() > work.blocks.len() {
+        return None;
+    }
+    loop {
+        let sets = if step.may_recompute {
+            1_usize << map.len()
+        } else {
+            1
+        };
+        for set in 0..sets {
+            let recompute = (0..map.len()).map(|stage| set >> stage & 1 == 1).collect();
+            let partition =
+                Partition::contiguous(work.blocks.len(), &starts, map.clone(), recompute);
+            let costs = partition_costs(work, machine, step, &partition);
+            if fits(machine, &partition, &costs, &lists) {
+                let time = time_ns(work, machine, step, &partition, &costs, &model);
+                best = Some(best.map_or(time, |best| best.min(time)));
+            }
+        }
+        if !advance(&mut starts, work.blocks.len()) {
+            return best;
+        }
+    }
+}
+
+/// The time in nanoseconds of what [`chain`](super::chain) finds by its model alone, to be compared
+/// with [`brute_force`]: messages that wait are counted as two at each end of a stage, whatever the
+/// schedule holds.
+#[must_use]
+pub fn chain_ns(work: &Work, machine: &Machine, step: &Step) -> Option<u64> {
+    let found = chain_by_model(work, machine, step, ChainOptions::default());
+    found.ok().map(|found| found.model_ns)
+}
+
+/// The next ascending starts; the first is 0.
+fn advance(starts: &mut [usize], blocks: usize) -> bool {
+    let count = starts.len();
+    for at in (1..count).rev() {
+        if starts[at] + (count - at) < blocks {
+            starts[at] += 1;
+            for behind in at + 1..count {
+                starts[behind] = starts[behind - 1] + 1;
+            }
+            return true;
+        }
+    }
+    false
+}
+
+/// Whether a stage's neighbour before it lies on another rank.
+fn comes_far(partition: &Partition, stage: usize) -> bool {
+    let map = &partition.stage_to_rank;
+    stage > 0 && map[stage - 1] != map[stage]
+}
+
+/// Bytes that a stage gets in the forward, sends in the forward, sends in the backward, and gets in the
+/// backward of later stages.
+fn messages(costs: &PartitionCosts, stage: usize) -> [u64; 4] {
+    let mut bytes = [0; 4];
+    for (edge, size) in &costs.costs.message_bytes {
+        let [from, to] = [edge.from, edge.to].map(|end| end.stage.index() == stage);
+        match edge.from.compute {
+            Compute::Forward if to => bytes[0] += size,
+            Compute::Forward if from => bytes[1] += size,
+            Compute::Backward if from => bytes[2] += size,
+            Compute::Backward if to => bytes[3] += size,
+            _ => {}
+        }
+    }
+    bytes
+}
+
+fn fits(
+    machine: &Machine,
+    partition: &Partition,
+    costs: &PartitionCosts,
+    lists: &Schedule,
+) -> bool {
+    let mut held = held_bytes(lists, costs);
+    let mut transient = vec![0; held.len()];
+    for (stage, rank) in partition.stage_to_rank.iter().enumerate() {
+        let rank = rank.index();
+        let far = |is_far: bool, bytes: u64| if is_far { 2 * bytes } else { 0 };
+        held[rank] += far(comes_far(partition, stage), messages(costs, stage)[0]);
+        let goes_far = stage + 1 < partition.stages() && comes_far(partition, stage + 1);
+        held[rank] += far(goes_far, messages(costs, stage)[3]);
+        transient[rank] = costs.bytes[stage].transient.max(transient[rank]);
+    }
+    let ranks = machine.rank_models().iter().zip(held.iter().zip(transient));
+    let mut limits = ranks.map(|(rank, (held, transient))| (held + transient, rank.memory_bytes));
+    limits.all(|(held, limit)| limit.is_none_or(|limit| held <= limit))
+}
+
+fn time_ns(
+    work: &Work,
+    machine: &Machine,
+    step: &Step,
+    partition: &Partition,
+    costs: &PartitionCosts,
+    model: &StepModel,
+) -> u64 {
+    let kept = Partition {
+        recompute: vec![false; partition.stages()],
+        ..partition.clone()
+    };
+    let kept = partition_costs(work, machine, step, &kept);
+    let (mut most, mut sum) = (0, 0);
+    for stage in 0..partition.stages() {
+        let [into, out, back, returned] = messages(costs, stage);
+        let far = |is_far: bool, bytes: u64| if is_far { bytes } else { 0 };
+        let [into, back] = [into, back].map(|bytes| far(comes_far(partition, stage), bytes));
+        let goes_far = stage + 1 < partition.stages() && comes_far(partition, stage + 1);
+        let [out, returned] = [out, returned].map(|bytes| far(goes_far, bytes));
+        let actions = |messages: [u64; 2]| {
+            let messages = messages.iter().filter(|bytes| **bytes > 0).count();
+            machine.action_ns * (1 + messages as u64)
+        };
+        let programs = |costs: &PartitionCosts| {
+            let stage = &costs.costs.stages[stage];
+            Programs {
+                forward: stage.forward + actions([into, out]),
+                backward: stage.backward + actions([returned, back]),
+                input: stage.input_gradient + actions([returned, back]),
+                weight: stage.weight_gradient + actions([0, 0]),
+            }
+        };
+        let (part, head) = model.stage(programs(costs));
+        most = most.max(part);
+        sum += head.max(model.stage(programs(&kept)).1);
+        for message in [into, back].into_iter().filter(|bytes| *bytes > 0) {
+            let transfer = machine.link.transfer(message);
+            most = most.max(model.link(transfer));
+            sum += machine.link.latency + transfer;
+        }
+    }
+    model.scaled(most, sum).div_ceil(model.chunks) + 2 * machine.action_ns
+}

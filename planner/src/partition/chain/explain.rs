@@ -1,0 +1,183 @@
+//! Why no cuts fit: the smallest set of facts, each of which leaves no way alone.
+
+use tinderbox_schedule::RankIndex;
+
+use super::search::Cuts;
+use super::solve::Problem;
+use super::stages::Stages;
+use super::zoom::{Solved, furthest};
+use crate::Infeasible;
+
+/// A rank that holds more than it may.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Excess {
+    pub(super) rank: RankIndex,
+    pub(super) needed: u64,
+    pub(super) limit: u64,
+}
+
+impl Excess {
+    /// What it holds, in thousandths of its limit.
+    pub(super) fn permille(&self) -> u128 {
+        u128::from(self.needed) * 1000 / u128::from(self.limit.max(1))
+    }
+
+    pub(super) fn infeasible(self, stages: usize) -> Infeasible {
+        Infeasible::Cuts {
+            stages,
+            rank: self.rank,
+            needed: self.needed,
+            limit: self.limit,
+        }
+    }
+}
+
+/// Why no cuts fit: one block, all blocks, a stretch of them, or, where none of these is too large by
+/// itself, what comes closest.
+pub(super) fn infeasible(
+    problem: &Problem<'_>,
+    stages: &mut Stages,
+    search: &mut impl FnMut(&Stages) -> Option<Solved>,
+) -> Infeasible {
+    block(problem, stages)
+        .or_else(|| total(problem))
+        .or_else(|| stretch(problem, stages))
+        .unwrap_or_else(|| closest(problem, stages, search))
+}
+
+/// The first block that fits in no place.
+fn block(problem: &Problem<'_>, stages: &Stages) -> Option<Infeasible> {
+    let blocks = problem.work.blocks.iter().enumerate();
+    let mut too_large = blocks.filter_map(|(at, block)| {
+        let bytes = problem.ranges.at_least(at, at + 1);
+        let places = stages.places.iter().enumerate();
+        let mut needs = places.map(|(place, of)| {
+            let needed = stages.least_bytes(place, (at, at + 1), &bytes);
+            (needed, needed <= of.limit_bytes)
+        });
+        let mut needed = u64::MAX;
+        let fits = needs.any(|(bytes, fits)| {
+            needed = needed.min(bytes);
+            fits
+        });
+        (!fits).then(|| Infeasible::Block {
+            block: block.name.clone(),
+            needed,
+            largest: stages
+                .places
+                .iter()
+                .map(|place| place.limit_bytes)
+                .max()
+                .unwrap_or(0),
+        })
+    });
+    too_large.next()
+}
+
+/// Whether all ranks together are too small for parameters, their gradients and states, and the
+/// activations of one micro-batch.
+fn total(problem: &Problem<'_>) -> Option<Infeasible> {
+    let all = problem.ranges.at_least(0, problem.work.blocks.len());
+    let needed = all.resident.saturating_add(all.kept);
+    let limits = problem
+        .machine
+        .rank_models()
+        .iter()
+        .map(|rank| rank.memory_bytes);
+    let available = limits
+        .into_iter()
+        .try_fold(0_u64, |sum, limit| Some(sum.saturating_add(limit?)))?;
+    (needed > available).then_some(Infeasible::Total { needed, available })
+}
+
+/// The rank with the fewest blocks that it would have to hold, because the ranks before and behind it
+/// can't, and which don't fit.
+fn stretch(problem: &Problem<'_>, stages: &Stages) -> Option<Infeasible> {
+    let blocks = problem.work.blocks.len();
+    let needed = |place: usize, from: usize, to: usize| {
+        stages.least_bytes(place, (from, to), &problem.ranges.at_least(from, to))
+    };
+    let fits = |place: usize, from: usize, to: usize| {
+        needed(place, from, to) <= stages.places[place].limit_bytes
+    };
+    // How far the places before each reach, and from where those behind it go to the end.
+    let mut reached = vec![0];
+    for place in 0..stages.count() {
+        let from = reached[place];
+        reached.push(furthest(from, blocks, |to| fits(place, from, to)));
+    }
+    let mut left = vec![blocks; stages.count() + 1];
+    for place in (0..stages.count()).rev() {
+        let to = left[place + 1];
+        left[place] = to - furthest(0, to, |length| fits(place, to - length, to));
+    }
+    let map = problem.machine.stage_to_rank();
+    let ranges = (0..stages.count()).map(|place| (place, reached[place], left[place + 1]));
+    let over = ranges.filter(|(place, from, to)| from < to && !fits(*place, *from, *to));
+    let (place, from, to) = over.min_by_key(|(place, from, to)| (to - from, *place))?;
+    let name = |at: usize| problem.work.blocks[at].name.clone();
+    Some(Infeasible::Stretch {
+        rank: map[place],
+        first: name(from),
+        last: name(to - 1),
+        needed: needed(place, from, to),
+        limit: stages.places[place].limit_bytes,
+    })
+}
+
+/// The rank that is furthest over its limit where all limits are raised by as little as leaves cuts.
+fn closest(
+    problem: &Problem<'_>,
+    stages: &mut Stages,
+    search: &mut impl FnMut(&Stages) -> Option<Solved>,
+) -> Infeasible {
+    let limits: Vec<u64> = stages
+        .places
+        .iter()
+        .map(|place| place.limit_bytes)
+        .collect();
+    let mut raise = |stages: &mut Stages, permille: u64| {
+        for (place, limit) in stages.places.iter_mut().zip(&limits) {
+            let raised = u128::from(*limit) * u128::from(permille) / 1000;
+            place.limit_bytes = match *limit {
+                u64::MAX => u64::MAX,
+                _ => u64::try_from(raised).unwrap_or(u64::MAX),
+            };
+        }
+        search(stages)
+    };
+    let (mut low, mut high, mut found) = (1000, 2000, None);
+    while high - low > 8 && high < 1 << 24 {
+        let permille = if found.is_none() {
+            high
+        } else {
+            (low + high) / 2
+        };
+        match (raise(stages, permille), found.is_none()) {
+            (Some(cuts), _) => {
+                found = Some(cuts.cuts);
+                high = permille;
+            }
+            (None, true) => {
+                low = high;
+                high *= 2;
+            }
+            (None, false) => low = permille,
+        }
+    }
+    let map = problem.machine.stage_to_rank();
+    let over = found.and_then(|cuts: Cuts| {
+        let each = (0..stages.count()).map(|stage| Excess {
+            rank: map[stage],
+            needed: problem.held(stages, &cuts, stage),
+            limit: limits[stage],
+        });
+        each.max_by_key(Excess::permille)
+    });
+    let none = Excess {
+        rank: map[0],
+        needed: u64::MAX,
+        limit: limits[0],
+    };
+    over.unwrap_or(none).infeasible(stages.count())
+}

@@ -1,0 +1,86 @@
+//! What a schedule makes a stage keep at a time.
+
+use tinderbox_schedule::{Compute, RankIndex, Schedule, StageIndex};
+
+/// How much a stage has in flight: `F` that wait for their backward, and `I` that wait for their `W`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Flight {
+    /// Micro-batches whose activations it keeps.
+    pub(super) micro_batches: u64,
+    /// Micro-batches of which it keeps what `W` needs.
+    pub(super) weight_gradients: u64,
+}
+
+/// The states of a stage in which it keeps most: every other state has at most as many of both. At
+/// least one micro-batch, whatever the lists are. Linear in the list of the stage's rank.
+pub(super) fn flights(lists: Option<&Schedule>, stage: StageIndex) -> Vec<Flight> {
+    let one = Flight {
+        micro_batches: 1,
+        weight_gradients: 0,
+    };
+    let mut most = vec![one];
+    let Some(lists) = lists else { return most };
+    let rank = lists.rank_of(stage).unwrap_or(RankIndex::new(0));
+    let mut now = Flight {
+        micro_batches: 0,
+        weight_gradients: 0,
+    };
+    for action in lists.actions(rank) {
+        let tasks = || action.tasks().iter().filter(|task| task.stage == stage);
+        for _ in tasks().filter(|task| task.compute == Compute::Forward) {
+            now.micro_batches += 1;
+        }
+        keep(&mut most, now);
+        for task in tasks() {
+            match task.compute {
+                Compute::Backward => now.micro_batches = now.micro_batches.saturating_sub(1),
+                Compute::InputGradient => {
+                    now.micro_batches = now.micro_batches.saturating_sub(1);
+                    now.weight_gradients += 1;
+                }
+                Compute::WeightGradient => {
+                    now.weight_gradients = now.weight_gradients.saturating_sub(1);
+                }
+                _ => {}
+            }
+        }
+        keep(&mut most, now);
+    }
+    most
+}
+
+/// Takes a state in, unless another has as many of both, and drops those that it has as many of.
+fn keep(most: &mut Vec<Flight>, now: Flight) {
+    let is_within = |a: &Flight, b: &Flight| {
+        a.micro_batches <= b.micro_batches && a.weight_gradients <= b.weight_gradients
+    };
+    if !most.iter().any(|other| is_within(&now, other)) {
+        most.retain(|other| !is_within(other, &now));
+        most.push(now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tinderbox_schedule::ScheduleKind;
+
+    use super::*;
+
+    fn pairs(kind: ScheduleKind, ranks: usize, m: usize, stage: usize) -> Vec<(u64, u64)> {
+        let lists = kind.generate(ranks, 1, m).unwrap();
+        let found = flights(Some(&lists), StageIndex::new(stage));
+        let pair = |flight: &Flight| (flight.micro_batches, flight.weight_gradients);
+        found.iter().map(pair).collect()
+    }
+
+    #[test]
+    fn a_stage_keeps_what_its_list_says() {
+        assert_eq!(pairs(ScheduleKind::GPipe, 4, 8, 2), [(8, 0)]);
+        assert_eq!(pairs(ScheduleKind::OneFOneB, 4, 8, 1), [(3, 0)]);
+        assert_eq!(pairs(ScheduleKind::OneFOneB, 4, 2, 0), [(2, 0)]);
+        assert_eq!(pairs(ScheduleKind::ZbH1, 4, 8, 0), [(4, 0), (3, 1)]);
+        assert_eq!(pairs(ScheduleKind::ZbH1, 4, 8, 3), [(1, 3), (0, 4)]);
+        assert_eq!(flights(None, StageIndex::new(0)).len(), 1);
+        assert_eq!(pairs(ScheduleKind::GPipe, 1, 0, 0), [(1, 0)]);
+    }
+}

@@ -1,0 +1,197 @@
+//! The time of a step by the slowest stage and a sum over stages.
+//!
+//! # The model
+//!
+//! With `v` stages per rank, `p` ranks, `m` micro-batches and stages `k`,
+//!
+//! ```text
+//! T = max over k of (n · period(k) - head(k))  +  (sum over k of head(k) + links(k)) / v
+//! ```
+//!
+//! where `n = v · m`, and `(v - 1)(p - m)` more for schedules with whole backwards where `m < p`: rounds
+//! of fewer micro-batches than ranks leave the first rank waiting between them. `period` is what a stage
+//! takes per micro-batch in the steady state, `head` what it adds to the way of the first micro-batch
+//! and of the last, and a link on which a stage's messages of a micro-batch take longer than the stage
+//! itself takes its place in the maximum. With `period = head = F + B` and one stage a rank this is
+//! Alpa's `(m - 1) · max + sum` (arXiv 2201.12023). The heads of the other schedules are their bubbles'
+//! formulas, which stand beside [`ScheduleKind`], and where the last rank ends later than the first, the
+//! way of the first forward:
+//!
+//! | schedule | period | head |
+//! |---|---|---|
+//! | GPipe, 1F1B, looped, interleaved | `F + B` | `F + B` |
+//! | ZB-H1, interleaved ZB | `F + I + W` | `max(F + I - W, I, F)` |
+//! | ZB-H2 | `F + I + W` | `max(F + I - 2W, I - F, F)` |
+//! | ZBV | `F + I + W` | `max(F, I, W, 2(I - W), 2F - I)` |
+//! | DualPipeV | `F + B` | `max(2F, F + 2I - W)` |
+//! | V-Half | `max(F + I + W, 2F + W, 2I + W / 2)` | `period` |
+//! | V-Min | `max(F + I + W, 3F, 3I)` | `4/3 period` |
+//!
+//! With fewer micro-batches than a warm-up holds, fewer weight gradients stand in it, so their part in
+//! the head of ZB-H1 and ZB-H2 is smaller. For stages that are alike the formulas are exact where the
+//! literature's are; the tests of this module say how far from the simulator they are where stages differ.
+//!
+//! An action costs a rank time beside its work, and a stage has up to two messages per direction, so
+//! both stand in the programs' times.
+
+use tinderbox_schedule::{Action, Compute, Schedule, ScheduleKind};
+
+use crate::Step;
+
+/// The largest time that a program of a stage counts with, so that no sum overflows: nineteen hours.
+pub(super) const LONGEST_NS: u64 = 1 << 46;
+
+/// Times of a stage's programs on its rank, in nanoseconds, with the cost of actions and messages.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Programs {
+    pub(super) forward: u64,
+    pub(super) backward: u64,
+    pub(super) input: u64,
+    pub(super) weight: u64,
+}
+
+/// The time of a step under one schedule.
+#[derive(Debug, Clone)]
+pub(super) struct StepModel {
+    kind: Option<ScheduleKind>,
+    /// Stages per rank.
+    pub(super) chunks: u64,
+    /// How many periods the slowest stage runs.
+    periods: u64,
+    /// Backwards in one piece and in two, of all stages.
+    whole: u64,
+    split: u64,
+    /// Weight gradients in the warm-up of zero bubble schedules, in shares of a rank: numerator and
+    /// denominator.
+    warm: (u64, u64),
+}
+
+impl StepModel {
+    /// The model of a step. Without the schedule's own lists that of 1F1B stands for what a search finds.
+    pub(super) fn new(step: &Step, ranks: usize, chunks: usize, lists: Option<&Schedule>) -> Self {
+        let [ranks, chunks, micro_batches] =
+            [ranks, chunks, step.micro_batches].map(|count| (count as u64).min(1 << 26));
+        let mut kind = lists.map(|_| step.schedule);
+        if kind == Some(ScheduleKind::DualPipeV) && micro_batches < 2 * ranks {
+            kind = Some(ScheduleKind::Zbv);
+        }
+        let (mut whole, mut split) = (0, 0);
+        let actions = lists
+            .into_iter()
+            .flat_map(|lists| lists.ranks.iter().flatten());
+        for task in actions.flat_map(Action::tasks) {
+            whole += u64::from(task.compute == Compute::Backward);
+            split += u64::from(task.compute == Compute::InputGradient);
+        }
+        if whole + split == 0 {
+            whole = 1;
+        }
+        let mut periods = chunks.saturating_mul(micro_batches);
+        if split == 0 && lists.is_some() {
+            let short = ranks.saturating_sub(micro_batches);
+            periods = periods.saturating_add((chunks.saturating_sub(1)).saturating_mul(short));
+        }
+        let behind = ranks.saturating_sub(1);
+        let longest = match kind {
+            Some(ScheduleKind::ZbH2) => 2 * behind,
+            _ => behind,
+        };
+        let warm = micro_batches.saturating_sub(1).min(longest);
+        Self {
+            kind,
+            chunks: chunks.max(1),
+            periods: periods.min(1 << 40),
+            whole,
+            split,
+            warm: (warm, behind.max(1)),
+        }
+    }
+
+    /// What a stage takes per micro-batch in the steady state.
+    fn period(&self, times: Programs) -> u64 {
+        let Programs {
+            forward,
+            backward,
+            input,
+            weight,
+        } = times;
+        let halves = input + weight;
+        let both = match (self.whole, self.split) {
+            (_, 0) => backward,
+            (0, _) => halves,
+            (whole, split) => {
+                let sum = u128::from(backward) * u128::from(whole)
+                    + u128::from(halves) * u128::from(split);
+                u64::try_from(sum / u128::from(whole + split)).unwrap_or(u64::MAX)
+            }
+        };
+        let work = forward + both;
+        match self.kind {
+            Some(ScheduleKind::VHalf) => work
+                .max(2 * forward + weight)
+                .max((4 * input + weight).div_ceil(2)),
+            Some(ScheduleKind::VMin) => work.max(3 * forward).max(3 * input),
+            _ => work,
+        }
+    }
+
+    /// What a stage adds to the way of the first micro-batch and of the last.
+    fn head(&self, times: Programs, period: u64) -> u64 {
+        let Programs {
+            forward,
+            input,
+            weight,
+            ..
+        } = times;
+        let share = |time: u64, (part, of): (u64, u64)| {
+            if part % of == 0 {
+                return time * (part / of);
+            }
+            let time = u128::from(time) * u128::from(part) / u128::from(of);
+            u64::try_from(time).unwrap_or(u64::MAX)
+        };
+        let round = forward + input;
+        match self.kind {
+            Some(ScheduleKind::ZbH1 | ScheduleKind::InterleavedZb) => {
+                let without = round.saturating_sub(share(weight, self.warm));
+                without.max(input).max(forward)
+            }
+            Some(ScheduleKind::ZbH2) => {
+                let without = round.saturating_sub(share(weight, self.warm));
+                let longer = (self.warm.0.saturating_sub(self.warm.1), self.warm.1);
+                let ahead = input.saturating_sub(share(forward, longer));
+                without.max(ahead).max(forward)
+            }
+            Some(ScheduleKind::Zbv) => forward
+                .max(input)
+                .max(weight)
+                .max(2 * input.saturating_sub(weight))
+                .max((2 * forward).saturating_sub(input)),
+            Some(ScheduleKind::DualPipeV) => {
+                (2 * forward).max((round + input).saturating_sub(weight))
+            }
+            Some(ScheduleKind::VMin) => period + period / 3,
+            _ => period,
+        }
+    }
+
+    /// A stage's part in the maximum, which grows with each of the times, and its part in the sum,
+    /// which is at most the sum of those of its blocks.
+    pub(super) fn stage(&self, times: Programs) -> (u64, u64) {
+        let period = self.period(times);
+        let head = self.head(times, period);
+        let most = period.saturating_mul(self.periods);
+        (most.saturating_sub(head), head)
+    }
+
+    /// A link's part in the maximum, where a micro-batch keeps it busy for so long.
+    pub(super) fn link(&self, busy: u64) -> u64 {
+        busy.saturating_mul(self.periods.saturating_sub(1))
+    }
+
+    /// The time of a step in nanoseconds times [`StepModel::chunks`]: whole numbers, so that times
+    /// that differ do so here.
+    pub(super) fn scaled(&self, most: u64, sum: u64) -> u64 {
+        most.saturating_mul(self.chunks).saturating_add(sum)
+    }
+}

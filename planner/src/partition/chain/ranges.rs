@@ -1,0 +1,358 @@
+//! What a stage of blocks `i` to `j` reads, holds and sends, for every `i` and `j` of a table.
+
+use tinderbox_schedule::LinkCosts;
+
+use super::stages::message_ns;
+use crate::{Step, Work};
+
+/// Bytes of a stage by where it begins and ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct RangeBytes {
+    /// Parameters, gradients and optimizer state; grows with the range.
+    pub(super) resident: u64,
+    /// Values that its backward reads, each once; grows with the range.
+    pub(super) kept: u64,
+    /// Those of them that come from earlier stages.
+    pub(super) got: u64,
+    /// Values that come from earlier stages.
+    pub(super) forward_in: u64,
+    /// Gradients of them and of parameters that earlier stages read too, which go down.
+    pub(super) gradient_out: u64,
+    /// Gradients that come down, of what this stage and later ones share.
+    pub(super) gradient_in: u64,
+    /// Its values that later stages read.
+    pub(super) forward_out: u64,
+    /// The most that a program holds beside; grows with the range.
+    pub(super) transient: u64,
+}
+
+/// Names a sum in [`RangeBytes`].
+type Field = fn(&mut RangeBytes) -> &mut u64;
+
+/// Ranges to which an item adds its bytes: it is in the range `i..j` when `after < i <= at` and
+/// `at < j <= until`, which is a rectangle in the table of all ranges.
+#[derive(Debug, Clone, Copy)]
+struct Rectangle {
+    after: Option<usize>,
+    at: usize,
+    until: usize,
+    bytes: u64,
+    field: Field,
+}
+
+/// The rectangles of a piece of work. A value that several blocks read is in a range once: at the
+/// first of its readers there, which is where the range begins behind the reader before.
+#[derive(Debug)]
+pub(super) struct Ranges {
+    rectangles: Vec<Rectangle>,
+    /// Running maxima of transient bytes over stretches of 1, 2, 4, ... blocks.
+    transients: Vec<Vec<u64>>,
+    /// Sums of bytes over the blocks before each position, each item at its first use: of `resident`
+    /// and of `kept`.
+    first_uses: Vec<[u64; 2]>,
+    blocks: usize,
+}
+
+impl Ranges {
+    /// Linear in readers and keepers, but for the logarithm of the number of blocks.
+    pub(super) fn new(work: &Work, step: &Step) -> Self {
+        let readers = work
+            .parameters
+            .iter()
+            .map(|parameter| parameter.readers.len());
+        let uses = work
+            .values
+            .iter()
+            .map(|value| 2 + value.readers.len() + value.keepers.len());
+        let items = readers.sum::<usize>() + uses.sum::<usize>();
+        let mut ranges = Self {
+            rectangles: Vec::with_capacity(2 * items),
+            transients: maxima(
+                work.blocks
+                    .iter()
+                    .map(|block| block.transient_bytes)
+                    .collect(),
+            ),
+            first_uses: Vec::new(),
+            blocks: work.blocks.len(),
+        };
+        ranges.add_parameters(work, step);
+        ranges.add_values(work);
+        ranges.rectangles.sort_by_key(|rectangle| rectangle.at);
+        // No sum of all of them passes the end of the numbers; sizes beyond that are of no machine.
+        let largest = u64::MAX / 8 / (ranges.rectangles.len() as u64).max(1);
+        for rectangle in &mut ranges.rectangles {
+            rectangle.bytes = rectangle.bytes.min(largest);
+        }
+        ranges.first_uses = ranges.sum_first_uses();
+        ranges
+    }
+
+    fn add_parameters(&mut self, work: &Work, step: &Step) {
+        let resident: Field = |bytes| &mut bytes.resident;
+        for parameter in &work.parameters {
+            let copies = 1 + u64::from(parameter.is_trainable);
+            let held = parameter.bytes.saturating_mul(copies);
+            self.add_uses(parameter.readers.iter().copied(), None, held, resident);
+            if let (Some(first), true) = (parameter.readers.first(), parameter.is_trainable) {
+                self.add_gradient(*first, &parameter.readers[1..], parameter.bytes);
+                let state = parameter.bytes.saturating_mul(step.optimizer_states);
+                self.add_uses([*first].into_iter(), None, state, resident);
+            }
+        }
+    }
+
+    fn add_values(&mut self, work: &Work) {
+        for value in &work.values {
+            let maker = value.maker;
+            let [readers, keepers] =
+                [&value.readers, &value.keepers].map(|list| list.iter().copied());
+            self.add_uses(keepers.clone(), None, value.bytes, |bytes| &mut bytes.kept);
+            let from = Some(maker);
+            self.add_uses(keepers.clone(), from, value.bytes, |bytes| &mut bytes.got);
+            let mut both: Vec<usize> = readers.clone().chain(keepers).collect();
+            both.sort_unstable();
+            let last = both.last().copied().unwrap_or(maker);
+            let into: Field = |bytes| &mut bytes.forward_in;
+            self.add_uses(both.into_iter(), from, value.bytes, into);
+            self.add_maker(maker, last, value.bytes, |bytes| &mut bytes.forward_out);
+            self.add_gradient(maker, &value.readers, value.gradient_bytes);
+        }
+    }
+
+    /// What comes down from later readers to a range with the first block or another reader, and what
+    /// goes down from a range with readers to the first block or an earlier reader.
+    fn add_gradient(&mut self, first: usize, readers: &[usize], bytes: u64) {
+        let readers = readers.iter().copied();
+        let last = readers.clone().last().unwrap_or(first);
+        let down: Field = |bytes| &mut bytes.gradient_out;
+        self.add_uses(readers.clone(), Some(first), bytes, down);
+        let mut after = None;
+        for at in std::iter::once(first).chain(readers) {
+            if bytes > 0 && at < last {
+                self.rectangles.push(Rectangle {
+                    after,
+                    at,
+                    until: last,
+                    bytes,
+                    field: |bytes| &mut bytes.gradient_in,
+                });
+            }
+            after = Some(at);
+        }
+    }
+
+    /// Bytes of ranges that use an item, and where `from` is given begin behind that block.
+    fn add_uses(
+        &mut self,
+        uses: impl Iterator<Item = usize>,
+        from: Option<usize>,
+        bytes: u64,
+        field: Field,
+    ) {
+        let mut after = from;
+        for at in uses {
+            if bytes > 0 && after.is_none_or(|after| after < at) {
+                self.rectangles.push(Rectangle {
+                    after,
+                    at,
+                    until: usize::MAX,
+                    bytes,
+                    field,
+                });
+            }
+            after = after.max(Some(at));
+        }
+    }
+
+    /// Bytes of ranges that hold a block and end before the last use of what it makes.
+    fn add_maker(&mut self, maker: usize, last: usize, bytes: u64, field: Field) {
+        if bytes > 0 && last > maker {
+            self.rectangles.push(Rectangle {
+                after: None,
+                at: maker,
+                until: last,
+                bytes,
+                field,
+            });
+        }
+    }
+
+    fn sum_first_uses(&self) -> Vec<[u64; 2]> {
+        let mut sums = vec![[0_u64; 2]; self.blocks + 1];
+        for rectangle in self.rectangles.iter().filter(|item| item.after.is_none()) {
+            let mut bytes = RangeBytes::default();
+            *(rectangle.field)(&mut bytes) = rectangle.bytes;
+            let sum = &mut sums[rectangle.at + 1];
+            sum[0] += bytes.resident;
+            sum[1] += bytes.kept;
+        }
+        for at in 1..sums.len() {
+            let before = sums[at - 1];
+            sums[at][0] += before[0];
+            sums[at][1] += before[1];
+        }
+        sums
+    }
+
+    /// What grows with a range, at least: an item that blocks before the range use too is left out.
+    pub(super) fn at_least(&self, from: usize, to: usize) -> RangeBytes {
+        let [a, b] = [from.min(to), to].map(|at| self.first_uses[at]);
+        RangeBytes {
+            resident: b[0] - a[0],
+            kept: b[1] - a[1],
+            transient: self.transient(from, to),
+            ..RangeBytes::default()
+        }
+    }
+
+    /// The most transient bytes of blocks `from..to`.
+    fn transient(&self, from: usize, to: usize) -> u64 {
+        let Some(level) = to.saturating_sub(from).checked_ilog2() else {
+            return 0;
+        };
+        let row = &self.transients[level as usize];
+        row[from].max(row[to - (1 << level)])
+    }
+
+    /// The bytes of every range that begins at one of `starts` and ends at one of `ends`, both
+    /// ascending. Takes time and memory of starts times ends, and the logarithm of both per item.
+    pub(super) fn table(&self, starts: &[usize], ends: &[usize]) -> RangeTable {
+        // One row and one column more, for where rectangles end.
+        let width = ends.len() + 1;
+        let mut cells = vec![RangeBytes::default(); (starts.len() + 1) * width];
+        let [first, last] = [starts.first(), ends.last()].map(|at| at.copied().unwrap_or(0));
+        let within = self
+            .rectangles
+            .partition_point(|rectangle| rectangle.at < first)
+            ..self
+                .rectangles
+                .partition_point(|rectangle| rectangle.at < last);
+        // The places behind each position, looked up a few times for each item.
+        let [begins, stops] = [starts, ends].map(|places| Behind::new(places, first, last));
+        for rectangle in self.rectangles.get(within).unwrap_or_default() {
+            let from = rectangle.after.map_or(0, |after| begins.of(after));
+            let rows = from..begins.of(rectangle.at);
+            let columns = stops.of(rectangle.at)..stops.of(rectangle.until);
+            if rows.is_empty() || columns.is_empty() {
+                continue;
+            }
+            let mut add = |row: usize, column: usize, bytes: u64| {
+                let sum = (rectangle.field)(&mut cells[row * width + column]);
+                *sum = sum.wrapping_add(bytes);
+            };
+            // Differences: two of them are below zero until they are summed up.
+            add(rows.start, columns.start, rectangle.bytes);
+            add(rows.end, columns.end, rectangle.bytes);
+            add(rows.end, columns.start, rectangle.bytes.wrapping_neg());
+            add(rows.start, columns.end, rectangle.bytes.wrapping_neg());
+        }
+        sum_up(&mut cells, width);
+        for (row, start) in starts.iter().enumerate() {
+            for (column, end) in ends.iter().enumerate() {
+                if end > start {
+                    cells[row * width + column].transient = self.transient(*start, *end);
+                }
+            }
+        }
+        RangeTable { width, cells }
+    }
+
+    /// What the messages of a stage that begins with a block add to the sum at the least: of what that
+    /// block reads.
+    pub(super) fn links(&self, link: LinkCosts) -> Vec<u64> {
+        let mut first = vec![RangeBytes::default(); self.blocks];
+        // The range of one block has a use in that block, whatever was before.
+        for rectangle in &self.rectangles {
+            let sum = (rectangle.field)(&mut first[rectangle.at]);
+            *sum = sum.wrapping_add(rectangle.bytes);
+        }
+        let sum = |bytes: &RangeBytes| {
+            message_ns(link, bytes.forward_in) + message_ns(link, bytes.gradient_out)
+        };
+        first.iter().map(sum).collect()
+    }
+}
+
+/// For every position in a range, how many of some places are not behind it.
+struct Behind {
+    first: usize,
+    counts: Vec<usize>,
+}
+
+impl Behind {
+    fn new(places: &[usize], first: usize, last: usize) -> Self {
+        let mut count = 0;
+        let counts = (first..=last.max(first)).map(|at| {
+            while places.get(count).is_some_and(|place| *place <= at) {
+                count += 1;
+            }
+            count
+        });
+        Self {
+            counts: counts.collect(),
+            first,
+        }
+    }
+
+    /// All places lie in the range: none is before it, and none behind.
+    fn of(&self, at: usize) -> usize {
+        match at.checked_sub(self.first) {
+            Some(at) => self.counts[at.min(self.counts.len() - 1)],
+            None => 0,
+        }
+    }
+}
+
+/// Bytes of ranges, by the places of their begin and end in the lists that the table was made for.
+#[derive(Debug)]
+pub(super) struct RangeTable {
+    width: usize,
+    cells: Vec<RangeBytes>,
+}
+
+impl RangeTable {
+    /// The ranges that begin at one place, by the place of their end.
+    pub(super) fn row(&self, start: usize) -> &[RangeBytes] {
+        &self.cells[start * self.width..][..self.width - 1]
+    }
+}
+
+/// Makes sums of differences, along rows and then along columns.
+fn sum_up(cells: &mut [RangeBytes], width: usize) {
+    for row in cells.chunks_exact_mut(width) {
+        let mut left = RangeBytes::default();
+        for cell in row {
+            add_to(cell, &left);
+            left = *cell;
+        }
+    }
+    for at in width..cells.len() {
+        let above = cells[at - width];
+        add_to(&mut cells[at], &above);
+    }
+}
+
+fn add_to(cell: &mut RangeBytes, other: &RangeBytes) {
+    cell.resident = cell.resident.wrapping_add(other.resident);
+    cell.kept = cell.kept.wrapping_add(other.kept);
+    cell.got = cell.got.wrapping_add(other.got);
+    cell.forward_in = cell.forward_in.wrapping_add(other.forward_in);
+    cell.gradient_out = cell.gradient_out.wrapping_add(other.gradient_out);
+    cell.gradient_in = cell.gradient_in.wrapping_add(other.gradient_in);
+    cell.forward_out = cell.forward_out.wrapping_add(other.forward_out);
+}
+
+/// Row `l` has the maxima of `2^l` numbers each, from every place on.
+fn maxima(numbers: Vec<u64>) -> Vec<Vec<u64>> {
+    let mut rows = vec![numbers];
+    let mut length = 1;
+    while 2 * length <= rows[0].len() {
+        let last = &rows[rows.len() - 1];
+        let pairs = last.iter().zip(&last[length..]);
+        let next = pairs.map(|(a, b)| *a.max(b)).collect();
+        rows.push(next);
+        length *= 2;
+    }
+    rows
+}

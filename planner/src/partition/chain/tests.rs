@@ -1,0 +1,503 @@
+//! The search against all cuts, and the model against the simulator.
+
+use tinderbox_schedule::{ComputeTimes, LinkCosts, Placement, ScheduleKind};
+
+use super::cases::{Numbers, Times, brute_force, large_case, small_case, small_step};
+use super::solve::chain_by_model;
+use super::{ChainOptions, chain};
+use crate::{
+    Block, Infeasible, Machine, Parameter, Partition, PlannerError, Step, Value, Work, over_limit,
+    predict,
+};
+
+/// Few places for one table, so that small chains are searched as large ones are.
+const NARROW: ChainOptions = ChainOptions {
+    dense_cuts: 2,
+    ranges: 64,
+    corrections: 0,
+};
+
+/// Small cases against all cuts, one chunk a rank: the best time and nothing else, and no cuts exactly
+/// where there are none.
+#[test]
+fn the_best_of_all_cuts_is_found() {
+    let kinds = ScheduleKind::ALL
+        .into_iter()
+        .filter(|kind| kind.chunks().contains(1));
+    let (mut solved, mut refused, mut again) = (0, 0, 0);
+    for (kind, seed) in kinds.flat_map(|kind| (0..500).map(move |seed| (kind, seed))) {
+        let mut numbers = Numbers::new(seed);
+        let blocks = 1 + numbers.below(8) as usize;
+        let work = small_case(blocks, &mut numbers);
+        let (machine, step) = small_step(&mut numbers, kind);
+        let best = brute_force(&work, &machine, &step);
+        match chain_by_model(&work, &machine, &step, ChainOptions::default()) {
+            Ok(found) => {
+                solved += 1;
+                again += usize::from(found.partition.recompute.contains(&true));
+                assert_eq!(Some(found.model_ns), best, "{kind} {seed}");
+                assert!(
+                    found.is_proven() && found.bound_ns == found.model_ns,
+                    "{kind} {seed}"
+                );
+            }
+            Err(PlannerError::TooManyStages { stages, .. }) => assert!(stages > blocks),
+            Err(PlannerError::Infeasible(_)) => {
+                refused += 1;
+                assert_eq!(best, None, "{kind} {seed}");
+            }
+            Err(error) => panic!("{kind} {seed}: {error}"),
+        }
+    }
+    assert!(
+        solved > 1500 && refused > 200 && again >= 40,
+        "{solved} {refused} {again}"
+    );
+}
+
+/// The same for chains that do not fit one table: the bound is below the best time and the time not.
+#[test]
+fn large_chains_have_true_bounds() {
+    let (mut proven, mut open) = (0, 0);
+    for seed in 0..600 {
+        let mut numbers = Numbers::new(seed);
+        let blocks = 5 + numbers.below(6) as usize;
+        let work = small_case(blocks, &mut numbers);
+        let kind = [ScheduleKind::OneFOneB, ScheduleKind::ZbH1][seed as usize % 2];
+        let (machine, step) = small_step(&mut numbers, kind);
+        let best = brute_force(&work, &machine, &step);
+        match chain_by_model(&work, &machine, &step, NARROW) {
+            Ok(found) => {
+                let best = best.expect("cuts that were found fit");
+                assert!(found.bound_ns <= best && best <= found.model_ns, "{seed}");
+                proven += usize::from(found.is_proven());
+                open += usize::from(!found.is_proven());
+            }
+            Err(PlannerError::Infeasible(Infeasible::Cuts { .. })) => {}
+            Err(PlannerError::Infeasible(reason)) => assert_eq!(best, None, "{seed} {reason}"),
+            Err(error) => panic!("{seed}: {error}"),
+        }
+    }
+    assert!(proven > 100 && open > 10, "{proven} {open}");
+}
+
+/// A chain of 700 blocks by narrowing down and by one table.
+#[test]
+fn looking_closer_finds_what_one_table_has() {
+    let machine = Machine::local(4).unwrap();
+    let step = Step::new(ScheduleKind::OneFOneB, 16);
+    for times in [Times::Equal, Times::Distinct, Times::Few] {
+        let work = large_case(700, times, 7);
+        let narrow = ChainOptions {
+            dense_cuts: 64,
+            ..ChainOptions::default()
+        };
+        let [wide, narrow] = [
+            ChainOptions {
+                dense_cuts: 700,
+                ..narrow
+            },
+            narrow,
+        ]
+        .map(|options| chain(&work, &machine, &step, options).unwrap());
+        assert_eq!(wide.model_ns, narrow.model_ns, "{times:?}");
+        assert!(wide.is_proven() && narrow.is_proven(), "{times:?}");
+        assert_eq!(wide.candidates, 699);
+    }
+}
+
+/// Where not one range may be looked at to prove it, the bound of stages that are alike is the time but
+/// for what rounding could take.
+#[test]
+fn a_bound_without_a_search_is_near() {
+    let work = stages_of(&[[100, 200, 300]; 12]);
+    let machine = free_machine(ScheduleKind::OneFOneB, 3, 1);
+    let step = Step::new(ScheduleKind::OneFOneB, 8);
+    let options = ChainOptions {
+        ranges: 0,
+        ..NARROW
+    };
+    let found = chain(&work, &machine, &step, options).unwrap();
+    assert_eq!(found.model_ns, (8 - 1) * 4 * 600 + 12 * 600);
+    assert_eq!(found.bound_ns, found.model_ns - 16 * 3);
+    assert!(!found.is_proven() && found.gap_permille() == 2);
+}
+
+/// Ranks with several stages: what is found fits when it runs, and the bound holds for all cuts.
+#[test]
+fn stages_that_share_a_rank_fit_it() {
+    let kinds = ScheduleKind::ALL
+        .into_iter()
+        .filter(|kind| kind.chunks().contains(2));
+    let (mut solved, mut proven) = (0, 0);
+    for (kind, seed) in kinds.flat_map(|kind| (0..150).map(move |seed| (kind, seed))) {
+        let mut numbers = Numbers::new(seed);
+        let blocks = 2 + numbers.below(6) as usize;
+        let work = small_case(blocks, &mut numbers);
+        let (machine, step) = small_step(&mut numbers, kind);
+        let placement = kind.placement();
+        let machine = machine.with_chunks(2, placement).unwrap();
+        let Ok(found) = chain(&work, &machine, &step, ChainOptions::default()) else {
+            continue;
+        };
+        solved += 1;
+        proven += usize::from(found.is_proven());
+        let predicted = predict(&work, &machine, &step, &found.partition).unwrap();
+        let memory = predicted.prediction.ranks.iter().map(|rank| rank.memory);
+        let memory: Vec<_> = memory.collect();
+        assert_eq!(over_limit(&machine, &memory), None, "{kind} {seed}");
+        let best = brute_force(&work, &machine, &step);
+        if machine
+            .rank_models()
+            .iter()
+            .all(|rank| rank.memory_bytes.is_none())
+        {
+            assert_eq!(best, Some(found.model_ns), "{kind} {seed}");
+        } else if let Some(best) = best {
+            assert!(found.bound_ns <= best, "{kind} {seed}");
+        }
+    }
+    assert!(solved > 300 && proven > 200, "{solved} {proven}");
+}
+
+/// Whether a rank's limit holds when the schedule runs, buffers and all.
+#[test]
+fn what_is_found_fits_when_it_runs() {
+    for seed in 0..400 {
+        let mut numbers = Numbers::new(seed);
+        let work = small_case(6, &mut numbers);
+        let (machine, step) = small_step(&mut numbers, ScheduleKind::GPipe);
+        let Ok(found) = chain(&work, &machine, &step, ChainOptions::default()) else {
+            continue;
+        };
+        let predicted = predict(&work, &machine, &step, &found.partition).unwrap();
+        let memory: Vec<_> = predicted
+            .prediction
+            .ranks
+            .iter()
+            .map(|rank| rank.memory)
+            .collect();
+        assert_eq!(over_limit(&machine, &memory), None, "{seed}");
+        assert!(found.bound_ns <= found.model_ns);
+    }
+}
+
+/// One block a stage, so that cuts are given.
+fn stages_of(times: &[[u64; 3]]) -> Work {
+    let blocks =
+        times
+            .iter()
+            .enumerate()
+            .map(|(at, [forward, input_gradient, weight_gradient])| {
+                Block::of_times(
+                    format!("b{at}"),
+                    ComputeTimes {
+                        forward: *forward,
+                        input_gradient: *input_gradient,
+                        weight_gradient: *weight_gradient,
+                    },
+                )
+            });
+    let values = (1..times.len()).map(|at| Value {
+        bytes: 1,
+        maker: at - 1,
+        readers: vec![at],
+        keepers: Vec::new(),
+        gradient_bytes: 1,
+    });
+    Work {
+        blocks: blocks.collect(),
+        parameters: Vec::new(),
+        values: values.collect(),
+    }
+}
+
+fn free_machine(kind: ScheduleKind, ranks: usize, chunks: usize) -> Machine {
+    let machine = Machine::local(ranks).unwrap();
+    let mut machine = machine.with_chunks(chunks, kind.placement()).unwrap();
+    machine.action_ns = 0;
+    machine.link = LinkCosts::default();
+    machine
+}
+
+/// The time of the model and of the simulator, with one block in each stage.
+fn model_and_simulator(kind: ScheduleKind, size: [usize; 3], times: &[[u64; 3]]) -> [u64; 2] {
+    let [ranks, chunks, micro_batches] = size;
+    let machine = free_machine(kind, ranks, chunks);
+    let step = Step::new(kind, micro_batches);
+    let work = stages_of(times);
+    let found = chain(&work, &machine, &step, ChainOptions::default()).unwrap();
+    let predicted = predict(&work, &machine, &step, &found.partition).unwrap();
+    [found.model_ns, predicted.prediction.step_ns]
+}
+
+/// Stages that are alike, for every schedule with a formula.
+#[test]
+fn the_model_is_exact_where_formulas_are() {
+    let alike = [
+        [1, 1, 1],
+        [2, 3, 1],
+        [2, 2, 0],
+        [5, 1, 1],
+        [1, 5, 1],
+        [3, 4, 3],
+        [4, 2, 6],
+        [3, 4, 7],
+    ];
+    let sizes = [(1, 3), (2, 2), (2, 8), (4, 4), (4, 7), (4, 9), (8, 16)];
+    for kind in ScheduleKind::ALL {
+        for (chunks, (ranks, micro_batches)) in (1..=3).flat_map(|v| sizes.map(|size| (v, size))) {
+            if !kind.chunks().contains(chunks) {
+                continue;
+            }
+            for times in alike {
+                let is_one = times == [1, 1, 1];
+                let has_formula = match kind {
+                    ScheduleKind::Zbv => is_one && micro_batches >= 2 * ranks - 1,
+                    ScheduleKind::DualPipeV => is_one && micro_batches >= 2 * ranks,
+                    ScheduleKind::VHalf | ScheduleKind::VMin => false,
+                    ScheduleKind::ZbH2 => micro_batches >= 2 * ranks - 1,
+                    _ => true,
+                };
+                if has_formula {
+                    let size = [ranks, chunks, micro_batches];
+                    let all = vec![times; ranks * chunks];
+                    let [model, simulator] = model_and_simulator(kind, size, &all);
+                    assert_eq!(model, simulator, "{kind} {size:?} {times:?}");
+                }
+            }
+        }
+    }
+}
+
+/// Fewer micro-batches than ranks, where whole backwards are exact too.
+#[test]
+fn the_model_is_exact_below_one_round() {
+    for (kind, chunks) in [
+        (ScheduleKind::GPipe, 1),
+        (ScheduleKind::OneFOneB, 1),
+        (ScheduleKind::LoopedBfs, 3),
+        (ScheduleKind::Interleaved1F1B, 2),
+    ] {
+        for micro_batches in 1..4 {
+            let size = [4, chunks, micro_batches];
+            let [model, simulator] = model_and_simulator(kind, size, &vec![[2, 3, 4]; 4 * chunks]);
+            assert_eq!(model, simulator, "{kind} {size:?}");
+        }
+    }
+}
+
+/// Mean and largest deviation from the simulator over random stages whose times differ by up to a
+/// fifth, in thousandths: the table beside the bounds says what they were.
+#[test]
+fn the_model_is_near_the_simulator() {
+    let mut table = String::new();
+    for kind in ScheduleKind::ALL {
+        let chunks = if kind.chunks().contains(1) && kind != ScheduleKind::Interleaved1F1B {
+            1
+        } else {
+            2
+        };
+        let (mut sum, mut largest) = (0, 0);
+        for seed in 0..60 {
+            let mut numbers = Numbers::new(seed);
+            let ranks = 2 + numbers.below(6) as usize;
+            let micro_batches = 2 * ranks + numbers.below(24) as usize;
+            let times: Vec<[u64; 3]> = (0..ranks * chunks)
+                .map(|_| [0; 3].map(|_| 1000 + numbers.below(200)))
+                .collect();
+            let size = [ranks, chunks, micro_batches];
+            let [model, simulator] = model_and_simulator(kind, size, &times);
+            let off = model.abs_diff(simulator) * 1000 / simulator;
+            sum += off;
+            largest = largest.max(off);
+        }
+        table += &format!("{kind} {} {largest}\n", sum / 60);
+    }
+    insta::assert_snapshot!(table, @r"
+    gpipe 7 34
+    1f1b 2 14
+    looped-bfs 7 34
+    interleaved-1f1b 29 71
+    zb-h1 2 9
+    zb-h2 17 47
+    interleaved-zb 2 9
+    zbv 21 61
+    v-half 42 89
+    v-min 54 116
+    dualpipev 26 55
+    ");
+}
+
+/// A chain of blocks, each with a parameter and a value that its backward reads.
+fn chain_of(blocks: usize, parameter_bytes: u64, kept_bytes: u64) -> Work {
+    let mut work = stages_of(&vec![[100, 100, 100]; blocks]);
+    work.parameters = (0..blocks)
+        .map(|at| Parameter {
+            bytes: parameter_bytes,
+            is_trainable: true,
+            readers: vec![at],
+        })
+        .collect();
+    work.values.extend((0..blocks).map(|at| Value {
+        bytes: kept_bytes,
+        maker: at,
+        readers: Vec::new(),
+        keepers: vec![at],
+        gradient_bytes: 0,
+    }));
+    work
+}
+
+fn refused(work: &Work, machine: &Machine, step: &Step) -> String {
+    match chain(work, machine, step, ChainOptions::default()) {
+        Err(PlannerError::Infeasible(reason)) => reason.to_string(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_said() {
+    let step = Step::new(ScheduleKind::OneFOneB, 4);
+    let machine = |bytes| Machine::local(3).unwrap().with_memory(bytes);
+    let mut large = chain_of(6, 1 << 20, 0);
+    large.parameters[4].bytes = 40 << 20;
+    insta::assert_snapshot!(
+        refused(&large, &machine(100 << 20), &step),
+        @"`b4` needs 160.0 MiB on whichever rank it lies, and the largest rank may hold 100.0 MiB: take smaller micro-batches, finer blocks, or let stages make their activations again"
+    );
+    let all = chain_of(6, 100, 0);
+    insta::assert_snapshot!(
+        refused(&all, &machine(700), &step),
+        @"the stages need 2400 bytes in all, and the ranks may hold 2100 bytes together: take more ranks, smaller micro-batches or an optimizer with less state"
+    );
+    // Rank 0 keeps three micro-batches and can hold one block, rank 1 one and rank 2 two: two less than
+    // there are.
+    let uneven = chain_of(6, 100, 100);
+    insta::assert_snapshot!(
+        refused(&uneven, &machine(1100), &step),
+        @"rank 0 would have to hold the blocks from `b0` to `b2`, which the ranks before and behind it can't take too: they need 2100 bytes and it may hold 1100 bytes: take more ranks, another schedule with fewer micro-batches in flight, or let stages make their activations again"
+    );
+    // What a stage gets waits twice: no stage is too large without it.
+    let mut wide = chain_of(2, 1, 1);
+    wide.values[0].bytes = 500;
+    let two = Machine::local(2).unwrap().with_memory(600);
+    insta::assert_snapshot!(
+        refused(&wide, &two, &step),
+        @"no cuts into 2 stages were found that fit: those that come closest need 1005 bytes on rank 1, which may hold 600 bytes: take more ranks or smaller micro-batches, or let stages make their activations again"
+    );
+}
+
+/// A rank that can hold its stage only by making activations again does so, and no other.
+#[test]
+fn activations_are_made_again_where_memory_asks_for_it() {
+    let work = chain_of(4, 0, 100);
+    let machine = Machine::local(4).unwrap().with_memory(250);
+    let step = Step::new(ScheduleKind::OneFOneB, 8).with_recomputation();
+    let found = chain(&work, &machine, &step, ChainOptions::default()).unwrap();
+    assert_eq!(found.partition.recompute, [true, true, false, false]);
+    assert!(found.is_proven() && found.gap_permille() == 0);
+}
+
+/// Nothing here has an answer worth much; none may panic, and what comes has as many stages as asked.
+#[test]
+fn degenerate_work_is_taken_or_refused() {
+    let block = |time: u64| Block {
+        backward: time,
+        weight_gradient_bytes: time,
+        transient_bytes: time,
+        ..Block::of_times(
+            "b",
+            ComputeTimes {
+                forward: time,
+                input_gradient: time,
+                weight_gradient: time,
+            },
+        )
+    };
+    for (time, blocks) in [0, 1, u64::MAX]
+        .into_iter()
+        .flat_map(|t| [0, 1, 2, 5].map(|n| (t, n)))
+    {
+        let mut work = Work {
+            blocks: vec![block(time); blocks],
+            ..Work::default()
+        };
+        if blocks > 1 {
+            work.values.push(Value {
+                bytes: time,
+                maker: 0,
+                readers: vec![1],
+                keepers: vec![0, 1],
+                gradient_bytes: time,
+            });
+            work.parameters = vec![
+                Parameter {
+                    bytes: time,
+                    is_trainable: true,
+                    readers: vec![0, 1],
+                };
+                3
+            ];
+        }
+        for kind in ScheduleKind::ALL {
+            let chunks = if kind.chunks().contains(1) { 1 } else { 2 };
+            for (ranks, m) in [1, 3].into_iter().flat_map(|p| [0, 1, 7].map(|m| (p, m))) {
+                for memory in [None, Some(0), Some(u64::MAX - 1)] {
+                    let mut machine = Machine::local(ranks).unwrap();
+                    if let Some(bytes) = memory {
+                        machine = machine.with_memory(bytes);
+                    }
+                    machine.action_ns = time;
+                    machine.link.latency = time;
+                    machine.link.ticks_per_mib = time;
+                    let machine = machine.with_chunks(chunks, kind.placement()).unwrap();
+                    let step = Step::new(kind, m).with_recomputation();
+                    for options in [ChainOptions::default(), NARROW] {
+                        if let Ok(found) = chain(&work, &machine, &step, options) {
+                            assert_eq!(found.partition.stages(), ranks * chunks);
+                        }
+                    }
+                }
+            }
+        }
+    }
+    let few = chain(
+        &chain_of(2, 1, 1),
+        &Machine::local(3).unwrap(),
+        &Step::new(ScheduleKind::GPipe, 1),
+        NARROW,
+    );
+    assert!(matches!(
+        few,
+        Err(PlannerError::TooManyStages {
+            stages: 3,
+            blocks: 2
+        })
+    ));
+    let mut wrong = chain_of(2, 1, 1);
+    wrong.values[0].maker = 7;
+    let wrong = chain(
+        &wrong,
+        &Machine::local(1).unwrap(),
+        &Step::new(ScheduleKind::GPipe, 1),
+        NARROW,
+    );
+    assert!(matches!(wrong, Err(PlannerError::Work(_))));
+}
+
+/// A schedule for other numbers of stages than the machine has: the model of 1F1B, and lists that are
+/// searched for.
+#[test]
+fn a_schedule_that_does_not_fit_the_ranks_is_stood_in_for() {
+    let work = large_case(12, Times::Distinct, 3);
+    let machine = Machine::local(2)
+        .unwrap()
+        .with_chunks(3, Placement::Loop)
+        .unwrap();
+    let step = Step::new(ScheduleKind::Zbv, 4);
+    let found = chain(&work, &machine, &step, ChainOptions::default()).unwrap();
+    assert!(found.is_proven());
+    let Partition { stage_of, .. } = &found.partition;
+    assert!(stage_of.is_sorted() && stage_of[11] == 5);
+}

@@ -1,0 +1,332 @@
+//! The work as a weighted graph that can be contracted, level by level.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::{Step, Work};
+
+/// One block, or several that stay together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Node {
+    /// The lowest of its blocks: ties are broken by it.
+    pub first: usize,
+    /// Nanoseconds of `F` at speed 1.
+    pub forward: u64,
+    /// Nanoseconds of `B`, or of `I` and `W`, at speed 1.
+    pub backward: u64,
+    /// Bytes that `I` leaves for `W`, per micro-batch.
+    pub weight_gradient_bytes: u64,
+    /// The most that one of its programs holds for itself.
+    pub transient: u64,
+    /// Bytes that it keeps per micro-batch of values which nobody else needs.
+    pub kept: u64,
+    /// Bytes of parameters that nobody else reads, with their gradients and optimizer state.
+    pub resident: u64,
+}
+
+impl Node {
+    /// Nanoseconds of a micro-batch, there and back.
+    pub const fn time(&self) -> u64 {
+        self.forward + self.backward
+    }
+}
+
+/// What a node does with a value that another one makes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Pin {
+    pub node: usize,
+    /// Its forward reads the value.
+    pub reads: bool,
+    /// Its backward does.
+    pub keeps: bool,
+}
+
+/// A value that at least two nodes touch, or the gradient of a parameter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Net {
+    pub bytes: u64,
+    pub gradient_bytes: u64,
+    pub maker: usize,
+    /// Whether the maker's own backward reads it.
+    pub maker_keeps: bool,
+    /// The others, ascending.
+    pub pins: Vec<Pin>,
+}
+
+/// A parameter that at least two nodes read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Shared {
+    /// Bytes of each copy, with its gradient.
+    pub copy: u64,
+    /// Bytes of the optimizer's state, which the owner alone holds.
+    pub optimizer: u64,
+    /// The node of the first reader.
+    pub owner: usize,
+    /// All that read it, the owner included, ascending.
+    pub readers: Vec<usize>,
+}
+
+/// What a node is to a net.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Role {
+    Maker,
+    Pin { reads: bool, keeps: bool },
+}
+
+/// Nodes, what they exchange, and the order that this leaves them. It has no cycles.
+#[derive(Debug, Clone)]
+pub(super) struct Graph {
+    pub nodes: Vec<Node>,
+    pub nets: Vec<Net>,
+    pub shared: Vec<Shared>,
+    /// The nets of each node.
+    pub incident: Vec<Vec<(usize, Role)>>,
+    /// The shared parameters of each node.
+    pub reads: Vec<Vec<usize>>,
+    /// Nodes that must not be on a later stage, ascending.
+    pub before: Vec<Vec<usize>>,
+    /// Nodes that must not be on an earlier stage, ascending.
+    pub after: Vec<Vec<usize>>,
+}
+
+impl Graph {
+    /// The graph of a work that was checked, one node per block. Times and bytes are capped so that no
+    /// sum of them passes `u64`: at some days per block where there are thousands.
+    pub fn of_work(work: &Work, step: &Step, splits_backward: bool) -> Self {
+        let cap = cap(work);
+        let nodes = work.blocks.iter().enumerate().map(|(first, block)| {
+            let halves = block.input_gradient.saturating_add(block.weight_gradient);
+            let backward = match splits_backward {
+                true => halves,
+                false => block.backward,
+            };
+            Node {
+                first,
+                forward: block.forward.min(cap),
+                backward: backward.min(cap),
+                weight_gradient_bytes: block.weight_gradient_bytes.min(cap),
+                transient: block.transient_bytes.min(cap),
+                kept: 0,
+                resident: 0,
+            }
+        });
+        let nets = work.values.iter().map(|value| {
+            let mut pins: BTreeMap<usize, (bool, bool)> = BTreeMap::new();
+            for reader in &value.readers {
+                pins.entry(*reader).or_default().0 = true;
+            }
+            for keeper in &value.keepers {
+                pins.entry(*keeper).or_default().1 = true;
+            }
+            let maker_keeps = pins.remove(&value.maker).is_some_and(|(_, keeps)| keeps);
+            let pins = pins.into_iter();
+            let pins = pins.map(|(node, (reads, keeps))| Pin { node, reads, keeps });
+            Net {
+                bytes: value.bytes.min(cap),
+                gradient_bytes: value.gradient_bytes.min(cap),
+                maker: value.maker,
+                maker_keeps,
+                pins: pins.collect(),
+            }
+        });
+        // The gradient of a shared parameter goes to its first reader, whose stage owns it.
+        let gradients = work.parameters.iter().filter(|known| known.is_trainable);
+        let gradients = gradients.filter_map(|parameter| {
+            let (first, others) = parameter.readers.split_first()?;
+            let pin = |node: &usize| Pin {
+                node: *node,
+                reads: true,
+                keeps: false,
+            };
+            Some(Net {
+                bytes: 0,
+                gradient_bytes: parameter.bytes.min(cap),
+                maker: *first,
+                maker_keeps: false,
+                pins: others.iter().map(pin).collect(),
+            })
+        });
+        let nets = nets.chain(gradients);
+        let shared = work.parameters.iter().map(|parameter| {
+            let bytes = parameter.bytes;
+            let (copy, optimizer) = match parameter.is_trainable {
+                true => (
+                    bytes.saturating_mul(2),
+                    bytes.saturating_mul(step.optimizer_states),
+                ),
+                false => (bytes, 0),
+            };
+            Shared {
+                copy: copy.min(cap),
+                optimizer: optimizer.min(cap),
+                owner: parameter.readers.first().copied().unwrap_or(0),
+                readers: parameter.readers.clone(),
+            }
+        });
+        Self::of_parts(nodes.collect(), nets.collect(), shared.collect())
+    }
+
+    /// The graph whose nodes are groups of this one's. The groups must not form a cycle.
+    pub fn contract(&self, group_of: &[usize], groups: usize) -> Self {
+        let empty = Node {
+            first: usize::MAX,
+            forward: 0,
+            backward: 0,
+            weight_gradient_bytes: 0,
+            transient: 0,
+            kept: 0,
+            resident: 0,
+        };
+        let mut nodes = vec![empty; groups];
+        for (node, group) in self.nodes.iter().zip(group_of) {
+            let whole = &mut nodes[*group];
+            whole.first = whole.first.min(node.first);
+            whole.forward += node.forward;
+            whole.backward += node.backward;
+            whole.weight_gradient_bytes += node.weight_gradient_bytes;
+            whole.transient = whole.transient.max(node.transient);
+            whole.kept += node.kept;
+            whole.resident += node.resident;
+        }
+        let nets = self.nets.iter().map(|net| {
+            let maker = group_of[net.maker];
+            let mut maker_keeps = net.maker_keeps;
+            let mut pins: BTreeMap<usize, (bool, bool)> = BTreeMap::new();
+            for pin in &net.pins {
+                match group_of[pin.node] {
+                    inside if inside == maker => maker_keeps |= pin.keeps,
+                    outside => {
+                        let (reads, keeps) = pins.entry(outside).or_default();
+                        *reads |= pin.reads;
+                        *keeps |= pin.keeps;
+                    }
+                }
+            }
+            let pins = pins.into_iter();
+            let pins = pins.map(|(node, (reads, keeps))| Pin { node, reads, keeps });
+            Net {
+                maker,
+                maker_keeps,
+                pins: pins.collect(),
+                ..*net
+            }
+        });
+        let shared = self.shared.iter().map(|shared| {
+            let readers = shared.readers.iter().map(|node| group_of[*node]);
+            let readers: BTreeSet<usize> = readers.collect();
+            Shared {
+                owner: group_of[shared.owner],
+                readers: readers.into_iter().collect(),
+                ..*shared
+            }
+        });
+        let (nets, shared) = (nets.collect(), shared.collect());
+        Self::of_parts(nodes, nets, shared)
+    }
+
+    /// Folds what one node has to itself into that node, and joins nets with the same ends.
+    fn of_parts(mut nodes: Vec<Node>, nets: Vec<Net>, shared: Vec<Shared>) -> Self {
+        let mut joined: BTreeMap<(usize, bool, Vec<Pin>), (u64, u64)> = BTreeMap::new();
+        for net in nets {
+            if net.pins.is_empty() {
+                if net.maker_keeps {
+                    nodes[net.maker].kept += net.bytes;
+                }
+                continue;
+            }
+            let ends = (net.maker, net.maker_keeps, net.pins);
+            let (bytes, gradient_bytes) = joined.entry(ends).or_default();
+            *bytes += net.bytes;
+            *gradient_bytes += net.gradient_bytes;
+        }
+        let nets = joined.into_iter();
+        let nets = nets.map(
+            |((maker, maker_keeps, pins), (bytes, gradient_bytes))| Net {
+                bytes,
+                gradient_bytes,
+                maker,
+                maker_keeps,
+                pins,
+            },
+        );
+        let (alone, shared): (Vec<_>, Vec<_>) =
+            shared.into_iter().partition(|one| one.readers.len() == 1);
+        for one in alone {
+            nodes[one.owner].resident += one.copy + one.optimizer;
+        }
+        let mut graph = Self {
+            incident: vec![Vec::new(); nodes.len()],
+            reads: vec![Vec::new(); nodes.len()],
+            before: vec![Vec::new(); nodes.len()],
+            after: vec![Vec::new(); nodes.len()],
+            nodes,
+            nets: nets.collect(),
+            shared,
+        };
+        graph.link();
+        graph
+    }
+
+    /// Fills in what each node is next to.
+    fn link(&mut self) {
+        for (index, net) in self.nets.iter().enumerate() {
+            self.incident[net.maker].push((index, Role::Maker));
+            for pin in &net.pins {
+                let (reads, keeps) = (pin.reads, pin.keeps);
+                self.incident[pin.node].push((index, Role::Pin { reads, keeps }));
+                self.before[pin.node].push(net.maker);
+                self.after[net.maker].push(pin.node);
+            }
+        }
+        for (index, shared) in self.shared.iter().enumerate() {
+            for node in &shared.readers {
+                self.reads[*node].push(index);
+            }
+        }
+        for list in self.before.iter_mut().chain(&mut self.after) {
+            list.sort_unstable();
+            list.dedup();
+        }
+    }
+
+    /// An order in which the nodes can run: of those that can, the one with the lowest block first.
+    pub fn order(&self) -> Vec<usize> {
+        let mut waits: Vec<usize> = self.before.iter().map(Vec::len).collect();
+        let mut ready: BTreeSet<(usize, usize)> = BTreeSet::new();
+        let at = |node: usize| (self.nodes[node].first, node);
+        ready.extend((0..waits.len()).filter(|node| waits[*node] == 0).map(at));
+        let mut order = Vec::with_capacity(waits.len());
+        while let Some((_, node)) = ready.pop_first() {
+            order.push(node);
+            for later in &self.after[node] {
+                waits[*later] -= 1;
+                if waits[*later] == 0 {
+                    ready.insert(at(*later));
+                }
+            }
+        }
+        order
+    }
+
+    /// Whether each node hands something to the next in the only order there is, so that every cut is
+    /// contiguous.
+    pub fn is_line(&self) -> bool {
+        let order = self.order();
+        order
+            .windows(2)
+            .all(|pair| self.after[pair[0]].binary_search(&pair[1]).is_ok())
+    }
+}
+
+/// The largest time or size of one thing that no sum over a work takes beyond `u64`.
+fn cap(work: &Work) -> u64 {
+    let ends = |lists: [&Vec<usize>; 2]| lists.into_iter().map(Vec::len).sum::<usize>();
+    let values = work.values.iter();
+    let pins: usize = values
+        .map(|value| 1 + ends([&value.readers, &value.keepers]))
+        .sum();
+    let parameters = work.parameters.iter();
+    let readers: usize = parameters
+        .map(|parameter| 1 + parameter.readers.len())
+        .sum();
+    u64::MAX / (16 * (work.blocks.len() + pins + readers + 1) as u64)
+}

@@ -1,0 +1,580 @@
+//! What each stage takes, holds and exchanges while blocks move from one to another.
+
+use std::collections::BTreeMap;
+
+use super::graph::{Graph, Role};
+use super::terms::Terms;
+
+/// What is to become small. Scores compare part by part, the first first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Objective {
+    /// Bytes that cross between ranks, while no stage takes longer than a limit.
+    CrossingBytes {
+        /// Nanoseconds per micro-batch.
+        limit_ns: u64,
+    },
+    /// The time of the largest stage, then the bytes.
+    LargestStage,
+    /// The time of the rank whose stages take longest together, then the bytes.
+    LargestRank,
+}
+
+/// Bytes beyond the ranks' memory, then what the objective asks for. Less is better.
+pub(super) type Score = [u128; 4];
+
+/// The sums of one stage.
+#[derive(Debug, Clone, Default)]
+struct Stage {
+    members: usize,
+    forward: u64,
+    backward: u64,
+    weight_gradient_bytes: u64,
+    resident: u64,
+    /// Bytes kept per micro-batch of values that it makes.
+    own: u64,
+    /// The same of values that it gets.
+    got: u64,
+    /// Bytes per micro-batch between ranks: in and out of `F`, in and out of the backward.
+    traffic: [u64; 4],
+    /// Messages per micro-batch between ranks, both ways.
+    messages: u64,
+    /// How many of its nodes have each transient size.
+    transients: BTreeMap<u64, usize>,
+}
+
+const FORWARD_IN: usize = 0;
+const FORWARD_OUT: usize = 1;
+const BACKWARD_IN: usize = 2;
+const BACKWARD_OUT: usize = 3;
+
+/// The programs that an edge joins.
+#[derive(Debug, Clone, Copy)]
+enum Joins {
+    Forwards = 0,
+    Backwards = 1,
+    ForwardToBackward = 2,
+}
+
+/// Stages of a graph under an assignment that changes node by node.
+///
+/// A shift takes time for the node's nets, and for the stages where it makes values; a score for the
+/// stages. Memory: nets times stages.
+#[derive(Debug, Clone)]
+pub(super) struct Loads<'a> {
+    pub graph: &'a Graph,
+    pub terms: &'a Terms,
+    stage_of: Vec<usize>,
+    stages: Vec<Stage>,
+    /// Of each net and stage the nodes beside the maker that read and that keep.
+    pins: Vec<[u32; 2]>,
+    /// Of each shared parameter and stage the nodes that read it.
+    readers: Vec<u32>,
+    /// Of each pair of stages the nets that cross, by what they join.
+    edges: Vec<[u32; 3]>,
+    crossing: u64,
+    is_stale: Vec<bool>,
+    stage_ns: Vec<u64>,
+    recompute: Vec<bool>,
+    excess: Vec<u64>,
+}
+
+fn change(sum: &mut u64, by: u64, adds: bool) {
+    *sum = match adds {
+        true => *sum + by,
+        false => *sum - by,
+    };
+}
+
+impl<'a> Loads<'a> {
+    /// The loads of an assignment of nodes to stages.
+    pub fn new(graph: &'a Graph, terms: &'a Terms, stage_of: Vec<usize>) -> Self {
+        let stages = terms.stages();
+        let mut loads = Self {
+            graph,
+            terms,
+            stages: vec![Stage::default(); stages],
+            pins: vec![[0; 2]; graph.nets.len() * stages],
+            readers: vec![0; graph.shared.len() * stages],
+            edges: vec![[0; 3]; stages * stages],
+            crossing: 0,
+            is_stale: vec![true; terms.ranks.len()],
+            stage_ns: vec![0; stages],
+            recompute: vec![false; stages],
+            excess: vec![0; terms.ranks.len()],
+            stage_of,
+        };
+        for node in 0..graph.nodes.len() {
+            loads.carry(node, loads.stage_of[node], true);
+        }
+        for (index, net) in graph.nets.iter().enumerate() {
+            for pin in &net.pins {
+                let pins = &mut loads.pins[index * stages + loads.stage_of[pin.node]];
+                pins[0] += u32::from(pin.reads);
+                pins[1] += u32::from(pin.keeps);
+            }
+            for stage in 0..stages {
+                loads.contribute(index, loads.stage_of[net.maker], stage, true);
+            }
+        }
+        for (index, shared) in graph.shared.iter().enumerate() {
+            for node in &shared.readers {
+                loads.read(index, loads.stage_of[*node], true);
+            }
+            let owner = loads.stage_of[shared.owner];
+            loads.stages[owner].resident += shared.optimizer;
+        }
+        loads.refresh();
+        loads
+    }
+
+    /// The stage of each node.
+    pub fn stage_of(&self) -> &[usize] {
+        &self.stage_of
+    }
+
+    /// How many nodes a stage has.
+    pub fn members(&self, stage: usize) -> usize {
+        self.stages[stage].members
+    }
+
+    /// Which stages make their activations again so that their ranks' memory is enough.
+    pub fn recompute(&self) -> &[bool] {
+        &self.recompute
+    }
+
+    /// The lowest and the highest stage that a node can be on while all others stay.
+    pub fn range(&self, node: usize) -> (usize, usize) {
+        let stage = |node: &usize| self.stage_of[*node];
+        let low = self.graph.before[node].iter().map(stage).max();
+        let high = self.graph.after[node].iter().map(stage).min();
+        (low.unwrap_or(0), high.unwrap_or(self.stages.len() - 1))
+    }
+
+    /// How good the assignment is.
+    pub fn score(&self, objective: Objective) -> Score {
+        let excess = self.excess.iter().map(|bytes| u128::from(*bytes)).sum();
+        let largest = u128::from(self.largest_ns());
+        let crossing = u128::from(self.crossing);
+        match objective {
+            Objective::CrossingBytes { limit_ns } => {
+                let over = self.stage_ns.iter().map(|ns| ns.saturating_sub(limit_ns));
+                let over = over.map(u128::from).sum();
+                [excess, over, crossing, largest]
+            }
+            Objective::LargestStage => [excess, largest, crossing, 0],
+            Objective::LargestRank => {
+                let largest = self.rank_ns().max().unwrap_or(0);
+                [excess, largest, crossing, 0]
+            }
+        }
+    }
+
+    /// Nanoseconds per micro-batch of the largest stage.
+    pub fn largest_ns(&self) -> u64 {
+        self.stage_ns.iter().copied().max().unwrap_or(0)
+    }
+
+    fn rank_ns(&self) -> impl Iterator<Item = u128> {
+        let ranks = self.terms.stages_of.iter();
+        ranks.map(|stages| {
+            let stages = stages.iter().map(|stage| u128::from(self.stage_ns[*stage]));
+            stages.sum()
+        })
+    }
+
+    /// The rank that keeps the score from being better: the one most over its memory, else the one
+    /// with the largest stage, or the largest of all stages together.
+    pub fn worst_rank(&self, objective: Objective) -> usize {
+        let first_largest = |values: &mut dyn Iterator<Item = u128>| {
+            let mut best = (0, 0);
+            for (index, value) in values.enumerate() {
+                if value > best.1 {
+                    best = (index, value);
+                }
+            }
+            best
+        };
+        let mut excess = self.excess.iter().map(|bytes| u128::from(*bytes));
+        let (rank, most) = first_largest(&mut excess);
+        if most > 0 {
+            return rank;
+        }
+        match objective {
+            Objective::LargestRank => first_largest(&mut self.rank_ns()).0,
+            Objective::LargestStage | Objective::CrossingBytes { .. } => {
+                let mut stages = self.stage_ns.iter().map(|ns| u128::from(*ns));
+                self.terms.rank_of[first_largest(&mut stages).0]
+            }
+        }
+    }
+
+    /// Puts a node on a stage.
+    pub fn shift(&mut self, node: usize, to: usize) {
+        let from = self.stage_of[node];
+        if from == to {
+            return;
+        }
+        let (graph, count) = (self.graph, self.stages.len());
+        self.carry(node, from, false);
+        for (net, role) in &graph.incident[node] {
+            match *role {
+                Role::Maker => {
+                    for stage in 0..count {
+                        self.contribute(*net, from, stage, false);
+                    }
+                }
+                Role::Pin { .. } => {
+                    let maker = self.stage_of[graph.nets[*net].maker];
+                    self.contribute(*net, maker, from, false);
+                    self.contribute(*net, maker, to, false);
+                }
+            }
+        }
+        for (net, role) in &graph.incident[node] {
+            match *role {
+                Role::Maker => {
+                    for stage in 0..count {
+                        self.contribute(*net, to, stage, true);
+                    }
+                }
+                Role::Pin { reads, keeps } => {
+                    for (stage, adds) in [(from, false), (to, true)] {
+                        let pins = &mut self.pins[*net * count + stage];
+                        for (pins, is) in pins.iter_mut().zip([reads, keeps]) {
+                            *pins = match adds {
+                                true => *pins + u32::from(is),
+                                false => *pins - u32::from(is),
+                            };
+                        }
+                    }
+                    let maker = self.stage_of[graph.nets[*net].maker];
+                    self.contribute(*net, maker, from, true);
+                    self.contribute(*net, maker, to, true);
+                }
+            }
+        }
+        for shared in &graph.reads[node] {
+            self.read(*shared, from, false);
+            self.read(*shared, to, true);
+            if graph.shared[*shared].owner == node {
+                let bytes = graph.shared[*shared].optimizer;
+                self.stages[from].resident -= bytes;
+                self.stages[to].resident += bytes;
+            }
+        }
+        self.stage_of[node] = to;
+        self.carry(node, to, true);
+        self.refresh();
+    }
+
+    /// Adds what a node has to itself to a stage, or takes it away.
+    fn carry(&mut self, node: usize, stage: usize, adds: bool) {
+        self.is_stale[self.terms.rank_of[stage]] = true;
+        let node = &self.graph.nodes[node];
+        let stage = &mut self.stages[stage];
+        for (sum, by) in [
+            (&mut stage.forward, node.forward),
+            (&mut stage.backward, node.backward),
+            (&mut stage.weight_gradient_bytes, node.weight_gradient_bytes),
+            (&mut stage.resident, node.resident),
+            (&mut stage.own, node.kept),
+        ] {
+            change(sum, by, adds);
+        }
+        let same = stage.transients.entry(node.transient).or_default();
+        if adds {
+            *same += 1;
+            stage.members += 1;
+        } else {
+            *same -= 1;
+            stage.members -= 1;
+            if *same == 0 {
+                stage.transients.remove(&node.transient);
+            }
+        }
+    }
+
+    /// Adds or takes away a reader of a shared parameter.
+    fn read(&mut self, shared: usize, stage: usize, adds: bool) {
+        let readers = &mut self.readers[shared * self.stages.len() + stage];
+        let before = *readers;
+        *readers = match adds {
+            true => before + 1,
+            false => before - 1,
+        };
+        if before.min(*readers) == 0 {
+            let copy = self.graph.shared[shared].copy;
+            change(&mut self.stages[stage].resident, copy, adds);
+            self.is_stale[self.terms.rank_of[stage]] = true;
+        }
+    }
+
+    /// Adds or takes away what a net means to one stage, while its maker is on another or the same.
+    /// Gradients count as if each stage handed its part to the maker's: with one stage a rank as many
+    /// bytes cross where they are handed down from stage to stage.
+    fn contribute(&mut self, net: usize, maker: usize, stage: usize, adds: bool) {
+        let [reads, keeps] = self.pins[net * self.stages.len() + stage];
+        let net = &self.graph.nets[net];
+        if stage == maker {
+            if keeps > 0 || net.maker_keeps {
+                change(&mut self.stages[stage].own, net.bytes, adds);
+                self.is_stale[self.terms.rank_of[stage]] = true;
+            }
+            return;
+        }
+        if keeps > 0 {
+            change(&mut self.stages[stage].got, net.bytes, adds);
+            self.is_stale[self.terms.rank_of[stage]] = true;
+        }
+        if reads > 0 {
+            self.cross(maker, stage, Joins::Forwards, net.bytes, adds);
+            self.cross(stage, maker, Joins::Backwards, net.gradient_bytes, adds);
+        } else if keeps > 0 {
+            self.cross(maker, stage, Joins::ForwardToBackward, net.bytes, adds);
+        }
+    }
+
+    /// Adds or takes away bytes that one stage hands to another.
+    fn cross(&mut self, from: usize, to: usize, joins: Joins, bytes: u64, adds: bool) {
+        let ranks = [from, to].map(|stage| self.terms.rank_of[stage]);
+        if bytes == 0 || ranks[0] == ranks[1] {
+            return;
+        }
+        for rank in ranks {
+            self.is_stale[rank] = true;
+        }
+        change(&mut self.crossing, bytes, adds);
+        let (out, into) = match joins {
+            Joins::Forwards => (FORWARD_OUT, FORWARD_IN),
+            Joins::Backwards => (BACKWARD_OUT, BACKWARD_IN),
+            Joins::ForwardToBackward => (FORWARD_OUT, BACKWARD_IN),
+        };
+        change(&mut self.stages[from].traffic[out], bytes, adds);
+        change(&mut self.stages[to].traffic[into], bytes, adds);
+        let nets = &mut self.edges[from * self.stages.len() + to][joins as usize];
+        let before = *nets;
+        *nets = match adds {
+            true => before + 1,
+            false => before - 1,
+        };
+        if before.min(*nets) == 0 {
+            change(&mut self.stages[from].messages, 1, adds);
+            change(&mut self.stages[to].messages, 1, adds);
+        }
+    }
+
+    /// Reckons the ranks that changed.
+    fn refresh(&mut self) {
+        for rank in 0..self.is_stale.len() {
+            if std::mem::take(&mut self.is_stale[rank]) {
+                self.reckon(rank);
+            }
+        }
+    }
+
+    fn reckon(&mut self, rank: usize) {
+        let terms = self.terms;
+        let model = terms.ranks[rank];
+        let stages = &terms.stages_of[rank];
+        for stage in stages {
+            self.recompute[*stage] = false;
+        }
+        if let Some(limit) = model.memory_bytes {
+            let mut held = self.held(rank);
+            while terms.may_recompute && held > limit {
+                let saved = |stage: &usize| {
+                    let (in_flight, _) = terms.most_held(*stage);
+                    let own = self.stages[*stage].own;
+                    own.saturating_mul(in_flight.saturating_sub(1))
+                };
+                let kept = stages.iter().filter(|stage| !self.recompute[**stage]);
+                let Some(most) = kept.max_by_key(|stage| saved(stage)).copied() else {
+                    break;
+                };
+                if saved(&most) == 0 {
+                    break;
+                }
+                self.recompute[most] = true;
+                held = self.held(rank);
+            }
+            self.excess[rank] = held.saturating_sub(limit);
+        }
+        for stage in stages {
+            let sums = &self.stages[*stage];
+            let again = match self.recompute[*stage] {
+                true => sums.forward,
+                false => 0,
+            };
+            let link = |a: usize, b: usize| {
+                let bytes = sums.traffic[a].max(sums.traffic[b]);
+                terms.link.transfer(bytes)
+            };
+            // What a link takes beyond the compute that it runs beside; both ways apart.
+            let forward = model.time(sums.forward);
+            let forward = forward.max(link(FORWARD_IN, FORWARD_OUT));
+            let backward = model.time(sums.backward + again);
+            let backward = backward.max(link(BACKWARD_IN, BACKWARD_OUT));
+            let actions = terms.actions.saturating_add(sums.messages);
+            self.stage_ns[*stage] = forward
+                .saturating_add(backward)
+                .saturating_add(terms.action_ns.saturating_mul(actions));
+        }
+    }
+
+    /// Bytes that a rank holds at the most. What waits to be read is counted as two messages of each
+    /// kind, the rest as the schedule has it.
+    fn held(&self, rank: usize) -> u64 {
+        let stages = || {
+            let stages = self.terms.stages_of[rank].iter();
+            stages.map(|stage| (&self.stages[*stage], self.recompute[*stage]))
+        };
+        let always = stages().map(|(stage, _)| {
+            let waiting = stage.traffic[FORWARD_IN].saturating_add(stage.traffic[BACKWARD_IN]);
+            stage.resident.saturating_add(waiting.saturating_mul(2))
+        });
+        let transient = stages().map(|(stage, recomputes)| {
+            let largest = stage.transients.last_key_value();
+            let again = if recomputes { stage.own } else { 0 };
+            largest.map_or(0, |(bytes, _)| *bytes).saturating_add(again)
+        });
+        let moments = self.terms.moments[rank].iter().map(|moment| {
+            let stages = moment.iter().map(|held| {
+                let stage = &self.stages[held.stage];
+                let own = if self.recompute[held.stage] {
+                    0
+                } else {
+                    stage.own
+                };
+                let activations = own.saturating_add(stage.got);
+                let activations = activations.saturating_mul(held.activations);
+                let weights = stage.weight_gradient_bytes;
+                activations.saturating_add(weights.saturating_mul(held.weight_gradients))
+            });
+            stages.fold(0, u64::saturating_add)
+        });
+        let always = always.fold(0, u64::saturating_add);
+        always
+            .saturating_add(transient.max().unwrap_or(0))
+            .saturating_add(moments.max().unwrap_or(0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use tinderbox_schedule::ScheduleKind;
+
+    use super::*;
+    use crate::partition::tests::{work, works::Random};
+    use crate::{Machine, Partition, Step, predict};
+
+    const OBJECTIVES: [Objective; 3] = [
+        Objective::CrossingBytes { limit_ns: 500_000 },
+        Objective::LargestStage,
+        Objective::LargestRank,
+    ];
+
+    /// A random assignment whose values go from lower to higher stages.
+    fn assignment(graph: &Graph, stages: usize, random: &mut Random) -> Vec<usize> {
+        let mut stage_of = vec![0; graph.nodes.len()];
+        for node in graph.order() {
+            let low = graph.before[node]
+                .iter()
+                .map(|other| stage_of[*other])
+                .max();
+            let low = low.unwrap_or(0);
+            let more = random.below(3) * random.below((stages - low) as u64);
+            stage_of[node] = (low + more as usize / 2).min(stages - 1);
+        }
+        stage_of
+    }
+
+    fn machine() -> Machine {
+        let mut machine = Machine::local(3).unwrap().with_memory(1_500_000);
+        machine.link.ticks_per_mib = 1_000_000;
+        machine
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+        /// After any moves the loads are those of the assignment made anew.
+        #[test]
+        fn shifts_leave_no_trace(shape in 0..4_u64, seed in any::<u64>(), v in 1..3_usize) {
+            let work = work(shape, 24, seed);
+            let machine = machine().with_chunks(v, tinderbox_schedule::Placement::Loop).unwrap();
+            let step = Step::new(ScheduleKind::Interleaved1F1B, 6).with_recomputation();
+            let terms = Terms::of_machine(&machine, &step);
+            let graph = Graph::of_work(&work, &step, false);
+            let mut random = Random::new(seed);
+            let start = assignment(&graph, terms.stages(), &mut random);
+            let mut loads = Loads::new(&graph, &terms, start);
+            for _ in 0..60 {
+                let node = random.below(graph.nodes.len() as u64) as usize;
+                loads.shift(node, random.below(terms.stages() as u64) as usize);
+            }
+            let anew = Loads::new(&graph, &terms, loads.stage_of().to_vec());
+            for objective in OBJECTIVES {
+                prop_assert_eq!(loads.score(objective), anew.score(objective));
+            }
+            prop_assert_eq!(loads.recompute(), anew.recompute());
+        }
+
+        /// Groups of nodes weigh what their nodes do under the same assignment.
+        #[test]
+        fn a_contracted_graph_has_the_same_loads(shape in 0..4_u64, seed in any::<u64>()) {
+            let work = work(shape, 24, seed);
+            let step = Step::new(ScheduleKind::OneFOneB, 6);
+            let (machine, mut random) = (machine(), Random::new(seed));
+            let terms = Terms::of_machine(&machine, &step);
+            let graph = Graph::of_work(&work, &step, false);
+            // Stretches of the order form no cycle.
+            let order = graph.order();
+            let mut group_of = vec![0; order.len()];
+            let mut groups = 1;
+            for pair in order.windows(2) {
+                groups += random.below(2) as usize;
+                group_of[pair[1]] = groups - 1;
+            }
+            let coarse = graph.contract(&group_of, groups);
+            prop_assert_eq!(coarse.order().len(), groups);
+            let stage_of = assignment(&coarse, 3, &mut random);
+            let fine = group_of.iter().map(|group| stage_of[*group]).collect();
+            let fine = Loads::new(&graph, &terms, fine);
+            let coarse = Loads::new(&coarse, &terms, stage_of);
+            for objective in OBJECTIVES {
+                prop_assert_eq!(fine.score(objective), coarse.score(objective));
+            }
+        }
+
+        /// Bytes, times and memory are those of the simulator, but for what waits to be read.
+        #[test]
+        fn loads_are_what_is_predicted(shape in 0..4_u64, seed in any::<u64>(), zb in any::<bool>()) {
+            let work = work(shape, 24, seed);
+            let kind = if zb { ScheduleKind::ZbH1 } else { ScheduleKind::OneFOneB };
+            let step = Step::new(kind, 6);
+            let mut machine = Machine::local(3).unwrap();
+            machine.action_ns = 0;
+            let terms = Terms::of_machine(&machine, &step);
+            prop_assert_eq!(terms.splits_backward(), zb);
+            let graph = Graph::of_work(&work, &step, false);
+            let stage_of = assignment(&graph, 3, &mut Random::new(seed));
+            let loads = Loads::new(&graph, &terms, stage_of.clone());
+            let partition = Partition {
+                stage_of,
+                stage_to_rank: machine.stage_to_rank(),
+                recompute: vec![false; 3],
+            };
+            let found = predict(&work, &machine, &step, &partition).unwrap().prediction;
+            let crossing = u128::from(found.crossing_bytes / 6);
+            prop_assert_eq!(loads.score(Objective::LargestStage)[2], crossing);
+            prop_assert_eq!(loads.largest_ns(), found.bottleneck_ns);
+            for rank in &found.ranks {
+                let stage = &loads.stages[rank.rank.index()];
+                let waiting = 2 * (stage.traffic[FORWARD_IN] + stage.traffic[BACKWARD_IN]);
+                let expected = rank.memory.total() - rank.memory.buffers;
+                prop_assert_eq!(loads.held(rank.rank.index()) - waiting, expected);
+            }
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! The call of METIS.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
+use metis::option::{Seed, UFactor};
+use metis::{Idx, Real};
+
+use super::super::graph::Graph;
+use crate::{PlannerError, RankModel};
+
+/// What all weights of one kind sum up to at the most: far from where 32-bit sums overflow.
+const TOTAL_WEIGHT: u128 = 1 << 26;
+
+/// METIS draws from the C library's generator, which the process has one of. It is seeded by each call,
+/// so that a call that no other one interrupts gives the same parts every time.
+static GENERATOR: Mutex<()> = Mutex::new(());
+
+const SEED: Idx = 1;
+
+/// The part of each node; each part gets one at least. Parts are as large as their ranks are fast and,
+/// where all are limited, have memory.
+pub(super) fn parts(
+    graph: &Graph,
+    ranks: &[RankModel],
+    imbalance_permille: u64,
+) -> Result<Vec<usize>, PlannerError> {
+    let nodes = graph.nodes.len();
+    let neighbours = neighbours(graph);
+    let all: u128 = neighbours.iter().flatten().map(|edge| *edge.1).sum();
+    let mut starts: Vec<Idx> = vec![0];
+    let (mut ends, mut weights) = (Vec::new(), Vec::new());
+    for edges in &neighbours {
+        for (other, bytes) in edges {
+            ends.push(index(*other)?);
+            weights.push(weight(*bytes, all));
+        }
+        starts.push(index(ends.len())?);
+    }
+    let sizes = sizes(graph, ranks);
+    let kinds = sizes.len();
+    let totals: Vec<u128> = sizes.iter().map(|sizes| sizes.iter().sum()).collect();
+    let of_node = |node| {
+        let kinds = sizes.iter().zip(&totals);
+        kinds.map(move |(sizes, total)| weight(sizes[node], *total))
+    };
+    let sizes: Vec<Idx> = (0..nodes).flat_map(of_node).collect();
+    let targets = targets(ranks, kinds);
+    let mut parts = vec![0; nodes];
+    let guard = GENERATOR.lock().unwrap_or_else(PoisonError::into_inner);
+    let called = metis::Graph::new(index(kinds)?, index(ranks.len())?, &starts, &ends);
+    let called = called.map_err(|_| PlannerError::TooLarge { blocks: nodes })?;
+    let imbalance = Idx::try_from(imbalance_permille.clamp(1, 10_000)).unwrap_or(30);
+    called
+        .set_vwgt(&sizes)
+        .set_adjwgt(&weights)
+        .set_tpwgts(&targets)
+        .set_option(Seed(SEED))
+        .set_option(UFactor(imbalance))
+        .part_kway(&mut parts)
+        .map_err(|source| PlannerError::Metis { source })?;
+    drop(guard);
+    let parts = parts.iter().map(|part| usize::try_from(*part).unwrap_or(0));
+    let mut parts: Vec<usize> = parts.collect();
+    fill(graph, &mut parts, ranks.len());
+    Ok(parts)
+}
+
+fn index(number: usize) -> Result<Idx, PlannerError> {
+    Idx::try_from(number).map_err(|_| PlannerError::TooLarge { blocks: number })
+}
+
+/// A weight of at least one, so that nothing is free to be anywhere.
+fn weight(size: u128, total: u128) -> Idx {
+    let scaled = size.saturating_mul(TOTAL_WEIGHT) / total.max(TOTAL_WEIGHT);
+    Idx::try_from(scaled.max(1)).unwrap_or(Idx::MAX)
+}
+
+/// What each node exchanges with each other, in bytes. A value with many readers is sent to their parts
+/// once each, so its readers share its weight.
+fn neighbours(graph: &Graph) -> Vec<BTreeMap<usize, u128>> {
+    let mut neighbours = vec![BTreeMap::new(); graph.nodes.len()];
+    for net in &graph.nets {
+        let bytes = u128::from(net.bytes) + u128::from(net.gradient_bytes);
+        let bytes = bytes / net.pins.len() as u128;
+        for pin in &net.pins {
+            for (a, b) in [(net.maker, pin.node), (pin.node, net.maker)] {
+                *neighbours[a].entry(b).or_default() += bytes;
+            }
+        }
+    }
+    neighbours
+}
+
+/// The time of each node and, where all ranks are limited, its bytes.
+fn sizes(graph: &Graph, ranks: &[RankModel]) -> Vec<Vec<u128>> {
+    let times = graph.nodes.iter().map(|node| u128::from(node.time()));
+    let mut sizes = vec![times.collect()];
+    if ranks.iter().all(|rank| rank.memory_bytes.is_some()) {
+        let held = graph.nodes.iter().map(|node| node.resident + node.kept);
+        let mut held: Vec<u128> = held.map(u128::from).collect();
+        for net in &graph.nets {
+            let keepers = net.pins.iter().filter(|pin| pin.keeps);
+            let keeper = keepers.map(|pin| pin.node).next();
+            let keeper = if net.maker_keeps {
+                Some(net.maker)
+            } else {
+                keeper
+            };
+            if let Some(keeper) = keeper {
+                held[keeper] += u128::from(net.bytes);
+            }
+        }
+        for shared in &graph.shared {
+            held[shared.owner] += u128::from(shared.copy) + u128::from(shared.optimizer);
+        }
+        sizes.push(held);
+    }
+    sizes
+}
+
+/// The share of each part, kind by kind.
+fn targets(ranks: &[RankModel], kinds: usize) -> Vec<Real> {
+    let speed: u128 = ranks.iter().map(|r| u128::from(r.speed_permille)).sum();
+    let bytes = |rank: &RankModel| u128::from(rank.memory_bytes.unwrap_or(0));
+    let memory: u128 = ranks.iter().map(bytes).sum();
+    let share = |part: u128, all: u128| match all {
+        0 => 1.0 / ranks.len() as Real,
+        all => (part as f64 / all as f64) as Real,
+    };
+    let of_rank = |rank: &RankModel| {
+        let shares = [
+            share(u128::from(rank.speed_permille), speed),
+            share(bytes(rank), memory),
+        ];
+        shares.into_iter().take(kinds)
+    };
+    ranks.iter().flat_map(of_rank).collect()
+}
+
+/// Gives every part a node, from the part that has most of them.
+fn fill(graph: &Graph, parts: &mut [usize], count: usize) {
+    let mut nodes = vec![0_usize; count];
+    for part in parts.iter() {
+        nodes[*part] += 1;
+    }
+    for empty in 0..count {
+        if nodes[empty] > 0 {
+            continue;
+        }
+        let most = (0..count).max_by_key(|part| (nodes[*part], std::cmp::Reverse(*part)));
+        let most = most.unwrap_or(0);
+        let of = (0..parts.len()).filter(|node| parts[*node] == most);
+        if let Some(node) = of.max_by_key(|node| (graph.nodes[*node].time(), *node)) {
+            parts[node] = empty;
+            nodes[most] -= 1;
+            nodes[empty] += 1;
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! Groups to ranks: the largest first, each to the rank that would be done with it first.
+
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+
+use super::super::graph::Graph;
+use crate::Machine;
+
+/// The rank of each node of a graph of groups; every rank gets one where there are as many.
+///
+/// Longest processing time first (Graham 1969), on ranks of different speeds by finish time; among
+/// equals the rank that the group exchanges most bytes with. A rank takes a group only within its
+/// memory, reckoned with `in_flight` micro-batches, as long as some rank has room. Nodes times ranks.
+pub(super) fn assign(graph: &Graph, machine: &Machine, in_flight: u64) -> Vec<usize> {
+    let ranks = machine.rank_models();
+    let bytes = bytes(graph, in_flight);
+    let mut nodes: Vec<usize> = (0..graph.nodes.len()).collect();
+    nodes.sort_by_key(|node| (Reverse(graph.nodes[*node].time()), *node));
+    let mut rank_of = vec![usize::MAX; nodes.len()];
+    let mut load = vec![0_u64; ranks.len()];
+    let mut held = vec![0_u64; ranks.len()];
+    let mut idle: BTreeSet<usize> = (0..ranks.len()).collect();
+    for (done, node) in nodes.iter().copied().enumerate() {
+        let with = affinity(graph, node, &rank_of, ranks.len());
+        let must_fill = nodes.len() - done <= idle.len();
+        let open = (0..ranks.len()).filter(|rank| !must_fill || idle.contains(rank));
+        let best = open.min_by_key(|rank| {
+            let limit = ranks[*rank].memory_bytes.unwrap_or(u64::MAX);
+            let after = held[*rank].saturating_add(bytes[node]);
+            let finish = ranks[*rank].time(load[*rank] + graph.nodes[node].time());
+            // Where it fits nowhere, the rank that is over its limit by least.
+            (
+                after.saturating_sub(limit),
+                finish,
+                Reverse(with[*rank]),
+                *rank,
+            )
+        });
+        let rank = best.unwrap_or(0);
+        rank_of[node] = rank;
+        load[rank] += graph.nodes[node].time();
+        held[rank] = held[rank].saturating_add(bytes[node]);
+        idle.remove(&rank);
+    }
+    rank_of
+}
+
+/// Bytes that a node exchanges with those on each rank.
+fn affinity(graph: &Graph, node: usize, rank_of: &[usize], ranks: usize) -> Vec<u64> {
+    let mut bytes = vec![0; ranks];
+    for (index, _) in &graph.incident[node] {
+        let net = &graph.nets[*index];
+        let ends = net.pins.iter().map(|pin| pin.node).chain([net.maker]);
+        let others: BTreeSet<usize> = ends.map(|end| rank_of[end]).collect();
+        for rank in others.into_iter().filter(|rank| *rank < ranks) {
+            bytes[rank] += net.bytes + net.gradient_bytes;
+        }
+    }
+    bytes
+}
+
+/// Bytes that each node adds to its rank at the most.
+fn bytes(graph: &Graph, in_flight: u64) -> Vec<u64> {
+    let mut kept: Vec<u64> = graph.nodes.iter().map(|node| node.kept).collect();
+    let mut bytes: Vec<u64> = graph.nodes.iter().map(|node| node.resident).collect();
+    for net in &graph.nets {
+        if net.maker_keeps {
+            kept[net.maker] += net.bytes;
+        }
+        for pin in net.pins.iter().filter(|pin| pin.keeps) {
+            kept[pin.node] += net.bytes;
+        }
+    }
+    for shared in &graph.shared {
+        bytes[shared.owner] += shared.optimizer;
+        for reader in &shared.readers {
+            bytes[*reader] += shared.copy;
+        }
+    }
+    for (node, (bytes, kept)) in bytes.iter_mut().zip(kept).enumerate() {
+        let weights = graph.nodes[node].weight_gradient_bytes;
+        *bytes = bytes
+            .saturating_add(kept.saturating_mul(in_flight))
+            .saturating_add(weights);
+    }
+    bytes
+}

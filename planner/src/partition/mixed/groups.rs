@@ -1,0 +1,325 @@
+//! Groups of blocks: what stays together, merged pair by pair, each merge checked for cycles.
+//!
+//! The rules and their order are FTPipe's (Eliad, Hakimi, De Jagger, Silberstein and Schuster, *Fine-tuning
+//! giant neural networks on commodity hardware with automatic pipeline model parallelism*, USENIX ATC
+//! 2021): blocks of one module, values too large to send, blocks that take no time, the worst ratio of
+//! communication to computation, and last the smallest.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use tinderbox_schedule::LinkCosts;
+
+use super::super::graph::Graph;
+use crate::Work;
+
+/// Groups of the nodes of a graph, and an order in which they can run.
+#[derive(Debug, Clone)]
+pub(super) struct Groups {
+    /// The group of each node, by the lowest node in it.
+    of: Vec<usize>,
+    /// By lowest node; empty for nodes that are not the lowest of their group.
+    members: Vec<Vec<usize>>,
+    before: Vec<BTreeMap<usize, u64>>,
+    /// What each group hands to others, in bytes both ways.
+    after: Vec<BTreeMap<usize, u64>>,
+    time: Vec<u64>,
+    order: Vec<usize>,
+    /// Where each group stands in the order.
+    position: Vec<usize>,
+    /// The module that all blocks of a group stand in.
+    scope: Vec<String>,
+}
+
+impl Groups {
+    /// Every block a group.
+    pub fn new(work: &Work, graph: &Graph) -> Self {
+        let nodes = graph.nodes.len();
+        let mut groups = Self {
+            of: (0..nodes).collect(),
+            members: (0..nodes).map(|node| vec![node]).collect(),
+            before: vec![BTreeMap::new(); nodes],
+            after: vec![BTreeMap::new(); nodes],
+            time: graph.nodes.iter().map(|node| node.time()).collect(),
+            order: graph.order(),
+            position: vec![0; nodes],
+            scope: work.blocks.iter().map(|block| block.name.clone()).collect(),
+        };
+        for net in &graph.nets {
+            let bytes = net.bytes + net.gradient_bytes;
+            for pin in &net.pins {
+                *groups.after[net.maker].entry(pin.node).or_default() += bytes;
+                *groups.before[pin.node].entry(net.maker).or_default() += bytes;
+            }
+        }
+        groups.renumber(0);
+        groups
+    }
+
+    /// Number of groups.
+    pub fn len(&self) -> usize {
+        self.order.len()
+    }
+
+    /// The group of each node, numbered along the order.
+    pub fn numbers(&self) -> Vec<usize> {
+        let number = |group: &usize| self.position[*group];
+        self.of.iter().map(number).collect()
+    }
+
+    /// Merges groups until there are no more than asked for. `most_ns` bounds what all rules but the
+    /// last may put together.
+    pub fn merge_to(&mut self, count: usize, most_ns: u64, link: LinkCosts) {
+        let deepest = self.order.iter().map(|group| depth(&self.scope[*group]));
+        for level in (1..=deepest.max().unwrap_or(0)).rev() {
+            self.merge_edges(count, |groups, from, to, _| {
+                let same = prefix(&groups.scope[from], level)
+                    .is_some_and(|scope| prefix(&groups.scope[to], level) == Some(scope));
+                (same && groups.together(from, to) <= most_ns).then_some(0)
+            });
+        }
+        // What takes longer to send than its smaller end takes to run.
+        self.merge_edges(count, |groups, from, to, bytes| {
+            let smaller = groups.time[from].min(groups.time[to]);
+            let is_dear = link.transfer(bytes) > smaller;
+            (is_dear && groups.together(from, to) <= most_ns).then_some(u64::MAX - bytes)
+        });
+        self.merge_edges(count, |groups, from, to, bytes| {
+            let is_empty = groups.time[from].min(groups.time[to]) == 0;
+            is_empty.then_some(u64::MAX - bytes)
+        });
+        self.merge_edges(count, |groups, from, to, bytes| {
+            let smaller = groups.time[from].min(groups.time[to]);
+            let ratio = u128::from(bytes) * 1000 / u128::from(smaller.max(1));
+            let ratio = u64::try_from(ratio).unwrap_or(u64::MAX);
+            (groups.together(from, to) <= most_ns).then_some(u64::MAX - ratio)
+        });
+        self.merge_smallest(count);
+    }
+
+    fn together(&self, a: usize, b: usize) -> u64 {
+        self.time[a] + self.time[b]
+    }
+
+    /// Merges along edges that a rule gives a place, the lowest place first. What a rule says is asked
+    /// again where one of the ends was merged before.
+    fn merge_edges(
+        &mut self,
+        count: usize,
+        rule: impl Fn(&Self, usize, usize, u64) -> Option<u64>,
+    ) {
+        let mut edges = Vec::new();
+        for from in &self.order {
+            for (to, bytes) in &self.after[*from] {
+                if let Some(place) = rule(self, *from, *to, *bytes) {
+                    edges.push((place, *from, *to));
+                }
+            }
+        }
+        edges.sort_unstable();
+        for (_, from, to) in edges {
+            if self.len() <= count {
+                return;
+            }
+            let (from, to) = (self.of[from], self.of[to]);
+            if let Some(bytes) = self.after[from].get(&to).copied()
+                && rule(self, from, to, bytes).is_some()
+            {
+                self.merge(from, to);
+            }
+        }
+    }
+
+    /// Merges the smallest group with its smallest neighbour, again and again.
+    fn merge_smallest(&mut self, count: usize) {
+        while self.len() > count.max(1) {
+            let smallest = self.order.iter().min_by_key(|g| (self.time[**g], **g));
+            let Some(group) = smallest.copied() else {
+                return;
+            };
+            let neighbours = self.before[group].iter().chain(&self.after[group]);
+            let mut neighbours: Vec<(u64, Reverse<u64>, usize)> = neighbours
+                .map(|(other, bytes)| (self.time[*other], Reverse(*bytes), *other))
+                .collect();
+            neighbours.sort_unstable();
+            let merged = neighbours.into_iter().any(|(_, _, other)| {
+                let [first, then] = self.in_order(group, other);
+                self.merge(first, then)
+            });
+            if !merged {
+                // Neighbours in the order can always be merged.
+                let at = self.position[group];
+                let first = self.order[at.min(self.len() - 2)];
+                let then = self.order[at.min(self.len() - 2) + 1];
+                self.merge(first, then);
+            }
+        }
+    }
+
+    fn in_order(&self, a: usize, b: usize) -> [usize; 2] {
+        match self.position[a] < self.position[b] {
+            true => [a, b],
+            false => [b, a],
+        }
+    }
+
+    /// Merges two groups, the first before the other in the order, unless a third one stands on a way
+    /// between them. Says whether they were merged. Time for the groups that stand between them.
+    fn merge(&mut self, first: usize, then: usize) -> bool {
+        let (from, to) = (self.position[first], self.position[then]);
+        // Groups between them that wait for the first.
+        let mut waits = vec![false; to - from + 1];
+        waits[0] = true;
+        for at in from..to {
+            if !waits[at - from] {
+                continue;
+            }
+            for later in self.after[self.order[at]].keys() {
+                let later_at = self.position[*later];
+                let is_direct = at == from && *later == then;
+                if later_at <= to && !is_direct {
+                    waits[later_at - from] = true;
+                }
+            }
+        }
+        if waits[to - from] {
+            return false;
+        }
+        // Those that wait for the first run behind the pair, all others before it.
+        let between = self.order[from + 1..to].to_vec();
+        let (behind, ahead): (Vec<usize>, Vec<usize>) = between
+            .into_iter()
+            .partition(|group| waits[self.position[*group] - from]);
+        let (low, high) = (first.min(then), first.max(then));
+        let row = ahead.into_iter().chain([low]).chain(behind);
+        let row: Vec<usize> = row.collect();
+        self.order.splice(from..=to, row);
+        self.join(low, high);
+        self.renumber(from);
+        true
+    }
+
+    /// Gives one group what another one has.
+    fn join(&mut self, low: usize, high: usize) {
+        for node in std::mem::take(&mut self.members[high]) {
+            self.of[node] = low;
+            self.members[low].push(node);
+        }
+        self.time[low] += self.time[high];
+        self.scope[low] = shared_scope(&self.scope[low], &self.scope[high]).to_owned();
+        for (other, bytes) in std::mem::take(&mut self.after[high]) {
+            self.before[other].remove(&high);
+            if other != low {
+                *self.after[low].entry(other).or_default() += bytes;
+                *self.before[other].entry(low).or_default() += bytes;
+            }
+        }
+        for (other, bytes) in std::mem::take(&mut self.before[high]) {
+            self.after[other].remove(&high);
+            if other != low {
+                *self.before[low].entry(other).or_default() += bytes;
+                *self.after[other].entry(low).or_default() += bytes;
+            }
+        }
+    }
+
+    fn renumber(&mut self, from: usize) {
+        for (at, group) in self.order.iter().enumerate().skip(from) {
+            self.position[*group] = at;
+        }
+    }
+}
+
+/// How many modules a path has.
+fn depth(scope: &str) -> usize {
+    match scope.is_empty() {
+        true => 0,
+        false => scope.split('.').count(),
+    }
+}
+
+/// The first so many modules of a path, if it has as many.
+fn prefix(scope: &str, level: usize) -> Option<&str> {
+    let mut ends = scope.match_indices('.').map(|(at, _)| at);
+    match depth(scope) {
+        modules if modules < level || level == 0 => None,
+        modules if modules == level => Some(scope),
+        _ => ends.nth(level - 1).map(|end| &scope[..end]),
+    }
+}
+
+/// The modules that two paths begin with.
+fn shared_scope<'s>(a: &'s str, b: &str) -> &'s str {
+    let same = a.split('.').zip(b.split('.')).take_while(|(a, b)| a == b);
+    prefix(a, same.count()).unwrap_or("")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Block, Step, Value};
+
+    #[test]
+    fn scopes() {
+        assert_eq!(shared_scope("a.b.c", "a.b.d"), "a.b");
+        assert_eq!(shared_scope("a", "b"), "");
+        assert_eq!(shared_scope("a.bc", "a.bd"), "a");
+        assert_eq!(shared_scope("a.b", "a.b"), "a.b");
+        assert_eq!(prefix("a.b.c", 1), Some("a"));
+        assert_eq!(prefix("a.b", 3), None);
+        assert_eq!(prefix("a.b", 0), None);
+        assert_eq!((depth(""), depth("a.b")), (0, 2));
+    }
+
+    fn work(names: &[&str], edges: &[(usize, usize)]) -> Work {
+        let blocks = names.iter().map(|name| Block {
+            name: (*name).to_owned(),
+            forward: 10,
+            ..Block::default()
+        });
+        let values = edges.iter().map(|(maker, reader)| Value {
+            bytes: 1,
+            maker: *maker,
+            readers: vec![*reader],
+            ..Value::default()
+        });
+        Work {
+            blocks: blocks.collect(),
+            values: values.collect(),
+            ..Work::default()
+        }
+    }
+
+    fn groups(work: &Work) -> Groups {
+        let step = Step::new(tinderbox_schedule::ScheduleKind::GPipe, 1);
+        Groups::new(work, &Graph::of_work(work, &step, false))
+    }
+
+    #[test]
+    fn blocks_of_one_module_go_together_first() {
+        let names = ["x.a", "x.b", "y.a", "y.b", "y.c"];
+        let work = work(&names, &[(0, 1), (1, 2), (2, 3), (3, 4)]);
+        let mut groups = groups(&work);
+        groups.merge_to(2, 30, LinkCosts::default());
+        assert_eq!(groups.numbers(), [0, 0, 1, 1, 1]);
+    }
+
+    #[test]
+    fn a_merge_around_a_third_group_is_refused() {
+        let work = work(&["a", "b", "c"], &[(0, 1), (1, 2), (0, 2)]);
+        let mut all = groups(&work);
+        assert!(!all.merge(0, 2));
+        assert_eq!(all.len(), 3);
+        assert!(all.merge(0, 1));
+        assert_eq!(all.numbers(), [0, 0, 1]);
+    }
+
+    /// What stands between and waits for nobody comes before the pair, what waits for it behind it.
+    #[test]
+    fn the_order_stays_one_in_which_groups_can_run() {
+        let work = work(&["a", "b", "c", "d"], &[(0, 1), (0, 3), (2, 3)]);
+        let mut groups = groups(&work);
+        assert!(groups.merge(0, 3));
+        assert_eq!(groups.numbers(), [1, 2, 0, 1]);
+    }
+}

@@ -1,0 +1,241 @@
+//! Stages of blocks that were given to ranks: as few as can be run one after the other.
+
+use std::collections::BTreeMap;
+
+use super::super::graph::Graph;
+use super::super::quotient::components;
+use crate::RankModel;
+
+/// Stages on ranks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::partition) struct Staged {
+    /// The stage of each node.
+    pub stage_of: Vec<usize>,
+    /// The rank of each stage.
+    pub rank_of: Vec<usize>,
+}
+
+impl Staged {
+    /// The same, where of equal ranks the lower ones come first in the flow: names of ranks that mean
+    /// nothing are chosen so that stages lie as a named schedule has them, if they can.
+    pub fn in_order_of_use(mut self, ranks: &[RankModel]) -> Self {
+        let mut names: BTreeMap<usize, usize> = BTreeMap::new();
+        for rank in &self.rank_of {
+            if !names.contains_key(rank) {
+                let is_equal = |other: &usize| ranks.get(*other) == ranks.get(*rank);
+                let mut free =
+                    (0..ranks.len()).filter(|other| !names.values().any(|taken| taken == other));
+                let name = free.find(is_equal).unwrap_or(*rank);
+                names.insert(*rank, name);
+            }
+        }
+        for rank in &mut self.rank_of {
+            *rank = names[rank];
+        }
+        self
+    }
+}
+
+/// Which rank's nodes become the next stage.
+#[derive(Debug, Clone, Copy)]
+enum Turn {
+    /// Those of the rank that can run the most work.
+    MostTime,
+    /// Those of the rank that can run the most nodes.
+    MostNodes,
+    /// Those of the next rank.
+    Next,
+}
+
+/// Stages along the flow. A stage is all that one rank can run when the stages before are done, so no
+/// stage of a rank can be merged with the one before it on the same rank. Which rank comes next is
+/// tried by three rules, and the fewest stages are kept: a heuristic, since the fewest of all is a
+/// shortest common supersequence. `None` where there would be more than `most`. Nodes times ranks
+/// times stages at the most.
+pub(in crate::partition) fn fewest(
+    graph: &Graph,
+    rank_of: &[usize],
+    ranks: usize,
+    most: usize,
+) -> Option<Staged> {
+    let turns = [Turn::MostTime, Turn::MostNodes, Turn::Next];
+    let found = turns.map(|turn| along(graph, rank_of, ranks, most, turn));
+    let found = found.into_iter().flatten();
+    found.min_by_key(|staged| staged.rank_of.len())
+}
+
+fn along(
+    graph: &Graph,
+    rank_of: &[usize],
+    ranks: usize,
+    most: usize,
+    turn: Turn,
+) -> Option<Staged> {
+    let mut waits: Vec<usize> = graph.before.iter().map(Vec::len).collect();
+    let mut staged = Staged {
+        stage_of: vec![usize::MAX; waits.len()],
+        rank_of: Vec::new(),
+    };
+    // Nodes of each rank that wait for nobody.
+    let mut ready = vec![Vec::new(); ranks];
+    for node in (0..waits.len()).filter(|node| waits[*node] == 0) {
+        ready[rank_of[node]].push(node);
+    }
+    let mut last = ranks.saturating_sub(1);
+    loop {
+        let open = (0..ranks).filter(|rank| !ready[*rank].is_empty());
+        let stages = open.map(|rank| {
+            let nodes = closure(graph, rank_of, &waits, &ready[rank]);
+            let size = match turn {
+                Turn::MostTime => nodes.iter().map(|node| graph.nodes[*node].time()).sum(),
+                Turn::MostNodes => nodes.len() as u64,
+                // The next rank after the last one has the largest.
+                Turn::Next => (ranks - 1 - (rank + ranks - 1 - last) % ranks) as u64,
+            };
+            (size, std::cmp::Reverse(rank), nodes)
+        });
+        let Some((_, std::cmp::Reverse(rank), nodes)) = stages.max() else {
+            return Some(staged);
+        };
+        if staged.rank_of.len() == most {
+            return None;
+        }
+        for node in &nodes {
+            staged.stage_of[*node] = staged.rank_of.len();
+            for later in &graph.after[*node] {
+                waits[*later] -= 1;
+                if waits[*later] == 0 && rank_of[*later] != rank {
+                    ready[rank_of[*later]].push(*later);
+                }
+            }
+        }
+        ready[rank].clear();
+        staged.rank_of.push(rank);
+        last = rank;
+    }
+}
+
+/// All that a rank can run from these nodes on without another rank.
+fn closure(graph: &Graph, rank_of: &[usize], waits: &[usize], ready: &[usize]) -> Vec<usize> {
+    let mut nodes = ready.to_vec();
+    let mut met = BTreeMap::new();
+    let mut at = 0;
+    while let Some(node) = nodes.get(at).copied() {
+        at += 1;
+        for later in &graph.after[node] {
+            if rank_of[*later] != rank_of[node] {
+                continue;
+            }
+            let left = met.entry(*later).or_insert(waits[*later]);
+            *left -= 1;
+            if *left == 0 {
+                nodes.push(*later);
+            }
+        }
+    }
+    nodes
+}
+
+/// The same, where parts of a stage that hand nothing to each other become stages of their own.
+/// `None` where these are more than `most`, or none is divided.
+pub(in crate::partition) fn divided(graph: &Graph, staged: &Staged, most: usize) -> Option<Staged> {
+    let nets = graph.nets.iter();
+    let edges = nets.flat_map(|net| net.pins.iter().map(|pin| (net.maker, pin.node)));
+    let part_of = components(&staged.stage_of, edges);
+    let mut parts: Vec<(usize, usize)> = part_of
+        .iter()
+        .map(|part| (staged.stage_of[*part], *part))
+        .collect();
+    parts.sort_unstable();
+    parts.dedup();
+    if parts.len() > most || parts.len() == staged.rank_of.len() {
+        return None;
+    }
+    let of = |part: &usize| {
+        let found = parts.binary_search(&(staged.stage_of[*part], *part));
+        found.unwrap_or(0)
+    };
+    Some(Staged {
+        stage_of: part_of.iter().map(of).collect(),
+        rank_of: parts
+            .iter()
+            .map(|(stage, _)| staged.rank_of[*stage])
+            .collect(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use tinderbox_schedule::ScheduleKind;
+
+    use super::*;
+    use crate::Step;
+    use crate::partition::tests::works::{Random, random_graph};
+
+    /// The fewest stages there are: all that can be done with so many, until all is done.
+    fn fewest_of_all(graph: &Graph, rank_of: &[usize], ranks: usize) -> usize {
+        let all = graph.nodes.len();
+        let mut reached: BTreeSet<BTreeSet<usize>> = [BTreeSet::new()].into();
+        let mut stages = 0;
+        while !reached.iter().any(|done| done.len() == all) {
+            stages += 1;
+            let next = reached.iter().flat_map(|done| {
+                (0..ranks).map(|rank| {
+                    let mut done = done.clone();
+                    for node in graph.order() {
+                        let mut before = graph.before[node].iter();
+                        if rank_of[node] == rank && before.all(|other| done.contains(other)) {
+                            done.insert(node);
+                        }
+                    }
+                    done
+                })
+            });
+            reached = next.collect();
+        }
+        stages
+    }
+
+    #[test]
+    fn stages_can_run_and_are_few() {
+        let step = Step::new(ScheduleKind::OneFOneB, 4);
+        let (mut found, mut least) = (0, 0);
+        for seed in 0..60 {
+            let graph = Graph::of_work(&random_graph(12, seed), &step, false);
+            let mut random = Random::new(seed);
+            let rank_of: Vec<usize> = (0..12).map(|_| random.below(3) as usize).collect();
+            let staged = fewest(&graph, &rank_of, 3, usize::MAX).unwrap();
+            for staged in divided(&graph, &staged, usize::MAX).iter().chain([&staged]) {
+                for (node, stage) in staged.stage_of.iter().enumerate() {
+                    assert_eq!(staged.rank_of[*stage], rank_of[node]);
+                    let mut before = graph.before[node].iter();
+                    assert!(before.all(|other| staged.stage_of[*other] <= *stage));
+                }
+            }
+            let best = fewest_of_all(&graph, &rank_of, 3);
+            assert!(staged.rank_of.len() >= best);
+            assert_eq!(fewest(&graph, &rank_of, 3, best - 1), None);
+            found += staged.rank_of.len();
+            least += best;
+        }
+        // Within a tenth of the optimum on average.
+        assert!(found * 10 <= least * 11, "{found} {least}");
+    }
+
+    #[test]
+    fn ranks_are_named_in_order_of_use() {
+        let staged = Staged {
+            stage_of: vec![0, 1, 2],
+            rank_of: vec![2, 0, 2, 1],
+        };
+        let equal = [RankModel::default(); 3];
+        let found = staged.clone().in_order_of_use(&equal);
+        assert_eq!(found.rank_of, [0, 1, 0, 2]);
+        let mut uneven = equal;
+        uneven[2].speed_permille = 2000;
+        let found = staged.in_order_of_use(&uneven);
+        assert_eq!(found.rank_of, [2, 0, 2, 1]);
+    }
+}

@@ -1,0 +1,272 @@
+//! The partitioners by name, and the one way to run any of them.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::acyclic::{AcyclicObjective, AcyclicOptions, acyclic};
+use super::auto::auto;
+use super::chain::{ChainOptions, chain};
+use super::limits::within_limits;
+use super::metis::{MetisOptions, MetisRepair};
+use super::mixed::{MixedOptions, mixed};
+use super::reasons;
+use crate::{
+    Choice, Infeasible, Machine, Partition, PlannerError, Predicted, Step, UnknownPartitioner,
+    Work, over_limit, predict,
+};
+
+/// A partitioner.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[non_exhaustive]
+pub enum Partitioner {
+    /// `chain`: the exact optimum over contiguous cuts.
+    Chain,
+    /// `acyclic` or `acyclic-edge-cut`, by the objective.
+    Acyclic(AcyclicOptions),
+    /// `metis` or `metis-acyclic`, by the repair.
+    Metis(MetisOptions),
+    /// `mixed`: several stages per rank, wherever they lie.
+    Mixed(MixedOptions),
+    /// `auto`: the fastest of all of these.
+    #[default]
+    Auto,
+}
+
+impl Partitioner {
+    /// All names, each with the default options that it stands for.
+    pub const ALL: [(&str, Self); 7] = [
+        ("chain", Self::Chain),
+        (
+            "acyclic",
+            Self::Acyclic(AcyclicOptions::of(AcyclicObjective::Bottleneck)),
+        ),
+        (
+            "acyclic-edge-cut",
+            Self::Acyclic(AcyclicOptions::of(AcyclicObjective::EdgeCut)),
+        ),
+        (
+            "metis",
+            Self::Metis(MetisOptions::of(MetisRepair::MixedPipe)),
+        ),
+        (
+            "metis-acyclic",
+            Self::Metis(MetisOptions::of(MetisRepair::Acyclic)),
+        ),
+        ("mixed", Self::Mixed(MixedOptions::DEFAULT)),
+        ("auto", Self::Auto),
+    ];
+
+    /// Its name; options beside the objective or the repair are not part of it.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Chain => "chain",
+            Self::Acyclic(options) => match options.objective {
+                AcyclicObjective::Bottleneck => "acyclic",
+                AcyclicObjective::EdgeCut => "acyclic-edge-cut",
+            },
+            Self::Metis(options) => match options.repair {
+                MetisRepair::MixedPipe => "metis",
+                MetisRepair::Acyclic => "metis-acyclic",
+            },
+            Self::Mixed(_) => "mixed",
+            Self::Auto => "auto",
+        }
+    }
+}
+
+impl fmt::Display for Partitioner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for Partitioner {
+    type Err = UnknownPartitioner;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        let mut all = Self::ALL.into_iter();
+        let found = all.find(|(known, _)| *known == name);
+        found
+            .map(|(_, partitioner)| partitioner)
+            .ok_or_else(|| UnknownPartitioner {
+                name: name.to_owned(),
+            })
+    }
+}
+
+/// A partition with what it will take and why it was chosen.
+#[derive(Debug, Clone)]
+pub struct Planned {
+    /// The partition.
+    pub partition: Partition,
+    /// Schedule, times and memory.
+    pub predicted: Predicted,
+    /// Which partitioner made it, and one sentence for each that was tried, its own first.
+    pub choice: Choice,
+}
+
+/// Partitions a work and predicts the step.
+///
+/// ```
+/// use tinderbox_planner::{Block, Machine, Partitioner, Step, Value, Work, partition};
+/// use tinderbox_schedule::ScheduleKind;
+///
+/// let block = |index: usize| Block {
+///     name: format!("blocks.{index}"),
+///     forward: 1_000_000,
+///     backward: 2_000_000,
+///     input_gradient: 1_000_000,
+///     weight_gradient: 1_000_000,
+///     ..Block::default()
+/// };
+/// let value = |maker: usize| Value {
+///     bytes: 4096,
+///     gradient_bytes: 4096,
+///     maker,
+///     readers: vec![maker + 1],
+///     ..Value::default()
+/// };
+/// let work = Work {
+///     blocks: (0..8).map(block).collect(),
+///     values: (0..7).map(value).collect(),
+///     ..Work::default()
+/// };
+/// let step = Step::new(ScheduleKind::OneFOneB, 8);
+/// let planned = partition(Partitioner::Chain, &work, &Machine::local(2)?, &step)?;
+/// assert_eq!(planned.partition.stage_of, [0, 0, 0, 0, 1, 1, 1, 1]);
+/// println!("{}", planned.choice.reasons.join("\n"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+///
+/// What the partitioner says; [`Infeasible`] where what it found does not fit the ranks' memory;
+/// [`PlannerError::NotBuiltIn`] for METIS without the feature `metis`. `auto` fails where all do, with
+/// the error of `chain`.
+pub fn partition(
+    partitioner: Partitioner,
+    work: &Work,
+    machine: &Machine,
+    step: &Step,
+) -> Result<Planned, PlannerError> {
+    if partitioner == Partitioner::Auto {
+        return auto(work, machine, step);
+    }
+    let candidate = candidate(partitioner, work, machine, step)?;
+    if let Some(over) = candidate.over() {
+        return Err(over.into());
+    }
+    let reason = reasons::winner(&candidate);
+    Ok(candidate.planned(vec![reason]))
+}
+
+/// What one partitioner found.
+#[derive(Debug, Clone)]
+pub(super) struct Candidate {
+    pub partitioner: Partitioner,
+    pub partition: Partition,
+    pub predicted: Predicted,
+    pub proven_gap_permille: Option<u64>,
+    over: Option<Infeasible>,
+}
+
+impl Candidate {
+    /// The rank that would hold too much, if one would.
+    pub fn over(&self) -> Option<Infeasible> {
+        self.over.clone()
+    }
+
+    /// The plan, with why it was chosen.
+    pub fn planned(self, reasons: Vec<String>) -> Planned {
+        Planned {
+            choice: Choice {
+                partitioner: self.partitioner.name().to_owned(),
+                reasons,
+                proven_gap_permille: self.proven_gap_permille,
+            },
+            partition: self.partition,
+            predicted: self.predicted,
+        }
+    }
+}
+
+/// Runs one partitioner, which is not `auto`, and predicts what it found.
+pub(super) fn candidate(
+    partitioner: Partitioner,
+    work: &Work,
+    machine: &Machine,
+    step: &Step,
+) -> Result<Candidate, PlannerError> {
+    let mut proven_gap_permille = None;
+    let partition = match partitioner {
+        Partitioner::Chain | Partitioner::Auto => {
+            let chained = chain(work, machine, step, ChainOptions::default())?;
+            let above = chained.model_ns.saturating_sub(chained.bound_ns);
+            let gap = u128::from(above) * 1000;
+            let gap = gap.div_ceil(u128::from(chained.bound_ns.max(1)));
+            proven_gap_permille = u64::try_from(gap).ok();
+            chained.partition
+        }
+        Partitioner::Acyclic(options) => within_limits(work, machine, step, |machine| {
+            acyclic(work, machine, step, options)
+        })?,
+        Partitioner::Metis(options) => within_limits(work, machine, step, |machine| {
+            metis(work, machine, step, options)
+        })?,
+        Partitioner::Mixed(options) => within_limits(work, machine, step, |machine| {
+            mixed(work, machine, step, options)
+        })?,
+    };
+    let predicted = predict(work, machine, step, &partition)?;
+    let ranks = predicted.prediction.ranks.iter();
+    let memory: Vec<_> = ranks.map(|rank| rank.memory).collect();
+    let over = over_limit(machine, &memory);
+    let over = over.map(|(rank, needed, limit)| Infeasible::Rank {
+        rank,
+        needed,
+        limit,
+    });
+    Ok(Candidate {
+        partitioner,
+        partition,
+        predicted,
+        proven_gap_permille,
+        over,
+    })
+}
+
+#[cfg(feature = "metis")]
+use super::metis::metis;
+
+/// Stands for METIS where it is not built in.
+#[cfg(not(feature = "metis"))]
+fn metis(
+    _work: &Work,
+    _machine: &Machine,
+    _step: &Step,
+    options: MetisOptions,
+) -> Result<Partition, PlannerError> {
+    Err(PlannerError::NotBuiltIn {
+        partitioner: Partitioner::Metis(options).name(),
+        feature: "metis",
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_back() {
+        for (name, partitioner) in Partitioner::ALL {
+            assert_eq!(partitioner.to_string(), name);
+            assert_eq!(name.parse::<Partitioner>().unwrap(), partitioner);
+        }
+        let unknown = "chian".parse::<Partitioner>().unwrap_err();
+        insta::assert_snapshot!(
+            unknown,
+            @"no partitioner is called `chian`: there are chain, acyclic, acyclic-edge-cut, metis, metis-acyclic, mixed and auto"
+        );
+    }
+}

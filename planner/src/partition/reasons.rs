@@ -1,0 +1,97 @@
+//! Why a partition was taken, in sentences.
+
+use super::partitioner::{Candidate, Partitioner};
+
+/// What the partition that was taken will do.
+pub(super) fn winner(candidate: &Candidate) -> String {
+    let prediction = &candidate.predicted.prediction;
+    // Stages that do not lie as the step's schedule has them run under lists made for them.
+    let schedule = match candidate.predicted.schedule.name.as_str() {
+        "auto" => " under a schedule found for it",
+        _ => "",
+    };
+    format!(
+        "{}: {} per step{schedule}, bubble {}, {} cross, fits",
+        candidate.partitioner,
+        duration(prediction.step_ns),
+        percent(prediction.idle_permille),
+        bytes(prediction.crossing_bytes),
+    )
+}
+
+/// Why another one that fits was not taken.
+pub(super) fn loser(candidate: &Candidate, winner: &Candidate) -> String {
+    let (name, other) = (candidate.partitioner, winner.partitioner);
+    if candidate.partition == winner.partition {
+        return format!("{name}: the same as {other}");
+    }
+    let [own, best] = [candidate, winner].map(|one| &one.predicted.prediction);
+    let slower = u128::from(own.step_ns.saturating_sub(best.step_ns));
+    let permille = (slower * 1000).div_ceil(u128::from(best.step_ns.max(1)));
+    if slower > 0 {
+        let permille = u64::try_from(permille).unwrap_or(u64::MAX);
+        return format!("{name}: {} slower than {other}", percent(permille));
+    }
+    match own.crossing_bytes.saturating_sub(best.crossing_bytes) {
+        0 => format!("{name}: as fast as {other}, which comes first"),
+        more => format!("{name}: as fast as {other}, but {} more cross", bytes(more)),
+    }
+}
+
+/// Why one that is over memory, or found nothing, was not taken.
+pub(super) fn failed(partitioner: Partitioner, error: &dyn std::error::Error) -> String {
+    let mut text = format!("{partitioner}: no plan, {error}");
+    let mut source = error.source();
+    while let Some(error) = source {
+        text.push_str(&format!(": {error}"));
+        source = error.source();
+    }
+    text
+}
+
+/// Why one was not tried.
+pub(super) fn not_run(partitioner: Partitioner, why: &str) -> String {
+    format!("{partitioner}: not run, {why}")
+}
+
+/// Thousandths as per cent, `9.1 %`.
+fn percent(permille: u64) -> String {
+    format!("{}.{} %", permille / 10, permille % 10)
+}
+
+/// Nanoseconds in the largest unit of which there are ten, with one decimal.
+fn duration(ns: u64) -> String {
+    let units = [(1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs")];
+    scaled(ns, 10, &units).unwrap_or(format!("{ns} ns"))
+}
+
+/// Bytes in the largest unit of which there is one, with one decimal.
+fn bytes(bytes: u64) -> String {
+    let units = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
+    scaled(bytes, 1, &units).unwrap_or(format!("{bytes} bytes"))
+}
+
+fn scaled(number: u64, least: u64, units: &[(u64, &str)]) -> Option<String> {
+    let mut units = units.iter();
+    let (unit, name) = units.find(|(unit, _)| number / unit >= least)?;
+    let tenths = u128::from(number) * 10 / u128::from(*unit);
+    Some(format!("{}.{} {name}", tenths / 10, tenths % 10))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_have_units() {
+        assert_eq!(duration(12_345_678), "12.3 ms");
+        assert_eq!(duration(9_999), "9999 ns");
+        assert_eq!(duration(10_000), "10.0 µs");
+        assert_eq!(duration(9_999_999_999), "9999.9 ms");
+        assert_eq!(duration(u64::MAX), "18446744073.7 s");
+        assert_eq!(bytes(1_258_291), "1.1 MiB");
+        assert_eq!(bytes(5 << 30), "5.0 GiB");
+        assert_eq!(bytes(0), "0 bytes");
+        assert_eq!(percent(91), "9.1 %");
+    }
+}

@@ -1,0 +1,181 @@
+//! Local moves: blocks go from stage to stage while that makes the score better.
+//!
+//! A block may only go where nothing that it reads is made later and nothing that reads it runs
+//! earlier, so stages stay numbered in an order in which they can run and need no check for cycles.
+//! No stage loses its last block.
+//!
+//! The moves are those of Moreira, Popp and Schulz (arXiv 1704.00705): *simple* ones to a stage beside,
+//! *global* ones to any stage in the range, and walks of *Fiduccia and Mattheyses* (1982), in which
+//! each block moves once, for the worse if need be, and what follows the best point is taken back.
+
+use super::loads::{Loads, Objective, Score};
+
+/// How many assignments may be scored: a measure that is the same on every machine.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Effort(pub usize);
+
+impl Effort {
+    fn spend(&mut self) {
+        self.0 = self.0.saturating_sub(1);
+    }
+
+    const fn is_spent(self) -> bool {
+        self.0 == 0
+    }
+}
+
+/// Rounds of all kinds of moves; they end earlier where a round changes nothing.
+const ROUNDS: usize = 6;
+
+/// Moves of a walk that make nothing better before it is given up.
+const STALLED: usize = 12;
+
+/// Blocks that a walk looks at in one step.
+const POOL: usize = 24;
+
+/// Moves blocks until no move helps or the effort is spent. The score never gets worse.
+pub(super) fn refine(
+    loads: &mut Loads<'_>,
+    order: &[usize],
+    objective: Objective,
+    effort: &mut Effort,
+) {
+    let mut locked = vec![false; order.len()];
+    for _ in 0..ROUNDS {
+        let before = loads.score(objective);
+        sweep(loads, order.iter(), objective, 1, effort);
+        sweep(loads, order.iter().rev(), objective, 1, effort);
+        sweep(loads, order.iter(), objective, usize::MAX, effort);
+        locked.fill(false);
+        let worst = of_rank(loads, order, loads.worst_rank(objective), &locked);
+        walk(loads, order, objective, worst, &mut locked, effort);
+        for node in order {
+            if !locked[*node] && is_border(loads, *node) && !effort.is_spent() {
+                walk(loads, order, objective, vec![*node], &mut locked, effort);
+            }
+        }
+        if effort.is_spent() || loads.score(objective) == before {
+            break;
+        }
+    }
+}
+
+/// Whether a node can move as things are.
+fn can_move(loads: &Loads<'_>, node: usize) -> bool {
+    let (low, high) = loads.range(node);
+    low < high && loads.members(loads.stage_of()[node]) > 1
+}
+
+/// Whether it can, and has a neighbour elsewhere.
+fn is_border(loads: &Loads<'_>, node: usize) -> bool {
+    let stage = |node: &usize| loads.stage_of()[*node];
+    let (before, after) = (&loads.graph.before[node], &loads.graph.after[node]);
+    let mut neighbours = before.iter().chain(after);
+    neighbours.any(|other| stage(other) != stage(&node)) && can_move(loads, node)
+}
+
+/// Nodes of a rank that can move.
+fn of_rank(loads: &Loads<'_>, order: &[usize], rank: usize, locked: &[bool]) -> Vec<usize> {
+    let own = order.iter().copied().filter(|node| {
+        let stage = loads.stage_of()[*node];
+        loads.terms.rank_of[stage] == rank && !locked[*node] && can_move(loads, *node)
+    });
+    own.take(POOL).collect()
+}
+
+/// Moves each node to the best stage within reach, if one is better than its own.
+fn sweep<'n>(
+    loads: &mut Loads<'_>,
+    nodes: impl Iterator<Item = &'n usize>,
+    objective: Objective,
+    reach: usize,
+    effort: &mut Effort,
+) {
+    for node in nodes {
+        if effort.is_spent() {
+            return;
+        }
+        if can_move(loads, *node) {
+            let from = loads.stage_of()[*node];
+            let here = (loads.score(objective), from);
+            let best = best_stage(loads, *node, objective, reach, effort);
+            let to = best.map_or(from, |best| best.min(here).1);
+            loads.shift(*node, to);
+        }
+    }
+}
+
+/// The best stage of a node but its own, and the score with it there. The node stays.
+fn best_stage(
+    loads: &mut Loads<'_>,
+    node: usize,
+    objective: Objective,
+    reach: usize,
+    effort: &mut Effort,
+) -> Option<(Score, usize)> {
+    let from = loads.stage_of()[node];
+    let (low, high) = loads.range(node);
+    let low = low.max(from.saturating_sub(reach));
+    let high = high.min(from.saturating_add(reach));
+    let mut best = None;
+    for to in (low..=high).filter(|to| *to != from) {
+        loads.shift(node, to);
+        effort.spend();
+        let found = (loads.score(objective), to);
+        if best.is_none_or(|best| found < best) {
+            best = Some(found);
+        }
+    }
+    loads.shift(node, from);
+    best
+}
+
+/// Moves nodes one after the other, the best move first, each node once, and goes back to where the
+/// score was best.
+fn walk(
+    loads: &mut Loads<'_>,
+    order: &[usize],
+    objective: Objective,
+    mut pool: Vec<usize>,
+    locked: &mut [bool],
+    effort: &mut Effort,
+) {
+    let mut best = loads.score(objective);
+    let mut trail: Vec<(usize, usize)> = Vec::new();
+    let (mut kept, mut stalled) = (0, 0);
+    while stalled < STALLED && !effort.is_spent() {
+        let mut moves = pool.iter().filter_map(|node| {
+            if locked[*node] || !can_move(loads, *node) {
+                return None;
+            }
+            let (score, to) = best_stage(loads, *node, objective, 1, effort)?;
+            Some((score, *node, to))
+        });
+        let Some(first) = moves.next() else {
+            break;
+        };
+        let (score, node, to) = moves.fold(first, Ord::min);
+        trail.push((node, loads.stage_of()[node]));
+        loads.shift(node, to);
+        locked[node] = true;
+        if score < best {
+            (best, kept, stalled) = (score, trail.len(), 0);
+        } else {
+            stalled += 1;
+        }
+        let (before, after) = (&loads.graph.before[node], &loads.graph.after[node]);
+        let neighbours = before.iter().chain(after).copied().take(POOL);
+        // Who is worst now may be another one, which can hand on what it was given.
+        let worst = of_rank(loads, order, loads.worst_rank(objective), locked);
+        pool.retain(|node| !locked[*node]);
+        pool.truncate(POOL);
+        pool.extend(neighbours.chain(worst));
+        pool.sort_unstable();
+        pool.dedup();
+    }
+    for (node, from) in trail.drain(kept..).rev() {
+        loads.shift(node, from);
+        // What was taken back may move in another walk of this round, but not begin one again.
+        locked[node] = true;
+    }
+}

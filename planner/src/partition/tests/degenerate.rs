@@ -1,0 +1,140 @@
+//! Works, machines and steps at the edge: errors, but no panics.
+
+use tinderbox_schedule::{Placement, ScheduleKind};
+
+use super::super::partitioner::{Partitioner, partition};
+use super::{check_valid, works};
+use crate::{Machine, PlannerError, RankModel, Step, Work};
+
+/// Runs all partitioners, and says of each whether there is a plan.
+fn outcomes(work: &Work, machine: &Machine, step: &Step) -> Vec<(&'static str, bool)> {
+    let all = Partitioner::ALL.into_iter();
+    let all = all.filter(|(name, _)| !name.starts_with("metis") || cfg!(feature = "metis"));
+    all.map(|(name, partitioner)| {
+        let planned = partition(partitioner, work, machine, step);
+        if let Ok(planned) = &planned {
+            check_valid(work, machine, &planned.partition);
+        }
+        (name, planned.is_ok())
+    })
+    .collect()
+}
+
+fn check(work: &Work, machine: &Machine, step: &Step, expected: bool) {
+    for (name, is_ok) in outcomes(work, machine, step) {
+        assert_eq!(is_ok, expected, "{name}");
+    }
+}
+
+const STEP: Step = Step::new(ScheduleKind::OneFOneB, 4);
+
+#[test]
+fn no_blocks() {
+    check(&Work::default(), &Machine::local(2).unwrap(), &STEP, false);
+}
+
+#[test]
+fn one_block() {
+    let work = works::line(1, 1);
+    check(&work, &Machine::local(1).unwrap(), &STEP, true);
+    check(&work, &Machine::local(2).unwrap(), &STEP, false);
+}
+
+#[test]
+fn as_many_stages_as_blocks() {
+    let work = works::random_graph(5, 1);
+    check(&work, &Machine::local(5).unwrap(), &STEP, true);
+    check(&work, &Machine::local(6).unwrap(), &STEP, false);
+}
+
+#[test]
+fn few_micro_batches() {
+    let work = works::experts(3, 4, 2);
+    let machine = Machine::local(3).unwrap();
+    check(&work, &machine, &Step::new(ScheduleKind::OneFOneB, 1), true);
+    let nothing = Step::new(ScheduleKind::OneFOneB, 0);
+    outcomes(&work, &machine, &nothing);
+}
+
+#[test]
+fn no_time_and_no_bytes() {
+    let mut work = works::random_graph(20, 3);
+    for block in &mut work.blocks {
+        *block = works::block(block.name.clone(), 0);
+    }
+    for value in &mut work.values {
+        (value.bytes, value.gradient_bytes) = (0, 0);
+    }
+    check(&work, &Machine::local(3).unwrap(), &STEP, true);
+}
+
+#[test]
+fn nothing_joins_the_blocks() {
+    let mut work = works::line(12, 3);
+    work.values.clear();
+    check(&work, &Machine::local(3).unwrap(), &STEP, true);
+}
+
+#[test]
+fn the_largest_numbers_there_are() {
+    let mut work = works::experts(3, 4, 2);
+    for block in &mut work.blocks {
+        block.forward = u64::MAX;
+        block.backward = u64::MAX;
+        block.input_gradient = u64::MAX;
+        block.weight_gradient = u64::MAX;
+        block.weight_gradient_bytes = u64::MAX;
+        block.transient_bytes = u64::MAX;
+    }
+    for value in &mut work.values {
+        (value.bytes, value.gradient_bytes) = (u64::MAX, u64::MAX);
+    }
+    for parameter in &mut work.parameters {
+        parameter.bytes = u64::MAX;
+    }
+    let mut machine = Machine::local(3).unwrap();
+    outcomes(&work, &machine, &STEP);
+    machine.link.ticks_per_mib = u64::MAX;
+    machine.link.latency = u64::MAX;
+    machine.action_ns = u64::MAX;
+    outcomes(&work, &machine, &STEP);
+    outcomes(&work, &machine, &STEP.with_recomputation());
+    check(&work, &machine.with_memory(1), &STEP, false);
+}
+
+#[test]
+fn ranks_of_very_different_speeds() {
+    let work = works::experts(3, 4, 2);
+    let ranks = [1, u64::MAX, 1000].map(|speed_permille| RankModel {
+        memory_bytes: None,
+        speed_permille,
+    });
+    check(
+        &work,
+        &Machine::of_ranks(ranks.to_vec()).unwrap(),
+        &STEP,
+        true,
+    );
+}
+
+#[test]
+fn chunks_that_the_schedule_does_not_take() {
+    let work = works::experts(3, 4, 2);
+    let machine = Machine::local(2).unwrap();
+    let machine = machine.with_chunks(2, Placement::V).unwrap();
+    check(&work, &machine, &STEP, true);
+}
+
+#[test]
+fn work_that_is_none_is_refused() {
+    let mut work = works::line(4, 1);
+    work.values[0].readers = vec![0];
+    let machine = Machine::local(2).unwrap();
+    for (name, partitioner) in Partitioner::ALL {
+        if name.starts_with("metis") && cfg!(not(feature = "metis")) {
+            continue;
+        }
+        let refused = partition(partitioner, &work, &machine, &STEP);
+        assert!(matches!(refused, Err(PlannerError::Work(_))), "{name}");
+    }
+}

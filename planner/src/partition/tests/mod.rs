@@ -1,0 +1,239 @@
+//! What holds of all partitioners, on works from seeds.
+
+mod brute_force;
+mod degenerate;
+mod reasons;
+pub(super) mod works;
+
+use proptest::prelude::*;
+use tinderbox_schedule::{Placement, ScheduleKind};
+
+use super::acyclic::{AcyclicObjective, AcyclicOptions, acyclic};
+use super::graph::Graph;
+use super::loads::{Loads, Objective};
+use super::partitioner::{Partitioner, partition};
+use super::quotient::Quotient;
+use super::terms::Terms;
+use crate::{Machine, Partition, RankModel, Step, Work, over_limit, predict};
+
+/// Every block has a stage, every stage a block, values go from lower to higher stages, and ranks are
+/// numbered without gaps.
+pub(super) fn check_valid(work: &Work, machine: &Machine, partition: &Partition) {
+    assert_eq!(partition.stage_of.len(), work.blocks.len());
+    assert_eq!(partition.recompute.len(), partition.stages());
+    let mut stages = partition.stage_of.clone();
+    stages.sort_unstable();
+    stages.dedup();
+    assert!(stages.into_iter().eq(0..partition.stages()));
+    assert!(Quotient::of(work, &partition.stage_of).is_numbered());
+    let ranks = partition.stage_to_rank.iter().map(|rank| rank.index());
+    let mut ranks: Vec<usize> = ranks.collect();
+    ranks.sort_unstable();
+    ranks.dedup();
+    assert!(ranks.into_iter().eq(0..machine.ranks()));
+}
+
+/// Works of several shapes.
+pub(super) fn work(shape: u64, size: usize, seed: u64) -> Work {
+    let work = match shape % 4 {
+        0 => works::line(size, seed),
+        1 => works::random_graph(size, seed),
+        2 => works::experts(size.div_ceil(6), 4, seed),
+        _ => works::u_net(size.div_ceil(2), seed),
+    };
+    work.check().unwrap();
+    work
+}
+
+/// A machine with costs that matter, every second rank of it slower if asked for.
+fn machine(ranks: usize, is_uneven: bool) -> Machine {
+    let rank = |rank: usize| RankModel {
+        memory_bytes: None,
+        speed_permille: if is_uneven && rank % 2 == 1 {
+            600
+        } else {
+            1000
+        },
+    };
+    let mut machine = Machine::of_ranks((0..ranks).map(rank).collect()).unwrap();
+    machine.link.ticks_per_mib = 100_000;
+    machine
+}
+
+/// Cases where every partitioner runs: each simulates several candidates.
+const FEW: u32 = 6;
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: FEW, ..ProptestConfig::default() })]
+
+    #[test]
+    fn partitions_are_valid(
+        shape in 0..4_u64,
+        size in 12..40_usize,
+        seed in any::<u64>(),
+        ranks in 1..5_usize,
+        is_uneven in any::<bool>(),
+    ) {
+        let work = work(shape, size, seed);
+        let machine = machine(ranks, is_uneven);
+        let step = Step::new(ScheduleKind::OneFOneB, 6);
+        for (name, partitioner) in Partitioner::ALL {
+            let planned = partition(partitioner, &work, &machine, &step);
+            if name.starts_with("metis") && cfg!(not(feature = "metis")) {
+                prop_assert!(planned.is_err());
+                continue;
+            }
+            check_valid(&work, &machine, &planned.unwrap().partition);
+        }
+    }
+
+    /// What is claimed to fit does, by the simulator, with what waits to be read counted.
+    #[test]
+    fn memory_is_kept(
+        shape in 0..4_u64,
+        seed in any::<u64>(),
+        limit in 300_000..4_000_000_u64,
+        may_recompute in any::<bool>(),
+    ) {
+        let work = work(shape, 24, seed);
+        let machine = machine(3, false).with_memory(limit);
+        let mut step = Step::new(ScheduleKind::OneFOneB, 6);
+        step.may_recompute = may_recompute;
+        for (_, partitioner) in Partitioner::ALL {
+            if let Ok(planned) = partition(partitioner, &work, &machine, &step) {
+                let found = predict(&work, &machine, &step, &planned.partition).unwrap();
+                let ranks = found.prediction.ranks.iter();
+                let memory: Vec<_> = ranks.map(|rank| rank.memory).collect();
+                prop_assert_eq!(over_limit(&machine, &memory), None);
+            }
+        }
+    }
+
+    #[test]
+    fn auto_is_not_slower_than_its_parts(shape in 0..4_u64, seed in any::<u64>()) {
+        let work = work(shape, 24, seed);
+        let machine = machine(3, seed % 2 == 0);
+        let step = Step::new(ScheduleKind::OneFOneB, 6);
+        let best = partition(Partitioner::Auto, &work, &machine, &step).unwrap();
+        for (_, partitioner) in Partitioner::ALL {
+            if let Ok(part) = partition(partitioner, &work, &machine, &step) {
+                let [best, part] = [&best, &part].map(|one| one.predicted.prediction.step_ns);
+                prop_assert!(best <= part, "{partitioner}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_same_inputs_give_the_same_partition(shape in 0..4_u64, seed in any::<u64>()) {
+        let work = work(shape, 30, seed);
+        let machine = machine(3, true);
+        let step = Step::new(ScheduleKind::ZbH1, 6);
+        for (_, partitioner) in Partitioner::ALL {
+            let run = || partition(partitioner, &work, &machine, &step).ok();
+            let [first, again] = [run(), run()].map(|run| run.map(|run| (run.partition, run.choice)));
+            prop_assert_eq!(first, again);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    #[test]
+    fn chunks_lie_as_the_machine_has_them(seed in any::<u64>(), is_v in any::<bool>()) {
+        let work = work(1, 40, seed);
+        let (kind, placement) = match is_v {
+            true => (ScheduleKind::Zbv, Placement::V),
+            false => (ScheduleKind::Interleaved1F1B, Placement::Loop),
+        };
+        let machine = machine(3, false).with_chunks(2, placement).unwrap();
+        let found = acyclic(&work, &machine, &Step::new(kind, 6), AcyclicOptions::default());
+        let found = found.unwrap();
+        prop_assert_eq!(&found.stage_to_rank, &machine.stage_to_rank());
+        check_valid(&work, &machine, &found);
+    }
+
+    /// Never worse than the cut that it starts from, by its own objective.
+    #[test]
+    fn acyclic_is_not_worse_than_its_start(
+        shape in 0..4_u64,
+        size in 12..120_usize,
+        seed in any::<u64>(),
+        by_bytes in any::<bool>(),
+    ) {
+        let work = work(shape, size, seed);
+        let machine = machine(4, seed % 2 == 0);
+        let step = Step::new(ScheduleKind::OneFOneB, 6);
+        let terms = Terms::of_machine(&machine, &step);
+        let graph = Graph::of_work(&work, &step, false);
+        let start = super::acyclic::contiguous(&graph, &terms, &graph.order());
+        let start = Loads::new(&graph, &terms, start);
+        let (kind, objective) = match by_bytes {
+            true => {
+                let limit_ns = start.largest_ns() * 1100 / 1000;
+                (AcyclicObjective::EdgeCut, Objective::CrossingBytes { limit_ns })
+            }
+            false => (AcyclicObjective::Bottleneck, Objective::LargestStage),
+        };
+        let found = acyclic(&work, &machine, &step, AcyclicOptions::of(kind)).unwrap();
+        let found = Loads::new(&graph, &terms, found.stage_of);
+        prop_assert!(found.score(objective) <= start.score(objective));
+    }
+}
+
+/// Ranks of different speeds are done at about the same time.
+#[test]
+fn uneven_ranks_get_what_they_can_run() {
+    let work = works::experts(40, 8, 5);
+    let machine = machine(4, true);
+    let step = Step::new(ScheduleKind::OneFOneB, 8);
+    let found = acyclic(&work, &machine, &step, AcyclicOptions::default()).unwrap();
+    let predicted = predict(&work, &machine, &step, &found).unwrap().prediction;
+    let busy = predicted.ranks.iter().map(|rank| rank.busy_ns);
+    let (least, most) = (busy.clone().min().unwrap(), busy.max().unwrap());
+    assert!(most * 100 <= least * 105, "{least} {most}");
+}
+
+/// A cut by time alone is over the memory of the small rank; the moves find one that is not.
+#[test]
+fn moves_go_where_memory_is() {
+    let mut work = works::line(24, 3);
+    for parameter in &mut work.parameters {
+        (parameter.bytes, parameter.is_trainable) = (100_000, true);
+    }
+    let step = Step::new(ScheduleKind::OneFOneB, 6);
+    let limit = |bytes| RankModel {
+        memory_bytes: Some(bytes),
+        ..RankModel::default()
+    };
+    // A block holds 400 kB: 12 of them do not fit the first rank, 5 do.
+    let machine = Machine::of_ranks(vec![limit(2_500_000), limit(9_000_000)]).unwrap();
+    for (name, partitioner) in Partitioner::ALL {
+        if name == "chain" || (name.starts_with("metis") && cfg!(not(feature = "metis"))) {
+            continue;
+        }
+        let planned = partition(partitioner, &work, &machine, &step).unwrap();
+        let ranks = &planned.partition.stage_to_rank;
+        let stages = planned.partition.stage_of.iter();
+        let first = stages.filter(|stage| ranks[**stage].index() == 0).count();
+        assert!((3..=6).contains(&first), "{name} {first}");
+    }
+}
+
+/// Where activations are too many to keep, they are made again.
+#[test]
+fn activations_are_made_again_where_memory_asks_for_it() {
+    let mut work = works::line(12, 3);
+    work.parameters.clear();
+    for value in &mut work.values {
+        (value.bytes, value.gradient_bytes) = (1_000_000, 0);
+    }
+    let machine = machine(2, false).with_memory(9_000_000);
+    let step = Step::new(ScheduleKind::GPipe, 4);
+    let options = AcyclicOptions::default();
+    let plain = partition(Partitioner::Acyclic(options), &work, &machine, &step);
+    assert!(plain.is_err());
+    let step = step.with_recomputation();
+    let planned = partition(Partitioner::Acyclic(options), &work, &machine, &step).unwrap();
+    assert!(planned.partition.recompute.contains(&true));
+}

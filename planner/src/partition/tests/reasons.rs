@@ -1,0 +1,81 @@
+//! What users read.
+
+use tinderbox_schedule::ScheduleKind;
+
+use super::super::partitioner::{Partitioner, partition};
+use super::works;
+use crate::{Machine, Step, Work};
+
+fn reasons(work: &Work, machine: &Machine) -> String {
+    let step = Step::new(ScheduleKind::OneFOneB, 8);
+    match partition(Partitioner::Auto, work, machine, &step) {
+        Ok(planned) => format!(
+            "{}\n{}",
+            planned.choice.partitioner,
+            planned.choice.reasons.join("\n")
+        ),
+        Err(error) => error.to_string(),
+    }
+}
+
+#[cfg(not(feature = "metis"))]
+#[test]
+fn of_experts() {
+    let work = works::experts(12, 8, 7);
+    insta::assert_snapshot!(reasons(&work, &Machine::local(4).unwrap()), @r#"
+    mixed
+    mixed: 29.6 ms per step under a schedule found for it, bubble 23.4 %, 3.5 MiB cross, fits
+    chain: 5.1 % slower than mixed
+    acyclic: 5.1 % slower than mixed
+    acyclic-edge-cut: 7.1 % slower than mixed
+    metis: not run, `metis` is not built in: build with the feature `metis`
+    metis-acyclic: not run, `metis-acyclic` is not built in: build with the feature `metis`
+    "#);
+}
+
+#[cfg(not(feature = "metis"))]
+#[test]
+fn of_a_line() {
+    let work = works::line(16, 7);
+    insta::assert_snapshot!(reasons(&work, &Machine::local(2).unwrap()), @r#"
+    mixed
+    mixed: 11.8 ms per step under a schedule found for it, bubble 3.2 %, 128.0 KiB cross, fits
+    chain: 15.1 % slower than mixed
+    acyclic: not run, the blocks form a line, of which `chain` looks at every cut
+    acyclic-edge-cut: not run, the blocks form a line, of which `chain` looks at every cut
+    metis: not run, `metis` is not built in: build with the feature `metis`
+    metis-acyclic: not run, the blocks form a line, of which `chain` looks at every cut
+    "#);
+}
+
+#[cfg(not(feature = "metis"))]
+#[test]
+fn of_one_rank() {
+    let work = works::line(16, 7);
+    insta::assert_snapshot!(reasons(&work, &Machine::local(1).unwrap()), @r#"
+    chain
+    chain: 22.7 ms per step, bubble 0.0 %, 0 bytes cross, fits
+    acyclic: not run, one rank runs all blocks
+    acyclic-edge-cut: not run, one rank runs all blocks
+    metis: not run, one rank runs all blocks
+    metis-acyclic: not run, one rank runs all blocks
+    mixed: not run, one rank runs all blocks
+    "#);
+}
+
+#[test]
+fn of_too_little_memory() {
+    let work = works::line(16, 7);
+    let machine = Machine::local(2).unwrap().with_memory(1000);
+    insta::assert_snapshot!(reasons(&work, &machine), @"`blocks.0` needs 217142 bytes on whichever rank it lies, and the largest rank may hold 1000 bytes: take smaller micro-batches, finer blocks, or let stages make their activations again");
+}
+
+#[test]
+fn of_one_partitioner() {
+    let work = works::experts(12, 8, 7);
+    let machine = Machine::local(4).unwrap();
+    let step = Step::new(ScheduleKind::OneFOneB, 8);
+    let acyclic = "acyclic-edge-cut".parse().unwrap();
+    let planned = partition(acyclic, &work, &machine, &step).unwrap();
+    insta::assert_snapshot!(planned.choice.reasons.join("\n"), @"acyclic-edge-cut: 31.6 ms per step, bubble 28.6 %, 384.0 KiB cross, fits");
+}

@@ -1,0 +1,47 @@
+//! The ends of what crosses between stages, in words.
+
+use std::fmt::Display;
+
+use tinderbox_schedule::{Compute, Edge, Endpoint, RankIndex, StageIndex};
+
+use super::PlanFile;
+
+/// The program of an end.
+pub(super) const fn program_text(compute: Compute) -> &'static str {
+    match compute {
+        Compute::Forward => "forward",
+        Compute::Backward => "backward",
+        Compute::InputGradient => "input gradient",
+        Compute::WeightGradient => "weight gradient",
+        _ => "program",
+    }
+}
+
+/// The stage of an end.
+pub(super) fn end_text(end: Endpoint) -> String {
+    format!("stage {}", end.stage)
+}
+
+/// The rank of a stage; `None` where the plan has no such stage.
+pub(super) fn rank_of(plan: &PlanFile, stage: StageIndex) -> Option<RankIndex> {
+    plan.stages.get(stage.index()).map(|stage| stage.rank)
+}
+
+/// Between which ranks an edge goes: `0 -> 1`, or `within 0`.
+pub(super) fn route_text(plan: &PlanFile, edge: &Edge) -> String {
+    match (rank_of(plan, edge.from.stage), rank_of(plan, edge.to.stage)) {
+        (Some(from), Some(to)) if from == to => format!("within {from}"),
+        (Some(from), Some(to)) => format!("{from} -> {to}"),
+        _ => "no such stage".to_owned(),
+    }
+}
+
+/// Several of a kind: `stage 1`, `stages 1 and 4`.
+pub(super) fn joined<T: Display>(noun: &str, all: &[T]) -> String {
+    let texts: Vec<String> = all.iter().map(ToString::to_string).collect();
+    match texts.as_slice() {
+        [] => format!("no {noun}"),
+        [one] => format!("{noun} {one}"),
+        [firsts @ .., last] => format!("{noun}s {} and {last}", firsts.join(", ")),
+    }
+}

@@ -1,0 +1,40 @@
+//! The plan: one file that planner, simulator, runtime and command line read, and its views.
+//!
+//! | view | for |
+//! |---|---|
+//! | [`Display`](std::fmt::Display) | the terminal: tables |
+//! | [`PlanFile::programs_text`] | the terminal: what each stage runs, line by line |
+//! | [`PlanFile::to_dot`] | Graphviz |
+//! | [`PlanFile::to_html`] | a browser: one page that needs nothing else |
+//! | [`PlanFile::diff`] | what moved between two plans |
+//!
+//! Views are pure functions of the file. They take any file that could be read, also one with figures,
+//! stages and names that no plan has, and never panic; names can't leave their text.
+
+mod boundary;
+mod diff;
+mod dot;
+mod escape;
+mod facts;
+mod file;
+mod html;
+mod memory;
+mod model;
+mod modules;
+mod program;
+#[cfg(test)]
+mod samples;
+mod show;
+#[cfg(test)]
+mod tests;
+mod units;
+
+pub use diff::{
+    BoundaryChange, Change, Figure, ParameterMove, PlanDiff, RankChange, StageChange, StagePlace,
+};
+pub use file::{
+    Boundary, Choice, PLAN_VERSION, PlanFile, PlanParameter, PlanProgram, PlanStage, PlanValue,
+    TieGroup,
+};
+pub use model::{ModelDifference, ParameterChange};
+pub use program::ProgramsText;

@@ -1,0 +1,185 @@
+//! Whether a plan is for a model.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::Serialize;
+use tinderbox_path::ParameterPath;
+
+use super::escape::visible;
+use super::units::count_text;
+use super::{PlanFile, PlanParameter};
+
+/// Parameters of each kind that a message names.
+const NAMED: usize = 5;
+
+/// How the parameters of a model differ from those that a plan is for.
+///
+/// Its text names up to five parameters of each kind; the fields have all of them.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct ModelDifference {
+    /// Parameters of the plan that the model does not have, in the plan's order.
+    pub missing: Vec<ParameterPath>,
+    /// Parameters of the model that the plan does not have, in the model's order.
+    pub added: Vec<ParameterPath>,
+    /// Parameters with another shape or dtype, in the plan's order.
+    pub changed: Vec<ParameterChange>,
+    /// The first position at which the order differs or a parameter stands twice, where nothing else
+    /// differs.
+    pub order: Option<usize>,
+}
+
+/// A parameter that has another shape or dtype than the plan says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ParameterChange {
+    /// As the plan has it.
+    pub planned: PlanParameter,
+    /// As the model has it.
+    pub found: PlanParameter,
+}
+
+impl std::error::Error for ModelDifference {}
+
+impl ModelDifference {
+    /// What differs between the parameters of a plan and those of a model; `None` if nothing does.
+    /// Linear, but for the logarithm of their number.
+    #[must_use]
+    pub fn between(planned: &[PlanParameter], found: &[PlanParameter]) -> Option<Self> {
+        if planned == found {
+            return None;
+        }
+        let by_path = |all: &[PlanParameter]| -> BTreeMap<ParameterPath, PlanParameter> {
+            let pairs = all.iter().map(|one| (one.path.clone(), one.clone()));
+            pairs.collect()
+        };
+        let (of_plan, of_model) = (by_path(planned), by_path(found));
+        let lacks = |all: &[PlanParameter], other: &BTreeMap<ParameterPath, PlanParameter>| {
+            let missing = all.iter().filter(|one| !other.contains_key(&one.path));
+            missing.map(|one| one.path.clone()).collect::<Vec<_>>()
+        };
+        let changed = planned.iter().filter_map(|planned| {
+            let found = of_model
+                .get(&planned.path)
+                .filter(|found| *found != planned)?;
+            Some(ParameterChange {
+                planned: planned.clone(),
+                found: found.clone(),
+            })
+        });
+        let mut difference = Self {
+            missing: lacks(planned, &of_model),
+            added: lacks(found, &of_plan),
+            changed: changed.collect(),
+            order: None,
+        };
+        if difference == Self::default() {
+            let same = planned.iter().zip(found).take_while(|(a, b)| a == b);
+            difference.order = Some(same.count());
+        }
+        Some(difference)
+    }
+}
+
+impl PlanFile {
+    /// Refuses a model other than the one that the plan is for. Linear in the parameters, but for the
+    /// logarithm of their number.
+    ///
+    /// # Errors
+    ///
+    /// Says which parameters are missing or added, have another shape or dtype, or stand elsewhere.
+    pub fn check_parameters(&self, found: &[PlanParameter]) -> Result<(), ModelDifference> {
+        match ModelDifference::between(&self.parameters, found) {
+            Some(difference) => Err(difference),
+            None => Ok(()),
+        }
+    }
+}
+
+impl ModelDifference {
+    /// What differs, a line for each kind.
+    pub(super) fn kinds(&self) -> Vec<String> {
+        let quoted = |path: &ParameterPath| format!("`{}`", visible(path.as_str()));
+        let mut kinds = Vec::new();
+        let mut list = |what: &str, texts: Vec<String>| {
+            if !texts.is_empty() {
+                let verb = if texts.len() == 1 { "is" } else { "are" };
+                let count = count_text(texts.len(), "parameter");
+                kinds.push(format!("{count} {verb} {what} ({})", shown(texts)));
+            }
+        };
+        list("missing", self.missing.iter().map(quoted).collect());
+        list("added", self.added.iter().map(quoted).collect());
+        let changed = self.changed.iter().map(|change| {
+            let path = quoted(&change.planned.path);
+            let forms = (form(&change.planned), form(&change.found));
+            format!("{path}: {} planned, {} found", forms.0, forms.1)
+        });
+        list("of another shape or dtype", changed.collect());
+        if let Some(order) = self.order {
+            kinds.push(format!(
+                "the parameters have another order, or one stands twice, from position {order} on"
+            ));
+        }
+        kinds
+    }
+}
+
+impl fmt::Display for ModelDifference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kinds = self.kinds().join("; ");
+        write!(
+            f,
+            "the plan is for another model: {kinds}; make a plan for this one"
+        )
+    }
+}
+
+/// The first of some texts, and how many there are more.
+fn shown(mut texts: Vec<String>) -> String {
+    let more = texts.len().saturating_sub(NAMED);
+    texts.truncate(NAMED);
+    if more > 0 {
+        texts.push(format!("and {more} more"));
+    }
+    texts.join(", ")
+}
+
+/// Dtype and shape: `f32[2, 3]`.
+pub(super) fn form(parameter: &PlanParameter) -> String {
+    format!("{}{:?}", visible(&parameter.dtype), parameter.shape)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::samples;
+
+    #[test]
+    fn the_model_of_the_plan_is_taken() {
+        let plan = samples::four_stages();
+        assert_eq!(plan.check_parameters(&plan.parameters), Ok(()));
+    }
+
+    #[test]
+    fn what_differs_is_named() {
+        let plan = samples::two_stages();
+        let refused = |change: fn(&mut Vec<PlanParameter>)| {
+            let mut found = plan.parameters.clone();
+            change(&mut found);
+            plan.check_parameters(&found).unwrap_err().to_string()
+        };
+        insta::assert_snapshot!(refused(|all| { all.remove(3); }), @"the plan is for another model: 1 parameter is missing (`blocks.0.attention.bias`); make a plan for this one");
+        insta::assert_snapshot!(refused(|all| {
+            let mut one = all[0].clone();
+            one.path = "extra.\u{1b}".into();
+            all.push(one);
+        }), @r"the plan is for another model: 1 parameter is added (`extra.\u{1b}`); make a plan for this one");
+        insta::assert_snapshot!(refused(|all| {
+            all[0].shape = vec![3];
+            all[1].dtype = "bf16".to_owned();
+        }), @"the plan is for another model: 2 parameters are of another shape or dtype (`embedding.weight`: f32[512, 12288] planned, f32[3] found, `embedding.bias`: f32[24576] planned, bf16[24576] found); make a plan for this one");
+        insta::assert_snapshot!(refused(|all| all.swap(4, 5)), @"the plan is for another model: the parameters have another order, or one stands twice, from position 4 on; make a plan for this one");
+        insta::assert_snapshot!(refused(|all| all.push(all[0].clone())), @"the plan is for another model: the parameters have another order, or one stands twice, from position 16 on; make a plan for this one");
+        insta::assert_snapshot!(refused(Vec::clear), @"the plan is for another model: 16 parameters are missing (`embedding.weight`, `embedding.bias`, `blocks.0.attention.weight`, `blocks.0.attention.bias`, `blocks.0.feed_forward.weight`, and 11 more); make a plan for this one");
+    }
+}

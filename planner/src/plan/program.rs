@@ -1,0 +1,295 @@
+//! The programs of each stage as readable text.
+
+use std::fmt;
+
+use tinderbox_schedule::StageIndex;
+
+use super::boundary::joined;
+use super::escape::visible;
+use super::units::{bytes_text, count_text, time_text};
+use super::{PlanFile, PlanStage, PlanValue};
+
+/// What stages run, as text: their programs, and the values that come, go and pass by.
+///
+/// Made by [`PlanFile::programs_text`].
+#[derive(Debug, Clone)]
+pub struct ProgramsText<'a> {
+    plan: &'a PlanFile,
+    /// The stages that are shown; all where there are none.
+    stages: Vec<StageIndex>,
+}
+
+impl PlanFile {
+    /// The programs of all stages as text, or of [some](ProgramsText::of_stages). Linear in the text.
+    #[must_use]
+    pub const fn programs_text(&self) -> ProgramsText<'_> {
+        ProgramsText {
+            plan: self,
+            stages: Vec::new(),
+        }
+    }
+}
+
+impl ProgramsText<'_> {
+    /// Only these stages, in the order of the plan; all, where there are none. Stages that the plan
+    /// does not have are skipped.
+    #[must_use]
+    pub fn of_stages(mut self, stages: &[StageIndex]) -> Self {
+        self.stages = stages.to_vec();
+        self
+    }
+}
+
+impl fmt::Display for ProgramsText<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let all = self.stages.is_empty();
+        let shown = self
+            .plan
+            .stages
+            .iter()
+            .filter(|stage| all || self.stages.contains(&stage.stage));
+        if self
+            .plan
+            .stages
+            .iter()
+            .all(|stage| stage.programs.is_empty())
+        {
+            writeln!(
+                f,
+                "This plan was made without the text of its programs: make it again with them to see \
+                 what each stage runs.\n"
+            )?;
+        }
+        for (position, stage) in shown.enumerate() {
+            if position > 0 {
+                writeln!(f)?;
+            }
+            StageText(stage).fmt(f)?;
+        }
+        Ok(())
+    }
+}
+
+/// One stage: what it holds, what crosses its ends, its programs.
+pub(super) struct StageText<'a>(pub(super) &'a PlanStage);
+
+impl fmt::Display for StageText<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let stage = self.0;
+        let modules: Vec<_> = stage.modules.iter().map(|module| visible(module)).collect();
+        let modules = match modules.is_empty() {
+            true => "no modules".to_owned(),
+            false => modules.join(" "),
+        };
+        writeln!(
+            f,
+            "=== stage {} on rank {}: {modules}",
+            stage.stage, stage.rank
+        )?;
+        let mut parameters = count_text(stage.parameters.len(), "parameter");
+        if !stage.replicas.is_empty() {
+            parameters = format!("{parameters} (+{} shared)", stage.replicas.len());
+        }
+        let bytes = stage.parameter_bytes.saturating_add(stage.replica_bytes);
+        let costs = &stage.costs;
+        writeln!(
+            f,
+            "    {parameters}, {}; F {}, B {}{}",
+            bytes_text(bytes),
+            time_text(costs.forward),
+            time_text(costs.backward),
+            if stage.recompute {
+                ", recomputes its activations"
+            } else {
+                ""
+            }
+        )?;
+        for (heading, values) in [
+            ("comes in", &stage.live_in),
+            ("goes out", &stage.live_out),
+            ("passes by", &stage.bypassing),
+        ] {
+            write_values(f, heading, values)?;
+        }
+        write_programs(f, stage)
+    }
+}
+
+fn write_programs(f: &mut fmt::Formatter<'_>, stage: &PlanStage) -> fmt::Result {
+    for program in &stage.programs {
+        let name = visible(&program.name);
+        writeln!(f, "\n--- {name} of stage {}", stage.stage)?;
+        for line in &program.reads {
+            writeln!(f, "    {}", visible(line))?;
+        }
+        if !program.reads.is_empty() && !program.operations.is_empty() {
+            writeln!(f)?;
+        }
+        for line in &program.operations {
+            writeln!(f, "    {}", visible(line))?;
+        }
+        if program.reads.is_empty() && program.operations.is_empty() {
+            writeln!(f, "    nothing to do")?;
+        }
+    }
+    Ok(())
+}
+
+/// Values in columns, below a heading.
+fn write_values(f: &mut fmt::Formatter<'_>, heading: &str, values: &[PlanValue]) -> fmt::Result {
+    if values.is_empty() {
+        return Ok(());
+    }
+    let total = values
+        .iter()
+        .map(|value| value.bytes)
+        .fold(0, u64::saturating_add);
+    let count = count_text(values.len(), "value");
+    writeln!(
+        f,
+        "  {heading}: {count}, {} per micro-batch",
+        bytes_text(total)
+    )?;
+    let rows: Vec<[String; 3]> = values
+        .iter()
+        .map(|value| {
+            [
+                visible(&value.name).into_owned(),
+                form_text(value),
+                bytes_text(value.bytes),
+            ]
+        })
+        .collect();
+    let width = |column: usize| {
+        rows.iter()
+            .map(|row| row[column].chars().count())
+            .max()
+            .unwrap_or(0)
+    };
+    let widths = [width(0), width(1), width(2)];
+    for (value, [name, form, bytes]) in values.iter().zip(&rows) {
+        writeln!(
+            f,
+            "    {name:<0$}  {form:<1$}  {bytes:>2$}  {3}, {4} -> {5}",
+            widths[0],
+            widths[1],
+            widths[2],
+            visible(&value.made_by),
+            joined("stage", &[value.from]),
+            value.to
+        )?;
+    }
+    Ok(())
+}
+
+/// Dtype and shape: `f32[8, 128]`.
+pub(super) fn form_text(value: &PlanValue) -> String {
+    format!("{}{:?}", visible(&value.dtype), value.shape)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::samples;
+
+    #[test]
+    fn programs_are_told_line_by_line() {
+        insta::assert_snapshot!(samples::own_lists().programs_text(), @r"
+        === stage 0 on rank 0: embedding blocks.0.attention
+            4 parameters, 28.1 MiB; F 960 µs, B 1.92 ms
+          goes out: 2 values, 4.25 MiB per micro-batch
+            v19  f32[8, 128, 1024]  4.00 MiB  add in blocks.0.attention, stage 0 -> 1
+            v79  f32[8, 128, 64]     256 KiB  add in embedding, stage 0 -> 2
+
+        --- forward of stage 0
+            v0: f32[8, 128, 1024]
+
+            v9 = matmul(v0) in embedding; kept
+            v19 = matmul(v10) in blocks.0.attention; kept
+
+        --- backward of stage 0
+            v0: f32[8, 128, 1024]
+
+            v9 = matmul(v0) in embedding; freed
+            v19 = matmul(v10) in blocks.0.attention; freed
+
+        === stage 1 on rank 1: blocks.0.feed_forward blocks.1.attention blocks.1.feed_forward
+            6 parameters, 20.1 MiB; F 3.70 ms, B 7.40 ms
+          comes in: 1 value, 4.00 MiB per micro-batch
+            v19  f32[8, 128, 1024]  4.00 MiB  add in blocks.0.attention, stage 0 -> 1
+          goes out: 1 value, 4.00 MiB per micro-batch
+            v49  f32[8, 128, 1024]  4.00 MiB  add in blocks.1.feed_forward, stage 1 -> 2
+          passes by: 1 value, 256 KiB per micro-batch
+            v79  f32[8, 128, 64]  256 KiB  add in embedding, stage 0 -> 2
+
+        --- forward of stage 1
+            v20: f32[8, 128, 1024]
+
+            v29 = matmul(v20) in blocks.0.feed_forward; kept
+            v39 = matmul(v30) in blocks.1.attention; kept
+            v49 = matmul(v40) in blocks.1.feed_forward; kept
+
+        --- backward of stage 1
+            v20: f32[8, 128, 1024]
+
+            v29 = matmul(v20) in blocks.0.feed_forward; freed
+            v39 = matmul(v30) in blocks.1.attention; freed
+            v49 = matmul(v40) in blocks.1.feed_forward; freed
+
+        === stage 2 on rank 0: blocks.2.attention blocks.2.feed_forward head
+            6 parameters (+1 shared), 37.1 MiB; F 3.00 ms, B 6.00 ms
+          comes in: 2 values, 4.25 MiB per micro-batch
+            v49  f32[8, 128, 1024]  4.00 MiB  add in blocks.1.feed_forward, stage 1 -> 2
+            v79  f32[8, 128, 64]     256 KiB  add in embedding, stage 0 -> 2
+
+        --- forward of stage 2
+            v50: f32[8, 128, 1024]
+
+            v59 = matmul(v50) in blocks.2.attention; kept
+            v69 = matmul(v60) in blocks.2.feed_forward; kept
+            v79 = matmul(v70) in head; kept
+
+        --- backward of stage 2
+            v50: f32[8, 128, 1024]
+
+            v59 = matmul(v50) in blocks.2.attention; freed
+            v69 = matmul(v60) in blocks.2.feed_forward; freed
+            v79 = matmul(v70) in head; freed
+        ");
+    }
+
+    #[test]
+    fn only_some_stages() {
+        let plan = samples::four_stages();
+        let stages = [2, 77].map(StageIndex::new);
+        let text = plan.programs_text().of_stages(&stages).to_string();
+        let headings: Vec<&str> = text
+            .lines()
+            .filter(|line| line.starts_with("==="))
+            .collect();
+        assert_eq!(headings.len(), 1, "{text}");
+        assert!(headings[0].starts_with("=== stage 2 on rank 2: "), "{text}");
+    }
+
+    #[test]
+    fn a_plan_without_programs_says_so() {
+        let mut plan = samples::smallest();
+        for stage in &mut plan.stages {
+            stage.programs.clear();
+            stage.live_out.clear();
+        }
+        plan.stages[0].modules.clear();
+        insta::assert_snapshot!(plan.programs_text(), @r"
+        This plan was made without the text of its programs: make it again with them to see what each stage runs.
+
+        === stage 0 on rank 0: no modules
+            2 parameters, 24.1 MiB; F 60.0 µs, B 120 µs
+
+        === stage 1 on rank 1: head
+            2 parameters (+1 shared), 25.0 MiB; F 700 µs, B 2.10 ms, recomputes its activations
+          comes in: 2 values, 4.25 MiB per micro-batch
+            v9   f32[8, 128, 1024]  4.00 MiB  add in embedding, stage 0 -> 1
+            v19  f32[8, 128, 64]     256 KiB  add in embedding, stage 0 -> 1
+        ");
+    }
+}

@@ -1,0 +1,373 @@
+//! The plan as tables for the terminal.
+
+mod stages;
+mod table;
+mod traffic;
+
+use std::fmt;
+
+use super::PlanFile;
+use super::facts::{Fact, outcome, purpose};
+use table::WIDTH;
+
+/// What a plan is for, and its stages, ranks, boundaries and ties in tables of at most 100 columns
+/// where names allow it. Linear in the file, but for the parameters of the stages, which are counted.
+impl fmt::Display for PlanFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_facts(f, &purpose(self))?;
+        writeln!(f)?;
+        write_facts(f, &outcome(self))?;
+        let tables = [
+            stages::owned(self),
+            stages::costs(self),
+            stages::times(self),
+            stages::memory(self),
+            traffic::boundaries(self),
+            traffic::ties(self),
+        ];
+        for table in tables {
+            table.write(f)?;
+        }
+        Ok(())
+    }
+}
+
+/// Facts with their names in a column.
+fn write_facts(f: &mut fmt::Formatter<'_>, facts: &[Fact]) -> fmt::Result {
+    const NAMES: usize = 13;
+    for fact in facts {
+        let mut name = fact.name;
+        for line in fact
+            .lines
+            .iter()
+            .flat_map(|line| wrapped(line, WIDTH - NAMES))
+        {
+            writeln!(f, "{}", format!("{name:<NAMES$}{line}").trim_end())?;
+            name = "";
+        }
+    }
+    Ok(())
+}
+
+/// A line in several of at most so many characters, if its words allow it.
+fn wrapped(line: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    let mut letters = 0;
+    for word in line.split(' ') {
+        let length = word.chars().count();
+        match lines.last_mut() {
+            Some(last) if letters == 0 || letters + 1 + length <= width => {
+                if letters > 0 {
+                    last.push(' ');
+                    letters += 1;
+                }
+                last.push_str(word);
+                letters += length;
+            }
+            _ => {
+                lines.push(word.to_owned());
+                letters = length;
+            }
+        }
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::samples;
+
+    #[test]
+    fn two_stages() {
+        insta::assert_snapshot!(samples::two_stages().to_string(), @r#"
+        model        5f3c9a1e0000, 16 parameters, 61.2 MiB
+        program      training: tokens i64[8, 128], targets i64[8, 128], operations 07ab41c2d9e8
+        machine      2 ranks, no limit of memory
+                     a message takes 5.00 µs, an action 3.00 µs beside its work
+        schedule     1f1b, 4 micro-batches
+        partitioner  chain
+                     the blocks form a chain, of which every cut was tried
+                     proven to be the best by its own model of a step
+
+        step         105 ms, of which the ranks stand still 29.1 %
+        lower bound  46.0 ms, so the step is at most 127.4 % above the best there is
+        bottleneck   stage 0, 14.0 ms of F and B per micro-batch
+        messages     129 MiB between ranks per step
+
+        Stages
+        ───────────────────────────────────────────────────────────────────────
+        stage  rank  modules                         parameters    MiB   FLOPs
+        ═══════════════════════════════════════════════════════════════════════
+            0     0  embedding blocks.0 blocks.1             10  48.19  60.8 %
+            1     1  blocks.2 head                6 (+1 shared)  37.05  39.2 %
+        ───────────────────────────────────────────────────────────────────────
+
+        One micro-batch on each stage
+        ─────────────────────────────────────────────────────────────────
+        stage   F ms   B ms   I ms   W ms  kept MiB  for W MiB  sent MiB
+        ═════════════════════════════════════════════════════════════════
+            0  4.660  9.320  5.126  4.194     20.00      10.00      4.25
+            1  3.000  6.000  3.300  2.700     12.25       6.00     28.00
+        ─────────────────────────────────────────────────────────────────
+
+        One step on each rank
+        ─────────────────────────────────────────
+        rank  stages  busy ms  bubble ms  bubble
+        ═════════════════════════════════════════
+           0  0         100.2        4.4   4.2 %
+           1  1          48.0       51.9  49.6 %
+        ─────────────────────────────────────────
+
+        Memory of each rank at its peak, MiB
+        ───────────────────────────────────────────────────────────────────────────────
+        rank  parameters  gradients  optimizer  activations  transient  buffers  total
+        ═══════════════════════════════════════════════════════════════════════════════
+           0        48.2       48.2       96.4         40.0        6.0     28.0  266.8
+           1        37.1       37.1       26.1         12.3        6.0      4.3  122.7
+        ───────────────────────────────────────────────────────────────────────────────
+
+        Boundaries, per micro-batch
+        ──────────────────────────────────────────────────────────
+        from              to                ranks   values    MiB
+        ══════════════════════════════════════════════════════════
+        stage 0 forward   stage 1 forward   0 -> 1       2   4.25
+        stage 1 backward  stage 0 backward  1 -> 0       7  28.00
+        ──────────────────────────────────────────────────────────
+
+        Parameters that several stages read
+        ────────────────────────────────────────────────
+        parameter         also called  owner    copies
+        ════════════════════════════════════════════════
+        embedding.weight  head.tied    stage 0  stage 1
+        ────────────────────────────────────────────────
+        "#);
+    }
+
+    #[test]
+    fn four_stages_on_different_ranks() {
+        insta::assert_snapshot!(samples::four_stages().to_string(), @r#"
+        model        5f3c9a1e0000, 36 parameters, 121 MiB
+        program      training: tokens i64[8, 128], targets i64[8, 128], operations 07ab41c2d9e8
+        machine      4 ranks, 1.00 GiB to 2.00 GiB, at 100.0 % to 150.0 % of full speed
+                     a message takes 20.0 µs and 80.0 µs per MiB, an action 3.00 µs beside its work
+        schedule     zb-h1, 8 micro-batches, stages may recompute
+        partitioner  chain
+                     the blocks form a chain, of which every cut was tried
+                     proven to be the best by its own model of a step
+
+        step         194 ms, of which the ranks stand still 35.6 %
+        lower bound  92.0 ms, so the step is at most 111.4 % above the best there is
+        bottleneck   stage 1, 18.4 ms of F and B per micro-batch
+        messages     386 MiB between ranks per step
+
+        Stages
+        ────────────────────────────────────────────────────────────────────────────────────
+        stage  rank  modules                          parameters    MiB   FLOPs  backward
+        ════════════════════════════════════════════════════════════════════════════════════
+            0     0  embedding blocks.0 blocks.1               8  40.16  17.0 %
+            1     1  blocks.1 blocks.2 blocks.3                8  24.09  24.0 %  recomputes
+            2     2  blocks.3 blocks.4 blocks.5               10  32.13  31.3 %
+            3     3  blocks.6 blocks.7 head       10 (+1 shared)  49.10  27.7 %
+        ────────────────────────────────────────────────────────────────────────────────────
+
+        One micro-batch on each stage
+        ──────────────────────────────────────────────────────────────
+        stage  F ms   B ms  I ms  W ms  kept MiB  for W MiB  sent MiB
+        ══════════════════════════════════════════════════════════════
+            0  3.26   6.52  3.59  2.93     16.00       8.00      4.25
+            1  4.60  13.80  9.66  4.14      4.00       8.00      8.00
+            2  4.00   8.00  4.40  3.60     24.00      10.00      8.00
+            3  3.53   7.07  3.89  3.18     20.25      10.00     28.00
+        ──────────────────────────────────────────────────────────────
+
+        One step on each rank
+        ──────────────────────────────────────────────────
+        rank  stages    speed  busy ms  bubble ms  bubble
+        ══════════════════════════════════════════════════
+           0  0       100.0 %    115.2       79.2  40.7 %
+           1  1       100.0 %    169.4        8.0   4.1 %
+           2  2       150.0 %    115.8       36.4  18.7 %
+           3  3       150.0 %    100.3       81.2  41.8 %
+        ──────────────────────────────────────────────────
+
+        Memory of each rank at its peak, MiB
+        ───────────────────────────────────────────────────────────────────────────────────────────────
+        rank  parameters  gradients  optimizer  activations  transient  buffers  total   limit    full
+        ═══════════════════════════════════════════════════════════════════════════════════════════════
+           0        40.2       40.2       80.3         64.0        6.0     52.0  282.6  1024.0  27.6 %
+           1        24.1       24.1       48.2         24.0       22.0      8.0  150.4  1024.0  14.7 %
+           2        32.1       32.1       64.3         68.0        6.0      8.0  210.5  2048.0  10.3 %
+           3        49.1       49.1       50.2         50.3        6.0      4.8  209.4  2048.0  10.2 %
+        ───────────────────────────────────────────────────────────────────────────────────────────────
+
+        Boundaries, per micro-batch
+        ──────────────────────────────────────────────────────────
+        from              to                ranks   values    MiB
+        ══════════════════════════════════════════════════════════
+        stage 0 forward   stage 1 forward   0 -> 1       1   4.00
+        stage 0 forward   stage 3 forward   0 -> 3       1   0.25
+        stage 1 forward   stage 2 forward   1 -> 2       1   4.00
+        stage 1 backward  stage 0 backward  1 -> 0       1   4.00
+        stage 2 forward   stage 3 forward   2 -> 3       1   4.00
+        stage 2 backward  stage 1 backward  2 -> 1       1   4.00
+        stage 3 backward  stage 0 backward  3 -> 0       6  24.00
+        stage 3 backward  stage 2 backward  3 -> 2       1   4.00
+        ──────────────────────────────────────────────────────────
+
+        Parameters that several stages read
+        ────────────────────────────────────────────────
+        parameter         also called  owner    copies
+        ════════════════════════════════════════════════
+        embedding.weight  head.tied    stage 0  stage 3
+        ────────────────────────────────────────────────
+        "#);
+    }
+
+    #[test]
+    fn eight_stages_fit_the_terminal() {
+        let text = samples::eight_stages().to_string();
+        let widest = text.lines().map(|line| line.chars().count()).max();
+        assert!(widest.unwrap() <= WIDTH, "{text}");
+        insta::assert_snapshot!(text, @r#"
+        model        5f3c9a1e0000, 68 parameters, 218 MiB
+        program      training: tokens i64[8, 128], targets i64[8, 128], operations 07ab41c2d9e8
+        machine      4 ranks of 2 stages in a loop, 900 MiB each
+                     a message takes 5.00 µs, an action 3.00 µs beside its work
+        schedule     interleaved-1f1b, 8 micro-batches
+        partitioner  chain
+                     the blocks form a chain, of which every cut was tried
+                     proven to be the best by its own model of a step
+
+        step         347 ms, of which the ranks stand still 20.7 %
+        lower bound  225 ms, so the step is at most 54.1 % above the best there is
+        bottleneck   stage 7, 15.9 ms of F and B per micro-batch
+        messages     642 MiB between ranks per step
+
+        Stages
+        ────────────────────────────────────────────────────────────────────────
+        stage  rank  modules                          parameters    MiB   FLOPs
+        ════════════════════════════════════════════════════════════════════════
+            0     0  embedding blocks.0 blocks.1              10  48.19  12.4 %
+            1     1  blocks.2 blocks.3                         8  24.09  12.2 %
+            2     2  blocks.4 blocks.5                         8  24.09  12.2 %
+            3     3  blocks.6 blocks.7                         8  24.09  12.2 %
+            4     0  blocks.8 blocks.9                         8  24.09  12.2 %
+            5     1  blocks.10 blocks.11                       8  24.09  12.2 %
+            6     2  blocks.12 blocks.13                       8  24.09  12.2 %
+            7     3  blocks.14 blocks.15 head     10 (+1 shared)  49.10  14.1 %
+        ────────────────────────────────────────────────────────────────────────
+
+        One micro-batch on each stage
+        ──────────────────────────────────────────────────────────────
+        stage  F ms   B ms  I ms  W ms  kept MiB  for W MiB  sent MiB
+        ══════════════════════════════════════════════════════════════
+            0  4.66   9.32  5.13  4.19     20.00      10.00      4.25
+            1  4.60   9.20  5.06  4.14     20.00       8.00      8.00
+            2  4.60   9.20  5.06  4.14     20.00       8.00      8.00
+            3  4.60   9.20  5.06  4.14     20.00       8.00      8.00
+            4  4.60   9.20  5.06  4.14     20.00       8.00      8.00
+            5  4.60   9.20  5.06  4.14     20.00       8.00      8.00
+            6  4.60   9.20  5.06  4.14     20.00       8.00      8.00
+            7  5.30  10.60  5.83  4.77     20.25      10.00     28.00
+        ──────────────────────────────────────────────────────────────
+
+        One step on each rank
+        ─────────────────────────────────────────
+        rank  stages  busy ms  bubble ms  bubble
+        ═════════════════════════════════════════
+           0  0 4       288.8       58.6  16.9 %
+           1  1 5       265.2       45.7  13.1 %
+           2  2 6       265.2       31.8   9.2 %
+           3  3 7       282.9       50.5  14.5 %
+        ─────────────────────────────────────────
+
+        Memory of each rank at its peak, MiB
+        ──────────────────────────────────────────────────────────────────────────────────────────────
+        rank  parameters  gradients  optimizer  activations  transient  buffers  total  limit    full
+        ══════════════════════════════════════════════════════════════════════════════════════════════
+           0        72.3       72.3      144.6        220.0        6.0    104.0  619.1  900.0  68.8 %
+           1        48.2       48.2       96.4        180.0        6.0     12.0  390.8  900.0  43.4 %
+           2        48.2       48.2       96.4        140.0        6.0     12.0  350.8  900.0  39.0 %
+           3        73.2       73.2       98.4        100.3        6.0     17.0  368.0  900.0  40.9 %
+        ──────────────────────────────────────────────────────────────────────────────────────────────
+
+        Boundaries, per micro-batch
+        ──────────────────────────────────────────────────────────
+        from              to                ranks   values    MiB
+        ══════════════════════════════════════════════════════════
+        stage 0 forward   stage 1 forward   0 -> 1       1   4.00
+        stage 0 forward   stage 7 forward   0 -> 3       1   0.25
+        stage 1 forward   stage 2 forward   1 -> 2       1   4.00
+        stage 1 backward  stage 0 backward  1 -> 0       1   4.00
+        stage 2 forward   stage 3 forward   2 -> 3       1   4.00
+        stage 2 backward  stage 1 backward  2 -> 1       1   4.00
+        stage 3 forward   stage 4 forward   3 -> 0       1   4.00
+        stage 3 backward  stage 2 backward  3 -> 2       1   4.00
+        stage 4 forward   stage 5 forward   0 -> 1       1   4.00
+        stage 4 backward  stage 3 backward  0 -> 3       1   4.00
+        stage 5 forward   stage 6 forward   1 -> 2       1   4.00
+        stage 5 backward  stage 4 backward  1 -> 0       1   4.00
+        stage 6 forward   stage 7 forward   2 -> 3       1   4.00
+        stage 6 backward  stage 5 backward  2 -> 1       1   4.00
+        stage 7 backward  stage 0 backward  3 -> 0       6  24.00
+        stage 7 backward  stage 6 backward  3 -> 2       1   4.00
+        ──────────────────────────────────────────────────────────
+
+        Parameters that several stages read
+        ────────────────────────────────────────────────
+        parameter         also called  owner    copies
+        ════════════════════════════════════════════════
+        embedding.weight  head.tied    stage 0  stage 7
+        ────────────────────────────────────────────────
+        "#);
+    }
+
+    #[test]
+    fn what_is_not_there_has_no_table() {
+        let mut plan = samples::own_lists();
+        plan.boundaries.clear();
+        plan.ties.clear();
+        plan.prediction.ranks.clear();
+        insta::assert_snapshot!(plan.to_string(), @r#"
+        model        5f3c9a1e0000, 16 parameters, 61.2 MiB
+        program      training: tokens i64[8, 128], targets i64[8, 128], operations 07ab41c2d9e8
+        machine      2 ranks, no limit of memory
+                     a message takes 5.00 µs, an action 3.00 µs beside its work
+        schedule     lists of its own, as 1f1b does not fit the ranks, 3 micro-batches
+        partitioner  chain
+                     the blocks form a chain, of which every cut was tried
+                     proven to be the best by its own model of a step
+
+        step         75.3 ms, of which the ranks stand still 16.8 %
+        lower bound  34.5 ms, so the step is at most 118.3 % above the best there is
+        bottleneck   stage 1, 11.1 ms of F and B per micro-batch
+        messages     48.0 MiB between ranks per step
+
+        Stages
+        ──────────────────────────────────────────────────────────────
+        stage  rank  modules                parameters    MiB   FLOPs
+        ══════════════════════════════════════════════════════════════
+            0     0  embedding blocks.0              4  28.11  12.5 %
+            1     1  blocks.0 blocks.1               6  20.08  48.3 %
+            2     0  blocks.2 head       6 (+1 shared)  37.05  39.2 %
+        ──────────────────────────────────────────────────────────────
+
+        One micro-batch on each stage
+        ─────────────────────────────────────────────────────────────────
+        stage   F ms   B ms   I ms   W ms  kept MiB  for W MiB  sent MiB
+        ═════════════════════════════════════════════════════════════════
+            0  0.960  1.920  1.056  0.864      8.00      4.000      4.25
+            1  3.700  7.400  4.070  3.330     16.00      6.000      8.00
+            2  3.000  6.000  3.300  2.700     12.25      6.000     28.00
+        ─────────────────────────────────────────────────────────────────
+        "#);
+    }
+
+    #[test]
+    fn lines_are_broken_between_words() {
+        assert_eq!(wrapped("a bc def", 4), ["a bc", "def"]);
+        assert_eq!(wrapped("longer a", 4), ["longer", "a"]);
+        assert_eq!(wrapped("", 4), [""]);
+    }
+}

@@ -1,0 +1,169 @@
+//! Files that were damaged or made up.
+
+use serde_json::Value;
+use tinderbox_schedule::{RankIndex, StageIndex};
+
+use super::{samples, show};
+use crate::PlanFile;
+
+#[test]
+fn a_file_that_ends_early_is_no_plan() {
+    let json = samples::smallest().to_json();
+    // All but the line end behind the last brace.
+    for length in 0..json.len() - 1 {
+        if let Some(start) = json.get(..length) {
+            assert!(PlanFile::from_json(start).is_err(), "{length}");
+        }
+    }
+}
+
+#[test]
+fn a_flipped_bit_is_an_error_or_another_plan_that_can_be_shown() {
+    let plan = samples::smallest();
+    let json = plan.to_json().into_bytes();
+    let mut plans = 0;
+    for at in 0..json.len() {
+        let mut flipped = json.clone();
+        flipped[at] ^= 1 << (at % 8);
+        let Ok(text) = std::str::from_utf8(&flipped) else {
+            continue;
+        };
+        if let Ok(found) = PlanFile::from_json(text) {
+            assert_eq!(plan.diff(&found).is_empty(), plan == found, "byte {at}");
+            assert!(show(&found) > 0);
+            plans += 1;
+        }
+    }
+    // Digits and letters of names: a test that reads nothing proves nothing.
+    assert!(plans > json.len() / 20, "{plans} of {}", json.len());
+}
+
+/// What stands in for a value of the file.
+fn replacements(value: &Value) -> Vec<Value> {
+    match value {
+        Value::Number(_) => {
+            let numbers = [0, 1, 7, 99, 1 << 40, u64::MAX / 2, u64::MAX];
+            numbers.into_iter().map(Value::from).collect()
+        }
+        Value::String(_) => [
+            "",
+            "\u{1b}[2J</pre><script>&\"'\\\n",
+            "f32",
+            "backward",
+            "zbv",
+            "0F0 0F1\n-",
+        ]
+        .map(Value::from)
+        .to_vec(),
+        Value::Array(all) => {
+            let mut twice = all.clone();
+            twice.extend(all.iter().cloned());
+            let reversed = all.iter().rev().cloned();
+            vec![
+                Value::Array(Vec::new()),
+                Value::Array(reversed.collect()),
+                Value::Array(twice),
+            ]
+        }
+        Value::Bool(value) => vec![Value::Bool(!value)],
+        Value::Null | Value::Object(_) => vec![],
+    }
+}
+
+/// The places of all values below one.
+fn places(value: &Value, here: String, all: &mut Vec<String>) {
+    match value {
+        Value::Object(fields) => {
+            for (name, field) in fields {
+                places(field, format!("{here}/{name}"), all);
+            }
+        }
+        Value::Array(entries) => {
+            for (index, entry) in entries.iter().enumerate() {
+                places(entry, format!("{here}/{index}"), all);
+            }
+        }
+        _ => {}
+    }
+    all.push(here);
+}
+
+/// Every value of a plan replaced by nonsense: stages 99, sums beyond all numbers, empty and doubled
+/// lists. Each is shown, and the difference to the plan is never empty.
+#[test]
+fn nonsense_can_be_shown_and_is_a_difference() {
+    for plan in [samples::smallest(), samples::own_lists()] {
+        let whole = serde_json::to_value(&plan).unwrap();
+        let mut all = Vec::new();
+        places(&whole, String::new(), &mut all);
+        let mut shown = 0;
+        for place in &all {
+            for replacement in replacements(whole.pointer(place).unwrap()) {
+                let mut other = whole.clone();
+                *other.pointer_mut(place).unwrap() = replacement.clone();
+                let Ok(found) = PlanFile::from_json(&other.to_string()) else {
+                    continue;
+                };
+                let (there, back) = (plan.diff(&found), found.diff(&plan));
+                assert_eq!(there.is_empty(), plan == found, "{place} = {replacement}");
+                assert_eq!(back.is_empty(), plan == found, "{place} = {replacement}");
+                // Entries can be moved and doubled; what else differs is named.
+                let named = !replacement.is_array();
+                assert!(!(there.reordered && named), "{place} = {replacement}");
+                assert!(
+                    !there.to_string().trim().is_empty(),
+                    "{place} = {replacement}"
+                );
+                assert!(show(&found) > 0);
+                shown += 1;
+            }
+        }
+        assert!(shown > all.len(), "{shown} of {}", all.len());
+    }
+}
+
+/// Values that no file gives, but a program might.
+#[test]
+fn nonsense_that_no_file_gives_can_be_shown() {
+    let mut plan = samples::own_lists();
+    plan.stages[1].rank = RankIndex::new(usize::MAX);
+    plan.stages[2].stage = StageIndex::new(usize::MAX);
+    plan.prediction.ranks[0].rank = RankIndex::new(usize::MAX);
+    plan.step.micro_batches = usize::MAX;
+    assert_eq!(plan.ranks(), usize::MAX);
+    assert!(show(&plan) > 0);
+    let other = samples::two_stages();
+    assert!(!plan.diff(&other).is_empty() && !other.diff(&plan).is_empty());
+    plan.stages.clear();
+    plan.lists = None;
+    assert!(show(&plan) > 0);
+    assert!(
+        plan.diff(&other)
+            .to_string()
+            .contains("stages 0 and 1 are new")
+    );
+}
+
+/// Lists in a file that are long, or claim to be.
+#[test]
+fn lists_of_actions_that_can_not_be_drawn_are_told() {
+    let page = |lists: &str| {
+        let mut plan = samples::own_lists();
+        plan.lists = Some(lists.to_owned());
+        plan.to_html()
+    };
+    for (lists, expected) in [
+        ("garbage", "no lists that run its stages"),
+        ("", "no lists that run its stages"),
+        (
+            "0F0 2F0\n1F0 1F99999999999",
+            "forwards and messages, and a page shows",
+        ),
+        ("0F0 0B0\n1F0 1B0", "no lists that run its stages"),
+        ("0F0 2F0 0B0 2B0\n1F0 1B0", "can&#39;t run: "),
+        ("0F0 2F0 2B0 0B0\n1F0 1B0", "<svg xmlns"),
+    ] {
+        let page = page(lists);
+        assert!(page.contains(expected), "{lists}: {page}");
+    }
+}

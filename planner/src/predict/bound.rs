@@ -1,0 +1,70 @@
+//! A step time that no plan can be below.
+
+use crate::{Block, Machine, Step, Work};
+
+/// Nanoseconds that a step of this work takes at the least, under any partition and schedule.
+///
+/// The largest of these, each of which holds alone: all work spread over all ranks by their speed; the
+/// largest block on the fastest rank; the longest path of one micro-batch through the blocks, forward
+/// and, where gradients flow, back again, on the fastest rank. A backward in two halves is counted
+/// where it is shorter than a whole one. Messages and the cost of actions are left out. Linear in the
+/// readers of values.
+#[must_use]
+pub fn lower_bound(work: &Work, machine: &Machine, step: &Step) -> u64 {
+    let micro_batches = step.micro_batches as u64;
+    let fastest = machine
+        .rank_models()
+        .iter()
+        .max_by_key(|rank| rank.speed_permille)
+        .copied()
+        .unwrap_or_default();
+    let speeds = machine.rank_models().iter();
+    let speed = speeds.map(|rank| rank.speed_permille);
+    let speed = speed.fold(0, u64::saturating_add);
+    let once = work.blocks.iter().map(least).fold(0, u64::saturating_add);
+    let spread = u128::from(once) * u128::from(micro_batches);
+    let spread = spread.saturating_mul(1000) / u128::from(speed.max(1));
+    let largest = work.blocks.iter().map(least).max().unwrap_or(0);
+    let largest = fastest.time(largest).saturating_mul(micro_batches);
+    // A stage's time is rounded down on its rank, which is less than a nanosecond for each program.
+    let stages = machine.ranks().saturating_mul(machine.chunks());
+    let programs = stages.saturating_mul(step.micro_batches).saturating_mul(3);
+    u64::try_from(spread)
+        .unwrap_or(u64::MAX)
+        .max(largest)
+        .max(fastest.time(longest_path(work)))
+        .saturating_sub(programs as u64)
+}
+
+/// Nanoseconds of a block's forward and backward, the backward in the faster of its two forms.
+fn least(block: &Block) -> u64 {
+    let halves = block.input_gradient.saturating_add(block.weight_gradient);
+    block.forward.saturating_add(block.backward.min(halves))
+}
+
+/// The longest path of a micro-batch: forward alone, or there and back where gradients flow.
+fn longest_path(work: &Work) -> u64 {
+    let mut readers: Vec<Vec<(usize, bool)>> = vec![Vec::new(); work.blocks.len()];
+    for value in &work.values {
+        let flows = value.gradient_bytes > 0;
+        let later = value.readers.iter().map(|reader| (*reader, flows));
+        readers[value.maker].extend(later);
+    }
+    // From each block to the end: forward alone, and there and back.
+    let mut tails = vec![(0_u64, 0_u64); work.blocks.len()];
+    let mut longest = 0;
+    for (index, block) in work.blocks.iter().enumerate().rev() {
+        let (mut ahead, mut around) = (0, 0);
+        for (reader, flows) in &readers[index] {
+            ahead = ahead.max(tails[*reader].0);
+            if *flows {
+                around = around.max(tails[*reader].1);
+            }
+        }
+        let back = block.backward.min(block.input_gradient);
+        let around = around.saturating_add(block.forward).saturating_add(back);
+        tails[index] = (ahead.saturating_add(block.forward), around);
+        longest = longest.max(tails[index].0).max(tails[index].1);
+    }
+    longest
+}

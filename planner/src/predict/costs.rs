@@ -1,0 +1,197 @@
+//! What the stages of a partition cost, take and exchange.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tinderbox_schedule::{
+    Compute, Costs, Dependencies, Edge, Endpoint, StageCosts, StageIndex, Tie,
+};
+
+use crate::{Machine, Partition, Step, Work};
+
+/// What a partition makes each stage hold beside its activations, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct StageBytes {
+    /// Parameters, copies included.
+    pub parameters: u64,
+    /// Gradients of trainable parameters, copies included.
+    pub gradients: u64,
+    /// State of the optimizer.
+    pub optimizer: u64,
+    /// The most that a program holds at a time beside what is kept and sent.
+    pub transient: u64,
+}
+
+impl StageBytes {
+    /// What is held all the time.
+    #[must_use]
+    pub fn resident(&self) -> u64 {
+        let held = self.parameters.saturating_add(self.gradients);
+        held.saturating_add(self.optimizer)
+    }
+}
+
+/// The costs of a partition's stages, what depends on what, and what each stage holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PartitionCosts {
+    /// For the simulator: a tick is a nanosecond.
+    pub costs: Costs,
+    /// Edges and ties.
+    pub dependencies: Dependencies,
+    /// What each stage holds beside activations.
+    pub bytes: Vec<StageBytes>,
+}
+
+/// Works out what a partition costs. Linear in blocks, and in the readers of values and parameters.
+#[must_use]
+pub fn partition_costs(
+    work: &Work,
+    machine: &Machine,
+    step: &Step,
+    partition: &Partition,
+) -> PartitionCosts {
+    let stages = partition.stages();
+    let mut costs = vec![StageCosts::default(); stages];
+    let mut bytes = vec![StageBytes::default(); stages];
+    for (block, stage) in work.blocks.iter().zip(&partition.stage_of) {
+        let cost = &mut costs[*stage];
+        cost.forward = cost.forward.saturating_add(block.forward);
+        cost.backward = cost.backward.saturating_add(block.backward);
+        cost.input_gradient = cost.input_gradient.saturating_add(block.input_gradient);
+        cost.weight_gradient = cost.weight_gradient.saturating_add(block.weight_gradient);
+        cost.weight_gradient_bytes = cost
+            .weight_gradient_bytes
+            .saturating_add(block.weight_gradient_bytes);
+        bytes[*stage].transient = bytes[*stage].transient.max(block.transient_bytes);
+    }
+    let mut edges = Edges::default();
+    let (ties, trained) = hold_parameters(work, step, partition, &mut bytes, &mut edges);
+    // What each stage keeps of its own values, and of those that it gets.
+    let mut kept = vec![(0_u64, 0_u64); stages];
+    for value in &work.values {
+        let from = partition.stage_of[value.maker];
+        let of = |blocks: &[usize]| -> BTreeSet<usize> {
+            blocks
+                .iter()
+                .map(|block| partition.stage_of[*block])
+                .collect()
+        };
+        let (readers, keepers) = (of(&value.readers), of(&value.keepers));
+        for to in readers.iter().filter(|to| **to != from) {
+            edges.add(from, Compute::Forward, *to, Compute::Forward, value.bytes);
+        }
+        edges.hand_down(readers.iter().copied().chain([from]), value.gradient_bytes);
+        for to in keepers.difference(&readers).filter(|to| **to != from) {
+            edges.add(from, Compute::Forward, *to, Compute::Backward, value.bytes);
+        }
+        for stage in keepers {
+            let (own, got) = &mut kept[stage];
+            match stage == from {
+                true => *own = own.saturating_add(value.bytes),
+                false => *got = got.saturating_add(value.bytes),
+            }
+        }
+    }
+    for (stage, cost) in costs.iter_mut().enumerate() {
+        let rank = machine.rank(partition.stage_to_rank[stage]);
+        let (own, got) = kept[stage];
+        cost.activation_bytes = got;
+        if partition.recompute[stage] {
+            cost.backward = cost.backward.saturating_add(cost.forward);
+            cost.input_gradient = cost.input_gradient.saturating_add(cost.forward);
+            bytes[stage].transient = bytes[stage].transient.saturating_add(own);
+        } else {
+            cost.activation_bytes = cost.activation_bytes.saturating_add(own);
+        }
+        cost.update = machine
+            .rates
+            .update_ns(trained[stage], step.optimizer_states);
+        let times = [
+            &mut cost.update,
+            &mut cost.forward,
+            &mut cost.backward,
+            &mut cost.input_gradient,
+            &mut cost.weight_gradient,
+        ];
+        for time in times {
+            *time = rank.time(*time);
+        }
+        cost.resident_bytes = bytes[stage].resident();
+    }
+    let mut all = Costs::of_stages(costs);
+    all.link = machine.link;
+    all.overhead = machine.action_ns;
+    all.message_bytes = edges.0;
+    let edges: Vec<Edge> = all.message_bytes.keys().copied().collect();
+    PartitionCosts {
+        dependencies: Dependencies::new(stages, edges, ties),
+        costs: all,
+        bytes,
+    }
+}
+
+/// Bytes by edge.
+#[derive(Default)]
+struct Edges(BTreeMap<Edge, u64>);
+
+impl Edges {
+    fn add(&mut self, from: usize, made: Compute, to: usize, read: Compute, bytes: u64) {
+        let end = |stage, compute| Endpoint {
+            stage: StageIndex::new(stage),
+            compute,
+        };
+        if bytes > 0 {
+            let edge = Edge {
+                from: end(from, made),
+                to: end(to, read),
+            };
+            let sum = self.0.entry(edge).or_default();
+            *sum = sum.saturating_add(bytes);
+        }
+    }
+
+    /// Adds what a gradient does on its way: each stage adds its part and hands the sum to the next
+    /// lower one, as Burn's backward pass adds them up.
+    fn hand_down(&mut self, stages: impl Iterator<Item = usize>, bytes: u64) {
+        let stages: BTreeSet<usize> = stages.collect();
+        for (to, from) in stages.iter().zip(stages.iter().skip(1)) {
+            self.add(*from, Compute::Backward, *to, Compute::Backward, bytes);
+        }
+    }
+}
+
+/// Gives every parameter to the stages that read it, of which the lowest owns it: the ties, and the bytes
+/// that each stage trains.
+fn hold_parameters(
+    work: &Work,
+    step: &Step,
+    partition: &Partition,
+    bytes: &mut [StageBytes],
+    edges: &mut Edges,
+) -> (BTreeSet<Tie>, Vec<u64>) {
+    let mut ties = BTreeSet::new();
+    let mut trained = vec![0_u64; bytes.len()];
+    for parameter in &work.parameters {
+        let readers = parameter.readers.iter();
+        let stages: BTreeSet<usize> = readers.map(|block| partition.stage_of[*block]).collect();
+        let owner = stages.first().copied().unwrap_or(0);
+        if parameter.is_trainable {
+            edges.hand_down(stages.iter().copied(), parameter.bytes);
+        }
+        for stage in stages {
+            let held = &mut bytes[stage];
+            held.parameters = held.parameters.saturating_add(parameter.bytes);
+            if parameter.is_trainable {
+                held.gradients = held.gradients.saturating_add(parameter.bytes);
+            }
+            if stage != owner {
+                let [owner, replica] = [owner, stage].map(StageIndex::new);
+                ties.insert(Tie { owner, replica });
+            } else if parameter.is_trainable {
+                trained[stage] = trained[stage].saturating_add(parameter.bytes);
+                let state = parameter.bytes.saturating_mul(step.optimizer_states);
+                held.optimizer = held.optimizer.saturating_add(state);
+            }
+        }
+    }
+    (ties, trained)
+}

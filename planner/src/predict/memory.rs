@@ -1,0 +1,121 @@
+//! What each rank holds at its peak, by what it is for.
+
+use std::collections::HashMap;
+
+use serde::{Deserialize, Serialize};
+use tinderbox_schedule::{Action, Message, RankIndex, Schedule, Span, Timeline};
+
+use super::{PartitionCosts, held_bytes};
+use crate::Machine;
+
+/// Bytes of a rank at its peak. Each part is taken at its own peak, so the sum is at most too large.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct RankMemory {
+    /// Parameters, copies of other stages' included.
+    pub parameters: u64,
+    /// Gradients.
+    pub gradients: u64,
+    /// State of the optimizer.
+    pub optimizer: u64,
+    /// What micro-batches in flight keep for their backwards.
+    pub activations: u64,
+    /// What a program holds while it runs.
+    pub transient: u64,
+    /// What has come from other ranks and was not read yet.
+    pub buffers: u64,
+}
+
+impl RankMemory {
+    /// All of it.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        [
+            self.parameters,
+            self.gradients,
+            self.optimizer,
+            self.activations,
+            self.transient,
+            self.buffers,
+        ]
+        .into_iter()
+        .fold(0, u64::saturating_add)
+    }
+}
+
+/// The first rank that would hold more than it may, with its bytes and its limit.
+#[must_use]
+pub fn over_limit(machine: &Machine, memory: &[RankMemory]) -> Option<(RankIndex, u64, u64)> {
+    let ranks = memory.iter().enumerate();
+    let mut over = ranks.filter_map(|(rank, memory)| {
+        let rank = RankIndex::new(rank);
+        let limit = machine.rank(rank).memory_bytes?;
+        (memory.total() > limit).then(|| (rank, memory.total(), limit))
+    });
+    over.next()
+}
+
+/// The memory of every rank under a schedule.
+pub(super) fn of_ranks(
+    schedule: &Schedule,
+    timeline: &Timeline,
+    costs: &PartitionCosts,
+) -> Vec<RankMemory> {
+    let peaks = held_bytes(schedule, costs);
+    let mut ranks = vec![RankMemory::default(); peaks.len()];
+    for (stage, rank) in costs.bytes.iter().zip(&schedule.stage_to_rank) {
+        let memory = &mut ranks[rank.index()];
+        memory.parameters = memory.parameters.saturating_add(stage.parameters);
+        memory.gradients = memory.gradients.saturating_add(stage.gradients);
+        memory.optimizer = memory.optimizer.saturating_add(stage.optimizer);
+        memory.transient = memory.transient.max(stage.transient);
+    }
+    for ((memory, peak), buffers) in ranks.iter_mut().zip(peaks).zip(buffers(timeline, costs)) {
+        let resident = memory.parameters.saturating_add(memory.gradients);
+        let resident = resident.saturating_add(memory.optimizer);
+        memory.activations = peak.saturating_sub(resident);
+        memory.buffers = buffers;
+    }
+    ranks
+}
+
+/// The most bytes that have come to each rank and wait to be read, while its actions run.
+fn buffers(timeline: &Timeline, costs: &PartitionCosts) -> Vec<u64> {
+    let bytes = |message: &Message| match message {
+        Message::Values { edge, .. } => costs.costs.message_bytes.get(edge).copied().unwrap_or(0),
+        Message::Tie(_) | Message::Norm { .. } => 0,
+    };
+    let mut sent: HashMap<Message, u64> = HashMap::new();
+    for span in timeline.ranks.iter().flat_map(|rank| &rank.spans) {
+        if let Action::Send(message) = span.action {
+            sent.insert(message, span.end);
+        }
+    }
+    let most_of = |spans: &[Span]| {
+        let mut events: Vec<(u64, bool, u64)> = Vec::new();
+        for span in spans {
+            if let Action::Receive(message) = span.action
+                && let Some(come) = sent.get(&message)
+            {
+                let bytes = bytes(&message);
+                events.push((*come, true, bytes));
+                events.push((span.end.max(*come), false, bytes));
+            }
+        }
+        // What leaves at an instant makes room for what comes then.
+        events.sort_unstable();
+        let (mut held, mut most) = (0_u64, 0);
+        for (_, comes, bytes) in events {
+            held = match comes {
+                true => held.saturating_add(bytes),
+                false => held.saturating_sub(bytes),
+            };
+            most = most.max(held);
+        }
+        most
+    };
+    timeline
+        .ranks
+        .iter()
+        .map(|rank| most_of(&rank.spans))
+        .collect()
+}

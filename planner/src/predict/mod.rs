@@ -1,0 +1,152 @@
+//! What a partition will take: step time, bubbles and memory, by the simulator.
+
+mod bound;
+mod costs;
+mod memory;
+mod schedule;
+
+pub use bound::lower_bound;
+pub use costs::{PartitionCosts, StageBytes, partition_costs};
+pub use memory::{RankMemory, over_limit};
+pub(crate) use schedule::schedule_of;
+
+use serde::{Deserialize, Serialize};
+use tinderbox_schedule::{
+    RankIndex, Schedule, StageCosts, StageIndex, Timeline, peak_bytes, simulate,
+};
+
+use crate::{Machine, Partition, PlannerError, Step, Work};
+
+/// What one rank does in a step.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RankPrediction {
+    /// The rank.
+    pub rank: RankIndex,
+    /// Nanoseconds in which it works.
+    pub busy_ns: u64,
+    /// Nanoseconds in which it stands still between its first action and its last.
+    pub bubble_ns: u64,
+    /// What it holds.
+    pub memory: RankMemory,
+}
+
+/// What a step will take.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Prediction {
+    /// Nanoseconds of a step.
+    pub step_ns: u64,
+    /// A time that no plan of this work on this machine can be below, in nanoseconds.
+    pub lower_bound_ns: u64,
+    /// The share of all ranks' time in which they stand still, in thousandths.
+    pub idle_permille: u64,
+    /// The stage that takes longest.
+    pub bottleneck: StageIndex,
+    /// `F` and `B` of it, in nanoseconds.
+    pub bottleneck_ns: u64,
+    /// Bytes that cross between ranks in a step.
+    pub crossing_bytes: u64,
+    /// Each rank.
+    pub ranks: Vec<RankPrediction>,
+}
+
+impl Prediction {
+    /// How far the step is above the lower bound, in thousandths of it.
+    #[must_use]
+    pub fn gap_permille(&self) -> u64 {
+        let above = self.step_ns.saturating_sub(self.lower_bound_ns);
+        let gap = u128::from(above) * 1000 / u128::from(self.lower_bound_ns.max(1));
+        u64::try_from(gap).unwrap_or(u64::MAX)
+    }
+}
+
+/// A partition with the schedule that runs it and what the simulator says of both.
+#[derive(Debug, Clone)]
+pub struct Predicted {
+    /// The compute actions of every rank.
+    pub schedule: Schedule,
+    /// The step in time.
+    pub timeline: Timeline,
+    /// Costs, edges, ties.
+    pub costs: PartitionCosts,
+    /// The figures.
+    pub prediction: Prediction,
+}
+
+/// Simulates a step of a partition.
+///
+/// Stages that lie on the ranks as the step's schedule has them run under it; others under lists that
+/// [`auto`] finds for them.
+///
+/// # Errors
+///
+/// When the partition has no order in which it can run, or no list of its ranks fits their memory.
+pub fn predict(
+    work: &Work,
+    machine: &Machine,
+    step: &Step,
+    partition: &Partition,
+) -> Result<Predicted, PlannerError> {
+    let costs = partition_costs(work, machine, step, partition);
+    let bound = lower_bound(work, machine, step);
+    predict_costs(machine, step, &partition.stage_to_rank, costs, bound)
+}
+
+/// As [`predict`], of stages whose costs are known, with the lower bound of their work.
+///
+/// # Errors
+///
+/// As [`predict`].
+pub fn predict_costs(
+    machine: &Machine,
+    step: &Step,
+    stage_to_rank: &[RankIndex],
+    costs: PartitionCosts,
+    lower_bound_ns: u64,
+) -> Result<Predicted, PlannerError> {
+    let schedule = schedule_of(
+        machine,
+        step,
+        stage_to_rank,
+        &costs.dependencies,
+        &costs.costs,
+    )?;
+    let timeline = simulate(&schedule, &costs.dependencies, &costs.costs)?;
+    let memory = memory::of_ranks(&schedule, &timeline, &costs);
+    let ranks = timeline.ranks.iter().zip(memory).enumerate();
+    let ranks = ranks.map(|(rank, (timeline, memory))| RankPrediction {
+        rank: RankIndex::new(rank),
+        busy_ns: timeline.busy(),
+        bubble_ns: timeline.bubble(),
+        memory,
+    });
+    let stages = costs.costs.stages.iter().enumerate();
+    let time = |stage: &StageCosts| stage.forward.saturating_add(stage.backward);
+    // Of equals the first.
+    let slowest = stages.rev().max_by_key(|(_, stage)| time(stage));
+    let crossing = costs.costs.message_bytes.iter().filter(|(edge, _)| {
+        let rank = |stage: StageIndex| stage_to_rank[stage.index()];
+        rank(edge.from.stage) != rank(edge.to.stage)
+    });
+    let crossing = crossing.map(|(_, bytes)| *bytes);
+    let per_micro_batch = crossing.fold(0, u64::saturating_add);
+    let prediction = Prediction {
+        step_ns: timeline.makespan(),
+        lower_bound_ns,
+        idle_permille: (timeline.idle_share() * 1000.0).round() as u64,
+        bottleneck: StageIndex::new(slowest.map_or(0, |(index, _)| index)),
+        bottleneck_ns: slowest.map_or(0, |(_, stage)| time(stage)),
+        crossing_bytes: per_micro_batch.saturating_mul(step.micro_batches as u64),
+        ranks: ranks.collect(),
+    };
+    Ok(Predicted {
+        schedule,
+        timeline,
+        costs,
+        prediction,
+    })
+}
+
+/// The most bytes that each rank holds of parameters and activations.
+pub(crate) fn held_bytes(schedule: &Schedule, costs: &PartitionCosts) -> Vec<u64> {
+    peak_bytes(schedule, &costs.costs)
+}

@@ -1,0 +1,75 @@
+//! The plans of every partitioner, executed, give what plain Burn gives.
+
+use burn::tensor::Device;
+use tinderbox::planner::{Partitioner, PlannerError};
+use tinderbox::{Machine, Pipeline, PlanError, Planner, ScheduleKind};
+
+use crate::branches::{EncoderDecoder, Experts, ResNet, SkipNet};
+use crate::models::{Case, LanguageModel, Mlp, StraightThrough, Tied, UNet, deferred, trace};
+use crate::parity::{assert_same, micro_batches, run};
+use crate::plain::{SEED, train};
+
+/// Every partitioner that is built in, for two and three ranks, under schedules with whole and with
+/// split backwards. Returns how many plans were executed.
+fn check<C: Case>(case: C) -> usize {
+    const MICRO_BATCHES: usize = 4;
+    let model = deferred(&case);
+    let trace = trace(&case, &model);
+    let expected = train(&case, &model, &micro_batches(&case, MICRO_BATCHES));
+    let (mut executed, mut evaluated) = (0, None);
+    for (ranks, schedule) in [(2, ScheduleKind::OneFOneB), (3, ScheduleKind::ZbH1)] {
+        let machine = Machine::local(ranks).unwrap();
+        for (_, partitioner) in Partitioner::ALL {
+            let planner = Planner::new(&trace, &machine)
+                .schedule(schedule)
+                .micro_batches(MICRO_BATCHES)
+                .partitioner(partitioner);
+            let plan = match planner.plan() {
+                Err(PlanError::Planner(PlannerError::NotBuiltIn { .. })) => {
+                    assert!(!cfg!(feature = "metis"), "{partitioner}");
+                    continue;
+                }
+                plan => plan.unwrap(),
+            };
+            assert_eq!(plan.ranks(), ranks, "{partitioner}");
+            let what = format!("{partitioner} on {ranks} ranks");
+            let found = run(&case, &model, &trace, &plan, plan.schedule(), MICRO_BATCHES);
+            assert_same(&found, &expected, &what);
+            // Without dropout and gradients the forward has other operations, which follow the owners of
+            // parameters.
+            let mut pipeline = Pipeline::new(&model, &trace, &plan)
+                .seed(SEED)
+                .start()
+                .unwrap();
+            let loss = pipeline
+                .evaluate(case.batch(0, &Device::flex()))
+                .unwrap()
+                .loss;
+            assert_eq!(loss, *evaluated.get_or_insert(loss), "{what}");
+            executed += 1;
+        }
+    }
+    executed
+}
+
+#[test]
+fn plans_of_lines() {
+    // Chain, two kinds of acyclic, mixed, auto; METIS where it is built in.
+    assert!(check(Mlp::<0>) >= 10);
+    check(LanguageModel::<0>);
+    check(StraightThrough);
+}
+
+#[test]
+fn plans_of_skips_and_ties() {
+    check(UNet);
+    check(Tied);
+}
+
+#[test]
+fn plans_of_branches() {
+    check(EncoderDecoder);
+    check(Experts);
+    check(ResNet);
+    check(SkipNet);
+}
