@@ -8,11 +8,11 @@ use burn::optim::AdamWConfig;
 use burn::tensor::activation::gelu;
 use burn::tensor::{Device, Distribution, Int, Tensor, TensorData};
 use tinderbox::planner::PlanFile;
+use tinderbox::schedule::{Timeline, simulate};
 use tinderbox::{
-    Batch, Cut, Deferred, Machine, Outputs, Pipeline, Plan, Planner, ScheduleKind, Trace,
+    Batch, Cut, Deferred, Machine, Outputs, Pipeline, Plan, Planner, Profiler, ScheduleKind, Trace,
     Traceable, split_batch,
 };
-use tinderbox_pipeline::Profiler;
 
 use crate::gpt::{Gpt, GptConfig};
 
@@ -125,11 +125,13 @@ impl<M: Module + Sync + 'static, B: Batch> Case<M, B> {
         let pipeline = Pipeline::new(&self.model, &self.trace, plan)
             .optimizer(AdamWConfig::new().build())
             .threads_per_rank(1)
+            .measure()
             .start()
             .expect("it starts");
         Running {
             pipeline,
             batch: self.batch.clone(),
+            timelines: Vec::new(),
         }
     }
 }
@@ -138,6 +140,7 @@ impl<M: Module + Sync + 'static, B: Batch> Case<M, B> {
 pub struct Running<M: Module, B> {
     pipeline: Pipeline<M, B>,
     batch: B,
+    timelines: Vec<Timeline>,
 }
 
 impl<M: Module + Sync + 'static, B: Batch> Running<M, B> {
@@ -145,8 +148,37 @@ impl<M: Module + Sync + 'static, B: Batch> Running<M, B> {
     pub fn step(&mut self) -> f64 {
         let started = Instant::now();
         let step = self.pipeline.step(1e-3, self.batch.clone());
-        step.expect("it trains");
-        started.elapsed().as_secs_f64()
+        let seconds = started.elapsed().as_secs_f64();
+        self.timelines.extend(step.expect("it trains").timeline);
+        seconds
+    }
+
+    /// Prints what the stages were predicted to take and the medians of what they took.
+    pub fn print_stages(&self) {
+        let predicted = self.file().costs();
+        let measured = predicted.clone().with_times(&self.timelines);
+        let ms = |nanoseconds: u64| nanoseconds as f64 / 1e6;
+        let file = self.file();
+        let schedule = file.schedule().expect("it is a named one");
+        let again = simulate(&schedule, &file.dependencies(), &measured).expect("it runs");
+        let mut makespans: Vec<u64> = self.timelines.iter().map(|t| t.makespan()).collect();
+        makespans.sort_unstable();
+        println!(
+            "from the measured times of its stages {:.1} ms; from first action to last {:.1} ms",
+            ms(again.makespan()),
+            ms(makespans[makespans.len() / 2])
+        );
+        for (index, (p, m)) in predicted.stages.iter().zip(&measured.stages).enumerate() {
+            println!(
+                "stage {index}: F {:.2} ms, measured {:.2}; B {:.2} ms, measured {:.2}; update {:.2} ms, measured {:.2}",
+                ms(p.forward),
+                ms(m.forward),
+                ms(p.backward),
+                ms(m.backward),
+                ms(p.update),
+                ms(m.update),
+            );
+        }
     }
 
     pub fn file(&self) -> &PlanFile {

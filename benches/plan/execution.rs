@@ -25,10 +25,9 @@ pub fn figures() {
 /// The predicted step time over the measured one.
 fn predicted<M: Module + Sync + 'static, B: Batch>(case: &Case<M, B>) -> f64 {
     // The machine's speed drifts: the plan is made and run several times.
-    const PLANS: usize = 3;
+    const PLANS: usize = 5;
     let ratios = (0..PLANS).map(|_| {
         let plan = case.plan();
-        println!("{plan}");
         let predicted = plan.file().prediction.step_ns as f64 / 1e9;
         let mut running = case.pipeline(&plan);
         let steps = (0..WARM_UP + turns()).map(|_| running.step());
@@ -39,6 +38,7 @@ fn predicted<M: Module + Sync + 'static, B: Batch>(case: &Case<M, B>) -> f64 {
             1e3 * predicted,
             1e3 * measured
         );
+        running.print_stages();
         predicted / measured
     });
     let ratio = median(ratios.collect());

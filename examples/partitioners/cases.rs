@@ -6,6 +6,7 @@ use anyhow::{Context, Result};
 use burn::module::Module;
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Distribution, Int, Tensor, TensorData};
+use indicatif::{ProgressBar, ProgressStyle};
 use tinderbox::planner::Partitioner;
 use tinderbox::{
     Batch, Deferred, Machine, Outputs, Pipeline, Plan, Planner, Profiler, ScheduleKind, Trace,
@@ -30,6 +31,7 @@ const WARM_UP: usize = 2;
 /// All models whose names the flags ask for.
 pub fn run(flags: &Flags) -> Result<()> {
     let machine = calibrate(&Device::flex(), flags.ranks, 1)?;
+    table::header(flags.ranks, flags.micro_batches, flags.turns);
     gpt(flags, &machine)?;
     encoder_decoder(flags, &machine)?;
     unet(flags, &machine)?;
@@ -144,12 +146,18 @@ fn compare<M: Module + Sync + 'static, B: Batch>(
     // The trace is of a micro-batch: so are the times and bytes of its plans.
     let parts = split_batch(&batch, flags.micro_batches)?;
     let trace = model.trace(&parts[0].0, forward)?;
+    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} blocks {msg}")?;
+    let bar = ProgressBar::new(0).with_style(style);
     let profile = Profiler::new(&trace)
         .depth(3)
         .beside(flags.ranks)
-        .progress(|done, all, name| eprint!("\r{title}: {done} of {all} blocks, {name:<40.40}"))
+        .progress(|done, all, name| {
+            bar.set_length(all as u64);
+            bar.set_position(done as u64);
+            bar.set_message(format!("{title}: {name}"));
+        })
         .measure()?;
-    eprintln!("\r{title}: measured {:<50}", "");
+    bar.finish_and_clear();
     let times = profile.times(&trace)?;
     let mut rows: Vec<Row> = Partitioner::ALL
         .into_iter()

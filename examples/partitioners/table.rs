@@ -34,7 +34,28 @@ pub fn print(title: &str, facts: &str, rows: &[Row]) {
             }
         }
     }
+    // Why the last one, which is the best of the others, is as it is.
+    if let Some(Ok(plan)) = rows.last().map(|row| &row.plan) {
+        println!("\n```text");
+        for reason in &plan.file().choice.reasons {
+            println!("{reason}");
+        }
+        println!("```");
+    }
     println!();
+}
+
+/// Prints what stands above the tables.
+pub fn header(ranks: usize, micro_batches: usize, turns: usize) {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    println!(
+        "# What each partitioner chose\n\n\
+         {ranks} ranks with one thread each on {cores} cores, {micro_batches} micro-batches under 1F1B, blocks\n\
+         measured three levels deep. Plans of a model take turns; a measured step is the median of {turns}, from\n\
+         the batch to the updated parameters. On a shared machine equal plans differ by a tenth from run to run.\n\
+         The ratio is predicted over measured. `cargo run --release --features metis --example partitioners`\n\
+         prints this page.\n"
+    );
 }
 
 fn stages(plan: &Plan) -> String {

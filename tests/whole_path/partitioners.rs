@@ -25,8 +25,8 @@ fn check<C: Case>(case: C) -> usize {
                 .micro_batches(MICRO_BATCHES)
                 .partitioner(partitioner);
             let plan = match planner.plan() {
-                Err(PlanError::Planner(PlannerError::NotBuiltIn { .. })) => {
-                    assert!(!cfg!(feature = "metis"), "{partitioner}");
+                Err(PlanError::Planner(PlannerError::NotBuiltIn { feature, .. })) => {
+                    assert_eq!((feature, cfg!(feature = "metis")), ("metis", false));
                     continue;
                 }
                 plan => plan.unwrap(),

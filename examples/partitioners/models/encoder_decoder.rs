@@ -3,7 +3,9 @@
 use burn::config::Config;
 use burn::module::Module;
 use burn::nn::loss::CrossEntropyLossConfig;
-use burn::nn::{Embedding, EmbeddingConfig, LayerNorm, LayerNormConfig, Linear, LinearConfig};
+use burn::nn::{
+    Embedding, EmbeddingConfig, Initializer, LayerNorm, LayerNormConfig, Linear, LinearConfig,
+};
 use burn::tensor::activation::{gelu, softmax};
 use burn::tensor::{Device, Int, Tensor};
 
@@ -55,8 +57,15 @@ impl EncoderDecoderConfig {
             key: linear(),
             value: linear(),
         };
+        // The head is the embedding too: of unit values it would make scores so far apart that most
+        // probabilities vanish, and arithmetic on vanishing numbers is slow.
+        let unit = Initializer::Normal {
+            mean: 0.0,
+            std: (self.width as f64).sqrt().recip(),
+        };
+        let embedding = EmbeddingConfig::new(self.vocabulary, self.width);
         EncoderDecoder {
-            embedding: EmbeddingConfig::new(self.vocabulary, self.width).init(device),
+            embedding: embedding.with_initializer(unit).init(device),
             encoder: (0..self.layers).map(layer).collect(),
             encoder_norm: norm(),
             decoder: (0..self.layers).map(cross_layer).collect(),

@@ -153,7 +153,7 @@ impl<'a, B: Batch> Profiler<'a, B> {
     /// # Errors
     ///
     /// When the graph can't be cut into blocks, a program fails on the device, or the cache can't be
-    /// read or written.
+    /// written.
     pub fn measure(self) -> Result<Profile, ProfileError> {
         let planning = Planning::new(self.trace, &Rates::default(), None)?;
         let mut profile = Profile {
@@ -169,11 +169,10 @@ impl<'a, B: Batch> Profiler<'a, B> {
             blocks: Vec::new(),
         };
         let cached = self.cache.as_ref().map(|dir| dir.join(profile.file_name()));
-        if let Some(path) = cached.as_ref().filter(|path| path.exists()) {
-            let known = Profile::load(path)?;
-            if known.is_like(&profile) {
-                return Ok(known);
-            }
+        // A file that is torn or of another version is written anew.
+        let known = cached.as_ref().and_then(|path| Profile::load(path).ok());
+        if let Some(known) = known.filter(|known| known.is_like(&profile)) {
+            return Ok(known);
         }
         let blocks = blocks::of_chain(&planning, self.depth, &self.basic_blocks);
         let partition = blocks::partition(&planning, &blocks);

@@ -5,6 +5,7 @@ mod edges;
 mod errors;
 mod models;
 mod plans;
+mod profiles;
 mod scale;
 mod traces;
 

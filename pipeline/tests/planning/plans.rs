@@ -22,8 +22,8 @@ fn a_plan_as_a_table() {
     partitioner  manual
                  cut by hand before `layers.1`, after `layers.2`
 
-    step         248 µs, of which the ranks stand still 54.4 %
-    lower bound  76.9 µs, so the step is at most 222.8 % above the best there is
+    step         249 µs, of which the ranks stand still 54.2 %
+    lower bound  76.9 µs, so the step is at most 223.3 % above the best there is
     bottleneck   stage 1, 33.9 µs of F and B per micro-batch
     messages     1.50 KiB between ranks per step
 
@@ -49,9 +49,9 @@ fn a_plan_as_a_table() {
     ─────────────────────────────────────────
     rank  stages  busy µs  bubble µs  bubble
     ═════════════════════════════════════════
-       0  0          74.9      173.3  69.8 %
-       1  1         144.1       65.5  26.4 %
-       2  2         120.7       26.7  10.8 %
+       0  0          75.2      173.3  69.7 %
+       1  1         144.8       65.5  26.3 %
+       2  2         121.1       26.7  10.7 %
     ─────────────────────────────────────────
 
     Memory of each rank at its peak, KiB

@@ -75,7 +75,7 @@ pub struct Predicted {
 /// Simulates a step of a partition.
 ///
 /// Stages that lie on the ranks as the step's schedule has them run under it; others under lists that
-/// [`auto`] finds for them.
+/// [`auto`](tinderbox_schedule::auto()) finds for them.
 ///
 /// # Errors
 ///

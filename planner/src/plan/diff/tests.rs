@@ -32,12 +32,12 @@ fn another_cut() {
       blocks.2.feed_forward to blocks.3.attention (4 parameters): stage 1 -> 0, rank 1 -> 0
 
     prediction
-      step                  173 ms -> 190 ms (+9.9 %)
-      idle                  23.5 % -> 23.4 %
+      step                  241 ms -> 274 ms (+13.7 %)
+      idle                  18.7 % -> 23.6 %
       bottleneck's F and B  27.0 ms -> 26.8 ms (-0.7 %)
 
     rank 0
-      busy         115 ms -> 153 ms (+33.7 %)
+      busy         183 ms -> 238 ms (+29.7 %)
       bubble       58.0 ms -> 36.5 ms (-37.1 %)
       memory       291 MiB -> 355 MiB (+22.1 %)
       parameters   52.2 MiB -> 64.3 MiB (+23.1 %)
@@ -46,8 +46,8 @@ fn another_cut() {
       activations  48.0 MiB -> 64.0 MiB (+33.3 %)
 
     rank 1
-      busy         149 ms -> 138 ms (-7.9 %)
-      bubble       17.6 ms -> 44.3 ms (+151.8 %)
+      busy         209 ms -> 181 ms (-13.2 %)
+      bubble       26.8 ms -> 85.1 ms (+217.4 %)
       memory       271 MiB -> 215 MiB (-20.7 %)
       parameters   69.2 MiB -> 57.1 MiB (-17.4 %)
       gradients    69.2 MiB -> 57.1 MiB (-17.4 %)

@@ -90,8 +90,8 @@ mod tests {
                      the blocks form a chain, of which every cut was tried
                      proven to be the best by its own model of a step
 
-        step         105 ms, of which the ranks stand still 29.1 %
-        lower bound  46.0 ms, so the step is at most 127.4 % above the best there is
+        step         168 ms, of which the ranks stand still 31.9 %
+        lower bound  46.0 ms, so the step is at most 264.9 % above the best there is
         bottleneck   stage 0, 14.0 ms of F and B per micro-batch
         messages     129 MiB between ranks per step
 
@@ -115,8 +115,8 @@ mod tests {
         ─────────────────────────────────────────
         rank  stages  busy ms  bubble ms  bubble
         ═════════════════════════════════════════
-           0  0         100.2        4.4   4.2 %
-           1  1          48.0       51.9  49.6 %
+           0  0         163.3        4.4   2.6 %
+           1  1          65.1       97.9  58.4 %
         ─────────────────────────────────────────
 
         Memory of each rank at its peak, MiB
@@ -156,8 +156,8 @@ mod tests {
                      the blocks form a chain, of which every cut was tried
                      proven to be the best by its own model of a step
 
-        step         194 ms, of which the ranks stand still 35.6 %
-        lower bound  92.0 ms, so the step is at most 111.4 % above the best there is
+        step         247 ms, of which the ranks stand still 35.8 %
+        lower bound  92.0 ms, so the step is at most 168.6 % above the best there is
         bottleneck   stage 1, 18.4 ms of F and B per micro-batch
         messages     386 MiB between ranks per step
 
@@ -185,10 +185,10 @@ mod tests {
         ──────────────────────────────────────────────────
         rank  stages    speed  busy ms  bubble ms  bubble
         ══════════════════════════════════════════════════
-           0  0       100.0 %    115.2       79.2  40.7 %
-           1  1       100.0 %    169.4        8.0   4.1 %
-           2  2       150.0 %    115.8       36.4  18.7 %
-           3  3       150.0 %    100.3       81.2  41.8 %
+           0  0       100.0 %    167.8       79.2  32.1 %
+           1  1       100.0 %    201.0        8.0   3.3 %
+           2  2       150.0 %    143.8       36.4  14.7 %
+           3  3       150.0 %    122.2      111.9  45.3 %
         ──────────────────────────────────────────────────
 
         Memory of each rank at its peak, MiB
@@ -239,8 +239,8 @@ mod tests {
                      the blocks form a chain, of which every cut was tried
                      proven to be the best by its own model of a step
 
-        step         347 ms, of which the ranks stand still 20.7 %
-        lower bound  225 ms, so the step is at most 54.1 % above the best there is
+        step         443 ms, of which the ranks stand still 21.8 %
+        lower bound  225 ms, so the step is at most 96.7 % above the best there is
         bottleneck   stage 7, 15.9 ms of F and B per micro-batch
         messages     642 MiB between ranks per step
 
@@ -276,10 +276,10 @@ mod tests {
         ─────────────────────────────────────────
         rank  stages  busy ms  bubble ms  bubble
         ═════════════════════════════════════════
-           0  0 4       288.8       58.6  16.9 %
-           1  1 5       265.2       45.7  13.1 %
-           2  2 6       265.2       31.8   9.2 %
-           3  3 7       282.9       50.5  14.5 %
+           0  0 4       383.5       59.9  13.5 %
+           1  1 5       328.4       47.0  10.6 %
+           2  2 6       328.4       33.1   7.5 %
+           3  3 7       347.4       82.1  18.5 %
         ─────────────────────────────────────────
 
         Memory of each rank at its peak, MiB
@@ -339,8 +339,8 @@ mod tests {
                      the blocks form a chain, of which every cut was tried
                      proven to be the best by its own model of a step
 
-        step         75.3 ms, of which the ranks stand still 16.8 %
-        lower bound  34.5 ms, so the step is at most 118.3 % above the best there is
+        step         129 ms, of which the ranks stand still 20.5 %
+        lower bound  34.5 ms, so the step is at most 274.8 % above the best there is
         bottleneck   stage 1, 11.1 ms of F and B per micro-batch
         messages     48.0 MiB between ranks per step
 
