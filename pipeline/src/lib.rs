@@ -38,8 +38,8 @@
 //!
 //! # Architecture invariants
 //!
-//! - Modules import in the order of the flow: batch, trace, cost, schedule, partition, cut, plan,
-//!   runtime. All but `runtime` and the file functions of a plan are pure.
+//! - Modules import in the order of the flow: batch, trace, cost, partition, cut, work, plan, profile,
+//!   runtime, calibrate. All but the last three and the file functions of a plan are pure.
 //! - A value crosses between two programs only if the plan's boundaries list it.
 //! - Data flows backward only from higher stages to lower ones, so no cut can deadlock.
 //! - Gradients of micro-batches are added in micro-batch order, whatever the schedule.

@@ -55,10 +55,10 @@ pub(super) struct Net {
 /// A parameter that at least two nodes read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Shared {
-    /// Bytes of each copy, with its gradient.
+    /// Bytes of each copy.
     pub copy: u64,
-    /// Bytes of the optimizer's state, which the owner alone holds.
-    pub optimizer: u64,
+    /// Bytes of the gradient and of the optimizer's state, which the owner alone holds.
+    pub own: u64,
     /// The node of the first reader.
     pub owner: usize,
     /// All that read it, the owner included, ascending.
@@ -147,17 +147,14 @@ impl Graph {
         });
         let nets = nets.chain(gradients);
         let shared = work.parameters.iter().map(|parameter| {
-            let bytes = parameter.bytes;
-            let (copy, optimizer) = match parameter.is_trainable {
-                true => (
-                    bytes.saturating_mul(2),
-                    bytes.saturating_mul(step.optimizer_states),
-                ),
-                false => (bytes, 0),
+            let states = step.optimizer_states.saturating_add(1);
+            let own = match parameter.is_trainable {
+                true => parameter.bytes.saturating_mul(states),
+                false => 0,
             };
             Shared {
-                copy: copy.min(cap),
-                optimizer: optimizer.min(cap),
+                copy: parameter.bytes.min(cap),
+                own: own.min(cap),
                 owner: parameter.readers.first().copied().unwrap_or(0),
                 readers: parameter.readers.clone(),
             }
@@ -251,7 +248,7 @@ impl Graph {
         let (alone, shared): (Vec<_>, Vec<_>) =
             shared.into_iter().partition(|one| one.readers.len() == 1);
         for one in alone {
-            nodes[one.owner].resident += one.copy + one.optimizer;
+            nodes[one.owner].resident += one.copy + one.own;
         }
         let mut graph = Self {
             incident: vec![Vec::new(); nodes.len()],

@@ -121,7 +121,7 @@ impl<'a> Loads<'a> {
                 loads.read(index, loads.stage_of[*node], true);
             }
             let owner = loads.stage_of[shared.owner];
-            loads.stages[owner].resident += shared.optimizer;
+            loads.stages[owner].resident += shared.own;
         }
         loads.refresh();
         loads
@@ -257,7 +257,7 @@ impl<'a> Loads<'a> {
             self.read(*shared, from, false);
             self.read(*shared, to, true);
             if graph.shared[*shared].owner == node {
-                let bytes = graph.shared[*shared].optimizer;
+                let bytes = graph.shared[*shared].own;
                 self.stages[from].resident -= bytes;
                 self.stages[to].resident += bytes;
             }

@@ -135,7 +135,6 @@ pub struct Planned {
 /// let step = Step::new(ScheduleKind::OneFOneB, 8);
 /// let planned = partition(Partitioner::Chain, &work, &Machine::local(2)?, &step)?;
 /// assert_eq!(planned.partition.stage_of, [0, 0, 0, 0, 1, 1, 1, 1]);
-/// println!("{}", planned.choice.reasons.join("\n"));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///

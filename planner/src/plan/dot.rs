@@ -191,7 +191,7 @@ fn write_edges(out: &mut String, plan: &PlanFile) -> fmt::Result {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::samples;
+    use crate::plan::tests::samples;
 
     #[test]
     fn stages_boundaries_and_ties_are_drawn() {
@@ -202,7 +202,7 @@ mod tests {
           node [shape=box style="rounded,filled" fillcolor="#ffffff" color="#626b78" fontname="Helvetica" fontsize=11 margin="0.15,0.1"];
           edge [fontname="Helvetica" fontsize=10 color="#2f6bd8" fontcolor="#1b2027"];
           subgraph cluster_rank_0 {
-            label="rank 0: 263 MiB"; style="rounded,filled"; color="#dde1e7"; fillcolor="#f0f2f5";
+            label="rank 0: 239 MiB"; style="rounded,filled"; color="#dde1e7"; fillcolor="#f0f2f5";
             stage_0 [label="stage 0\nembedding blocks.0\n28.1 MiB\nF 960 µs, B 1.92 ms"];
             stage_2 [label="stage 2\nblocks.2 head\n37.1 MiB\nF 3.00 ms, B 6.00 ms"];
           }

@@ -22,8 +22,6 @@ mod memory;
 mod model;
 mod modules;
 mod program;
-#[cfg(test)]
-mod samples;
 mod show;
 #[cfg(test)]
 mod tests;

@@ -152,7 +152,7 @@ pub(super) fn form(parameter: &PlanParameter) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::samples;
+    use crate::plan::tests::samples;
 
     #[test]
     fn the_model_of_the_plan_is_taken() {

@@ -32,7 +32,7 @@ pub(super) fn summary(stage: &PlanStage) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::samples;
+    use crate::plan::tests::samples;
 
     #[test]
     fn what_follows_each_other_is_joined() {

@@ -190,7 +190,7 @@ pub(super) fn form_text(value: &PlanValue) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::samples;
+    use crate::plan::tests::samples;
 
     #[test]
     fn programs_are_told_line_by_line() {

@@ -180,13 +180,12 @@ fn hold_parameters(
         for stage in stages {
             let held = &mut bytes[stage];
             held.parameters = held.parameters.saturating_add(parameter.bytes);
-            if parameter.is_trainable {
-                held.gradients = held.gradients.saturating_add(parameter.bytes);
-            }
             if stage != owner {
+                // Its parts of the gradient go down micro-batch by micro-batch.
                 let [owner, replica] = [owner, stage].map(StageIndex::new);
                 ties.insert(Tie { owner, replica });
             } else if parameter.is_trainable {
+                held.gradients = held.gradients.saturating_add(parameter.bytes);
                 trained[stage] = trained[stage].saturating_add(parameter.bytes);
                 let state = parameter.bytes.saturating_mul(step.optimizer_states);
                 held.optimizer = held.optimizer.saturating_add(state);

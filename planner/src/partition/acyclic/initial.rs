@@ -132,7 +132,7 @@ impl Sums {
             }
         }
         for shared in &graph.shared {
-            resident[shared.owner] += shared.copy + shared.optimizer;
+            resident[shared.owner] += shared.copy + shared.own;
         }
         let along = |of: &dyn Fn(usize) -> u64| {
             let mut sums = Vec::with_capacity(order.len() + 1);

@@ -91,13 +91,13 @@ impl Ranges {
     fn add_parameters(&mut self, work: &Work, step: &Step) {
         let resident: Field = |bytes| &mut bytes.resident;
         for parameter in &work.parameters {
-            let copies = 1 + u64::from(parameter.is_trainable);
-            let held = parameter.bytes.saturating_mul(copies);
-            self.add_uses(parameter.readers.iter().copied(), None, held, resident);
+            let readers = parameter.readers.iter().copied();
+            self.add_uses(readers, None, parameter.bytes, resident);
             if let (Some(first), true) = (parameter.readers.first(), parameter.is_trainable) {
                 self.add_gradient(*first, &parameter.readers[1..], parameter.bytes);
-                let state = parameter.bytes.saturating_mul(step.optimizer_states);
-                self.add_uses([*first].into_iter(), None, state, resident);
+                let states = step.optimizer_states.saturating_add(1);
+                let own = parameter.bytes.saturating_mul(states);
+                self.add_uses([*first].into_iter(), None, own, resident);
             }
         }
     }

@@ -112,7 +112,7 @@ fn sizes(graph: &Graph, ranks: &[RankModel]) -> Vec<Vec<u128>> {
             }
         }
         for shared in &graph.shared {
-            held[shared.owner] += u128::from(shared.copy) + u128::from(shared.optimizer);
+            held[shared.owner] += u128::from(shared.copy) + u128::from(shared.own);
         }
         sizes.push(held);
     }

@@ -72,7 +72,7 @@ fn bytes(graph: &Graph, in_flight: u64) -> Vec<u64> {
         }
     }
     for shared in &graph.shared {
-        bytes[shared.owner] += shared.optimizer;
+        bytes[shared.owner] += shared.own;
         for reader in &shared.readers {
             bytes[*reader] += shared.copy;
         }

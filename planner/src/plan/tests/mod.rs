@@ -2,11 +2,11 @@
 //! makes a view panic.
 
 mod damage;
+pub(super) mod samples;
 
 use std::fs;
 use std::path::Path;
 
-use super::samples;
 use super::{PLAN_VERSION, PlanFile};
 use crate::PlanFileError;
 

@@ -1,5 +1,5 @@
 use super::*;
-use crate::plan::samples::{self, Sample};
+use crate::plan::tests::samples::{self, Sample};
 use crate::{Machine, Step};
 use tinderbox_path::ParameterPath;
 use tinderbox_schedule::ScheduleKind;
@@ -48,9 +48,9 @@ fn another_cut() {
     rank 1
       busy         209 ms -> 181 ms (-13.2 %)
       bubble       26.8 ms -> 85.1 ms (+217.4 %)
-      memory       271 MiB -> 215 MiB (-20.7 %)
+      memory       247 MiB -> 191 MiB (-22.7 %)
       parameters   69.2 MiB -> 57.1 MiB (-17.4 %)
-      gradients    69.2 MiB -> 57.1 MiB (-17.4 %)
+      gradients    45.2 MiB -> 33.1 MiB (-26.7 %)
       optimizer    90.4 MiB -> 66.3 MiB (-26.7 %)
       activations  32.3 MiB -> 4.25 MiB (-86.8 %)
       transient    6.00 MiB -> 26.0 MiB (+333.3 %)

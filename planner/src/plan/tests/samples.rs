@@ -6,7 +6,7 @@ use tinderbox_schedule::{
     Compute, ComputeTimes, LinkCosts, Placement, RankIndex, ScheduleKind, StageIndex,
 };
 
-use super::{
+use super::super::{
     Boundary, Choice, PLAN_VERSION, PlanFile, PlanParameter, PlanProgram, PlanStage, PlanValue,
     TieGroup,
 };

@@ -1,7 +1,7 @@
 use tinderbox_schedule::ScheduleKind;
 
 use crate::plan::PlanFile;
-use crate::plan::samples::{self, Sample};
+use crate::plan::tests::samples::{self, Sample};
 use crate::{Machine, Step};
 
 /// Checks that every element is closed where it should be; gives the names of all.
@@ -153,8 +153,8 @@ fn large_plans_have_pages_of_some_megabytes() {
 fn ranks_that_are_too_full_stand_out() {
     let mut plan = samples::two_stages();
     assert!(!plan.to_html().contains("class=\"limit\""));
-    // 243 MiB on rank 0, 123 MiB on rank 1.
-    for (limit_mib, over) in [(300, 0), (200, 1), (100, 2)] {
+    // 267 MiB on rank 0, 99 MiB on rank 1.
+    for (limit_mib, over) in [(300, 0), (200, 1), (90, 2)] {
         plan.machine = plan.machine.with_memory(limit_mib << 20);
         let page = plan.to_html();
         assert_eq!(page.matches("class=\"limit\"").count(), 2);
