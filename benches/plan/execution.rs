@@ -25,8 +25,8 @@ pub fn figures() {
 /// The predicted step time over the measured one.
 fn predicted<M: Module + Sync + 'static, B: Batch>(case: &Case<M, B>) -> f64 {
     // The machine's speed drifts: the plan is made and run several times.
-    const PLANS: usize = 5;
-    let ratios = (0..PLANS).map(|_| {
+    let plans = turns().min(5);
+    let ratios = (0..plans).map(|_| {
         let plan = case.plan();
         let predicted = plan.file().prediction.step_ns as f64 / 1e9;
         let mut running = case.pipeline(&plan);
