@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Parser, error::ErrorKind};
+use tinderbox::planner::Partitioner;
 use tinderbox::schedule::ChunkCounts;
 use tinderbox::{Placement, ScheduleKind};
 
@@ -22,6 +23,15 @@ pub struct Flags {
     /// Schedule of a training step, such as 1f1b, zb-h1 or zbv; `tinderbox schedule list` has them all
     #[arg(long, default_value_t = ScheduleKind::OneFOneB)]
     pub schedule: ScheduleKind,
+    /// Who looks for the stages: chain, acyclic, acyclic-edge-cut, metis, metis-acyclic, mixed or auto
+    #[arg(long, value_name = "NAME", default_value_t = Partitioner::Chain)]
+    pub partitioner: Partitioner,
+    /// Measure each block of the model first, and plan by that; kept in target/profiles
+    #[arg(long)]
+    pub profile: bool,
+    /// A machine that `tinderbox calibrate` measured, in place of default figures
+    #[arg(long, value_name = "FILE")]
+    pub machine: Option<PathBuf>,
     /// Training steps in all, those before a resume included
     #[arg(long, default_value_t = 600)]
     pub steps: u64,

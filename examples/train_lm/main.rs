@@ -5,6 +5,7 @@ mod compare;
 mod data;
 mod flags;
 mod model;
+mod planning;
 mod report;
 mod sample;
 mod timeline;
@@ -15,10 +16,7 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use burn::optim::AdamWConfig;
 use burn::tensor::Device;
-use tinderbox::planner::PlannerError;
-use tinderbox::{
-    Checkpoints, Clipping, Deferred, Machine, Outputs, Pipeline, PlanError, Planner, Traceable,
-};
+use tinderbox::{Checkpoints, Clipping, Deferred, Outputs, Pipeline, Traceable};
 use tracing::Level;
 
 use data::{Text, TokenBatch};
@@ -90,17 +88,7 @@ fn run(flags: &Flags) -> Result<()> {
         let (loss, logits) = m.loss(tokens, targets);
         Outputs::loss(loss).with("logits", logits)
     })?;
-    let (chunks, placement) = flags.chunks();
-    let machine = Machine::local(flags.stages)?.with_chunks(chunks, placement)?;
-    let planner = Planner::new(&trace, &machine)
-        .schedule(flags.schedule)
-        .micro_batches(flags.micro_batches);
-    let plan = match planner.plan() {
-        Err(PlanError::Planner(error @ PlannerError::TooManyStages { .. })) => {
-            usage(&format!("--stages: {error}"))
-        }
-        plan => plan?,
-    };
+    let plan = planning::plan(&trace, flags)?;
     println!("\n{plan}");
     if let Some(dir) = flags.plan.parent() {
         // Cargo's target directory may lie elsewhere.
@@ -109,11 +97,9 @@ fn run(flags: &Flags) -> Result<()> {
     plan.save(&flags.plan)?;
     println!("the plan is in {}", flags.plan.display());
 
-    // 3. The ranks, each with the parameters of its own stages.
+    // 3. The ranks, each with the parameters of its own stages, under the plan's schedule.
     let mut builder = Pipeline::new(&model, &trace, &plan)
         .optimizer(AdamWConfig::new().with_weight_decay(0.01).build())
-        .schedule(flags.schedule)
-        .micro_batches(flags.micro_batches)
         .seed(flags.seed)
         .observer(report::Lighting::new());
     if let Some(norm) = flags.clip {

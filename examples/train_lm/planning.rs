@@ -1,0 +1,68 @@
+//! The plan, as the flags ask for it.
+
+use anyhow::{Context, Result};
+use indicatif::{ProgressBar, ProgressStyle};
+use tinderbox::planner::PlannerError;
+use tinderbox::{Batch, Machine, OperationTimes, Plan, PlanError, Planner, Profiler, Trace};
+
+use crate::flags::{Flags, usage};
+
+/// Where measured blocks are kept, by graph and device.
+const PROFILES: &str = "target/profiles";
+
+/// Plans a traced micro-batch.
+pub fn plan<B: Batch>(trace: &Trace<B>, flags: &Flags) -> Result<Plan> {
+    let mut planner = Planner::new(trace, &machine(flags)?)
+        .schedule(flags.schedule)
+        .micro_batches(flags.micro_batches)
+        .partitioner(flags.partitioner);
+    if flags.profile {
+        planner = planner.times(measure(trace, flags)?);
+    }
+    match planner.plan() {
+        Err(PlanError::Planner(error @ PlannerError::TooManyStages { .. })) => {
+            usage(&format!("--stages: {error}"))
+        }
+        Err(PlanError::Planner(error @ PlannerError::NotBuiltIn { .. })) => {
+            usage(&format!("--partitioner: {error}"))
+        }
+        plan => Ok(plan?),
+    }
+}
+
+/// The machine that a file describes, or this one with default figures.
+fn machine(flags: &Flags) -> Result<Machine> {
+    let machine = match &flags.machine {
+        Some(path) => {
+            Machine::load(path).with_context(|| format!("--machine {}", path.display()))?
+        }
+        None => Machine::local(flags.stages)?,
+    };
+    if machine.ranks() != flags.stages {
+        let (ranks, stages) = (machine.ranks(), flags.stages);
+        usage(&format!(
+            "--machine has {ranks} ranks and --stages is {stages}: give --stages {ranks}"
+        ));
+    }
+    let (chunks, placement) = flags.chunks();
+    Ok(machine.with_chunks(chunks, placement)?)
+}
+
+/// What each block of the model takes on this machine, while as many ranks run.
+fn measure<B: Batch>(trace: &Trace<B>, flags: &Flags) -> Result<OperationTimes> {
+    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} blocks measured, now {msg}")?;
+    let bar = ProgressBar::new(0).with_style(style);
+    let profile = Profiler::new(trace)
+        .depth(3)
+        .beside(flags.stages)
+        .cache(PROFILES)
+        .progress(|done, all, name| {
+            bar.set_length(all as u64);
+            bar.set_position(done as u64);
+            bar.set_message(name.to_owned());
+        })
+        .measure()?;
+    bar.finish_and_clear();
+    println!("\n{profile}");
+    Ok(profile.times(trace)?)
+}
