@@ -34,8 +34,9 @@
 //!    out of the graph as a [`Recipe`]; a wanted region is pushed back through them, so that only what it
 //!    needs is made, and the dtype is cast at its end. Random operations are keyed by seed, owner and
 //!    draw; with [`Rng::Backend`] they are left to the backend, in recorded order, and what nobody asked
-//!    for is drawn and dropped. A whole module is rebuilt by its own closure, after a second recording
-//!    has shown that the closure still makes the same model.
+//!    for is drawn and dropped. On a GPU the random values are made by kernels, in place, with the same bits;
+//!    everything else of a recipe is Burn's own operations there. A whole module is rebuilt by its own closure,
+//!    after a second recording has shown that the closure still makes the same model.
 //! 2. [`Traceable::trace`] records constructor, forward, loss and Burn's own backward pass in one
 //!    recording: the joint graph. The objective is `loss * weight`, where the weight of a micro-batch
 //!    is its share of the samples, so that micro-batches of unequal size sum to the batch's gradient.

@@ -257,10 +257,21 @@ pub enum ProgramError {
         reason: &'static str,
     },
     /// Programs can't run on this device.
-    #[error("programs can't run on {device}: this build runs them on flex")]
+    #[error(
+        "programs can't run on {device}: this build runs them on {}",
+        devices()
+    )]
     Device {
         /// The device.
         device: String,
+    },
+    /// The machine has no such device.
+    #[error("{device} can't be used: {reason}")]
+    Unavailable {
+        /// The device.
+        device: String,
+        /// What was found instead, and what to do.
+        reason: String,
     },
     /// An input is on another backend than the program, or is not plain.
     #[error(
@@ -443,5 +454,15 @@ fn apart(bytes: u64, other: u64) -> String {
     match human_bytes(bytes) {
         same if same == human_bytes(other) => format!("{bytes} B"),
         distinct => distinct,
+    }
+}
+
+/// The devices that this build has.
+fn devices() -> &'static str {
+    match (cfg!(feature = "cuda"), cfg!(feature = "cpu")) {
+        (true, true) => "flex, cuda and cpu",
+        (true, false) => "flex and cuda",
+        (false, true) => "flex and cpu",
+        (false, false) => "flex",
     }
 }

@@ -50,7 +50,8 @@
 //!
 //! # Limits
 //!
-//! - Programs run on the CPU backend (`flex`).
+//! - Programs run on the CPU backend (`flex`), and with the features `cuda` and `cpu` on NVIDIA GPUs and on
+//!   CubeCL's CPU runtime. There, what other operations than random ones compute has the device's own rounding.
 //! - A region is pushed back to random values, constants and fills through operations that work element
 //!   by element, shape operations and joins. Through others it is not: they run whole, and the
 //!   [plan of the recipe](Recipe::plan) names them.

@@ -91,6 +91,12 @@ pub(crate) fn claim(index: u16, label: DeviceLabel) {
 fn of_dispatch(device: &DispatchDevice) -> DeviceLabel {
     match device {
         DispatchDevice::Flex(_) => DeviceLabel::flex(),
+        #[cfg(feature = "cubecl")]
+        DispatchDevice::Cube(device) => DeviceLabel(match device {
+            cubecl::Device::Cuda(device) => format!("cuda:{}", device.index),
+            cubecl::Device::Cpu(_) => "cpu".into(),
+            other => format!("{other:?}").to_lowercase(),
+        }),
         DispatchDevice::Capture(device) => CLAIMS
             .read()
             .unwrap_or_else(|poisoned| poisoned.into_inner())
@@ -154,6 +160,8 @@ pub(crate) fn is_capture(device: &DispatchDevice) -> bool {
         DispatchDevice::Capture(_) => true,
         DispatchDevice::Autodiff(device) => is_capture(&device.clone().inner()),
         DispatchDevice::Flex(_) => false,
+        #[cfg(feature = "cubecl")]
+        DispatchDevice::Cube(_) => false,
     }
 }
 

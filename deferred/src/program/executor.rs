@@ -9,9 +9,10 @@ use burn_ir::{BackendIr, HandleKind};
 use burn_router::TensorInterpreter;
 use tinderbox_fake::{DeviceLabel, DynTensor};
 
+use super::backend::RandomBackend;
 use super::{Program, RandomKey, Step, operation, tensor_id};
 use crate::ProgramError;
-use crate::random::{Seed, Stream, generate_region};
+use crate::random::{Seed, Stream};
 
 /// What random operations depend on beside their key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,11 +51,16 @@ impl Executor {
     ///
     /// # Errors
     ///
-    /// When the device is a fake one.
+    /// When the device is a fake one, or the machine does not have it.
     pub fn new(device: &Device) -> Result<Self, ProgramError> {
         let device = device.clone().without_autodiff();
         match device.as_dispatch() {
             DispatchDevice::Flex(_) => Ok(Self { device }),
+            #[cfg(feature = "cubecl")]
+            DispatchDevice::Cube(cube) => {
+                super::backend::check_available(cube)?;
+                Ok(Self { device })
+            }
             DispatchDevice::Capture(_) => Err(ProgramError::Device {
                 device: format!("a recording device ({})", DeviceLabel::of(&device)),
             }),
@@ -136,6 +142,10 @@ impl Executable {
         }
         match self.device.as_dispatch() {
             DispatchDevice::Flex(device) => self.interpret::<Flex>(*device, inputs, context),
+            #[cfg(feature = "cubecl")]
+            DispatchDevice::Cube(device) => {
+                self.interpret::<burn_cubecl::Cube>(device.clone(), inputs, context)
+            }
             _ => unreachable!("an executor refuses other devices when it is made"),
         }
     }
@@ -147,10 +157,10 @@ impl Executable {
         context: &RunContext,
     ) -> Result<Vec<DynTensor>, ProgramError>
     where
-        B: BackendIr,
+        B: RandomBackend,
         DispatchTensor: DispatchKindConversion<B>,
     {
-        let mut interpreter = TensorInterpreter::<B>::new(device);
+        let mut interpreter = TensorInterpreter::<B>::new(device.clone());
         let given = self.program.inputs.iter().zip(inputs);
         let constants = self.program.constants.iter().map(|(value, _)| value);
         let constants = constants.zip(self.constants.iter().cloned());
@@ -167,8 +177,9 @@ impl Executable {
                 } => {
                     let stream = context.stream(&draw.key);
                     let (whole, region) = (&draw.whole, &draw.region);
-                    let data = generate_region(&stream, *distribution, whole, region, out.dtype)?;
-                    interpreter.register_tensor_data_id(out.id, data);
+                    let made =
+                        B::random(&device, &stream, *distribution, whole, region, out.dtype)?;
+                    interpreter.register_tensor_to_device(out.id, made);
                 }
             }
         }

@@ -1,5 +1,6 @@
 //! Operations that run together on one device.
 
+mod backend;
 mod executor;
 mod liveness;
 mod operation;

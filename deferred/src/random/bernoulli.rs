@@ -7,8 +7,8 @@
 /// hold; `always` stands for it, so that the comparison stays as narrow as the word.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Threshold<W> {
-    below: W,
-    always: bool,
+    pub(super) below: W,
+    pub(super) always: bool,
 }
 
 impl Threshold<u32> {

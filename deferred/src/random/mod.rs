@@ -13,7 +13,8 @@
 //! 32-bit x86 with SSE2, but not the x87 unit.
 //!
 //! All cores of the current rayon pool make a tensor, each with its widest vector instructions, which
-//! are found out at run time. `cargo bench --bench materialize` measures it.
+//! are found out at run time. `cargo bench --bench materialize` measures it. With the features `cuda` and `cpu`,
+//! kernels make the same bits where they stay.
 //!
 //! This is not a cryptographic generator: whoever knows the seed knows every value.
 //!
@@ -26,6 +27,8 @@
 //! - No normal value is NaN. One is infinite only where the scaled value, rounded, leaves the type's range.
 
 mod bernoulli;
+#[cfg(feature = "cubecl")]
+pub(crate) mod cube;
 mod distribution;
 mod element;
 mod error;

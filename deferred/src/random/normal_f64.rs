@@ -2,16 +2,16 @@
 //! bits, a division in the logarithm instead of a longer polynomial, and more terms.
 
 /// 2^-64, the width of the interval that one word stands for.
-const WORD_WIDTH: f64 = f64::from_bits(0x3bf0_0000_0000_0000);
+pub(super) const WORD_WIDTH: f64 = f64::from_bits(0x3bf0_0000_0000_0000);
 /// The bits of sqrt(1/2): mantissas are brought to [sqrt(1/2), sqrt(2)).
-const SQRT_HALF_BITS: u64 = 0x3fe6_a09e_667f_3bcd;
+pub(super) const SQRT_HALF_BITS: u64 = 0x3fe6_a09e_667f_3bcd;
 /// ln 2 with zero bits at the end, so that its product with any exponent here is exact.
-const LN_2_HIGH: f64 = f64::from_bits(0x3fe6_2e42_fee0_0000);
+pub(super) const LN_2_HIGH: f64 = f64::from_bits(0x3fe6_2e42_fee0_0000);
 /// What `LN_2_HIGH` leaves of ln 2.
-const LN_2_LOW: f64 = f64::from_bits(0x3dea_39ef_3579_3c76);
+pub(super) const LN_2_LOW: f64 = f64::from_bits(0x3dea_39ef_3579_3c76);
 /// `(2 atanh(s) - 2 s) / s^3` in powers of `s^2` for `s = f / (2 + f)` and f as in `normal_f32`:
 /// `ln(1 + f) = 2 atanh(s)`. Remez fit, relative error of the logarithm 2^-59.
-const LOG: [f64; 7] = [
+pub(super) const LOG: [f64; 7] = [
     f64::from_bits(0x3fe5_5555_5555_5592),
     f64::from_bits(0x3fd9_9999_9997_feef),
     f64::from_bits(0x3fd2_4924_941e_06a2),
@@ -21,9 +21,9 @@ const LOG: [f64; 7] = [
     f64::from_bits(0x3fc2_f02d_621a_1328),
 ];
 /// 2 pi / 2^64, the angle that one step of a word stands for.
-const WORD_ANGLE: f64 = f64::from_bits(0x3c19_21fb_5444_2d18);
+pub(super) const WORD_ANGLE: f64 = f64::from_bits(0x3c19_21fb_5444_2d18);
 /// `(sin(x) - x) / x^3` in powers of `x^2` on |x| <= pi / 4. Remez fit, relative error 2^-57.
-const SINE: [f64; 6] = [
+pub(super) const SINE: [f64; 6] = [
     f64::from_bits(0xbfc5_5555_5555_5548),
     f64::from_bits(0x3f81_1111_1110_f7d0),
     f64::from_bits(0xbf2a_01a0_19bf_df6e),
@@ -33,7 +33,7 @@ const SINE: [f64; 6] = [
 ];
 /// `(cos(x) - 1 + x^2 / 2) / x^4` in powers of `x^2` on |x| <= pi / 4. Remez fit, relative error
 /// of the cosine 2^-63.
-const COSINE: [f64; 6] = [
+pub(super) const COSINE: [f64; 6] = [
     f64::from_bits(0x3fa5_5555_5555_554b),
     f64::from_bits(0xbf56_c16c_16c1_4f92),
     f64::from_bits(0x3efa_01a0_19c8_4566),

@@ -13,13 +13,13 @@ pub(super) const VECTORS_OF_BLOCKS: usize = VECTORS / 2;
 /// Words of as many blocks as [`VECTORS_OF_BLOCKS`] vectors have elements: `words[lane][vector]`.
 pub(super) type Words<S> = [[<S as Simd>::u32s; VECTORS_OF_BLOCKS]; 4];
 
-const ROUNDS: u32 = 10;
-const MULTIPLIER_0: u32 = 0xd251_1f53;
-const MULTIPLIER_1: u32 = 0xcd9e_8d57;
+pub(super) const ROUNDS: u32 = 10;
+pub(super) const MULTIPLIER_0: u32 = 0xd251_1f53;
+pub(super) const MULTIPLIER_1: u32 = 0xcd9e_8d57;
 /// The golden ratio, as a fraction of 2^32.
-const KEY_STEP_0: u32 = 0x9e37_79b9;
+pub(super) const KEY_STEP_0: u32 = 0x9e37_79b9;
 /// The square root of 3, less 1, as a fraction of 2^32.
-const KEY_STEP_1: u32 = 0xbb67_ae85;
+pub(super) const KEY_STEP_1: u32 = 0xbb67_ae85;
 
 /// One block: four random words for a counter and a key. What [`blocks`] is compared with.
 #[cfg(test)]

@@ -10,19 +10,19 @@ use tinderbox_fake::{Region, RegionError};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Runs {
     /// Index in the whole of the region's first element.
-    first_element: u64,
+    pub(super) first: u64,
     /// Elements of a run.
-    length: u64,
+    pub(super) length: u64,
     /// The dimensions that count the runs, the innermost first.
-    axes: Vec<Axis>,
+    pub(super) axes: Vec<Axis>,
 }
 
 /// A dimension of the region, outside of its runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Axis {
-    size: u64,
+pub(super) struct Axis {
+    pub(super) size: u64,
     /// Elements of the whole from one index to the next.
-    stride: u64,
+    pub(super) stride: u64,
 }
 
 /// Part of a run: elements that are neighbours both in the region and in the whole.
@@ -45,7 +45,7 @@ impl Runs {
         Region::whole(&shape)?;
 
         let mut runs = Self {
-            first_element: 0,
+            first: 0,
             length: 1,
             axes: Vec::new(),
         };
@@ -58,7 +58,7 @@ impl Runs {
         let mut joined = true;
         for d in (0..shape.len()).rev() {
             let (offset, size) = (region.offset()[d], region.size()[d]);
-            runs.first_element += offset * stride;
+            runs.first += offset * stride;
             if joined {
                 runs.length *= size;
                 joined = size == shape[d];
@@ -75,6 +75,24 @@ impl Runs {
         self.length
     }
 
+    /// The same runs, counted in groups of so many neighbours, where every group lies whole in a run and begins
+    /// at a multiple of its size.
+    #[cfg(feature = "cubecl")]
+    pub(super) fn in_groups(&self, of: u64) -> Option<Self> {
+        let fits = |count: u64| count.is_multiple_of(of);
+        let all_fit =
+            fits(self.first) && fits(self.length) && self.axes.iter().all(|axis| fits(axis.stride));
+        let axis = |axis: &Axis| Axis {
+            size: axis.size,
+            stride: axis.stride / of,
+        };
+        all_fit.then(|| Self {
+            first: self.first / of,
+            length: self.length / of,
+            axes: self.axes.iter().map(axis).collect(),
+        })
+    }
+
     /// The pieces that make the elements `skipped .. skipped + elements` of the region.
     ///
     /// Both must lie inside of the region.
@@ -82,7 +100,7 @@ impl Runs {
         let mut pieces = Pieces {
             runs: self,
             indices: vec![0; self.axes.len()],
-            run_start: self.first_element,
+            run_start: self.first,
             inside_run: 0,
             rest: elements,
         };

@@ -2,6 +2,11 @@
 
 use super::error::RandomError;
 
+/// 2^-24, the step between the positions within a range of `f32`.
+pub(super) const STEP_F32: f32 = f32::from_bits(0x3380_0000);
+/// 2^-53, the step between the positions within a range of `f64`.
+pub(super) const STEP_F64: f64 = f64::from_bits(0x3ca0_0000_0000_0000);
+
 /// Values from `low` up, never above `limit`, which is the largest value below the upper bound.
 ///
 /// `low + (high - low) * u` can round to the upper bound or even past it. A selection against
@@ -9,9 +14,9 @@ use super::error::RandomError;
 /// rounding would have moved them by as much; for `bf16` and `f16`, `random.md` says how far.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct FloatRange<F> {
-    low: F,
-    width: F,
-    limit: F,
+    pub(super) low: F,
+    pub(super) width: F,
+    pub(super) limit: F,
 }
 
 impl FloatRange<f32> {
@@ -37,10 +42,8 @@ impl FloatRange<f32> {
     /// The value for a word: its upper 24 bits are the position within the range.
     #[inline(always)]
     pub(super) fn sample(&self, word: u32) -> f32 {
-        /// 2^-24.
-        const STEP: f32 = f32::from_bits(0x3380_0000);
         // Fits in 31 bits, and the conversion from a signed integer is the fast one.
-        let position = (word >> 8) as i32 as f32 * STEP;
+        let position = (word >> 8) as i32 as f32 * STEP_F32;
         let value = position * self.width + self.low;
         if value < self.limit {
             value
@@ -71,9 +74,7 @@ impl FloatRange<f64> {
     /// The value for a word: its upper 53 bits are the position within the range.
     #[inline(always)]
     pub(super) fn sample(&self, word: u64) -> f64 {
-        /// 2^-53.
-        const STEP: f64 = f64::from_bits(0x3ca0_0000_0000_0000);
-        let position = (word >> 11) as i64 as f64 * STEP;
+        let position = (word >> 11) as i64 as f64 * STEP_F64;
         let value = position * self.width + self.low;
         if value < self.limit {
             value
@@ -92,8 +93,8 @@ impl FloatRange<f64> {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct IntegerRange<W> {
     /// The lowest value, as the two's complement bits of the word.
-    low: W,
-    last: W,
+    pub(super) low: W,
+    pub(super) last: W,
 }
 
 /// Cuts the bounds to integers and checks them against the element type's `min` and `max`. Returns

@@ -1,0 +1,344 @@
+//! The kernels, and which one makes a region.
+
+use burn::tensor::{DType, Distribution, Shape};
+use burn_cubecl::CubeDevice;
+use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
+use burn_cubecl::tensor::CubeTensor;
+use cubecl::client::Client;
+use cubecl::ir::UIntKind;
+use cubecl::prelude::*;
+use tinderbox_fake::Region;
+
+use super::narrow::{Narrow, Parameters, ParametersLaunch, narrow};
+use super::philox::{Draw, DrawLaunch};
+use super::task::{Task, Values};
+use super::wide::{Wide, wide};
+use crate::random::element::Sample;
+use crate::random::runs::Runs;
+use crate::random::{RandomError, Stream};
+
+/// Elements of a block of up to 32 bits each.
+const PER_NARROW_BLOCK: u64 = <u32 as Sample>::PER_BLOCK;
+/// Elements of a block of 64 bits each.
+const PER_WIDE_BLOCK: u64 = <u64 as Sample>::PER_BLOCK;
+
+/// Where the first of a region lies in the whole, and how long its runs are: of blocks or of elements.
+#[derive(CubeType, CubeLaunch, Clone, Copy)]
+struct Start {
+    first: u64,
+    length: u64,
+}
+
+/// One of the dimensions that count the runs, the innermost first.
+#[derive(CubeType, CubeLaunch, Clone, Copy)]
+struct Axis {
+    size: u64,
+    stride: u64,
+}
+
+/// The place in the whole of what has this place in the region.
+#[cube]
+fn in_the_whole(position: u64, start: &Start, axes: &Sequence<Axis>) -> u64 {
+    let count = axes.len();
+    if comptime!(count == 0) {
+        start.first + position
+    } else {
+        let mut place = start.first + position % start.length;
+        let mut run = position / start.length;
+        #[unroll]
+        for i in 0..count {
+            let axis = axes.index(i);
+            place += (run % axis.size) * axis.stride;
+            run /= axis.size;
+        }
+        place
+    }
+}
+
+/// One block of four elements a unit.
+#[cube(launch, address_type = "dynamic")]
+fn narrow_blocks<U: Int, N: Size>(
+    out: &mut [Vector<U, N>],
+    start: Start,
+    axes: Sequence<Axis>,
+    draw: Draw,
+    parameters: Parameters,
+    #[comptime] values: Narrow,
+    #[define(U)] _unit: ElemType,
+) {
+    if ABSOLUTE_POS < out.len() {
+        let block = in_the_whole(ABSOLUTE_POS as u64, &start, &axes);
+        let words = narrow(block, &draw, &parameters, values);
+        let mut vector = Vector::<U, N>::empty();
+        vector.insert(0usize, U::cast_from(words.a));
+        vector.insert(1usize, U::cast_from(words.b));
+        vector.insert(2usize, U::cast_from(words.c));
+        vector.insert(3usize, U::cast_from(words.d));
+        out[ABSOLUTE_POS] = vector;
+    }
+}
+
+/// One element a unit, wherever it lies in its block: at most four times the work.
+#[cube(launch, address_type = "dynamic")]
+fn narrow_elements<U: Int>(
+    out: &mut [U],
+    start: Start,
+    axes: Sequence<Axis>,
+    draw: Draw,
+    parameters: Parameters,
+    #[comptime] values: Narrow,
+    #[define(U)] _unit: ElemType,
+) {
+    if ABSOLUTE_POS < out.len() {
+        let element = in_the_whole(ABSOLUTE_POS as u64, &start, &axes);
+        let words = narrow(element >> 2u64, &draw, &parameters, values);
+        let lane = element & 3u64;
+        let low = select(lane == 0u64, words.a, words.b);
+        let high = select(lane == 2u64, words.c, words.d);
+        out[ABSOLUTE_POS] = U::cast_from(select(lane < 2u64, low, high));
+    }
+}
+
+/// One block of two elements a unit.
+#[cube(launch, address_type = "dynamic")]
+fn wide_blocks<N: Size>(
+    out: &mut [Vector<u64, N>],
+    start: Start,
+    axes: Sequence<Axis>,
+    draw: Draw,
+    parameters: Parameters,
+    #[comptime] values: Wide,
+) {
+    if ABSOLUTE_POS < out.len() {
+        let block = in_the_whole(ABSOLUTE_POS as u64, &start, &axes);
+        let words = wide(block, &draw, &parameters, values);
+        let mut vector = Vector::<u64, N>::empty();
+        vector.insert(0usize, words.first);
+        vector.insert(1usize, words.second);
+        out[ABSOLUTE_POS] = vector;
+    }
+}
+
+/// One element a unit, wherever it lies in its block: at most twice the work.
+#[cube(launch, address_type = "dynamic")]
+fn wide_elements(
+    out: &mut [u64],
+    start: Start,
+    axes: Sequence<Axis>,
+    draw: Draw,
+    parameters: Parameters,
+    #[comptime] values: Wide,
+) {
+    if ABSOLUTE_POS < out.len() {
+        let element = in_the_whole(ABSOLUTE_POS as u64, &start, &axes);
+        let words = wide(element >> 1u64, &draw, &parameters, values);
+        out[ABSOLUTE_POS] = select((element & 1u64) == 0u64, words.first, words.second);
+    }
+}
+
+/// Random values of a stream for a region of a tensor, made on the device: the bits of
+/// [`generate_region`](crate::random::generate_region). The kernel is queued on the device's stream, and
+/// writes to the new tensor directly; nothing is copied.
+///
+/// # Errors
+///
+/// As on the CPU.
+///
+/// # Panics
+///
+/// When the device can't be opened.
+pub fn generate_on(
+    device: &CubeDevice,
+    stream: &Stream,
+    distribution: Distribution,
+    whole: &Shape,
+    region: &Region,
+    dtype: DType,
+) -> Result<CubeTensor, RandomError> {
+    let task = Task::new(distribution, dtype)?;
+    let runs = Runs::new(whole, region).map_err(|source| RandomError::Region { source })?;
+    let shape: Vec<usize> = region.size().iter().map(|size| *size as usize).collect();
+    let client = device.client();
+    let out =
+        empty_device_contiguous_dtype(client.clone(), device.clone(), Shape::from(shape), dtype);
+    let elements = out.meta.num_elements();
+    if elements != 0 {
+        let launch = Launch {
+            client: &client,
+            elements,
+            unit: match dtype.size() {
+                1 => UIntKind::U8,
+                2 => UIntKind::U16,
+                4 => UIntKind::U32,
+                _ => UIntKind::U64,
+            },
+            stream,
+            task,
+        };
+        launch.fill(out.clone(), &runs);
+    }
+    Ok(out)
+}
+
+/// One kernel, ready to be launched.
+struct Launch<'a> {
+    client: &'a Client,
+    elements: usize,
+    /// The unsigned integer that has as many bits as an element.
+    unit: UIntKind,
+    stream: &'a Stream,
+    task: Task,
+}
+
+impl Launch<'_> {
+    fn fill(&self, out: CubeTensor, runs: &Runs) {
+        let per_block = match self.task.values {
+            Values::Narrow(_) => PER_NARROW_BLOCK,
+            Values::Wide(_) => PER_WIDE_BLOCK,
+        };
+        let blocks = runs.in_groups(per_block);
+        let places = blocks.as_ref().unwrap_or(runs);
+        let units = match blocks {
+            Some(_) => self.elements / per_block as usize,
+            None => self.elements,
+        };
+
+        let client = self.client;
+        let dim = CubeDim::new(client, units);
+        let count = cubecl::calculate_cube_count_elemwise(client, units, dim);
+        let address = AddressType::from_len(self.elements);
+        let start = StartLaunch::new(places.first, places.length);
+        let mut axes = SequenceArg::new();
+        for axis in &places.axes {
+            axes.push(AxisLaunch::new(axis.size, axis.stride));
+        }
+        let [k0, k1] = self.stream.key();
+        let [_, _, step, micro_batch] = self.stream.counter(0);
+        let draw = DrawLaunch::new(k0, k1, step, micro_batch);
+        let [a, b, c, d] = self.task.parameters;
+        let parameters = ParametersLaunch::new(a, b, c, d);
+        let unit = ElemType::UInt(self.unit);
+        let out = out.into_buffer_arg();
+        match (self.task.values, blocks.is_some()) {
+            (Values::Narrow(values), true) => narrow_blocks::launch(
+                client,
+                count,
+                dim,
+                address,
+                PER_NARROW_BLOCK as usize,
+                out,
+                start,
+                axes,
+                draw,
+                parameters,
+                values,
+                unit,
+            ),
+            (Values::Narrow(values), false) => narrow_elements::launch(
+                client, count, dim, address, out, start, axes, draw, parameters, values, unit,
+            ),
+            (Values::Wide(values), true) => wide_blocks::launch(
+                client,
+                count,
+                dim,
+                address,
+                PER_WIDE_BLOCK as usize,
+                out,
+                start,
+                axes,
+                draw,
+                parameters,
+                values,
+            ),
+            (Values::Wide(values), false) => wide_elements::launch(
+                client, count, dim, address, out, start, axes, draw, parameters, values,
+            ),
+        }
+    }
+}
+
+/// Every kernel with every kind of values, made without a device.
+#[cfg(all(test, feature = "cpu"))]
+pub(super) mod offline {
+    use std::sync::Arc;
+
+    use cubecl::CubeKernel;
+
+    use super::super::narrow::{ParametersCompilationArg, Storage};
+    use super::super::philox::DrawCompilationArg;
+    use super::super::tests::ptx::device;
+    use super::*;
+
+    const DRAW: DrawCompilationArg = DrawCompilationArg {
+        key_0: (),
+        key_1: (),
+        step: (),
+        micro_batch: (),
+    };
+    const PARAMETERS: ParametersCompilationArg = ParametersCompilationArg {
+        a: (),
+        b: (),
+        c: (),
+        d: (),
+    };
+    const START: StartCompilationArg = StartCompilationArg {
+        first: (),
+        length: (),
+    };
+
+    const NARROW: [Narrow; 10] = [
+        Narrow::Uniform(Storage::F32),
+        Narrow::Uniform(Storage::Bf16),
+        Narrow::Uniform(Storage::F16),
+        Narrow::Normal(Storage::F32),
+        Narrow::Normal(Storage::Bf16),
+        Narrow::Normal(Storage::F16),
+        Narrow::Bernoulli,
+        Narrow::Range,
+        Narrow::CutNormal { signed: true },
+        Narrow::CutNormal { signed: false },
+    ];
+    const WIDE: [Wide; 6] = [
+        Wide::Uniform,
+        Wide::Normal,
+        Wide::Bernoulli,
+        Wide::Range,
+        Wide::CutNormal { signed: true },
+        Wide::CutNormal { signed: false },
+    ];
+
+    /// What all kernels begin with.
+    macro_rules! kernel {
+        ($kernel:path, $($rest:expr),*) => {
+            Box::new(<$kernel>::new(
+                KernelSettings::new(*CubeDim::new_1d(256), ExecutionMode::Checked, AddressType::U32),
+                device(),
+                Arc::new(TargetProperties::default()),
+                BufferCompilationArg { inplace: None },
+                START,
+                [AxisCompilationArg { size: (), stride: () }].into_iter().collect(),
+                DRAW,
+                PARAMETERS,
+                $($rest),*
+            ))
+        };
+    }
+
+    pub(in crate::random::cube) fn kernels() -> Vec<(String, Box<dyn CubeKernel>)> {
+        let unit = ElemType::UInt(UIntKind::U32);
+        let mut kernels: Vec<(String, Box<dyn CubeKernel>)> = Vec::new();
+        for values in NARROW {
+            let blocks = kernel!(narrow_blocks::NarrowBlocks, 4, values, unit);
+            let elements = kernel!(narrow_elements::NarrowElements, values, unit);
+            kernels.push((format!("blocks of {values:?}"), blocks));
+            kernels.push((format!("elements of {values:?}"), elements));
+        }
+        for values in WIDE {
+            let blocks = kernel!(wide_blocks::WideBlocks, 2, values);
+            let elements = kernel!(wide_elements::WideElements, values);
+            kernels.push((format!("wide blocks of {values:?}"), blocks));
+            kernels.push((format!("wide elements of {values:?}"), elements));
+        }
+        kernels
+    }
+}

@@ -1,0 +1,29 @@
+//! The same random values, made by kernels where they stay: on a GPU, or on CubeCL's CPU runtime.
+//!
+//! The kernels are written once, in CubeCL's language, and compiled for the device when they are first
+//! launched. They make the bits of the CPU's code: integer operations are the same everywhere, and float
+//! operations are written so that no compiler fuses or reorders them (see `exact`). Values are written as
+//! the unsigned integers of their bits, so no device needs arithmetic of their type.
+//!
+//! | file | what it has |
+//! |---|---|
+//! | `philox` | the words of a block |
+//! | `exact` | products that are rounded before they are added |
+//! | `normal`, `normal_wide` | standard normal values, `f32` and `f64` |
+//! | `narrow`, `wide` | the elements of a block, of up to 32 and of 64 bits |
+//! | `task` | a distribution as what the kernels take |
+//! | `launch` | the kernels, and which one makes a region |
+
+mod exact;
+mod launch;
+mod narrow;
+mod normal;
+mod normal_wide;
+mod philox;
+mod task;
+mod wide;
+
+#[cfg(all(test, feature = "cpu"))]
+mod tests;
+
+pub use launch::generate_on;

@@ -1,0 +1,183 @@
+//! Every bit that a kernel makes is the one that the CPU's code makes.
+
+use burn::tensor::{DType, Distribution, Shape, TensorData};
+use burn_cubecl::CubeDevice;
+use proptest::prelude::*;
+use tinderbox_fake::Region;
+
+use crate::random::cube::generate_on;
+use crate::random::{Domain, RandomError, Seed, Stream, generate_region};
+
+const DTYPES: [DType; 12] = [
+    DType::F64,
+    DType::F32,
+    DType::F16,
+    DType::BF16,
+    DType::I64,
+    DType::I32,
+    DType::I16,
+    DType::I8,
+    DType::U64,
+    DType::U32,
+    DType::U16,
+    DType::U8,
+];
+
+/// The distributions of the committed values.
+fn distributions(dtype: DType) -> [Distribution; 4] {
+    let (uniform, normal) = match dtype.is_float() {
+        true => ((-1.5, 2.7), (0.1, 1.9)),
+        false => ((3.0, 101.0), (50.0, 40.0)),
+    };
+    [
+        Distribution::Default,
+        Distribution::Bernoulli(0.3),
+        Distribution::Uniform(uniform.0, uniform.1),
+        Distribution::Normal(normal.0, normal.1),
+    ]
+}
+
+/// The stream of the committed values.
+fn stream() -> Stream {
+    let seed = Seed::new(0x0123_4567_89ab_cdef);
+    Stream::new(seed, Domain::Init, "model.layers.0.weight", 2).at(7, 3)
+}
+
+fn device() -> CubeDevice {
+    CubeDevice::cpu().expect("the build has the CPU runtime")
+}
+
+/// What the kernel makes and what the CPU's code makes.
+fn both(
+    distribution: Distribution,
+    whole: &[usize],
+    region: &Region,
+    dtype: DType,
+) -> (Result<Vec<u8>, RandomError>, Result<Vec<u8>, RandomError>) {
+    let whole = Shape::from(whole.to_vec());
+    let made = generate_on(&device(), &stream(), distribution, &whole, region, dtype);
+    let made = made.map(|tensor| {
+        assert_eq!((tensor.dtype, tensor.is_contiguous()), (dtype, true));
+        if tensor.meta.num_elements() == 0 {
+            return Vec::new();
+        }
+        let bytes = tensor
+            .client
+            .read_one(tensor.handle)
+            .expect("the kernel ran");
+        bytes.to_vec()
+    });
+    let expected = generate_region(&stream(), distribution, &whole, region, dtype);
+    (
+        made,
+        expected.map(|data: TensorData| data.as_bytes().to_vec()),
+    )
+}
+
+fn check(distribution: Distribution, whole: &[usize], region: &Region, dtype: DType) {
+    let (made, expected) = both(distribution, whole, region, dtype);
+    let differ = made != expected;
+    assert!(!differ, "{distribution:?} {dtype:?} {whole:?} {region:?}");
+}
+
+/// The committed values of `golden/random_v1.txt` are at these places, and the CPU's code is tested
+/// against them.
+#[test]
+fn the_committed_values() {
+    let whole = [(1 << 40) + 64];
+    for dtype in DTYPES {
+        for distribution in distributions(dtype) {
+            for (first, count) in [(0, 1 << 14), (6, 6), ((1 << 40) + 1, 6)] {
+                let region = Region::new(vec![first], vec![count]).expect("it is short");
+                check(distribution, &whole, &region, dtype);
+            }
+        }
+    }
+}
+
+/// Ends and special values of the parameters.
+#[test]
+fn parameters_at_the_ends() {
+    let whole = Region::of_shape(&[4096]);
+    let wide = [
+        Distribution::Bernoulli(0.0),
+        Distribution::Bernoulli(1.0),
+        Distribution::Uniform(2.0, 2.0),
+        Distribution::Normal(-3.0, 0.0),
+        // Beyond the range of most types, also of integers that are cut.
+        Distribution::Normal(0.0, 1e4),
+        Distribution::Normal(-40.0, 1e9),
+    ];
+    for dtype in DTYPES {
+        for distribution in wide {
+            check(distribution, &[4096], &whole, dtype);
+        }
+    }
+    for dtype in [DType::I64, DType::U64] {
+        check(Distribution::Normal(9e18, 1e19), &[4096], &whole, dtype);
+    }
+    // Small values, which are subnormal in `f16`.
+    check(Distribution::Normal(0.0, 2e-5), &[4096], &whole, DType::F16);
+    check(
+        Distribution::Uniform(-1e-7, 1e-7),
+        &[4096],
+        &whole,
+        DType::F16,
+    );
+    check(
+        Distribution::Normal(0.0, 1e-38),
+        &[4096],
+        &whole,
+        DType::F32,
+    );
+}
+
+#[test]
+fn what_the_cpu_refuses_is_refused() {
+    let whole = Region::of_shape(&[4]);
+    let refused = |distribution, dtype| {
+        let (made, expected) = both(distribution, &[4], &whole, dtype);
+        assert!(expected.is_err());
+        assert_eq!(made, expected);
+    };
+    refused(Distribution::Uniform(0.0, 65520.0), DType::F16);
+    refused(Distribution::Bernoulli(1.5), DType::F32);
+    refused(
+        Distribution::Default,
+        DType::Bool(burn::tensor::BoolStore::Native),
+    );
+    let outside = Region::new(vec![2], vec![3]).expect("it is short");
+    let (made, expected) = both(Distribution::Default, &[4], &outside, DType::F32);
+    assert!(expected.is_err());
+    assert_eq!(made, expected);
+}
+
+/// A region of a tensor of up to four dimensions.
+fn regions() -> impl Strategy<Value = (Vec<usize>, Region)> {
+    let dimension = (1u64..=12).prop_flat_map(|size| {
+        (Just(size), 0..size)
+            .prop_flat_map(|(size, offset)| (Just(size), Just(offset), 0..=size - offset))
+    });
+    proptest::collection::vec(dimension, 1..=4).prop_map(|dimensions| {
+        let whole = dimensions.iter().map(|d| d.0 as usize).collect();
+        let offset = dimensions.iter().map(|d| d.1).collect();
+        let size = dimensions.iter().map(|d| d.2).collect();
+        (
+            whole,
+            Region::new(offset, size).expect("as many dimensions"),
+        )
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn any_region_of_any_tensor(
+        (whole, region) in regions(),
+        dtype in proptest::sample::select(DTYPES.to_vec()),
+        distribution in 0usize..4,
+    ) {
+        check(distributions(dtype)[distribution], &whole, &region, dtype);
+    }
+}

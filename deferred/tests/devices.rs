@@ -1,0 +1,152 @@
+//! The same parameters on every device: CubeCL's CPU runtime, whose kernels are those of GPUs, against `flex`.
+#![cfg(feature = "cpu")]
+
+use burn::module::{Module, Param, ParamId};
+use burn::nn::conv::{Conv2d, Conv2dConfig};
+use burn::nn::{
+    Embedding, EmbeddingConfig, Initializer, LayerNorm, LayerNormConfig, Linear, LinearConfig,
+    LinearLayout,
+};
+use burn::tensor::{DType, Device, Distribution, Tensor};
+use tinderbox_deferred::random::Seed;
+use tinderbox_deferred::{Deferred, MaterializeOptions, materialize_parameters, parameter_values};
+use tinderbox_fake::Region;
+
+/// Random values of every kind that Burn's modules draw, constants, and values that are computed.
+#[derive(Module, Debug)]
+struct Net {
+    tokens: Embedding,
+    layers: Vec<Linear>,
+    column: Linear,
+    normal: Linear,
+    conv: Conv2d,
+    norm: LayerNorm,
+    computed: Param<Tensor<2>>,
+    host: Param<Tensor<1>>,
+}
+
+impl Net {
+    fn new(device: &Device) -> Self {
+        let with = |initializer| LinearConfig::new(24, 12).with_initializer(initializer);
+        let computed = |device: &Device, trainable: bool| {
+            let draws = || Tensor::random([6, 10], Distribution::Normal(0.0, 1.0), device);
+            (draws() + draws()).transpose().set_require_grad(trainable)
+        };
+        Self {
+            tokens: EmbeddingConfig::new(73, 20).init(device),
+            layers: (0..2)
+                .map(|_| LinearConfig::new(33, 7).init(device))
+                .collect(),
+            column: LinearConfig::new(8, 12)
+                .with_layout(LinearLayout::Col)
+                .init(device),
+            normal: with(Initializer::XavierNormal { gain: 0.5 }).init(device),
+            conv: Conv2dConfig::new([3, 5], [3, 3]).init(device),
+            norm: LayerNormConfig::new(9).init(device),
+            computed: Param::uninitialized(
+                ParamId::new(),
+                computed,
+                device.clone(),
+                true,
+                [10, 6].into(),
+            ),
+            host: Param::from_tensor(Tensor::from_floats([1.0, 2.5, -3.0], device)),
+        }
+    }
+}
+
+fn model() -> Deferred<Net> {
+    Deferred::new(Net::new).expect("the closure records")
+}
+
+#[test]
+fn every_parameter_has_the_same_bits() {
+    let model = model();
+    let source = model.replay(Seed::new(7));
+    for parameter in model.parameters().iter() {
+        let path = parameter.path.as_str();
+        let on = |device| model.materialize_tensor(path, &device, &source).unwrap();
+        let (made, expected) = (on(Device::cpu()), on(Device::flex()));
+        assert_eq!(made.meta().device.as_str(), "cpu", "{path}");
+        assert_eq!(
+            made.to_data().unwrap(),
+            expected.to_data().unwrap(),
+            "{path}"
+        );
+    }
+}
+
+#[test]
+fn a_region_is_made_alone() {
+    let model = model();
+    let source = model.replay(Seed::new(7));
+    for parameter in model.parameters().iter() {
+        let path = parameter.path.as_str();
+        let offset: Vec<u64> = parameter.shape.iter().map(|d| d / 3).collect();
+        let size = parameter.shape.iter().map(|d| (d / 2).max(1)).collect();
+        let region = Region::new(offset, size).unwrap();
+        let on = |device| {
+            let made = model.materialize_region(path, &region, &device, &source);
+            made.unwrap().to_data().unwrap()
+        };
+        assert_eq!(on(Device::cpu()), on(Device::flex()), "{path}");
+    }
+}
+
+#[test]
+fn a_cast_is_made_on_the_device() {
+    let model = model();
+    let source = model.replay(Seed::new(7));
+    let cast = |device: &Device| {
+        let options = MaterializeOptions::default().dtype(|_| Some(DType::F16));
+        let made = materialize_parameters(model.parameters(), device, &source, options).unwrap();
+        let values = parameter_values(&made);
+        let data = values
+            .into_iter()
+            .map(|(path, value)| (path, value.to_data().unwrap()));
+        data.collect::<Vec<_>>()
+    };
+    assert_eq!(cast(&Device::cpu()), cast(&Device::flex()));
+}
+
+/// The module that a user holds works on the device.
+#[test]
+fn the_module_computes() {
+    let model = model();
+    let source = model.replay(Seed::new(7));
+    let output = |device: &Device| {
+        let net = model.materialize(device, &source).unwrap();
+        let x = Tensor::<2>::ones([2, 33], device);
+        net.layers[1]
+            .forward(x)
+            .into_data()
+            .try_to_vec::<f32>()
+            .unwrap()
+    };
+    let (made, expected) = (output(&Device::cpu()), output(&Device::flex()));
+    for (made, expected) in made.iter().zip(&expected) {
+        assert!((made - expected).abs() < 1e-5, "{made} {expected}");
+    }
+    assert_eq!(made.len(), 14);
+}
+
+/// No machine has so many GPUs; one without a driver says that it has none.
+#[cfg(feature = "cuda")]
+#[test]
+fn a_gpu_that_is_not_there_is_an_error() {
+    let model = model();
+    let source = model.replay(Seed::new(7));
+    let error = model.materialize_tensor("norm.gamma", &Device::cuda(99), &source);
+    let text = full_text(&error.unwrap_err());
+    assert!(text.contains("cuda:99 can't be used: "), "{text}");
+}
+
+/// An error with what caused it.
+#[cfg(feature = "cuda")]
+fn full_text(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    causes
+        .map(|error| error.to_string())
+        .collect::<Vec<_>>()
+        .join(": ")
+}
