@@ -14,7 +14,7 @@ use tinderbox_checkpoint::{
 use tinderbox_deferred::{Deferred, Parameter, ParameterPath, ParameterTable};
 use tinderbox_fake::Region;
 use tinderbox_pipeline::schedule::RankIndex;
-use tinderbox_pipeline::{Batch, OptimizerSnapshot, Pipeline, Plan, SavedState, Stage};
+use tinderbox_pipeline::{Batch, LossScale, OptimizerSnapshot, Pipeline, Plan, SavedState, Stage};
 
 use crate::{CheckpointsError, LoadRankError};
 
@@ -179,7 +179,7 @@ impl Checkpoints {
         }
     }
 
-    /// Saves parameters, optimizer state, step, seed, data position and plan: each rank its own, and of
+    /// Saves parameters, optimizer state, step, seed, data position, plan and the factor on the loss: each rank its own, and of
     /// what several hold each thing once. Returns the directory of the checkpoint, which is whole and
     /// durable then; in the background, once [`Checkpoints::wait`] has returned. Removes what is not to be
     /// kept.
@@ -210,10 +210,17 @@ impl Checkpoints {
         meta.data_position = data_position;
         meta.plan = serde_json::to_value(pipeline.plan().file().without_programs())
             .map_err(|source| CheckpointsError::Plan { step, source })?;
+        let scale = pipeline.loss_scale().map(saved_scale);
         let attempt = self.run.begin(meta).map_err(failed)?;
         let ranks = pipeline
             .on_ranks(move |rank, stages| RankSnapshot::of(&writes[rank.index()], stages))?;
-        let of_rank = move |rank: u32| Ok(ranks[rank as usize].to_save());
+        let of_rank = move |rank: u32| {
+            let mut save = ranks[rank as usize].to_save();
+            // The first rank saves what belongs to none.
+            save.scalars
+                .extend(scale.clone().filter(|_| rank == 0).into_iter().flatten());
+            Ok(save)
+        };
         if self.in_background {
             let saving = attempt.save_in_background(of_rank, Arc::new(()));
             let mut place = self.saving.lock().unwrap_or_else(PoisonError::into_inner);
@@ -363,6 +370,7 @@ where
         dir: checkpoint.dir().to_owned(),
         skipped: skipped.iter().map(|error| error.chain()).collect(),
     };
+    let scale = scale_of(&checkpoint);
     let checkpoint = Arc::new(checkpoint);
     let prepared = pipeline.on_ranks(move |_, stages| {
         stages
@@ -379,6 +387,9 @@ where
     }
     pipeline.on_ranks(|_, stages| stages.iter_mut().for_each(Stage::commit_restore))?;
     pipeline.resume_at(resumed.step);
+    if let Some((factor, steps)) = scale {
+        pipeline.resume_loss_scale(factor, steps);
+    }
     Ok(resumed)
 }
 
@@ -449,6 +460,26 @@ fn prepare(checkpoint: &Checkpoint, stage: &mut Stage) -> Result<(), LoadRankErr
     };
     stage.prepare_restore(checkpoint, &saved)?;
     Ok(())
+}
+
+/// Names of what is saved of a factor on the loss.
+const SCALE_FACTOR: &str = "loss_scale.factor";
+const SCALE_STEPS: &str = "loss_scale.steps";
+
+fn saved_scale(scale: LossScale) -> [(String, Scalar); 2] {
+    [
+        (SCALE_FACTOR.into(), Scalar::Float(scale.factor())),
+        (SCALE_STEPS.into(), Scalar::Uint(scale.steps())),
+    ]
+}
+
+/// Factor and count, where a checkpoint has them.
+fn scale_of(checkpoint: &Checkpoint) -> Option<(f64, u64)> {
+    let scalars = checkpoint.scalars();
+    match (scalars.get(SCALE_FACTOR)?, scalars.get(SCALE_STEPS)?) {
+        (Scalar::Float(factor), Scalar::Uint(steps)) => Some((*factor, *steps)),
+        _ => None,
+    }
 }
 
 fn to_saved(value: BurnScalar) -> Scalar {

@@ -125,9 +125,10 @@ pub use tinderbox_checkpoint::{
 /// Where checkpoints are kept, and work on whole ones.
 pub use tinderbox_checkpoint::{store, tools};
 pub use tinderbox_deferred::{
-    Deferred, DeferredError, MaterializeError, MaterializeOptions, MemoryCheck, Observer,
-    Parameter, ParameterPath, ParameterTable, PartialModule, Recipe, RecipePlan, Replay, Request,
-    Rng, Source, SourceError, Values, check_lit, parameter_values, random,
+    Deferred, DeferredError, DeviceError, MaterializeError, MaterializeOptions, MemoryCheck,
+    Observer, Parameter, ParameterPath, ParameterTable, PartialModule, Recipe, RecipePlan, Replay,
+    Request, Rng, Source, SourceError, Values, check_device, check_lit, open_devices,
+    parameter_values, random,
 };
 pub use tinderbox_fake::{
     DeviceLabel, DynTensor, Mode, RecordOptions, Region, TensorMeta, cut, is_fake, record,
@@ -138,8 +139,8 @@ pub use tinderbox_pipeline::planner;
 /// Schedules as data: generated, read, lowered, verified, simulated, drawn.
 pub use tinderbox_pipeline::schedule;
 pub use tinderbox_pipeline::{
-    Batch, BatchMapper, CalibrateError, Clipping, Cut, Machine, OperationTimes, Outputs, Pipeline,
-    PipelineError, Placement, Plan, PlanError, Planner, Profile, ProfileError, Profiler,
-    ScheduleChoice, ScheduleKind, Stage, StepOutput, Trace, TraceError, Traceable, Whole,
-    batch_struct, batch_tensors, calibrate, split_batch,
+    Batch, BatchMapper, CalibrateError, Clipping, Cut, LossScale, Machine, MixedPrecision,
+    OperationTimes, Outputs, Pipeline, PipelineBuilder, PipelineError, Placement, Plan, PlanError,
+    Planner, Profile, ProfileError, Profiler, ScheduleChoice, ScheduleKind, Stage, StepOutput,
+    Trace, TraceError, Traceable, Whole, batch_struct, batch_tensors, calibrate, split_batch,
 };

@@ -257,22 +257,8 @@ pub enum ProgramError {
         reason: &'static str,
     },
     /// Programs can't run on this device.
-    #[error(
-        "programs can't run on {device}: this build runs them on {}",
-        devices()
-    )]
-    Device {
-        /// The device.
-        device: String,
-    },
-    /// The machine has no such device.
-    #[error("{device} can't be used: {reason}")]
-    Unavailable {
-        /// The device.
-        device: String,
-        /// What was found instead, and what to do.
-        reason: String,
-    },
+    #[error(transparent)]
+    Device(#[from] crate::DeviceError),
     /// An input is on another backend than the program, or is not plain.
     #[error(
         "{tensor} can't go into a program: it must be on the program's backend, without autodiff"
@@ -385,6 +371,9 @@ pub enum MaterializeError {
         /// All of them.
         casts: Vec<Cast>,
     },
+    /// The device can't be used; nothing was made.
+    #[error(transparent)]
+    Device(#[from] crate::DeviceError),
     /// The values will not fit into memory; nothing was made.
     #[error(
         "{parameters} parameter(s) need {} on {device}, and {} are available: select fewer, choose a \
@@ -454,15 +443,5 @@ fn apart(bytes: u64, other: u64) -> String {
     match human_bytes(bytes) {
         same if same == human_bytes(other) => format!("{bytes} B"),
         distinct => distinct,
-    }
-}
-
-/// The devices that this build has.
-fn devices() -> &'static str {
-    match (cfg!(feature = "cuda"), cfg!(feature = "cpu")) {
-        (true, true) => "flex, cuda and cpu",
-        (true, false) => "flex and cuda",
-        (false, true) => "flex and cpu",
-        (false, false) => "flex",
     }
 }

@@ -60,6 +60,7 @@
 //!   a parameter is computed from the value that the closure gave it.
 
 mod deferred;
+mod device;
 mod error;
 mod in_order;
 #[doc = include_str!("kinds.md")]
@@ -80,6 +81,7 @@ mod table;
 mod values;
 
 pub use deferred::Deferred;
+pub use device::{DeviceError, check_device, open_devices};
 pub use error::{
     Cast, DeferredError, MaterializeError, Mismatch, Mismatches, ProgramError, RecipeError,
     SourceError,

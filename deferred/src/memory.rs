@@ -1,13 +1,14 @@
-//! Whether memory will suffice, before any of it is taken.
+//! Whether the device is there and its memory will suffice, before any of it is taken.
 
 use burn::tensor::Device;
 use burn_dispatch::DispatchDevice;
 use sysinfo::{MemoryRefreshKind, RefreshKind, System};
 use tinderbox_fake::DeviceLabel;
 
-use crate::{MaterializeError, MaterializeOptions, MemoryCheck, Request, Source};
+use crate::{MaterializeError, MaterializeOptions, MemoryCheck, Request, Source, check_device};
 
-/// Refuses requests whose values, with what the source needs beside them, will not fit.
+/// Refuses requests to a device that is not there, and those whose values, with what the source needs beside
+/// them, will not fit.
 ///
 /// `before` are bytes that are taken first, and given back before the values are made.
 pub(crate) fn check(
@@ -19,6 +20,7 @@ pub(crate) fn check(
     let Some(first) = requests.first() else {
         return Ok(());
     };
+    check_device(&first.device)?;
     let available_bytes = match options.memory {
         MemoryCheck::Off => return Ok(()),
         MemoryCheck::Bytes(bytes) => bytes,
@@ -43,9 +45,24 @@ pub(crate) fn check(
 /// Bytes that this process can still get for tensors on a device; `None` where nobody says.
 pub fn available_bytes(device: &Device) -> Option<u64> {
     match device.as_dispatch() {
-        DispatchDevice::Flex(_) => {}
-        _ => return None,
+        DispatchDevice::Flex(_) => host_bytes(),
+        #[cfg(feature = "cubecl")]
+        DispatchDevice::Cube(burn_cubecl::CubeDevice::Cpu(_)) => host_bytes(),
+        #[cfg(feature = "cuda")]
+        DispatchDevice::Cube(burn_cubecl::CubeDevice::Cuda(cuda)) => {
+            // What the allocator keeps for reuse is not free for others, and is for this process.
+            let kept = device.memory_pool_usage().map_or(0, |held| {
+                held.bytes_reserved
+                    .saturating_sub(held.bytes_in_use + held.bytes_padding)
+            });
+            Some(crate::device::driver::free_bytes(cuda.index)? + kept)
+        }
+        _ => None,
     }
+}
+
+/// Bytes that this process can still get from the machine.
+fn host_bytes() -> Option<u64> {
     let memory = MemoryRefreshKind::everything();
     let system = System::new_with_specifics(RefreshKind::nothing().with_memory(memory));
     let mut available = system.available_memory() + system.free_swap();

@@ -18,9 +18,10 @@ pub fn largest_difference(
     model: &Deferred<Gpt>,
     text: &Text,
     flags: &Flags,
+    device: &Device,
     losses: &[Vec<f64>],
 ) -> Result<f64> {
-    let device = Device::flex().autodiff();
+    let device = device.clone().autodiff();
     let mut module = model.materialize(&device, &model.replay(Seed::new(flags.seed)))?;
     println!(
         "plain Burn, {} parameters on one device",

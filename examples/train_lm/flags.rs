@@ -2,10 +2,18 @@
 
 use std::path::PathBuf;
 
-use clap::{Parser, error::ErrorKind};
+use clap::{Parser, ValueEnum, error::ErrorKind};
 use tinderbox::planner::Partitioner;
 use tinderbox::schedule::ChunkCounts;
 use tinderbox::{Placement, ScheduleKind};
+
+/// Type that forward and backward are computed in.
+#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Precision {
+    F32,
+    Bf16,
+    F16,
+}
 
 /// Trains a character-level language model in pipeline stages, on one machine.
 #[derive(Parser, Debug, Clone)]
@@ -32,6 +40,13 @@ pub struct Flags {
     /// A machine that `tinderbox calibrate` measured, in place of default figures
     #[arg(long, value_name = "FILE")]
     pub machine: Option<PathBuf>,
+    /// Devices of the ranks, dealt out in turn: flex (the CPU), cuda, cuda:1, a list as cuda:0,1, or cpu (GPU kernels,
+    /// compiled for the CPU)
+    #[arg(long, value_name = "LIST", default_value = "flex")]
+    pub device: String,
+    /// Type that forward and backward are computed in: f32, bf16 or f16; parameters and optimizer stay f32
+    #[arg(long, value_name = "TYPE", default_value = "f32")]
+    pub precision: Precision,
     /// Training steps in all, those before a resume included
     #[arg(long, default_value_t = 600)]
     pub steps: u64,
@@ -117,6 +132,9 @@ impl Flags {
         if flags.compare {
             if flags.resume.is_some() {
                 usage("--compare starts from fresh values: it can't be used with --resume");
+            }
+            if flags.precision != Precision::F32 {
+                usage("--compare is with plain Burn in f32: it can't be used with --precision");
             }
             flags.dropout = 0.0;
         }

@@ -16,11 +16,13 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use burn::optim::AdamWConfig;
 use burn::tensor::Device;
-use tinderbox::{Checkpoints, Clipping, Deferred, Outputs, Pipeline, Traceable};
+use tinderbox::{
+    Checkpoints, Clipping, Deferred, MixedPrecision, Outputs, Pipeline, Traceable, open_devices,
+};
 use tracing::Level;
 
 use data::{Text, TokenBatch};
-use flags::{Flags, usage};
+use flags::{Flags, Precision, usage};
 use model::{Gpt, GptConfig};
 use report::{Progress, figure, process_bytes};
 
@@ -60,6 +62,8 @@ fn run(flags: &Flags) -> Result<()> {
             flags.micro_batches
         ));
     }
+    // A device that is not there is found before anything is done.
+    let devices = open_devices(&flags.device)?;
     let device = Device::flex();
     let text = Text::load(TEXT)?;
     report::text(TEXT, &text);
@@ -84,10 +88,15 @@ fn run(flags: &Flags) -> Result<()> {
         LENGTH,
         &device,
     );
-    let trace = model.trace(&example, |m: &Gpt, (tokens, targets)| {
+    let forward = |m: &Gpt, (tokens, targets): TokenBatch| {
         let (loss, logits) = m.loss(tokens, targets);
         Outputs::loss(loss).with("logits", logits)
-    })?;
+    };
+    let trace = match flags.precision {
+        Precision::F32 => model.trace(&example, forward),
+        Precision::Bf16 => MixedPrecision::bf16(&model).trace(&example, forward),
+        Precision::F16 => MixedPrecision::f16(&model).trace(&example, forward),
+    }?;
     let plan = planning::plan(&trace, flags)?;
     println!("\n{plan}");
     if let Some(dir) = flags.plan.parent() {
@@ -101,6 +110,7 @@ fn run(flags: &Flags) -> Result<()> {
     let mut builder = Pipeline::new(&model, &trace, &plan)
         .optimizer(AdamWConfig::new().with_weight_decay(0.01).build())
         .seed(flags.seed)
+        .devices(&devices)
         .observer(report::Lighting::new());
     if let Some(norm) = flags.clip {
         builder = builder.clip(Clipping::GlobalNorm(norm));
@@ -119,8 +129,9 @@ fn run(flags: &Flags) -> Result<()> {
     let validation_loss = evaluate(&mut pipeline, &text, &device)?;
     let sampled = sample::generate(&mut pipeline, &text, "ROMEO:\n", 300, LENGTH, flags.seed)?;
     println!("\n{sampled}\n");
-    let trained: Gpt = pipeline.gather(&device)?;
-    sample::check(&trained, &mut pipeline, &text, &sampled, LENGTH)?;
+    let trained: Gpt = pipeline.gather(&devices[0])?;
+    let bound = sample::bound(&devices[0], flags.precision);
+    sample::check(&trained, &mut pipeline, &text, &sampled, LENGTH, bound)?;
 
     // 7. Figures.
     figure("train_lm.val_loss", validation_loss, "nats");
@@ -128,7 +139,7 @@ fn run(flags: &Flags) -> Result<()> {
     figure("train_lm.record_ms", record_ms, "ms");
     figure("train_lm.largest_stage_share", share, "ratio");
     if flags.compare {
-        let difference = compare::largest_difference(&model, &text, flags, &losses)?;
+        let difference = compare::largest_difference(&model, &text, flags, &devices[0], &losses)?;
         figure("train_lm.max_loss_diff", difference, "nats");
     }
     Ok(())

@@ -10,7 +10,7 @@ use burn::nn::{
     Dropout, DropoutConfig, Embedding, EmbeddingConfig, Gelu, LayerNorm, LayerNormConfig, Linear,
     LinearConfig,
 };
-use burn::tensor::{Bool, Device, Int, Tensor};
+use burn::tensor::{Bool, DType, Device, Int, Tensor};
 
 /// Sizes of the model.
 #[derive(Config, Debug)]
@@ -102,14 +102,18 @@ impl Gpt {
         self.head.forward(self.norm.forward(x))
     }
 
-    /// The mean cross entropy of the targets, `[batch, length]`, in nats.
+    /// The mean cross entropy of the targets, `[batch, length]`, in nats, and the scores. The entropy is of scores in
+    /// f32, whatever the model computes in.
     pub fn loss(&self, tokens: Tensor<2, Int>, targets: Tensor<2, Int>) -> (Tensor<1>, Tensor<3>) {
         let logits = self.forward(tokens);
         let [batch, length, vocabulary] = logits.dims();
         let loss = CrossEntropyLossConfig::new()
             .init(&logits.device())
             .forward(
-                logits.clone().reshape([batch * length, vocabulary]),
+                logits
+                    .clone()
+                    .cast(DType::F32)
+                    .reshape([batch * length, vocabulary]),
                 targets.reshape([batch * length]),
             );
         (loss, logits)

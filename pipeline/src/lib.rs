@@ -74,9 +74,9 @@ pub use partition::{Chain, Cut};
 pub use plan::{Plan, Planner};
 pub use profile::{BlockProfile, PROFILE_VERSION, Profile, Profiler, Spread};
 pub use runtime::{
-    Abort, Clipping, Group, Link, LocalLink, OptimizerSnapshot, OptimizerState, Pipeline,
-    PipelineBuilder, RankEnded, RankSetup, Request, SavedState, ScheduleChoice, SoloGroup, Stage,
-    StepOutput, Tag, local_links, run_rank,
+    Abort, Clipping, Group, Link, LocalLink, LossScale, OptimizerSnapshot, OptimizerState,
+    Pipeline, PipelineBuilder, RankEnded, RankSetup, Request, SavedState, ScheduleChoice,
+    SoloGroup, Stage, StepOutput, Tag, local_links, run_rank,
 };
 /// Costs, machines, partitioners, predictions and plan files, without Burn.
 pub use tinderbox_planner as planner;
@@ -84,5 +84,7 @@ pub use tinderbox_planner::{Boundary, Machine, Partitioner, PlanFile, PlanStage,
 /// Schedules as data: generated, parsed, lowered, verified, simulated, drawn.
 pub use tinderbox_schedule as schedule;
 pub use tinderbox_schedule::{Placement, ScheduleKind};
-pub use trace::{JointGraph, Outputs, ProgramKey, Role, Roles, Trace, Traceable, TracedInput};
+pub use trace::{
+    JointGraph, MixedPrecision, Outputs, ProgramKey, Role, Roles, Trace, Traceable, TracedInput,
+};
 pub use work::OperationTimes;

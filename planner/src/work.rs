@@ -53,10 +53,28 @@ impl Block {
 pub struct Parameter {
     /// Its bytes.
     pub bytes: u64,
+    /// Bytes of its copy in another type, which a forward in mixed precision reads; 0 where there is none.
+    #[serde(default)]
+    pub cast_bytes: u64,
     /// Whether a step makes a gradient of it and updates it.
     pub is_trainable: bool,
     /// The blocks that read it, ascending, at least one.
     pub readers: Vec<usize>,
+}
+
+impl Parameter {
+    /// What every stage that reads it holds.
+    pub fn held_bytes(&self) -> u64 {
+        self.bytes.saturating_add(self.cast_bytes)
+    }
+
+    /// What crosses for its gradient: that of the copy, where there is one.
+    pub fn gradient_bytes(&self) -> u64 {
+        match self.cast_bytes {
+            0 => self.bytes,
+            cast => cast,
+        }
+    }
 }
 
 /// A value that the forward of one block makes and other blocks need, or that waits for a backward.

@@ -4,8 +4,8 @@ use burn::module::Module;
 use burn::optim::AdamWConfig;
 use burn::tensor::Device;
 use tinderbox::{
-    Batch, Checkpoint, Checkpoints, CheckpointsError, Deferred, Machine, Pipeline, Plan,
-    ScheduleKind, load_module,
+    Batch, Checkpoint, Checkpoints, CheckpointsError, Deferred, LossScale, Machine, MixedPrecision,
+    Pipeline, PipelineBuilder, Plan, ScheduleKind, Trace, Traceable, load_module,
 };
 
 use crate::models::{Case, LanguageModel, Tied, deferred, trace};
@@ -23,13 +23,23 @@ fn start<C: Case>(
 ) -> Pipeline<C::Model, C::Batch> {
     let trace = trace(case, model);
     let plan = Plan::auto(&trace, &Machine::local(stages).unwrap()).unwrap();
-    Pipeline::new(model, &trace, &plan)
+    builder(model, &trace, &plan, schedule, seed)
+        .start()
+        .unwrap()
+}
+
+fn builder<M: Module + Sync + 'static, B: Batch>(
+    model: &Deferred<M>,
+    trace: &Trace<B>,
+    plan: &Plan,
+    schedule: ScheduleKind,
+    seed: u64,
+) -> PipelineBuilder<M, B> {
+    Pipeline::new(model, trace, plan)
         .optimizer(AdamWConfig::new().build())
         .schedule(schedule)
         .micro_batches(4)
         .seed(seed)
-        .start()
-        .unwrap()
 }
 
 fn train_to<M: Module + Sync + 'static, B: Batch>(
@@ -118,6 +128,42 @@ fn language_model_with_dropout() {
 #[test]
 fn tied_parameters_are_saved_once() {
     check(Tied);
+}
+
+/// In f16, with a factor on the loss that has changed before the save and changes after it.
+#[test]
+fn mixed_precision_goes_on_with_the_factor_on_the_loss() {
+    let case = LanguageModel::<20>;
+    let model = deferred(&case);
+    let start = |stages| {
+        let example = case.batch(0, &Device::flex());
+        let forward = |model: &_, batch| LanguageModel::<20>.forward(model, batch);
+        let trace = MixedPrecision::f16(&model).trace(&example, forward);
+        let trace = trace.unwrap();
+        let plan = Plan::auto(&trace, &Machine::local(stages).unwrap()).unwrap();
+        builder(&model, &trace, &plan, ScheduleKind::OneFOneB, SEED)
+            .loss_scale(LossScale::dynamic().growing_after(2))
+            .start()
+            .unwrap()
+    };
+    let batch = |step, device: &Device| case.batch(step, device);
+    let dir = tempfile::tempdir().unwrap();
+    let saves = Checkpoints::open(dir.path()).unwrap().every(SAVED_AT);
+    let mut first = start(4);
+    train_to(&mut first, SAVED_AT, batch);
+    saves.after_step(&mut first, 0).unwrap();
+    let at_save = first.loss_scale().unwrap();
+    assert_eq!((at_save.factor(), at_save.steps()), (65_536.0, 1));
+    let expected = train_to(&mut first, STEPS, batch);
+    let (scale, expected_values) = (first.loss_scale(), values(&mut first));
+    for stages in [1, 3] {
+        let mut again = start(stages);
+        saves.resume(&mut again).unwrap().unwrap();
+        assert_eq!(again.loss_scale(), Some(at_save));
+        assert_eq!(train_to(&mut again, STEPS, batch), expected);
+        assert_eq!(again.loss_scale(), scale);
+        assert!(values(&mut again) == expected_values, "{stages} stages");
+    }
 }
 
 #[test]

@@ -44,53 +44,14 @@ impl RandomBackend for Flex {
 }
 
 #[cfg(feature = "cubecl")]
-pub(super) use cube::check_available;
-
-#[cfg(feature = "cubecl")]
 mod cube {
-    use burn_cubecl::{Cube, CubeBackend, CubeDevice};
+    use burn_cubecl::{Cube, CubeBackend};
     use burn_fusion::stream::StreamId;
     use burn_fusion::{NoOp, get_client};
     use burn_ir::{InitOperationIr, OperationIr, OperationOutput};
 
-    use cubecl::device::DeviceUnavailable;
-
     use super::*;
-    use crate::ProgramError;
     use crate::random::cube::generate_on;
-
-    /// Asks the machine for a device, since Burn panics where there is none.
-    ///
-    /// # Errors
-    ///
-    /// When there is none.
-    pub(in crate::program) fn check_available(device: &CubeDevice) -> Result<(), ProgramError> {
-        let (name, found) = match device {
-            CubeDevice::Cuda(cuda) => {
-                (format!("cuda:{}", cuda.index), CubeDevice::cuda(cuda.index))
-            }
-            CubeDevice::Cpu(_) => ("cpu".to_owned(), CubeDevice::cpu()),
-            // Made by another build than the features of this crate ask for.
-            _ => return Ok(()),
-        };
-        let Err(missing) = found else {
-            return Ok(());
-        };
-        let reason = match missing {
-            DeviceUnavailable::NoSuchDevice { available: 0, .. } => {
-                "the CUDA driver finds no GPU, or there is no driver: `nvidia-smi` must list one"
-                    .into()
-            }
-            DeviceUnavailable::NoSuchDevice { available, .. } => {
-                format!("the machine has {available} such devices, counted from 0")
-            }
-            other => other.to_string(),
-        };
-        Err(ProgramError::Unavailable {
-            device: name,
-            reason,
-        })
-    }
 
     impl RandomBackend for Cube {
         /// The kernel runs at once, on this thread's stream; operations that read its output are fused

@@ -7,12 +7,12 @@ use burn_dispatch::{BackendTensor, DispatchDevice, DispatchKindConversion, Dispa
 use burn_flex::Flex;
 use burn_ir::{BackendIr, HandleKind};
 use burn_router::TensorInterpreter;
-use tinderbox_fake::{DeviceLabel, DynTensor};
+use tinderbox_fake::DynTensor;
 
 use super::backend::RandomBackend;
 use super::{Program, RandomKey, Step, operation, tensor_id};
-use crate::ProgramError;
 use crate::random::{Seed, Stream};
+use crate::{ProgramError, check_device};
 
 /// What random operations depend on beside their key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,20 +54,8 @@ impl Executor {
     /// When the device is a fake one, or the machine does not have it.
     pub fn new(device: &Device) -> Result<Self, ProgramError> {
         let device = device.clone().without_autodiff();
-        match device.as_dispatch() {
-            DispatchDevice::Flex(_) => Ok(Self { device }),
-            #[cfg(feature = "cubecl")]
-            DispatchDevice::Cube(cube) => {
-                super::backend::check_available(cube)?;
-                Ok(Self { device })
-            }
-            DispatchDevice::Capture(_) => Err(ProgramError::Device {
-                device: format!("a recording device ({})", DeviceLabel::of(&device)),
-            }),
-            _ => Err(ProgramError::Device {
-                device: DeviceLabel::of(&device).to_string(),
-            }),
-        }
+        check_device(&device)?;
+        Ok(Self { device })
     }
 
     /// The device.

@@ -211,6 +211,11 @@ impl Program {
         &self.inputs
     }
 
+    /// Shape and dtype of each input.
+    pub fn input_types(&self) -> &[(Shape, DType)] {
+        &self.input_types
+    }
+
     /// Number of operations, those that only free a value left out.
     pub fn len(&self) -> usize {
         let runs = |step: &&Step| match step {

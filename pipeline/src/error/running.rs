@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tinderbox_deferred::{MaterializeError, ParameterPath, ProgramError, SourceError};
+use tinderbox_deferred::{DeviceError, MaterializeError, ParameterPath, ProgramError, SourceError};
 use tinderbox_fake::FakeError;
 use tinderbox_planner::PlannerError;
 
@@ -105,6 +105,12 @@ pub enum ActionError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PipelineError {
+    /// A device can't be used; nothing was made.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// The list of devices is empty.
+    #[error("the pipeline was given an empty list of devices: leave it out for the CPU")]
+    NoDevices,
     /// An action of a rank failed. All ranks have stopped.
     #[error("{}", locate(*rank, *stage, *micro_batch, action))]
     Action {

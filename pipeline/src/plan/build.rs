@@ -23,7 +23,7 @@ use crate::cut::{
 use crate::partition::Chain;
 use crate::schedule::{Compute, Costs, Dependencies, Edge, StageCosts, StageIndex, Tie};
 use crate::trace::{JointGraph, Roles, Trace};
-use crate::work::{Atoms, OperationTimes, parameter_homes, work_of};
+use crate::work::{Atoms, OperationTimes, cast_bytes, parameter_homes, work_of};
 
 /// The parameters of a model as a plan lists them.
 pub(super) fn plan_parameters(table: &ParameterTable) -> Vec<PlanParameter> {
@@ -73,6 +73,8 @@ pub(crate) struct Planning<'a> {
     pub(crate) table: &'a ParameterTable,
     types: BTreeMap<&'a str, &'a str>,
     by_path: BTreeMap<&'a ParameterPath, &'a Parameter>,
+    /// Bytes of copies in the type of the forward.
+    cast_bytes: BTreeMap<&'a ParameterPath, u64>,
     times: OperationTimes,
     work: OnceCell<Work>,
 }
@@ -102,6 +104,9 @@ impl<'a> Planning<'a> {
         let times = times.unwrap_or_else(|| OperationTimes::analytic(&joint, rates));
         let types = table.iter();
         let types = types.map(|known| (known.path.module(), known.modules.as_str()));
+        let cast = table.iter().zip(joint.parameters());
+        let cast = cast.map(|(known, value)| (&known.path, cast_bytes(&joint, known, *value)));
+        let cast_bytes = cast.collect();
         Ok(Self {
             joint,
             roles,
@@ -110,6 +115,7 @@ impl<'a> Planning<'a> {
             table,
             types: types.collect(),
             by_path: table.iter().map(|known| (&known.path, known)).collect(),
+            cast_bytes,
             times,
             work: OnceCell::new(),
         })
@@ -362,7 +368,8 @@ impl<'a> Planning<'a> {
                 let Some(parameter) = self.by_path.get(path) else {
                     continue;
                 };
-                held.parameters += parameter.bytes;
+                held.parameters +=
+                    parameter.bytes + self.cast_bytes.get(path).copied().unwrap_or(0);
                 // The parts of a shared gradient meet at the owner, micro-batch by micro-batch.
                 if parameter.trainable && is_owner {
                     held.gradients += parameter.bytes;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use burn::module::Module;
 use burn::optim::{DynOptimizer, Optimizer};
-use burn::tensor::Device;
+use burn::tensor::{Device, FloatDType};
 use tinderbox_deferred::{Deferred, Observer, Source, random::Seed};
 
 use super::clip::Clipping;
@@ -14,6 +14,7 @@ use super::crew::Wrap;
 use super::link::Link;
 use super::lists::ScheduleChoice;
 use super::local::LocalLink;
+use super::loss_scale::LossScale;
 use super::pipeline::Pipeline;
 use crate::batch::Batch;
 use crate::schedule::RankIndex;
@@ -29,11 +30,12 @@ pub struct PipelineBuilder<M, B> {
     pub(super) schedule: Option<ScheduleChoice>,
     pub(super) micro_batches: Option<usize>,
     pub(super) clipping: Option<Clipping>,
+    pub(super) loss_scale: Option<LossScale>,
     pub(super) measure: bool,
     pub(super) optimizer: Option<Arc<dyn DynOptimizer>>,
     pub(super) source: Option<Arc<dyn Source>>,
     pub(super) observer: Option<Arc<dyn Observer>>,
-    pub(super) device: Device,
+    pub(super) devices: Vec<Device>,
     pub(super) threads_per_rank: Option<usize>,
     pub(super) keep_gradients: bool,
     pub(super) timeout: Duration,
@@ -50,11 +52,12 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
             schedule: None,
             micro_batches: None,
             clipping: None,
+            loss_scale: default_scale(trace.compute_dtype()),
             measure: false,
             optimizer: None,
             source: None,
             observer: None,
-            device: Device::flex(),
+            devices: vec![Device::flex()],
             threads_per_rank: None,
             keep_gradients: false,
             timeout: Duration::from_secs(600),
@@ -102,6 +105,14 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
         self
     }
 
+    /// Scales the loss of a training step. [Dynamically](LossScale::dynamic) by default where the forward is
+    /// [traced in f16](crate::MixedPrecision::f16), not at all elsewhere.
+    #[must_use]
+    pub fn loss_scale(mut self, scale: LossScale) -> Self {
+        self.loss_scale = Some(scale);
+        self
+    }
+
     /// Measures when each action runs, and what each rank holds:
     /// [`StepOutput::timeline`](crate::StepOutput::timeline). Costs two readings of the clock per
     /// action, and one pass over the gradients per program.
@@ -127,8 +138,18 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
 
     /// The device of every rank. The CPU by default.
     #[must_use]
-    pub fn device(mut self, device: &Device) -> Self {
-        self.device = device.clone().without_autodiff();
+    pub fn device(self, device: &Device) -> Self {
+        self.devices(std::slice::from_ref(device))
+    }
+
+    /// The devices of the ranks, in their order; where there are more ranks than devices, they are dealt out in
+    /// turn, so that several ranks share one. What one rank sends to another is copied between their devices.
+    #[must_use]
+    pub fn devices(mut self, devices: &[Device]) -> Self {
+        self.devices = devices
+            .iter()
+            .map(|device| device.clone().without_autodiff())
+            .collect();
         self
     }
 
@@ -169,11 +190,16 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
     ///
     /// # Errors
     ///
-    /// When the plan is for another model, the schedule does not fit it, the model has clones of a
+    /// When a device is not there, the plan is for another model, the schedule does not fit it, the model has clones of a
     /// parameter and an optimizer is given, or a rank can't make its parameters.
     pub fn start(self) -> Result<Pipeline<M, B>, PipelineError> {
         Pipeline::start(self)
     }
+}
+
+/// f16 loses small gradients; bf16 has the range of f32.
+fn default_scale(compute: Option<FloatDType>) -> Option<LossScale> {
+    (compute == Some(FloatDType::F16)).then(LossScale::dynamic)
 }
 
 impl<M, B> fmt::Debug for PipelineBuilder<M, B> {

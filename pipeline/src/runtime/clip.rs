@@ -55,11 +55,31 @@ pub(super) fn squared_norm(gradient: DynTensor) -> Result<f64, ActionError> {
     sums.sum()
 }
 
-/// The factor that brings a norm down to `max`; `None` when the gradients stay as they are.
-pub(super) fn factor(norm: f64, max: f64) -> Option<f64> {
-    let factor = max / (norm + EPSILON);
-    // A norm that is not a number makes all gradients so, as it does in PyTorch: nothing is hidden.
-    (factor.is_nan() || factor < 1.0).then_some(factor)
+/// What is done to all gradients before the update.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Change {
+    /// Nothing.
+    Keep,
+    /// They are multiplied with this.
+    Scale(f64),
+    /// They are not finite, and none is used.
+    Skip,
+}
+
+impl Change {
+    /// For gradients whose norm, with the factor on the loss divided out, is this.
+    pub(super) fn of(norm: f64, max: Option<f64>, loss_scale: Option<f64>) -> Self {
+        if loss_scale.is_some() && !norm.is_finite() {
+            return Self::Skip;
+        }
+        // A norm that is not a number makes all gradients so, as it does in PyTorch: nothing is hidden.
+        let clip = max.map(|max| max / (norm + EPSILON));
+        let clip = clip.filter(|factor| factor.is_nan() || *factor < 1.0);
+        match (clip, loss_scale) {
+            (None, None) => Self::Keep,
+            (clip, scale) => Self::Scale(clip.unwrap_or(1.0) / scale.unwrap_or(1.0)),
+        }
+    }
 }
 
 /// A gradient times a factor.

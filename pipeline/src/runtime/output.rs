@@ -15,8 +15,11 @@ pub struct StepOutput {
     pub loss: Option<f64>,
     /// The loss of each micro-batch, in order.
     pub micro_batch_losses: Vec<f64>,
-    /// The norm of all gradients before they were clipped by it; `None` when they are not.
+    /// The norm of all gradients, before they were clipped by it or found to be finite; `None` when neither
+    /// is asked for.
     pub gradient_norm: Option<f64>,
+    /// Whether nothing was updated, because the gradients of a [scaled loss](crate::LossScale) were not finite.
+    pub skipped: bool,
     /// When each action ran; `None` unless the pipeline was told to measure.
     pub timeline: Option<Timeline>,
     /// Every named output of each micro-batch, in order of name.
@@ -87,10 +90,12 @@ impl StepOutput {
             stage_to_rank: schedule.stage_to_rank.clone(),
             ranks: timelines,
         });
+        let skipped = round.loss_scale.is_some() && gradient_norm.is_some_and(|n| !n.is_finite());
         Ok(Self {
             loss,
             micro_batch_losses,
             gradient_norm,
+            skipped,
             timeline,
             outputs,
         })

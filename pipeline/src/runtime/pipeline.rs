@@ -7,13 +7,14 @@ use std::time::Instant;
 use burn::module::Module;
 use burn::optim::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use burn::tensor::Device;
-use tinderbox_deferred::{Deferred, Observed, Values, random::Seed};
+use tinderbox_deferred::{Deferred, Observed, Values, check_device, random::Seed};
 use tinderbox_fake::Mode;
 
 use super::builder::PipelineBuilder;
 use super::clip::Clipping;
 use super::crew::Crew;
 use super::lists::ScheduleChoice;
+use super::loss_scale::LossScale;
 use super::output::StepOutput;
 use super::programs::Programs;
 use super::rank::RankSetup;
@@ -35,6 +36,7 @@ pub struct Pipeline<M, B> {
     seed: Seed,
     micro_batches: usize,
     clipping: Option<Clipping>,
+    loss_scale: Option<LossScale>,
     measures: bool,
     trains: bool,
     step: u64,
@@ -49,6 +51,12 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     }
 
     pub(super) fn start(builder: PipelineBuilder<M, B>) -> Result<Self, PipelineError> {
+        if builder.devices.is_empty() {
+            return Err(PipelineError::NoDevices);
+        }
+        for device in &builder.devices {
+            check_device(device)?;
+        }
         let table = builder.model.parameters().clone();
         let clone = table
             .iter()
@@ -97,7 +105,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             rank: RankIndex::new(rank),
             plan: plan.clone(),
             table: table.clone(),
-            device: builder.device.clone(),
+            device: builder.devices[rank % builder.devices.len()].clone(),
             seed: builder.seed,
             optimizer: builder.optimizer.clone(),
             keep_gradients: builder.keep_gradients,
@@ -112,7 +120,9 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             builder.links.as_deref(),
         )?;
         crew.call("make its parameters", |_, _| ())?;
-        let global_norm = matches!(builder.clipping, Some(Clipping::GlobalNorm(_)));
+        // Whether the gradients are finite is read off their norm.
+        let global_norm = matches!(builder.clipping, Some(Clipping::GlobalNorm(_)))
+            || builder.loss_scale.is_some();
         let programs = Programs::new(builder.trace, layout, &plan, schedule, global_norm);
         Ok(Self {
             model: builder.model,
@@ -121,6 +131,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             seed: builder.seed,
             micro_batches,
             clipping: builder.clipping,
+            loss_scale: builder.loss_scale,
             measures: builder.measure,
             trains: builder.optimizer.is_some(),
             step: 0,
@@ -157,6 +168,16 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     /// Says how many training steps the parameters have behind them, after they were restored.
     pub fn resume_at(&mut self, step: u64) {
         self.step = step;
+    }
+
+    /// The factor on the loss, if there is one, as the next step will use it.
+    pub fn loss_scale(&self) -> Option<LossScale> {
+        self.loss_scale
+    }
+
+    /// Goes on with the factor on the loss of an earlier run. Does nothing where the loss is not scaled.
+    pub fn resume_loss_scale(&mut self, factor: f64, steps: u64) {
+        self.loss_scale = self.loss_scale.map(|scale| scale.resumed(factor, steps));
     }
 
     /// One training step: the batch is split into micro-batches, their gradients, weighted by their
@@ -215,6 +236,9 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     ) -> Result<StepOutput, PipelineError> {
         let step = self.step;
         let output = self.run(Mode::Training, lr, parts)?;
+        if let Some(scale) = &mut self.loss_scale {
+            scale.after_step(!output.skipped);
+        }
         self.step = step + 1;
         Ok(output)
     }
@@ -302,6 +326,8 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         let step = u32::try_from(self.step)
             .map_err(|_| PipelineError::StepOverflow { step: self.step })?;
         let samples: usize = parts.iter().map(|part| part.samples).sum();
+        let loss_scale = self.loss_scale.filter(|_| mode == Mode::Training);
+        let factor = loss_scale.map_or(1.0, |scale| scale.factor());
         let mut micro_batches = Vec::with_capacity(parts.len());
         let mut weights = Vec::with_capacity(parts.len());
         for part in &parts {
@@ -310,7 +336,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             micro_batches.push(MicroInput {
                 cut,
                 inputs: batch_tensors(&part.batch),
-                weight: part.samples as f32 / samples as f32,
+                weight: part.samples as f32 / samples as f32 * factor as f32,
             });
         }
         let lists = self.programs.lists(mode, &micro_batches)?;
@@ -319,6 +345,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             step,
             lr: Rates(lr),
             clipping: self.clipping.clone(),
+            loss_scale: loss_scale.map(|scale| scale.factor()),
             lists,
             micro_batches,
             epoch: self.measures.then(Instant::now),

@@ -200,7 +200,8 @@ impl Rank {
         let mut state = RoundState::new(round);
         let mut timeline = round.epoch.map(|_| RankTimeline::default());
         let parameters: u64 = self.stages.iter().map(Stage::parameter_bytes).sum();
-        let mut gradients = 0;
+        let cast = |stages: &[Stage]| stages.iter().map(Stage::cast_bytes).sum::<u64>();
+        let mut held_by_stages = cast(&self.stages);
         let actions = round.lists.schedule.actions(rank);
         self.stages.iter_mut().for_each(Stage::clear_gradients);
         for action in actions {
@@ -223,9 +224,10 @@ impl Rank {
                 let (action, end) = (*action, since(epoch));
                 timeline.spans.push(Span { action, start, end });
                 if !matches!(action, Action::Send(_) | Action::Receive(_)) {
-                    gradients = self.stages.iter().map(Stage::gradient_bytes).sum();
+                    let gradients: u64 = self.stages.iter().map(Stage::gradient_bytes).sum();
+                    held_by_stages = gradients + cast(&self.stages);
                 }
-                let held = parameters + gradients + state.bytes;
+                let held = parameters + held_by_stages + state.bytes;
                 if timeline.bytes.last().is_none_or(|last| last.1 != held) {
                     timeline.bytes.push((end, held));
                 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use burn::tensor::Device;
+use burn::tensor::{DType, Device};
 use tinderbox_deferred::{
     Executable, Executor, MaterializeError, MaterializeOptions, ParameterPath, ParameterTable,
     PartialModule, RunContext, Source, materialize_parameters, random::Seed,
@@ -34,7 +34,7 @@ struct LoadedPrograms {
 }
 
 /// Where the stage holds a parameter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Place {
     Owned(usize),
     Replica(usize),
@@ -54,6 +54,9 @@ pub struct Stage {
     gradients: Vec<Option<DynTensor>>,
     /// Gradients of the last step, for a driver that asked for them: they take as much memory again.
     kept_gradients: Option<Vec<Option<DynTensor>>>,
+    /// Parameters in the type that programs read them in, where it is not their own, from the first program that
+    /// reads one to its next value.
+    cast: HashMap<Place, DynTensor>,
     /// By the number of the cut.
     loaded: Vec<Option<LoadedPrograms>>,
     pending: Option<(PartialModule, PartialModule, Option<OptimizerState>)>,
@@ -103,6 +106,7 @@ impl Stage {
             optimizer: None,
             gradients: vec![None; count],
             kept_gradients: keep_gradients.then(|| vec![None; count]),
+            cast: HashMap::new(),
             loaded: Vec::new(),
             pending: None,
         })
@@ -126,6 +130,11 @@ impl Stage {
     /// Bytes of all parameters that it holds, copies included.
     pub fn parameter_bytes(&self) -> u64 {
         self.owned.bytes() + self.replicas.bytes()
+    }
+
+    /// Bytes of the parameters that are held in a second type, for a forward in mixed precision.
+    pub fn cast_bytes(&self) -> u64 {
+        self.cast.values().map(DynTensor::bytes).sum()
     }
 
     /// The gradients of the last training step as the optimizer got them, by path: summed over its
@@ -178,6 +187,7 @@ impl Stage {
     pub fn commit_restore(&mut self) {
         if let Some((owned, replicas, optimizer)) = self.pending.take() {
             (self.owned, self.replicas, self.optimizer) = (owned, replicas, optimizer);
+            self.cast.clear();
             self.gradients.fill(None);
             self.kept_gradients
                 .iter_mut()
@@ -226,26 +236,50 @@ impl Stage {
         Ok((executable, loaded.setup.clone()))
     }
 
-    /// The value of the parameter at a position of the table.
-    pub(super) fn parameter(&self, position: usize) -> Result<DynTensor, ActionError> {
-        match self.places.get(&position) {
-            Some(Place::Owned(place)) => Ok(self.owned.value(*place)),
-            Some(Place::Replica(place)) => Ok(self.replicas.value(*place)),
-            None => {
-                let path = self.table.iter().nth(position).map(|p| p.path.clone());
-                let path = path.unwrap_or_else(|| ParameterPath::new(""));
-                Err(ActionError::MissingParameter { path })
-            }
+    /// The value of the parameter at a position of the table, as programs read it.
+    pub(super) fn parameter(
+        &mut self,
+        position: usize,
+        dtype: DType,
+    ) -> Result<DynTensor, ActionError> {
+        let Some(place) = self.places.get(&position).copied() else {
+            let path = self.table.iter().nth(position).map(|p| p.path.clone());
+            let path = path.unwrap_or_else(|| ParameterPath::new(""));
+            return Err(ActionError::MissingParameter { path });
+        };
+        if let Some(cast) = self.cast.get(&place).filter(|cast| cast.dtype() == dtype) {
+            return Ok(cast.clone());
         }
+        let value = match place {
+            Place::Owned(place) => self.owned.value(place),
+            Place::Replica(place) => self.replicas.value(place),
+        };
+        if value.dtype() == dtype {
+            return Ok(value);
+        }
+        let cast = value.cast_float(dtype);
+        self.cast.insert(place, cast.clone());
+        Ok(cast)
     }
 
-    /// Adds the gradient of a micro-batch.
+    /// Adds the gradient of a micro-batch, in the type of the parameter.
     pub(super) fn accumulate(&mut self, position: usize, gradient: DynTensor) {
         if let Some(Place::Owned(place)) = self.places.get(&position).copied() {
+            let gradient = gradient.cast_float(self.owned.value(place).dtype());
             self.gradients[place] = Some(match self.gradients[place].take() {
                 Some(sum) => sum + gradient,
                 None => gradient,
             });
+        }
+    }
+
+    /// Ends a step without an update; a driver that asked for the gradients can still read them.
+    pub(super) fn drop_gradients(&mut self) {
+        for (place, gradient) in self.gradients.iter_mut().enumerate() {
+            let gradient = gradient.take();
+            if let Some(kept) = &mut self.kept_gradients {
+                kept[place] = gradient;
+            }
         }
     }
 
@@ -294,6 +328,7 @@ impl Stage {
             if let (Some(gradient), Some(optimizer)) = (gradient, &mut self.optimizer) {
                 let value = optimizer.step(place, lr, self.owned.value(place), gradient);
                 self.owned.replace(place, value)?;
+                self.cast.remove(&Place::Owned(place));
             }
         }
         Ok(())
@@ -331,6 +366,7 @@ impl Stage {
         for (place, value) in places.into_iter().zip(values) {
             self.replicas
                 .replace(place, value.to_device(&self.device)?)?;
+            self.cast.remove(&Place::Replica(place));
         }
         Ok(())
     }

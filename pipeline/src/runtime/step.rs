@@ -8,11 +8,11 @@ use std::time::Instant;
 
 use burn::module::ParamId;
 use burn::optim::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
-use burn::tensor::{Tensor, TensorData};
+use burn::tensor::{DType, Shape, TensorData};
 use tinderbox_deferred::{Executable, ParameterPath, ProgramError, RunContext};
 use tinderbox_fake::{DynTensor, ValueId};
 
-use super::clip::{Clipping, each, factor, scaled, to_message};
+use super::clip::{Change, Clipping, each, scaled, to_message};
 use super::group::Group;
 use super::link::{Link, Tag};
 use super::lists::StepLists;
@@ -32,7 +32,7 @@ pub(crate) struct MicroInput {
     pub(crate) cut: Arc<CutProgram>,
     /// Its tensors.
     pub(crate) inputs: Vec<DynTensor>,
-    /// Its share of the samples.
+    /// Its share of the samples, times the factor on the loss.
     pub(crate) weight: f32,
 }
 
@@ -64,6 +64,8 @@ pub(crate) struct Round {
     pub(crate) lr: Rates,
     /// How gradients are clipped.
     pub(crate) clipping: Option<Clipping>,
+    /// The factor on the loss, which is divided out of the gradients.
+    pub(crate) loss_scale: Option<f64>,
     /// The lists of all ranks.
     pub(crate) lists: Arc<StepLists>,
     /// The micro-batches.
@@ -79,7 +81,7 @@ pub(crate) struct RoundReport {
     pub(crate) losses: Vec<(usize, DynTensor)>,
     /// Named outputs of each micro-batch that this rank makes.
     pub(crate) outputs: Vec<(usize, String, DynTensor)>,
-    /// The norm of all gradients, where they are clipped by it.
+    /// The norm of all gradients, where it is worked out.
     pub(crate) gradient_norm: Option<f64>,
     /// When each action ran, if the round was measured.
     pub(crate) timeline: Option<RankTimeline>,
@@ -92,8 +94,8 @@ pub(super) struct RoundState {
     micro_batches: usize,
     /// Squared norms of the gradients of each stage.
     norms: BTreeMap<StageIndex, Vec<f64>>,
-    /// What the gradients are multiplied with, once it is known.
-    clip_factor: Option<Option<f64>>,
+    /// What is done to the gradients of all stages, once it is known.
+    change: Option<Change>,
     /// Whether times and bytes are noted.
     epoch: Option<Instant>,
     /// Bytes of all values that wait to be taken; one that shares its memory counts as well.
@@ -115,7 +117,7 @@ impl RoundState {
             stores,
             micro_batches: schedule.micro_batches,
             norms: BTreeMap::new(),
-            clip_factor: None,
+            change: None,
             epoch: round.epoch,
             bytes: 0,
             program_time: 0,
@@ -258,7 +260,10 @@ impl Rank {
             .phase(task.compute)
             .ok_or(ActionError::UnknownAction)?;
         let home = (task.stage, task.micro_batch);
-        let inputs = gather(stage, phase, input, &setup, |id| state.take(home, id))?;
+        let types = executable.program().input_types();
+        let inputs = gather(stage, phase, types, input, &setup, |id| {
+            state.take(home, id)
+        })?;
         Ok(Job {
             executable,
             inputs,
@@ -338,27 +343,25 @@ impl Rank {
         round: &Round,
         state: &mut RoundState,
     ) -> Result<(), ActionError> {
-        let lr = &round.lr;
-        match &round.clipping {
-            None => self.stage_mut(index)?.update(lr, Ok)?,
-            Some(Clipping::Each(config)) => {
-                let stage = self.stage_mut(index)?;
-                stage.update(lr, |gradient| each(config, gradient))?;
-            }
-            Some(Clipping::GlobalNorm(max)) => {
-                let factor = match state.clip_factor {
-                    Some(factor) => factor,
-                    None => {
-                        let norm = self.global_norm(state)?;
-                        state.report.gradient_norm = Some(norm);
-                        *state.clip_factor.insert(factor(norm, *max))
-                    }
+        let change = self.change(round, state)?;
+        let stage = self.stage_mut(index)?;
+        if let Change::Skip = change {
+            stage.drop_gradients();
+        } else {
+            let each_by_itself = match &round.clipping {
+                Some(Clipping::Each(config)) => Some(config),
+                Some(Clipping::GlobalNorm(_)) | None => None,
+            };
+            stage.update(&round.lr, |gradient| {
+                let gradient = match change {
+                    Change::Scale(factor) => scaled(gradient, factor),
+                    Change::Keep | Change::Skip => gradient,
                 };
-                self.stage_mut(index)?.update(lr, |gradient| match factor {
-                    Some(factor) => Ok(scaled(gradient, factor)),
+                match each_by_itself {
+                    Some(config) => each(config, gradient),
                     None => Ok(gradient),
-                })?;
-            }
+                }
+            })?;
         }
         // Copies on this rank; those on others get a message.
         let layout = self.layout();
@@ -374,6 +377,27 @@ impl Rank {
             }
         }
         Ok(())
+    }
+
+    /// What is done to the gradients of all stages before the update; worked out once for a round.
+    fn change(&mut self, round: &Round, state: &mut RoundState) -> Result<Change, ActionError> {
+        if let Some(change) = state.change {
+            return Ok(change);
+        }
+        let max = match round.clipping {
+            Some(Clipping::GlobalNorm(max)) => Some(max),
+            Some(Clipping::Each(_)) | None => None,
+        };
+        let change = match (max, round.loss_scale) {
+            (None, None) => Change::Keep,
+            (max, scale) => {
+                // A factor that is a power of two changes no digit of the norm.
+                let norm = self.global_norm(state)? / scale.unwrap_or(1.0);
+                state.report.gradient_norm = Some(norm);
+                Change::of(norm, max, scale)
+            }
+        };
+        Ok(*state.change.insert(change))
     }
 
     /// The norm of the gradients of all stages, which have all sent theirs.
@@ -490,22 +514,23 @@ fn values_of(messages: &BTreeMap<Edge, Vec<ValueId>>, edge: Edge) -> &[ValueId] 
 
 /// The inputs of a program, in its order.
 fn gather(
-    stage: &Stage,
+    stage: &mut Stage,
     phase: &Phase,
+    types: &[(Shape, DType)],
     input: &MicroInput,
     setup: &[DynTensor],
     mut take: impl FnMut(ValueId) -> Result<DynTensor, ActionError>,
 ) -> Result<Vec<DynTensor>, ActionError> {
-    let bindings = phase.inputs.iter();
+    let bindings = phase.inputs.iter().zip(types);
     bindings
-        .map(|binding| match *binding {
-            Binding::Parameter(position) => stage.parameter(position),
+        .map(|(binding, (_, dtype))| match *binding {
+            Binding::Parameter(position) => stage.parameter(position, *dtype),
             Binding::Input(position) => {
                 Ok(input.inputs[position].clone().to_device(stage.device())?)
             }
             Binding::Weight => {
                 let data = TensorData::new(vec![input.weight], [1]);
-                Ok(Tensor::<1>::from_data(data, stage.device()).into())
+                Ok(DynTensor::from_data(data, stage.device()))
             }
             Binding::Setup(position) => Ok(setup[position].clone()),
             Binding::Value(value) => take(value),

@@ -1,6 +1,6 @@
 //! One recording of initialization, forward and Burn's own backward.
 
-use burn::tensor::Tensor;
+use burn::tensor::{DType, Tensor};
 use burn_autodiff::Autodiff;
 use burn_backend::AutodiffBackend;
 use burn_capture::CaptureBackend;
@@ -68,7 +68,7 @@ impl JointGraph {
         &self.inputs
     }
 
-    /// The weight of the micro-batch, shape `[1]`: the gradients are those of `loss * weight`.
+    /// The weight of the micro-batch, one f32: the gradients are those of `loss * weight`.
     pub fn weight(&self) -> ValueId {
         self.weight
     }
@@ -127,6 +127,7 @@ pub(super) fn record_joint<B: Batch>(
     run: &Run<B>,
     table: &ParameterTable,
     options: RecordOptions,
+    compute: Option<DType>,
     key: ProgramKey,
     example: &B,
 ) -> Result<JointGraph, TraceError> {
@@ -136,13 +137,16 @@ pub(super) fn record_joint<B: Batch>(
         let mut weight = None;
         let (parameters, outputs) = run(device, &mut || {
             // The weight is the first operation after the initialization.
-            weight = Some(Tensor::<1>::zeros([1], device));
+            weight = Some(Tensor::<1>::zeros([1], (device, DType::F32)));
             example
                 .clone()
                 .map_tensors(&mut BatchMapper::new(&mut |_, tensor| {
                     let fake = DynTensor::zeros(tensor.shape(), tensor.dtype(), device);
                     inputs.push(fake.captured_id());
-                    fake
+                    match compute {
+                        Some(dtype) => fake.cast_float(dtype),
+                        None => fake,
+                    }
                 }))
         });
         let weight = weight.expect("the closure asks for a batch");
@@ -158,7 +162,7 @@ pub(super) fn record_joint<B: Batch>(
     if captured.untracked_loss {
         return Err(TraceError::NoGradients);
     }
-    assemble(key, table, captured, recording)
+    assemble(key, table, compute, captured, recording)
 }
 
 fn differentiate(
@@ -199,7 +203,12 @@ fn differentiate(
     if captured.loss_elements != Some(1) {
         return captured;
     }
-    let objective = DynTensor::from(loss * weight);
+    // A weight is no multiple of a power of two: it is not rounded to 16 bits.
+    let objective = DynTensor::from(match loss.dtype() {
+        DType::F64 => loss * weight.cast(DType::F64),
+        DType::F32 => loss * weight,
+        _ => loss.cast(DType::F32) * weight,
+    });
     captured.objective = id(&objective);
     let Some(objective) = tracked(objective) else {
         captured.untracked_loss = true;
@@ -225,6 +234,7 @@ fn tracked(tensor: DynTensor) -> Option<burn_backend::tensor::FloatTensor<Tracke
 fn assemble(
     key: ProgramKey,
     table: &ParameterTable,
+    compute: Option<DType>,
     captured: Captured,
     recording: Recording,
 ) -> Result<JointGraph, TraceError> {
@@ -245,7 +255,9 @@ fn assemble(
             .iter()
             .map(|d| *d as u64)
             .collect();
-        if shape != parameter.shape || recording.graph().value(value).dtype != parameter.dtype {
+        let dtype = recording.graph().value(value).dtype;
+        let cast = compute == Some(dtype) && parameter.dtype.is_float();
+        if shape != parameter.shape || !(dtype == parameter.dtype || cast) {
             return Err(TraceError::Unstable {
                 path: parameter.path.clone(),
             });

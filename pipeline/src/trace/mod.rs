@@ -1,6 +1,7 @@
 //! The recorded forward and backward of a model, per mode and batch shapes.
 
 mod joint;
+mod mixed;
 mod outputs;
 mod roles;
 
@@ -9,11 +10,12 @@ use std::fmt;
 use std::sync::{Arc, Mutex};
 
 use burn::module::Module;
-use burn::tensor::Device;
+use burn::tensor::{DType, Device, FloatDType};
 use tinderbox_deferred::{Deferred, ParameterPath, ParameterTable, parameter_values};
 use tinderbox_fake::{DynTensor, Mode, RecordOptions};
 
 pub use joint::{JointGraph, TracedInput};
+pub use mixed::MixedPrecision;
 pub use outputs::Outputs;
 pub use roles::{Role, Roles};
 
@@ -46,6 +48,8 @@ pub struct Trace<B> {
     run: Arc<Run<B>>,
     table: Arc<ParameterTable>,
     options: RecordOptions,
+    /// The 16-bit type of a forward in mixed precision.
+    compute: Option<FloatDType>,
     example: B,
     mode: Mode,
     programs: Arc<Mutex<BTreeMap<String, Arc<JointGraph>>>>,
@@ -57,6 +61,7 @@ impl<B: Clone> Clone for Trace<B> {
             run: self.run.clone(),
             table: self.table.clone(),
             options: self.options.clone(),
+            compute: self.compute,
             example: self.example.clone(),
             mode: self.mode,
             programs: self.programs.clone(),
@@ -100,7 +105,7 @@ impl<M: Module + Sync + 'static> Traceable<M> for Deferred<M> {
         example: &B,
         forward: impl Fn(&M, B) -> Outputs + Send + Sync + 'static,
     ) -> Result<Trace<B>, TraceError> {
-        Trace::new(self, example, Mode::Training, forward)
+        Trace::new(self, example, Mode::Training, None, forward)
     }
 
     fn trace_forward<B: Batch>(
@@ -108,7 +113,7 @@ impl<M: Module + Sync + 'static> Traceable<M> for Deferred<M> {
         example: &B,
         forward: impl Fn(&M, B) -> Outputs + Send + Sync + 'static,
     ) -> Result<Trace<B>, TraceError> {
-        Trace::new(self, example, Mode::Inference, forward)
+        Trace::new(self, example, Mode::Inference, None, forward)
     }
 }
 
@@ -117,9 +122,14 @@ impl<B: Batch> Trace<B> {
         model: &Deferred<M>,
         example: &B,
         mode: Mode,
+        compute: Option<FloatDType>,
         forward: impl Fn(&M, B) -> Outputs + Send + Sync + 'static,
     ) -> Result<Self, TraceError> {
         let constructed = model.clone();
+        let mut options = model.options().clone();
+        if let Some(compute) = compute {
+            options.defaults.float = compute;
+        }
         let trace = Self {
             run: Arc::new(move |device, make_batch| {
                 let module = constructed.construct(device);
@@ -127,7 +137,8 @@ impl<B: Batch> Trace<B> {
                 (parameters, forward(&module, make_batch()))
             }),
             table: model.parameters().clone(),
-            options: model.options().clone(),
+            options,
+            compute,
             example: example.clone(),
             mode,
             programs: Arc::default(),
@@ -139,6 +150,12 @@ impl<B: Batch> Trace<B> {
     /// The parameters of the model.
     pub fn parameters(&self) -> &Arc<ParameterTable> {
         &self.table
+    }
+
+    /// The 16-bit type of a forward in [mixed precision](MixedPrecision); `None` when the forward has the types
+    /// of the parameters.
+    pub fn compute_dtype(&self) -> Option<FloatDType> {
+        self.compute
     }
 
     /// The program of the example, in the mode that it was traced in: what plans are made from.
@@ -172,6 +189,7 @@ impl<B: Batch> Trace<B> {
             &*self.run,
             &self.table,
             self.options.clone().in_mode(mode),
+            self.compute.map(DType::from),
             key,
             example,
         )?);

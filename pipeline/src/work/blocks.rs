@@ -105,11 +105,25 @@ fn parameters(
             readers.insert(*home);
             Parameter {
                 bytes: parameter.bytes,
+                cast_bytes: cast_bytes(joint, parameter, *value),
                 is_trainable: parameter.trainable,
                 readers: readers.into_iter().collect(),
             }
         })
         .collect()
+}
+
+/// Bytes of a parameter in the type that the forward reads it in, where that is not its own.
+pub(crate) fn cast_bytes(
+    joint: &JointGraph,
+    parameter: &tinderbox_deferred::Parameter,
+    value: ValueId,
+) -> u64 {
+    let read = joint.graph().value(value);
+    match read.dtype == parameter.dtype {
+        true => 0,
+        false => read.bytes(),
+    }
 }
 
 struct Builder<'a> {

@@ -3,6 +3,7 @@
 mod batches;
 mod faults;
 mod links;
+mod mixed;
 mod models;
 mod optimizers;
 mod outputs;

@@ -139,7 +139,7 @@ impl Graph {
             };
             Some(Net {
                 bytes: 0,
-                gradient_bytes: parameter.bytes.min(cap),
+                gradient_bytes: parameter.gradient_bytes().min(cap),
                 maker: *first,
                 maker_keeps: false,
                 pins: others.iter().map(pin).collect(),
@@ -153,7 +153,7 @@ impl Graph {
                 false => 0,
             };
             Shared {
-                copy: parameter.bytes.min(cap),
+                copy: parameter.held_bytes().min(cap),
                 own: own.min(cap),
                 owner: parameter.readers.first().copied().unwrap_or(0),
                 readers: parameter.readers.clone(),

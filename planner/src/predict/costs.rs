@@ -175,11 +175,11 @@ fn hold_parameters(
         let stages: BTreeSet<usize> = readers.map(|block| partition.stage_of[*block]).collect();
         let owner = stages.first().copied().unwrap_or(0);
         if parameter.is_trainable {
-            edges.hand_down(stages.iter().copied(), parameter.bytes);
+            edges.hand_down(stages.iter().copied(), parameter.gradient_bytes());
         }
         for stage in stages {
             let held = &mut bytes[stage];
-            held.parameters = held.parameters.saturating_add(parameter.bytes);
+            held.parameters = held.parameters.saturating_add(parameter.held_bytes());
             if stage != owner {
                 // Its parts of the gradient go down micro-batch by micro-batch.
                 let [owner, replica] = [owner, stage].map(StageIndex::new);

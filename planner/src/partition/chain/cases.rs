@@ -68,6 +68,7 @@ pub fn large_case(blocks: usize, times: Times, seed: u64) -> Work {
         });
         work.parameters.push(Parameter {
             bytes: (1 << 20) + numbers.below(1 << 20),
+            cast_bytes: 0,
             is_trainable: at % 7 != 3,
             readers: vec![at],
         });
@@ -139,6 +140,7 @@ pub fn small_case(blocks: usize, numbers: &mut Numbers) -> Work {
         if !readers.is_empty() {
             work.parameters.push(Parameter {
                 bytes: numbers.below(9),
+                cast_bytes: numbers.below(5),
                 is_trainable: numbers.below(3) > 0,
                 readers,
             });

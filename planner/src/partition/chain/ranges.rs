@@ -92,9 +92,9 @@ impl Ranges {
         let resident: Field = |bytes| &mut bytes.resident;
         for parameter in &work.parameters {
             let readers = parameter.readers.iter().copied();
-            self.add_uses(readers, None, parameter.bytes, resident);
+            self.add_uses(readers, None, parameter.held_bytes(), resident);
             if let (Some(first), true) = (parameter.readers.first(), parameter.is_trainable) {
-                self.add_gradient(*first, &parameter.readers[1..], parameter.bytes);
+                self.add_gradient(*first, &parameter.readers[1..], parameter.gradient_bytes());
                 let states = step.optimizer_states.saturating_add(1);
                 let own = parameter.bytes.saturating_mul(states);
                 self.add_uses([*first].into_iter(), None, own, resident);

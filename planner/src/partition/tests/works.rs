@@ -47,6 +47,7 @@ fn with_parameters(mut work: Work, random: &mut Random) -> Work {
     for index in 0..work.blocks.len() {
         work.parameters.push(Parameter {
             bytes: random.below(100_000),
+            cast_bytes: 0,
             is_trainable: random.below(8) > 0,
             readers: vec![index],
         });
@@ -113,6 +114,7 @@ pub(in crate::partition) fn random_graph(blocks: usize, seed: u64) -> Work {
     if blocks > 2 {
         work.parameters.push(Parameter {
             bytes: 50_000,
+            cast_bytes: 0,
             is_trainable: true,
             readers: vec![0, blocks - 1],
         });

@@ -180,6 +180,7 @@ fn work(layers: usize) -> Work {
         work.blocks.push(block);
         let parameter = |bytes| Parameter {
             bytes,
+            cast_bytes: 0,
             is_trainable: true,
             readers: vec![index],
         };

@@ -335,6 +335,7 @@ fn chain_of(blocks: usize, parameter_bytes: u64, kept_bytes: u64) -> Work {
     work.parameters = (0..blocks)
         .map(|at| Parameter {
             bytes: parameter_bytes,
+            cast_bytes: 0,
             is_trainable: true,
             readers: vec![at],
         })
@@ -434,6 +435,7 @@ fn degenerate_work_is_taken_or_refused() {
             work.parameters = vec![
                 Parameter {
                     bytes: time,
+                    cast_bytes: 0,
                     is_trainable: true,
                     readers: vec![0, 1],
                 };
