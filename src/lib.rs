@@ -6,6 +6,7 @@
 //! burn <- fake <- deferred <- { pipeline, checkpoint } <- tinderbox
 //! pages <- { deferred, checkpoint }         { checkpoint, pipeline } <- cli
 //! path <- { deferred, planner }             schedule <- { link, planner } <- pipeline
+//! tinderbox <- gpu-check
 //! ```
 //!
 //! | crate | what it has | what it does not know |
@@ -20,6 +21,7 @@
 //! | [`tinderbox_pipeline`] | traces, costs, profiles, cuts, ranks | checkpoints |
 //! | [`tinderbox_checkpoint`] | the format, stores, commits, verified reads, tools | pipelines, optimizers |
 //! | `tinderbox` | [`Checkpoints`], which saves what a pipeline holds | |
+//! | `tinderbox-gpu-check` | the program that checks a GPU by the interface of `tinderbox` alone | |
 //!
 //! Data flows one way: record, trace, cost, schedule, partition, plan, cut, run, save. Schedules, links and the
 //! planner are crates of their own because they need nothing of Burn: they are built and tested in seconds, and
@@ -40,6 +42,13 @@
 //! 2. [`Traceable::trace`] records constructor, forward, loss and Burn's own backward pass in one
 //!    recording: the joint graph. The objective is `loss * weight`, where the weight of a micro-batch
 //!    is its share of the samples, so that micro-batches of unequal size sum to the batch's gradient.
+//!
+//!    In mixed precision ([`MixedPrecision`]) the same is recorded on a device whose default float is 16 bits wide:
+//!    nothing rewrites dtypes, and the graph is what Burn itself would do there. A rank holds the f32 parameters of
+//!    the table; its stage casts each for the first program that reads it, keeps that until the update, and adds the
+//!    16-bit gradients up in f32. A [`LossScale`] is part of the weight; it is divided out before clip and update. As
+//!    the norm of all gradients tells whether they are finite, all ranks skip the same steps without a message more
+//!    than a clip needs.
 //! 3. Every operation gets a role. *Setup* depends on constants only: it runs once per rank. *Remade*
 //!    depends on the batch and on random keys: every stage that reads it makes it again. *Placed*
 //!    depends on parameters: it runs where the plan says. In the backward pass, *local* operations
@@ -82,6 +91,12 @@
 //!    interpreter of recorded operations, with every tensor freed or reused at its last use. There is
 //!    no autodiff at run time.
 //!
+//!    On a GPU the thread only queues: Burn fuses the operations of a program, and the rank has the device begin
+//!    what was queued after each, so that it computes while the thread goes on. Each rank's thread has its own stream;
+//!    what another rank's stream made is waited for on the device. A value for a rank on another GPU is copied by the
+//!    receiver. Where times are measured, the rank waits for each program instead. A kernel that fails leaves its
+//!    output unwritten, and who reads it gets the error: at the latest the driver, with the loss of the step.
+//!
 //! # Architecture invariants
 //!
 //! - **Nothing is paid for what is not lit.** Recording allocates no tensor data.
@@ -96,7 +111,8 @@
 //! - **A save notes values, and copies none.** Burn changes shared data nowhere, so a clone of a tensor
 //!   is a snapshot: a save in the background writes from the memory where the values are, and training
 //!   goes on in other memory. That is why there is no pool of host buffers: it would cost a pass over all
-//!   values while training waits.
+//!   values while training waits. What lies on a GPU is copied to the host by the background thread, before it
+//!   writes anything: GPU memory is scarce, and a disk is slow.
 //! - Planning, cutting, schedules and layouts are pure; files, threads and devices are touched by few
 //!   modules: `record`, the executor, the runtime, the checkpoint's stores.
 

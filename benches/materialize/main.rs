@@ -7,6 +7,7 @@
 //! - *eager* is `Tensor::random` of plain Burn on the same device: the same shape and distribution.
 //! - *fill* writes a constant over fresh memory of the same size on all cores, which is as fast as
 //!   anything can be that makes a tensor. It is done in small and in large pages, and the faster counts.
+//! - *kernel* is the kernel of GPUs on CubeCL's CPU runtime, with the feature `cpu`: for information.
 //! - *inner* is the arithmetic alone: one thread, again and again into the same 64 KiB.
 
 mod weight;
@@ -50,10 +51,15 @@ fn main() {
     let (mut eager, mut replayed) = ([const { Vec::new() }; 3], [const { Vec::new() }; 3]);
     let (mut small_pages, mut large_pages) = (Vec::new(), Vec::new());
     let device = Device::flex();
+    let kernels = kernel_device();
+    let mut of_kernels = [const { Vec::new() }; 3];
     for _ in 0..RUNS {
         for (i, weight) in weights.iter().enumerate() {
             eager[i].push(time(|| weight.eager(&device)));
             replayed[i].push(time_replay(weight, &device));
+            if let Some(device) = &kernels {
+                of_kernels[i].push(time_replay(weight, device));
+            }
         }
         small_pages.push(time(|| filled(vec![0f32; elements])));
         large_pages.push(time(|| filled(tinderbox_pages::zeroed(elements))));
@@ -85,6 +91,20 @@ fn main() {
         let inner = inner(distribution);
         println!("figure materialize.inner_{name}_f32 {inner:.2} GB/s");
     }
+    let names = ["normal_f32", "uniform_f32", "normal_bf16"];
+    let replayed = [normal.1, uniform.1, bf16.1];
+    let of_kernels = of_kernels
+        .into_iter()
+        .zip(&weights)
+        .zip(names.iter().zip(replayed));
+    for ((seconds, weight), (name, simd)) in of_kernels.filter(|_| kernels.is_some()) {
+        let speed = speed(seconds, weight);
+        println!("figure materialize.kernel_{name} {speed:.2} GB/s");
+        println!(
+            "figure materialize.kernel_{name}_vs_simd {:.2} ratio",
+            speed / simd
+        );
+    }
     let ratio = |name: &str, value: f64| println!("figure materialize.{name} {value:.2} ratio");
     ratio("normal_f32_vs_eager", normal.1 / normal.0);
     ratio("uniform_f32_vs_eager", uniform.1 / uniform.0);
@@ -109,10 +129,16 @@ fn time_replay(weight: &Weight, device: &Device) -> f64 {
     let model = Deferred::new(move |device| weight.init(device)).expect("it is recorded");
     let source = model.replay(Seed::new(42));
     time(|| {
-        model
-            .materialize_parameters(device, &source, MaterializeOptions::default())
-            .expect("the parameter is made")
+        let options = MaterializeOptions::default();
+        let made = model.materialize_parameters(device, &source, options);
+        device.sync().expect("the device works");
+        made.expect("the parameter is made")
     })
+}
+
+/// CubeCL's CPU runtime, where the build has it.
+fn kernel_device() -> Option<Device> {
+    tinderbox::open_devices("cpu").ok()?.pop()
 }
 
 /// Writes a constant over fresh memory on all cores.

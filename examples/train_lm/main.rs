@@ -63,7 +63,7 @@ fn run(flags: &Flags) -> Result<()> {
         ));
     }
     // A device that is not there is found before anything is done.
-    let devices = open_devices(&flags.device)?;
+    let devices = open_devices(&flags.device).unwrap_or_else(|error| report::no_device(&error));
     let device = Device::flex();
     let text = Text::load(TEXT)?;
     report::text(TEXT, &text);

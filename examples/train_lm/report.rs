@@ -1,7 +1,7 @@
 //! What the program prints.
 
 use indicatif::{ProgressBar, ProgressStyle};
-use tinderbox::{Observer, ParameterPath};
+use tinderbox::{DeviceError, Observer, ParameterPath};
 
 use crate::data::Text;
 
@@ -16,6 +16,12 @@ pub fn error(error: &anyhow::Error) {
     for cause in error.chain().skip(1) {
         eprintln!("  because: {cause}");
     }
+}
+
+/// Ends the program because a device is not there: one line, and exit code 3.
+pub fn no_device(error: &DeviceError) -> ! {
+    eprintln!("error: {error}");
+    std::process::exit(3)
 }
 
 /// Prints what a text consists of.

@@ -63,7 +63,7 @@ enum Item<'a, 'out> {
     Transposed(&'a Wanted<'a>, Transfer, &'out mut [u8]),
 }
 
-/// The wanted regions, in order. Each block that holds an element is read once and checked.
+/// The wanted regions, in order; the caller has told the progress how many bytes they are. Each block that holds an element is read once and checked.
 ///
 /// Memory: the regions; for each thread up to one block, and to transpose a piece of up to 8 MiB.
 pub(super) fn load(
@@ -90,10 +90,6 @@ pub(super) fn load(
         })?);
         outs.push(zeros(one)?);
     }
-    let bytes = outs
-        .iter_mut()
-        .map(|out: &mut Buffer| out.bytes_mut().len() as u64);
-    progress.begin(bytes.sum());
     let block_bytes = checkpoint.manifest().block_bytes.bytes();
     let mut items = Vec::new();
     for ((one, transfer), out) in wanted.iter().zip(transfers).zip(&mut outs) {

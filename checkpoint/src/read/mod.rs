@@ -6,6 +6,7 @@ mod dry_run;
 mod files;
 mod load;
 mod options;
+mod place;
 mod plan;
 mod pretrained;
 mod shard;

@@ -8,11 +8,7 @@ use tinderbox_deferred::{
 };
 use tinderbox_fake::{DynTensor, Region, RegionError};
 
-use super::{
-    Checkpoint, LoadOptions,
-    load::{Wanted, load},
-    transfer::Transfer,
-};
+use super::{Checkpoint, LoadOptions, load::Wanted, place::load_to, transfer::Transfer};
 use crate::{LoadError, Role, StoredDType, TensorEntry};
 
 /// The parameters of a checkpoint as a model calls them, with what a load of them allows.
@@ -232,7 +228,8 @@ impl Source for CheckpointSource {
     /// The requested regions of the saved parameters. Every request is checked before anything is
     /// read; each block that holds a requested element is read once, and checked where it has a digest.
     ///
-    /// Memory: the values, and one block per thread; 8 MiB more for each thread that transposes.
+    /// Memory: the values, and one block per thread; 8 MiB more for each thread that transposes. Values for a device
+    /// that is not the CPU are on the host in groups of 64 MiB or one value, three at a time.
     fn load(
         &self,
         requests: &[Request],
@@ -243,17 +240,16 @@ impl Source for CheckpointSource {
         let LoadOptions {
             threads, progress, ..
         } = &self.options;
-        let data = load(&self.checkpoint, &wanted, *threads, &**progress);
-        let data = data.map_err(|error| SourceError::Failed {
+        let devices: Vec<_> = requests.iter().map(|request| &request.device).collect();
+        let made = |place: usize, value: &DynTensor| {
+            observer.made(&requests[place].path, value.bytes());
+        };
+        let (checkpoint, progress) = (&self.checkpoint, &**progress);
+        let values = load_to(checkpoint, &wanted, &devices, *threads, progress, made);
+        values.map_err(|error| SourceError::Failed {
             described: self.describe(),
             source: Box::new(error),
-        })?;
-        let values = data.into_iter().zip(requests).map(|(data, request)| {
-            let value = DynTensor::from_data(data, &request.device);
-            observer.made(&request.path, value.bytes());
-            value
-        });
-        Ok(values.collect())
+        })
     }
 
     /// All that does not fit: of the requests, and parameters that the model has not.

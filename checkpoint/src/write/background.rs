@@ -27,6 +27,21 @@ pub struct RankSave {
     pub scalars: BTreeMap<String, Scalar>,
 }
 
+impl RankSave {
+    /// The same with every tensor in this process' memory; see [`SaveTensor::on_host`].
+    ///
+    /// # Errors
+    ///
+    /// When a device fails.
+    pub fn on_host(self) -> Result<Self, SaveError> {
+        let tensors = self.tensors.into_iter().map(SaveTensor::on_host);
+        Ok(Self {
+            tensors: tensors.collect::<Result<_, _>>()?,
+            scalars: self.scalars,
+        })
+    }
+}
+
 impl Attempt {
     /// Writes all ranks from this process, several at a time, and publishes; gives the directory. What a
     /// rank saves is asked for when its turn comes.

@@ -3,7 +3,7 @@
 use std::{fmt, sync::Arc};
 
 use burn::tensor::TensorData;
-use tinderbox_fake::{DynTensor, Region};
+use tinderbox_fake::{DeviceLabel, DynTensor, Region};
 
 use crate::{
     Checkpoint, FormatError, LayoutError, LoadError, Role, SaveError, StoredDType, TensorEntry,
@@ -101,6 +101,36 @@ impl SaveTensor {
         }
     }
 
+    /// The same with its elements in this process' memory: what lies on a GPU is copied, and its memory there is free
+    /// once nobody else holds it.
+    ///
+    /// # Errors
+    ///
+    /// When the device fails.
+    pub fn on_host(mut self) -> Result<Self, SaveError> {
+        if let SaveData::Device(tensor) = &self.data
+            && !self.is_on_host()
+        {
+            self.data = SaveData::Host(self.read(tensor)?);
+        }
+        Ok(self)
+    }
+
+    /// Whether its elements are in this process' memory, or in a file.
+    pub fn is_on_host(&self) -> bool {
+        match &self.data {
+            SaveData::Device(tensor) => DeviceLabel::of(&tensor.device()) == DeviceLabel::flex(),
+            SaveData::Host(_) | SaveData::Saved(..) => true,
+        }
+    }
+
+    fn read(&self, tensor: &DynTensor) -> Result<TensorData, SaveError> {
+        tensor.to_data().map_err(|source| SaveError::Value {
+            tensor: self.name.clone(),
+            source: Box::new(source),
+        })
+    }
+
     /// Refuses what has no form in a file, before any file is made.
     pub(super) fn check(&self) -> Result<StoredDType, SaveError> {
         let tensor = || self.name.clone();
@@ -159,10 +189,7 @@ impl SaveTensor {
                 if let Some(bytes) = tensor.host_bytes() {
                     return take(&stored_bytes(bytes, tensor.dtype()));
                 }
-                let data = tensor.to_data().map_err(|source| SaveError::Value {
-                    tensor: self.name.clone(),
-                    source: Box::new(source),
-                })?;
+                let data = self.read(tensor)?;
                 take(&stored_bytes(data.as_bytes(), data.dtype()))
             }
             SaveData::Saved(checkpoint, tensor, region) => {

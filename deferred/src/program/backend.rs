@@ -1,51 +1,126 @@
 //! How each backend makes random values of a stream.
 
-use burn::tensor::{DType, Distribution, Shape};
+use burn::tensor::{DType, Device, Distribution, Shape};
 use burn_backend::ops::{FloatTensorOps, IntTensorOps};
-use burn_backend::tensor::Device;
+use burn_backend::tensor::Device as BackendDevice;
+use burn_dispatch::{DispatchDevice, DispatchKindConversion, DispatchTensor};
 use burn_flex::Flex;
 use burn_ir::{BackendIr, HandleKind};
-use tinderbox_fake::Region;
+use tinderbox_fake::{DynTensor, Region, TensorKind};
 
+use super::executor::tensor;
 use crate::random::{RandomError, Stream, generate_region};
+use crate::{ProgramError, check_device};
+
+/// Random values of a stream, on a device: the bits of [`generate_region`], made where they stay.
+///
+/// On a GPU a kernel is queued that writes into the new tensor; nothing is copied from the host.
+///
+/// # Errors
+///
+/// When the device is not there, the distribution's parameters are invalid, or there are no random values of this
+/// dtype.
+pub fn generate_on_device(
+    device: &Device,
+    stream: &Stream,
+    distribution: Distribution,
+    whole: &Shape,
+    region: &Region,
+    dtype: DType,
+) -> Result<DynTensor, ProgramError> {
+    check_device(device)?;
+    let wanted = Wanted {
+        stream,
+        distribution,
+        whole,
+        region,
+        dtype,
+    };
+    let device = device.clone().without_autodiff();
+    Ok(match device.as_dispatch() {
+        #[cfg(feature = "cubecl")]
+        DispatchDevice::Cube(device) => wanted.on::<burn_cubecl::Cube>(device),
+        DispatchDevice::Flex(device) => wanted.on::<Flex>(device),
+        _ => unreachable!("the device was checked"),
+    }?)
+}
+
+/// Runs the generator without writing what it makes: each of `units` works out `blocks_per_unit` blocks of four words
+/// and keeps one word. Beside [`generate_on_device`] it tells what the arithmetic takes, and what the memory. `None`
+/// where no kernels run.
+#[doc(hidden)]
+pub fn words_only(device: &Device, units: usize, blocks_per_unit: u32) -> Option<DynTensor> {
+    match device.as_dispatch() {
+        #[cfg(feature = "cubecl")]
+        DispatchDevice::Cube(device) => {
+            let words = crate::random::cube::blocks_on(device, units, blocks_per_unit);
+            Some(tensor::<burn_cubecl::Cube>(HandleKind::Int(cube::fused(
+                device, words,
+            ))))
+        }
+        _ => {
+            let _ = (units, blocks_per_unit);
+            None
+        }
+    }
+}
+
+/// A region of the values of a stream.
+pub(super) struct Wanted<'a> {
+    pub(super) stream: &'a Stream,
+    pub(super) distribution: Distribution,
+    pub(super) whole: &'a Shape,
+    pub(super) region: &'a Region,
+    pub(super) dtype: DType,
+}
+
+impl Wanted<'_> {
+    fn on<B: RandomBackend>(&self, device: &BackendDevice<B>) -> Result<DynTensor, RandomError>
+    where
+        DispatchTensor: DispatchKindConversion<B>,
+    {
+        B::random(device, self).map(tensor::<B>)
+    }
+}
 
 /// A backend that programs run on.
 pub(super) trait RandomBackend: BackendIr {
-    /// A tensor of a region of the stream's values, the same bits on every backend.
+    /// A tensor of the wanted values, the same bits on every backend.
     ///
     /// # Errors
     ///
     /// When the distribution's parameters are invalid, or there are no random values of this dtype.
     fn random(
-        device: &Device<Self>,
-        stream: &Stream,
-        distribution: Distribution,
-        whole: &Shape,
-        region: &Region,
-        dtype: DType,
+        device: &BackendDevice<Self>,
+        wanted: &Wanted<'_>,
     ) -> Result<HandleKind<Self>, RandomError>;
 }
 
 impl RandomBackend for Flex {
     fn random(
-        device: &Device<Self>,
-        stream: &Stream,
-        distribution: Distribution,
-        whole: &Shape,
-        region: &Region,
-        dtype: DType,
+        device: &BackendDevice<Self>,
+        wanted: &Wanted<'_>,
     ) -> Result<HandleKind<Self>, RandomError> {
-        let data = generate_region(stream, distribution, whole, region, dtype)?;
-        Ok(match dtype.is_float() {
-            true => HandleKind::Float(Self::float_from_data(data, device)),
-            false => HandleKind::Int(Self::int_from_data(data, device)),
+        let (whole, region) = (wanted.whole, wanted.region);
+        let data = generate_region(
+            wanted.stream,
+            wanted.distribution,
+            whole,
+            region,
+            wanted.dtype,
+        )?;
+        Ok(match TensorKind::of(wanted.dtype) {
+            TensorKind::Float => HandleKind::Float(Self::float_from_data(data, device)),
+            _ => HandleKind::Int(Self::int_from_data(data, device)),
         })
     }
 }
 
 #[cfg(feature = "cubecl")]
 mod cube {
-    use burn_cubecl::{Cube, CubeBackend};
+    use burn_backend::tensor::IntTensor;
+    use burn_cubecl::tensor::CubeTensor;
+    use burn_cubecl::{Cube, CubeBackend, CubeDevice};
     use burn_fusion::stream::StreamId;
     use burn_fusion::{NoOp, get_client};
     use burn_ir::{InitOperationIr, OperationIr, OperationOutput};
@@ -53,33 +128,38 @@ mod cube {
     use super::*;
     use crate::random::cube::generate_on;
 
+    /// What a kernel makes, as a tensor of Burn's fusion.
+    pub(super) fn fused(device: &CubeDevice, made: CubeTensor) -> IntTensor<Cube> {
+        let (shape, dtype) = (made.meta.shape().clone(), made.dtype);
+        let client = get_client::<CubeBackend>(device);
+        let handle = made.into();
+        let init = InitOperationIr::create(shape, dtype, || client.register_tensor_handle(handle));
+        let operation = OperationIr::Init(init);
+        let stream = StreamId::current();
+        let registered = client.register(stream, operation, NoOp::<CubeBackend>::new());
+        registered.output()
+    }
+
     impl RandomBackend for Cube {
         /// The kernel runs at once, on this thread's stream; operations that read its output are fused
         /// and queued behind it.
         fn random(
-            device: &Device<Self>,
-            stream: &Stream,
-            distribution: Distribution,
-            whole: &Shape,
-            region: &Region,
-            dtype: DType,
+            device: &BackendDevice<Self>,
+            wanted: &Wanted<'_>,
         ) -> Result<HandleKind<Self>, RandomError> {
-            let made = generate_on(device, stream, distribution, whole, region, dtype)?;
-            let shape = made.meta.shape().clone();
-            let client = get_client::<CubeBackend>(device);
-            let handle = made.into();
-            let init =
-                InitOperationIr::create(shape, dtype, || client.register_tensor_handle(handle));
-            let tensor = client
-                .register(
-                    StreamId::current(),
-                    OperationIr::Init(init),
-                    NoOp::<CubeBackend>::new(),
-                )
-                .output();
-            Ok(match dtype.is_float() {
-                true => HandleKind::Float(tensor),
-                false => HandleKind::Int(tensor),
+            let (stream, distribution, dtype) = (wanted.stream, wanted.distribution, wanted.dtype);
+            let made = generate_on(
+                device,
+                stream,
+                distribution,
+                wanted.whole,
+                wanted.region,
+                dtype,
+            )?;
+            let made = fused(device, made);
+            Ok(match TensorKind::of(dtype) {
+                TensorKind::Float => HandleKind::Float(made),
+                _ => HandleKind::Int(made),
             })
         }
     }

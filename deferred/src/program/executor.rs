@@ -9,7 +9,7 @@ use burn_ir::{BackendIr, HandleKind};
 use burn_router::TensorInterpreter;
 use tinderbox_fake::DynTensor;
 
-use super::backend::RandomBackend;
+use super::backend::{RandomBackend, Wanted};
 use super::{Program, RandomKey, Step, operation, tensor_id};
 use crate::random::{Seed, Stream};
 use crate::{ProgramError, check_device};
@@ -164,9 +164,14 @@ impl Executable {
                     draw,
                 } => {
                     let stream = context.stream(&draw.key);
-                    let (whole, region) = (&draw.whole, &draw.region);
-                    let made =
-                        B::random(&device, &stream, *distribution, whole, region, out.dtype)?;
+                    let wanted = Wanted {
+                        stream: &stream,
+                        distribution: *distribution,
+                        whole: &draw.whole,
+                        region: &draw.region,
+                        dtype: out.dtype,
+                    };
+                    let made = B::random(&device, &wanted)?;
                     interpreter.register_tensor_to_device(out.id, made);
                 }
             }
@@ -194,7 +199,7 @@ where
     }
 }
 
-fn tensor<B: BackendIr>(handle: HandleKind<B>) -> DynTensor
+pub(super) fn tensor<B: BackendIr>(handle: HandleKind<B>) -> DynTensor
 where
     DispatchTensor: DispatchKindConversion<B>,
 {

@@ -16,6 +16,7 @@ use burn_ir::{
 use serde::{Deserialize, Serialize};
 use tinderbox_fake::{Graph, Node, NodeId, Region, ValueId};
 
+pub use backend::{generate_on_device, words_only};
 pub use executor::{Executable, Executor, RunContext};
 
 use crate::ProgramError;

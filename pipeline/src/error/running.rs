@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tinderbox_deferred::{DeviceError, MaterializeError, ParameterPath, ProgramError, SourceError};
-use tinderbox_fake::FakeError;
+use tinderbox_fake::{DeviceLabel, FakeError};
 use tinderbox_planner::PlannerError;
 
 use super::planning::{BatchError, PlanError, TraceError};
@@ -52,6 +52,15 @@ pub enum ActionError {
     /// A tensor is of the wrong kind or on the wrong device.
     #[error(transparent)]
     Tensor(#[from] FakeError),
+    /// The device could not run what was queued for it: it is out of memory, or lost.
+    #[error("{device} failed: restart from the last checkpoint")]
+    Device {
+        /// The device.
+        device: DeviceLabel,
+        /// What it says.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// A message did not arrive or leave.
     #[error(transparent)]
     Link(#[from] LinkError),

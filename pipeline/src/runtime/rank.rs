@@ -269,6 +269,10 @@ impl Rank {
         self.layout.clone()
     }
 
+    pub(super) fn device(&self) -> &Device {
+        &self.setup.device
+    }
+
     pub(super) fn seed(&self) -> Seed {
         self.setup.seed
     }

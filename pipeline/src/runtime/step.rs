@@ -10,7 +10,7 @@ use burn::module::ParamId;
 use burn::optim::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use burn::tensor::{DType, Shape, TensorData};
 use tinderbox_deferred::{Executable, ParameterPath, ProgramError, RunContext};
-use tinderbox_fake::{DynTensor, ValueId};
+use tinderbox_fake::{DeviceLabel, DynTensor, ValueId};
 
 use super::clip::{Change, Clipping, each, scaled, to_message};
 use super::group::Group;
@@ -192,7 +192,7 @@ impl Rank {
         match *action {
             Action::Compute(task) => {
                 let job = self.job(task, round, state)?;
-                let outputs = state.time(|| job.run())?;
+                let outputs = state.time(|| self.hand_off(job.run()?, round))?;
                 self.finish(task, outputs, round, state)
             }
             Action::Overlap([forward, backward]) => {
@@ -210,10 +210,13 @@ impl Rank {
                     })
                 };
                 // At the same time, where the rank's pool has a thread for each.
-                let (first, second) =
-                    state.time(|| rayon::join(|| run(forward, first), || run(backward, second)));
-                self.finish(forward, first?, round, state)?;
-                self.finish(backward, second?, round, state)
+                let (first, second) = state.time(|| {
+                    let (first, second) =
+                        rayon::join(|| run(forward, first), || run(backward, second));
+                    self.hand_off((first?, second?), round)
+                })?;
+                self.finish(forward, first, round, state)?;
+                self.finish(backward, second, round, state)
             }
             Action::Send(message) => self.send(message, round, state, link),
             Action::Receive(message) => self.receive(message, round, state, link),
@@ -222,6 +225,23 @@ impl Rank {
                 .change_gradients(|gradient| Ok(group.all_reduce(name, gradient)?)),
             Action::Update { stage } => self.update(stage, round, state),
             _ => Err(ActionError::UnknownAction),
+        }
+    }
+
+    /// Has the device begin what was queued for it, so that it works while this thread goes on; where times are
+    /// measured, waits until it is done. The CPU has done it already.
+    fn hand_off<T>(&self, made: T, round: &Round) -> Result<T, ActionError> {
+        let device = self.device();
+        let handed = match round.epoch {
+            Some(_) => device.sync(),
+            None => device.flush(),
+        };
+        match handed {
+            Ok(()) => Ok(made),
+            Err(source) => Err(ActionError::Device {
+                device: DeviceLabel::of(device),
+                source: Box::new(source),
+            }),
         }
     }
 

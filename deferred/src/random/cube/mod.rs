@@ -13,9 +13,11 @@
 //! | `narrow`, `wide` | the elements of a block, of up to 32 and of 64 bits |
 //! | `task` | a distribution as what the kernels take |
 //! | `launch` | the kernels, and which one makes a region |
+//! | `limit` | the generator without its writes, for measurements |
 
 mod exact;
 mod launch;
+mod limit;
 mod narrow;
 mod normal;
 mod normal_wide;
@@ -27,3 +29,4 @@ mod wide;
 mod tests;
 
 pub use launch::generate_on;
+pub use limit::blocks_on;

@@ -1,0 +1,140 @@
+//! Reads values onto their devices: while some are copied, the next are read.
+
+use std::sync::mpsc::sync_channel;
+use std::thread;
+
+use burn::tensor::{Device, TensorData};
+use tinderbox_fake::{DeviceLabel, DynTensor};
+
+use super::Checkpoint;
+use super::load::{Wanted, load};
+use crate::{LoadError, Progress};
+
+/// Bytes of values that are read before they are copied to a device that is not the host: enough to keep all threads
+/// reading, and few beside what a stage takes. Three times as many may be on the host at a time: one group is read, one
+/// waits, one is copied.
+const GROUP_BYTES: u64 = 64 << 20;
+
+/// The wanted values on their devices, in order; `made` hears of each when it is there.
+///
+/// On the CPU a value is read to where it stays. For another device, groups of values are read, moved to memory that the
+/// device copies from without help (pinned, for CUDA), and queued; the next group is read meanwhile.
+pub(super) fn load_to(
+    checkpoint: &Checkpoint,
+    wanted: &[Wanted<'_>],
+    devices: &[&Device],
+    threads: usize,
+    progress: &dyn Progress,
+    mut made: impl FnMut(usize, &DynTensor),
+) -> Result<Vec<DynTensor>, LoadError> {
+    progress.begin(wanted.iter().map(bytes).sum());
+    let on_host = |device: &Device| DeviceLabel::of(device) == DeviceLabel::flex();
+    let most = |device: &Device| {
+        if on_host(device) {
+            u64::MAX
+        } else {
+            GROUP_BYTES
+        }
+    };
+    let groups = groups(wanted, devices, most);
+    let mut values = Vec::with_capacity(wanted.len());
+    thread::scope(|scope| {
+        let (sender, receiver) = sync_channel::<Result<Vec<TensorData>, LoadError>>(1);
+        let mut groups = groups.into_iter();
+        if groups.len() == 1 {
+            // Nothing is copied while something is read, so it is read here.
+            let all = groups.next().unwrap_or_default();
+            let _ = sender.send(load(checkpoint, all, threads, progress));
+            drop(sender);
+        } else {
+            scope.spawn(move || {
+                for group in groups {
+                    let read = load(checkpoint, group, threads, progress);
+                    let failed = read.is_err();
+                    if sender.send(read).is_err() || failed {
+                        break;
+                    }
+                }
+            });
+        }
+        for read in receiver {
+            let mut group = read?;
+            if let Some(device) = devices.get(values.len()) {
+                device.staging(group.iter_mut());
+            }
+            for data in group {
+                let place = values.len();
+                let value = DynTensor::from_data(data, devices[place]);
+                made(place, &value);
+                values.push(value);
+            }
+        }
+        Ok(values)
+    })
+}
+
+/// Bytes of a wanted value.
+fn bytes(one: &Wanted<'_>) -> u64 {
+    let size = one.dtype.size() as u64;
+    one.region.num_elements().saturating_mul(size)
+}
+
+/// Neighbours that go to one device, each group until it has as many bytes as the device takes at a time.
+fn groups<'w, 'a>(
+    wanted: &'w [Wanted<'a>],
+    devices: &[&Device],
+    most: impl Fn(&Device) -> u64,
+) -> Vec<&'w [Wanted<'a>]> {
+    let mut groups = Vec::new();
+    let (mut begin, mut held) = (0, 0_u64);
+    for (place, one) in wanted.iter().enumerate() {
+        if place > begin && (devices[place] != devices[begin] || held >= most(devices[place])) {
+            groups.push(&wanted[begin..place]);
+            (begin, held) = (place, 0);
+        }
+        held = held.saturating_add(bytes(one));
+    }
+    groups.push(&wanted[begin..]);
+    groups
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::DType;
+    use tinderbox_fake::Region;
+
+    use super::*;
+    use crate::{Role, StoredDType, TensorEntry};
+
+    #[test]
+    fn groups_are_neighbours_of_one_device() {
+        let tensor = TensorEntry {
+            name: "weight".into(),
+            role: Role::Model,
+            dtype: StoredDType::F32,
+            shape: vec![4],
+            chunks: Vec::new(),
+            tied: Vec::new(),
+        };
+        let wanted = vec![
+            Wanted {
+                tensor: &tensor,
+                region: Region::of_shape(&[4]),
+                dtype: DType::F32,
+                transposed: false,
+            };
+            7
+        ];
+        let (one, other) = (Device::flex(), Device::flex().autodiff());
+        let devices = [&one, &one, &one, &one, &one, &other, &one];
+        let sizes = |most| {
+            let groups = groups(&wanted, &devices, |_| most);
+            groups.into_iter().map(<[_]>::len).collect::<Vec<_>>()
+        };
+        assert_eq!(sizes(u64::MAX), [5, 1, 1]);
+        // Of 16 bytes each: a group ends with the value that fills it.
+        assert_eq!(sizes(17), [2, 2, 1, 1, 1]);
+        assert_eq!(sizes(1), [1; 7]);
+        assert!(groups(&[], &[], |_| 1)[0].is_empty());
+    }
+}

@@ -1,0 +1,231 @@
+//! Every kernel against the CPU's code, bit by bit.
+
+use anyhow::{Context, Result};
+use burn::module::Module;
+use burn::nn::conv::{Conv2d, Conv2dConfig};
+use burn::nn::{
+    Embedding, EmbeddingConfig, Initializer, LayerNorm, LayerNormConfig, Linear, LinearConfig,
+};
+use burn::tensor::{DType, Device, Distribution, Shape, Tensor, activation::gelu};
+use tinderbox::random::{Domain, Seed, Stream, generate_on_device, generate_region};
+use tinderbox::{Deferred, Machine, MaterializeOptions, Outputs, Plan, Region, Traceable};
+
+use crate::Bench;
+use crate::report::Part;
+
+const DTYPES: [DType; 12] = [
+    DType::F32,
+    DType::BF16,
+    DType::F16,
+    DType::F64,
+    DType::I64,
+    DType::I32,
+    DType::I16,
+    DType::I8,
+    DType::U64,
+    DType::U32,
+    DType::U16,
+    DType::U8,
+];
+
+fn distributions(dtype: DType) -> [Distribution; 3] {
+    let (uniform, normal) = match dtype.is_float() {
+        true => ((-1.5, 2.7), (0.1, 1.9)),
+        false => ((3.0, 101.0), (50.0, 40.0)),
+    };
+    [
+        Distribution::Uniform(uniform.0, uniform.1),
+        Distribution::Normal(normal.0, normal.1),
+        Distribution::Bernoulli(0.3),
+    ]
+}
+
+pub fn run(bench: &Bench, part: &mut Part) -> Result<()> {
+    whole_tensors(bench, part)?;
+    regions(bench, part)?;
+    stages(bench, part)
+}
+
+fn stream() -> Stream {
+    Stream::new(Seed::new(42), Domain::Init, "model.layers.0.weight", 1).at(7, 3)
+}
+
+/// The first byte that differs.
+fn difference(made: &[u8], expected: &[u8]) -> Option<usize> {
+    if made == expected {
+        return None;
+    }
+    let differs = made
+        .iter()
+        .zip(expected)
+        .position(|(one, other)| one != other);
+    Some(differs.unwrap_or(made.len().min(expected.len())))
+}
+
+/// One tensor of each kind, made by one kernel.
+fn whole_tensors(bench: &Bench, part: &mut Part) -> Result<()> {
+    // The host makes as much at a time: a check takes no second tensor there.
+    const PIECE: usize = 1 << 24;
+    let elements = bench.size.bits_elements;
+    let whole = Shape::from([elements]);
+    for dtype in DTYPES {
+        let mut wrong = Vec::new();
+        for distribution in distributions(dtype) {
+            let region = Region::of_shape(&[elements]);
+            let made = generate_on_device(
+                &bench.device,
+                &stream(),
+                distribution,
+                &whole,
+                &region,
+                dtype,
+            )
+            .with_context(|| format!("{dtype:?} {distribution:?}"))?;
+            let made = made.to_data()?;
+            let bytes = made.as_bytes();
+            for start in (0..elements).step_by(PIECE) {
+                let size = PIECE.min(elements - start);
+                let region = Region::new(vec![start as u64], vec![size as u64])?;
+                let expected = generate_region(&stream(), distribution, &whole, &region, dtype)?;
+                let begin = start * dtype.size();
+                let made = &bytes[begin..begin + size * dtype.size()];
+                if let Some(at) = difference(made, expected.as_bytes()) {
+                    let element = (begin + at) / dtype.size();
+                    wrong.push(format!("{distribution:?} differs at element {element}"));
+                    break;
+                }
+            }
+        }
+        let asked = format!(
+            "{dtype:?}: uniform, normal and bernoulli, {elements} elements each, are the CPU's"
+        );
+        let found = match wrong.is_empty() {
+            true => "every bit".into(),
+            false => wrong.join("; "),
+        };
+        part.check(asked, found, wrong.is_empty());
+    }
+    Ok(())
+}
+
+/// Numbers that look random and are the same everywhere.
+fn numbers() -> impl FnMut(u64) -> u64 {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    move |below| {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % below.max(1)
+    }
+}
+
+/// Parts of tensors of one to four dimensions, at all alignments.
+fn regions(bench: &Bench, part: &mut Part) -> Result<()> {
+    let mut below = numbers();
+    let mut wrong = Vec::new();
+    for number in 0..bench.size.bits_regions {
+        let dtype = DTYPES[number % DTYPES.len()];
+        let distribution = distributions(dtype)[below(3) as usize];
+        let whole: Vec<usize> = (0..1 + below(4)).map(|_| 1 + below(40) as usize).collect();
+        let offset: Vec<u64> = whole.iter().map(|size| below(*size as u64)).collect();
+        let sides = whole.iter().zip(&offset);
+        let size = sides
+            .map(|(size, offset)| 1 + below(*size as u64 - offset))
+            .collect();
+        let region = Region::new(offset, size)?;
+        let shape = Shape::from(whole.clone());
+        let made = generate_on_device(
+            &bench.device,
+            &stream(),
+            distribution,
+            &shape,
+            &region,
+            dtype,
+        )?;
+        let expected = generate_region(&stream(), distribution, &shape, &region, dtype)?;
+        if difference(made.to_data()?.as_bytes(), expected.as_bytes()).is_some() {
+            wrong.push(format!(
+                "{dtype:?} {distribution:?}, {region:?} of {whole:?}"
+            ));
+        }
+    }
+    let asked = format!(
+        "{} regions of tensors are the CPU's",
+        bench.size.bits_regions
+    );
+    let found = match wrong.first() {
+        None => "every bit".into(),
+        Some(first) => format!("{} differ, the first is {first}", wrong.len()),
+    };
+    part.check(asked, found, wrong.is_empty());
+    Ok(())
+}
+
+/// Random values of every kind that Burn's modules draw, constants, and computed values.
+#[derive(Module, Debug)]
+struct Net {
+    tokens: Embedding,
+    layers: Vec<Linear>,
+    normal: Linear,
+    norm: LayerNorm,
+    conv: Conv2d,
+}
+
+impl Net {
+    fn new(device: &Device) -> Self {
+        let normal =
+            LinearConfig::new(96, 96).with_initializer(Initializer::XavierNormal { gain: 0.5 });
+        Self {
+            tokens: EmbeddingConfig::new(1001, 96).init(device),
+            layers: (0..6)
+                .map(|_| LinearConfig::new(96, 96).init(device))
+                .collect(),
+            normal: normal.init(device),
+            norm: LayerNormConfig::new(96).init(device),
+            conv: Conv2dConfig::new([1, 5], [3, 3]).init(device),
+        }
+    }
+
+    fn forward(&self, tokens: Tensor<2, burn::tensor::Int>) -> Tensor<1> {
+        let x = self.tokens.forward(tokens);
+        let x = self
+            .layers
+            .iter()
+            .fold(x, |x, layer| gelu(layer.forward(x)));
+        let x = self.norm.forward(self.normal.forward(x));
+        self.conv.forward(x.unsqueeze_dim::<4>(1)).mean()
+    }
+}
+
+/// Each stage of a model, made on the device alone.
+fn stages(bench: &Bench, part: &mut Part) -> Result<()> {
+    const STAGES: usize = 4;
+    let model = Deferred::new(Net::new)?;
+    let example = Tensor::<2, burn::tensor::Int>::zeros([2, 8], &Device::flex());
+    let trace = model.trace(&example, |net: &Net, tokens| {
+        Outputs::loss(net.forward(tokens))
+    })?;
+    let plan = Plan::auto(&trace, &Machine::local(STAGES)?)?;
+    let source = model.replay(Seed::new(42));
+    let (mut parameters, mut wrong) = (0, Vec::new());
+    for stage in plan.stages() {
+        let on = |device: &Device| {
+            let of_stage = MaterializeOptions::only(|p| stage.parameters.contains(&p.path));
+            model.materialize_parameters(device, &source, of_stage)
+        };
+        let (made, expected) = (on(&bench.device)?, on(&Device::flex())?);
+        for ((path, made), (_, expected)) in made.values().zip(expected.values()) {
+            parameters += 1;
+            if made.to_data()? != expected.to_data()? {
+                wrong.push(path.to_string());
+            }
+        }
+    }
+    let asked = format!("{parameters} parameters of {STAGES} stages are those made on the CPU");
+    let found = match wrong.is_empty() {
+        true => "every bit".into(),
+        false => format!("other bits: {}", wrong.join(", ")),
+    };
+    part.check(asked, found, wrong.is_empty() && parameters > 0);
+    Ok(())
+}

@@ -1,0 +1,170 @@
+//! What the checks run on.
+
+use tinderbox::DeviceLabel;
+
+use crate::Bench;
+
+/// What the machine says of itself, as names and values.
+pub fn describe(bench: &Bench) -> Vec<(String, String)> {
+    let mut facts: Vec<(String, String)> = Vec::new();
+    let mut add = |name: &str, value: String| facts.push((name.into(), value));
+    add(
+        "program",
+        format!("gpu-check {}", env!("CARGO_PKG_VERSION")),
+    );
+    if let Some(commit) = &bench.flags.commit {
+        add("commit", commit.clone());
+    }
+    add("date (UTC)", date());
+    add("device", DeviceLabel::of(&bench.device).to_string());
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    add("CPU", format!("{} ({cores} threads)", cpu_model()));
+    for (name, value) in gpu::describe(bench) {
+        add(name, value);
+    }
+    facts
+}
+
+/// Bytes of the GPU that are taken, by whatever process, as its driver says; `None` where there is no such driver.
+pub fn used_bytes(bench: &Bench) -> Option<u64> {
+    gpu::used_bytes(bench)
+}
+
+/// The day, from seconds since 1970, by the usual conversion of days to a date.
+fn date() -> String {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let seconds = now.map_or(0, |elapsed| elapsed.as_secs());
+    let days = (seconds / 86_400) as i64 + 719_468;
+    let era = days.div_euclid(146_097);
+    let of_era = days.rem_euclid(146_097);
+    let year_of_era = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * shifted + 2) / 5 + 1;
+    let month = if shifted < 10 {
+        shifted + 3
+    } else {
+        shifted - 9
+    };
+    let year = year_of_era + era * 400 + i64::from(month <= 2);
+    format!("{year:04}-{month:02}-{day:02}")
+}
+
+fn cpu_model() -> String {
+    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let line = info.lines().find(|line| line.starts_with("model name"));
+    let name = line.and_then(|line| line.split_once(':'));
+    name.map_or_else(|| "unknown".into(), |(_, name)| name.trim().to_owned())
+}
+
+#[cfg(not(feature = "cuda"))]
+mod gpu {
+    use crate::Bench;
+
+    pub(super) fn describe(_: &Bench) -> Vec<(&'static str, String)> {
+        Vec::new()
+    }
+
+    pub(super) fn used_bytes(_: &Bench) -> Option<u64> {
+        None
+    }
+}
+
+#[cfg(feature = "cuda")]
+mod gpu {
+    use nvml_wrapper::enum_wrappers::device::{Clock, TemperatureSensor};
+    use nvml_wrapper::{Device, Nvml, cuda_driver_version_major, cuda_driver_version_minor};
+
+    use crate::Bench;
+    use crate::flags::Runtime;
+
+    /// The card, by its place on the bus: the driver's own numbers may be other ones.
+    fn card<'a>(bench: &Bench, nvml: &'a Nvml) -> Option<Device<'a>> {
+        if bench.flags.runtime != Runtime::Cuda {
+            return None;
+        }
+        let identity = bench.device.identity();
+        let address = identity.and_then(|identity| identity.physical?.pci_address);
+        match address {
+            Some(address) => nvml.device_by_pci_bus_id(address.to_string()).ok(),
+            None => nvml.device_by_index(bench.flags.index as u32).ok(),
+        }
+    }
+
+    pub(super) fn used_bytes(bench: &Bench) -> Option<u64> {
+        let nvml = Nvml::init().ok()?;
+        Some(card(bench, &nvml)?.memory_info().ok()?.used)
+    }
+
+    pub(super) fn describe(bench: &Bench) -> Vec<(&'static str, String)> {
+        let mut facts = Vec::new();
+        let Ok(nvml) = Nvml::init() else {
+            return facts;
+        };
+        if let Ok(version) = nvml.sys_driver_version() {
+            facts.push(("driver", version));
+        }
+        if let Ok(version) = nvml.sys_cuda_driver_version() {
+            let (major, minor) = (
+                cuda_driver_version_major(version),
+                cuda_driver_version_minor(version),
+            );
+            facts.push(("CUDA of the driver", format!("{major}.{minor}")));
+        }
+        let Some(card) = card(bench, &nvml) else {
+            return facts;
+        };
+        if let Ok(name) = card.name() {
+            facts.push(("GPU", name));
+        }
+        if let Ok(capability) = card.cuda_compute_capability() {
+            facts.push((
+                "compute capability",
+                format!("{}.{}", capability.major, capability.minor),
+            ));
+        }
+        if let Ok(memory) = card.memory_info() {
+            let gib = |bytes: u64| bytes as f64 / (1u64 << 30) as f64;
+            let text = format!(
+                "{:.1} GiB, {:.1} GiB of it free",
+                gib(memory.total),
+                gib(memory.free)
+            );
+            facts.push(("GPU memory", text));
+        }
+        let clock = |kind| {
+            card.clock_info(kind)
+                .ok()
+                .zip(card.max_clock_info(kind).ok())
+        };
+        if let (Some((sm, sm_max)), Some((memory, memory_max))) =
+            (clock(Clock::SM), clock(Clock::Memory))
+        {
+            let text = format!("SM {sm} of {sm_max} MHz, memory {memory} of {memory_max} MHz");
+            facts.push(("clocks as found", text));
+        }
+        if let (Ok(power), Ok(degrees)) =
+            (card.power_usage(), card.temperature(TemperatureSensor::Gpu))
+        {
+            facts.push((
+                "power and temperature",
+                format!("{:.0} W, {degrees} °C", f64::from(power) / 1e3),
+            ));
+        }
+        facts
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_date_is_one() {
+        let parts: Vec<i64> = date()
+            .split('-')
+            .map(|part| part.parse().unwrap())
+            .collect();
+        assert!(parts[0] >= 2026 && (1..=12).contains(&parts[1]) && (1..=31).contains(&parts[2]));
+    }
+}

@@ -1,0 +1,142 @@
+//! Checks Tinderbox on one GPU and reports what it found.
+//!
+//! | part | what must hold |
+//! |---|---|
+//! | bits | every kernel makes the bits of the CPU's code; a stage has the same values on every device |
+//! | memory | a stage takes its own bytes and one tensor |
+//! | speed | random values are made as fast as memory or integer arithmetic lets them |
+//! | checkpoint | what is saved from a device is loaded with the same bits, here and there |
+//! | parity | a pipeline computes what plain Burn computes on this device |
+//! | training | a language model trains in the pipeline, and what that costs beside plain Burn |
+//!
+//! The program knows devices by the library's interface alone, so all of it runs on the CPU too (`--runtime flex`), with
+//! small sizes: that is how it is tested.
+
+mod bits;
+mod checkpoint;
+mod flags;
+mod machine;
+mod memory;
+mod parity;
+mod report;
+mod size;
+mod speed;
+mod training;
+
+#[path = "../../examples/train_lm/model.rs"]
+#[allow(dead_code, reason = "the example uses all of it")]
+mod gpt;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::{Context, Result, anyhow};
+use burn::tensor::Device;
+use clap::Parser;
+
+use flags::{Flags, PartName};
+use report::{Part, Report};
+use size::Size;
+
+/// The device is not there.
+const NO_DEVICE: u8 = 3;
+
+/// What every part is given.
+#[derive(Debug)]
+pub struct Bench {
+    /// Where to check.
+    pub device: Device,
+    /// How much.
+    pub size: Size,
+    /// The command line.
+    pub flags: Flags,
+}
+
+fn main() -> ExitCode {
+    let flags = Flags::parse();
+    let device = match tinderbox::open_devices(&flags.device()) {
+        Ok(devices) => devices.into_iter().next().unwrap_or_default(),
+        Err(error) => {
+            eprintln!("error: {error}");
+            return ExitCode::from(NO_DEVICE);
+        }
+    };
+    match run(flags, device) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(flags: Flags, device: Device) -> Result<bool> {
+    type Run = fn(&Bench, &mut Part) -> Result<()>;
+    let parts: [(PartName, &str, Run); 6] = [
+        (PartName::Bits, "Bits", bits::run),
+        (PartName::Memory, "Memory", memory::run),
+        (PartName::Speed, "Speed", speed::run),
+        (PartName::Checkpoint, "Checkpoint", checkpoint::run),
+        (PartName::Parity, "Parity", parity::run),
+        (PartName::Training, "Training", training::run),
+    ];
+    let bench = Bench {
+        size: Size::of(flags.runtime),
+        device,
+        flags,
+    };
+    let begun = Instant::now();
+    let mut report = Report {
+        machine: machine::describe(&bench),
+        ..Report::default()
+    };
+    for (name, title, run) in parts {
+        if bench.flags.wants(name) {
+            eprintln!("{title} ...");
+            let part = guarded(title, |part| run(&bench, part));
+            eprintln!("{title}: {} in {:.1} s", verdict(&part), part.seconds);
+            report.parts.push(part);
+        }
+    }
+    report.seconds = begun.elapsed().as_secs_f64();
+    println!("{report}");
+    for part in &report.parts {
+        for figure in &part.figures {
+            println!(
+                "figure gpu.{} {:.6} {}",
+                figure.name, figure.value, figure.unit
+            );
+        }
+    }
+    if let Some(path) = &bench.flags.report {
+        std::fs::write(path, report.to_string())
+            .with_context(|| format!("--report {}", path.display()))?;
+    }
+    if let Some(path) = &bench.flags.json {
+        std::fs::write(path, report.to_json()?)
+            .with_context(|| format!("--json {}", path.display()))?;
+    }
+    Ok(report.passed())
+}
+
+/// Runs a part; an error or a panic is a check that has failed, and the others go on.
+fn guarded(title: &str, run: impl FnOnce(&mut Part) -> Result<()>) -> Part {
+    let mut part = Part::new(title);
+    let begun = Instant::now();
+    let result = catch_unwind(AssertUnwindSafe(|| run(&mut part))).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+        let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+        Err(anyhow!("panicked: {}", text.unwrap_or_default()))
+    });
+    if let Err(error) = result {
+        part.check("the part runs to its end", format!("{error:#}"), false);
+    }
+    part.seconds = begun.elapsed().as_secs_f64();
+    part
+}
+
+fn verdict(part: &Part) -> &'static str {
+    if part.passed() { "passed" } else { "FAILED" }
+}

@@ -1,0 +1,203 @@
+//! What was found, as Markdown for people and as JSON.
+
+use std::fmt;
+
+use serde::Serialize;
+
+/// All parts, and what they ran on.
+#[derive(Debug, Default, Serialize)]
+pub struct Report {
+    /// What the machine says of itself.
+    pub machine: Vec<(String, String)>,
+    /// The parts that were run.
+    pub parts: Vec<Part>,
+    /// Seconds that all of it took.
+    pub seconds: f64,
+}
+
+/// One part of the check.
+#[derive(Debug, Default, Serialize)]
+pub struct Part {
+    /// What it is about.
+    pub name: String,
+    /// What was asked, and what was found.
+    pub checks: Vec<Check>,
+    /// What was measured.
+    pub figures: Vec<Figure>,
+    /// What a reader must know.
+    pub notes: Vec<String>,
+    /// Seconds that it took.
+    pub seconds: f64,
+}
+
+/// One thing that must hold.
+#[derive(Debug, Serialize)]
+pub struct Check {
+    /// What is asked for.
+    pub asked: String,
+    /// What was found.
+    pub found: String,
+    /// Whether it holds.
+    pub passed: bool,
+}
+
+/// One measured number.
+#[derive(Debug, Serialize)]
+pub struct Figure {
+    /// Its name.
+    pub name: String,
+    /// Its value.
+    pub value: f64,
+    /// Its unit.
+    pub unit: &'static str,
+}
+
+impl Part {
+    pub fn new(name: &str) -> Self {
+        Self {
+            name: name.into(),
+            ..Self::default()
+        }
+    }
+
+    /// Notes whether something holds.
+    pub fn check(&mut self, asked: impl Into<String>, found: impl Into<String>, passed: bool) {
+        self.checks.push(Check {
+            asked: asked.into(),
+            found: found.into(),
+            passed,
+        });
+    }
+
+    /// Notes a number.
+    pub fn figure(&mut self, name: impl Into<String>, value: f64, unit: &'static str) {
+        let name = name.into();
+        self.figures.push(Figure { name, value, unit });
+    }
+
+    /// Notes something that a reader must know.
+    pub fn note(&mut self, text: impl Into<String>) {
+        self.notes.push(text.into());
+    }
+
+    /// Whether all of its checks hold.
+    pub fn passed(&self) -> bool {
+        self.checks.iter().all(|check| check.passed)
+    }
+}
+
+impl Report {
+    /// Whether every check of every part holds.
+    pub fn passed(&self) -> bool {
+        self.parts.iter().all(Part::passed)
+    }
+
+    /// The report as JSON.
+    pub fn to_json(&self) -> serde_json::Result<String> {
+        #[derive(Serialize)]
+        struct Whole<'a> {
+            passed: bool,
+            #[serde(flatten)]
+            report: &'a Report,
+        }
+        serde_json::to_string_pretty(&Whole {
+            passed: self.passed(),
+            report: self,
+        })
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "# GPU check\n")?;
+        let checks = || self.parts.iter().flat_map(|part| &part.checks);
+        let failed = checks().filter(|check| !check.passed).count();
+        let all = checks().count();
+        match failed {
+            0 => writeln!(f, "All {all} checks passed in {:.0} s.\n", self.seconds)?,
+            _ => writeln!(
+                f,
+                "**{failed} of {all} checks failed**, in {:.0} s.\n",
+                self.seconds
+            )?,
+        }
+        writeln!(f, "| machine | |\n|---|---|")?;
+        for (name, value) in &self.machine {
+            writeln!(f, "| {name} | {} |", cell(value))?;
+        }
+        self.parts.iter().try_for_each(|part| write!(f, "\n{part}"))
+    }
+}
+
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "## {} ({:.1} s)", self.name, self.seconds)?;
+        if !self.checks.is_empty() {
+            writeln!(f, "\n| | asked | found |\n|---|---|---|")?;
+        }
+        for check in &self.checks {
+            let mark = if check.passed { "pass" } else { "**FAIL**" };
+            writeln!(
+                f,
+                "| {mark} | {} | {} |",
+                cell(&check.asked),
+                cell(&check.found)
+            )?;
+        }
+        if !self.figures.is_empty() {
+            writeln!(f, "\n| figure | value | unit |\n|---|---:|---|")?;
+        }
+        for Figure { name, value, unit } in &self.figures {
+            writeln!(f, "| {name} | {value:.3} | {unit} |")?;
+        }
+        for note in &self.notes {
+            writeln!(f, "\n{note}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Text that can stand in a cell of a table.
+fn cell(text: &str) -> String {
+    text.replace('|', "\\|").replace('\n', "<br>")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(passed: bool) -> Report {
+        let mut part = Part::new("Bits");
+        part.check("a | b", "two\nlines", passed);
+        part.figure("speed.copy", 1.5, "GB/s");
+        part.note("Measured once.");
+        Report {
+            machine: vec![("device".into(), "cuda:0".into())],
+            parts: vec![part],
+            seconds: 2.0,
+        }
+    }
+
+    #[test]
+    fn one_failure_fails_all() {
+        assert!(sample(true).passed());
+        assert!(!sample(false).passed());
+        assert!(
+            sample(false)
+                .to_string()
+                .contains("**1 of 1 checks failed**")
+        );
+        let json: serde_json::Value =
+            serde_json::from_str(&sample(false).to_json().unwrap()).unwrap();
+        assert_eq!(json["passed"], false);
+        assert_eq!(json["parts"][0]["figures"][0]["value"], 1.5);
+    }
+
+    #[test]
+    fn cells_keep_their_row() {
+        let text = sample(true).to_string();
+        assert!(text.contains("| pass | a \\| b | two<br>lines |"), "{text}");
+        assert!(text.contains("| speed.copy | 1.500 | GB/s |"), "{text}");
+        assert!(text.contains("\nMeasured once.\n"), "{text}");
+    }
+}

@@ -1,0 +1,117 @@
+//! How much each part does: on a GPU as much as is worth measuring, on a CPU as much as shows that it works.
+
+use crate::flags::Runtime;
+
+/// Sizes of all parts.
+#[derive(Debug, Clone, Copy)]
+pub struct Size {
+    /// Whether figures are held against bounds: only a GPU's are.
+    pub measures: bool,
+    /// Elements of each random tensor that is compared.
+    pub bits_elements: usize,
+    /// Regions of tensors that are compared.
+    pub bits_regions: usize,
+    /// Width of the square layers of the model of the memory part, and how many there are.
+    pub memory_width: usize,
+    /// Layers of that model.
+    pub memory_layers: usize,
+    /// Elements that are made in one measurement.
+    pub speed_elements: usize,
+    /// Width of the square layers of the saved model, of which there are 16.
+    pub checkpoint_width: usize,
+    /// Width of the layers that are trained for parity.
+    pub parity_width: usize,
+    /// Steps of that training.
+    pub parity_steps: u64,
+    /// Whether the runtime computes in bf16.
+    pub computes_bf16: bool,
+    /// The language model.
+    pub training: Training,
+}
+
+/// Sizes of a language model and its batches.
+#[derive(Debug, Clone, Copy)]
+pub struct Training {
+    /// Different tokens.
+    pub vocabulary: usize,
+    /// Tokens of a sample.
+    pub length: usize,
+    /// Width of the residual stream.
+    pub width: usize,
+    /// Blocks.
+    pub layers: usize,
+    /// Attention heads.
+    pub heads: usize,
+    /// Samples of a batch.
+    pub samples: usize,
+    /// Micro-batches of a batch.
+    pub micro_batches: usize,
+    /// Steps that are measured, in turns with plain Burn; 0 leaves the part out.
+    pub steps: usize,
+}
+
+impl Size {
+    /// The sizes for a runtime.
+    pub fn of(runtime: Runtime) -> Self {
+        match runtime {
+            Runtime::Cuda => Self {
+                measures: true,
+                bits_elements: 1 << 28,
+                bits_regions: 400,
+                memory_width: 8192,
+                memory_layers: 80,
+                speed_elements: 1 << 29,
+                checkpoint_width: 4096,
+                parity_width: 512,
+                parity_steps: 4,
+                computes_bf16: true,
+                training: Training {
+                    vocabulary: 8192,
+                    length: 512,
+                    width: 1024,
+                    layers: 8,
+                    heads: 16,
+                    samples: 32,
+                    micro_batches: 8,
+                    steps: 8,
+                },
+            },
+            // Kernels with barriers wait for each other's threads there, some milliseconds each. Kernels in bf16 can't
+            // be linked there, though the device says that it has the type.
+            Runtime::Cpu => Self {
+                parity_width: 8,
+                parity_steps: 1,
+                computes_bf16: false,
+                training: Training {
+                    steps: 0,
+                    ..TINY.training
+                },
+                ..TINY
+            },
+            Runtime::Flex => TINY,
+        }
+    }
+}
+
+const TINY: Size = Size {
+    measures: false,
+    bits_elements: 1 << 16,
+    bits_regions: 60,
+    memory_width: 256,
+    memory_layers: 8,
+    speed_elements: 1 << 20,
+    checkpoint_width: 64,
+    parity_width: 16,
+    parity_steps: 2,
+    computes_bf16: true,
+    training: Training {
+        vocabulary: 32,
+        length: 16,
+        width: 16,
+        layers: 2,
+        heads: 2,
+        samples: 4,
+        micro_batches: 2,
+        steps: 2,
+    },
+};

@@ -1,0 +1,109 @@
+//! How fast random values are made, beside what the memory and the arithmetic of the device allow.
+
+use std::time::Instant;
+
+use anyhow::Result;
+use burn::tensor::{DType, Distribution, Shape, Tensor};
+use tinderbox::random::{Domain, Seed, Stream, generate_on_device, words_only};
+use tinderbox::{DynTensor, Region};
+
+use crate::Bench;
+use crate::report::Part;
+
+const TURNS: usize = 7;
+
+pub fn run(bench: &Bench, part: &mut Part) -> Result<()> {
+    let elements = bench.size.speed_elements;
+    let bytes = elements as f64 * 4.0;
+    let shape = Shape::from([elements]);
+    let region = Region::of_shape(&[elements]);
+    let stream = Stream::new(Seed::new(3), Domain::Init, "weight", 0);
+    let random = |distribution, dtype| {
+        let made = generate_on_device(&bench.device, &stream, distribution, &shape, &region, dtype);
+        Ok(Some(made?))
+    };
+    let source = Tensor::<1>::ones([elements], &bench.device);
+    // A block of four words makes four values of 32 bits.
+    let blocks_per_unit = 64;
+    let units = elements / 4 / blocks_per_unit as usize;
+    type Work<'a> = Box<dyn Fn() -> Result<Option<DynTensor>> + 'a>;
+    let works: [(&str, f64, Work<'_>); 6] = [
+        (
+            "fill",
+            bytes,
+            Box::new(|| {
+                Ok(Some(
+                    Tensor::<1>::full([elements], 1.5, &bench.device).into(),
+                ))
+            }),
+        ),
+        (
+            "copy",
+            bytes,
+            Box::new(|| Ok(Some(source.clone().mul_scalar(1.5).into()))),
+        ),
+        (
+            "integer_limit",
+            bytes,
+            Box::new(|| Ok(words_only(&bench.device, units, blocks_per_unit))),
+        ),
+        (
+            "uniform_f32",
+            bytes,
+            Box::new(|| random(Distribution::Uniform(-1.0, 1.0), DType::F32)),
+        ),
+        (
+            "normal_f32",
+            bytes,
+            Box::new(|| random(Distribution::Normal(0.0, 1.0), DType::F32)),
+        ),
+        (
+            "normal_bf16",
+            bytes / 2.0,
+            Box::new(|| random(Distribution::Normal(0.0, 1.0), DType::BF16)),
+        ),
+    ];
+    // In turns, so that the clock of the device changes for all alike; the first turn compiles.
+    let mut seconds = vec![Vec::new(); works.len()];
+    for turn in 0..=TURNS {
+        for (times, (_, _, work)) in seconds.iter_mut().zip(&works) {
+            bench.device.sync()?;
+            let begun = Instant::now();
+            let made = work()?;
+            bench.device.sync()?;
+            let took = begun.elapsed().as_secs_f64();
+            if made.is_some() && turn > 0 {
+                times.push(took);
+            }
+        }
+    }
+    let mut speeds = std::collections::BTreeMap::new();
+    for (times, (name, bytes, _)) in seconds.iter_mut().zip(&works) {
+        times.sort_by(f64::total_cmp);
+        if let Some(median) = times.get(times.len() / 2) {
+            let speed = bytes / median / 1e9;
+            speeds.insert(*name, speed);
+            part.figure(format!("speed.{name}"), speed, "GB/s");
+        }
+    }
+    if let (Some(fill), Some(integer)) = (speeds.get("fill"), speeds.get("integer_limit")) {
+        let limit = fill.min(*integer);
+        for (name, least) in [("uniform_f32", 0.8), ("normal_f32", 0.5)] {
+            let share = speeds.get(name).copied().unwrap_or(0.0) / limit;
+            part.figure(format!("speed.{name}_share_of_limit"), share, "ratio");
+            if bench.size.measures {
+                let asked = format!("{name} at {least} of the lower of fill and integer limit");
+                part.check(
+                    asked,
+                    format!("{share:.2} of {limit:.0} GB/s"),
+                    share >= least,
+                );
+            }
+        }
+    }
+    part.note(
+        "GB/s are bytes of the tensor that is made; a copy reads as many besides. The integer limit runs the generator \
+         and writes one word in 256. Medians of 7 turns.",
+    );
+    Ok(())
+}

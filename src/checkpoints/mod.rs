@@ -1,0 +1,281 @@
+//! Saves and resumes a pipeline: what `pipeline` and `checkpoint` do together.
+
+mod restored;
+mod saved;
+mod scalars;
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use burn::module::Module;
+use burn::tensor::Device;
+use tinderbox_checkpoint::{Checkpoint, CheckpointMeta, Retention, Run, Saving};
+use tinderbox_deferred::Deferred;
+use tinderbox_pipeline::{Batch, Pipeline};
+
+use restored::restore;
+pub(crate) use saved::held_by_ranks;
+use saved::{OfRanks, RankSnapshot, writes};
+use scalars::saved_scale;
+
+use crate::CheckpointsError;
+
+/// The checkpoints of a run: one directory per step, in one directory or another store.
+#[derive(Debug)]
+pub struct Checkpoints {
+    run: Run,
+    place: PathBuf,
+    every: Option<u64>,
+    keep: Option<Retention>,
+    in_background: bool,
+    /// The save that goes on, of the pipeline's last saved step.
+    saving: Mutex<Option<Saving>>,
+}
+
+/// Where a run was resumed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Resumed {
+    /// Training steps that the checkpoint has behind it.
+    pub step: u64,
+    /// How far the data was read, in the caller's unit.
+    pub data_position: u64,
+    /// The checkpoint.
+    pub dir: PathBuf,
+    /// Why each newer checkpoint could not be used, the newest first.
+    pub skipped: Vec<String>,
+}
+
+impl Checkpoints {
+    /// Opens the directory of a run, which is made when something is saved, and removes what a run
+    /// that was killed left unpublished there.
+    ///
+    /// # Errors
+    ///
+    /// When leftovers can't be removed.
+    pub fn open(dir: impl Into<PathBuf>) -> Result<Self, CheckpointsError> {
+        Self::on(Run::local(dir))
+    }
+
+    /// As [`Checkpoints::open`], for a run in any store.
+    ///
+    /// # Errors
+    ///
+    /// When leftovers can't be removed.
+    pub fn on(run: Run) -> Result<Self, CheckpointsError> {
+        let place = run.place();
+        run.clean().map_err(|source| CheckpointsError::Open {
+            path: place.clone(),
+            source: Box::new(source),
+        })?;
+        Ok(Self {
+            run,
+            place,
+            every: None,
+            keep: None,
+            in_background: false,
+            saving: Mutex::new(None),
+        })
+    }
+
+    /// Saves after every `steps` steps; see [`Checkpoints::after_step`]. 0 saves never.
+    #[must_use]
+    pub fn every(mut self, steps: u64) -> Self {
+        self.every = (steps > 0).then_some(steps);
+        self
+    }
+
+    /// After each save, removes all but the newest `last` checkpoints (at least 1), and those whose step
+    /// is a multiple of `every`. Without a call, all are kept.
+    #[must_use]
+    pub fn keep(mut self, last: usize, every: Option<u64>) -> Self {
+        self.keep = Some(Retention { last, every });
+        self
+    }
+
+    /// Saves go on while the training does: a save notes the values of now and returns, which takes no
+    /// copy of them. Until it is done, memory may hold the saved values beside those that training has
+    /// made since; of what lies on a GPU only until it was copied to the host, which needs room for it there. One save goes on at a time: the next waits for it, and reports its failure;
+    /// [`Checkpoints::wait`] does as well.
+    #[must_use]
+    pub fn in_background(mut self) -> Self {
+        self.in_background = true;
+        self
+    }
+
+    /// Waits for the save that goes on in the background; gives its directory, `None` when there is none.
+    ///
+    /// # Errors
+    ///
+    /// When that save has failed. Nothing of it was published then.
+    pub fn wait(&self) -> Result<Option<PathBuf>, CheckpointsError> {
+        // Nothing is left half done when a thread panics with it.
+        let saving = self
+            .saving
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        let Some(saving) = saving else {
+            return Ok(None);
+        };
+        let step = saving.step();
+        let dir = saving.wait().map_err(|source| CheckpointsError::Save {
+            step,
+            source: Box::new(source),
+        })?;
+        self.prune(step)?;
+        Ok(Some(dir))
+    }
+
+    /// Removes what is not to be kept.
+    fn prune(&self, step: u64) -> Result<(), CheckpointsError> {
+        let Some(keep) = self.keep else {
+            return Ok(());
+        };
+        let pruned = self.run.prune(keep);
+        pruned.map(drop).map_err(|source| CheckpointsError::Prune {
+            step,
+            source: Box::new(source),
+        })
+    }
+
+    /// The directory.
+    pub fn dir(&self) -> &Path {
+        &self.place
+    }
+
+    /// The checkpoints as such: to list, open and remove them.
+    pub fn run(&self) -> &Run {
+        &self.run
+    }
+
+    /// The newest usable checkpoint, `None` when there is none: for its seed and data position, or as
+    /// a source of parameters.
+    ///
+    /// # Errors
+    ///
+    /// When there are checkpoints, and none can be used.
+    pub fn latest(&self) -> Result<Option<Checkpoint>, CheckpointsError> {
+        let latest = self.run.latest()?;
+        Ok(latest.map(|latest| latest.checkpoint))
+    }
+
+    /// Saves if a step that is due was done. `data_position` says how far the data was read.
+    ///
+    /// # Errors
+    ///
+    /// As [`Checkpoints::save`].
+    pub fn after_step<M, B>(
+        &self,
+        pipeline: &mut Pipeline<M, B>,
+        data_position: u64,
+    ) -> Result<Option<PathBuf>, CheckpointsError>
+    where
+        M: Module + Sync + 'static,
+        B: Batch,
+    {
+        match self.every {
+            Some(every) if pipeline.steps().is_multiple_of(every) => {
+                self.save(pipeline, data_position).map(Some)
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Saves parameters, optimizer state, step, seed, data position, plan and the factor on the loss: each rank its own, and of
+    /// what several hold each thing once. Returns the directory of the checkpoint, which is whole and
+    /// durable then; in the background, once [`Checkpoints::wait`] has returned. Removes what is not to be
+    /// kept.
+    ///
+    /// # Errors
+    ///
+    /// When the step was saved before, or the disk fails. Nothing is published then, and earlier
+    /// checkpoints are as they were. Also when an earlier save in the background has failed; nothing is
+    /// saved then.
+    pub fn save<M, B>(
+        &self,
+        pipeline: &mut Pipeline<M, B>,
+        data_position: u64,
+    ) -> Result<PathBuf, CheckpointsError>
+    where
+        M: Module + Sync + 'static,
+        B: Batch,
+    {
+        self.wait()?;
+        let step = pipeline.steps();
+        let failed = |source| CheckpointsError::Save {
+            step,
+            source: Box::new(source),
+        };
+        let writes = writes(pipeline);
+        let mut meta = CheckpointMeta::new(step, writes.len() as u32);
+        meta.seed = pipeline.seed().value();
+        meta.data_position = data_position;
+        meta.plan = serde_json::to_value(pipeline.plan().file().without_programs())
+            .map_err(|source| CheckpointsError::Plan { step, source })?;
+        let scale = pipeline.loss_scale().map(saved_scale);
+        let attempt = self.run.begin(meta).map_err(failed)?;
+        let ranks = pipeline
+            .on_ranks(move |rank, stages| RankSnapshot::of(&writes[rank.index()], stages))?;
+        let ranks = OfRanks::new(ranks, scale);
+        if self.in_background {
+            let of_rank = move |rank| ranks.off_devices(rank);
+            let saving = attempt.save_in_background(of_rank, Arc::new(()));
+            let mut place = self.saving.lock().unwrap_or_else(PoisonError::into_inner);
+            *place = Some(saving.map_err(failed)?);
+            return Ok(self.run.step_place(step));
+        }
+        let of_rank = |rank| ranks.of_rank(rank);
+        let dir = attempt.save_all(of_rank, &()).map_err(failed)?;
+        self.prune(step)?;
+        Ok(dir)
+    }
+
+    /// Restores the newest checkpoint that can be used, whatever number of ranks saved it: one with
+    /// damage is stepped over, and the result says why. `None` when there is none: the pipeline is then
+    /// as it was started.
+    ///
+    /// # Errors
+    ///
+    /// When no checkpoint can be used, or the newest whole one is of another model or seed. Nothing of
+    /// the pipeline has changed then.
+    pub fn resume<M, B>(
+        &self,
+        pipeline: &mut Pipeline<M, B>,
+    ) -> Result<Option<Resumed>, CheckpointsError>
+    where
+        M: Module + Sync + 'static,
+        B: Batch,
+    {
+        self.wait()?;
+        let Some(latest) = self.run.latest()? else {
+            return Ok(None);
+        };
+        match restore(pipeline, latest) {
+            Err(CheckpointsError::LoadRank { .. }) => {
+                // Either the data is damaged, or it is whole and does not fit. This reads all of it.
+                let Some(latest) = self.run.latest_verified()? else {
+                    return Ok(None);
+                };
+                restore(pipeline, latest).map(Some)
+            }
+            done => done.map(Some),
+        }
+    }
+}
+
+/// The whole model on a device, with the parameters of a checkpoint, whatever number of ranks saved
+/// it.
+///
+/// # Errors
+///
+/// When the checkpoint's parameters are not exactly the model's (every missing and extra one, shape
+/// and dtype is listed), or a byte is damaged.
+pub fn load_module<M: Module>(
+    model: &Deferred<M>,
+    checkpoint: &Checkpoint,
+    device: &Device,
+) -> Result<M, CheckpointsError> {
+    model
+        .materialize(device, checkpoint)
+        .map_err(|source| CheckpointsError::Materialize { source })
+}

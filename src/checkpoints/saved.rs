@@ -1,0 +1,180 @@
+//! What each rank saves of a pipeline.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use burn::module::Module;
+use tinderbox_checkpoint::{Held, RankSave, Role, SaveError, SaveTensor, Scalar, assign_writers};
+use tinderbox_deferred::{Parameter, ParameterPath, ParameterTable};
+use tinderbox_fake::Region;
+use tinderbox_pipeline::{Batch, OptimizerSnapshot, Pipeline, Plan, Stage};
+
+use super::scalars::to_saved;
+
+/// The parameters that each rank holds: its own, and copies of shared ones.
+pub(crate) fn held_by_ranks<'a>(plan: &Plan, table: &'a ParameterTable) -> Vec<Vec<&'a Parameter>> {
+    let mut ranks: Vec<Vec<&Parameter>> = Vec::new();
+    for stage in plan.stages() {
+        let rank = stage.rank.index();
+        ranks.resize_with(ranks.len().max(rank + 1), Vec::new);
+        let paths: BTreeSet<&ParameterPath> =
+            stage.parameters.iter().chain(&stage.replicas).collect();
+        let held = paths.into_iter().map(|path| table.get(path));
+        ranks[rank].extend(held.map(|held| held.expect("a plan is checked against its model")));
+    }
+    ranks
+}
+
+/// What each rank writes of its parameters, with the other paths of each. Of copies of a shared
+/// parameter, which are equal between two steps, one is written.
+type Writes = Vec<BTreeMap<ParameterPath, Vec<String>>>;
+
+pub(super) fn writes<M: Module + Sync + 'static, B: Batch>(pipeline: &Pipeline<M, B>) -> Writes {
+    let table = pipeline.model().parameters();
+    let ranks = held_by_ranks(pipeline.plan(), table)
+        .into_iter()
+        .map(|held| {
+            let held = held.into_iter().map(|parameter| Held {
+                name: parameter.path.as_str().to_owned(),
+                region: Region::whole(&parameter.shape).expect("its elements can be counted"),
+                bytes: parameter.bytes,
+            });
+            held.collect()
+        });
+    let ranks: Vec<Vec<Held>> = ranks.collect();
+    let tied = tied_paths(table);
+    let ranks = assign_writers(&ranks).into_iter().zip(ranks);
+    let writes = ranks.map(|(positions, held)| {
+        let paths = positions
+            .into_iter()
+            .map(|at| ParameterPath::new(held[at].name.as_str()));
+        paths
+            .map(|path| {
+                let tied = tied.get(&path).cloned().unwrap_or_default();
+                (path, tied)
+            })
+            .collect()
+    });
+    writes.collect()
+}
+
+/// The other paths of each parameter that has some.
+fn tied_paths(table: &ParameterTable) -> BTreeMap<ParameterPath, Vec<String>> {
+    let mut tied: BTreeMap<ParameterPath, Vec<String>> = BTreeMap::new();
+    for parameter in table.iter() {
+        if let Some(first) = &parameter.clone_of {
+            let paths = tied.entry(first.clone()).or_default();
+            paths.push(parameter.path.as_str().to_owned());
+        }
+    }
+    tied
+}
+
+/// What the ranks save.
+pub(super) struct OfRanks {
+    ranks: Vec<Mutex<Slot>>,
+    scale: Option<[(String, Scalar); 2]>,
+}
+
+/// What one rank saves, from its snapshot to what is written.
+enum Slot {
+    Snapshot(RankSnapshot),
+    /// On the host; the error is the first of its tensors.
+    Copied(Result<RankSave, SaveError>),
+    /// Its writer has it.
+    Taken,
+}
+
+impl OfRanks {
+    pub(super) fn new(ranks: Vec<RankSnapshot>, scale: Option<[(String, Scalar); 2]>) -> Self {
+        let slots = ranks.into_iter().map(Slot::Snapshot);
+        Self {
+            ranks: slots.map(Mutex::new).collect(),
+            scale,
+        }
+    }
+
+    /// What a rank saves, each tensor where it is.
+    pub(super) fn of_rank(&self, rank: u32) -> Result<RankSave, SaveError> {
+        let slot = std::mem::replace(&mut *self.slot(rank as usize), Slot::Taken);
+        let mut save = match slot {
+            Slot::Snapshot(snapshot) => snapshot.to_save(),
+            Slot::Copied(save) => save?,
+            Slot::Taken => RankSave::default(),
+        };
+        // The first rank saves what belongs to none.
+        let scale = self.scale.iter().flatten().filter(|_| rank == 0);
+        save.scalars.extend(scale.cloned());
+        Ok(save)
+    }
+
+    /// As [`of_rank`](Self::of_rank), after what all ranks have on GPUs was copied to the host: training needs that
+    /// memory again, and a disk is slow.
+    pub(super) fn off_devices(&self, rank: u32) -> Result<RankSave, SaveError> {
+        for place in 0..self.ranks.len() {
+            let mut slot = self.slot(place);
+            if let Slot::Snapshot(snapshot) = &*slot
+                && !snapshot.is_on_host()
+            {
+                let copied = snapshot.to_save().on_host();
+                *slot = Slot::Copied(copied);
+            }
+        }
+        self.of_rank(rank)
+    }
+
+    fn slot(&self, place: usize) -> MutexGuard<'_, Slot> {
+        let slot = self.ranks[place].lock();
+        slot.unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a rank saves, as it was at one instant.
+pub(super) struct RankSnapshot {
+    tensors: Vec<SaveTensor>,
+    optimizers: Vec<OptimizerSnapshot>,
+}
+
+impl RankSnapshot {
+    pub(super) fn of(writes: &BTreeMap<ParameterPath, Vec<String>>, stages: &[Stage]) -> Self {
+        let held = stages.iter().flat_map(|stage| {
+            let owned = stage.parameters().values();
+            owned.chain(stage.replicas().values())
+        });
+        // A rank with several stages may hold a parameter and its copy.
+        let tensors: BTreeMap<&ParameterPath, SaveTensor> = held
+            .filter_map(|(path, value)| {
+                let mut tensor = SaveTensor::whole(path.as_str(), Role::Model, value);
+                tensor.tied.clone_from(writes.get(path)?);
+                Some((path, tensor))
+            })
+            .collect();
+        Self {
+            tensors: tensors.into_values().collect(),
+            optimizers: stages.iter().map(Stage::optimizer_snapshot).collect(),
+        }
+    }
+
+    /// Whether its tensors are in this process' memory.
+    fn is_on_host(&self) -> bool {
+        self.tensors.iter().all(SaveTensor::is_on_host)
+    }
+
+    /// With the optimizer's state on the host.
+    fn to_save(&self) -> RankSave {
+        let mut save = RankSave {
+            tensors: self.tensors.clone(),
+            ..RankSave::default()
+        };
+        for optimizer in &self.optimizers {
+            let state = optimizer.to_host();
+            let tensors = state.tensors.into_iter();
+            let tensors = tensors.map(|(name, data)| SaveTensor::whole(name, Role::State, data));
+            save.tensors.extend(tensors);
+            let scalars = state.scalars.into_iter();
+            save.scalars
+                .extend(scalars.map(|(name, value)| (name, to_saved(value))));
+        }
+        save
+    }
+}
