@@ -95,7 +95,8 @@
 //!    what was queued after each, so that it computes while the thread goes on. Each rank's thread has its own stream;
 //!    what another rank's stream made is waited for on the device. A value for a rank on another GPU is copied by the
 //!    receiver. Where times are measured, the rank waits for each program instead. A kernel that fails leaves its
-//!    output unwritten, and who reads it gets the error: at the latest the driver, with the loss of the step.
+//!    output unwritten, and so do those that read it; who reads such data on the host gets the error: the driver, with
+//!    the loss of this step or the next. The pipeline has then stopped, since nobody knows what its parameters are worth.
 //!
 //! # Architecture invariants
 //!

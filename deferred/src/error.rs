@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::ParameterPath;
-use crate::table::human_bytes;
+use crate::table::human_bytes_beside;
 
 /// One reason why a source can't answer one request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -378,7 +378,7 @@ pub enum MaterializeError {
     #[error(
         "{parameters} parameter(s) need {} on {device}, and {} are available: select fewer, choose a \
          smaller dtype, or spread them over more ranks",
-        apart(*needed_bytes, *available_bytes), apart(*available_bytes, *needed_bytes)
+        human_bytes_beside(*needed_bytes, *available_bytes), human_bytes_beside(*available_bytes, *needed_bytes)
     )]
     Memory {
         /// Where they were to be made.
@@ -436,12 +436,4 @@ fn list(items: &[impl fmt::Display]) -> String {
         more => format!(", and {more} more"),
     };
     texts.join(", ") + &more
-}
-
-/// Bytes with three digits, or with all where another number has the same three.
-fn apart(bytes: u64, other: u64) -> String {
-    match human_bytes(bytes) {
-        same if same == human_bytes(other) => format!("{bytes} B"),
-        distinct => distinct,
-    }
 }

@@ -97,7 +97,7 @@ fn run(flags: &Flags) -> Result<()> {
         Precision::Bf16 => MixedPrecision::bf16(&model).trace(&example, forward),
         Precision::F16 => MixedPrecision::f16(&model).trace(&example, forward),
     }?;
-    let plan = planning::plan(&trace, flags)?;
+    let plan = planning::plan(&trace, flags, &devices[0])?;
     println!("\n{plan}");
     if let Some(dir) = flags.plan.parent() {
         // Cargo's target directory may lie elsewhere.

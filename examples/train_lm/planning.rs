@@ -1,6 +1,7 @@
 //! The plan, as the flags ask for it.
 
 use anyhow::{Context, Result};
+use burn::tensor::Device;
 use indicatif::{ProgressBar, ProgressStyle};
 use tinderbox::planner::PlannerError;
 use tinderbox::{Batch, Machine, OperationTimes, Plan, PlanError, Planner, Profiler, Trace};
@@ -11,13 +12,13 @@ use crate::flags::{Flags, usage};
 const PROFILES: &str = "target/profiles";
 
 /// Plans a traced micro-batch.
-pub fn plan<B: Batch>(trace: &Trace<B>, flags: &Flags) -> Result<Plan> {
+pub fn plan<B: Batch>(trace: &Trace<B>, flags: &Flags, device: &Device) -> Result<Plan> {
     let mut planner = Planner::new(trace, &machine(flags)?)
         .schedule(flags.schedule)
         .micro_batches(flags.micro_batches)
         .partitioner(flags.partitioner);
     if flags.profile {
-        planner = planner.times(measure(trace, flags)?);
+        planner = planner.times(measure(trace, flags, device)?);
     }
     match planner.plan() {
         Err(PlanError::Planner(error @ PlannerError::TooManyStages { .. })) => {
@@ -48,11 +49,12 @@ fn machine(flags: &Flags) -> Result<Machine> {
     Ok(machine.with_chunks(chunks, placement)?)
 }
 
-/// What each block of the model takes on this machine, while as many ranks run.
-fn measure<B: Batch>(trace: &Trace<B>, flags: &Flags) -> Result<OperationTimes> {
+/// What each block of the model takes on a device, while as many ranks run.
+fn measure<B: Batch>(trace: &Trace<B>, flags: &Flags, device: &Device) -> Result<OperationTimes> {
     let style = ProgressStyle::with_template("{bar:30} {pos}/{len} blocks measured, now {msg}")?;
     let bar = ProgressBar::new(0).with_style(style);
     let profile = Profiler::new(trace)
+        .device(device)
         .depth(3)
         .beside(flags.stages)
         .cache(PROFILES)

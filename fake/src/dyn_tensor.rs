@@ -1,15 +1,19 @@
 //! A tensor whose rank and kind are known at run time.
 
-use burn::tensor::{DType, Device, Shape, Slice, Tensor, TensorData, kind::Basic};
+use burn::tensor::{
+    AllocationProperty, Bytes, DType, Device, Shape, Slice, Tensor, TensorData, kind::Basic,
+};
 use burn_backend::{
     AutodiffBackend, TensorMetadata,
     ops::{BoolTensorOps, FloatTensorOps, IntTensorOps},
 };
 use burn_capture::CaptureBackend;
 use burn_dispatch::{
-    BackendTensor, Dispatch, DispatchAutodiffContext, DispatchTensor, DispatchTensorKind,
+    BackendTensor, Dispatch, DispatchAutodiffContext, DispatchDevice, DispatchTensor,
+    DispatchTensorKind,
 };
 use burn_ir::TensorId;
+use bytemuck::pod_collect_to_vec;
 
 use crate::{FakeError, Region, TensorMeta};
 
@@ -159,7 +163,7 @@ impl DynTensor {
         (row_major && bytes.len() as u64 == self.bytes()).then_some(bytes)
     }
 
-    /// Copies the data to the host.
+    /// Copies the data to the host, now: what is done to the tensor afterwards does not show in it.
     ///
     /// # Errors
     ///
@@ -177,10 +181,11 @@ impl DynTensor {
             TensorKind::Int => burn::tensor::read_sync(Dispatch::int_into_data(tensor)),
             TensorKind::Bool => burn::tensor::read_sync(Dispatch::bool_into_data(tensor)),
         };
-        data.map_err(|source| FakeError::Execution {
-            tensor: Box::new(meta),
-            source: Box::new(source),
-        })
+        data.and_then(read_now)
+            .map_err(|source| FakeError::Execution {
+                tensor: Box::new(meta),
+                source: Box::new(source),
+            })
     }
 
     /// The tensor on another device; the same data when it is there already. On an autodiff device
@@ -201,7 +206,11 @@ impl DynTensor {
         let dispatch = plain.as_dispatch();
         let tensor = self.without_autodiff();
         let kind = tensor.kind();
+        let comes_to_host = matches!(dispatch, DispatchDevice::Flex(_))
+            && !matches!(tensor.0.kind, DispatchTensorKind::Flex(_));
         let moved = match kind {
+            // Burn would read when the tensor is first used.
+            _ if comes_to_host => Self::from_data(tensor.to_data()?, &plain).0,
             TensorKind::Float => Dispatch::float_to_device(tensor.0, dispatch),
             TensorKind::Int => Dispatch::int_to_device(tensor.0, dispatch),
             TensorKind::Bool => Dispatch::bool_to_device(tensor.0, dispatch),
@@ -246,14 +255,24 @@ impl DynTensor {
     }
 
     /// The tensor in memory of its own size: a slice shares the memory of the whole, and keeps it.
-    /// Cost: one copy through the host.
+    /// Cost: one copy, on the tensor's device.
     ///
     /// # Errors
     ///
     /// When the tensor is fake, or the device fails.
     pub fn compact(self) -> Result<Self, FakeError> {
         let device = self.device();
-        Ok(Self::from_data(self.to_data()?, &device))
+        if self.is_fake() || matches!(self.0.kind, DispatchTensorKind::Flex(_)) {
+            return Ok(Self::from_data(self.to_data()?, &device));
+        }
+        let shape = self.shape();
+        let all: Vec<Slice> = shape.iter().map(|size| Slice::from(0..*size)).collect();
+        let own = Self::zeros(shape, self.dtype(), &device).0;
+        Ok(Self(match self.kind() {
+            TensorKind::Float => Dispatch::float_slice_assign(own, &all, self.0),
+            TensorKind::Int => Dispatch::int_slice_assign(own, &all, self.0),
+            TensorKind::Bool => Dispatch::bool_slice_assign(own, &all, self.0),
+        }))
     }
 
     /// The tensor in another float dtype; other kinds are returned as they are.
@@ -282,6 +301,33 @@ impl DynTensor {
             _ => None,
         }
     }
+}
+
+/// The same data in memory of its own. Burn's data of a GPU is read when it is first looked at, and what is done to the
+/// tensor in place until then shows in it; it also holds the GPU's memory as long as it lives. Other data is returned as
+/// it is.
+///
+/// # Errors
+///
+/// When the device fails.
+pub fn read_now(data: TensorData) -> Result<TensorData, burn_backend::ExecutionError> {
+    let (shape, dtype) = (data.shape().clone(), data.dtype());
+    let bytes = data.into_bytes();
+    if bytes.property() != AllocationProperty::Device {
+        return Ok(TensorData::from_bytes(bytes, shape, dtype));
+    }
+    let read = bytes.read(Default::default());
+    let read = read.map_err(|error| burn_backend::ExecutionError::WithContext {
+        reason: error.to_string(),
+    })?;
+    // Aligned as the elements need it, or Burn copies it again.
+    let own = match dtype.size() {
+        2 => Bytes::from_elems::<u16>(pod_collect_to_vec(read)),
+        4 => Bytes::from_elems::<u32>(pod_collect_to_vec(read)),
+        8 => Bytes::from_elems::<u64>(pod_collect_to_vec(read)),
+        _ => Bytes::from_bytes_vec(read.to_vec()),
+    };
+    Ok(TensorData::from_bytes(own, shape, dtype))
 }
 
 /// The sum of two float tensors of one shape, in place where the left one shares its data with nobody.

@@ -43,7 +43,7 @@ mod region;
 mod sealed;
 
 pub use dtype::{dtype_name, dtype_names};
-pub use dyn_tensor::{DynTensor, TensorKind};
+pub use dyn_tensor::{DynTensor, TensorKind, read_now};
 pub use error::{FakeError, GraphFileError, RecordError};
 pub use graph::{Difference, Graph, GraphBuilder, Node, NodeId, Slice, Value, ValueId};
 pub use mark::cut;

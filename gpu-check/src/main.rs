@@ -32,8 +32,10 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow};
+use burn::module::Module;
 use burn::tensor::Device;
 use clap::Parser;
+use tinderbox::{Batch, Pipeline};
 
 use flags::{Flags, PartName};
 use report::{Part, Report};
@@ -88,19 +90,28 @@ fn run(flags: Flags, device: Device) -> Result<bool> {
         flags,
     };
     let begun = Instant::now();
-    let mut report = Report {
-        machine: machine::describe(&bench),
-        ..Report::default()
-    };
+    let mut report = Report::default();
+    let mut machine = Vec::new();
+    let opened = guarded("Device", |_| {
+        machine = machine::describe(&bench);
+        Ok(())
+    });
+    report.machine = machine;
+    if !opened.passed() {
+        report.parts.push(opened);
+    }
     for (name, title, run) in parts {
         if bench.flags.wants(name) {
             eprintln!("{title} ...");
             let part = guarded(title, |part| run(&bench, part));
             eprintln!("{title}: {} in {:.1} s", verdict(&part), part.seconds);
             report.parts.push(part);
+            report.seconds = begun.elapsed().as_secs_f64();
+            // After each part: a driver may end the program in a later one.
+            write(&report, &bench.flags)?;
         }
     }
-    report.seconds = begun.elapsed().as_secs_f64();
+    write(&report, &bench.flags)?;
     println!("{report}");
     for part in &report.parts {
         for figure in &part.figures {
@@ -110,15 +121,29 @@ fn run(flags: Flags, device: Device) -> Result<bool> {
             );
         }
     }
-    if let Some(path) = &bench.flags.report {
-        std::fs::write(path, report.to_string())
-            .with_context(|| format!("--report {}", path.display()))?;
-    }
-    if let Some(path) = &bench.flags.json {
-        std::fs::write(path, report.to_json()?)
-            .with_context(|| format!("--json {}", path.display()))?;
-    }
     Ok(report.passed())
+}
+
+/// Writes the report to the files that were asked for.
+fn write(report: &Report, flags: &Flags) -> Result<()> {
+    if let Some(path) = &flags.report {
+        let written = std::fs::write(path, report.to_string());
+        written.with_context(|| format!("--report {}", path.display()))?;
+    }
+    if let Some(path) = &flags.json {
+        let written = std::fs::write(path, report.to_json()?);
+        written.with_context(|| format!("--json {}", path.display()))?;
+    }
+    Ok(())
+}
+
+/// Waits until the device has done all that the ranks have queued: each has a stream of its own.
+fn settle<M: Module + Sync + 'static, B: Batch>(pipeline: &mut Pipeline<M, B>) -> Result<()> {
+    let done = pipeline.on_ranks(|_, stages| match stages.first() {
+        Some(stage) => stage.device().sync(),
+        None => Ok(()),
+    })?;
+    Ok(done.into_iter().collect::<Result<(), _>>()?)
 }
 
 /// Runs a part; an error or a panic is a check that has failed, and the others go on.

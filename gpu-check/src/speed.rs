@@ -72,8 +72,13 @@ pub fn run(bench: &Bench, part: &mut Part) -> Result<()> {
             let made = work()?;
             bench.device.sync()?;
             let took = begun.elapsed().as_secs_f64();
-            if made.is_some() && turn > 0 {
-                times.push(took);
+            let Some(made) = made else {
+                continue;
+            };
+            match turn {
+                // A kernel that did not run took no time: a read tells of it.
+                0 => drop(made.slice(&Region::new(vec![0], vec![16])?).to_data()?),
+                _ => times.push(took),
             }
         }
     }
@@ -93,11 +98,9 @@ pub fn run(bench: &Bench, part: &mut Part) -> Result<()> {
             part.figure(format!("speed.{name}_share_of_limit"), share, "ratio");
             if bench.size.measures {
                 let asked = format!("{name} at {least} of the lower of fill and integer limit");
-                part.check(
-                    asked,
-                    format!("{share:.2} of {limit:.0} GB/s"),
-                    share >= least,
-                );
+                let found = format!("{share:.2} of {limit:.0} GB/s");
+                // What is much faster than a limit was measured wrong.
+                part.check(asked, found, (least..1.3).contains(&share));
             }
         }
     }

@@ -11,10 +11,10 @@ use tinderbox::{
     split_batch,
 };
 
-use crate::Bench;
 use crate::gpt::{Gpt, GptConfig};
 use crate::report::Part;
 use crate::size::Training;
+use crate::{Bench, settle};
 
 const LR: f64 = 3e-4;
 const STAGES: usize = 2;
@@ -84,7 +84,7 @@ pub fn run(bench: &Bench, part: &mut Part) -> Result<()> {
         bench.device.sync()?;
         let begun = Instant::now();
         let loss = pipeline.step(LR, data)?.loss.unwrap_or(f64::NAN);
-        bench.device.sync()?;
+        settle(&mut pipeline)?;
         let of_pipeline = begun.elapsed().as_secs_f64();
         let data = batch(&size, size.samples, &device);
         let begun = Instant::now();

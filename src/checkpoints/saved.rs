@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use burn::module::Module;
 use tinderbox_checkpoint::{Held, RankSave, Role, SaveError, SaveTensor, Scalar, assign_writers};
 use tinderbox_deferred::{Parameter, ParameterPath, ParameterTable};
-use tinderbox_fake::Region;
+use tinderbox_fake::{DeviceLabel, Region};
 use tinderbox_pipeline::{Batch, OptimizerSnapshot, Pipeline, Plan, Stage};
 
 use super::scalars::to_saved;
@@ -79,10 +79,8 @@ pub(super) struct OfRanks {
 /// What one rank saves, from its snapshot to what is written.
 enum Slot {
     Snapshot(RankSnapshot),
-    /// On the host; the error is the first of its tensors.
-    Copied(Result<RankSave, SaveError>),
-    /// Its writer has it.
-    Taken,
+    /// On the host, until its writer takes it; the error is the first of its tensors.
+    Copied(Option<Result<RankSave, SaveError>>),
 }
 
 impl OfRanks {
@@ -96,11 +94,14 @@ impl OfRanks {
 
     /// What a rank saves, each tensor where it is.
     pub(super) fn of_rank(&self, rank: u32) -> Result<RankSave, SaveError> {
-        let slot = std::mem::replace(&mut *self.slot(rank as usize), Slot::Taken);
-        let mut save = match slot {
-            Slot::Snapshot(snapshot) => snapshot.to_save(),
-            Slot::Copied(save) => save?,
-            Slot::Taken => RankSave::default(),
+        let mut save = match &mut *self.slot(rank as usize) {
+            Slot::Snapshot(snapshot) => snapshot.to_save()?,
+            Slot::Copied(copied) => copied.take().unwrap_or_else(|| {
+                Err(SaveError::Value {
+                    tensor: format!("all of rank {rank}"),
+                    source: "its writer has it already".into(),
+                })
+            })?,
         };
         // The first rank saves what belongs to none.
         let scale = self.scale.iter().flatten().filter(|_| rank == 0);
@@ -114,10 +115,11 @@ impl OfRanks {
         for place in 0..self.ranks.len() {
             let mut slot = self.slot(place);
             if let Slot::Snapshot(snapshot) = &*slot
-                && !snapshot.is_on_host()
+                && !snapshot.is_on_host
             {
-                let copied = snapshot.to_save().on_host();
-                *slot = Slot::Copied(copied);
+                // The snapshot ends after the copy: while it lives, nothing works in place on what it holds.
+                let copied = snapshot.to_save().and_then(RankSave::on_host);
+                *slot = Slot::Copied(Some(copied));
             }
         }
         self.of_rank(rank)
@@ -133,6 +135,8 @@ impl OfRanks {
 pub(super) struct RankSnapshot {
     tensors: Vec<SaveTensor>,
     optimizers: Vec<OptimizerSnapshot>,
+    /// Whether all of it is in this process' memory.
+    is_on_host: bool,
 }
 
 impl RankSnapshot {
@@ -149,25 +153,25 @@ impl RankSnapshot {
                 Some((path, tensor))
             })
             .collect();
+        let on_host = |stage: &Stage| DeviceLabel::of(stage.device()) == DeviceLabel::flex();
         Self {
             tensors: tensors.into_values().collect(),
             optimizers: stages.iter().map(Stage::optimizer_snapshot).collect(),
+            is_on_host: stages.iter().all(on_host),
         }
     }
 
-    /// Whether its tensors are in this process' memory.
-    fn is_on_host(&self) -> bool {
-        self.tensors.iter().all(SaveTensor::is_on_host)
-    }
-
     /// With the optimizer's state on the host.
-    fn to_save(&self) -> RankSave {
+    fn to_save(&self) -> Result<RankSave, SaveError> {
         let mut save = RankSave {
             tensors: self.tensors.clone(),
             ..RankSave::default()
         };
         for optimizer in &self.optimizers {
-            let state = optimizer.to_host();
+            let state = optimizer.to_host().map_err(|source| SaveError::Value {
+                tensor: "the state of the optimizer".into(),
+                source: Box::new(source),
+            })?;
             let tensors = state.tensors.into_iter();
             let tensors = tensors.map(|(name, data)| SaveTensor::whole(name, Role::State, data));
             save.tensors.extend(tensors);
@@ -175,6 +179,6 @@ impl RankSnapshot {
             save.scalars
                 .extend(scalars.map(|(name, value)| (name, to_saved(value))));
         }
-        save
+        Ok(save)
     }
 }

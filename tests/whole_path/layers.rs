@@ -53,6 +53,7 @@ const CRATES: [(&str, &[&str]); 11] = [
             "tinderbox-pipeline",
         ],
     ),
+    ("tinderbox-gpu-check", &["tinderbox"]),
 ];
 
 #[test]

@@ -11,8 +11,9 @@ use super::load::{Wanted, load};
 use crate::{LoadError, Progress};
 
 /// Bytes of values that are read before they are copied to a device that is not the host: enough to keep all threads
-/// reading, and few beside what a stage takes. Three times as many may be on the host at a time: one group is read, one
-/// waits, one is copied.
+/// reading, and few beside what a stage takes. A group ends with the value that fills it, so it may be larger by one.
+/// One group is read, one waits, and one is there twice, while it is moved to memory that the device copies from; Burn
+/// keeps up to two more until they are copied.
 const GROUP_BYTES: u64 = 64 << 20;
 
 /// The wanted values on their devices, in order; `made` hears of each when it is there.

@@ -229,7 +229,7 @@ impl Source for CheckpointSource {
     /// read; each block that holds a requested element is read once, and checked where it has a digest.
     ///
     /// Memory: the values, and one block per thread; 8 MiB more for each thread that transposes. Values for a device
-    /// that is not the CPU are on the host in groups of 64 MiB or one value, three at a time.
+    /// that is not the CPU are on the host in groups of 64 MiB and one value, six at a time at most.
     fn load(
         &self,
         requests: &[Request],

@@ -109,19 +109,11 @@ impl SaveTensor {
     /// When the device fails.
     pub fn on_host(mut self) -> Result<Self, SaveError> {
         if let SaveData::Device(tensor) = &self.data
-            && !self.is_on_host()
+            && DeviceLabel::of(&tensor.device()) != DeviceLabel::flex()
         {
             self.data = SaveData::Host(self.read(tensor)?);
         }
         Ok(self)
-    }
-
-    /// Whether its elements are in this process' memory, or in a file.
-    pub fn is_on_host(&self) -> bool {
-        match &self.data {
-            SaveData::Device(tensor) => DeviceLabel::of(&tensor.device()) == DeviceLabel::flex(),
-            SaveData::Host(_) | SaveData::Saved(..) => true,
-        }
     }
 
     fn read(&self, tensor: &DynTensor) -> Result<TensorData, SaveError> {

@@ -352,6 +352,15 @@ pub fn human_bytes(bytes: u64) -> String {
     }
 }
 
+/// As [`human_bytes`], or with all digits where another number has the same three: two numbers in one sentence that
+/// differ never look the same.
+pub fn human_bytes_beside(bytes: u64, other: u64) -> String {
+    match human_bytes(bytes) {
+        same if same == human_bytes(other) => format!("{bytes} B"),
+        distinct => distinct,
+    }
+}
+
 /// A number with a comma between groups of three digits.
 fn group_digits(number: u64) -> String {
     let digits = number.to_string();

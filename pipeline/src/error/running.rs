@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use tinderbox_deferred::{DeviceError, MaterializeError, ParameterPath, ProgramError, SourceError};
+use tinderbox_deferred::{
+    DeviceError, MaterializeError, ParameterPath, ProgramError, SourceError, human_bytes_beside,
+};
 use tinderbox_fake::{DeviceLabel, FakeError};
 use tinderbox_planner::PlannerError;
 
@@ -117,6 +119,24 @@ pub enum PipelineError {
     /// A device can't be used; nothing was made.
     #[error(transparent)]
     Device(#[from] DeviceError),
+    /// The ranks of a device will not fit there; nothing was made.
+    #[error(
+        "ranks {} need {} on {device} for parameters and gradients alone, and {} are available: give more devices, or \
+         plan for memory limits",
+        ranks.iter().map(RankIndex::to_string).collect::<Vec<_>>().join(", "),
+        human_bytes_beside(*needed_bytes, *available_bytes),
+        human_bytes_beside(*available_bytes, *needed_bytes)
+    )]
+    Memory {
+        /// The device.
+        device: DeviceLabel,
+        /// Its ranks.
+        ranks: Vec<RankIndex>,
+        /// Bytes of their parameters, and of the gradients if they train.
+        needed_bytes: u64,
+        /// Bytes that this process can still get there.
+        available_bytes: u64,
+    },
     /// The list of devices is empty.
     #[error("the pipeline was given an empty list of devices: leave it out for the CPU")]
     NoDevices,

@@ -61,13 +61,16 @@ impl LossScale {
         self.steps
     }
 
-    /// The same scale with the factor and the count of an earlier run.
+    /// The same scale with the factor and the count of an earlier run; a fixed one stays what it is.
     #[must_use]
     pub fn resumed(self, factor: f64, steps: u64) -> Self {
-        Self {
-            factor: Self::fixed(factor).factor,
-            steps,
-            ..self
+        match self.interval {
+            None => self,
+            Some(_) => Self {
+                factor: Self::fixed(factor).factor,
+                steps,
+                ..self
+            },
         }
     }
 
@@ -121,6 +124,8 @@ mod tests {
     fn a_fixed_one_stays() {
         let mut scale = LossScale::fixed(8.0);
         scale.after_step(false);
-        assert_eq!(scale, LossScale::fixed(8.0));
+        assert_eq!(scale.resumed(64.0, 3), LossScale::fixed(8.0));
+        let resumed = LossScale::dynamic().resumed(64.0, 3);
+        assert_eq!((resumed.factor(), resumed.steps()), (64.0, 3));
     }
 }

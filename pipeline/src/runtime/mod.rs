@@ -8,6 +8,7 @@ mod link;
 mod lists;
 mod local;
 mod loss_scale;
+mod memory;
 mod optimizer;
 mod output;
 mod pipeline;

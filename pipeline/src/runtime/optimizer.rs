@@ -6,10 +6,11 @@ use std::sync::Arc;
 
 use burn::optim::{DynOptimizer, DynState, StateSink, StateSource};
 use burn::tensor::{Device, Tensor, TensorData};
+use burn_backend::ExecutionError;
 use burn_dispatch::DispatchTensor;
 use burn_pack::Scalar;
 use tinderbox_deferred::ParameterPath;
-use tinderbox_fake::DynTensor;
+use tinderbox_fake::{DynTensor, read_now};
 
 use crate::RestoreError;
 
@@ -85,7 +86,10 @@ impl OptimizerState {
     }
 
     /// The state of all parameters, copied to the host.
-    pub(crate) fn save<'a>(&self, paths: impl Iterator<Item = &'a ParameterPath>) -> SavedState {
+    fn save<'a>(
+        &self,
+        paths: impl Iterator<Item = &'a ParameterPath>,
+    ) -> Result<SavedState, ExecutionError> {
         let mut sink = StateSink::default();
         for (path, state) in paths.zip(&self.states) {
             if let Some(state) = state {
@@ -93,10 +97,12 @@ impl OptimizerState {
                     .state_flatten(&format!("{PREFIX}{path}"), state, &mut sink);
             }
         }
-        SavedState {
-            tensors: sink.tensors,
+        let tensors = sink.tensors.into_iter();
+        let tensors = tensors.map(|(name, data)| Ok((name, read_now(data)?)));
+        Ok(SavedState {
+            tensors: tensors.collect::<Result<_, _>>()?,
             scalars: sink.scalars,
-        }
+        })
     }
 
     /// The same optimizer with a saved state. A parameter of which nothing was saved has none.
@@ -153,9 +159,15 @@ impl OptimizerSnapshot {
     }
 
     /// The state, copied to the host; empty without an optimizer.
-    pub fn to_host(&self) -> SavedState {
-        let saved = self.optimizer.as_ref().map(|o| o.save(self.paths.iter()));
-        saved.unwrap_or_default()
+    ///
+    /// # Errors
+    ///
+    /// When the device fails.
+    pub fn to_host(&self) -> Result<SavedState, ExecutionError> {
+        match &self.optimizer {
+            Some(optimizer) => optimizer.save(self.paths.iter()),
+            None => Ok(SavedState::default()),
+        }
     }
 }
 

@@ -15,6 +15,7 @@ use super::clip::Clipping;
 use super::crew::Crew;
 use super::lists::ScheduleChoice;
 use super::loss_scale::LossScale;
+use super::memory::check_memory;
 use super::output::StepOutput;
 use super::programs::Programs;
 use super::rank::RankSetup;
@@ -38,6 +39,8 @@ pub struct Pipeline<M, B> {
     clipping: Option<Clipping>,
     loss_scale: Option<LossScale>,
     measures: bool,
+    /// A round has ended with an error that no rank knows of.
+    is_broken: bool,
     trains: bool,
     step: u64,
     round: u64,
@@ -92,6 +95,12 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             let lists = schedule.compute(&stage_to_rank, count, &alone)?;
             verify(&lists, &alone).map_err(|source| PipelineError::Schedule { source })?;
         }
+        check_memory(
+            &builder.plan,
+            &table,
+            &builder.devices,
+            builder.optimizer.is_some(),
+        )?;
         let plan = Arc::new(builder.plan);
         let source = builder
             .source
@@ -133,6 +142,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             clipping: builder.clipping,
             loss_scale: builder.loss_scale,
             measures: builder.measure,
+            is_broken: false,
             trains: builder.optimizer.is_some(),
             step: 0,
             round: 0,
@@ -175,7 +185,8 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         self.loss_scale
     }
 
-    /// Goes on with the factor on the loss of an earlier run. Does nothing where the loss is not scaled.
+    /// Goes on with the factor on the loss of an earlier run. Does nothing where the loss is not scaled, or by a fixed
+    /// factor.
     pub fn resume_loss_scale(&mut self, factor: f64, steps: u64) {
         self.loss_scale = self.loss_scale.map(|scale| scale.resumed(factor, steps));
     }
@@ -263,9 +274,14 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             .programs
             .dependencies(Mode::Training, cuts.iter().copied());
         let stages = self.plan.stages().iter();
-        // A parameter, its gradient.
+        // A parameter, its gradient, and its copy in the type of the forward.
+        let cast = self.programs.cast_bytes()?;
         let resident: Vec<u64> = stages
-            .map(|stage| 2 * stage.parameter_bytes + stage.replica_bytes)
+            .map(|stage| {
+                let held = stage.parameters.iter().chain(&stage.replicas);
+                let cast: u64 = held.filter_map(|path| cast.get(path)).sum();
+                2 * stage.parameter_bytes + stage.replica_bytes + cast
+            })
             .collect();
         // The first micro-batches are the largest.
         let largest = cuts.first().ok_or(crate::BatchError::NoSamples)?;
@@ -293,6 +309,9 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         &mut self,
         call: impl Fn(RankIndex, &mut [Stage]) -> R + Send + Sync + 'static,
     ) -> Result<Vec<R>, PipelineError> {
+        if self.is_broken {
+            return Err(PipelineError::Stopped);
+        }
         self.crew.call("run a call", call)
     }
 
@@ -323,6 +342,9 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         lr: ModuleLearningRate,
         parts: Vec<MicroBatch<B>>,
     ) -> Result<StepOutput, PipelineError> {
+        if self.is_broken {
+            return Err(PipelineError::Stopped);
+        }
         let step = u32::try_from(self.step)
             .map_err(|_| PipelineError::StepOverflow { step: self.step })?;
         let samples: usize = parts.iter().map(|part| part.samples).sum();
@@ -356,7 +378,10 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             Mode::Inference => "run an evaluation",
         };
         let reports = self.crew.round(round.clone(), request)?;
-        StepOutput::collect(&round, reports, &weights)
+        let output = StepOutput::collect(&round, reports, &weights);
+        // The ranks have done their updates, but nobody knows what they are worth.
+        self.is_broken = output.is_err();
+        output
     }
 }
 

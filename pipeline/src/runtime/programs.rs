@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
+use tinderbox_deferred::ParameterPath;
 use tinderbox_fake::Mode;
 
 use super::lists::{ScheduleChoice, StepLists};
@@ -17,6 +18,7 @@ use crate::schedule::{
     Costs, Dependencies, Edge, RankIndex, StageCosts, StageIndex, Tie, forward_only_on,
 };
 use crate::trace::{Roles, Trace};
+use crate::work::cast_bytes;
 
 /// Makes programs and lists when they are asked for first.
 pub(super) struct Programs<B> {
@@ -86,6 +88,17 @@ impl<B: Batch> Programs<B> {
         });
         self.cuts.insert(name, cut.clone());
         Ok(cut)
+    }
+
+    /// Bytes of each parameter in the type of the forward, where that is not its own.
+    pub(super) fn cast_bytes(&self) -> Result<BTreeMap<ParameterPath, u64>, PipelineError> {
+        let joint = self.trace.example_program()?;
+        let parameters = self.trace.parameters().iter().zip(joint.parameters());
+        let cast = parameters.map(|(parameter, value)| {
+            let bytes = cast_bytes(&joint, parameter, *value);
+            (parameter.path.clone(), bytes)
+        });
+        Ok(cast.collect())
     }
 
     /// The verified lists for these micro-batches.

@@ -138,7 +138,8 @@ impl Stage {
     }
 
     /// The gradients of the last training step as the optimizer got them, by path: summed over its
-    /// micro-batches, and clipped where the pipeline clips. There are none unless the pipeline was told to keep them.
+    /// micro-batches, and clipped where the pipeline clips. There are none unless the pipeline was told to keep them, and
+    /// none of a step that was skipped.
     pub fn gradients(&self) -> impl Iterator<Item = (&ParameterPath, &DynTensor)> {
         let pairs = self.owned.paths().zip(self.kept_gradients.iter().flatten());
         pairs.filter_map(|(path, gradient)| Some((path, gradient.as_ref()?)))
@@ -195,7 +196,8 @@ impl Stage {
         }
     }
 
-    pub(super) fn device(&self) -> &Device {
+    /// Where it lives.
+    pub fn device(&self) -> &Device {
         &self.device
     }
 
@@ -273,14 +275,12 @@ impl Stage {
         }
     }
 
-    /// Ends a step without an update; a driver that asked for the gradients can still read them.
+    /// Ends a step without an update.
     pub(super) fn drop_gradients(&mut self) {
-        for (place, gradient) in self.gradients.iter_mut().enumerate() {
-            let gradient = gradient.take();
-            if let Some(kept) = &mut self.kept_gradients {
-                kept[place] = gradient;
-            }
-        }
+        self.clear_gradients();
+        self.kept_gradients
+            .iter_mut()
+            .for_each(|kept| kept.fill(None));
     }
 
     /// Forgets gradients that an unfinished step left.

@@ -209,10 +209,14 @@ impl Rank {
                         source: Box::new(source),
                     })
                 };
-                // At the same time, where the rank's pool has a thread for each.
+                // At the same time, where the rank's pool has a thread for each. Another device works beside this
+                // thread anyway, and in order of its queue: one thread fills it.
+                let on_host = DeviceLabel::of(self.device()) == DeviceLabel::flex();
                 let (first, second) = state.time(|| {
-                    let (first, second) =
-                        rayon::join(|| run(forward, first), || run(backward, second));
+                    let (first, second) = match on_host {
+                        true => rayon::join(|| run(forward, first), || run(backward, second)),
+                        false => (run(forward, first), run(backward, second)),
+                    };
                     self.hand_off((first?, second?), round)
                 })?;
                 self.finish(forward, first, round, state)?;
@@ -223,7 +227,10 @@ impl Rank {
             Action::Reduce { stage, group: name } => self
                 .stage_mut(stage)?
                 .change_gradients(|gradient| Ok(group.all_reduce(name, gradient)?)),
-            Action::Update { stage } => self.update(stage, round, state),
+            Action::Update { stage } => {
+                self.update(stage, round, state)?;
+                self.hand_off((), round)
+            }
             _ => Err(ActionError::UnknownAction),
         }
     }

@@ -1,6 +1,7 @@
 //! The runtime against plain Burn, under delays, failures and restarts.
 
 mod batches;
+mod devices;
 mod faults;
 mod links;
 mod mixed;

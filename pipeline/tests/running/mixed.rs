@@ -59,7 +59,13 @@ fn trace(compute: DType) -> Trace<Batch> {
 
 fn builder(compute: DType, ranks: usize, kind: ScheduleKind) -> PipelineBuilder<Net, Batch> {
     let trace = trace(compute);
-    let plan = Plan::auto(&trace, &Machine::local(ranks).unwrap()).unwrap();
+    let chunks = match kind {
+        ScheduleKind::Zbv | ScheduleKind::DualPipeV => 2,
+        _ => 1,
+    };
+    let machine = Machine::local(ranks).unwrap();
+    let machine = machine.with_chunks(chunks, kind.placement()).unwrap();
+    let plan = Plan::auto(&trace, &machine).unwrap();
     Pipeline::new(&CASE.model(), &trace, &plan)
         .optimizer(AdamWConfig::new().build())
         .schedule(kind)
@@ -67,10 +73,13 @@ fn builder(compute: DType, ranks: usize, kind: ScheduleKind) -> PipelineBuilder<
         .seed(SEED)
 }
 
-const SHAPES: [(usize, ScheduleKind); 3] = [
+/// The last two have two stages on each rank, and overlapped pairs.
+const SHAPES: [(usize, ScheduleKind); 5] = [
     (1, ScheduleKind::GPipe),
     (2, ScheduleKind::OneFOneB),
     (3, ScheduleKind::ZbH1),
+    (2, ScheduleKind::Zbv),
+    (2, ScheduleKind::DualPipeV),
 ];
 
 /// Gradients in f32, in the order of the parameters.
@@ -166,6 +175,9 @@ fn pipelined(builder: PipelineBuilder<Net, Batch>) -> Run {
             .unwrap();
         run.losses.push(output.micro_batch_losses);
         run.skipped.push(output.skipped);
+        // What an evaluation leaves behind does not reach the next step.
+        let evaluated = pipeline.evaluate((CASE.batch)(step, &Device::flex()));
+        assert!(evaluated.unwrap().loss.unwrap().is_finite());
         let gathered = pipeline.gather(&Device::flex()).unwrap();
         run.parameters.push(parameters(&gathered));
     }
@@ -268,6 +280,55 @@ fn the_plan_counts_both_types() {
     let mixed = plan(&trace(DType::BF16));
     assert_eq!(mixed.parameters * 2, single.parameters * 3);
     assert!(mixed.activations < single.activations);
+}
+
+/// The gradients that the optimizer got, without the factor on the loss; none of a step that was skipped.
+#[test]
+fn kept_gradients_are_unscaled() {
+    let gradients = |scale: LossScale| {
+        let builder = builder(DType::BF16, 2, ScheduleKind::OneFOneB).keep_gradients();
+        let mut pipeline = builder.loss_scale(scale).start().unwrap();
+        let batch = (CASE.batch)(0, &Device::flex());
+        let skipped = pipeline.step(LR, batch).unwrap().skipped;
+        let kept = pipeline.on_ranks(|_, stages| {
+            let kept = stages.iter().flat_map(|stage| stage.gradients());
+            kept.map(|(_, gradient)| gradient.to_data().unwrap())
+                .collect::<Vec<_>>()
+        });
+        (skipped, kept.unwrap())
+    };
+    let (skipped, unscaled) = gradients(LossScale::fixed(1.0));
+    assert!(!skipped && unscaled[0].len() > 2);
+    assert_eq!(gradients(LossScale::fixed(256.0)), (false, unscaled));
+    // A batch that overflows in f16, and so in every type that it has the range of.
+    let mut overflows = builder(DType::F16, 2, ScheduleKind::OneFOneB)
+        .keep_gradients()
+        .loss_scale(LossScale::fixed(16_777_216.0))
+        .start()
+        .unwrap();
+    let batch = (CASE.batch)(0, &Device::flex());
+    assert!(overflows.step(LR, batch).unwrap().skipped);
+    let kept = overflows.on_ranks(|_, stages| {
+        let kept = stages.iter().map(|stage| stage.gradients().count());
+        kept.sum::<usize>()
+    });
+    assert_eq!(kept.unwrap(), [0, 0]);
+}
+
+/// What a measured step holds is what the pipeline says that it will: the copies in 16 bits are in both.
+#[test]
+fn costs_count_the_casts() {
+    let mut pipeline = builder(DType::BF16, 1, ScheduleKind::GPipe)
+        .measure()
+        .start()
+        .unwrap();
+    let batch = (CASE.batch)(0, &Device::flex());
+    let (_, costs) = pipeline.costs(&batch).unwrap();
+    let parameters = pipeline.model().parameters().bytes();
+    assert_eq!(costs.stages[0].resident_bytes, parameters * 5 / 2);
+    let measured = pipeline.step(LR, batch).unwrap().timeline.unwrap();
+    let most = measured.ranks[0].bytes.iter().map(|(_, bytes)| *bytes);
+    assert!(most.max().unwrap() >= parameters * 5 / 2);
 }
 
 /// What ranks hold, send, evaluate and give back stays f32.

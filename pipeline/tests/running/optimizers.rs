@@ -60,7 +60,7 @@ fn save(pipeline: &mut Net4) -> (Vec<(ParameterPath, DynTensor)>, SavedState) {
         .on_ranks(|_, stages| {
             stages
                 .iter()
-                .map(|s| s.optimizer_snapshot().to_host())
+                .map(|s| s.optimizer_snapshot().to_host().unwrap())
                 .collect::<Vec<_>>()
         })
         .unwrap();

@@ -1,0 +1,126 @@
+//! Whether the devices have room for what ranks hold all the time, before any rank makes anything.
+
+use std::collections::BTreeMap;
+
+use burn::tensor::Device;
+use tinderbox_deferred::{ParameterTable, available_bytes};
+use tinderbox_fake::DeviceLabel;
+
+use crate::schedule::RankIndex;
+use crate::{PipelineError, Plan};
+
+/// Refuses a plan whose ranks will not fit: each rank alone is checked when it makes its parameters, but ranks that share
+/// a device take from the same memory.
+///
+/// Counted are parameters, copies of others' and, in training, a gradient for each parameter that trains. Activations and
+/// the state of the optimizer are not: a plan's figures for them are bounds from above.
+pub(super) fn check_memory(
+    plan: &Plan,
+    table: &ParameterTable,
+    devices: &[Device],
+    trains: bool,
+) -> Result<(), PipelineError> {
+    let needed = needed(plan, table, devices, trains);
+    for (device, (ranks, needed_bytes)) in needed {
+        let device = &devices[device];
+        let Some(available_bytes) = available_bytes(device) else {
+            continue;
+        };
+        if needed_bytes > available_bytes {
+            return Err(PipelineError::Memory {
+                device: DeviceLabel::of(device),
+                ranks,
+                needed_bytes,
+                available_bytes,
+            });
+        }
+    }
+    Ok(())
+}
+
+/// By the first position of each device: the ranks there, and what they need.
+fn needed(
+    plan: &Plan,
+    table: &ParameterTable,
+    devices: &[Device],
+    trains: bool,
+) -> BTreeMap<usize, (Vec<RankIndex>, u64)> {
+    let mut needed: BTreeMap<usize, (Vec<RankIndex>, u64)> = BTreeMap::new();
+    for stage in plan.stages() {
+        let device = &devices[stage.rank.index() % devices.len()];
+        let first = devices.iter().position(|known| known == device);
+        let (ranks, bytes) = needed.entry(first.unwrap_or(0)).or_default();
+        if !ranks.contains(&stage.rank) {
+            ranks.push(stage.rank);
+        }
+        let owned = stage.parameters.iter().filter_map(|path| table.get(path));
+        let trained = owned.filter(|parameter| trains && parameter.trainable);
+        let gradients: u64 = trained.map(|parameter| parameter.bytes).sum();
+        *bytes += stage.parameter_bytes + stage.replica_bytes + gradients;
+    }
+    needed
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::module::Module;
+    use burn::nn::{Linear, LinearConfig};
+    use burn::tensor::Tensor;
+    use tinderbox_deferred::Deferred;
+
+    use super::*;
+    use crate::{Cut, Outputs, Traceable};
+
+    #[derive(Module, Debug)]
+    struct Net {
+        layers: Vec<Linear>,
+    }
+
+    #[test]
+    fn ranks_of_one_device_are_added() {
+        let model = Deferred::new(|device| Net {
+            layers: (0..3)
+                .map(|_| LinearConfig::new(8, 8).with_bias(false).init(device))
+                .collect(),
+        });
+        let model = model.unwrap();
+        let example = Tensor::<2>::zeros([2, 8], &Device::flex());
+        let trace = model.trace(&example, |net: &Net, x| {
+            let y = net.layers.iter().fold(x, |x, layer| layer.forward(x));
+            Outputs::loss(y.mean())
+        });
+        let cuts = [Cut::before("layers.1"), Cut::before("layers.2")];
+        let plan = Plan::manual(&trace.unwrap(), &cuts).unwrap();
+        // One layer is 256 bytes, and so is its gradient.
+        let rank = RankIndex::new;
+        let of = |devices: &[Device], trains| needed(&plan, model.parameters(), devices, trains);
+        let flex = Device::flex();
+        let all = vec![rank(0), rank(1), rank(2)];
+        assert_eq!(of(&[flex.clone()], true), [(0, (all.clone(), 1536))].into());
+        assert_eq!(
+            of(&[flex.clone(), flex.clone()], false),
+            [(0, (all, 768))].into()
+        );
+        let two = [flex.clone(), flex.autodiff()];
+        let expected = [
+            (0, (vec![rank(0), rank(2)], 1024)),
+            (1, (vec![rank(1)], 512)),
+        ];
+        assert_eq!(of(&two, true), expected.into());
+    }
+
+    #[test]
+    fn the_error_says_what_to_do() {
+        let error = PipelineError::Memory {
+            device: DeviceLabel::flex(),
+            ranks: vec![RankIndex::new(0), RankIndex::new(2)],
+            needed_bytes: 3 << 30,
+            available_bytes: 2 << 30,
+        };
+        assert_eq!(
+            error.to_string(),
+            "ranks 0, 2 need 3.00 GiB on flex for parameters and gradients alone, and 2.00 GiB are available: give more \
+             devices, or plan for memory limits"
+        );
+    }
+}
