@@ -126,7 +126,7 @@ mod tests {
             };
             7
         ];
-        let (one, other) = (Device::flex(), Device::flex().autodiff());
+        let (one, other) = (Device::flex(), Device::capture());
         let devices = [&one, &one, &one, &one, &one, &other, &one];
         let sizes = |most| {
             let groups = groups(&wanted, &devices, |_| most);

@@ -101,7 +101,7 @@ mod tests {
             of(&[flex.clone(), flex.clone()], false),
             [(0, (all, 768))].into()
         );
-        let two = [flex.clone(), flex.autodiff()];
+        let two = [flex, Device::capture()];
         let expected = [
             (0, (vec![rank(0), rank(2)], 1024)),
             (1, (vec![rank(1)], 512)),
