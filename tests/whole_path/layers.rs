@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::process::Command;
 
-const CRATES: [(&str, &[&str]); 11] = [
+const CRATES: [(&str, &[&str]); 12] = [
     ("tinderbox-path", &[]),
     ("tinderbox-pages", &[]),
     ("tinderbox-schedule", &[]),
