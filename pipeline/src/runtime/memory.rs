@@ -96,7 +96,10 @@ mod tests {
         let of = |devices: &[Device], trains| needed(&plan, model.parameters(), devices, trains);
         let flex = Device::flex();
         let all = vec![rank(0), rank(1), rank(2)];
-        assert_eq!(of(&[flex.clone()], true), [(0, (all.clone(), 1536))].into());
+        assert_eq!(
+            of(std::slice::from_ref(&flex), true),
+            [(0, (all.clone(), 1536))].into()
+        );
         assert_eq!(
             of(&[flex.clone(), flex.clone()], false),
             [(0, (all, 768))].into()
