@@ -7,26 +7,11 @@ use burn::nn::{
     Embedding, EmbeddingConfig, Initializer, LayerNorm, LayerNormConfig, Linear, LinearConfig,
 };
 use burn::tensor::{DType, Device, Distribution, Shape, Tensor, activation::gelu};
-use tinderbox::random::{Domain, Seed, Stream, generate_on_device, generate_region};
+use tinderbox::random::{DTYPES, Domain, Seed, Stream, generate_on_device, generate_region};
 use tinderbox::{Deferred, Machine, MaterializeOptions, Outputs, Plan, Region, Traceable};
 
 use crate::Bench;
 use crate::report::Part;
-
-const DTYPES: [DType; 12] = [
-    DType::F32,
-    DType::BF16,
-    DType::F16,
-    DType::F64,
-    DType::I64,
-    DType::I32,
-    DType::I16,
-    DType::I8,
-    DType::U64,
-    DType::U32,
-    DType::U16,
-    DType::U8,
-];
 
 fn distributions(dtype: DType) -> [Distribution; 3] {
     let (uniform, normal) = match dtype.is_float() {

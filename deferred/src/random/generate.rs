@@ -11,6 +11,22 @@ use super::fill::Filler;
 use super::runs::Runs;
 use super::{RandomElement, RandomError, Stream};
 
+/// The dtypes that have random values of their own. `Flex32` is `F32` here.
+pub const DTYPES: [DType; 12] = [
+    DType::F64,
+    DType::F32,
+    DType::F16,
+    DType::BF16,
+    DType::I64,
+    DType::I32,
+    DType::I16,
+    DType::I8,
+    DType::U64,
+    DType::U32,
+    DType::U16,
+    DType::U8,
+];
+
 /// Elements that one task makes: large enough to hide the cost of a task, small enough to share out.
 const TASK_ELEMENTS: usize = 1 << 16;
 

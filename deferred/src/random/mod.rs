@@ -50,7 +50,7 @@ mod tests;
 pub use element::RandomElement;
 pub use error::RandomError;
 pub use fill::fill;
-pub use generate::{generate, generate_region};
+pub use generate::{DTYPES, generate, generate_region};
 pub use stream::{Domain, Seed, Stream};
 
 pub use crate::program::{generate_on_device, words_only};

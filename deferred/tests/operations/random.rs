@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use burn::tensor::{DType, Device, Distribution, Int, Tensor};
-use tinderbox_deferred::random::{Domain, Seed, Stream, generate};
+use tinderbox_deferred::random::{DTYPES, Domain, Seed, Stream, generate};
 use tinderbox_deferred::{Executor, Program, RandomKey, RandomKeys, RunContext, is_random};
 use tinderbox_fake::{DynTensor, RecordOptions, TensorKind, record};
 
@@ -15,15 +15,6 @@ const DISTRIBUTIONS: [Distribution; 4] = [
     Distribution::Bernoulli(0.25),
     Distribution::Uniform(-3.0, 5.0),
     Distribution::Normal(1.0, 2.0),
-];
-
-const DTYPES: [DType; 6] = [
-    DType::F64,
-    DType::F32,
-    DType::F16,
-    DType::BF16,
-    DType::I64,
-    DType::I32,
 ];
 
 /// The operations that ran; panics where a program gives anything else than the generator.

@@ -63,31 +63,12 @@ impl<'a, M> MixedPrecision<'a, M> {
 }
 
 impl<M: Module + Sync + 'static> Traceable<M> for MixedPrecision<'_, M> {
-    fn trace<B: Batch>(
+    fn trace_in<B: Batch>(
         &self,
+        mode: Mode,
         example: &B,
         forward: impl Fn(&M, B) -> Outputs + Send + Sync + 'static,
     ) -> Result<Trace<B>, TraceError> {
-        Trace::new(
-            self.model,
-            example,
-            Mode::Training,
-            Some(self.compute),
-            forward,
-        )
-    }
-
-    fn trace_forward<B: Batch>(
-        &self,
-        example: &B,
-        forward: impl Fn(&M, B) -> Outputs + Send + Sync + 'static,
-    ) -> Result<Trace<B>, TraceError> {
-        Trace::new(
-            self.model,
-            example,
-            Mode::Inference,
-            Some(self.compute),
-            forward,
-        )
+        Trace::new(self.model, example, mode, Some(self.compute), forward)
     }
 }

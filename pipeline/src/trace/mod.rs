@@ -75,6 +75,19 @@ impl<B: Clone> Clone for Trace<B> {
 /// whenever another shape or mode is asked for, so it must depend on nothing else. The values of
 /// `example` are not looked at.
 pub trait Traceable<M> {
+    /// Records `forward` in a mode: [`trace`](Self::trace) is this in training,
+    /// [`trace_forward`](Self::trace_forward) in inference.
+    ///
+    /// # Errors
+    ///
+    /// As these.
+    fn trace_in<B: Batch>(
+        &self,
+        mode: Mode,
+        example: &B,
+        forward: impl Fn(&M, B) -> Outputs + Send + Sync + 'static,
+    ) -> Result<Trace<B>, TraceError>;
+
     /// Records `forward` with its backward, for training and evaluation.
     ///
     /// # Errors
@@ -85,7 +98,9 @@ pub trait Traceable<M> {
         &self,
         example: &B,
         forward: impl Fn(&M, B) -> Outputs + Send + Sync + 'static,
-    ) -> Result<Trace<B>, TraceError>;
+    ) -> Result<Trace<B>, TraceError> {
+        self.trace_in(Mode::Training, example, forward)
+    }
 
     /// Records `forward` alone, for evaluation; it needs no loss.
     ///
@@ -96,24 +111,19 @@ pub trait Traceable<M> {
         &self,
         example: &B,
         forward: impl Fn(&M, B) -> Outputs + Send + Sync + 'static,
-    ) -> Result<Trace<B>, TraceError>;
+    ) -> Result<Trace<B>, TraceError> {
+        self.trace_in(Mode::Inference, example, forward)
+    }
 }
 
 impl<M: Module + Sync + 'static> Traceable<M> for Deferred<M> {
-    fn trace<B: Batch>(
+    fn trace_in<B: Batch>(
         &self,
+        mode: Mode,
         example: &B,
         forward: impl Fn(&M, B) -> Outputs + Send + Sync + 'static,
     ) -> Result<Trace<B>, TraceError> {
-        Trace::new(self, example, Mode::Training, None, forward)
-    }
-
-    fn trace_forward<B: Batch>(
-        &self,
-        example: &B,
-        forward: impl Fn(&M, B) -> Outputs + Send + Sync + 'static,
-    ) -> Result<Trace<B>, TraceError> {
-        Trace::new(self, example, Mode::Inference, None, forward)
+        Trace::new(self, example, mode, None, forward)
     }
 }
 

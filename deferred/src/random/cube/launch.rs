@@ -22,53 +22,62 @@ const PER_NARROW_BLOCK: u64 = <u32 as Sample>::PER_BLOCK;
 /// Elements of a block of 64 bits each.
 const PER_WIDE_BLOCK: u64 = <u64 as Sample>::PER_BLOCK;
 
-/// Where the first of a region lies in the whole, and how long its runs are: of blocks or of elements.
-#[derive(CubeType, CubeLaunch, Clone, Copy)]
-struct Start {
-    first: u64,
-    length: u64,
-}
-
-/// One of the dimensions that count the runs, the innermost first.
+/// One of the dimensions that count the runs of a region.
 #[derive(CubeType, CubeLaunch, Clone, Copy)]
 struct Axis {
     size: u64,
     stride: u64,
 }
 
-/// The place in the whole of what has this place in the region.
+/// Where a region lies in the whole, counted in blocks or in elements: as [`Runs`].
+#[derive(CubeType, CubeLaunch)]
+struct Places {
+    first: u64,
+    length: u64,
+    /// The innermost first.
+    axes: Sequence<Axis>,
+}
+
 #[cube]
-fn in_the_whole(position: u64, start: &Start, axes: &Sequence<Axis>) -> u64 {
-    let count = axes.len();
-    if comptime!(count == 0) {
-        start.first + position
-    } else {
-        let mut place = start.first + position % start.length;
-        let mut run = position / start.length;
-        #[unroll]
-        for i in 0..count {
-            let axis = axes.index(i);
-            place += (run % axis.size) * axis.stride;
-            run /= axis.size;
+impl Places {
+    /// The place in the whole of what has this place in the region.
+    fn in_the_whole(&self, position: u64) -> u64 {
+        let count = self.axes.len();
+        if comptime!(count == 0) {
+            self.first + position
+        } else {
+            let mut place = self.first + position % self.length;
+            let mut run = position / self.length;
+            #[unroll]
+            for i in 0..count {
+                let axis = self.axes.index(i);
+                place += (run % axis.size) * axis.stride;
+                run /= axis.size;
+            }
+            place
         }
-        place
     }
+}
+
+/// What every kernel is told.
+#[derive(CubeType, CubeLaunch)]
+struct Asked {
+    places: Places,
+    draw: Draw,
+    parameters: Parameters,
 }
 
 /// One block of four elements a unit.
 #[cube(launch, address_type = "dynamic")]
 fn narrow_blocks<U: Int, N: Size>(
     out: &mut [Vector<U, N>],
-    start: Start,
-    axes: Sequence<Axis>,
-    draw: Draw,
-    parameters: Parameters,
+    asked: Asked,
     #[comptime] values: Narrow,
     #[define(U)] _unit: ElemType,
 ) {
     if ABSOLUTE_POS < out.len() {
-        let block = in_the_whole(ABSOLUTE_POS as u64, &start, &axes);
-        let words = narrow(block, &draw, &parameters, values);
+        let block = asked.places.in_the_whole(ABSOLUTE_POS as u64);
+        let words = narrow(block, &asked.draw, &asked.parameters, values);
         let mut vector = Vector::<U, N>::empty();
         vector.insert(0usize, U::cast_from(words.a));
         vector.insert(1usize, U::cast_from(words.b));
@@ -82,16 +91,13 @@ fn narrow_blocks<U: Int, N: Size>(
 #[cube(launch, address_type = "dynamic")]
 fn narrow_elements<U: Int>(
     out: &mut [U],
-    start: Start,
-    axes: Sequence<Axis>,
-    draw: Draw,
-    parameters: Parameters,
+    asked: Asked,
     #[comptime] values: Narrow,
     #[define(U)] _unit: ElemType,
 ) {
     if ABSOLUTE_POS < out.len() {
-        let element = in_the_whole(ABSOLUTE_POS as u64, &start, &axes);
-        let words = narrow(element >> 2u64, &draw, &parameters, values);
+        let element = asked.places.in_the_whole(ABSOLUTE_POS as u64);
+        let words = narrow(element >> 2u64, &asked.draw, &asked.parameters, values);
         let lane = element & 3u64;
         let low = select(lane == 0u64, words.a, words.b);
         let high = select(lane == 2u64, words.c, words.d);
@@ -101,17 +107,10 @@ fn narrow_elements<U: Int>(
 
 /// One block of two elements a unit.
 #[cube(launch, address_type = "dynamic")]
-fn wide_blocks<N: Size>(
-    out: &mut [Vector<u64, N>],
-    start: Start,
-    axes: Sequence<Axis>,
-    draw: Draw,
-    parameters: Parameters,
-    #[comptime] values: Wide,
-) {
+fn wide_blocks<N: Size>(out: &mut [Vector<u64, N>], asked: Asked, #[comptime] values: Wide) {
     if ABSOLUTE_POS < out.len() {
-        let block = in_the_whole(ABSOLUTE_POS as u64, &start, &axes);
-        let words = wide(block, &draw, &parameters, values);
+        let block = asked.places.in_the_whole(ABSOLUTE_POS as u64);
+        let words = wide(block, &asked.draw, &asked.parameters, values);
         let mut vector = Vector::<u64, N>::empty();
         vector.insert(0usize, words.first);
         vector.insert(1usize, words.second);
@@ -121,17 +120,10 @@ fn wide_blocks<N: Size>(
 
 /// One element a unit, wherever it lies in its block: at most twice the work.
 #[cube(launch, address_type = "dynamic")]
-fn wide_elements(
-    out: &mut [u64],
-    start: Start,
-    axes: Sequence<Axis>,
-    draw: Draw,
-    parameters: Parameters,
-    #[comptime] values: Wide,
-) {
+fn wide_elements(out: &mut [u64], asked: Asked, #[comptime] values: Wide) {
     if ABSOLUTE_POS < out.len() {
-        let element = in_the_whole(ABSOLUTE_POS as u64, &start, &axes);
-        let words = wide(element >> 1u64, &draw, &parameters, values);
+        let element = asked.places.in_the_whole(ABSOLUTE_POS as u64);
+        let words = wide(element >> 1u64, &asked.draw, &asked.parameters, values);
         out[ABSOLUTE_POS] = select((element & 1u64) == 0u64, words.first, words.second);
     }
 }
@@ -207,52 +199,35 @@ impl Launch<'_> {
         let dim = CubeDim::new(client, units);
         let count = cubecl::calculate_cube_count_elemwise(client, units, dim);
         let address = AddressType::from_len(self.elements);
-        let start = StartLaunch::new(places.first, places.length);
         let mut axes = SequenceArg::new();
         for axis in &places.axes {
             axes.push(AxisLaunch::new(axis.size, axis.stride));
         }
+        let places = PlacesLaunch::new(places.first, places.length, axes);
         let [k0, k1] = self.stream.key();
         let [_, _, step, micro_batch] = self.stream.counter(0);
         let draw = DrawLaunch::new(k0, k1, step, micro_batch);
         let [a, b, c, d] = self.task.parameters;
-        let parameters = ParametersLaunch::new(a, b, c, d);
+        let asked = AskedLaunch::new(places, draw, ParametersLaunch::new(a, b, c, d));
         let unit = ElemType::UInt(self.unit);
         let out = out.into_buffer_arg();
         match (self.task.values, blocks.is_some()) {
-            (Values::Narrow(values), true) => narrow_blocks::launch(
-                client,
-                count,
-                dim,
-                address,
-                PER_NARROW_BLOCK as usize,
-                out,
-                start,
-                axes,
-                draw,
-                parameters,
-                values,
-                unit,
-            ),
-            (Values::Narrow(values), false) => narrow_elements::launch(
-                client, count, dim, address, out, start, axes, draw, parameters, values, unit,
-            ),
-            (Values::Wide(values), true) => wide_blocks::launch(
-                client,
-                count,
-                dim,
-                address,
-                PER_WIDE_BLOCK as usize,
-                out,
-                start,
-                axes,
-                draw,
-                parameters,
-                values,
-            ),
-            (Values::Wide(values), false) => wide_elements::launch(
-                client, count, dim, address, out, start, axes, draw, parameters, values,
-            ),
+            (Values::Narrow(values), true) => {
+                let vector = PER_NARROW_BLOCK as usize;
+                narrow_blocks::launch(
+                    client, count, dim, address, vector, out, asked, values, unit,
+                );
+            }
+            (Values::Narrow(values), false) => {
+                narrow_elements::launch(client, count, dim, address, out, asked, values, unit);
+            }
+            (Values::Wide(values), true) => {
+                let vector = PER_WIDE_BLOCK as usize;
+                wide_blocks::launch(client, count, dim, address, vector, out, asked, values);
+            }
+            (Values::Wide(values), false) => {
+                wide_elements::launch(client, count, dim, address, out, asked, values);
+            }
         }
     }
 }
@@ -269,22 +244,32 @@ pub(super) mod offline {
     use super::super::tests::ptx::device;
     use super::*;
 
-    const DRAW: DrawCompilationArg = DrawCompilationArg {
-        key_0: (),
-        key_1: (),
-        step: (),
-        micro_batch: (),
-    };
-    const PARAMETERS: ParametersCompilationArg = ParametersCompilationArg {
-        a: (),
-        b: (),
-        c: (),
-        d: (),
-    };
-    const START: StartCompilationArg = StartCompilationArg {
-        first: (),
-        length: (),
-    };
+    fn asked() -> AskedCompilationArg {
+        AskedCompilationArg {
+            places: PlacesCompilationArg {
+                first: (),
+                length: (),
+                axes: [AxisCompilationArg {
+                    size: (),
+                    stride: (),
+                }]
+                .into_iter()
+                .collect(),
+            },
+            draw: DrawCompilationArg {
+                key_0: (),
+                key_1: (),
+                step: (),
+                micro_batch: (),
+            },
+            parameters: ParametersCompilationArg {
+                a: (),
+                b: (),
+                c: (),
+                d: (),
+            },
+        }
+    }
 
     const NARROW: [Narrow; 10] = [
         Narrow::Uniform(Storage::F32),
@@ -315,10 +300,7 @@ pub(super) mod offline {
                 device(),
                 Arc::new(TargetProperties::default()),
                 BufferCompilationArg { inplace: None },
-                START,
-                [AxisCompilationArg { size: (), stride: () }].into_iter().collect(),
-                DRAW,
-                PARAMETERS,
+                asked(),
                 $($rest),*
             ))
         };

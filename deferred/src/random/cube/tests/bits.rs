@@ -6,22 +6,7 @@ use proptest::prelude::*;
 use tinderbox_fake::Region;
 
 use crate::random::cube::generate_on;
-use crate::random::{Domain, RandomError, Seed, Stream, generate_region};
-
-const DTYPES: [DType; 12] = [
-    DType::F64,
-    DType::F32,
-    DType::F16,
-    DType::BF16,
-    DType::I64,
-    DType::I32,
-    DType::I16,
-    DType::I8,
-    DType::U64,
-    DType::U32,
-    DType::U16,
-    DType::U8,
-];
+use crate::random::{DTYPES, Domain, RandomError, Seed, Stream, generate_region};
 
 /// The distributions of the committed values.
 fn distributions(dtype: DType) -> [Distribution; 4] {
