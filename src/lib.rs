@@ -21,7 +21,7 @@
 //! | [`tinderbox_pipeline`] | traces, costs, profiles, cuts, ranks | checkpoints |
 //! | [`tinderbox_checkpoint`] | the format, stores, commits, verified reads, tools | pipelines, optimizers |
 //! | `tinderbox` | [`Checkpoints`], which saves what a pipeline holds | |
-//! | `tinderbox-gpu-check` | the program that checks a GPU by the interface of `tinderbox` alone | |
+//! | `tinderbox-gpu-check` | the program that checks a GPU by the interface of `tinderbox` | the runtime's inside |
 //!
 //! Data flows one way: record, trace, cost, schedule, partition, plan, cut, run, save. Schedules, links and the
 //! planner are crates of their own because they need nothing of Burn: they are built and tested in seconds, and
@@ -132,6 +132,9 @@ pub mod guide {}
 #[doc = include_str!("planning.md")]
 pub mod planning {}
 
+#[doc = include_str!("devices.md")]
+pub mod devices {}
+
 pub use checkpoints::{Checkpoints, Resumed, load_module};
 pub use dry_run::dry_run;
 pub use error::{CheckpointsError, LoadRankError};
@@ -148,7 +151,7 @@ pub use tinderbox_deferred::{
     parameter_values, random,
 };
 pub use tinderbox_fake::{
-    DeviceLabel, DynTensor, Mode, RecordOptions, Region, TensorMeta, cut, is_fake, record,
+    DeviceLabel, DynTensor, Mode, RecordOptions, Region, TensorMeta, cut, is_fake, is_host, record,
 };
 pub use tinderbox_pages::retain_freed_memory;
 /// Costs, machines, partitioners, predictions and plan files.

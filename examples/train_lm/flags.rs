@@ -16,6 +16,8 @@ pub enum Precision {
 }
 
 /// Trains a character-level language model in pipeline stages, on one machine.
+///
+/// Exit codes: 0 when it has trained, 1 when it failed, 2 for wrong arguments, 3 when a device is not there.
 #[derive(Parser, Debug, Clone)]
 #[command(name = "train_lm")]
 pub struct Flags {
@@ -40,11 +42,12 @@ pub struct Flags {
     /// A machine that `tinderbox calibrate` measured, in place of default figures
     #[arg(long, value_name = "FILE")]
     pub machine: Option<PathBuf>,
-    /// Devices of the ranks, dealt out in turn: flex (the CPU), cuda, cuda:1, a list as cuda:0,1, or cpu (GPU kernels,
-    /// compiled for the CPU)
+    /// Devices of the ranks, dealt out in turn: flex (the CPU); with the feature cuda: cuda, cuda:1, a list as cuda:0,1;
+    /// with the feature cpu: cpu (GPU kernels, compiled for the CPU)
     #[arg(long, value_name = "LIST", default_value = "flex")]
     pub device: String,
-    /// Type that forward and backward are computed in: f32, bf16 or f16; parameters and optimizer stay f32
+    /// Type that forward and backward are computed in: f32, bf16 or f16 (with a scaled loss); parameters and optimizer
+    /// stay f32
     #[arg(long, value_name = "TYPE", default_value = "f32")]
     pub precision: Precision,
     /// Training steps in all, those before a resume included

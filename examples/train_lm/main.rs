@@ -207,6 +207,11 @@ fn train(
             timeline::write(path, pipeline.schedule(), &dependencies, costs, measured)?;
             progress.line(&format!("the last step is drawn in {}", path.display()));
         }
+        if output.skipped {
+            progress.line(&format!(
+                "step {step} was skipped: its gradients overflow f16, so the factor on the loss is halved"
+            ));
+        }
         if flags.print_losses {
             progress.line(&format!("step {step} loss {loss:?}"));
         }

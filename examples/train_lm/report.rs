@@ -3,6 +3,8 @@
 use indicatif::{ProgressBar, ProgressStyle};
 use tinderbox::{DeviceError, Observer, ParameterPath};
 
+use crate::flags::usage;
+
 use crate::data::Text;
 
 /// Prints a figure in the form that all benches of the project use.
@@ -18,8 +20,12 @@ pub fn error(error: &anyhow::Error) {
     }
 }
 
-/// Ends the program because a device is not there: one line, and exit code 3.
+/// Ends the program because a device is not there: one line, and exit code 3; a name that no device has is a wrong
+/// value.
 pub fn no_device(error: &DeviceError) -> ! {
+    if let DeviceError::Unknown { .. } = error {
+        usage(&format!("--device: {error}"));
+    }
     eprintln!("error: {error}");
     std::process::exit(3)
 }

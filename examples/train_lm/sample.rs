@@ -4,7 +4,7 @@ use anyhow::{Result, ensure};
 use burn::module::Module;
 use burn::tensor::activation::softmax;
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
-use tinderbox::DeviceLabel;
+use tinderbox::is_host;
 
 use crate::Lm;
 use crate::data::{Text, scramble};
@@ -39,7 +39,7 @@ pub fn generate(
 /// CPU; on GPUs, where each form may be computed by other kernels, by their rounding; in 16 bits by theirs.
 pub fn bound(device: &Device, precision: Precision) -> f32 {
     match precision {
-        Precision::F32 if DeviceLabel::of(device) == DeviceLabel::flex() => 0.0,
+        Precision::F32 if is_host(device) => 0.0,
         Precision::F32 => 1e-3,
         Precision::F16 => 0.05,
         Precision::Bf16 => 0.5,

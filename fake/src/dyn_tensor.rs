@@ -305,7 +305,7 @@ impl DynTensor {
 
 /// The same data in memory of its own. Burn's data of a GPU is read when it is first looked at, and what is done to the
 /// tensor in place until then shows in it; it also holds the GPU's memory as long as it lives. Other data is returned as
-/// it is.
+/// it is. Costs the transfer, and a copy of the bytes on the host.
 ///
 /// # Errors
 ///

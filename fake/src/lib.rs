@@ -47,7 +47,7 @@ pub use dyn_tensor::{DynTensor, TensorKind, read_now};
 pub use error::{FakeError, GraphFileError, RecordError};
 pub use graph::{Difference, Graph, GraphBuilder, Node, NodeId, Slice, Value, ValueId};
 pub use mark::cut;
-pub use meta::{DeviceLabel, TensorMeta, is_fake};
+pub use meta::{DeviceLabel, TensorMeta, is_fake, is_host};
 pub use record::{Defaults, Mode, RecordOptions, Recording, record};
 pub use region::{Region, RegionError};
 pub use sealed::{seal, unseal};

@@ -88,6 +88,16 @@ pub(crate) fn claim(index: u16, label: DeviceLabel) {
         .insert(index, label);
 }
 
+/// Whether tensors on a device lie in this process' memory, where every backend for CPUs can read them: `flex` alone.
+pub fn is_host(device: &burn::tensor::Device) -> bool {
+    match device.as_dispatch() {
+        DispatchDevice::Autodiff(device) => {
+            matches!(device.clone().inner(), DispatchDevice::Flex(_))
+        }
+        device => matches!(device, DispatchDevice::Flex(_)),
+    }
+}
+
 fn of_dispatch(device: &DispatchDevice) -> DeviceLabel {
     match device {
         DispatchDevice::Flex(_) => DeviceLabel::flex(),

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, ValueEnum};
 
-/// Checks Tinderbox on one GPU: bits, memory, speed, parity, training. Prints a report.
+/// Checks Tinderbox on one GPU: bits, memory, speed, checkpoint, parity, training. Prints a report.
 ///
 /// Exit codes: 0 when every check has passed, 1 when one has not, 2 for wrong arguments, 3 when the device is not there.
 #[derive(Parser, Debug, Clone)]
@@ -13,7 +13,7 @@ pub struct Flags {
     /// Where to run: cuda, cpu (the kernels of GPUs, compiled for the CPU) or flex (the CPU, to try this program)
     #[arg(long, value_name = "RUNTIME", default_value = "cuda")]
     pub runtime: Runtime,
-    /// Which GPU, counted from 0
+    /// Which GPU, counted from 0; with --runtime cuda alone
     #[arg(long, value_name = "INDEX", default_value_t = 0)]
     pub index: usize,
     /// Run these parts only, such as bits,speed

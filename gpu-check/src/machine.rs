@@ -30,10 +30,13 @@ pub fn used_bytes(bench: &Bench) -> Option<u64> {
     gpu::used_bytes(bench)
 }
 
-/// The day, from seconds since 1970, by the usual conversion of days to a date.
 fn date() -> String {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    let seconds = now.map_or(0, |elapsed| elapsed.as_secs());
+    date_of(now.map_or(0, |elapsed| elapsed.as_secs()))
+}
+
+/// The day of so many seconds since 1970, by the usual conversion of days to a date.
+fn date_of(seconds: u64) -> String {
     let days = (seconds / 86_400) as i64 + 719_468;
     let era = days.div_euclid(146_097);
     let of_era = days.rem_euclid(146_097);
@@ -160,11 +163,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_date_is_one() {
-        let parts: Vec<i64> = date()
-            .split('-')
-            .map(|part| part.parse().unwrap())
-            .collect();
-        assert!(parts[0] >= 2026 && (1..=12).contains(&parts[1]) && (1..=31).contains(&parts[2]));
+    fn seconds_are_dates() {
+        let known = [
+            (0, "1970-01-01"),
+            (951_782_399, "2000-02-28"),
+            (951_782_400, "2000-02-29"),
+            (1_735_689_599, "2024-12-31"),
+            (4_107_542_400, "2100-03-01"),
+        ];
+        for (seconds, date) in known {
+            assert_eq!(date_of(seconds), date);
+        }
     }
 }

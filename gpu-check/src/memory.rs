@@ -109,8 +109,9 @@ fn light(
     };
     if let (Some(before), Some(after)) = (before.0, after.0) {
         let held = after.saturating_sub(before);
-        let asked =
-            format!("the allocator of rank {rank} reserves no more than the stage and one tensor");
+        let asked = format!(
+            "the allocator of rank {rank} reserves the stage, and at most one tensor and 16 MiB more"
+        );
         let most = planned + one + (16 << 20);
         part.check(asked, beyond(held), (planned..=most).contains(&held));
     }
@@ -121,8 +122,9 @@ fn light(
             mib(taken),
             "MiB",
         );
-        let asked =
-            format!("the GPU gives rank {rank} no more than the stage and one tensor, within 5 %");
+        let asked = format!(
+            "the GPU gives rank {rank} the stage, and at most 5 % of it, one tensor and 64 MiB more"
+        );
         let most = planned + planned / 20 + one + (64 << 20);
         part.check(asked, beyond(taken), (planned..=most).contains(&taken));
     }

@@ -82,6 +82,7 @@ fn wrong_arguments_are_refused() {
         &["--runtime", "tpu"][..],
         &["--only", "nothing"],
         &["--index", "-1"],
+        &["--runtime", "flex", "--index", "1"],
     ] {
         assert_eq!(run(wrong).status.code(), Some(2), "{wrong:?}");
     }

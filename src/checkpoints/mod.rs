@@ -94,7 +94,8 @@ impl Checkpoints {
 
     /// Saves go on while the training does: a save notes the values of now and returns, which takes no
     /// copy of them. Until it is done, memory may hold the saved values beside those that training has
-    /// made since; of what lies on a GPU only until it was copied to the host, which needs room for it there. One save goes on at a time: the next waits for it, and reports its failure;
+    /// made since; of what lies on a GPU only until it was copied to the host, which needs room for it
+    /// there. One save goes on at a time: the next waits for it, and reports its failure;
     /// [`Checkpoints::wait`] does as well.
     #[must_use]
     pub fn in_background(mut self) -> Self {
@@ -181,10 +182,10 @@ impl Checkpoints {
         }
     }
 
-    /// Saves parameters, optimizer state, step, seed, data position, plan and the factor on the loss: each rank its own, and of
-    /// what several hold each thing once. Returns the directory of the checkpoint, which is whole and
-    /// durable then; in the background, once [`Checkpoints::wait`] has returned. Removes what is not to be
-    /// kept.
+    /// Saves parameters, optimizer state, step, seed, data position, plan and the factor on the loss: each
+    /// rank its own, and of what several hold each thing once. Returns the directory of the checkpoint,
+    /// which is whole and durable then; in the background, once [`Checkpoints::wait`] has returned. Removes
+    /// what is not to be kept.
     ///
     /// # Errors
     ///

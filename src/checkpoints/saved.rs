@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use burn::module::Module;
 use tinderbox_checkpoint::{Held, RankSave, Role, SaveError, SaveTensor, Scalar, assign_writers};
 use tinderbox_deferred::{Parameter, ParameterPath, ParameterTable};
-use tinderbox_fake::{DeviceLabel, Region};
+use tinderbox_fake::{Region, is_host};
 use tinderbox_pipeline::{Batch, OptimizerSnapshot, Pipeline, Plan, Stage};
 
 use super::scalars::to_saved;
@@ -96,12 +96,7 @@ impl OfRanks {
     pub(super) fn of_rank(&self, rank: u32) -> Result<RankSave, SaveError> {
         let mut save = match &mut *self.slot(rank as usize) {
             Slot::Snapshot(snapshot) => snapshot.to_save()?,
-            Slot::Copied(copied) => copied.take().unwrap_or_else(|| {
-                Err(SaveError::Value {
-                    tensor: format!("all of rank {rank}"),
-                    source: "its writer has it already".into(),
-                })
-            })?,
+            Slot::Copied(copied) => copied.take().expect("a rank is written once")?,
         };
         // The first rank saves what belongs to none.
         let scale = self.scale.iter().flatten().filter(|_| rank == 0);
@@ -153,11 +148,10 @@ impl RankSnapshot {
                 Some((path, tensor))
             })
             .collect();
-        let on_host = |stage: &Stage| DeviceLabel::of(stage.device()) == DeviceLabel::flex();
         Self {
             tensors: tensors.into_values().collect(),
             optimizers: stages.iter().map(Stage::optimizer_snapshot).collect(),
-            is_on_host: stages.iter().all(on_host),
+            is_on_host: stages.iter().all(|stage| is_host(stage.device())),
         }
     }
 
@@ -168,8 +162,7 @@ impl RankSnapshot {
             ..RankSave::default()
         };
         for optimizer in &self.optimizers {
-            let state = optimizer.to_host().map_err(|source| SaveError::Value {
-                tensor: "the state of the optimizer".into(),
+            let state = optimizer.to_host().map_err(|source| SaveError::Optimizer {
                 source: Box::new(source),
             })?;
             let tensors = state.tensors.into_iter();

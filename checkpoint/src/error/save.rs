@@ -105,6 +105,12 @@ pub enum SaveError {
         /// What went wrong.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// The state of an optimizer can't be had.
+    #[error("the state of the optimizer can't be read from its device")]
+    Optimizer {
+        /// What went wrong.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// A save in the background could not begin.
     #[error("no thread for a save in the background")]
     Thread {

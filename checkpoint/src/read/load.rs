@@ -63,7 +63,8 @@ enum Item<'a, 'out> {
     Transposed(&'a Wanted<'a>, Transfer, &'out mut [u8]),
 }
 
-/// The wanted regions, in order; the caller has told the progress how many bytes they are. Each block that holds an element is read once and checked.
+/// The wanted regions, in order; the caller has told the progress how many bytes they are. Each block that
+/// holds an element is read once and checked.
 ///
 /// Memory: the regions; for each thread up to one block, and to transpose a piece of up to 8 MiB.
 pub(super) fn load(

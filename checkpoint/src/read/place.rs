@@ -4,7 +4,7 @@ use std::sync::mpsc::sync_channel;
 use std::thread;
 
 use burn::tensor::{Device, TensorData};
-use tinderbox_fake::{DeviceLabel, DynTensor};
+use tinderbox_fake::{DynTensor, is_host};
 
 use super::Checkpoint;
 use super::load::{Wanted, load};
@@ -29,9 +29,8 @@ pub(super) fn load_to(
     mut made: impl FnMut(usize, &DynTensor),
 ) -> Result<Vec<DynTensor>, LoadError> {
     progress.begin(wanted.iter().map(bytes).sum());
-    let on_host = |device: &Device| DeviceLabel::of(device) == DeviceLabel::flex();
     let most = |device: &Device| {
-        if on_host(device) {
+        if is_host(device) {
             u64::MAX
         } else {
             GROUP_BYTES

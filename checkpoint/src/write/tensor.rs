@@ -3,7 +3,7 @@
 use std::{fmt, sync::Arc};
 
 use burn::tensor::TensorData;
-use tinderbox_fake::{DeviceLabel, DynTensor, Region};
+use tinderbox_fake::{DynTensor, Region, is_host};
 
 use crate::{
     Checkpoint, FormatError, LayoutError, LoadError, Role, SaveError, StoredDType, TensorEntry,
@@ -109,7 +109,7 @@ impl SaveTensor {
     /// When the device fails.
     pub fn on_host(mut self) -> Result<Self, SaveError> {
         if let SaveData::Device(tensor) = &self.data
-            && DeviceLabel::of(&tensor.device()) != DeviceLabel::flex()
+            && !is_host(&tensor.device())
         {
             self.data = SaveData::Host(self.read(tensor)?);
         }

@@ -9,9 +9,8 @@ use burn_ir::{BackendIr, HandleKind};
 use burn_router::TensorInterpreter;
 use tinderbox_fake::DynTensor;
 
-use super::backend::{RandomBackend, Wanted};
 use super::{Program, RandomKey, Step, operation, tensor_id};
-use crate::random::{Seed, Stream};
+use crate::random::{RandomBackend, Seed, Stream, Wanted, tensor};
 use crate::{ProgramError, check_device};
 
 /// What random operations depend on beside their key.
@@ -197,17 +196,4 @@ where
             Err(wrong(meta.to_string()))
         }
     }
-}
-
-pub(super) fn tensor<B: BackendIr>(handle: HandleKind<B>) -> DynTensor
-where
-    DispatchTensor: DispatchKindConversion<B>,
-{
-    let tensor = match handle {
-        HandleKind::Float(t) => BackendTensor::Float(t),
-        HandleKind::Int(t) => BackendTensor::Int(t),
-        HandleKind::Bool(t) => BackendTensor::Bool(t),
-        HandleKind::Quantized(t) => BackendTensor::Quantized(t),
-    };
-    <DispatchTensor as DispatchKindConversion<B>>::from_backend(tensor).into()
 }

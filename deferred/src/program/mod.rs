@@ -1,6 +1,5 @@
 //! Operations that run together on one device.
 
-mod backend;
 mod executor;
 mod liveness;
 mod operation;
@@ -16,7 +15,6 @@ use burn_ir::{
 use serde::{Deserialize, Serialize};
 use tinderbox_fake::{Graph, Node, NodeId, Region, ValueId};
 
-pub use backend::{generate_on_device, words_only};
 pub use executor::{Executable, Executor, RunContext};
 
 use crate::ProgramError;

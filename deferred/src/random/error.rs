@@ -1,9 +1,14 @@
 //! What can be wrong with a request for random values.
 
+use crate::DeviceError;
+
 /// Why no random values were made. Nothing is written when one of these is returned.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RandomError {
+    /// The device can't be used.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
     /// A parameter is NaN or infinite.
     #[error("{parameter} of the random distribution is {value}, it must be finite")]
     NotFinite {

@@ -39,6 +39,7 @@ mod integer;
 mod lanes;
 mod normal_f32;
 mod normal_f64;
+mod on_device;
 mod philox;
 mod runs;
 mod stream;
@@ -51,6 +52,6 @@ pub use element::RandomElement;
 pub use error::RandomError;
 pub use fill::fill;
 pub use generate::{DTYPES, generate, generate_region};
+pub(crate) use on_device::{RandomBackend, Wanted, tensor};
+pub use on_device::{generate_on_device, words_only};
 pub use stream::{Domain, Seed, Stream};
-
-pub use crate::program::{generate_on_device, words_only};

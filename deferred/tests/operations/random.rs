@@ -13,7 +13,7 @@ use crate::keys::key;
 const DISTRIBUTIONS: [Distribution; 4] = [
     Distribution::Default,
     Distribution::Bernoulli(0.25),
-    Distribution::Uniform(-3.0, 5.0),
+    Distribution::Uniform(3.0, 50.0),
     Distribution::Normal(1.0, 2.0),
 ];
 

@@ -121,8 +121,8 @@ pub enum PipelineError {
     Device(#[from] DeviceError),
     /// The ranks of a device will not fit there; nothing was made.
     #[error(
-        "ranks {} need {} on {device} for parameters and gradients alone, and {} are available: give more devices, or \
-         plan for memory limits",
+        "ranks {} need {} on {device} for parameters and gradients alone, and {} are available: deal the ranks out to \
+         more devices, or start without this check (`memory(MemoryCheck::Off)`)",
         ranks.iter().map(RankIndex::to_string).collect::<Vec<_>>().join(", "),
         human_bytes_beside(*needed_bytes, *available_bytes),
         human_bytes_beside(*available_bytes, *needed_bytes)
@@ -132,9 +132,9 @@ pub enum PipelineError {
         device: DeviceLabel,
         /// Its ranks.
         ranks: Vec<RankIndex>,
-        /// Bytes of their parameters, and of the gradients if they train.
+        /// Bytes of their parameters, of copies of these in the type of the forward, and of the gradients if they train.
         needed_bytes: u64,
-        /// Bytes that this process can still get there.
+        /// Bytes that this process can still get there, or those that were allowed.
         available_bytes: u64,
     },
     /// The list of devices is empty.

@@ -23,7 +23,7 @@ use crate::cut::{
 use crate::partition::Chain;
 use crate::schedule::{Compute, Costs, Dependencies, Edge, StageCosts, StageIndex, Tie};
 use crate::trace::{JointGraph, Roles, Trace};
-use crate::work::{Atoms, OperationTimes, cast_bytes, parameter_homes, work_of};
+use crate::work::{Atoms, OperationTimes, cast_bytes_by_path, parameter_homes, work_of};
 
 /// The parameters of a model as a plan lists them.
 pub(super) fn plan_parameters(table: &ParameterTable) -> Vec<PlanParameter> {
@@ -74,7 +74,7 @@ pub(crate) struct Planning<'a> {
     types: BTreeMap<&'a str, &'a str>,
     by_path: BTreeMap<&'a ParameterPath, &'a Parameter>,
     /// Bytes of copies in the type of the forward.
-    cast_bytes: BTreeMap<&'a ParameterPath, u64>,
+    cast_bytes: BTreeMap<ParameterPath, u64>,
     times: OperationTimes,
     work: OnceCell<Work>,
 }
@@ -104,9 +104,7 @@ impl<'a> Planning<'a> {
         let times = times.unwrap_or_else(|| OperationTimes::analytic(&joint, rates));
         let types = table.iter();
         let types = types.map(|known| (known.path.module(), known.modules.as_str()));
-        let cast = table.iter().zip(joint.parameters());
-        let cast = cast.map(|(known, value)| (&known.path, cast_bytes(&joint, known, *value)));
-        let cast_bytes = cast.collect();
+        let cast_bytes = cast_bytes_by_path(&joint, table);
         Ok(Self {
             joint,
             roles,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use burn::module::Module;
 use burn::optim::{DynOptimizer, Optimizer};
 use burn::tensor::{Device, FloatDType};
-use tinderbox_deferred::{Deferred, Observer, Source, random::Seed};
+use tinderbox_deferred::{Deferred, MemoryCheck, Observer, Source, random::Seed};
 
 use super::clip::Clipping;
 use super::crew::Wrap;
@@ -36,6 +36,7 @@ pub struct PipelineBuilder<M, B> {
     pub(super) source: Option<Arc<dyn Source>>,
     pub(super) observer: Option<Arc<dyn Observer>>,
     pub(super) devices: Vec<Device>,
+    pub(super) memory: MemoryCheck,
     pub(super) threads_per_rank: Option<usize>,
     pub(super) keep_gradients: bool,
     pub(super) timeout: Duration,
@@ -58,6 +59,7 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
             source: None,
             observer: None,
             devices: vec![Device::flex()],
+            memory: MemoryCheck::default(),
             threads_per_rank: None,
             keep_gradients: false,
             timeout: Duration::from_secs(600),
@@ -153,6 +155,14 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
         self
     }
 
+    /// What the memory that ranks need is compared with before they make anything; by default what each device has
+    /// free. [`MemoryCheck::Bytes`] is for each device, and for each stage when it is made or restored.
+    #[must_use]
+    pub fn memory(mut self, check: MemoryCheck) -> Self {
+        self.memory = check;
+        self
+    }
+
     /// CPU threads of each rank's own pool. The machine's threads divided by the ranks by default,
     /// at least one.
     #[must_use]
@@ -190,8 +200,9 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
     ///
     /// # Errors
     ///
-    /// When a device is not there, the plan is for another model, the schedule does not fit it, the model has clones of a
-    /// parameter and an optimizer is given, or a rank can't make its parameters.
+    /// When there is no device, or one can't be used or has too little memory for the parameters and gradients of its
+    /// ranks; when the plan is for another model, the schedule does not fit it, the model has clones of a parameter and an
+    /// optimizer is given, or a rank can't make its parameters.
     pub fn start(self) -> Result<Pipeline<M, B>, PipelineError> {
         Pipeline::start(self)
     }

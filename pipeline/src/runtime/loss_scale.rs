@@ -4,7 +4,10 @@
 ///
 /// A step whose gradients are not finite changes nothing, on any rank, and the factor is halved; after a number of
 /// steps without such it is doubled. Factors are powers of two, so that they cost no precision. As with a clip by the
-/// norm of all gradients, every rank waits for all others before its update.
+/// norm of all gradients, every rank waits for all others before its update. The factor stays between 2^-24 and 2^24.
+///
+/// Source: P. Micikevicius et al., "Mixed Precision Training", ICLR 2018; the first factor and the interval are near
+/// those of PyTorch's `GradScaler`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LossScale {
     factor: f64,
@@ -28,8 +31,8 @@ impl LossScale {
         }
     }
 
-    /// A factor that stays: the power of two that is next to this number. A step whose gradients are not finite still
-    /// changes nothing.
+    /// A factor that stays: the power of two that is next to this number; 1 where it is not a positive number. A step
+    /// whose gradients are not finite still changes nothing.
     pub fn fixed(factor: f64) -> Self {
         let exponent = match factor > 0.0 && factor.is_finite() {
             true => factor.log2().round(),
@@ -42,7 +45,7 @@ impl LossScale {
         }
     }
 
-    /// The same, to be doubled after this many finite steps in a row, and halved after a step that is not.
+    /// The same, to be doubled after this many finite steps in a row (at least 1), and halved after a step that is not.
     #[must_use]
     pub fn growing_after(self, steps: u64) -> Self {
         Self {

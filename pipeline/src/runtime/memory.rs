@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use burn::tensor::Device;
-use tinderbox_deferred::{ParameterTable, available_bytes};
+use tinderbox_deferred::{MemoryCheck, ParameterPath, ParameterTable, available_bytes};
 use tinderbox_fake::DeviceLabel;
 
 use crate::schedule::RankIndex;
@@ -12,18 +12,25 @@ use crate::{PipelineError, Plan};
 /// Refuses a plan whose ranks will not fit: each rank alone is checked when it makes its parameters, but ranks that share
 /// a device take from the same memory.
 ///
-/// Counted are parameters, copies of others' and, in training, a gradient for each parameter that trains. Activations and
-/// the state of the optimizer are not: a plan's figures for them are bounds from above.
+/// Counted are parameters, copies of others', copies in the type of the forward (`cast`) and, in training, a gradient for
+/// each parameter that trains. Activations and the state of the optimizer are not: a plan's figures for them are bounds
+/// from above.
 pub(super) fn check_memory(
     plan: &Plan,
     table: &ParameterTable,
+    cast: &BTreeMap<ParameterPath, u64>,
     devices: &[Device],
     trains: bool,
+    check: MemoryCheck,
 ) -> Result<(), PipelineError> {
-    let needed = needed(plan, table, devices, trains);
-    for (device, (ranks, needed_bytes)) in needed {
+    for (device, (ranks, needed_bytes)) in needed(plan, table, cast, devices, trains) {
         let device = &devices[device];
-        let Some(available_bytes) = available_bytes(device) else {
+        let available_bytes = match check {
+            MemoryCheck::Available => available_bytes(device),
+            MemoryCheck::Bytes(bytes) => Some(bytes),
+            MemoryCheck::Off => None,
+        };
+        let Some(available_bytes) = available_bytes else {
             continue;
         };
         if needed_bytes > available_bytes {
@@ -38,16 +45,22 @@ pub(super) fn check_memory(
     Ok(())
 }
 
+/// The device of a rank: they are dealt out in turn.
+pub(super) fn device_of(rank: RankIndex, devices: &[Device]) -> &Device {
+    &devices[rank.index() % devices.len()]
+}
+
 /// By the first position of each device: the ranks there, and what they need.
 fn needed(
     plan: &Plan,
     table: &ParameterTable,
+    cast: &BTreeMap<ParameterPath, u64>,
     devices: &[Device],
     trains: bool,
 ) -> BTreeMap<usize, (Vec<RankIndex>, u64)> {
     let mut needed: BTreeMap<usize, (Vec<RankIndex>, u64)> = BTreeMap::new();
     for stage in plan.stages() {
-        let device = &devices[stage.rank.index() % devices.len()];
+        let device = device_of(stage.rank, devices);
         let first = devices.iter().position(|known| known == device);
         let (ranks, bytes) = needed.entry(first.unwrap_or(0)).or_default();
         if !ranks.contains(&stage.rank) {
@@ -56,7 +69,9 @@ fn needed(
         let owned = stage.parameters.iter().filter_map(|path| table.get(path));
         let trained = owned.filter(|parameter| trains && parameter.trainable);
         let gradients: u64 = trained.map(|parameter| parameter.bytes).sum();
-        *bytes += stage.parameter_bytes + stage.replica_bytes + gradients;
+        let held = stage.parameters.iter().chain(&stage.replicas);
+        let cast: u64 = held.filter_map(|path| cast.get(path)).sum();
+        *bytes += stage.parameter_bytes + stage.replica_bytes + cast + gradients;
     }
     needed
 }
@@ -93,7 +108,9 @@ mod tests {
         let plan = Plan::manual(&trace.unwrap(), &cuts).unwrap();
         // One layer is 256 bytes, and so is its gradient.
         let rank = RankIndex::new;
-        let of = |devices: &[Device], trains| needed(&plan, model.parameters(), devices, trains);
+        let table = model.parameters();
+        let none = BTreeMap::new();
+        let of = |devices: &[Device], trains| needed(&plan, table, &none, devices, trains);
         let flex = Device::flex();
         let all = vec![rank(0), rank(1), rank(2)];
         assert_eq!(
@@ -110,6 +127,15 @@ mod tests {
             (1, (vec![rank(1)], 512)),
         ];
         assert_eq!(of(&two, true), expected.into());
+        assert_eq!(device_of(rank(2), &two), &two[0]);
+        assert_eq!(device_of(rank(3), &two), &two[1]);
+        // In 16 bits each layer has a copy of 128 bytes.
+        let cast = table.iter().map(|p| (p.path.clone(), 128)).collect();
+        let expected = [
+            (0, (vec![rank(0), rank(2)], 768)),
+            (1, (vec![rank(1)], 384)),
+        ];
+        assert_eq!(needed(&plan, table, &cast, &two, false), expected.into());
     }
 
     #[test]
@@ -122,8 +148,8 @@ mod tests {
         };
         assert_eq!(
             error.to_string(),
-            "ranks 0, 2 need 3.00 GiB on flex for parameters and gradients alone, and 2.00 GiB are available: give more \
-             devices, or plan for memory limits"
+            "ranks 0, 2 need 3.00 GiB on flex for parameters and gradients alone, and 2.00 GiB are available: deal the \
+             ranks out to more devices, or start without this check (`memory(MemoryCheck::Off)`)"
         );
     }
 }

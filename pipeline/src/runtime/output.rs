@@ -15,8 +15,8 @@ pub struct StepOutput {
     pub loss: Option<f64>,
     /// The loss of each micro-batch, in order.
     pub micro_batch_losses: Vec<f64>,
-    /// The norm of all gradients, before they were clipped by it or found to be finite; `None` when neither
-    /// is asked for.
+    /// The norm of all gradients, before they were clipped, with the factor on a scaled loss divided out; not finite
+    /// for a skipped step. `None` where gradients are neither clipped by it nor those of a scaled loss.
     pub gradient_norm: Option<f64>,
     /// Whether nothing was updated, because the gradients of a [scaled loss](crate::LossScale) were not finite.
     pub skipped: bool,

@@ -15,7 +15,7 @@ use super::clip::Clipping;
 use super::crew::Crew;
 use super::lists::ScheduleChoice;
 use super::loss_scale::LossScale;
-use super::memory::check_memory;
+use super::memory::{check_memory, device_of};
 use super::output::StepOutput;
 use super::programs::Programs;
 use super::rank::RankSetup;
@@ -24,6 +24,7 @@ use super::step::{MicroInput, Rates, Round};
 use crate::batch::{Batch, MicroBatch, batch_tensors, split};
 use crate::schedule::{Costs, Dependencies, RankIndex, verify};
 use crate::trace::Trace;
+use crate::work::cast_bytes_by_path;
 use crate::{PipelineError, Plan};
 
 /// A model in training, its stages on ranks that run as threads.
@@ -98,8 +99,10 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         check_memory(
             &builder.plan,
             &table,
+            &cast_bytes_by_path(&traced, builder.trace.parameters()),
             &builder.devices,
             builder.optimizer.is_some(),
+            builder.memory,
         )?;
         let plan = Arc::new(builder.plan);
         let source = builder
@@ -114,7 +117,8 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             rank: RankIndex::new(rank),
             plan: plan.clone(),
             table: table.clone(),
-            device: builder.devices[rank % builder.devices.len()].clone(),
+            device: device_of(RankIndex::new(rank), &builder.devices).clone(),
+            memory: builder.memory,
             seed: builder.seed,
             optimizer: builder.optimizer.clone(),
             keep_gradients: builder.keep_gradients,
@@ -194,6 +198,9 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     /// One training step: the batch is split into micro-batches, their gradients, weighted by their
     /// share of the samples, are summed in order, and every rank's optimizer steps as soon as the
     /// gradients of its stage are complete; with a clip by the norm of all gradients, when all are.
+    ///
+    /// With a [scaled loss](crate::LossScale) every rank waits for all others before its update, and a step whose
+    /// gradients are not finite updates nothing.
     ///
     /// The learning rate is a number, or what a scheduler of Burn gives at its step. Its groups match
     /// parameters by their paths.

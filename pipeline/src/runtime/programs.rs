@@ -18,7 +18,7 @@ use crate::schedule::{
     Costs, Dependencies, Edge, RankIndex, StageCosts, StageIndex, Tie, forward_only_on,
 };
 use crate::trace::{Roles, Trace};
-use crate::work::cast_bytes;
+use crate::work::cast_bytes_by_path;
 
 /// Makes programs and lists when they are asked for first.
 pub(super) struct Programs<B> {
@@ -93,12 +93,7 @@ impl<B: Batch> Programs<B> {
     /// Bytes of each parameter in the type of the forward, where that is not its own.
     pub(super) fn cast_bytes(&self) -> Result<BTreeMap<ParameterPath, u64>, PipelineError> {
         let joint = self.trace.example_program()?;
-        let parameters = self.trace.parameters().iter().zip(joint.parameters());
-        let cast = parameters.map(|(parameter, value)| {
-            let bytes = cast_bytes(&joint, parameter, *value);
-            (parameter.path.clone(), bytes)
-        });
-        Ok(cast.collect())
+        Ok(cast_bytes_by_path(&joint, self.trace.parameters()))
     }
 
     /// The verified lists for these micro-batches.

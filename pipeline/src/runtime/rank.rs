@@ -8,7 +8,7 @@ use std::time::Instant;
 use burn::optim::DynOptimizer;
 use burn::tensor::Device;
 use crossbeam_channel::{Receiver, Sender};
-use tinderbox_deferred::{ParameterTable, Source, random::Seed};
+use tinderbox_deferred::{MemoryCheck, ParameterTable, Source, random::Seed};
 
 use super::clip::table_order;
 use super::group::Group;
@@ -31,6 +31,8 @@ pub struct RankSetup {
     pub table: Arc<ParameterTable>,
     /// Where its stages live.
     pub device: Device,
+    /// What the memory that its parameters need is compared with.
+    pub memory: MemoryCheck,
     /// Seed of the random values of the forward.
     pub seed: Seed,
     /// The optimizer; without one, the rank can't train.
@@ -154,15 +156,7 @@ impl Rank {
             .iter()
             .filter(|stage| stage.rank == setup.rank);
         let stages = of_rank.map(|stage| {
-            let mut stage = Stage::new(
-                stage.stage,
-                &layout,
-                &setup.table,
-                &setup.device,
-                setup.seed,
-                setup.keep_gradients,
-                source,
-            )?;
+            let mut stage = Stage::new(stage.stage, &layout, &setup, source)?;
             let count = stage.parameters().len();
             stage.optimizer = setup
                 .optimizer

@@ -5,13 +5,14 @@ use std::sync::Arc;
 
 use burn::tensor::{DType, Device};
 use tinderbox_deferred::{
-    Executable, Executor, MaterializeError, MaterializeOptions, ParameterPath, ParameterTable,
-    PartialModule, RunContext, Source, materialize_parameters, random::Seed,
+    Executable, Executor, MaterializeError, MaterializeOptions, MemoryCheck, ParameterPath,
+    ParameterTable, PartialModule, RunContext, Source, materialize_parameters, random::Seed,
 };
 use tinderbox_fake::DynTensor;
 
 use super::clip::squared_norm;
 use super::optimizer::{OptimizerSnapshot, OptimizerState, SavedState};
+use super::rank::RankSetup;
 use super::step::Rates;
 use crate::cut::{Layout, StagePrograms};
 use crate::schedule::{Compute, StageIndex};
@@ -45,6 +46,7 @@ enum Place {
 pub struct Stage {
     index: StageIndex,
     device: Device,
+    memory: MemoryCheck,
     seed: Seed,
     table: Arc<ParameterTable>,
     owned: PartialModule,
@@ -67,19 +69,17 @@ impl Stage {
     pub(crate) fn new(
         index: StageIndex,
         layout: &Layout,
-        table: &Arc<ParameterTable>,
-        device: &Device,
-        seed: Seed,
-        keep_gradients: bool,
+        setup: &RankSetup,
         source: &dyn Source,
     ) -> Result<Self, MaterializeError> {
+        let (table, device, memory) = (&setup.table, &setup.device, setup.memory);
         let hold = |paths: &[ParameterPath]| {
             let paths: BTreeSet<&ParameterPath> = paths.iter().collect();
             materialize_parameters(
                 table,
                 device,
                 source,
-                MaterializeOptions::only(|p| paths.contains(&p.path)),
+                MaterializeOptions::only(|p| paths.contains(&p.path)).memory(memory),
             )
         };
         let owned = hold(layout.owned(index))?;
@@ -98,14 +98,15 @@ impl Stage {
         Ok(Self {
             index,
             device: device.clone(),
-            seed,
+            memory,
+            seed: setup.seed,
             table: table.clone(),
             owned,
             replicas,
             places,
             optimizer: None,
             gradients: vec![None; count],
-            kept_gradients: keep_gradients.then(|| vec![None; count]),
+            kept_gradients: setup.keep_gradients.then(|| vec![None; count]),
             cast: HashMap::new(),
             loaded: Vec::new(),
             pending: None,
@@ -172,7 +173,7 @@ impl Stage {
                 &self.table,
                 &self.device,
                 source,
-                MaterializeOptions::only(|p| paths.contains(&p.path)),
+                MaterializeOptions::only(|p| paths.contains(&p.path)).memory(self.memory),
             )
         };
         let (owned, replicas) = (load(&self.owned)?, load(&self.replicas)?);

@@ -10,7 +10,7 @@ use burn::module::ParamId;
 use burn::optim::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use burn::tensor::{DType, Shape, TensorData};
 use tinderbox_deferred::{Executable, ParameterPath, ProgramError, RunContext};
-use tinderbox_fake::{DeviceLabel, DynTensor, ValueId};
+use tinderbox_fake::{DeviceLabel, DynTensor, ValueId, is_host};
 
 use super::clip::{Change, Clipping, each, scaled, to_message};
 use super::group::Group;
@@ -211,7 +211,7 @@ impl Rank {
                 };
                 // At the same time, where the rank's pool has a thread for each. Another device works beside this
                 // thread anyway, and in order of its queue: one thread fills it.
-                let on_host = DeviceLabel::of(self.device()) == DeviceLabel::flex();
+                let on_host = is_host(self.device());
                 let (first, second) = state.time(|| {
                     let (first, second) = match on_host {
                         true => rayon::join(|| run(forward, first), || run(backward, second)),

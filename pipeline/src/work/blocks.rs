@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tinderbox_deferred::ParameterTable;
+use tinderbox_deferred::{ParameterPath, ParameterTable};
 use tinderbox_fake::{NodeId, TensorKind, ValueId};
 use tinderbox_planner::{Block, Parameter, Value, Work};
 
@@ -113,8 +113,17 @@ fn parameters(
         .collect()
 }
 
-/// Bytes of a parameter in the type that the forward reads it in, where that is not its own.
-pub(crate) fn cast_bytes(
+/// Bytes of each parameter in the type that the forward reads it in, where that is not its own.
+pub(crate) fn cast_bytes_by_path(
+    joint: &JointGraph,
+    table: &ParameterTable,
+) -> BTreeMap<ParameterPath, u64> {
+    let values = table.iter().zip(joint.parameters());
+    let cast = values.map(|(known, value)| (known.path.clone(), cast_bytes(joint, known, *value)));
+    cast.collect()
+}
+
+fn cast_bytes(
     joint: &JointGraph,
     parameter: &tinderbox_deferred::Parameter,
     value: ValueId,

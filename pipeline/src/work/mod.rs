@@ -5,5 +5,5 @@ mod blocks;
 mod times;
 
 pub(crate) use atoms::Atoms;
-pub(crate) use blocks::{cast_bytes, parameter_homes, work_of};
+pub(crate) use blocks::{cast_bytes_by_path, parameter_homes, work_of};
 pub use times::OperationTimes;

@@ -1,25 +1,26 @@
-//! How each backend makes random values of a stream.
+//! Random values of a stream as tensors, on every device that programs run on.
 
 use burn::tensor::{DType, Device, Distribution, Shape};
 use burn_backend::ops::{FloatTensorOps, IntTensorOps};
 use burn_backend::tensor::Device as BackendDevice;
-use burn_dispatch::{DispatchDevice, DispatchKindConversion, DispatchTensor};
+use burn_dispatch::{BackendTensor, DispatchDevice, DispatchKindConversion, DispatchTensor};
 use burn_flex::Flex;
 use burn_ir::{BackendIr, HandleKind};
 use tinderbox_fake::{DynTensor, Region, TensorKind};
 
-use super::executor::tensor;
-use crate::random::{RandomError, Stream, generate_region};
-use crate::{ProgramError, check_device};
+use super::{RandomError, Stream, generate_region};
+use crate::check_device;
 
-/// Random values of a stream, on a device: the bits of [`generate_region`], made where they stay.
+/// Random values of a stream for a region of a tensor, on a device: the bits of [`generate_region`], in a tensor of the
+/// region's shape, made where they stay.
 ///
-/// On a GPU a kernel is queued that writes into the new tensor; nothing is copied from the host.
+/// On a GPU a kernel is queued that writes into the new tensor; nothing is copied from the host, and no memory is taken
+/// beside the tensor. Takes time in proportion to the region; one that does not begin and end at multiples of four
+/// elements (two, for elements of 64 bits), or whose rows do not, up to four times as much.
 ///
 /// # Errors
 ///
-/// When the device is not there, the distribution's parameters are invalid, or there are no random values of this
-/// dtype.
+/// As [`generate_region`], and when the device is not there.
 pub fn generate_on_device(
     device: &Device,
     stream: &Stream,
@@ -27,7 +28,7 @@ pub fn generate_on_device(
     whole: &Shape,
     region: &Region,
     dtype: DType,
-) -> Result<DynTensor, ProgramError> {
+) -> Result<DynTensor, RandomError> {
     check_device(device)?;
     let wanted = Wanted {
         stream,
@@ -37,18 +38,22 @@ pub fn generate_on_device(
         dtype,
     };
     let device = device.clone().without_autodiff();
-    Ok(match device.as_dispatch() {
+    match device.as_dispatch() {
         #[cfg(feature = "cubecl")]
         DispatchDevice::Cube(device) => wanted.on::<burn_cubecl::Cube>(device),
         DispatchDevice::Flex(device) => wanted.on::<Flex>(device),
         _ => unreachable!("the device was checked"),
-    }?)
+    }
 }
 
 /// Runs the generator without writing what it makes: each of `units` works out `blocks_per_unit` blocks of four words
 /// and keeps one word. Beside [`generate_on_device`] it tells what the arithmetic takes, and what the memory. `None`
 /// where no kernels run.
 #[doc(hidden)]
+#[cfg_attr(
+    not(feature = "cubecl"),
+    expect(unused_variables, reason = "no kernels run")
+)]
 pub fn words_only(device: &Device, units: usize, blocks_per_unit: u32) -> Option<DynTensor> {
     match device.as_dispatch() {
         #[cfg(feature = "cubecl")]
@@ -58,20 +63,31 @@ pub fn words_only(device: &Device, units: usize, blocks_per_unit: u32) -> Option
                 device, words,
             ))))
         }
-        _ => {
-            let _ = (units, blocks_per_unit);
-            None
-        }
+        _ => None,
     }
 }
 
+/// A tensor of a backend as one of any.
+pub(crate) fn tensor<B: BackendIr>(handle: HandleKind<B>) -> DynTensor
+where
+    DispatchTensor: DispatchKindConversion<B>,
+{
+    let tensor = match handle {
+        HandleKind::Float(t) => BackendTensor::Float(t),
+        HandleKind::Int(t) => BackendTensor::Int(t),
+        HandleKind::Bool(t) => BackendTensor::Bool(t),
+        HandleKind::Quantized(t) => BackendTensor::Quantized(t),
+    };
+    <DispatchTensor as DispatchKindConversion<B>>::from_backend(tensor).into()
+}
+
 /// A region of the values of a stream.
-pub(super) struct Wanted<'a> {
-    pub(super) stream: &'a Stream,
-    pub(super) distribution: Distribution,
-    pub(super) whole: &'a Shape,
-    pub(super) region: &'a Region,
-    pub(super) dtype: DType,
+pub(crate) struct Wanted<'a> {
+    pub(crate) stream: &'a Stream,
+    pub(crate) distribution: Distribution,
+    pub(crate) whole: &'a Shape,
+    pub(crate) region: &'a Region,
+    pub(crate) dtype: DType,
 }
 
 impl Wanted<'_> {
@@ -84,7 +100,7 @@ impl Wanted<'_> {
 }
 
 /// A backend that programs run on.
-pub(super) trait RandomBackend: BackendIr {
+pub(crate) trait RandomBackend: BackendIr {
     /// A tensor of the wanted values, the same bits on every backend.
     ///
     /// # Errors

@@ -1,0 +1,26 @@
+//! What the driver of NVIDIA GPUs says.
+
+use std::sync::OnceLock;
+
+use nvml_wrapper::{Nvml, cuda_driver_version_major, cuda_driver_version_minor};
+
+/// The oldest CUDA release whose driver loads what the kernels are compiled to.
+pub(super) const OLDEST: (i32, i32) = (12, 0);
+
+/// The CUDA release of the driver, where it is older than the kernels need. A driver that does not tell is taken.
+pub(super) fn too_old() -> Option<(i32, i32)> {
+    static FOUND: OnceLock<Option<(i32, i32)>> = OnceLock::new();
+    let found = FOUND.get_or_init(|| {
+        let version = Nvml::init().ok()?.sys_cuda_driver_version().ok()?;
+        let minor = cuda_driver_version_minor(version);
+        Some((cuda_driver_version_major(version), minor))
+    });
+    found.filter(|found| *found < OLDEST)
+}
+
+/// Free bytes of a GPU, as its driver says. Opens the device.
+pub(crate) fn free_bytes(index: usize) -> Option<u64> {
+    let context = cudarc::driver::CudaContext::new(index).ok()?;
+    let (free, _) = context.mem_get_info().ok()?;
+    Some(free as u64)
+}

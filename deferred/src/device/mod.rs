@@ -1,0 +1,164 @@
+//! Devices by name, and whether the machine has them.
+
+#[cfg(feature = "cuda")]
+pub(crate) mod driver;
+mod error;
+
+use burn::tensor::Device;
+use burn_dispatch::DispatchDevice;
+use tinderbox_fake::DeviceLabel;
+
+pub use error::DeviceError;
+
+/// The devices of a list: `flex`, `cpu` (CubeCL's CPU runtime), `cuda`, `cuda:1`, or several GPUs as `cuda:0,1`.
+///
+/// A device may stand in the list several times. All of them are there: this asks the machine.
+///
+/// # Errors
+///
+/// When a name is none of these, the build lacks the feature, the machine has no such device, or its driver is
+/// missing or too old.
+pub fn open_devices(list: &str) -> Result<Vec<Device>, DeviceError> {
+    let unknown = || DeviceError::Unknown { name: list.into() };
+    let (backend, indices) = list.split_once(':').unwrap_or((list, "0"));
+    // All names before any device: what is wrong with the list is no matter of the machine.
+    let indices = indices.split(',').map(str::parse);
+    let indices: Vec<u16> = indices.collect::<Result<_, _>>().map_err(|_| unknown())?;
+    let only_first = indices.iter().all(|index| *index == 0);
+    let devices = indices.into_iter().map(|index| {
+        let device = match backend {
+            "flex" if only_first => Device::flex(),
+            "cpu" if only_first => cpu()?,
+            "cuda" => cuda(index.into())?,
+            _ => return Err(unknown()),
+        };
+        check_device(&device)?;
+        Ok(device)
+    });
+    devices.collect()
+}
+
+#[cfg(feature = "cpu")]
+fn cpu() -> Result<Device, DeviceError> {
+    Ok(Device::cpu())
+}
+
+#[cfg(not(feature = "cpu"))]
+fn cpu() -> Result<Device, DeviceError> {
+    let device = label("cpu");
+    Err(DeviceError::NotBuilt {
+        device,
+        feature: "cpu",
+    })
+}
+
+#[cfg(feature = "cuda")]
+fn cuda(index: usize) -> Result<Device, DeviceError> {
+    Ok(Device::cuda(index))
+}
+
+#[cfg(not(feature = "cuda"))]
+fn cuda(index: usize) -> Result<Device, DeviceError> {
+    let device = label(&format!("cuda:{index}"));
+    Err(DeviceError::NotBuilt {
+        device,
+        feature: "cuda",
+    })
+}
+
+#[cfg(not(all(feature = "cuda", feature = "cpu")))]
+fn label(name: &str) -> DeviceLabel {
+    name.parse()
+        .expect("it is a backend with an index of 16 bits")
+}
+
+/// Asks whether programs can run on a device, since Burn panics where the machine does not have it.
+///
+/// # Errors
+///
+/// When the device is a recording one, or the machine does not have it.
+pub fn check_device(device: &Device) -> Result<(), DeviceError> {
+    let device = device.clone().without_autodiff();
+    let label = DeviceLabel::of(&device);
+    match device.as_dispatch() {
+        DispatchDevice::Flex(_) => Ok(()),
+        #[cfg(feature = "cubecl")]
+        DispatchDevice::Cube(cube) => check_cube(cube, label),
+        DispatchDevice::Capture(_) => Err(DeviceError::NoPrograms {
+            device: format!("a recording device ({label})"),
+        }),
+        _ => Err(DeviceError::NoPrograms {
+            device: label.to_string(),
+        }),
+    }
+}
+
+#[cfg(feature = "cubecl")]
+fn check_cube(cube: &burn_cubecl::CubeDevice, device: DeviceLabel) -> Result<(), DeviceError> {
+    use burn_cubecl::CubeDevice;
+    use cubecl::device::DeviceUnavailable;
+
+    let found = match cube {
+        CubeDevice::Cuda(cuda) => CubeDevice::cuda(cuda.index),
+        CubeDevice::Cpu(_) => CubeDevice::cpu(),
+        // No feature of this crate has others.
+        _ => return Ok(()),
+    };
+    match found {
+        Ok(_) => {}
+        Err(DeviceUnavailable::NoSuchDevice { available, .. }) if available > 0 => {
+            return Err(DeviceError::NoSuchDevice { device, available });
+        }
+        Err(_) => return Err(DeviceError::NoDriver { device }),
+    }
+    #[cfg(feature = "cuda")]
+    if let (CubeDevice::Cuda(_), Some(found)) = (cube, driver::too_old()) {
+        let oldest = driver::OLDEST;
+        return Err(DeviceError::OldDriver {
+            device,
+            found,
+            oldest,
+        });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_checked() {
+        assert_eq!(open_devices("flex").map(|found| found.len()), Ok(1));
+        for name in [
+            "",
+            "gpu",
+            "flex:1",
+            "cuda:",
+            "cuda:x",
+            "cuda:0,",
+            "cuda:0,x",
+            "cpu:0,1",
+            "cuda:-1",
+            "cuda:65536",
+        ] {
+            let error = open_devices(name).unwrap_err();
+            assert!(
+                matches!(error, DeviceError::Unknown { .. }),
+                "{name}: {error}"
+            );
+        }
+    }
+
+    #[cfg(not(feature = "cuda"))]
+    #[test]
+    fn a_build_without_cuda_says_so() {
+        assert_eq!(
+            open_devices("cuda:1").unwrap_err().to_string(),
+            format!(
+                "cuda:1 is not in this build, which has {}: build with the feature `cuda`",
+                error::built()
+            )
+        );
+    }
+}
