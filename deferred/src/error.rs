@@ -292,8 +292,8 @@ pub enum ProgramError {
         #[from]
         source: Box<RecipeError>,
     },
-    /// A result could not be copied.
-    #[error("a result could not be copied")]
+    /// A value could not be copied.
+    #[error("a value could not be copied")]
     Copy {
         /// What went wrong.
         #[from]

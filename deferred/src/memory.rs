@@ -50,12 +50,10 @@ pub fn available_bytes(device: &Device) -> Option<u64> {
         DispatchDevice::Cube(burn_cubecl::CubeDevice::Cpu(_)) => host_bytes(),
         #[cfg(feature = "cuda")]
         DispatchDevice::Cube(burn_cubecl::CubeDevice::Cuda(cuda)) => {
-            // What the allocator keeps for reuse is not free for others, and is for this process.
-            let kept = device.memory_pool_usage().map_or(0, |held| {
-                held.bytes_reserved
-                    .saturating_sub(held.bytes_in_use + held.bytes_padding)
-            });
-            Some(crate::device::driver::free_bytes(cuda.index)? + kept)
+            // What is kept for reuse serves the thread that used it alone: given back, it is free for all.
+            device.sync().ok()?;
+            device.memory_cleanup();
+            crate::device::driver::free_bytes(cuda.index)
         }
         _ => None,
     }

@@ -1,7 +1,7 @@
 //! Where parameter values come from.
 
 use burn::tensor::{DType, Device};
-use tinderbox_fake::{DynTensor, FakeError, Region};
+use tinderbox_fake::{DynTensor, FakeError, Region, dtype_name, dtype_on};
 
 use crate::{Mismatch, Mismatches, Observer, OrElse, ParameterPath, ParameterTable, SourceError};
 
@@ -76,7 +76,7 @@ impl Request {
                 found,
             });
         }
-        if answer.dtype() != self.dtype {
+        if answer.dtype() != dtype_on(self.dtype, &self.device) {
             mismatches.push(self.of_dtype(answer.dtype()));
         }
         if answer.is_fake() {
@@ -87,7 +87,7 @@ impl Request {
     }
 
     fn of_dtype(&self, found: DType) -> Mismatch {
-        let name = tinderbox_fake::dtype_name;
+        let name = dtype_name;
         Mismatch::DType {
             path: self.path.clone(),
             expected: name(self.dtype).into(),

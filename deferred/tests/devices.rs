@@ -6,10 +6,13 @@ use burn::nn::{
     Embedding, EmbeddingConfig, Initializer, LayerNorm, LayerNormConfig, Linear, LinearConfig,
     LinearLayout,
 };
-use burn::tensor::{DType, Device, Distribution, Tensor};
+use burn::tensor::{Bool, BoolStore, DType, Device, Distribution, Tensor, TensorData};
 use tinderbox_deferred::random::Seed;
-use tinderbox_deferred::{Deferred, MaterializeOptions, materialize_parameters, parameter_values};
-use tinderbox_fake::Region;
+use tinderbox_deferred::{
+    Deferred, Executor, MaterializeOptions, Program, RandomKeys, RunContext,
+    materialize_parameters, parameter_values,
+};
+use tinderbox_fake::{DynTensor, RecordOptions, Region, record};
 
 /// Random values of every kind that Burn's modules draw, constants, and values that are computed.
 #[derive(Module, Debug)]
@@ -127,4 +130,76 @@ fn the_module_computes() {
         assert!((made - expected).abs() < 1e-5, "{made} {expected}");
     }
     assert_eq!(made.len(), 14);
+}
+
+/// Truth values, which kernels keep in another way than Rust: given, made, constant, used, and given back. Each is an
+/// output, so that none stays inside of a fused kernel.
+#[test]
+fn truth_values_are_the_same() {
+    const SHAPE: [usize; 2] = [33, 65];
+    let recorded = record(&RecordOptions::default(), |device| {
+        let x = Tensor::<2>::zeros(SHAPE, device);
+        let given = DynTensor::zeros(SHAPE.into(), DType::Bool(BoolStore::Native), device);
+        let inputs = vec![DynTensor::from(x.clone()), given.clone()];
+        let given: Tensor<2, Bool> = given.typed().unwrap();
+        let triangle = Tensor::<2, Bool>::tril_mask(SHAPE, 0, device);
+        let columns = TensorData::from([std::array::from_fn::<bool, 65, _>(|i| i % 3 == 0)]);
+        let columns = Tensor::<2, Bool>::from_data(columns, device);
+        let both = triangle.clone().bool_and(given).bool_or(columns.clone());
+        let filled = x.clone().mask_fill(both.clone(), -1.5);
+        let positive = filled.clone().greater_elem(0.25);
+        let counted = positive.clone().int().sum_dim(1);
+        let outputs: Vec<DynTensor> = vec![
+            triangle.into(),
+            both.into(),
+            filled.into(),
+            positive.into(),
+            counted.into(),
+        ];
+        (inputs, outputs)
+    });
+    let ((inputs, outputs), recording) = recorded.unwrap();
+    let ids = |tensors: &[DynTensor]| -> Vec<_> {
+        let ids = tensors.iter().map(|fake| fake.captured_id().unwrap());
+        ids.map(|id| recording.value_of(id).unwrap()).collect()
+    };
+    let (inputs, outputs) = (ids(&inputs), ids(&outputs));
+    let graph = recording.graph();
+    let run = |device: &Device| {
+        let nodes = graph.node_ids();
+        let program = Program::new(graph, nodes, &inputs, &outputs, &RandomKeys::new()).unwrap();
+        let executable = Executor::new(device).unwrap().load(program);
+        let flex = Device::flex();
+        let elements = SHAPE[0] * SHAPE[1];
+        let values: Vec<f32> = (0..elements).map(|i| (i as f32 * 0.37).sin()).collect();
+        let bools: Vec<bool> = (0..elements).map(|i| i % 5 < 3).collect();
+        let given = vec![
+            DynTensor::from_data(TensorData::new(values, SHAPE), device),
+            // Whatever the device that it comes from.
+            DynTensor::from_data(TensorData::new(bools, SHAPE), &flex)
+                .to_device(device)
+                .unwrap(),
+        ];
+        let context = RunContext::initialization(Seed::new(1));
+        let made = executable.run(given, &context).unwrap();
+        let data = made
+            .into_iter()
+            .map(|value| value.to_device(&flex).unwrap().to_data().unwrap());
+        data.collect::<Vec<_>>()
+    };
+    let (made, expected) = (run(&Device::cpu()), run(&Device::flex()));
+    for (place, (made, expected)) in made.iter().zip(&expected).enumerate() {
+        assert_eq!(made, expected, "output {place}");
+    }
+}
+
+/// A device keeps truth values in its own way, wherever they come from.
+#[test]
+fn truth_values_change_their_dtype_between_devices() {
+    let kept = DynTensor::zeros([4].into(), DType::Bool(BoolStore::Native), &Device::cpu());
+    assert_eq!(kept.dtype(), DType::Bool(BoolStore::U8));
+    let here = kept.to_device(&Device::flex()).unwrap();
+    assert_eq!(here.dtype(), DType::Bool(BoolStore::Native));
+    let there = here.to_device(&Device::cpu()).unwrap();
+    assert_eq!(there.dtype(), DType::Bool(BoolStore::U8));
 }

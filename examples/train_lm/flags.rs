@@ -7,6 +7,9 @@ use tinderbox::planner::Partitioner;
 use tinderbox::schedule::ChunkCounts;
 use tinderbox::{Placement, ScheduleKind};
 
+const EXIT_CODES: &str = "Exit codes: 0 when it has trained, 1 when it failed, 2 for wrong arguments, 3 when a device \
+                          is not there.";
+
 /// Type that forward and backward are computed in.
 #[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Precision {
@@ -16,10 +19,8 @@ pub enum Precision {
 }
 
 /// Trains a character-level language model in pipeline stages, on one machine.
-///
-/// Exit codes: 0 when it has trained, 1 when it failed, 2 for wrong arguments, 3 when a device is not there.
 #[derive(Parser, Debug, Clone)]
-#[command(name = "train_lm")]
+#[command(name = "train_lm", after_help = EXIT_CODES)]
 pub struct Flags {
     /// Number of pipeline stages side by side, each on a rank with a thread of its own
     #[arg(long, default_value_t = 4, value_parser = at_least_one)]

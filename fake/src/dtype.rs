@@ -1,6 +1,8 @@
 //! Names of dtypes, for people and for files that people read.
 
-use burn::tensor::{BoolStore, DType};
+use burn::tensor::{BoolStore, DType, Device};
+#[cfg(feature = "cubecl")]
+use burn_dispatch::DispatchDevice;
 
 /// The name of every dtype that a recording can have. Quantized ones can't be recorded.
 const NAMES: [(DType, &str); 16] = [
@@ -27,6 +29,16 @@ const NAMES: [(DType, &str); 16] = [
 pub fn dtype_name(dtype: DType) -> &'static str {
     let named = NAMES.iter().find(|(known, _)| *known == dtype);
     named.map_or("quantized", |(_, name)| name)
+}
+
+/// The dtype that values recorded with a dtype have on a device. It is another one for truth values alone: CubeCL's
+/// kernels have none of Rust's own, so they are bytes of 0 and 1 there (`bool_u8`).
+pub fn dtype_on(dtype: DType, device: &Device) -> DType {
+    match (dtype, device.clone().without_autodiff().as_dispatch()) {
+        #[cfg(feature = "cubecl")]
+        (DType::Bool(BoolStore::Native), DispatchDevice::Cube(_)) => DType::Bool(BoolStore::U8),
+        _ => dtype,
+    }
 }
 
 /// Dtypes in serde's formats by their short names, for fields with

@@ -1,7 +1,8 @@
 //! A tensor whose rank and kind are known at run time.
 
 use burn::tensor::{
-    AllocationProperty, Bytes, DType, Device, Shape, Slice, Tensor, TensorData, kind::Basic,
+    AllocationProperty, BoolStore, Bytes, DType, Device, Shape, Slice, Tensor, TensorData,
+    kind::Basic,
 };
 use burn_backend::{
     AutodiffBackend, TensorMetadata,
@@ -15,7 +16,7 @@ use burn_dispatch::{
 use burn_ir::TensorId;
 use bytemuck::pod_collect_to_vec;
 
-use crate::{FakeError, Region, TensorMeta};
+use crate::{FakeError, Region, TensorMeta, dtype_on};
 
 /// Float, int or bool: which of Burn's three kinds a tensor has.
 #[derive(
@@ -68,8 +69,14 @@ impl From<DynTensor> for DispatchTensor {
 }
 
 impl DynTensor {
-    /// Copies data to a device. Cost: one copy.
+    /// Copies data to a device, in the dtype that it has [there](crate::dtype_on). Cost: one copy.
     pub fn from_data(data: TensorData, device: &Device) -> Self {
+        let dtype = dtype_on(data.dtype(), device);
+        let data = if dtype == data.dtype() {
+            data
+        } else {
+            data.convert_dtype(dtype)
+        };
         let dispatch = device.as_dispatch();
         Self(match TensorKind::of(data.dtype()) {
             TensorKind::Float => Dispatch::float_from_data(data, dispatch),
@@ -78,8 +85,9 @@ impl DynTensor {
         })
     }
 
-    /// A tensor of zeros (or `false`).
+    /// A tensor of zeros (or `false`), in the dtype that values of this one have [there](crate::dtype_on).
     pub fn zeros(shape: Shape, dtype: DType, device: &Device) -> Self {
+        let dtype = dtype_on(dtype, device);
         let dispatch = device.as_dispatch();
         Self(match TensorKind::of(dtype) {
             TensorKind::Float => Dispatch::float_zeros(shape, dispatch, dtype.into()),
@@ -206,11 +214,18 @@ impl DynTensor {
         let dispatch = plain.as_dispatch();
         let tensor = self.without_autodiff();
         let kind = tensor.kind();
-        let comes_to_host = matches!(dispatch, DispatchDevice::Flex(_))
-            && !matches!(tensor.0.kind, DispatchTensorKind::Flex(_));
+        let is_on_host = matches!(tensor.0.kind, DispatchTensorKind::Flex(_));
+        let crosses = matches!(dispatch, DispatchDevice::Flex(_)) != is_on_host;
         let moved = match kind {
+            // Truth values are kept in other ways there and here.
+            TensorKind::Bool if crosses => {
+                let data = tensor
+                    .to_data()?
+                    .convert_dtype(DType::Bool(BoolStore::Native));
+                Self::from_data(data, &plain).0
+            }
             // Burn would read when the tensor is first used.
-            _ if comes_to_host => Self::from_data(tensor.to_data()?, &plain).0,
+            _ if crosses && !is_on_host => Self::from_data(tensor.to_data()?, &plain).0,
             TensorKind::Float => Dispatch::float_to_device(tensor.0, dispatch),
             TensorKind::Int => Dispatch::int_to_device(tensor.0, dispatch),
             TensorKind::Bool => Dispatch::bool_to_device(tensor.0, dispatch),

@@ -42,7 +42,7 @@ mod record;
 mod region;
 mod sealed;
 
-pub use dtype::{dtype_name, dtype_names};
+pub use dtype::{dtype_name, dtype_names, dtype_on};
 pub use dyn_tensor::{DynTensor, TensorKind, read_now};
 pub use error::{FakeError, GraphFileError, RecordError};
 pub use graph::{Difference, Graph, GraphBuilder, Node, NodeId, Slice, Value, ValueId};

@@ -94,7 +94,19 @@ mod gpu {
         }
     }
 
+    /// As NVML says, or where a container has no NVML, the driver.
     pub(super) fn used_bytes(bench: &Bench) -> Option<u64> {
+        if bench.flags.runtime != Runtime::Cuda {
+            return None;
+        }
+        by_nvml(bench).or_else(|| {
+            let context = cudarc::driver::CudaContext::new(bench.flags.index).ok()?;
+            let (free, total) = context.mem_get_info().ok()?;
+            Some((total - free) as u64)
+        })
+    }
+
+    fn by_nvml(bench: &Bench) -> Option<u64> {
         let nvml = Nvml::init().ok()?;
         Some(card(bench, &nvml)?.memory_info().ok()?.used)
     }
@@ -102,6 +114,7 @@ mod gpu {
     pub(super) fn describe(bench: &Bench) -> Vec<(&'static str, String)> {
         let mut facts = Vec::new();
         let Ok(nvml) = Nvml::init() else {
+            facts.push(("NVML", "not there: memory is as the driver tells it".into()));
             return facts;
         };
         if let Ok(version) = nvml.sys_driver_version() {

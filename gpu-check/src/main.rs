@@ -124,10 +124,8 @@ fn run(flags: Flags, device: Device) -> Result<bool> {
     println!("{report}");
     for part in &report.parts {
         for figure in &part.figures {
-            println!(
-                "figure gpu.{} {:.6} {}",
-                figure.name, figure.value, figure.unit
-            );
+            let value = report::number(figure.value);
+            println!("figure gpu.{} {value} {}", figure.name, figure.unit);
         }
     }
     Ok(report.passed())

@@ -69,7 +69,7 @@ pub fn run(bench: &Bench, part: &mut Part) -> Result<()> {
     } else if bench.flags.runtime == Runtime::Cuda && used_bytes(bench).is_none() {
         part.check(
             "the driver tells what is taken of the GPU",
-            "NVML does not find it",
+            "neither NVML nor the driver does",
             false,
         );
     }

@@ -114,6 +114,7 @@ impl fmt::Display for Report {
         let failed = checks().filter(|check| !check.passed).count();
         let all = checks().count();
         match failed {
+            0 if all == 0 => writeln!(f, "Nothing was checked, in {:.0} s.\n", self.seconds)?,
             0 => writeln!(f, "All {all} checks passed in {:.0} s.\n", self.seconds)?,
             _ => writeln!(
                 f,
@@ -148,12 +149,20 @@ impl fmt::Display for Part {
             writeln!(f, "\n| figure | value | unit |\n|---|---:|---|")?;
         }
         for Figure { name, value, unit } in &self.figures {
-            writeln!(f, "| {name} | {value:.3} | {unit} |")?;
+            writeln!(f, "| {name} | {} | {unit} |", number(*value))?;
         }
         for note in &self.notes {
             writeln!(f, "\n{note}")?;
         }
         Ok(())
+    }
+}
+
+/// A number whose digits say something, also where it is small.
+pub fn number(value: f64) -> String {
+    match value != 0.0 && value.abs() < 1e-2 {
+        true => format!("{value:.2e}"),
+        false => format!("{value:.3}"),
     }
 }
 
@@ -191,6 +200,12 @@ mod tests {
             serde_json::from_str(&sample(false).to_json().unwrap()).unwrap();
         assert_eq!(json["passed"], false);
         assert_eq!(json["parts"][0]["figures"][0]["value"], 1.5);
+    }
+
+    #[test]
+    fn small_numbers_have_digits() {
+        let seen = [0.0, 1.93e-16, -0.005, 0.25, 1234.5].map(number);
+        assert_eq!(seen, ["0.000", "1.93e-16", "-5.00e-3", "0.250", "1234.500"]);
     }
 
     #[test]

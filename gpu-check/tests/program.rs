@@ -60,7 +60,7 @@ fn one_part_alone() {
         "{printed}"
     );
     assert!(
-        printed.contains("figure gpu.parity.f32_2_stages 0.000000 ratio"),
+        printed.contains("figure gpu.parity.f32_2_stages 0.000 ratio"),
         "{printed}"
     );
 }

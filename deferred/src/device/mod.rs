@@ -97,7 +97,14 @@ pub fn check_device(device: &Device) -> Result<(), DeviceError> {
 fn check_cube(cube: &burn_cubecl::CubeDevice, device: DeviceLabel) -> Result<(), DeviceError> {
     use burn_cubecl::CubeDevice;
     use cubecl::device::DeviceUnavailable;
+    use std::sync::{Mutex, PoisonError};
 
+    /// Those that are there: looking for a driver opens its library, and a device does not go away.
+    static FOUND: Mutex<Vec<CubeDevice>> = Mutex::new(Vec::new());
+    let known = || FOUND.lock().unwrap_or_else(PoisonError::into_inner);
+    if known().contains(cube) {
+        return Ok(());
+    }
     let found = match cube {
         CubeDevice::Cuda(cuda) => CubeDevice::cuda(cuda.index),
         CubeDevice::Cpu(_) => CubeDevice::cpu(),
@@ -120,6 +127,7 @@ fn check_cube(cube: &burn_cubecl::CubeDevice, device: DeviceLabel) -> Result<(),
             oldest,
         });
     }
+    known().push(cube.clone());
     Ok(())
 }
 

@@ -70,7 +70,7 @@ impl Executor {
             .map(|(_, data)| DynTensor::from_data(data.clone(), &self.device))
             .collect();
         Executable {
-            program: Arc::new(program),
+            program: Arc::new(program.for_device(&self.device)),
             constants,
             device: self.device.clone(),
         }
@@ -114,8 +114,16 @@ impl Executable {
                 found: inputs.len(),
             });
         }
+        let mut inputs = inputs;
         let takes = self.program.inputs.iter().zip(&self.program.input_types);
-        for ((value, (shape, dtype)), input) in takes.zip(&inputs) {
+        for ((value, (shape, dtype)), input) in takes.zip(&mut inputs) {
+            // What comes from another device may keep truth values in another way.
+            if let (DType::Bool(expected), DType::Bool(found)) = (*dtype, input.dtype())
+                && expected != found
+            {
+                let data = input.to_data()?.convert_dtype(*dtype);
+                *input = DynTensor::from_data(data, &self.device);
+            }
             if input.shape() != *shape || input.dtype() != *dtype {
                 let describe = |dtype: DType, shape: &Shape| {
                     format!("{dtype:?}{:?}", shape.as_slice()).to_lowercase()

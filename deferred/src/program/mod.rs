@@ -8,12 +8,13 @@ mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use burn::tensor::{DType, Distribution, Shape, TensorData};
+use burn::tensor::{DType, Device, Distribution, Shape, TensorData};
 use burn_ir::{
-    FloatOperationIr, NumericOperationIr, OperationIr, TensorId, TensorIr, TensorStatus,
+    FloatOperationIr, IrVisitorMut, NumericOperationIr, OperationIr, TensorId, TensorIr,
+    TensorStatus,
 };
 use serde::{Deserialize, Serialize};
-use tinderbox_fake::{Graph, Node, NodeId, Region, ValueId};
+use tinderbox_fake::{Graph, Node, NodeId, Region, ValueId, dtype_on};
 
 pub use executor::{Executable, Executor, RunContext};
 
@@ -118,7 +119,34 @@ pub struct Program {
     constants: Vec<(ValueId, TensorData)>,
 }
 
+/// Gives tensors the dtypes that they have on a device.
+struct Dtypes<'a>(&'a Device);
+
+impl IrVisitorMut for Dtypes<'_> {
+    fn visit_tensor_mut(&mut self, tensor: &mut TensorIr) {
+        tensor.dtype = dtype_on(tensor.dtype, self.0);
+    }
+}
+
 impl Program {
+    /// The same program with the dtypes that its tensors have on a device.
+    fn for_device(mut self, device: &Device) -> Self {
+        let mut dtypes = Dtypes(device);
+        for step in &mut self.steps {
+            match step {
+                Step::Operation(operation) => operation.visit_mut(&mut dtypes),
+                Step::Random { out, .. } => dtypes.visit_tensor_mut(out),
+            }
+        }
+        for (_, dtype) in &mut self.input_types {
+            *dtype = dtype_on(*dtype, device);
+        }
+        self.outputs
+            .iter_mut()
+            .for_each(|out| dtypes.visit_tensor_mut(out));
+        self
+    }
+
     /// The program that runs `nodes` of `graph`, given `inputs`, for `outputs`.
     ///
     /// # Errors

@@ -44,14 +44,15 @@ pub(in crate::random::cube) fn device() -> Arc<DeviceProperties> {
     ))
 }
 
-/// A kernel as text for a generation of GPUs.
-fn ptx(kernel: &dyn CubeKernel, arch: u32) -> String {
+/// A kernel as text for a generation of GPUs and the CUDA release of a driver, with scalars where CubeCL has them then.
+fn ptx(kernel: &dyn CubeKernel, arch: u32, driver: i32) -> String {
     let mut compiler = PlironCompiler {
         target: LlvmTarget::Nvptx,
     };
     let options = PlironOptions {
         sm_arch: Some(SmArch::new(arch, false)),
-        ptx_version: PtxVersion::for_driver(12080),
+        ptx_version: PtxVersion::for_driver(driver),
+        grid_constants: true,
         ..Default::default()
     };
     let compiled = compiler.compile(kernel.define(), &options);
@@ -70,13 +71,13 @@ fn is_exact(ptx: &str) -> bool {
 
 #[test]
 fn every_kernel_compiles_for_gpus_and_stays_exact() {
-    for arch in [80, 90] {
+    for (arch, driver) in [(80, 12000), (90, 12000), (90, 12080), (90, 13000)] {
         let kernels = offline::kernels();
         assert_eq!(kernels.len(), 32, "every kernel with every kind of values");
         for (name, kernel) in kernels {
-            let ptx = ptx(&*kernel, arch);
+            let ptx = ptx(&*kernel, arch, driver);
             assert!(ptx.contains(&format!(".target sm_{arch}")), "{name}");
-            assert!(is_exact(&ptx), "{name} for sm_{arch}:\n{ptx}");
+            assert!(is_exact(&ptx), "{name} for sm_{arch}, {driver}:\n{ptx}");
             // Uniform values are multiplied, rounded, and added: never at once.
             if name.contains("Uniform") {
                 assert!(
@@ -104,6 +105,6 @@ fn without_care_the_compiler_does_fuse() {
     let out = BufferCompilationArg { inplace: None };
     let target = Arc::new(TargetProperties::default());
     let kernel = careless::Careless::new(settings, device(), target, out, (), (), ());
-    let ptx = ptx(&kernel, 90);
+    let ptx = ptx(&kernel, 90, 12080);
     assert!(ptx.contains("fma.rn.f32"), "{ptx}");
 }
