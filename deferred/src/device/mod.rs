@@ -113,7 +113,9 @@ fn check_cube(cube: &burn_cubecl::CubeDevice, device: DeviceLabel) -> Result<(),
     };
     match found {
         Ok(_) => {}
-        Err(DeviceUnavailable::NoSuchDevice { available, .. }) if available > 0 => {
+        Err(DeviceUnavailable::NoSuchDevice { available, .. })
+            if available > 0 || matches!(cube, CubeDevice::Cpu(_)) =>
+        {
             return Err(DeviceError::NoSuchDevice { device, available });
         }
         Err(_) => return Err(DeviceError::NoDriver { device }),

@@ -105,7 +105,7 @@ impl Executable {
     /// Where Burn's operation panics.
     pub fn run(
         &self,
-        inputs: Vec<DynTensor>,
+        mut inputs: Vec<DynTensor>,
         context: &RunContext,
     ) -> Result<Vec<DynTensor>, ProgramError> {
         if inputs.len() != self.program.inputs.len() {
@@ -114,7 +114,6 @@ impl Executable {
                 found: inputs.len(),
             });
         }
-        let mut inputs = inputs;
         let takes = self.program.inputs.iter().zip(&self.program.input_types);
         for ((value, (shape, dtype)), input) in takes.zip(&mut inputs) {
             // What comes from another device may keep truth values in another way.
