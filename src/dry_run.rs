@@ -3,10 +3,11 @@
 use burn::module::Module;
 use burn::tensor::Device;
 use tinderbox_checkpoint::{CheckpointSource, LoadPlan};
-use tinderbox_deferred::{Deferred, Request, Source, SourceError};
+use tinderbox_deferred::{Deferred, Request, Source};
 use tinderbox_fake::Region;
 use tinderbox_pipeline::Plan;
 
+use crate::DryRunError;
 use crate::checkpoints::held_by_ranks;
 
 /// What each rank of a plan would read of a checkpoint or of pretrained weights: bytes, files, and memory
@@ -14,17 +15,16 @@ use crate::checkpoints::held_by_ranks;
 ///
 /// # Errors
 ///
-/// As the load itself: [`SourceError::Mismatch`] with all that does not fit. What may be missing is left out.
-///
-/// # Panics
-///
-/// If the plan is of another model; [`Plan::check_model`] finds out.
+/// [`DryRunError::Plan`] when the plan is for another model; else as the load itself:
+/// [`SourceError::Mismatch`](tinderbox_deferred::SourceError::Mismatch) with all that does not fit. What may be missing is
+/// left out.
 pub fn dry_run<M: Module>(
     model: &Deferred<M>,
     plan: &Plan,
     source: &CheckpointSource,
-) -> Result<LoadPlan, SourceError> {
+) -> Result<LoadPlan, DryRunError> {
     let table = model.parameters();
+    plan.check_model(table)?;
     let ranks = held_by_ranks(plan, table).into_iter().map(|held| {
         let held = held.into_iter().map(|parameter| Request {
             path: parameter.path.clone(),
@@ -37,5 +37,5 @@ pub fn dry_run<M: Module>(
     });
     let ranks: Vec<Vec<Request>> = ranks.collect();
     source.check(table, &ranks.concat())?;
-    source.dry_run(&ranks)
+    Ok(source.dry_run(&ranks)?)
 }

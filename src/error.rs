@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 
 use tinderbox_checkpoint::{LoadError, SaveError};
-use tinderbox_deferred::MaterializeError;
+use tinderbox_deferred::{MaterializeError, SourceError};
+use tinderbox_fake::FakeError;
 use tinderbox_pipeline::schedule::RankIndex;
-use tinderbox_pipeline::{PipelineError, RestoreError};
+use tinderbox_pipeline::{BatchError, PipelineError, PlanError, RestoreError, TraceError};
 
 /// Why a run could not be saved or resumed.
 #[derive(Debug, thiserror::Error)]
@@ -48,14 +49,25 @@ pub enum CheckpointsError {
         source: Box<SaveError>,
     },
     /// The checkpoint can't be used.
-    #[error("the checkpoint could not be loaded, nothing was changed")]
+    #[error("the checkpoint could not be loaded")]
     Load {
         /// What is wrong with it.
         #[from]
         source: LoadError,
     },
-    /// A rank could not load its part.
-    #[error("rank {rank} could not load its part of {path}, nothing was changed")]
+    /// The checkpoint does not fit what a rank holds.
+    #[error("{path} does not fit rank {rank}, nothing was changed")]
+    Fit {
+        /// The rank.
+        rank: RankIndex,
+        /// The checkpoint.
+        path: PathBuf,
+        /// What does not fit.
+        #[source]
+        source: Box<RestoreError>,
+    },
+    /// A rank could not read its part. Others may have.
+    #[error("rank {rank} could not read its part of {path}")]
     LoadRank {
         /// The rank.
         rank: RankIndex,
@@ -63,7 +75,19 @@ pub enum CheckpointsError {
         path: PathBuf,
         /// What went wrong.
         #[source]
-        source: Box<LoadRankError>,
+        source: Box<RestoreError>,
+    },
+    /// A checkpoint could not be read to its end, and no other could be restored instead.
+    #[error(
+        "no checkpoint in {path} could be restored, and the pipeline holds a mixture of old and restored values: it \
+         can't be used any more, start a new one"
+    )]
+    Mixed {
+        /// The directory of the run.
+        path: PathBuf,
+        /// Why the last one that was tried could not be restored.
+        #[source]
+        source: Box<CheckpointsError>,
     },
     /// A module could not be made of the checkpoint.
     #[error("the checkpoint could not be loaded into a module")]
@@ -92,14 +116,61 @@ pub enum CheckpointsError {
     },
 }
 
-/// Why one rank could not load.
+/// Why it can't be told what a load would read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum LoadRankError {
-    /// The optimizer's state could not be read.
+pub enum DryRunError {
+    /// The plan is for another model.
     #[error(transparent)]
-    Read(#[from] LoadError),
-    /// A value does not fit.
+    Plan(#[from] PlanError),
+    /// The load would fail.
     #[error(transparent)]
-    Restore(#[from] RestoreError),
+    Source(#[from] SourceError),
+}
+
+/// Why a model could not be compared with plain Burn.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum VerifyModelError {
+    /// The batch can't be split.
+    #[error("the batch can't be used")]
+    Batch {
+        /// What is wrong with it.
+        #[from]
+        source: BatchError,
+    },
+    /// The batch has no samples.
+    #[error("the batch has no samples: give one with at least a sample per micro-batch")]
+    EmptyBatch,
+    /// The model could not be traced for the batch.
+    #[error("the model could not be traced for this batch")]
+    Trace {
+        /// What went wrong.
+        #[from]
+        source: TraceError,
+    },
+    /// The module of plain Burn could not be made.
+    #[error("the module of plain Burn could not be made")]
+    Materialize {
+        /// What went wrong.
+        #[from]
+        source: MaterializeError,
+    },
+    /// The forward gives no loss.
+    #[error("the forward gave no loss: return `Outputs::loss(loss)`")]
+    NoLoss,
+    /// A value could not be read.
+    #[error("a value could not be read")]
+    Value {
+        /// What went wrong.
+        #[from]
+        source: FakeError,
+    },
+    /// The pipeline could not be started, or failed.
+    #[error("the step in the pipeline failed")]
+    Pipeline {
+        /// What went wrong.
+        #[from]
+        source: PipelineError,
+    },
 }

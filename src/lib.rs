@@ -40,8 +40,15 @@
 //!    everything else of a recipe is Burn's own operations there. A whole module is rebuilt by its own closure,
 //!    after a second recording has shown that the closure still makes the same model.
 //! 2. [`Traceable::trace`] records constructor, forward, loss and Burn's own backward pass in one
-//!    recording: the joint graph. The objective is `loss * weight`, where the weight of a micro-batch
-//!    is its share of the samples, so that micro-batches of unequal size sum to the batch's gradient.
+//!    recording: the joint graph. In it every parameter is a placeholder, a value of its own that no operation of the
+//!    constructor makes and that holds no data: a program can't contain a parameter's initial value, and two
+//!    parameters are two values, also where they begin as one tensor. What the forward reads of the constructor beside
+//!    parameters must be the same in every construction, so random tensor fields are refused. Constructor and forward
+//!    are recorded twice and compared, once more when a pipeline starts: what differs is an error.
+//!
+//!    The objective is `loss * weight`. [`Outputs`] says what the loss is over: the weight of a micro-batch is its share
+//!    of the samples, or of a count that the driver computes from the batch before the step, or 1 for a sum. So loss and
+//!    gradients of a step are those of the whole batch.
 //!
 //!    In mixed precision ([`MixedPrecision`]) the same is recorded on a device whose default float is 16 bits wide:
 //!    nothing rewrites dtypes, and the graph is what Burn itself would do there. A rank holds the f32 parameters of
@@ -82,6 +89,9 @@
 //!    straight to their readers. A parameter that several stages read has one owner; the parts of its
 //!    gradient meet at the owner within the joint graph, so they are summed as Burn sums them, and the
 //!    owner sends the updated value to the copies once per step.
+//!    Before programs run for the first time, they run on hashes: every operation, down to parameters, batch, constants
+//!    and random keys, must be that of the uncut graph, and so must every sum of gradients, message and copy that the
+//!    lowered lists make of them ([`CertifyError`]). This shares no code with the cut, the lowering and the verifier.
 //! 6. A schedule is lists of compute actions, by a generator, by `auto` or by a user; lowering adds sends,
 //!    receives, reduces and updates, and the norms that a clip by all gradients needs; the verifier runs the
 //!    lists symbolically before any rank does. The simulator gives them times and bytes. A measured step is the
@@ -100,11 +110,12 @@
 //!
 //! # Architecture invariants
 //!
-//! - **Nothing is paid for what is not lit.** Recording allocates no tensor data.
+//! - **Nothing is paid for what is not materialized.** Recording allocates no tensor data.
 //! - **The same seed is the same model.** A random value is a function of the seed, its owner's path
 //!   (in the forward: the operation's ordinal), step, micro-batch and its own index.
 //! - **A pipeline computes what plain Burn computes.** The joint graph is Burn's; cutting it adds no
-//!   arithmetic. Gradients of micro-batches are added in their order under every schedule.
+//!   arithmetic, which is proven before each new program runs. Gradients of micro-batches are added in their order
+//!   under every schedule. [`verify()`] compares a step of your own model.
 //! - **A checkpoint is whole or it is not there.** It appears by one rename, in a bucket by one conditional
 //!   write, after everything was synced and proven to tile every tensor; every byte that is read is checked.
 //! - **A model gets what was saved for it, and nothing is left over.** A [`Source`] may refuse a model before
@@ -120,6 +131,7 @@
 mod checkpoints;
 mod dry_run;
 mod error;
+mod verify;
 /// The traits whose methods a program calls.
 pub mod prelude {
     pub use tinderbox_deferred::Source as _;
@@ -137,7 +149,7 @@ pub mod devices {}
 
 pub use checkpoints::{Checkpoints, Resumed, load_module};
 pub use dry_run::dry_run;
-pub use error::{CheckpointsError, LoadRankError};
+pub use error::{CheckpointsError, DryRunError, VerifyModelError};
 pub use tinderbox_checkpoint::{
     Checkpoint, CheckpointSource, LoadError, LoadOptions, LoadPlan, Pretrained, RankLoad, Regex,
     Retention, Run, SaveError,
@@ -151,7 +163,8 @@ pub use tinderbox_deferred::{
     parameter_values, random,
 };
 pub use tinderbox_fake::{
-    DeviceLabel, DynTensor, Mode, RecordOptions, Region, TensorMeta, cut, is_fake, is_host, record,
+    DeviceLabel, DynTensor, ErrorOrigin, Mode, RecordError, RecordOptions, Region, TensorMeta, cut,
+    is_fake, is_host, record,
 };
 pub use tinderbox_pages::retain_freed_memory;
 /// Costs, machines, partitioners, predictions and plan files.
@@ -159,8 +172,14 @@ pub use tinderbox_pipeline::planner;
 /// Schedules as data: generated, read, lowered, verified, simulated, drawn.
 pub use tinderbox_pipeline::schedule;
 pub use tinderbox_pipeline::{
-    Batch, BatchMapper, CalibrateError, Clipping, Cut, LossScale, Machine, MixedPrecision,
-    OperationTimes, Outputs, Pipeline, PipelineBuilder, PipelineError, Placement, Plan, PlanError,
-    Planner, Profile, ProfileError, Profiler, ScheduleChoice, ScheduleKind, Stage, StepOutput,
-    Trace, TraceError, Traceable, Whole, batch_struct, batch_tensors, calibrate, split_batch,
+    ActionError, Batch, BatchMapper, CalibrateError, CertifyError, CertifySite, Clipping, Cut,
+    LossScale, Machine, MixedPrecision, OperationTimes, OptimizerConfig, Outputs, Pipeline,
+    PipelineBuilder, PipelineError, Placement, Plan, PlanError, Planner, Profile, ProfileError,
+    Profiler, RestoreError, SavedOptimizer, SavedState, ScheduleChoice, ScheduleKind, Stage,
+    StateFields, StateTensor, StepOutput, Trace, TraceError, Traceable, Whole, batch_struct,
+    batch_tensors, calibrate, split_batch,
+};
+pub use verify::{
+    GradientComparison, LossComparison, ParameterComparison, Verification, VerifyOptions, verify,
+    verify_with,
 };

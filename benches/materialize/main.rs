@@ -123,7 +123,7 @@ fn time<T>(make: impl FnOnce() -> T) -> f64 {
     seconds
 }
 
-/// Seconds from the recorded model to its lit parameter.
+/// Seconds from the recorded model to its materialized parameter.
 fn time_replay(weight: &Weight, device: &Device) -> f64 {
     let weight = *weight;
     let model = Deferred::new(move |device| weight.init(device)).expect("it is recorded");

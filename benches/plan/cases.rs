@@ -123,7 +123,7 @@ impl<M: Module + Sync + 'static, B: Batch> Case<M, B> {
     /// A pipeline of a plan with one thread per rank.
     pub fn pipeline(&self, plan: &Plan) -> Running<M, B> {
         let pipeline = Pipeline::new(&self.model, &self.trace, plan)
-            .optimizer(AdamWConfig::new().build())
+            .optimizer(AdamWConfig::new())
             .threads_per_rank(1)
             .measure()
             .start()

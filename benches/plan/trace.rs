@@ -3,17 +3,20 @@
 use std::time::Instant;
 
 use burn::tensor::{Device, Int, Tensor};
-use tinderbox::{Deferred, Machine, Outputs, Plan, Traceable};
+use tinderbox::{Deferred, Machine, Outputs, Plan, ScheduleKind, Traceable};
+use tinderbox_pipeline::certification_time;
 
 use crate::llama::{Llama, LlamaConfig};
-use crate::{HEAP, figure, forward};
+use crate::{HEAP, figure, forward, median, turns};
 
 const STAGES: usize = 8;
+const MICRO_BATCHES: usize = 32;
 const TOKENS: [usize; 2] = [1, 2048];
 const MIB: f64 = (1 << 20) as f64;
 
 /// A training graph of the size of Llama 2 of 7 billion parameters, in eight stages: all that a user
-/// waits for, from the constructor to the plan with the text of its programs.
+/// waits for, from the constructor to the plan with the text of its programs; and what it takes to certify its programs
+/// and lists before a step.
 pub fn figures() {
     let config = LlamaConfig {
         kv_heads: 32,
@@ -48,4 +51,9 @@ pub fn figures() {
     );
     figure("trace_7b_s", seconds, "s");
     figure("trace_7b_peak_mib", peak, "MiB");
+    let times = (0..turns()).map(|_| {
+        let time = certification_time(&trace, &plan, ScheduleKind::OneFOneB, MICRO_BATCHES);
+        1e3 * time.expect("it is certified").as_secs_f64()
+    });
+    figure("certify_7b_ms", median(times.collect()), "ms");
 }

@@ -1,4 +1,4 @@
-//! What it costs to construct models unlit and to trace them.
+//! What it costs to construct models as fake tensors and to trace them.
 //!
 //! `cargo bench --bench record` prints one figure to a line. Every measurement stands beside the bare
 //! capture of the same work in the same run: Burn's capture device alone, without any code of this

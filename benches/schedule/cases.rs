@@ -79,7 +79,7 @@ impl Case {
             .expect("it is traced");
         let plan = Plan::auto(&trace, &machine).expect("there are enough layers");
         let pipeline = Pipeline::new(&model, &trace, &plan)
-            .optimizer(SgdConfig::new().build())
+            .optimizer(SgdConfig::new())
             .schedule(schedule)
             .micro_batches(self.micro_batches)
             .threads_per_rank(1)

@@ -30,18 +30,27 @@ pub struct Deferred<M> {
     pub(crate) declared: Arc<Vec<Declared>>,
     twins: Arc<OnceLock<Twins>>,
     pub(crate) options: RecordOptions,
-    /// Set when a second recording was the same as this one.
-    pub(crate) stable: Arc<OnceLock<()>>,
+    shared_id: Option<Arc<SharedId>>,
 }
 
 /// The fake `Param` of each parameter.
 pub(crate) type Twins = Vec<Box<dyn Any + Send + Sync>>;
+
+/// Two parameters with one `ParamId`: the second is a clone of the first, or was one before its value was changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SharedId {
+    /// The first of them, in visiting order.
+    pub first: ParameterPath,
+    /// The other.
+    pub second: ParameterPath,
+}
 
 /// What one call of a model's closure recorded.
 pub(crate) struct Blueprint<M> {
     pub(crate) module: M,
     pub(crate) graph: Graph,
     pub(crate) table: ParameterTable,
+    pub(crate) shared_id: Option<SharedId>,
     /// What each parameter was before it had its fake value.
     pub(crate) declared: Vec<Declared>,
 }
@@ -69,11 +78,24 @@ impl<M: Module> Blueprint<M> {
             })?;
         Ok(Self {
             module,
+            shared_id: shared_id(&found),
             table: table(found, &declared, &recording)?,
             graph: recording.into_graph(),
             declared,
         })
     }
+}
+
+/// The first two parameters with one id.
+fn shared_id(found: &[Found]) -> Option<SharedId> {
+    let mut first_of = HashMap::with_capacity(found.len());
+    found.iter().find_map(|found| {
+        let first: &ParameterPath = first_of.entry(found.id).or_insert(&found.path);
+        (*first != found.path).then(|| SharedId {
+            first: first.clone(),
+            second: found.path.clone(),
+        })
+    })
 }
 
 /// The parameters that were found, each with its place in the recording. Not generic, so it is compiled
@@ -156,7 +178,7 @@ impl<M: Module> Deferred<M> {
             declared: Arc::new(blueprint.declared),
             twins: Arc::default(),
             options,
-            stable: Arc::default(),
+            shared_id: blueprint.shared_id.map(Arc::new),
         })
     }
 
@@ -178,6 +200,24 @@ impl<M: Module> Deferred<M> {
     /// How the model was recorded.
     pub fn options(&self) -> &RecordOptions {
         &self.options
+    }
+
+    /// The parameters as the model makes them on a device with other default dtypes. Records the construction again.
+    ///
+    /// # Errors
+    ///
+    /// As [`Deferred::new`].
+    pub fn parameters_with(
+        &self,
+        options: &RecordOptions,
+    ) -> Result<ParameterTable, DeferredError> {
+        Ok(Blueprint::record(&*self.init, options)?.table)
+    }
+
+    /// Two parameters with one `ParamId`, if there are any. Burn's gradients and optimizers are keyed by the id, so
+    /// plain Burn trains one of them, with the gradient of the other.
+    pub fn shared_id(&self) -> Option<&SharedId> {
+        self.shared_id.as_deref()
     }
 
     /// The fake `Param` of each parameter, in the order of the table.

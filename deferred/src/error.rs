@@ -242,6 +242,14 @@ pub enum ProgramError {
         /// What reads it.
         reader: String,
     },
+    /// A value is read after its memory was given back.
+    #[error("{reader} reads {value} after its last use")]
+    Freed {
+        /// The value.
+        value: tinderbox_fake::ValueId,
+        /// What reads it.
+        reader: String,
+    },
     /// A random operation has no key.
     #[error("random operation {node} has no key")]
     NoKey {
@@ -285,6 +293,20 @@ pub enum ProgramError {
         /// Those of the input.
         found: String,
     },
+    /// An operation would read or write outside of a tensor.
+    #[error("{}", out_of_range(operation, *index, position, *size))]
+    IndexOutOfRange {
+        /// Its name.
+        operation: String,
+        /// Index of the value that it makes, in the graph that the program is of.
+        made: u64,
+        /// The index that does not fit.
+        index: i64,
+        /// Where it is in the tensor of indices.
+        position: Vec<usize>,
+        /// Elements of the dimension that it indexes.
+        size: usize,
+    },
     /// The operations could not be rewritten for a part of their result.
     #[error("the operations could not be rewritten")]
     Recipe {
@@ -306,6 +328,14 @@ pub enum ProgramError {
         #[from]
         source: crate::random::RandomError,
     },
+}
+
+fn out_of_range(operation: &str, index: i64, position: &[usize], size: usize) -> String {
+    let allowed = match size.checked_sub(1) {
+        Some(last) => format!("only 0 to {last} are allowed"),
+        None => "it indexes a dimension without elements".to_owned(),
+    };
+    format!("{operation} was given the index {index} at {position:?}: {allowed}")
 }
 
 /// A dtype that was asked for a parameter which can't have it.

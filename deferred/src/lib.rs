@@ -59,6 +59,7 @@
 //!   ones then come from the backend's generator, which is seeded for it, and one that is computed from
 //!   a parameter is computed from the value that the closure gave it.
 
+mod constructed_by;
 mod deferred;
 mod device;
 mod error;
@@ -74,13 +75,15 @@ mod or_else;
 mod program;
 pub mod random;
 mod recipe;
+mod reload;
 mod replay;
 mod source;
 mod stability;
 mod table;
 mod values;
 
-pub use deferred::Deferred;
+pub use constructed_by::ConstructedBy;
+pub use deferred::{Deferred, SharedId};
 pub use device::{DeviceError, check_device, open_devices};
 pub use error::{
     Cast, DeferredError, MaterializeError, Mismatch, Mismatches, ProgramError, RecipeError,
@@ -88,12 +91,16 @@ pub use error::{
 };
 pub use materialize::materialize_parameters;
 pub use memory::available_bytes;
-pub use module::{PartialModule, check_lit, parameter_values};
+pub use module::{PartialModule, Placeholders, check_lit, parameter_values, tensor_fields};
 pub use observer::{Observed, Observer};
 pub use options::{MaterializeOptions, MemoryCheck};
 pub use or_else::OrElse;
-pub use program::{Executable, Executor, Program, RandomKey, RandomKeys, RunContext, is_random};
+pub use program::{
+    Executable, Executor, Interpreter, Program, RandomKey, RandomKeys, RandomValues, RunContext,
+    indices_of, is_random,
+};
 pub use recipe::{MadeWhole, Recipe, RecipePlan};
+pub use reload::Reload;
 pub use replay::{Replay, Rng, initialization_keys};
 pub use source::{Request, Source};
 pub use stability::Change;

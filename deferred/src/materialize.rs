@@ -12,8 +12,8 @@ use crate::module::{Expected, PartialModule, Slot, empty};
 use crate::replay::hold_backend_generator;
 use crate::source::can_cast;
 use crate::{
-    Cast, Deferred, MaterializeError, MaterializeOptions, Mismatch, Mismatches, Parameter,
-    ParameterPath, ParameterTable, Request, Source, SourceError,
+    Cast, Deferred, MaterializeError, MaterializeOptions, Mismatch, Mismatches, Observer,
+    Parameter, ParameterPath, ParameterTable, Request, Source, SourceError,
 };
 
 impl<M: Module> Deferred<M> {
@@ -206,7 +206,7 @@ fn requests<'a>(
 }
 
 /// A source knows the first of several clones.
-fn request(parameter: &Parameter, device: &Device, dtype: DType) -> Request {
+pub(crate) fn request(parameter: &Parameter, device: &Device, dtype: DType) -> Request {
     let region = Region::whole(&parameter.shape);
     let first = parameter.clone_of.as_ref().unwrap_or(&parameter.path);
     Request {
@@ -230,7 +230,21 @@ fn load(
     let _entered = span.enter();
     let begun = Instant::now();
     options.observer.begin(parameters, bytes);
-    let values = source.load(&requests, options.observer)?;
+    let values = answers(&requests, source, options.observer)?;
+    options.observer.end();
+    let seconds = begun.elapsed().as_secs_f64();
+    tracing::info!(parameters, bytes, seconds, "materialized");
+    let paths = requests.into_iter().map(|request| request.path);
+    Ok(paths.zip(values).collect())
+}
+
+/// What a source gives for the requests, proven to answer them.
+pub(crate) fn answers(
+    requests: &[Request],
+    source: &dyn Source,
+    observer: &dyn Observer,
+) -> Result<Vec<DynTensor>, SourceError> {
+    let values = source.load(requests, observer)?;
     if values.len() != requests.len() {
         return Err(SourceError::Count {
             described: source.describe(),
@@ -240,15 +254,11 @@ fn load(
     }
     let answers = requests.iter().zip(&values);
     let mismatches: Vec<Mismatch> = answers.flat_map(|(r, v)| r.mismatches_of(v)).collect();
-    if !mismatches.is_empty() {
-        return Err(SourceError::Mismatch {
+    match mismatches.is_empty() {
+        true => Ok(values),
+        false => Err(SourceError::Mismatch {
             described: source.describe(),
             mismatches: Mismatches(mismatches),
-        });
+        }),
     }
-    options.observer.end();
-    let seconds = begun.elapsed().as_secs_f64();
-    tracing::info!(parameters, bytes, seconds, "materialized");
-    let paths = requests.into_iter().map(|request| request.path);
-    Ok(paths.zip(values).collect())
 }

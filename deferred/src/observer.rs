@@ -8,13 +8,19 @@ use tinderbox_fake::DynTensor;
 
 use crate::{ParameterPath, ParameterTable, Request, Source, SourceError};
 
-/// Hears how far a materialization or a load is: a progress bar, say.
+/// Is notified how far a materialization or a load is: a progress bar, say.
 ///
 /// Calls come from any thread, and in any order of the parameters.
 pub trait Observer: Send + Sync {
     /// Values are about to be made or read: how many parameters, and bytes of all.
     fn begin(&self, parameters: usize, bytes: u64) {
         let _ = (parameters, bytes);
+    }
+
+    /// So many more bytes of values that are not yet complete were made or read; 0 for other work that takes its time.
+    /// A source that makes each value at once reports [`made`](Self::made) only.
+    fn advanced(&self, bytes: u64) {
+        let _ = bytes;
     }
 
     /// One value is there.
@@ -26,7 +32,7 @@ pub trait Observer: Send + Sync {
     fn end(&self) {}
 }
 
-/// Hears nothing.
+/// Ignores all events.
 impl Observer for () {}
 
 /// A source that tells an observer of all that is loaded from it, whoever loads: the ranks of a
@@ -87,6 +93,11 @@ impl<S: Source> Source for Observed<S> {
 struct Both<'a>(&'a dyn Observer, &'a dyn Observer);
 
 impl Observer for Both<'_> {
+    fn advanced(&self, bytes: u64) {
+        self.0.advanced(bytes);
+        self.1.advanced(bytes);
+    }
+
     fn made(&self, path: &ParameterPath, bytes: u64) {
         self.0.made(path, bytes);
         self.1.made(path, bytes);

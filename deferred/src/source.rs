@@ -3,7 +3,10 @@
 use burn::tensor::{DType, Device};
 use tinderbox_fake::{DynTensor, FakeError, Region, dtype_name, dtype_on};
 
-use crate::{Mismatch, Mismatches, Observer, OrElse, ParameterPath, ParameterTable, SourceError};
+use crate::{
+    ConstructedBy, Mismatch, Mismatches, Observer, OrElse, ParameterPath, ParameterTable,
+    SourceError,
+};
 
 /// Whether values of a dtype are cast to another.
 pub(crate) fn can_cast(from: DType, to: DType) -> bool {
@@ -106,7 +109,7 @@ pub trait Source: Send + Sync {
     /// All requests that can't be answered are named in one [`SourceError::Mismatch`]; nothing is
     /// returned unless everything is there.
     ///
-    /// The observer hears of each value when it is there; `&()` hears nothing.
+    /// The observer is notified of each value when it is there; `&()` ignores all events.
     fn load(
         &self,
         requests: &[Request],
@@ -147,6 +150,15 @@ pub trait Source: Send + Sync {
         Self: Sized,
     {
         OrElse::new(self, other)
+    }
+
+    /// The values of this source, in a model that is constructed as another source has it: saved values, and a replay
+    /// that seeds what the constructor draws outside of parameters.
+    fn constructed_by<C: Source>(self, constructor: C) -> ConstructedBy<Self, C>
+    where
+        Self: Sized,
+    {
+        ConstructedBy::new(self, constructor)
     }
 }
 

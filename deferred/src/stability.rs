@@ -115,26 +115,19 @@ impl<M: Module> Deferred<M> {
     /// Records the construction once more and compares it with the first recording: operations,
     /// data from the host and parameters, floats bit by bit.
     ///
-    /// Cost: that of [`Deferred::new`] and about a microsecond for each operation, once. A success
-    /// is remembered, by clones of this value too.
+    /// Cost: that of [`Deferred::new`] and about a microsecond for each operation.
     ///
     /// # Errors
     ///
     /// [`DeferredError::Unstable`] names the first parameter that differs, and how: the closure
     /// draws from the host's randomness, or behaves differently from call to call.
     pub fn check_stable(&self) -> Result<(), DeferredError> {
-        if self.stable.get().is_some() {
-            return Ok(());
-        }
         let now = Blueprint::record(&*self.init, &self.options)?;
         match self.change(&now) {
             Some(change) => Err(DeferredError::Unstable {
                 change: Box::new(change),
             }),
-            None => {
-                self.stable.get_or_init(|| ());
-                Ok(())
-            }
+            None => Ok(()),
         }
     }
 

@@ -1,13 +1,17 @@
 //! Values that are in memory already.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tinderbox_fake::{DynTensor, FakeError};
 
 use crate::source::check_all;
-use crate::{Mismatch, Observer, ParameterPath, Request, Source, SourceError};
+use crate::{
+    Mismatch, Mismatches, Observer, ParameterPath, ParameterTable, Request, Source, SourceError,
+};
 
 /// Values that are in memory already, by path: a gathered model, say.
+///
+/// As a source it refuses a model that lacks a parameter for one of them, and names every such value.
 #[derive(Clone, Debug, Default)]
 pub struct Values {
     values: BTreeMap<ParameterPath, DynTensor>,
@@ -22,7 +26,7 @@ impl FromIterator<(ParameterPath, DynTensor)> for Values {
 }
 
 impl Values {
-    fn check(&self, request: &Request) -> Result<&DynTensor, Vec<Mismatch>> {
+    fn answer(&self, request: &Request) -> Result<&DynTensor, Vec<Mismatch>> {
         let path = || request.path.clone();
         let Some(value) = self.values.get(&request.path) else {
             return Err(vec![Mismatch::Missing { path: path() }]);
@@ -45,7 +49,7 @@ impl Source for Values {
         requests: &[Request],
         observer: &dyn Observer,
     ) -> Result<Vec<DynTensor>, SourceError> {
-        let values = check_all(self, requests, |request| self.check(request).cloned())?;
+        let values = check_all(self, requests, |request| self.answer(request).cloned())?;
         let parts = values.into_iter().zip(requests);
         parts
             .map(|(value, request)| {
@@ -58,6 +62,24 @@ impl Source for Values {
                 described: self.describe(),
                 source: Box::new(source),
             })
+    }
+
+    /// Names every value that the model has no parameter for, beside what does not fit.
+    fn check(&self, model: &ParameterTable, requests: &[Request]) -> Result<(), SourceError> {
+        let wrong = requests
+            .iter()
+            .filter_map(|request| self.answer(request).err());
+        let known: BTreeSet<&ParameterPath> = model.iter().map(|p| &p.path).collect();
+        let extra = self.values.keys().filter(|path| !known.contains(path));
+        let extra = extra.map(|path| Mismatch::Extra { path: path.clone() });
+        let mismatches: Vec<Mismatch> = wrong.flatten().chain(extra).collect();
+        match mismatches.is_empty() {
+            true => Ok(()),
+            false => Err(SourceError::Mismatch {
+                described: self.describe(),
+                mismatches: Mismatches(mismatches),
+            }),
+        }
     }
 
     fn describe(&self) -> String {

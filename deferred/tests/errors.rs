@@ -5,7 +5,7 @@ use burn::nn::{Initializer, Linear, LinearConfig};
 use burn::tensor::{DType, Device, Int, Tensor};
 use tinderbox_deferred::random::Seed;
 use tinderbox_deferred::{
-    Deferred, MaterializeOptions, MemoryCheck, ParameterPath, PartialModule, Recipe,
+    Deferred, DeferredError, MaterializeOptions, MemoryCheck, ParameterPath, PartialModule, Recipe,
 };
 use tinderbox_fake::Region;
 
@@ -14,14 +14,23 @@ fn chain(error: &dyn std::error::Error) -> String {
     format!("{error}{}", cause.unwrap_or_default())
 }
 
+/// Where in this file the recorded code failed, with its operation.
+fn origin(error: &DeferredError) -> String {
+    let (DeferredError::Record { source } | DeferredError::Parameter { source, .. }) = error else {
+        panic!("{error}");
+    };
+    source.origin().unwrap().to_string()
+}
+
 #[test]
 fn a_closure_that_can_not_be_recorded() {
     let constructed = "the model could not be constructed on a recording device: the recorded code";
     let error = Deferred::new(|_| -> Linear { panic!("no such file") }).unwrap_err();
     assert_eq!(
         chain(&error),
-        format!("{constructed} panicked: no such file")
+        format!("{constructed} panicked{}: no such file", origin(&error))
     );
+    let line = line!() + 3;
     let error = Deferred::new(|d: &Device| {
         let linear = LinearConfig::new(2, 2).init(d);
         let _ = linear.weight.val().into_data();
@@ -31,8 +40,9 @@ fn a_closure_that_can_not_be_recorded() {
     assert_eq!(
         chain(&error),
         format!(
-            "{constructed} read the data of a fake tensor, which has a shape and no data: compute on \
-             tensors, and read values only from a materialized module"
+            "{constructed} read the data of a fake tensor in `Tensor::into_data`, called at \
+             tests/errors.rs:{line}:37; a fake tensor has a shape and no data: keep the value a tensor, and \
+             return it as a named output to look at it"
         )
     );
     let error = Deferred::new(|d| {
@@ -73,8 +83,9 @@ fn a_parameter_that_can_not_be_recorded_is_named() {
         ],
         counts: Vec::new(),
     };
+    let error = Deferred::new(orthogonal).unwrap_err();
     assert_eq!(
-        chain(&Deferred::new(orthogonal).unwrap_err()),
+        chain(&error).replace(&origin(&error), ""),
         "parameter `layers.1.bias` could not be made on a recording device: the recorded code \
          panicked: Expected D (in Tensor<D>) to be greater or equal 2; (D >= 2)"
     );

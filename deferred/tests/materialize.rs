@@ -640,6 +640,36 @@ fn a_region_is_a_slice_of_the_whole() {
     }
 }
 
+/// As checkpoints do.
+#[test]
+fn values_that_nothing_asked_for_are_named() {
+    let model = zoo();
+    let all = || parameter_values(&Zoo::new(&flex())).into_iter();
+    let known = |values: Values| model.materialize(&flex(), &values).map(drop);
+    known(all().collect()).unwrap();
+    let mut more: Vec<_> = all().filter(|(p, _)| p.as_str() != "own").collect();
+    let one = || DynTensor::from(Tensor::<1>::zeros([1], &flex()));
+    more.extend([(path("row.bios"), one()), (path("head"), one())]);
+    let values: Values = more.into_iter().collect();
+    let count = all().len() + 1;
+    let expected = format!(
+        "a set of {count} values in memory does not fit the model, nothing was loaded:\n  \
+         missing: own\n  extra: head\n  extra: row.bios"
+    );
+    let error = known(values.clone()).unwrap_err();
+    assert_eq!(
+        std::error::Error::source(&error).unwrap().to_string(),
+        expected
+    );
+    // A part of the model is asked for: what the rest of it has is not too much.
+    let part = |values: &Values| {
+        let options = MaterializeOptions::only(|p| p.path.as_str() == "row.weight");
+        model.materialize_parameters(&flex(), values, options)
+    };
+    assert!(part(&values).is_err());
+    assert_eq!(part(&all().collect()).unwrap().len(), 1);
+}
+
 #[test]
 fn all_mismatches_are_in_one_error() {
     let model = zoo();
@@ -707,7 +737,7 @@ fn all_mismatches_are_in_one_error() {
         chain(&error),
         format!(
             "the parameters could not be loaded: a set of {count} values in memory does not fit the model, \
-             nothing was loaded:\n  missing: eager"
+             nothing was loaded:\n  missing: eager\n  extra: fake"
         )
     );
     assert_eq!(Mismatch::Extra { path: path("x") }.to_string(), "extra: x");

@@ -6,9 +6,10 @@ use burn::nn::LinearConfig;
 use burn::tensor::{DType, Device};
 use tinderbox_deferred::random::Seed;
 use tinderbox_deferred::{
-    Deferred, MaterializeOptions, Observed, Observer, ParameterPath, Rng, Source, Values,
-    parameter_values,
+    Deferred, MaterializeOptions, Observed, Observer, ParameterPath, Request, Rng, Source,
+    SourceError, Values, parameter_values,
 };
+use tinderbox_fake::DynTensor;
 
 /// Writes down what it hears.
 #[derive(Default)]
@@ -87,14 +88,27 @@ fn an_observed_source_tells_whoever_loads() {
     assert_eq!(own.take(), HEARD);
 }
 
+/// Takes every request, and answers none.
+struct Broken;
+
+impl Source for Broken {
+    fn load(&self, _: &[Request], _: &dyn Observer) -> Result<Vec<DynTensor>, SourceError> {
+        let described = self.describe();
+        Err(SourceError::NotConstructed { described })
+    }
+
+    fn describe(&self) -> String {
+        "a broken source".into()
+    }
+}
+
 #[test]
 fn nothing_ends_that_failed() {
     let model = Deferred::new(|d: &Device| LinearConfig::new(2, 3).init(d)).unwrap();
     let log = Log::default();
     let options = MaterializeOptions::new().observer(&log);
-    let nothing = Values::default();
     model
-        .materialize_parameters(&Device::flex(), &nothing, options)
+        .materialize_parameters(&Device::flex(), &Broken, options)
         .unwrap_err();
     assert_eq!(log.take(), ["2 parameters, 36 bytes"]);
 }

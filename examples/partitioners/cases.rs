@@ -196,7 +196,7 @@ fn measure<M: Module + Sync + 'static, B: Batch>(
 ) -> Result<()> {
     let start = |plan: &Plan| {
         Pipeline::new(model, trace, plan)
-            .optimizer(AdamWConfig::new().build())
+            .optimizer(AdamWConfig::new())
             .threads_per_rank(1)
             .start()
     };

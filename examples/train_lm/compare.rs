@@ -1,16 +1,35 @@
-//! The same training in plain Burn, on one device.
+//! The same training in plain Burn, on one device: the gradients of the first step, and the losses of all.
 
 use anyhow::Result;
 use burn::module::Module;
 use burn::optim::{AdamWConfig, GradientsAccumulator, GradientsParams};
 use burn::tensor::Device;
-use tinderbox::{Deferred, random::Seed, split_batch};
+use tinderbox::{
+    Deferred, Outputs, Plan, Trace, Verification, VerifyOptions, random::Seed, split_batch,
+    verify_with,
+};
 
-use crate::data::Text;
+use crate::data::{Text, TokenBatch};
 use crate::flags::Flags;
 use crate::model::Gpt;
 use crate::report::Progress;
 use crate::{LENGTH, SAMPLES, learning_rate};
+
+/// Compares the loss and every gradient of the first step.
+pub fn first_step(
+    model: &Deferred<Gpt>,
+    trace: &Trace<TokenBatch>,
+    plan: &Plan,
+    batch: TokenBatch,
+    forward: impl Fn(&Gpt, TokenBatch) -> Outputs,
+    (flags, device): (&Flags, &Device),
+) -> Result<Verification> {
+    let options = VerifyOptions::new()
+        .seed(flags.seed)
+        .micro_batches(flags.micro_batches)
+        .device(device);
+    Ok(verify_with(model, trace, plan, batch, forward, &options)?)
+}
 
 /// Trains with Burn's autodiff, from the same initial values, with the same batches and gradient
 /// accumulation, and gives the largest difference to the pipeline's losses.

@@ -8,7 +8,8 @@ use tinderbox::schedule::ChunkCounts;
 use tinderbox::{Placement, ScheduleKind};
 
 const EXIT_CODES: &str = "Exit codes: 0 when it has trained, 1 when it failed, 2 for wrong arguments, 3 when a device \
-                          is not there.";
+                          is not there. Ctrl-C and SIGTERM end it after the running step, which --save saves, \
+                          with 130 and 143; a second one ends it at once.";
 
 /// Type that forward and backward are computed in.
 #[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]

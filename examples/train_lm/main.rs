@@ -4,6 +4,7 @@
 mod compare;
 mod data;
 mod flags;
+mod interrupt;
 mod model;
 mod planning;
 mod report;
@@ -23,6 +24,7 @@ use tracing::Level;
 
 use data::{Text, TokenBatch};
 use flags::{Flags, Precision, usage};
+use interrupt::Interrupt;
 use model::{Gpt, GptConfig};
 use report::{Progress, figure, process_bytes};
 
@@ -47,7 +49,7 @@ fn main() -> ExitCode {
         .with_writer(std::io::stderr)
         .init();
     match run(&Flags::read()) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => {
             report::error(&error);
             ExitCode::FAILURE
@@ -55,7 +57,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(flags: &Flags) -> Result<()> {
+fn run(flags: &Flags) -> Result<ExitCode> {
     if flags.micro_batches > SAMPLES {
         usage(&format!(
             "--micro-batches {}: a batch has {SAMPLES} samples",
@@ -105,10 +107,16 @@ fn run(flags: &Flags) -> Result<()> {
     }
     plan.save(&flags.plan)?;
     println!("the plan is in {}", flags.plan.display());
+    if flags.compare {
+        let batch = text.batch(flags.seed, 0, SAMPLES, LENGTH, &device);
+        let of = (flags, &devices[0]);
+        let report = compare::first_step(&model, &trace, &plan, batch, forward, of)?;
+        println!("\n{report}");
+    }
 
     // 3. The ranks, each with the parameters of its own stages, under the plan's schedule.
     let mut builder = Pipeline::new(&model, &trace, &plan)
-        .optimizer(AdamWConfig::new().with_weight_decay(0.01).build())
+        .optimizer(AdamWConfig::new().with_weight_decay(0.01))
         .seed(flags.seed)
         .devices(&devices)
         .observer(report::Lighting::new());
@@ -123,7 +131,11 @@ fn run(flags: &Flags) -> Result<()> {
     let share = report::ranks(&held, model.parameters().bytes());
 
     // 4. Train, and 5. save.
-    let (losses, tokens_per_s) = train(&mut pipeline, &text, flags, &device)?;
+    let trained = train(&mut pipeline, &text, flags, &device)?;
+    if let Some(code) = trained.interrupted {
+        return Ok(ExitCode::from(code));
+    }
+    let (losses, tokens_per_s) = (trained.losses, trained.tokens_per_s);
 
     // 6. Evaluate and sample through the same pipeline; the model on one device says the same.
     let validation_loss = evaluate(&mut pipeline, &text, &device)?;
@@ -142,17 +154,20 @@ fn run(flags: &Flags) -> Result<()> {
         let difference = compare::largest_difference(&model, &text, flags, &devices[0], &losses)?;
         figure("train_lm.max_loss_diff", difference, "nats");
     }
-    Ok(())
+    Ok(ExitCode::SUCCESS)
 }
 
-/// Trains to the last step, from a checkpoint if there is one to resume, and saves where asked for.
-/// Returns the loss of every micro-batch and the tokens per second, saves included.
-fn train(
-    pipeline: &mut Lm,
-    text: &Text,
-    flags: &Flags,
-    device: &Device,
-) -> Result<(Vec<Vec<f64>>, f64)> {
+struct Trained {
+    /// The loss of every micro-batch.
+    losses: Vec<Vec<f64>>,
+    /// Saves included.
+    tokens_per_s: f64,
+    /// The exit code, where a signal ended the training before its last step.
+    interrupted: Option<u8>,
+}
+
+/// Trains to the last step or to a signal, from a checkpoint if there is one to resume, and saves where asked for.
+fn train(pipeline: &mut Lm, text: &Text, flags: &Flags, device: &Device) -> Result<Trained> {
     let mut position = 0;
     if let Some(dir) = &flags.resume {
         match Checkpoints::open(dir)?.resume(pipeline)? {
@@ -189,7 +204,8 @@ fn train(
         ));
     }
 
-    let mut losses = Vec::new();
+    let (mut losses, mut interrupted) = (Vec::new(), None);
+    let interrupt = Interrupt::listen()?;
     let progress = Progress::start(first, flags.steps, SAMPLES * LENGTH);
     let started = Instant::now();
     while pipeline.steps() < flags.steps {
@@ -215,16 +231,33 @@ fn train(
         if flags.print_losses {
             progress.line(&format!("step {step} loss {loss:?}"));
         }
+        let mut saved = None;
         if let Some(saves) = &saves
             && let Some(dir) = saves.after_step(pipeline, position)?
         {
             progress.line(&format!("saved {}", dir.display()));
+            saved = Some(dir);
+        }
+        interrupted = interrupt.exit_code();
+        if interrupted.is_some() && pipeline.steps() < flags.steps {
+            progress.leave();
+            if let (Some(saves), None) = (&saves, &saved) {
+                saved = Some(saves.save(pipeline, position)?);
+            }
+            let (step, save) = (pipeline.steps(), flags.save.as_deref());
+            interrupt::report(step, flags.steps, saved.as_deref(), save);
+            break;
         }
     }
+    interrupt.end_at_once();
     let seconds = started.elapsed().as_secs_f64();
     progress.end();
     let tokens = (pipeline.steps() - first) as f64 * (SAMPLES * LENGTH) as f64;
-    Ok((losses, tokens / seconds.max(f64::MIN_POSITIVE)))
+    Ok(Trained {
+        losses,
+        tokens_per_s: tokens / seconds.max(f64::MIN_POSITIVE),
+        interrupted,
+    })
 }
 
 /// The mean loss over the validation part, forward only.

@@ -143,7 +143,14 @@ impl Progress {
         self.bar.suspend(|| println!("{text}"));
     }
 
+    /// Leaves the bar where it is, before the last step.
+    pub fn leave(&self) {
+        self.bar.abandon();
+    }
+
     pub fn end(&self) {
-        self.bar.finish();
+        if !self.bar.is_finished() {
+            self.bar.finish();
+        }
     }
 }

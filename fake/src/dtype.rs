@@ -1,7 +1,6 @@
 //! Names of dtypes, for people and for files that people read.
 
 use burn::tensor::{BoolStore, DType, Device};
-#[cfg(feature = "cubecl")]
 use burn_dispatch::DispatchDevice;
 
 /// The name of every dtype that a recording can have. Quantized ones can't be recorded.
@@ -34,10 +33,20 @@ pub fn dtype_name(dtype: DType) -> &'static str {
 /// The dtype that values recorded with a dtype have on a device. It is another one for truth values alone: CubeCL's
 /// kernels have none of Rust's own, so they are bytes of 0 and 1 there (`bool_u8`).
 pub fn dtype_on(dtype: DType, device: &Device) -> DType {
-    match (dtype, device.clone().without_autodiff().as_dispatch()) {
-        #[cfg(feature = "cubecl")]
-        (DType::Bool(BoolStore::Native), DispatchDevice::Cube(_)) => DType::Bool(BoolStore::U8),
+    match dtype {
+        DType::Bool(BoolStore::Native) if is_cube(device.as_dispatch()) => {
+            DType::Bool(BoolStore::U8)
+        }
         _ => dtype,
+    }
+}
+
+fn is_cube(device: &DispatchDevice) -> bool {
+    match device {
+        #[cfg(feature = "cubecl")]
+        DispatchDevice::Cube(_) => true,
+        DispatchDevice::Autodiff(device) => is_cube(&device.clone().inner()),
+        _ => false,
     }
 }
 

@@ -1,5 +1,7 @@
 //! A tensor whose rank and kind are known at run time.
 
+use std::sync::Mutex;
+
 use burn::tensor::{
     AllocationProperty, BoolStore, Bytes, DType, Device, Shape, Slice, Tensor, TensorData,
     kind::Basic,
@@ -17,6 +19,15 @@ use burn_ir::TensorId;
 use bytemuck::pod_collect_to_vec;
 
 use crate::{FakeError, Region, TensorMeta, dtype_on};
+
+/// Held while a tensor is sent from one device to another.
+///
+/// With CubeCL 0.11.3, where NCCL can be loaded, such a copy is a send in the queue of one GPU and a receive in that of
+/// the other, submitted one after the other without a lock. Two threads that copy in opposite directions could queue both
+/// sends before both receives, and wait for each other for ever; two that copy in one direction could pair each other's
+/// halves. In one order for all threads neither can happen: what is submitted waits for work that was submitted before.
+/// CubeCL 0.12 holds a lock of its own. Submitting takes microseconds; the copies themselves run after the lock is free.
+static COPIES: Mutex<()> = Mutex::new(());
 
 /// Float, int or bool: which of Burn's three kinds a tensor has.
 #[derive(
@@ -216,6 +227,13 @@ impl DynTensor {
         let kind = tensor.kind();
         let is_on_host = matches!(tensor.0.kind, DispatchTensorKind::Flex(_));
         let crosses = matches!(dispatch, DispatchDevice::Flex(_)) != is_on_host;
+        let is_between_devices = !is_on_host && !crosses && tensor.0.device() != *dispatch;
+        let copying = is_between_devices.then(|| {
+            // It guards no data: a copy that panicked leaves nothing half done behind it.
+            COPIES
+                .lock()
+                .unwrap_or_else(|poisoned| poisoned.into_inner())
+        });
         let moved = match kind {
             // Truth values are kept in other ways there and here.
             TensorKind::Bool if crosses => {
@@ -230,6 +248,7 @@ impl DynTensor {
             TensorKind::Int => Dispatch::int_to_device(tensor.0, dispatch),
             TensorKind::Bool => Dispatch::bool_to_device(tensor.0, dispatch),
         };
+        drop(copying);
         let Some(strategy) = device.gradient_checkpointing_strategy() else {
             return Ok(Self(moved));
         };

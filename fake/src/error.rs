@@ -1,6 +1,6 @@
 //! Errors of this crate.
 
-use crate::{TensorMeta, ValueId};
+use crate::{ErrorOrigin, TensorMeta, ValueId};
 
 /// Why a recording failed.
 #[derive(Debug, thiserror::Error)]
@@ -8,47 +8,57 @@ use crate::{TensorMeta, ValueId};
 pub enum RecordError {
     /// The recorded code asked for the data of a fake tensor.
     #[error(
-        "the recorded code read the data of a fake tensor, which has a shape and no data: compute on \
-         tensors, and read values only from a materialized module"
+        "the recorded code read the data of a fake tensor{origin}; a fake tensor has a shape and no data: {}",
+        instead_of(origin.operation())
     )]
     DataRead {
-        /// What Burn said: it names a tensor by a number that differs from run to run.
+        /// What Burn reports: it names a tensor by a number that differs from run to run.
         message: String,
+        /// Where.
+        origin: ErrorOrigin,
     },
     /// The recorded code did what a recording with gradients does not allow.
     #[error(
-        "the recorded code moved a fake tensor between devices or autodiff contexts ({message}); \
+        "the recorded code moved a fake tensor between devices or autodiff contexts{origin} ({message}); \
          `to_device`, `inner` and `from_inner` can't be recorded: create tensors on the device of \
          their input"
     )]
     Moved {
-        /// What Burn said.
+        /// What Burn reports.
         message: String,
+        /// Where.
+        origin: ErrorOrigin,
     },
     /// The recorded code met something that is not implemented, which is how Burn refuses to quantize on
     /// a recording device.
     #[error(
-        "the recorded code did what is not implemented ({message}): a recording device can't quantize, so \
-         if it was that, quantize the materialized module"
+        "the recorded code did what is not implemented{origin} ({message}): a recording device can't \
+         quantize, so if it was that, quantize the materialized module"
     )]
     NotImplemented {
-        /// What Burn said.
+        /// What Burn reports.
         message: String,
+        /// Where.
+        origin: ErrorOrigin,
     },
     /// The recorded code panicked.
-    #[error("the recorded code panicked: {message}")]
+    #[error("the recorded code panicked{origin}: {message}")]
     Panicked {
         /// Text of the panic.
         message: String,
+        /// Where.
+        origin: ErrorOrigin,
     },
     /// An operation reads a tensor that the recording did not make, fake or real.
     #[error(
-        "the recorded code used a tensor that is not of this recording ({message}): make it inside, \
+        "the recorded code used a tensor that is not of this recording{origin} ({message}): make it inside, \
          on the device that the closure was given, or pass its data"
     )]
     Foreign {
-        /// What Burn said, or which operation it was.
+        /// What Burn reports, or which operation it was.
         message: String,
+        /// Where, if Burn refused it there and then.
+        origin: ErrorOrigin,
     },
     /// The capture device refused the default dtypes.
     #[error("the recording device refused the default dtypes")]
@@ -63,6 +73,46 @@ pub enum RecordError {
         /// Burn's error, whose type implements no `Error`.
         reason: burn_capture::CaptureError,
     },
+}
+
+impl RecordError {
+    /// Where in the recorded code the error arose; `None` for errors that do not come from a panic.
+    pub fn origin(&self) -> Option<&ErrorOrigin> {
+        match self {
+            Self::DataRead { origin, .. }
+            | Self::Moved { origin, .. }
+            | Self::NotImplemented { origin, .. }
+            | Self::Panicked { origin, .. }
+            | Self::Foreign { origin, .. } => Some(origin),
+            Self::Defaults { .. } | Self::Capture { .. } => None,
+        }
+    }
+}
+
+/// What to write in place of an operation that reads data.
+fn instead_of(operation: Option<&str>) -> &'static str {
+    let (of, method) = operation
+        .and_then(|name| name.rsplit_once("::"))
+        .unwrap_or_default();
+    match (of, method) {
+        ("PoissonNllLoss" | "poisson", _) => {
+            "this loss reads its arguments to check them; write it with tensor operations"
+        }
+        ("CTCLoss" | "ctc", _) => {
+            "this loss reads its arguments to check them in builds with debug assertions; call \
+             `burn::tensor::module::ctc_loss` in its place"
+        }
+        (_, "one_hot" | "one_hot_fill") => {
+            "write ones into zeros with `scatter`, or compare with `arange` by `equal`"
+        }
+        (_, method) if method.contains("to_data") || method.contains("to_scalar") => {
+            "keep the value a tensor, and return it as a named output to look at it"
+        }
+        (_, "nonzero" | "nonzero_async" | "argwhere" | "argwhere_async") => {
+            "the shape of its result depends on data; use a mask, as with `mask_where` or a product"
+        }
+        _ => "compute on tensors, and read values only from a materialized module",
+    }
 }
 
 /// Wrong use of a fake tensor.

@@ -38,6 +38,7 @@ mod file;
 mod graph;
 mod mark;
 mod meta;
+mod origin;
 mod record;
 mod region;
 mod sealed;
@@ -45,9 +46,13 @@ mod sealed;
 pub use dtype::{dtype_name, dtype_names, dtype_on};
 pub use dyn_tensor::{DynTensor, TensorKind, read_now};
 pub use error::{FakeError, GraphFileError, RecordError};
-pub use graph::{Difference, Graph, GraphBuilder, Node, NodeId, Slice, Value, ValueId};
+pub use graph::{
+    Difference, Graph, GraphBuilder, Node, NodeId, Slice, Value, ValueId, describe_operation,
+    operation_name,
+};
 pub use mark::cut;
 pub use meta::{DeviceLabel, TensorMeta, is_fake, is_host};
+pub use origin::ErrorOrigin;
 pub use record::{Defaults, Mode, RecordOptions, Recording, record};
 pub use region::{Region, RegionError};
 pub use sealed::{seal, unseal};

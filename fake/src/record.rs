@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::graph::{Built, DenseIds, build};
 use crate::mark::Marking;
+use crate::origin::{ErrorOrigin, Watch};
 use crate::{DeviceLabel, Graph, RecordError, ValueId, meta};
 
 /// Whether gradients are tracked while a recording runs. It is to code under recording what an
@@ -228,6 +229,7 @@ fn record_dyn(
     let scope_device = device.clone();
     let configured = pooled.configured;
     let marking = Marking::begin();
+    let watch = Watch::begin();
     let captured = catch_unwind(AssertUnwindSafe(|| {
         scope_device.capture_scope(|scope| {
             if !configured && let Err(source) = configure(&mut device, options.defaults) {
@@ -252,12 +254,14 @@ fn record_dyn(
         Ok(Err(burn_capture::CaptureError::UndeclaredInput { .. })) => {
             return Err(RecordError::Foreign {
                 message: "an operation reads an undeclared input".into(),
+                origin: ErrorOrigin::default(),
             });
         }
         Ok(Err(reason)) => return Err(RecordError::Capture { reason }),
         // The panic itself: a reference to its box would be taken for the payload.
-        Err(panic) => return Err(explain(&*panic)),
+        Err(panic) => return Err(explain(&*panic, &watch)),
     };
+    watch.report_caught();
     let Built { graph, ids } = build(captured)?;
     let marks = marking.end();
     Ok(Recording { graph, ids, marks })
@@ -289,22 +293,23 @@ const FOREIGN: [&str; 3] = [
 ];
 
 /// What was done wrong, from the text of Burn's panic.
-fn explain(panic: &(dyn std::any::Any + Send)) -> RecordError {
+fn explain(panic: &(dyn std::any::Any + Send), watch: &Watch) -> RecordError {
     let message = panic_message(panic);
+    let origin = watch.origin(&message);
     let says = |phrases: &[&str]| {
         let said = phrases.iter().find(|phrase| message.contains(*phrase));
         said.map(|phrase| (*phrase).to_owned())
     };
     if says(&READ).is_some() {
-        RecordError::DataRead { message }
+        RecordError::DataRead { message, origin }
     } else if says(&MOVED).is_some() {
-        RecordError::Moved { message }
+        RecordError::Moved { message, origin }
     } else if let Some(message) = says(&FOREIGN) {
-        RecordError::Foreign { message }
+        RecordError::Foreign { message, origin }
     } else if message == NOT_IMPLEMENTED {
-        RecordError::NotImplemented { message }
+        RecordError::NotImplemented { message, origin }
     } else {
-        RecordError::Panicked { message }
+        RecordError::Panicked { message, origin }
     }
 }
 

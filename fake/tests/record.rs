@@ -2,7 +2,6 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::Command;
-use std::sync::Once;
 
 use burn::module::{Module, Param};
 use burn::nn::{Dropout, DropoutConfig, LayerNorm, LayerNormConfig, Linear, LinearConfig};
@@ -16,20 +15,6 @@ use tinderbox_fake::{
     TensorMeta, is_fake, record,
 };
 
-/// Panics of the recorded code are many here, and meant: only those of failed checks are printed.
-fn silence() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        let print = std::panic::take_hook();
-        std::panic::set_hook(Box::new(move |info| {
-            let text = info.payload_as_str().unwrap_or_default();
-            if text.starts_with("assertion") || text.starts_with("called `") {
-                print(info);
-            }
-        }));
-    });
-}
-
 fn training() -> RecordOptions {
     RecordOptions::default().in_mode(Mode::Training)
 }
@@ -41,11 +26,15 @@ fn names(recording: &Recording) -> Vec<String> {
 
 /// The error of recording `run`, in both modes or in the given one.
 fn check_error(modes: &[Mode], expected: &str, run: impl Fn(&Device)) {
-    silence();
     for mode in modes {
         let options = RecordOptions::default().in_mode(*mode);
         let error = record(&options, &run).map(drop).unwrap_err();
-        assert_eq!(error.to_string(), expected, "{mode:?}");
+        let origin = error.origin().unwrap().to_string();
+        assert_eq!(
+            error.to_string().replacen(&origin, "", 1),
+            expected,
+            "{mode:?}{origin}"
+        );
         // The next recording, on the same device, is not disturbed.
         let (_, recording) = record(&options, |d| Tensor::<1>::zeros([1], d).exp()).unwrap();
         assert_eq!(names(&recording), ["BaseFloat.Zeros", "Float.Exp"]);
@@ -56,8 +45,12 @@ const BOTH: [Mode; 2] = [Mode::Inference, Mode::Training];
 
 #[test]
 fn reading_data_is_an_error() {
-    let expected = "the recorded code read the data of a fake tensor, which has a shape and no data: \
-        compute on tensors, and read values only from a materialized module";
+    let expected = |instead: &str| {
+        format!(
+            "the recorded code read the data of a fake tensor; a fake tensor has a shape and no data: {instead}"
+        )
+    };
+    let tensor = expected("keep the value a tensor, and return it as a named output to look at it");
     let reads: [fn(&Device); 6] = [
         |d| drop(Tensor::<1>::zeros([1], d).into_data()),
         |d| drop(Tensor::<1>::zeros([1], d).to_data()),
@@ -76,7 +69,130 @@ fn reading_data_is_an_error() {
         },
     ];
     for read in reads {
-        check_error(&BOTH, expected, read);
+        check_error(&BOTH, &tensor, read);
+    }
+    let one_hot =
+        expected("write ones into zeros with `scatter`, or compare with `arange` by `equal`");
+    check_error(&BOTH, &one_hot, |d| {
+        drop(Tensor::<1, Int>::zeros([3], d).one_hot::<2>(4));
+    });
+    check_error(&BOTH, &one_hot, |d| {
+        drop(Tensor::<1, Int>::zeros([3], d).one_hot_fill::<2>(4, 1.0, 0.0, -1));
+    });
+    let mask = expected(
+        "the shape of its result depends on data; use a mask, as with `mask_where` or a product",
+    );
+    check_error(&BOTH, &mask, |d| {
+        drop(Tensor::<1, Bool>::zeros([3], d).nonzero());
+    });
+    check_error(&BOTH, &mask, |d| {
+        drop(Tensor::<1, Bool>::zeros([3], d).argwhere());
+    });
+}
+
+/// Burn's outermost operation, and the line that calls it.
+#[test]
+fn errors_have_an_origin() {
+    let check = |operation: Option<&str>, line: u32, run: &dyn Fn(&Device)| {
+        let error = record(&training(), run).map(drop).unwrap_err();
+        let origin = error.origin().unwrap();
+        // Debug information of lines alone has no types: the module stands for it.
+        let found = origin.operation().map(str::to_lowercase);
+        assert_eq!(found, operation.map(str::to_lowercase), "{error}");
+        let place = origin.place().unwrap();
+        let expected = format!("tests/record.rs:{line}:");
+        assert!(place.starts_with(&expected), "{place} is not {expected}");
+        assert!(error.to_string().contains(place), "{error}");
+    };
+    check(Some("Tensor::one_hot"), line!() + 1, &|d| {
+        drop(Tensor::<1, Int>::zeros([3], d).one_hot::<2>(4));
+    });
+    check(Some("Tensor::into_scalar"), line!() + 1, &|d| {
+        Tensor::<1>::zeros([1], d).into_scalar::<f32>();
+    });
+    check(Some("Tensor::inner"), line!() + 1, &|d| {
+        drop(Tensor::<1>::zeros([1], d).inner());
+    });
+    check(Some("Tensor::add"), line!() + 1, &|d| {
+        drop(Tensor::<1>::zeros([1], d) + Tensor::zeros([1], &Device::flex()));
+    });
+    // An operation inside of a module is the module's.
+    check(Some("Linear::forward"), line!() + 2, &|d| {
+        let linear = LinearConfig::new(2, 3).init(d);
+        drop(linear.forward(Tensor::<2>::zeros([1, 5], d)));
+    });
+    check(None, line!(), &|_| panic!("boom"));
+    check(None, line!() + 1, &|_| {
+        let _ = "x".parse::<u8>().unwrap();
+    });
+}
+
+/// Where the recorded code's panics go, in a process of its own.
+fn printed(kind: &str) -> String {
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "panics_of_others_are_printed", "--nocapture"])
+        .env("TINDERBOX_TEST_PANIC", kind)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+/// A panic that becomes an error is not printed; one of another thread, one outside of recordings, and those that the
+/// recorded code catches all but the last of, are.
+#[test]
+fn panics_of_others_are_printed() {
+    let quiet = |run: &dyn Fn()| catch_unwind(AssertUnwindSafe(run)).unwrap_err();
+    let options = RecordOptions::default();
+    match std::env::var("TINDERBOX_TEST_PANIC").as_deref() {
+        Ok("recorded") => {
+            let error = record(&options, |_| panic!("text of it")).map(|((), _)| ());
+            assert!(error.unwrap_err().to_string().ends_with(": text of it"));
+            // A recording in another, and one that follows.
+            let inner = || record(&options, |_| panic!("text of it")).map(|((), _)| ());
+            let (error, _) = record(&options, |_| inner().unwrap_err()).unwrap();
+            assert!(error.origin().unwrap().place().is_some());
+        }
+        Ok("thread") => {
+            record(&options, |_| {
+                let thread = std::thread::spawn(|| panic!("text of it"));
+                assert!(thread.join().is_err());
+            })
+            .unwrap();
+        }
+        Ok("after") => {
+            record(&options, |_| ()).unwrap();
+            drop(quiet(&|| panic!("text of it")));
+        }
+        Ok("later hook") => {
+            record(&options, |_| ()).unwrap();
+            std::panic::set_hook(Box::new(|info| eprintln!("my hook: {info}")));
+            let error = record(&options, |_| panic!("text of it")).map(|((), _)| ());
+            let error = error.unwrap_err();
+            assert_eq!(error.to_string(), "the recorded code panicked: text of it");
+            assert_eq!(error.origin().unwrap().place(), None);
+        }
+        Ok("caught") => {
+            let (_, recording) = record(&options, |d| {
+                drop(quiet(&|| panic!("the first")));
+                drop(quiet(&|| panic!("text of it")));
+                Tensor::<1>::zeros([1], d)
+            })
+            .unwrap();
+            assert_eq!(names(&recording), ["BaseFloat.Zeros"]);
+        }
+        _ => {
+            for (kind, expected) in [
+                ("recorded", false),
+                ("thread", true),
+                ("after", true),
+                ("later hook", true),
+                ("caught", true),
+            ] {
+                let text = printed(kind);
+                assert_eq!(text.contains("text of it"), expected, "{kind}: {text}");
+            }
+        }
     }
 }
 
@@ -140,7 +256,7 @@ fn tensors_of_others_are_an_error() {
     check(devices, &|d| {
         let outer = zeros(d);
         let inner = record(&like(d), |e| zeros(e) + outer).map(drop);
-        let RecordError::Foreign { message } = inner.unwrap_err() else {
+        let RecordError::Foreign { message, .. } = inner.unwrap_err() else {
             panic!("the inner recording takes a tensor of the outer one");
         };
         panic!("{message}");
@@ -149,7 +265,6 @@ fn tensors_of_others_are_an_error() {
 
 #[test]
 fn a_tensor_of_an_earlier_recording_on_the_same_device_is_an_error() {
-    silence();
     // A claim of its own, so that both recordings get one device.
     let options = RecordOptions::default().claiming("cuda:90".parse().unwrap());
     let (x, first) = record(&options, |d| Tensor::<1>::zeros([2], d)).unwrap();
@@ -165,8 +280,9 @@ fn a_tensor_of_an_earlier_recording_on_the_same_device_is_an_error() {
         })
         .map(drop)
         .unwrap_err();
+        let origin = error.origin().unwrap().to_string();
         assert_eq!(
-            error.to_string(),
+            error.to_string().replacen(&origin, "", 1),
             format!(
                 "the recorded code used a tensor that is not of this recording ({said}): make it \
                  inside, on the device that the closure was given, or pass its data"
@@ -196,7 +312,6 @@ fn panics_of_the_recorded_code_keep_their_text() {
 
 #[test]
 fn a_fake_tensor_after_its_recording_has_a_shape_and_no_use() {
-    silence();
     for options in [RecordOptions::default(), training()] {
         let (x, _) = record(&options, |d| Tensor::<2>::zeros([2, 3], d)).unwrap();
         assert_eq!((x.dims(), x.dtype()), ([2, 3], DType::F32));
@@ -213,7 +328,6 @@ fn a_fake_tensor_after_its_recording_has_a_shape_and_no_use() {
 
 #[test]
 fn devices_are_used_again() {
-    silence();
     // More recordings than Burn has ids for capture devices.
     for round in 0..70_000 {
         let result = record(&RecordOptions::default(), |device| {

@@ -6,11 +6,11 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use burn::optim::{AdamWConfig, Optimizer, SgdConfig};
+use burn::optim::{AdamWConfig, SgdConfig};
 use burn::tensor::{DType, Device, Tensor, TensorData};
 use tinderbox::{
-    Checkpoint, Checkpoints, Deferred, DynTensor, Machine, Outputs, Pipeline, Plan, Trace,
-    Traceable, load_module, parameter_values,
+    Checkpoint, Checkpoints, Deferred, DynTensor, Machine, OptimizerConfig, Outputs, Pipeline,
+    Plan, Trace, Traceable, load_module, parameter_values,
 };
 
 use crate::memory::Layers;
@@ -108,7 +108,7 @@ fn background(
     scratch: &Path,
 ) -> Result<()> {
     let batch = || Tensor::ones([2, bench.size.checkpoint_width], &Device::flex());
-    let begin = || start_with(AdamWConfig::new().build(), model, trace, &bench.device, 2);
+    let begin = || start_with(AdamWConfig::new(), model, trace, &bench.device, 2);
     let mut pipeline = begin()?;
     pipeline.step(0.01, batch())?;
     settle(&mut pipeline)?;
@@ -160,11 +160,11 @@ fn start(
     device: &Device,
     stages: usize,
 ) -> Result<Run> {
-    start_with(SgdConfig::new().build(), model, trace, device, stages)
+    start_with(SgdConfig::new(), model, trace, device, stages)
 }
 
 fn start_with(
-    optimizer: impl Optimizer,
+    optimizer: impl OptimizerConfig,
     model: &Deferred<Layers>,
     trace: &Trace<Tensor<2>>,
     device: &Device,

@@ -9,7 +9,7 @@ use burn::tensor::{
 use tinderbox::random::Seed;
 use tinderbox::{
     Deferred, DynTensor, Machine, MaterializeOptions, MixedPrecision, Outputs, ParameterPath,
-    Pipeline, Plan, RecordOptions, Trace, Traceable, parameter_values, split_batch,
+    Pipeline, Plan, RecordOptions, Trace, Traceable, parameter_values,
 };
 
 use crate::Bench;
@@ -141,7 +141,7 @@ fn pipelined(
 ) -> Result<Computed> {
     let plan = Plan::auto(trace, &Machine::local(stages)?)?;
     let mut pipeline = Pipeline::new(model, trace, &plan)
-        .optimizer(burn::optim::SgdConfig::new().build())
+        .optimizer(burn::optim::SgdConfig::new())
         .micro_batches(MICRO_BATCHES)
         .device(&bench.device)
         .seed(SEED)
@@ -198,14 +198,16 @@ fn plain(bench: &Bench, model: &Deferred<Net>, dtype: DType) -> Result<Computed>
     let mut computed = Computed::default();
     let mut sums: Vec<DynTensor> = Vec::new();
     for step in 0..bench.size.parity_steps {
-        let parts = split_batch(
-            &batch(bench.size.parity_width, DType::F32, &device),
-            MICRO_BATCHES,
-        )?;
-        for ((x, y), samples) in parts {
+        let (x, y) = batch(bench.size.parity_width, DType::F32, &device);
+        // Split here, not by what is checked: as many samples in each micro-batch.
+        for (x, y) in x
+            .chunk(MICRO_BATCHES, 0)
+            .into_iter()
+            .zip(y.chunk(MICRO_BATCHES, 0))
+        {
             let loss = net.loss((x.cast(dtype), y.cast(dtype)));
             computed.losses.push(loss.clone().into_scalar::<f64>());
-            let weighted = loss.mul_scalar(samples as f64 / SAMPLES as f64);
+            let weighted = loss.mul_scalar(1.0 / MICRO_BATCHES as f64);
             if step > 0 {
                 continue;
             }

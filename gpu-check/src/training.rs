@@ -64,7 +64,7 @@ pub fn run(bench: &Bench, part: &mut Part) -> Result<()> {
     }?;
     let plan = Plan::auto(&trace, &Machine::local(STAGES)?)?;
     let mut pipeline = Pipeline::new(&model, &trace, &plan)
-        .optimizer(AdamWConfig::new().build())
+        .optimizer(AdamWConfig::new())
         .micro_batches(size.micro_batches)
         .device(&bench.device)
         .start()?;

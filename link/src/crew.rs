@@ -107,6 +107,22 @@ impl<Q: Send + 'static, E: Send + 'static, C: Channels> Crew<Q, E, C> {
     pub fn ask<R: Send + 'static>(
         &mut self,
         timeout: Duration,
+        make: impl FnMut(RankIndex, C::Sender<(RankIndex, R)>) -> Q,
+    ) -> Result<Vec<R>, CrewError<E>> {
+        self.ask_while(timeout, || false, make)
+    }
+
+    /// As [`ask`](Self::ask), for as long as the ranks make progress: whenever `timeout` has passed, `progressed`
+    /// returns whether any rank has made progress since it was called before, and if so, the driver waits for another
+    /// `timeout`. A rank that stalls while others make progress is named once they have replied.
+    ///
+    /// # Errors
+    ///
+    /// As there; ranks that stall are stopped between one and two timeouts later.
+    pub fn ask_while<R: Send + 'static>(
+        &mut self,
+        timeout: Duration,
+        mut progressed: impl FnMut() -> bool,
         mut make: impl FnMut(RankIndex, C::Sender<(RankIndex, R)>) -> Q,
     ) -> Result<Vec<R>, CrewError<E>> {
         if self.is_stopped {
@@ -121,7 +137,7 @@ impl<Q: Send + 'static, E: Send + 'static, C: Channels> Crew<Q, E, C> {
             // A rank that is gone has fired the signal before, which the wait below sees.
             let _ = channels.send(requests, make(rank, reply.clone()));
         }
-        let deadline = channels.deadline(timeout);
+        let mut deadline = channels.deadline(timeout);
         let mut results: Vec<Option<R>> = (0..self.ranks()).map(|_| None).collect();
         while let Some(missing) = results.iter().position(Option::is_none) {
             match channels.receive(&replies, self.abort.signal(), deadline) {
@@ -131,6 +147,7 @@ impl<Q: Send + 'static, E: Send + 'static, C: Channels> Crew<Q, E, C> {
                     }
                 }
                 Received::Stopped => return Err(self.stop(CrewError::Stopped)),
+                Received::TimedOut if progressed() => deadline = channels.deadline(timeout),
                 Received::TimedOut | Received::Closed => {
                     let rank = RankIndex::new(missing);
                     return Err(self.stop(CrewError::Timeout { rank, timeout }));
@@ -277,6 +294,36 @@ mod tests {
         let again = call(&mut crew, LONG, |_| 0).unwrap_err();
         assert_snapshot!(again, @"the ranks have stopped after an earlier error: start new ones");
         assert_eq!(crew.ranks(), 3);
+    }
+
+    #[test]
+    fn ranks_that_make_progress_are_waited_for() {
+        let (mut crew, _) = start(2);
+        let (release, held) = bounded::<()>(0);
+        let waits = move |rank: RankIndex| {
+            if rank.index() == 1 {
+                held.recv().unwrap();
+            }
+            rank.index()
+        };
+        let mut looks = 0;
+        let progressed = || {
+            looks += 1;
+            // Several timeouts after the request.
+            if looks == 5 {
+                release.send(()).unwrap();
+            }
+            true
+        };
+        let make = |_, reply: Sender<(RankIndex, usize)>| -> Request {
+            let waits = waits.clone();
+            Box::new(move |rank| {
+                let _ = reply.send((rank, waits(rank)));
+            })
+        };
+        let replies = crew.ask_while(Duration::from_millis(5), progressed, make);
+        assert_eq!(replies.unwrap(), [0, 1]);
+        assert!(looks >= 5);
     }
 
     /// Neither the error nor the drop waits for a rank that is stuck.

@@ -63,7 +63,7 @@
 //! | state | it leaves it by |
 //! |---|---|
 //! | ready | [`Crew::ask`] sends the requests, then it gathers; a drop closes the abort, drops the requests and joins all |
-//! | gathering | a reply of every rank, then it is ready; the abort or its time, then it closes the abort, takes the first reason, drops the requests, joins who ends soon, and has stopped |
+//! | gathering | a reply of every rank, then it is ready; its time, where a rank has made progress since then ([`Crew::ask_while`]), then it gathers for as long again; the abort or its time otherwise, then it closes the abort, takes the first reason, drops the requests, joins who ends soon, and has stopped |
 //! | stopped | never: it refuses to ask; a new crew has new channels and a new abort |
 //!
 //! Four events wake somebody, and nothing else does.

@@ -1,8 +1,8 @@
 //! What goes into a forward: any structure of tensors.
 
-use burn::tensor::{DType, Tensor, kind::Basic};
+use burn::tensor::{DType, Device, Tensor, kind::Basic};
 use serde::{Deserialize, Serialize};
-use tinderbox_fake::{DynTensor, Region};
+use tinderbox_fake::{DynTensor, FakeError, Region};
 
 use crate::BatchError;
 
@@ -219,9 +219,30 @@ pub(crate) struct MicroBatch<B> {
     pub(crate) samples: usize,
 }
 
+/// Refuses a batch whose tensors have other dtypes than those that a model was traced with: it would be another program,
+/// or a panic of Burn inside of one. A part without tensors has no dtype.
+pub(crate) fn check_dtypes(traced: &[Leaf], found: &[Leaf]) -> Result<(), BatchError> {
+    for leaf in found {
+        let known = traced.iter().find(|known| known.name == leaf.name);
+        if let Some(known) = known.filter(|known| known.dtype != leaf.dtype) {
+            return Err(BatchError::DType {
+                name: leaf.name.clone(),
+                expected: known.dtype,
+                found: leaf.dtype,
+            });
+        }
+    }
+    Ok(())
+}
+
 /// Splits a batch into `count` micro-batches along the first dimension, the larger ones first.
 pub(crate) fn split<B: Batch>(batch: &B, count: usize) -> Result<Vec<MicroBatch<B>>, BatchError> {
-    let divided: Vec<(String, usize)> = leaves(batch)
+    let leaves = leaves(batch);
+    if let Some((name, _)) = leaves.iter().find(|(_, tensor)| tensor.is_fake()) {
+        let name = name.name.clone();
+        return Err(BatchError::Fake { name });
+    }
+    let divided: Vec<(String, usize)> = leaves
         .into_iter()
         .filter(|(name, _)| name.division == Division::Samples)
         .map(|(name, tensor)| (name.name, tensor.shape().first().copied().unwrap_or(0)))
@@ -278,6 +299,24 @@ pub fn batch_tensors<B: Batch>(batch: &B) -> Vec<DynTensor> {
         .into_iter()
         .map(|(_, tensor)| tensor.without_autodiff())
         .collect()
+}
+
+/// Returns a batch on another device, as leaves without gradients. Cost: a copy of what is elsewhere.
+///
+/// # Errors
+///
+/// When a tensor is fake, or can't be copied.
+pub fn batch_on<B: Batch>(batch: &B, device: &Device) -> Result<B, FakeError> {
+    let mut failed = None;
+    let mut copy = |_: &LeafName, tensor: DynTensor| {
+        let copied = tensor.clone().to_device(device);
+        copied.unwrap_or_else(|error| {
+            failed = Some(error);
+            tensor
+        })
+    };
+    let moved = batch.clone().map_tensors(&mut BatchMapper::new(&mut copy));
+    failed.map_or(Ok(moved), Err)
 }
 
 fn samples_of(tensor: DynTensor, start: usize, size: usize) -> DynTensor {
@@ -349,5 +388,15 @@ mod tests {
             split(&Whole(ids(2)), 1),
             Err(BatchError::NoSamples)
         ));
+        let recorded = tinderbox_fake::record(&Default::default(), |device| {
+            Tensor::<2>::zeros([4, 2], device)
+        });
+        assert_eq!(
+            split(&(ids(4), recorded.unwrap().0), 2)
+                .unwrap_err()
+                .to_string(),
+            "tensor `1` of the batch is fake: it has a shape and no data, because it was made while something was \
+             recorded"
+        );
     }
 }

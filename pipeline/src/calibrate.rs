@@ -162,7 +162,7 @@ fn action_times(device: &Device) -> Result<(u64, u64), CalibrateError> {
     })?;
     let plan = Plan::manual(&trace, &[crate::Cut::before("layers.1")])?;
     let mut pipeline = Pipeline::new(&model, &trace, &plan)
-        .optimizer(SgdConfig::new().build())
+        .optimizer(SgdConfig::new())
         .schedule(ScheduleKind::OneFOneB)
         .micro_batches(MICRO_BATCHES)
         .threads_per_rank(1)

@@ -38,11 +38,13 @@
 //!
 //! # Architecture invariants
 //!
-//! - Modules import in the order of the flow: batch, trace, cost, partition, cut, work, plan, profile,
-//!   runtime, calibrate. All but the last three and the file functions of a plan are pure.
+//! - Modules import in the order of the flow: batch, trace, cost, partition, cut, certify, work, plan,
+//!   profile, runtime, calibrate. All but the last three and the file functions of a plan are pure.
 //! - A value crosses between two programs only if the plan's boundaries list it.
 //! - Data flows backward only from higher stages to lower ones, so no cut can deadlock.
 //! - Gradients of micro-batches are added in micro-batch order, whatever the schedule.
+//! - Before programs or lists run for the first time, both are run on hashes in place of tensors, and every value must
+//!   have the hash that the recorded graph gives it: [`CertifyError`].
 //! - Every wait of the runtime ends: with what was waited for, by a timeout that names it, or within
 //!   an instant when another rank fails.
 //!
@@ -53,30 +55,37 @@
 
 mod batch;
 mod calibrate;
+mod certify;
 mod cost;
 mod cut;
 mod error;
 mod partition;
 mod plan;
 mod profile;
+mod recent;
 mod runtime;
 mod trace;
 mod work;
 
-pub use batch::{Batch, BatchMapper, Division, Leaf, LeafName, Whole, batch_tensors, split_batch};
+pub use batch::{
+    Batch, BatchMapper, Division, Leaf, LeafName, Whole, batch_on, batch_tensors, split_batch,
+};
 pub use calibrate::calibrate;
 pub use cost::{OperationCost, operation_cost};
 pub use error::{
-    ActionError, BatchError, CalibrateError, LinkError, NotHeld, PipelineError, PlanError,
-    ProfileError, RestoreError, TraceError,
+    ActionError, BatchError, CalibrateError, CertifyError, CertifySite, LinkError, NotHeld,
+    PipelineError, PlanError, ProfileError, RestoreError, TraceError,
 };
 pub use partition::{Chain, Cut};
 pub use plan::{Plan, Planner};
 pub use profile::{BlockProfile, PROFILE_VERSION, Profile, Profiler, Spread};
+#[doc(hidden)]
+pub use runtime::certification_time;
 pub use runtime::{
-    Abort, Clipping, Group, Link, LocalLink, LossScale, OptimizerSnapshot, OptimizerState,
-    Pipeline, PipelineBuilder, RankEnded, RankSetup, Request, SavedState, ScheduleChoice,
-    SoloGroup, Stage, StepOutput, Tag, local_links, run_rank,
+    Abort, Clipping, Group, Link, LocalLink, LossScale, OptimizerConfig, OptimizerSnapshot,
+    OptimizerState, Pipeline, PipelineBuilder, RankEnded, RankProgress, RankSetup, Request,
+    SavedOptimizer, SavedState, ScheduleChoice, SoloGroup, Stage, StateFields, StateTensor,
+    StepOutput, Tag, local_links, run_rank,
 };
 /// Costs, machines, partitioners, predictions and plan files, without Burn.
 pub use tinderbox_planner as planner;
@@ -85,6 +94,7 @@ pub use tinderbox_planner::{Boundary, Machine, Partitioner, PlanFile, PlanStage,
 pub use tinderbox_schedule as schedule;
 pub use tinderbox_schedule::{Placement, ScheduleKind};
 pub use trace::{
-    JointGraph, MixedPrecision, Outputs, ProgramKey, Role, Roles, Trace, Traceable, TracedInput,
+    JointGraph, LossOver, MixedPrecision, Outputs, ProgramKey, Role, Roles, Trace, Traceable,
+    TracedInput,
 };
 pub use work::OperationTimes;

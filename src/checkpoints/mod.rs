@@ -6,11 +6,12 @@ mod scalars;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use burn::module::Module;
 use burn::tensor::Device;
 use tinderbox_checkpoint::{Checkpoint, CheckpointMeta, Retention, Run, Saving};
-use tinderbox_deferred::Deferred;
+use tinderbox_deferred::{Deferred, Source, random::Seed};
 use tinderbox_pipeline::{Batch, Pipeline};
 
 use restored::restore;
@@ -28,6 +29,7 @@ pub struct Checkpoints {
     every: Option<u64>,
     keep: Option<Retention>,
     in_background: bool,
+    timeout: Duration,
     /// The save that goes on, of the pipeline's last saved step.
     saving: Mutex<Option<Saving>>,
 }
@@ -73,6 +75,7 @@ impl Checkpoints {
             every: None,
             keep: None,
             in_background: false,
+            timeout: Duration::from_secs(600),
             saving: Mutex::new(None),
         })
     }
@@ -103,11 +106,20 @@ impl Checkpoints {
         self
     }
 
+    /// How long a save may write nothing while it is waited for. Ten minutes by default. A save that writes may take any
+    /// time; one that does not is an error, and its thread is left to itself.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
     /// Waits for the save that goes on in the background; gives its directory, `None` when there is none.
     ///
     /// # Errors
     ///
-    /// When that save has failed. Nothing of it was published then.
+    /// When that save has failed: nothing of it was published. When it has written nothing within the
+    /// [timeout](Self::timeout): it may still be published.
     pub fn wait(&self) -> Result<Option<PathBuf>, CheckpointsError> {
         // Nothing is left half done when a thread panics with it.
         let saving = self
@@ -218,27 +230,35 @@ impl Checkpoints {
         let ranks = pipeline
             .on_ranks(move |rank, stages| RankSnapshot::of(&writes[rank.index()], stages))?;
         let ranks = OfRanks::new(ranks, scale);
-        if self.in_background {
-            let of_rank = move |rank| ranks.off_devices(rank);
-            let saving = attempt.save_in_background(of_rank, Arc::new(()));
+        let in_background = self.in_background;
+        let of_rank = move |rank| match in_background {
+            true => ranks.off_devices(rank),
+            false => ranks.of_rank(rank),
+        };
+        let saving = attempt.save_in_background(of_rank, Arc::new(()));
+        let saving = saving.map_err(failed)?.timeout(self.timeout);
+        if in_background {
             let mut place = self.saving.lock().unwrap_or_else(PoisonError::into_inner);
-            *place = Some(saving.map_err(failed)?);
+            *place = Some(saving);
             return Ok(self.run.step_place(step));
         }
-        let of_rank = |rank| ranks.of_rank(rank);
-        let dir = attempt.save_all(of_rank, &()).map_err(failed)?;
+        let dir = saving.wait().map_err(failed)?;
         self.prune(step)?;
         Ok(dir)
     }
 
     /// Restores the newest checkpoint that can be used, whatever number of ranks saved it: one with
     /// damage is stepped over, and the result says why. `None` when there is none: the pipeline is then
-    /// as it was started.
+    /// as it was started. A pipeline without an optimizer reads no optimizer state.
+    ///
+    /// Memory: beside what the pipeline holds afterwards, as much as the largest parameter for each rank: each value
+    /// replaces the old one as soon as it is read.
     ///
     /// # Errors
     ///
-    /// When no checkpoint can be used, or the newest whole one is of another model or seed. Nothing of
-    /// the pipeline has changed then.
+    /// When the newest checkpoint that can be opened is of another model, optimizer or seed; nothing of the pipeline has
+    /// changed then. [`CheckpointsError::Mixed`] when damage was found while values were replaced, and no older
+    /// checkpoint could be restored instead: the pipeline can't be used any more.
     pub fn resume<M, B>(
         &self,
         pipeline: &mut Pipeline<M, B>,
@@ -251,17 +271,28 @@ impl Checkpoints {
         let Some(latest) = self.run.latest()? else {
             return Ok(None);
         };
-        match restore(pipeline, latest) {
-            Err(CheckpointsError::LoadRank { .. }) => {
-                // Either the data is damaged, or it is whole and does not fit. This reads all of it.
-                let Some(latest) = self.run.latest_verified()? else {
-                    return Ok(None);
-                };
-                restore(pipeline, latest).map(Some)
-            }
-            done => done.map(Some),
+        let failed = match restore(pipeline, latest) {
+            Err(failed @ CheckpointsError::LoadRank { .. }) => failed,
+            done => return done.map(Some),
+        };
+        tracing::warn!(error = %chain(&failed), "a checkpoint could not be read: looking for one that can");
+        let mixed = |source| CheckpointsError::Mixed {
+            path: self.place.clone(),
+            source: Box::new(source),
+        };
+        // Either the data is damaged, or the store failed. This reads all of it.
+        match self.run.latest_verified() {
+            Ok(Some(latest)) => restore(pipeline, latest).map(Some).map_err(mixed),
+            Ok(None) => Err(mixed(failed)),
+            Err(error) => Err(mixed(error.into())),
         }
     }
+}
+
+/// An error with all of its causes, on one line.
+fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |error| error.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
 /// The whole model on a device, with the parameters of a checkpoint, whatever number of ranks saved
@@ -276,7 +307,10 @@ pub fn load_module<M: Module>(
     checkpoint: &Checkpoint,
     device: &Device,
 ) -> Result<M, CheckpointsError> {
+    // What the constructor draws beside parameters is a function of the run's seed.
+    let seed = Seed::new(checkpoint.manifest().seed);
+    let source = checkpoint.constructed_by(model.replay(seed));
     model
-        .materialize(device, checkpoint)
+        .materialize(device, &source)
         .map_err(|source| CheckpointsError::Materialize { source })
 }

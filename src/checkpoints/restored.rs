@@ -1,17 +1,18 @@
 //! A checkpoint back into the ranks of a pipeline.
 
-use std::sync::Arc;
+use std::error::Error;
 
 use burn::module::Module;
-use burn::tensor::DType;
-use tinderbox_checkpoint::{Checkpoint, Latest, Role};
-use tinderbox_deferred::{Deferred, ParameterPath};
-use tinderbox_pipeline::schedule::RankIndex;
-use tinderbox_pipeline::{Batch, Pipeline, SavedState, Stage};
+use burn::tensor::{DType, TensorData};
+use tinderbox_checkpoint::{Checkpoint, Latest, LoadOptions};
+use tinderbox_deferred::{Deferred, Observer, ParameterPath};
+use tinderbox_pipeline::{
+    Batch, Pipeline, PipelineError, SavedOptimizer, StateFields, StateTensor,
+};
 
 use super::Resumed;
 use super::scalars::{from_saved, scale_of};
-use crate::{CheckpointsError, LoadRankError};
+use crate::CheckpointsError;
 
 fn parameters_of<M: Module>(model: &Deferred<M>) -> Vec<(ParameterPath, Vec<u64>, DType)> {
     let parameters = model.parameters().distinct();
@@ -20,8 +21,7 @@ fn parameters_of<M: Module>(model: &Deferred<M>) -> Vec<(ParameterPath, Vec<u64>
         .collect()
 }
 
-/// Restores one checkpoint, in two phases: every rank loads beside what it has; only when all could,
-/// all change over.
+/// Restores one checkpoint in place, after every rank has checked what it will read.
 pub(super) fn restore<M, B>(
     pipeline: &mut Pipeline<M, B>,
     latest: Latest,
@@ -38,29 +38,29 @@ where
     if expected != found {
         return Err(CheckpointsError::Seed { expected, found });
     }
-    checkpoint.check_model(&parameters_of(pipeline.model()))?;
+    let source = checkpoint.source(LoadOptions::default())?;
+    source.check_model(&parameters_of(pipeline.model()))?;
+    let scale = scale_of(&checkpoint);
     let resumed = Resumed {
         step: checkpoint.step(),
         data_position: checkpoint.manifest().data_position,
         dir: checkpoint.dir().to_owned(),
         skipped: skipped.iter().map(|error| error.chain()).collect(),
     };
-    let scale = scale_of(&checkpoint);
-    let checkpoint = Arc::new(checkpoint);
-    let prepared = pipeline.on_ranks(move |_, stages| {
-        stages
-            .iter_mut()
-            .try_for_each(|stage| prepare(&checkpoint, stage))
-    })?;
-    for (rank, result) in prepared.into_iter().enumerate() {
-        let (rank, path) = (RankIndex::new(rank), resumed.dir.clone());
-        result.map_err(|source| CheckpointsError::LoadRank {
+    let restored = pipeline.restore(source, State(checkpoint));
+    restored.map_err(|error| match error {
+        PipelineError::Restore { rank, source } => CheckpointsError::Fit {
             rank,
-            path,
+            path: resumed.dir.clone(),
             source: Box::new(source),
-        })?;
-    }
-    pipeline.on_ranks(|_, stages| stages.iter_mut().for_each(Stage::commit_restore))?;
+        },
+        PipelineError::PartlyRestored { rank, source } => CheckpointsError::LoadRank {
+            rank,
+            path: resumed.dir.clone(),
+            source: Box::new(source),
+        },
+        error => error.into(),
+    })?;
     pipeline.resume_at(resumed.step);
     if let Some((factor, steps)) = scale {
         pipeline.resume_loss_scale(factor, steps);
@@ -68,26 +68,40 @@ where
     Ok(resumed)
 }
 
-fn prepare(checkpoint: &Checkpoint, stage: &mut Stage) -> Result<(), LoadRankError> {
-    let prefixes: Vec<String> = stage
-        .parameters()
-        .paths()
-        .map(|path| format!("optimizer.{path}."))
-        .collect();
-    let ours = |name: &str| prefixes.iter().any(|prefix| name.starts_with(prefix));
-    let names: Vec<String> = checkpoint
-        .tensors(Role::State)
-        .map(|tensor| tensor.name.clone())
-        .filter(|name| ours(name))
-        .collect();
-    let data = checkpoint.state(&names)?;
-    let scalars = checkpoint.scalars().iter().filter(|(name, _)| ours(name));
-    let saved = SavedState {
-        tensors: names.into_iter().zip(data).collect(),
-        scalars: scalars
-            .map(|(name, value)| (name.clone(), from_saved(*value)))
-            .collect(),
-    };
-    stage.prepare_restore(checkpoint, &saved)?;
-    Ok(())
+/// The optimizer's state in a checkpoint.
+struct State(Checkpoint);
+
+impl State {
+    fn prefix(path: &ParameterPath) -> String {
+        format!("optimizer.{path}.")
+    }
+}
+
+impl SavedOptimizer for State {
+    fn fields(&self, path: &ParameterPath) -> StateFields {
+        let prefix = Self::prefix(path);
+        let tensors = self.0.state_under(&prefix).map(|tensor| StateTensor {
+            name: tensor.name.clone(),
+            shape: tensor.shape.clone(),
+            dtype: tensor.dtype.burn(),
+        });
+        let scalars = self.0.scalars().range(prefix.clone()..);
+        let scalars = scalars.take_while(|(name, _)| name.starts_with(&prefix));
+        StateFields {
+            tensors: tensors.collect(),
+            scalars: scalars
+                .map(|(name, value)| (name.clone(), from_saved(*value)))
+                .collect(),
+        }
+    }
+
+    fn read(
+        &self,
+        path: &ParameterPath,
+        observer: &dyn Observer,
+    ) -> Result<Vec<TensorData>, Box<dyn Error + Send + Sync>> {
+        let prefix = Self::prefix(path);
+        let names: Vec<&String> = self.0.state_under(&prefix).map(|t| &t.name).collect();
+        Ok(self.0.state_with(&names, observer)?)
+    }
 }

@@ -1,7 +1,8 @@
 //! The flags of the example: a wrong value gets one clear line and exit code 2.
 
-use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
 
 fn train_lm(arguments: &[&str]) -> Output {
     example("train_lm", arguments)
@@ -9,19 +10,111 @@ fn train_lm(arguments: &[&str]) -> Output {
 
 /// Runs an example's program, which `cargo test --workspace` builds beside the tests.
 pub fn example(name: &str, arguments: &[&str]) -> Output {
+    let program = program(name);
+    command(&program, arguments)
+        .output()
+        .unwrap_or_else(|error| not_built(&program, &error))
+}
+
+fn program(name: &str) -> PathBuf {
     let tests = std::env::current_exe().unwrap();
     let profile = tests.parent().and_then(|deps| deps.parent()).unwrap();
-    let program: PathBuf = profile.join("examples").join(name);
-    Command::new(&program)
+    profile.join("examples").join(name)
+}
+
+fn command(program: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(program);
+    command
         .args(arguments)
-        .current_dir(env!("CARGO_MANIFEST_DIR"))
-        .output()
-        .unwrap_or_else(|error| {
-            panic!(
-                "{}: {error}; build it: cargo build --workspace --examples",
-                program.display()
-            )
-        })
+        .current_dir(env!("CARGO_MANIFEST_DIR"));
+    command
+}
+
+fn not_built(program: &Path, error: &std::io::Error) -> ! {
+    panic!(
+        "{}: {error}; build it: cargo build --workspace --examples",
+        program.display()
+    )
+}
+
+/// Starts a training of many steps, sends a signal when it has done one, and gives its exit code, what it printed and
+/// what it complained about.
+#[cfg(unix)]
+fn interrupted(signal: &str, arguments: &[&str]) -> (Option<i32>, String, String) {
+    let dir = tempfile::tempdir().unwrap();
+    let plan = dir.path().join("plan.json");
+    let mut all = vec![
+        "--steps",
+        "100000",
+        "--stages",
+        "2",
+        "--print-losses",
+        "--plan",
+    ];
+    all.push(plan.to_str().unwrap());
+    all.extend(arguments);
+    let program = program("train_lm");
+    let child = command(&program, &all)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
+    let mut child = child.unwrap_or_else(|error| not_built(&program, &error));
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let is_step = |line: &std::io::Result<String>| line.as_ref().unwrap().contains(" loss ");
+    assert!(lines.any(|line| is_step(&line)), "it trains");
+    let sent = Command::new("kill")
+        .args(["-s", signal, &child.id().to_string()])
+        .status();
+    assert!(sent.unwrap().success());
+    let rest: Vec<String> = lines.map(Result::unwrap).collect();
+    let output = child.wait_with_output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    (output.status.code(), rest.join("\n"), errors)
+}
+
+#[cfg(unix)]
+#[test]
+fn a_signal_ends_the_training_after_its_step() {
+    for (signal, code) in [("INT", 130), ("TERM", 143)] {
+        let dir = tempfile::tempdir().unwrap();
+        let saves = dir.path().join("saves");
+        let saves = saves.to_str().unwrap();
+        let (found, printed, errors) = interrupted(signal, &["--save", saves]);
+        assert_eq!(found, Some(code), "{printed}{errors}");
+        assert_eq!(errors, "");
+        let lines: Vec<&str> = printed.lines().rev().take(3).collect();
+        let [last, saved, ended] = lines[..] else {
+            panic!("{printed}");
+        };
+        assert_eq!(
+            last,
+            format!("go on with the same arguments and --resume {saves}")
+        );
+        let checkpoint = saved.strip_prefix("saved ").unwrap();
+        let step = ended.strip_prefix("interrupted after step ").unwrap();
+        let step = step.strip_suffix(" of 100000").unwrap();
+        // What was saved is whole, and goes on where it ended.
+        let next = (step.parse::<u64>().unwrap() + 1).to_string();
+        let plan = dir.path().join("plan.json");
+        let plan = plan.to_str().unwrap();
+        let arguments = [
+            "--steps", &next, "--stages", "2", "--resume", saves, "--plan", plan,
+        ];
+        let output = train_lm(&arguments);
+        let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!(output.status.code(), Some(0), "{printed}");
+        let resumed = format!("resumed at step {step} from {checkpoint}");
+        assert!(printed.contains(&resumed), "{resumed} in: {printed}");
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn a_signal_without_a_place_to_save_tells_so() {
+    let (code, printed, errors) = interrupted("INT", &[]);
+    assert_eq!(code, Some(130), "{printed}{errors}");
+    let told = "nothing was saved: give --save DIR, and an interrupted training can go on";
+    assert_eq!(printed.lines().last(), Some(told));
 }
 
 #[test]

@@ -22,7 +22,7 @@ fn start(stages: usize) -> Gpts {
     let trace = trace(&CASE, &model);
     let plan = Plan::auto(&trace, &Machine::local(stages).unwrap()).unwrap();
     Pipeline::new(&model, &trace, &plan)
-        .optimizer(AdamWConfig::new().build())
+        .optimizer(AdamWConfig::new())
         .schedule(ScheduleKind::OneFOneB)
         .micro_batches(4)
         .start()
@@ -156,7 +156,7 @@ fn clones_of_a_parameter_are_not_trained() {
         })
         .unwrap();
     let plan = Plan::auto(&trace, &Machine::local(1).unwrap()).unwrap();
-    let training = Pipeline::new(&model, &trace, &plan).optimizer(AdamWConfig::new().build());
+    let training = Pipeline::new(&model, &trace, &plan).optimizer(AdamWConfig::new());
     assert_eq!(
         training.start().unwrap_err().to_string(),
         "`second.weight` is a clone of `first.weight`: Burn's optimizers update one of them and let \

@@ -6,6 +6,7 @@ mod dropout;
 mod failure;
 mod initialization;
 mod layers;
+mod lengths;
 mod memory;
 mod models;
 mod parity;
@@ -16,10 +17,15 @@ mod random_models;
 mod resume;
 mod summary_example;
 mod uncut;
+mod verify;
 
 #[path = "../../examples/train_lm/model.rs"]
 #[allow(dead_code, reason = "the example uses all of it")]
 mod gpt;
+
+#[path = "../../pipeline/tests/support/split.rs"]
+#[allow(dead_code, reason = "the pipeline's own tests use all of it")]
+mod split;
 
 #[path = "../../examples/partitioners/models/mod.rs"]
 mod zoo;

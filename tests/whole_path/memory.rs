@@ -13,7 +13,7 @@ const WIDTH: usize = 2048;
 const TENSOR: u64 = (WIDTH * WIDTH * 4) as u64;
 /// Layers of the stage: 512 MiB.
 const STAGE: usize = 32;
-const MIB: u64 = 1 << 20;
+pub const MIB: u64 = 1 << 20;
 /// Allowed beside the stage and one tensor.
 const SPARE: u64 = 64 * MIB;
 /// Set in the child process: bytes that it may take.
@@ -33,7 +33,7 @@ fn tower(layers: usize) -> Deferred<Tower> {
 }
 
 /// A line of the process' own report, in bytes.
-fn status(field: &str) -> u64 {
+pub fn status(field: &str) -> u64 {
     let text = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix(field));
     let kib = line
@@ -63,7 +63,7 @@ fn limited(test: &str, limit: u64) -> std::process::Output {
 
 /// Runs `test` again in a process that may take the stage, one tensor and a little more, and there
 /// `run`; it is told the limit.
-fn under_limit(test: &str, stage_bytes: u64, run: impl FnOnce(u64)) {
+pub fn under_limit(test: &str, stage_bytes: u64, run: impl FnOnce(u64)) {
     if let Ok(limit) = std::env::var(LIMIT) {
         return run(limit.parse().unwrap());
     }

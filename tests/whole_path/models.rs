@@ -12,6 +12,7 @@ use burn::tensor::{Device, Int, Tensor, TensorData};
 use tinderbox::{Batch, Deferred, Outputs, Trace, Traceable};
 
 use crate::gpt::{Gpt, GptConfig};
+use crate::split::Split;
 
 /// The case's model, unlit.
 pub fn deferred<C: Case>(case: &C) -> Deferred<C::Model> {
@@ -35,7 +36,7 @@ pub const SAMPLES: usize = 8;
 /// A model with a batch to train it on.
 pub trait Case: Clone + Send + Sync + 'static {
     type Model: Module + Sync + 'static;
-    type Batch: Batch;
+    type Batch: Batch + Split;
 
     fn init(&self, device: &Device) -> Self::Model;
     fn forward(&self, model: &Self::Model, batch: Self::Batch) -> Outputs;

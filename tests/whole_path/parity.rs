@@ -24,7 +24,7 @@ pub fn micro_batches<C: Case>(case: &C, count: usize) -> Vec<Vec<(C::Batch, usiz
     (0..STEPS)
         .map(|step| {
             let batch = case.batch(step, &device);
-            tinderbox::split_batch(&batch, count).expect("the batch can be split")
+            crate::split::split(&batch, count)
         })
         .collect()
 }
@@ -53,7 +53,7 @@ pub fn run<C: Case>(
 ) -> Run {
     let device = Device::flex();
     let mut pipeline = Pipeline::new(model, trace, plan)
-        .optimizer(AdamWConfig::new().build())
+        .optimizer(AdamWConfig::new())
         .schedule(schedule)
         .micro_batches(micro_batches)
         .seed(SEED)
@@ -250,7 +250,7 @@ fn an_automatic_schedule() {
         let machine = machine.with_chunks(chunks, placement).unwrap();
         let plan = Plan::auto(&trace, &machine).unwrap();
         let mut measured = Pipeline::new(&model, &trace, &plan)
-            .optimizer(AdamWConfig::new().build())
+            .optimizer(AdamWConfig::new())
             .schedule(kind)
             .micro_batches(count)
             .measure()

@@ -14,8 +14,8 @@ use burn::tensor::{Device, Tensor, TensorData};
 use burn_store::{BurnToPyTorchAdapter, ModuleSnapshot, SafetensorsStore};
 use safetensors::{Dtype, tensor::TensorView};
 use tinderbox::{
-    Deferred, DynTensor, LoadError, LoadOptions, MaterializeOptions, ParameterPath, Pretrained,
-    Regex, Source, Values, parameter_values,
+    Deferred, DryRunError, DynTensor, LoadError, LoadOptions, MaterializeOptions, Outputs,
+    ParameterPath, Plan, Pretrained, Regex, Source, Traceable, Values, dry_run, parameter_values,
 };
 
 use crate::plain::data;
@@ -298,4 +298,27 @@ fn what_does_not_fit_is_listed() {
 fn chain(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(Some(error), |error| error.source());
     causes.map(|cause| cause.to_string() + "\n").collect()
+}
+
+/// What a load would read is not told of a plan for another model.
+#[test]
+fn a_dry_run_refuses_the_plan_of_another_model() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = Deferred::new(net).unwrap();
+    let file = save_for_pytorch(&numbered(&model), dir.path());
+    let options = LoadOptions::default().pytorch(model.parameters());
+    let source = Pretrained::open(&file).unwrap().source(options).unwrap();
+    let other = Deferred::new(|device| LinearConfig::new(4, 4).init(device)).unwrap();
+    let example = Tensor::<2>::zeros([2, 4], &Device::flex());
+    let trace = other.trace(&example, |net: &Linear, x| {
+        Outputs::loss(net.forward(x).mean())
+    });
+    let plan = Plan::manual(&trace.unwrap(), &[]).unwrap();
+    let error = dry_run(&model, &plan, &source).unwrap_err();
+    let text = error.to_string();
+    assert!(matches!(error, DryRunError::Plan(_)), "{text}");
+    assert!(
+        text.starts_with("the plan is for another model: "),
+        "{text}"
+    );
 }

@@ -1,11 +1,13 @@
 //! A run that is saved and resumed goes on bit for bit, under another number of stages.
 
+use std::path::{Path, PathBuf};
+
 use burn::module::Module;
-use burn::optim::AdamWConfig;
+use burn::optim::{AdamWConfig, SgdConfig};
 use burn::tensor::Device;
 use tinderbox::{
     Batch, Checkpoint, Checkpoints, CheckpointsError, Deferred, LossScale, Machine, MixedPrecision,
-    Pipeline, PipelineBuilder, Plan, ScheduleKind, Trace, Traceable, load_module,
+    Pipeline, PipelineBuilder, PipelineError, Plan, ScheduleKind, Trace, Traceable, load_module,
 };
 
 use crate::models::{Case, LanguageModel, Tied, deferred, trace};
@@ -36,7 +38,7 @@ fn builder<M: Module + Sync + 'static, B: Batch>(
     seed: u64,
 ) -> PipelineBuilder<M, B> {
     Pipeline::new(model, trace, plan)
-        .optimizer(AdamWConfig::new().build())
+        .optimizer(AdamWConfig::new())
         .schedule(schedule)
         .micro_batches(4)
         .seed(seed)
@@ -217,20 +219,30 @@ fn another_seed_is_refused() {
     );
 }
 
+/// The files of tensors in a checkpoint whose names begin so.
+fn shards(dir: &Path, prefix: &str) -> Vec<PathBuf> {
+    let paths = std::fs::read_dir(dir).unwrap();
+    let mut paths: Vec<_> = paths.map(|entry| entry.unwrap().path()).collect();
+    paths.retain(|path| {
+        let name = path.file_name().unwrap().to_string_lossy();
+        name.starts_with(prefix) && name.ends_with(".safetensors")
+    });
+    paths.sort();
+    paths
+}
+
+/// Values are replaced while they are read, so damage leaves a mixture, of which nothing is used.
 #[test]
-fn a_flipped_byte_in_any_shard_is_found_named_and_changes_nothing() {
+fn a_flipped_byte_in_any_shard_is_found_and_named_and_nothing_uses_the_mixture() {
     let dir = tempfile::tempdir().unwrap();
     let model = deferred(&Tied);
     let mut pipeline = start(&Tied, &model, 3, ScheduleKind::OneFOneB, SEED);
     train_to(&mut pipeline, 1, |step, device| Tied.batch(step, device));
     let saves = Checkpoints::open(dir.path()).unwrap();
     let saved = saves.save(&mut pipeline, 0).unwrap();
-    let before = values(&mut pipeline);
-    let shards: Vec<_> = std::fs::read_dir(&saved)
-        .unwrap()
-        .map(|entry| entry.unwrap().path())
-        .filter(|path| path.extension().is_some_and(|e| e == "safetensors"))
-        .collect();
+    let at_save = values(&mut pipeline);
+    let expected = train_to(&mut pipeline, 2, |step, device| Tied.batch(step, device));
+    let shards = shards(&saved, "");
     assert_eq!(shards.len(), 6, "parameters and state of three ranks");
     for shard in shards {
         let whole = std::fs::read(&shard).unwrap();
@@ -238,17 +250,90 @@ fn a_flipped_byte_in_any_shard_is_found_named_and_changes_nothing() {
         let last = bytes.len() - 1;
         bytes[last] ^= 1;
         std::fs::write(&shard, &bytes).unwrap();
-        let error = anyhow::Error::from(saves.resume(&mut pipeline).unwrap_err());
-        let text = format!("{error:#}");
+        let error = saves.resume(&mut pipeline).unwrap_err();
+        assert!(matches!(error, CheckpointsError::Mixed { .. }), "{error}");
+        let text = format!("{:#}", anyhow::Error::from(error));
         let file = shard.file_name().unwrap().to_string_lossy().into_owned();
         assert!(text.contains(&file), "{file} in: {text}");
-        assert!(values(&mut pipeline) == before, "{file}");
+        assert!(text.contains("it can't be used any more"), "{text}");
+
+        let batch = || Tied.batch(1, &Device::flex());
+        let refused = [
+            pipeline.step(LR, batch()).map(drop).unwrap_err(),
+            pipeline.evaluate(batch()).map(drop).unwrap_err(),
+            pipeline.gather(&Device::flex()).map(drop).unwrap_err(),
+            pipeline.on_ranks(|_, _| ()).map(drop).unwrap_err(),
+        ];
+        for error in refused {
+            assert!(matches!(error, PipelineError::Mixed), "{error}");
+        }
+        let before = std::fs::read_dir(dir.path()).unwrap().count();
+        saves.save(&mut pipeline, 0).unwrap_err();
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), before);
+
+        // The pipeline is sound again once all of a checkpoint was read.
         std::fs::write(&shard, &whole).unwrap();
+        saves.resume(&mut pipeline).unwrap().unwrap();
+        assert!(values(&mut pipeline) == at_save, "{file}");
+        let losses = train_to(&mut pipeline, 2, |step, device| Tied.batch(step, device));
+        assert_eq!(losses, expected, "{file}");
     }
-    assert!(
-        saves.resume(&mut pipeline).unwrap().is_some(),
-        "whole again"
-    );
+}
+
+/// A pipeline without an optimizer reads no optimizer state: there is no byte of it that it could read.
+#[test]
+fn an_evaluation_reads_no_optimizer_state() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = deferred(&Tied);
+    let mut trained = start(&Tied, &model, 3, ScheduleKind::OneFOneB, SEED);
+    train_to(&mut trained, 1, |step, device| Tied.batch(step, device));
+    let saves = Checkpoints::open(dir.path()).unwrap();
+    let saved = saves.save(&mut trained, 0).unwrap();
+    let states = shards(&saved, "state-");
+    assert_eq!(states.len(), 3);
+    for state in states {
+        let bytes = std::fs::read(&state).unwrap();
+        let damaged: Vec<u8> = bytes.iter().map(|byte| !byte).collect();
+        std::fs::write(&state, damaged).unwrap();
+    }
+    let trace = trace(&Tied, &model);
+    for stages in [1, 2] {
+        let plan = Plan::auto(&trace, &Machine::local(stages).unwrap()).unwrap();
+        let mut evaluates = Pipeline::new(&model, &trace, &plan)
+            .seed(SEED)
+            .start()
+            .unwrap();
+        let resumed = saves.resume(&mut evaluates).unwrap().unwrap();
+        assert_eq!((resumed.step, resumed.skipped), (1, Vec::new()));
+        assert!(values(&mut evaluates) == values(&mut trained));
+        let mut trains = start(&Tied, &model, stages, ScheduleKind::GPipe, SEED);
+        let error = saves.resume(&mut trains).unwrap_err();
+        assert!(matches!(error, CheckpointsError::Mixed { .. }), "{error}");
+    }
+}
+
+/// The checkpoint of another optimizer is refused before anything is read.
+#[test]
+fn the_state_of_another_optimizer_changes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = deferred(&Tied);
+    let mut adam = start(&Tied, &model, 2, ScheduleKind::GPipe, SEED);
+    train_to(&mut adam, 1, |step, device| Tied.batch(step, device));
+    let saves = Checkpoints::open(dir.path()).unwrap();
+    let saved = saves.save(&mut adam, 0).unwrap();
+    for shard in shards(&saved, "") {
+        let bytes = std::fs::read(&shard).unwrap();
+        std::fs::write(&shard, bytes.iter().map(|byte| !byte).collect::<Vec<_>>()).unwrap();
+    }
+    let trace = trace(&Tied, &model);
+    let plan = Plan::auto(&trace, &Machine::local(2).unwrap()).unwrap();
+    let sgd = Pipeline::new(&model, &trace, &plan).optimizer(SgdConfig::new());
+    let mut sgd = sgd.seed(SEED).start().unwrap();
+    let before = values(&mut sgd);
+    let error = saves.resume(&mut sgd).unwrap_err();
+    assert!(matches!(error, CheckpointsError::Fit { .. }), "{error}");
+    assert!(values(&mut sgd) == before);
+    sgd.step(LR, Tied.batch(0, &Device::flex())).unwrap();
 }
 
 #[test]

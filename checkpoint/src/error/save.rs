@@ -117,6 +117,21 @@ pub enum SaveError {
         /// What went wrong.
         source: io::Error,
     },
+    /// A save has stopped writing. Its thread goes on by itself, so the step may still be published.
+    #[error(
+        "the save of step {step} has written nothing for {waited_ms} ms, after {written} of the {begun} bytes that it \
+         has begun: look at the store; should it answer, the step may still be published"
+    )]
+    Stalled {
+        /// The step.
+        step: u64,
+        /// Milliseconds without a byte.
+        waited_ms: u128,
+        /// Bytes that are written.
+        written: u64,
+        /// Bytes of all ranks whose turn has come.
+        begun: u64,
+    },
     /// A save in the background panicked; nothing was published.
     #[error("the save of step {step} panicked: {message}")]
     Panicked {
@@ -203,14 +218,14 @@ pub enum SaveError {
         /// What went wrong.
         source: FormatError,
     },
-    /// Some ranks did not write their part in time.
+    /// Some ranks did not write their part, and nobody wrote any more.
     #[error(
-        "no part of rank(s) {ranks:?} after {waited_ms} ms: look at their errors, or wait longer"
+        "no part of rank(s) {ranks:?}, and nothing was written for {waited_ms} ms: look at their errors, or wait longer"
     )]
     MissingRanks {
         /// Which ranks.
         ranks: Vec<u32>,
-        /// Milliseconds that were waited.
+        /// Milliseconds in which no file of the attempt has changed.
         waited_ms: u128,
     },
     /// The part of a rank is damaged.

@@ -8,6 +8,7 @@ use std::{
 };
 
 use burn::tensor::TensorData;
+use tinderbox_deferred::Observer;
 use tinderbox_fake::Region;
 
 use super::{
@@ -18,6 +19,7 @@ use super::{
 use crate::{
     Chunk, LoadError, Manifest, Role, Scalar, TensorEntry,
     format::{MANIFEST_FILE, MAX_MANIFEST_BYTES, attempt_dir_name, decode_manifest},
+    progress::Observing,
     store::{FoundKind, LocalStore, Store, join, read_small},
 };
 
@@ -201,6 +203,19 @@ impl Checkpoint {
     ///
     /// [`LoadError::MissingState`] with every name that is not there; then what is damaged.
     pub fn state<S: AsRef<str>>(&self, names: &[S]) -> Result<Vec<TensorData>, LoadError> {
+        self.state_with(names, &())
+    }
+
+    /// [`state`](Self::state) that reports bytes to an observer as they are read.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn state_with<S: AsRef<str>>(
+        &self,
+        names: &[S],
+        observer: &dyn Observer,
+    ) -> Result<Vec<TensorData>, LoadError> {
         let mut wanted = Vec::with_capacity(names.len());
         let mut missing = Vec::new();
         for name in names {
@@ -220,7 +235,18 @@ impl Checkpoint {
                 names: missing,
             });
         }
-        load(self, &wanted, default_threads(), &())
+        load(self, &wanted, default_threads(), &Observing(&(), observer))
+    }
+
+    /// What was saved of the state under a prefix of names, in the order of the names. Reads nothing. Cost: a binary
+    /// search.
+    pub fn state_under(&self, prefix: &str) -> impl Iterator<Item = &TensorEntry> {
+        // The proof of the manifest has shown that they are in this order.
+        let tensors = &self.manifest.tensors;
+        let first = tensors.partition_point(|t| (t.role, &*t.name) < (Role::State, prefix));
+        tensors[first..]
+            .iter()
+            .take_while(move |t| t.role == Role::State && t.name.starts_with(prefix))
     }
 
     /// A region of a tensor of this checkpoint, in the dtype that it was saved in.

@@ -192,7 +192,7 @@ impl Item<'_, '_> {
         held: &mut Vec<u8>,
         progress: &dyn Progress,
     ) -> Result<(), LoadError> {
-        let bytes = match self {
+        match self {
             Item::Span(one, transfer, chunk, run, out) => {
                 let mut reader = ChunkReader::new(
                     one,
@@ -202,7 +202,7 @@ impl Item<'_, '_> {
                     held,
                 );
                 reader.read(run, out)?;
-                out.len()
+                progress.done(out.len() as u64);
             }
             Item::Strided(one, transfer, out) => {
                 for chunk in &one.tensor.chunks {
@@ -217,16 +217,18 @@ impl Item<'_, '_> {
                         checkpoint.file_named(&chunk.file)?,
                         held,
                     );
-                    runs.try_for_each(|run| reader.read(run, out))?;
+                    let mut elements = 0;
+                    runs.try_for_each(|run| {
+                        elements += run.len;
+                        reader.read(run, out)
+                    })?;
+                    progress.done(elements * one.dtype.size() as u64);
                 }
-                out.len()
             }
             Item::Transposed(one, transfer, out) => {
-                transpose(one, transfer, checkpoint, held, out)?;
-                out.len()
+                transpose(one, transfer, checkpoint, held, progress, out)?;
             }
-        };
-        progress.done(bytes as u64);
+        }
         Ok(())
     }
 }
@@ -239,6 +241,7 @@ fn transpose(
     transfer: Transfer,
     checkpoint: &Checkpoint,
     held: &mut Vec<u8>,
+    progress: &dyn Progress,
     out: &mut [u8],
 ) -> Result<(), LoadError> {
     let most = SPAN_BYTES / one.dtype.size() as u64;
@@ -258,6 +261,7 @@ fn transpose(
                 reader.read(run, &mut piece_bytes)?;
             }
             put_transposed(&piece, &one.region, one.dtype.size(), &piece_bytes, out);
+            progress.done(piece_bytes.len() as u64);
         }
     }
     Ok(())

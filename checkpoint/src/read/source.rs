@@ -9,7 +9,7 @@ use tinderbox_deferred::{
 use tinderbox_fake::{DynTensor, Region, RegionError};
 
 use super::{Checkpoint, LoadOptions, load::Wanted, place::load_to, transfer::Transfer};
-use crate::{LoadError, Role, StoredDType, TensorEntry};
+use crate::{LoadError, Role, StoredDType, TensorEntry, progress::Observing};
 
 /// The parameters of a checkpoint as a model calls them, with what a load of them allows.
 #[derive(Clone, Debug)]
@@ -244,8 +244,15 @@ impl Source for CheckpointSource {
         let made = |place: usize, value: &DynTensor| {
             observer.made(&requests[place].path, value.bytes());
         };
-        let (checkpoint, progress) = (&self.checkpoint, &**progress);
-        let values = load_to(checkpoint, &wanted, &devices, *threads, progress, made);
+        let progress = Observing(&**progress, observer);
+        let values = load_to(
+            &self.checkpoint,
+            &wanted,
+            &devices,
+            *threads,
+            &progress,
+            made,
+        );
         values.map_err(|error| SourceError::Failed {
             described: self.describe(),
             source: Box::new(error),

@@ -133,11 +133,13 @@ impl Attempt {
     }
 
     /// Waits until every rank has written its part of this attempt, proves that the parts are a whole
-    /// checkpoint, and makes it appear under its name; gives the directory.
+    /// checkpoint, and makes it appear under its name; gives the directory. It waits for any time as long as files
+    /// of the attempt appear or grow within each `timeout`; in a bucket a file appears when all of it is written.
     ///
     /// # Errors
     ///
-    /// When a part does not come in time (the missing ranks are named), a rank has failed, its part is of
+    /// When parts are missing and no file has changed from one look to the next, a `timeout` apart (the missing ranks
+    /// are named), a rank has failed, its part is of
     /// another attempt or does not fit the others; when the step is there already; when the disk fails.
     /// Nothing is published then, except where [`SaveError::NotDurable`] says so, and perhaps where a bucket
     /// did not answer: the error says that this could not be learned, and the files stay.

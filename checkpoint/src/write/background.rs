@@ -4,7 +4,11 @@ use std::{
     collections::BTreeMap,
     fmt,
     path::PathBuf,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+        mpsc::{Receiver, RecvTimeoutError, channel},
+    },
     thread::{self, JoinHandle},
     time::Duration,
 };
@@ -14,6 +18,8 @@ use crate::{Progress, SaveError, Scalar, error::chain, parallel::parallel};
 
 /// All parts are written before they are waited for, so this is not waited out.
 const PARTS_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long a save may write nothing, unless another time is chosen.
+const STALL_TIMEOUT: Duration = Duration::from_secs(600);
 /// More ranks than this at once do not make a disk faster.
 const MAX_RANKS_AT_ONCE: usize = 4;
 
@@ -84,21 +90,74 @@ impl Attempt {
         progress: Arc<dyn Progress>,
     ) -> Result<Saving, SaveError> {
         let step = self.handle().step();
+        let written = Arc::new(Written::new(progress));
+        let reported = written.clone();
+        let (sender, ended) = channel();
         let thread = thread::Builder::new().name(format!("save step {step}"));
-        let thread = thread.spawn(move || self.save_all(of_rank, &*progress));
+        let thread = thread.spawn(move || {
+            // Who waits may have given up.
+            let _ = sender.send(self.save_all(of_rank, &*reported));
+        });
         Ok(Saving {
             step,
-            thread: Some(thread.map_err(|source| SaveError::Thread { source })?),
+            timeout: STALL_TIMEOUT,
+            written,
+            running: Some(Running {
+                thread: thread.map_err(|source| SaveError::Thread { source })?,
+                ended,
+            }),
         })
     }
 }
 
+/// Counts what is written, for who waits.
+struct Written {
+    progress: Arc<dyn Progress>,
+    reports: AtomicU64,
+    begun: AtomicU64,
+    done: AtomicU64,
+}
+
+impl Written {
+    fn new(progress: Arc<dyn Progress>) -> Self {
+        let [reports, begun, done] = [const { AtomicU64::new(0) }; 3];
+        Self {
+            progress,
+            reports,
+            begun,
+            done,
+        }
+    }
+}
+
+impl Progress for Written {
+    fn begin(&self, bytes: u64) {
+        self.begun.fetch_add(bytes, Relaxed);
+        self.reports.fetch_add(1, Relaxed);
+        self.progress.begin(bytes);
+    }
+
+    fn done(&self, bytes: u64) {
+        self.done.fetch_add(bytes, Relaxed);
+        self.reports.fetch_add(1, Relaxed);
+        self.progress.done(bytes);
+    }
+}
+
+/// The thread of a save, and what it ends with.
+struct Running {
+    thread: JoinHandle<()>,
+    ended: Receiver<Result<PathBuf, SaveError>>,
+}
+
 /// A save that goes on beside other work.
 ///
-/// Dropped, it waits until the save has ended, and tells of a failure in a `tracing` error.
+/// Dropped, it waits as [`wait`](Self::wait) does, and reports a failure in a `tracing` error.
 pub struct Saving {
     step: u64,
-    thread: Option<JoinHandle<Result<PathBuf, SaveError>>>,
+    timeout: Duration,
+    written: Arc<Written>,
+    running: Option<Running>,
 }
 
 impl fmt::Debug for Saving {
@@ -114,30 +173,63 @@ impl Saving {
         self.step
     }
 
-    /// Whether it has ended, with or without success.
-    pub fn is_done(&self) -> bool {
-        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    /// How long the save may write nothing while somebody waits for it; ten minutes unless chosen.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
     }
 
-    /// Waits until it has ended; gives the directory.
+    /// Whether it has ended, with or without success.
+    pub fn is_done(&self) -> bool {
+        let running = self.running.as_ref();
+        running.is_none_or(|running| running.thread.is_finished())
+    }
+
+    /// Waits until it has ended; gives the directory. It may take any time as long as it writes.
     ///
     /// # Errors
     ///
-    /// As [`Attempt::save_all`].
+    /// As [`Attempt::save_all`]. [`SaveError::Stalled`] when it has written nothing from one look to the next, a
+    /// [timeout](Self::timeout) apart; its thread is then left to itself.
     pub fn wait(mut self) -> Result<PathBuf, SaveError> {
         self.join().expect("only a drop joins before")
     }
 
     fn join(&mut self) -> Option<Result<PathBuf, SaveError>> {
-        let joined = self.thread.take()?.join();
-        Some(joined.unwrap_or_else(|panic| {
-            let said = panic.downcast_ref::<String>().cloned();
-            let said = said.or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_owned()));
-            Err(SaveError::Panicked {
-                step: self.step,
-                message: said.unwrap_or_default(),
-            })
-        }))
+        let Running { thread, ended } = self.running.take()?;
+        let mut seen = self.written.reports.load(Relaxed);
+        loop {
+            match ended.recv_timeout(self.timeout) {
+                Ok(result) => {
+                    // It has sent its last word.
+                    let _ = thread.join();
+                    return Some(result);
+                }
+                Err(RecvTimeoutError::Disconnected) => {
+                    let panic = thread.join().err();
+                    let message = panic.as_ref().and_then(|panic| {
+                        let said = panic.downcast_ref::<String>().cloned();
+                        said.or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).into()))
+                    });
+                    return Some(Err(SaveError::Panicked {
+                        step: self.step,
+                        message: message.unwrap_or_default(),
+                    }));
+                }
+                Err(RecvTimeoutError::Timeout) => {
+                    let now = self.written.reports.load(Relaxed);
+                    if std::mem::replace(&mut seen, now) == now {
+                        return Some(Err(SaveError::Stalled {
+                            step: self.step,
+                            waited_ms: self.timeout.as_millis(),
+                            written: self.written.done.load(Relaxed),
+                            begun: self.written.begun.load(Relaxed),
+                        }));
+                    }
+                }
+            }
+        }
     }
 }
 

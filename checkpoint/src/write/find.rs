@@ -39,14 +39,15 @@ impl AttemptHandle {
         })
     }
 
-    /// Waits until the coordinator has published the attempt.
+    /// Waits until the coordinator has published the attempt, for any time as long as ranks write to it within
+    /// each `timeout`.
     ///
     /// # Errors
     ///
-    /// When it was given up, or the time is up.
+    /// When it was given up, or nobody has written to it from one look to the next, a `timeout` apart.
     pub fn wait_published(&self, timeout: Duration) -> Result<(), SaveError> {
         let step_dir = step_dir_name(self.marker.step);
-        let published = poll(timeout, || {
+        let published = self.poll_while_written(timeout, || {
             // First the attempt, then the step: in between it can only have been published.
             let marker = self.store.look(&join(&self.dir, MARKER_FILE));
             let living = !marker.is_err_and(|error| is_missing(&error));

@@ -43,11 +43,40 @@ pub(super) fn poll<T>(
 }
 
 impl AttemptHandle {
+    /// [`poll`]s until the time is up and no rank has written to the attempt since the time was up before, or since
+    /// the beginning.
+    pub(super) fn poll_while_written<T>(
+        &self,
+        timeout: Duration,
+        mut look: impl FnMut() -> Result<Option<T>, SaveError>,
+    ) -> Result<Result<T, Duration>, SaveError> {
+        let mut before = self.written();
+        loop {
+            let polled = poll(timeout, &mut look)?;
+            if polled.is_ok() {
+                return Ok(polled);
+            }
+            let now = self.written();
+            if std::mem::replace(&mut before, now) == before {
+                return Ok(polled);
+            }
+        }
+    }
+
+    /// Names and sizes of its files; none when they can't be listed.
+    fn written(&self) -> Vec<(String, u64)> {
+        let listing = self.store.list(&self.dir).unwrap_or_default();
+        let files = listing.into_iter().map(|found| (found.name, found.bytes));
+        let mut files: Vec<_> = files.collect();
+        files.sort_unstable();
+        files
+    }
+
     /// The part of every rank, in order.
     pub(super) fn wait_for_parts(&self, timeout: Duration) -> Result<Vec<Part>, SaveError> {
         let world_size = self.marker.world_size;
         let mut parts: BTreeMap<u32, Part> = BTreeMap::new();
-        let waited = poll(timeout, || {
+        let waited = self.poll_while_written(timeout, || {
             let listing = self.store.list(&self.dir);
             let listing = listing.map_err(failed(&*self.store, "list", &self.dir))?;
             let names: BTreeSet<String> = listing.into_iter().map(|found| found.name).collect();

@@ -210,6 +210,8 @@ macro_rules! puts {
     };
 }
 
+pub(super) use puts;
+
 puts!(Emptier<'_>);
 puts!(Filler);
 

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use burn::tensor::{DType, Device, Shape};
 use burn_dispatch::{BackendTensor, DispatchDevice, DispatchKindConversion, DispatchTensor};
 use burn_flex::Flex;
-use burn_ir::{BackendIr, HandleKind};
+use burn_ir::{BackendIr, HandleKind, OperationIr};
 use burn_router::TensorInterpreter;
-use tinderbox_fake::DynTensor;
+use tinderbox_fake::{DynTensor, is_host};
 
-use super::{Program, RandomKey, Step, operation, tensor_id};
+use super::{Dtypes, Program, RandomKey, RandomStep, Step, indices, operation, tensor_id};
 use crate::random::{RandomBackend, Seed, Stream, Wanted, tensor};
 use crate::{ProgramError, check_device};
 
@@ -43,6 +43,7 @@ impl RunContext {
 #[derive(Clone, Debug)]
 pub struct Executor {
     device: Device,
+    checks_indices: bool,
 }
 
 impl Executor {
@@ -54,7 +55,21 @@ impl Executor {
     pub fn new(device: &Device) -> Result<Self, ProgramError> {
         let device = device.clone().without_autodiff();
         check_device(&device)?;
-        Ok(Self { device })
+        Ok(Self {
+            device,
+            checks_indices: false,
+        })
+    }
+
+    /// Whether its programs compare indices with what they index before each gather, selection, embedding and scatter.
+    /// They don't by default: an index out of range is then what the backend makes of it, on the CPU a panic. Costs one
+    /// pass over the indices; on a GPU, each such operation waits for all that was queued before it.
+    #[must_use]
+    pub fn checking_indices(self, checks: bool) -> Self {
+        Self {
+            checks_indices: checks,
+            ..self
+        }
     }
 
     /// The device.
@@ -62,17 +77,20 @@ impl Executor {
         &self.device
     }
 
-    /// Puts the constants of a program on the device, so that it can run many times.
-    pub fn load(&self, program: Program) -> Executable {
+    /// Puts the constants of a program on the device, so that it can run many times. On the CPU a program behind an
+    /// `Arc` is shared, not copied.
+    pub fn load(&self, program: impl Into<Arc<Program>>) -> Executable {
+        let program: Arc<Program> = program.into();
         let constants = program
             .constants
             .iter()
             .map(|(_, data)| DynTensor::from_data(data.clone(), &self.device))
             .collect();
         Executable {
-            program: Arc::new(program.for_device(&self.device)),
+            program: program.for_device(&self.device),
             constants,
             device: self.device.clone(),
+            checks_indices: self.checks_indices,
         }
     }
 }
@@ -83,6 +101,7 @@ pub struct Executable {
     program: Arc<Program>,
     constants: Vec<DynTensor>,
     device: Device,
+    checks_indices: bool,
 }
 
 impl Executable {
@@ -98,7 +117,8 @@ impl Executable {
     /// # Errors
     ///
     /// When there are more or fewer inputs than the program takes, or one is of another shape, dtype
-    /// or backend; when random values can't be made.
+    /// or backend; when random values can't be made; when an index is out of range, where indices are
+    /// [checked](Executor::checking_indices).
     ///
     /// # Panics
     ///
@@ -161,14 +181,26 @@ impl Executable {
         for (value, tensor) in given.chain(constants) {
             interpreter.register_tensor_to_device(tensor_id(*value), handle::<B>(tensor)?);
         }
+        let is_host = is_host(&self.device);
         for step in &self.program.steps {
             match step {
-                Step::Operation(operation) => operation::run(&mut interpreter, operation),
-                Step::Random {
-                    out,
-                    distribution,
-                    draw,
-                } => {
+                Step::Operation { node, last_uses } => {
+                    let mut operation = self.program.operation(*node, last_uses);
+                    if !is_host {
+                        operation.visit_mut(&mut Dtypes(&self.device));
+                    }
+                    if self.checks_indices {
+                        indices::check(&mut interpreter, &operation)?;
+                    }
+                    operation::run(&mut interpreter, operation);
+                }
+                Step::Free(value) => interpreter.register_op(OperationIr::Drop((**value).clone())),
+                Step::Random(random) => {
+                    let RandomStep {
+                        out,
+                        distribution,
+                        draw,
+                    } = &**random;
                     let stream = context.stream(&draw.key);
                     let wanted = Wanted {
                         stream: &stream,

@@ -2,31 +2,33 @@
 
 use std::collections::{HashMap, HashSet};
 
-use burn_ir::{IrVisitorMut, OperationIr, TensorId, TensorIr, TensorStatus};
+use burn_ir::{TensorId, TensorIr, TensorStatus};
 
 use super::{Program, Step, tensor_id};
 
-/// Rewrites the status of every tensor in the program.
+/// Notes the last uses of a program's steps, and frees what no step uses last.
 ///
-/// `ReadWrite` at the last use lets the backend work in place. An operation that reads one value
-/// twice gets `ReadOnly` for both and a `Drop` after it, because the interpreter may fetch its
-/// operands in another order than it lists them. Values that nothing reads are dropped where they
-/// are made, inputs at the start.
+/// A value that an operation reads once, and last, may be worked on in place. One that it reads twice
+/// is freed after it instead, because the interpreter may fetch its operands in another order than it
+/// lists them. Values that nothing reads are freed where they are made, inputs at the start.
 pub(super) fn mark(program: &mut Program) {
-    let mut left: HashMap<TensorId, usize> = HashMap::new();
+    let nodes = program.nodes.clone();
+    let mut left: HashMap<TensorId, u32> = HashMap::new();
     for step in &program.steps {
-        if let Step::Operation(operation) = step {
-            for input in operation.inputs() {
+        if let Step::Operation { node, .. } = step {
+            for input in nodes[node.index()].operation.inputs() {
                 *left.entry(input.id).or_default() += 1;
             }
         }
     }
     let kept: HashSet<TensorId> = program.outputs.iter().map(|out| out.id).collect();
+    let is_unread =
+        |left: &HashMap<TensorId, u32>, id| !left.contains_key(&id) && !kept.contains(&id);
 
     let mut steps = Vec::with_capacity(program.steps.len());
     for (value, (shape, dtype)) in program.inputs.iter().zip(&program.input_types) {
         let id = tensor_id(*value);
-        if !left.contains_key(&id) && !kept.contains(&id) {
+        if is_unread(&left, id) {
             steps.push(free(TensorIr {
                 id,
                 shape: shape.clone(),
@@ -38,70 +40,47 @@ pub(super) fn mark(program: &mut Program) {
     for (value, _) in &program.constants {
         debug_assert!(left.contains_key(&tensor_id(*value)) || kept.contains(&tensor_id(*value)));
     }
-    for mut step in std::mem::take(&mut program.steps) {
-        let mut drops = Vec::new();
-        match &mut step {
-            Step::Operation(operation) => {
-                let mut here: HashMap<TensorId, usize> = HashMap::new();
-                for input in operation.inputs() {
-                    *here.entry(input.id).or_default() += 1;
-                }
-                for (id, uses) in &here {
-                    *left.get_mut(id).expect("every use was counted") -= uses;
-                }
-                let mut seen = HashSet::new();
-                for input in operation.inputs() {
-                    let last = left[&input.id] == 0 && !kept.contains(&input.id);
-                    if last && here[&input.id] > 1 && seen.insert(input.id) {
-                        drops.push(input.clone());
-                    }
-                }
-                let unread: Vec<TensorIr> = operation
-                    .outputs()
-                    .filter(|out| !left.contains_key(&out.id) && !kept.contains(&out.id))
-                    .cloned()
-                    .collect();
-                drops.extend(unread);
-                operation.visit_mut(&mut Mark {
-                    left: &left,
-                    here: &here,
-                    kept: &kept,
-                });
+    for step in std::mem::take(&mut program.steps) {
+        let node = match &step {
+            Step::Operation { node, .. } => *node,
+            Step::Random(random) if is_unread(&left, random.out.id) => continue,
+            Step::Random(_) | Step::Free(_) => {
+                steps.push(step);
+                continue;
             }
-            Step::Random { out, .. } => {
-                if !left.contains_key(&out.id) && !kept.contains(&out.id) {
-                    continue;
-                }
+        };
+        let operation = &nodes[node.index()].operation;
+        for input in operation.inputs() {
+            *left.get_mut(&input.id).expect("every use was counted") -= 1;
+        }
+        let inputs: Vec<&TensorIr> = operation.inputs().collect();
+        let mut frees = Vec::new();
+        let start = program.last_uses.len() as u32;
+        for (position, input) in inputs.iter().enumerate() {
+            let is_same = |other: &&TensorIr| other.id == input.id;
+            let is_last = left[&input.id] == 0 && !kept.contains(&input.id);
+            if !is_last || inputs[..position].iter().any(is_same) {
+                continue;
+            }
+            match inputs[position + 1..].iter().any(is_same) {
+                true => frees.push(free((*input).clone())),
+                false => program.last_uses.push(input.id),
             }
         }
-        steps.push(step);
-        steps.extend(drops.into_iter().map(free));
+        let unread = operation.outputs().filter(|out| is_unread(&left, out.id));
+        frees.extend(unread.cloned().map(free));
+        steps.push(Step::Operation {
+            node,
+            last_uses: start..program.last_uses.len() as u32,
+        });
+        steps.append(&mut frees);
     }
     program.steps = steps;
+    program.steps.shrink_to_fit();
+    program.last_uses.shrink_to_fit();
 }
 
 fn free(mut tensor: TensorIr) -> Step {
     tensor.status = TensorStatus::ReadWrite;
-    Step::Operation(Box::new(OperationIr::Drop(tensor)))
-}
-
-struct Mark<'a> {
-    left: &'a HashMap<TensorId, usize>,
-    here: &'a HashMap<TensorId, usize>,
-    kept: &'a HashSet<TensorId>,
-}
-
-impl IrVisitorMut for Mark<'_> {
-    fn visit_tensor_mut(&mut self, tensor: &mut TensorIr) {
-        if tensor.status == TensorStatus::NotInit {
-            return;
-        }
-        let last = self.left.get(&tensor.id) == Some(&0) && !self.kept.contains(&tensor.id);
-        let once = self.here.get(&tensor.id) == Some(&1);
-        tensor.status = if last && once {
-            TensorStatus::ReadWrite
-        } else {
-            TensorStatus::ReadOnly
-        };
-    }
+    Step::Free(Box::new(tensor))
 }

@@ -1,12 +1,16 @@
 //! Operations that run together on one device.
 
 mod executor;
+mod indices;
+mod interpret;
 mod liveness;
 mod operation;
 #[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::sync::Arc;
 
 use burn::tensor::{DType, Device, Distribution, Shape, TensorData};
 use burn_ir::{
@@ -14,9 +18,11 @@ use burn_ir::{
     TensorStatus,
 };
 use serde::{Deserialize, Serialize};
-use tinderbox_fake::{Graph, Node, NodeId, Region, ValueId, dtype_on};
+use tinderbox_fake::{Graph, Node, NodeId, Region, ValueId, dtype_on, is_host};
 
 pub use executor::{Executable, Executor, RunContext};
+pub use indices::indices_of;
+pub use interpret::{Interpreter, RandomValues};
 
 use crate::ProgramError;
 use crate::random::Domain;
@@ -96,23 +102,36 @@ impl Generator<'_> {
 /// A step of a program.
 #[derive(Clone, Debug)]
 enum Step {
-    /// Burn's operation, its tensors marked by our liveness.
-    Operation(Box<OperationIr>),
-    /// Random values of our generator, in place of the backend's.
-    Random {
-        out: TensorIr,
-        distribution: Distribution,
-        draw: Box<Draw>,
+    /// The operation of a node.
+    Operation {
+        node: NodeId,
+        /// Where the program lists the values that it reads for the last time.
+        last_uses: Range<u32>,
     },
+    /// Frees a value.
+    Free(Box<TensorIr>),
+    /// Random values of our generator, in place of the backend's.
+    Random(Box<RandomStep>),
+}
+
+#[derive(Clone, Debug)]
+struct RandomStep {
+    out: TensorIr,
+    distribution: Distribution,
+    draw: Draw,
 }
 
 /// Operations of a graph in order, what goes in, and what comes out.
 ///
 /// Every value is freed, or its memory used again, at its last use; outputs stay. Constants of the
-/// graph go in by themselves.
+/// graph go in by themselves. The operations are those of the graph, which all of its programs share: a program takes
+/// some ten bytes for each.
 #[derive(Clone, Debug)]
 pub struct Program {
+    nodes: Arc<Vec<Node>>,
     steps: Vec<Step>,
+    /// Values that a step reads for the last time, step by step.
+    last_uses: Vec<TensorId>,
     inputs: Vec<ValueId>,
     input_types: Vec<(Shape, DType)>,
     outputs: Vec<TensorIr>,
@@ -128,23 +147,50 @@ impl IrVisitorMut for Dtypes<'_> {
     }
 }
 
+/// Marks the values that an operation reads for the last time.
+struct LastUses<'a>(&'a [TensorId]);
+
+impl IrVisitorMut for LastUses<'_> {
+    fn visit_tensor_mut(&mut self, tensor: &mut TensorIr) {
+        if tensor.status == TensorStatus::ReadOnly && self.0.contains(&tensor.id) {
+            tensor.status = TensorStatus::ReadWrite;
+        }
+    }
+}
+
 impl Program {
-    /// The same program with the dtypes that its tensors have on a device.
-    fn for_device(mut self, device: &Device) -> Self {
+    /// The same program with the dtypes that its tensors have on a device. Those of its operations are looked up when
+    /// they run.
+    fn for_device(mut self: Arc<Self>, device: &Device) -> Arc<Self> {
+        if is_host(device) {
+            return self;
+        }
         let mut dtypes = Dtypes(device);
-        for step in &mut self.steps {
+        let program = Arc::make_mut(&mut self);
+        for step in &mut program.steps {
             match step {
-                Step::Operation(operation) => operation.visit_mut(&mut dtypes),
-                Step::Random { out, .. } => dtypes.visit_tensor_mut(out),
+                Step::Operation { .. } => {}
+                Step::Free(value) => dtypes.visit_tensor_mut(value),
+                Step::Random(random) => dtypes.visit_tensor_mut(&mut random.out),
             }
         }
-        for (_, dtype) in &mut self.input_types {
+        for (_, dtype) in &mut program.input_types {
             *dtype = dtype_on(*dtype, device);
         }
-        self.outputs
-            .iter_mut()
-            .for_each(|out| dtypes.visit_tensor_mut(out));
+        for out in &mut program.outputs {
+            dtypes.visit_tensor_mut(out);
+        }
         self
+    }
+
+    /// A node's operation as a step runs it, with what it may work on in place.
+    fn operation(&self, node: NodeId, last_uses: &Range<u32>) -> OperationIr {
+        let mut operation = self.nodes[node.index()].operation.clone();
+        let last_uses = &self.last_uses[last_uses.start as usize..last_uses.end as usize];
+        if !last_uses.is_empty() {
+            operation.visit_mut(&mut LastUses(last_uses));
+        }
+        operation
     }
 
     /// The program that runs `nodes` of `graph`, given `inputs`, for `outputs`.
@@ -208,19 +254,24 @@ impl Program {
                     .map(|draw| (out, distribution, draw)),
             };
             steps.push(match random {
-                None => Step::Operation(Box::new(node.operation.clone())),
-                Some((out, distribution, draw)) => Step::Random {
+                None => Step::Operation {
+                    node: id,
+                    last_uses: 0..0,
+                },
+                Some((out, distribution, draw)) => Step::Random(Box::new(RandomStep {
                     out: out.clone(),
                     distribution,
-                    draw: Box::new(draw),
-                },
+                    draw,
+                })),
             });
         }
         for output in outputs {
             read(*output, &at_hand, "the program's output")?;
         }
         let mut program = Self {
+            nodes: graph.shared_nodes(),
             steps,
+            last_uses: Vec::new(),
             inputs: inputs.to_vec(),
             input_types: inputs
                 .iter()
@@ -245,11 +296,8 @@ impl Program {
 
     /// Number of operations, those that only free a value left out.
     pub fn len(&self) -> usize {
-        let runs = |step: &&Step| match step {
-            Step::Operation(operation) => !matches!(**operation, OperationIr::Drop(_)),
-            Step::Random { .. } => true,
-        };
-        self.steps.iter().filter(runs).count()
+        let frees = |step: &&Step| matches!(step, Step::Free(_));
+        self.steps.iter().filter(|step| !frees(step)).count()
     }
 
     /// Whether the program runs no operation.

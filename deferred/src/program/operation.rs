@@ -94,32 +94,26 @@ fn positions_fit(operation: &NumericOperationIr) -> bool {
 /// # Panics
 ///
 /// Where Burn's operation panics.
-pub(super) fn run<B: BackendIr>(interpreter: &mut TensorInterpreter<B>, operation: &OperationIr) {
-    match operation {
+pub(super) fn run<B: BackendIr>(interpreter: &mut TensorInterpreter<B>, operation: OperationIr) {
+    let conforming = match &operation {
         // Burn records casts between ints, and its interpreter has no arm for them.
         OperationIr::BaseInt(BaseOperationIr::Cast(cast)) => {
             let tensor = interpreter.get_tensor(&cast.input);
             interpreter.register_tensor_to_device(cast.out.id, tensor);
-            conform(interpreter, &cast.out);
+            return conform(interpreter, &cast.out);
         }
-        operation => interpreter.register_op(operation.clone()),
-    }
-    match operation {
         // `flex` gives positions in an int tensor as i64; the recording says, and goes on with, the
         // dtype of the tensor itself.
-        OperationIr::NumericInt(_, operation) => {
-            if let Some((_, _, out)) = positions(operation) {
-                conform(interpreter, out);
-            }
-        }
+        OperationIr::NumericInt(_, operation) => positions(operation).map(|(_, _, out)| out),
         // `flex` calls what it selects from bools u8.
-        OperationIr::BaseBool(BaseOperationIr::Select(select)) => {
-            conform(interpreter, &select.out);
-        }
-        OperationIr::BaseBool(BaseOperationIr::Gather(gather)) => {
-            conform(interpreter, &gather.out);
-        }
-        _ => {}
+        OperationIr::BaseBool(BaseOperationIr::Select(select)) => Some(&select.out),
+        OperationIr::BaseBool(BaseOperationIr::Gather(gather)) => Some(&gather.out),
+        _ => None,
+    };
+    let conforming = conforming.cloned();
+    interpreter.register_op(operation);
+    if let Some(out) = conforming {
+        conform(interpreter, &out);
     }
 }
 

@@ -10,8 +10,8 @@ use burn::tensor::quantization::{Calibration, QuantValue};
 use burn::tensor::{Device, Shape, Tensor, TensorData};
 use tinderbox_deferred::random::Seed;
 use tinderbox_deferred::{
-    Deferred, MaterializeOptions, Observer, Replay, Request, Rng, Source, SourceError, Values,
-    check_lit, parameter_values,
+    Deferred, DeferredError, MaterializeOptions, Observer, Replay, Request, Rng, Source,
+    SourceError, Values, check_lit, parameter_values,
 };
 use tinderbox_fake::DynTensor;
 
@@ -323,8 +323,17 @@ fn quantization_in_the_closure() {
         |device: &Device| wide(device).quantize_weights(&mut quantizer(device)),
         |device: &Device| wide(device).apply_qlora(QLora::new(lora(), quantizer(device))),
     ] {
+        let error = Deferred::new(make).unwrap_err();
+        let DeferredError::Record { source } = &error else {
+            panic!("{error}");
+        };
+        let origin = source.origin().unwrap();
+        assert!(
+            origin.place().unwrap().starts_with("tests/kinds/lora.rs:"),
+            "{origin}"
+        );
         assert_eq!(
-            chain(&Deferred::new(make).unwrap_err()),
+            chain(&error).replace(&origin.to_string(), ""),
             "the model could not be constructed on a recording device: the recorded code did what \
              is not implemented (not implemented): a recording device can't quantize, so if it was \
              that, quantize the materialized module"

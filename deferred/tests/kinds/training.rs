@@ -268,7 +268,7 @@ fn validation_inside_the_closure() {
     let error = Deferred::new(|device| net(device).valid()).unwrap_err();
     let text = chain(&error);
     let constructed = "the model could not be constructed on a recording device: the recorded code \
-                       moved a fake tensor between devices or autodiff contexts (";
+                       moved a fake tensor between devices or autodiff contexts in `";
     assert!(text.starts_with(constructed), "{text}");
     assert!(
         text.ends_with(

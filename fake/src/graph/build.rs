@@ -4,7 +4,7 @@ use burn_capture::CapturedGraph;
 use burn_ir::{IrVisitorMut, OperationIr, TensorId, TensorIr, TensorStatus};
 
 use super::{Constant, Graph, Node, NodeId, Operands, Value, ValueId};
-use crate::RecordError;
+use crate::{ErrorOrigin, RecordError};
 
 /// A graph, and where each tensor of the recording went.
 pub(crate) struct Built {
@@ -72,6 +72,7 @@ pub(crate) fn build(captured: CapturedGraph) -> Result<Built, RecordError> {
         if renumber.foreign {
             return Err(RecordError::Foreign {
                 message: format!("operation {index}"),
+                origin: ErrorOrigin::default(),
             });
         }
     }

@@ -1,6 +1,7 @@
 //! Makes a graph by hand: what rewrites a recorded graph gives its result with this.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use burn::tensor::{DType, Shape, TensorData};
 use burn_ir::{OperationIr, TensorId, TensorIr, TensorStatus};
@@ -95,7 +96,7 @@ impl GraphBuilder {
 impl From<Graph> for GraphBuilder {
     fn from(graph: Graph) -> Self {
         Self {
-            nodes: graph.nodes,
+            nodes: Arc::unwrap_or_clone(graph.nodes),
             values: graph.values,
             constants: graph.constants,
         }

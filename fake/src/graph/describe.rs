@@ -3,8 +3,8 @@
 use burn::tensor::{DType, Shape};
 use burn_ir::OperationIr;
 
-/// The name of an operation, such as `Float.Matmul`, from its variants.
-pub(super) fn operation_name(operation: &OperationIr) -> String {
+/// Returns the name of an operation, such as `Float.Matmul`, from its variants.
+pub fn operation_name(operation: &OperationIr) -> String {
     let text = format!("{operation:?}");
     // `NumericFloat(F32, Add(BinaryOpIr { .. }))`: the family, perhaps a dtype, the operation.
     let mut variants = text.split(['(', ')', ' ']);
@@ -39,8 +39,9 @@ pub(super) fn describe(operation: &OperationIr) -> String {
     format!("{name}({arguments}) -> {}", outputs.join(", "))
 }
 
-/// The same with what it reads.
-pub(super) fn describe_with_inputs(operation: &OperationIr) -> String {
+/// Returns name, arguments, outputs and inputs of an operation, such as
+/// `Float.Matmul() -> f32[4, 8] of %1 f32[4, 2], %2 f32[2, 8]`.
+pub fn describe_with_inputs(operation: &OperationIr) -> String {
     let inputs: Vec<String> = operation
         .inputs()
         .map(|t| format!("%{} {}", t.id.value(), typed_shape(t.dtype, &t.shape)))

@@ -9,6 +9,7 @@ mod users;
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 
 use burn::tensor::{DType, Shape, TensorData};
 use burn_ir::{OperationIr, TensorIr};
@@ -17,6 +18,7 @@ use smallvec::SmallVec;
 
 pub(crate) use build::{Built, DenseIds, build};
 pub use builder::GraphBuilder;
+pub use describe::{describe_with_inputs as describe_operation, operation_name};
 pub use difference::Difference;
 pub use slice::Slice;
 
@@ -56,6 +58,13 @@ macro_rules! index {
 
 index!(ValueId, "%");
 index!(NodeId, "#");
+
+impl ValueId {
+    /// The value that a tensor of a graph's operation names; `None` for an id that no graph has.
+    pub fn of_tensor(tensor: &TensorIr) -> Option<Self> {
+        u32::try_from(tensor.id.value()).ok().map(Self)
+    }
+}
 
 /// Data that came from the host while the graph was recorded. Equal when the bytes are.
 ///
@@ -115,14 +124,13 @@ struct Operands {
 impl Operands {
     /// Those of an operation whose tensor ids are those of values; `None` when one is too large.
     fn of(operation: &OperationIr) -> Option<Self> {
-        let value = |tensor: &TensorIr| u32::try_from(tensor.id.value()).ok().map(ValueId);
         let mut values = SmallVec::new();
         for tensor in operation.inputs() {
-            values.push(value(tensor)?);
+            values.push(ValueId::of_tensor(tensor)?);
         }
         let inputs = values.len();
         for tensor in operation.outputs() {
-            values.push(value(tensor)?);
+            values.push(ValueId::of_tensor(tensor)?);
         }
         Some(Self { values, inputs })
     }
@@ -156,11 +164,11 @@ impl Node {
 
 /// The operations that a closure ran, with the values between them.
 ///
-/// Built once and never changed. Memory: about the size of Burn's operations, a few hundred bytes
-/// each, and the constants.
+/// Built once and never changed; clones share the operations. Memory: about the size of Burn's operations, a few
+/// hundred bytes each, and the constants.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Graph {
-    nodes: Vec<Node>,
+    nodes: Arc<Vec<Node>>,
     values: Vec<Value>,
     constants: BTreeMap<ValueId, Constant>,
     users: users::Users,
@@ -186,7 +194,7 @@ impl Graph {
     ) -> Self {
         let users = users::Users::of(&nodes, values.len());
         Self {
-            nodes,
+            nodes: Arc::new(nodes),
             values,
             constants,
             users,
@@ -198,7 +206,7 @@ impl Graph {
         let inconsistent = |reason| Err(GraphFileError::Inconsistent { reason });
         let values = &self.values;
         let mut made: Vec<bool> = values.iter().map(|v| v.producer.is_none()).collect();
-        for (id, node) in self.node_ids().zip(&self.nodes) {
+        for (id, node) in self.node_ids().zip(self.nodes()) {
             for input in node.inputs() {
                 if !made.get(input.index()).copied().unwrap_or(false) {
                     return inconsistent("a node reads a value that was not made before it");
@@ -237,6 +245,11 @@ impl Graph {
         &self.nodes
     }
 
+    /// The operations in recorded order, to be kept: programs run them without copies of their own.
+    pub fn shared_nodes(&self) -> Arc<Vec<Node>> {
+        self.nodes.clone()
+    }
+
     /// Values in recorded order.
     pub fn values(&self) -> &[Value] {
         &self.values
@@ -249,6 +262,15 @@ impl Graph {
     /// When the id is of another graph and out of range.
     pub fn node(&self, id: NodeId) -> &Node {
         &self.nodes[id.index()]
+    }
+
+    /// Name, arguments and outputs of an operation, such as `Float.Random(Uniform(-0.1, 0.1)) -> f32[4, 8]`.
+    ///
+    /// # Panics
+    ///
+    /// When the id is of another graph and out of range.
+    pub fn describe(&self, id: NodeId) -> String {
+        describe::describe(&self.node(id).operation)
     }
 
     /// One value.

@@ -44,8 +44,8 @@ struct Machine {
 struct State {
     /// The time in ticks.
     now: u64,
-    /// Waits that have a deadline.
-    timed: Waits,
+    /// Waits that have a deadline, and when it is.
+    timed: Vec<(Arc<Condvar>, u64)>,
     /// Threads that have not ended.
     running: usize,
     /// Whether the clock is to end.
@@ -74,7 +74,7 @@ impl Model {
     pub fn new(fault: Fault) -> Self {
         let state = State {
             now: 0,
-            timed: Waits::default(),
+            timed: Vec::new(),
             running: 0,
             is_over: false,
         };
@@ -89,21 +89,21 @@ impl Model {
         }
     }
 
-    /// Lets a number of ticks pass, each at a moment that the checker picks while somebody waits with a
-    /// deadline. Without it time stands still, so a wait that only its deadline could end is a deadlock.
+    /// Lets a number of ticks pass, each at a moment that the checker picks while somebody waits for a deadline
+    /// that has not passed. Without it time stands still, so a wait that only its deadline could end is a deadlock.
     pub fn run_clock(&self, ticks: u64) {
         let clock = self.clone();
         let body = move || {
             for _ in 0..ticks {
                 let mut state = clock.lock();
-                while state.timed.0.is_empty() && !state.is_over {
+                while state.timed.iter().all(|(_, at)| *at <= state.now) && !state.is_over {
                     state = clock.machine.watched.wait(state).unwrap();
                 }
                 if state.is_over {
                     return;
                 }
                 state.now += 1;
-                state.timed.wake(usize::MAX);
+                state.timed.iter().for_each(|(wait, _)| wait.notify_one());
             }
         };
         self.spawn("clock".into(), body).unwrap();
@@ -276,11 +276,11 @@ impl Channels for Model {
             drop(queue);
             stop.0.lock().unwrap().1.add(&wait);
             if deadline < u64::MAX {
-                state.timed.add(&wait);
+                state.timed.push((wait.clone(), deadline));
                 self.machine.watched.notify_all();
             }
             state = wait.wait(state).unwrap();
-            state.timed.remove(&wait);
+            state.timed.retain(|(other, _)| !Arc::ptr_eq(other, &wait));
             stop.0.lock().unwrap().1.remove(&wait);
             receiver.queue.lock().unwrap().waits.remove(&wait);
         }

@@ -9,3 +9,4 @@ mod crew;
 mod exchange;
 mod faults;
 mod mailbox;
+mod progress;

@@ -85,6 +85,14 @@ impl Layout {
                         stage: StageIndex::new(index),
                     });
                 }
+                // The stages come in order, so the first that is before the owner is the lowest of all.
+                if let Some(owner) = owner_of.get(path).filter(|owner| owner.index() > index) {
+                    return Err(PlanError::OwnerNotLowest {
+                        path: path.clone(),
+                        owner: *owner,
+                        lowest: StageIndex::new(index),
+                    });
+                }
             }
         }
         let owners: Vec<StageIndex> = table

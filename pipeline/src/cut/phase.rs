@@ -1,6 +1,7 @@
 //! One program of a stage, bound to where its inputs come from and where its outputs go.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use tinderbox_deferred::{Program, ProgramError};
 use tinderbox_fake::{NodeId, ValueId};
@@ -27,7 +28,7 @@ pub(crate) enum Binding {
 /// One program of a stage, with where its inputs come from and where its outputs go.
 #[derive(Clone, Debug)]
 pub(crate) struct Phase {
-    pub(crate) program: Program,
+    pub(crate) program: Arc<Program>,
     /// Its operations, in recorded order.
     pub(crate) nodes: Vec<NodeId>,
     pub(crate) inputs: Vec<Binding>,
@@ -99,7 +100,13 @@ impl<'a> Sources<'a> {
             .collect();
         let nodes = parts.nodes.iter().copied();
         Ok(Phase {
-            program: Program::new(joint.graph(), nodes.clone(), &inputs, &values, joint.keys())?,
+            program: Arc::new(Program::new(
+                joint.graph(),
+                nodes.clone(),
+                &inputs,
+                &values,
+                joint.keys(),
+            )?),
             nodes: nodes.collect(),
             inputs: inputs.iter().map(|value| self.of(*value)).collect(),
             outputs,

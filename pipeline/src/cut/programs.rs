@@ -1,6 +1,7 @@
 //! The programs of one stage.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use tinderbox_deferred::{Program, ProgramError};
 use tinderbox_fake::ValueId;
@@ -39,7 +40,7 @@ pub(crate) enum Activations {
 /// All programs of one stage for one joint graph.
 #[derive(Clone, Debug)]
 pub(crate) struct StagePrograms {
-    pub(crate) setup: Program,
+    pub(crate) setup: Arc<Program>,
     pub(crate) forward: Phase,
     pub(crate) backward: Option<Backward>,
     /// How often each value that comes in a message is taken.
@@ -109,6 +110,7 @@ impl StagePrograms {
             &sources.setup,
             joint.keys(),
         )?;
+        let setup = Arc::new(setup);
         let kept = |is_split: bool| -> Vec<(ValueId, Takes)> {
             let made = taken.backward.iter().map(|(value, takes)| (*value, *takes));
             made.filter(|(_, takes)| takes.of(is_split) > 0).collect()

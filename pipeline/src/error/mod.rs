@@ -1,11 +1,17 @@
 //! Errors of this crate.
 
+mod acting;
 mod calibrating;
+mod certifying;
 mod planning;
 mod profiling;
+mod restoring;
 mod running;
 
+pub use acting::{ActionError, LinkError};
 pub use calibrating::CalibrateError;
+pub use certifying::{CertifyError, CertifySite};
 pub use planning::{BatchError, NotHeld, PlanError, TraceError};
 pub use profiling::ProfileError;
-pub use running::{ActionError, LinkError, PipelineError, RestoreError};
+pub use restoring::RestoreError;
+pub use running::PipelineError;

@@ -1,7 +1,8 @@
 //! What can be wrong before anything runs: with a batch, a trace, a plan.
 
-use tinderbox_deferred::{ParameterPath, ProgramError};
-use tinderbox_fake::RecordError;
+use burn::tensor::DType;
+use tinderbox_deferred::{DeferredError, ParameterPath, ProgramError};
+use tinderbox_fake::{Difference, RecordError, dtype_name};
 use tinderbox_planner::{MachineError, ModelDifference, PlanFileError, PlannerError};
 
 use crate::partition::Cut;
@@ -29,6 +30,29 @@ pub enum BatchError {
         /// Its samples.
         found: usize,
     },
+    /// A tensor has another dtype than the one that the model was traced with.
+    #[error(
+        "tensor `{name}` of the batch is {}, and the model was traced with {}: cast it, or trace with such a batch",
+        dtype_name(*found),
+        dtype_name(*expected)
+    )]
+    DType {
+        /// Name of the tensor; empty for a lone one.
+        name: String,
+        /// The dtype of the example.
+        expected: DType,
+        /// Its dtype.
+        found: DType,
+    },
+    /// A tensor has no data.
+    #[error(
+        "tensor `{name}` of the batch is fake: it has a shape and no data, because it was made while something was \
+         recorded"
+    )]
+    Fake {
+        /// Name of the tensor; empty for a lone one.
+        name: String,
+    },
     /// There are fewer samples than micro-batches.
     #[error(
         "a batch of {samples} samples can't be split into {micro_batches} micro-batches: lower the \
@@ -49,17 +73,6 @@ pub enum TraceError {
     /// The forward failed under recording.
     #[error("the forward could not be recorded")]
     Record {
-        /// What went wrong.
-        #[source]
-        source: RecordError,
-    },
-    /// The forward reads the data of a tensor.
-    #[error(
-        "the forward could not be recorded; if it uses Burn's `PoissonNllLoss` or, in a build with \
-         debug assertions, `CTCLoss`, these read their arguments to check them: write the first with \
-         tensor operations, and call `burn::tensor::module::ctc_loss` in place of the second"
-    )]
-    DataRead {
         /// What went wrong.
         #[source]
         source: RecordError,
@@ -87,6 +100,67 @@ pub enum TraceError {
         /// The first parameter that differs.
         path: ParameterPath,
     },
+    /// The constructor fails, or makes another model, when it is called again.
+    #[error("the model can't be constructed twice alike")]
+    Constructor {
+        /// What differs.
+        #[source]
+        source: DeferredError,
+    },
+    /// The forward does something else when it is called again.
+    #[error(
+        "two recordings of the same forward differ: in the {place}, {difference}; a forward must depend on the \
+         model and the batch alone, so take random values from `Tensor::random`, and what changes with the \
+         step from the batch"
+    )]
+    UnstableForward {
+        /// The constructor, the forward or the backward.
+        place: &'static str,
+        /// The first operation or constant that differs.
+        difference: Difference,
+    },
+    /// The forward gives back something else when it is called again.
+    #[error(
+        "two recordings of the same forward differ in what output `{name}` is: a forward must depend on the model \
+         and the batch alone"
+    )]
+    UnstableOutput {
+        /// Name of the output.
+        name: String,
+    },
+    /// The forward reads a random tensor that is no parameter.
+    #[error(
+        "the forward reads a tensor that the constructor makes at random (`{operation}`) and that is no parameter{}: no \
+         checkpoint has it, and every construction makes another; make it a parameter that does not train, \
+         `Param::from_tensor(tensor).set_require_grad(false)`",
+        in_fields(fields)
+    )]
+    RandomField {
+        /// The tensor fields of the model that its `Debug` shows: it is one of them.
+        fields: Vec<String>,
+        /// The operation that draws it.
+        operation: String,
+    },
+    /// The loss has a gradient for the value that the constructor gave a parameter.
+    #[error(
+        "the forward reads a tensor field that the constructor computed from parameter `{path}`, and passes a \
+         gradient through it: compute it from the parameter in the forward, or `detach` it in the \
+         constructor"
+    )]
+    DerivedField {
+        /// The parameter.
+        path: ParameterPath,
+    },
+    /// The forward updates a running state.
+    #[error(
+        "the forward computes a new value of the running state `{path}`, which a pipeline can't keep yet: freeze \
+         the module (`BatchNorm::freeze`), or use GroupNorm, LayerNorm, RmsNorm or InstanceNorm in its \
+         place"
+    )]
+    RunningState {
+        /// Its path.
+        path: ParameterPath,
+    },
     /// The forward of a training trace gave no loss.
     #[error(
         "the forward gave no loss: return `Outputs::loss(loss)`, or trace it with `trace_forward` for \
@@ -94,11 +168,44 @@ pub enum TraceError {
     )]
     NoLoss,
     /// The loss has more than one element.
-    #[error("the loss has {elements} elements: reduce it to one, with `mean` or `sum`")]
+    #[error(
+        "the loss has {elements} elements: reduce it to one, with `mean`, or with `sum` and `Outputs::sum`"
+    )]
     LossShape {
         /// Elements of the loss.
         elements: usize,
     },
+    /// The count of a loss has more than one element.
+    #[error("the count in `weighted_by` has {elements} elements: reduce it to one, with `sum`")]
+    CountShape {
+        /// Elements of the count.
+        elements: usize,
+    },
+    /// The count of a loss can't be exact.
+    #[error(
+        "the count in `weighted_by` is computed in {}, which has too few digits to count with: count in ints, as in \
+         `mask.int().sum()`, and give a mask as ints or bools, since mixed precision casts the floats of a batch",
+        dtype_name(*dtype)
+    )]
+    CountType {
+        /// Its dtype.
+        dtype: DType,
+    },
+    /// The count of a loss depends on a parameter.
+    #[error(
+        "the count in `weighted_by` depends on parameter `{path}`: it must be computed from the batch alone, \
+         because a step needs it before the forward runs"
+    )]
+    CountOnParameter {
+        /// The parameter.
+        path: ParameterPath,
+    },
+    /// The count of a loss was not made by the forward.
+    #[error(
+        "the count in `weighted_by` is a tensor of the host, which was not made under recording: compute it from the tensors \
+         of the batch"
+    )]
+    ForeignCount,
     /// No parameter gets a gradient.
     #[error(
         "no parameter gets a gradient from the loss: is the model frozen, or the loss detached?"
@@ -113,6 +220,14 @@ pub enum TraceError {
         /// Name of the output.
         name: String,
     },
+}
+
+fn in_fields(fields: &[String]) -> String {
+    match fields {
+        [] => String::new(),
+        [only] => format!(", in field `{only}`"),
+        several => format!(", in one of the fields `{}`", several.join("`, `")),
+    }
 }
 
 fn module_name(path: &str) -> String {
@@ -250,6 +365,20 @@ pub enum PlanError {
         path: ParameterPath,
         /// The stage.
         stage: StageIndex,
+    },
+    /// A stage below the owner of a parameter holds a copy of it.
+    #[error(
+        "stage {owner} owns `{path}`, and stage {lowest} before it holds a copy: gradients go from later stages to \
+         earlier ones, so the first stage that reads a parameter must own it: list it among the parameters of stage \
+         {lowest} and among the replicas of stage {owner}, or make the plan again"
+    )]
+    OwnerNotLowest {
+        /// The parameter.
+        path: ParameterPath,
+        /// Its owner.
+        owner: StageIndex,
+        /// The first stage that holds it.
+        lowest: StageIndex,
     },
     /// A stage reads a parameter that the plan does not give it.
     #[error(

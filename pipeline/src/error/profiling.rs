@@ -42,6 +42,13 @@ pub enum ProfileError {
         #[source]
         source: rayon::ThreadPoolBuildError,
     },
+    /// A thread of a rank could not be started.
+    #[error("a thread of a rank could not be started: measure with fewer ranks beside each other")]
+    Spawn {
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
     /// The profile was taken of another program.
     #[error(
         "the profile was taken of a program with digest {expected}, this one has {found}: measure again"

@@ -3,114 +3,16 @@
 use std::time::Duration;
 
 use tinderbox_deferred::{
-    DeviceError, MaterializeError, ParameterPath, ProgramError, SourceError, human_bytes_beside,
+    DeviceError, MaterializeError, ParameterPath, ProgramError, human_bytes, human_bytes_beside,
 };
-use tinderbox_fake::{DeviceLabel, FakeError};
+use tinderbox_fake::DeviceLabel;
 use tinderbox_planner::PlannerError;
 
+use super::acting::ActionError;
+use super::certifying::CertifyError;
 use super::planning::{BatchError, PlanError, TraceError};
-use crate::schedule::{GenerateError, MicroBatchIndex, RankIndex, StageIndex, Task, VerifyError};
-
-/// Why a message did not arrive or leave.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum LinkError {
-    /// The message did not come in time.
-    #[error("no `{message}` from rank {from} within {timeout:?}")]
-    Timeout {
-        /// The sender.
-        from: RankIndex,
-        /// What was waited for.
-        message: String,
-        /// How long.
-        timeout: Duration,
-    },
-    /// Another rank gave up.
-    #[error("another rank failed")]
-    Aborted,
-    /// The other rank is gone.
-    #[error("rank {rank} has ended")]
-    Closed {
-        /// The other rank.
-        rank: RankIndex,
-    },
-    /// Two messages came under one tag.
-    #[error("rank {from} sent `{message}` twice: a tag names one message")]
-    Repeated {
-        /// The sender.
-        from: RankIndex,
-        /// The tag of both.
-        message: String,
-    },
-}
-
-/// What went wrong inside an action.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ActionError {
-    /// A program failed.
-    #[error(transparent)]
-    Program(#[from] ProgramError),
-    /// A tensor is of the wrong kind or on the wrong device.
-    #[error(transparent)]
-    Tensor(#[from] FakeError),
-    /// The device could not run what was queued for it: it is out of memory, or lost.
-    #[error("{device} failed: restart from the last checkpoint")]
-    Device {
-        /// The device.
-        device: DeviceLabel,
-        /// What it says.
-        #[source]
-        source: Box<dyn std::error::Error + Send + Sync>,
-    },
-    /// A message did not arrive or leave.
-    #[error(transparent)]
-    Link(#[from] LinkError),
-    /// An operation, or code that the user gave, panicked.
-    #[error("panicked: {message}")]
-    Panicked {
-        /// Text of the panic.
-        message: String,
-    },
-    /// A message has another number of values than the plan says.
-    #[error("a message has {found} values, the plan says {expected}")]
-    MessageLength {
-        /// What the plan says.
-        expected: usize,
-        /// What came.
-        found: usize,
-    },
-    /// A value is read that is not there.
-    #[error("value {value} is not at hand")]
-    MissingValue {
-        /// The value.
-        value: tinderbox_fake::ValueId,
-    },
-    /// A clip by the norm of all gradients misses the norms of a stage.
-    #[error("the norms of the gradients of stage {stage} did not come")]
-    MissingNorms {
-        /// The stage.
-        stage: StageIndex,
-    },
-    /// One of the two programs of an overlapped pair failed.
-    #[error("{task} of the pair failed")]
-    OfPair {
-        /// Its program.
-        task: Task,
-        /// What went wrong.
-        #[source]
-        source: Box<ActionError>,
-    },
-    /// The action is not one that this runtime runs.
-    #[error("this runtime does not run the action")]
-    UnknownAction,
-    /// The stage lacks a parameter that a program reads.
-    #[error("the stage does not hold `{path}`, which the program reads: make the plan again")]
-    MissingParameter {
-        /// The parameter.
-        path: ParameterPath,
-    },
-}
+use super::restoring::RestoreError;
+use crate::schedule::{GenerateError, MicroBatchIndex, RankIndex, StageIndex, VerifyError};
 
 /// Why training stopped.
 #[derive(Debug, thiserror::Error)]
@@ -140,6 +42,35 @@ pub enum PipelineError {
     /// The list of devices is empty.
     #[error("the pipeline was given an empty list of devices: leave it out for the CPU")]
     NoDevices,
+    /// The number of micro-batches is 0.
+    #[error("a batch can't be split into 0 micro-batches: give at least 1")]
+    NoMicroBatches,
+    /// The number of threads is 0.
+    #[error(
+        "a rank can't run on 0 threads: give at least 1, or leave `threads_per_rank` out for its share of the machine"
+    )]
+    NoThreads,
+    /// A learning rate would make the parameters worse or NaN. Nothing was run.
+    #[error(
+        "the learning rate{} is {rate}: it must be a finite number and not negative",
+        path.as_ref().map(|path| format!(" of `{path}`")).unwrap_or_default()
+    )]
+    LearningRate {
+        /// The rate.
+        rate: f64,
+        /// The first parameter that it is for; `None` where it is the one for all.
+        path: Option<ParameterPath>,
+    },
+    /// The loss or gradients are NaN or infinite, and no rank has updated. The pipeline is as it was before the step.
+    #[error("{}", not_finite(*step, losses, gradients))]
+    NotFinite {
+        /// The step.
+        step: u64,
+        /// The losses that are not finite, with their micro-batches.
+        losses: Vec<(MicroBatchIndex, f64)>,
+        /// The parameters whose gradients have a norm that is not finite, in the order of the table.
+        gradients: Vec<ParameterPath>,
+    },
     /// An action of a rank failed. All ranks have stopped.
     #[error("{}", locate(*rank, *stage, *micro_batch, action))]
     Action {
@@ -173,6 +104,26 @@ pub enum PipelineError {
         request: &'static str,
         /// How long.
         timeout: Duration,
+    },
+    /// A rank makes no progress with the parameters that it makes or reads.
+    #[error(
+        "rank {rank} made no progress for {timeout:?} while it was asked to {request}: {parameters} of {of} parameters, \
+         {}",
+        human_bytes(*bytes)
+    )]
+    Stalled {
+        /// The lowest rank that had not finished.
+        rank: RankIndex,
+        /// What it was asked for.
+        request: &'static str,
+        /// How long.
+        timeout: Duration,
+        /// Parameters that are there.
+        parameters: u64,
+        /// Parameters that it has begun with.
+        of: u64,
+        /// Bytes that it has made or read.
+        bytes: u64,
     },
     /// The thread of a rank ended without a reason, as by a panic of its link while it was told of
     /// another failure.
@@ -279,6 +230,16 @@ pub enum PipelineError {
         #[from]
         source: TraceError,
     },
+    /// The programs or the lists do not compute what was recorded.
+    #[error(
+        "the pipeline would not compute what the model does, and nothing was run: this is a defect of tinderbox, \
+         report it with the plan's file"
+    )]
+    Certify {
+        /// The first difference.
+        #[from]
+        source: CertifyError,
+    },
     /// A program could not be built.
     #[error("a stage's program could not be built")]
     Program {
@@ -293,6 +254,43 @@ pub enum PipelineError {
         #[from]
         source: BatchError,
     },
+    /// The count of a micro-batch could not be computed.
+    #[error(
+        "the count that the loss of micro-batch {micro_batch} is weighted by could not be computed"
+    )]
+    Count {
+        /// The micro-batch.
+        micro_batch: usize,
+        /// What went wrong.
+        #[source]
+        source: Box<ActionError>,
+    },
+    /// A count is not one.
+    #[error(
+        "the count that the loss of micro-batch {micro_batch} is weighted by is {count}: it must be finite and not \
+         negative"
+    )]
+    BadCount {
+        /// The micro-batch.
+        micro_batch: usize,
+        /// The count.
+        count: f64,
+    },
+    /// The counts of all micro-batches are 0.
+    #[error(
+        "the counts that the losses are weighted by are 0 for all micro-batches, so the loss is not defined: leave \
+         the batch out"
+    )]
+    NothingCounts,
+    /// The forward gives means for some micro-batches and sums, or other means, for others.
+    #[error(
+        "the loss of micro-batch {micro_batch} is over something else than that of micro-batch 0: use the same of \
+         `Outputs::loss`, `weighted_by` and `Outputs::sum` for every batch"
+    )]
+    MixedLosses {
+        /// The first that differs.
+        micro_batch: usize,
+    },
     /// Parameters share an id.
     #[error(
         "`{second}` is a clone of `{first}`: Burn's optimizers update one of them and let them \
@@ -304,6 +302,22 @@ pub enum PipelineError {
         /// The other.
         second: ParameterPath,
     },
+    /// A parameter has more dimensions than optimizers take.
+    #[error(
+        "parameter `{path}` has {rank} dimensions, and Burn's optimizers take 1 to 8: store it with fewer, and reshape it \
+         in the forward"
+    )]
+    ParameterRank {
+        /// The parameter.
+        path: ParameterPath,
+        /// Its dimensions.
+        rank: usize,
+    },
+    /// Gradients are to be clipped in two ways.
+    #[error(
+        "the optimizer's configuration clips each gradient, and `clip` asks for another clipping: give one of them"
+    )]
+    TwoClippings,
     /// The optimizer was not given.
     #[error("no optimizer was given: call `.optimizer(...)` before `.start()` to train")]
     NoOptimizer,
@@ -329,28 +343,65 @@ pub enum PipelineError {
         #[source]
         source: RestoreError,
     },
+    /// A saved state could not be read to its end.
+    #[error(
+        "rank {rank} could not read its part of a saved state, and the pipeline holds a mixture of old and restored \
+         values: restore another saved state, or start a new pipeline"
+    )]
+    PartlyRestored {
+        /// The lowest rank that failed.
+        rank: RankIndex,
+        /// What went wrong.
+        #[source]
+        source: RestoreError,
+    },
+    /// A restore has failed midway before.
+    #[error(
+        "the pipeline holds a mixture of old and restored values since a restore failed: restore a saved state that \
+         can be read, or start a new pipeline"
+    )]
+    Mixed,
 }
 
-/// Why a stage's state could not be restored.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum RestoreError {
-    /// The parameters could not be made.
-    #[error(transparent)]
-    Parameters(#[from] MaterializeError),
-    /// The state of the optimizer could not be loaded.
-    #[error(transparent)]
-    Source(#[from] SourceError),
-    /// The saved state is of another optimizer, or incomplete.
-    #[error(
-        "the optimizer state of `{path}` is incomplete or of another optimizer: saved are {found:?}"
-    )]
-    OptimizerState {
-        /// The parameter.
-        path: ParameterPath,
-        /// Names of what was saved for it.
-        found: Vec<String>,
-    },
+fn not_finite(step: u64, losses: &[(MicroBatchIndex, f64)], gradients: &[ParameterPath]) -> String {
+    let mut found = Vec::new();
+    match losses {
+        [] => {}
+        [(micro_batch, loss)] => {
+            found.push(format!("the loss of micro-batch {micro_batch} is {loss}"))
+        }
+        several => {
+            let named = first_of(
+                several
+                    .iter()
+                    .map(|(micro_batch, _)| micro_batch.to_string()),
+            );
+            found.push(format!(
+                "the losses of micro-batches {named} are not finite"
+            ));
+        }
+    }
+    let named = first_of(gradients.iter().map(|path| format!("`{path}`")));
+    match gradients.len() {
+        0 => {}
+        1 => found.push(format!("the gradient of {named} is not finite")),
+        _ => found.push(format!("the gradients of {named} are not finite")),
+    }
+    format!(
+        "step {step} was stopped before the update, and no parameter has changed: {}; skip the batch, or lower the \
+         learning rate and go on from a checkpoint",
+        found.join(", and ")
+    )
+}
+
+/// The first few names, and how many more there are.
+fn first_of(names: impl ExactSizeIterator<Item = String>) -> String {
+    const NAMED: usize = 3;
+    let more = match names.len().saturating_sub(NAMED) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    names.take(NAMED).collect::<Vec<_>>().join(", ") + &more
 }
 
 fn locate(

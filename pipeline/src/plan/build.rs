@@ -219,7 +219,32 @@ impl<'a> Planning<'a> {
         Ok(Plan { file })
     }
 
-    /// The owner of each parameter: the stage that reads it first.
+    /// The lowest stage that reads each parameter: of branches that run side by side, the one that is recorded first may
+    /// be on a later stage.
+    fn lowest_readers(&self, partition: &Partition) -> BTreeMap<&'a ParameterPath, usize> {
+        let read = self.table.iter().zip(self.joint.parameters());
+        let read = read.filter(|(parameter, _)| parameter.clone_of.is_none());
+        let path_of: BTreeMap<ValueId, &ParameterPath> = read
+            .map(|(parameter, value)| (*value, &parameter.path))
+            .collect();
+        let mut lowest = BTreeMap::new();
+        for (id, stage) in self.chain.nodes().iter().zip(&partition.stage_of) {
+            for path in self
+                .joint
+                .graph()
+                .node(*id)
+                .inputs()
+                .iter()
+                .filter_map(|v| path_of.get(v))
+            {
+                let known = lowest.entry(*path).or_insert(*stage);
+                *known = (*known).min(*stage);
+            }
+        }
+        lowest
+    }
+
+    /// The owner of each parameter: the first stage that reads it.
     fn layout(&self, partition: &Partition) -> Result<Layout, PlanError> {
         let mut holdings = vec![
             Holding {
@@ -238,8 +263,10 @@ impl<'a> Planning<'a> {
             .collect();
         // In the order of the forward; parameters of one operation in the order of the table.
         owned.sort_by_key(|(home, _)| *home);
+        let lowest = self.lowest_readers(partition);
         for (home, path) in owned {
             let stage = partition.stage_of.get(home).copied().unwrap_or(0);
+            let stage = lowest.get(path).copied().unwrap_or(stage);
             holdings[stage].owned.push(path.clone());
         }
         let layout = Layout::new(self.table, holdings, Sharing::Open)?;

@@ -4,6 +4,7 @@ mod blocks;
 mod report;
 mod run;
 mod times;
+mod together;
 
 use std::fmt;
 use std::path::PathBuf;

@@ -1,8 +1,6 @@
 //! Runs the programs of one block, over and over, and takes their times.
 
 use std::collections::BTreeMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 use burn::tensor::{Device, TensorData};
@@ -11,6 +9,7 @@ use tinderbox_deferred::{Executable, Executor, Program, RunContext, random::Seed
 use tinderbox_fake::{DynTensor, TensorKind, ValueId};
 
 use super::Spread;
+use super::together::{Member, together};
 use crate::ProfileError;
 use crate::cut::{Binding, Phase, StagePrograms};
 use crate::trace::JointGraph;
@@ -40,20 +39,8 @@ type Run = [Duration; 4];
 impl Runner<'_> {
     /// Runs a block on as many threads as ranks run at once. The times of all threads count.
     pub(super) fn measure(&self, programs: &StagePrograms) -> Result<Times, ProfileError> {
-        let barrier = Barrier::new(self.beside);
-        let results: Vec<Result<Vec<Run>, ProfileError>> = std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..self.beside)
-                .map(|_| scope.spawn(|| self.runs(programs, &barrier)))
-                .collect();
-            threads
-                .into_iter()
-                .map(|thread| thread.join().unwrap_or(Err(ProfileError::Panicked)))
-                .collect()
-        });
-        let mut runs = Vec::new();
-        for result in results {
-            runs.extend(result?);
-        }
+        let runs = together(self.beside, |member| self.runs(programs, member))?;
+        let runs: Vec<Run> = runs.into_iter().flatten().collect();
         let spread = |of: usize| Spread::of(runs.iter().map(|run| run[of]));
         Ok(Times {
             forward: spread(0),
@@ -63,35 +50,26 @@ impl Runner<'_> {
         })
     }
 
-    fn runs(&self, programs: &StagePrograms, barrier: &Barrier) -> Result<Vec<Run>, ProfileError> {
+    fn runs(
+        &self,
+        programs: &StagePrograms,
+        member: &Member<'_>,
+    ) -> Result<Vec<Run>, ProfileError> {
         let pool = ThreadPoolBuilder::new()
             .num_threads(self.threads)
             .build()
             .map_err(|source| ProfileError::Threads { source })?;
-        let mut block = whole(|| pool.install(|| Block::new(self, programs)));
+        let mut block = pool.install(|| Block::new(self, programs))?;
         let mut runs = Vec::with_capacity(self.repetitions);
         for number in 0..self.warm_up + self.repetitions {
-            // A thread that has failed still meets the others.
-            barrier.wait();
-            let Ok(block) = &mut block else { continue };
-            match whole(|| pool.install(|| block.run())) {
-                Ok(run) if number >= self.warm_up => runs.push(run),
-                Ok(_) => {}
-                Err(error) => {
-                    for _ in number + 1..self.warm_up + self.repetitions {
-                        barrier.wait();
-                    }
-                    return Err(error);
-                }
+            member.wait();
+            let run = pool.install(|| block.run())?;
+            if number >= self.warm_up {
+                runs.push(run);
             }
         }
-        block.map(|_| runs)
+        Ok(runs)
     }
-}
-
-/// A panic as an error, so that no thread waits for one that is gone.
-fn whole<T>(run: impl FnOnce() -> Result<T, ProfileError>) -> Result<T, ProfileError> {
-    catch_unwind(AssertUnwindSafe(run)).unwrap_or(Err(ProfileError::Panicked))
 }
 
 /// The programs of a block on a device, with what they read.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use burn::module::Module;
+use burn::optim::grad_clipping::GradientClippingConfig;
 use burn::optim::{DynOptimizer, Optimizer};
 use burn::tensor::{Device, FloatDType};
 use tinderbox_deferred::{Deferred, MemoryCheck, Observer, Source, random::Seed};
@@ -15,10 +16,11 @@ use super::link::Link;
 use super::lists::ScheduleChoice;
 use super::local::LocalLink;
 use super::loss_scale::LossScale;
+use super::optimizer_config::OptimizerConfig;
 use super::pipeline::Pipeline;
 use crate::batch::Batch;
 use crate::schedule::RankIndex;
-use crate::trace::Trace;
+use crate::trace::{KEPT_PROGRAMS, Trace};
 use crate::{PipelineError, Plan};
 
 /// Settings of a pipeline, with defaults.
@@ -31,14 +33,19 @@ pub struct PipelineBuilder<M, B> {
     pub(super) micro_batches: Option<usize>,
     pub(super) clipping: Option<Clipping>,
     pub(super) loss_scale: Option<LossScale>,
+    pub(super) stop_on_non_finite: bool,
+    pub(super) check_indices: bool,
     pub(super) measure: bool,
     pub(super) optimizer: Option<Arc<dyn DynOptimizer>>,
+    /// The clipping of the optimizer's configuration.
+    pub(super) optimizer_clipping: Option<GradientClippingConfig>,
     pub(super) source: Option<Arc<dyn Source>>,
     pub(super) observer: Option<Arc<dyn Observer>>,
     pub(super) devices: Vec<Device>,
     pub(super) memory: MemoryCheck,
     pub(super) threads_per_rank: Option<usize>,
     pub(super) keep_gradients: bool,
+    pub(super) kept_programs: usize,
     pub(super) timeout: Duration,
     pub(super) links: Option<Box<Wrap>>,
 }
@@ -54,24 +61,43 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
             micro_batches: None,
             clipping: None,
             loss_scale: default_scale(trace.compute_dtype()),
+            stop_on_non_finite: false,
+            check_indices: cfg!(debug_assertions),
             measure: false,
             optimizer: None,
+            optimizer_clipping: None,
             source: None,
             observer: None,
             devices: vec![Device::flex()],
             memory: MemoryCheck::default(),
             threads_per_rank: None,
             keep_gradients: false,
+            kept_programs: KEPT_PROGRAMS,
             timeout: Duration::from_secs(600),
             links: None,
         }
     }
 
-    /// The optimizer of every rank, such as `AdamWConfig::new().build()`. None by default: the
+    /// The optimizer of every rank, by its configuration, such as `AdamWConfig::new()`. None by default: the
     /// pipeline then evaluates only.
+    ///
+    /// Gradients are clipped as the configuration says (`with_grad_clipping`), each by itself; together with
+    /// [`clip`](Self::clip) that is refused at the start.
     #[must_use]
-    pub fn optimizer(mut self, optimizer: impl Optimizer) -> Self {
+    pub fn optimizer(mut self, config: impl OptimizerConfig) -> Self {
+        self.optimizer = Some(config.optimizer());
+        self.optimizer_clipping = config.clipping();
+        self
+    }
+
+    /// An optimizer of your own.
+    ///
+    /// What a configuration of Burn's has built may be given too, but has lost the clipping that the configuration asked
+    /// for: Burn's `build` drops it. [`optimizer`](Self::optimizer) keeps it.
+    #[must_use]
+    pub fn custom_optimizer(mut self, optimizer: impl Optimizer) -> Self {
         self.optimizer = Some(Arc::new(optimizer));
+        self.optimizer_clipping = None;
         self
     }
 
@@ -92,11 +118,11 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
         self
     }
 
-    /// How many micro-batches a batch is split into. By default those of the schedule, if it was
+    /// How many micro-batches a batch is split into, at least 1. By default those of the schedule, if it was
     /// written for a number, or else those that the plan was made for.
     #[must_use]
     pub fn micro_batches(mut self, count: usize) -> Self {
-        self.micro_batches = Some(count.max(1));
+        self.micro_batches = Some(count);
         self
     }
 
@@ -112,6 +138,32 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
     #[must_use]
     pub fn loss_scale(mut self, scale: LossScale) -> Self {
         self.loss_scale = Some(scale);
+        self
+    }
+
+    /// Ends a training step with [`PipelineError::NotFinite`] before any rank updates, where the loss or the norm of all
+    /// gradients is NaN or infinite. The pipeline is then as it was before the step, and goes on with another batch.
+    /// Not by default.
+    ///
+    /// Every rank waits for all others before its update, as for a clip by the norm of all gradients. Where the loss
+    /// is [scaled](Self::loss_scale), the scale has the steps skipped whose gradients are not finite, and this does
+    /// nothing.
+    #[must_use]
+    pub fn stop_on_non_finite(mut self) -> Self {
+        self.stop_on_non_finite = true;
+        self
+    }
+
+    /// Whether each gather, selection, embedding and scatter has its indices compared with what they index before it
+    /// runs, the targets of a cross-entropy among them. An index out of range is then
+    /// [`ActionError::IndexOutOfRange`](crate::ActionError::IndexOutOfRange), which names the module and the tensor of
+    /// the batch, in place of a panic of Burn. The pipeline has stopped after either.
+    ///
+    /// By default in builds with debug assertions. Costs one pass over the indices; on a GPU, each such operation waits
+    /// for all that was queued before it.
+    #[must_use]
+    pub fn check_indices(mut self, check: bool) -> Self {
+        self.check_indices = check;
         self
     }
 
@@ -156,18 +208,19 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
     }
 
     /// What the memory that ranks need is compared with before they make anything; by default what each device has
-    /// free. [`MemoryCheck::Bytes`] is for each device, and for each stage when it is made or restored.
+    /// free. [`MemoryCheck::Bytes`] is for each device, and for each stage when it is made. A restore
+    /// compares one group of values, as many bytes as the largest parameter has, since it replaces values in place.
     #[must_use]
     pub fn memory(mut self, check: MemoryCheck) -> Self {
         self.memory = check;
         self
     }
 
-    /// CPU threads of each rank's own pool. The machine's threads divided by the ranks by default,
+    /// CPU threads of each rank's own pool, at least 1. The machine's threads divided by the ranks by default,
     /// at least one.
     #[must_use]
     pub fn threads_per_rank(mut self, threads: usize) -> Self {
-        self.threads_per_rank = Some(threads.max(1));
+        self.threads_per_rank = Some(threads);
         self
     }
 
@@ -179,9 +232,26 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
         self
     }
 
-    /// How long a rank waits for a message, and the driver for the parameters and for calls. Ten
-    /// minutes by default. The driver waits twice as long for a whole step, so that a message that
-    /// does not come is named by the rank that waits for it.
+    /// How many programs are kept, one for each mode and shape of a micro-batch: the most recently used, and always
+    /// those of one step. 16 by default.
+    ///
+    /// A batch of a shape that is not kept is recorded, cut and loaded first, as every new shape is. A kept program
+    /// takes memory by the number of its operations (about a kilobyte each), and its constants on the devices. Programs
+    /// are reported as `tracing` events at the debug level when they are made and dropped, with how many were so far.
+    #[must_use]
+    pub fn keep_programs(mut self, count: usize) -> Self {
+        self.kept_programs = count;
+        self
+    }
+
+    /// How long a rank waits for a message. Ten minutes by default. The driver waits twice as long for a whole step,
+    /// so that a message that does not come is named by the rank that waits for it.
+    ///
+    /// What makes or reads parameters (the start, a [restore](Pipeline::restore)) takes any time as long as some rank
+    /// reports progress: a parameter that is there, or bytes of one. Where no rank reports any from one look to the
+    /// next, with this time between them, it ends with [`PipelineError::Stalled`]. A call by
+    /// [`on_ranks`](Pipeline::on_ranks) has this time for all of it, unless it reports to
+    /// [`Stage::observer`](crate::Stage::observer).
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
@@ -200,7 +270,7 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
     ///
     /// # Errors
     ///
-    /// When there is no device, or one can't be used or has too little memory for the parameters and gradients of its
+    /// When the number of micro-batches or of threads is 0; when there is no device, or one can't be used or has too little memory for the parameters and gradients of its
     /// ranks; when the plan is for another model, the schedule does not fit it, the model has clones of a parameter and an
     /// optimizer is given, or a rank can't make its parameters.
     pub fn start(self) -> Result<Pipeline<M, B>, PipelineError> {

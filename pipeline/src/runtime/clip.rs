@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use burn::optim::grad_clipping::GradientClippingConfig;
 use burn::tensor::{DType, Device, Tensor, TensorData};
 use tinderbox_deferred::ParameterTable;
-use tinderbox_fake::DynTensor;
+use tinderbox_fake::{DynTensor, FakeError};
 
 use crate::ActionError;
 use crate::cut::Layout;
@@ -21,7 +21,7 @@ pub enum Clipping {
     /// must be positive.
     ///
     /// Every rank then waits for all others before its update. Per gradient, the squares of each 2^20
-    /// elements are summed in f32; these sums are added in f64, gradient by gradient in the order of
+    /// elements are summed on its device in f32, for gradients in f64 in f64; these sums are added in f64, gradient by gradient in the order of
     /// the parameter table, so that the norm has the same bits under every plan and schedule. The
     /// factor is `max / (norm + 1e-6)` where that is less than one, as PyTorch's `clip_grad_norm_` has
     /// it.
@@ -40,19 +40,53 @@ fn any_rank(tensor: DynTensor) -> Tensor<1> {
     Tensor::from_dispatch(tensor.into())
 }
 
-/// The sum of the squares of all elements.
-pub(super) fn squared_norm(gradient: DynTensor) -> Result<f64, ActionError> {
+/// The squared norm of each gradient, 0 where there is none.
+///
+/// The squares are summed where the gradients are, in f64 for gradients in f64, else in f32. All sums are read at once, by
+/// `read`, and added on the host. Costs a pass over the gradients, and waits for the device once.
+pub(super) fn squared_norms(
+    gradients: &[Option<DynTensor>],
+    read: impl FnOnce(DynTensor) -> Result<TensorData, FakeError>,
+) -> Result<Vec<f64>, ActionError> {
+    let widest = gradients
+        .iter()
+        .flatten()
+        .any(|gradient| gradient.dtype() == DType::F64);
+    let widest = if widest { DType::F64 } else { DType::F32 };
+    let mut counts = Vec::with_capacity(gradients.len());
+    let mut sums = Vec::new();
+    for gradient in gradients {
+        let before = sums.len();
+        if let Some(gradient) = gradient {
+            let sums_of =
+                partial_sums(gradient.clone()).map(|sum| any_rank(sum.cast_float(widest)));
+            sums.extend(sums_of);
+        }
+        counts.push(sums.len() - before);
+    }
+    if sums.is_empty() {
+        return Ok(vec![0.0; gradients.len()]);
+    }
+    let data = read(Tensor::cat(sums, 0).into())?;
+    let mut sums = data.iter::<f64>();
+    let norms = counts
+        .into_iter()
+        .map(|count| sums.by_ref().take(count).sum());
+    Ok(norms.collect())
+}
+
+/// The sums of the squares of each [`SUM_ELEMENTS`] elements, on the gradient's device.
+fn partial_sums(gradient: DynTensor) -> impl Iterator<Item = DynTensor> {
     let elements = gradient.shape().num_elements();
-    let flat = any_rank(gradient.cast_float(DType::F32)).reshape([elements]);
-    let starts = (0..elements).step_by(SUM_ELEMENTS);
-    let sums = starts.map(|start| {
-        let part = flat
-            .clone()
-            .slice(start..elements.min(start + SUM_ELEMENTS));
-        let sum = DynTensor::from(part.square().sum()).to_data()?;
-        Ok(sum.iter::<f64>().next().unwrap_or(0.0))
-    });
-    sums.sum()
+    let gradient = match gradient.dtype() {
+        DType::F64 => gradient,
+        _ => gradient.cast_float(DType::F32),
+    };
+    let flat = any_rank(gradient).reshape([elements]);
+    (0..elements).step_by(SUM_ELEMENTS).map(move |start| {
+        let end = elements.min(start + SUM_ELEMENTS);
+        flat.clone().slice(start..end).square().sum().into()
+    })
 }
 
 /// What is done to all gradients before the update.
@@ -84,7 +118,10 @@ impl Change {
 
 /// A gradient times a factor.
 pub(super) fn scaled(gradient: DynTensor, factor: f64) -> DynTensor {
-    any_rank(gradient).mul_scalar(factor as f32).into()
+    match gradient.dtype() {
+        DType::F64 => any_rank(gradient).mul_scalar(factor).into(),
+        _ => any_rank(gradient).mul_scalar(factor as f32).into(),
+    }
 }
 
 /// A gradient clipped by itself.
@@ -97,17 +134,39 @@ pub(super) fn each(
         ($($rank:literal)*) => {
             match gradient.shape().num_dims() {
                 $($rank => clipping.clip_gradient(gradient.typed::<$rank, burn::tensor::Float>()?).into(),)*
-                _ => return Err(ActionError::UnknownAction),
+                _ => unreachable!("no stage holds a parameter with more dimensions"),
             }
         };
     }
     Ok(of_rank!(1 2 3 4 5 6 7 8))
 }
 
-/// Squared norms as they travel between ranks: on the host, whatever the devices of the ranks.
-pub(super) fn to_message(norms: &[f64]) -> DynTensor {
-    let data = TensorData::new(norms.to_vec(), [norms.len()]);
-    DynTensor::from_data(data, &Device::flex())
+/// What a stage tells all ranks before the update.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Norms {
+    /// The square of the norm of each gradient.
+    pub(super) squares: Vec<f64>,
+    /// Whether the losses are finite that its rank has made; true where nobody asks.
+    pub(super) loss_is_finite: bool,
+}
+
+impl Norms {
+    /// As they travel between ranks: on the host, whatever the devices of the ranks.
+    pub(super) fn to_message(&self) -> DynTensor {
+        let loss = if self.loss_is_finite { 0.0 } else { f64::NAN };
+        let values: Vec<f64> = self.squares.iter().copied().chain([loss]).collect();
+        let length = values.len();
+        DynTensor::from_data(TensorData::new(values, [length]), &Device::flex())
+    }
+
+    pub(super) fn from_message(data: &TensorData) -> Self {
+        let mut squares: Vec<f64> = data.iter::<f64>().collect();
+        let loss_is_finite = squares.pop().is_some_and(f64::is_finite);
+        Self {
+            squares,
+            loss_is_finite,
+        }
+    }
 }
 
 /// The order in which squared norms are added: stage and place of every parameter, as the table has
@@ -124,4 +183,63 @@ pub(super) fn table_order(table: &ParameterTable, layout: &Layout) -> Vec<(Stage
         (stage, *place - 1)
     });
     places.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wave(elements: usize) -> Vec<f32> {
+        (0..elements)
+            .map(|k| ((k % 1013) as f32 * 0.37).sin() * 1e-2)
+            .collect()
+    }
+
+    fn gradient(values: Vec<f32>, shape: Vec<usize>, dtype: DType) -> Option<DynTensor> {
+        let data = TensorData::new(values, shape).convert_dtype(dtype);
+        Some(DynTensor::from_data(data, &Device::flex()))
+    }
+
+    /// Burn's sum of the squares of each part, read one by one.
+    fn one_by_one(values: &[f32]) -> f64 {
+        let parts = values.chunks(SUM_ELEMENTS).map(|part| {
+            let part = Tensor::<1>::from_floats(part, &Device::flex());
+            f64::from(part.square().sum().into_scalar::<f32>())
+        });
+        parts.sum()
+    }
+
+    #[test]
+    fn all_norms_are_read_at_once_with_the_bits_of_single_reads() {
+        let long = wave(2 * SUM_ELEMENTS + 77);
+        let short = wave(12);
+        let gradients = [
+            gradient(short.clone(), vec![3, 4], DType::F32),
+            None,
+            gradient(long.clone(), vec![long.len()], DType::F32),
+            gradient(Vec::new(), vec![0, 5], DType::F32),
+        ];
+        let mut reads = 0;
+        let norms = squared_norms(&gradients, |sums| {
+            reads += 1;
+            sums.to_data()
+        });
+        let expected = vec![one_by_one(&short), 0.0, one_by_one(&long), 0.0];
+        assert_eq!(norms.unwrap(), expected);
+        assert_eq!(reads, 1);
+        let none = squared_norms(&[None, None], |_| unreachable!("there is nothing to read"));
+        assert_eq!(none.unwrap(), [0.0, 0.0]);
+    }
+
+    /// 0.1 is no number of f32, and neither is its square.
+    #[test]
+    fn gradients_in_f64_keep_their_digits() {
+        let wide = DynTensor::from_data(TensorData::new(vec![0.1_f64, 0.2], [2]), &Device::flex());
+        let gradients = [Some(wide.clone()), gradient(wave(5), vec![5], DType::F32)];
+        let norms = squared_norms(&gradients, |sums| sums.to_data()).unwrap();
+        assert_eq!(norms, [0.1 * 0.1 + 0.2 * 0.2, one_by_one(&wave(5))]);
+        let third = scaled(wide, 1.0 / 3.0).to_data().unwrap();
+        let expected = [0.1, 0.2].map(|x: f64| x * (1.0 / 3.0));
+        assert_eq!(third.iter::<f64>().collect::<Vec<_>>(), expected);
+    }
 }

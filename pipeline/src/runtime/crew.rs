@@ -10,6 +10,7 @@ use tinderbox_link::{CrewError, Crossbeam, Member};
 use super::group::SoloGroup;
 use super::link::{Abort, Link};
 use super::local::{LocalLink, local_links};
+use super::progress::{Counted, RankProgress};
 use super::rank::{RankSetup, Request, RequestKind, run_rank};
 use super::stage::Stage;
 use super::step::{Round, RoundReport};
@@ -23,6 +24,8 @@ pub(super) type Wrap = dyn Fn(RankIndex, LocalLink) -> Box<dyn Link>;
 #[derive(Debug)]
 pub(super) struct Crew {
     ranks: tinderbox_link::Crew<Request, PipelineError, Crossbeam>,
+    /// How far each rank is with the present call.
+    progress: Vec<Arc<RankProgress>>,
     timeout: Duration,
 }
 
@@ -36,6 +39,8 @@ impl Crew {
     ) -> Result<Self, PipelineError> {
         let abort = Abort::default();
         let links = local_links(setups.len(), &abort, timeout);
+        let progress = setups.iter().map(|setup| setup.progress.clone());
+        let progress = progress.collect();
         let members = setups.into_iter().zip(links).map(|(setup, link)| {
             let rank = setup.rank;
             let link: Box<dyn Link> = match wrap {
@@ -65,7 +70,11 @@ impl Crew {
         let lost = |rank| PipelineError::Ended { rank };
         let ranks = tinderbox_link::Crew::start(&abort, members, lost)
             .map_err(|error| stopped(error, "start"))?;
-        Ok(Self { ranks, timeout })
+        Ok(Self {
+            ranks,
+            progress,
+            timeout,
+        })
     }
 
     /// Runs a round on every rank; the reports come in the order of the ranks.
@@ -76,36 +85,65 @@ impl Crew {
     ) -> Result<Vec<RoundReport>, PipelineError> {
         // A rank that waits for a message gives up first, and names the message.
         let timeout = self.timeout.saturating_mul(2);
-        self.ask(request, timeout, |reply| {
-            RequestKind::Round(round.clone(), reply)
-        })
+        let make = |_, reply| Request(RequestKind::Round(round.clone(), reply));
+        let reports = self.ranks.ask(timeout, make);
+        reports.map_err(|error| stopped(error, request))
     }
 
-    /// Runs code on every rank's thread; the results come in the order of the ranks.
+    /// Runs code on every rank's thread; the results come in the order of the ranks. As long as any rank reports
+    /// progress within each timeout, it takes any time.
     pub(super) fn call<R: Send + 'static>(
         &mut self,
         request: &'static str,
         call: impl Fn(RankIndex, &mut [Stage]) -> R + Send + Sync + 'static,
     ) -> Result<Vec<R>, PipelineError> {
         let call = Arc::new(call);
-        self.ask(request, self.timeout, |reply: Sender<(RankIndex, R)>| {
+        let make = |_, reply: Sender<(RankIndex, R)>| {
             let call = call.clone();
-            RequestKind::Call(Box::new(move |rank, stages| {
+            Request(RequestKind::Call(Box::new(move |rank, stages| {
                 // The driver may have given up waiting.
                 let _ = reply.send((rank, call(rank, stages)));
-            }))
+            })))
+        };
+        let progress = &self.progress;
+        let look = || progress.iter().map(|rank| rank.reports()).sum::<u64>();
+        let mut seen = look();
+        let progressed = || {
+            let now = look();
+            std::mem::replace(&mut seen, now) != now
+        };
+        let results = self.ranks.ask_while(self.timeout, progressed, make);
+        results.map_err(|error| match error {
+            CrewError::Timeout { rank, timeout } => {
+                let counted = self.progress[rank.index()].counted();
+                stalled(rank, timeout, request, counted)
+            }
+            error => stopped(error, request),
         })
     }
+}
 
-    fn ask<R: Send + 'static>(
-        &mut self,
-        request: &'static str,
-        timeout: Duration,
-        make: impl Fn(Sender<(RankIndex, R)>) -> RequestKind,
-    ) -> Result<Vec<R>, PipelineError> {
-        self.ranks
-            .ask(timeout, |_, reply| Request(make(reply)))
-            .map_err(|error| stopped(error, request))
+/// The error of a rank that reports nothing any more, or never did.
+fn stalled(
+    rank: RankIndex,
+    timeout: Duration,
+    request: &'static str,
+    counted: Counted,
+) -> PipelineError {
+    match counted == Counted::default() {
+        true => PipelineError::Timeout {
+            rank,
+            request,
+            timeout,
+        },
+        false => PipelineError::Stalled {
+            rank,
+            request,
+            timeout,
+            parameters: counted.made,
+            of: counted.begun,
+            bytes: counted.bytes,
+        },
     }
 }
 

@@ -127,6 +127,11 @@ impl StepLists {
         verify(compute, dependencies).map_err(refused)?;
         let schedule = lower(compute, dependencies);
         verify(&schedule, dependencies).map_err(refused)?;
+        Ok(Self::of(schedule))
+    }
+
+    /// The lists of a lowered schedule.
+    pub(crate) fn of(schedule: Schedule) -> Self {
         let mut is_split = vec![false; schedule.stages * schedule.micro_batches];
         let actions = schedule.ranks.iter().flatten();
         for task in actions.flat_map(Action::tasks) {
@@ -135,7 +140,7 @@ impl StepLists {
                     true;
             }
         }
-        Ok(Self { schedule, is_split })
+        Self { schedule, is_split }
     }
 
     /// Whether the backward of a micro-batch runs in two halves on a stage.

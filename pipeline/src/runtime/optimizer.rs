@@ -1,20 +1,23 @@
 //! Burn's optimizers, driven one parameter at a time and keyed by path.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
+use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 
 use burn::optim::{DynOptimizer, DynState, StateSink, StateSource};
-use burn::tensor::{Device, Tensor, TensorData};
+use burn::tensor::{DType, Device, Tensor, TensorData};
 use burn_backend::ExecutionError;
 use burn_dispatch::DispatchTensor;
 use burn_pack::Scalar;
-use tinderbox_deferred::ParameterPath;
-use tinderbox_fake::{DynTensor, read_now};
+use tinderbox_deferred::{Observer, ParameterPath};
+use tinderbox_fake::{DynTensor, dtype_name, read_now};
 
+use super::rank::guarded;
+use super::restore::{SavedOptimizer, StateFields, StateTensor};
 use crate::RestoreError;
 
-/// The state of an optimizer for some parameters, as named tensors and scalars. Names are
+/// The state of an optimizer for some parameters in memory, as named tensors and scalars. Names are
 /// `optimizer.<path>.<field>`.
 #[derive(Clone, Debug, Default)]
 pub struct SavedState {
@@ -28,25 +31,39 @@ pub struct SavedState {
 const PREFIX: &str = "optimizer.";
 
 impl SavedState {
-    /// The parameter's part of the state.
-    fn of(&self, path: &ParameterPath) -> (StateSource, Vec<String>) {
+    /// The parameter's tensors. Cost: a pass over all names.
+    fn tensors_of(&self, path: &ParameterPath) -> impl Iterator<Item = &(String, TensorData)> {
         let prefix = format!("{PREFIX}{path}.");
-        let scalars = self
-            .scalars
-            .iter()
-            .filter(|(name, _)| name.starts_with(&prefix))
-            .cloned();
-        let mut names: Vec<String> = scalars.clone().map(|(name, _)| name).collect();
-        let mut source = StateSource::new(scalars.collect());
-        for (name, data) in self
-            .tensors
-            .iter()
-            .filter(|(name, _)| name.starts_with(&prefix))
-        {
-            names.push(name.clone());
-            source.insert_tensor(name.clone(), data.clone());
+        let tensors = self.tensors.iter();
+        tensors.filter(move |(name, _)| name.starts_with(&prefix))
+    }
+}
+
+impl SavedOptimizer for SavedState {
+    fn fields(&self, path: &ParameterPath) -> StateFields {
+        let prefix = format!("{PREFIX}{path}.");
+        let tensors = self.tensors_of(path).map(|(name, data)| StateTensor {
+            name: name.clone(),
+            shape: data.shape().iter().map(|d| *d as u64).collect(),
+            dtype: data.dtype(),
+        });
+        let scalars = self.scalars.iter();
+        let scalars = scalars.filter(|(name, _)| name.starts_with(&prefix));
+        StateFields {
+            tensors: tensors.collect(),
+            scalars: scalars.cloned().collect(),
         }
-        (source, names)
+    }
+
+    fn read(
+        &self,
+        path: &ParameterPath,
+        _: &dyn Observer,
+    ) -> Result<Vec<TensorData>, Box<dyn Error + Send + Sync>> {
+        Ok(self
+            .tensors_of(path)
+            .map(|(_, data)| data.clone())
+            .collect())
     }
 }
 
@@ -105,44 +122,105 @@ impl OptimizerState {
         })
     }
 
-    /// The same optimizer with a saved state. A parameter of which nothing was saved has none.
-    pub(crate) fn restored<'a>(
+    /// Refuses a saved state of one parameter that is another optimizer's. Reads no values: it rebuilds a state with
+    /// one element per tensor.
+    pub(crate) fn check(
         &self,
-        parameters: impl Iterator<Item = (&'a ParameterPath, DynTensor)>,
-        saved: &SavedState,
+        path: &ParameterPath,
+        rank: usize,
+        fields: &StateFields,
         device: &Device,
-    ) -> Result<Self, RestoreError> {
-        let states = parameters.map(|(path, value)| {
-            let (mut source, found) = saved.of(path);
-            if found.is_empty() {
-                return Ok(None);
-            }
-            let rank = value.shape().num_dims();
-            let prefix = format!("{PREFIX}{path}");
-            let state = self
-                .optimizer
-                .state_unflatten(rank, &prefix, &mut source, device);
-            // A state of another optimizer may have all that this one asks for, and more.
-            let whole = state.filter(|state| {
-                let mut sink = StateSink::default();
-                self.optimizer.state_flatten(&prefix, state, &mut sink);
-                let tensors = sink.tensors.into_iter().map(|(name, _)| name);
-                let scalars = sink.scalars.into_iter().map(|(name, _)| name);
-                tensors.chain(scalars).collect::<BTreeSet<_>>() == found.iter().cloned().collect()
-            });
-            match whole {
-                Some(state) => Ok(Some(state)),
-                None => Err(RestoreError::OptimizerState {
-                    path: path.clone(),
-                    found,
-                }),
-            }
+    ) -> Result<(), RestoreError> {
+        if fields.is_empty() {
+            return Ok(());
+        }
+        let one = |tensor: &StateTensor| {
+            let shape = vec![1; tensor.shape.len()];
+            TensorData::zeros::<f32, _>(shape).convert_dtype(tensor.dtype)
+        };
+        let data = fields.tensors.iter().map(one).collect();
+        let prefix = format!("{PREFIX}{path}");
+        // A tensor of another rank is a panic of Burn.
+        let rebuilt = guarded(|| {
+            let state = self.rebuilt(path, rank, fields, data, device)?;
+            let mut sink = StateSink::default();
+            self.optimizer.state_flatten(&prefix, &state, &mut sink);
+            Some(sink)
         });
-        let states = states.collect::<Result<_, _>>()?;
-        Ok(Self {
-            optimizer: self.optimizer.clone(),
-            states,
-        })
+        let sink = rebuilt.ok().flatten().unwrap_or_default();
+        let tensors = sink.tensors.into_iter();
+        let tensors = tensors.map(|(name, data)| (name, Some(data.dtype())));
+        let scalars = sink.scalars.into_iter().map(|(name, _)| (name, None));
+        let read: BTreeMap<String, Option<DType>> = tensors.chain(scalars).collect();
+        // A state of another optimizer may have all that this one asks for, and more.
+        let mut saved = fields.names();
+        saved.sort_unstable();
+        if !read.keys().eq(&saved) {
+            return Err(other_optimizer(path, fields));
+        }
+        for tensor in &fields.tensors {
+            if let Some(Some(found)) = read.get(&tensor.name)
+                && *found != tensor.dtype
+            {
+                return Err(RestoreError::StateDType {
+                    tensor: tensor.name.clone(),
+                    saved: dtype_name(tensor.dtype),
+                    read: dtype_name(*found),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Replaces the state of one parameter by the saved one, or by none where none was saved. The old state is
+    /// dropped before the new one is read.
+    pub(crate) fn restore(
+        &mut self,
+        (position, path, rank): (usize, &ParameterPath, usize),
+        saved: &dyn SavedOptimizer,
+        device: &Device,
+        observer: &dyn Observer,
+    ) -> Result<(), RestoreError> {
+        self.states[position] = None;
+        let fields = saved.fields(path);
+        if fields.is_empty() {
+            return Ok(());
+        }
+        let data = saved.read(path, observer);
+        let data = data.map_err(|source| RestoreError::ReadState {
+            path: path.clone(),
+            source,
+        })?;
+        let state = self.rebuilt(path, rank, &fields, data, device);
+        let state = state.ok_or_else(|| other_optimizer(path, &fields))?;
+        self.states[position] = Some(state);
+        // One step further, however small it was.
+        observer.advanced(0);
+        Ok(())
+    }
+
+    fn rebuilt(
+        &self,
+        path: &ParameterPath,
+        rank: usize,
+        fields: &StateFields,
+        data: Vec<TensorData>,
+        device: &Device,
+    ) -> Option<DynState> {
+        let mut source = StateSource::new(fields.scalars.iter().cloned().collect());
+        for (tensor, data) in fields.tensors.iter().zip(data) {
+            source.insert_tensor(tensor.name.clone(), data);
+        }
+        let prefix = format!("{PREFIX}{path}");
+        self.optimizer
+            .state_unflatten(rank, &prefix, &mut source, device)
+    }
+}
+
+fn other_optimizer(path: &ParameterPath, fields: &StateFields) -> RestoreError {
+    RestoreError::OptimizerState {
+        path: path.clone(),
+        found: fields.names(),
     }
 }
 

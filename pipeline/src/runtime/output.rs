@@ -11,12 +11,16 @@ use crate::{ActionError, PipelineError};
 /// What a step or an evaluation gives back.
 #[derive(Clone, Debug)]
 pub struct StepOutput {
-    /// The mean loss over the samples; `None` when the forward makes none.
+    /// The loss of the batch: the weighted mean of those of its micro-batches, or their sum
+    /// ([`Outputs::sum`](crate::Outputs::sum)); `None` when the forward makes none.
     pub loss: Option<f64>,
     /// The loss of each micro-batch, in order.
     pub micro_batch_losses: Vec<f64>,
+    /// The weight of each in `loss`: 1 for a sum, otherwise they sum to 1. What weighs 0 adds nothing, whatever its loss.
+    pub micro_batch_weights: Vec<f64>,
     /// The norm of all gradients, before they were clipped, with the factor on a scaled loss divided out; not finite
-    /// for a skipped step. `None` where gradients are neither clipped by it nor those of a scaled loss.
+    /// for a skipped step. `None` where gradients are neither clipped by it nor those of a scaled loss, and the
+    /// pipeline does not [stop](crate::PipelineBuilder::stop_on_non_finite) where they are not finite.
     pub gradient_norm: Option<f64>,
     /// Whether nothing was updated, because the gradients of a [scaled loss](crate::LossScale) were not finite.
     pub skipped: bool,
@@ -24,9 +28,30 @@ pub struct StepOutput {
     pub timeline: Option<Timeline>,
     /// Every named output of each micro-batch, in order of name.
     outputs: Vec<(String, Vec<DynTensor>)>,
+    /// Positions of gradients that are not finite, where that or the loss kept the ranks from updating.
+    pub(super) stopped: Option<Vec<usize>>,
 }
 
 impl StepOutput {
+    /// Whether the loss of every micro-batch that has a weight and the norm of all gradients, where it is known, are
+    /// finite: no NaN and no infinity.
+    pub fn is_finite(&self) -> bool {
+        let norm_is_finite = self.gradient_norm.is_none_or(f64::is_finite);
+        norm_is_finite && self.losses_not_finite().next().is_none()
+    }
+
+    /// The losses that are not finite and that the step's loss depends on, with their micro-batches.
+    pub(super) fn losses_not_finite(&self) -> impl Iterator<Item = (MicroBatchIndex, f64)> {
+        let losses = self
+            .micro_batch_losses
+            .iter()
+            .zip(&self.micro_batch_weights);
+        let losses = losses.enumerate();
+        losses
+            .filter(|(_, (loss, weight))| **weight != 0.0 && !loss.is_finite())
+            .map(|(micro_batch, (loss, _))| (MicroBatchIndex::new(micro_batch), *loss))
+    }
+
     /// The named outputs, one tensor per micro-batch.
     pub fn outputs(&self) -> impl Iterator<Item = (&str, &[DynTensor])> {
         self.outputs
@@ -49,7 +74,7 @@ impl StepOutput {
     ) -> Result<Self, PipelineError> {
         let mut losses = vec![None; weights.len()];
         let mut outputs: BTreeMap<String, Vec<(usize, DynTensor)>> = BTreeMap::new();
-        let mut gradient_norm = None;
+        let (mut gradient_norm, mut stopped) = (None, None);
         let mut timelines = Vec::new();
         for (rank, report) in reports.into_iter().enumerate() {
             for (micro_batch, loss) in report.losses {
@@ -67,12 +92,15 @@ impl StepOutput {
                 outputs.entry(name).or_default().push((micro_batch, value));
             }
             gradient_norm = gradient_norm.or(report.gradient_norm);
+            stopped = stopped.or(report.stopped);
             timelines.extend(report.timeline);
         }
         let micro_batch_losses: Vec<f64> = losses.into_iter().flatten().collect();
+        // What weighs nothing adds nothing, also where it is not a number.
         let weighted = micro_batch_losses
             .iter()
             .zip(weights)
+            .filter(|(_, weight)| **weight != 0.0)
             .map(|(loss, weight)| loss * weight);
         let loss = (micro_batch_losses.len() == weights.len()).then(|| weighted.sum());
         let in_order = |mut values: Vec<(usize, DynTensor)>| {
@@ -94,10 +122,12 @@ impl StepOutput {
         Ok(Self {
             loss,
             micro_batch_losses,
+            micro_batch_weights: weights.to_vec(),
             gradient_norm,
             skipped,
             timeline,
             outputs,
+            stopped,
         })
     }
 }

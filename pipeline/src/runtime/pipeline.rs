@@ -2,12 +2,12 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Instant;
 
 use burn::module::Module;
-use burn::optim::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use burn::tensor::Device;
-use tinderbox_deferred::{Deferred, Observed, Values, check_device, random::Seed};
+use tinderbox_deferred::{
+    Deferred, Observed, SharedId, Source, Values, check_device, random::Seed,
+};
 use tinderbox_fake::Mode;
 
 use super::builder::PipelineBuilder;
@@ -16,35 +16,43 @@ use super::crew::Crew;
 use super::lists::ScheduleChoice;
 use super::loss_scale::LossScale;
 use super::memory::{check_memory, device_of};
-use super::output::StepOutput;
 use super::programs::Programs;
 use super::rank::RankSetup;
 use super::stage::Stage;
-use super::step::{MicroInput, Rates, Round};
-use crate::batch::{Batch, MicroBatch, batch_tensors, split};
+use crate::batch::{Batch, split};
 use crate::schedule::{Costs, Dependencies, RankIndex, verify};
 use crate::trace::Trace;
 use crate::work::cast_bytes_by_path;
-use crate::{PipelineError, Plan};
+use crate::{BatchError, PipelineError, Plan, TraceError};
 
 /// A model in training, its stages on ranks that run as threads.
 ///
 /// Dropping it ends and joins the ranks.
 pub struct Pipeline<M, B> {
-    model: Deferred<M>,
-    plan: Arc<Plan>,
-    programs: Programs<B>,
-    crew: Crew,
-    seed: Seed,
-    micro_batches: usize,
-    clipping: Option<Clipping>,
-    loss_scale: Option<LossScale>,
-    measures: bool,
+    pub(super) model: Deferred<M>,
+    pub(super) plan: Arc<Plan>,
+    pub(super) programs: Programs<B>,
+    pub(super) crew: Crew,
+    pub(super) seed: Seed,
+    pub(super) micro_batches: usize,
+    pub(super) clipping: Option<Clipping>,
+    pub(super) loss_scale: Option<LossScale>,
+    pub(super) stop_on_non_finite: bool,
+    pub(super) measures: bool,
+    pub(super) condition: Condition,
+    pub(super) trains: bool,
+    pub(super) step: u64,
+    pub(super) round: u64,
+}
+
+/// Whether the values that the ranks hold are good for anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Condition {
+    Sound,
+    /// A restore has failed midway.
+    PartlyRestored,
     /// A round has ended with an error that no rank knows of.
-    is_broken: bool,
-    trains: bool,
-    step: u64,
-    round: u64,
+    Stopped,
 }
 
 impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
@@ -55,19 +63,11 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     }
 
     pub(super) fn start(builder: PipelineBuilder<M, B>) -> Result<Self, PipelineError> {
-        if builder.devices.is_empty() {
-            return Err(PipelineError::NoDevices);
-        }
-        for device in &builder.devices {
-            check_device(device)?;
-        }
+        check_settings(&builder)?;
         let table = builder.model.parameters().clone();
-        let clone = table
-            .iter()
-            .find_map(|p| Some((p.clone_of.clone()?, p.path.clone())));
-        if let (Some((first, second)), true) = (clone, builder.optimizer.is_some()) {
-            return Err(PipelineError::Clones { first, second });
-        }
+        let clipping = builder
+            .clipping
+            .or(builder.optimizer_clipping.map(Clipping::Each));
         let layout = builder.plan.layout(&table)?;
         // The trace may be of another model, or of another forward of the same one.
         builder.plan.layout(builder.trace.parameters())?;
@@ -82,11 +82,6 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         let stages = builder.plan.stages().len();
         let planned = builder.plan.file().step.micro_batches.max(1);
         let micro_batches = builder.micro_batches.or(written).unwrap_or(planned);
-        if let Some(Clipping::GlobalNorm(max)) = builder.clipping
-            && !(max > 0.0 && max.is_finite())
-        {
-            return Err(PipelineError::Clip { max });
-        }
         if builder.optimizer.is_some() {
             // A schedule that does not fit is refused before anything is made. What its ranks wait for
             // is known when a batch is traced.
@@ -120,8 +115,10 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             device: device_of(RankIndex::new(rank), &builder.devices).clone(),
             memory: builder.memory,
             seed: builder.seed,
+            check_indices: builder.check_indices,
             optimizer: builder.optimizer.clone(),
             keep_gradients: builder.keep_gradients,
+            progress: Arc::default(),
         });
         let machine = std::thread::available_parallelism().map_or(1, usize::from);
         let threads = builder.threads_per_rank.unwrap_or((machine / ranks).max(1));
@@ -134,19 +131,30 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         )?;
         crew.call("make its parameters", |_, _| ())?;
         // Whether the gradients are finite is read off their norm.
-        let global_norm = matches!(builder.clipping, Some(Clipping::GlobalNorm(_)))
-            || builder.loss_scale.is_some();
-        let programs = Programs::new(builder.trace, layout, &plan, schedule, global_norm);
+        let stop_on_non_finite = builder.stop_on_non_finite && builder.loss_scale.is_none();
+        let global_norm = matches!(clipping, Some(Clipping::GlobalNorm(_)))
+            || builder.loss_scale.is_some()
+            || stop_on_non_finite;
+        let programs = Programs::new(
+            builder.trace,
+            layout,
+            &plan,
+            schedule,
+            global_norm,
+            builder.check_indices,
+            builder.kept_programs,
+        );
         Ok(Self {
             model: builder.model,
             programs,
             crew,
             seed: builder.seed,
             micro_batches,
-            clipping: builder.clipping,
+            clipping,
             loss_scale: builder.loss_scale,
+            stop_on_non_finite,
             measures: builder.measure,
-            is_broken: false,
+            condition: Condition::Sound,
             trains: builder.optimizer.is_some(),
             step: 0,
             round: 0,
@@ -195,72 +203,6 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         self.loss_scale = self.loss_scale.map(|scale| scale.resumed(factor, steps));
     }
 
-    /// One training step: the batch is split into micro-batches, their gradients, weighted by their
-    /// share of the samples, are summed in order, and every rank's optimizer steps as soon as the
-    /// gradients of its stage are complete; with a clip by the norm of all gradients, when all are.
-    ///
-    /// With a [scaled loss](crate::LossScale) every rank waits for all others before its update, and a step whose
-    /// gradients are not finite updates nothing.
-    ///
-    /// The learning rate is a number, or what a scheduler of Burn gives at its step. Its groups match
-    /// parameters by their paths.
-    ///
-    /// # Errors
-    ///
-    /// When no optimizer was given, the batch can't be split or traced, or an action fails; in the
-    /// last case the pipeline has stopped.
-    pub fn step(
-        &mut self,
-        lr: impl Into<ModuleLearningRate>,
-        batch: B,
-    ) -> Result<StepOutput, PipelineError> {
-        if !self.trains {
-            return Err(PipelineError::NoOptimizer);
-        }
-        let parts = split(&batch, self.micro_batches)?;
-        self.train(lr.into(), parts)
-    }
-
-    /// One training step over several batches, each split into micro-batches as by
-    /// [`step`](Self::step): their gradients, weighted by the share of all samples, are accumulated, and
-    /// every rank's optimizer steps once. The schedule runs over the micro-batches of all of them, so
-    /// the ranks do not drain between two batches; a written schedule is for the micro-batches of all.
-    ///
-    /// # Errors
-    ///
-    /// As [`Pipeline::step`]; [`BatchError::NoSamples`](crate::BatchError::NoSamples) without a batch.
-    pub fn step_accumulated(
-        &mut self,
-        lr: impl Into<ModuleLearningRate>,
-        batches: impl IntoIterator<Item = B>,
-    ) -> Result<StepOutput, PipelineError> {
-        if !self.trains {
-            return Err(PipelineError::NoOptimizer);
-        }
-        let mut parts = Vec::new();
-        for batch in batches {
-            parts.extend(split(&batch, self.micro_batches)?);
-        }
-        if parts.is_empty() {
-            return Err(PipelineError::from(crate::BatchError::NoSamples));
-        }
-        self.train(lr.into(), parts)
-    }
-
-    fn train(
-        &mut self,
-        lr: ModuleLearningRate,
-        parts: Vec<MicroBatch<B>>,
-    ) -> Result<StepOutput, PipelineError> {
-        let step = self.step;
-        let output = self.run(Mode::Training, lr, parts)?;
-        if let Some(scale) = &mut self.loss_scale {
-            scale.after_step(!output.skipped);
-        }
-        self.step = step + 1;
-        Ok(output)
-    }
-
     /// What a step with batches like `example` depends on and holds, for the simulator and for
     /// [`auto`](crate::schedule::auto): its edges and ties, and its bytes: parameters, gradients and values
     /// of micro-batches, but neither the optimizer's state nor what a program needs while it runs. Its
@@ -277,6 +219,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             .map(|part| self.programs.cut(Mode::Training, &part.batch))
             .collect::<Result<Vec<_>, _>>()?;
         let cuts: Vec<_> = cuts.iter().map(|cut| &**cut).collect();
+        self.programs.drop_unused(cuts.iter().copied());
         let dependencies = self
             .programs
             .dependencies(Mode::Training, cuts.iter().copied());
@@ -291,20 +234,8 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             })
             .collect();
         // The first micro-batches are the largest.
-        let largest = cuts.first().ok_or(crate::BatchError::NoSamples)?;
+        let largest = cuts.first().ok_or(BatchError::NoSamples)?;
         Ok((dependencies, self.programs.bytes(largest, &resident)))
-    }
-
-    /// Runs the forward alone, without dropout, and gives the loss and the named outputs. Nothing of
-    /// the model changes.
-    ///
-    /// # Errors
-    ///
-    /// As [`Pipeline::step`]; a batch of fewer samples than micro-batches is split into fewer.
-    pub fn evaluate(&mut self, batch: B) -> Result<StepOutput, PipelineError> {
-        let samples = split(&batch, 1)?.first().map_or(0, |part| part.samples);
-        let parts = split(&batch, self.micro_batches.min(samples).max(1))?;
-        self.run(Mode::Inference, 0.0.into(), parts)
     }
 
     /// Runs code on every rank's thread, with its stages. Results come in the order of the ranks.
@@ -316,10 +247,16 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         &mut self,
         call: impl Fn(RankIndex, &mut [Stage]) -> R + Send + Sync + 'static,
     ) -> Result<Vec<R>, PipelineError> {
-        if self.is_broken {
-            return Err(PipelineError::Stopped);
-        }
+        self.check_condition()?;
         self.crew.call("run a call", call)
+    }
+
+    pub(super) fn check_condition(&self) -> Result<(), PipelineError> {
+        match self.condition {
+            Condition::Sound => Ok(()),
+            Condition::PartlyRestored => Err(PipelineError::Mixed),
+            Condition::Stopped => Err(PipelineError::Stopped),
+        }
     }
 
     /// The trained model on one device, as an ordinary Burn module.
@@ -338,58 +275,52 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             .into_iter()
             .flatten()
             .collect();
+        // What the constructor draws beside parameters is made as it was for the ranks: from the seed.
+        let values = values.constructed_by(self.model.replay(self.seed));
         self.model
             .materialize(device, &values)
             .map_err(|source| PipelineError::Gather { source })
     }
+}
 
-    fn run(
-        &mut self,
-        mode: Mode,
-        lr: ModuleLearningRate,
-        parts: Vec<MicroBatch<B>>,
-    ) -> Result<StepOutput, PipelineError> {
-        if self.is_broken {
-            return Err(PipelineError::Stopped);
-        }
-        let step = u32::try_from(self.step)
-            .map_err(|_| PipelineError::StepOverflow { step: self.step })?;
-        let samples: usize = parts.iter().map(|part| part.samples).sum();
-        let loss_scale = self.loss_scale.filter(|_| mode == Mode::Training);
-        let factor = loss_scale.map_or(1.0, |scale| scale.factor());
-        let mut micro_batches = Vec::with_capacity(parts.len());
-        let mut weights = Vec::with_capacity(parts.len());
-        for part in &parts {
-            let cut = self.programs.cut(mode, &part.batch)?;
-            weights.push(part.samples as f64 / samples as f64);
-            micro_batches.push(MicroInput {
-                cut,
-                inputs: batch_tensors(&part.batch),
-                weight: part.samples as f32 / samples as f32 * factor as f32,
-            });
-        }
-        let lists = self.programs.lists(mode, &micro_batches)?;
-        let round = Arc::new(Round {
-            round: self.round,
-            step,
-            lr: Rates(lr),
-            clipping: self.clipping.clone(),
-            loss_scale: loss_scale.map(|scale| scale.factor()),
-            lists,
-            micro_batches,
-            epoch: self.measures.then(Instant::now),
-        });
-        self.round += 1;
-        let request = match mode {
-            Mode::Training => "run a training step",
-            Mode::Inference => "run an evaluation",
-        };
-        let reports = self.crew.round(round.clone(), request)?;
-        let output = StepOutput::collect(&round, reports, &weights);
-        // The ranks have done their updates, but nobody knows what they are worth.
-        self.is_broken = output.is_err();
-        output
+/// Refuses settings that are wrong whatever the plan is, and a model or forward that has changed since it was recorded.
+fn check_settings<M: Module + Sync + 'static, B: Batch>(
+    builder: &PipelineBuilder<M, B>,
+) -> Result<(), PipelineError> {
+    if builder.devices.is_empty() {
+        return Err(PipelineError::NoDevices);
     }
+    if builder.micro_batches == Some(0) {
+        return Err(PipelineError::NoMicroBatches);
+    }
+    if builder.threads_per_rank == Some(0) {
+        return Err(PipelineError::NoThreads);
+    }
+    if builder.clipping.is_some() && builder.optimizer_clipping.is_some() {
+        return Err(PipelineError::TwoClippings);
+    }
+    if let Some(Clipping::GlobalNorm(max)) = builder.clipping
+        && !(max > 0.0 && max.is_finite())
+    {
+        return Err(PipelineError::Clip { max });
+    }
+    for device in &builder.devices {
+        check_device(device)?;
+    }
+    if let (Some(shared), true) = (builder.model.shared_id(), builder.optimizer.is_some()) {
+        let SharedId { first, second } = shared.clone();
+        return Err(PipelineError::Clones { first, second });
+    }
+    let ranks = builder.model.parameters().iter();
+    let mut ranks = ranks.map(|parameter| (&parameter.path, parameter.shape.len()));
+    if let Some((path, rank)) = ranks.find(|(_, rank)| !(1..=8).contains(rank)) {
+        let path = path.clone();
+        return Err(PipelineError::ParameterRank { path, rank });
+    }
+    // What was recorded is what is trained, and what a later construction gathers.
+    let unstable = |source| PipelineError::from(TraceError::Constructor { source });
+    builder.model.check_stable().map_err(unstable)?;
+    Ok(builder.trace.check_stable()?)
 }
 
 impl<M, B> fmt::Debug for Pipeline<M, B> {

@@ -1,26 +1,34 @@
-//! The programs and lists that a pipeline has made so far: one set per mode and shapes of a batch.
+//! The programs and lists of a pipeline: one set per mode and shapes of a batch, of which those used last are kept.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use tinderbox_deferred::ParameterPath;
 use tinderbox_fake::Mode;
 
+use super::indices::IndexPlaces;
 use super::lists::{ScheduleChoice, StepLists};
 use super::stage::CutProgram;
 use super::step::MicroInput;
-use crate::PipelineError;
-use crate::Plan;
+use super::weights::loss_weight;
 use crate::batch::Batch;
+use crate::certify::{CertifiedMicroBatch, Lists, certify_lists, certify_programs};
 use crate::cut::{Activations, Cutting, Layout, StagePrograms};
 use crate::partition::Chain;
+use crate::recent::Recent;
 use crate::schedule::{
-    Costs, Dependencies, Edge, RankIndex, StageCosts, StageIndex, Tie, forward_only_on,
+    Costs, Dependencies, Edge, RankIndex, ScheduleKind, StageCosts, StageIndex, Tie,
+    forward_only_on,
 };
-use crate::trace::{Roles, Trace};
+use crate::trace::{JointGraph, Roles, Trace};
 use crate::work::cast_bytes_by_path;
+use crate::{CertifyError, PipelineError, Plan};
 
-/// Makes programs and lists when they are asked for first.
+/// What lists are made for: mode, number of micro-batches, and what crosses between stages.
+type ListsKey = (Mode, usize, BTreeSet<Edge>);
+
+/// Makes programs and lists when they are asked for, and keeps those that were used last.
 pub(super) struct Programs<B> {
     trace: Trace<B>,
     layout: Layout,
@@ -29,8 +37,16 @@ pub(super) struct Programs<B> {
     choice: ScheduleChoice,
     /// Whether a step needs the norm of all gradients.
     global_norm: bool,
-    cuts: HashMap<String, Arc<CutProgram>>,
-    lists: HashMap<(Mode, Vec<usize>), Arc<StepLists>>,
+    /// Whether an error of an index tells where it is read.
+    check_indices: bool,
+    cuts: Recent<String, Arc<CutProgram>>,
+    lists: Recent<ListsKey, Arc<StepLists>>,
+    /// The cuts of the micro-batches, in order, with which lists were proven to compute what was recorded.
+    certified: Recent<(Mode, Vec<u64>), ()>,
+    /// How many programs were made so far.
+    made: u64,
+    /// How many of them were dropped.
+    dropped: u64,
 }
 
 impl<B> Programs<B> {
@@ -46,48 +62,87 @@ impl<B: Batch> Programs<B> {
         plan: &Plan,
         choice: ScheduleChoice,
         global_norm: bool,
+        check_indices: bool,
+        kept: usize,
     ) -> Self {
         let activations = plan.stages().iter().map(|stage| match stage.recompute {
             true => Activations::Recomputed,
             false => Activations::Kept,
         });
         Self {
-            trace,
+            trace: trace.keeping(kept),
             layout,
             stage_to_rank: plan.stage_to_rank(),
             activations: activations.collect(),
             choice,
             global_norm,
-            cuts: HashMap::new(),
-            lists: HashMap::new(),
+            check_indices,
+            cuts: Recent::new(kept),
+            lists: Recent::new(kept),
+            certified: Recent::new(kept),
+            made: 0,
+            dropped: 0,
         }
     }
 
-    /// The programs for batches of this shape.
+    /// The programs for batches of this shape. They stay until [`drop_unused`](Self::drop_unused).
     pub(super) fn cut(
         &mut self,
         mode: Mode,
         example: &B,
     ) -> Result<Arc<CutProgram>, PipelineError> {
+        let name = Trace::key(mode, example).to_string();
+        if let Some(cut) = self.cuts.get(&name) {
+            return Ok(cut.clone());
+        }
+        self.trace.check_batch(example)?;
         let joint = self.trace.program(mode, example)?;
+        self.cut_of(&joint)
+    }
+
+    fn cut_of(&mut self, joint: &JointGraph) -> Result<Arc<CutProgram>, PipelineError> {
         let name = joint.key().to_string();
         if let Some(cut) = self.cuts.get(&name) {
             return Ok(cut.clone());
         }
         let table = self.trace.parameters();
-        let roles = Roles::of(&joint);
-        let chain = Chain::new(&joint, &roles, table);
-        let cutting = Cutting::new(&joint, &roles, &chain, table, &self.layout)?;
+        let roles = Roles::of(joint);
+        let chain = Chain::new(joint, &roles, table);
+        let cutting = Cutting::new(joint, &roles, &chain, table, &self.layout)?;
         cutting.check_held(&self.layout)?;
         let stages = self.activations.iter().enumerate().map(|(stage, kept)| {
-            StagePrograms::new(&joint, &roles, &cutting, StageIndex::new(stage), *kept)
+            StagePrograms::new(joint, &roles, &cutting, StageIndex::new(stage), *kept)
         });
+        let stages = stages.collect::<Result<Vec<_>, _>>()?;
         let cut = Arc::new(CutProgram {
-            number: self.cuts.len(),
-            stages: stages.collect::<Result<Vec<_>, _>>()?,
+            number: self.made,
+            certificate: certify_programs(joint, table, &stages, &self.stage_to_rank)?,
+            stages,
+            loss_weight: loss_weight(joint, self.check_indices)?,
+            indices: match self.check_indices {
+                true => IndexPlaces::of(joint, &chain, table),
+                false => IndexPlaces::default(),
+            },
         });
+        self.made += 1;
+        tracing::debug!(program = %name, made = self.made, "program is made");
         self.cuts.insert(name, cut.clone());
         Ok(cut)
+    }
+
+    /// Drops the programs that were not used for longest, where there are more than are kept, but none of `used`: those
+    /// used last.
+    pub(super) fn drop_unused<'a>(&mut self, used: impl Iterator<Item = &'a CutProgram>) {
+        let used: BTreeSet<u64> = used.map(|cut| cut.number).collect();
+        for name in self.cuts.trim(used.len()) {
+            self.dropped += 1;
+            tracing::debug!(program = %name, dropped = self.dropped, "program is dropped");
+        }
+    }
+
+    /// Numbers of the programs that are kept.
+    pub(super) fn kept(&self) -> BTreeSet<u64> {
+        self.cuts.values().map(|cut| cut.number).collect()
     }
 
     /// Bytes of each parameter in the type of the forward, where that is not its own.
@@ -102,23 +157,58 @@ impl<B: Batch> Programs<B> {
         mode: Mode,
         micro_batches: &[MicroInput],
     ) -> Result<Arc<StepLists>, PipelineError> {
+        let cuts: Vec<&CutProgram> = micro_batches.iter().map(|micro| &*micro.cut).collect();
+        let lists = self.lists_of(mode, &cuts)?;
+        let order = (mode, cuts.iter().map(|cut| cut.number).collect());
+        if self.certified.get(&order).is_none() {
+            self.certify(mode, &lists, &cuts)?;
+            self.certified.insert(order, ());
+            self.certified.trim(1);
+        }
+        Ok(lists)
+    }
+
+    fn lists_of(
+        &mut self,
+        mode: Mode,
+        cuts: &[&CutProgram],
+    ) -> Result<Arc<StepLists>, PipelineError> {
         // Micro-batches of other shapes may exchange other values.
-        let shapes: BTreeSet<usize> = micro_batches.iter().map(|m| m.cut.number).collect();
-        let mut key = vec![micro_batches.len()];
-        key.extend(shapes);
-        if let Some(lists) = self.lists.get(&(mode, key.clone())) {
+        let key = (mode, cuts.len(), edges(cuts.iter().copied()));
+        if let Some(lists) = self.lists.get(&key) {
             return Ok(lists.clone());
         }
-        let cuts = micro_batches.iter().map(|micro| &*micro.cut);
-        let dependencies = self.dependencies(mode, cuts);
-        let (ranks, count) = (&self.stage_to_rank, micro_batches.len());
+        let dependencies = self.dependencies(mode, cuts.iter().copied());
+        let (ranks, count) = (&self.stage_to_rank, cuts.len());
         let compute = match mode {
             Mode::Training => self.choice.compute(ranks, count, &dependencies)?,
             Mode::Inference => forward_only_on(ranks, count),
         };
         let lists = Arc::new(StepLists::new(&compute, &dependencies)?);
-        self.lists.insert((mode, key), lists.clone());
+        self.lists.insert(key, lists.clone());
+        self.lists.trim(1);
         Ok(lists)
+    }
+
+    /// Proves that lists with the programs of their micro-batches compute what was recorded.
+    fn certify(
+        &self,
+        mode: Mode,
+        lists: &StepLists,
+        cuts: &[&CutProgram],
+    ) -> Result<(), CertifyError> {
+        let certified = cuts.iter().map(|cut| CertifiedMicroBatch {
+            stages: &cut.stages,
+            certificate: &cut.certificate,
+        });
+        certify_lists(&Lists {
+            schedule: &lists.schedule,
+            is_split: &|stage, micro_batch| lists.is_split(stage, micro_batch),
+            micro_batches: certified.collect(),
+            table: self.trace.parameters(),
+            layout: &self.layout,
+            global_norm: self.global_norm && mode == Mode::Training,
+        })
     }
 
     /// What a step with these programs depends on.
@@ -127,15 +217,11 @@ impl<B: Batch> Programs<B> {
         mode: Mode,
         cuts: impl Iterator<Item = &'a CutProgram>,
     ) -> Dependencies {
-        let programs = cuts.flat_map(|cut| &cut.stages);
-        let edges: BTreeSet<Edge> = programs
-            .flat_map(|programs| programs.sends.keys().copied())
-            .collect();
         let ties = match mode {
             Mode::Training => self.ties(),
             Mode::Inference => Vec::new(),
         };
-        let dependencies = Dependencies::new(self.layout.stages(), edges, ties);
+        let dependencies = Dependencies::new(self.layout.stages(), edges(cuts), ties);
         match mode == Mode::Training && self.global_norm {
             true => dependencies.with_global_norm(),
             false => dependencies,
@@ -177,4 +263,34 @@ impl<B: Batch> Programs<B> {
         }
         ties
     }
+}
+
+/// Measures how long it takes to certify a training step over micro-batches like a trace's example: the programs of a
+/// plan, and the lists of a schedule, but not what it takes to make them. For benches.
+#[doc(hidden)]
+pub fn certification_time<B: Batch>(
+    trace: &Trace<B>,
+    plan: &Plan,
+    schedule: ScheduleKind,
+    micro_batches: usize,
+) -> Result<Duration, PipelineError> {
+    let layout = plan.layout(trace.parameters())?;
+    let (trace, schedule) = (trace.clone(), schedule.into());
+    let mut programs = Programs::new(trace, layout, plan, schedule, true, false, 1);
+    let joint = programs.trace.example_program()?;
+    let cut = programs.cut_of(&joint)?;
+    let cuts = vec![&*cut; micro_batches];
+    let lists = programs.lists_of(Mode::Training, &cuts)?;
+    let started = Instant::now();
+    let (table, ranks) = (programs.trace.parameters(), &programs.stage_to_rank);
+    certify_programs(&joint, table, &cut.stages, ranks)?;
+    programs.certify(Mode::Training, &lists, &cuts)?;
+    Ok(started.elapsed())
+}
+
+/// What crosses between the stages of programs.
+fn edges<'a>(cuts: impl Iterator<Item = &'a CutProgram>) -> BTreeSet<Edge> {
+    let stages = cuts.flat_map(|cut| &cut.stages);
+    let edges = stages.flat_map(|programs| programs.sends.keys().copied());
+    edges.collect()
 }

@@ -14,6 +14,7 @@ use super::clip::table_order;
 use super::group::Group;
 use super::link::Link;
 use super::optimizer::OptimizerState;
+use super::progress::RankProgress;
 use super::stage::Stage;
 use super::step::{Round, RoundReport, RoundState};
 use crate::cut::Layout;
@@ -35,10 +36,14 @@ pub struct RankSetup {
     pub memory: MemoryCheck,
     /// Seed of the random values of the forward.
     pub seed: Seed,
+    /// Whether indices are compared with what they index.
+    pub check_indices: bool,
     /// The optimizer; without one, the rank can't train.
     pub optimizer: Option<Arc<dyn DynOptimizer>>,
     /// Whether the gradients of the last step stay readable.
     pub keep_gradients: bool,
+    /// Where it counts what it makes and reads.
+    pub progress: Arc<RankProgress>,
 }
 
 impl fmt::Debug for RankSetup {
@@ -126,6 +131,7 @@ pub fn run_rank(
                 })
             }
             RequestKind::Call(call) => {
+                state.setup.progress.restart();
                 guarded(|| call(rank, &mut state.stages)).map_err(|message| {
                     let source = ActionError::Panicked { message };
                     action_error(rank, None, "CALL", source)
@@ -197,7 +203,10 @@ impl Rank {
         let cast = |stages: &[Stage]| stages.iter().map(Stage::cast_bytes).sum::<u64>();
         let mut held_by_stages = cast(&self.stages);
         let actions = round.lists.schedule.actions(rank);
-        self.stages.iter_mut().for_each(Stage::clear_gradients);
+        for stage in &mut self.stages {
+            stage.clear_gradients();
+            stage.keep_loaded(&round.kept);
+        }
         for action in actions {
             let done = guarded(|| self.announce(action, round, link));
             let result = done.unwrap_or_else(|message| Err(ActionError::Panicked { message }));
@@ -249,14 +258,19 @@ impl Rank {
 
     pub(super) fn stage_mut(&mut self, index: StageIndex) -> Result<&mut Stage, ActionError> {
         let stage = self.stages.iter_mut().find(|stage| stage.index() == index);
-        stage.ok_or(ActionError::UnknownAction)
+        stage.ok_or(ActionError::OtherRank {
+            stage: index,
+            rank: self.setup.rank,
+        })
     }
 
     pub(super) fn rank_of(&self, stage: StageIndex) -> Result<RankIndex, ActionError> {
-        let stage = self.setup.plan.stages().get(stage.index());
-        stage
-            .map(|stage| stage.rank)
-            .ok_or(ActionError::UnknownAction)
+        let stages = self.setup.plan.stages();
+        let known = stages.get(stage.index()).map(|stage| stage.rank);
+        known.ok_or(ActionError::UnknownStage {
+            stage,
+            stages: stages.len(),
+        })
     }
 
     pub(super) fn layout(&self) -> Arc<Layout> {

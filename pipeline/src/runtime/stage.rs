@@ -1,19 +1,26 @@
 //! One stage on its rank: parameters, gradients, optimizer and programs.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use burn::tensor::{DType, Device};
 use tinderbox_deferred::{
-    Executable, Executor, MaterializeError, MaterializeOptions, MemoryCheck, ParameterPath,
-    ParameterTable, PartialModule, RunContext, Source, materialize_parameters, random::Seed,
+    Executable, Executor, MaterializeError, MaterializeOptions, MemoryCheck, Observer,
+    ParameterPath, ParameterTable, PartialModule, Reload, RunContext, Source,
+    materialize_parameters, random::Seed,
 };
 use tinderbox_fake::DynTensor;
 
-use super::clip::squared_norm;
-use super::optimizer::{OptimizerSnapshot, OptimizerState, SavedState};
+use super::clip::squared_norms;
+use super::indices::IndexPlaces;
+use super::optimizer::{OptimizerSnapshot, OptimizerState};
+use super::progress::RankProgress;
 use super::rank::RankSetup;
+use super::restore::SavedOptimizer;
 use super::step::Rates;
+use super::weights::LossWeight;
+use crate::certify::Certificate;
 use crate::cut::{Layout, StagePrograms};
 use crate::schedule::{Compute, StageIndex};
 use crate::{ActionError, RestoreError};
@@ -22,8 +29,14 @@ use crate::{ActionError, RestoreError};
 #[derive(Debug)]
 pub(crate) struct CutProgram {
     /// Its number among those of the pipeline.
-    pub(crate) number: usize,
+    pub(crate) number: u64,
     pub(crate) stages: Vec<StagePrograms>,
+    /// How the loss of a micro-batch is weighted.
+    pub(super) loss_weight: LossWeight,
+    /// Where its operations read by index.
+    pub(crate) indices: IndexPlaces,
+    /// What its programs were proven to make.
+    pub(crate) certificate: Certificate,
 }
 
 /// The programs of one stage on its device, each put there when it is run first, with what they read
@@ -48,6 +61,7 @@ pub struct Stage {
     device: Device,
     memory: MemoryCheck,
     seed: Seed,
+    checks_indices: bool,
     table: Arc<ParameterTable>,
     owned: PartialModule,
     replicas: PartialModule,
@@ -60,8 +74,8 @@ pub struct Stage {
     /// reads one to its next value.
     cast: HashMap<Place, DynTensor>,
     /// By the number of the cut.
-    loaded: Vec<Option<LoadedPrograms>>,
-    pending: Option<(PartialModule, PartialModule, Option<OptimizerState>)>,
+    loaded: BTreeMap<u64, LoadedPrograms>,
+    progress: Arc<RankProgress>,
 }
 
 impl Stage {
@@ -79,7 +93,9 @@ impl Stage {
                 table,
                 device,
                 source,
-                MaterializeOptions::only(|p| paths.contains(&p.path)).memory(memory),
+                MaterializeOptions::only(|p| paths.contains(&p.path))
+                    .memory(memory)
+                    .observer(&*setup.progress),
             )
         };
         let owned = hold(layout.owned(index))?;
@@ -100,6 +116,7 @@ impl Stage {
             device: device.clone(),
             memory,
             seed: setup.seed,
+            checks_indices: setup.check_indices,
             table: table.clone(),
             owned,
             replicas,
@@ -108,8 +125,8 @@ impl Stage {
             gradients: vec![None; count],
             kept_gradients: setup.keep_gradients.then(|| vec![None; count]),
             cast: HashMap::new(),
-            loaded: Vec::new(),
-            pending: None,
+            loaded: BTreeMap::new(),
+            progress: setup.progress.clone(),
         })
     }
 
@@ -155,51 +172,61 @@ impl Stage {
         )
     }
 
-    /// Loads parameters and optimizer state beside the present ones, which stay until
-    /// [`Stage::commit_restore`].
-    ///
-    /// # Errors
-    ///
-    /// When anything is missing or does not fit; the stage then is as it was.
-    pub fn prepare_restore(
-        &mut self,
+    /// Where a call on the ranks reports how far it is: a call that reports goes on for any time, as the
+    /// [timeout](crate::PipelineBuilder::timeout) describes.
+    pub fn observer(&self) -> Arc<dyn Observer> {
+        self.progress.clone()
+    }
+
+    /// Refuses saved values that do not fit. Reads none and changes nothing.
+    pub(super) fn check_restore(
+        &self,
         source: &dyn Source,
-        saved: &SavedState,
+        state: &dyn SavedOptimizer,
     ) -> Result<(), RestoreError> {
-        self.pending = None;
-        let load = |module: &PartialModule| {
-            let paths: BTreeSet<&ParameterPath> = module.paths().collect();
-            materialize_parameters(
-                &self.table,
-                &self.device,
-                source,
-                MaterializeOptions::only(|p| paths.contains(&p.path)).memory(self.memory),
-            )
-        };
-        let (owned, replicas) = (load(&self.owned)?, load(&self.replicas)?);
-        let optimizer = match &self.optimizer {
-            Some(optimizer) => Some(optimizer.restored(owned.values(), saved, &self.device)?),
-            None => None,
-        };
-        self.pending = Some((owned, replicas, optimizer));
+        for module in [&self.owned, &self.replicas] {
+            let reload = Reload::new(&self.table, module, &self.device);
+            reload.check(&self.table, source, self.memory)?;
+        }
+        if let Some(optimizer) = &self.optimizer {
+            for (path, value) in self.owned.values() {
+                let rank = value.shape().num_dims();
+                optimizer.check(path, rank, &state.fields(path), &self.device)?;
+            }
+        }
         Ok(())
     }
 
-    /// Takes what was loaded. Does nothing when nothing was.
-    pub fn commit_restore(&mut self) {
-        if let Some((owned, replicas, optimizer)) = self.pending.take() {
-            (self.owned, self.replicas, self.optimizer) = (owned, replicas, optimizer);
-            self.cast.clear();
-            self.gradients.fill(None);
-            self.kept_gradients
-                .iter_mut()
-                .for_each(|kept| kept.fill(None));
+    /// Replaces parameters and optimizer state, one after the other. After an error, some are new and others old.
+    pub(super) fn restore(
+        &mut self,
+        source: &dyn Source,
+        state: &dyn SavedOptimizer,
+    ) -> Result<(), RestoreError> {
+        self.cast.clear();
+        self.drop_gradients();
+        let observer = &*self.progress;
+        for module in [&mut self.owned, &mut self.replicas] {
+            let reload = Reload::new(&self.table, module, &self.device);
+            reload.run(module, source, observer)?;
         }
+        if let Some(optimizer) = &mut self.optimizer {
+            for (position, (path, value)) in self.owned.values().enumerate() {
+                let parameter = (position, path, value.shape().num_dims());
+                optimizer.restore(parameter, state, &self.device, observer)?;
+            }
+        }
+        Ok(())
     }
 
     /// Where it lives.
     pub fn device(&self) -> &Device {
         &self.device
+    }
+
+    /// Drops the programs of cuts that are no longer kept.
+    pub(super) fn keep_loaded(&mut self, cuts: &BTreeSet<u64>) {
+        self.loaded.retain(|number, _| cuts.contains(number));
     }
 
     /// A program of this stage on its device, and what it reads unchanged in every run.
@@ -209,28 +236,30 @@ impl Stage {
         compute: Compute,
     ) -> Result<(Executable, Arc<[DynTensor]>), ActionError> {
         let programs = &cut.stages[self.index.index()];
-        if self.loaded.len() <= cut.number {
-            self.loaded.resize(cut.number + 1, None);
-        }
-        let slot = &mut self.loaded[cut.number];
-        let loaded = match slot {
-            Some(loaded) => loaded,
-            None => {
-                let executor = Executor::new(&self.device)?;
+        let executor = || -> Result<Executor, ActionError> {
+            Ok(Executor::new(&self.device)?.checking_indices(self.checks_indices))
+        };
+        let loaded = match self.loaded.entry(cut.number) {
+            Entry::Occupied(loaded) => loaded.into_mut(),
+            Entry::Vacant(place) => {
                 let context = RunContext::initialization(self.seed);
-                let setup = executor.load(programs.setup.clone());
-                slot.insert(LoadedPrograms {
+                let setup = executor()?.load(programs.setup.clone());
+                place.insert(LoadedPrograms {
                     executables: [const { None }; Compute::ALL.len()],
-                    setup: setup.run(Vec::new(), &context)?.into(),
+                    setup: setup
+                        .run(Vec::new(), &context)
+                        .map_err(|source| cut.indices.locate(source))?
+                        .into(),
                 })
             }
         };
         let executable = match &loaded.executables[compute.slot()] {
             Some(executable) => executable.clone(),
             None => {
-                let phase = programs.phase(compute).ok_or(ActionError::UnknownAction)?;
-                let executor = Executor::new(&self.device)?;
-                let executable = executor.load(phase.program.clone());
+                let stage = self.index;
+                let phase = programs.phase(compute);
+                let phase = phase.ok_or(ActionError::NoProgram { stage, compute })?;
+                let executable = executor()?.load(phase.program.clone());
                 loaded.executables[compute.slot()]
                     .insert(executable)
                     .clone()
@@ -302,11 +331,7 @@ impl Stage {
 
     /// The squared norm of each gradient, in the order of the parameters; 0 where there is none.
     pub(super) fn squared_norms(&self) -> Result<Vec<f64>, ActionError> {
-        let norm = |gradient: &Option<DynTensor>| match gradient {
-            Some(gradient) => squared_norm(gradient.clone()),
-            None => Ok(0.0),
-        };
-        self.gradients.iter().map(norm).collect()
+        squared_norms(&self.gradients, |sums| sums.to_data())
     }
 
     /// Bytes of the gradients that it holds now.

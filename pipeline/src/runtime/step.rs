@@ -1,7 +1,6 @@
 //! Executes one rank's list of actions.
 
-use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
@@ -9,10 +8,10 @@ use std::time::Instant;
 use burn::module::ParamId;
 use burn::optim::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use burn::tensor::{DType, Shape, TensorData};
-use tinderbox_deferred::{Executable, ParameterPath, ProgramError, RunContext};
+use tinderbox_deferred::{Executable, ParameterPath, RunContext};
 use tinderbox_fake::{DeviceLabel, DynTensor, ValueId, is_host};
 
-use super::clip::{Change, Clipping, each, scaled, to_message};
+use super::clip::{Change, Clipping, Norms, each, scaled};
 use super::group::Group;
 use super::link::{Link, Tag};
 use super::lists::StepLists;
@@ -32,8 +31,8 @@ pub(crate) struct MicroInput {
     pub(crate) cut: Arc<CutProgram>,
     /// Its tensors.
     pub(crate) inputs: Vec<DynTensor>,
-    /// Its share of the samples, times the factor on the loss.
-    pub(crate) weight: f32,
+    /// Its weight in the loss, times the loss scale.
+    pub(crate) weight: f64,
 }
 
 /// The learning rate of each parameter.
@@ -66,10 +65,14 @@ pub(crate) struct Round {
     pub(crate) clipping: Option<Clipping>,
     /// The factor on the loss, which is divided out of the gradients.
     pub(crate) loss_scale: Option<f64>,
+    /// Whether nothing is updated where the loss or a gradient is not finite.
+    pub(crate) stop_on_non_finite: bool,
     /// The lists of all ranks.
     pub(crate) lists: Arc<StepLists>,
     /// The micro-batches.
     pub(crate) micro_batches: Vec<MicroInput>,
+    /// Numbers of the cuts that ranks keep loaded, those of the micro-batches among them.
+    pub(crate) kept: BTreeSet<u64>,
     /// When the round began, if it is measured.
     pub(crate) epoch: Option<Instant>,
 }
@@ -83,6 +86,9 @@ pub(crate) struct RoundReport {
     pub(crate) outputs: Vec<(usize, String, DynTensor)>,
     /// The norm of all gradients, where it is worked out.
     pub(crate) gradient_norm: Option<f64>,
+    /// Why nothing was updated: the positions of gradients that are not finite, in the order in which norms are
+    /// added. Empty where only the loss is not.
+    pub(crate) stopped: Option<Vec<usize>>,
     /// When each action ran, if the round was measured.
     pub(crate) timeline: Option<RankTimeline>,
 }
@@ -92,10 +98,9 @@ pub(super) struct RoundState {
     /// By stage and micro-batch.
     stores: Vec<ValueStore>,
     micro_batches: usize,
-    /// Squared norms of the gradients of each stage.
-    norms: BTreeMap<StageIndex, Vec<f64>>,
+    pub(super) norms: BTreeMap<StageIndex, Norms>,
     /// What is done to the gradients of all stages, once it is known.
-    change: Option<Change>,
+    pub(super) change: Option<Change>,
     /// Whether times and bytes are noted.
     epoch: Option<Instant>,
     /// Bytes of all values that wait to be taken; one that shares its memory counts as well.
@@ -168,14 +173,16 @@ type Home = (StageIndex, MicroBatchIndex);
 
 /// A program with all that it needs to run.
 struct Job {
+    cut: Arc<CutProgram>,
     executable: Executable,
     inputs: Vec<DynTensor>,
     context: RunContext,
 }
 
 impl Job {
-    fn run(self) -> Result<Vec<DynTensor>, ProgramError> {
-        self.executable.run(self.inputs, &self.context)
+    fn run(self) -> Result<Vec<DynTensor>, ActionError> {
+        let made = self.executable.run(self.inputs, &self.context);
+        made.map_err(|source| self.cut.indices.locate(source))
     }
 }
 
@@ -201,7 +208,7 @@ impl Rank {
                     self.job(backward, round, state)?,
                 );
                 let run = |task: Task, job: Job| {
-                    let done = guarded(|| job.run().map_err(ActionError::from));
+                    let done = guarded(|| job.run());
                     let done =
                         done.unwrap_or_else(|message| Err(ActionError::Panicked { message }));
                     done.map_err(|source| ActionError::OfPair {
@@ -231,7 +238,9 @@ impl Rank {
                 self.update(stage, round, state)?;
                 self.hand_off((), round)
             }
-            _ => Err(ActionError::UnknownAction),
+            _ => Err(ActionError::UnknownAction {
+                action: action.to_string(),
+            }),
         }
     }
 
@@ -275,7 +284,6 @@ impl Rank {
         state: &mut RoundState,
     ) -> Result<Job, ActionError> {
         let input = &round.micro_batches[task.micro_batch.index()];
-        let programs = &input.cut.stages[task.stage.index()];
         let context = RunContext {
             seed: self.seed(),
             step: round.step,
@@ -283,15 +291,14 @@ impl Rank {
         };
         let stage = self.stage_mut(task.stage)?;
         let (executable, setup) = stage.load(&input.cut, task.compute)?;
-        let phase = programs
-            .phase(task.compute)
-            .ok_or(ActionError::UnknownAction)?;
+        let phase = phase_of(round, task)?;
         let home = (task.stage, task.micro_batch);
         let types = executable.program().input_types();
         let inputs = gather(stage, phase, types, input, &setup, |id| {
             state.take(home, id)
         })?;
         Ok(Job {
+            cut: input.cut.clone(),
             executable,
             inputs,
             context,
@@ -312,16 +319,19 @@ impl Rank {
             micro_batch,
         } = task;
         let programs = programs_of(round, micro_batch, index);
-        let phase = programs.phase(compute).ok_or(ActionError::UnknownAction)?;
+        let phase = phase_of(round, task)?;
         let is_split = round.lists.is_split(index, micro_batch.index());
         let mut outputs = outputs.into_iter();
         let home = (index, micro_batch);
         for ((value, takes), output) in phase.outputs.iter().zip(&mut outputs) {
             state.put(home, *value, output, takes.of(is_split));
         }
-        let stage = self.stage_mut(index)?;
-        for (position, gradient) in phase.gradients.iter().zip(outputs) {
-            stage.accumulate(*position, gradient);
+        // What weighs nothing adds nothing, also where it is not a number.
+        if round.micro_batches[micro_batch.index()].weight != 0.0 {
+            let stage = self.stage_mut(index)?;
+            for (position, gradient) in phase.gradients.iter().zip(outputs) {
+                stage.accumulate(*position, gradient);
+            }
         }
         if compute == Compute::Forward {
             let number = micro_batch.index();
@@ -406,53 +416,6 @@ impl Rank {
         Ok(())
     }
 
-    /// What is done to the gradients of all stages before the update; worked out once for a round.
-    fn change(&mut self, round: &Round, state: &mut RoundState) -> Result<Change, ActionError> {
-        if let Some(change) = state.change {
-            return Ok(change);
-        }
-        let max = match round.clipping {
-            Some(Clipping::GlobalNorm(max)) => Some(max),
-            Some(Clipping::Each(_)) | None => None,
-        };
-        let change = match (max, round.loss_scale) {
-            (None, None) => Change::Keep,
-            (max, scale) => {
-                // A factor that is a power of two changes no digit of the norm.
-                let norm = self.global_norm(state)? / scale.unwrap_or(1.0);
-                state.report.gradient_norm = Some(norm);
-                Change::of(norm, max, scale)
-            }
-        };
-        Ok(*state.change.insert(change))
-    }
-
-    /// The norm of the gradients of all stages, which have all sent theirs.
-    fn global_norm(&mut self, state: &mut RoundState) -> Result<f64, ActionError> {
-        for index in self.stage_indices() {
-            self.norms_of(index, state)?;
-        }
-        let squares = self.table_order().iter().map(|(stage, place)| {
-            let of_stage = state.norms.get(stage);
-            let square = of_stage.and_then(|norms| norms.get(*place)).copied();
-            square.ok_or(ActionError::MissingNorms { stage: *stage })
-        });
-        let sum: f64 = squares.sum::<Result<_, _>>()?;
-        Ok(sum.sqrt())
-    }
-
-    /// The squared norms of the gradients of a stage of this rank, worked out once.
-    fn norms_of<'s>(
-        &mut self,
-        index: StageIndex,
-        state: &'s mut RoundState,
-    ) -> Result<&'s [f64], ActionError> {
-        Ok(match state.norms.entry(index) {
-            Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(place) => place.insert(self.stage_mut(index)?.squared_norms()?),
-        })
-    }
-
     fn send(
         &mut self,
         message: Message,
@@ -473,7 +436,7 @@ impl Rank {
                 let layout = self.layout();
                 self.stage_mut(tie.owner)?.shared_with(&layout, tie.replica)
             }
-            Message::Norm { from, .. } => vec![to_message(self.norms_of(from, state)?)],
+            Message::Norm { from, .. } => vec![self.norms_of(from, round, state)?.to_message()],
         };
         let to = self.rank_of(message.receiver())?;
         let round = round.round;
@@ -516,7 +479,7 @@ impl Rank {
             Message::Norm { from, .. } => {
                 check_length(1, values.len())?;
                 let data = values[0].to_data()?;
-                state.norms.insert(from, data.iter::<f64>().collect());
+                state.norms.insert(from, Norms::from_message(&data));
             }
         }
         Ok(())
@@ -532,6 +495,12 @@ fn check_length(expected: usize, found: usize) -> Result<(), ActionError> {
 
 fn programs_of(round: &Round, micro_batch: MicroBatchIndex, stage: StageIndex) -> &StagePrograms {
     &round.micro_batches[micro_batch.index()].cut.stages[stage.index()]
+}
+
+fn phase_of(round: &Round, task: Task) -> Result<&Phase, ActionError> {
+    let (stage, compute) = (task.stage, task.compute);
+    let phase = programs_of(round, task.micro_batch, stage).phase(compute);
+    phase.ok_or(ActionError::NoProgram { stage, compute })
 }
 
 /// The values of a message. Micro-batches of other shapes may need fewer edges: theirs are empty.
@@ -556,7 +525,7 @@ fn gather(
                 Ok(input.inputs[position].clone().to_device(stage.device())?)
             }
             Binding::Weight => {
-                let data = TensorData::new(vec![input.weight], [1]);
+                let data = TensorData::new(vec![input.weight], [1]).convert_dtype(*dtype);
                 Ok(DynTensor::from_data(data, stage.device()))
             }
             Binding::Setup(position) => Ok(setup[position].clone()),

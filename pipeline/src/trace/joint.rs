@@ -1,20 +1,18 @@
 //! One recording of initialization, forward and Burn's own backward.
 
-use burn::tensor::{DType, Tensor};
+use burn::tensor::{DType, Device, Tensor};
 use burn_autodiff::Autodiff;
 use burn_backend::AutodiffBackend;
 use burn_capture::CaptureBackend;
 use burn_dispatch::{DispatchKindConversion, DispatchTensor};
 use burn_ir::TensorId;
-use tinderbox_deferred::{
-    ParameterPath, ParameterTable, RandomKey, RandomKeys, initialization_keys, is_random,
-    random::Domain,
-};
+use tinderbox_deferred::{ParameterTable, RandomKey, RandomKeys, is_random, random::Domain};
 use tinderbox_fake::{
     DynTensor, Graph, Mode, NodeId, RecordError, RecordOptions, Recording, ValueId, record,
 };
 
-use super::{Outputs, ProgramKey, Run};
+use super::checks::check_fields;
+use super::{LossOver, Outputs, ProgramKey, Run};
 use crate::TraceError;
 use crate::batch::{Batch, BatchMapper, Leaf};
 
@@ -39,6 +37,7 @@ pub struct JointGraph {
     inputs: Vec<TracedInput>,
     weight: ValueId,
     loss: Option<ValueId>,
+    loss_over: LossOver<ValueId>,
     outputs: Vec<(String, ValueId)>,
     gradients: Vec<Option<ValueId>>,
     forward_start: usize,
@@ -58,7 +57,8 @@ impl JointGraph {
         &self.graph
     }
 
-    /// The value of each parameter, in the order of the table.
+    /// The value of each parameter, in the order of the table: a placeholder, which holds no data and which no operation
+    /// of the constructor makes. Clones of a parameter share theirs.
     pub fn parameters(&self) -> &[ValueId] {
         &self.parameters
     }
@@ -68,7 +68,7 @@ impl JointGraph {
         &self.inputs
     }
 
-    /// The weight of the micro-batch, one f32: the gradients are those of `loss * weight`.
+    /// The weight of the micro-batch, one f32, or one f64 where the loss is: the gradients are those of `loss * weight`.
     pub fn weight(&self) -> ValueId {
         self.weight
     }
@@ -76,6 +76,11 @@ impl JointGraph {
     /// The loss, not weighted.
     pub fn loss(&self) -> Option<ValueId> {
         self.loss
+    }
+
+    /// What the loss is a mean or a sum over; a count is a value of the graph.
+    pub fn loss_over(&self) -> &LossOver<ValueId> {
+        &self.loss_over
     }
 
     /// The named outputs.
@@ -107,20 +112,46 @@ impl JointGraph {
     pub fn keys(&self) -> &RandomKeys {
         &self.keys
     }
+
+    /// The same with other operations or keys, for tests of what must not go unnoticed.
+    #[cfg(test)]
+    pub(crate) fn with(&self, graph: Graph, keys: RandomKeys) -> Self {
+        Self {
+            graph,
+            keys,
+            ..self.clone()
+        }
+    }
 }
 
 /// What the closure under recording hands out: ids of capture tensors.
 struct Captured {
-    parameters: Vec<(ParameterPath, Option<TensorId>)>,
+    parameters: Vec<Option<TensorId>>,
+    /// Which parameters are running states.
+    running: Vec<bool>,
     inputs: Vec<Option<TensorId>>,
     weight: Option<TensorId>,
     loss: Option<TensorId>,
+    loss_over: LossOver<Option<TensorId>>,
     /// `loss * weight`, the last operation of the forward.
     objective: Option<TensorId>,
     outputs: Vec<(String, Option<TensorId>)>,
     gradients: Vec<Option<TensorId>>,
-    loss_elements: Option<usize>,
-    untracked_loss: bool,
+    fields: Box<dyn Fn() -> Vec<String>>,
+}
+
+/// A model's forward under recording.
+pub(super) struct Forward {
+    /// The placeholder of each parameter of the table.
+    pub(super) parameters: Vec<DynTensor>,
+    /// The value that the constructor gave each parameter, if it gave one.
+    pub(super) constructed: Vec<Option<DynTensor>>,
+    /// Which parameters are running states.
+    pub(super) running: Vec<bool>,
+    /// What the forward gave back.
+    pub(super) outputs: Outputs,
+    /// The paths of the model's fields that are tensors and no parameters, for an error.
+    pub(super) fields: Box<dyn Fn() -> Vec<String>>,
 }
 
 pub(super) fn record_joint<B: Batch>(
@@ -134,10 +165,7 @@ pub(super) fn record_joint<B: Batch>(
     let mode = key.mode;
     let result = record(&options, |device| {
         let mut inputs = Vec::new();
-        let mut weight = None;
-        let (parameters, outputs) = run(device, &mut || {
-            // The weight is the first operation after the initialization.
-            weight = Some(Tensor::<1>::zeros([1], (device, DType::F32)));
+        let forward = run(device, &mut || {
             example
                 .clone()
                 .map_tensors(&mut BatchMapper::new(&mut |_, tensor| {
@@ -149,78 +177,87 @@ pub(super) fn record_joint<B: Batch>(
                     }
                 }))
         });
-        let weight = weight.expect("the closure asks for a batch");
-        differentiate(mode, parameters, outputs, inputs, weight)
+        let forward = forward.map_err(|path| TraceError::Unstable { path })?;
+        capture(device, mode, table, inputs, forward)
     });
     let (captured, recording) = result.map_err(|source| explain(source, table))?;
-    if let Some(elements) = captured.loss_elements.filter(|elements| *elements != 1) {
-        return Err(TraceError::LossShape { elements });
-    }
-    if mode == Mode::Training && captured.loss_elements.is_none() {
-        return Err(TraceError::NoLoss);
-    }
-    if captured.untracked_loss {
-        return Err(TraceError::NoGradients);
-    }
-    assemble(key, table, compute, captured, recording)
+    assemble(key, table, captured?, recording)
 }
 
-fn differentiate(
+fn capture(
+    device: &Device,
     mode: Mode,
-    parameters: Vec<(ParameterPath, DynTensor)>,
-    outputs: Outputs,
+    table: &ParameterTable,
     inputs: Vec<Option<TensorId>>,
-    weight: Tensor<1>,
-) -> Captured {
+    forward: Forward,
+) -> Result<Captured, TraceError> {
     let id = |tensor: &DynTensor| tensor.captured_id();
+    let outputs = forward.outputs;
+    let elements = outputs
+        .loss
+        .as_ref()
+        .map(|loss| loss.shape().num_elements());
+    if let Some(elements) = elements.filter(|elements| *elements != 1) {
+        return Err(TraceError::LossShape { elements });
+    }
+    if let LossOver::Count(count) = &outputs.over {
+        let elements = count.shape().num_elements();
+        if elements != 1 {
+            return Err(TraceError::CountShape { elements });
+        }
+    }
+    // A weight is no multiple of a power of two: it is not rounded to 16 bits.
+    let dtype = outputs.loss.as_ref().map(|loss| loss.dtype());
+    let weight_dtype = match dtype {
+        Some(DType::F64) => DType::F64,
+        _ => DType::F32,
+    };
+    let weight = Tensor::<1>::zeros([1], (device, weight_dtype));
     let mut captured = Captured {
-        parameters: parameters
-            .iter()
-            .map(|(path, value)| (path.clone(), id(value)))
-            .collect(),
+        parameters: forward.parameters.iter().map(id).collect(),
+        running: forward.running,
         inputs,
         weight: id(&weight.clone().into()),
         loss: outputs
             .loss
             .as_ref()
             .and_then(|loss| id(&loss.clone().into())),
+        loss_over: outputs.over.map(|count| id(&count)),
         objective: None,
         outputs: outputs
             .named
             .iter()
             .map(|(name, t)| (name.clone(), id(t)))
             .collect(),
-        gradients: vec![None; parameters.len()],
-        loss_elements: outputs
-            .loss
-            .as_ref()
-            .map(|loss| loss.shape().num_elements()),
-        untracked_loss: false,
+        gradients: vec![None; forward.parameters.len()],
+        fields: forward.fields,
     };
-    let Some(loss) = outputs.loss.filter(|_| mode == Mode::Training) else {
-        return captured;
-    };
-    if captured.loss_elements != Some(1) {
-        return captured;
+    if mode == Mode::Inference {
+        return Ok(captured);
     }
-    // A weight is no multiple of a power of two: it is not rounded to 16 bits.
-    let objective = DynTensor::from(match loss.dtype() {
-        DType::F64 => loss * weight.cast(DType::F64),
-        DType::F32 => loss * weight,
-        _ => loss.cast(DType::F32) * weight,
-    });
-    captured.objective = id(&objective);
-    let Some(objective) = tracked(objective) else {
-        captured.untracked_loss = true;
-        return captured;
+    let loss = outputs.loss.ok_or(TraceError::NoLoss)?;
+    let objective = match dtype == Some(weight_dtype) {
+        true => loss * weight,
+        false => loss.cast(weight_dtype) * weight,
     };
-    let gradients = Tracked::backward(objective);
-    captured.gradients = parameters
-        .into_iter()
-        .map(|(_, value)| Some(Tracked::grad(&tracked(value)?, &gradients)?.id()))
-        .collect();
-    captured.untracked_loss = captured.gradients.iter().all(Option::is_none);
-    captured
+    let objective = DynTensor::from(objective);
+    captured.objective = id(&objective);
+    let gradients = Tracked::backward(tracked(objective).ok_or(TraceError::NoGradients)?);
+    let gradient = |value: DynTensor| Some(Tracked::grad(&tracked(value)?, &gradients)?.id());
+    captured.gradients = forward.parameters.into_iter().map(gradient).collect();
+    if captured.gradients.iter().all(Option::is_none) {
+        return Err(TraceError::NoGradients);
+    }
+    // A field that was computed from a parameter would pass its gradient on to the value of the constructor.
+    let constructed = forward.constructed.into_iter().zip(table);
+    for (value, parameter) in constructed {
+        if value.and_then(gradient).is_some() {
+            return Err(TraceError::DerivedField {
+                path: parameter.path.clone(),
+            });
+        }
+    }
+    Ok(captured)
 }
 
 fn tracked(tensor: DynTensor) -> Option<burn_backend::tensor::FloatTensor<Tracked>> {
@@ -234,117 +271,80 @@ fn tracked(tensor: DynTensor) -> Option<burn_backend::tensor::FloatTensor<Tracke
 fn assemble(
     key: ProgramKey,
     table: &ParameterTable,
-    compute: Option<DType>,
     captured: Captured,
     recording: Recording,
 ) -> Result<JointGraph, TraceError> {
     let value = |id: Option<TensorId>| id.and_then(|id| recording.value_of(id));
-    let mut parameters = Vec::with_capacity(table.len());
-    let mut traced = captured.parameters.into_iter();
-    for parameter in table {
-        let found = traced.next().filter(|(path, _)| *path == parameter.path);
-        let Some(value) = found.and_then(|(_, id)| value(id)) else {
-            return Err(TraceError::Unstable {
-                path: parameter.path.clone(),
-            });
-        };
-        let shape: Vec<u64> = recording
-            .graph()
-            .value(value)
-            .shape
-            .iter()
-            .map(|d| *d as u64)
-            .collect();
-        let dtype = recording.graph().value(value).dtype;
-        let cast = compute == Some(dtype) && parameter.dtype.is_float();
-        if shape != parameter.shape || !(dtype == parameter.dtype || cast) {
-            return Err(TraceError::Unstable {
-                path: parameter.path.clone(),
-            });
-        }
-        parameters.push(value);
-    }
-    if let Some((path, _)) = traced.next() {
-        return Err(TraceError::Unstable { path });
-    }
-
     let made = "the recording made it";
-    let inputs: Vec<TracedInput> = key
-        .leaves
-        .iter()
-        .zip(captured.inputs)
-        .map(|(leaf, id)| TracedInput {
-            leaf: leaf.clone(),
-            value: value(id).expect(made),
-        })
-        .collect();
+    let all = |ids: Vec<Option<TensorId>>| ids.into_iter().map(|id| value(id).expect(made));
+    let parameters: Vec<ValueId> = all(captured.parameters).collect();
+    let leaves = key.leaves.iter().cloned();
+    let inputs = leaves.zip(all(captured.inputs));
+    let inputs = inputs.map(|(leaf, value)| TracedInput { leaf, value });
+    let inputs: Vec<TracedInput> = inputs.collect();
     let mut outputs = Vec::new();
     for (name, id) in captured.outputs {
         let value = value(id).ok_or_else(|| TraceError::ForeignOutput { name: name.clone() })?;
         outputs.push((name, value));
     }
-    let gradients = captured.gradients.into_iter().map(value).collect();
     let graph = recording.graph();
-    let backward_start = match value(captured.objective) {
-        Some(objective) => {
-            graph
-                .value(objective)
-                .producer
-                .map_or(0, |node| node.index())
-                + 1
-        }
-        None => graph.nodes().len(),
-    };
-    let weight = value(captured.weight).expect(made);
-    let loss = value(captured.loss);
-    let forward_start = graph.value(weight).producer.map_or(0, |node| node.index());
-    let paths = table
+    let position = |value: ValueId| graph.value(value).producer.map(|node| node.index());
+    let backward_start = value(captured.objective).and_then(position);
+    let placeholders = parameters
         .iter()
-        .map(|p| p.path.as_str())
-        .zip(parameters.iter().copied());
-    let mut keys = initialization_keys(graph, paths);
-    let forward = graph
-        .node_ids()
-        .filter(|node| node.index() >= forward_start && is_random(graph.node(*node)));
-    for (ordinal, node) in forward.enumerate() {
-        let owner = ordinal.to_string();
-        keys.insert(
-            node,
-            RandomKey {
-                domain: Domain::Forward,
-                owner,
-                draw: 0,
-            },
-        );
-    }
-    Ok(JointGraph {
+        .chain(inputs.iter().map(|input| &input.value));
+    let forward_start = placeholders.filter_map(|value| position(*value)).min();
+    let forward_start = forward_start.unwrap_or(0);
+    check_fields(graph, forward_start, captured.fields)?;
+    let joint = JointGraph {
+        weight: value(captured.weight).expect(made),
+        loss: value(captured.loss),
+        loss_over: captured
+            .loss_over
+            .try_map(|id| value(id).ok_or(TraceError::ForeignCount))?,
+        gradients: captured.gradients.into_iter().map(value).collect(),
+        forward_start,
+        backward_start: backward_start.map_or(graph.nodes().len(), |objective| objective + 1),
+        keys: forward_keys(graph, forward_start),
+        marks: recording.marks(),
         key,
         parameters,
         inputs,
-        weight,
-        loss,
         outputs,
-        gradients,
-        forward_start,
-        backward_start,
-        keys,
-        marks: recording.marks(),
         graph: recording.into_graph(),
-    })
+    };
+    joint.check_count(table)?;
+    joint.check_running_states(table, &captured.running)?;
+    Ok(joint)
 }
 
-/// Names what in Burn is known to fail so: batch norm moves its running statistics between devices,
-/// and some losses read their arguments.
+/// The keys of the random operations of a forward: the ordinal of each.
+fn forward_keys(graph: &Graph, start: usize) -> RandomKeys {
+    let nodes = graph.node_ids().skip(start);
+    let random = nodes.filter(|node| is_random(graph.node(*node)));
+    let keys = random.enumerate().map(|(ordinal, node)| {
+        let key = RandomKey {
+            domain: Domain::Forward,
+            owner: ordinal.to_string(),
+            draw: 0,
+        };
+        (node, key)
+    });
+    keys.collect()
+}
+
+/// Batch norm moves its running statistics between devices, unless the forward did that itself.
 fn explain(source: RecordError, table: &ParameterTable) -> TraceError {
     let batch_norm = table
         .iter()
         .find(|parameter| parameter.owner() == "BatchNorm");
+    let operation = source.origin().and_then(|origin| origin.operation());
+    let is_own = operation.is_some_and(|operation| operation.starts_with("Tensor::"));
     match (&source, batch_norm) {
-        (RecordError::Moved { .. }, Some(parameter)) => TraceError::BatchNorm {
+        (RecordError::Moved { .. }, Some(parameter)) if !is_own => TraceError::BatchNorm {
             path: parameter.path.module().to_owned(),
             source,
         },
-        (RecordError::DataRead { .. }, _) => TraceError::DataRead { source },
         _ => TraceError::Record { source },
     }
 }

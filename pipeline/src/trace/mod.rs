@@ -1,26 +1,30 @@
 //! The recorded forward and backward of a model, per mode and batch shapes.
 
+mod checks;
 mod joint;
 mod mixed;
 mod outputs;
 mod roles;
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex};
 
 use burn::module::Module;
 use burn::tensor::{DType, Device, FloatDType};
-use tinderbox_deferred::{Deferred, ParameterPath, ParameterTable, parameter_values};
-use tinderbox_fake::{DynTensor, Mode, RecordOptions};
+use tinderbox_deferred::{Deferred, ParameterPath, ParameterTable, tensor_fields};
+use tinderbox_fake::{Mode, RecordOptions};
 
 pub use joint::{JointGraph, TracedInput};
 pub use mixed::MixedPrecision;
-pub use outputs::Outputs;
+pub use outputs::{LossOver, Outputs};
 pub use roles::{Role, Roles};
 
-use crate::TraceError;
-use crate::batch::{Batch, Leaf, signature};
+use crate::batch::{Batch, Leaf, check_dtypes, signature};
+use crate::recent::Recent;
+use crate::{BatchError, TraceError};
+
+/// Programs that are kept where no number was asked for.
+pub(crate) const KEPT_PROGRAMS: usize = 16;
 
 /// Which of a model's programs: training or forward only, and for which batch.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -33,17 +37,17 @@ pub struct ProgramKey {
     pub empty: Vec<String>,
 }
 
-/// Constructs the model on a device, asks for a batch, and runs the user's forward: the parameters'
-/// values, and the outputs. The batch comes after the model, so that what is recorded before it
-/// belongs to the initialization.
-type Run<B> = dyn Fn(&Device, &mut dyn FnMut() -> B) -> (Vec<(ParameterPath, DynTensor)>, Outputs)
-    + Send
-    + Sync;
+/// Constructs the model on a device, replaces its parameters by placeholders, asks for a batch, and runs the user's
+/// forward. What is recorded before the placeholders belongs to the initialization. The error is the path of a parameter
+/// that the constructor makes in another way than before.
+type Run<B> =
+    dyn Fn(&Device, &mut dyn FnMut() -> B) -> Result<joint::Forward, ParameterPath> + Send + Sync;
 
 /// A model's forward, recorded for every mode and batch shape that was asked for.
 ///
 /// The programs share one table of parameters, so that a stage's parameters serve training,
-/// evaluation and every batch size. A further shape costs milliseconds.
+/// evaluation and every batch size. A further shape costs milliseconds. Kept are the program of the example and the 16
+/// that were used last; another is recorded again when it is asked for.
 pub struct Trace<B> {
     run: Arc<Run<B>>,
     table: Arc<ParameterTable>,
@@ -52,7 +56,9 @@ pub struct Trace<B> {
     compute: Option<FloatDType>,
     example: B,
     mode: Mode,
-    programs: Arc<Mutex<BTreeMap<String, Arc<JointGraph>>>>,
+    /// The program of the example.
+    first: Option<Arc<JointGraph>>,
+    programs: Arc<Mutex<Recent<String, Arc<JointGraph>>>>,
 }
 
 impl<B: Clone> Clone for Trace<B> {
@@ -64,6 +70,7 @@ impl<B: Clone> Clone for Trace<B> {
             compute: self.compute,
             example: self.example.clone(),
             mode: self.mode,
+            first: self.first.clone(),
             programs: self.programs.clone(),
         }
     }
@@ -93,7 +100,9 @@ pub trait Traceable<M> {
     /// # Errors
     ///
     /// When the forward panics or reads data; when it moves tensors between devices (batch norm
-    /// does); when it gives no loss of one element, or no parameter gets a gradient from it.
+    /// does); when it gives no loss of one element, or no parameter gets a gradient from it; when constructor or forward
+    /// differ between two calls (both are called twice); when the forward reads a tensor field that is random or that
+    /// passes a gradient on to the constructor.
     fn trace<B: Batch>(
         &self,
         example: &B,
@@ -135,26 +144,45 @@ impl<B: Batch> Trace<B> {
         compute: Option<FloatDType>,
         forward: impl Fn(&M, B) -> Outputs + Send + Sync + 'static,
     ) -> Result<Self, TraceError> {
+        let unstable = |source| TraceError::Constructor { source };
+        model.check_stable().map_err(unstable)?;
         let constructed = model.clone();
         let mut options = model.options().clone();
+        let mut recorded = model.parameters().clone();
         if let Some(compute) = compute {
             options.defaults.float = compute;
+            recorded = Arc::new(model.parameters_with(&options).map_err(unstable)?);
         }
-        let trace = Self {
+        let mut trace = Self {
             run: Arc::new(move |device, make_batch| {
-                let module = constructed.construct(device);
-                let parameters = parameter_values(&module);
-                (parameters, forward(&module, make_batch()))
+                let model = constructed.construct_with_placeholders(device, &recorded)?;
+                let outputs = forward(&model.module, make_batch());
+                Ok(joint::Forward {
+                    parameters: model.values,
+                    constructed: model.constructed,
+                    running: model.running,
+                    outputs,
+                    fields: Box::new(move || tensor_fields(&model.module)),
+                })
             }),
             table: model.parameters().clone(),
             options,
             compute,
             example: example.clone(),
             mode,
-            programs: Arc::default(),
+            first: None,
+            programs: Arc::new(Mutex::new(Recent::new(KEPT_PROGRAMS))),
         };
-        trace.example_program()?;
+        trace.first = Some(trace.example_program()?);
         Ok(trace)
+    }
+
+    /// The same trace, which shares the program of the example alone, and keeps so many others.
+    pub(crate) fn keeping(self, programs: usize) -> Self {
+        Self {
+            programs: Arc::new(Mutex::new(Recent::new(programs))),
+            ..self
+        }
     }
 
     /// The parameters of the model.
@@ -168,6 +196,11 @@ impl<B: Batch> Trace<B> {
         self.compute
     }
 
+    /// Refuses a batch whose tensors have other dtypes than the example's.
+    pub(crate) fn check_batch(&self, batch: &B) -> Result<(), BatchError> {
+        check_dtypes(&signature(&self.example).0, &signature(batch).0)
+    }
+
     /// The program of the example, in the mode that it was traced in: what plans are made from.
     ///
     /// # Errors
@@ -177,37 +210,64 @@ impl<B: Batch> Trace<B> {
         self.program(self.mode, &self.example)
     }
 
-    /// The program for a mode and batches like `example`; recorded when it is asked for first.
+    /// Mode and shapes of the program for batches like `example`.
+    pub(crate) fn key(mode: Mode, example: &B) -> ProgramKey {
+        let (leaves, empty) = signature(example);
+        ProgramKey {
+            mode,
+            leaves,
+            empty,
+        }
+    }
+
+    /// The program for a mode and batches like `example`; recorded when it is asked for first, and again when it is no
+    /// longer kept.
     ///
     /// # Errors
     ///
     /// As [`Traceable::trace`].
     pub fn program(&self, mode: Mode, example: &B) -> Result<Arc<JointGraph>, TraceError> {
-        let (leaves, empty) = signature(example);
-        let key = ProgramKey {
-            mode,
-            leaves,
-            empty,
-        };
+        let key = Self::key(mode, example);
+        if let Some(first) = self.first.as_ref().filter(|first| *first.key() == key) {
+            return Ok(first.clone());
+        }
         let name = key.to_string();
-        let known = self.programs();
-        if let Some(program) = known.get(&name) {
+        if let Some(program) = self.programs().get(&name) {
             return Ok(program.clone());
         }
-        drop(known);
-        let program = Arc::new(joint::record_joint(
-            &*self.run,
-            &self.table,
-            self.options.clone().in_mode(mode),
-            self.compute.map(DType::from),
-            key,
-            example,
-        )?);
-        self.programs().insert(name, program.clone());
+        let program = self.record(key, example)?;
+        // A forward that differs from call to call is not a program.
+        program.check_same(&self.record(program.key().clone(), example)?)?;
+        let program = Arc::new(program);
+        let mut programs = self.programs();
+        programs.insert(name, program.clone());
+        programs.trim(1);
+        drop(programs);
         Ok(program)
     }
 
-    fn programs(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Arc<JointGraph>>> {
+    /// Records the example's program once more.
+    ///
+    /// # Errors
+    ///
+    /// When the forward, or the constructor, has come to differ from what was recorded first.
+    pub(crate) fn check_stable(&self) -> Result<(), TraceError> {
+        let known = self.example_program()?;
+        known.check_same(&self.record(known.key().clone(), &self.example)?)
+    }
+
+    fn record(&self, key: ProgramKey, example: &B) -> Result<JointGraph, TraceError> {
+        joint::record_joint(
+            &*self.run,
+            &self.table,
+            self.options.clone().in_mode(key.mode),
+            self.compute.map(DType::from),
+            key,
+            example,
+        )
+    }
+
+    fn programs(&self) -> std::sync::MutexGuard<'_, Recent<String, Arc<JointGraph>>> {
         // An insertion that panicked leaves the map whole.
         self.programs
             .lock()

@@ -1,21 +1,108 @@
 //! What a forward gives back.
 
-use burn::tensor::{Tensor, kind::Basic};
+use burn::tensor::Tensor;
+use burn::tensor::kind::{Basic, Numeric};
 use tinderbox_fake::DynTensor;
 
 /// The loss and the named outputs of a forward.
+///
+/// A pipeline computes the loss of a batch from those of its micro-batches, so it has to know what the loss is over:
+///
+/// | the loss is | write | loss of the batch |
+/// |---|---|---|
+/// | a mean over the samples | [`Outputs::loss`] | each micro-batch weighted by its share of the samples |
+/// | a mean over something else, such as the tokens that are not padding | [`Outputs::loss`] and [`weighted_by`](Self::weighted_by) | each weighted by its share of the count |
+/// | a sum | [`Outputs::sum`] | the sum |
+///
+/// The loss and the gradients of a step then are those of the whole batch in plain Burn, up to the order of additions.
+///
+/// A loss that relates samples of a batch to each other can't be computed from micro-batches: a contrastive loss over
+/// all pairs, a variance over the batch, a ranking loss. Train it with one micro-batch per step, or decide that the
+/// negatives of a sample are those of its own micro-batch, which is another loss.
 #[derive(Clone, Debug, Default)]
 pub struct Outputs {
     pub(crate) loss: Option<Tensor<1>>,
+    pub(crate) over: LossOver,
     pub(crate) named: Vec<(String, DynTensor)>,
 }
 
+/// What a loss is a mean or a sum over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LossOver<V = DynTensor> {
+    /// A mean over the samples.
+    #[default]
+    Samples,
+    /// A mean over as many things as this scalar says.
+    Count(V),
+    /// A sum.
+    Sum,
+}
+
+impl<V> LossOver<V> {
+    pub(crate) fn map<W>(self, change: impl FnOnce(V) -> W) -> LossOver<W> {
+        match self {
+            Self::Samples => LossOver::Samples,
+            Self::Count(count) => LossOver::Count(change(count)),
+            Self::Sum => LossOver::Sum,
+        }
+    }
+
+    pub(crate) fn try_map<W, E>(
+        self,
+        change: impl FnOnce(V) -> Result<W, E>,
+    ) -> Result<LossOver<W>, E> {
+        Ok(match self {
+            Self::Samples => LossOver::Samples,
+            Self::Count(count) => LossOver::Count(change(count)?),
+            Self::Sum => LossOver::Sum,
+        })
+    }
+}
+
 impl Outputs {
-    /// A forward with a loss of one element: the mean over the samples of the batch.
+    /// A forward with a loss of one element: the mean over the samples of the batch, unless
+    /// [`weighted_by`](Self::weighted_by) says what else it is a mean over.
     pub fn loss(loss: Tensor<1>) -> Self {
         Self {
             loss: Some(loss),
-            named: Vec::new(),
+            ..Self::default()
+        }
+    }
+
+    /// A forward with a loss of one element that is a sum over the samples of the batch, or over parts of them.
+    pub fn sum(loss: Tensor<1>) -> Self {
+        Self {
+            over: LossOver::Sum,
+            ..Self::loss(loss)
+        }
+    }
+
+    /// Says that the loss is a mean over `count` things: a scalar tensor of one element, computed from the batch alone,
+    /// such as the number of tokens that are not padding, or the sum of the class weights of the targets.
+    ///
+    /// Before each step the pipeline computes the counts of all micro-batches, on the CPU, and weights each by its share
+    /// of their sum. A micro-batch whose count is 0 adds nothing, whatever its loss. An int count is exact; a float one
+    /// must have 32 or 64 bits.
+    ///
+    /// ```
+    /// # use burn::nn::{Linear, loss::CrossEntropyLossConfig};
+    /// # use burn::tensor::{Int, Tensor};
+    /// # use tinderbox_pipeline::Outputs;
+    /// const PAD: usize = 0;
+    ///
+    /// fn forward(model: &Linear, (x, targets): (Tensor<2>, Tensor<1, Int>)) -> Outputs {
+    ///     let loss = CrossEntropyLossConfig::new()
+    ///         .with_pad_tokens(Some(vec![PAD]))
+    ///         .init(&x.device());
+    ///     let count = targets.clone().not_equal_elem(PAD as i64).int().sum();
+    ///     Outputs::loss(loss.forward(model.forward(x), targets)).weighted_by(count)
+    /// }
+    /// ```
+    #[must_use]
+    pub fn weighted_by<K: Numeric>(self, count: Tensor<1, K>) -> Self {
+        Self {
+            over: LossOver::Count(count.into()),
+            ..self
         }
     }
 

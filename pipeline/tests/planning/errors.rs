@@ -4,7 +4,7 @@ use burn::tensor::{Device, Tensor};
 use serde_json::{Value, json};
 use tinderbox_deferred::{MaterializeOptions, random::Seed};
 use tinderbox_pipeline::planner::PlanFileError;
-use tinderbox_pipeline::{Cut, Machine, Outputs, Plan, PlanError, Traceable};
+use tinderbox_pipeline::{Cut, Machine, Outputs, Pipeline, Plan, PlanError, Traceable};
 
 use crate::models::{Mlp, gpt_trace, mlp, mlp_trace};
 use crate::support::{floats, full_text};
@@ -174,6 +174,41 @@ fn another_model() {
              (`layers.0.weight`: f32[4, 4] planned, f32[5, 5] found, "
         ),
         "{wider}"
+    );
+}
+
+/// A parameter that two stages read: the gradient's parts meet at the first of them, so no later stage can own it.
+#[test]
+fn a_shared_parameter_whose_owner_is_not_its_first_reader() {
+    let model = mlp(3, 8);
+    let twice = |net: &Mlp, x: Tensor<2>| {
+        let x = net.layers[0].forward(x);
+        let x = net.layers[1].forward(x);
+        Outputs::loss(net.layers[0].forward(x).mean())
+    };
+    let trace = model.trace(&floats([4, 8], 0, &Device::flex()), twice);
+    let trace = trace.unwrap();
+    let plan = Plan::manual(&trace, &[Cut::before("layers.1")]).unwrap();
+    plan.check_model(trace.parameters()).unwrap();
+    let mut json: Value = serde_json::from_str(&plan.to_json()).unwrap();
+    let mut move_all = |from: &str, to: &str, path: &str| {
+        let list = json.pointer_mut(from).unwrap().as_array_mut().unwrap();
+        list.retain(|other| other != path);
+        let list = json.pointer_mut(to).unwrap().as_array_mut().unwrap();
+        list.push(json!(path));
+    };
+    let path = "layers.0.weight";
+    move_all("/stages/0/parameters", "/stages/0/replicas", path);
+    move_all("/stages/1/replicas", "/stages/1/parameters", path);
+    let edited = Plan::from_json(&json.to_string()).unwrap();
+    let expected = "stage 1 owns `layers.0.weight`, and stage 0 before it holds a copy: gradients go from later stages to \
+                    earlier ones, so the first stage that reads a parameter must own it: list it among the parameters of \
+                    stage 0 and among the replicas of stage 1, or make the plan again";
+    assert_eq!(text(edited.check_model(trace.parameters())), expected);
+    let started = Pipeline::new(&model, &trace, &edited).start();
+    assert_eq!(
+        full_text(&started.unwrap_err()),
+        format!("the plan can't be used\n{expected}")
     );
 }
 

@@ -15,7 +15,7 @@ fn three_stages() -> Plan {
 fn a_plan_as_a_table() {
     insta::assert_snapshot!(three_stages(), @r#"
     model        e46a441bcd74, 8 parameters, 1.13 KiB
-    program      training :F32[4, 8], operations f0903c184cf4
+    program      training :F32[4, 8], operations fd65de5b4514
     machine      3 ranks, no limit of memory
                  a message takes 5.00 µs, an action 3.00 µs beside its work
     schedule     1f1b, 3 micro-batches

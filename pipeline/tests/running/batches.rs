@@ -7,7 +7,7 @@ use burn::tensor::activation::gelu;
 use burn::tensor::{Bool, Device, Int, Tensor};
 use tinderbox_pipeline::{Batch, Whole, batch_struct};
 
-use crate::support::{Case, SAMPLES, floats, pipelined, plain, settings, squared, tokens};
+use crate::support::{Case, SAMPLES, Split, floats, pipelined, plain, settings, squared, tokens};
 
 const WIDTH: usize = 6;
 const STEPS: u64 = 3;
@@ -39,7 +39,7 @@ fn x(number: u64, device: &Device) -> Tensor<2> {
     floats([SAMPLES, WIDTH], number, device)
 }
 
-fn check<B: Batch>(
+fn check<B: Batch + Split>(
     forward: fn(&Net, B) -> (Tensor<1>, Option<Tensor<2>>),
     batch: fn(u64, &Device) -> B,
 ) {
@@ -143,6 +143,20 @@ struct Sentences {
 }
 
 batch_struct!(Sentences { ids, mask, bias });
+
+impl Split for Sentences {
+    fn samples(&self) -> Option<usize> {
+        self.ids.samples()
+    }
+
+    fn rows(&self, start: usize, count: usize) -> Self {
+        Self {
+            ids: self.ids.rows(start, count),
+            mask: self.mask.rows(start, count),
+            bias: self.bias.rows(start, count),
+        }
+    }
+}
 
 #[test]
 fn a_struct_of_ids_a_mask_and_a_part_that_belongs_to_all() {

@@ -31,7 +31,7 @@ fn builder(ranks: usize) -> PipelineBuilder<Net, Tensor<2>> {
     let model = CASE.model();
     let trace = CASE.trace(&model);
     let plan = Plan::auto(&trace, &Machine::local(ranks).unwrap()).unwrap();
-    Pipeline::new(&model, &trace, &plan).optimizer(SgdConfig::new().build())
+    Pipeline::new(&model, &trace, &plan).optimizer(SgdConfig::new())
 }
 
 /// An autodiff device stands for the device under it: there is no autodiff at run time.

@@ -140,7 +140,7 @@ fn start(kind: ScheduleKind, chunks: usize, timeout: Duration) -> Pipeline<Net, 
     let machine = machine.with_chunks(chunks, kind.placement()).unwrap();
     let plan = Plan::auto(&trace, &machine).unwrap();
     Pipeline::new(&model, &trace, &plan)
-        .optimizer(SgdConfig::new().build())
+        .optimizer(SgdConfig::new())
         .schedule(kind)
         .micro_batches(4)
         .clip(Clipping::GlobalNorm(1.0))

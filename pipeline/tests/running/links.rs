@@ -70,7 +70,7 @@ fn builder_of(
     let machine = machine.with_chunks(chunks, schedule.placement()).unwrap();
     let plan = Plan::auto(&trace, &machine).unwrap();
     Pipeline::new(&model, &trace, &plan)
-        .optimizer(SgdConfig::new().build())
+        .optimizer(SgdConfig::new())
         .schedule(schedule)
         .micro_batches(2)
 }
@@ -326,7 +326,7 @@ fn a_panic_of_the_optimizer_is_named() {
     for at in 0..8 {
         let calls = Arc::new(AtomicUsize::new(0));
         let mut pipeline = builder(3, ScheduleKind::OneFOneB)
-            .optimizer(Faulty { calls, at })
+            .custom_optimizer(Faulty { calls, at })
             .start()
             .unwrap();
         let error = pipeline.step(LR, batch()).unwrap_err();

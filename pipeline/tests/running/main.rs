@@ -3,11 +3,17 @@
 mod batches;
 mod devices;
 mod faults;
+mod finite;
+mod indices;
 mod links;
 mod mixed;
 mod models;
+mod objective;
 mod optimizers;
 mod outputs;
+mod parameters;
+mod progress;
+mod refusals;
 mod shapes;
 mod updates;
 

@@ -10,10 +10,10 @@ use tinderbox_deferred::{MaterializeOptions, Values, parameter_values, random::S
 use tinderbox_fake::DynTensor;
 use tinderbox_pipeline::{
     Clipping, LossScale, Machine, MixedPrecision, Outputs, Pipeline, PipelineBuilder, Plan,
-    Planner, ScheduleKind, Trace, Traceable, split_batch,
+    Planner, ScheduleKind, Trace, Traceable,
 };
 
-use crate::support::{Case, LR, SAMPLES, SEED, floats, parameters, squared};
+use crate::support::{Case, LR, SAMPLES, SEED, floats, parameters, split, squared};
 
 const STEPS: u64 = 4;
 const MICRO_BATCHES: usize = 3;
@@ -66,7 +66,7 @@ fn builder(compute: DType, ranks: usize, kind: ScheduleKind) -> PipelineBuilder<
     let machine = machine.with_chunks(chunks, kind.placement()).unwrap();
     let plan = Plan::auto(&trace, &machine).unwrap();
     Pipeline::new(&CASE.model(), &trace, &plan)
-        .optimizer(AdamWConfig::new().build())
+        .optimizer(AdamWConfig::new())
         .schedule(kind)
         .micro_batches(MICRO_BATCHES)
         .seed(SEED)
@@ -126,7 +126,7 @@ fn plain(compute: DType, mut scale: Option<f64>) -> Run {
         let factor = scale.unwrap_or(1.0) as f32;
         let mut sums: Vec<DynTensor> = Vec::new();
         let mut losses = Vec::new();
-        for ((x, y), samples) in split_batch(&(CASE.batch)(step, &device), MICRO_BATCHES).unwrap() {
+        for ((x, y), samples) in split(&(CASE.batch)(step, &device), MICRO_BATCHES) {
             let (loss, _) = (CASE.forward)(&low, (x.cast(compute), y.cast(compute)));
             losses.push(f64::from(loss.clone().into_scalar::<f32>()));
             let weight = samples as f32 / SAMPLES as f32 * factor;
@@ -233,7 +233,7 @@ fn clipping_sees_unscaled_gradients() {
     let run = |scale: Option<f64>| {
         let builder = builder(DType::BF16, 2, ScheduleKind::OneFOneB)
             .clip(Clipping::GlobalNorm(0.01))
-            .optimizer(SgdConfig::new().build());
+            .optimizer(SgdConfig::new());
         let builder = match scale {
             Some(factor) => builder.loss_scale(LossScale::fixed(factor)),
             None => builder,

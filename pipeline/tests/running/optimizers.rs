@@ -1,19 +1,16 @@
 //! Optimizer state is saved and restored so that training goes on with the same bits, on another
 //! number of stages.
 
-use std::sync::{Arc, Mutex};
-
 use burn::module::Module;
-use burn::nn::{Linear, LinearConfig};
+use burn::nn::{Initializer, Linear, LinearConfig};
 use burn::optim::{
     AdamConfig, AdamWConfig, ModuleOptimizer, Optimizer, RmsPropConfig, SgdConfig,
     momentum::MomentumConfig,
 };
-use burn::tensor::Device;
-use burn::tensor::{Tensor, activation::gelu};
-use tinderbox_deferred::{ParameterPath, Values, parameter_values};
+use burn::tensor::{DType, Device, Tensor, activation::gelu};
+use tinderbox_deferred::{Deferred, ParameterPath, Values, parameter_values};
 use tinderbox_fake::DynTensor;
-use tinderbox_pipeline::{Pipeline, SavedState, ScheduleKind};
+use tinderbox_pipeline::{Outputs, Pipeline, Plan, SavedState, ScheduleKind, Traceable};
 
 use crate::support::{
     Case, Run, SAMPLES, Setting, continue_run, floats, full_text, parameters, plain, squared,
@@ -71,29 +68,15 @@ fn save(pipeline: &mut Net4) -> (Vec<(ParameterPath, DynTensor)>, SavedState) {
     (parameter_values(&module), state)
 }
 
-/// Restores on every rank; the first text of an error.
+/// Restores on every rank; the text of an error.
 fn restore(
     pipeline: &mut Net4,
     values: &[(ParameterPath, DynTensor)],
     state: &SavedState,
 ) -> Option<String> {
     let values: Values = values.iter().cloned().collect();
-    let shared = Arc::new((Mutex::new(values), state.clone()));
-    let results = pipeline.on_ranks(move |_, stages| {
-        let (values, state) = &*shared;
-        let values = values.lock().unwrap();
-        stages
-            .iter_mut()
-            .find_map(|stage| stage.prepare_restore(&*values, state).err())
-            .map(|error| full_text(&error))
-    });
-    let failed = results.unwrap().into_iter().flatten().next();
-    if failed.is_none() {
-        pipeline
-            .on_ranks(|_, stages| stages.iter_mut().for_each(|s| s.commit_restore()))
-            .unwrap();
-    }
-    failed
+    let restored = pipeline.restore(values, state.clone());
+    restored.err().map(|error| full_text(&error))
 }
 
 fn check<O: Optimizer + Clone>(optimizer: O, of_burn: ModuleOptimizer, is_stateful: bool) {
@@ -163,10 +146,11 @@ fn the_state_of_another_optimizer_is_refused() {
     let (values, of_adam) = save(&mut adam);
     let refused = |error: Option<String>, path: &str| {
         let error = error.expect("the state is of another optimizer");
-        let start = format!(
-            "the optimizer state of `{path}` is incomplete or of another optimizer: saved are [\""
+        let expected = format!(
+            "could not be restored, nothing was changed\n\
+             the optimizer state of `{path}` is incomplete or of another optimizer: saved are [\""
         );
-        assert!(error.starts_with(&start), "{error}");
+        assert!(error.contains(&expected), "{error}");
     };
 
     for build in [SgdConfig::new().build(), momentum(false).build()] {
@@ -189,7 +173,54 @@ fn the_state_of_another_optimizer_is_refused() {
             .join(".")
             .as_str(),
     );
+    let before = parameters(&adam.gather(&Device::flex()).unwrap());
     let missing = restore(&mut adam, &values[1..], &of_adam).expect("a parameter is missing");
+    assert!(missing.contains("nothing was changed"), "{missing}");
     assert!(missing.contains("missing: "), "{missing}");
+    assert!(parameters(&adam.gather(&Device::flex()).unwrap()) == before);
     assert_eq!(restore(&mut adam, &values, &of_adam), None);
+}
+
+/// Burn reads states in the default float of the device: an f64 state would be rounded to f32 without a word.
+#[test]
+fn a_state_that_burn_would_round_is_refused() {
+    let mut adam = CASE.start(setting(2), AdamWConfig::new().build());
+    continue_run(&mut adam, CASE, 0..1, &mut Run::default());
+    let (values, mut state) = save(&mut adam);
+    let (name, data) = state.tensors.pop().expect("Adam has moments");
+    let wide = data.convert_dtype(DType::F64);
+    state.tensors.push((name.clone(), wide));
+    let error = restore(&mut adam, &values, &state).expect("the state is rounded");
+    let expected = format!("the optimizer state `{name}` was saved as f64, and Burn reads");
+    assert!(error.contains(&expected), "{error}");
+    continue_run(&mut adam, CASE, 1..2, &mut Run::default());
+}
+
+/// More dimensions than Burn's optimizers take are refused before anything is made.
+#[test]
+fn a_parameter_of_nine_dimensions_is_named() {
+    #[derive(Module, Debug)]
+    struct Wide {
+        grid: burn::module::Param<Tensor<9>>,
+        layer: Linear,
+    }
+    let model = Deferred::new(|device| Wide {
+        grid: Initializer::Ones.init([1, 1, 1, 1, 1, 1, 1, 2, 2], device),
+        layer: LinearConfig::new(4, 4).init(device),
+    });
+    let model = model.unwrap();
+    let trace = model.trace(
+        &floats([2, 4], 0, &Device::flex()),
+        |net: &Wide, x: Tensor<2>| {
+            Outputs::loss((net.layer.forward(x).mean() + net.grid.val().mean()).square())
+        },
+    );
+    let trace = trace.unwrap();
+    let plan = Plan::manual(&trace, &[]).unwrap();
+    let started = Pipeline::new(&model, &trace, &plan).optimizer(SgdConfig::new());
+    assert_eq!(
+        full_text(&started.start().unwrap_err()),
+        "parameter `grid` has 9 dimensions, and Burn's optimizers take 1 to 8: store it with fewer, and reshape it in \
+         the forward"
+    );
 }

@@ -62,7 +62,7 @@ fn each_is_given_per_micro_batch_in_training_and_evaluation() {
     for stages in 1..=4 {
         let plan = Plan::auto(&trace, &Machine::local(stages).unwrap()).unwrap();
         let mut pipeline = Pipeline::new(&model, &trace, &plan)
-            .optimizer(SgdConfig::new().build())
+            .optimizer(SgdConfig::new())
             .micro_batches(3)
             .seed(SEED)
             .start()
@@ -137,7 +137,7 @@ fn a_forward_without_a_loss_is_evaluated_and_does_not_train() {
     for stages in 1..=4 {
         let plan = Plan::auto(&trace, &Machine::local(stages).unwrap()).unwrap();
         let mut pipeline = Pipeline::new(&model, &trace, &plan)
-            .optimizer(SgdConfig::new().build())
+            .optimizer(SgdConfig::new())
             .micro_batches(1)
             .seed(SEED)
             .start()

@@ -14,10 +14,12 @@ use tinderbox_deferred::random::Seed;
 use tinderbox_pipeline::schedule::{RankIndex, Schedule};
 use tinderbox_pipeline::{
     Clipping, Cut, Machine, Pipeline, PipelineBuilder, PipelineError, Placement, Plan, Planner,
-    ScheduleKind, split_batch,
+    ScheduleKind,
 };
 
-use crate::support::{Case, Computed, LR, SAMPLES, SEED, floats, full_text, parameters, squared};
+use crate::support::{
+    Case, Computed, LR, SAMPLES, SEED, floats, full_text, parameters, split, squared,
+};
 
 const STEPS: u64 = 3;
 const MICRO_BATCHES: usize = 5;
@@ -73,7 +75,7 @@ fn builder(ranks: usize, kind: ScheduleKind) -> PipelineBuilder<Net, Batch> {
     let machine = machine.with_chunks(chunks, kind.placement()).unwrap();
     let plan = Plan::auto(&trace, &machine).unwrap();
     Pipeline::new(&model, &trace, &plan)
-        .optimizer(AdamWConfig::new().build())
+        .optimizer(AdamWConfig::new())
         .schedule(kind)
         .micro_batches(MICRO_BATCHES)
         .seed(SEED)
@@ -90,7 +92,7 @@ fn plain(
     let replay = model.replay(Seed::new(SEED));
     let mut net = model.materialize(&device, &replay).unwrap();
     for step in 0..STEPS {
-        let parts = split_batch(&(CASE.batch)(step, &device), MICRO_BATCHES).unwrap();
+        let parts = split(&(CASE.batch)(step, &device), MICRO_BATCHES);
         let mut accumulator = GradientsAccumulator::new();
         for (batch, samples) in parts {
             let weighted = forward(&net, batch)
@@ -193,6 +195,83 @@ fn clipped_each_by_itself() {
             }
             assert!(gathered(&mut pipeline) == expected, "{ranks} ranks, {kind}");
         }
+        // The same, asked for in the optimizer's configuration, as Burn's own `init` takes it.
+        let of_adam = AdamWConfig::new().with_grad_clipping(Some(config.clone()));
+        let found = trained(builder(2, ScheduleKind::ZbH1).optimizer(of_adam.clone()));
+        assert!(found == expected, "{config:?} of AdamW");
+        let of_sgd = SgdConfig::new().with_gradient_clipping(Some(config.clone()));
+        let expected = plain(|_, gradients| gradients, of_sgd.init(), || LR.into());
+        let found = trained(builder(2, ScheduleKind::OneFOneB).optimizer(of_sgd));
+        assert!(found == expected, "{config:?} of SGD");
+        let twice = builder(1, ScheduleKind::GPipe).optimizer(of_adam);
+        let error = twice.clip(Clipping::GlobalNorm(1.0)).start().unwrap_err();
+        assert!(matches!(error, PipelineError::TwoClippings), "{error}");
+    }
+}
+
+fn trained(builder: PipelineBuilder<Net, Batch>) -> BTreeMap<String, Vec<u8>> {
+    let mut pipeline = builder.start().unwrap();
+    for step in 0..STEPS {
+        let batch = (CASE.batch)(step, &Device::flex());
+        pipeline.step(LR, batch).unwrap();
+    }
+    gathered(&mut pipeline)
+}
+
+fn rows(samples: usize, device: &Device) -> Batch {
+    let shape = [samples, 6];
+    (floats(shape, 77, device), floats(shape, 78, device))
+}
+
+/// The last batch of an epoch has fewer samples than there are micro-batches: each sample is one.
+#[test]
+fn a_batch_of_few_samples() {
+    let mut written = ScheduleKind::OneFOneB
+        .generate(2, 1, MICRO_BATCHES)
+        .unwrap();
+    written.name = "mine".into();
+    for samples in [1, MICRO_BATCHES - 1] {
+        let device = Device::flex().autodiff();
+        let model = CASE.model();
+        let net = model.materialize(&device, &model.replay(Seed::new(SEED)));
+        let net = net.unwrap();
+        let (x, y) = rows(samples, &device);
+        let mut accumulator = GradientsAccumulator::new();
+        for row in 0..samples {
+            let sample = |t: &Tensor<2>| t.clone().slice(burn::tensor::s![row..row + 1, ..]);
+            let loss = forward(&net, (sample(&x), sample(&y))).0;
+            let gradients = loss.mul_scalar(1.0 / samples as f32).backward();
+            accumulator.accumulate(&net, GradientsParams::from_grads(gradients, &net));
+        }
+        let mut optimizer = AdamWConfig::new().init();
+        let expected = parameters(&optimizer.step(LR, net, accumulator.grads()));
+        for (ranks, kind) in SHAPES {
+            let mut pipeline = builder(ranks, kind).start().unwrap();
+            let output = pipeline.step(LR, rows(samples, &Device::flex())).unwrap();
+            assert_eq!(output.micro_batch_losses.len(), samples, "{kind}");
+            assert!(
+                gathered(&mut pipeline) == expected,
+                "{samples} samples, {kind}"
+            );
+        }
+        let mut pipeline = builder(2, ScheduleKind::OneFOneB).start().unwrap();
+        let full = (CASE.batch)(0, &Device::flex());
+        let both = [full, rows(samples, &Device::flex())];
+        let output = pipeline.step_accumulated(LR, both).unwrap();
+        assert_eq!(output.micro_batch_losses.len(), MICRO_BATCHES + samples);
+
+        let builder = builder(2, ScheduleKind::OneFOneB).schedule(written.clone());
+        let mut pipeline = builder.start().unwrap();
+        let error = pipeline
+            .step(LR, rows(samples, &Device::flex()))
+            .unwrap_err();
+        assert_eq!(
+            full_text(&error),
+            format!(
+                "the batch can't be used\na batch of {samples} samples can't be split into {MICRO_BATCHES} \
+                 micro-batches: lower the number of micro-batches"
+            )
+        );
     }
 }
 
@@ -271,7 +350,7 @@ fn schedules_that_do_not_fit_the_plan() {
     let plan = Plan::auto(&trace, &machine).unwrap();
     let start = |schedule: tinderbox_pipeline::ScheduleChoice| {
         Pipeline::new(&model, &trace, &plan)
-            .optimizer(SgdConfig::new().build())
+            .optimizer(SgdConfig::new())
             .schedule(schedule)
             .micro_batches(4)
             .start()
@@ -315,7 +394,7 @@ fn schedules_that_do_not_fit_the_plan() {
         .plan()
         .unwrap();
     let error = Pipeline::new(&model, &trace, &uneven)
-        .optimizer(SgdConfig::new().build())
+        .optimizer(SgdConfig::new())
         .schedule(ScheduleKind::OneFOneB)
         .start()
         .unwrap_err();

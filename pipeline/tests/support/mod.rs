@@ -7,9 +7,11 @@ use burn::optim::{GradientsAccumulator, GradientsParams, ModuleOptimizer, Optimi
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use tinderbox_deferred::{Deferred, parameter_values, random::Seed};
 use tinderbox_fake::DynTensor;
-use tinderbox_pipeline::{
-    Batch, Machine, Outputs, Pipeline, Plan, ScheduleKind, Trace, Traceable, split_batch,
-};
+use tinderbox_pipeline::{Batch, Machine, Outputs, Pipeline, Plan, ScheduleKind, Trace, Traceable};
+
+pub use split::{Split, split};
+
+mod split;
 
 /// Seed of all tests.
 pub const SEED: u64 = 7;
@@ -59,7 +61,7 @@ impl<M: Module + Sync + 'static, B: Batch> Case<M, B> {
         let trace = self.trace(&model);
         let plan = Plan::auto(&trace, &Machine::local(setting.stages).unwrap()).unwrap();
         Pipeline::new(&model, &trace, &plan)
-            .optimizer(optimizer)
+            .custom_optimizer(optimizer)
             .schedule(setting.schedule)
             .micro_batches(setting.micro_batches)
             .seed(SEED)
@@ -114,19 +116,40 @@ impl Run {
 }
 
 /// Trains with Burn's autodiff, micro-batch by micro-batch, and evaluates at the end.
-pub fn plain<M: Module + Sync + 'static, B: Batch>(
+pub fn plain<M: Module + Sync + 'static, B: Batch + Split>(
     case: Case<M, B>,
+    optimizer: ModuleOptimizer,
+    micro_batches: usize,
+    steps: u64,
+) -> Run {
+    let model = case.model();
+    let replay = model.replay(Seed::new(SEED));
+    let module = model.materialize(&Device::flex().autodiff(), &replay);
+    train(case, module.unwrap(), optimizer, micro_batches, steps)
+}
+
+/// As [`plain`], for a model whose constructor draws nothing: it is called as plain Burn calls it.
+pub fn data_run<M: Module + Sync + 'static, B: Batch + Split>(
+    case: Case<M, B>,
+    optimizer: ModuleOptimizer,
+    micro_batches: usize,
+    steps: u64,
+) -> Run {
+    let module = (case.init)(&Device::flex().autodiff());
+    train(case, module, optimizer, micro_batches, steps)
+}
+
+fn train<M: Module + Sync + 'static, B: Batch + Split>(
+    case: Case<M, B>,
+    mut module: M,
     mut optimizer: ModuleOptimizer,
     micro_batches: usize,
     steps: u64,
 ) -> Run {
     let device = Device::flex().autodiff();
-    let model = case.model();
-    let replay = model.replay(Seed::new(SEED));
-    let mut module = model.materialize(&device, &replay).unwrap();
     let mut run = Run::default();
     for step in 0..steps {
-        let parts = split_batch(&(case.batch)(step, &device), micro_batches).unwrap();
+        let parts = split(&(case.batch)(step, &device), micro_batches);
         let mut accumulator = GradientsAccumulator::new();
         let (mut losses, mut outputs) = (Vec::new(), Vec::new());
         for (batch, samples) in parts {
@@ -146,7 +169,7 @@ pub fn plain<M: Module + Sync + 'static, B: Batch>(
     run
 }
 
-fn evaluate<M: Module, B: Batch>(
+fn evaluate<M: Module, B: Batch + Split>(
     module: &M,
     case: Case<M, B>,
     micro_batches: usize,
@@ -154,7 +177,7 @@ fn evaluate<M: Module, B: Batch>(
     run: &mut Run,
 ) {
     let batch = (case.batch)(number, &Device::flex());
-    let parts = split_batch(&batch, micro_batches).unwrap().into_iter();
+    let parts = split(&batch, micro_batches).into_iter();
     let computed: Vec<_> = parts.map(|(b, _)| (case.forward)(module, b)).collect();
     let losses = computed.iter().map(|(loss, _)| loss.clone());
     let scalars = losses.map(|loss| f64::from(loss.into_scalar::<f32>()));

@@ -7,7 +7,7 @@ use tinderbox_schedule::{Compute, StageIndex};
 
 use super::escape::Dot;
 use super::memory::stages_by_rank;
-use super::modules::summary;
+use super::modules::summaries;
 use super::units::{bytes_text, share_text, time_text};
 use super::{PlanFile, PlanStage, memory};
 
@@ -46,6 +46,7 @@ fn write_graph(out: &mut String, plan: &PlanFile) -> fmt::Result {
         "  edge [fontname=\"Helvetica\" fontsize=10 color=\"#2f6bd8\" fontcolor=\"#1b2027\"];"
     )?;
     let held = memory::of_ranks(plan);
+    let modules = summaries(plan);
     for (rank, stages) in stages_by_rank(plan) {
         writeln!(out, "  subgraph cluster_rank_{rank} {{")?;
         let memory = held.iter().find(|held| held.rank == rank);
@@ -56,8 +57,9 @@ fn write_graph(out: &mut String, plan: &PlanFile) -> fmt::Result {
              fillcolor=\"#f0f2f5\";"
         )?;
         for stage in stages {
-            if let Some(stage) = plan.stages.get(stage.index()) {
-                write_stage(out, plan, stage)?;
+            let modules = modules.get(stage.index());
+            if let (Some(stage), Some(modules)) = (plan.stages.get(stage.index()), modules) {
+                write_stage(out, plan, stage, modules)?;
             }
         }
         writeln!(out, "  }}")?;
@@ -85,9 +87,9 @@ fn memory_text(held: &memory::Held) -> String {
     }
 }
 
-fn write_stage(out: &mut String, plan: &PlanFile, stage: &PlanStage) -> fmt::Result {
+fn write_stage(out: &mut String, plan: &PlanFile, stage: &PlanStage, modules: &str) -> fmt::Result {
     let mut lines = vec![format!("stage {}", stage.stage)];
-    lines.extend(module_lines(&summary(stage)));
+    lines.extend(module_lines(modules));
     let bytes = stage.parameter_bytes.saturating_add(stage.replica_bytes);
     lines.push(bytes_text(bytes));
     let costs = &stage.costs;

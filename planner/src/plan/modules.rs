@@ -1,32 +1,84 @@
 //! Modules of a stage in a few words.
 
-use super::PlanStage;
-use super::escape::visible;
+use std::collections::{BTreeMap, BTreeSet};
 
-/// What a module is called in summaries: its first name, and with an element of a list the element's
-/// number, which stands for all that is in it.
-pub(super) fn short_name(module: &str) -> String {
-    let mut parts = module.split('.');
-    let name = parts.next().unwrap_or("");
-    let element = parts.next().filter(|part| part.parse::<usize>().is_ok());
-    match (name, element) {
-        ("", None) => "(root)".to_owned(),
-        (name, None) => visible(name).into_owned(),
-        (name, Some(element)) => visible(&format!("{name}.{element}")).into_owned(),
+use super::escape::visible;
+use super::{PlanFile, PlanStage};
+
+/// What summaries show of a module: the element of the outermost list that it lies in, or its first name.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Shown<'a> {
+    name: &'a str,
+    element: Option<usize>,
+}
+
+impl<'a> Shown<'a> {
+    fn of(module: &'a str) -> Self {
+        let mut end = 0;
+        for part in module.split('.') {
+            // Digits alone: `+1` is no element of a list.
+            let element = part.bytes().all(|b| b.is_ascii_digit());
+            let element = part.parse().ok().filter(|_| element && end > 0);
+            if element.is_some() {
+                let name = &module[..end - 1];
+                return Self { name, element };
+            }
+            end += part.len() + 1;
+        }
+        let name = module.split('.').next().unwrap_or("");
+        Self {
+            name,
+            element: None,
+        }
+    }
+
+    fn text(&self, last: Option<usize>) -> String {
+        let name = visible(self.name);
+        match (self.element, last) {
+            (None, _) if name.is_empty() => "(root)".to_owned(),
+            (None, _) => name.into_owned(),
+            (Some(element), None) => format!("{name}.{element}"),
+            (Some(element), Some(last)) => format!("{name}.{element}..{last}"),
+        }
     }
 }
 
-/// Modules of a stage in a few words: the common ends of `blocks.0.norm`, `blocks.0.attention.query`
-/// are cut off, and what follows each other is joined.
-pub(super) fn summary(stage: &PlanStage) -> String {
-    let mut names: Vec<String> = Vec::new();
-    for module in &stage.modules {
-        let name = short_name(module);
-        if names.last() != Some(&name) {
-            names.push(name);
+/// Modules of each stage in a few words, in the order of the forward: the ends of `blocks.0.norm`,
+/// `blocks.0.attention.query` are cut off, and three or more elements of a list that follow each other are
+/// `blocks.0..7`, the last included. An element that several stages share stands alone.
+pub(super) fn summaries(plan: &PlanFile) -> Vec<String> {
+    let mut stages: BTreeMap<Shown<'_>, BTreeSet<usize>> = BTreeMap::new();
+    for (index, stage) in plan.stages.iter().enumerate() {
+        for module in &stage.modules {
+            stages.entry(Shown::of(module)).or_default().insert(index);
         }
     }
-    names.join(" ")
+    let is_shared = |shown: &Shown<'_>| stages.get(shown).is_some_and(|on| on.len() > 1);
+    let stages = plan.stages.iter();
+    stages.map(|stage| described(stage, is_shared)).collect()
+}
+
+/// As [`summaries`], of one stage without regard to others.
+pub(super) fn summary(stage: &PlanStage) -> String {
+    described(stage, |_| false)
+}
+
+fn described(stage: &PlanStage, is_shared: impl Fn(&Shown<'_>) -> bool) -> String {
+    let mut names: Vec<Shown<'_>> = stage.modules.iter().map(|m| Shown::of(m)).collect();
+    names.dedup();
+    let follows = |before: &Shown<'_>, next: &Shown<'_>| {
+        before.name == next.name
+            && before
+                .element
+                .is_some_and(|e| e.checked_add(1) == next.element)
+            && !is_shared(before)
+            && !is_shared(next)
+    };
+    let runs = names.chunk_by(follows).flat_map(|run| match run {
+        [first, _, .., last] => vec![first.text(last.element)],
+        few => few.iter().map(|shown| shown.text(None)).collect(),
+    });
+    runs.collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]
@@ -52,13 +104,53 @@ mod tests {
                 &["blocks.0.norm", "head", "blocks.0.mlp"],
                 "blocks.0 head blocks.0",
             ),
-            (&["encoder.layer.0", "encoder.layer.1"], "encoder"),
+            (
+                &["encoder.layer.0", "encoder.layer.1", "encoder.norm"],
+                "encoder.layer.0 encoder.layer.1 encoder",
+            ),
+            (
+                &[
+                    "tokens",
+                    "layers.0.mlp",
+                    "layers.1",
+                    "layers.2",
+                    "layers.3.norm",
+                    "head",
+                ],
+                "tokens layers.0..3 head",
+            ),
+            (
+                &["a.9", "a.10", "a.11", "b.12", "a.14", "a.13"],
+                "a.9..11 b.12 a.14 a.13",
+            ),
+            (&["a.0.b.1.c", "a.0.b.2.c"], "a.0"),
+            (
+                &["a.18446744073709551615", "a.0", "7"],
+                "a.18446744073709551615 a.0 7",
+            ),
             (&["a\u{1b}[2J.0"], "a\\u{1b}[2J.0"),
             (&[".0"], ".0"),
         ] {
-            let mut stage = samples::two_stages().stages[0].clone();
-            stage.modules = modules.iter().map(|module| (*module).to_owned()).collect();
-            assert_eq!(summary(&stage), expected);
+            let mut plan = samples::two_stages();
+            plan.stages[0].modules = modules.iter().map(|module| (*module).to_owned()).collect();
+            plan.stages[1].modules.clear();
+            assert_eq!(summaries(&plan), [expected, ""]);
         }
+    }
+
+    /// Two stages have a part of `blocks.3` each.
+    #[test]
+    fn what_stages_share_stands_alone() {
+        let mut plan = samples::two_stages();
+        let blocks = |range: std::ops::RangeInclusive<usize>, last: &str| -> Vec<String> {
+            let blocks = range.map(|block| format!("blocks.{block}.norm"));
+            blocks.chain([last.to_owned()]).collect()
+        };
+        plan.stages[0].modules = blocks(0..=2, "blocks.3.attention");
+        plan.stages[1].modules = blocks(3..=7, "head");
+        assert_eq!(
+            summaries(&plan),
+            ["blocks.0..2 blocks.3", "blocks.3 blocks.4..7 head"]
+        );
     }
 }

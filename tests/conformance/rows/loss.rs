@@ -14,13 +14,19 @@ use super::{Family, family};
 use crate::inputs::{between, floats, ints, signs, these};
 use crate::row::{Outcome, Tracing, row};
 
-/// The error of a forward that reads what it is given.
-pub const DATA_READ: &str = "the forward could not be recorded; if it uses Burn's \
-     `PoissonNllLoss` or, in a build with debug assertions, `CTCLoss`, these read their arguments to \
-     check them: write the first with tensor operations, and call \
-     `burn::tensor::module::ctc_loss` in place of the second: the recorded code read the data of a \
-     fake tensor, which has a shape and no data: compute on tensors, and read values only from a \
-     materialized module";
+/// The error of a loss that reads what it is given.
+macro_rules! data_read {
+    ($instead:literal) => {
+        concat!(
+            "the forward could not be recorded: the recorded code read the data of a fake tensor; a fake \
+             tensor has a shape and no data: this loss reads its arguments to check them",
+            $instead
+        )
+    };
+}
+pub(super) use data_read;
+
+const POISSON: Tracing = Tracing::Refused(data_read!("; write it with tensor operations"));
 
 pub fn rows() -> Family {
     let mut rows = entropies();
@@ -278,7 +284,7 @@ fn likelihoods() -> Family {
             },
             |loss: &PoissonNllLoss, (x, y)| Outcome::of(loss.forward(x, y, Reduction::Mean)),
         )
-        .tracing(Tracing::Refused(DATA_READ)),
+        .tracing(POISSON),
         row(
             "full, predictions not in logarithms",
             |_| {
@@ -295,6 +301,6 @@ fn likelihoods() -> Family {
             },
             |loss: &PoissonNllLoss, (x, y)| Outcome::of(loss.forward_no_reduction(x, y)),
         )
-        .tracing(Tracing::Refused(DATA_READ)),
+        .tracing(POISSON),
     ]
 }

@@ -4,14 +4,16 @@ use burn::nn::loss::{CTCLoss, CTCLossConfig, RNNTLoss, RNNTLossConfig, Reduction
 use burn::tensor::activation::log_softmax;
 use burn::tensor::module::ctc_loss;
 
-use super::loss::DATA_READ;
+use super::loss::data_read;
 use super::{Family, family};
 use crate::inputs::{floats, ints, these};
 use crate::row::{Outcome, Tracing, row};
 
 /// What `CTCLoss` meets under recording: in builds with debug assertions it reads the lengths.
 const CTC: Tracing = match cfg!(debug_assertions) {
-    true => Tracing::Refused(DATA_READ),
+    true => Tracing::Refused(data_read!(
+        " in builds with debug assertions; call `burn::tensor::module::ctc_loss` in its place"
+    )),
     false => Tracing::Equal,
 };
 

@@ -10,9 +10,10 @@ use super::random_programs::{GIVEN, calls, fixed_seed, recorded};
 use super::without_liveness;
 use crate::program::{Program, RandomKeys, Step, tensor_id};
 
-fn operations(program: &Program) -> impl Iterator<Item = &OperationIr> {
+fn operations(program: &Program) -> impl Iterator<Item = OperationIr> {
     program.steps.iter().map(|step| match step {
-        Step::Operation(operation) => &**operation,
+        Step::Operation { node, last_uses } => program.operation(*node, last_uses),
+        Step::Free(value) => OperationIr::Drop((**value).clone()),
         step => panic!("these programs draw nothing, but here is {step:?}"),
     })
 }
@@ -40,7 +41,7 @@ fn alive_by_program(program: &Program) -> Vec<BTreeSet<TensorId>> {
     let mut after: Vec<BTreeSet<TensorId>> = Vec::new();
     for operation in operations(program) {
         let used_up = |tensor: &&TensorIr| tensor.status == TensorStatus::ReadWrite;
-        if let OperationIr::Drop(value) = operation {
+        if let OperationIr::Drop(value) = &operation {
             assert!(
                 alive.remove(&value.id),
                 "{} is freed, and is not there",

@@ -1,10 +1,10 @@
 //! Programs with our liveness against programs without any, and against Burn.
 
 mod frees;
+mod interpret;
 mod random_programs;
 
 use burn::tensor::{Device, TensorData};
-use burn_ir::{IrVisitorMut, OperationIr, TensorIr, TensorStatus};
 use tinderbox_fake::{DynTensor, Recording, ValueId};
 
 use super::{Executor, Program, RunContext, Step};
@@ -12,20 +12,12 @@ use crate::random::Seed;
 
 /// The same program with every value kept until the end, and none worked on in place.
 fn without_liveness(program: &Program) -> Program {
-    struct Keep;
-    impl IrVisitorMut for Keep {
-        fn visit_tensor_mut(&mut self, tensor: &mut TensorIr) {
-            if tensor.status == TensorStatus::ReadWrite {
-                tensor.status = TensorStatus::ReadOnly;
-            }
-        }
-    }
     let mut program = program.clone();
-    let frees = |step: &Step| matches!(step, Step::Operation(operation) if matches!(**operation, OperationIr::Drop(_)));
-    program.steps.retain(|step| !frees(step));
+    program.steps.retain(|step| !matches!(step, Step::Free(_)));
+    program.last_uses.clear();
     for step in &mut program.steps {
-        if let Step::Operation(operation) = step {
-            operation.visit_mut(&mut Keep);
+        if let Step::Operation { last_uses, .. } = step {
+            *last_uses = 0..0;
         }
     }
     program

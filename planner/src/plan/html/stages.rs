@@ -8,7 +8,7 @@ use tinderbox_path::ParameterPath;
 use super::bars;
 use super::table::{Cell, Table};
 use crate::plan::escape::Html;
-use crate::plan::modules::summary;
+use crate::plan::modules::summaries;
 use crate::plan::program::StageText;
 use crate::plan::units::{Scale, bytes_text, count_text, share_text};
 use crate::plan::{PlanFile, PlanParameter, PlanStage, model};
@@ -51,7 +51,7 @@ fn table(plan: &PlanFile) -> Table<'static> {
         format!("sent, {}", sent.unit),
         "FLOPs".to_owned(),
     ];
-    let rows = stages.iter().map(|stage| {
+    let rows = stages.iter().zip(summaries(plan)).map(|(stage, modules)| {
         let costs = &stage.costs;
         let class = if plan.prediction.bottleneck == stage.stage {
             "slowest"
@@ -61,7 +61,7 @@ fn table(plan: &PlanFile) -> Table<'static> {
         let cells = vec![
             Cell::Number(stage.stage.to_string()),
             Cell::Number(stage.rank.to_string()),
-            Cell::Markup(content(stage, &forms)),
+            Cell::Markup(content(stage, &modules, &forms)),
             Cell::Number(bytes.number(held(stage))),
             Cell::Number(times.number(costs.forward)),
             Cell::Number(times.number(costs.backward)),
@@ -81,14 +81,18 @@ fn table(plan: &PlanFile) -> Table<'static> {
 }
 
 /// The modules in short, and behind them all of them with the parameters.
-fn content(stage: &PlanStage, forms: &BTreeMap<&ParameterPath, &PlanParameter>) -> String {
+fn content(
+    stage: &PlanStage,
+    modules: &str,
+    forms: &BTreeMap<&ParameterPath, &PlanParameter>,
+) -> String {
     let mut out = String::new();
-    let short = match summary(stage) {
-        short if short.is_empty() => "no modules".to_owned(),
+    let short = match modules {
+        "" => "no modules",
         short => short,
     };
     let mut list = |text: fmt::Arguments<'_>| out.write_fmt(text).expect("a string takes all text");
-    list(format_args!("<details><summary>{}", Html(&short)));
+    list(format_args!("<details><summary>{}", Html(short)));
     if stage.recompute {
         list(format_args!(" <span class=\"tag\">recomputes</span>"));
     }

@@ -1,7 +1,7 @@
 //! Tables of stages and of ranks.
 
 use super::table::Titled;
-use crate::plan::modules::summary;
+use crate::plan::modules::summaries;
 use crate::plan::units::{Scale, permille, permille_text, share_text};
 use crate::plan::{PlanFile, memory};
 
@@ -22,7 +22,7 @@ pub(super) fn owned(plan: &PlanFile) -> Titled {
         "backward",
     ];
     let mut table = Titled::new("Stages", &[2, 6], header);
-    for stage in stages {
+    for (stage, modules) in stages.iter().zip(summaries(plan)) {
         let replicas = match stage.replicas.len() {
             0 => String::new(),
             count => format!(" (+{count} shared)"),
@@ -30,7 +30,7 @@ pub(super) fn owned(plan: &PlanFile) -> Titled {
         table.push(vec![
             stage.stage.to_string(),
             stage.rank.to_string(),
-            summary(stage),
+            modules,
             format!("{}{replicas}", stage.parameters.len()),
             bytes.number(held(stage)),
             share_text(flops(stage), all),

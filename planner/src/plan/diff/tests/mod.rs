@@ -56,7 +56,7 @@ fn another_cut() {
       transient    6.00 MiB -> 26.0 MiB (+333.3 %)
 
     stage 0
-      modules          embedding blocks.0 blocks.1 blocks.2 -> embedding blocks.0 blocks.1 blocks.2 blocks.3
+      modules          embedding blocks.0..2 -> embedding blocks.0..3
       parameters       12 -> 16
       parameter bytes  52.2 MiB -> 64.3 MiB (+23.1 %)
       bytes kept       24.0 MiB -> 32.0 MiB (+33.3 %)
@@ -65,7 +65,7 @@ fn another_cut() {
 
     stage 1
       recompute        no -> yes
-      modules          blocks.2 blocks.3 blocks.4 blocks.5 head -> blocks.3 blocks.4 blocks.5 head
+      modules          blocks.2..5 head -> blocks.3..5 head
       parameters       16 -> 12
       parameter bytes  45.2 MiB -> 33.1 MiB (-26.7 %)
       bytes kept       32.3 MiB -> 4.25 MiB (-86.8 %)

@@ -1,0 +1,48 @@
+//! Values of one source, in a model that is constructed as another has it.
+
+use burn::tensor::Device;
+use tinderbox_fake::DynTensor;
+
+use crate::{Observer, ParameterTable, Request, Source, SourceError};
+
+/// A source whose models are constructed as for another one; see [`constructed_by`](Source::constructed_by).
+#[derive(Clone, Debug)]
+pub struct ConstructedBy<S, C> {
+    values: S,
+    constructor: C,
+}
+
+impl<S: Source, C: Source> ConstructedBy<S, C> {
+    pub(crate) fn new(values: S, constructor: C) -> Self {
+        Self {
+            values,
+            constructor,
+        }
+    }
+}
+
+impl<S: Source, C: Source> Source for ConstructedBy<S, C> {
+    fn load(
+        &self,
+        requests: &[Request],
+        observer: &dyn Observer,
+    ) -> Result<Vec<DynTensor>, SourceError> {
+        self.values.load(requests, observer)
+    }
+
+    fn check(&self, model: &ParameterTable, requests: &[Request]) -> Result<(), SourceError> {
+        self.values.check(model, requests)
+    }
+
+    fn working_bytes(&self, requests: &[Request]) -> u64 {
+        self.values.working_bytes(requests)
+    }
+
+    fn construct(&self, device: &Device, construct: &mut dyn FnMut()) {
+        self.constructor.construct(device, construct);
+    }
+
+    fn describe(&self) -> String {
+        self.values.describe()
+    }
+}

@@ -1,0 +1,145 @@
+//! A module that is recorded with a value of its own for every parameter.
+
+use std::collections::BTreeMap;
+
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId, Parameter};
+use burn::tensor::{Bool, Int, Shape, Tensor, kind::Basic};
+use tinderbox_fake::DynTensor;
+
+use super::fill::puts;
+use crate::{Deferred, ParameterPath, ParameterTable};
+
+/// A module under recording whose parameters are placeholders: values that no operation of the constructor made and
+/// that hold no data of it, one for each parameter. What reads a parameter in such a recording reads its placeholder,
+/// so a program of these operations can get the parameter from outside only.
+#[derive(Debug)]
+pub struct Placeholders<M> {
+    /// The module.
+    pub module: M,
+    /// The placeholder of each parameter, in the order of the table. Clones of one parameter share theirs.
+    pub values: Vec<DynTensor>,
+    /// The value that the constructor gave each parameter; `None` for a parameter whose value is made at its first use.
+    pub constructed: Vec<Option<DynTensor>>,
+    /// Whether each parameter is a running state, which a forward may update.
+    pub running: Vec<bool>,
+}
+
+impl<M: Module> Placeholders<M> {
+    /// Replaces the value of each parameter of a module that was constructed on a device that records, by a
+    /// placeholder of the shape and dtype that the table has for it. Lazy parameters are not initialized.
+    ///
+    /// # Errors
+    ///
+    /// The path of the first parameter that is not the table's.
+    pub fn put(module: M, table: &ParameterTable) -> Result<Self, ParameterPath> {
+        let mut mapper = PutPlaceholders {
+            path: Vec::new(),
+            table: table.iter(),
+            made: BTreeMap::new(),
+            ids: Vec::new(),
+            values: Vec::new(),
+            constructed: Vec::new(),
+            changed: None,
+        };
+        let module = module.map(&mut mapper);
+        let missing = || mapper.table.next().map(|parameter| parameter.path.clone());
+        if let Some(path) = mapper.changed.take().or_else(missing) {
+            return Err(path);
+        }
+        // A running state takes the value that a mapper gives it, and keeps its id.
+        let mut visitor = Ids(Vec::new());
+        module.visit(&mut visitor);
+        let ids = visitor.0.iter().zip(&mapper.ids);
+        Ok(Self {
+            running: ids.map(|(now, before)| now == before).collect(),
+            module,
+            values: mapper.values,
+            constructed: mapper.constructed,
+        })
+    }
+}
+
+impl<M: Module> Deferred<M> {
+    /// Constructs the model on a device that records, with a placeholder for each parameter.
+    ///
+    /// # Errors
+    ///
+    /// The path of the first parameter that is not the table's.
+    pub fn construct_with_placeholders(
+        &self,
+        device: &burn::tensor::Device,
+        table: &ParameterTable,
+    ) -> Result<Placeholders<M>, ParameterPath> {
+        Placeholders::put(self.construct(device), table)
+    }
+}
+
+struct PutPlaceholders<'a> {
+    path: Vec<String>,
+    table: std::slice::Iter<'a, crate::Parameter>,
+    /// The placeholders of parameters that have clones, or may have.
+    made: BTreeMap<&'a ParameterPath, DynTensor>,
+    ids: Vec<ParamId>,
+    values: Vec<DynTensor>,
+    constructed: Vec<Option<DynTensor>>,
+    changed: Option<ParameterPath>,
+}
+
+impl PutPlaceholders<'_> {
+    fn put<const D: usize, K: Basic>(&mut self, param: Param<Tensor<D, K>>) -> Param<Tensor<D, K>>
+    where
+        Tensor<D, K>: Parameter,
+    {
+        let path = self.path.join(".");
+        let expected = self.table.next();
+        let Some(parameter) = expected.filter(|parameter| parameter.path.as_str() == path) else {
+            self.changed.get_or_insert(ParameterPath::new(path));
+            return param;
+        };
+        let constructed = param.is_initialized().then(|| param.base());
+        let dims = parameter.shape.iter();
+        let dims: Option<Vec<usize>> = dims.map(|size| usize::try_from(*size).ok()).collect();
+        let shape = Shape::from(dims.expect("a recorded shape fits this machine"));
+        let is_changed = constructed
+            .as_ref()
+            .is_some_and(|value| value.shape() != shape || value.dtype() != parameter.dtype);
+        let device = param.lazy_device();
+        let first = parameter.clone_of.as_ref();
+        let known = first.and_then(|first| self.made.get(first).cloned());
+        let placeholder =
+            known.unwrap_or_else(|| DynTensor::zeros(shape, parameter.dtype, &device));
+        let typed = placeholder.typed::<D, K>().ok().filter(|_| !is_changed);
+        let Some(value) = typed else {
+            self.changed.get_or_insert(ParameterPath::new(path));
+            return param;
+        };
+        let value = match parameter.trainable && device.is_autodiff() && first.is_none() {
+            true => Parameter::set_require_grad(value, true),
+            false => value,
+        };
+        self.made.insert(&parameter.path, value.clone().into());
+        self.ids.push(param.id);
+        self.values.push(value.clone().into());
+        self.constructed.push(constructed.map(DynTensor::from));
+        Param::initialized(ParamId::new(), value)
+    }
+}
+
+puts!(PutPlaceholders<'_>);
+
+/// The ids of all tensor parameters, in visiting order.
+struct Ids(Vec<ParamId>);
+
+impl ModuleVisitor for Ids {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        self.0.push(param.id);
+    }
+
+    fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
+        self.0.push(param.id);
+    }
+
+    fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, Bool>>) {
+        self.0.push(param.id);
+    }
+}

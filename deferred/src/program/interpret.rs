@@ -1,0 +1,188 @@
+//! Runs a program on something other than tensors, by the liveness that it runs with on tensors.
+
+use burn::tensor::{Distribution, Shape, TensorData};
+use burn_ir::{OperationIr, TensorId, TensorIr};
+use tinderbox_fake::{Region, ValueId, operation_name};
+
+use super::{Program, RandomKey, Step};
+use crate::ProgramError;
+
+/// Random values that a program makes with our generator.
+#[derive(Clone, Copy, Debug)]
+pub struct RandomValues<'a> {
+    /// The tensor that is made.
+    pub out: &'a TensorIr,
+    /// How its elements are distributed.
+    pub distribution: Distribution,
+    /// The stream that they come from.
+    pub key: &'a RandomKey,
+    /// Shape of the whole random tensor.
+    pub whole: &'a Shape,
+    /// The part of it that is made.
+    pub region: &'a Region,
+}
+
+/// What the steps of a program mean for values that are no tensors, such as hashes.
+pub trait Interpreter {
+    /// What stands for a tensor.
+    type Value: Clone;
+    /// Why a program is refused.
+    type Error: From<ProgramError>;
+
+    /// A constant of the program.
+    ///
+    /// # Errors
+    ///
+    /// When the constant is refused.
+    fn constant(&mut self, value: ValueId, data: &TensorData) -> Result<Self::Value, Self::Error>;
+
+    /// An operation: pushes one value per output, in the order of `operation.outputs()`. The inputs are in the order
+    /// of `operation.inputs()`.
+    ///
+    /// # Errors
+    ///
+    /// When the operation is refused.
+    fn operation(
+        &mut self,
+        operation: &OperationIr,
+        inputs: &[Self::Value],
+        outputs: &mut Vec<Self::Value>,
+    ) -> Result<(), Self::Error>;
+
+    /// Random values.
+    ///
+    /// # Errors
+    ///
+    /// When they are refused.
+    fn random(&mut self, random: RandomValues<'_>) -> Result<Self::Value, Self::Error>;
+}
+
+impl Program {
+    /// Runs the program on values of an interpreter and returns its outputs in order.
+    ///
+    /// A value is gone where the program on tensors frees it or reuses its memory: after its last use, or by a drop.
+    /// Cost: linear in the program.
+    ///
+    /// # Errors
+    ///
+    /// When the number of inputs is another one, when a value is read that is not there or no longer there, and what
+    /// the interpreter refuses.
+    pub fn interpret<I: Interpreter>(
+        &self,
+        interpreter: &mut I,
+        inputs: Vec<I::Value>,
+    ) -> Result<Vec<I::Value>, I::Error> {
+        if inputs.len() != self.inputs.len() {
+            return Err(I::Error::from(ProgramError::InputCount {
+                expected: self.inputs.len(),
+                found: inputs.len(),
+            }));
+        }
+        let mut values = Held(Vec::new());
+        for (id, value) in self.inputs.iter().zip(inputs) {
+            values.put(id.index(), value);
+        }
+        for (id, data) in &self.constants {
+            values.put(id.index(), interpreter.constant(*id, data)?);
+        }
+        let (mut operands, mut made) = (Vec::new(), Vec::new());
+        for step in &self.steps {
+            match step {
+                Step::Operation { node, last_uses } => {
+                    let operation = &self.nodes[node.index()].operation;
+                    let last_uses = last_uses.start as usize..last_uses.end as usize;
+                    operands.clear();
+                    made.clear();
+                    values.take_all(operation, &self.last_uses[last_uses], &mut operands)?;
+                    interpreter.operation(operation, &operands, &mut made)?;
+                    for (out, value) in operation.outputs().zip(made.drain(..)) {
+                        values.put(out.id.value() as usize, value);
+                    }
+                }
+                Step::Free(value) => values.free(value)?,
+                Step::Random(random) => {
+                    let value = interpreter.random(RandomValues {
+                        out: &random.out,
+                        distribution: random.distribution,
+                        key: &random.draw.key,
+                        whole: &random.draw.whole,
+                        region: &random.draw.region,
+                    })?;
+                    values.put(random.out.id.value() as usize, value);
+                }
+            }
+        }
+        let outputs = self.outputs.iter();
+        let outputs = outputs.map(|out| values.read(out, || "the program's output".into()));
+        Ok(outputs.collect::<Result<_, _>>()?)
+    }
+}
+
+/// One value of a running program.
+#[derive(Clone)]
+enum Slot<V> {
+    Empty,
+    Held(V),
+    Freed,
+}
+
+/// The values of a running program, by id.
+struct Held<V>(Vec<Slot<V>>);
+
+impl<V: Clone> Held<V> {
+    fn put(&mut self, id: usize, value: V) {
+        if self.0.len() <= id {
+            self.0.resize(id + 1, Slot::Empty);
+        }
+        self.0[id] = Slot::Held(value);
+    }
+
+    /// Reads a value.
+    fn read(&self, tensor: &TensorIr, reader: impl FnOnce() -> String) -> Result<V, ProgramError> {
+        let value = ValueId::of_tensor(tensor).expect("ids of a program are those of a graph");
+        match self.0.get(value.index()) {
+            Some(Slot::Held(held)) => Ok(held.clone()),
+            Some(Slot::Freed) => Err(ProgramError::Freed {
+                value,
+                reader: reader(),
+            }),
+            Some(Slot::Empty) | None => Err(ProgramError::NotAtHand {
+                value,
+                reader: reader(),
+            }),
+        }
+    }
+
+    /// Gives back a value that no operation uses last.
+    fn free(&mut self, tensor: &TensorIr) -> Result<(), ProgramError> {
+        self.read(tensor, || "a drop".into())?;
+        self.0[tensor.id.value() as usize] = Slot::Freed;
+        Ok(())
+    }
+
+    /// Reads the inputs of an operation, and frees those that it uses last.
+    ///
+    /// The interpreter of tensors may fetch operands in another order than they are listed, so none may be freed by
+    /// an operation that reads it twice.
+    fn take_all(
+        &mut self,
+        operation: &OperationIr,
+        last_uses: &[TensorId],
+        into: &mut Vec<V>,
+    ) -> Result<(), ProgramError> {
+        for input in operation.inputs() {
+            into.push(self.read(input, || operation_name(operation))?);
+        }
+        for last in last_uses {
+            let mut reads = operation.inputs().filter(|input| input.id == *last);
+            if let (Some(input), Some(_)) = (reads.next(), reads.next()) {
+                return Err(ProgramError::Freed {
+                    value: ValueId::of_tensor(input).expect("it was just read"),
+                    reader: operation_name(operation),
+                });
+            }
+            self.0[last.value() as usize] = Slot::Freed;
+        }
+        Ok(())
+    }
+}

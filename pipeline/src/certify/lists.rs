@@ -1,0 +1,396 @@
+//! Runs the lists of all ranks, one program a step.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use tinderbox_deferred::ParameterTable;
+use tinderbox_fake::ValueId;
+
+use super::copies::{Copies, Ownership, Version};
+use super::messages::Parcel;
+use super::programs::Certificate;
+use super::store::{Made, Store};
+use crate::cut::{Binding, Layout, Phase, StagePrograms};
+use crate::schedule::{
+    Action, Compute, Message, MicroBatchIndex, Mode, RankIndex, Schedule, StageIndex, Task,
+};
+use crate::{CertifyError, CertifySite};
+
+/// A micro-batch: the programs of its shapes, and what they were found to make.
+#[derive(Clone, Copy)]
+pub(crate) struct CertifiedMicroBatch<'a> {
+    pub(crate) stages: &'a [StagePrograms],
+    pub(crate) certificate: &'a Certificate,
+}
+
+/// The lists of a step, with what they run.
+pub(crate) struct Lists<'a> {
+    pub(crate) schedule: &'a Schedule,
+    /// Whether the backward of a micro-batch is taken to run in two halves on a stage.
+    pub(crate) is_split: &'a dyn Fn(StageIndex, usize) -> bool,
+    pub(crate) micro_batches: Vec<CertifiedMicroBatch<'a>>,
+    pub(crate) table: &'a ParameterTable,
+    pub(crate) layout: &'a Layout,
+    /// Whether an update needs the norms of the gradients of all stages.
+    pub(crate) global_norm: bool,
+}
+
+/// Proves that the lists add up what the programs make to the step of the uncut graph: each program gets the values
+/// that it names, of its micro-batch and of the parameters before the update; the gradient of each parameter is the sum
+/// over the micro-batches in their order; each loss and named output is reported once; every copy of a parameter has the
+/// value after the update; nothing is left.
+///
+/// Cost: linear in the actions and in the values that programs exchange, times the micro-batches.
+///
+/// # Errors
+///
+/// The first difference.
+pub(crate) fn certify_lists(lists: &Lists<'_>) -> Result<(), CertifyError> {
+    let mut run = Run::new(lists);
+    run.all()?;
+    run.end()
+}
+
+/// A step under way.
+pub(super) struct Run<'a> {
+    pub(super) lists: &'a Lists<'a>,
+    pub(super) ownership: Ownership<'a>,
+    heads: Vec<usize>,
+    /// By stage and micro-batch.
+    stores: Vec<Store>,
+    /// What was sent and not yet received.
+    pub(super) sent: HashMap<Message, Parcel>,
+    /// By stage.
+    pub(super) copies: Vec<Copies>,
+    /// Per rank, the stages whose norms it knows.
+    pub(super) norms: Vec<BTreeSet<StageIndex>>,
+    /// How often each loss (`None`) and named output was reported.
+    reported: BTreeMap<(usize, Option<&'a str>), usize>,
+}
+
+impl<'a> Run<'a> {
+    fn new(lists: &'a Lists<'a>) -> Self {
+        let schedule = lists.schedule;
+        let ownership = Ownership::new(lists.table, lists.layout, &lists.micro_batches);
+        let mut stores = Vec::new();
+        stores.resize_with(schedule.stages * schedule.micro_batches, Store::default);
+        Self {
+            lists,
+            heads: vec![0; schedule.ranks.len()],
+            stores,
+            sent: HashMap::new(),
+            copies: (0..schedule.stages)
+                .map(|stage| ownership.copies(StageIndex::new(stage)))
+                .collect(),
+            norms: vec![BTreeSet::new(); schedule.ranks.len()],
+            reported: BTreeMap::new(),
+            ownership,
+        }
+    }
+
+    /// Runs all ranks, each as far as it comes without a message that was not sent yet.
+    fn all(&mut self) -> Result<(), CertifyError> {
+        loop {
+            let mut has_run = false;
+            let mut waiting = None;
+            for rank in 0..self.heads.len() {
+                while let Some(action) = self.lists.schedule.ranks[rank].get(self.heads[rank]) {
+                    if let Action::Receive(message) = action
+                        && !self.sent.contains_key(message)
+                    {
+                        waiting = waiting.or(Some((rank, *action)));
+                        break;
+                    }
+                    self.act(RankIndex::new(rank), action)?;
+                    self.heads[rank] += 1;
+                    has_run = true;
+                }
+            }
+            match waiting {
+                None => return Ok(()),
+                Some(_) if has_run => {}
+                Some((rank, action)) => {
+                    let site = self.site(RankIndex::new(rank), &action);
+                    return Err(expected(site, "a message that is sent", "none".into()));
+                }
+            }
+        }
+    }
+
+    fn act(&mut self, rank: RankIndex, action: &Action) -> Result<(), CertifyError> {
+        let here = |stage| self.lists.schedule.rank_of(stage) == Some(rank);
+        let tasks = action.tasks().iter().map(|task| task.stage);
+        if !tasks.chain([action.stage()]).all(here) {
+            let site = self.site(rank, action);
+            return Err(expected(
+                site,
+                "an action of this rank's stages",
+                "another".into(),
+            ));
+        }
+        match *action {
+            Action::Compute(task) => {
+                self.read(rank, action, task)?;
+                self.finish(rank, action, task)
+            }
+            // Both have read what they need before either has made anything.
+            Action::Overlap([forward, backward]) => {
+                self.read(rank, action, forward)?;
+                self.read(rank, action, backward)?;
+                self.finish(rank, action, forward)?;
+                self.finish(rank, action, backward)
+            }
+            Action::Send(message) => self.send(rank, action, message),
+            Action::Receive(message) => self.receive(rank, action, message),
+            Action::Reduce { stage, .. } => {
+                self.complete(rank, action, stage)?;
+                self.copies[stage.index()].is_reduced = true;
+                Ok(())
+            }
+            Action::Update { stage } => self.update(rank, action, stage),
+            _ => {
+                let site = self.site(rank, action);
+                Err(expected(site, "an action that ranks run", "another".into()))
+            }
+        }
+    }
+
+    pub(super) fn site(&self, rank: RankIndex, action: &Action) -> Box<CertifySite> {
+        Box::new(CertifySite {
+            rank,
+            stage: action.stage(),
+            micro_batch: action.micro_batch(),
+            at: format!("action {action}"),
+        })
+    }
+
+    pub(super) fn programs(&self, stage: StageIndex, k: MicroBatchIndex) -> &'a StagePrograms {
+        &self.lists.micro_batches[k.index()].stages[stage.index()]
+    }
+
+    fn phase(
+        &self,
+        rank: RankIndex,
+        action: &Action,
+        task: Task,
+    ) -> Result<&'a Phase, CertifyError> {
+        let phase = self
+            .programs(task.stage, task.micro_batch)
+            .phase(task.compute);
+        phase.ok_or_else(|| {
+            let site = self.site(rank, action);
+            expected(
+                site,
+                "a program that the stage has",
+                format!("{}", task.compute.letter()),
+            )
+        })
+    }
+
+    fn store(&mut self, stage: StageIndex, k: MicroBatchIndex) -> &mut Store {
+        &mut self.stores[stage.index() * self.lists.schedule.micro_batches + k.index()]
+    }
+
+    /// Keeps a value for all its uses at a stage.
+    pub(super) fn put(
+        &mut self,
+        (rank, action): (RankIndex, &Action),
+        (stage, k): (StageIndex, MicroBatchIndex),
+        made: Made,
+        needed: ValueId,
+        uses: usize,
+    ) -> Result<(), CertifyError> {
+        let wanted = Made {
+            value: needed,
+            micro_batch: k,
+        };
+        let site = |run: &Self| run.site(rank, action);
+        if made != wanted {
+            return Err(expected(site(self), &wanted.to_string(), made.to_string()));
+        }
+        match self.store(stage, k).put(needed, uses) {
+            true => Ok(()),
+            false => Err(expected(
+                site(self),
+                "each value once",
+                format!("{made} again"),
+            )),
+        }
+    }
+
+    /// Uses a value of a stage.
+    pub(super) fn take(
+        &mut self,
+        (rank, action): (RankIndex, &Action),
+        (stage, k): (StageIndex, MicroBatchIndex),
+        value: ValueId,
+    ) -> Result<Made, CertifyError> {
+        let made = Made {
+            value,
+            micro_batch: k,
+        };
+        match self.store(stage, k).take(value) {
+            true => Ok(made),
+            false => Err(expected(
+                self.site(rank, action),
+                &made.to_string(),
+                "nothing".into(),
+            )),
+        }
+    }
+
+    /// Reads the inputs of a program.
+    fn read(&mut self, rank: RankIndex, action: &Action, task: Task) -> Result<(), CertifyError> {
+        for binding in &self.phase(rank, action, task)?.inputs {
+            match *binding {
+                Binding::Value(value) => {
+                    let home = (task.stage, task.micro_batch);
+                    self.take((rank, action), home, value)?;
+                }
+                Binding::Parameter(position) => {
+                    let first = self.ownership.first(position);
+                    let version = self.copies[task.stage.index()].versions.get(&first);
+                    if version != Some(&Version::Before) {
+                        let found = version.map_or("not on this stage", |found| found.words());
+                        return Err(self.parameter(rank, action, first, Version::Before, found));
+                    }
+                }
+                // The same in every run, or of the task's micro-batch.
+                Binding::Input(_) | Binding::Weight | Binding::Setup(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn parameter(
+        &self,
+        rank: RankIndex,
+        action: &Action,
+        position: usize,
+        expected: Version,
+        found: &'static str,
+    ) -> CertifyError {
+        CertifyError::Parameter {
+            site: self.site(rank, action),
+            path: self.ownership.path(position),
+            expected: expected.words(),
+            found,
+        }
+    }
+
+    /// Keeps what a program makes.
+    fn finish(&mut self, rank: RankIndex, action: &Action, task: Task) -> Result<(), CertifyError> {
+        let at = (rank, action);
+        let (stage, k) = (task.stage, task.micro_batch);
+        let phase = self.phase(rank, action, task)?;
+        let is_split = (self.lists.is_split)(stage, k.index());
+        for (value, takes) in &phase.outputs {
+            let made = Made {
+                value: *value,
+                micro_batch: k,
+            };
+            self.put(at, (stage, k), made, *value, takes.of(is_split))?;
+        }
+        for position in &phase.gradients {
+            self.add(rank, action, task, self.ownership.first(*position))?;
+        }
+        let programs = self.programs(stage, k);
+        if task.compute == Compute::Forward {
+            if let Some(value) = programs.loss {
+                self.take(at, (stage, k), value)?;
+                *self.reported.entry((k.index(), None)).or_default() += 1;
+            }
+            for (name, value) in &programs.outputs {
+                self.take(at, (stage, k), *value)?;
+                let of = (k.index(), Some(name.as_str()));
+                *self.reported.entry(of).or_default() += 1;
+            }
+        }
+        // What other stages of this rank read needs no message.
+        for (edge, values) in &programs.sends {
+            let to = edge.to.stage;
+            if !edge.from.is_run_by(&task) || self.lists.schedule.rank_of(to) != Some(rank) {
+                continue;
+            }
+            let received = &self.programs(to, k).received;
+            let is_split = (self.lists.is_split)(to, k.index());
+            for value in values {
+                let made = self.take(at, (stage, k), *value)?;
+                let uses = received.get(value).map_or(0, |takes| takes.of(is_split));
+                self.put(at, (to, k), made, *value, uses)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What is true after a step.
+    fn end(&self) -> Result<(), CertifyError> {
+        let schedule = self.lists.schedule;
+        for (index, store) in self.stores.iter().enumerate() {
+            if let Some((value, uses)) = store.left() {
+                let stage = index / schedule.micro_batches;
+                let k = index % schedule.micro_batches;
+                let site = self.end_of(StageIndex::new(stage), Some(MicroBatchIndex::new(k)));
+                let found = format!("{value} with {uses} uses left");
+                return Err(expected(site, "no value that is still kept", found));
+            }
+        }
+        if let Some(message) = self.sent.keys().min() {
+            let site = self.end_of(message.receiver(), None);
+            let found = format!("{}", Action::Send(*message));
+            return Err(expected(site, "every message received", found));
+        }
+        self.end_reports()?;
+        match schedule.mode {
+            Mode::Training => self.end_copies(),
+            Mode::ForwardOnly => Ok(()),
+        }
+    }
+
+    pub(super) fn end_of(&self, stage: StageIndex, k: Option<MicroBatchIndex>) -> Box<CertifySite> {
+        Box::new(CertifySite {
+            rank: self
+                .lists
+                .schedule
+                .rank_of(stage)
+                .unwrap_or(RankIndex::new(0)),
+            stage,
+            micro_batch: k,
+            at: "end of the step".into(),
+        })
+    }
+
+    /// Every loss and every named output of every micro-batch was reported once, and no other.
+    fn end_reports(&self) -> Result<(), CertifyError> {
+        let mut wanted: BTreeMap<(usize, Option<&str>), usize> = BTreeMap::new();
+        for (k, micro_batch) in self.lists.micro_batches.iter().enumerate() {
+            let certificate = micro_batch.certificate;
+            let names = certificate.outputs.iter().map(|name| Some(name.as_str()));
+            let loss = certificate.loss.then_some(None);
+            wanted.extend(names.chain(loss).map(|name| ((k, name), 1)));
+        }
+        let all = wanted.keys().chain(self.reported.keys());
+        for of in all {
+            let (expected, found) = (wanted.get(of), self.reported.get(of));
+            if expected != found {
+                return Err(CertifyError::Reported {
+                    what: of
+                        .1
+                        .map_or("the loss".into(), |name| format!("output `{name}`")),
+                    micro_batch: MicroBatchIndex::new(of.0),
+                    expected: expected.copied().unwrap_or(0),
+                    found: found.copied().unwrap_or(0),
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Something else than the step needs.
+pub(super) fn expected(site: Box<CertifySite>, expected: &str, found: String) -> CertifyError {
+    CertifyError::Value {
+        site,
+        expected: expected.to_owned(),
+        found,
+    }
+}

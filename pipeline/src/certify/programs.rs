@@ -1,0 +1,330 @@
+//! Runs the programs of every stage on fingerprints.
+
+use burn::tensor::TensorData;
+use burn_ir::OperationIr;
+use tinderbox_deferred::{Interpreter, ParameterTable, Program, ProgramError, RandomValues};
+use tinderbox_fake::{ValueId, describe_operation, dtype_name};
+
+use super::fingerprint::{Draws, Fingerprint, Hasher};
+use super::reference::{Reference, describe_random, first_of};
+use crate::cut::{Binding, Phase, StagePrograms};
+use crate::schedule::{Compute, RankIndex, StageIndex};
+use crate::trace::JointGraph;
+use crate::{CertifyError, CertifySite};
+
+/// What the programs of a cut were found to make: what [`certify_lists`](super::certify_lists) relies on.
+#[derive(Clone, Debug)]
+pub(crate) struct Certificate {
+    /// Whether the forward makes a loss.
+    pub(super) loss: bool,
+    /// Names of its outputs.
+    pub(super) outputs: Vec<String>,
+    /// Positions of the parameters that get gradients, clones left out.
+    pub(super) gradients: Vec<usize>,
+}
+
+/// Proves that every program of a cut makes the values of the uncut graph that it is bound to.
+///
+/// Cost: about a microsecond per operation of the graph and of the programs. Constants are hashed once.
+///
+/// # Errors
+///
+/// The first value that differs.
+pub(crate) fn certify_programs(
+    joint: &JointGraph,
+    table: &ParameterTable,
+    stages: &[StagePrograms],
+    stage_to_rank: &[RankIndex],
+) -> Result<Certificate, CertifyError> {
+    let mut hasher = Hasher::default();
+    let reference = Reference::new(joint, table, &mut hasher);
+    for (index, programs) in stages.iter().enumerate() {
+        let stage = StageIndex::new(index);
+        let rank = stage_to_rank.get(index).copied();
+        let site = CertifySite {
+            rank: rank.unwrap_or_else(|| RankIndex::new(0)),
+            stage,
+            micro_batch: None,
+            at: String::new(),
+        };
+        certify_stage(&reference, programs, &site, &mut hasher)?;
+    }
+    let gradients = joint.gradients().iter().enumerate();
+    let gradients = gradients.filter(|(position, gradient)| {
+        gradient.is_some() && first_of(table, *position) == *position
+    });
+    Ok(Certificate {
+        loss: joint.loss().is_some(),
+        outputs: joint
+            .outputs()
+            .iter()
+            .map(|(name, _)| name.clone())
+            .collect(),
+        gradients: gradients.map(|(position, _)| position).collect(),
+    })
+}
+
+fn certify_stage(
+    reference: &Reference<'_>,
+    programs: &StagePrograms,
+    stage: &CertifySite,
+    hasher: &mut Hasher,
+) -> Result<(), CertifyError> {
+    let site = |at: String| CertifySite {
+        at,
+        ..stage.clone()
+    };
+    let mut run = Run {
+        reference,
+        hasher,
+        site: site("setup".into()),
+        draws: Draws::Once,
+    };
+    let setup = run.program(&programs.setup, Vec::new())?;
+    run.draws = Draws::PerMicroBatch;
+    for compute in Compute::ALL {
+        if let Some(phase) = programs.phase(compute) {
+            run.site = site(format!("program {}", compute.letter()));
+            run.phase(phase, &setup)?;
+        }
+    }
+    run.site = site("results".into());
+    let joint = reference.joint();
+    if let Some(loss) = programs.loss {
+        run.result("the loss", joint.loss(), loss)?;
+    }
+    for (name, value) in &programs.outputs {
+        let mut known = joint.outputs().iter();
+        let expected = known.find(|(known, _)| known == name);
+        run.result(
+            &format!("output `{name}`"),
+            expected.map(|(_, v)| *v),
+            *value,
+        )?;
+    }
+    Ok(())
+}
+
+/// A program on fingerprints.
+struct Run<'a, 'h> {
+    reference: &'a Reference<'a>,
+    hasher: &'h mut Hasher,
+    site: CertifySite,
+    draws: Draws,
+}
+
+/// Why a program is refused, before its place is known.
+enum Refused {
+    Program(ProgramError),
+    Differs(Box<CertifyError>),
+}
+
+impl From<ProgramError> for Refused {
+    fn from(error: ProgramError) -> Self {
+        Self::Program(error)
+    }
+}
+
+impl Run<'_, '_> {
+    fn site(&self) -> Box<CertifySite> {
+        Box::new(self.site.clone())
+    }
+
+    fn program(
+        &mut self,
+        program: &Program,
+        inputs: Vec<Fingerprint>,
+    ) -> Result<Vec<Fingerprint>, CertifyError> {
+        let made = program.interpret(self, inputs);
+        made.map_err(|refused| match refused {
+            Refused::Differs(error) => *error,
+            Refused::Program(source) => CertifyError::Program {
+                site: self.site(),
+                source,
+            },
+        })
+    }
+
+    fn count(&self, what: &'static str, expected: usize, found: usize) -> Result<(), CertifyError> {
+        match expected == found {
+            true => Ok(()),
+            false => Err(CertifyError::Count {
+                site: self.site(),
+                what,
+                expected,
+                found,
+            }),
+        }
+    }
+
+    /// Runs a program with what it is bound to, and looks at what it makes.
+    fn phase(&mut self, phase: &Phase, setup: &[Fingerprint]) -> Result<(), CertifyError> {
+        let values = phase.program.inputs();
+        self.count("inputs", values.len(), phase.inputs.len())?;
+        let types = phase.program.input_types();
+        let mut inputs = Vec::with_capacity(values.len());
+        for ((value, binding), (shape, dtype)) in values.iter().zip(&phase.inputs).zip(types) {
+            let given = match *binding {
+                Binding::Parameter(position) => {
+                    let first = first_of(self.reference.table(), position);
+                    Some(self.hasher.parameter(first, shape, *dtype))
+                }
+                Binding::Input(position) => Some(self.hasher.input(position, shape, *dtype)),
+                Binding::Weight => Some(self.hasher.weight(shape, *dtype)),
+                Binding::Setup(position) => setup.get(position).copied(),
+                // That it has this value, the lists prove.
+                Binding::Value(given) => self.reference.find(given),
+            };
+            match given.filter(|given| self.reference.find(*value) == Some(*given)) {
+                Some(given) => inputs.push(given),
+                None => {
+                    return Err(CertifyError::Input {
+                        site: self.site(),
+                        expected: self.reference.describe(*value),
+                        found: self.describe(*binding),
+                    });
+                }
+            }
+        }
+        let made = self.program(&phase.program, inputs)?;
+        let bound = phase.outputs.len() + phase.gradients.len();
+        self.count("outputs", made.len(), bound)?;
+        let (outputs, gradients) = made.split_at(phase.outputs.len());
+        for ((value, _), made) in phase.outputs.iter().zip(outputs) {
+            if self.reference.find(*value) != Some(*made) {
+                return Err(self.wrong_output("an output", Some(*value), *made));
+            }
+        }
+        for (position, made) in phase.gradients.iter().zip(gradients) {
+            let known = self.reference.joint().gradients();
+            let expected = known.get(*position).copied().flatten();
+            if expected.map(|value| self.reference.of(value)) != Some(*made) {
+                let what = format!("the gradient of {}", self.reference.parameter(*position));
+                return Err(self.wrong_output(&what, expected, *made));
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses a loss or a named output that is another value.
+    fn result(
+        &self,
+        what: &str,
+        expected: Option<ValueId>,
+        found: ValueId,
+    ) -> Result<(), CertifyError> {
+        let fingerprint = self.reference.find(found);
+        if expected.is_some() && expected.map(|value| self.reference.of(value)) == fingerprint {
+            return Ok(());
+        }
+        Err(CertifyError::Output {
+            site: self.site(),
+            what: what.to_owned(),
+            expected: self.or_nothing(expected),
+            found: self.reference.describe(found),
+        })
+    }
+
+    fn wrong_output(
+        &self,
+        what: &str,
+        expected: Option<ValueId>,
+        made: Fingerprint,
+    ) -> CertifyError {
+        let mut values = self.reference.joint().graph().value_ids();
+        let found = values.find(|value| self.reference.find(*value) == Some(made));
+        CertifyError::Output {
+            site: self.site(),
+            what: what.to_owned(),
+            expected: self.or_nothing(expected),
+            found: self.or_nothing(found),
+        }
+    }
+
+    fn or_nothing(&self, value: Option<ValueId>) -> String {
+        value.map_or_else(
+            || "nothing that the model makes".into(),
+            |value| self.reference.describe(value),
+        )
+    }
+
+    fn describe(&self, binding: Binding) -> String {
+        match binding {
+            Binding::Parameter(position) => self.reference.parameter(position),
+            Binding::Input(position) => self.reference.input(position),
+            Binding::Weight => self.reference.describe(self.reference.joint().weight()),
+            Binding::Setup(position) => format!("setup value {position}"),
+            Binding::Value(value) => self.reference.describe(value),
+        }
+    }
+
+    fn differs(&self, value: ValueId, found: String) -> Refused {
+        let known = self.reference.find(value).is_some();
+        Refused::Differs(Box::new(CertifyError::Operation {
+            site: self.site(),
+            value,
+            module: known.then(|| self.reference.module(value)).flatten(),
+            expected: match known {
+                true => self.reference.operation(value),
+                false => "no operation".into(),
+            },
+            found,
+        }))
+    }
+}
+
+impl Interpreter for Run<'_, '_> {
+    type Value = Fingerprint;
+    type Error = Refused;
+
+    fn constant(&mut self, value: ValueId, data: &TensorData) -> Result<Fingerprint, Refused> {
+        let found = self.hasher.constant(data);
+        if self.reference.find(value) == Some(found) {
+            return Ok(found);
+        }
+        let dtype = dtype_name(data.dtype());
+        Err(Refused::Differs(Box::new(CertifyError::Constant {
+            site: self.site(),
+            value,
+            expected: self.reference.describe(value),
+            found: format!("other data {dtype}{:?}", data.shape().as_slice()),
+        })))
+    }
+
+    fn operation(
+        &mut self,
+        operation: &OperationIr,
+        inputs: &[Fingerprint],
+        outputs: &mut Vec<Fingerprint>,
+    ) -> Result<(), Refused> {
+        self.hasher
+            .operation(operation, inputs.iter().copied(), outputs);
+        for (tensor, found) in operation.outputs().zip(outputs.iter()) {
+            let value = ValueId::of_tensor(tensor);
+            let value = value.expect("ids of a program are those of a graph");
+            if self.reference.find(value) != Some(*found) {
+                return Err(self.differs(value, describe_operation(operation)));
+            }
+        }
+        Ok(())
+    }
+
+    fn random(&mut self, random: RandomValues<'_>) -> Result<Fingerprint, Refused> {
+        let found = self.hasher.random(random, self.draws);
+        let value = ValueId::of_tensor(random.out);
+        let value = value.expect("ids of a program are those of a graph");
+        match self.reference.find(value) == Some(found) {
+            true => Ok(found),
+            false => {
+                let found = describe_random(random.key, random.distribution, random.whole);
+                Err(self.differs(
+                    value,
+                    match self.draws {
+                        Draws::Once => format!("{found}, once for all steps"),
+                        Draws::PerMicroBatch => found,
+                    },
+                ))
+            }
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! Every schedule of two models certifies, and every mutation of one is refused.
+
+mod lists;
+mod models;
+mod programs;
+
+use std::collections::BTreeSet;
+
+use burn::tensor::TensorData;
+use burn_ir::OperationIr;
+use tinderbox_deferred::RandomKeys;
+use tinderbox_fake::{Graph, GraphBuilder, NodeId};
+
+use super::{Certificate, CertifiedMicroBatch, Lists, certify_lists, certify_programs};
+use crate::CertifyError;
+use crate::cut::{Activations, Cutting, StagePrograms};
+use crate::partition::Chain;
+use crate::schedule::{Compute, Dependencies, RankIndex, Schedule, StageIndex, Tie, lower};
+use crate::trace::{JointGraph, Roles};
+use models::Model;
+
+/// The programs of every stage of a model, made by the cut from any graph.
+fn programs(model: &Model, joint: &JointGraph, activations: Activations) -> Vec<StagePrograms> {
+    let (table, roles) = (model.trace.parameters(), Roles::of(joint));
+    let chain = Chain::new(joint, &roles, table);
+    let cutting = Cutting::new(joint, &roles, &chain, table, &model.layout).unwrap();
+    (0..model.layout.stages())
+        .map(|stage| {
+            let stage = StageIndex::new(stage);
+            StagePrograms::new(joint, &roles, &cutting, stage, activations).unwrap()
+        })
+        .collect()
+}
+
+/// Compares programs with the model's own graph.
+fn certified(model: &Model, stages: &[StagePrograms]) -> Result<Certificate, CertifyError> {
+    let ranks: Vec<RankIndex> = (0..stages.len()).map(RankIndex::new).collect();
+    certify_programs(&model.joint, model.trace.parameters(), stages, &ranks)
+}
+
+/// The lists that a schedule of compute actions is lowered to.
+fn lowered(model: &Model, stages: &[StagePrograms], compute: &Schedule, norm: bool) -> Schedule {
+    let edges = stages
+        .iter()
+        .flat_map(|programs| programs.sends.keys().copied());
+    let table = model.trace.parameters();
+    let mut ties = Vec::new();
+    for replica in (0..stages.len()).map(StageIndex::new) {
+        for path in model.layout.replicas(replica) {
+            let position = table.iter().position(|p| p.path == *path).unwrap();
+            let owner = model.layout.owner(position);
+            ties.push(Tie { owner, replica });
+        }
+    }
+    let dependencies = Dependencies::new(stages.len(), edges, ties);
+    match norm {
+        true => lower(compute, &dependencies.with_global_norm()),
+        false => lower(compute, &dependencies),
+    }
+}
+
+/// Runs lists in which every micro-batch has the same programs.
+fn run(
+    model: &Model,
+    stages: &[StagePrograms],
+    schedule: &Schedule,
+    norm: bool,
+) -> Result<(), CertifyError> {
+    let certificate = certified(model, stages).unwrap();
+    let micro_batch = CertifiedMicroBatch {
+        stages,
+        certificate: &certificate,
+    };
+    run_each(
+        model,
+        vec![micro_batch; schedule.micro_batches],
+        schedule,
+        norm,
+    )
+}
+
+fn run_each(
+    model: &Model,
+    micro_batches: Vec<CertifiedMicroBatch<'_>>,
+    schedule: &Schedule,
+    global_norm: bool,
+) -> Result<(), CertifyError> {
+    let tasks = schedule
+        .ranks
+        .iter()
+        .flatten()
+        .flat_map(|action| action.tasks());
+    let halves: BTreeSet<(StageIndex, usize)> = tasks
+        .filter(|task| task.compute == Compute::WeightGradient)
+        .map(|task| (task.stage, task.micro_batch.index()))
+        .collect();
+    certify_lists(&Lists {
+        schedule,
+        is_split: &|stage, micro_batch| halves.contains(&(stage, micro_batch)),
+        micro_batches,
+        table: model.trace.parameters(),
+        layout: &model.layout,
+        global_norm,
+    })
+}
+
+/// The text of an error with its cause.
+fn text(error: &CertifyError) -> String {
+    let source = std::error::Error::source(error);
+    source.map_or_else(|| error.to_string(), |source| format!("{error}: {source}"))
+}
+
+/// A model's graph with changed operations, built anew node by node; the ids are those of before.
+fn changed(joint: &JointGraph, change: impl Fn(NodeId, &mut OperationIr)) -> JointGraph {
+    rebuilt(joint, change, |data| data)
+}
+
+fn rebuilt(
+    joint: &JointGraph,
+    change: impl Fn(NodeId, &mut OperationIr),
+    constant: impl Fn(TensorData) -> TensorData,
+) -> JointGraph {
+    let graph = joint.graph();
+    let mut builder = GraphBuilder::new();
+    for value in graph.value_ids() {
+        let known = graph.value(value);
+        match graph.constant(value) {
+            Some(data) => drop(builder.constant(constant(data.clone()))),
+            None => drop(builder.output(known.shape.clone(), known.dtype)),
+        }
+    }
+    for id in graph.node_ids() {
+        let mut operation = graph.node(id).operation.clone();
+        change(id, &mut operation);
+        builder.node(operation);
+    }
+    let rebuilt: Graph = builder.finish().unwrap();
+    assert!(rebuilt != *graph, "the graph was not changed");
+    joint.with(rebuilt, joint.keys().clone())
+}
+
+/// The same graph with other keys.
+fn rekeyed(joint: &JointGraph, change: impl Fn(&mut RandomKeys)) -> JointGraph {
+    let mut keys = joint.keys().clone();
+    change(&mut keys);
+    assert!(keys != *joint.keys(), "the keys were not changed");
+    joint.with(joint.graph().clone(), keys)
+}

@@ -1,0 +1,156 @@
+//! Mutations of programs.
+
+use burn::tensor::TensorData;
+use burn_ir::{FloatOperationIr, NumericOperationIr, OperationIr, ScalarIr, ScalarOpIr};
+use tinderbox_deferred::random::Domain;
+use tinderbox_fake::NodeId;
+
+use super::models::{Model, tied, with_dropout};
+use super::{certified, changed, programs, rebuilt, rekeyed, text};
+use crate::cut::{Activations, StagePrograms};
+use crate::trace::JointGraph;
+
+fn refused(model: &Model, stages: &[StagePrograms]) -> String {
+    text(&certified(model, stages).unwrap_err())
+}
+
+/// The node that adds up the gradient of the parameter that two stages read.
+fn sum_of_tie(joint: &JointGraph) -> NodeId {
+    let gradient = joint.gradients()[0].unwrap();
+    let producer = joint.graph().value(gradient).producer.unwrap();
+    assert_eq!(joint.graph().node(producer).name(), "NumericFloat.Add");
+    producer
+}
+
+#[test]
+fn unchanged_programs_are_certified() {
+    for activations in [Activations::Kept, Activations::Recomputed] {
+        for model in [with_dropout(3), tied(3)] {
+            let stages = programs(&model, &model.joint, activations);
+            certified(&model, &stages).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_swapped_operand() {
+    let model = with_dropout(3);
+    let graph = model.joint.graph();
+    let is_matmul = |id: &NodeId| graph.node(*id).name() == "Float.Matmul";
+    let first = graph.node_ids().find(is_matmul).unwrap();
+    let joint = changed(&model.joint, |id, operation| {
+        if let OperationIr::Float(_, FloatOperationIr::Matmul(product)) = operation
+            && id == first
+        {
+            std::mem::swap(&mut product.lhs, &mut product.rhs);
+        }
+    });
+    let stages = programs(&model, &joint, Activations::Kept);
+    insta::assert_snapshot!(refused(&model, &stages), @"rank 0, stage 0, program F: %19, at parameter `layers.0.weight`, is computed by Float.Matmul() -> f32[2, 3] of %0 f32[3, 3], %18 f32[2, 3], expected Float.Matmul() -> f32[2, 3] of %18 f32[2, 3], %0 f32[3, 3]");
+}
+
+#[test]
+fn a_dropped_part_of_a_sum() {
+    let model = tied(3);
+    let sum = sum_of_tie(&model.joint);
+    let joint = changed(&model.joint, |id, operation| {
+        if let OperationIr::NumericFloat(_, numeric) = operation
+            && let NumericOperationIr::Add(add) = numeric
+            && id == sum
+        {
+            let (lhs, out) = (add.lhs.clone(), add.out.clone());
+            let rhs = ScalarIr::Float(0.0);
+            *numeric = NumericOperationIr::AddScalar(ScalarOpIr { lhs, rhs, out });
+        }
+    });
+    let stages = programs(&model, &joint, Activations::Kept);
+    insta::assert_snapshot!(refused(&model, &stages), @"rank 0, stage 0, program B: %129, at the gradient of parameter `embed.weight`, is computed by NumericFloat.AddScalar(Float(0.0)) -> f32[3, 3] of %128 f32[3, 3], expected NumericFloat.Add() -> f32[3, 3] of %128 f32[3, 3], %118 f32[3, 3]");
+}
+
+#[test]
+fn a_sum_in_another_order() {
+    let model = tied(3);
+    let sum = sum_of_tie(&model.joint);
+    let joint = changed(&model.joint, |id, operation| {
+        if let OperationIr::NumericFloat(_, NumericOperationIr::Add(add)) = operation
+            && id == sum
+        {
+            std::mem::swap(&mut add.lhs, &mut add.rhs);
+        }
+    });
+    let stages = programs(&model, &joint, Activations::Kept);
+    insta::assert_snapshot!(refused(&model, &stages), @"rank 0, stage 0, program B: %129, at the gradient of parameter `embed.weight`, is computed by NumericFloat.Add() -> f32[3, 3] of %118 f32[3, 3], %128 f32[3, 3], expected NumericFloat.Add() -> f32[3, 3] of %128 f32[3, 3], %118 f32[3, 3]");
+}
+
+/// The forward draws what it is to draw, and the backward draws its mask again with another key.
+#[test]
+fn another_random_key_where_a_mask_is_drawn_again() {
+    let model = with_dropout(3);
+    let other = |change: fn(&mut tinderbox_deferred::RandomKey)| {
+        let joint = rekeyed(&model.joint, |keys| {
+            let mut masks = keys
+                .values_mut()
+                .filter(|key| key.domain == Domain::Forward);
+            // A mask of the second stage.
+            change(masks.nth(3).unwrap());
+        });
+        let mut stages = programs(&model, &model.joint, Activations::Kept);
+        stages[1].backward = programs(&model, &joint, Activations::Kept)
+            .remove(1)
+            .backward;
+        refused(&model, &stages)
+    };
+    insta::assert_snapshot!(other(|key| key.owner = "99".into()), @"rank 1, stage 1, program B: %44, at module `layers.3`, is computed by draw 0 of random operation 99 of the forward, Bernoulli(0.5) of [2, 3], expected draw 0 of random operation 3 of the forward, Bernoulli(0.5) of [2, 3]");
+    insta::assert_snapshot!(other(|key| key.draw = 1), @"rank 1, stage 1, program B: %44, at module `layers.3`, is computed by draw 1 of random operation 3 of the forward, Bernoulli(0.5) of [2, 3], expected draw 0 of random operation 3 of the forward, Bernoulli(0.5) of [2, 3]");
+}
+
+#[test]
+fn a_wrong_constant() {
+    let model = with_dropout(3);
+    let zeros = |data: TensorData| match data.shape().as_slice() == [1, 3] {
+        // Equal as a number, and another one to whoever divides by it.
+        true => TensorData::new(vec![1.0_f32, -0.0, 3.0], [1, 3]),
+        false => data,
+    };
+    let joint = rebuilt(&model.joint, |_, _| (), zeros);
+    let stages = programs(&model, &joint, Activations::Kept);
+    insta::assert_snapshot!(refused(&model, &stages), @"rank 0, stage 0, program F: %17 is other data f32[1, 3], expected constant %17 f32[1, 3]");
+}
+
+#[test]
+fn an_output_bound_to_another_value() {
+    let model = with_dropout(3);
+    let mut stages = programs(&model, &model.joint, Activations::Kept);
+    let outputs = &mut stages[1].forward.outputs;
+    let (first, second) = (outputs[0].0, outputs[1].0);
+    (outputs[0].0, outputs[1].0) = (second, first);
+    insta::assert_snapshot!(refused(&model, &stages), @"rank 1, stage 1, program F: an output is bound to %35 of NumericFloat.Add, expected %39 of NumericFloat.MulScalar");
+
+    let mut stages = programs(&model, &model.joint, Activations::Kept);
+    let gradients = &mut stages[1].backward.as_mut().unwrap().whole.gradients;
+    gradients.swap(0, 1);
+    insta::assert_snapshot!(refused(&model, &stages), @"rank 1, stage 1, program B: the gradient of parameter `layers.2.bias` is bound to %131 of Float.Matmul, expected %151 of BaseFloat.Reshape");
+
+    let mut stages = programs(&model, &model.joint, Activations::Kept);
+    stages[2].outputs[0].1 = stages[2].loss.unwrap();
+    insta::assert_snapshot!(refused(&model, &stages), @"rank 2, stage 2, results: output `y` is bound to %75 of NumericFloat.Mean, expected %74 of NumericFloat.MulScalar");
+}
+
+#[test]
+fn an_input_bound_to_another_value() {
+    let model = with_dropout(3);
+    let mut stages = programs(&model, &model.joint, Activations::Kept);
+    let inputs = &mut stages[1].forward.inputs;
+    inputs.swap(0, 1);
+    insta::assert_snapshot!(refused(&model, &stages), @"rank 1, stage 1, program F: an input is bound to parameter `layers.2.bias`, expected parameter `layers.2.weight`");
+}
+
+/// A gradient that a program makes and nobody adds.
+#[test]
+fn a_gradient_that_is_not_bound() {
+    let model = with_dropout(3);
+    let mut stages = programs(&model, &model.joint, Activations::Kept);
+    let backward = stages[1].backward.as_mut().unwrap();
+    backward.weight.gradients.pop().unwrap();
+    insta::assert_snapshot!(refused(&model, &stages), @"rank 1, stage 1, program W: 5 outputs are bound, expected 6");
+}

@@ -1,0 +1,168 @@
+//! What can go wrong inside an action of a rank.
+
+use std::time::Duration;
+
+use tinderbox_deferred::{ParameterPath, ProgramError};
+use tinderbox_fake::{DeviceLabel, FakeError};
+
+use crate::schedule::{Compute, RankIndex, StageIndex, Task};
+
+/// Why a message did not arrive or leave.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LinkError {
+    /// The message did not come in time.
+    #[error("no `{message}` from rank {from} within {timeout:?}")]
+    Timeout {
+        /// The sender.
+        from: RankIndex,
+        /// What was waited for.
+        message: String,
+        /// How long.
+        timeout: Duration,
+    },
+    /// Another rank gave up.
+    #[error("another rank failed")]
+    Aborted,
+    /// The other rank is gone.
+    #[error("rank {rank} has ended")]
+    Closed {
+        /// The other rank.
+        rank: RankIndex,
+    },
+    /// Two messages came under one tag.
+    #[error("rank {from} sent `{message}` twice: a tag names one message")]
+    Repeated {
+        /// The sender.
+        from: RankIndex,
+        /// The tag of both.
+        message: String,
+    },
+}
+
+/// What went wrong inside an action.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ActionError {
+    /// A program failed.
+    #[error(transparent)]
+    Program(#[from] ProgramError),
+    /// An operation would read or write outside of a tensor.
+    #[error(
+        "an index is out of range{}{}: look at the data, and at the sizes that the model was made with",
+        module.as_ref().map(|module| format!(" {module}")).unwrap_or_default(),
+        input.as_deref().map(from_input).unwrap_or_default()
+    )]
+    IndexOutOfRange {
+        /// Where: "in `tokens`" where the operation reads a parameter of that module, "in or after `head`" where that is
+        /// the last module which was read before it.
+        module: Option<String>,
+        /// Name of the batch's tensor that the index comes from; empty where the batch is one tensor.
+        input: Option<String>,
+        /// Which operation and index.
+        #[source]
+        source: Box<ProgramError>,
+    },
+    /// A tensor is of the wrong kind or on the wrong device.
+    #[error(transparent)]
+    Tensor(#[from] FakeError),
+    /// The device could not run what was queued for it: it is out of memory, or lost.
+    #[error("{device} failed: restart from the last checkpoint")]
+    Device {
+        /// The device.
+        device: DeviceLabel,
+        /// What it says.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// A message did not arrive or leave.
+    #[error(transparent)]
+    Link(#[from] LinkError),
+    /// An operation, or code that the user gave, panicked.
+    #[error("panicked: {message}")]
+    Panicked {
+        /// Text of the panic.
+        message: String,
+    },
+    /// A message has another number of values than the plan says.
+    #[error("a message has {found} values, the plan says {expected}")]
+    MessageLength {
+        /// What the plan says.
+        expected: usize,
+        /// What came.
+        found: usize,
+    },
+    /// A value is read that is not there.
+    #[error("value {value} is not at hand")]
+    MissingValue {
+        /// The value.
+        value: tinderbox_fake::ValueId,
+    },
+    /// A clip by the norm of all gradients misses the norms of a stage.
+    #[error("the norms of the gradients of stage {stage} did not come")]
+    MissingNorms {
+        /// The stage.
+        stage: StageIndex,
+    },
+    /// One of the two programs of an overlapped pair failed.
+    #[error("{task} of the pair failed")]
+    OfPair {
+        /// Its program.
+        task: Task,
+        /// What went wrong.
+        #[source]
+        source: Box<ActionError>,
+    },
+    /// The action is of a kind that came with a later version of the schedules.
+    #[error(
+        "this version of the runtime does not run the action {action}: use crates of one version"
+    )]
+    UnknownAction {
+        /// The action, as schedules write it.
+        action: String,
+    },
+    /// The plan has no such stage.
+    #[error(
+        "the schedule names stage {stage}, and the plan has {stages}: make both for as many stages"
+    )]
+    UnknownStage {
+        /// The stage.
+        stage: StageIndex,
+        /// Stages of the plan.
+        stages: usize,
+    },
+    /// The rank has not the stage that it is to run.
+    #[error(
+        "the schedule runs stage {stage} on rank {rank}, where the plan does not have it: make the plan for the schedule"
+    )]
+    OtherRank {
+        /// The stage.
+        stage: StageIndex,
+        /// The rank.
+        rank: RankIndex,
+    },
+    /// The stage has no program for the task.
+    #[error(
+        "stage {stage} has no program for {compute:?}: its forward was recorded without a backward, so a step can't train \
+         with it; record it with `trace`"
+    )]
+    NoProgram {
+        /// The stage.
+        stage: StageIndex,
+        /// What it is to run.
+        compute: Compute,
+    },
+    /// The stage lacks a parameter that a program reads.
+    #[error("the stage does not hold `{path}`, which the program reads: make the plan again")]
+    MissingParameter {
+        /// The parameter.
+        path: ParameterPath,
+    },
+}
+
+fn from_input(name: &str) -> String {
+    match name.is_empty() {
+        true => "; it comes from the batch".to_owned(),
+        false => format!("; it comes from the batch's tensor `{name}`"),
+    }
+}

@@ -1,0 +1,78 @@
+//! A map that keeps what was used last.
+
+use std::borrow::Borrow;
+use std::collections::BTreeMap;
+
+/// Values by key, each with the time of its last use, counted in uses.
+#[derive(Debug)]
+pub(crate) struct Recent<K, V> {
+    values: BTreeMap<K, (u64, V)>,
+    capacity: usize,
+    uses: u64,
+}
+
+impl<K: Ord + Clone, V> Recent<K, V> {
+    /// An empty map that keeps so many values.
+    pub(crate) const fn new(capacity: usize) -> Self {
+        Self {
+            values: BTreeMap::new(),
+            capacity,
+            uses: 0,
+        }
+    }
+
+    /// A value, which is then the last one used.
+    pub(crate) fn get<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<&V>
+    where
+        K: Borrow<Q>,
+    {
+        let (used, value) = self.values.get_mut(key)?;
+        self.uses += 1;
+        *used = self.uses;
+        Some(value)
+    }
+
+    /// Adds a value as the last one used. Nothing is dropped before [`trim`](Self::trim).
+    pub(crate) fn insert(&mut self, key: K, value: V) {
+        self.uses += 1;
+        self.values.insert(key, (self.uses, value));
+    }
+
+    /// Drops the values that were not used for longest, until as many are left as are kept, or `least` where that is
+    /// more. Returns their keys.
+    pub(crate) fn trim(&mut self, least: usize) -> Vec<K> {
+        let surplus = self.values.len().saturating_sub(self.capacity.max(least));
+        let dropped = (0..surplus).filter_map(|_| {
+            let oldest = self.values.iter().min_by_key(|(_, (used, _))| *used);
+            let key = oldest.map(|(key, _)| key.clone())?;
+            self.values.remove(&key);
+            Some(key)
+        });
+        dropped.collect()
+    }
+
+    /// All values.
+    pub(crate) fn values(&self) -> impl Iterator<Item = &V> {
+        self.values.values().map(|(_, value)| value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_not_used_for_longest_is_dropped_first() {
+        let mut recent = Recent::new(2);
+        for key in ["a", "b", "c"] {
+            recent.insert(key, key.to_uppercase());
+        }
+        assert_eq!(recent.get("a").unwrap(), "A");
+        assert_eq!(recent.trim(3), [""; 0], "three are asked for");
+        assert_eq!(recent.trim(1), ["b"], "two are kept");
+        assert_eq!(recent.get("b"), None);
+        recent.insert("d", "D".into());
+        assert_eq!(recent.trim(0), ["c"]);
+        assert_eq!(recent.values().collect::<Vec<_>>(), ["A", "D"]);
+    }
+}

@@ -1,0 +1,122 @@
+//! Saved parameters and optimizer state, back into the ranks.
+
+use std::error::Error;
+use std::sync::Arc;
+
+use burn::module::Module;
+use burn::tensor::{DType, TensorData};
+use burn_pack::Scalar;
+use tinderbox_deferred::{Observer, ParameterPath, Source};
+
+use super::pipeline::{Condition, Pipeline};
+use crate::batch::Batch;
+use crate::schedule::RankIndex;
+use crate::{PipelineError, RestoreError};
+
+/// The saved state of an optimizer, by parameter. Its fields are known before a value is read.
+pub trait SavedOptimizer: Send + Sync {
+    /// What was saved for a parameter; nothing where the optimizer had no state for it. Reads no values.
+    fn fields(&self, path: &ParameterPath) -> StateFields;
+
+    /// The values of the parameter's tensors, in the order of its [`fields`](Self::fields). Reports bytes to the
+    /// observer as they are read.
+    ///
+    /// # Errors
+    ///
+    /// When a value can't be read.
+    fn read(
+        &self,
+        path: &ParameterPath,
+        observer: &dyn Observer,
+    ) -> Result<Vec<TensorData>, Box<dyn Error + Send + Sync>>;
+}
+
+/// What was saved of an optimizer's state for one parameter. Names are `optimizer.<path>.<field>`.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct StateFields {
+    /// The tensors.
+    pub tensors: Vec<StateTensor>,
+    /// Name and value of every scalar.
+    pub scalars: Vec<(String, Scalar)>,
+}
+
+/// A tensor of an optimizer's state, without its values.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StateTensor {
+    /// Its name.
+    pub name: String,
+    /// Size per dimension.
+    pub shape: Vec<u64>,
+    /// Type of an element.
+    pub dtype: DType,
+}
+
+impl StateFields {
+    /// Whether nothing was saved.
+    pub fn is_empty(&self) -> bool {
+        self.tensors.is_empty() && self.scalars.is_empty()
+    }
+
+    /// Names of tensors and scalars.
+    pub(super) fn names(&self) -> Vec<String> {
+        let tensors = self.tensors.iter().map(|tensor| &tensor.name);
+        let scalars = self.scalars.iter().map(|(name, _)| name);
+        tensors.chain(scalars).cloned().collect()
+    }
+}
+
+impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
+    /// Replaces the parameters and the optimizer's state of every rank by saved ones, in place. A pipeline without an
+    /// optimizer reads no state. [`resume_at`](Self::resume_at) gives it the step.
+    ///
+    /// All ranks check names, shapes and dtypes before any of them changes anything. Judged by progress, as the
+    /// [timeout](super::PipelineBuilder::timeout) describes.
+    ///
+    /// Memory: beside what the pipeline holds afterwards, at most as much as the largest parameter for each rank, and
+    /// what the source needs.
+    ///
+    /// # Errors
+    ///
+    /// [`PipelineError::Restore`] when something does not fit: nothing has changed.
+    /// [`PipelineError::PartlyRestored`] when a value can't be read: some values are new and others old, and the
+    /// pipeline refuses everything but another restore.
+    pub fn restore(
+        &mut self,
+        source: impl Source + 'static,
+        state: impl SavedOptimizer + 'static,
+    ) -> Result<(), PipelineError> {
+        if self.condition == Condition::Stopped {
+            return Err(PipelineError::Stopped);
+        }
+        let saved = Arc::new((source, state));
+        let found = saved.clone();
+        let checked = self.crew.call("check a saved state", move |_, stages| {
+            let (source, state) = &*found;
+            stages
+                .iter()
+                .try_for_each(|stage| stage.check_restore(source, state))
+        })?;
+        if let Some((rank, source)) = first_error(checked) {
+            return Err(PipelineError::Restore { rank, source });
+        }
+        // Sound again when every rank has replaced everything.
+        self.condition = Condition::PartlyRestored;
+        let restored = self.crew.call("restore a saved state", move |_, stages| {
+            let (source, state) = &*saved;
+            stages
+                .iter_mut()
+                .try_for_each(|stage| stage.restore(source, state))
+        })?;
+        if let Some((rank, source)) = first_error(restored) {
+            return Err(PipelineError::PartlyRestored { rank, source });
+        }
+        self.condition = Condition::Sound;
+        Ok(())
+    }
+}
+
+/// The lowest rank that failed, and why.
+fn first_error(results: Vec<Result<(), RestoreError>>) -> Option<(RankIndex, RestoreError)> {
+    let mut results = results.into_iter().enumerate();
+    results.find_map(|(rank, result)| Some((RankIndex::new(rank), result.err()?)))
+}

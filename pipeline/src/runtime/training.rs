@@ -1,0 +1,250 @@
+//! Training steps and evaluations.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use burn::module::Module;
+use burn::optim::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
+use tinderbox_deferred::RunContext;
+use tinderbox_fake::Mode;
+
+use super::lists::ScheduleChoice;
+use super::output::StepOutput;
+use super::pipeline::{Condition, Pipeline};
+use super::step::{MicroInput, Rates, Round};
+use super::weights::{Part, weights};
+use crate::batch::{Batch, MicroBatch, batch_tensors, split};
+use crate::{BatchError, PipelineError};
+
+impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
+    /// One training step: the batch is split into micro-batches, their gradients, weighted as
+    /// [`Outputs`](crate::Outputs) says, are summed in order, and every rank's optimizer steps as soon as the
+    /// gradients of its stage are complete; with a clip by the norm of all gradients, when all are.
+    ///
+    /// With a [scaled loss](crate::LossScale) every rank waits for all others before its update, and a step whose
+    /// gradients are not finite updates nothing.
+    ///
+    /// A batch with fewer samples than micro-batches, as the last of an epoch, is split into as many as the schedule can
+    /// be generated for; a written schedule is for its number, and refuses it.
+    ///
+    /// The learning rate is a number, or what a scheduler of Burn gives at its step. Its groups match
+    /// parameters by their paths.
+    ///
+    /// # Errors
+    ///
+    /// When no optimizer was given, a learning rate is negative, NaN or infinite, the batch can't be split or traced,
+    /// or a pipeline that [stops for it](crate::PipelineBuilder::stop_on_non_finite) meets a loss or a gradient that is not
+    /// finite: the pipeline is then as it was, and also when the counts that losses are weighted by are negative, not
+    /// finite or 0 for the whole batch. When an action fails: the pipeline has then stopped.
+    pub fn step(
+        &mut self,
+        lr: impl Into<ModuleLearningRate>,
+        batch: B,
+    ) -> Result<StepOutput, PipelineError> {
+        if !self.trains {
+            return Err(PipelineError::NoOptimizer);
+        }
+        self.train(&lr.into(), &[batch])
+    }
+
+    /// One training step over several batches, each split into micro-batches as by
+    /// [`step`](Self::step): their gradients, weighted by their share of all of them, are accumulated, and
+    /// every rank's optimizer steps once. The schedule runs over the micro-batches of all of them, so
+    /// the ranks do not drain between two batches; a written schedule is for the micro-batches of all.
+    ///
+    /// # Errors
+    ///
+    /// As [`Pipeline::step`]; [`BatchError::NoSamples`](crate::BatchError::NoSamples) without a batch.
+    pub fn step_accumulated(
+        &mut self,
+        lr: impl Into<ModuleLearningRate>,
+        batches: impl IntoIterator<Item = B>,
+    ) -> Result<StepOutput, PipelineError> {
+        if !self.trains {
+            return Err(PipelineError::NoOptimizer);
+        }
+        let batches: Vec<B> = batches.into_iter().collect();
+        if batches.is_empty() {
+            return Err(PipelineError::from(BatchError::NoSamples));
+        }
+        self.train(&lr.into(), &batches)
+    }
+
+    fn train(
+        &mut self,
+        lr: &ModuleLearningRate,
+        batches: &[B],
+    ) -> Result<StepOutput, PipelineError> {
+        self.check_rates(lr)?;
+        let step = self.step;
+        let output = self.run_training(lr, batches)?;
+        if !output.is_finite() {
+            let norm = output.gradient_norm;
+            tracing::warn!(
+                step,
+                losses = ?output.micro_batch_losses,
+                gradient_norm = norm,
+                skipped = output.skipped,
+                "the loss or the norm of the gradients is not finite"
+            );
+        }
+        if let Some(gradients) = &output.stopped {
+            return Err(self.not_finite(step, &output, gradients));
+        }
+        if let Some(scale) = &mut self.loss_scale {
+            scale.after_step(!output.skipped);
+        }
+        self.step = step + 1;
+        Ok(output)
+    }
+
+    /// Refuses what would make parameters NaN, or descend upwards.
+    fn check_rates(&self, lr: &ModuleLearningRate) -> Result<(), PipelineError> {
+        let refused = |rate: f64| !(rate.is_finite() && rate >= 0.0);
+        if refused(lr.base()) {
+            return Err(PipelineError::LearningRate {
+                rate: lr.base(),
+                path: None,
+            });
+        }
+        let rates = Rates(lr.clone());
+        let mut paths = self.model.parameters().iter().map(|p| &p.path);
+        match paths.find(|path| refused(rates.of(path))) {
+            Some(path) => Err(PipelineError::LearningRate {
+                rate: rates.of(path),
+                path: Some(path.clone()),
+            }),
+            None => Ok(()),
+        }
+    }
+
+    fn not_finite(&self, step: u64, output: &StepOutput, gradients: &[usize]) -> PipelineError {
+        let distinct = self.model.parameters().iter();
+        let distinct = distinct.filter(|parameter| parameter.clone_of.is_none());
+        let wrong = distinct
+            .enumerate()
+            .filter(|(at, _)| gradients.contains(at));
+        PipelineError::NotFinite {
+            step,
+            losses: output.losses_not_finite().collect(),
+            gradients: wrong.map(|(_, parameter)| parameter.path.clone()).collect(),
+        }
+    }
+
+    /// Splits each batch into the micro-batches of the pipeline, or into fewer where it has fewer samples and the schedule
+    /// is not written for a number, and runs them.
+    fn run_training(
+        &mut self,
+        lr: &ModuleLearningRate,
+        batches: &[B],
+    ) -> Result<StepOutput, PipelineError> {
+        let samples = batches.iter().map(samples_of);
+        let samples = samples.collect::<Result<Vec<usize>, _>>()?;
+        let is_written = matches!(self.programs.choice(), ScheduleChoice::Written(_));
+        let is_short = samples.iter().any(|samples| *samples < self.micro_batches);
+        let fewer = is_short && !is_written;
+        let mut count = self.micro_batches;
+        let mut first = None;
+        loop {
+            let mut parts = Vec::new();
+            for (batch, samples) in batches.iter().zip(&samples) {
+                let count = if fewer {
+                    count.min(*samples).max(1)
+                } else {
+                    count
+                };
+                parts.extend(split(batch, count)?);
+            }
+            match self.run(Mode::Training, lr.clone(), parts) {
+                // Found before anything ran.
+                Err(error @ (PipelineError::Generate { .. } | PipelineError::Lists { .. })) => {
+                    let error = first.take().unwrap_or(error);
+                    if !fewer || count == 1 {
+                        return Err(error);
+                    }
+                    first = Some(error);
+                    count -= 1;
+                }
+                done => return done,
+            }
+        }
+    }
+
+    /// Runs the forward alone, without dropout, and gives the loss and the named outputs. Nothing of
+    /// the model changes.
+    ///
+    /// # Errors
+    ///
+    /// As [`Pipeline::step`]; a batch of fewer samples than micro-batches is split into fewer.
+    pub fn evaluate(&mut self, batch: B) -> Result<StepOutput, PipelineError> {
+        let samples = samples_of(&batch)?;
+        let parts = split(&batch, self.micro_batches.min(samples).max(1))?;
+        self.run(Mode::Inference, 0.0.into(), parts)
+    }
+
+    fn run(
+        &mut self,
+        mode: Mode,
+        lr: ModuleLearningRate,
+        parts: Vec<MicroBatch<B>>,
+    ) -> Result<StepOutput, PipelineError> {
+        self.check_condition()?;
+        let step = u32::try_from(self.step)
+            .map_err(|_| PipelineError::StepOverflow { step: self.step })?;
+        let loss_scale = self.loss_scale.filter(|_| mode == Mode::Training);
+        let factor = loss_scale.map_or(1.0, |scale| scale.factor());
+        let mut micro_batches = Vec::with_capacity(parts.len());
+        for part in &parts {
+            micro_batches.push(MicroInput {
+                cut: self.programs.cut(mode, &part.batch)?,
+                inputs: batch_tensors(&part.batch),
+                weight: 0.0,
+            });
+        }
+        let used = micro_batches.iter().map(|micro| &*micro.cut);
+        self.programs.drop_unused(used);
+        let of_parts = parts.iter().zip(&micro_batches).map(|(part, micro)| Part {
+            over: &micro.cut.loss_weight,
+            samples: part.samples,
+            inputs: &micro.inputs,
+        });
+        let weights = weights(&of_parts.collect::<Vec<_>>(), |micro_batch| RunContext {
+            seed: self.seed,
+            step,
+            micro_batch: micro_batch as u32,
+        })?;
+        for (micro, weight) in micro_batches.iter_mut().zip(&weights) {
+            micro.weight = weight * factor;
+        }
+        let lists = self.programs.lists(mode, &micro_batches)?;
+        let round = Arc::new(Round {
+            round: self.round,
+            step,
+            lr: Rates(lr),
+            clipping: self.clipping.clone(),
+            loss_scale: loss_scale.map(|scale| scale.factor()),
+            stop_on_non_finite: self.stop_on_non_finite && mode == Mode::Training,
+            lists,
+            micro_batches,
+            kept: self.programs.kept(),
+            epoch: self.measures.then(Instant::now),
+        });
+        self.round += 1;
+        let request = match mode {
+            Mode::Training => "run a training step",
+            Mode::Inference => "run an evaluation",
+        };
+        let reports = self.crew.round(round.clone(), request)?;
+        let output = StepOutput::collect(&round, reports, &weights);
+        // The ranks have done their updates, but nobody knows what they are worth.
+        if output.is_err() {
+            self.condition = Condition::Stopped;
+        }
+        output
+    }
+}
+
+/// Samples of a batch.
+fn samples_of<B: Batch>(batch: &B) -> Result<usize, BatchError> {
+    Ok(split(batch, 1)?.first().map_or(0, |part| part.samples))
+}

@@ -1,0 +1,141 @@
+//! What a recorded forward must not do, because a pipeline would compute something else than plain Burn.
+
+use std::collections::BTreeSet;
+
+use burn::tensor::DType;
+use tinderbox_deferred::{ParameterTable, is_random};
+use tinderbox_fake::{Difference, Graph, NodeId, ValueId};
+
+use super::JointGraph;
+use super::outputs::LossOver;
+use crate::TraceError;
+
+/// Refuses a forward that reads random values of the constructor which are no parameter: every construction of the
+/// model makes others. The constructor's operations are those before `forward_start`.
+pub(super) fn check_fields(
+    graph: &Graph,
+    forward_start: usize,
+    tensor_fields: impl Fn() -> Vec<String>,
+) -> Result<(), TraceError> {
+    let forward = graph.node_ids().skip(forward_start);
+    let read = forward.flat_map(|id| graph.node(id).inputs());
+    let of_constructor = |value: &&ValueId| {
+        let producer = graph.value(**value).producer;
+        producer.is_some_and(|node| node.index() < forward_start)
+    };
+    let fields: BTreeSet<ValueId> = read.filter(of_constructor).copied().collect();
+    for field in fields {
+        let nodes = graph.backward_slice([field], |_| false).nodes;
+        if let Some(node) = nodes.into_iter().find(|id| is_random(graph.node(*id))) {
+            return Err(TraceError::RandomField {
+                fields: tensor_fields(),
+                operation: graph.describe(node),
+            });
+        }
+    }
+    Ok(())
+}
+
+impl JointGraph {
+    /// Refuses a count that depends on a parameter, since the weights of micro-batches are known before a step, and one
+    /// that passes through 16-bit floats, which mixed precision makes of the floats of a batch.
+    pub(super) fn check_count(&self, table: &ParameterTable) -> Result<(), TraceError> {
+        let LossOver::Count(count) = self.loss_over() else {
+            return Ok(());
+        };
+        let is_parameter = |value: ValueId| self.parameters().contains(&value);
+        let slice = self.graph().backward_slice([*count], is_parameter);
+        let made = slice
+            .nodes
+            .iter()
+            .flat_map(|id| self.graph().node(*id).outputs());
+        let mut dtypes = made.map(|value| self.graph().value(*value).dtype);
+        if let Some(dtype) = dtypes.find(|dtype| matches!(dtype, DType::F16 | DType::BF16)) {
+            return Err(TraceError::CountType { dtype });
+        }
+        let read = slice.leaves.iter().find_map(|leaf| {
+            let position = self.parameters().iter().position(|value| value == leaf)?;
+            table.iter().nth(position)
+        });
+        match read {
+            None => Ok(()),
+            Some(parameter) => Err(TraceError::CountOnParameter {
+                path: parameter.path.clone(),
+            }),
+        }
+    }
+
+    /// Refuses a forward that computes new values of a running state: nothing that is asked for depends on them, so
+    /// they would be lost.
+    pub(super) fn check_running_states(
+        &self,
+        table: &ParameterTable,
+        running: &[bool],
+    ) -> Result<(), TraceError> {
+        if !running.contains(&true) {
+            return Ok(());
+        }
+        let graph = self.graph();
+        let outputs = self.outputs().iter().map(|(_, value)| *value);
+        let gradients = self.gradients().iter().flatten().copied();
+        let targets = outputs.chain(self.loss()).chain(gradients);
+        let needed: BTreeSet<NodeId> =
+            BTreeSet::from_iter(graph.backward_slice(targets, |_| false).nodes);
+        let states = self.parameters().iter().zip(table).zip(running);
+        for ((value, parameter), _) in states.filter(|(_, is_running)| **is_running) {
+            if graph
+                .users(*value)
+                .iter()
+                .any(|user| !needed.contains(user))
+            {
+                return Err(TraceError::RunningState {
+                    path: parameter.path.clone(),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Where a second recording of the same forward differs.
+    ///
+    /// # Errors
+    ///
+    /// [`TraceError::UnstableForward`] with the first operation, constant or output that differs.
+    pub(super) fn check_same(&self, again: &Self) -> Result<(), TraceError> {
+        if let Some(difference) = self.graph().difference(again.graph()) {
+            return Err(TraceError::UnstableForward {
+                place: self.place_of(&difference),
+                difference,
+            });
+        }
+        let outputs = self.outputs().iter().zip(again.outputs());
+        let changed = outputs.clone().find(|(before, now)| before != now);
+        if let Some(((name, _), _)) = changed {
+            return Err(TraceError::UnstableOutput { name: name.clone() });
+        }
+        let same = self.outputs().len() == again.outputs().len()
+            && self.loss() == again.loss()
+            && self.loss_over() == again.loss_over()
+            && self.marks() == again.marks()
+            && self.gradients() == again.gradients();
+        match same {
+            true => Ok(()),
+            false => Err(TraceError::UnstableOutput {
+                name: "loss".into(),
+            }),
+        }
+    }
+
+    /// Whether a difference is in the constructor, the forward or the backward.
+    fn place_of(&self, difference: &Difference) -> &'static str {
+        let Difference::Operation { number, .. } = difference else {
+            return "forward";
+        };
+        let node = self.graph().node_ids().nth(number - 1);
+        match node {
+            Some(node) if self.is_initialization(node) => "constructor",
+            Some(node) if self.is_backward(node) => "backward",
+            _ => "forward",
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! Losses and gradients that are NaN or infinite, and numbers that no pipeline takes.
+
+use std::collections::BTreeMap;
+
+use burn::module::{Module, ParamGroup};
+use burn::nn::{Linear, LinearConfig};
+use burn::optim::AdamWConfig;
+use burn::optim::lr_scheduler::LrSchedulerConfig;
+use burn::optim::lr_scheduler::module_lr_scheduler::ModuleLrSchedulerConfig;
+use burn::tensor::{Device, Tensor, TensorData, activation::gelu};
+use tinderbox_pipeline::{
+    Clipping, LossScale, Machine, Outputs, Pipeline, PipelineBuilder, PipelineError, Plan,
+    ScheduleKind, Traceable,
+};
+
+use crate::support::{Case, LR, SAMPLES, SEED, floats, full_text, noise, parameters, squared};
+
+#[derive(Module, Debug)]
+struct Net {
+    layers: Vec<Linear>,
+}
+
+/// Inputs, targets, and what is added to the loss.
+type Batch = (Tensor<2>, Tensor<2>, Tensor<1>);
+
+const CASE: Case<Net, Batch> = Case {
+    init: |device| Net {
+        layers: (0..6)
+            .map(|_| LinearConfig::new(4, 4).init(device))
+            .collect(),
+    },
+    // The first layer's gradient comes from two stages.
+    forward: |net, (x, y, added)| {
+        let x = net.layers.iter().fold(x, |x, layer| gelu(layer.forward(x)));
+        let x = x.matmul(net.layers[0].weight.val());
+        (squared(x, y) + added.mean(), None)
+    },
+    batch: |n, device| {
+        let shape = [SAMPLES, 4];
+        let (x, y) = (floats(shape, n, device), floats(shape, n + 1000, device));
+        (x, y, Tensor::zeros([SAMPLES], device))
+    },
+};
+
+/// A batch whose sample 3, in the second of four micro-batches, has this input and this addition to its loss.
+fn with(input: f32, added: f32) -> Batch {
+    let device = Device::flex();
+    let (_, y, _) = (CASE.batch)(7, &device);
+    let mut values = noise(SAMPLES * 4, 7);
+    values[3 * 4] = input;
+    let x = Tensor::from_data(TensorData::new(values, [SAMPLES, 4]), &device);
+    let mut all = [0.0; SAMPLES];
+    all[3] = added;
+    (x, y, Tensor::from_data(TensorData::from(all), &device))
+}
+
+const SHAPES: [(usize, ScheduleKind); 4] = [
+    (1, ScheduleKind::GPipe),
+    (2, ScheduleKind::OneFOneB),
+    (3, ScheduleKind::ZbH2),
+    (2, ScheduleKind::Zbv),
+];
+
+fn builder(ranks: usize, kind: ScheduleKind) -> PipelineBuilder<Net, Batch> {
+    let chunks = if kind == ScheduleKind::Zbv { 2 } else { 1 };
+    let model = CASE.model();
+    let trace = CASE.trace(&model);
+    let machine = Machine::local(ranks).unwrap();
+    let machine = machine.with_chunks(chunks, kind.placement()).unwrap();
+    let plan = Plan::auto(&trace, &machine).unwrap();
+    Pipeline::new(&model, &trace, &plan)
+        .optimizer(AdamWConfig::new())
+        .schedule(kind)
+        .micro_batches(4)
+        .seed(SEED)
+}
+
+fn gathered(pipeline: &mut Pipeline<Net, Batch>) -> BTreeMap<String, Vec<u8>> {
+    parameters(&pipeline.gather(&Device::flex()).unwrap())
+}
+
+fn good(pipeline: &mut Pipeline<Net, Batch>, steps: std::ops::Range<u64>) {
+    for step in steps {
+        let batch = (CASE.batch)(step, &Device::flex());
+        assert!(pipeline.step(LR, batch).unwrap().is_finite());
+    }
+}
+
+#[test]
+fn a_step_that_is_not_finite_changes_nothing() {
+    for (ranks, kind) in SHAPES {
+        let mut plain = builder(ranks, kind).start().unwrap();
+        good(&mut plain, 0..3);
+        let expected = gathered(&mut plain);
+        let mut pipeline = builder(ranks, kind).stop_on_non_finite().start().unwrap();
+        good(&mut pipeline, 0..2);
+        let before = gathered(&mut pipeline);
+        for batch in [with(f32::NAN, 0.0), with(0.5, f32::INFINITY)] {
+            let error = pipeline.step(LR, batch).unwrap_err();
+            assert!(
+                matches!(error, PipelineError::NotFinite { step: 2, .. }),
+                "{}",
+                full_text(&error)
+            );
+            assert_eq!(pipeline.steps(), 2);
+            assert!(gathered(&mut pipeline) == before, "{ranks} ranks, {kind}");
+        }
+        // The optimizer's state is as it was too.
+        good(&mut pipeline, 2..3);
+        assert!(gathered(&mut pipeline) == expected, "{ranks} ranks, {kind}");
+    }
+}
+
+#[test]
+fn what_is_not_finite_is_named() {
+    let stopped = |batch: Batch| {
+        let builder = builder(2, ScheduleKind::OneFOneB).stop_on_non_finite();
+        let mut pipeline = builder.start().unwrap();
+        full_text(&pipeline.step(LR, batch).unwrap_err())
+    };
+    insta::assert_snapshot!(stopped(with(f32::NAN, 0.0)), @"step 0 was stopped before the update, and no parameter has changed: the loss of micro-batch 1 is NaN, and the gradients of `layers.0.weight`, `layers.0.bias`, `layers.1.weight` and 9 more are not finite; skip the batch, or lower the learning rate and go on from a checkpoint");
+    // The gradients are those of the rest of the loss.
+    insta::assert_snapshot!(stopped(with(0.5, f32::NEG_INFINITY)), @"step 0 was stopped before the update, and no parameter has changed: the loss of micro-batch 1 is -inf; skip the batch, or lower the learning rate and go on from a checkpoint");
+    let (x, y, added) = with(0.5, 0.0);
+    insta::assert_snapshot!(stopped((x * f32::NAN, y, added)), @"step 0 was stopped before the update, and no parameter has changed: the losses of micro-batches 0, 1, 2 and 1 more are not finite, and the gradients of `layers.0.weight`, `layers.0.bias`, `layers.1.weight` and 9 more are not finite; skip the batch, or lower the learning rate and go on from a checkpoint");
+}
+
+/// A finite loss whose gradient is not: that of a square root at zero.
+#[test]
+fn a_gradient_alone_is_named() {
+    let model = CASE.model();
+    let forward = |net: &Net, (x, _, _): Batch| {
+        let x = net.layers.iter().fold(x, |x, layer| gelu(layer.forward(x)));
+        Outputs::loss((x * 0.0).sqrt().mean())
+    };
+    let trace = model
+        .trace(&(CASE.batch)(0, &Device::flex()), forward)
+        .unwrap();
+    let plan = Plan::auto(&trace, &Machine::local(2).unwrap()).unwrap();
+    let builder = Pipeline::new(&model, &trace, &plan)
+        .optimizer(AdamWConfig::new())
+        .micro_batches(4)
+        .stop_on_non_finite();
+    let error = builder
+        .start()
+        .unwrap()
+        .step(LR, with(0.5, 0.0))
+        .unwrap_err();
+    insta::assert_snapshot!(full_text(&error), @"step 0 was stopped before the update, and no parameter has changed: the gradients of `layers.0.weight`, `layers.0.bias`, `layers.1.weight` and 9 more are not finite; skip the batch, or lower the learning rate and go on from a checkpoint");
+}
+
+#[test]
+fn without_the_setting_the_output_tells() {
+    for clip in [false, true] {
+        let mut builder = builder(2, ScheduleKind::OneFOneB);
+        if clip {
+            builder = builder.clip(Clipping::GlobalNorm(1.0));
+        }
+        let mut pipeline = builder.start().unwrap();
+        let output = pipeline.step(LR, with(0.5, f32::INFINITY)).unwrap();
+        assert!(!output.is_finite());
+        assert_eq!(output.loss, Some(f64::INFINITY));
+        let output = pipeline.evaluate(with(f32::NAN, 0.0)).unwrap();
+        assert!(!output.is_finite());
+        assert!(pipeline.evaluate(with(0.5, 0.0)).unwrap().is_finite());
+    }
+}
+
+/// A loss scale skips by itself, and says so.
+#[test]
+fn a_loss_scale_keeps_its_own_skipping() {
+    let builder = builder(2, ScheduleKind::OneFOneB).stop_on_non_finite();
+    let mut pipeline = builder.loss_scale(LossScale::dynamic()).start().unwrap();
+    let before = gathered(&mut pipeline);
+    let output = pipeline.step(LR, with(f32::NAN, 0.0)).unwrap();
+    assert!(output.skipped && !output.is_finite());
+    assert_eq!(pipeline.steps(), 1);
+    assert!(gathered(&mut pipeline) == before);
+}
+
+#[test]
+fn numbers_of_nothing_are_refused() {
+    let start = |builder: PipelineBuilder<Net, Batch>| full_text(&builder.start().unwrap_err());
+    insta::assert_snapshot!(start(builder(1, ScheduleKind::GPipe).micro_batches(0)), @"a batch can't be split into 0 micro-batches: give at least 1");
+    insta::assert_snapshot!(start(builder(1, ScheduleKind::GPipe).threads_per_rank(0)), @"a rank can't run on 0 threads: give at least 1, or leave `threads_per_rank` out for its share of the machine");
+}
+
+#[test]
+fn learning_rates_that_are_none_are_refused() {
+    let mut pipeline = builder(2, ScheduleKind::OneFOneB).start().unwrap();
+    let before = gathered(&mut pipeline);
+    let batch = || (CASE.batch)(0, &Device::flex());
+    let must = "it must be a finite number and not negative";
+    for (rate, shown) in [
+        (f64::NAN, "NaN"),
+        (f64::INFINITY, "inf"),
+        (f64::NEG_INFINITY, "-inf"),
+        (-1e-3, "-0.001"),
+    ] {
+        let text = full_text(&pipeline.step(rate, batch()).unwrap_err());
+        assert_eq!(text, format!("the learning rate is {shown}: {must}"));
+        let rates = ModuleLrSchedulerConfig::new(LrSchedulerConfig::Constant(LR))
+            .with_group(
+                ParamGroup::from_path("layers.3.weight"),
+                LrSchedulerConfig::Constant(rate),
+            )
+            .init();
+        // Burn refuses some itself.
+        let Ok(mut rates) = rates else { continue };
+        let text = full_text(
+            &pipeline
+                .step_accumulated(rates.step(), [batch()])
+                .unwrap_err(),
+        );
+        assert_eq!(
+            text,
+            format!("the learning rate of `layers.3.weight` is {shown}: {must}")
+        );
+    }
+    assert!(gathered(&mut pipeline) == before);
+    assert_eq!(pipeline.steps(), 0);
+    // Nothing is learned, and nothing is wrong.
+    pipeline.step(0.0, batch()).unwrap();
+}

@@ -1,0 +1,375 @@
+//! Every way that Burn has of making a `Param`, trained as in plain Burn.
+
+use burn::module::{Module, Param, ParamId};
+use burn::nn::{Initializer, Linear, LinearConfig};
+use burn::optim::AdamWConfig;
+use burn::tensor::activation::gelu;
+use burn::tensor::{Device, Distribution, Tensor, TensorData};
+use tinderbox_deferred::Deferred;
+use tinderbox_pipeline::{Machine, Outputs, Pipeline, PipelineError, Plan, Traceable};
+
+use crate::support::{
+    Case, Computed, LR, SAMPLES, data_run, floats, noise, pipelined, plain, settings, squared,
+};
+
+const WIDTH: usize = 6;
+const STEPS: u64 = 5;
+const SHAPE: [usize; 2] = [WIDTH, WIDTH];
+
+type Batch = (Tensor<2>, Tensor<2>);
+
+fn batch(number: u64, device: &Device) -> Batch {
+    let shape = [SAMPLES, WIDTH];
+    (
+        floats(shape, number, device),
+        floats(shape, number + 1000, device),
+    )
+}
+
+fn values(number: u64) -> TensorData {
+    TensorData::new(noise(WIDTH * WIDTH, number), SHAPE)
+}
+
+fn linear(device: &Device) -> Linear {
+    LinearConfig::new(WIDTH, WIDTH).init(device)
+}
+
+/// The parameter in question, between two layers.
+#[derive(Module, Debug)]
+struct Net {
+    first: Linear,
+    made: Param<Tensor<2>>,
+    last: Linear,
+}
+
+impl Net {
+    fn with(device: &Device, made: Param<Tensor<2>>) -> Self {
+        Self {
+            first: linear(device),
+            made,
+            last: linear(device),
+        }
+    }
+}
+
+fn forward(net: &Net, (x, y): Batch) -> Computed {
+    let x = gelu(net.first.forward(x)).matmul(net.made.val());
+    (squared(net.last.forward(gelu(x)), y), None)
+}
+
+fn case<M>(init: fn(&Device) -> M, forward: fn(&M, Batch) -> Computed) -> Case<M, Batch> {
+    Case {
+        init,
+        forward,
+        batch,
+    }
+}
+
+fn compare<M: Module + Sync + 'static>(case: Case<M, Batch>) {
+    let expected = plain(case, AdamWConfig::new().init(), 2, STEPS);
+    assert_ne!(expected.losses[0], expected.losses[1], "it trains");
+    for setting in settings(1..=3, 2) {
+        let found = pipelined(case, AdamWConfig::new().build(), setting, STEPS);
+        found.assert_same(&expected, &format!("{setting:?}"));
+    }
+}
+
+/// Each constructor of `Param`, and what Burn's code makes of one.
+const WAYS: [fn(&Device) -> Param<Tensor<2>>; 12] = [
+    |device| Param::from_data(values(1), device),
+    |device| Param::from_tensor(Tensor::from_data(values(1), device)),
+    |device| {
+        let tensor = Tensor::from_data(values(1), device);
+        Param::initialized(ParamId::new(), tensor).set_require_grad(true)
+    },
+    |device| Param::from_tensor(Tensor::random(SHAPE, Distribution::Default, device)),
+    |device| Param::from_tensor(Tensor::ones(SHAPE, device)),
+    |device| {
+        let init = |device: &Device, grad: bool| {
+            let tensor = Tensor::from_data(values(1), device);
+            tensor.set_require_grad(grad)
+        };
+        Param::uninitialized(ParamId::new(), init, device.clone(), true, SHAPE.into())
+    },
+    |device| {
+        let init = |device: &Device, grad: bool| {
+            let tensor = Tensor::random(SHAPE, Distribution::Default, device);
+            tensor.set_require_grad(grad)
+        };
+        Param::uninitialized(ParamId::new(), init, device.clone(), true, SHAPE.into())
+    },
+    |device| {
+        let param = Param::from_data(values(1), device);
+        param
+            .map(|tensor| (tensor * 2.0).detach())
+            .set_require_grad(true)
+    },
+    |device| linear(device).weight.init_mapper(|tensor| tensor * 0.5),
+    |device| {
+        let (id, value, mapper) = Param::from_data(values(1), device).consume();
+        Param::from_mapped_value(id, value, mapper)
+    },
+    |device| {
+        let other = Tensor::from_data(values(2), device);
+        Param::from_data(values(1), device).transform_for_load(other, ParamId::new())
+    },
+    |device| Param::from_data(values(1), device).set_require_grad(false),
+];
+
+fn made_by<const WAY: usize>(device: &Device) -> Net {
+    Net::with(device, WAYS[WAY](device))
+}
+
+#[test]
+fn every_constructor() {
+    let inits: [fn(&Device) -> Net; WAYS.len()] = [
+        made_by::<0>,
+        made_by::<1>,
+        made_by::<2>,
+        made_by::<3>,
+        made_by::<4>,
+        made_by::<5>,
+        made_by::<6>,
+        made_by::<7>,
+        made_by::<8>,
+        made_by::<9>,
+        made_by::<10>,
+        made_by::<11>,
+    ];
+    for init in inits {
+        compare(case(init, forward));
+    }
+}
+
+const INITIALIZERS: [Initializer; 10] = [
+    Initializer::Constant { value: 0.3 },
+    Initializer::Ones,
+    Initializer::Zeros,
+    Initializer::Uniform {
+        min: -0.5,
+        max: 0.5,
+    },
+    Initializer::Normal {
+        mean: 0.1,
+        std: 0.5,
+    },
+    Initializer::KaimingUniform {
+        gain: 1.0,
+        fan_out_only: false,
+    },
+    Initializer::KaimingNormal {
+        gain: 1.0,
+        fan_out_only: true,
+    },
+    Initializer::XavierUniform { gain: 1.0 },
+    Initializer::XavierNormal { gain: 1.0 },
+    Initializer::Orthogonal { gain: 1.0 },
+];
+
+fn initialized_by<const INITIALIZER: usize>(device: &Device) -> Net {
+    let initializer = &INITIALIZERS[INITIALIZER];
+    let made = initializer.init_with(SHAPE, Some(WIDTH), Some(WIDTH), device);
+    Net::with(device, made)
+}
+
+#[test]
+fn every_initializer() {
+    let inits: [fn(&Device) -> Net; INITIALIZERS.len()] = [
+        initialized_by::<0>,
+        initialized_by::<1>,
+        initialized_by::<2>,
+        initialized_by::<3>,
+        initialized_by::<4>,
+        initialized_by::<5>,
+        initialized_by::<6>,
+        initialized_by::<7>,
+        initialized_by::<8>,
+        initialized_by::<9>,
+    ];
+    for init in inits {
+        compare(case(init, forward));
+    }
+}
+
+/// Burn's usual way to pretrained weights. The reference is plain Burn from the first line: it neither materializes
+/// nor splits by this crate.
+#[test]
+fn a_record_that_is_loaded_by_the_constructor() {
+    fn pretrained() -> Net {
+        let device = Device::flex();
+        let linear = |number: u64| Linear {
+            weight: Param::from_data(values(number), &device),
+            bias: Some(Param::from_data(
+                TensorData::new(noise(WIDTH, number + 7), [WIDTH]),
+                &device,
+            )),
+        };
+        Net {
+            first: linear(1),
+            made: Param::from_data(values(2), &device),
+            last: linear(3),
+        }
+    }
+    let init = |device: &Device| {
+        let made = Param::from_data(values(9), device);
+        Net::with(device, made).load_record(pretrained().into_record())
+    };
+    let case = case(init, forward);
+    let expected = data_run(case, AdamWConfig::new().init(), 2, STEPS);
+    assert_ne!(expected.losses[0], expected.losses[1], "it trains");
+    for setting in settings(1..=3, 2) {
+        let found = pipelined(case, AdamWConfig::new().build(), setting, STEPS);
+        found.assert_same(&expected, &format!("{setting:?}"));
+    }
+}
+
+#[derive(Module, Debug)]
+struct Pair {
+    online: Linear,
+    middle: Linear,
+    target: Param<Tensor<2>>,
+}
+
+/// A target network: its parameter begins as the value of another.
+#[test]
+fn two_parameters_of_one_tensor() {
+    fn forward(net: &Pair, (x, y): Batch) -> Computed {
+        let online = net.online.forward(x.clone());
+        let target = x.matmul(net.target.val());
+        let loss = squared(online.clone(), target) + squared(net.middle.forward(online), y);
+        (loss, None)
+    }
+    let inits: [fn(&Device) -> Pair; 3] = [
+        |device| {
+            let online = linear(device);
+            let target = Param::from_tensor(online.weight.val().detach());
+            let middle = linear(device);
+            Pair {
+                online,
+                middle,
+                target,
+            }
+        },
+        // One that does not train.
+        |device| {
+            let online = linear(device);
+            let target = Param::from_tensor(online.weight.val().detach()).set_require_grad(false);
+            let middle = linear(device);
+            Pair {
+                online,
+                middle,
+                target,
+            }
+        },
+        |device| {
+            let tensor = Tensor::<2>::from_data(values(4), device);
+            let mut online = linear(device);
+            online.weight = Param::from_tensor(tensor.clone());
+            let target = Param::from_tensor(tensor);
+            let middle = linear(device);
+            Pair {
+                online,
+                middle,
+                target,
+            }
+        },
+    ];
+    for init in inits {
+        compare(case(init, forward));
+    }
+}
+
+#[derive(Module, Debug)]
+struct Shared {
+    layers: Vec<Linear>,
+    shared: Param<Tensor<2>>,
+}
+
+/// One parameter of plain data that all stages read.
+#[test]
+fn a_shared_parameter_of_plain_data() {
+    let init = |device: &Device| Shared {
+        layers: (0..3).map(|_| linear(device)).collect(),
+        shared: Param::from_data(values(5), device),
+    };
+    let forward = |net: &Shared, (x, y): Batch| {
+        let step = |x: Tensor<2>, layer: &Linear| gelu(layer.forward(x.matmul(net.shared.val())));
+        (squared(net.layers.iter().fold(x, step), y), None)
+    };
+    compare(case(init, forward));
+}
+
+/// Burn's optimizers know a parameter by its id, which clones share, also after one was changed.
+#[test]
+fn clones_are_refused_also_when_they_were_changed() {
+    let inits: [fn(&Device) -> Plain; 2] = [
+        |device| {
+            let layer = linear(device);
+            Plain {
+                layers: vec![layer.clone(), layer],
+            }
+        },
+        |device| {
+            let layer = linear(device);
+            let mut changed = layer.clone();
+            changed.weight = changed.weight.init_mapper(|weight| weight * 0.5);
+            Plain {
+                layers: vec![layer, changed],
+            }
+        },
+    ];
+    for init in inits {
+        let model = Deferred::new(init).unwrap();
+        let example = batch(0, &Device::flex());
+        let trace = model.trace(&example, |net: &Plain, (x, y): Batch| {
+            let x = net.layers.iter().fold(x, |x, layer| gelu(layer.forward(x)));
+            Outputs::loss(squared(x, y))
+        });
+        let trace = trace.unwrap();
+        let plan = Plan::auto(&trace, &Machine::local(2).unwrap()).unwrap();
+        let start = Pipeline::new(&model, &trace, &plan).optimizer(AdamWConfig::new());
+        let error = start.start().unwrap_err();
+        let PipelineError::Clones { first, second } = error else {
+            panic!("{error}");
+        };
+        let paths = ["layers.0.weight", "layers.1.weight"];
+        assert_eq!([first.as_str(), second.as_str()], paths);
+        // Evaluation needs no optimizer, and no identity.
+        let mut evaluation = Pipeline::new(&model, &trace, &plan).start().unwrap();
+        evaluation.evaluate(example).unwrap();
+    }
+}
+
+#[derive(Module, Debug)]
+struct Plain {
+    layers: Vec<Linear>,
+}
+
+/// What a source gives is what is trained, whatever the constructor made.
+#[test]
+fn a_parameter_of_plain_data_takes_the_value_of_a_source() {
+    let init = |device: &Device| Net::with(device, Param::from_data(values(1), device));
+    let model = Deferred::new(init).unwrap();
+    let example = batch(0, &Device::flex());
+    let trace = model.trace(&example, |net: &Net, batch| {
+        Outputs::loss(forward(net, batch).0)
+    });
+    let trace = trace.unwrap();
+    let plan = Plan::auto(&trace, &Machine::local(2).unwrap()).unwrap();
+    let other = Net::with(
+        &Device::flex(),
+        Param::from_data(values(2), &Device::flex()),
+    );
+    let source: tinderbox_deferred::Values = tinderbox_deferred::parameter_values(&other)
+        .into_iter()
+        .collect();
+    let mut pipeline = Pipeline::new(&model, &trace, &plan)
+        .optimizer(AdamWConfig::new())
+        .micro_batches(1)
+        .source(source)
+        .start()
+        .unwrap();
+    let expected = forward(&other, example.clone()).0.into_scalar::<f32>();
+    let found = pipeline.step(LR, example).unwrap().loss;
+    assert_eq!(found, Some(f64::from(expected)));
+}

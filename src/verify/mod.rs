@@ -1,0 +1,255 @@
+//! One training step in plain Burn and in a pipeline, side by side.
+
+mod report;
+
+use std::collections::BTreeMap;
+
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::optim::SgdConfig;
+use burn::tensor::{Device, Gradients, Tensor, TensorData};
+use tinderbox_deferred::{Deferred, random::Domain, random::Seed};
+use tinderbox_fake::{DynTensor, Mode};
+use tinderbox_pipeline::{
+    Batch, Outputs, Pipeline, Plan, ScheduleChoice, Trace, batch_on, split_batch,
+};
+
+pub use report::{GradientComparison, LossComparison, ParameterComparison, Verification};
+
+use crate::VerifyModelError;
+
+/// Settings of [`verify_with`].
+#[derive(Clone, Debug)]
+pub struct VerifyOptions {
+    seed: Seed,
+    micro_batches: Option<usize>,
+    schedule: Option<ScheduleChoice>,
+    device: Device,
+    tolerance: f64,
+}
+
+impl Default for VerifyOptions {
+    fn default() -> Self {
+        Self {
+            seed: Seed::new(0),
+            micro_batches: None,
+            schedule: None,
+            device: Device::flex(),
+            tolerance: 1e-4,
+        }
+    }
+}
+
+impl VerifyOptions {
+    /// Returns the defaults.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The seed of the initial values. 0 by default.
+    #[must_use]
+    pub fn seed(mut self, seed: impl Into<Seed>) -> Self {
+        self.seed = seed.into();
+        self
+    }
+
+    /// How many micro-batches the pipeline splits the batch into. Those of the plan by default.
+    #[must_use]
+    pub fn micro_batches(mut self, count: usize) -> Self {
+        self.micro_batches = Some(count);
+        self
+    }
+
+    /// The schedule of the pipeline. That of the plan by default.
+    #[must_use]
+    pub fn schedule(mut self, schedule: impl Into<ScheduleChoice>) -> Self {
+        self.schedule = Some(schedule.into());
+        self
+    }
+
+    /// The device of plain Burn and of every rank. The CPU by default.
+    #[must_use]
+    pub fn device(mut self, device: &Device) -> Self {
+        self.device = device.clone().without_autodiff();
+        self
+    }
+
+    /// The largest relative difference at which loss and gradients [agree](Verification::agrees). 1e-4 by default,
+    /// which is for f32: the pipeline adds up micro-batches, plain Burn the samples of the whole batch.
+    #[must_use]
+    pub fn tolerance(mut self, relative: f64) -> Self {
+        self.tolerance = relative;
+        self
+    }
+}
+
+/// Trains one step in plain Burn and one in the pipeline of a plan, from the same values, and compares the losses and
+/// every parameter's gradient. The default settings are those of [`VerifyOptions`].
+///
+/// Plain Burn gets the whole batch at once and runs `forward` outside of any recording, so a forward that was recorded
+/// wrongly shows as well as one that was cut wrongly. `forward` is that of the trace, given once more.
+///
+/// Random operations, such as dropout, draw other values in plain Burn than in a pipeline: the report says how many
+/// there are, and a comparison with any [agrees](Verification::agrees) never. Trace the model with a probability of 0
+/// to compare it. A trace in [mixed precision](crate::MixedPrecision) is compared with plain Burn in the types of the
+/// parameters, and needs a higher tolerance.
+///
+/// # Errors
+///
+/// When the model can't be made, the pipeline can't be started or fails, the forward gives no loss, or a value can't be
+/// read.
+///
+/// # Panics
+///
+/// Where `forward` panics in plain Burn.
+///
+/// Cost: a training step twice, with all activations of the whole batch on one device; parameters and gradients
+/// twice, and the gradients once more on the host.
+///
+/// ```
+/// use burn::nn::{Linear, LinearConfig};
+/// use burn::tensor::{Device, Distribution, Tensor};
+/// use tinderbox::{Deferred, Machine, Outputs, Plan, Traceable, verify};
+///
+/// let model = Deferred::new(|device| LinearConfig::new(8, 8).init(device))?;
+/// let forward = |net: &Linear, x: Tensor<2>| Outputs::loss(net.forward(x).powi_scalar(2).mean());
+/// let batch = Tensor::<2>::random([4, 8], Distribution::Default, &Device::flex());
+/// let trace = model.trace(&batch, forward)?;
+/// let plan = Plan::auto(&trace, &Machine::local(1)?)?;
+/// let report = verify(&model, &trace, &plan, batch, forward)?;
+/// assert!(report.agrees(), "{report}");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn verify<M: Module + Sync + 'static, B: Batch>(
+    model: &Deferred<M>,
+    trace: &Trace<B>,
+    plan: &Plan,
+    batch: B,
+    forward: impl Fn(&M, B) -> Outputs,
+) -> Result<Verification, VerifyModelError> {
+    verify_with(model, trace, plan, batch, forward, &VerifyOptions::new())
+}
+
+/// As [`verify`], with other settings.
+///
+/// # Errors
+///
+/// As [`verify`].
+///
+/// # Panics
+///
+/// As [`verify`].
+pub fn verify_with<M: Module + Sync + 'static, B: Batch>(
+    model: &Deferred<M>,
+    trace: &Trace<B>,
+    plan: &Plan,
+    batch: B,
+    forward: impl Fn(&M, B) -> Outputs,
+    options: &VerifyOptions,
+) -> Result<Verification, VerifyModelError> {
+    let planned = plan.file().step.micro_batches.max(1);
+    let micro_batches = options.micro_batches.unwrap_or(planned);
+    let parts = split_batch(&batch, micro_batches)?;
+    let first = &parts.first().ok_or(VerifyModelError::EmptyBatch)?.0;
+    let joint = trace.program(Mode::Training, first)?;
+    let random = joint.keys().values();
+    let random_operations = random.filter(|key| key.domain == Domain::Forward).count();
+    let plain = plain_step(model, &batch, forward, options)?;
+    let pipeline = pipeline_step(model, trace, plan, batch, micro_batches, options)?;
+    Ok(Verification::new(
+        trace.parameters(),
+        plain,
+        pipeline,
+        random_operations,
+        options.tolerance,
+    ))
+}
+
+/// What a step computes.
+struct Step {
+    loss: f64,
+    gradients: BTreeMap<String, TensorData>,
+}
+
+fn plain_step<M: Module, B: Batch>(
+    model: &Deferred<M>,
+    batch: &B,
+    forward: impl Fn(&M, B) -> Outputs,
+    options: &VerifyOptions,
+) -> Result<Step, VerifyModelError> {
+    let device = options.device.clone().autodiff();
+    let module = model.materialize(&device, &model.replay(options.seed))?;
+    let loss = forward(&module, batch_on(batch, &device)?).into_loss();
+    let loss = loss.ok_or(VerifyModelError::NoLoss)?;
+    let data = DynTensor::from(loss.clone()).without_autodiff().to_data()?;
+    let value = data.iter::<f64>().next().ok_or(VerifyModelError::NoLoss)?;
+    let mut collect = Collect {
+        gradients: loss.backward(),
+        path: Vec::new(),
+        found: Ok(BTreeMap::new()),
+    };
+    module.visit(&mut collect);
+    Ok(Step {
+        loss: value,
+        gradients: collect.found?,
+    })
+}
+
+fn pipeline_step<M: Module + Sync + 'static, B: Batch>(
+    model: &Deferred<M>,
+    trace: &Trace<B>,
+    plan: &Plan,
+    batch: B,
+    micro_batches: usize,
+    options: &VerifyOptions,
+) -> Result<Step, VerifyModelError> {
+    let mut builder = Pipeline::new(model, trace, plan)
+        .optimizer(SgdConfig::new())
+        .keep_gradients()
+        .device(&options.device)
+        .seed(options.seed)
+        .micro_batches(micro_batches);
+    if let Some(schedule) = &options.schedule {
+        builder = builder.schedule(schedule.clone());
+    }
+    let mut pipeline = builder.start()?;
+    let output = pipeline.step(0.0, batch)?;
+    let gradients = pipeline.on_ranks(|_, stages| {
+        let gradients = stages.iter().flat_map(|stage| stage.gradients());
+        gradients
+            .map(|(path, gradient)| Ok((path.to_string(), gradient.to_data()?)))
+            .collect::<Result<Vec<_>, tinderbox_fake::FakeError>>()
+    })?;
+    let gradients: Result<Vec<_>, _> = gradients.into_iter().collect();
+    Ok(Step {
+        loss: output.loss.ok_or(VerifyModelError::NoLoss)?,
+        gradients: gradients?.into_iter().flatten().collect(),
+    })
+}
+
+/// The gradients of a module by path.
+struct Collect {
+    gradients: Gradients,
+    path: Vec<String>,
+    found: Result<BTreeMap<String, TensorData>, tinderbox_fake::FakeError>,
+}
+
+impl ModuleVisitor for Collect {
+    fn enter_module(&mut self, name: &str, _: &str) {
+        self.path.push(name.to_owned());
+    }
+
+    fn exit_module(&mut self, _: &str, _: &str) {
+        self.path.pop();
+    }
+
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let Some(gradient) = param.base().grad(&self.gradients) else {
+            return;
+        };
+        match (DynTensor::from(gradient).to_data(), &mut self.found) {
+            (Ok(data), Ok(found)) => drop(found.insert(self.path.join("."), data)),
+            (Err(error), found) => *found = Err(error),
+            (Ok(_), Err(_)) => {}
+        }
+    }
+}

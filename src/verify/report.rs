@@ -1,0 +1,256 @@
+//! What a verification found.
+
+use std::fmt;
+
+use burn::tensor::TensorData;
+use comfy_table::{CellAlignment, Table, TableComponent, presets};
+use serde::Serialize;
+use tinderbox_deferred::{Parameter, ParameterPath, ParameterTable};
+
+use super::Step;
+
+/// Two numbers that should be equal.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct LossComparison {
+    /// The loss in plain Burn.
+    pub plain: f64,
+    /// The loss in the pipeline.
+    pub pipeline: f64,
+}
+
+/// How a parameter's gradients compare.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum GradientComparison {
+    /// Both steps have one.
+    Both {
+        /// The largest difference of two elements; infinite where one is NaN and the other is not the same NaN.
+        largest_difference: f64,
+        /// That, by the largest element of plain Burn's gradient. 0 where both gradients are 0.
+        relative_difference: f64,
+        /// Whether all bits are equal.
+        is_bit_equal: bool,
+    },
+    /// The pipeline has none.
+    MissingInPipeline,
+    /// Plain Burn has none.
+    MissingInPlain,
+    /// Neither has one: the parameter is frozen, or the loss does not depend on it.
+    Neither,
+}
+
+/// One parameter in both steps.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct ParameterComparison {
+    /// Its path.
+    pub path: ParameterPath,
+    /// Its shape.
+    pub shape: Vec<u64>,
+    /// Its gradients.
+    pub gradient: GradientComparison,
+}
+
+/// A training step in plain Burn, and one in a pipeline: what [`verify`](crate::verify) returns.
+///
+/// Prints as a table.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct Verification {
+    /// The losses.
+    pub loss: LossComparison,
+    /// Every parameter, in the order of the model. A clone is left out.
+    pub parameters: Vec<ParameterComparison>,
+    /// Random operations of the forward, such as dropout: they draw other values in plain Burn.
+    pub random_operations: usize,
+    /// The largest relative difference that counts as agreement.
+    pub tolerance: f64,
+}
+
+impl Verification {
+    pub(super) fn new(
+        table: &ParameterTable,
+        plain: Step,
+        pipeline: Step,
+        random_operations: usize,
+        tolerance: f64,
+    ) -> Self {
+        let compare = |parameter: &Parameter| {
+            let path = parameter.path.as_str();
+            let pair = (plain.gradients.get(path), pipeline.gradients.get(path));
+            ParameterComparison {
+                path: parameter.path.clone(),
+                shape: parameter.shape.clone(),
+                gradient: match pair {
+                    (Some(plain), Some(pipeline)) => compared(plain, pipeline),
+                    (Some(_), None) => GradientComparison::MissingInPipeline,
+                    (None, Some(_)) => GradientComparison::MissingInPlain,
+                    (None, None) => GradientComparison::Neither,
+                },
+            }
+        };
+        Self {
+            loss: LossComparison {
+                plain: plain.loss,
+                pipeline: pipeline.loss,
+            },
+            parameters: table.distinct().map(compare).collect(),
+            random_operations,
+            tolerance,
+        }
+    }
+
+    /// Returns whether the loss and every gradient are equal within the tolerance, no gradient is missing, and nothing is
+    /// random.
+    pub fn agrees(&self) -> bool {
+        self.random_operations == 0 && self.loss_agrees() && self.differing().next().is_none()
+    }
+
+    /// Returns the parameters whose gradients differ by more than the tolerance, or which one of the steps lacks.
+    pub fn differing(&self) -> impl Iterator<Item = &ParameterComparison> {
+        let parameters = self.parameters.iter();
+        parameters.filter(|parameter| !parameter.gradient.agrees(self.tolerance))
+    }
+
+    fn loss_agrees(&self) -> bool {
+        let LossComparison { plain, pipeline } = self.loss;
+        relative((plain - pipeline).abs(), plain.abs()) <= self.tolerance
+    }
+}
+
+impl GradientComparison {
+    fn agrees(self, tolerance: f64) -> bool {
+        match self {
+            Self::Both {
+                relative_difference,
+                ..
+            } => relative_difference <= tolerance,
+            Self::Neither => true,
+            Self::MissingInPipeline | Self::MissingInPlain => false,
+        }
+    }
+}
+
+/// A difference by what it is a difference to.
+fn relative(difference: f64, size: f64) -> f64 {
+    match difference == 0.0 {
+        true => 0.0,
+        false => difference / size,
+    }
+}
+
+fn compared(plain: &TensorData, pipeline: &TensorData) -> GradientComparison {
+    let is_bit_equal = plain.dtype() == pipeline.dtype() && plain.as_bytes() == pipeline.as_bytes();
+    if is_bit_equal {
+        return GradientComparison::Both {
+            largest_difference: 0.0,
+            relative_difference: 0.0,
+            is_bit_equal,
+        };
+    }
+    let (mut largest, mut size) = (0.0_f64, 0.0_f64);
+    for (a, b) in plain.iter::<f64>().zip(pipeline.iter::<f64>()) {
+        let difference = match a == b {
+            // Infinities too.
+            true => 0.0,
+            false => (a - b).abs(),
+        };
+        largest = match difference.is_nan() {
+            true => f64::INFINITY,
+            false => largest.max(difference),
+        };
+        size = size.max(a.abs());
+    }
+    let is_finite = largest.is_finite() && size.is_finite();
+    GradientComparison::Both {
+        largest_difference: largest,
+        relative_difference: match is_finite {
+            true => relative(largest, size),
+            false => f64::INFINITY,
+        },
+        is_bit_equal,
+    }
+}
+
+impl fmt::Display for Verification {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.random_operations > 0 {
+            writeln!(
+                f,
+                "the forward has {} random operations, such as dropout, which draw other values in plain Burn: \
+                 differences are expected, and nothing is proven; trace the model with a probability of 0",
+                self.random_operations
+            )?;
+        }
+        let mut table = Table::new();
+        table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
+        for between_rows in [
+            TableComponent::HorizontalLines,
+            TableComponent::MiddleIntersections,
+        ] {
+            table.remove_style(between_rows);
+        }
+        table.set_header(["parameter", "shape", "difference", "relative", "gradient"]);
+        for parameter in &self.parameters {
+            table.add_row(self.row(parameter));
+        }
+        for column in [2, 3] {
+            if let Some(column) = table.column_mut(column) {
+                column.set_cell_alignment(CellAlignment::Right);
+            }
+        }
+        writeln!(f, "{table}")?;
+        let LossComparison { plain, pipeline } = self.loss;
+        let difference = (plain - pipeline).abs();
+        let differing = self.differing().count();
+        writeln!(
+            f,
+            "loss: plain Burn {plain:.9}, pipeline {pipeline:.9}, difference {difference:.2e}{}",
+            if self.loss_agrees() { "" } else { ", differs" }
+        )?;
+        write!(
+            f,
+            "gradients: {differing} of {} differ by more than {:.0e} of their largest element",
+            self.parameters.len(),
+            self.tolerance
+        )
+    }
+}
+
+impl Verification {
+    fn row(&self, parameter: &ParameterComparison) -> [String; 5] {
+        let verdict = match parameter.gradient {
+            GradientComparison::Both {
+                is_bit_equal: true, ..
+            } => "equal bits",
+            gradient @ GradientComparison::Both { .. } if gradient.agrees(self.tolerance) => {
+                "agrees"
+            }
+            GradientComparison::Both { .. } => "differs",
+            GradientComparison::MissingInPipeline => "missing in the pipeline",
+            GradientComparison::MissingInPlain => "missing in plain Burn",
+            GradientComparison::Neither => "none",
+        };
+        let (difference, relative) = match parameter.gradient {
+            GradientComparison::Both {
+                largest_difference,
+                relative_difference,
+                ..
+            } => (
+                format!("{largest_difference:.2e}"),
+                format!("{relative_difference:.2e}"),
+            ),
+            _ => (String::new(), String::new()),
+        };
+        let dims: Vec<String> = parameter.shape.iter().map(u64::to_string).collect();
+        [
+            parameter.path.to_string(),
+            format!("[{}]", dims.join(", ")),
+            difference,
+            relative,
+            verdict.to_owned(),
+        ]
+    }
+}

@@ -1,0 +1,138 @@
+//! A step in plain Burn beside one in the pipeline.
+
+use burn::module::{Module, Param};
+use burn::nn::{Dropout, DropoutConfig, Linear, LinearConfig};
+use burn::tensor::activation::gelu;
+use burn::tensor::{Device, Distribution, Tensor};
+use tinderbox::{
+    Cut, Deferred, GradientComparison, Outputs, Plan, Trace, Traceable, VerifyOptions, verify,
+    verify_with,
+};
+
+#[derive(Module, Debug)]
+struct Net {
+    layers: Vec<Linear>,
+    scale: Param<Tensor<1>>,
+    unused: Linear,
+    dropout: Dropout,
+}
+
+type Pair = (Tensor<2>, Tensor<2>);
+
+fn model(dropout: f64) -> Deferred<Net> {
+    Deferred::new(move |device| Net {
+        layers: (0..4)
+            .map(|_| LinearConfig::new(6, 6).init(device))
+            .collect(),
+        scale: Param::from_tensor(Tensor::ones([6], device)),
+        unused: LinearConfig::new(2, 2).init(device),
+        dropout: DropoutConfig::new(dropout).init(),
+    })
+    .unwrap()
+}
+
+fn forward(net: &Net, (x, y): Pair) -> Outputs {
+    let step = |x, layer: &Linear| net.dropout.forward(gelu(layer.forward(x)));
+    let made = net.layers.iter().fold(x, step) * net.scale.val().unsqueeze();
+    Outputs::loss((made - y).powi_scalar(2).mean())
+}
+
+fn batch() -> Pair {
+    let device = Device::flex();
+    device.seed(3);
+    let random = || Tensor::random([8, 6], Distribution::Normal(0.0, 1.0), &device);
+    (random(), random())
+}
+
+fn planned(model: &Deferred<Net>) -> (Trace<Pair>, Plan) {
+    let trace = model.trace(&batch(), forward).unwrap();
+    let plan = Plan::manual(&trace, &[Cut::before("layers.1"), Cut::before("layers.3")]).unwrap();
+    (trace, plan)
+}
+
+#[test]
+fn a_model_agrees_with_plain_burn() {
+    let model = model(0.0);
+    let (trace, plan) = planned(&model);
+    let options = VerifyOptions::new()
+        .seed(5)
+        .micro_batches(4)
+        .tolerance(1e-5);
+    let report = verify_with(&model, &trace, &plan, batch(), forward, &options).unwrap();
+    assert!(report.agrees(), "{report}");
+    assert_eq!(report.parameters.len(), 11);
+    // A sum over micro-batches is rounded in other places than one over the batch.
+    let is_equal = |gradient| {
+        matches!(
+            gradient,
+            GradientComparison::Both {
+                is_bit_equal: true,
+                ..
+            }
+        )
+    };
+    assert!(!report.parameters.iter().all(|p| is_equal(p.gradient)));
+    let unused = report
+        .parameters
+        .iter()
+        .find(|p| p.path.as_str() == "unused.weight");
+    assert_eq!(unused.unwrap().gradient, GradientComparison::Neither);
+    // One micro-batch is the batch: not one bit differs.
+    let options = VerifyOptions::new().micro_batches(1);
+    let report = verify_with(&model, &trace, &plan, batch(), forward, &options).unwrap();
+    let differs = |gradient| !is_equal(gradient) && gradient != GradientComparison::Neither;
+    assert!(
+        !report.parameters.iter().any(|p| differs(p.gradient)),
+        "{report}"
+    );
+    assert_eq!(report.loss.plain, report.loss.pipeline);
+    let table = report.to_string();
+    assert!(
+        table.contains("layers.2.weight") && table.contains("equal bits"),
+        "{table}"
+    );
+}
+
+#[test]
+fn a_forward_that_differs_is_shown_by_name() {
+    let model = model(0.0);
+    let (trace, plan) = planned(&model);
+    let other = |net: &Net, (x, y): Pair| {
+        let step = |x, layer: &Linear| gelu(layer.forward(x));
+        let made = net.layers.iter().fold(x, step);
+        // Neither the scale nor the bias of the last layer has its part.
+        let last = net.layers[3].bias.as_ref().unwrap().val();
+        Outputs::loss((made - y).powi_scalar(2).mean() + last.sum() * 0.1)
+    };
+    let report = verify(&model, &trace, &plan, batch(), other).unwrap();
+    assert!(!report.agrees());
+    let named: Vec<&str> = report.differing().map(|p| p.path.as_str()).collect();
+    assert_eq!(named, ["layers.3.bias", "scale"]);
+    let scale = report.differing().last().unwrap();
+    assert_eq!(scale.gradient, GradientComparison::MissingInPlain);
+    let table = report.to_string();
+    let line = |name: &str| {
+        table
+            .lines()
+            .find(|line| line.contains(name))
+            .unwrap()
+            .to_owned()
+    };
+    assert!(line("layers.3.bias").contains("differs"), "{table}");
+    assert!(line("scale").contains("missing in plain Burn"), "{table}");
+}
+
+/// What is random differs, and is not passed over.
+#[test]
+fn dropout_is_reported() {
+    let model = model(0.5);
+    let (trace, plan) = planned(&model);
+    let report = verify(&model, &trace, &plan, batch(), forward).unwrap();
+    assert_eq!(report.random_operations, 4);
+    assert!(!report.agrees());
+    assert!(
+        report
+            .to_string()
+            .starts_with("the forward has 4 random operations")
+    );
+}
