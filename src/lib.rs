@@ -147,7 +147,7 @@ pub mod planning {}
 #[doc = include_str!("devices.md")]
 pub mod devices {}
 
-pub use checkpoints::{Checkpoints, Resumed, load_module};
+pub use checkpoints::{Checkpoints, Resumed, SteppedOver, load_module};
 pub use dry_run::dry_run;
 pub use error::{CheckpointsError, DryRunError, VerifyModelError};
 pub use tinderbox_checkpoint::{

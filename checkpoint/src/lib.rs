@@ -101,7 +101,7 @@ mod write;
 
 pub use digest::{BlockSize, Digest};
 pub use dtype::StoredDType;
-pub use error::{FormatError, HeaderError, LayoutError, LoadError, SaveError};
+pub use error::{ErrorClass, FormatError, HeaderError, LayoutError, LoadError, SaveError};
 #[doc(hidden)]
 pub use format::check_part;
 pub use format::{
@@ -113,7 +113,7 @@ pub use progress::Progress;
 pub use read::{Checkpoint, CheckpointSource, LoadOptions, LoadPlan, Pretrained, RankLoad};
 /// The patterns of [`LoadOptions::rename`].
 pub use regex::Regex;
-pub use run::{Latest, Retention, Run};
+pub use run::{Latest, Retention, Run, Skipped};
 pub use write::{
     Attempt, AttemptHandle, CheckpointMeta, Cleaned, Held, RankSave, SaveData, SaveTensor, Saving,
     assign_writers,

@@ -306,7 +306,7 @@ fn latest_skips_what_can_not_be_used() {
             LoadError::NotPublished { .. },
             LoadError::WrongStep { .. },
             LoadError::Manifest { .. },
-            LoadError::Io { .. }
+            LoadError::FileMissing { .. }
         ]
     ));
     let text = error.to_string();

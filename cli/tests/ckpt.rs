@@ -82,7 +82,10 @@ fn inspect_lists_the_steps_of_a_run() {
     let ran = ckpt(&["inspect", run]);
     assert_eq!(ran.code, Some(0));
     check_contains(&ran.out, &["step           5\n"]);
-    check_contains(&ran.err, &["warning: skipped: ", "step-00000012"]);
+    check_contains(
+        &ran.err,
+        &["warning: step 12 is damaged: ", "step-00000012"],
+    );
 }
 
 #[test]
@@ -443,7 +446,7 @@ fn import_refuses_what_is_not_sound() {
     let files: [(&str, &[u8]); 3] = [("a", &weight), ("b", &weight), (listed, &other)];
     check(&files, r#"in a file and not in it: ["w"]"#);
     let gone = index(r#"{"w":"c"}"#);
-    check(&[(listed, &gone)], "can't open");
+    check(&[(listed, &gone)], "there is no file");
     let one = index(r#"{"w":"a"}"#);
     let files: [(&str, &[u8]); 3] = [("a", &weight), (model, &weight), (listed, &one)];
     check(&files, "that its index does not name");
@@ -520,7 +523,7 @@ fn wrong_arguments_are_one_line_and_code_2() {
             &["export", run, "--to", "x", "--max-file-bytes", "0"],
             "invalid value",
         ),
-        (&["import", nothing, "--to", run], "can't open"),
+        (&["import", nothing, "--to", run], "there is no file"),
         (&["gc", run, "--keep-last", "0"], "at least 1"),
         (&["gc", nothing], "is no directory"),
         // In buckets; this command is built without the services.
@@ -543,4 +546,96 @@ fn wrong_arguments_are_one_line_and_code_2() {
         &ckpt(&["verify", "--help"]).ends(0),
         &["exit code 1 if anything is"],
     );
+}
+
+#[test]
+fn no_command_takes_an_older_step_on_its_own() {
+    let dir = tempfile::tempdir().unwrap();
+    for step in [5, 12] {
+        Sample::new().save(dir.path(), step);
+    }
+    flip(&dir.path().join("step-00000012/manifest.json"), 100);
+    let (run, to) = (text(dir.path()), dir.path().join("to"));
+    let to = text(&to);
+    for arguments in [
+        &["export", run, "--to", to][..],
+        &["reshard", run, "--ranks", "3", "--to", to],
+        &["diff", run, run],
+    ] {
+        let error = ckpt(arguments).fails();
+        check_contains(
+            &error,
+            &[
+                "the newest step of ",
+                ", 12, can't be used; give ",
+                "step-00000005 for the step before it",
+                "the digest is",
+            ],
+        );
+        assert!(!Path::new(to).exists(), "{arguments:?}");
+    }
+    let older = dir.path().join("step-00000005");
+    ckpt(&["export", text(&older), "--to", to]).ends(0);
+}
+
+#[test]
+fn remove_says_what_it_removes() {
+    let dir = tempfile::tempdir().unwrap();
+    for step in [1, 2, 3] {
+        Sample::new().save(dir.path(), step);
+    }
+    let step = |step: u32| dir.path().join(format!("step-{step:08}"));
+    fs::remove_file(step(2).join("manifest.json")).unwrap();
+    fs::rename(step(3), dir.path().join("damaged-00000003-2")).unwrap();
+    let aside = dir.path().join("damaged-00000003-2");
+
+    let error = ckpt(&["remove", text(&step(1)), "--yes"]).fails();
+    check_contains(&error, &["has a sound manifest", "give --sound"]);
+    let error = ckpt(&["remove", text(dir.path()), "--yes"]).fails();
+    check_contains(&error, &["is not the directory of a step"]);
+    let told = ckpt(&["remove", text(&step(2))]).ends(0);
+    check_contains(
+        &told,
+        &[
+            "step-00000002: step 2, without a manifest\n",
+            "  model-rank-00000.safetensors (",
+            "nothing was removed: give --yes",
+        ],
+    );
+    assert!(step(2).exists());
+    let listed = ckpt(&["gc", text(dir.path())]).ends(0);
+    check_contains(
+        &listed,
+        &["keep step 2: it can't be used", "keep damaged-00000003-2: "],
+    );
+
+    for (path, arguments) in [(&step(2), &["--yes"][..]), (&aside, &["--yes"])] {
+        let told = ckpt(&[&["remove", text(path)], arguments].concat()).ends(0);
+        check_contains(&told, &[&format!("removed {}", path.display())]);
+    }
+    ckpt(&["remove", text(&step(1)), "--sound", "--yes"]).ends(0);
+    assert_eq!(names(dir.path()), [""; 0]);
+}
+
+#[test]
+fn gc_keeps_the_newest_whole_checkpoint() {
+    let dir = tempfile::tempdir().unwrap();
+    for step in [1, 2, 3] {
+        Sample::new().save(dir.path(), step);
+    }
+    let file = dir
+        .path()
+        .join("step-00000003/model-rank-00000.safetensors");
+    let last = fs::metadata(&file).unwrap().len() - 1;
+    flip(&file, last);
+    let run = text(dir.path());
+    let told = ckpt(&["gc", run, "--keep-last", "1", "--yes"]).ends(0);
+    check_contains(
+        &told,
+        &[
+            "keep step 2: no newer one that is to be kept is whole",
+            "removed step 1: not to be kept",
+        ],
+    );
+    assert_eq!(names(dir.path()), ["step-00000002", "step-00000003"]);
 }

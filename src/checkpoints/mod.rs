@@ -1,20 +1,22 @@
 //! Saves and resumes a pipeline: what `pipeline` and `checkpoint` do together.
 
 mod restored;
+mod resume;
 mod saved;
 mod scalars;
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use burn::module::Module;
 use burn::tensor::Device;
+use serde_json::Value;
 use tinderbox_checkpoint::{Checkpoint, CheckpointMeta, Retention, Run, Saving};
 use tinderbox_deferred::{Deferred, Source, random::Seed};
 use tinderbox_pipeline::{Batch, Pipeline};
 
-use restored::restore;
+pub use resume::{Resumed, SteppedOver};
 pub(crate) use saved::held_by_ranks;
 use saved::{OfRanks, RankSnapshot, writes};
 use scalars::saved_scale;
@@ -32,19 +34,6 @@ pub struct Checkpoints {
     timeout: Duration,
     /// The save that goes on, of the pipeline's last saved step.
     saving: Mutex<Option<Saving>>,
-}
-
-/// Where a run was resumed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Resumed {
-    /// Training steps that the checkpoint has behind it.
-    pub step: u64,
-    /// How far the data was read, in the caller's unit.
-    pub data_position: u64,
-    /// The checkpoint.
-    pub dir: PathBuf,
-    /// Why each newer checkpoint could not be used, the newest first.
-    pub skipped: Vec<String>,
 }
 
 impl Checkpoints {
@@ -98,8 +87,8 @@ impl Checkpoints {
     /// Saves go on while the training does: a save notes the values of now and returns, which takes no
     /// copy of them. Until it is done, memory may hold the saved values beside those that training has
     /// made since; of what lies on a GPU only until it was copied to the host, which needs room for it
-    /// there. One save goes on at a time: the next waits for it, and reports its failure;
-    /// [`Checkpoints::wait`] does as well.
+    /// there. One save goes on at a time: the next waits for it. The failure of one is the error of the next call of
+    /// any kind.
     #[must_use]
     pub fn in_background(mut self) -> Self {
         self.in_background = true;
@@ -121,12 +110,7 @@ impl Checkpoints {
     /// When that save has failed: nothing of it was published. When it has written nothing within the
     /// [timeout](Self::timeout): it may still be published.
     pub fn wait(&self) -> Result<Option<PathBuf>, CheckpointsError> {
-        // Nothing is left half done when a thread panics with it.
-        let saving = self
-            .saving
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        let saving = self.saving().take();
         let Some(saving) = saving else {
             return Ok(None);
         };
@@ -139,12 +123,26 @@ impl Checkpoints {
         Ok(Some(dir))
     }
 
+    /// Reports how a save in the background has ended, without waiting for one that goes on.
+    fn reap(&self) -> Result<(), CheckpointsError> {
+        let ended = self.saving().as_ref().is_some_and(Saving::is_done);
+        match ended {
+            true => self.wait().map(drop),
+            false => Ok(()),
+        }
+    }
+
+    fn saving(&self) -> MutexGuard<'_, Option<Saving>> {
+        // Nothing is left half done when a thread panics with it.
+        self.saving.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Removes what is not to be kept.
     fn prune(&self, step: u64) -> Result<(), CheckpointsError> {
         let Some(keep) = self.keep else {
             return Ok(());
         };
-        let pruned = self.run.prune(keep);
+        let pruned = self.run.prune_after_save(step, keep);
         pruned.map(drop).map_err(|source| CheckpointsError::Prune {
             step,
             source: Box::new(source),
@@ -162,12 +160,14 @@ impl Checkpoints {
     }
 
     /// The newest usable checkpoint, `None` when there is none: for its seed and data position, or as
-    /// a source of parameters.
+    /// a source of parameters. Damaged ones are stepped over, as by [`Checkpoints::resume`].
     ///
     /// # Errors
     ///
-    /// When there are checkpoints, and none can be used.
+    /// When there are checkpoints and all are damaged, or the newest that is not damaged can't be used. Also when a save
+    /// in the background has failed since the last call.
     pub fn latest(&self) -> Result<Option<Checkpoint>, CheckpointsError> {
+        self.reap()?;
         let latest = self.run.latest()?;
         Ok(latest.map(|latest| latest.checkpoint))
     }
@@ -176,7 +176,7 @@ impl Checkpoints {
     ///
     /// # Errors
     ///
-    /// As [`Checkpoints::save`].
+    /// As [`Checkpoints::save`]. Also after a step that is not due, when a save in the background has failed.
     pub fn after_step<M, B>(
         &self,
         pipeline: &mut Pipeline<M, B>,
@@ -186,18 +186,37 @@ impl Checkpoints {
         M: Module + Sync + 'static,
         B: Batch,
     {
+        self.after_step_with(pipeline, data_position, || Value::Null)
+    }
+
+    /// As [`Checkpoints::after_step`], with what [`Checkpoints::save_with`] takes; it is asked for only when the step is
+    /// due.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn after_step_with<M, B>(
+        &self,
+        pipeline: &mut Pipeline<M, B>,
+        data_position: u64,
+        metadata: impl FnOnce() -> Value,
+    ) -> Result<Option<PathBuf>, CheckpointsError>
+    where
+        M: Module + Sync + 'static,
+        B: Batch,
+    {
         match self.every {
-            Some(every) if pipeline.steps().is_multiple_of(every) => {
-                self.save(pipeline, data_position).map(Some)
-            }
-            _ => Ok(None),
+            Some(every) if pipeline.steps().is_multiple_of(every) => self
+                .save_with(pipeline, data_position, metadata())
+                .map(Some),
+            _ => self.reap().map(|()| None),
         }
     }
 
     /// Saves parameters, optimizer state, step, seed, data position, plan and the factor on the loss: each
     /// rank its own, and of what several hold each thing once. Returns the directory of the checkpoint,
     /// which is whole and durable then; in the background, once [`Checkpoints::wait`] has returned. Removes
-    /// what is not to be kept.
+    /// what is not to be kept; the checkpoint that was just saved is kept.
     ///
     /// # Errors
     ///
@@ -213,6 +232,25 @@ impl Checkpoints {
         M: Module + Sync + 'static,
         B: Batch,
     {
+        self.save_with(pipeline, data_position, Value::Null)
+    }
+
+    /// As [`Checkpoints::save`], with what else the run needs to go on: the state of a data loader, of random generators
+    /// on the host, an epoch; at most 1 MiB of JSON. [`Resumed::metadata`] gives it back.
+    ///
+    /// # Errors
+    ///
+    /// As there; when the metadata is too large.
+    pub fn save_with<M, B>(
+        &self,
+        pipeline: &mut Pipeline<M, B>,
+        data_position: u64,
+        metadata: Value,
+    ) -> Result<PathBuf, CheckpointsError>
+    where
+        M: Module + Sync + 'static,
+        B: Batch,
+    {
         self.wait()?;
         let step = pipeline.steps();
         let failed = |source| CheckpointsError::Save {
@@ -223,6 +261,7 @@ impl Checkpoints {
         let mut meta = CheckpointMeta::new(step, writes.len() as u32);
         meta.seed = pipeline.seed().value();
         meta.data_position = data_position;
+        meta.metadata = metadata;
         meta.plan = serde_json::to_value(pipeline.plan().file().without_programs())
             .map_err(|source| CheckpointsError::Plan { step, source })?;
         let scale = pipeline.loss_scale().map(saved_scale);
@@ -238,54 +277,12 @@ impl Checkpoints {
         let saving = attempt.save_in_background(of_rank, Arc::new(()));
         let saving = saving.map_err(failed)?.timeout(self.timeout);
         if in_background {
-            let mut place = self.saving.lock().unwrap_or_else(PoisonError::into_inner);
-            *place = Some(saving);
+            *self.saving() = Some(saving);
             return Ok(self.run.step_place(step));
         }
         let dir = saving.wait().map_err(failed)?;
         self.prune(step)?;
         Ok(dir)
-    }
-
-    /// Restores the newest checkpoint that can be used, whatever number of ranks saved it: one with
-    /// damage is stepped over, and the result says why. `None` when there is none: the pipeline is then
-    /// as it was started. A pipeline without an optimizer reads no optimizer state.
-    ///
-    /// Memory: beside what the pipeline holds afterwards, as much as the largest parameter for each rank: each value
-    /// replaces the old one as soon as it is read.
-    ///
-    /// # Errors
-    ///
-    /// When the newest checkpoint that can be opened is of another model, optimizer or seed; nothing of the pipeline has
-    /// changed then. [`CheckpointsError::Mixed`] when damage was found while values were replaced, and no older
-    /// checkpoint could be restored instead: the pipeline can't be used any more.
-    pub fn resume<M, B>(
-        &self,
-        pipeline: &mut Pipeline<M, B>,
-    ) -> Result<Option<Resumed>, CheckpointsError>
-    where
-        M: Module + Sync + 'static,
-        B: Batch,
-    {
-        self.wait()?;
-        let Some(latest) = self.run.latest()? else {
-            return Ok(None);
-        };
-        let failed = match restore(pipeline, latest) {
-            Err(failed @ CheckpointsError::LoadRank { .. }) => failed,
-            done => return done.map(Some),
-        };
-        tracing::warn!(error = %chain(&failed), "a checkpoint could not be read: looking for one that can");
-        let mixed = |source| CheckpointsError::Mixed {
-            path: self.place.clone(),
-            source: Box::new(source),
-        };
-        // Either the data is damaged, or the store failed. This reads all of it.
-        match self.run.latest_verified() {
-            Ok(Some(latest)) => restore(pipeline, latest).map(Some).map_err(mixed),
-            Ok(None) => Err(mixed(failed)),
-            Err(error) => Err(mixed(error.into())),
-        }
     }
 }
 

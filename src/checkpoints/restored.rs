@@ -4,13 +4,13 @@ use std::error::Error;
 
 use burn::module::Module;
 use burn::tensor::{DType, TensorData};
-use tinderbox_checkpoint::{Checkpoint, Latest, LoadOptions};
+use tinderbox_checkpoint::{Checkpoint, LoadOptions};
 use tinderbox_deferred::{Deferred, Observer, ParameterPath};
 use tinderbox_pipeline::{
     Batch, Pipeline, PipelineError, SavedOptimizer, StateFields, StateTensor,
 };
 
-use super::Resumed;
+use super::resume::Resumed;
 use super::scalars::{from_saved, scale_of};
 use crate::CheckpointsError;
 
@@ -24,16 +24,12 @@ fn parameters_of<M: Module>(model: &Deferred<M>) -> Vec<(ParameterPath, Vec<u64>
 /// Restores one checkpoint in place, after every rank has checked what it will read.
 pub(super) fn restore<M, B>(
     pipeline: &mut Pipeline<M, B>,
-    latest: Latest,
+    checkpoint: Checkpoint,
 ) -> Result<Resumed, CheckpointsError>
 where
     M: Module + Sync + 'static,
     B: Batch,
 {
-    let Latest {
-        checkpoint,
-        skipped,
-    } = latest;
     let (expected, found) = (checkpoint.manifest().seed, pipeline.seed().value());
     if expected != found {
         return Err(CheckpointsError::Seed { expected, found });
@@ -44,8 +40,9 @@ where
     let resumed = Resumed {
         step: checkpoint.step(),
         data_position: checkpoint.manifest().data_position,
+        metadata: checkpoint.manifest().metadata.clone(),
         dir: checkpoint.dir().to_owned(),
-        skipped: skipped.iter().map(|error| error.chain()).collect(),
+        stepped_over: Vec::new(),
     };
     let restored = pipeline.restore(source, State(checkpoint));
     restored.map_err(|error| match error {

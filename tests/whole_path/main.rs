@@ -2,6 +2,7 @@
 
 mod branches;
 mod command_line;
+mod damage;
 mod dropout;
 mod failure;
 mod initialization;

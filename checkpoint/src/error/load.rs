@@ -5,7 +5,7 @@ use std::{io, path::PathBuf};
 use tinderbox_deferred::Mismatches;
 use tinderbox_fake::RegionError;
 
-use super::{FormatError, HeaderError, chain};
+use super::{ErrorClass, FormatError, HeaderError, chain};
 use crate::{Digest, StoredDType};
 
 /// Why a checkpoint can't be read.
@@ -26,6 +26,12 @@ pub enum LoadError {
     #[error("{} is no published checkpoint: it has no manifest", .path.display())]
     NotPublished {
         /// The file or directory.
+        path: PathBuf,
+    },
+    /// A file that the manifest lists is not there.
+    #[error("there is no file {}", .path.display())]
+    FileMissing {
+        /// The file.
         path: PathBuf,
     },
     /// A file is a directory, a pipe or a device, or one of a checkpoint is a link.
@@ -214,6 +220,18 @@ pub enum LoadError {
         /// Tensors that are in a file for which the index does not name them, by name.
         unlisted: Vec<String>,
     },
+    /// The newest checkpoint that is not proven to be damaged can't be used. No older one is taken instead: what was
+    /// trained since would be lost for an error that may pass.
+    #[error(
+        "the checkpoint of step {step} can't be used; it is not proven to be damaged, so no older one is taken ({})",
+        way_out(.source.class())
+    )]
+    NotUsable {
+        /// The step.
+        step: u64,
+        /// What went wrong.
+        source: Box<LoadError>,
+    },
     /// There are checkpoints, and all are damaged.
     #[error("none of the {} checkpoint(s) in {} can be used:{}", .reasons.len(), .path.display(), list(.reasons))]
     NoneUsable {
@@ -228,6 +246,17 @@ impl LoadError {
     /// The message with those of its sources, on one line.
     pub fn chain(&self) -> String {
         chain(self)
+    }
+}
+
+/// What to do about a checkpoint that can't be used and is not damaged.
+fn way_out(class: ErrorClass) -> &'static str {
+    match class {
+        ErrorClass::NotSupported => {
+            "use the program that wrote it, or a newer one; to go on from an older step, move this one out of the run"
+        }
+        ErrorClass::Transient => "its store has failed several times: try again when it answers",
+        _ => "let this program read it; to go on from an older step, move this one out of the run",
     }
 }
 

@@ -1,9 +1,12 @@
 //! Errors of this crate: [`SaveError`] and [`LoadError`], and what they wrap.
 
+mod class;
 mod format;
 mod load;
 mod save;
 
+pub use class::ErrorClass;
+pub(crate) use class::class_of_io;
 pub use format::{FormatError, HeaderError, LayoutError};
 pub use load::LoadError;
 pub use save::SaveError;

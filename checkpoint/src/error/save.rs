@@ -45,6 +45,14 @@ pub enum SaveError {
         /// The file or directory.
         path: PathBuf,
     },
+    /// A name is neither that of a step nor that of one which was set aside.
+    #[error(
+        "`{name}` is not the directory of a step (step-00000100) or of one that was set aside (damaged-00000100)"
+    )]
+    NotAStep {
+        /// The name.
+        name: String,
+    },
     /// The checkpoint was published, and its name could not be made durable.
     #[error("{} was published, but may be gone after a loss of power", .path.display())]
     NotDurable {

@@ -23,8 +23,9 @@ pub(crate) use index::encode_index;
 pub(crate) use manifest::{MAX_MANIFEST_BYTES, NamedScalar, decode_manifest, encode_manifest};
 pub(crate) use names::{
     INDEX_FILE, MANIFEST_FILE, MARKER_FILE, attempt_dir_name, chunk_key, claim_file_name,
-    failed_file_name, parse_attempt_dir_name, parse_removed_dir_name, parse_step_dir_name,
-    part_file_name, removed_dir_name, shard_file_name, step_dir_name, temporary_name,
+    damaged_dir_name, failed_file_name, parse_attempt_dir_name, parse_damaged_dir_name,
+    parse_removed_dir_name, parse_step_dir_name, part_file_name, removed_dir_name, shard_file_name,
+    step_dir_name, temporary_name,
 };
 pub(crate) use part::{Marker, Part, decode_part, encode_part};
 pub(crate) use validate::{

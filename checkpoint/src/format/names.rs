@@ -11,6 +11,7 @@ pub(crate) const MANIFEST_FILE: &str = "manifest.json";
 pub(crate) const INDEX_FILE: &str = "model.safetensors.index.json";
 const ATTEMPT: &str = ".attempt-";
 const REMOVED: &str = ".removed-";
+const DAMAGED: &str = "damaged-";
 
 /// The file that proves that an attempt directory is ours; locked while the attempt lives.
 pub(crate) const MARKER_FILE: &str = "attempt.json";
@@ -52,6 +53,22 @@ pub(crate) fn step_dir_name(step: u64) -> String {
 pub(crate) fn parse_step_dir_name(name: &str) -> Option<u64> {
     let step = name.strip_prefix("step-")?.parse().ok()?;
     (step_dir_name(step) == name).then_some(step)
+}
+
+/// `damaged-00000100`, and `damaged-00000100-2` for the second of a step: a checkpoint that was set aside.
+pub(crate) fn damaged_dir_name(step: u64, number: u32) -> String {
+    match number {
+        0 | 1 => format!("{DAMAGED}{step:08}"),
+        _ => format!("{DAMAGED}{step:08}-{number}"),
+    }
+}
+
+/// The step of a directory name that [`damaged_dir_name`] made.
+pub(crate) fn parse_damaged_dir_name(name: &str) -> Option<u64> {
+    let rest = name.strip_prefix(DAMAGED)?;
+    let (step, number) = rest.split_once('-').unwrap_or((rest, "1"));
+    let (step, number) = (step.parse().ok()?, number.parse().ok()?);
+    (damaged_dir_name(step, number) == name).then_some(step)
 }
 
 /// `.attempt-100-0123456789abcdef0123456789abcdef`.
@@ -106,6 +123,15 @@ mod tests {
             ("step-99999999999999999999", None),
         ] {
             assert_eq!(parse_step_dir_name(name), step, "{name}");
+        }
+        for (name, step) in [
+            ("damaged-00000100", Some(100)),
+            ("damaged-00000100-2", Some(100)),
+            ("damaged-00000100-1", None),
+            ("damaged-100", None),
+            ("damaged-00000100-x", None),
+        ] {
+            assert_eq!(parse_damaged_dir_name(name), step, "{name}");
         }
         let id = AttemptId::fresh();
         let name = attempt_dir_name(7, id);

@@ -20,7 +20,7 @@ use crate::{
     Chunk, LoadError, Manifest, Role, Scalar, TensorEntry,
     format::{MANIFEST_FILE, MAX_MANIFEST_BYTES, attempt_dir_name, decode_manifest},
     progress::Observing,
-    store::{FoundKind, LocalStore, Store, join, read_small},
+    store::{FoundKind, LocalStore, Retrying, Store, join, read_small},
 };
 
 /// A published checkpoint: a directory whose manifest was proven. A source of a model's parameters
@@ -54,7 +54,8 @@ impl Checkpoint {
     ///
     /// When it was not published, the manifest is damaged, or a file is missing, cut or a link.
     pub fn open(step_dir: impl Into<PathBuf>) -> Result<Self, LoadError> {
-        Self::open_in(Arc::new(LocalStore::new(step_dir)), "")
+        let store = Retrying::new(Arc::new(LocalStore::new(step_dir)));
+        Self::open_in(Arc::new(store), "")
     }
 
     /// Opens a directory of a store.
@@ -310,6 +311,9 @@ pub(crate) fn failed<'a>(
     path: &'a str,
 ) -> impl FnOnce(io::Error) -> LoadError + 'a {
     move |source| match source.kind() {
+        io::ErrorKind::NotFound => LoadError::FileMissing {
+            path: store.place(path),
+        },
         io::ErrorKind::InvalidInput => LoadError::NotAFile {
             path: store.place(path),
         },

@@ -10,6 +10,7 @@ mod conformance;
 mod local;
 #[cfg(feature = "object-store")]
 mod object;
+mod retrying;
 
 use std::{any::Any, fmt, io, path::PathBuf};
 
@@ -19,6 +20,7 @@ pub use conformance::{Violation, check_conformance};
 pub use local::LocalStore;
 #[cfg(feature = "object-store")]
 pub use object::{BucketError, BucketStore};
+pub(crate) use retrying::Retrying;
 
 /// A place for the checkpoints of a run: a directory, or a bucket.
 ///

@@ -1,14 +1,14 @@
 //! Removes what is no checkpoint: abandoned attempts, and what killed saves left behind.
 
-use std::{io, path::PathBuf};
+use std::{collections::BTreeSet, io, path::PathBuf};
 
 use super::attempt::failed;
 use crate::{
     AttemptId, SaveError,
     format::{
         MANIFEST_FILE, MARKER_FILE, MAX_MANIFEST_BYTES, Manifest, Marker, attempt_dir_name,
-        decode_manifest, parse_attempt_dir_name, parse_removed_dir_name, removed_dir_name,
-        step_dir_name,
+        decode_manifest, parse_attempt_dir_name, parse_damaged_dir_name, parse_removed_dir_name,
+        removed_dir_name, step_dir_name,
     },
     store::{FoundKind, Lock, Store, join, read_small, remove_tree},
 };
@@ -94,6 +94,12 @@ impl Search<'_> {
             Err(error) if is_missing(&error) => return Ok(cleaned),
             Err(error) => return Err(failed(store, "list", "")(error)),
         };
+        let set_aside: BTreeSet<u64> = {
+            let names = listing.iter().map(|found| &found.name);
+            names
+                .filter_map(|name| parse_damaged_dir_name(name))
+                .collect()
+        };
         let ours = |name: &str| {
             parse_attempt_dir_name(name).is_some() || parse_removed_dir_name(name).is_some()
         };
@@ -102,6 +108,9 @@ impl Search<'_> {
         for entry in found {
             let (name, place) = (&entry.name, store.place(&entry.name));
             let leftover = match entry.kind {
+                FoundKind::Dir if !store.renames() && is_of(name, &set_aside) => {
+                    Err("a damaged checkpoint of its step was set aside, whose files it may hold")
+                }
                 FoundKind::Dir => leftover(store, name, unlocked),
                 _ => Err("it is no directory"),
             };
@@ -121,6 +130,11 @@ impl Search<'_> {
         }
         Ok(cleaned)
     }
+}
+
+/// Whether a directory is that of an attempt to save one of these steps.
+fn is_of(name: &str, steps: &BTreeSet<u64>) -> bool {
+    parse_attempt_dir_name(name).is_some_and(|(step, _)| steps.contains(&step))
 }
 
 /// Why a directory may go, or why it stays; `None` for one that holds the files of a checkpoint.
@@ -260,7 +274,7 @@ fn remove_as(store: &dyn Store, name: &str, step: u64, attempt: AttemptId) -> io
 }
 
 /// What proves that a directory is ours goes last: after a kill in between, what is left can be removed.
-fn remove_dir(store: &dyn Store, name: &str) -> io::Result<()> {
+pub(super) fn remove_dir(store: &dyn Store, name: &str) -> io::Result<()> {
     let marker = store.look(&join(name, MARKER_FILE));
     let unmarked = marker.is_err_and(|error| is_missing(&error));
     remove_tree(

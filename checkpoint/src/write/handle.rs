@@ -77,7 +77,8 @@ impl AttemptHandle {
     }
 
     /// Writes what a rank saves, makes it durable, and then says so to the coordinator. Every rank of
-    /// the world calls it once, with nothing when it has nothing; after an error it may call again.
+    /// the world calls it once, with nothing when it has nothing. After an error it may call again within 5 seconds: then the
+    /// coordinator gives the attempt up.
     ///
     /// Memory: for each thread 1 MiB, and what the host needs for one tensor of a device.
     ///

@@ -26,6 +26,7 @@ mod find;
 mod handle;
 mod merge;
 mod replicas;
+mod set_aside;
 mod shard;
 mod tensor;
 mod wait;
@@ -38,3 +39,4 @@ pub use replicas::{Held, assign_writers};
 pub use tensor::{SaveData, SaveTensor};
 
 pub(crate) use clean::{clean, remove_step};
+pub(crate) use set_aside::{discard, set_aside};

@@ -19,6 +19,8 @@ use crate::{
 /// How long to sleep between two looks: short against an fsync at first, and then no load on a network
 /// file system.
 const POLL: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
+/// How long the coordinator waits for a rank that has failed to try again.
+const RETRY: Duration = Duration::from_secs(5);
 /// More than any message of a failed rank takes, in bytes.
 const MAX_MESSAGE_BYTES: u64 = 1 << 16;
 
@@ -76,6 +78,7 @@ impl AttemptHandle {
     pub(super) fn wait_for_parts(&self, timeout: Duration) -> Result<Vec<Part>, SaveError> {
         let world_size = self.marker.world_size;
         let mut parts: BTreeMap<u32, Part> = BTreeMap::new();
+        let mut failed_since: BTreeMap<u32, Instant> = BTreeMap::new();
         let waited = self.poll_while_written(timeout, || {
             let listing = self.store.list(&self.dir);
             let listing = listing.map_err(failed(&*self.store, "list", &self.dir))?;
@@ -87,7 +90,12 @@ impl AttemptHandle {
                 if names.contains(&part_file_name(rank)) {
                     parts.insert(rank, self.read_part(rank)?);
                 } else if names.contains(&failed_file_name(rank)) {
-                    return Err(self.why_failed(rank));
+                    let since = failed_since.entry(rank).or_insert_with(Instant::now);
+                    if since.elapsed() >= RETRY.min(timeout) {
+                        return Err(self.why_failed(rank));
+                    }
+                } else {
+                    failed_since.remove(&rank);
                 }
             }
             Ok((parts.len() == world_size as usize).then_some(()))

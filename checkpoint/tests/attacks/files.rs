@@ -100,8 +100,7 @@ fn a_file_that_the_manifest_lists_and_is_not_there() {
     fs::remove_file(victim.dir.join(SMALL)).unwrap();
     let error = victim.error();
     assert!(
-        matches!(&error, LoadError::Io { path, source, .. }
-            if *path == victim.dir.join(SMALL) && source.kind() == std::io::ErrorKind::NotFound),
+        matches!(&error, LoadError::FileMissing { path } if *path == victim.dir.join(SMALL)),
         "{}",
         chain(&error)
     );

@@ -25,7 +25,7 @@ fn check(path: &Path, expected: &str) {
 fn what_is_no_file_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);
-    check(&at("nowhere"), "can't open");
+    check(&at("nowhere"), "there is no file");
     check(&at("nowhere/.."), "no name of a file");
     check(dir.path(), "has neither model.safetensors nor");
     // A pipe waits for its writer, a device may have no end.

@@ -4,7 +4,7 @@ use std::io::Write;
 
 use clap::Subcommand;
 
-use super::{diff, export, gc, import, inspect, reshard, verify};
+use super::{diff, export, gc, import, inspect, remove, reshard, verify};
 use crate::outcome::Outcome;
 
 /// What to do with checkpoints.
@@ -24,6 +24,8 @@ pub(crate) enum Command {
     Import(import::Flags),
     /// Show, and with --yes remove, old checkpoints and what killed saves left behind
     Gc(gc::Flags),
+    /// Show, and with --yes remove, one directory of a step, also without a sound manifest
+    Remove(remove::Flags),
 }
 
 impl Command {
@@ -37,6 +39,7 @@ impl Command {
             Self::Export(flags) => export::run(flags, out),
             Self::Import(flags) => import::run(flags, out),
             Self::Gc(flags) => gc::run(flags, out),
+            Self::Remove(flags) => remove::run(flags, out),
         }
     }
 }

@@ -64,17 +64,30 @@ pub(crate) fn run(flags: &Flags, out: &mut dyn Write) -> anyhow::Result<Outcome>
             Ok(_) => usable.push(step),
             Err(error) => writeln!(
                 out,
-                "keep step {step}: it can't be used, look at it yourself: {}",
+                "keep step {step}: it can't be used; `tinderbox ckpt remove` removes it: {}",
                 one_line(&error.chain())
             )?,
         }
     }
-    let expired = retention.map_or_else(Vec::new, |retention| retention.expired(&usable));
+    let expired = match retention {
+        Some(retention) => run.expired(retention)?,
+        None => Vec::new(),
+    };
     for (older, step) in usable.iter().enumerate() {
         if !expired.contains(step) {
             let newer = usable.len() - older - 1;
-            writeln!(out, "keep step {step}: {}", why_kept(retention, newer))?;
+            writeln!(
+                out,
+                "keep step {step}: {}",
+                why_kept(retention, *step, newer)
+            )?;
         }
+    }
+    for dir in run.set_aside_dirs()? {
+        writeln!(
+            out,
+            "keep {dir}: a damaged checkpoint that was set aside; `tinderbox ckpt remove` removes it"
+        )?;
     }
     let verb = match flags.yes {
         true => "removed",
@@ -112,14 +125,14 @@ pub(crate) fn run(flags: &Flags, out: &mut dyn Write) -> anyhow::Result<Outcome>
 }
 
 /// Why a checkpoint stays, of which so many are newer.
-fn why_kept(retention: Option<Retention>, newer: usize) -> String {
+fn why_kept(retention: Option<Retention>, step: u64, newer: usize) -> String {
     let Some(Retention { last, every }) = retention else {
         return "without --keep-last and --keep-every all are kept".to_owned();
     };
     match every {
         _ if newer == 0 => "it is the newest".to_owned(),
         _ if newer < last => format!("it is one of the newest {last}"),
-        Some(every) => format!("it is a multiple of {every}"),
-        None => "no rule removes it".to_owned(),
+        Some(every) if step.is_multiple_of(every) => format!("it is a multiple of {every}"),
+        _ => "no newer one that is to be kept is whole".to_owned(),
     }
 }

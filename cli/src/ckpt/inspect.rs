@@ -47,7 +47,7 @@ pub(crate) fn run(flags: &Flags, out: &mut dyn Write) -> anyhow::Result<Outcome>
         list(&run, &steps, flags.json, out)?;
         return Ok(Outcome::Fine);
     }
-    let checkpoint = place.open(flags.step)?;
+    let checkpoint = place.look_into(flags.step)?;
     let contents = Contents::of(&checkpoint);
     match flags.json {
         true => writeln!(out, "{}", serde_json::to_string(&contents)?)?,

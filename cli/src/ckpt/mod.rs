@@ -7,6 +7,7 @@ mod gc;
 mod import;
 mod inspect;
 mod place;
+mod remove;
 mod reshard;
 mod verify;
 

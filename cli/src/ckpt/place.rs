@@ -35,8 +35,12 @@ pub(super) fn url_of(dir: &Path) -> Option<&str> {
 /// The run and the step that the URL of a step's directory stands for.
 fn step_at(url: &str) -> Option<(&Path, u64)> {
     let (run, name) = url.trim_end_matches('/').rsplit_once('/')?;
-    let step = name.strip_prefix("step-")?.parse().ok()?;
-    Some((Path::new(run), step))
+    Some((Path::new(run), step_of(name)?))
+}
+
+/// The step of a directory of this name.
+pub(super) fn step_of(name: &str) -> Option<u64> {
+    name.strip_prefix("step-")?.parse().ok()
 }
 
 impl Place {
@@ -63,8 +67,8 @@ impl Place {
         Ok(Self::Run(run, steps))
     }
 
-    /// The checkpoint of a step, or the newest that can be used; newer ones that can't are told.
-    pub(super) fn open(self, step: Option<u64>) -> anyhow::Result<Checkpoint> {
+    /// The checkpoint of a step, or the newest that is not damaged; newer ones are told.
+    pub(super) fn look_into(self, step: Option<u64>) -> anyhow::Result<Checkpoint> {
         match (self, step) {
             (Self::Step(opened), step) => {
                 let checkpoint = (*opened)?;
@@ -80,8 +84,9 @@ impl Place {
             (Self::Run(run, _), Some(step)) => Ok(run.open(step)?),
             (Self::Run(run, _), None) => {
                 let latest = run.latest()?.context("the run has no step any more")?;
-                for reason in latest.skipped {
-                    say("warning", &format!("skipped: {}", reason.chain()));
+                for skipped in latest.skipped {
+                    let (step, reason) = (skipped.step, skipped.reason.chain());
+                    say("warning", &format!("step {step} is damaged: {reason}"));
                 }
                 Ok(latest.checkpoint)
             }
@@ -89,7 +94,20 @@ impl Place {
     }
 }
 
-/// The checkpoint in a directory: of a step, or the newest of a run.
+/// The checkpoint in a directory: of a step, or the newest of a run. An older one is never taken instead.
 pub(super) fn open(dir: &Path) -> anyhow::Result<Checkpoint> {
-    Place::of(dir)?.open(None)
+    let (run, steps) = match Place::of(dir)? {
+        Place::Step(opened) => return Ok((*opened)?),
+        Place::Run(run, steps) => (run, steps),
+    };
+    let newest = steps.last().context("the run has no step any more")?;
+    run.open(*newest).with_context(|| {
+        let older = steps.iter().rev().nth(1).map(|step| run.step_place(*step));
+        let older = older.map(|place| format!("; give {} for the step before it", place.display()));
+        format!(
+            "the newest step of {}, {newest}, can't be used{}",
+            run.place().display(),
+            older.unwrap_or_default()
+        )
+    })
 }

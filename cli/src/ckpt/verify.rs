@@ -1,12 +1,12 @@
 //! Whether checkpoints are whole.
 
 use std::{
-    io::{self, Write},
+    io::Write,
     path::{Path, PathBuf},
 };
 
 use clap::Args;
-use tinderbox_checkpoint::{Checkpoint, FormatError, LoadError};
+use tinderbox_checkpoint::{Checkpoint, ErrorClass, LoadError};
 use tinderbox_deferred::human_bytes;
 
 use super::place::Place;
@@ -85,12 +85,7 @@ fn check(opened: Result<Checkpoint, LoadError>, out: &mut dyn Write) -> anyhow::
 }
 
 /// Whether an error says nothing about the checkpoint: a disk that fails, a file that may not be read, or
-/// another version of the format. A file that is missing or too short is damage.
+/// another version of the format.
 fn is_failure(error: &LoadError) -> bool {
-    use io::ErrorKind::{NotFound, UnexpectedEof};
-    match error {
-        LoadError::Io { source, .. } => !matches!(source.kind(), NotFound | UnexpectedEof),
-        LoadError::Manifest { source, .. } => matches!(source, FormatError::Version { .. }),
-        _ => false,
-    }
+    !matches!(error.class(), ErrorClass::Damaged | ErrorClass::Missing)
 }

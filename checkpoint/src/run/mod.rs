@@ -1,17 +1,26 @@
 //! The checkpoints of a run.
 
-use std::{io, path::PathBuf, sync::Arc, time::Duration};
+mod latest;
+mod retention;
 
-use serde::{Deserialize, Serialize};
+use std::{
+    collections::BTreeSet,
+    io,
+    path::PathBuf,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use crate::{
     Attempt, AttemptHandle, Checkpoint, CheckpointMeta, Cleaned, LoadError, SaveError,
-    error::chain,
-    format::{parse_step_dir_name, step_dir_name},
+    format::{parse_damaged_dir_name, parse_step_dir_name, step_dir_name},
     read::failed,
-    store::{FoundKind, LocalStore, Store},
+    store::{Found, FoundKind, LocalStore, Retrying, Store},
     write,
 };
+
+pub use latest::{Latest, Skipped};
+pub use retention::Retention;
 
 /// How often a step is opened again that may have been replaced meanwhile.
 const REOPENED: usize = 2;
@@ -20,36 +29,8 @@ const REOPENED: usize = 2;
 #[derive(Clone, Debug)]
 pub struct Run {
     store: Arc<dyn Store>,
-}
-
-/// The newest checkpoint that can be used, and those after it that can't.
-#[derive(Debug)]
-pub struct Latest {
-    /// The checkpoint.
-    pub checkpoint: Checkpoint,
-    /// Why each newer one can't be used, the newest first; each error names its directory or file.
-    pub skipped: Vec<LoadError>,
-}
-
-/// Which checkpoints to keep.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Retention {
-    /// So many of the newest, at least 1.
-    pub last: usize,
-    /// Beside them, those whose step is a multiple of this.
-    pub every: Option<u64>,
-}
-
-impl Retention {
-    /// Which of the steps go, in order.
-    pub fn expired(&self, steps: &[u64]) -> Vec<u64> {
-        let mut steps = steps.to_vec();
-        steps.sort_unstable();
-        let old = steps.len().saturating_sub(self.last.max(1));
-        steps.truncate(old);
-        steps.retain(|step| self.every.is_none_or(|every| !step.is_multiple_of(every)));
-        steps
-    }
+    /// Steps that were opened, or saved: retention does not open them at each save.
+    opened: Arc<Mutex<BTreeSet<u64>>>,
 }
 
 impl Run {
@@ -59,8 +40,14 @@ impl Run {
     }
 
     /// The run of this store.
+    ///
+    /// A read that fails for a reason that may pass is tried again, up to three times within some seconds. The client of
+    /// a bucket does so by itself.
     pub fn on(store: Arc<dyn Store>) -> Self {
-        Self { store }
+        Self {
+            store: Arc::new(Retrying::new(store)),
+            opened: Arc::default(),
+        }
     }
 
     /// Where it is.
@@ -102,15 +89,33 @@ impl Run {
     ///
     /// When the store can't be listed.
     pub fn steps(&self) -> Result<Vec<u64>, LoadError> {
-        let listing = match self.store.list("") {
-            Ok(listing) => listing,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(error) => return Err(failed(&*self.store, "list", "")(error)),
-        };
+        let listing = self.list()?;
         let dirs = listing.iter().filter(|found| found.kind == FoundKind::Dir);
         let mut steps: Vec<u64> = dirs.filter_map(|f| parse_step_dir_name(&f.name)).collect();
         steps.sort_unstable();
         Ok(steps)
+    }
+
+    /// The directories of damaged checkpoints that were [set aside](Self::set_aside), by name.
+    ///
+    /// # Errors
+    ///
+    /// When the store can't be listed.
+    pub fn set_aside_dirs(&self) -> Result<Vec<String>, LoadError> {
+        let names = self.list()?.into_iter().map(|found| found.name);
+        let mut names: Vec<String> = names
+            .filter(|name| parse_damaged_dir_name(name).is_some())
+            .collect();
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    /// What is in the root; nothing where there is none.
+    fn list(&self) -> Result<Vec<Found>, LoadError> {
+        match self.store.list("") {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+            listing => listing.map_err(failed(&*self.store, "list", "")),
+        }
     }
 
     /// Opens the checkpoint of a step: proves the manifest, and that every file is there with its size.
@@ -142,74 +147,14 @@ impl Run {
         }
         let checkpoint = opened?;
         match checkpoint.step() {
-            found if found == step => Ok(checkpoint),
+            found if found == step => {
+                self.opened().insert(step);
+                Ok(checkpoint)
+            }
             found => Err(LoadError::WrongStep {
                 path: checkpoint.dir().to_owned(),
                 expected: step,
                 found,
-            }),
-        }
-    }
-
-    /// The usable checkpoint with the highest step; `None` when there is none at all.
-    ///
-    /// One that can't be opened is skipped, with its reason in the result and in a `tracing` warning.
-    /// Tensor data is not read: damage in it is found when it is loaded, or by
-    /// [`latest_verified`](Self::latest_verified).
-    ///
-    /// # Errors
-    ///
-    /// [`LoadError::NoneUsable`] with all reasons when there are checkpoints and none can be used.
-    pub fn latest(&self) -> Result<Option<Latest>, LoadError> {
-        self.latest_that(|_| Ok(()))
-    }
-
-    /// As [`latest`](Self::latest), and every byte of it was read and is right. Time: a pass over the
-    /// files of each checkpoint that is looked at.
-    ///
-    /// # Errors
-    ///
-    /// As there.
-    pub fn latest_verified(&self) -> Result<Option<Latest>, LoadError> {
-        self.latest_that(Checkpoint::verify)
-    }
-
-    /// The usable checkpoint with the highest step that also passes a test.
-    ///
-    /// # Errors
-    ///
-    /// As [`latest`](Self::latest); the reasons are the test's too.
-    pub fn latest_that(
-        &self,
-        test: impl Fn(&Checkpoint) -> Result<(), LoadError>,
-    ) -> Result<Option<Latest>, LoadError> {
-        let mut skipped = Vec::new();
-        for step in self.steps()?.into_iter().rev() {
-            let opened = self.open(step).and_then(|checkpoint| {
-                test(&checkpoint)?;
-                Ok(checkpoint)
-            });
-            match opened {
-                Ok(checkpoint) => {
-                    return Ok(Some(Latest {
-                        checkpoint,
-                        skipped,
-                    }));
-                }
-                Err(error) => {
-                    tracing::warn!(
-                        dir = %self.store.place(&step_dir_name(step)).display(), reason = %chain(&error),
-                        "skipped a checkpoint that can't be used"
-                    );
-                    skipped.push(error);
-                }
-            }
-        }
-        match skipped.is_empty() {
-            true => Ok(None),
-            false => Err(LoadError::NoneUsable {
-                path: self.place(),
-                reasons: skipped,
             }),
         }
     }
@@ -272,6 +217,19 @@ impl Run {
         write::clean(&*self.store).when_idle().tell()
     }
 
+    /// Gives the directory of a step that can't be used the name `damaged-00000100`, under which nothing takes it for
+    /// a checkpoint and nothing removes it by itself; the step may be saved again then. Gives the new place; `None` when
+    /// there is nothing of the step.
+    ///
+    /// In a bucket the step's manifest moves, and the files stay where they are.
+    ///
+    /// # Errors
+    ///
+    /// When the store fails.
+    pub fn set_aside(&self, step: u64) -> Result<Option<PathBuf>, SaveError> {
+        write::set_aside(&*self.store, step)
+    }
+
     /// Removes the checkpoint of a step. In one instant it is no checkpoint any more; then its files go.
     /// A load from it that is under way fails.
     ///
@@ -282,35 +240,26 @@ impl Run {
         write::remove_step(&*self.store, step)
     }
 
-    /// Removes the checkpoints that are not to be kept; gives their steps, in order. Those that can't be
-    /// opened are neither counted nor removed.
+    /// Removes the directory of a step, or of a damaged one that was [set aside](Self::set_aside), by its name in the
+    /// run, whatever is in it: also where no sound manifest proves that it is ours.
+    ///
+    /// In a bucket, [`clean`](Self::clean) then removes the files that its attempt has written.
     ///
     /// # Errors
     ///
-    /// When one can't be removed.
-    pub fn prune(&self, retention: Retention) -> Result<Vec<u64>, SaveError> {
-        let steps = self.steps().map_err(|source| SaveError::List {
-            source: Box::new(source),
-        })?;
-        let usable: Vec<u64> = steps
-            .into_iter()
-            .filter(|step| self.open(*step).is_ok())
-            .collect();
-        let expired = retention.expired(&usable);
-        for step in &expired {
-            self.remove(*step)?;
-        }
-        Ok(expired)
+    /// When the name is neither, there is no such directory, or the store fails.
+    pub fn discard(&self, name: &str) -> Result<(), SaveError> {
+        write::discard(&*self.store, name)
     }
 }
 
 /// Whether a step looks like this to somebody who reads its manifest, and then finds other files because
 /// it was replaced in between.
 fn may_be_replaced(error: &LoadError) -> bool {
-    use io::ErrorKind::{NotFound, StaleNetworkFileHandle};
+    use io::ErrorKind::StaleNetworkFileHandle;
     match error {
-        LoadError::Io { source, .. } => matches!(source.kind(), NotFound | StaleNetworkFileHandle),
-        LoadError::FileSize { .. } => true,
+        LoadError::Io { source, .. } => source.kind() == StaleNetworkFileHandle,
+        LoadError::FileMissing { .. } | LoadError::FileSize { .. } => true,
         _ => false,
     }
 }

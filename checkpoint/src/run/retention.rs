@@ -1,0 +1,120 @@
+//! Which checkpoints of a run are kept.
+//!
+//! Invariant: where a checkpoint could be loaded before, one can be loaded after, also after a kill or a loss of power
+//! in between.
+
+use std::{
+    collections::BTreeSet,
+    sync::{MutexGuard, PoisonError},
+};
+
+use serde::{Deserialize, Serialize};
+
+use super::Run;
+use crate::{SaveError, error::chain};
+
+/// Which checkpoints to keep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Retention {
+    /// So many of the newest, at least 1.
+    pub last: usize,
+    /// Beside them, those whose step is a multiple of this.
+    pub every: Option<u64>,
+}
+
+impl Retention {
+    /// Which of the steps go, in order.
+    pub fn expired(&self, steps: &[u64]) -> Vec<u64> {
+        let mut steps = steps.to_vec();
+        steps.sort_unstable();
+        let old = steps.len().saturating_sub(self.last.max(1));
+        steps.truncate(old);
+        steps.retain(|step| self.every.is_none_or(|every| !step.is_multiple_of(every)));
+        steps
+    }
+}
+
+impl Run {
+    /// The steps that [`prune`](Self::prune) would remove, in order.
+    ///
+    /// # Errors
+    ///
+    /// When the store can't be listed.
+    pub fn expired(&self, retention: Retention) -> Result<Vec<u64>, SaveError> {
+        let usable = self.usable(|step| self.open(step).is_ok())?;
+        let mut expired = retention.expired(&usable);
+        if expired.is_empty() {
+            return Ok(expired);
+        }
+        let kept = usable.iter().rev().filter(|step| !expired.contains(step));
+        if !kept.copied().any(|step| self.is_whole(step)) {
+            // The newest whole one stays instead; with none, nothing is known to be worth less than another.
+            let whole = expired.iter().rposition(|step| self.is_whole(*step));
+            match whole {
+                Some(whole) => drop(expired.remove(whole)),
+                None => expired.clear(),
+            }
+        }
+        Ok(expired)
+    }
+
+    /// Removes the checkpoints that are not to be kept; gives their steps, in order. Those that can't be
+    /// opened are neither counted nor removed. When none of the kept ones is whole, the newest whole one is kept, too.
+    ///
+    /// Time: where something is removed, a pass over the files of the newest checkpoint that is kept, and over those of
+    /// others only as long as what was read is damaged.
+    ///
+    /// # Errors
+    ///
+    /// When one can't be removed.
+    pub fn prune(&self, retention: Retention) -> Result<Vec<u64>, SaveError> {
+        self.remove_all(self.expired(retention)?)
+    }
+
+    /// [`prune`](Self::prune) right after a step was saved: that step is kept, whatever the others are, and nothing is
+    /// read but the manifests of checkpoints that this `Run` has neither saved nor opened before.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn prune_after_save(
+        &self,
+        saved: u64,
+        retention: Retention,
+    ) -> Result<Vec<u64>, SaveError> {
+        self.opened().insert(saved);
+        let known = self.opened().clone();
+        let usable = self.usable(|step| known.contains(&step) || self.open(step).is_ok())?;
+        let mut expired = retention.expired(&usable);
+        expired.retain(|step| *step != saved);
+        self.remove_all(expired)
+    }
+
+    fn remove_all(&self, steps: Vec<u64>) -> Result<Vec<u64>, SaveError> {
+        for step in &steps {
+            self.remove(*step)?;
+            self.opened().remove(step);
+        }
+        Ok(steps)
+    }
+
+    fn usable(&self, is_usable: impl Fn(u64) -> bool) -> Result<Vec<u64>, SaveError> {
+        let steps = self.steps().map_err(|source| SaveError::List {
+            source: Box::new(source),
+        })?;
+        Ok(steps.into_iter().filter(|step| is_usable(*step)).collect())
+    }
+
+    /// Whether every byte of a checkpoint was read and is right.
+    fn is_whole(&self, step: u64) -> bool {
+        let verified = self.open(step).and_then(|checkpoint| checkpoint.verify());
+        if let Err(error) = &verified {
+            tracing::warn!(step, reason = %chain(error), "a checkpoint that is to be kept is not whole");
+        }
+        verified.is_ok()
+    }
+
+    pub(super) fn opened(&self) -> MutexGuard<'_, BTreeSet<u64>> {
+        self.opened.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,157 @@
+//! A store whose reads are tried again when they fail for a reason that may pass.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use super::{Found, Lock, PublishError, ReadFile, Store, WriteFile};
+use crate::error::{ErrorClass, class_of_io};
+
+/// How long to wait before each further try.
+const PAUSES: [Duration; 3] = [
+    Duration::from_millis(20),
+    Duration::from_millis(200),
+    Duration::from_secs(1),
+];
+
+/// After so long no further try begins: what takes so long to fail has tried again by itself.
+const LONGEST: Duration = Duration::from_secs(10);
+
+/// The store. What writes passes through: a write whose answer was lost may have been done.
+#[derive(Debug)]
+pub(crate) struct Retrying(Arc<dyn Store>);
+
+impl Retrying {
+    pub(crate) fn new(store: Arc<dyn Store>) -> Self {
+        Self(store)
+    }
+}
+
+/// Reads until it succeeds, fails for a reason that stays, or has failed too often.
+fn retried<T>(place: &Path, mut read: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    let started = Instant::now();
+    for pause in PAUSES {
+        match read() {
+            Err(error) if may_pass(&error) && started.elapsed() < LONGEST => {
+                tracing::warn!(place = %place.display(), %error, "a read failed and is tried again");
+                thread::sleep(pause);
+            }
+            done => return done,
+        }
+    }
+    read()
+}
+
+fn may_pass(error: &io::Error) -> bool {
+    // An error with another one inside comes from the client of a bucket, which has tried again by itself. A file that
+    // has been replaced stays replaced.
+    error.get_ref().is_none()
+        && error.kind() != io::ErrorKind::StaleNetworkFileHandle
+        && class_of_io(error) == ErrorClass::Transient
+}
+
+impl Store for Retrying {
+    fn place(&self, path: &str) -> PathBuf {
+        self.0.place(path)
+    }
+
+    fn list(&self, dir: &str) -> io::Result<Vec<Found>> {
+        retried(&self.place(dir), || self.0.list(dir))
+    }
+
+    fn look(&self, path: &str) -> io::Result<Found> {
+        retried(&self.place(path), || self.0.look(path))
+    }
+
+    fn open(&self, path: &str) -> io::Result<Box<dyn ReadFile>> {
+        let place = self.place(path);
+        let file = retried(&place, || self.0.open(path))?;
+        Ok(Box::new(RetryingFile { file, place }))
+    }
+
+    fn create(&self, path: &str) -> io::Result<Box<dyn WriteFile>> {
+        self.0.create(path)
+    }
+
+    fn create_root(&self) -> io::Result<()> {
+        self.0.create_root()
+    }
+
+    fn create_dir(&self, path: &str) -> io::Result<()> {
+        self.0.create_dir(path)
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.0.rename(from, to)
+    }
+
+    fn exchange(&self, one: &str, other: &str) -> io::Result<()> {
+        self.0.exchange(one, other)
+    }
+
+    fn remove_file(&self, path: &str) -> io::Result<()> {
+        self.0.remove_file(path)
+    }
+
+    fn remove_dir(&self, path: &str) -> io::Result<()> {
+        self.0.remove_dir(path)
+    }
+
+    fn sync_dir(&self, path: &str) -> io::Result<()> {
+        self.0.sync_dir(path)
+    }
+
+    fn create_locked(&self, path: &str, bytes: &[u8]) -> io::Result<Lock> {
+        self.0.create_locked(path, bytes)
+    }
+
+    fn try_lock(&self, path: &str, shared: bool) -> io::Result<Option<Lock>> {
+        self.0.try_lock(path, shared)
+    }
+
+    fn renames(&self) -> bool {
+        self.0.renames()
+    }
+
+    fn put(&self, path: &str, bytes: &[u8]) -> io::Result<()> {
+        self.0.put(path, bytes)
+    }
+
+    fn publish(
+        &self,
+        attempt: &str,
+        step: &str,
+        manifest: &[u8],
+        replace: bool,
+    ) -> Result<Option<String>, PublishError> {
+        self.0.publish(attempt, step, manifest, replace)
+    }
+
+    fn retire(&self, step: &str, trash: &str) -> io::Result<()> {
+        self.0.retire(step, trash)
+    }
+
+    fn files_of(&self, step: &str, attempt: &str) -> String {
+        self.0.files_of(step, attempt)
+    }
+}
+
+#[derive(Debug)]
+struct RetryingFile {
+    file: Box<dyn ReadFile>,
+    place: PathBuf,
+}
+
+impl ReadFile for RetryingFile {
+    fn bytes(&self) -> u64 {
+        self.file.bytes()
+    }
+
+    fn read_exact_at(&self, into: &mut [u8], start: u64) -> io::Result<()> {
+        retried(&self.place, || self.file.read_exact_at(into, start))
+    }
+}

@@ -1,0 +1,86 @@
+//! What happens to damaged checkpoints: they are set aside, and removed only when somebody asks for it.
+
+use std::{io, path::PathBuf};
+
+use super::{
+    attempt::{CheckpointMeta, failed},
+    clean::{is_missing, remove_dir},
+};
+use crate::{
+    AttemptId, SaveError,
+    format::{
+        MANIFEST_FILE, MARKER_FILE, MAX_MANIFEST_BYTES, Marker, damaged_dir_name,
+        parse_damaged_dir_name, parse_step_dir_name, removed_dir_name, step_dir_name,
+    },
+    store::{FoundKind, Store, join, read_small, remove_tree},
+};
+
+/// Gives the directory of a step a name that nobody takes for a checkpoint; `None` when there is none.
+pub(crate) fn set_aside(store: &dyn Store, step: u64) -> Result<Option<PathBuf>, SaveError> {
+    let from = step_dir_name(step);
+    let to = free_name(store, step)?;
+    let moved = match store.renames() {
+        true => store.rename(&from, &to).and_then(|()| store.sync_dir("")),
+        false => move_manifest(store, &from, &to),
+    };
+    match moved {
+        Ok(()) => Ok(Some(store.place(&to))),
+        Err(error) if is_missing(&error) => Ok(None),
+        Err(error) => Err(failed(store, "set aside", &from)(error)),
+    }
+}
+
+/// The first name that nothing has.
+fn free_name(store: &dyn Store, step: u64) -> Result<String, SaveError> {
+    for number in 1.. {
+        let name = damaged_dir_name(step, number);
+        match store.look(&name) {
+            Ok(_) => {}
+            Err(error) if is_missing(&error) => return Ok(name),
+            Err(error) => return Err(failed(store, "look at", &name)(error)),
+        }
+    }
+    unreachable!("a store holds fewer directories than there are numbers")
+}
+
+/// Without renames: the manifest gets another name, and then the step has none.
+fn move_manifest(store: &dyn Store, from: &str, to: &str) -> io::Result<()> {
+    let manifest = read_small(store, &join(from, MANIFEST_FILE), MAX_MANIFEST_BYTES)?;
+    let mut copy = store.create(&join(to, MANIFEST_FILE))?;
+    copy.write_all(&manifest)?;
+    copy.finish()?;
+    store.retire(from, to)
+}
+
+/// Removes a directory of a step, or one that was set aside, whatever is in it.
+pub(crate) fn discard(store: &dyn Store, name: &str) -> Result<(), SaveError> {
+    let step = parse_step_dir_name(name).or_else(|| parse_damaged_dir_name(name));
+    let step = step.ok_or_else(|| SaveError::NotAStep {
+        name: name.to_owned(),
+    })?;
+    let found = store.look(name).map_err(failed(store, "look at", name))?;
+    let removed = if found.kind != FoundKind::Dir {
+        store.remove_file(name)
+    } else if store.renames() {
+        remove_marked(store, name, step)
+    } else {
+        // The manifest first: in that instant it is no checkpoint any more.
+        match store.remove_file(&join(name, MANIFEST_FILE)) {
+            Err(error) if !is_missing(&error) => Err(error),
+            _ => remove_tree(store, name, ""),
+        }
+    };
+    removed.map_err(failed(store, "remove", name))
+}
+
+/// Puts a marker into a directory, which proves that what a kill leaves of it may go, and removes it.
+fn remove_marked(store: &dyn Store, name: &str, step: u64) -> io::Result<()> {
+    let marker = Marker::new(AttemptId::fresh(), &CheckpointMeta::new(step, 1));
+    let bytes = marker.encode().map_err(io::Error::other)?;
+    store.put(&join(name, MARKER_FILE), &bytes)?;
+    store.sync_dir(name)?;
+    let trash = removed_dir_name(step, marker.attempt);
+    store.rename(name, &trash)?;
+    store.sync_dir("")?;
+    remove_dir(store, &trash)
+}
