@@ -7,6 +7,7 @@ mod volatile;
 
 use std::{collections::BTreeMap, io::ErrorKind, sync::Arc};
 
+use burn::tensor::{DType, TensorData};
 use support::{TIMEOUT, chain, meta, small_contents};
 use tinderbox_checkpoint::{ErrorClass, LoadError, Role, Run, SaveTensor, store::Store};
 use volatile::{Fault, Volatile};
@@ -109,6 +110,33 @@ fn the_error_says_what_to_do() {
          program read it; to go on from an older step, move this one out of the run): can't open \
          /volatile/step-00000002/manifest.json: permission denied"
     );
+}
+
+/// A rank that fails while the coordinator waits tries again, and the checkpoint is whole.
+#[test]
+fn a_failed_rank_tries_again_while_the_coordinator_waits() {
+    let store = Volatile::default();
+    let run = Run::on(Arc::new(store.clone()));
+    let attempt = run.begin(meta(1, 1)).unwrap();
+    let rank = attempt.handle();
+    std::thread::scope(|scope| {
+        let coordinator = scope.spawn(|| attempt.publish(TIMEOUT));
+        let data = |dtype| TensorData::from_bytes_vec(vec![0; 4], [1], dtype);
+        let save = |dtype| {
+            let tensor = SaveTensor::whole("w", Role::Model, data(dtype));
+            rank.write_rank(0, &[tensor], &BTreeMap::new())
+        };
+        // A dtype that has no form in a file.
+        save(DType::Flex32).unwrap_err();
+        // The coordinator looks several times and finds that the rank has failed.
+        let failed = store.operations();
+        while store.operations() < failed + 8 && !coordinator.is_finished() {
+            std::thread::yield_now();
+        }
+        save(DType::F32).unwrap();
+        coordinator.join().unwrap().unwrap();
+    });
+    run.open(1).unwrap().verify().unwrap();
 }
 
 #[test]

@@ -11,6 +11,7 @@ mod report;
 mod sample;
 mod timeline;
 
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -178,6 +179,11 @@ fn train(pipeline: &mut Lm, text: &Text, flags: &Flags, device: &Device) -> Resu
                     resumed.step,
                     resumed.dir.display()
                 );
+                for damaged in &resumed.stepped_over {
+                    let to = damaged.set_aside.as_deref().map(Path::display);
+                    let to = to.map_or_else(String::new, |to| format!(", and is in {to} now"));
+                    println!("step {} is damaged{to}: {}", damaged.step, damaged.reason);
+                }
             }
             None => usage(&format!(
                 "--resume {}: there is no checkpoint",
