@@ -43,6 +43,9 @@ fn a_store_that_breaks_a_promise_is_found_out() {
     }
 }
 
+/// As many parts of what was not synced are kept in turn.
+const LOSSES: usize = 40;
+
 /// Two ranks save their halves, in several files.
 fn save(store: &Volatile, step: u64, replace: bool, contents: &Contents) -> Result<(), SaveError> {
     let run = Run::on(Arc::new(store.clone()));
@@ -153,26 +156,34 @@ fn a_loss_of_power_at_any_operation_leaves_the_old_or_the_new() {
     for replace in [false, true] {
         let (old, new) = (Cell::new(0), Cell::new(0));
         for_every_operation(Fault::PowerLoss, replace, |at, store, saved| {
-            let what = format!("operation {at}, replace {replace}: {saved:?}");
-            let store = store.after_power_loss();
-            let (_, contents) = newest(&store);
-            let is_new = contents == small_contents(2);
-            assert!(is_new || contents == small_contents(1), "neither: {what}");
-            // What was promised is kept.
-            assert!(is_new || saved.is_err(), "{what}");
-            let tally = if is_new { &new } else { &old };
-            tally.set(tally.get() + 1);
-            let run = Run::on(Arc::new(store.clone()));
-            run.clean().unwrap();
-            assert!(
-                names(&store).iter().all(|name| name.starts_with("step-")),
-                "{what}"
-            );
-            save(&store, 3, false, &small_contents(3)).unwrap();
-            assert_eq!(newest(&store.after_power_loss()), (3, small_contents(3)));
+            for (kept, store) in store.after_power_losses(LOSSES, at).into_iter().enumerate() {
+                let what = format!("operation {at}, part {kept}, replace {replace}: {saved:?}");
+                let (_, contents) = newest(&store);
+                let is_new = contents == small_contents(2);
+                assert!(is_new || contents == small_contents(1), "neither: {what}");
+                // What was promised is kept.
+                assert!(is_new || saved.is_err(), "{what}");
+                let tally = if is_new { &new } else { &old };
+                tally.set(tally.get() + 1);
+                let run = Run::on(Arc::new(store.clone()));
+                run.clean().unwrap();
+                assert!(
+                    names(&store).iter().all(|name| name.starts_with("step-")),
+                    "{what}: {:?}",
+                    names(&store)
+                );
+                // The power is lost once more after the run has cleaned up.
+                for store in store.after_power_losses(LOSSES, at) {
+                    assert_eq!(newest(&store).1 == small_contents(2), is_new, "{what}");
+                }
+                save(&store, 3, false, &small_contents(3)).unwrap();
+                for store in store.after_power_losses(LOSSES, at) {
+                    assert_eq!(newest(&store), (3, small_contents(3)), "{what}");
+                }
+            }
         });
         let (old, new) = (old.get(), new.get());
-        assert!(old > 30 && new > 1, "{old} old, {new} new");
+        assert!(old > 200 && new > 1, "{old} old, {new} new");
     }
 }
 
@@ -188,24 +199,27 @@ fn a_removal_leaves_a_whole_checkpoint_or_none() {
             let removed = run.remove(2);
             let reached = store.operations() >= at;
             store.set_fault(None);
-            if let Fault::PowerLoss(_) = fault(at) {
-                store = store.after_power_loss();
+            let left = match fault(at) {
+                Fault::PowerLoss(_) => store.after_power_losses(LOSSES, at),
+                _ => vec![store],
+            };
+            for store in left {
+                // Whole or not there: nothing is skipped as damaged.
+                let (step, contents) = newest(&store);
+                assert_eq!(contents, small_contents(step), "{:?}", fault(at));
+                let run = Run::on(Arc::new(store.clone()));
+                run.clean().unwrap();
+                assert!(
+                    names(&store).iter().all(|name| name.starts_with("step-")),
+                    "{:?}",
+                    fault(at)
+                );
+                assert!(
+                    removed.is_err() || run.steps().unwrap() == [1],
+                    "{:?}",
+                    fault(at)
+                );
             }
-            // Whole or not there: nothing is skipped as damaged.
-            let (step, contents) = newest(&store);
-            assert_eq!(contents, small_contents(step), "{:?}", fault(at));
-            let run = Run::on(Arc::new(store.clone()));
-            run.clean().unwrap();
-            assert!(
-                names(&store).iter().all(|name| name.starts_with("step-")),
-                "{:?}",
-                fault(at)
-            );
-            assert!(
-                removed.is_err() || run.steps().unwrap() == [1],
-                "{:?}",
-                fault(at)
-            );
             if !reached {
                 break;
             }

@@ -283,8 +283,8 @@ pub(crate) fn join(dir: &str, name: &str) -> String {
     }
 }
 
-/// Removes a directory and all in it, the file named `last` last; links are not followed. What somebody
-/// else removes meanwhile is no error.
+/// Removes a directory and all in it, the file named `last` after all others are durably gone; links are not followed.
+/// What somebody else removes meanwhile is no error.
 pub(crate) fn remove_tree(store: &dyn Store, dir: &str, last: &str) -> io::Result<()> {
     let gone = |result: io::Result<()>| match result {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -303,6 +303,9 @@ pub(crate) fn remove_tree(store: &dyn Store, dir: &str, last: &str) -> io::Resul
     };
     found.sort_by_key(|entry| entry.name == last);
     for entry in found {
+        if entry.name == last {
+            gone(store.sync_dir(dir))?;
+        }
         let path = join(dir, &entry.name);
         match entry.kind {
             FoundKind::Dir => remove_tree(store, &path, "")?,

@@ -112,7 +112,10 @@ impl Attempt {
             .encode()
             .map_err(|source| SaveError::Meta { source })?;
         let path = join(&dir, MARKER_FILE);
-        let locked = store.create_locked(&path, &bytes);
+        // Durable before any other file of the attempt: what a loss of power leaves has its marker.
+        let locked = store
+            .create_locked(&path, &bytes)
+            .and_then(|lock| store.sync_dir(&dir).map(|()| lock));
         let lock = locked
             .map_err(failed(&*store, "make", &path))
             .inspect_err(|_| {
@@ -203,7 +206,7 @@ impl Attempt {
         }
         let _ = store.remove_file(&join(&files, MARKER_FILE));
         if let Some(dir) = replaced
-            && let Err(error) = remove_replaced(&**store, &dir, &self.handle.marker)
+            && let Err(error) = remove_replaced(&**store, &dir, self.meta.step)
         {
             tracing::warn!(
                 dir = %store.place(&dir).display(), %error,

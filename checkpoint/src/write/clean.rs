@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, io, path::PathBuf};
 
-use super::attempt::failed;
+use super::attempt::{CheckpointMeta, failed};
 use crate::{
     AttemptId, SaveError,
     format::{
@@ -55,6 +55,8 @@ enum Action {
 enum Leftover {
     /// The directory of an attempt, with the lock of its marker where it has one.
     Attempt(AttemptId, u64, Option<Lock>),
+    /// What the published attempt of this name has replaced.
+    Replaced(u64),
     /// Something that was going away already.
     Removed,
 }
@@ -105,6 +107,10 @@ impl Search<'_> {
         };
         let mut found: Vec<_> = listing.into_iter().filter(|f| ours(&f.name)).collect();
         found.sort_by(|a, b| a.name.cmp(&b.name));
+        if action == Action::Remove && !found.is_empty() {
+            // What replaced a checkpoint may not be durable yet, and the replaced one be all that is.
+            store.sync_dir("").map_err(failed(store, "sync", ""))?;
+        }
         for entry in found {
             let (name, place) = (&entry.name, store.place(&entry.name));
             let leftover = match entry.kind {
@@ -160,14 +166,9 @@ fn leftover(
         return gone(None);
     }
     let (step_dir, saved) = (step_dir_name(step), manifest_of(store, name));
-    // A step was replaced: the attempt that gave its name is the step's checkpoint now.
-    if store.renames()
-        && let Some(earlier) = &saved
-        && earlier.step == step
-        && earlier.attempt != attempt
-        && manifest_of(store, &step_dir).is_some_and(|now| now.attempt == attempt)
-    {
-        return Ok(Some(Leftover::Attempt(earlier.attempt, step, None)));
+    // The attempt of this name is the step's checkpoint now, in exchange for what is here.
+    if store.renames() && manifest_of(store, &step_dir).is_some_and(|now| now.attempt == attempt) {
+        return Ok(Some(Leftover::Replaced(step)));
     }
     let marker_path = join(name, MARKER_FILE);
     let marker = store.look(&marker_path);
@@ -209,6 +210,7 @@ fn leftover(
 fn remove(store: &dyn Store, name: &str, leftover: Leftover) -> io::Result<()> {
     match leftover {
         Leftover::Attempt(attempt, step, _lock) => remove_as(store, name, step, attempt),
+        Leftover::Replaced(step) => remove_replaced(store, name, step),
         Leftover::Removed => remove_dir(store, name),
     }
 }
@@ -219,12 +221,33 @@ pub(super) fn remove_attempt(store: &dyn Store, marker: &Marker) -> io::Result<(
     remove_as(store, &dir, marker.step, marker.attempt)
 }
 
-/// Removes the checkpoint that an attempt has replaced, from the directory where it is now. It has an id of
-/// its own.
-pub(super) fn remove_replaced(store: &dyn Store, dir: &str, by: &Marker) -> io::Result<()> {
-    let attempt = manifest_of(store, dir).map_or(by.attempt, |manifest| manifest.attempt);
-    remove_marker(store, dir)?;
-    remove_as(store, dir, by.step, attempt)
+/// Removes the checkpoint that an attempt has replaced, from the directory where it is now, under its own id. A damaged
+/// one gets a marker: what a kill leaves of it can be told to be ours.
+pub(super) fn remove_replaced(store: &dyn Store, dir: &str, step: u64) -> io::Result<()> {
+    let attempt = match read_small(store, &join(dir, MANIFEST_FILE), MAX_MANIFEST_BYTES) {
+        Ok(bytes) => decode_manifest(&bytes).ok().map(|found| found.attempt),
+        Err(error) if is_missing(&error) => None,
+        Err(error) => return Err(error),
+    };
+    match attempt {
+        Some(attempt) => {
+            remove_marker(store, dir)?;
+            remove_as(store, dir, step, attempt)
+        }
+        None if store.renames() => remove_marked(store, dir, step),
+        None => remove_dir(store, dir),
+    }
+}
+
+/// Puts a marker into a directory, which proves that what a kill leaves of it may go, and removes it.
+pub(super) fn remove_marked(store: &dyn Store, dir: &str, step: u64) -> io::Result<()> {
+    let marker = Marker::new(AttemptId::fresh(), &CheckpointMeta::new(step, 1));
+    let bytes = marker.encode().map_err(io::Error::other)?;
+    store.put(&join(dir, MARKER_FILE), &bytes)?;
+    store.sync_dir(dir)?;
+    // Also what else is saved: it may not be durable yet.
+    store.sync_dir("")?;
+    remove_as(store, dir, step, marker.attempt)
 }
 
 /// Takes a published step away: in one instant it is no checkpoint any more, then its files go.
@@ -240,6 +263,8 @@ pub(crate) fn remove_step(store: &dyn Store, step: u64) -> Result<(), SaveError>
     let attempt = manifest.attempt;
     let files = store.files_of(&name, &attempt_dir_name(step, attempt));
     let trash = removed_dir_name(step, attempt);
+    // A newer checkpoint may not be durable yet.
+    store.sync_dir("").map_err(failed(store, "sync", ""))?;
     store
         .retire(&name, &trash)
         .map_err(failed(store, "take away", &name))?;
@@ -249,12 +274,9 @@ pub(crate) fn remove_step(store: &dyn Store, step: u64) -> Result<(), SaveError>
         .map_err(failed(store, "remove", &left))
 }
 
-/// Removes the marker that a kill has left with the files of a checkpoint. Where they keep the name of the
-/// attempt, they are known to be of no living one without it, when another kill leaves some of them.
+/// Removes the marker that a kill has left with the files of a checkpoint: the manifest alone says then what they are,
+/// when another kill leaves some of them.
 fn remove_marker(store: &dyn Store, dir: &str) -> io::Result<()> {
-    if store.renames() {
-        return Ok(());
-    }
     match store.remove_file(&join(dir, MARKER_FILE)) {
         Err(error) if !is_missing(&error) => Err(error),
         _ => Ok(()),

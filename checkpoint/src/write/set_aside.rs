@@ -3,14 +3,14 @@
 use std::{io, path::PathBuf};
 
 use super::{
-    attempt::{CheckpointMeta, failed},
-    clean::{is_missing, remove_dir},
+    attempt::failed,
+    clean::{is_missing, remove_marked},
 };
 use crate::{
-    AttemptId, SaveError,
+    SaveError,
     format::{
-        MANIFEST_FILE, MARKER_FILE, MAX_MANIFEST_BYTES, Marker, damaged_dir_name,
-        parse_damaged_dir_name, parse_step_dir_name, removed_dir_name, step_dir_name,
+        MANIFEST_FILE, MAX_MANIFEST_BYTES, damaged_dir_name, parse_damaged_dir_name,
+        parse_step_dir_name, step_dir_name,
     },
     store::{FoundKind, Store, join, read_small, remove_tree},
 };
@@ -71,16 +71,4 @@ pub(crate) fn discard(store: &dyn Store, name: &str) -> Result<(), SaveError> {
         }
     };
     removed.map_err(failed(store, "remove", name))
-}
-
-/// Puts a marker into a directory, which proves that what a kill leaves of it may go, and removes it.
-fn remove_marked(store: &dyn Store, name: &str, step: u64) -> io::Result<()> {
-    let marker = Marker::new(AttemptId::fresh(), &CheckpointMeta::new(step, 1));
-    let bytes = marker.encode().map_err(io::Error::other)?;
-    store.put(&join(name, MARKER_FILE), &bytes)?;
-    store.sync_dir(name)?;
-    let trash = removed_dir_name(step, marker.attempt);
-    store.rename(name, &trash)?;
-    store.sync_dir("")?;
-    remove_dir(store, &trash)
 }

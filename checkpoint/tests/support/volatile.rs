@@ -1,5 +1,8 @@
-//! A store in memory that fails when it is told to, and forgets at a loss of power all that was not
-//! synced: the contents of files, and the names in directories.
+//! A store in memory that fails when it is told to, and keeps at a loss of power any part of what was not synced.
+//!
+//! What changes names in directories is kept in the order in which it was done as far as it concerns the same names, and
+//! independently of all else, until the directory is synced: one creation, removal, renaming or exchange is one change.
+//! A file that was not synced has its former contents, all of the new ones, half of them, or zeros.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,11 +24,14 @@ pub enum Fault {
     PowerLoss(u64),
 }
 
+/// What one operation does to names, by directory and name: the node that each then stands for.
+type Change = Vec<((usize, String), Option<usize>)>;
+
 #[derive(Clone, Debug)]
 enum Node {
     File {
         bytes: Vec<u8>,
-        /// What a sync has made durable; without one a file is empty after a loss of power.
+        /// What a sync has made durable.
         synced: Vec<u8>,
     },
     Dir {
@@ -38,26 +44,29 @@ enum Node {
 struct Disk {
     /// The root is the first, once it was made.
     nodes: Vec<Node>,
+    /// What was done to names and not synced, in order.
+    pending: Vec<Change>,
     locked: BTreeSet<usize>,
     operations: u64,
     bytes_read: u64,
     fault: Option<Fault>,
     /// What a fault says.
     kind: ErrorKind,
-    /// What is left after a loss of power.
-    left: Option<Vec<Node>>,
+    /// The disk when the power was lost.
+    lost: Option<Box<Disk>>,
 }
 
 impl Default for Disk {
     fn default() -> Self {
         Self {
             nodes: Vec::new(),
+            pending: Vec::new(),
             locked: BTreeSet::new(),
             operations: 0,
             bytes_read: 0,
             fault: None,
             kind: ErrorKind::StorageFull,
-            left: None,
+            lost: None,
         }
     }
 }
@@ -88,14 +97,44 @@ impl Volatile {
         self.disk().kind = kind;
     }
 
-    /// The same store after the power came back. Without a loss before, the power is lost now.
+    /// The store after the power came back, with nothing that was not synced. Without a loss before, the power is lost
+    /// now.
     pub fn after_power_loss(&self) -> Self {
+        self.at_loss().durable(&mut |_| 0)
+    }
+
+    /// The same with parts of what was not synced: all that are possible, or `most` of them, drawn by a seed, of which
+    /// the first has none and the second all.
+    pub fn after_power_losses(&self, most: usize, seed: u64) -> Vec<Self> {
+        let disk = self.at_loss();
+        let mut limits = Vec::new();
+        let nothing = disk.durable(&mut |limit| {
+            limits.push(limit);
+            0
+        });
+        let possible = limits
+            .iter()
+            .try_fold(1_usize, |n, limit| n.checked_mul(*limit));
+        let all = |at: usize| {
+            let mut at = at;
+            disk.durable(&mut |limit| {
+                let choice = at % limit;
+                at /= limit;
+                choice
+            })
+        };
+        if let Some(possible) = possible.filter(|possible| *possible <= most) {
+            return (0..possible).map(all).collect();
+        }
+        let mut random = super::support::Random(seed);
+        let drawn = (2..most).map(|_| disk.durable(&mut |limit| random.next() as usize % limit));
+        let everything = disk.durable(&mut |limit| limit - 1);
+        [nothing, everything].into_iter().chain(drawn).collect()
+    }
+
+    fn at_loss(&self) -> Disk {
         let disk = self.disk();
-        let nodes = disk.left.clone().unwrap_or_else(|| disk.durable());
-        Self(Arc::new(Mutex::new(Disk {
-            nodes,
-            ..Disk::default()
-        })))
+        disk.lost.as_deref().unwrap_or(&disk).clone()
     }
 
     fn disk(&self) -> MutexGuard<'_, Disk> {
@@ -113,7 +152,7 @@ impl Volatile {
             Some(Fault::From(at)) => now >= at,
             Some(Fault::PowerLoss(at)) => {
                 if now == at {
-                    disk.left = Some(disk.durable());
+                    disk.lost = Some(Box::new(disk.clone()));
                 }
                 now >= at
             }
@@ -126,19 +165,79 @@ impl Volatile {
 }
 
 impl Disk {
-    /// All that was synced.
-    fn durable(&self) -> Vec<Node> {
-        let forget = |node: &Node| match node {
-            Node::File { synced, .. } => Node::File {
-                bytes: synced.clone(),
-                synced: synced.clone(),
-            },
-            Node::Dir { synced, .. } => Node::Dir {
-                names: synced.clone(),
-                synced: synced.clone(),
-            },
-        };
-        self.nodes.iter().map(forget).collect()
+    /// What is left after a loss of power. Each choice is one of so many; 0 keeps nothing, the last all.
+    fn durable(&self, choose: &mut dyn FnMut(usize) -> usize) -> Volatile {
+        let mut nodes: Vec<Node> = Vec::new();
+        for node in &self.nodes {
+            nodes.push(match node {
+                Node::File { bytes, synced } if bytes == synced => node.clone(),
+                Node::File { bytes, synced } => {
+                    let left = match choose(4) {
+                        0 => synced.clone(),
+                        1 => bytes[..bytes.len() / 2].to_vec(),
+                        2 => vec![0; bytes.len()],
+                        _ => bytes.clone(),
+                    };
+                    new_file(&left, &left)
+                }
+                Node::Dir { synced, .. } => Node::Dir {
+                    names: synced.clone(),
+                    synced: synced.clone(),
+                },
+            });
+        }
+        for changes in self.independent() {
+            let kept = choose(changes.len() + 1);
+            for ((dir, name), node) in changes[..kept].iter().copied().flatten() {
+                let Node::Dir { names, synced } = &mut nodes[*dir] else {
+                    panic!("a name in a file");
+                };
+                for names in [names, synced] {
+                    match node {
+                        Some(node) => names.insert(name.clone(), *node),
+                        None => names.remove(name),
+                    };
+                }
+            }
+        }
+        Volatile(Arc::new(Mutex::new(Disk {
+            nodes,
+            ..Disk::default()
+        })))
+    }
+
+    /// The changes that were not synced: those in one list concern the same names, directly or by others between them.
+    fn independent(&self) -> Vec<Vec<&Change>> {
+        let mut lists: Vec<(BTreeSet<&(usize, String)>, Vec<usize>)> = Vec::new();
+        for (number, change) in self.pending.iter().enumerate() {
+            let mut names: BTreeSet<_> = change.iter().map(|(name, _)| name).collect();
+            let mut numbers = vec![number];
+            lists.retain_mut(|(others, earlier)| {
+                let same = others.intersection(&names).next().is_some();
+                if same {
+                    names.append(others);
+                    numbers.append(earlier);
+                }
+                !same
+            });
+            lists.push((names, numbers));
+        }
+        let in_order = lists.into_iter().map(|(_, mut numbers)| {
+            numbers.sort_unstable();
+            numbers.into_iter().map(|at| &self.pending[at]).collect()
+        });
+        in_order.collect()
+    }
+
+    /// Does something to names.
+    fn change(&mut self, change: Change) {
+        for ((dir, name), node) in &change {
+            match node {
+                Some(node) => self.names_mut(*dir).insert(name.clone(), *node),
+                None => self.names_mut(*dir).remove(name),
+            };
+        }
+        self.pending.push(change);
     }
 
     fn names(&self, dir: usize) -> io::Result<&BTreeMap<String, usize>> {
@@ -180,7 +279,7 @@ impl Disk {
         }
         self.nodes.push(node);
         let new = self.nodes.len() - 1;
-        self.names_mut(dir).insert(name, new);
+        self.change(vec![((dir, name), Some(new))]);
         Ok(new)
     }
 
@@ -195,7 +294,7 @@ impl Disk {
             Node::File { .. } if is_dir => return Err(ErrorKind::NotADirectory.into()),
             _ => {}
         }
-        self.names_mut(dir).remove(&name);
+        self.change(vec![((dir, name), None)]);
         Ok(())
     }
 }
@@ -275,8 +374,10 @@ impl Store for Volatile {
         if is_dir && disk.names(to_dir)?.contains_key(&to_name) {
             return Err(ErrorKind::AlreadyExists.into());
         }
-        disk.names_mut(from_dir).remove(&from_name);
-        disk.names_mut(to_dir).insert(to_name, node);
+        disk.change(vec![
+            ((from_dir, from_name), None),
+            ((to_dir, to_name), Some(node)),
+        ]);
         Ok(())
     }
 
@@ -285,8 +386,10 @@ impl Store for Volatile {
         let places = [disk.place(one)?, disk.place(other)?];
         let nodes = [disk.find(one)?, disk.find(other)?];
         let [(one_dir, one), (other_dir, other)] = places;
-        disk.names_mut(one_dir).insert(one, nodes[1]);
-        disk.names_mut(other_dir).insert(other, nodes[0]);
+        disk.change(vec![
+            ((one_dir, one), Some(nodes[1])),
+            ((other_dir, other), Some(nodes[0])),
+        ]);
         Ok(())
     }
 
@@ -305,6 +408,8 @@ impl Store for Volatile {
             Node::Dir { names, synced } => synced.clone_from(names),
             Node::File { .. } => return Err(ErrorKind::NotADirectory.into()),
         }
+        disk.pending
+            .retain(|change| change.iter().all(|((changed, _), _)| *changed != dir));
         Ok(())
     }
 
