@@ -8,7 +8,7 @@ use crate::{
     format::{
         MANIFEST_FILE, MARKER_FILE, MAX_MANIFEST_BYTES, Manifest, Marker, attempt_dir_name,
         decode_manifest, parse_attempt_dir_name, parse_damaged_dir_name, parse_removed_dir_name,
-        removed_dir_name, step_dir_name,
+        removed_dir_name, step_dir_name, temporary_name,
     },
     store::{FoundKind, Lock, Store, join, read_small, remove_tree},
 };
@@ -243,7 +243,10 @@ pub(super) fn remove_replaced(store: &dyn Store, dir: &str, step: u64) -> io::Re
 pub(super) fn remove_marked(store: &dyn Store, dir: &str, step: u64) -> io::Result<()> {
     let marker = Marker::new(AttemptId::fresh(), &CheckpointMeta::new(step, 1));
     let bytes = marker.encode().map_err(io::Error::other)?;
-    store.put(&join(dir, MARKER_FILE), &bytes)?;
+    let path = join(dir, MARKER_FILE);
+    // A kill may have left one that was begun.
+    let _ = store.remove_file(&temporary_name(&path));
+    store.put(&path, &bytes)?;
     store.sync_dir(dir)?;
     // Also what else is saved: it may not be durable yet.
     store.sync_dir("")?;
@@ -263,6 +266,7 @@ pub(crate) fn remove_step(store: &dyn Store, step: u64) -> Result<(), SaveError>
     let attempt = manifest.attempt;
     let files = store.files_of(&name, &attempt_dir_name(step, attempt));
     let trash = removed_dir_name(step, attempt);
+    remove_trash(store, &trash).map_err(failed(store, "remove", &trash))?;
     // A newer checkpoint may not be durable yet.
     store.sync_dir("").map_err(failed(store, "sync", ""))?;
     store
@@ -286,12 +290,21 @@ fn remove_marker(store: &dyn Store, dir: &str) -> io::Result<()> {
 /// Gives a directory the name of what goes away, so that a straggler finds it gone, and removes it.
 fn remove_as(store: &dyn Store, name: &str, step: u64, attempt: AttemptId) -> io::Result<()> {
     let trash = removed_dir_name(step, attempt);
+    remove_trash(store, &trash)?;
     match store.rename(name, &trash) {
         Ok(()) => remove_dir(store, &trash),
         Err(error) if error.kind() == io::ErrorKind::Unsupported => remove_dir(store, name),
         // Somebody else was faster.
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(error),
+    }
+}
+
+/// What an earlier removal of the same id has left, where there are renames.
+fn remove_trash(store: &dyn Store, trash: &str) -> io::Result<()> {
+    match store.renames() {
+        true => remove_dir(store, trash),
+        false => Ok(()),
     }
 }
 
