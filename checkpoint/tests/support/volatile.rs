@@ -24,8 +24,11 @@ pub enum Fault {
     PowerLoss(u64),
 }
 
-/// What one operation does to names, by directory and name: the node that each then stands for.
-type Change = Vec<((usize, String), Option<usize>)>;
+/// A name in a directory.
+type Name = (usize, String);
+
+/// What one operation does to names: the node that each then stands for.
+type Change = Vec<(Name, Option<usize>)>;
 
 #[derive(Clone, Debug)]
 enum Node {
@@ -208,7 +211,7 @@ impl Disk {
 
     /// The changes that were not synced: those in one list concern the same names, directly or by others between them.
     fn independent(&self) -> Vec<Vec<&Change>> {
-        let mut lists: Vec<(BTreeSet<&(usize, String)>, Vec<usize>)> = Vec::new();
+        let mut lists: Vec<(BTreeSet<&Name>, Vec<usize>)> = Vec::new();
         for (number, change) in self.pending.iter().enumerate() {
             let mut names: BTreeSet<_> = change.iter().map(|(name, _)| name).collect();
             let mut numbers = vec![number];
