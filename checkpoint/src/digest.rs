@@ -5,7 +5,7 @@ use std::{fmt, str::FromStr};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use twox_hash::{XxHash3_128, xxhash3_128};
 
-use crate::FormatError;
+use crate::{FormatError, format::Text};
 
 /// XXH3-128 of some bytes, with seed 0; shown as 32 lower-case hexadecimal digits, highest first, as
 /// `xxhsum -H2` prints it.
@@ -57,9 +57,8 @@ impl Serialize for Digest {
 
 impl<'de> Deserialize<'de> for Digest {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?
-            .parse()
-            .map_err(serde::de::Error::custom)
+        let Text(digits) = Text::deserialize(deserializer)?;
+        digits.parse().map_err(serde::de::Error::custom)
     }
 }
 

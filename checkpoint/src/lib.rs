@@ -84,7 +84,8 @@
 //!   has none, see [`Run::clean_when_idle`].
 //! - Quantized and `Flex32` tensors are refused; big-endian machines too.
 //! - The digests find damage, not forgery.
-//! - 256 MiB of manifest, 65,536 ranks, 65,536 chunks of a tensor, 32 dimensions, 4096 bytes of a name.
+//! - 256 MiB of manifest, 1 MiB of metadata, 65,536 ranks, 65,536 chunks of a tensor, 65,536 tied names, 32 dimensions,
+//!   4096 bytes of a name.
 
 mod digest;
 mod dtype;
@@ -105,7 +106,7 @@ pub use error::{ErrorClass, FormatError, HeaderError, LayoutError, LoadError, Sa
 #[doc(hidden)]
 pub use format::check_part;
 pub use format::{
-    AttemptId, Chunk, FileEntry, Header, HeaderTensor, IndexEntry, Manifest, Role, Scalar,
+    AttemptId, Chunk, DocumentEntry, FileEntry, Header, HeaderTensor, Manifest, Role, Scalar,
     TensorEntry, decode_header, encode_header,
 };
 pub use layout::check_tiling;
@@ -115,6 +116,6 @@ pub use read::{Checkpoint, CheckpointSource, LoadOptions, LoadPlan, Pretrained, 
 pub use regex::Regex;
 pub use run::{Latest, Retention, Run, Skipped};
 pub use write::{
-    Attempt, AttemptHandle, CheckpointMeta, Cleaned, Held, RankSave, SaveData, SaveTensor, Saving,
-    assign_writers,
+    Attempt, AttemptHandle, CheckpointMeta, Cleaned, Held, RankSave, SaveData, SaveSize,
+    SaveTensor, Saving, assign_writers,
 };

@@ -1,6 +1,7 @@
-//! The format does not drift: checkpoints that version 1 wrote are still read, and still written.
+//! The format does not drift: checkpoints that earlier versions wrote are still read, and those of the newest are still
+//! written.
 //!
-//! After a deliberate change of the format: a new version, and new directories beside these, which
+//! After a deliberate change of the format: a new minor version, and new directories beside these, which
 //! `TINDERBOX_WRITE_GOLDEN=<directory>` makes this test write there. The old ones stay.
 
 mod support;
@@ -63,6 +64,14 @@ fn save_chunks(run_dir: &Path) -> PathBuf {
     attempt.publish(TIMEOUT).unwrap()
 }
 
+/// A checkpoint that is committed, all of it read.
+fn committed(name: &str) -> Checkpoint {
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let checkpoint = Checkpoint::open(golden.join("tests/golden").join(name)).unwrap();
+    checkpoint.verify().unwrap();
+    checkpoint
+}
+
 /// The checkpoint that is committed, after a comparison with one that is written now.
 fn golden(name: &str, save: fn(&Path) -> PathBuf) -> Checkpoint {
     let run = tempfile::tempdir().unwrap();
@@ -74,13 +83,11 @@ fn golden(name: &str, save: fn(&Path) -> PathBuf) -> Checkpoint {
             fs::copy(dir.join(&name), target.join(name)).unwrap();
         }
     }
-    let golden = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let golden = golden.join("tests/golden").join(name);
-    let checkpoint = Checkpoint::open(&golden).unwrap();
-    checkpoint.verify().unwrap();
-    assert_eq!(names(&dir), names(&golden));
+    let checkpoint = committed(name);
+    let golden = checkpoint.dir();
+    assert_eq!(names(&dir), names(golden));
     for name in names(&dir) {
-        let [written, expected] = [&dir, &golden].map(|dir| {
+        let [written, expected] = [&*dir, golden].map(|dir| {
             let bytes = fs::read(dir.join(&name)).unwrap();
             // The id of the attempt, and with it the manifest's own digest, is new each time.
             if name == "manifest.json" {
@@ -100,20 +107,29 @@ fn golden(name: &str, save: fn(&Path) -> PathBuf) -> Checkpoint {
     checkpoint
 }
 
+/// In version 1.0 the plan is in the manifest, later it is a file.
 #[test]
-fn version_1() {
-    let checkpoint = golden("version-1", save_whole);
-    assert_eq!(load(&checkpoint).unwrap(), small_contents(11));
-    let head = checkpoint.tensor(Role::Model, "head.weight").unwrap();
-    assert_eq!(head.name, "embed.weight");
-    assert_eq!(checkpoint.manifest().plan["stages"][1], 1);
+fn whole_tensors() {
+    for checkpoint in [committed("version-1"), golden("version-1.1", save_whole)] {
+        assert_eq!(load(&checkpoint).unwrap(), small_contents(11));
+        let head = checkpoint.tensor(Role::Model, "head.weight").unwrap();
+        assert_eq!(head.name, "embed.weight");
+        let plan = checkpoint.plan().unwrap().expect("it was saved with one");
+        assert_eq!(plan, serde_json::json!({"stages": [0, 1]}));
+        assert!(checkpoint.manifest().has_plan());
+    }
 }
 
 #[test]
-fn version_1_in_chunks() {
-    let checkpoint = golden("version-1-chunks", save_chunks);
-    let expected = TensorData::new((0..18).map(|i| i as f32).collect(), [3, 6]);
-    let tensor = checkpoint.tensor(Role::Model, "w").unwrap();
-    let whole = Region::whole(&tensor.shape).unwrap();
-    assert_eq!(checkpoint.read(tensor, &whole).unwrap(), expected);
+fn chunks() {
+    for checkpoint in [
+        committed("version-1-chunks"),
+        golden("version-1.1-chunks", save_chunks),
+    ] {
+        let expected = TensorData::new((0..18).map(|i| i as f32).collect(), [3, 6]);
+        let tensor = checkpoint.tensor(Role::Model, "w").unwrap();
+        let whole = Region::whole(&tensor.shape).unwrap();
+        assert_eq!(checkpoint.read(tensor, &whole).unwrap(), expected);
+        assert_eq!(checkpoint.plan().unwrap(), None);
+    }
 }

@@ -246,7 +246,7 @@ proptest! {
         let value = |row: usize, column: usize| values[row * columns + column];
         let run = Run::on(Arc::new(Volatile::default()));
         let meta = CheckpointMeta {
-            block_size: BlockSize::new(64).unwrap(),
+            block_size: Some(BlockSize::new(64).unwrap()),
             ..CheckpointMeta::new(1, 1)
         };
         let attempt = run.begin(meta).unwrap();
@@ -313,7 +313,7 @@ proptest! {
         let run = Run::on(Arc::new(store.clone()));
         let ranks = ranks.min(if by_columns { columns } else { rows });
         let attempt = run.begin(CheckpointMeta {
-            block_size: BlockSize::new(64).unwrap(),
+            block_size: Some(BlockSize::new(64).unwrap()),
             ..CheckpointMeta::new(1, ranks as u32)
         }).unwrap();
         let shape = vec![rows, columns];

@@ -61,7 +61,7 @@ fn every_dtype_and_shape() {
         (manifest.step, manifest.seed, manifest.data_position),
         (3, u64::MAX, 7)
     );
-    assert_eq!(manifest.metadata["plan"], "abc");
+    assert_eq!(manifest.metadata()["plan"], "abc");
     // Nothing but the files of a checkpoint: no marker, no part, no temporary file.
     assert_eq!(
         names(&dir),
@@ -221,7 +221,7 @@ proptest! {
         let run = tempfile::tempdir().unwrap();
         let dir = save(run.path(), meta, &Contents::default());
         let checkpoint = Checkpoint::open(dir).unwrap();
-        prop_assert_eq!(&checkpoint.manifest().metadata, &metadata);
+        prop_assert_eq!(checkpoint.manifest().metadata(), metadata);
     }
 
     /// Three ranks save random boxes on three threads; other random boxes are read.

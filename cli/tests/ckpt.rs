@@ -243,14 +243,14 @@ fn reshard_keeps_everything_but_the_ranks() {
         ckpt(&["diff", text(&step), text(new)]).ends(0);
         let [old, new] = [step.as_path(), new].map(|dir| Checkpoint::open(dir).unwrap());
         let kept = |checkpoint: &Checkpoint| {
-            let m = checkpoint.manifest().clone();
+            let m = checkpoint.manifest();
             (
                 m.step,
                 m.seed,
                 m.data_position,
                 m.block_bytes,
-                m.metadata,
-                m.plan,
+                m.metadata(),
+                checkpoint.plan().unwrap(),
             )
         };
         assert_eq!(kept(&new), kept(&old));

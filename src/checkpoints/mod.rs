@@ -265,10 +265,11 @@ impl Checkpoints {
         meta.plan = serde_json::to_value(pipeline.plan().file().without_programs())
             .map_err(|source| CheckpointsError::Plan { step, source })?;
         let scale = pipeline.loss_scale().map(saved_scale);
-        let attempt = self.run.begin(meta).map_err(failed)?;
         let ranks = pipeline
             .on_ranks(move |rank, stages| RankSnapshot::of(&writes[rank.index()], stages))?;
         let ranks = OfRanks::new(ranks, scale);
+        meta.size = Some(ranks.size());
+        let attempt = self.run.begin(meta).map_err(failed)?;
         let in_background = self.in_background;
         let of_rank = move |rank| match in_background {
             true => ranks.off_devices(rank),

@@ -40,7 +40,7 @@ where
     let resumed = Resumed {
         step: checkpoint.step(),
         data_position: checkpoint.manifest().data_position,
-        metadata: checkpoint.manifest().metadata.clone(),
+        metadata: checkpoint.manifest().metadata(),
         dir: checkpoint.dir().to_owned(),
         stepped_over: Vec::new(),
     };

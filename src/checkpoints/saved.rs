@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use burn::module::Module;
-use tinderbox_checkpoint::{Held, RankSave, Role, SaveError, SaveTensor, Scalar, assign_writers};
+use tinderbox_checkpoint::{
+    Held, RankSave, Role, SaveError, SaveSize, SaveTensor, Scalar, assign_writers,
+};
 use tinderbox_deferred::{Parameter, ParameterPath, ParameterTable};
 use tinderbox_fake::{Region, is_host};
 use tinderbox_pipeline::{Batch, OptimizerSnapshot, Pipeline, Plan, Stage};
@@ -90,6 +92,32 @@ impl OfRanks {
             ranks: slots.map(Mutex::new).collect(),
             scale,
         }
+    }
+
+    /// How much they save, with two tensors of optimizer state for each parameter, as Adam has: what the state really
+    /// holds is known when it is copied to the host.
+    pub(super) fn size(&self) -> SaveSize {
+        let mut size = SaveSize::default();
+        for place in 0..self.ranks.len() {
+            let slot = self.slot(place);
+            let Slot::Snapshot(snapshot) = &*slot else {
+                continue;
+            };
+            let tensors = snapshot.tensors.clone();
+            let state = tensors.iter().flat_map(|parameter| {
+                let of = |field| SaveTensor {
+                    name: format!("optimizer.{}.{field}", parameter.name),
+                    role: Role::State,
+                    ..parameter.clone()
+                };
+                [of("moment_1"), of("moment_2")]
+            });
+            size.add_rank(&RankSave {
+                tensors: state.chain(tensors.iter().cloned()).collect(),
+                ..RankSave::default()
+            });
+        }
+        size
     }
 
     /// What a rank saves, each tensor where it is.

@@ -204,6 +204,34 @@ pub enum FormatError {
         /// What went wrong.
         source: serde_json::Error,
     },
+    /// A field is not that of the format.
+    #[error("the JSON of its field `{field}` is not that of this format")]
+    Field {
+        /// Which field.
+        field: &'static str,
+        /// What went wrong.
+        source: serde_json::Error,
+    },
+    /// JSON of others is nested too deep.
+    #[error("its metadata or plan is nested deeper than {limit} levels")]
+    Nesting {
+        /// Levels that are allowed.
+        limit: usize,
+    },
+    /// Whoever reads it must know a feature that this program does not.
+    #[error("it needs the feature `{feature}`, which this program does not know: use a newer one")]
+    Feature {
+        /// Name of the feature.
+        feature: String,
+    },
+    /// There are more tied names than are taken.
+    #[error("{found} names of tied tensors, at most {limit} are taken")]
+    TiedNames {
+        /// What was found.
+        found: usize,
+        /// What is allowed.
+        limit: usize,
+    },
     /// The file is of another format.
     #[error("it is of format `{found}` instead of `{expected}`")]
     Format {

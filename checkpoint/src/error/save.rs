@@ -220,6 +220,22 @@ pub enum SaveError {
         /// What went wrong.
         source: HeaderError,
     },
+    /// No manifest has room for what is to be saved.
+    #[error(
+        "{tensors} tensors in {chunks} chunks, with a digest for each {block_bytes} bytes, need a manifest of {expected_bytes} bytes, and the limit is {limit_bytes}: use larger blocks, or cut tensors into fewer chunks"
+    )]
+    ManifestSize {
+        /// Bytes that it would take.
+        expected_bytes: u64,
+        /// Bytes that are allowed.
+        limit_bytes: u64,
+        /// Number of tensors.
+        tensors: u64,
+        /// Number of their chunks.
+        chunks: u64,
+        /// Bytes that one digest covers.
+        block_bytes: u64,
+    },
     /// What the coordinator says of the step can't be written.
     #[error("the attempt can't be described")]
     Meta {

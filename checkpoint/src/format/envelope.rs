@@ -7,16 +7,23 @@
 //! The file is JSON, so any tool reads it; prefix and suffix are fixed bytes and the digest is over the
 //! bytes of the body, so any changed byte is found before the body is parsed.
 
+use serde::Serialize;
+
 use crate::{Digest, FormatError};
 
 const PREFIX: &[u8] = b"{\"xxh3_128\":\"";
 const MIDDLE: &[u8] = b"\",\"body\":";
 const SUFFIX: &[u8] = b"}\n";
 
-/// The body with its digest.
-pub(super) fn seal(body: &[u8]) -> Vec<u8> {
-    let digest = Digest::of(body).to_string();
-    [PREFIX, digest.as_bytes(), MIDDLE, body, SUFFIX].concat()
+/// A document as JSON without spaces, with its digest. Memory: the bytes.
+pub(super) fn seal(document: &impl Serialize) -> Result<Vec<u8>, FormatError> {
+    let start = PREFIX.len() + Digest::HEX_LEN + MIDDLE.len();
+    let mut bytes = [PREFIX, &[b'0'; Digest::HEX_LEN], MIDDLE].concat();
+    serde_json::to_writer(&mut bytes, document).map_err(|source| FormatError::Json { source })?;
+    let digest = Digest::of(&bytes[start..]).to_string();
+    bytes[PREFIX.len()..][..Digest::HEX_LEN].copy_from_slice(digest.as_bytes());
+    bytes.extend(SUFFIX);
+    Ok(bytes)
 }
 
 /// The body, when its digest is right.
@@ -45,8 +52,8 @@ mod tests {
 
     #[test]
     fn any_flip_and_any_truncation_is_found() {
-        let sealed = seal(br#"{"a": 1}"#);
-        assert_eq!(open(&sealed).unwrap(), br#"{"a": 1}"#);
+        let sealed = seal(&serde_json::json!({"a": 1})).unwrap();
+        assert_eq!(open(&sealed).unwrap(), br#"{"a":1}"#);
         assert!(serde_json::from_slice::<serde_json::Value>(&sealed).is_ok());
         for at in 0..sealed.len() {
             assert!(open(&sealed[..at]).is_err(), "truncated at {at}");

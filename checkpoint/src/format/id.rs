@@ -11,6 +11,7 @@ use std::{
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use twox_hash::XxHash3_128;
 
+use super::Text;
 use crate::{FormatError, digest::parse_hex_128};
 
 /// The identity of one attempt to save: every file of an attempt that can be mistaken carries it, so
@@ -72,9 +73,8 @@ impl Serialize for AttemptId {
 
 impl<'de> Deserialize<'de> for AttemptId {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?
-            .parse()
-            .map_err(serde::de::Error::custom)
+        let Text(digits) = Text::deserialize(deserializer)?;
+        digits.parse().map_err(serde::de::Error::custom)
     }
 }
 

@@ -1,20 +1,25 @@
 //! The manifest: what a checkpoint holds.
 
-use std::fmt;
+use std::{collections::BTreeMap, fmt};
 
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde::{Deserialize, Serialize, Serializer, ser::SerializeSeq};
 use tinderbox_fake::Region;
 
 use super::{
-    AttemptId, Scalar, envelope, extent::field_extents, validate, validate::MAX_DIMENSIONS,
+    AttemptId, Scalar,
+    document::{Fields, VERSION},
+    envelope,
+    json::Json,
+    lists, validate,
+    validate::MAX_DIMENSIONS,
 };
-use crate::{BlockSize, CheckpointMeta, Digest, FormatError, StoredDType, error::short};
+use crate::{BlockSize, CheckpointMeta, Digest, FormatError, StoredDType};
 
 /// The value of `format` in a manifest.
-pub(super) const FORMAT: &str = "tinderbox-checkpoint";
-/// The one version that this code writes and reads.
-pub(super) const VERSION: u32 = 1;
-/// The largest manifest that is read, in bytes: about 7 TiB of data in blocks of 1 MiB.
+const FORMAT: &str = "tinderbox-checkpoint";
+/// What this code writes beyond version 1.0, which has the plan in the manifest.
+const MINOR: u32 = 1;
+/// The largest manifest that is read, in bytes.
 pub(crate) const MAX_MANIFEST_BYTES: u64 = 256 << 20;
 
 /// What a tensor is for; parameters and optimizer state never share a file.
@@ -37,11 +42,11 @@ impl fmt::Display for Role {
 }
 
 /// What a checkpoint holds. `FORMAT.md` describes every field.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Manifest {
-    pub(crate) format: String,
-    pub(crate) version: u32,
+    format: &'static str,
+    version: u32,
+    minor: u32,
     /// The attempt that wrote it.
     pub attempt: AttemptId,
     /// Optimizer steps that were done.
@@ -54,22 +59,38 @@ pub struct Manifest {
     pub world_size: u32,
     /// Bytes that one digest covers.
     pub block_bytes: BlockSize,
-    /// The caller's own; at most 1 MiB of JSON.
-    pub metadata: serde_json::Value,
-    /// How the model was cut when it was saved, in the planner's own form; `null` without one.
-    pub plan: serde_json::Value,
-    pub(crate) scalars: Vec<NamedScalar>,
+    pub(crate) metadata: Json,
+    pub(crate) plan: StoredPlan,
+    #[serde(serialize_with = "serialize_scalars")]
+    pub(crate) scalars: BTreeMap<String, Scalar>,
     /// Every safetensors file, by name.
     pub files: Vec<FileEntry>,
     /// The Hugging Face index, where there is one.
-    pub index: Option<IndexEntry>,
+    pub index: Option<DocumentEntry>,
     /// Every tensor, by role and name.
     pub tensors: Vec<TensorEntry>,
+    /// Fields that this version does not know, and keeps.
+    #[serde(flatten)]
+    pub(crate) unknown: BTreeMap<String, Json>,
+}
+
+/// Where the plan is.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(untagged)]
+pub(crate) enum StoredPlan {
+    /// There is none.
+    None(()),
+    /// In a file of its own.
+    File(DocumentEntry),
+    /// In the manifest, as version 1.0 wrote it.
+    Inline(Json),
 }
 
 impl Manifest {
     /// The manifest of the bytes of its file, proven: digest, version, limits, names, layout. Touches no
     /// other file.
+    ///
+    /// Memory: at most three times the bytes, and 8 MiB.
     ///
     /// # Errors
     ///
@@ -81,42 +102,86 @@ impl Manifest {
     /// What a coordinator knows and what the ranks said, in the form of this version.
     pub(crate) fn new(
         attempt: AttemptId,
-        meta: CheckpointMeta,
-        files: Vec<FileEntry>,
-        index: Option<IndexEntry>,
-        tensors: Vec<TensorEntry>,
-        scalars: Vec<NamedScalar>,
-    ) -> Self {
-        Self {
-            format: FORMAT.to_owned(),
+        meta: &CheckpointMeta,
+        block_bytes: BlockSize,
+        listed: Listed,
+    ) -> Result<Self, FormatError> {
+        let unknown = meta.unknown_fields.iter();
+        let unknown = unknown.map(|(name, value)| Ok((name.clone(), Json::of(value)?)));
+        Ok(Self {
+            format: FORMAT,
             version: VERSION,
+            minor: MINOR,
             attempt,
             step: meta.step,
             seed: meta.seed,
             data_position: meta.data_position,
             world_size: meta.world_size,
-            block_bytes: meta.block_size,
-            metadata: meta.metadata,
-            plan: meta.plan,
-            scalars,
-            files,
-            index,
-            tensors,
-        }
+            block_bytes,
+            metadata: validate::metadata(&meta.metadata)?,
+            plan: listed.plan.map_or(StoredPlan::None(()), StoredPlan::File),
+            scalars: listed.scalars,
+            files: listed.files,
+            index: listed.index,
+            tensors: listed.tensors,
+            unknown: unknown.collect::<Result<_, _>>()?,
+        })
     }
+
+    /// The caller's own, at most 1 MiB of JSON. It is parsed at each call.
+    pub fn metadata(&self) -> serde_json::Value {
+        self.metadata.value()
+    }
+
+    /// Whether it was saved with a plan.
+    pub fn has_plan(&self) -> bool {
+        self.plan != StoredPlan::None(())
+    }
+
+    /// The fields that a newer version or another program has written; they mean nothing here, and go along when a
+    /// checkpoint is saved again.
+    pub fn unknown_fields(&self) -> BTreeMap<String, serde_json::Value> {
+        let unknown = self.unknown.iter();
+        unknown
+            .map(|(name, json)| (name.clone(), json.value()))
+            .collect()
+    }
+}
+
+/// What a checkpoint holds, in the manifest's order.
+#[derive(Debug, Default)]
+pub(crate) struct Listed {
+    pub(crate) plan: Option<DocumentEntry>,
+    pub(crate) files: Vec<FileEntry>,
+    pub(crate) index: Option<DocumentEntry>,
+    pub(crate) tensors: Vec<TensorEntry>,
+    pub(crate) scalars: BTreeMap<String, Scalar>,
 }
 
 /// A scalar of the optimizer with its name.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub(crate) struct NamedScalar {
     pub(crate) name: String,
     pub(crate) value: Scalar,
 }
 
+/// As the list of version 1.
+fn serialize_scalars<S: Serializer>(
+    scalars: &BTreeMap<String, Scalar>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    let mut list = serializer.serialize_seq(Some(scalars.len()))?;
+    for (name, value) in scalars {
+        list.serialize_element(&NamedScalar {
+            name: name.clone(),
+            value: *value,
+        })?;
+    }
+    list.end()
+}
+
 /// A safetensors file of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct FileEntry {
     /// Name in the directory of the checkpoint.
     pub name: String,
@@ -134,10 +199,9 @@ pub struct FileEntry {
     pub header_digest: Digest,
 }
 
-/// The Hugging Face index file of a checkpoint.
+/// Another file of a checkpoint: the Hugging Face index, the plan.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct IndexEntry {
+pub struct DocumentEntry {
     /// Size of the file.
     pub size_bytes: u64,
     /// Digest of all its bytes.
@@ -146,20 +210,25 @@ pub struct IndexEntry {
 
 /// A tensor of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct TensorEntry {
     /// Its name: for a parameter, its path.
     pub name: String,
     /// Other names of the same tensor, in order: the other paths of a tied weight.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(
+        default,
+        skip_serializing_if = "Vec::is_empty",
+        deserialize_with = "lists::names"
+    )]
     pub tied: Vec<String>,
     /// What it is for.
     pub role: Role,
     /// Type of an element.
     pub dtype: StoredDType,
     /// Size per dimension of the whole tensor.
+    #[serde(deserialize_with = "lists::dimensions")]
     pub shape: Vec<u64>,
     /// Boxes that tile it exactly.
+    #[serde(deserialize_with = "lists::list")]
     pub chunks: Vec<Chunk>,
 }
 
@@ -188,13 +257,15 @@ pub struct Chunk {
 
 /// A chunk as JSON: `Region`'s own form would take an offset and a size that overflow.
 #[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 struct RawChunk {
+    #[serde(deserialize_with = "lists::dimensions")]
     offset: Vec<u64>,
+    #[serde(deserialize_with = "lists::dimensions")]
     size: Vec<u64>,
     file: String,
     start_bytes: u64,
     len_bytes: u64,
+    #[serde(deserialize_with = "lists::list")]
     digests: Vec<Digest>,
 }
 
@@ -238,69 +309,50 @@ impl TryFrom<RawChunk> for Chunk {
 ///
 /// When a reader would refuse them: it is validated here as there.
 pub(crate) fn encode_manifest(manifest: &Manifest) -> Result<Vec<u8>, FormatError> {
-    let body =
-        serde_json::to_vec_pretty(manifest).map_err(|source| FormatError::Json { source })?;
-    let bytes = envelope::seal(&body);
+    let bytes = envelope::seal(manifest)?;
     decode_manifest(&bytes)?;
     Ok(bytes)
 }
 
 /// The manifest of these bytes, proven: digest, version, limits, names, layout.
 pub(crate) fn decode_manifest(bytes: &[u8]) -> Result<Manifest, FormatError> {
-    // Parsed, a small value takes many times the memory of its text.
-    for (field, found_bytes) in field_extents(body_of(bytes)?) {
-        let limit_bytes = match field {
-            b"metadata" => validate::MAX_METADATA_BYTES,
-            b"plan" => validate::MAX_PLAN_BYTES,
-            _ => continue,
-        };
-        if found_bytes > limit_bytes {
-            return Err(FormatError::TooLarge {
-                found_bytes,
-                limit_bytes,
-            });
-        }
-    }
-    let manifest: Manifest = decode_document(bytes, FORMAT)?;
+    let mut fields = Fields::of(bytes, FORMAT)?;
+    let minor = fields.take_or_default("minor")?;
+    let metadata = fields.take_text("metadata")?;
+    let plan = match minor {
+        0 => StoredPlan::inline(fields.take_text("plan")?)?,
+        _ => match fields.take("plan")? {
+            Some(entry) => StoredPlan::File(entry),
+            None => StoredPlan::None(()),
+        },
+    };
+    let manifest = Manifest {
+        format: FORMAT,
+        version: VERSION,
+        minor,
+        attempt: fields.take("attempt")?,
+        step: fields.take("step")?,
+        seed: fields.take("seed")?,
+        data_position: fields.take("data_position")?,
+        world_size: fields.take("world_size")?,
+        block_bytes: fields.take("block_bytes")?,
+        metadata: Json::within(metadata, validate::MAX_METADATA_BYTES)?,
+        plan,
+        scalars: fields.take_with("scalars", |json| lists::scalars(json))?,
+        files: fields.take_with("files", |json| lists::list(json))?,
+        index: fields.take("index")?,
+        tensors: fields.take_with("tensors", |json| lists::tensors(json))?,
+        unknown: fields.rest()?,
+    };
     validate::check_manifest(&manifest)?;
     Ok(manifest)
 }
 
-/// The body of a sealed document that is not too large.
-fn body_of(bytes: &[u8]) -> Result<&[u8], FormatError> {
-    if bytes.len() as u64 > MAX_MANIFEST_BYTES {
-        return Err(FormatError::TooLarge {
-            found_bytes: bytes.len() as u64,
-            limit_bytes: MAX_MANIFEST_BYTES,
-        });
+impl StoredPlan {
+    fn inline(text: &str) -> Result<Self, FormatError> {
+        match text {
+            "null" => Ok(Self::None(())),
+            text => Json::within(text, validate::MAX_INLINE_PLAN_BYTES).map(Self::Inline),
+        }
     }
-    envelope::open(bytes)
-}
-
-/// A sealed document of this kind and of our version. The version is looked at first, so that a newer
-/// file is told apart from a damaged one.
-pub(super) fn decode_document<T: DeserializeOwned>(
-    bytes: &[u8],
-    expected_format: &'static str,
-) -> Result<T, FormatError> {
-    #[derive(Deserialize)]
-    struct Kind {
-        format: String,
-        version: u32,
-    }
-    let body = body_of(bytes)?;
-    let kind: Kind = serde_json::from_slice(body).map_err(|source| FormatError::Json { source })?;
-    if kind.format != expected_format {
-        return Err(FormatError::Format {
-            expected: expected_format,
-            found: short(&kind.format),
-        });
-    }
-    if kind.version != VERSION {
-        return Err(FormatError::Version {
-            expected: VERSION,
-            found: kind.version,
-        });
-    }
-    serde_json::from_slice(body).map_err(|source| FormatError::Json { source })
 }

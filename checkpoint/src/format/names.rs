@@ -9,6 +9,8 @@ use super::{AttemptId, Role};
 pub(crate) const MANIFEST_FILE: &str = "manifest.json";
 /// The Hugging Face index of sharded models.
 pub(crate) const INDEX_FILE: &str = "model.safetensors.index.json";
+/// How the model was cut into stages.
+pub(crate) const PLAN_FILE: &str = "plan.json";
 const ATTEMPT: &str = ".attempt-";
 const REMOVED: &str = ".removed-";
 const DAMAGED: &str = "damaged-";

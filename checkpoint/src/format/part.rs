@@ -3,8 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    AttemptId, FileEntry, MAX_WORLD_SIZE, NamedScalar, TensorEntry, envelope,
-    manifest::{VERSION, decode_document},
+    AttemptId, FileEntry, MAX_WORLD_SIZE, NamedScalar, TensorEntry,
+    document::{Fields, VERSION},
+    envelope, lists,
 };
 use crate::{BlockSize, CheckpointMeta, FormatError};
 
@@ -13,10 +14,9 @@ const PART_FORMAT: &str = "tinderbox-checkpoint-part";
 const MARKER_FORMAT: &str = "tinderbox-checkpoint-attempt";
 
 /// What one rank wrote: a piece of the manifest. Its tensors hold this rank's chunks only.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Part {
-    format: String,
+    format: &'static str,
     version: u32,
     pub(crate) attempt: AttemptId,
     pub(crate) rank: u32,
@@ -29,7 +29,7 @@ impl Part {
     /// A rank's part of an attempt, still empty.
     pub(crate) fn new(attempt: AttemptId, rank: u32) -> Self {
         Self {
-            format: PART_FORMAT.to_owned(),
+            format: PART_FORMAT,
             version: VERSION,
             attempt,
             rank,
@@ -42,8 +42,7 @@ impl Part {
 
 /// The bytes of the part's file.
 pub(crate) fn encode_part(part: &Part) -> Result<Vec<u8>, FormatError> {
-    let body = serde_json::to_vec(part).map_err(|source| FormatError::Json { source })?;
-    let bytes = envelope::seal(&body);
+    let bytes = envelope::seal(part)?;
     decode_part(&bytes)?;
     Ok(bytes)
 }
@@ -56,7 +55,18 @@ pub fn check_part(bytes: &[u8]) -> Result<(), FormatError> {
 
 /// The part of these bytes. Its contents are proven when the parts become a manifest.
 pub(crate) fn decode_part(bytes: &[u8]) -> Result<Part, FormatError> {
-    decode_document(bytes, PART_FORMAT)
+    let mut fields = Fields::of(bytes, PART_FORMAT)?;
+    let part = Part {
+        format: PART_FORMAT,
+        version: VERSION,
+        attempt: fields.take("attempt")?,
+        rank: fields.take("rank")?,
+        files: fields.take_with("files", |json| lists::list(json))?,
+        tensors: fields.take_with("tensors", |json| lists::list(json))?,
+        scalars: fields.take_with("scalars", |json| lists::list(json))?,
+    };
+    fields.end()?;
+    Ok(part)
 }
 
 /// The contents of the file that marks a directory as an attempt of ours, and all that a rank must
@@ -75,14 +85,14 @@ pub(crate) struct Marker {
 
 impl Marker {
     /// The mark of an attempt.
-    pub(crate) fn new(attempt: AttemptId, meta: &CheckpointMeta) -> Self {
+    pub(crate) fn new(attempt: AttemptId, meta: &CheckpointMeta, block_bytes: BlockSize) -> Self {
         Self {
             format: MARKER_FORMAT.to_owned(),
             version: VERSION,
             attempt,
             step: meta.step,
             world_size: meta.world_size,
-            block_bytes: meta.block_size,
+            block_bytes,
             file_bytes: meta.file_bytes,
         }
     }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    FileEntry, Manifest, Role, TensorEntry, header::header_len, manifest::MAX_MANIFEST_BYTES,
+    FileEntry, Json, Manifest, Role, TensorEntry, header::header_len, manifest::MAX_MANIFEST_BYTES,
     names::shard_file_name,
 };
 use crate::{
@@ -22,8 +22,10 @@ pub(super) const MAX_DIMENSIONS: usize = 32;
 const MAX_NAME_BYTES: usize = 4096;
 /// The largest metadata of a caller in bytes of JSON: it is for hashes and settings, not for tensors.
 pub(super) const MAX_METADATA_BYTES: u64 = 1 << 20;
-/// The largest plan in bytes of JSON: some 100,000 parameters.
-pub(super) const MAX_PLAN_BYTES: u64 = 16 << 20;
+/// The largest plan in a manifest of version 1.0, in bytes of JSON; later it is a file of its own, of any size.
+pub(super) const MAX_INLINE_PLAN_BYTES: u64 = 16 << 20;
+/// The most tied names of a checkpoint.
+pub(super) const MAX_TIED_NAMES: usize = 65_536;
 
 /// Bytes of a tensor in a file; `None` when it is too large to handle.
 ///
@@ -73,11 +75,12 @@ pub(super) fn check_manifest(manifest: &Manifest) -> Result<(), FormatError> {
             limit: MAX_WORLD_SIZE,
         });
     }
-    check_order("files", &manifest.files, |f| f.name.clone())?;
-    check_order("tensors", &manifest.tensors, |t| (t.role, t.name.clone()))?;
-    check_order("scalars", &manifest.scalars, |s| s.name.clone())?;
-    for scalar in &manifest.scalars {
-        check_tensor_name(&scalar.name)?;
+    check_order("files", &manifest.files, |a, b| a.name < b.name)?;
+    check_order("tensors", &manifest.tensors, |a, b| {
+        (a.role, &a.name) < (b.role, &b.name)
+    })?;
+    for name in manifest.scalars.keys() {
+        check_tensor_name(name)?;
     }
     let mut files = BTreeMap::new();
     for file in &manifest.files {
@@ -133,12 +136,12 @@ impl FileUse<'_> {
     }
 }
 
-fn check_order<T, K: Ord>(
+fn check_order<T>(
     list: &'static str,
     items: &[T],
-    key: impl Fn(&T) -> K,
+    in_order: impl Fn(&T, &T) -> bool,
 ) -> Result<(), FormatError> {
-    if items.is_sorted_by(|a, b| key(a) < key(b)) {
+    if items.is_sorted_by(in_order) {
         Ok(())
     } else {
         Err(FormatError::Order { list })
@@ -197,7 +200,7 @@ fn check_tensor<'a>(
             shape: short_shape(&tensor.shape),
         });
     }
-    check_order("chunks", &tensor.chunks, |c| c.region.clone())?;
+    check_order("chunks", &tensor.chunks, |a, b| a.region < b.region)?;
     let regions: Vec<_> = tensor.chunks.iter().map(|c| &c.region).collect();
     check_tiling(&tensor.shape, &regions).map_err(|source| FormatError::Layout {
         tensor: tensor.name.clone(),
@@ -231,9 +234,16 @@ fn check_tied(tensors: &[TensorEntry]) -> Result<(), FormatError> {
             .binary_search_by(|t| (t.role, &*t.name).cmp(&(role, name)))
             .is_ok()
     };
+    let found = tensors.iter().map(|tensor| tensor.tied.len()).sum();
+    if found > MAX_TIED_NAMES {
+        return Err(FormatError::TiedNames {
+            found,
+            limit: MAX_TIED_NAMES,
+        });
+    }
     let mut seen = BTreeSet::new();
     for tensor in tensors {
-        check_order("tied names", &tensor.tied, Clone::clone)?;
+        check_order("tied names", &tensor.tied, |a, b| a < b)?;
         for name in &tensor.tied {
             check_tensor_name(name)?;
             if own(tensor.role, name) || !seen.insert((tensor.role, name)) {
@@ -247,30 +257,9 @@ fn check_tied(tensors: &[TensorEntry]) -> Result<(), FormatError> {
     Ok(())
 }
 
-/// Refuses metadata of a caller that is too large or nested deeper than readers take.
-pub(crate) fn check_metadata(metadata: &serde_json::Value) -> Result<(), FormatError> {
-    check_json(metadata, MAX_METADATA_BYTES)
-}
-
-/// Refuses a plan that is too large or nested deeper than readers take.
-pub(crate) fn check_plan(plan: &serde_json::Value) -> Result<(), FormatError> {
-    check_json(plan, MAX_PLAN_BYTES)
-}
-
-/// In a manifest it stands one level deeper, and is written with spaces.
-fn check_json(value: &serde_json::Value, limit_bytes: u64) -> Result<(), FormatError> {
-    let bytes = serde_json::to_vec_pretty(&[value])
-        .and_then(|bytes| {
-            serde_json::from_slice::<[serde_json::Value; 1]>(&bytes).map(|_| bytes.len())
-        })
-        .map_err(|source| FormatError::Json { source })?;
-    match bytes as u64 {
-        found_bytes if found_bytes > limit_bytes => Err(FormatError::TooLarge {
-            found_bytes,
-            limit_bytes,
-        }),
-        _ => Ok(()),
-    }
+/// Metadata of a caller; refused when it is too large, or nested deeper than readers take.
+pub(crate) fn metadata(value: &serde_json::Value) -> Result<Json, FormatError> {
+    Json::within(Json::of(value)?.text(), MAX_METADATA_BYTES)
 }
 
 /// The Hugging Face index is there exactly where that form can describe the checkpoint.

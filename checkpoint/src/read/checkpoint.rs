@@ -17,8 +17,10 @@ use super::{
     shard::ShardFile,
 };
 use crate::{
-    Chunk, LoadError, Manifest, Role, Scalar, TensorEntry,
-    format::{MANIFEST_FILE, MAX_MANIFEST_BYTES, attempt_dir_name, decode_manifest},
+    Chunk, Digest, DocumentEntry, FormatError, LoadError, Manifest, Role, Scalar, TensorEntry,
+    format::{
+        MANIFEST_FILE, MAX_MANIFEST_BYTES, PLAN_FILE, StoredPlan, attempt_dir_name, decode_manifest,
+    },
     progress::Observing,
     store::{FoundKind, LocalStore, Retrying, Store, join, read_small},
 };
@@ -34,7 +36,6 @@ pub struct Checkpoint {
     place: PathBuf,
     files_dir: String,
     manifest: Arc<Manifest>,
-    scalars: BTreeMap<String, Scalar>,
     /// Positions of tensors by role and tied name.
     tied: BTreeMap<(Role, String), usize>,
     /// For each file, the positions of its tensors and of their chunks, in the order of the file.
@@ -48,7 +49,7 @@ impl Checkpoint {
     /// Opens the directory of one step: proves the manifest, and that every file is there with its
     /// size. Reads no tensor.
     ///
-    /// Memory: a few times the manifest's size, which is at most 256 MiB.
+    /// Memory: at most four times the manifest's size, which is at most 256 MiB, and 8 MiB.
     ///
     /// # Errors
     ///
@@ -74,10 +75,14 @@ impl Checkpoint {
             path: store.place(&path),
             source,
         })?;
+        drop(bytes);
         let attempt = attempt_dir_name(manifest.step, manifest.attempt);
         let files_dir = store.files_of(step_dir, &attempt);
         for file in &manifest.files {
             check_size(&*store, &join(&files_dir, &file.name), file.size_bytes)?;
+        }
+        if let StoredPlan::File(plan) = &manifest.plan {
+            check_size(&*store, &join(&files_dir, PLAN_FILE), plan.size_bytes)?;
         }
         let place = store.place(step_dir);
         let files = Files::default();
@@ -92,7 +97,6 @@ impl Checkpoint {
         place: PathBuf,
         files: Files,
     ) -> Self {
-        let scalars = manifest.scalars.iter().map(|s| (s.name.clone(), s.value));
         let tensors = manifest.tensors.iter().enumerate();
         let tied = tensors.flat_map(|(at, tensor)| {
             let names = tensor.tied.iter();
@@ -105,7 +109,6 @@ impl Checkpoint {
             files: Arc::new(files),
             place,
             files_dir,
-            scalars: scalars.collect(),
             tied: tied.collect(),
             manifest: Arc::new(manifest),
             store,
@@ -117,7 +120,7 @@ impl Checkpoint {
         &self.place
     }
 
-    /// The proven manifest: step, seed, data position, world size, metadata, plan, files, tensors.
+    /// The proven manifest: step, seed, data position, world size, metadata, files, tensors.
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
     }
@@ -169,6 +172,42 @@ impl Checkpoint {
         &self.files_dir
     }
 
+    /// How the model was cut into stages when it was saved, in the planner's own form; `None` without one.
+    ///
+    /// # Errors
+    ///
+    /// When its file is damaged or can't be read.
+    pub fn plan(&self) -> Result<Option<serde_json::Value>, LoadError> {
+        let entry = match &self.manifest.plan {
+            StoredPlan::None(()) => return Ok(None),
+            StoredPlan::Inline(plan) => return Ok(Some(plan.value())),
+            StoredPlan::File(entry) => entry,
+        };
+        let bytes = self.document(PLAN_FILE, entry)?;
+        let plan = serde_json::from_slice(&bytes).map_err(|source| LoadError::Manifest {
+            path: self.place.join(PLAN_FILE),
+            source: FormatError::Json { source },
+        })?;
+        Ok(Some(plan))
+    }
+
+    /// The bytes of a small file, when they are those that were saved.
+    pub(super) fn document(&self, name: &str, entry: &DocumentEntry) -> Result<Vec<u8>, LoadError> {
+        let (store, path) = (self.store(), join(&self.files_dir, name));
+        check_size(store, &path, entry.size_bytes)?;
+        let bytes =
+            read_small(store, &path, entry.size_bytes).map_err(failed(store, "read", &path))?;
+        match Digest::of(&bytes) {
+            found if found == entry.digest => Ok(bytes),
+            found => Err(LoadError::DamagedFile {
+                path: store.place(&path),
+                what: "bytes",
+                expected: entry.digest,
+                found,
+            }),
+        }
+    }
+
     /// Optimizer steps that were done.
     pub fn step(&self) -> u64 {
         self.manifest.step
@@ -195,7 +234,7 @@ impl Checkpoint {
 
     /// The single values of the optimizer's state, by name.
     pub fn scalars(&self) -> &BTreeMap<String, Scalar> {
-        &self.scalars
+        &self.manifest.scalars
     }
 
     /// Whole tensors of the optimizer's state, in the order of the names.

@@ -16,9 +16,9 @@ use tinderbox_fake::Region;
 
 use super::{Checkpoint, CheckpointSource, LoadOptions, failed, files::Files, shard::ShardFile};
 use crate::{
-    AttemptId, CheckpointMeta, Chunk, Digest, FileEntry, Header, HeaderTensor, LoadError, Manifest,
-    Role, TensorEntry, decode_header,
-    format::{INDEX_FILE, MAX_MANIFEST_BYTES, header_len},
+    AttemptId, BlockSize, CheckpointMeta, Chunk, Digest, FileEntry, Header, HeaderTensor,
+    LoadError, Manifest, Role, TensorEntry, decode_header,
+    format::{INDEX_FILE, Listed, MAX_MANIFEST_BYTES, header_len},
     store::{LocalStore, ReadFile, Store, read_small},
 };
 
@@ -80,7 +80,16 @@ impl Pretrained {
         // The order in which a checkpoint looks for them.
         tensors.sort_by(|a, b| a.name.cmp(&b.name));
         let meta = CheckpointMeta::new(0, 1);
-        let manifest = Manifest::new(AttemptId::fresh(), meta, entries, None, tensors, Vec::new());
+        let listed = Listed {
+            files: entries,
+            tensors,
+            ..Listed::default()
+        };
+        let manifest = Manifest::new(AttemptId::fresh(), &meta, BlockSize::default(), listed);
+        let manifest = manifest.map_err(|source| LoadError::Manifest {
+            path: path.to_owned(),
+            source,
+        })?;
         let (place, files) = (path.to_owned(), Files::plain(open));
         let checkpoint =
             Checkpoint::of_manifest(manifest, Arc::new(dir), String::new(), place, files);

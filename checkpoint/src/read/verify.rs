@@ -2,24 +2,14 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::{
-    Checkpoint,
-    checkpoint::{check_size, failed},
-    load::default_threads,
-    shard::ShardFile,
-};
-use crate::{
-    Digest, LoadError, Progress, StoredDType,
-    format::{INDEX_FILE, IndexEntry},
-    parallel::parallel,
-    store::{join, read_small},
-};
+use super::{Checkpoint, load::default_threads, shard::ShardFile};
+use crate::{LoadError, Progress, StoredDType, format::INDEX_FILE, parallel::parallel};
 
 /// The most damaged blocks of one file that are named.
 const MAX_NAMED: u64 = 1000;
 
 impl Checkpoint {
-    /// Reads every byte and checks it against its digest, the Hugging Face index included.
+    /// Reads every byte and checks it against its digest, the Hugging Face index and the plan included.
     ///
     /// Time: one pass over all files. Memory: a header and one block per thread.
     ///
@@ -44,8 +34,9 @@ impl Checkpoint {
         progress.begin(manifest.files.iter().map(|file| file.size_bytes).sum());
         let mut damage = Vec::new();
         if let Some(index) = &manifest.index {
-            damage.extend(self.check_index(index).err());
+            damage.extend(self.document(INDEX_FILE, index).err());
         }
+        damage.extend(self.plan().err());
         let stop = AtomicBool::new(false);
         let found = parallel(default_threads(), 0..manifest.files.len(), |position| {
             if stop.load(Ordering::Relaxed) {
@@ -62,22 +53,6 @@ impl Checkpoint {
         });
         damage.extend(found.into_iter().flatten());
         damage
-    }
-
-    fn check_index(&self, index: &IndexEntry) -> Result<(), LoadError> {
-        let (store, path) = (self.store(), join(self.files_dir(), INDEX_FILE));
-        check_size(store, &path, index.size_bytes)?;
-        let bytes = read_small(store, &path, index.size_bytes);
-        let found = Digest::of(&bytes.map_err(failed(store, "read", &path))?);
-        if found == index.digest {
-            return Ok(());
-        }
-        Err(LoadError::DamagedFile {
-            path: store.place(&path),
-            what: "bytes",
-            expected: index.digest,
-            found,
-        })
     }
 
     fn damage_of(

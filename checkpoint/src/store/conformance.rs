@@ -8,8 +8,10 @@ use std::{
 
 use super::{FoundKind, PublishError, Store, join};
 use crate::{
-    AttemptId, CheckpointMeta, FormatError, Manifest,
-    format::{MANIFEST_FILE, attempt_dir_name, encode_manifest, removed_dir_name, step_dir_name},
+    AttemptId, BlockSize, CheckpointMeta, FormatError, Manifest,
+    format::{
+        Listed, MANIFEST_FILE, attempt_dir_name, encode_manifest, removed_dir_name, step_dir_name,
+    },
 };
 
 /// A promise of [`Store`] that a store breaks.
@@ -211,8 +213,8 @@ impl Trial {
 
 fn manifest(step: u64, attempt: AttemptId) -> Result<Vec<u8>, FormatError> {
     let meta = CheckpointMeta::new(step, 1);
-    let (files, tensors, scalars) = (Vec::new(), Vec::new(), Vec::new());
-    encode_manifest(&Manifest::new(attempt, meta, files, None, tensors, scalars))
+    let block = BlockSize::default();
+    encode_manifest(&Manifest::new(attempt, &meta, block, Listed::default())?)
 }
 
 fn publishing(store: &dyn Store) -> Result<(), Violation> {

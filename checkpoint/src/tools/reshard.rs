@@ -10,8 +10,8 @@ use super::{
     save::save,
 };
 use crate::{
-    Checkpoint, CheckpointMeta, LoadError, Progress, RankSave, Role, Run, SaveData, SaveTensor,
-    TensorEntry, read::whole,
+    Checkpoint, CheckpointMeta, LoadError, Progress, RankSave, Role, Run, SaveData, SaveSize,
+    SaveTensor, TensorEntry, format::MAX_WORLD_SIZE, read::whole,
 };
 
 /// How tensors are divided over ranks.
@@ -57,17 +57,24 @@ pub fn reshard(
     progress: &dyn Progress,
 ) -> Result<PathBuf, ToolError> {
     let manifest = checkpoint.manifest();
+    let shared = Arc::new(checkpoint.clone());
+    let division = Division::of(&shared, world_size, options.cut);
+    let mut size = SaveSize::default();
+    // Of another number there is no attempt.
+    for rank in 0..world_size.min(MAX_WORLD_SIZE) {
+        size.add_rank(&division.of_rank(rank)?);
+    }
     let attempt = to.begin(CheckpointMeta {
         seed: manifest.seed,
         data_position: manifest.data_position,
-        metadata: manifest.metadata.clone(),
-        plan: manifest.plan.clone(),
-        block_size: manifest.block_bytes,
+        metadata: manifest.metadata(),
+        plan: checkpoint.plan()?.unwrap_or_default(),
+        block_size: Some(manifest.block_bytes),
+        size: Some(size),
         replace: options.replace,
+        unknown_fields: manifest.unknown_fields(),
         ..CheckpointMeta::new(manifest.step, world_size)
     })?;
-    let shared = Arc::new(checkpoint.clone());
-    let division = Division::of(&shared, world_size, options.cut);
     let bytes: u64 = manifest.tensors.iter().map(TensorEntry::bytes).sum();
     save(attempt, bytes, |rank| division.of_rank(rank), progress)
 }

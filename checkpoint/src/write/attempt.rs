@@ -1,18 +1,18 @@
 //! One attempt to save a step.
 
-use std::{io, path::PathBuf, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, io, path::PathBuf, sync::Arc, time::Duration};
 
 use super::{
-    AttemptHandle,
+    AttemptHandle, SaveSize,
     clean::{remove_attempt, remove_replaced},
     merge::merge,
 };
 use crate::{
     AttemptId, BlockSize, Digest, FormatError, SaveError,
     format::{
-        INDEX_FILE, IndexEntry, MANIFEST_FILE, MARKER_FILE, MAX_WORLD_SIZE, Manifest, Marker, Part,
-        attempt_dir_name, check_metadata, check_plan, claim_file_name, encode_index,
-        encode_manifest, part_file_name, step_dir_name,
+        DocumentEntry, INDEX_FILE, Json, MANIFEST_FILE, MARKER_FILE, MAX_WORLD_SIZE, Manifest,
+        Marker, PLAN_FILE, Part, attempt_dir_name, claim_file_name, encode_index, encode_manifest,
+        metadata, part_file_name, step_dir_name,
     },
     store::{Lock, PublishError, Store, join},
 };
@@ -34,14 +34,18 @@ pub struct CheckpointMeta {
     pub world_size: u32,
     /// The caller's own: a model's configuration, say; at most 1 MiB of JSON.
     pub metadata: serde_json::Value,
-    /// How the model is cut, in the planner's own form; at most 16 MiB of JSON.
+    /// How the model is cut, in the planner's own form; `Null` without one. It has a file of its own, and any size.
     pub plan: serde_json::Value,
-    /// Bytes that one digest covers.
-    pub block_size: BlockSize,
+    /// Bytes that one digest covers; `None` for 1 MiB, or more when [`Self::size`] is large.
+    pub block_size: Option<BlockSize>,
+    /// What is to be saved, if it is known.
+    pub size: Option<SaveSize>,
     /// The size in bytes at which a rank begins another file; a larger tensor has a file of its own.
     pub file_bytes: u64,
     /// Whether the step may be there already. It is replaced in one instant then.
     pub replace: bool,
+    /// What [`Manifest::unknown_fields`] gives, when a checkpoint is saved again.
+    pub unknown_fields: BTreeMap<String, serde_json::Value>,
 }
 
 impl CheckpointMeta {
@@ -55,9 +59,11 @@ impl CheckpointMeta {
             world_size,
             metadata: serde_json::Value::Null,
             plan: serde_json::Value::Null,
-            block_size: BlockSize::default(),
+            block_size: None,
+            size: None,
             file_bytes: FILE_BYTES,
             replace: false,
+            unknown_fields: BTreeMap::new(),
         }
     }
 
@@ -72,8 +78,7 @@ impl CheckpointMeta {
             return Err(FormatError::FileBytes);
         }
         // Found now and not after a save.
-        check_metadata(&self.metadata)?;
-        check_plan(&self.plan)
+        metadata(&self.metadata).map(drop)
     }
 }
 
@@ -84,6 +89,7 @@ impl CheckpointMeta {
 pub struct Attempt {
     handle: AttemptHandle,
     meta: CheckpointMeta,
+    plan: Option<DocumentEntry>,
     /// Whether its directory is, or may be, a checkpoint's.
     kept: bool,
     // While the attempt lives, it can be told from a dead one, also after a kill.
@@ -93,6 +99,11 @@ pub struct Attempt {
 impl Attempt {
     pub(crate) fn begin(store: Arc<dyn Store>, meta: CheckpointMeta) -> Result<Self, SaveError> {
         meta.check().map_err(|source| SaveError::Meta { source })?;
+        let block_size = meta.size.unwrap_or_default().block_size(&meta)?;
+        let plan = match &meta.plan {
+            serde_json::Value::Null => None,
+            plan => Some(Json::of(plan).map_err(|source| SaveError::Meta { source })?),
+        };
         if !meta.replace {
             let step_dir = step_dir_name(meta.step);
             // Without renames, what is left of a removed step does not keep another from its name.
@@ -103,7 +114,7 @@ impl Attempt {
             refuse_existing(&*store, &taken)?;
         }
         store.create_root().map_err(failed(&*store, "create", ""))?;
-        let marker = Marker::new(AttemptId::fresh(), &meta);
+        let marker = Marker::new(AttemptId::fresh(), &meta, block_size);
         let dir = attempt_dir_name(meta.step, marker.attempt);
         store
             .create_dir(&dir)
@@ -112,19 +123,25 @@ impl Attempt {
             .encode()
             .map_err(|source| SaveError::Meta { source })?;
         let path = join(&dir, MARKER_FILE);
+        let abandon = |_: &SaveError| {
+            // The first error is the one to report.
+            let _ = remove_attempt(&*store, &marker);
+        };
         // Durable before any other file of the attempt: what a loss of power leaves has its marker.
         let locked = store
             .create_locked(&path, &bytes)
             .and_then(|lock| store.sync_dir(&dir).map(|()| lock));
         let lock = locked
             .map_err(failed(&*store, "make", &path))
-            .inspect_err(|_| {
-                // The first error is the one to report.
-                let _ = remove_attempt(&*store, &marker);
-            })?;
+            .inspect_err(abandon)?;
+        let plan = plan
+            .map(|plan| write_document(&*store, &join(&dir, PLAN_FILE), plan.text().as_bytes()))
+            .transpose()
+            .inspect_err(abandon)?;
         Ok(Self {
             handle: AttemptHandle::new(store, marker),
             meta,
+            plan,
             kept: false,
             _lock: lock,
         })
@@ -221,29 +238,17 @@ impl Attempt {
         let AttemptHandle {
             store, dir, marker, ..
         } = &self.handle;
-        let merged = merge(parts)?;
-        for file in &merged.files {
+        let mut listed = merge(parts)?;
+        listed.plan.clone_from(&self.plan);
+        for file in &listed.files {
             self.handle.check_written(file)?;
         }
-        let index = encode_index(&merged.tensors).map_err(|source| SaveError::Meta { source })?;
-        if let Some(bytes) = &index {
-            let path = join(dir, INDEX_FILE);
-            store
-                .put(&path, bytes)
-                .map_err(failed(&**store, "write", &path))?;
-        }
-        let index = index.map(|bytes| IndexEntry {
-            size_bytes: bytes.len() as u64,
-            digest: Digest::of(&bytes),
-        });
-        Ok(Manifest::new(
-            marker.attempt,
-            self.meta.clone(),
-            merged.files,
-            index,
-            merged.tensors,
-            merged.scalars,
-        ))
+        let index = encode_index(&listed.tensors).map_err(|source| SaveError::Meta { source })?;
+        listed.index = index
+            .map(|bytes| write_document(&**store, &join(dir, INDEX_FILE), &bytes))
+            .transpose()?;
+        Manifest::new(marker.attempt, &self.meta, marker.block_bytes, listed)
+            .map_err(|source| SaveError::Meta { source })
     }
 }
 
@@ -262,6 +267,17 @@ impl Drop for Attempt {
             );
         }
     }
+}
+
+/// Writes a small file, and says what it is.
+fn write_document(store: &dyn Store, path: &str, bytes: &[u8]) -> Result<DocumentEntry, SaveError> {
+    store
+        .put(path, bytes)
+        .map_err(failed(store, "write", path))?;
+    Ok(DocumentEntry {
+        size_bytes: bytes.len() as u64,
+        digest: Digest::of(bytes),
+    })
 }
 
 fn is_taken(error: &io::Error) -> bool {

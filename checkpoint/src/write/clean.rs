@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, io, path::PathBuf};
 
 use super::attempt::{CheckpointMeta, failed};
 use crate::{
-    AttemptId, SaveError,
+    AttemptId, BlockSize, SaveError,
     format::{
         MANIFEST_FILE, MARKER_FILE, MAX_MANIFEST_BYTES, Manifest, Marker, attempt_dir_name,
         decode_manifest, parse_attempt_dir_name, parse_damaged_dir_name, parse_removed_dir_name,
@@ -241,7 +241,11 @@ pub(super) fn remove_replaced(store: &dyn Store, dir: &str, step: u64) -> io::Re
 
 /// Puts a marker into a directory, which proves that what a kill leaves of it may go, and removes it.
 pub(super) fn remove_marked(store: &dyn Store, dir: &str, step: u64) -> io::Result<()> {
-    let marker = Marker::new(AttemptId::fresh(), &CheckpointMeta::new(step, 1));
+    let marker = Marker::new(
+        AttemptId::fresh(),
+        &CheckpointMeta::new(step, 1),
+        BlockSize::default(),
+    );
     let bytes = marker.encode().map_err(io::Error::other)?;
     let path = join(dir, MARKER_FILE);
     // A kill may have left one that was begun.

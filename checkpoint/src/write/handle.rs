@@ -12,7 +12,7 @@ use std::{
 };
 
 use super::{
-    SaveTensor,
+    CheckpointMeta, SaveSize, SaveTensor,
     attempt::failed,
     clean::{is_missing, published},
     shard::{Shard, plan_shards},
@@ -184,6 +184,7 @@ impl AttemptHandle {
             })?;
         }
         let shards = plan_shards(rank, tensors, self.marker.file_bytes)?;
+        self.check_size(tensors, scalars)?;
         progress.begin(shards.iter().map(Shard::data_bytes).sum());
         let mut part = Part::new(self.marker.attempt, rank);
         part.scalars = scalars
@@ -221,6 +222,22 @@ impl AttemptHandle {
             })
         });
         written.inspect_err(|_| self.remove_files(&part.files))
+    }
+
+    /// Refuses what makes a manifest too large, before anything is written.
+    fn check_size(
+        &self,
+        tensors: &[SaveTensor],
+        scalars: &BTreeMap<String, Scalar>,
+    ) -> Result<(), SaveError> {
+        let mut size = SaveSize::default();
+        size.add(tensors, scalars);
+        let meta = CheckpointMeta {
+            block_size: Some(self.marker.block_bytes),
+            file_bytes: self.marker.file_bytes,
+            ..CheckpointMeta::new(self.marker.step, 1)
+        };
+        size.block_size(&meta).map(drop)
     }
 
     /// Refuses an attempt whose directory was removed meanwhile, where that does not keep a rank from

@@ -4,17 +4,9 @@ use std::collections::BTreeMap;
 
 use crate::{
     FormatError, LayoutError, SaveError, Scalar,
-    format::{FileEntry, NamedScalar, Part, Role, TensorEntry},
+    format::{FileEntry, Listed, Part, Role, TensorEntry},
     layout::check_tiling,
 };
-
-/// What the parts say together, in the manifest's order.
-#[derive(Debug)]
-pub(super) struct Merged {
-    pub(super) files: Vec<FileEntry>,
-    pub(super) tensors: Vec<TensorEntry>,
-    pub(super) scalars: Vec<NamedScalar>,
-}
 
 /// A tensor of the parts so far, with the rank of each of its chunks.
 struct Gathered {
@@ -22,12 +14,12 @@ struct Gathered {
     ranks: Vec<u32>,
 }
 
-/// Puts the parts of all ranks together and proves that every tensor is there, each element once.
+/// Puts the parts of all ranks together, without index and plan, and proves that every tensor is there, each element once.
 ///
 /// # Errors
 ///
 /// When two ranks save the same or disagree, or something is left out.
-pub(super) fn merge(parts: Vec<Part>) -> Result<Merged, SaveError> {
+pub(super) fn merge(parts: Vec<Part>) -> Result<Listed, SaveError> {
     let mut files = Vec::new();
     let mut tensors: BTreeMap<(Role, String), Gathered> = BTreeMap::new();
     let mut scalars: BTreeMap<String, (u32, Scalar)> = BTreeMap::new();
@@ -53,14 +45,12 @@ pub(super) fn merge(parts: Vec<Part>) -> Result<Merged, SaveError> {
         .into_values()
         .map(finish)
         .collect::<Result<_, _>>()?;
-    let scalars = scalars
-        .into_iter()
-        .map(|(name, (_, value))| NamedScalar { name, value })
-        .collect();
-    Ok(Merged {
+    let scalars = scalars.into_iter().map(|(name, (_, value))| (name, value));
+    Ok(Listed {
         files,
         tensors,
-        scalars,
+        scalars: scalars.collect(),
+        ..Listed::default()
     })
 }
 

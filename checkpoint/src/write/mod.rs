@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! coordinator                                 rank (each)
-//! begin: mkdir .attempt-STEP-ID, marker, lock
+//! begin: mkdir .attempt-STEP-ID, marker, lock, plan
 //!                          handle ->          write_rank: files, fsync
 //!                                             part.tmp, fsync, rename to part
 //! publish: wait for every part, prove
@@ -28,6 +28,7 @@ mod merge;
 mod replicas;
 mod set_aside;
 mod shard;
+mod size;
 mod tensor;
 mod wait;
 
@@ -36,6 +37,7 @@ pub use background::{RankSave, Saving};
 pub use clean::Cleaned;
 pub use handle::AttemptHandle;
 pub use replicas::{Held, assign_writers};
+pub use size::SaveSize;
 pub use tensor::{SaveData, SaveTensor};
 
 pub(crate) use clean::{clean, remove_step};

@@ -130,7 +130,7 @@ fn a_tensor_of_another_checkpoint() {
     );
     let [small, large] = [(1, 64), (2, 1024)].map(|(step, block_bytes)| {
         let meta = CheckpointMeta {
-            block_size: BlockSize::new(block_bytes).unwrap(),
+            block_size: Some(BlockSize::new(block_bytes).unwrap()),
             ..meta(step, 1)
         };
         Checkpoint::open(save(run.path(), meta, &contents)).unwrap()

@@ -11,7 +11,10 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tinderbox_checkpoint::{Checkpoint, Digest, FormatError, HeaderError, LoadError};
 
-use crate::support::{TIMEOUT, chain, load, names};
+use crate::{
+    python,
+    support::{TIMEOUT, chain, load, names},
+};
 
 /// `mask` and `norm.gamma` of [`Victim::whole`].
 pub const SMALL: &str = "model-rank-00000-00001.safetensors";
@@ -27,12 +30,17 @@ pub struct Victim {
 impl Victim {
     /// Whole tensors in three files of one rank; step 11.
     pub fn whole() -> Self {
-        Self::of("version-1", 11)
+        Self::of("version-1.1", 11)
     }
 
     /// Tensor `w` in two chunks of each of two ranks; step 12.
     pub fn chunks() -> Self {
-        Self::of("version-1-chunks", 12)
+        Self::of("version-1.1-chunks", 12)
+    }
+
+    /// As [`Victim::whole`], of version 1.0, which has the plan in the manifest.
+    pub fn first_version() -> Self {
+        Self::of("version-1", 11)
     }
 
     fn of(golden: &str, step: u64) -> Self {
@@ -86,12 +94,14 @@ impl Victim {
 
     /// Why it can't be opened and loaded.
     pub fn error(&self) -> LoadError {
+        python::check_refused(&self.dir);
         let found = Checkpoint::open(&self.dir).and_then(|checkpoint| load(&checkpoint));
         found.expect_err("the attack is found")
     }
 
     /// Why the manifest is refused.
     pub fn manifest_error(&self) -> FormatError {
+        python::check_refused(&self.dir);
         match Checkpoint::open(&self.dir).expect_err("the attack is found") {
             LoadError::Manifest { path, source } => {
                 assert_eq!(path, self.dir.join("manifest.json"));
@@ -178,7 +188,7 @@ pub fn zeros() -> Value {
 /// The JSON error of a format error, as text.
 pub fn json_text(error: FormatError) -> String {
     match error {
-        FormatError::Json { source } => source.to_string(),
+        FormatError::Json { source } | FormatError::Field { source, .. } => source.to_string(),
         error => panic!("{}", chain(&error)),
     }
 }

@@ -1,7 +1,9 @@
 //! Attacks on the manifest, whose own digest is right.
 
 use serde_json::{Value, json};
-use tinderbox_checkpoint::{Checkpoint, FormatError, LayoutError, LoadError, Manifest, Role, Run};
+use tinderbox_checkpoint::{
+    Checkpoint, ErrorClass, FormatError, LayoutError, LoadError, Manifest, Role, Run,
+};
 
 use crate::{
     forge::{FIRST, SMALL, Victim, json_text, nested, sealed, zeros},
@@ -37,21 +39,28 @@ fn the_forger_makes_what_is_taken() {
 
 #[test]
 fn deep_json() {
+    let check_nesting = |error| {
+        assert!(
+            matches!(error, FormatError::Nesting { limit: 126 }),
+            "{error}"
+        );
+    };
     for at in ["metadata", "plan"] {
-        let victim = Victim::whole();
+        let victim = Victim::first_version();
         victim.set(&format!("/{at}"), json!("here"));
         victim.replace("\"here\"", &nested(100_000));
-        check_json(victim.manifest_error(), "recursion limit");
+        check_nesting(victim.manifest_error());
     }
-    // Of the manifest, a file, a tensor, a chunk.
-    for place in [
-        "\"step\":",
-        "\"header_bytes\":",
-        "\"chunks\":",
-        "\"offset\":",
-    ] {
+    let unknown = |place: &str| {
+        let victim = Victim::whole();
         let to = format!("\"unknown\":{},{place}", nested(100_000));
-        check_json(replace(place, &to), "unknown field `unknown`");
+        victim.replace(place, &to);
+        victim
+    };
+    // What is kept has a limit, what is skipped in a file, a tensor, a chunk has none.
+    check_nesting(unknown("\"step\":").manifest_error());
+    for place in ["\"header_bytes\":", "\"chunks\":", "\"offset\":"] {
+        Checkpoint::open(unknown(place).dir).unwrap();
     }
     let shape = format!("\"shape\":{}", nested(100_000));
     check_json(replace("\"shape\":[5,7]", &shape), "expected u64");
@@ -66,7 +75,11 @@ fn metadata_as_deep_as_the_format_says() {
     let victim = Victim::whole();
     victim.set("/metadata", json!("here"));
     victim.replace("\"here\"", &nested(127));
-    check_json(victim.manifest_error(), "recursion limit");
+    let error = victim.manifest_error();
+    assert!(
+        matches!(error, FormatError::Nesting { limit: 126 }),
+        "{error}"
+    );
 }
 
 #[test]
@@ -122,11 +135,7 @@ fn something_listed_twice() {
             let all = body[list].as_array_mut().unwrap();
             all.insert(0, all[0].clone());
         });
-        let error = victim.manifest_error();
-        assert!(
-            matches!(&error, FormatError::Order { list: found } if *found == list),
-            "{error}"
-        );
+        check_order(victim.manifest_error(), list);
     }
     let victim = Victim::chunks();
     victim.reseal(|body| {
@@ -138,6 +147,12 @@ fn something_listed_twice() {
         matches!(error, FormatError::Order { list: "chunks" }),
         "{error}"
     );
+}
+
+fn check_order(error: FormatError, list: &str) {
+    let text = chain(&error);
+    let expected = format!("the list of {list} is not in order, or has one twice");
+    assert!(text.contains(&expected), "{text}");
 }
 
 #[test]
@@ -404,19 +419,27 @@ fn another_version_is_told_before_anything_else() {
 }
 
 #[test]
-fn unknown_fields() {
+fn what_a_newer_version_may_add() {
     for at in [
         "",
         "/files/2",
         "/index",
+        "/plan",
         "/tensors/4",
         "/tensors/4/chunks/0",
         "/scalars/1",
     ] {
         let victim = Victim::whole();
         victim.reseal(|body| body.pointer_mut(at).unwrap()["later"] = json!(1));
-        check_json(victim.manifest_error(), "unknown field `later`");
+        victim.reseal(|body| body["minor"] = json!(u32::MAX));
+        let checkpoint = Checkpoint::open(&victim.dir).unwrap();
+        checkpoint.verify().unwrap();
+        assert_eq!(
+            checkpoint.manifest().unknown_fields().contains_key("later"),
+            at.is_empty()
+        );
     }
+    // Of a scalar there is one form.
     json_text(set("/scalars/1/value", json!({"uint": 1, "later": 1})));
 }
 
@@ -492,4 +515,32 @@ fn a_step_that_is_not_that_of_the_directory() {
         panic!();
     };
     check(&reasons[0]);
+}
+
+#[test]
+fn a_feature_that_is_not_known_is_named() {
+    let victim = Victim::whole();
+    victim.reseal(|body| {
+        body["required_features"] = json!(["sparse", "more"]);
+        // Whatever it changes.
+        body["tensors"] = json!({"unknown": "form"});
+    });
+    let error = Checkpoint::open(&victim.dir).unwrap_err();
+    assert_eq!(error.class(), ErrorClass::NotSupported);
+    let text = chain(&error);
+    assert!(text.contains("needs the feature `sparse`"), "{text}");
+    victim.reseal(|body| body["required_features"] = json!([]));
+    victim.set("/tensors", Victim::whole().body()["tensors"].take());
+    Checkpoint::open(&victim.dir).unwrap();
+}
+
+#[test]
+fn more_fields_than_a_document_has() {
+    let victim = Victim::whole();
+    victim.reseal(|body| {
+        for number in 0..2000 {
+            body[format!("field {number}")] = json!(null);
+        }
+    });
+    check_json(victim.manifest_error(), "more than 1024 fields");
 }

@@ -51,7 +51,7 @@ pub fn meta(step: u64, world_size: u32) -> CheckpointMeta {
         seed: u64::MAX,
         data_position: 7,
         metadata: serde_json::json!({"plan": "abc", "nested": [1, null]}),
-        block_size: BlockSize::new(64).unwrap(),
+        block_size: Some(BlockSize::new(64).unwrap()),
         ..CheckpointMeta::new(step, world_size)
     }
 }

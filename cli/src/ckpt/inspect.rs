@@ -92,7 +92,7 @@ struct Contents<'a> {
     #[serde(flatten)]
     sizes: Sizes,
     has_plan: bool,
-    metadata: &'a serde_json::Value,
+    metadata: serde_json::Value,
     tensors: Vec<Tensor<'a>>,
 }
 
@@ -131,8 +131,8 @@ impl<'a> Contents<'a> {
             dir: checkpoint.dir().display().to_string(),
             attempt: manifest.attempt.to_string(),
             sizes: Sizes::of(checkpoint),
-            has_plan: !manifest.plan.is_null(),
-            metadata: &manifest.metadata,
+            has_plan: manifest.has_plan(),
+            metadata: manifest.metadata(),
             tensors: tensors.collect(),
         }
     }

@@ -115,7 +115,7 @@ impl Sample {
             data_position: 7,
             metadata: serde_json::json!({"model": "small"}),
             plan: serde_json::json!(["cut"]),
-            block_size: BlockSize::new(64).unwrap(),
+            block_size: Some(BlockSize::new(64).unwrap()),
             ..CheckpointMeta::new(step, 2)
         };
         let attempt = Run::local(run_dir).begin(meta).unwrap();

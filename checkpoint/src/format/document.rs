@@ -1,0 +1,162 @@
+//! The JSON in an envelope: its kind and version first, then field by field.
+//!
+//! A field stays the text that it is until it is asked for, by its name without escapes; so a limit on the size of a
+//! field holds however its name is spelled.
+
+use std::{borrow::Cow, collections::BTreeMap, fmt};
+
+use serde::{
+    Deserialize, Deserializer,
+    de::{Error as _, MapAccess, Visitor},
+};
+use serde_json::{de::StrRead, value::RawValue};
+
+use super::{envelope, json::Json, lists, manifest::MAX_MANIFEST_BYTES};
+use crate::{FormatError, error::short};
+
+/// The version that this code writes; it reads all of them.
+pub(super) const VERSION: u32 = 1;
+/// The most fields of a document, known or not.
+const MAX_FIELDS: usize = 1024;
+
+/// Text that is borrowed where it has no escapes.
+#[derive(Deserialize)]
+pub(crate) struct Text<'a>(#[serde(borrow)] pub(crate) Cow<'a, str>);
+
+/// The fields of a document, each as it is written.
+#[derive(Debug)]
+pub(super) struct Fields<'a>(BTreeMap<Cow<'a, str>, &'a RawValue>);
+
+impl<'a> Fields<'a> {
+    /// The fields of a sealed document of this kind. Version and required features are looked at first, so that a
+    /// newer document is told apart from a damaged one.
+    ///
+    /// Memory: one entry per field.
+    pub(super) fn of(bytes: &'a [u8], expected_format: &'static str) -> Result<Self, FormatError> {
+        if bytes.len() as u64 > MAX_MANIFEST_BYTES {
+            return Err(FormatError::TooLarge {
+                found_bytes: bytes.len() as u64,
+                limit_bytes: MAX_MANIFEST_BYTES,
+            });
+        }
+        let body = envelope::open(bytes)?;
+        let mut fields: Self =
+            serde_json::from_slice(body).map_err(|source| FormatError::Json { source })?;
+        let Text(found) = fields.take("format")?;
+        if found != expected_format {
+            return Err(FormatError::Format {
+                expected: expected_format,
+                found: short(&found),
+            });
+        }
+        match fields.take("version")? {
+            VERSION => {}
+            found => {
+                return Err(FormatError::Version {
+                    expected: VERSION,
+                    found,
+                });
+            }
+        }
+        if fields.0.contains_key("required_features") {
+            let first = fields.take_with("required_features", |json| lists::first(json))?;
+            if let Some(Text(feature)) = first {
+                return Err(FormatError::Feature {
+                    feature: short(&feature),
+                });
+            }
+        }
+        Ok(fields)
+    }
+
+    /// The value of a field.
+    pub(super) fn take<T: Deserialize<'a>>(
+        &mut self,
+        field: &'static str,
+    ) -> Result<T, FormatError> {
+        self.take_with(field, |json| T::deserialize(json))
+    }
+
+    /// The value of a field, read by a function.
+    pub(super) fn take_with<T>(
+        &mut self,
+        field: &'static str,
+        read: impl FnOnce(&mut serde_json::Deserializer<StrRead<'a>>) -> Result<T, serde_json::Error>,
+    ) -> Result<T, FormatError> {
+        let mut json = serde_json::Deserializer::from_str(self.take_text(field)?);
+        read(&mut json).map_err(|source| FormatError::Field { field, source })
+    }
+
+    /// The value of a field, which may be left out.
+    pub(super) fn take_or_default<T: Deserialize<'a> + Default>(
+        &mut self,
+        field: &'static str,
+    ) -> Result<T, FormatError> {
+        match self.0.contains_key(field) {
+            true => self.take(field),
+            false => Ok(T::default()),
+        }
+    }
+
+    /// A field as it is written.
+    pub(super) fn take_text(&mut self, field: &'static str) -> Result<&'a str, FormatError> {
+        let value = self.0.remove(field).ok_or_else(|| FormatError::Json {
+            source: serde_json::Error::missing_field(field),
+        })?;
+        Ok(value.get())
+    }
+
+    /// What nobody has asked for, as it is written.
+    pub(super) fn rest(self) -> Result<BTreeMap<String, Json>, FormatError> {
+        let fields = self.0.into_iter();
+        fields
+            .map(|(name, value)| Ok((name.into_owned(), Json::of_text(value.get())?)))
+            .collect()
+    }
+
+    /// Refuses what nobody has asked for.
+    pub(super) fn end(self) -> Result<(), FormatError> {
+        match self.0.keys().next() {
+            None => Ok(()),
+            Some(unknown) => Err(FormatError::Json {
+                source: serde_json::Error::custom(format_args!(
+                    "unknown field `{}`",
+                    short(unknown)
+                )),
+            }),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Fields<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(FieldsVisitor)
+    }
+}
+
+struct FieldsVisitor;
+
+impl<'de> Visitor<'de> for FieldsVisitor {
+    type Value = Fields<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut fields = BTreeMap::new();
+        while let Some(Text(name)) = map.next_key()? {
+            if fields.contains_key(&name) {
+                let name = short(&name);
+                return Err(A::Error::custom(format_args!("duplicate field `{name}`")));
+            }
+            if fields.len() == MAX_FIELDS {
+                return Err(A::Error::custom(format_args!(
+                    "more than {MAX_FIELDS} fields"
+                )));
+            }
+            fields.insert(name, map.next_value()?);
+        }
+        Ok(Fields(fields))
+    }
+}

@@ -1,0 +1,101 @@
+//! JSON of others, kept as text: parsed, a small value takes many times the memory of its text.
+
+use serde::{Serialize, Serializer};
+use serde_json::{Value, value::RawValue};
+
+use crate::FormatError;
+
+/// How deep arrays and objects may lie in each other.
+const MAX_NESTING: usize = 126;
+
+/// JSON that is nested no deeper than every reader takes.
+#[derive(Clone, Debug)]
+pub(crate) struct Json(Box<RawValue>);
+
+impl Json {
+    /// The text of a value.
+    pub(crate) fn of(value: &Value) -> Result<Self, FormatError> {
+        let text = serde_json::value::to_raw_value(value);
+        let text = text.map_err(|source| FormatError::Json { source })?;
+        check_nesting(text.get())?;
+        Ok(Self(text))
+    }
+
+    /// Text that is JSON.
+    pub(super) fn of_text(text: &str) -> Result<Self, FormatError> {
+        check_nesting(text)?;
+        let text = RawValue::from_string(text.to_owned());
+        Ok(Self(text.map_err(|source| FormatError::Json { source })?))
+    }
+
+    /// Text that is JSON, of at most so many bytes.
+    pub(super) fn within(text: &str, limit_bytes: u64) -> Result<Self, FormatError> {
+        match text.len() as u64 {
+            found_bytes if found_bytes > limit_bytes => Err(FormatError::TooLarge {
+                found_bytes,
+                limit_bytes,
+            }),
+            _ => Self::of_text(text),
+        }
+    }
+
+    /// As it is written.
+    pub(crate) fn text(&self) -> &str {
+        self.0.get()
+    }
+
+    /// What it says.
+    pub(crate) fn value(&self) -> Value {
+        serde_json::from_str(self.text()).expect("it is JSON that is not nested too deep")
+    }
+}
+
+impl PartialEq for Json {
+    fn eq(&self, other: &Self) -> bool {
+        self.text() == other.text()
+    }
+}
+
+impl Serialize for Json {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.0.serialize(serializer)
+    }
+}
+
+/// Of text that is JSON.
+fn check_nesting(json: &str) -> Result<(), FormatError> {
+    let (mut depth, mut in_text, mut escaped) = (0usize, false, false);
+    for byte in json.bytes() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if in_text => escaped = true,
+            b'"' => in_text = !in_text,
+            b'[' | b'{' if !in_text => depth += 1,
+            b']' | b'}' if !in_text => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        if depth > MAX_NESTING {
+            return Err(FormatError::Nesting { limit: MAX_NESTING });
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nesting_is_that_of_arrays_and_objects() {
+        let nested = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
+        let of = |text: &str| Json::of_text(text).map(|json| json.value());
+        assert!(of(&nested(126)).is_ok());
+        assert!(matches!(
+            of(&nested(127)),
+            Err(FormatError::Nesting { limit: 126 })
+        ));
+        // Beside each other, and in texts, they are none.
+        let beside = format!("[{}\"\\\"{}\"]", "[],{},".repeat(200), "[".repeat(200));
+        assert_eq!(of(&beside).unwrap().as_array().unwrap().len(), 401);
+    }
+}

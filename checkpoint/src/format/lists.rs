@@ -1,0 +1,127 @@
+//! Lists of a manifest, read without more memory than what they hold takes.
+//!
+//! Some lists end for the reader where they begin to break a rule: what was read until there, the first that breaks it
+//! included, is what the proof of the manifest then refuses. So a list that no manifest can have takes no memory.
+
+use std::{collections::BTreeMap, fmt, marker::PhantomData};
+
+use serde::{
+    Deserialize, Deserializer,
+    de::{Error as _, IgnoredAny, SeqAccess, Visitor},
+};
+
+use super::{
+    NamedScalar, Scalar, TensorEntry,
+    validate::{MAX_DIMENSIONS, MAX_TIED_NAMES},
+};
+
+/// All of a list.
+pub(super) fn list<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+    deserializer: D,
+) -> Result<Vec<T>, D::Error> {
+    list_while(deserializer, |_| true)
+}
+
+/// The first of a list.
+pub(super) fn first<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+    deserializer: D,
+) -> Result<Option<T>, D::Error> {
+    list_while(deserializer, |_| false).map(|list| list.into_iter().next())
+}
+
+/// Sizes or places per dimension; one more than there can be is enough to refuse them.
+pub(super) fn dimensions<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u64>, D::Error> {
+    list_while(deserializer, |all: &[u64]| all.len() <= MAX_DIMENSIONS)
+}
+
+/// Names in order.
+pub(super) fn names<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    list_while(deserializer, |all: &[String]| {
+        ends_in_order(all, |a, b| a < b) && all.len() <= MAX_TIED_NAMES
+    })
+}
+
+/// The tensors of a manifest, in order.
+pub(super) fn tensors<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Vec<TensorEntry>, D::Error> {
+    let mut tied = 0;
+    list_while(deserializer, |all: &[TensorEntry]| {
+        let last = all.last().expect("one was read");
+        tied += last.tied.len();
+        let in_order = |a: &TensorEntry, b: &TensorEntry| (a.role, &a.name) < (b.role, &b.name);
+        ends_in_order(all, in_order) && !last.chunks.is_empty() && tied <= MAX_TIED_NAMES
+    })
+}
+
+/// The scalars of a manifest, which must be in order.
+pub(super) fn scalars<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<BTreeMap<String, Scalar>, D::Error> {
+    struct Scalars;
+
+    impl<'de> Visitor<'de> for Scalars {
+        type Value = BTreeMap<String, Scalar>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a list of scalars")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+            let mut all: Self::Value = BTreeMap::new();
+            while let Some(NamedScalar { name, value }) = list.next_element()? {
+                if all.last_key_value().is_some_and(|(last, _)| *last >= name) {
+                    return Err(A::Error::custom(
+                        "the list of scalars is not in order, or has one twice",
+                    ));
+                }
+                all.insert(name, value);
+            }
+            Ok(all)
+        }
+    }
+
+    deserializer.deserialize_seq(Scalars)
+}
+
+fn ends_in_order<T>(all: &[T], in_order: impl Fn(&T, &T) -> bool) -> bool {
+    match all {
+        [.., a, b] => in_order(a, b),
+        _ => true,
+    }
+}
+
+/// A list until it goes on no more; without capacity to spare.
+fn list_while<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+    deserializer: D,
+    goes_on: impl FnMut(&[T]) -> bool,
+) -> Result<Vec<T>, D::Error> {
+    deserializer.deserialize_seq(List(goes_on, PhantomData))
+}
+
+struct List<F, T>(F, PhantomData<T>);
+
+impl<'de, F: FnMut(&[T]) -> bool, T: Deserialize<'de>> Visitor<'de> for List<F, T> {
+    type Value = Vec<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(mut self, mut list: A) -> Result<Self::Value, A::Error> {
+        let mut all = Vec::new();
+        while let Some(next) = list.next_element()? {
+            if all.len() == all.capacity() {
+                // Not twice as much: while it grows, old and new are there.
+                all.reserve_exact(1 + all.len() / 4);
+            }
+            all.push(next);
+            if !(self.0)(&all) {
+                while list.next_element::<IgnoredAny>()?.is_some() {}
+                break;
+            }
+        }
+        all.shrink_to_fit();
+        Ok(all)
+    }
+}

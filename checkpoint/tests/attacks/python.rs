@@ -1,0 +1,183 @@
+//! The reader that was written from `FORMAT.md` alone, in Python: every attack is tried on it too, and it takes what is
+//! sound.
+
+use std::{
+    fs,
+    path::Path,
+    process::{Command, Output},
+    sync::LazyLock,
+};
+
+use serde_json::{Value, json};
+use tinderbox_checkpoint::{Checkpoint, Digest, Role, Run, Scalar};
+use tinderbox_fake::Region;
+
+use crate::{
+    forge::Victim,
+    support::{Random, TIMEOUT, meta, names, save, small_contents},
+};
+
+/// Whether there is a Python.
+static PYTHON: LazyLock<bool> = LazyLock::new(|| {
+    let there = Command::new("python3").arg("--version").output().is_ok();
+    if !there {
+        eprintln!("NOT RUN: the reader in Python, because there is no `python3`");
+    }
+    there
+});
+
+/// What the reader in Python says of a checkpoint, where there is a Python.
+fn read(dir: &Path, tensor: &[&str]) -> Option<Output> {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("read_checkpoint.py");
+    PYTHON.then(|| {
+        let mut python = Command::new("python3");
+        python.arg(script).arg(dir).args(tensor);
+        python.output().unwrap()
+    })
+}
+
+/// The reader in Python refuses it, in one line.
+pub fn check_refused(dir: &Path) {
+    let Some(output) = read(dir, &[]) else { return };
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "it takes {said}");
+    assert_eq!(said.trim_end().lines().count(), 1, "{said}");
+}
+
+/// What the reader in Python says that a sound checkpoint holds.
+fn summary(dir: &Path) -> Option<Value> {
+    let output = read(dir, &[])?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    Some(serde_json::from_slice(&output.stdout).unwrap())
+}
+
+/// Everything that Python reads is what we read.
+fn check_equal(dir: &Path) {
+    let Some(summary) = summary(dir) else { return };
+    let checkpoint = Checkpoint::open(dir).unwrap();
+    let manifest = checkpoint.manifest();
+    assert_eq!(summary["step"], manifest.step);
+    assert_eq!(summary["seed"], manifest.seed);
+    assert_eq!(summary["metadata"], manifest.metadata());
+    assert_eq!(
+        summary["plan"],
+        checkpoint.plan().unwrap().unwrap_or_default()
+    );
+    let scalars = checkpoint.scalars().iter().map(|(name, value)| {
+        let value = match value {
+            Scalar::Int(value) => json!({"int": value}),
+            Scalar::Uint(value) => json!({"uint": value}),
+            Scalar::Bool(value) => json!({"bool": value}),
+            Scalar::Float(value) => json!({"float": format!("{:016x}", value.to_bits())}),
+            other => panic!("{other:?} is not in the format"),
+        };
+        json!({"name": name, "value": value})
+    });
+    assert_eq!(summary["scalars"], Value::from_iter(scalars));
+    let mut listed = summary["tensors"].as_array().unwrap().iter();
+    for (role, called) in [(Role::Model, "model"), (Role::State, "state")] {
+        for tensor in checkpoint.tensors(role) {
+            let whole = Region::whole(&tensor.shape).unwrap();
+            let data = checkpoint.read(tensor, &whole).unwrap();
+            let digest = Digest::of(data.as_bytes()).to_string();
+            assert_eq!(
+                *listed.next().unwrap(),
+                json!([
+                    called,
+                    tensor.name,
+                    tensor.dtype.to_string(),
+                    tensor.shape,
+                    digest
+                ])
+            );
+            for name in [&tensor.name].into_iter().chain(&tensor.tied) {
+                let bytes = read(dir, &[called, name]).unwrap().stdout;
+                assert_eq!(bytes, data.as_bytes(), "{name}");
+            }
+        }
+    }
+    assert_eq!(listed.next(), None);
+}
+
+#[test]
+fn it_reads_what_we_write() {
+    for victim in [Victim::whole(), Victim::chunks(), Victim::first_version()] {
+        check_equal(&victim.dir);
+    }
+    let run = tempfile::tempdir().unwrap();
+    check_equal(&save(run.path(), meta(3, 1), &small_contents(3)));
+    // With blocks that the long form of the digest is for.
+    let attempt = Run::local(run.path()).begin(tinderbox_checkpoint::CheckpointMeta::new(4, 1));
+    let attempt = attempt.unwrap();
+    let mut random = Random(4);
+    let tensors: Vec<_> = [
+        (Role::Model, "w", 70_001),
+        (Role::State, "w.moment", 70_001),
+    ]
+    .into_iter()
+    .map(|(role, name, elements)| {
+        let data = random.data(&[elements], burn::tensor::DType::F16);
+        tinderbox_checkpoint::SaveTensor::whole(name, role, data)
+    })
+    .collect();
+    attempt
+        .handle()
+        .write_rank(0, &tensors, &Default::default())
+        .unwrap();
+    check_equal(&attempt.publish(TIMEOUT).unwrap());
+}
+
+#[test]
+fn it_finds_damage() {
+    for victim in [Victim::whole(), Victim::chunks()] {
+        for name in names(&victim.dir) {
+            let path = victim.dir.join(&name);
+            let sound = fs::read(&path).unwrap();
+            let step = sound.len() / 12 + 1;
+            for at in (0..sound.len()).step_by(step) {
+                let mut damaged = sound.clone();
+                damaged[at] ^= 1;
+                fs::write(&path, &damaged).unwrap();
+                check_refused(&victim.dir);
+                fs::write(&path, &sound[..at]).unwrap();
+                check_refused(&victim.dir);
+            }
+            fs::remove_file(&path).unwrap();
+            check_refused(&victim.dir);
+            fs::write(&path, &sound).unwrap();
+        }
+        assert_ne!(summary(&victim.dir), Some(Value::Null), "it is whole again");
+    }
+}
+
+#[test]
+fn it_takes_a_newer_minor_version_and_refuses_a_feature() {
+    let victim = Victim::whole();
+    victim.reseal(|body| {
+        body["minor"] = json!(7);
+        body["later"] = json!({"a": [1]});
+    });
+    check_equal(&victim.dir);
+    victim.reseal(|body| body["required_features"] = json!(["sparse"]));
+    check_refused(&victim.dir);
+}
+
+/// `FORMAT.md` has test vectors for digests.
+#[test]
+fn the_digests_of_the_text_are_right() {
+    let text = include_str!("../../FORMAT.md");
+    let rows = text.lines().filter_map(|line| {
+        let (n, digest) = line.strip_prefix("| ")?.split_once(" | `")?;
+        let digest = digest
+            .strip_suffix("` |")
+            .filter(|digest| digest.len() == 32)?;
+        Some((n.parse::<usize>().ok()?, digest))
+    });
+    let rows: Vec<_> = rows.collect();
+    assert_eq!(rows.len(), 10);
+    for (n, digest) in rows {
+        let bytes: Vec<u8> = (0..n).map(|i| (i % 251) as u8).collect();
+        assert_eq!(Digest::of(&bytes).to_string(), digest, "{n} bytes");
+    }
+}
