@@ -107,6 +107,16 @@ pub enum CheckpointsError {
         /// The pipeline's seed.
         found: u64,
     },
+    /// The pipeline's optimizer keeps a state, and the checkpoint has none.
+    #[error(
+        "checkpoint {} has no optimizer state, and the pipeline's optimizer keeps one: resume with the optimizer that \
+         saved it, or begin anew with its parameters as the pipeline's source",
+        path.display()
+    )]
+    NoOptimizerState {
+        /// The checkpoint.
+        path: PathBuf,
+    },
     /// The pipeline failed.
     #[error("the pipeline failed")]
     Pipeline {

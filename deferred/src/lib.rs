@@ -91,13 +91,15 @@ pub use error::{
 };
 pub use materialize::materialize_parameters;
 pub use memory::available_bytes;
-pub use module::{PartialModule, Placeholders, check_lit, parameter_values, tensor_fields};
+pub use module::{
+    PartialModule, Placeholders, check_lit, parameter_values, skipped_parameters, tensor_fields,
+};
 pub use observer::{Observed, Observer};
 pub use options::{MaterializeOptions, MemoryCheck};
 pub use or_else::OrElse;
 pub use program::{
     Executable, Executor, Interpreter, Program, RandomKey, RandomKeys, RandomValues, RunContext,
-    indices_of, is_random,
+    check_indices, indices_of, is_random,
 };
 pub use recipe::{MadeWhole, Recipe, RecipePlan};
 pub use reload::Reload;

@@ -1,6 +1,7 @@
 //! Values by running the recorded initialization.
 
 use std::cell::Cell;
+use std::collections::HashSet;
 use std::marker::PhantomData;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
@@ -199,6 +200,25 @@ pub fn initialization_keys<'a>(
     keys
 }
 
+impl Replay {
+    /// Whether the constructor computes something that is random and that no parameter needs: fields may hold it.
+    fn makes_random_fields(&self) -> bool {
+        let values = self.table.iter().map(|parameter| parameter.value);
+        let needed = self.graph.backward_slice(values, |_| false).nodes;
+        let needed: HashSet<NodeId> = needed.into_iter().collect();
+        let mut random: HashSet<ValueId> = HashSet::new();
+        self.graph.node_ids().any(|id| {
+            let node = self.graph.node(id);
+            let depends =
+                is_random(node) || node.inputs().iter().any(|input| random.contains(input));
+            if depends {
+                random.extend(node.outputs());
+            }
+            depends && !needed.contains(&id)
+        })
+    }
+}
+
 impl Source for Replay {
     fn load(
         &self,
@@ -253,12 +273,11 @@ impl Source for Replay {
     }
 
     /// Seeds the backend's generator where the closure draws from it: in backend mode, and where the
-    /// model keeps random values outside of its parameters.
+    /// model makes random values beside its parameters.
     fn construct(&self, device: &Device, construct: &mut dyn FnMut()) {
-        let draws = |owner: &str| owner.starts_with('#');
         let seeds = match self.rng {
             Rng::Backend => true,
-            Rng::Counter => self.random_keys().values().any(|key| draws(&key.owner)),
+            Rng::Counter => self.makes_random_fields(),
         };
         if !seeds {
             return construct();

@@ -15,7 +15,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use burn::optim::AdamWConfig;
 use burn::tensor::Device;
 use tinderbox::{
@@ -113,6 +113,11 @@ fn run(flags: &Flags) -> Result<ExitCode> {
         let of = (flags, &devices[0]);
         let report = compare::first_step(&model, &trace, &plan, batch, forward, of)?;
         println!("\n{report}");
+        let comparable = flags.precision == Precision::F32 && report.random_operations == 0;
+        ensure!(
+            report.agrees() || !comparable,
+            "the pipeline computes something else than plain Burn"
+        );
     }
 
     // 3. The ranks, each with the parameters of its own stages, under the plan's schedule.
@@ -245,7 +250,7 @@ fn train(pipeline: &mut Lm, text: &Text, flags: &Flags, device: &Device) -> Resu
             saved = Some(dir);
         }
         interrupted = interrupt.exit_code();
-        if interrupted.is_some() && pipeline.steps() < flags.steps {
+        if interrupted.is_some() {
             progress.leave();
             if let (Some(saves), None) = (&saves, &saved) {
                 saved = Some(saves.save(pipeline, position)?);

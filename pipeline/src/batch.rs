@@ -256,6 +256,9 @@ pub(crate) fn split<B: Batch>(batch: &B, count: usize) -> Result<Vec<MicroBatch<
             found: *found,
         });
     }
+    if samples == 0 {
+        return Err(BatchError::Empty);
+    }
     if count == 0 || samples < count {
         return Err(BatchError::TooFewSamples {
             samples,

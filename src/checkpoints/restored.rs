@@ -4,7 +4,7 @@ use std::error::Error;
 
 use burn::module::Module;
 use burn::tensor::{DType, TensorData};
-use tinderbox_checkpoint::{Checkpoint, LoadOptions};
+use tinderbox_checkpoint::{Checkpoint, LoadOptions, Role};
 use tinderbox_deferred::{Deferred, Observer, ParameterPath};
 use tinderbox_pipeline::{
     Batch, Pipeline, PipelineError, SavedOptimizer, StateFields, StateTensor,
@@ -44,7 +44,11 @@ where
         dir: checkpoint.dir().to_owned(),
         stepped_over: Vec::new(),
     };
-    let restored = pipeline.restore(source, State(checkpoint));
+    let state = State(checkpoint);
+    if resumed.step > 0 && pipeline.keeps_optimizer_state() && state.is_empty() {
+        return Err(CheckpointsError::NoOptimizerState { path: resumed.dir });
+    }
+    let restored = pipeline.restore(source, state);
     restored.map_err(|error| match error {
         PipelineError::Restore { rank, source } => CheckpointsError::Fit {
             rank,
@@ -69,6 +73,12 @@ where
 struct State(Checkpoint);
 
 impl State {
+    fn is_empty(&self) -> bool {
+        let scalars = self.0.scalars().range("optimizer.".to_owned()..).next();
+        let is_of_optimizer = |(name, _): (&String, _)| name.starts_with("optimizer.");
+        self.0.tensors(Role::State).next().is_none() && !scalars.is_some_and(is_of_optimizer)
+    }
+
     fn prefix(path: &ParameterPath) -> String {
         format!("optimizer.{path}.")
     }

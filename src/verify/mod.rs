@@ -52,7 +52,8 @@ impl VerifyOptions {
         self
     }
 
-    /// How many micro-batches the pipeline splits the batch into. Those of the plan by default.
+    /// How many micro-batches the pipeline splits the batch into, or as many as it has samples where they are fewer.
+    /// Those of the plan by default.
     #[must_use]
     pub fn micro_batches(mut self, count: usize) -> Self {
         self.micro_batches = Some(count);
@@ -148,7 +149,9 @@ pub fn verify_with<M: Module + Sync + 'static, B: Batch>(
 ) -> Result<Verification, VerifyModelError> {
     let planned = plan.file().step.micro_batches.max(1);
     let micro_batches = options.micro_batches.unwrap_or(planned);
-    let parts = split_batch(&batch, micro_batches)?;
+    // As in a step, a batch of fewer samples has a micro-batch for each.
+    let samples: usize = split_batch(&batch, 1)?.iter().map(|part| part.1).sum();
+    let parts = split_batch(&batch, micro_batches.min(samples))?;
     let first = &parts.first().ok_or(VerifyModelError::EmptyBatch)?.0;
     let joint = trace.program(Mode::Training, first)?;
     let random = joint.keys().values();

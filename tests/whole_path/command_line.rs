@@ -109,6 +109,43 @@ fn a_signal_ends_the_training_after_its_step() {
 }
 
 #[cfg(unix)]
+#[path = "../../examples/train_lm/interrupt.rs"]
+#[expect(dead_code, reason = "the test neither reports nor saves")]
+mod interrupt;
+
+/// The first signal is noted, the second ends the program: here in a process of its own, which sends them to itself.
+#[cfg(unix)]
+#[test]
+fn a_second_signal_ends_the_program_at_once() {
+    use signal_hook::{consts::SIGINT, low_level::raise};
+
+    const ALONE: &str = "TINDERBOX_TEST_SIGNALS";
+    if std::env::var_os(ALONE).is_some() {
+        let interrupt = interrupt::Interrupt::listen().unwrap();
+        assert_eq!(interrupt.exit_code(), None);
+        raise(SIGINT).unwrap();
+        assert_eq!(interrupt.exit_code(), Some(130));
+        println!("the first was noted");
+        raise(SIGINT).unwrap();
+        println!("the second was not");
+        std::process::exit(0);
+    }
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args([
+            "command_line::a_second_signal_ends_the_program_at_once",
+            "--exact",
+            "--nocapture",
+        ])
+        .env(ALONE, "1")
+        .output()
+        .unwrap();
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(130), "{printed}");
+    assert!(printed.contains("the first was noted"), "{printed}");
+    assert!(!printed.contains("the second"), "{printed}");
+}
+
+#[cfg(unix)]
 #[test]
 fn a_signal_without_a_place_to_save_tells_so() {
     let (code, printed, errors) = interrupted("INT", &[]);

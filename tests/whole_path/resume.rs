@@ -336,6 +336,35 @@ fn the_state_of_another_optimizer_changes_nothing() {
     sgd.step(LR, Tied.batch(0, &Device::flex())).unwrap();
 }
 
+/// Moments that begin at zero in the middle of a run are another run.
+#[test]
+fn a_checkpoint_without_state_is_refused_where_the_optimizer_keeps_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = deferred(&Tied);
+    let trace = trace(&Tied, &model);
+    let plan = Plan::auto(&trace, &Machine::local(2).unwrap()).unwrap();
+    let sgd = || {
+        let sgd = Pipeline::new(&model, &trace, &plan).optimizer(SgdConfig::new());
+        sgd.seed(SEED).start().unwrap()
+    };
+    let mut saved = sgd();
+    assert!(!saved.keeps_optimizer_state());
+    train_to(&mut saved, 1, |step, device| Tied.batch(step, device));
+    let saves = Checkpoints::open(dir.path()).unwrap();
+    saves.save(&mut saved, 0).unwrap();
+    let mut adam = start(&Tied, &model, 2, ScheduleKind::GPipe, SEED);
+    assert!(adam.keeps_optimizer_state());
+    let before = values(&mut adam);
+    let error = saves.resume(&mut adam).unwrap_err();
+    assert!(
+        matches!(error, CheckpointsError::NoOptimizerState { .. }),
+        "{error}"
+    );
+    assert!(values(&mut adam) == before);
+    let mut again = sgd();
+    assert_eq!(saves.resume(&mut again).unwrap().unwrap().step, 1);
+}
+
 #[test]
 fn a_save_in_the_background_holds_the_values_of_its_step() {
     let case = LanguageModel::<20>;

@@ -2,11 +2,11 @@
 
 use burn::module::{Module, Param};
 use burn::nn::{Dropout, DropoutConfig, Linear, LinearConfig};
-use burn::tensor::activation::gelu;
+use burn::tensor::activation::{gelu, softmax};
 use burn::tensor::{Device, Distribution, Tensor};
 use tinderbox::{
-    Cut, Deferred, GradientComparison, Outputs, Plan, Trace, Traceable, VerifyOptions, verify,
-    verify_with,
+    Cut, Deferred, GradientComparison, Machine, Outputs, Plan, Trace, Traceable, VerifyOptions,
+    verify, verify_with,
 };
 
 #[derive(Module, Debug)]
@@ -135,4 +135,52 @@ fn dropout_is_reported() {
             .to_string()
             .starts_with("the forward has 4 random operations")
     );
+}
+
+#[derive(Module, Debug)]
+struct Shifted {
+    layer: Linear,
+    shift: Param<Tensor<1>>,
+}
+
+/// A shift of all scores by one number changes no softmax: its gradient is what rounding leaves of 0, which no two
+/// orders of additions have in common.
+#[test]
+fn a_gradient_of_rounding_alone_is_no_difference() {
+    let model = Deferred::new(|device| Shifted {
+        layer: LinearConfig::new(6, 6).init(device),
+        shift: Param::from_tensor(Tensor::ones([1], device)),
+    });
+    let model = model.unwrap();
+    let forward = |net: &Shifted, (x, y): Pair| {
+        let scores = net.layer.forward(x) + net.shift.val().unsqueeze();
+        Outputs::loss((softmax(scores, 1) - y).powi_scalar(2).mean())
+    };
+    let trace = model.trace(&batch(), forward).unwrap();
+    let plan = Plan::auto(&trace, &Machine::local(1).unwrap()).unwrap();
+    let options = VerifyOptions::new().micro_batches(4);
+    let report = verify_with(&model, &trace, &plan, batch(), forward, &options).unwrap();
+    let shift = report.parameters.last().unwrap();
+    assert!(
+        matches!(
+            shift.gradient,
+            GradientComparison::Both { is_bit_equal: false, largest_difference, .. } if largest_difference < 1e-7
+        ),
+        "{report}"
+    );
+    assert!(report.agrees(), "{report}");
+}
+
+/// As in a step, a batch of fewer samples than micro-batches has one for each.
+#[test]
+fn a_batch_of_few_samples_agrees() {
+    let model = model(0.0);
+    let (trace, plan) = planned(&model);
+    let few = || {
+        let (x, y) = batch();
+        (x.narrow(0, 0, 3), y.narrow(0, 0, 3))
+    };
+    let options = VerifyOptions::new().micro_batches(4).tolerance(1e-5);
+    let report = verify_with(&model, &trace, &plan, few(), forward, &options).unwrap();
+    assert!(report.agrees(), "{report}");
 }

@@ -1,27 +1,66 @@
-//! Where a module keeps tensors that are no parameters: Burn's visitors do not show such fields, `Debug` does.
+//! Fields of a module that no visitor sees, from its debug text.
 
+use std::collections::BTreeSet;
 use std::fmt::Debug;
 
-/// The paths of the fields of a module that are tensors and no parameters, from its debug text, for errors. A field
-/// whose type prints itself in another way is left out.
+use burn::module::Module;
+
+use super::placeholders::Ids;
+
+/// The paths of the fields of a module that are tensors and no parameters, for errors. A field whose type prints itself
+/// in another way is left out.
 pub fn tensor_fields(module: &impl Debug) -> Vec<String> {
-    let mut open: Vec<Open> = Vec::new();
     let mut found = Vec::new();
+    walk(module, |path, value| {
+        if value == "Tensor {" {
+            found.push(path);
+        }
+    });
+    found
+}
+
+/// The paths of the parameters of a module that its visitors do not see, as in a field with `#[module(skip)]`, for
+/// errors. A field whose type prints itself in another way is left out.
+pub fn skipped_parameters(module: &impl Module) -> Vec<String> {
+    let mut ids = Ids::default();
+    module.visit(&mut ids);
+    let seen: BTreeSet<String> = ids.0.iter().map(ToString::to_string).collect();
+    let mut found = Vec::new();
+    walk(module, |path, value| {
+        let id = value.strip_prefix(PARAMETER);
+        let id = id.and_then(|rest| rest.split_whitespace().next());
+        if id.is_some_and(|id| !seen.contains(id)) {
+            found.push(path);
+        }
+    });
+    found
+}
+
+/// How the debug text of a parameter begins; its id follows.
+const PARAMETER: &str = "Param: ";
+
+/// Visits the path and the text of every value, or of what opens it.
+fn walk(module: &impl Debug, mut visit: impl FnMut(String, &str)) {
+    let mut open: Vec<Open> = Vec::new();
     // A pretty-printed value opens (`name: Type {`), closes (`},`) or is whole (`name: 3,`) on each line.
     for line in format!("{module:#?}").lines() {
         let line = line.trim();
         if line.starts_with(['}', ']', ')']) {
             open.pop();
-        } else if line.ends_with(['{', '[', '(']) {
-            let next = Open::of(line, open.last_mut());
+            continue;
+        }
+        let (field, value) = match line.split_once(": ") {
+            Some((field, value)) if !line.starts_with(PARAMETER) => (Some(field), value),
+            _ => (None, line),
+        };
+        let next = Open::of(field, value, open.last_mut());
+        let names = open.iter().chain([&next]);
+        let names = names.filter_map(|open| open.name.as_deref());
+        visit(names.collect::<Vec<_>>().join("."), value);
+        if line.ends_with(['{', '[', '(']) {
             open.push(next);
-            if line == "Tensor {" || line.ends_with(": Tensor {") {
-                let names = open.iter().filter_map(|open| open.name.as_deref());
-                found.push(names.collect::<Vec<_>>().join("."));
-            }
         }
     }
-    found
 }
 
 /// A value that the text is inside of.
@@ -32,18 +71,14 @@ struct Open {
 }
 
 impl Open {
-    fn of(line: &str, parent: Option<&mut Open>) -> Self {
-        let (field, value) = match line.split_once(": ") {
-            Some((field, value)) => (Some(field.to_owned()), value),
-            None => (None, line),
-        };
+    fn of(field: Option<&str>, value: &str, parent: Option<&mut Open>) -> Self {
         let index = || {
             let next = parent?.next.as_mut()?;
             *next += 1;
             Some((*next - 1).to_string())
         };
         Self {
-            name: field.or_else(index),
+            name: field.map(str::to_owned).or_else(index),
             // A list or a tuple; what is inside of `Some(` goes by the option's name.
             next: matches!(value, "[" | "(").then_some(0),
         }
@@ -72,10 +107,12 @@ mod tests {
         pair: (Tensor<1>, Linear),
         #[module(skip)]
         skipped: Tensor<1>,
+        #[module(skip)]
+        target: Option<Linear>,
     }
 
     #[test]
-    fn names_every_tensor_that_is_no_parameter() {
+    fn names_every_field_that_no_visitor_sees() {
         let device = &Device::flex();
         let tensor = || Tensor::ones([1], device);
         let linear = || LinearConfig::new(2, 2).init(device);
@@ -89,6 +126,7 @@ mod tests {
             blocks: vec![inner(None), inner(Some(tensor()))],
             pair: (tensor(), linear()),
             skipped: tensor(),
+            target: Some(linear()),
         };
         let expected = [
             "blocks.0.table",
@@ -103,5 +141,8 @@ mod tests {
         ];
         assert_eq!(tensor_fields(&outer), expected);
         assert_eq!(tensor_fields(&linear()), Vec::<String>::new());
+        let expected = ["target.weight", "target.bias"];
+        assert_eq!(skipped_parameters(&outer), expected);
+        assert_eq!(skipped_parameters(&linear()), Vec::<String>::new());
     }
 }

@@ -6,7 +6,7 @@ mod partial;
 mod placeholders;
 mod visit;
 
-pub use fields::tensor_fields;
+pub use fields::{skipped_parameters, tensor_fields};
 pub use fill::check_lit;
 pub(crate) use fill::{Expected, Slot, empty};
 pub use partial::PartialModule;

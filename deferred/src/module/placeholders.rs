@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId, Parameter};
 use burn::tensor::{Bool, Int, Shape, Tensor, kind::Basic};
+use burn_ir::TensorId;
 use tinderbox_fake::DynTensor;
 
 use super::fill::puts;
@@ -47,7 +48,7 @@ impl<M: Module> Placeholders<M> {
             return Err(path);
         }
         // A running state takes the value that a mapper gives it, and keeps its id.
-        let mut visitor = Ids(Vec::new());
+        let mut visitor = Ids::default();
         module.visit(&mut visitor);
         let ids = visitor.0.iter().zip(&mapper.ids);
         Ok(Self {
@@ -56,6 +57,22 @@ impl<M: Module> Placeholders<M> {
             values: mapper.values,
             constructed: mapper.constructed,
         })
+    }
+}
+
+impl<M: Module> Placeholders<M> {
+    /// The positions of the running states that have another value than their placeholder: those that a forward has
+    /// updated before the last one.
+    pub fn updated_states(&self) -> Vec<usize> {
+        let mut now = Captured(Vec::new());
+        self.module.visit(&mut now);
+        let states = now.0.iter().zip(&self.values).zip(&self.running);
+        let updated = states
+            .enumerate()
+            .filter(|(_, ((now, before), is_running))| {
+                **is_running && **now != before.captured_id()
+            });
+        updated.map(|(position, _)| position).collect()
     }
 }
 
@@ -127,8 +144,26 @@ impl PutPlaceholders<'_> {
 
 puts!(PutPlaceholders<'_>);
 
+/// The recorded value of each tensor parameter, in visiting order.
+struct Captured(Vec<Option<TensorId>>);
+
+impl ModuleVisitor for Captured {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        self.0.push(DynTensor::from(param.base()).captured_id());
+    }
+
+    fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
+        self.0.push(DynTensor::from(param.base()).captured_id());
+    }
+
+    fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, Bool>>) {
+        self.0.push(DynTensor::from(param.base()).captured_id());
+    }
+}
+
 /// The ids of all tensor parameters, in visiting order.
-struct Ids(Vec<ParamId>);
+#[derive(Default)]
+pub(super) struct Ids(pub(super) Vec<ParamId>);
 
 impl ModuleVisitor for Ids {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {

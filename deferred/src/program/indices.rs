@@ -42,11 +42,26 @@ fn indexing(operation: &OperationIr) -> Option<Indexing<'_>> {
     Some((indices, tensor.shape.as_slice().get(dims)?))
 }
 
-/// The index tensor of an operation that reads by index; `None` for others.
-pub fn indices_of(node: &Node) -> Option<ValueId> {
-    let (indices, _) = indexing(&node.operation)?;
+/// The index tensor of an operation that reads by index, and how many dimensions it indexes: where there are several,
+/// the tensor's last dimension has an index for each. `None` for other operations.
+pub fn indices_of(node: &Node) -> Option<(ValueId, usize)> {
+    let (indices, sizes) = indexing(&node.operation)?;
     let mut inputs = node.inputs().iter().copied();
-    inputs.find(|value| super::tensor_id(*value) == indices.id)
+    let indices = inputs.find(|value| super::tensor_id(*value) == indices.id)?;
+    Some((indices, sizes.len()))
+}
+
+/// Refuses indices that are not below the sizes of what the operation of a node indexes; takes any for an operation that
+/// does not read by index.
+///
+/// # Errors
+///
+/// [`ProgramError::IndexOutOfRange`] with the first of them.
+pub fn check_indices(node: &Node, data: &TensorData) -> Result<(), ProgramError> {
+    match indexing(&node.operation) {
+        Some((_, sizes)) => in_range(&node.operation, data, sizes),
+        None => Ok(()),
+    }
 }
 
 /// Refuses an operation that would read or write outside of a tensor. Reads the indices: on a GPU that waits for all
@@ -65,7 +80,15 @@ where
     let mut taken = indices.clone();
     taken.status = TensorStatus::ReadOnly;
     let data = tensor::<B>(interpreter.get_tensor(&taken)).to_data()?;
-    match wrong(&data, sizes) {
+    in_range(operation, &data, sizes)
+}
+
+fn in_range(
+    operation: &OperationIr,
+    data: &TensorData,
+    sizes: &[usize],
+) -> Result<(), ProgramError> {
+    match wrong(data, sizes) {
         Some((position, index, size)) => Err(ProgramError::IndexOutOfRange {
             operation: operation_name(operation),
             made: operation.outputs().next().map_or(0, |out| out.id.value()),

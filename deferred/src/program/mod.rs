@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use tinderbox_fake::{Graph, Node, NodeId, Region, ValueId, dtype_on, is_host};
 
 pub use executor::{Executable, Executor, RunContext};
-pub use indices::indices_of;
+pub use indices::{check_indices, indices_of};
 pub use interpret::{Interpreter, RandomValues};
 
 use crate::ProgramError;

@@ -143,8 +143,8 @@ pub enum ActionError {
     },
     /// The stage has no program for the task.
     #[error(
-        "stage {stage} has no program for {compute:?}: its forward was recorded without a backward, so a step can't train \
-         with it; record it with `trace`"
+        "stage {stage} has no program for {compute:?}, although the schedule runs it there: this is a defect of Tinderbox, \
+         please report it"
     )]
     NoProgram {
         /// The stage.
@@ -164,5 +164,23 @@ fn from_input(name: &str) -> String {
     match name.is_empty() {
         true => "; it comes from the batch".to_owned(),
         false => format!("; it comes from the batch's tensor `{name}`"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schedule::{Compute, RankIndex, StageIndex};
+
+    #[test]
+    fn lists_that_do_not_fit_say_what_to_do() {
+        let (stage, rank) = (StageIndex::new(3), RankIndex::new(1));
+        let text = |error: ActionError| error.to_string();
+        insta::assert_snapshot!(text(ActionError::OtherRank { stage, rank }), @"the schedule runs stage 3 on rank 1, where the plan does not have it: make the plan for the schedule");
+        insta::assert_snapshot!(text(ActionError::UnknownStage { stage, stages: 2 }), @"the schedule names stage 3, and the plan has 2: make both for as many stages");
+        let compute = Compute::Backward;
+        insta::assert_snapshot!(text(ActionError::NoProgram { stage, compute }), @"stage 3 has no program for Backward, although the schedule runs it there: this is a defect of Tinderbox, please report it");
+        let action = "0X0".to_owned();
+        insta::assert_snapshot!(text(ActionError::UnknownAction { action }), @"this version of the runtime does not run the action 0X0: use crates of one version");
     }
 }

@@ -64,6 +64,20 @@ pub enum BatchError {
         /// Micro-batches asked for.
         micro_batches: usize,
     },
+    /// There are fewer samples than a written schedule has micro-batches.
+    #[error(
+        "a batch of {samples} samples can't be split into the {micro_batches} micro-batches that the schedule is written \
+         for: drop the batch, or train under a named schedule, which is generated for fewer"
+    )]
+    TooFewForSchedule {
+        /// Samples of the batch.
+        samples: usize,
+        /// Micro-batches of the schedule.
+        micro_batches: usize,
+    },
+    /// There are no samples.
+    #[error("the batch has no samples: its tensors have a first dimension of 0")]
+    Empty,
 }
 
 /// Why a model could not be traced.
@@ -140,6 +154,31 @@ pub enum TraceError {
         fields: Vec<String>,
         /// The operation that draws it.
         operation: String,
+    },
+    /// A program that was no longer kept was recorded again, and is another.
+    #[error(
+        "the forward of {program} differs from its earlier recording: a forward must depend on the model and the batch \
+         alone, so take what changes with the step from the batch"
+    )]
+    ChangedForward {
+        /// Mode and batch shapes.
+        program: String,
+    },
+    /// The loss is a sum and has a count.
+    #[error(
+        "the loss was given as a sum and as a mean over a count: use `Outputs::sum(loss)` alone for a sum, or \
+         `Outputs::loss(loss).weighted_by(count)` for a mean"
+    )]
+    SumOverCount,
+    /// The forward makes the value of a parameter that no visitor of the module sees.
+    #[error(
+        "the forward draws the value of a parameter that no visitor of the module sees{}, as in a field with \
+         `#[module(skip)]`: every run would draw another; make it a field of the module and freeze it (`no_grad`)",
+        in_fields(fields)
+    )]
+    SkippedParameter {
+        /// The parameters that the model's `Debug` shows and no visitor sees.
+        fields: Vec<String>,
     },
     /// The loss has a gradient for the value that the constructor gave a parameter.
     #[error(

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tinderbox_deferred::{
     DeviceError, MaterializeError, ParameterPath, ProgramError, human_bytes, human_bytes_beside,
 };
-use tinderbox_fake::DeviceLabel;
+use tinderbox_fake::{DeviceLabel, Difference};
 use tinderbox_planner::PlannerError;
 
 use super::acting::ActionError;
@@ -38,6 +38,15 @@ pub enum PipelineError {
         needed_bytes: u64,
         /// Bytes that this process can still get there, or those that were allowed.
         available_bytes: u64,
+    },
+    /// The pipeline was given a trace of another model.
+    #[error(
+        "the trace is of another model than the pipeline trains: in the constructor, {difference}; trace the model that \
+         is trained"
+    )]
+    OtherModel {
+        /// The first operation or constant that differs.
+        difference: Difference,
     },
     /// The list of devices is empty.
     #[error("the pipeline was given an empty list of devices: leave it out for the CPU")]
@@ -94,6 +103,15 @@ pub enum PipelineError {
         /// What went wrong.
         #[source]
         source: MaterializeError,
+    },
+    /// A batch has an index that is out of range. No rank has run anything of it, and the pipeline goes on with another.
+    #[error("micro-batch {micro_batch} of the batch can't be used, and nothing was run")]
+    MicroBatch {
+        /// The micro-batch.
+        micro_batch: MicroBatchIndex,
+        /// What is wrong with it.
+        #[source]
+        source: Box<ActionError>,
     },
     /// A rank did not answer in time.
     #[error("rank {rank} did not answer within {timeout:?} while it was asked to {request}")]

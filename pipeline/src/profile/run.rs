@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use burn::tensor::{Device, TensorData};
 use rayon::ThreadPoolBuilder;
-use tinderbox_deferred::{Executable, Executor, Program, RunContext, random::Seed};
+use tinderbox_deferred::{Executable, Executor, RunContext, random::Seed};
 use tinderbox_fake::{DynTensor, TensorKind, ValueId};
 
 use super::Spread;
@@ -127,8 +127,7 @@ impl<'a> Block<'a> {
             .collect();
         for position in positions {
             if !block.parameters.contains_key(&position) {
-                let value = block.joint.parameters()[position];
-                let tensor = initial(block.joint, &executor, value)?;
+                let tensor = block.made_up(block.joint.parameters()[position]);
                 block.parameters.insert(position, tensor);
             }
         }
@@ -189,9 +188,10 @@ impl<'a> Block<'a> {
         Ok(start.elapsed())
     }
 
-    /// Values of the size that activations and gradients have, evenly spread and without a pattern that
+    /// Values of the size that parameters, activations and gradients have, evenly spread and without a pattern that
     /// sums could resonate with: denormal numbers, which vanishing exponentials give, take many times as
-    /// long. Integers are zeros, which are an index of every tensor.
+    /// long, and zeros that were never written may have no memory of their own. Integers are zeros, which are an index
+    /// of every tensor.
     fn made_up(&self, value: ValueId) -> DynTensor {
         let known = self.joint.graph().value(value);
         let elements = known.shape.num_elements();
@@ -217,15 +217,48 @@ impl<'a> Block<'a> {
     }
 }
 
-/// The initial value of a parameter, by the operations that make it.
-fn initial(
-    joint: &JointGraph,
-    executor: &Executor,
-    value: ValueId,
-) -> Result<DynTensor, ProfileError> {
-    let recipe = joint.graph().backward_slice([value], |_| false);
-    let program = Program::new(joint.graph(), recipe.nodes, &[], &[value], joint.keys())?;
-    let context = RunContext::initialization(Seed::new(0));
-    let mut made = executor.load(program).run(Vec::new(), &context)?;
-    Ok(made.remove(0))
+#[cfg(test)]
+mod tests {
+    use burn::nn::{Linear, LinearConfig};
+    use burn::tensor::Tensor;
+    use tinderbox_deferred::Deferred;
+    use tinderbox_planner::Rates;
+
+    use super::super::blocks;
+    use super::*;
+    use crate::plan::Planning;
+    use crate::trace::Traceable;
+    use crate::{Outputs, Trace};
+
+    /// Memory of zeros that nobody wrote is read from a cache, whatever its size.
+    #[test]
+    fn parameters_have_values() {
+        let model = Deferred::new(|device| LinearConfig::new(5, 5).init(device)).unwrap();
+        let example = Tensor::<2>::ones([2, 5], &Device::flex());
+        let forward = |net: &Linear, x| Outputs::loss(net.forward(x).mean());
+        let trace: Trace<Tensor<2>> = model.trace(&example, forward).unwrap();
+        let planning = Planning::new(&trace, &Rates::default(), None).unwrap();
+        let blocks = blocks::of_chain(&planning, 1, &[]);
+        let partition = blocks::partition(&planning, &blocks);
+        let divided = planning.divide(&partition).unwrap();
+        let device = Device::flex();
+        let runner = Runner {
+            joint: &planning.joint,
+            device: &device,
+            warm_up: 0,
+            repetitions: 1,
+            beside: 1,
+            threads: 1,
+        };
+        let mut parameters = 0;
+        for programs in &divided.programs {
+            let block = Block::new(&runner, programs).unwrap();
+            for value in block.parameters.values() {
+                let data = value.to_data().unwrap();
+                assert!(data.iter::<f32>().all(|number| number != 0.0), "{data}");
+                parameters += 1;
+            }
+        }
+        assert_eq!(parameters, 2);
+    }
 }

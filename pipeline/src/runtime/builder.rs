@@ -146,20 +146,23 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
     /// Not by default.
     ///
     /// Every rank waits for all others before its update, as for a clip by the norm of all gradients. Where the loss
-    /// is [scaled](Self::loss_scale), the scale has the steps skipped whose gradients are not finite, and this does
-    /// nothing.
+    /// is [scaled](Self::loss_scale), the scale has the steps skipped whose gradients alone are not finite.
     #[must_use]
     pub fn stop_on_non_finite(mut self) -> Self {
         self.stop_on_non_finite = true;
         self
     }
 
-    /// Whether each gather, selection, embedding and scatter has its indices compared with what they index before it
-    /// runs, the targets of a cross-entropy among them. An index out of range is then
+    /// Whether each gather, selection, embedding and scatter has its indices compared with what they index, the targets
+    /// of a cross-entropy among them. An index out of range is then
     /// [`ActionError::IndexOutOfRange`](crate::ActionError::IndexOutOfRange), which names the module and the tensor of
-    /// the batch, in place of a panic of Burn. The pipeline has stopped after either.
+    /// the batch, in place of a panic of Burn.
     ///
-    /// By default in builds with debug assertions. Costs one pass over the indices; on a GPU, each such operation waits
+    /// Indices that are a whole tensor of the batch are compared before anything runs
+    /// ([`PipelineError::MicroBatch`](crate::PipelineError::MicroBatch)), and the pipeline goes on with another batch.
+    /// Others are compared where they are read, and the pipeline has stopped after an error.
+    ///
+    /// By default in builds with debug assertions. Costs two passes over the indices; on a GPU, each such operation waits
     /// for all that was queued before it.
     #[must_use]
     pub fn check_indices(mut self, check: bool) -> Self {
@@ -244,8 +247,9 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
         self
     }
 
-    /// How long a rank waits for a message. Ten minutes by default. The driver waits twice as long for a whole step,
-    /// so that a message that does not come is named by the rank that waits for it.
+    /// How long a rank waits for a message. Ten minutes by default. A step takes any time as long as some rank finishes an
+    /// action; the driver ends it where none does for two to three times this time, so that a message that does not come is
+    /// named by the rank that waits for it.
     ///
     /// What makes or reads parameters (the start, a [restore](Pipeline::restore)) takes any time as long as some rank
     /// reports progress: a parameter that is there, or bytes of one. Where no rank reports any from one look to the

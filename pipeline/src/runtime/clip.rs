@@ -40,39 +40,51 @@ fn any_rank(tensor: DynTensor) -> Tensor<1> {
     Tensor::from_dispatch(tensor.into())
 }
 
-/// The squared norm of each gradient, 0 where there is none.
-///
-/// The squares are summed where the gradients are, in f64 for gradients in f64, else in f32. All sums are read at once, by
-/// `read`, and added on the host. Costs a pass over the gradients, and waits for the device once.
-pub(super) fn squared_norms(
-    gradients: &[Option<DynTensor>],
-    read: impl FnOnce(DynTensor) -> Result<TensorData, FakeError>,
-) -> Result<Vec<f64>, ActionError> {
-    let widest = gradients
-        .iter()
-        .flatten()
-        .any(|gradient| gradient.dtype() == DType::F64);
-    let widest = if widest { DType::F64 } else { DType::F32 };
-    let mut counts = Vec::with_capacity(gradients.len());
-    let mut sums = Vec::new();
-    for gradient in gradients {
-        let before = sums.len();
-        if let Some(gradient) = gradient {
-            let sums_of =
-                partial_sums(gradient.clone()).map(|sum| any_rank(sum.cast_float(widest)));
-            sums.extend(sums_of);
+/// The squares of the gradients of a stage, summed in parts where the gradients are.
+#[derive(Debug)]
+pub(crate) struct SquareSums {
+    /// In f64 where a gradient is, else in f32; `None` where there are none.
+    sums: Option<DynTensor>,
+    /// How many of them are of each gradient.
+    counts: Vec<usize>,
+}
+
+impl SquareSums {
+    /// Costs a pass over the gradients, and waits for no device.
+    pub(super) fn of(gradients: &[Option<DynTensor>]) -> Self {
+        let mut there = gradients.iter().flatten();
+        let widest = match there.any(|gradient| gradient.dtype() == DType::F64) {
+            true => DType::F64,
+            false => DType::F32,
+        };
+        let mut counts = Vec::with_capacity(gradients.len());
+        let mut sums = Vec::new();
+        for gradient in gradients {
+            let before = sums.len();
+            let of_gradient = gradient.iter().flat_map(|gradient| {
+                partial_sums(gradient.clone()).map(|sum| any_rank(sum.cast_float(widest)))
+            });
+            sums.extend(of_gradient);
+            counts.push(sums.len() - before);
         }
-        counts.push(sums.len() - before);
+        Self {
+            sums: (!sums.is_empty()).then(|| Tensor::cat(sums, 0).into()),
+            counts,
+        }
     }
-    if sums.is_empty() {
-        return Ok(vec![0.0; gradients.len()]);
+
+    /// The squared norm of each gradient, 0 where there is none. All sums are read at once, by `read`, and added on the
+    /// host; that waits for the device.
+    pub(super) fn norms(
+        self,
+        read: impl FnOnce(DynTensor) -> Result<TensorData, FakeError>,
+    ) -> Result<Vec<f64>, FakeError> {
+        let data = self.sums.map(read).transpose()?;
+        let mut sums = data.iter().flat_map(|data| data.iter::<f64>());
+        let norms = self.counts.into_iter();
+        let norms = norms.map(|count| sums.by_ref().take(count).sum());
+        Ok(norms.collect())
     }
-    let data = read(Tensor::cat(sums, 0).into())?;
-    let mut sums = data.iter::<f64>();
-    let norms = counts
-        .into_iter()
-        .map(|count| sums.by_ref().take(count).sum());
-    Ok(norms.collect())
 }
 
 /// The sums of the squares of each [`SUM_ELEMENTS`] elements, on the gradient's device.
@@ -220,14 +232,15 @@ mod tests {
             gradient(Vec::new(), vec![0, 5], DType::F32),
         ];
         let mut reads = 0;
-        let norms = squared_norms(&gradients, |sums| {
+        let norms = SquareSums::of(&gradients).norms(|sums| {
             reads += 1;
             sums.to_data()
         });
         let expected = vec![one_by_one(&short), 0.0, one_by_one(&long), 0.0];
         assert_eq!(norms.unwrap(), expected);
         assert_eq!(reads, 1);
-        let none = squared_norms(&[None, None], |_| unreachable!("there is nothing to read"));
+        let none = SquareSums::of(&[None, None]);
+        let none = none.norms(|_| unreachable!("there is nothing to read"));
         assert_eq!(none.unwrap(), [0.0, 0.0]);
     }
 
@@ -236,7 +249,8 @@ mod tests {
     fn gradients_in_f64_keep_their_digits() {
         let wide = DynTensor::from_data(TensorData::new(vec![0.1_f64, 0.2], [2]), &Device::flex());
         let gradients = [Some(wide.clone()), gradient(wave(5), vec![5], DType::F32)];
-        let norms = squared_norms(&gradients, |sums| sums.to_data()).unwrap();
+        let norms = SquareSums::of(&gradients).norms(|sums| sums.to_data());
+        let norms = norms.unwrap();
         assert_eq!(norms, [0.1 * 0.1 + 0.2 * 0.2, one_by_one(&wave(5))]);
         let third = scaled(wide, 1.0 / 3.0).to_data().unwrap();
         let expected = [0.1, 0.2].map(|x: f64| x * (1.0 / 3.0));

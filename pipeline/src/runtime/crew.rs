@@ -77,17 +77,29 @@ impl Crew {
         })
     }
 
-    /// Runs a round on every rank; the reports come in the order of the ranks.
+    /// Runs a round on every rank; the reports come in the order of the ranks. It takes any time as long as some rank
+    /// finishes an action within two timeouts: a rank that waits for a message gives up before, and names the message.
     pub(super) fn round(
         &mut self,
         round: Arc<Round>,
         request: &'static str,
     ) -> Result<Vec<RoundReport>, PipelineError> {
-        // A rank that waits for a message gives up first, and names the message.
-        let timeout = self.timeout.saturating_mul(2);
         let make = |_, reply| Request(RequestKind::Round(round.clone(), reply));
-        let reports = self.ranks.ask(timeout, make);
-        reports.map_err(|error| stopped(error, request))
+        let mut progressed = progressed(&self.progress);
+        let mut is_idle = false;
+        let go_on = || {
+            let was_idle = std::mem::replace(&mut is_idle, !progressed());
+            !(was_idle && is_idle)
+        };
+        let reports = self.ranks.ask_while(self.timeout, go_on, make);
+        reports.map_err(|error| match error {
+            CrewError::Timeout { rank, timeout } => PipelineError::Timeout {
+                rank,
+                request,
+                timeout: timeout.saturating_mul(2),
+            },
+            error => stopped(error, request),
+        })
     }
 
     /// Runs code on every rank's thread; the results come in the order of the ranks. As long as any rank reports
@@ -105,13 +117,7 @@ impl Crew {
                 let _ = reply.send((rank, call(rank, stages)));
             })))
         };
-        let progress = &self.progress;
-        let look = || progress.iter().map(|rank| rank.reports()).sum::<u64>();
-        let mut seen = look();
-        let progressed = || {
-            let now = look();
-            std::mem::replace(&mut seen, now) != now
-        };
+        let progressed = progressed(&self.progress);
         let results = self.ranks.ask_while(self.timeout, progressed, make);
         results.map_err(|error| match error {
             CrewError::Timeout { rank, timeout } => {
@@ -120,6 +126,16 @@ impl Crew {
             }
             error => stopped(error, request),
         })
+    }
+}
+
+/// Whether any rank has reported something since the last call.
+fn progressed(progress: &[Arc<RankProgress>]) -> impl FnMut() -> bool {
+    let look = || progress.iter().map(|rank| rank.reports()).sum::<u64>();
+    let mut seen = look();
+    move || {
+        let now = look();
+        std::mem::replace(&mut seen, now) != now
     }
 }
 

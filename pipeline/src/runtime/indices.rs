@@ -1,9 +1,11 @@
 //! Where in the model an index is read that is out of range.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
-use tinderbox_deferred::{ParameterTable, ProgramError, indices_of};
-use tinderbox_fake::{NodeId, ValueId};
+use burn::tensor::TensorData;
+use tinderbox_deferred::{ParameterTable, ProgramError, check_indices, indices_of};
+use tinderbox_fake::{DynTensor, Node, NodeId, ValueId};
 
 use crate::ActionError;
 use crate::partition::Chain;
@@ -11,7 +13,11 @@ use crate::trace::JointGraph;
 
 /// What a user knows of each operation that reads by index, by the value that it makes.
 #[derive(Debug, Default)]
-pub(crate) struct IndexPlaces(BTreeMap<u64, Place>);
+pub(crate) struct IndexPlaces {
+    places: BTreeMap<u64, Place>,
+    /// Operations whose indices are all the elements of a tensor of the batch, with its position there.
+    of_batch: Vec<(usize, Node)>,
+}
 
 #[derive(Debug)]
 struct Place {
@@ -21,20 +27,50 @@ struct Place {
     input: Option<String>,
 }
 
+/// Where the elements of a value come from.
+struct Origin {
+    /// Position of the tensor in the batch.
+    input: usize,
+    /// Whether all of its elements are there.
+    is_whole: bool,
+}
+
 impl IndexPlaces {
     /// Cost: linear in the graph.
     pub(super) fn of(joint: &JointGraph, chain: &Chain, table: &ParameterTable) -> Self {
-        let graph = joint.graph();
-        let places = graph.node_ids().filter_map(|id| {
-            let node = graph.node(id);
-            let indices = indices_of(node)?;
+        let mut all = Self::default();
+        for id in joint.graph().node_ids() {
+            let node = joint.graph().node(id);
+            let (Some((indices, dimensions)), Some(made)) =
+                (indices_of(node), node.outputs().first())
+            else {
+                continue;
+            };
+            let origin = origin(joint, indices);
+            let whole = origin.as_ref().filter(|o| o.is_whole && dimensions == 1);
+            let whole = whole.map(|origin| (origin.input, node.clone()));
+            all.of_batch.extend(whole);
             let place = Place {
                 module: module(joint, chain, table, id),
-                input: input(joint, indices),
+                input: origin.map(|origin| joint.inputs()[origin.input].leaf.name.clone()),
             };
-            Some((node.outputs().first()?.index() as u64, place))
-        });
-        Self(places.collect())
+            all.places.insert(made.index() as u64, place);
+        }
+        all
+    }
+
+    /// Compares the tensors of a micro-batch with what they index, before anything runs. What is computed from them
+    /// first, or is only read in part, is compared where it is read.
+    pub(super) fn check(&self, inputs: &[DynTensor]) -> Result<(), ActionError> {
+        let mut read: BTreeMap<usize, TensorData> = BTreeMap::new();
+        for (input, node) in &self.of_batch {
+            let data = match read.entry(*input) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(place) => place.insert(inputs[*input].to_data()?),
+            };
+            check_indices(node, data).map_err(|source| self.locate(source))?;
+        }
+        Ok(())
     }
 
     /// The error of a program, with the place where it is one of an index.
@@ -42,7 +78,7 @@ impl IndexPlaces {
         let ProgramError::IndexOutOfRange { made, .. } = &source else {
             return source.into();
         };
-        let place = self.0.get(made);
+        let place = self.places.get(made);
         ActionError::IndexOutOfRange {
             module: place.and_then(|place| place.module.clone()),
             input: place.and_then(|place| place.input.clone()),
@@ -78,11 +114,12 @@ fn module(
 }
 
 /// The tensor of the batch that a value is, but for its shape and dtype.
-fn input(joint: &JointGraph, mut value: ValueId) -> Option<String> {
+fn origin(joint: &JointGraph, mut value: ValueId) -> Option<Origin> {
     let graph = joint.graph();
+    let mut is_whole = true;
     loop {
-        if let Some(input) = joint.inputs().iter().find(|input| input.value == value) {
-            return Some(input.leaf.name.to_string());
+        if let Some(input) = joint.inputs().iter().position(|input| input.value == value) {
+            return Some(Origin { input, is_whole });
         }
         let node = graph.node(graph.value(value).producer?);
         let keeps = [
@@ -101,5 +138,7 @@ fn input(joint: &JointGraph, mut value: ValueId) -> Option<String> {
             [only] if keeps.contains(&name) => value = *only,
             _ => return None,
         }
+        // A cast may change what a number is.
+        is_whole &= !["Slice", "Cast"].contains(&name);
     }
 }

@@ -29,7 +29,9 @@ impl Rank {
                 // A factor that is a power of two changes no digit of the norm.
                 let norm = squares.iter().sum::<f64>().sqrt() / scale.unwrap_or(1.0);
                 state.report.gradient_norm = Some(norm);
-                let is_finite = norm.is_finite() && state.norms.values().all(|n| n.loss_is_finite);
+                let loss_is_finite = state.norms.values().all(|norms| norms.loss_is_finite);
+                // A loss scale has steps skipped whose gradients overflow.
+                let is_finite = loss_is_finite && (norm.is_finite() || scale.is_some());
                 if round.stop_on_non_finite && !is_finite {
                     let of = squares.iter().enumerate().filter(|(_, s)| !s.is_finite());
                     state.report.stopped = Some(of.map(|(position, _)| position).collect());
@@ -79,8 +81,9 @@ impl Rank {
                 for (_, loss) in losses {
                     loss_is_finite &= loss.to_data()?.iter::<f64>().all(f64::is_finite);
                 }
+                let sums = self.stage_mut(index)?.square_sums();
                 place.insert(Norms {
-                    squares: self.stage_mut(index)?.squared_norms()?,
+                    squares: sums.norms(|sums| sums.to_data())?,
                     loss_is_finite,
                 })
             }

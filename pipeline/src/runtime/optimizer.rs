@@ -83,6 +83,21 @@ impl OptimizerState {
         }
     }
 
+    /// Whether it has a state to save for a parameter that it has updated: tried on one element.
+    pub(crate) fn keeps_state(optimizer: &dyn DynOptimizer) -> bool {
+        let one = || Tensor::<1>::ones([1], &Device::flex()).into_bridge();
+        let tried = guarded(|| {
+            let (_, state) = optimizer.step_dyn(1, 0.0, one(), one(), None);
+            let mut sink = StateSink::default();
+            if let Some(state) = &state {
+                optimizer.state_flatten(PREFIX, state, &mut sink);
+            }
+            !sink.tensors.is_empty() || !sink.scalars.is_empty()
+        });
+        // A panic is the step's to report.
+        tried.unwrap_or(false)
+    }
+
     /// The parameter's next value.
     pub(crate) fn step(
         &mut self,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use tinderbox_fake::DynTensor;
 
 use super::step::{Round, RoundReport};
-use crate::schedule::{MicroBatchIndex, RankIndex, TimeUnit, Timeline};
+use crate::schedule::{MicroBatchIndex, RankIndex, StageIndex, TimeUnit, Timeline};
 use crate::{ActionError, PipelineError};
 
 /// What a step or an evaluation gives back.
@@ -19,8 +19,7 @@ pub struct StepOutput {
     /// The weight of each in `loss`: 1 for a sum, otherwise they sum to 1. What weighs 0 adds nothing, whatever its loss.
     pub micro_batch_weights: Vec<f64>,
     /// The norm of all gradients, before they were clipped, with the factor on a scaled loss divided out; not finite
-    /// for a skipped step. `None` where gradients are neither clipped by it nor those of a scaled loss, and the
-    /// pipeline does not [stop](crate::PipelineBuilder::stop_on_non_finite) where they are not finite.
+    /// for a skipped step. `None` in an evaluation.
     pub gradient_norm: Option<f64>,
     /// Whether nothing was updated, because the gradients of a [scaled loss](crate::LossScale) were not finite.
     pub skipped: bool,
@@ -33,8 +32,8 @@ pub struct StepOutput {
 }
 
 impl StepOutput {
-    /// Whether the loss of every micro-batch that has a weight and the norm of all gradients, where it is known, are
-    /// finite: no NaN and no infinity.
+    /// Whether the loss of every micro-batch that has a weight and the norm of all gradients are finite: no NaN and no
+    /// infinity.
     pub fn is_finite(&self) -> bool {
         let norm_is_finite = self.gradient_norm.is_none_or(f64::is_finite);
         norm_is_finite && self.losses_not_finite().next().is_none()
@@ -66,27 +65,38 @@ impl StepOutput {
             .map(|(_, values)| values)
     }
 
-    /// Puts together what the ranks report, in the order of the ranks.
+    /// Puts together what the ranks report, in the order of the ranks; squared norms are added in the order of the table.
     pub(super) fn collect(
         round: &Round,
         reports: Vec<RoundReport>,
         weights: &[f64],
+        table_order: &[(StageIndex, usize)],
     ) -> Result<Self, PipelineError> {
         let mut losses = vec![None; weights.len()];
         let mut outputs: BTreeMap<String, Vec<(usize, DynTensor)>> = BTreeMap::new();
         let (mut gradient_norm, mut stopped) = (None, None);
+        let mut squares = BTreeMap::new();
         let mut timelines = Vec::new();
         for (rank, report) in reports.into_iter().enumerate() {
-            for (micro_batch, loss) in report.losses {
-                let failed = |source| PipelineError::Action {
+            let failed = |stage, micro_batch, action: &str| {
+                let action = action.to_owned();
+                move |source| PipelineError::Action {
                     rank: RankIndex::new(rank),
-                    stage: None,
-                    micro_batch: Some(MicroBatchIndex::new(micro_batch)),
-                    action: "READ LOSS".into(),
+                    stage,
+                    micro_batch,
+                    action,
                     source: Box::new(ActionError::Tensor(source)),
-                };
-                let data = loss.to_data().map_err(failed)?;
+                }
+            };
+            for (micro_batch, loss) in report.losses {
+                let index = Some(MicroBatchIndex::new(micro_batch));
+                let data = loss.to_data().map_err(failed(None, index, "READ LOSS"))?;
                 losses[micro_batch] = data.iter::<f64>().next();
+            }
+            for (stage, sums) in report.squares {
+                let norms = sums.norms(|sums| sums.to_data());
+                let norms = norms.map_err(failed(Some(stage), None, "READ NORMS"))?;
+                squares.insert(stage, norms);
             }
             for (micro_batch, name, value) in report.outputs {
                 outputs.entry(name).or_default().push((micro_batch, value));
@@ -94,6 +104,11 @@ impl StepOutput {
             gradient_norm = gradient_norm.or(report.gradient_norm);
             stopped = stopped.or(report.stopped);
             timelines.extend(report.timeline);
+        }
+        if gradient_norm.is_none() && !squares.is_empty() {
+            let in_order = table_order.iter();
+            let in_order = in_order.filter_map(|(stage, place)| squares.get(stage)?.get(*place));
+            gradient_norm = Some(in_order.sum::<f64>().sqrt());
         }
         let micro_batch_losses: Vec<f64> = losses.into_iter().flatten().collect();
         // What weighs nothing adds nothing, also where it is not a number.

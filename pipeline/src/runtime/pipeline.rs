@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use burn::module::Module;
+use burn::optim::DynOptimizer;
 use burn::tensor::Device;
 use tinderbox_deferred::{
     Deferred, Observed, SharedId, Source, Values, check_device, random::Seed,
@@ -16,6 +17,7 @@ use super::crew::Crew;
 use super::lists::ScheduleChoice;
 use super::loss_scale::LossScale;
 use super::memory::{check_memory, device_of};
+use super::optimizer::OptimizerState;
 use super::programs::Programs;
 use super::rank::RankSetup;
 use super::stage::Stage;
@@ -41,6 +43,7 @@ pub struct Pipeline<M, B> {
     pub(super) measures: bool,
     pub(super) condition: Condition,
     pub(super) trains: bool,
+    optimizer: Option<Arc<dyn DynOptimizer>>,
     pub(super) step: u64,
     pub(super) round: u64,
 }
@@ -71,6 +74,9 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         let layout = builder.plan.layout(&table)?;
         // The trace may be of another model, or of another forward of the same one.
         builder.plan.layout(builder.trace.parameters())?;
+        if let Some(difference) = builder.trace.constructor_difference(builder.model.graph()) {
+            return Err(PipelineError::OtherModel { difference });
+        }
         let traced = builder.trace.example_program()?;
         builder.plan.check_program(&traced, &table)?;
         let schedule = builder.schedule;
@@ -130,8 +136,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             builder.links.as_deref(),
         )?;
         crew.call("make its parameters", |_, _| ())?;
-        // Whether the gradients are finite is read off their norm.
-        let stop_on_non_finite = builder.stop_on_non_finite && builder.loss_scale.is_none();
+        let stop_on_non_finite = builder.stop_on_non_finite;
         let global_norm = matches!(clipping, Some(Clipping::GlobalNorm(_)))
             || builder.loss_scale.is_some()
             || stop_on_non_finite;
@@ -156,6 +161,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             measures: builder.measure,
             condition: Condition::Sound,
             trains: builder.optimizer.is_some(),
+            optimizer: builder.optimizer,
             step: 0,
             round: 0,
             plan,
@@ -180,6 +186,12 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     /// The seed.
     pub fn seed(&self) -> Seed {
         self.seed
+    }
+
+    /// Whether its optimizer keeps a state for each parameter, such as the moments of Adam.
+    pub fn keeps_optimizer_state(&self) -> bool {
+        let optimizer = self.optimizer.as_deref();
+        optimizer.is_some_and(OptimizerState::keeps_state)
     }
 
     /// Training steps done so far, those before a resume included.

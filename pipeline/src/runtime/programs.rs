@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use tinderbox_deferred::ParameterPath;
 use tinderbox_fake::Mode;
 
+use super::clip::table_order;
 use super::indices::IndexPlaces;
 use super::lists::{ScheduleChoice, StepLists};
 use super::stage::CutProgram;
@@ -32,6 +33,8 @@ type ListsKey = (Mode, usize, BTreeSet<Edge>);
 pub(super) struct Programs<B> {
     trace: Trace<B>,
     layout: Layout,
+    /// The order in which squared norms are added.
+    table_order: Vec<(StageIndex, usize)>,
     stage_to_rank: Vec<RankIndex>,
     activations: Vec<Activations>,
     choice: ScheduleChoice,
@@ -70,6 +73,7 @@ impl<B: Batch> Programs<B> {
             false => Activations::Kept,
         });
         Self {
+            table_order: table_order(trace.parameters(), &layout),
             trace: trace.keeping(kept),
             layout,
             stage_to_rank: plan.stage_to_rank(),
@@ -83,6 +87,11 @@ impl<B: Batch> Programs<B> {
             made: 0,
             dropped: 0,
         }
+    }
+
+    /// Stage and place of every parameter, in the order in which squared norms are added.
+    pub(super) fn table_order(&self) -> &[(StageIndex, usize)] {
+        &self.table_order
     }
 
     /// The programs for batches of this shape. They stay until [`drop_unused`](Self::drop_unused).
@@ -135,6 +144,12 @@ impl<B: Batch> Programs<B> {
     pub(super) fn drop_unused<'a>(&mut self, used: impl Iterator<Item = &'a CutProgram>) {
         let used: BTreeSet<u64> = used.map(|cut| cut.number).collect();
         for name in self.cuts.trim(used.len()) {
+            if self.dropped == 0 {
+                tracing::warn!(
+                    "batches have more shapes than programs are kept: a shape that comes again after others is recorded, \
+                     cut and loaded again; keep more (`keep_programs`), or pad batches to fewer shapes"
+                );
+            }
             self.dropped += 1;
             tracing::debug!(program = %name, dropped = self.dropped, "program is dropped");
         }

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use tinderbox_deferred::{Observer, ParameterPath};
 
-/// Counts what a rank makes or reads, for the driver, which waits as long as something is counted.
+/// Counts what a rank makes, reads or runs, for the driver, which waits as long as something is counted.
 #[derive(Debug, Default)]
 pub struct RankProgress {
     /// Everything that was reported since the rank started.
@@ -57,7 +57,8 @@ impl RankProgress {
         }
     }
 
-    fn report(&self) {
+    /// Notes that something is done which is not counted.
+    pub(super) fn report(&self) {
         self.reports.fetch_add(1, Relaxed);
     }
 }

@@ -222,6 +222,7 @@ impl Rank {
             let result = done.unwrap_or_else(|message| Err(ActionError::Panicked { message }));
             result
                 .map_err(|source| action_error(rank, Some(action), &action.to_string(), source))?;
+            self.setup.progress.report();
             if let (Some(timeline), Some(start), Some(epoch)) = (&mut timeline, start, round.epoch)
             {
                 let (action, end) = (*action, since(epoch));

@@ -12,7 +12,7 @@ use tinderbox_deferred::{
 };
 use tinderbox_fake::DynTensor;
 
-use super::clip::squared_norms;
+use super::clip::SquareSums;
 use super::indices::IndexPlaces;
 use super::optimizer::{OptimizerSnapshot, OptimizerState};
 use super::progress::RankProgress;
@@ -329,9 +329,9 @@ impl Stage {
         Ok(())
     }
 
-    /// The squared norm of each gradient, in the order of the parameters; 0 where there is none.
-    pub(super) fn squared_norms(&self) -> Result<Vec<f64>, ActionError> {
-        squared_norms(&self.gradients, |sums| sums.to_data())
+    /// The squares of the gradients, in the order of the parameters.
+    pub(super) fn square_sums(&self) -> SquareSums {
+        SquareSums::of(&self.gradients)
     }
 
     /// Bytes of the gradients that it holds now.

@@ -11,7 +11,7 @@ use burn::tensor::{DType, Shape, TensorData};
 use tinderbox_deferred::{Executable, ParameterPath, RunContext};
 use tinderbox_fake::{DeviceLabel, DynTensor, ValueId, is_host};
 
-use super::clip::{Change, Clipping, Norms, each, scaled};
+use super::clip::{Change, Clipping, Norms, SquareSums, each, scaled};
 use super::group::Group;
 use super::link::{Link, Tag};
 use super::lists::StepLists;
@@ -84,8 +84,11 @@ pub(crate) struct RoundReport {
     pub(crate) losses: Vec<(usize, DynTensor)>,
     /// Named outputs of each micro-batch that this rank makes.
     pub(crate) outputs: Vec<(usize, String, DynTensor)>,
-    /// The norm of all gradients, where it is worked out.
+    /// The norm of all gradients, where ranks need it.
     pub(crate) gradient_norm: Option<f64>,
+    /// The squares of the gradients of each stage, where ranks do not need the norm: the driver reads them, so that no
+    /// rank waits for its device.
+    pub(crate) squares: Vec<(StageIndex, SquareSums)>,
     /// Why nothing was updated: the positions of gradients that are not finite, in the order in which norms are
     /// added. Empty where only the loss is not.
     pub(crate) stopped: Option<Vec<usize>>,
@@ -382,6 +385,9 @@ impl Rank {
     ) -> Result<(), ActionError> {
         let change = self.change(round, state)?;
         let stage = self.stage_mut(index)?;
+        if state.report.gradient_norm.is_none() {
+            state.report.squares.push((index, stage.square_sums()));
+        }
         if let Change::Skip = change {
             stage.drop_gradients();
         } else {

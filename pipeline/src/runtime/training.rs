@@ -14,6 +14,7 @@ use super::pipeline::{Condition, Pipeline};
 use super::step::{MicroInput, Rates, Round};
 use super::weights::{Part, weights};
 use crate::batch::{Batch, MicroBatch, batch_tensors, split};
+use crate::schedule::MicroBatchIndex;
 use crate::{BatchError, PipelineError};
 
 impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
@@ -78,16 +79,6 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         self.check_rates(lr)?;
         let step = self.step;
         let output = self.run_training(lr, batches)?;
-        if !output.is_finite() {
-            let norm = output.gradient_norm;
-            tracing::warn!(
-                step,
-                losses = ?output.micro_batch_losses,
-                gradient_norm = norm,
-                skipped = output.skipped,
-                "the loss or the norm of the gradients is not finite"
-            );
-        }
         if let Some(gradients) = &output.stopped {
             return Err(self.not_finite(step, &output, gradients));
         }
@@ -141,25 +132,27 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         let samples = batches.iter().map(samples_of);
         let samples = samples.collect::<Result<Vec<usize>, _>>()?;
         let is_written = matches!(self.programs.choice(), ScheduleChoice::Written(_));
-        let is_short = samples.iter().any(|samples| *samples < self.micro_batches);
-        let fewer = is_short && !is_written;
-        let mut count = self.micro_batches;
+        let smallest = samples.iter().copied().min().unwrap_or(0);
+        let largest = samples.iter().copied().max().unwrap_or(0);
+        let is_short = smallest < self.micro_batches;
+        if is_short && is_written {
+            return Err(PipelineError::from(BatchError::TooFewForSchedule {
+                samples: smallest,
+                micro_batches: self.micro_batches,
+            }));
+        }
+        let mut count = self.micro_batches.min(largest);
         let mut first = None;
         loop {
             let mut parts = Vec::new();
             for (batch, samples) in batches.iter().zip(&samples) {
-                let count = if fewer {
-                    count.min(*samples).max(1)
-                } else {
-                    count
-                };
-                parts.extend(split(batch, count)?);
+                parts.extend(split(batch, count.min(*samples))?);
             }
             match self.run(Mode::Training, lr.clone(), parts) {
                 // Found before anything ran.
                 Err(error @ (PipelineError::Generate { .. } | PipelineError::Lists { .. })) => {
                     let error = first.take().unwrap_or(error);
-                    if !fewer || count == 1 {
+                    if !is_short || count == 1 {
                         return Err(error);
                     }
                     first = Some(error);
@@ -178,7 +171,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     /// As [`Pipeline::step`]; a batch of fewer samples than micro-batches is split into fewer.
     pub fn evaluate(&mut self, batch: B) -> Result<StepOutput, PipelineError> {
         let samples = samples_of(&batch)?;
-        let parts = split(&batch, self.micro_batches.min(samples).max(1))?;
+        let parts = split(&batch, self.micro_batches.min(samples))?;
         self.run(Mode::Inference, 0.0.into(), parts)
     }
 
@@ -203,6 +196,13 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         }
         let used = micro_batches.iter().map(|micro| &*micro.cut);
         self.programs.drop_unused(used);
+        for (index, micro) in micro_batches.iter().enumerate() {
+            let checked = micro.cut.indices.check(&micro.inputs);
+            checked.map_err(|source| PipelineError::MicroBatch {
+                micro_batch: MicroBatchIndex::new(index),
+                source: Box::new(source),
+            })?;
+        }
         let of_parts = parts.iter().zip(&micro_batches).map(|(part, micro)| Part {
             over: &micro.cut.loss_weight,
             samples: part.samples,
@@ -235,12 +235,20 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             Mode::Inference => "run an evaluation",
         };
         let reports = self.crew.round(round.clone(), request)?;
-        let output = StepOutput::collect(&round, reports, &weights);
+        let order = self.programs.table_order();
+        let output = StepOutput::collect(&round, reports, &weights, order);
         // The ranks have done their updates, but nobody knows what they are worth.
-        if output.is_err() {
-            self.condition = Condition::Stopped;
+        let output = output.inspect_err(|_| self.condition = Condition::Stopped)?;
+        if !output.is_finite() {
+            tracing::warn!(
+                step,
+                losses = ?output.micro_batch_losses,
+                gradient_norm = output.gradient_norm,
+                skipped = output.skipped,
+                "the loss or the norm of the gradients is not finite"
+            );
         }
-        output
+        Ok(output)
     }
 }
 

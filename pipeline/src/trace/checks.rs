@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use burn::tensor::DType;
 use tinderbox_deferred::{ParameterTable, is_random};
-use tinderbox_fake::{Difference, Graph, NodeId, ValueId};
+use tinderbox_fake::{Difference, Graph, ValueId};
+use twox_hash::XxHash3_128;
 
 use super::JointGraph;
 use super::outputs::LossOver;
@@ -65,37 +66,6 @@ impl JointGraph {
         }
     }
 
-    /// Refuses a forward that computes new values of a running state: nothing that is asked for depends on them, so
-    /// they would be lost.
-    pub(super) fn check_running_states(
-        &self,
-        table: &ParameterTable,
-        running: &[bool],
-    ) -> Result<(), TraceError> {
-        if !running.contains(&true) {
-            return Ok(());
-        }
-        let graph = self.graph();
-        let outputs = self.outputs().iter().map(|(_, value)| *value);
-        let gradients = self.gradients().iter().flatten().copied();
-        let targets = outputs.chain(self.loss()).chain(gradients);
-        let needed: BTreeSet<NodeId> =
-            BTreeSet::from_iter(graph.backward_slice(targets, |_| false).nodes);
-        let states = self.parameters().iter().zip(table).zip(running);
-        for ((value, parameter), _) in states.filter(|(_, is_running)| **is_running) {
-            if graph
-                .users(*value)
-                .iter()
-                .any(|user| !needed.contains(user))
-            {
-                return Err(TraceError::RunningState {
-                    path: parameter.path.clone(),
-                });
-            }
-        }
-        Ok(())
-    }
-
     /// Where a second recording of the same forward differs.
     ///
     /// # Errors
@@ -124,6 +94,14 @@ impl JointGraph {
                 name: "loss".into(),
             }),
         }
+    }
+
+    /// A hash of all that [`check_same`](Self::check_same) compares.
+    pub(super) fn digest(&self) -> u128 {
+        let made = (self.outputs(), self.loss(), self.loss_over());
+        let text = format!("{made:?} {:?} {:?}", self.marks(), self.gradients());
+        let graph = self.graph().digest();
+        XxHash3_128::oneshot(&[&graph.to_le_bytes(), text.as_bytes()].concat())
     }
 
     /// Whether a difference is in the constructor, the forward or the backward.

@@ -14,7 +14,7 @@ use tinderbox_fake::{
 use super::checks::check_fields;
 use super::{LossOver, Outputs, ProgramKey, Run};
 use crate::TraceError;
-use crate::batch::{Batch, BatchMapper, Leaf};
+use crate::batch::{Batch, BatchMapper, Leaf, LeafName};
 
 /// Burn's autodiff over the recording backend: its backward pass records itself.
 type Tracked = Autodiff<CaptureBackend>;
@@ -44,6 +44,7 @@ pub struct JointGraph {
     backward_start: usize,
     keys: RandomKeys,
     marks: Vec<ValueId>,
+    running_states: Vec<usize>,
 }
 
 impl JointGraph {
@@ -108,6 +109,11 @@ impl JointGraph {
         &self.marks
     }
 
+    /// The positions of running states, which a forward may update.
+    pub(super) fn running_states(&self) -> &[usize] {
+        &self.running_states
+    }
+
     /// Keys of all random operations.
     pub fn keys(&self) -> &RandomKeys {
         &self.keys
@@ -127,8 +133,6 @@ impl JointGraph {
 /// What the closure under recording hands out: ids of capture tensors.
 struct Captured {
     parameters: Vec<Option<TensorId>>,
-    /// Which parameters are running states.
-    running: Vec<bool>,
     inputs: Vec<Option<TensorId>>,
     weight: Option<TensorId>,
     loss: Option<TensorId>,
@@ -138,6 +142,7 @@ struct Captured {
     outputs: Vec<(String, Option<TensorId>)>,
     gradients: Vec<Option<TensorId>>,
     fields: Box<dyn Fn() -> Vec<String>>,
+    running_states: Vec<usize>,
 }
 
 /// A model's forward under recording.
@@ -146,8 +151,10 @@ pub(super) struct Forward {
     pub(super) parameters: Vec<DynTensor>,
     /// The value that the constructor gave each parameter, if it gave one.
     pub(super) constructed: Vec<Option<DynTensor>>,
-    /// Which parameters are running states.
-    pub(super) running: Vec<bool>,
+    /// The positions of running states.
+    pub(super) running_states: Vec<usize>,
+    /// Those of them that a forward before the last one has updated.
+    pub(super) updated: Vec<usize>,
     /// What the forward gave back.
     pub(super) outputs: Outputs,
     /// The paths of the model's fields that are tensors and no parameters, for an error.
@@ -165,17 +172,8 @@ pub(super) fn record_joint<B: Batch>(
     let mode = key.mode;
     let result = record(&options, |device| {
         let mut inputs = Vec::new();
-        let forward = run(device, &mut || {
-            example
-                .clone()
-                .map_tensors(&mut BatchMapper::new(&mut |_, tensor| {
-                    let fake = DynTensor::zeros(tensor.shape(), tensor.dtype(), device);
-                    inputs.push(fake.captured_id());
-                    match compute {
-                        Some(dtype) => fake.cast_float(dtype),
-                        None => fake,
-                    }
-                }))
+        let forward = run(device, 1, &mut || {
+            fake_batch(example, device, compute, &mut |input| inputs.push(input))
         });
         let forward = forward.map_err(|path| TraceError::Unstable { path })?;
         capture(device, mode, table, inputs, forward)
@@ -193,6 +191,9 @@ fn capture(
 ) -> Result<Captured, TraceError> {
     let id = |tensor: &DynTensor| tensor.captured_id();
     let outputs = forward.outputs;
+    if outputs.is_contradictory {
+        return Err(TraceError::SumOverCount);
+    }
     let elements = outputs
         .loss
         .as_ref()
@@ -215,7 +216,6 @@ fn capture(
     let weight = Tensor::<1>::zeros([1], (device, weight_dtype));
     let mut captured = Captured {
         parameters: forward.parameters.iter().map(id).collect(),
-        running: forward.running,
         inputs,
         weight: id(&weight.clone().into()),
         loss: outputs
@@ -231,6 +231,7 @@ fn capture(
             .collect(),
         gradients: vec![None; forward.parameters.len()],
         fields: forward.fields,
+        running_states: forward.running_states,
     };
     if mode == Mode::Inference {
         return Ok(captured);
@@ -307,6 +308,7 @@ fn assemble(
         backward_start: backward_start.map_or(graph.nodes().len(), |objective| objective + 1),
         keys: forward_keys(graph, forward_start),
         marks: recording.marks(),
+        running_states: captured.running_states,
         key,
         parameters,
         inputs,
@@ -314,8 +316,62 @@ fn assemble(
         graph: recording.into_graph(),
     };
     joint.check_count(table)?;
-    joint.check_running_states(table, &captured.running)?;
     Ok(joint)
+}
+
+/// Two forwards of one module, one after the other.
+pub(super) struct Twice {
+    /// How many random operations they have together.
+    pub(super) random: usize,
+    /// The positions of the running states that the first has updated.
+    pub(super) updated: Vec<usize>,
+}
+
+pub(super) fn record_twice<B: Batch>(
+    run: &Run<B>,
+    options: &RecordOptions,
+    compute: Option<DType>,
+    example: &B,
+) -> Result<Twice, TraceError> {
+    let result = record(options, |device| {
+        let mut first_input = None;
+        let forward = run(device, 2, &mut || {
+            fake_batch(example, device, compute, &mut |input| {
+                first_input.get_or_insert(input);
+            })
+        });
+        forward.map(|forward| (first_input.flatten(), forward.updated))
+    });
+    let (recorded, recording) = result.map_err(|source| TraceError::Record { source })?;
+    let (first_input, updated) = recorded.map_err(|path| TraceError::Unstable { path })?;
+    let graph = recording.graph();
+    let value = first_input.and_then(|id| recording.value_of(id));
+    let start = value.and_then(|value| graph.value(value).producer);
+    let forwards = graph.node_ids().skip(start.map_or(0, |node| node.index()));
+    Ok(Twice {
+        random: forwards.filter(|id| is_random(graph.node(*id))).count(),
+        updated,
+    })
+}
+
+/// A batch of this shape on a device that records; each tensor's id as it is made.
+fn fake_batch<B: Batch>(
+    example: &B,
+    device: &Device,
+    compute: Option<DType>,
+    made: &mut dyn FnMut(Option<TensorId>),
+) -> B {
+    let mut fake = |_: &LeafName, tensor: DynTensor| {
+        let fake = DynTensor::zeros(tensor.shape(), tensor.dtype(), device);
+        made(fake.captured_id());
+        match compute {
+            Some(dtype) => fake.cast_float(dtype),
+            None => fake,
+        }
+    };
+    example
+        .clone()
+        .map_tensors(&mut BatchMapper::new(&mut fake))
 }
 
 /// The keys of the random operations of a forward: the ordinal of each.

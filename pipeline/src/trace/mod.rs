@@ -6,13 +6,17 @@ mod mixed;
 mod outputs;
 mod roles;
 
+use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use burn::module::Module;
 use burn::tensor::{DType, Device, FloatDType};
-use tinderbox_deferred::{Deferred, ParameterPath, ParameterTable, tensor_fields};
-use tinderbox_fake::{Mode, RecordOptions};
+use tinderbox_deferred::{
+    Deferred, ParameterPath, ParameterTable, random::Domain, skipped_parameters, tensor_fields,
+};
+use tinderbox_fake::{Difference, Graph, Mode, RecordOptions};
+use twox_hash::XxHash3_128;
 
 pub use joint::{JointGraph, TracedInput};
 pub use mixed::MixedPrecision;
@@ -37,19 +41,22 @@ pub struct ProgramKey {
     pub empty: Vec<String>,
 }
 
-/// Constructs the model on a device, replaces its parameters by placeholders, asks for a batch, and runs the user's
-/// forward. What is recorded before the placeholders belongs to the initialization. The error is the path of a parameter
-/// that the constructor makes in another way than before.
-type Run<B> =
-    dyn Fn(&Device, &mut dyn FnMut() -> B) -> Result<joint::Forward, ParameterPath> + Send + Sync;
+/// Constructs the model on a device, replaces its parameters by placeholders, and, as often as it is asked to, asks for a
+/// batch and runs the user's forward, the last result of which counts. What is recorded before the placeholders belongs
+/// to the initialization. The error is the path of a parameter that the constructor makes in another way than before.
+type Run<B> = dyn Fn(&Device, usize, &mut dyn FnMut() -> B) -> Result<joint::Forward, ParameterPath>
+    + Send
+    + Sync;
 
 /// A model's forward, recorded for every mode and batch shape that was asked for.
 ///
 /// The programs share one table of parameters, so that a stage's parameters serve training,
 /// evaluation and every batch size. A further shape costs milliseconds. Kept are the program of the example and the 16
-/// that were used last; another is recorded again when it is asked for.
+/// that were used last; another is recorded again when it is asked for, and must be what it was.
 pub struct Trace<B> {
     run: Arc<Run<B>>,
+    /// What the constructor records.
+    constructor: Arc<Graph>,
     table: Arc<ParameterTable>,
     options: RecordOptions,
     /// The 16-bit type of a forward in mixed precision.
@@ -59,12 +66,16 @@ pub struct Trace<B> {
     /// The program of the example.
     first: Option<Arc<JointGraph>>,
     programs: Arc<Mutex<Recent<String, Arc<JointGraph>>>>,
+    /// The digest of every program that was recorded, by that of its name: 32 bytes for each shape, also where the
+    /// program is no longer kept.
+    digests: Arc<Mutex<HashMap<u128, u128>>>,
 }
 
 impl<B: Clone> Clone for Trace<B> {
     fn clone(&self) -> Self {
         Self {
             run: self.run.clone(),
+            constructor: self.constructor.clone(),
             table: self.table.clone(),
             options: self.options.clone(),
             compute: self.compute,
@@ -72,6 +83,7 @@ impl<B: Clone> Clone for Trace<B> {
             mode: self.mode,
             first: self.first.clone(),
             programs: self.programs.clone(),
+            digests: self.digests.clone(),
         }
     }
 }
@@ -154,17 +166,22 @@ impl<B: Batch> Trace<B> {
             recorded = Arc::new(model.parameters_with(&options).map_err(unstable)?);
         }
         let mut trace = Self {
-            run: Arc::new(move |device, make_batch| {
+            run: Arc::new(move |device, calls, make_batch| {
                 let model = constructed.construct_with_placeholders(device, &recorded)?;
+                for _ in 1..calls {
+                    forward(&model.module, make_batch());
+                }
                 let outputs = forward(&model.module, make_batch());
                 Ok(joint::Forward {
+                    running_states: model.running_states().collect(),
+                    updated: model.updated_states(),
                     parameters: model.values,
                     constructed: model.constructed,
-                    running: model.running,
                     outputs,
                     fields: Box::new(move || tensor_fields(&model.module)),
                 })
             }),
+            constructor: model.graph().clone(),
             table: model.parameters().clone(),
             options,
             compute,
@@ -172,9 +189,49 @@ impl<B: Batch> Trace<B> {
             mode,
             first: None,
             programs: Arc::new(Mutex::new(Recent::new(KEPT_PROGRAMS))),
+            digests: Arc::default(),
         };
-        trace.first = Some(trace.example_program()?);
+        let first = trace.example_program()?;
+        trace.check_twice(&first, || skipped_parameters(model.module()))?;
+        trace.first = Some(first);
         Ok(trace)
+    }
+
+    /// Refuses a forward whose second call on one module does something else than the first, which a program can't:
+    ///
+    /// - it makes the value of a parameter that no visitor of the module sees, as in a field with `#[module(skip)]`. A
+    ///   module does so once, and each run of a program would draw another value;
+    /// - it updates a running state, whose new value a pipeline would lose.
+    fn check_twice(
+        &self,
+        joint: &JointGraph,
+        skipped: impl FnOnce() -> Vec<String>,
+    ) -> Result<(), TraceError> {
+        let keys = joint.keys().values();
+        let random = keys.filter(|key| key.domain == Domain::Forward).count();
+        if random == 0 && joint.running_states().is_empty() {
+            return Ok(());
+        }
+        let options = self.options.clone().in_mode(self.mode);
+        let compute = self.compute.map(DType::from);
+        let twice = joint::record_twice(&*self.run, &options, compute, &self.example);
+        let updated = match (&twice, joint.running_states()) {
+            // A first forward can be recorded: a second can't read what the first has left.
+            (Err(TraceError::Record { .. }), [first, ..]) => Some(*first),
+            _ => {
+                let twice = twice?;
+                if twice.random != 2 * random {
+                    return Err(TraceError::SkippedParameter { fields: skipped() });
+                }
+                twice.updated.first().copied()
+            }
+        };
+        match updated.and_then(|position| self.table.iter().nth(position)) {
+            None => Ok(()),
+            Some(state) => Err(TraceError::RunningState {
+                path: state.path.clone(),
+            }),
+        }
     }
 
     /// The same trace, which shares the program of the example alone, and keeps so many others.
@@ -237,7 +294,16 @@ impl<B: Batch> Trace<B> {
         }
         let program = self.record(key, example)?;
         // A forward that differs from call to call is not a program.
-        program.check_same(&self.record(program.key().clone(), example)?)?;
+        let digest = XxHash3_128::oneshot(name.as_bytes());
+        let known = lock(&self.digests).get(&digest).copied();
+        match known {
+            Some(known) if known == program.digest() => {}
+            Some(_) => return Err(TraceError::ChangedForward { program: name }),
+            None => {
+                program.check_same(&self.record(program.key().clone(), example)?)?;
+                lock(&self.digests).insert(digest, program.digest());
+            }
+        }
         let program = Arc::new(program);
         let mut programs = self.programs();
         programs.insert(name, program.clone());
@@ -267,12 +333,23 @@ impl<B: Batch> Trace<B> {
         )
     }
 
-    fn programs(&self) -> std::sync::MutexGuard<'_, Recent<String, Arc<JointGraph>>> {
-        // An insertion that panicked leaves the map whole.
-        self.programs
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner())
+    fn programs(&self) -> MutexGuard<'_, Recent<String, Arc<JointGraph>>> {
+        lock(&self.programs)
     }
+
+    /// How a constructor differs from the one that was traced: what the forward reads of it beside parameters is in the
+    /// trace.
+    pub(crate) fn constructor_difference(&self, constructor: &Arc<Graph>) -> Option<Difference> {
+        match Arc::ptr_eq(&self.constructor, constructor) {
+            true => None,
+            false => self.constructor.difference(constructor),
+        }
+    }
+}
+
+/// An insertion that panicked leaves a map whole.
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl<B> fmt::Debug for Trace<B> {

@@ -16,13 +16,25 @@ use tinderbox_fake::DynTensor;
 ///
 /// The loss and the gradients of a step then are those of the whole batch in plain Burn, up to the order of additions.
 ///
-/// A loss that relates samples of a batch to each other can't be computed from micro-batches: a contrastive loss over
-/// all pairs, a variance over the batch, a ranking loss. Train it with one micro-batch per step, or decide that the
-/// negatives of a sample are those of its own micro-batch, which is another loss.
+/// Of several terms, each must be a mean or a sum over the same things; one that depends on the parameters alone, such as
+/// a penalty on weights, belongs to a mean, since a sum adds it once for each micro-batch.
+///
+/// Some losses can't be computed from micro-batches:
+///
+/// - those that relate samples of a batch to each other: a contrastive loss over all pairs, a variance over the batch, a
+///   ranking loss;
+/// - functions of a mean or sum over the batch that are not linear: the root of a mean square, the Dice loss over a
+///   batch, the balance of a mixture of experts;
+/// - a sum of a mean over the samples and a mean over something else.
+///
+/// Train them with one micro-batch per step, or decide that they are meant over a micro-batch, which is another loss: the
+/// negatives of a sample are then those of its own micro-batch.
 #[derive(Clone, Debug, Default)]
 pub struct Outputs {
     pub(crate) loss: Option<Tensor<1>>,
     pub(crate) over: LossOver,
+    /// Whether a sum was also given a count.
+    pub(crate) is_contradictory: bool,
     pub(crate) named: Vec<(String, DynTensor)>,
 }
 
@@ -82,7 +94,7 @@ impl Outputs {
     ///
     /// Before each step the pipeline computes the counts of all micro-batches, on the CPU, and weights each by its share
     /// of their sum. A micro-batch whose count is 0 adds nothing, whatever its loss. An int count is exact; a float one
-    /// must have 32 or 64 bits.
+    /// must have 32 or 64 bits. A trace refuses it on a [`sum`](Self::sum).
     ///
     /// ```
     /// # use burn::nn::{Linear, loss::CrossEntropyLossConfig};
@@ -101,6 +113,7 @@ impl Outputs {
     #[must_use]
     pub fn weighted_by<K: Numeric>(self, count: Tensor<1, K>) -> Self {
         Self {
+            is_contradictory: matches!(self.over, LossOver::Sum),
             over: LossOver::Count(count.into()),
             ..self
         }

@@ -13,6 +13,7 @@ use tinderbox_pipeline::{
     ScheduleKind, Traceable,
 };
 
+use crate::events;
 use crate::support::{Case, LR, SAMPLES, SEED, floats, full_text, noise, parameters, squared};
 
 #[derive(Module, Debug)]
@@ -126,8 +127,7 @@ fn what_is_not_finite_is_named() {
 }
 
 /// A finite loss whose gradient is not: that of a square root at zero.
-#[test]
-fn a_gradient_alone_is_named() {
+fn root_of_zero() -> PipelineBuilder<Net, Batch> {
     let model = CASE.model();
     let forward = |net: &Net, (x, _, _): Batch| {
         let x = net.layers.iter().fold(x, |x, layer| gelu(layer.forward(x)));
@@ -137,16 +137,41 @@ fn a_gradient_alone_is_named() {
         .trace(&(CASE.batch)(0, &Device::flex()), forward)
         .unwrap();
     let plan = Plan::auto(&trace, &Machine::local(2).unwrap()).unwrap();
-    let builder = Pipeline::new(&model, &trace, &plan)
+    Pipeline::new(&model, &trace, &plan)
         .optimizer(AdamWConfig::new())
         .micro_batches(4)
-        .stop_on_non_finite();
-    let error = builder
-        .start()
-        .unwrap()
-        .step(LR, with(0.5, 0.0))
-        .unwrap_err();
+}
+
+#[test]
+fn a_gradient_alone_is_named() {
+    let mut pipeline = root_of_zero().stop_on_non_finite().start().unwrap();
+    let error = pipeline.step(LR, with(0.5, 0.0)).unwrap_err();
     insta::assert_snapshot!(full_text(&error), @"step 0 was stopped before the update, and no parameter has changed: the gradients of `layers.0.weight`, `layers.0.bias`, `layers.1.weight` and 9 more are not finite; skip the batch, or lower the learning rate and go on from a checkpoint");
+    // Nobody asked for the norm, and it is known.
+    let mut pipeline = root_of_zero().start().unwrap();
+    let output = pipeline.step(LR, with(0.5, 0.0)).unwrap();
+    assert_eq!(output.loss, Some(0.0));
+    assert!(!output.gradient_norm.unwrap().is_finite() && !output.is_finite());
+}
+
+/// The same bits, whether ranks need it for a clip or the driver adds it up.
+#[test]
+fn the_norm_of_all_gradients_is_known_in_every_step() {
+    for (ranks, kind) in SHAPES {
+        let norm = |builder: PipelineBuilder<Net, Batch>| {
+            let mut pipeline = builder.start().unwrap();
+            let output = pipeline.step(LR, with(0.5, 0.0)).unwrap();
+            assert_eq!(
+                pipeline.evaluate(with(0.5, 0.0)).unwrap().gradient_norm,
+                None
+            );
+            output.gradient_norm.unwrap()
+        };
+        let clipped = norm(builder(ranks, kind).clip(Clipping::GlobalNorm(1e3)));
+        let free = norm(builder(ranks, kind));
+        assert!(free > 0.0 && free.is_finite());
+        assert_eq!(free.to_bits(), clipped.to_bits(), "{ranks} ranks, {kind}");
+    }
 }
 
 #[test]
@@ -156,25 +181,49 @@ fn without_the_setting_the_output_tells() {
         if clip {
             builder = builder.clip(Clipping::GlobalNorm(1.0));
         }
+        events::collect();
         let mut pipeline = builder.start().unwrap();
+        let warned = |at: &str| {
+            let text = events::take();
+            let (at, what) = (format!("step: {at}; "), "is not finite");
+            text.lines()
+                .filter(|line| line.contains(&at) && line.contains(what))
+                .count()
+        };
         let output = pipeline.step(LR, with(0.5, f32::INFINITY)).unwrap();
         assert!(!output.is_finite());
         assert_eq!(output.loss, Some(f64::INFINITY));
+        assert_eq!(warned("0"), 1);
         let output = pipeline.evaluate(with(f32::NAN, 0.0)).unwrap();
         assert!(!output.is_finite());
+        assert_eq!(warned("1"), 1);
         assert!(pipeline.evaluate(with(0.5, 0.0)).unwrap().is_finite());
+        assert_eq!(warned("1"), 0);
     }
 }
 
-/// A loss scale skips by itself, and says so.
+/// A loss scale has steps skipped whose gradients overflow; a loss that is not finite stops the step.
 #[test]
 fn a_loss_scale_keeps_its_own_skipping() {
-    let builder = builder(2, ScheduleKind::OneFOneB).stop_on_non_finite();
-    let mut pipeline = builder.loss_scale(LossScale::dynamic()).start().unwrap();
+    let scaled = |builder: PipelineBuilder<Net, Batch>| {
+        let builder = builder.stop_on_non_finite();
+        builder.loss_scale(LossScale::dynamic()).start().unwrap()
+    };
+    let mut pipeline = scaled(root_of_zero());
     let before = gathered(&mut pipeline);
-    let output = pipeline.step(LR, with(f32::NAN, 0.0)).unwrap();
+    let output = pipeline.step(LR, with(0.5, 0.0)).unwrap();
     assert!(output.skipped && !output.is_finite());
     assert_eq!(pipeline.steps(), 1);
+    assert!(gathered(&mut pipeline) == before);
+
+    let mut pipeline = scaled(builder(2, ScheduleKind::OneFOneB));
+    let before = gathered(&mut pipeline);
+    let scale = pipeline.loss_scale();
+    // The gradients are finite.
+    let error = pipeline.step(LR, with(0.5, f32::NEG_INFINITY)).unwrap_err();
+    insta::assert_snapshot!(full_text(&error), @"step 0 was stopped before the update, and no parameter has changed: the loss of micro-batch 1 is -inf; skip the batch, or lower the learning rate and go on from a checkpoint");
+    assert_eq!(pipeline.steps(), 0);
+    assert_eq!(pipeline.loss_scale(), scale);
     assert!(gathered(&mut pipeline) == before);
 }
 

@@ -6,7 +6,7 @@ use burn::nn::{Embedding, EmbeddingConfig, Linear, LinearConfig};
 use burn::optim::SgdConfig;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use tinderbox_deferred::Deferred;
-use tinderbox_pipeline::{Cut, Outputs, Pipeline, PipelineBuilder, Plan, Traceable};
+use tinderbox_pipeline::{Cut, Outputs, Pipeline, PipelineBuilder, PipelineError, Plan, Traceable};
 
 use crate::support::{LR, full_text};
 
@@ -77,30 +77,59 @@ fn refused(forward: fn(&Net, Batch) -> Outputs, batch: Batch) -> String {
 #[test]
 fn an_index_out_of_range_is_named() {
     insta::assert_snapshot!(refused(cross_entropy, batch(7, 0)), @r#"
-    rank 0, stage 0, micro-batch 1, action 0F1 failed
+    micro-batch 1 of the batch can't be used, and nothing was run
     an index is out of range in `tokens`; it comes from the batch's tensor `0`: look at the data, and at the sizes that the model was made with
     Module.Embedding was given the index 7 at [1, 1]: only 0 to 6 are allowed
     "#);
     insta::assert_snapshot!(refused(cross_entropy, batch(-1, 0)), @r#"
-    rank 0, stage 0, micro-batch 1, action 0F1 failed
+    micro-batch 1 of the batch can't be used, and nothing was run
     an index is out of range in `tokens`; it comes from the batch's tensor `0`: look at the data, and at the sizes that the model was made with
     Module.Embedding was given the index -1 at [1, 1]: only 0 to 6 are allowed
     "#);
     insta::assert_snapshot!(refused(cross_entropy, batch(0, 5)), @r#"
-    rank 1, stage 1, micro-batch 1, action 1F1 failed
+    micro-batch 1 of the batch can't be used, and nothing was run
     an index is out of range in or after `head`; it comes from the batch's tensor `1`: look at the data, and at the sizes that the model was made with
-    BaseFloat.Gather was given the index 5 at [1, 0]: only 0 to 4 are allowed
+    BaseFloat.Gather was given the index 5 at [1]: only 0 to 4 are allowed
     "#);
     insta::assert_snapshot!(refused(gathered, batch(0, -100)), @r#"
-    rank 1, stage 1, micro-batch 1, action 1F1 failed
+    micro-batch 1 of the batch can't be used, and nothing was run
     an index is out of range in or after `head`; it comes from the batch's tensor `1`: look at the data, and at the sizes that the model was made with
-    BaseFloat.Gather was given the index -100 at [1, 0]: only 0 to 4 are allowed
+    BaseFloat.Gather was given the index -100 at [1]: only 0 to 4 are allowed
     "#);
     insta::assert_snapshot!(refused(selected, batch(0, 7)), @r#"
     rank 1, stage 1, micro-batch 1, action 1F1 failed
     an index is out of range in or after `head`: look at the data, and at the sizes that the model was made with
     BaseFloat.Select was given the index 5 at [1]: only 0 to 4 are allowed
     "#);
+}
+
+/// A label that is wrong costs its batch, and not the run.
+#[test]
+fn a_pipeline_goes_on_after_an_index_of_the_batch() {
+    let forwards = [cross_entropy as fn(&Net, Batch) -> Outputs, gathered];
+    for forward in forwards {
+        let start = || builder(forward).check_indices(true).start().unwrap();
+        let (mut found, mut expected) = (start(), start());
+        for wrong in [batch(7, 0), batch(0, 5)] {
+            let error = found.step(LR, wrong.clone()).unwrap_err();
+            assert!(matches!(error, PipelineError::MicroBatch { .. }), "{error}");
+            found.evaluate(wrong).unwrap_err();
+        }
+        let loss =
+            |pipeline: &mut Pipeline<Net, Batch>| pipeline.step(LR, batch(6, 4)).unwrap().loss;
+        assert_eq!(loss(&mut found), loss(&mut expected));
+        assert_eq!(found.steps(), 1);
+    }
+}
+
+/// What is not read of a tensor may be anything.
+#[test]
+fn indices_that_are_not_read_are_not_checked() {
+    let forward =
+        |net: &Net, (tokens, labels): Batch| cross_entropy(net, (tokens.narrow(1, 0, 1), labels));
+    let mut pipeline = builder(forward).check_indices(true).start().unwrap();
+    // The token that is wrong is the second of its sample.
+    pipeline.step(LR, batch(WORDS as i32, 0)).unwrap();
 }
 
 #[test]

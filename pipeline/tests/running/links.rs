@@ -123,6 +123,25 @@ fn hooked(
     })
 }
 
+/// A step of many messages, each in time, takes longer than the driver would wait for silence.
+#[test]
+fn a_long_step_goes_on_where_its_messages_come() {
+    const TIMEOUT: Duration = Duration::from_millis(600);
+    let slow = builder(2, ScheduleKind::GPipe)
+        .micro_batches(8)
+        .timeout(TIMEOUT);
+    let slow = hooked(slow, |_, action| {
+        if matches!(action, Action::Send(_)) {
+            std::thread::sleep(TIMEOUT / 2);
+        }
+        true
+    });
+    let mut pipeline = slow.start().unwrap();
+    let begun = Instant::now();
+    pipeline.step(LR, batch()).unwrap();
+    assert!(begun.elapsed() > 3 * TIMEOUT);
+}
+
 #[test]
 fn random_delays_change_no_bit() {
     const STEPS: u64 = 1000;

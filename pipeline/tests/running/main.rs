@@ -2,6 +2,7 @@
 
 mod batches;
 mod devices;
+mod events;
 mod faults;
 mod finite;
 mod indices;

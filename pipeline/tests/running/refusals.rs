@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use burn::module::{Module, Param};
+use burn::module::{Module, Param, RunningState};
 use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig};
 use burn::optim::AdamWConfig;
 use burn::tensor::activation::gelu;
@@ -168,6 +168,28 @@ fn a_random_field_that_is_not_read_follows_the_seed() {
     assert_ne!(noise(1), noise(2));
 }
 
+/// So does one that is computed from a parameter.
+#[test]
+fn a_field_of_a_parameter_that_is_not_read_follows_the_seed() {
+    let model = Deferred::new(|device| {
+        let first = linear(device);
+        let noise = (first.bias.as_ref().unwrap().val() * 2.0).detach();
+        Unread {
+            first,
+            noise,
+            last: linear(device),
+        }
+    });
+    let model = model.unwrap();
+    let noise = |seed: u64| {
+        let _ = Tensor::<1>::random([3], Distribution::Default, &Device::flex());
+        let net = model.materialize(&Device::flex(), &model.replay(seed.into()));
+        net.unwrap().noise.into_data()
+    };
+    assert_eq!(noise(1), noise(1));
+    assert_ne!(noise(1), noise(2));
+}
+
 #[derive(Module, Debug)]
 struct Normed {
     first: Linear,
@@ -192,6 +214,174 @@ fn running_statistics_that_are_updated() {
     let outputs = |net: &Normed, batch| Outputs::loss(normed(net, batch).0);
     let error = model.unwrap().trace(&example, outputs).unwrap_err();
     insta::assert_snapshot!(error, @"the forward computes a new value of the running state `norm.running_mean`, which a pipeline can't keep yet: freeze the module (`BatchNorm::freeze`), or use GroupNorm, LayerNorm, RmsNorm or InstanceNorm in its place");
+}
+
+#[derive(Module, Debug)]
+struct Centered {
+    first: Linear,
+    mean: RunningState<Tensor<2>>,
+    last: Linear,
+}
+
+/// A state whose new value the loss reads too, and one whose old value nothing reads.
+#[test]
+fn running_states_of_ones_own_that_are_updated() {
+    let forwards: [fn(&Centered, Tensor<2>) -> Tensor<2>; 2] = [
+        |net, x| {
+            let mean = net.mean.value() * 0.9 + x.clone().mean_dim(0).detach() * 0.1;
+            net.mean.update(mean.clone());
+            x - mean
+        },
+        |net, x| {
+            net.mean.update(x.clone().mean_dim(0).detach());
+            x
+        },
+    ];
+    for centered in forwards {
+        let model = Deferred::new(|device| Centered {
+            first: linear(device),
+            mean: RunningState::new(Tensor::zeros(
+                [1, WIDTH],
+                &device.clone().without_autodiff(),
+            )),
+            last: linear(device),
+        });
+        let outputs = move |net: &Centered, (x, y): Batch| {
+            let x = centered(net, net.first.forward(x));
+            Outputs::loss(squared(net.last.forward(x), y))
+        };
+        let error = model.unwrap().trace(&batch(0, &Device::flex()), outputs);
+        let error = error.unwrap_err();
+        assert!(
+            matches!(&error, TraceError::RunningState { path } if path.as_str() == "mean"),
+            "{}",
+            full_text(&error)
+        );
+    }
+}
+
+#[derive(Module, Debug)]
+struct Distilled {
+    student: Linear,
+    #[module(skip)]
+    teacher: Linear,
+}
+
+/// A field that no visitor sees is made at its first use, in every run of a recorded forward anew.
+#[test]
+fn a_parameter_in_a_skipped_field() {
+    let outputs = |net: &Distilled, (x, _): Batch| {
+        let target = net.teacher.forward(x.clone()).detach();
+        Outputs::loss(squared(net.student.forward(x), target))
+    };
+    let model = Deferred::new(|device| Distilled {
+        student: linear(device),
+        teacher: linear(device),
+    });
+    let error = model.unwrap().trace(&batch(0, &Device::flex()), outputs);
+    insta::assert_snapshot!(error.unwrap_err(), @"the forward draws the value of a parameter that no visitor of the module sees, in one of the fields `teacher.weight`, `teacher.bias`, as in a field with `#[module(skip)]`: every run would draw another; make it a field of the module and freeze it (`no_grad`)");
+    // Made of data, it is the same in every construction.
+    let fixed = |device: &Device| Distilled {
+        student: linear(device),
+        teacher: Linear {
+            weight: Param::from_tensor(floats([WIDTH, WIDTH], 5, device)).no_grad(),
+            bias: None,
+        },
+    };
+    let case = Case {
+        init: fixed,
+        forward: |net: &Distilled, (x, _): Batch| {
+            let target = net.teacher.forward(x.clone()).detach();
+            (squared(net.student.forward(x), target), None)
+        },
+        batch,
+    };
+    let expected = plain(case, AdamWConfig::new().init(), 2, 3);
+    for setting in settings([1], 2) {
+        let found = pipelined(case, AdamWConfig::new().build(), setting, 3);
+        found.assert_same(&expected, &format!("{setting:?}"));
+    }
+}
+
+/// Dropout draws in each forward; that is no parameter.
+#[test]
+fn dropout_is_no_skipped_parameter() {
+    let model = Deferred::new(two).unwrap();
+    let dropout = burn::nn::DropoutConfig::new(0.3).init();
+    let traced = model.trace(
+        &batch(0, &Device::flex()),
+        move |net: &Two, (x, y): Batch| {
+            let x = dropout.forward(net.layers[0].forward(x));
+            Outputs::loss(squared(net.layers[1].forward(x), y))
+        },
+    );
+    traced.unwrap();
+}
+
+/// The fields of a model are in its trace.
+#[test]
+fn a_trace_of_another_constructor() {
+    let model = |scale: f32| {
+        Deferred::new(move |device| Net {
+            first: linear(device),
+            table: Tensor::full([1, WIDTH], scale, device),
+            last: linear(device),
+        })
+        .unwrap()
+    };
+    let example = batch(0, &Device::flex());
+    let outputs = |net: &Net, batch| Outputs::loss(forward(net, batch).0);
+    let trace = model(1.0).trace(&example, outputs).unwrap();
+    let plan = Plan::auto(&trace, &Machine::local(2).unwrap()).unwrap();
+    Pipeline::new(&model(1.0), &trace, &plan).start().unwrap();
+    let error = Pipeline::new(&model(2.0), &trace, &plan)
+        .start()
+        .unwrap_err();
+    insta::assert_snapshot!(full_text(&error), @"the trace is of another model than the pipeline trains: in the constructor, constant 1 was f32[1, 6] with 1 at element 0 and is now f32[1, 6] with 2 at element 0; trace the model that is trained");
+}
+
+#[test]
+fn a_sum_over_a_count() {
+    let model = Deferred::new(two).unwrap();
+    let error = model.trace(&batch(0, &Device::flex()), |net: &Two, (x, y): Batch| {
+        let x = net.layers[0].forward(x);
+        let count = y.clone().greater_elem(0.0).int().sum();
+        Outputs::sum(squared(net.layers[1].forward(x), y)).weighted_by(count)
+    });
+    insta::assert_snapshot!(error.unwrap_err(), @"the loss was given as a sum and as a mean over a count: use `Outputs::sum(loss)` alone for a sum, or `Outputs::loss(loss).weighted_by(count)` for a mean");
+}
+
+/// A shape that is no longer kept is recorded again, and must be what it was.
+#[test]
+fn a_forward_that_changes_while_it_trains() {
+    let scale = Arc::new(AtomicU64::new(1));
+    let read = scale.clone();
+    let model = Deferred::new(two).unwrap();
+    let of = |samples: usize| {
+        let values = |n| floats([samples, WIDTH], n, &Device::flex());
+        (values(0), values(1))
+    };
+    let trace = model.trace(&of(8), move |net: &Two, (x, y): Batch| {
+        let x = net.layers[0].forward(x) * read.load(Ordering::Relaxed) as f64;
+        Outputs::loss(squared(net.layers[1].forward(x), y))
+    });
+    let trace = trace.unwrap();
+    let plan = Plan::auto(&trace, &Machine::local(1).unwrap()).unwrap();
+    let pipeline = Pipeline::new(&model, &trace, &plan)
+        .optimizer(AdamWConfig::new())
+        .micro_batches(1)
+        .keep_programs(1);
+    let mut pipeline = pipeline.start().unwrap();
+    for samples in [4, 5, 4] {
+        pipeline.step(LR, of(samples)).unwrap();
+    }
+    pipeline.step(LR, of(5)).unwrap();
+    scale.store(2, Ordering::Relaxed);
+    let error = pipeline.step(LR, of(4)).unwrap_err();
+    insta::assert_snapshot!(full_text(&error), @r#"
+    the model could not be traced for this batch
+    the forward of training 0:F32[4, 6] 1:F32[4, 6] differs from its earlier recording: a forward must depend on the model and the batch alone, so take what changes with the step from the batch
+    "#);
 }
 
 /// Frozen, its statistics are constants: bit for bit plain Burn.

@@ -1,7 +1,5 @@
 //! Batches of other shapes share the parameters, and a plan serves them all or says why not.
 
-use std::cell::RefCell;
-use std::fmt::Write;
 use std::sync::{Arc, Mutex};
 
 use burn::module::Module;
@@ -11,9 +9,8 @@ use burn::tensor::activation::{gelu, tanh};
 use burn::tensor::{Device, Tensor};
 use tinderbox_deferred::Deferred;
 use tinderbox_pipeline::{Cut, Outputs, Pipeline, PipelineError, Plan, Traceable};
-use tracing::field::{Field, Visit};
-use tracing::span::{Attributes, Id, Record};
 
+use crate::events;
 use crate::support::{Case, Computed, LR, SAMPLES, floats, full_text, pipelined, plain, settings};
 
 const WIDTH: usize = 5;
@@ -157,54 +154,10 @@ fn a_trace_or_plan_of_another_model_is_refused() {
         .unwrap();
 }
 
-thread_local! {
-    /// What this thread reported of programs, a line for each event.
-    static EVENTS: RefCell<String> = const { RefCell::new(String::new()) };
-}
-
-/// Collects the events of all threads, each by itself: a subscriber of one thread misses the events that another
-/// thread reports first.
-struct Events;
-
-impl Events {
-    fn collect() {
-        tracing::subscriber::set_global_default(Self).unwrap();
-        tracing::callsite::rebuild_interest_cache();
-    }
-
-    fn take() -> String {
-        EVENTS.take()
-    }
-}
-
-impl Visit for Events {
-    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
-        EVENTS.with_borrow_mut(|text| write!(text, "{field}: {value:?}; ").unwrap());
-    }
-}
-
-impl tracing::Subscriber for Events {
-    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
-        metadata.target() == "tinderbox_pipeline::runtime::programs"
-    }
-
-    fn new_span(&self, _: &Attributes<'_>) -> Id {
-        Id::from_u64(1)
-    }
-
-    fn record(&self, _: &Id, _: &Record<'_>) {}
-
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-
-    fn event(&self, event: &tracing::Event<'_>) {
-        event.record(&mut Self);
-        EVENTS.with_borrow_mut(|text| text.push('\n'));
-    }
-
-    fn enter(&self, _: &Id) {}
-
-    fn exit(&self, _: &Id) {}
-}
+/// Said once, when a pipeline drops its first program.
+const FIRST_DROP: &str = "message: batches have more shapes than programs are kept: a shape that comes again after \
+                          others is recorded, cut and loaded again; keep more (`keep_programs`), or pad batches to fewer \
+                          shapes; \n";
 
 #[test]
 fn programs_that_were_not_used_for_longest_are_dropped() {
@@ -238,14 +191,14 @@ fn programs_that_were_not_used_for_longest_are_dropped() {
             "message: program is dropped; program: training :F32[8, {length}, 5]; dropped: {count}; \n"
         )
     };
-    Events::collect();
+    events::collect();
     let mut pipeline = start(2, 1);
     recorded.lock().unwrap().clear();
     for (length, expected) in [
         (3, made(3, 1)),
         (4, made(4, 2)),
         (3, String::new()),
-        (5, made(5, 3) + &dropped(4, 1)),
+        (5, made(5, 3) + FIRST_DROP + &dropped(4, 1)),
         (3, String::new()),
         // The program of the example is cut again, and not recorded again.
         (LONG, made(LONG, 4) + &dropped(5, 2)),
@@ -254,14 +207,14 @@ fn programs_that_were_not_used_for_longest_are_dropped() {
         (3, made(3, 6) + &dropped(LONG, 4)),
     ] {
         pipeline.step(LR, batch(length)).unwrap();
-        assert_eq!(Events::take(), expected, "length {length}");
+        assert_eq!(events::take(), expected, "length {length}");
     }
-    // Each recording is made twice, and compared.
-    assert_eq!(*recorded.lock().unwrap(), [3, 3, 4, 4, 5, 5, 3, 3]);
+    // The first recording of a shape is made twice, and compared; a later one is compared with its digest.
+    assert_eq!(*recorded.lock().unwrap(), [3, 3, 4, 4, 5, 5, 3]);
     // Eight samples are micro-batches of three, three and two: what one step needs is kept for the next.
     let mut pipeline = start(0, 3);
     pipeline.step(LR, batch(4)).unwrap();
-    assert_eq!(Events::take().lines().count(), 2);
+    assert_eq!(events::take().lines().count(), 2);
     pipeline.step(LR, batch(4)).unwrap();
-    assert_eq!(Events::take(), "");
+    assert_eq!(events::take(), "");
 }

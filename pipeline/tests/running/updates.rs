@@ -191,7 +191,7 @@ fn clipped_each_by_itself() {
                 let output = pipeline
                     .step(LR, (CASE.batch)(step, &Device::flex()))
                     .unwrap();
-                assert_eq!(output.gradient_norm, None);
+                assert!(output.gradient_norm.is_some_and(|norm| norm > 0.0));
             }
             assert!(gathered(&mut pipeline) == expected, "{ranks} ranks, {kind}");
         }
@@ -268,9 +268,45 @@ fn a_batch_of_few_samples() {
         assert_eq!(
             full_text(&error),
             format!(
-                "the batch can't be used\na batch of {samples} samples can't be split into {MICRO_BATCHES} \
-                 micro-batches: lower the number of micro-batches"
+                "the batch can't be used\na batch of {samples} samples can't be split into the {MICRO_BATCHES} \
+                 micro-batches that the schedule is written for: drop the batch, or train under a named schedule, which \
+                 is generated for fewer"
             )
+        );
+    }
+}
+
+/// The plan's own schedule, found for its micro-batches, is found anew for fewer.
+#[test]
+fn a_batch_of_few_samples_under_the_schedule_of_a_plan() {
+    let losses = |builder: PipelineBuilder<Net, Batch>| {
+        let mut pipeline = builder.start().unwrap();
+        for samples in [SAMPLES, 2, 1, SAMPLES] {
+            let output = pipeline.step(LR, rows(samples, &Device::flex())).unwrap();
+            assert_eq!(output.micro_batch_losses.len(), samples.min(MICRO_BATCHES));
+        }
+        gathered(&mut pipeline)
+    };
+    let model = CASE.model();
+    let trace = CASE.trace(&model);
+    let machine = Machine::local(2).unwrap();
+    let planner = Planner::new(&trace, &machine).on_ranks(&[0, 1, 1].map(RankIndex::new));
+    let plan = planner.plan().unwrap();
+    let planned = Pipeline::new(&model, &trace, &plan)
+        .optimizer(AdamWConfig::new())
+        .micro_batches(MICRO_BATCHES)
+        .seed(SEED);
+    assert!(losses(planned) == losses(builder(1, ScheduleKind::GPipe)));
+}
+
+#[test]
+fn a_batch_without_samples() {
+    let mut pipeline = builder(1, ScheduleKind::GPipe).start().unwrap();
+    let empty = || rows(0, &Device::flex());
+    for error in [pipeline.step(LR, empty()), pipeline.evaluate(empty())] {
+        assert_eq!(
+            full_text(&error.unwrap_err()),
+            "the batch can't be used\nthe batch has no samples: its tensors have a first dimension of 0"
         );
     }
 }

@@ -1,0 +1,64 @@
+//! The events that the driver of a pipeline reports, as lines of text.
+
+use std::cell::RefCell;
+use std::fmt::Write;
+use std::sync::Once;
+
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+
+thread_local! {
+    /// What this thread reported, a line for each event.
+    static EVENTS: RefCell<String> = const { RefCell::new(String::new()) };
+}
+
+/// Collects the events of all threads, each by itself: a subscriber of one thread misses the events that another
+/// thread reports first.
+struct Events;
+
+/// Begins to collect.
+pub fn collect() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        tracing::subscriber::set_global_default(Events).unwrap();
+        tracing::callsite::rebuild_interest_cache();
+    });
+    take();
+}
+
+/// What this thread has reported since it was asked before.
+pub fn take() -> String {
+    EVENTS.take()
+}
+
+impl Visit for Events {
+    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+        EVENTS.with_borrow_mut(|text| write!(text, "{field}: {value:?}; ").unwrap());
+    }
+}
+
+impl tracing::Subscriber for Events {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        let module = metadata
+            .target()
+            .strip_prefix("tinderbox_pipeline::runtime::");
+        matches!(module, Some("programs" | "training"))
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        event.record(&mut Self);
+        EVENTS.with_borrow_mut(|text| text.push('\n'));
+    }
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
