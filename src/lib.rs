@@ -44,7 +44,10 @@
 //!    constructor makes and that holds no data: a program can't contain a parameter's initial value, and two
 //!    parameters are two values, also where they begin as one tensor. What the forward reads of the constructor beside
 //!    parameters must be the same in every construction, so random tensor fields are refused. Constructor and forward
-//!    are recorded twice and compared, once more when a pipeline starts: what differs is an error.
+//!    are recorded twice and compared, once more when a pipeline starts: what differs is an error. A forward that draws
+//!    random values, or whose model has running states, is also called twice on one module: one whose second call does
+//!    something else has made a parameter that no visitor sees, or updated a state, which a program can't. A batch shape
+//!    that is recorded again after it was dropped must have the digest of its first recording.
 //!
 //!    The objective is `loss * weight`. [`Outputs`] says what the loss is over: the weight of a micro-batch is its share
 //!    of the samples, or of a count that the driver computes from the batch before the step, or 1 for a sum. So loss and

@@ -427,6 +427,49 @@ fn what_is_not_kept_and_what_died_is_removed() {
     assert_eq!(newest(&run), (4, small_contents(5)));
 }
 
+/// Few requests beside one for each file: what a service charges, and what takes its time.
+#[test]
+fn requests_of_a_save_and_of_an_open() {
+    const RANKS: u32 = 8;
+    const FILES: u64 = 1024;
+    let objects = Faulty::default();
+    let store = BucketStore::new(Arc::new(objects.clone()), "runs/1").unwrap();
+    let run = Run::on(Arc::new(store));
+    let counted = |what: &str, most_per_file: f64| {
+        let requests = objects.requests();
+        objects.set_fault(None);
+        let per_file = requests as f64 / FILES as f64;
+        println!("{what}: {requests} requests, {per_file:.3} per file");
+        assert!(per_file <= most_per_file, "{what}: {requests} requests");
+    };
+    objects.set_fault(None);
+    // As many files as tensors.
+    let meta = CheckpointMeta {
+        file_bytes: 64,
+        ..meta(1, RANKS)
+    };
+    let attempt = run.begin(meta).unwrap();
+    for rank in 0..RANKS {
+        let tensors = (0..FILES / u64::from(RANKS)).map(|at| {
+            let data = burn::tensor::TensorData::new(vec![at as f32; 16], [16]);
+            SaveTensor::whole(format!("rank.{rank}.{at}"), Role::Model, data)
+        });
+        let tensors: Vec<_> = tensors.collect();
+        let scalars = BTreeMap::new();
+        attempt
+            .handle()
+            .write_rank(rank, &tensors, &scalars)
+            .unwrap();
+    }
+    attempt.publish(TIMEOUT).unwrap();
+    counted("save", 1.1);
+    let checkpoint = run.open(1).unwrap();
+    assert_eq!(checkpoint.manifest().files.len() as u64, FILES);
+    counted("open", 0.2);
+    run.latest().unwrap();
+    counted("latest", 0.2);
+}
+
 #[test]
 fn a_directory_that_was_copied_is_read() {
     let dir = tempfile::tempdir().unwrap();

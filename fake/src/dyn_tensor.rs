@@ -26,7 +26,8 @@ use crate::{FakeError, Region, TensorMeta, dtype_on};
 /// the other, submitted one after the other without a lock. Two threads that copy in opposite directions could queue both
 /// sends before both receives, and wait for each other for ever; two that copy in one direction could pair each other's
 /// halves. In one order for all threads neither can happen: what is submitted waits for work that was submitted before.
-/// CubeCL 0.12 holds a lock of its own. Submitting takes microseconds; the copies themselves run after the lock is free.
+/// CubeCL 0.12 holds a lock of its own. Other copies wait while one is submitted: where operations of the source are still
+/// to be fused, that compiles and queues them first. The copies themselves run after the lock is free.
 static COPIES: Mutex<()> = Mutex::new(());
 
 /// Float, int or bool: which of Burn's three kinds a tensor has.

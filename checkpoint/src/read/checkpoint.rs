@@ -1,7 +1,7 @@
 //! A published checkpoint.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashMap},
     io,
     path::{Path, PathBuf},
     sync::{Arc, atomic::AtomicBool},
@@ -22,7 +22,7 @@ use crate::{
         MANIFEST_FILE, MAX_MANIFEST_BYTES, PLAN_FILE, StoredPlan, attempt_dir_name, decode_manifest,
     },
     progress::Observing,
-    store::{FoundKind, LocalStore, Retrying, Store, join, read_small},
+    store::{Found, FoundKind, LocalStore, Retrying, Store, join},
 };
 
 /// A published checkpoint: a directory whose manifest was proven. A source of a model's parameters
@@ -62,14 +62,13 @@ impl Checkpoint {
     /// Opens a directory of a store.
     pub(crate) fn open_in(store: Arc<dyn Store>, step_dir: &str) -> Result<Self, LoadError> {
         let path = join(step_dir, MANIFEST_FILE);
-        let bytes =
-            read_small(&*store, &path, MAX_MANIFEST_BYTES).map_err(|source| {
-                match source.kind() {
-                    io::ErrorKind::NotFound => LoadError::NotPublished {
-                        path: store.place(step_dir),
-                    },
-                    _ => failed(&*store, "open", &path)(source),
-                }
+        let bytes = store
+            .read_small(&path, MAX_MANIFEST_BYTES)
+            .map_err(|source| match source.kind() {
+                io::ErrorKind::NotFound => LoadError::NotPublished {
+                    path: store.place(step_dir),
+                },
+                _ => failed(&*store, "open", &path)(source),
             })?;
         let manifest = decode_manifest(&bytes).map_err(|source| LoadError::Manifest {
             path: store.place(&path),
@@ -78,12 +77,7 @@ impl Checkpoint {
         drop(bytes);
         let attempt = attempt_dir_name(manifest.step, manifest.attempt);
         let files_dir = store.files_of(step_dir, &attempt);
-        for file in &manifest.files {
-            check_size(&*store, &join(&files_dir, &file.name), file.size_bytes)?;
-        }
-        if let StoredPlan::File(plan) = &manifest.plan {
-            check_size(&*store, &join(&files_dir, PLAN_FILE), plan.size_bytes)?;
-        }
+        check_files(&*store, &files_dir, &manifest)?;
         let place = store.place(step_dir);
         let files = Files::default();
         Ok(Self::of_manifest(manifest, store, files_dir, place, files))
@@ -195,8 +189,9 @@ impl Checkpoint {
     pub(super) fn document(&self, name: &str, entry: &DocumentEntry) -> Result<Vec<u8>, LoadError> {
         let (store, path) = (self.store(), join(&self.files_dir, name));
         check_size(store, &path, entry.size_bytes)?;
-        let bytes =
-            read_small(store, &path, entry.size_bytes).map_err(failed(store, "read", &path))?;
+        let bytes = store
+            .read_small(&path, entry.size_bytes)
+            .map_err(failed(store, "read", &path))?;
         match Digest::of(&bytes) {
             found if found == entry.digest => Ok(bytes),
             found => Err(LoadError::DamagedFile {
@@ -364,13 +359,44 @@ pub(crate) fn failed<'a>(
     }
 }
 
+/// Refuses files that are not there or have not the size which the manifest gives. One listing has all of them.
+fn check_files(store: &dyn Store, dir: &str, manifest: &Manifest) -> Result<(), LoadError> {
+    let listing = match store.list(dir) {
+        Ok(listing) => listing,
+        // Then the first file is missing.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+        Err(error) => return Err(failed(store, "list", dir)(error)),
+    };
+    let listed = listing.iter().map(|found| (found.name.as_str(), found));
+    let listed: HashMap<&str, &Found> = listed.collect();
+    let files = manifest.files.iter();
+    let files = files.map(|file| (file.name.as_str(), file.size_bytes));
+    let plan = match &manifest.plan {
+        StoredPlan::File(plan) => Some((PLAN_FILE, plan.size_bytes)),
+        StoredPlan::None(()) | StoredPlan::Inline(_) => None,
+    };
+    for (name, expected_bytes) in files.chain(plan) {
+        let path = join(dir, name);
+        let found = listed.get(name).ok_or_else(|| LoadError::FileMissing {
+            path: store.place(&path),
+        })?;
+        check_found(store, &path, found, expected_bytes)?;
+    }
+    Ok(())
+}
+
 /// Refuses a file that has not the size which the manifest gives.
-pub(super) fn check_size(
+fn check_size(store: &dyn Store, path: &str, expected_bytes: u64) -> Result<(), LoadError> {
+    let found = store.look(path).map_err(failed(store, "look at", path))?;
+    check_found(store, path, &found, expected_bytes)
+}
+
+fn check_found(
     store: &dyn Store,
     path: &str,
+    found: &Found,
     expected_bytes: u64,
 ) -> Result<(), LoadError> {
-    let found = store.look(path).map_err(failed(store, "look at", path))?;
     let path = || store.place(path);
     match found.kind {
         FoundKind::File if found.bytes == expected_bytes => Ok(()),

@@ -22,9 +22,12 @@ pub(super) struct Files {
 /// By position in the manifest, with the time of their last use.
 #[derive(Debug, Default)]
 struct Open {
-    files: BTreeMap<usize, (u64, Arc<ShardFile>)>,
+    files: BTreeMap<usize, (u64, Arc<Slot>)>,
     time: u64,
 }
+
+/// A file, or a place for one that is being opened: whoever else asks for it waits, and for no other.
+type Slot = Mutex<Option<Arc<ShardFile>>>;
 
 impl Files {
     /// Files without digests, which stay open.
@@ -39,6 +42,7 @@ impl Files {
     pub(super) fn are_plain(&self) -> bool {
         !self.plain.is_empty()
     }
+
     /// The file at this position in the manifest, its header proven.
     pub(super) fn get(
         &self,
@@ -48,21 +52,27 @@ impl Files {
         if let Some(file) = self.plain.get(position) {
             return Ok(file.clone());
         }
-        // Held while a file is opened, so that two threads do not open one.
+        let slot = self.slot(position);
+        let mut file = slot.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(file) = &*file {
+            return Ok(file.clone());
+        }
+        let opened = Arc::new(ShardFile::open(checkpoint, position)?);
+        Ok(file.insert(opened).clone())
+    }
+
+    /// The place of a file, which is then the last one used.
+    fn slot(&self, position: usize) -> Arc<Slot> {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         open.time += 1;
         let time = open.time;
-        if let Some((used, file)) = open.files.get_mut(&position) {
-            *used = time;
-            return Ok(file.clone());
-        }
-        if open.files.len() >= MAX_OPEN {
+        if !open.files.contains_key(&position) && open.files.len() >= MAX_OPEN {
             let oldest = open.files.iter().min_by_key(|(_, (used, _))| *used);
             let oldest = oldest.map(|(position, _)| *position);
             oldest.map(|position| open.files.remove(&position));
         }
-        let file = Arc::new(ShardFile::open(checkpoint, position)?);
-        open.files.insert(position, (time, file.clone()));
-        Ok(file)
+        let (used, slot) = open.files.entry(position).or_default();
+        *used = time;
+        slot.clone()
     }
 }

@@ -19,7 +19,7 @@ use crate::{
     AttemptId, BlockSize, CheckpointMeta, Chunk, Digest, FileEntry, Header, HeaderTensor,
     LoadError, Manifest, Role, TensorEntry, decode_header,
     format::{INDEX_FILE, Listed, MAX_MANIFEST_BYTES, header_len},
-    store::{LocalStore, ReadFile, Store, read_small},
+    store::{LocalStore, ReadFile, Store},
 };
 
 /// The file of a model that has only one.
@@ -266,7 +266,7 @@ fn read_index(
     dir: &LocalStore,
     name: &str,
 ) -> Result<BTreeMap<String, BTreeSet<String>>, LoadError> {
-    let bytes = read_small(dir, name, MAX_MANIFEST_BYTES);
+    let bytes = dir.read_small(name, MAX_MANIFEST_BYTES);
     let bytes = bytes.map_err(failed(dir, "read", name))?;
     let path = dir.place(name);
     let index: Index = serde_json::from_slice(&bytes).map_err(|source| LoadError::Index {

@@ -126,12 +126,12 @@ impl Run {
     /// When it was not published, or what was proven fails.
     pub fn open(&self, step: u64) -> Result<Checkpoint, LoadError> {
         let name = step_dir_name(step);
-        // A store without directories finds nothing of this name.
-        let is_link = self
-            .store
-            .look(&name)
-            .is_ok_and(|f| f.kind == FoundKind::Other);
-        if is_link {
+        // A bucket has no links.
+        let is_link = || {
+            let found = self.store.look(&name);
+            found.is_ok_and(|found| found.kind == FoundKind::Other)
+        };
+        if self.store.renames() && is_link() {
             return Err(LoadError::NotAFile {
                 path: self.store.place(&name),
             });

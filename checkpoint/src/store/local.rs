@@ -16,11 +16,24 @@ const BUFFER_BYTES: usize = 1 << 20;
 const FLUSH_BYTES: u64 = 32 << 20;
 
 /// A directory.
+///
+/// # File systems that several machines share
+///
+/// A lock (`flock`) tells an attempt that lives from one that died, and so whether its directory may be removed. It does so
+/// where the directory is on a file system of this machine: ext2 to ext4, XFS, Btrfs, ZFS, F2FS, bcachefs, tmpfs, ramfs,
+/// overlayfs, exFAT, FAT, ReiserFS, and on systems other than Linux. Everywhere else (NFS, Lustre, CephFS, GPFS, BeeGFS, SMB, 9P,
+/// FUSE and what is not known) another machine may not see the lock: as in a bucket, nothing is taken for dead there until
+/// the caller says that nobody saves ([`Run::clean_when_idle`](crate::Run::clean_when_idle)), and
+/// [`Run::join`](crate::Run::join) takes a dead attempt to save the same step for a living one.
+///
+/// A directory that this machine exports to others looks like its own: say so by [`shared`](Self::shared).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LocalStore {
     root: PathBuf,
     /// Whether links are followed where a name is looked up or opened.
     follow: bool,
+    /// Whether other machines reach it, whatever its file system is.
+    shared: bool,
 }
 
 impl LocalStore {
@@ -29,6 +42,17 @@ impl LocalStore {
         Self {
             root: root.into(),
             follow: false,
+            shared: false,
+        }
+    }
+
+    /// Says that other machines reach the directory, although its file system is one of this machine's: then no lock
+    /// tells who is dead.
+    #[must_use]
+    pub fn shared(self) -> Self {
+        Self {
+            shared: true,
+            ..self
         }
     }
 
@@ -36,8 +60,8 @@ impl LocalStore {
     /// ours.
     pub(crate) fn following_links(root: impl Into<PathBuf>) -> Self {
         Self {
-            root: root.into(),
             follow: true,
+            ..Self::new(root)
         }
     }
 
@@ -149,6 +173,10 @@ impl Store for LocalStore {
         Ok(Lock::of(file))
     }
 
+    fn has_locks(&self) -> bool {
+        !self.shared && reach_of(&self.root) == Reach::Machine
+    }
+
     fn try_lock(&self, path: &str, shared: bool) -> io::Result<Option<Lock>> {
         let (file, _) = open_plain(&self.at(path), false)?;
         let locked = match shared {
@@ -156,10 +184,63 @@ impl Store for LocalStore {
             false => file.try_lock(),
         };
         match locked {
+            // Somebody on another machine may hold it all the same.
+            Ok(()) if !self.has_locks() => Err(io::Error::from(io::ErrorKind::Unsupported)),
             Ok(()) => Ok(Some(Lock::of(file))),
             Err(TryLockError::WouldBlock) => Ok(None),
             Err(TryLockError::Error(error)) => Err(error),
         }
+    }
+}
+
+/// Who sees a lock of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reach {
+    /// Everybody: only this machine sees the file.
+    Machine,
+    /// Perhaps this machine alone, of those that see the file.
+    Unknown,
+}
+
+/// The reach of locks on the file system that a directory is on, or will be; unknown where that can't be asked.
+#[cfg(target_os = "linux")]
+fn reach_of(dir: &Path) -> Reach {
+    let empty = |dir: &&Path| !dir.as_os_str().is_empty();
+    let above = dir.ancestors().filter(empty).chain([Path::new(".")]);
+    let mut found = above.map(rustix::fs::statfs);
+    // The directory itself may not be there yet.
+    let found = found.find(|found| !matches!(found, Err(rustix::io::Errno::NOENT)));
+    match found {
+        Some(Ok(found)) => reach_of_type(found.f_type as u32),
+        _ => Reach::Unknown,
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn reach_of(_dir: &Path) -> Reach {
+    Reach::Machine
+}
+
+/// By the number of a file system's type, as `linux/magic.h` and `statfs(2)` have them.
+#[cfg(target_os = "linux")]
+fn reach_of_type(number: u32) -> Reach {
+    const OF_ONE_MACHINE: [u32; 12] = [
+        0xEF53,      // ext2, ext3, ext4
+        0x5846_5342, // XFS
+        0x9123_683E, // Btrfs
+        0x2FC1_2FC1, // ZFS
+        0xF2F5_2010, // F2FS
+        0xCA45_1A4E, // bcachefs
+        0x0102_1994, // tmpfs
+        0x8584_58F6, // ramfs
+        0x794C_7630, // overlayfs
+        0x2011_BAB0, // exFAT
+        0x4D44,      // FAT
+        0x5265_4973, // ReiserFS
+    ];
+    match OF_ONE_MACHINE.contains(&number) {
+        true => Reach::Machine,
+        false => Reach::Unknown,
     }
 }
 
@@ -314,4 +395,39 @@ fn same_file(before: &Metadata, after: &Metadata) -> bool {
 #[cfg(not(unix))]
 fn same_file(before: &Metadata, after: &Metadata) -> bool {
     before.file_type() == after.file_type() && before.len() == after.len()
+}
+
+#[cfg(target_os = "linux")]
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn locks_reach_all_who_see_a_file_system_of_one_machine() {
+        for (name, number, reach) in [
+            ("ext4", 0xEF53, Reach::Machine),
+            ("tmpfs", 0x0102_1994, Reach::Machine),
+            ("overlayfs", 0x794C_7630, Reach::Machine),
+            ("NFS", 0x6969, Reach::Unknown),
+            ("Lustre", 0x0BD0_0BD0, Reach::Unknown),
+            ("CephFS", 0x00C3_6400, Reach::Unknown),
+            ("GPFS", 0x4750_4653, Reach::Unknown),
+            ("SMB 2", 0xFE53_4D42, Reach::Unknown),
+            ("CIFS", 0xFF53_4D42, Reach::Unknown),
+            ("9P", 0x0102_1997, Reach::Unknown),
+            ("FUSE", 0x6573_5546, Reach::Unknown),
+            ("unknown", 0, Reach::Unknown),
+        ] {
+            assert_eq!(reach_of_type(number), reach, "{name}");
+        }
+    }
+
+    /// A directory that is not there yet has the reach of the one that it will be in.
+    #[test]
+    fn a_directory_that_is_not_there_yet() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(reach_of(&dir.path().join("a/b")), reach_of(dir.path()));
+        assert_eq!(reach_of(Path::new("a-b-c")), reach_of(Path::new(".")));
+        assert_eq!(reach_of(Path::new("/proc")), Reach::Unknown);
+    }
 }

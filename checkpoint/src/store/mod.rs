@@ -109,12 +109,34 @@ pub trait Store: fmt::Debug + Send + Sync {
     /// `AlreadyExists` when the name is taken.
     fn create_locked(&self, path: &str, bytes: &[u8]) -> io::Result<Lock>;
 
-    /// The lock of such a file; `None` when somebody holds it. With `shared`, several may hold it.
+    /// Whether locks tell a living holder from a dead one, on every machine that reaches the store. Without, nothing is
+    /// taken for dead.
+    fn has_locks(&self) -> bool {
+        true
+    }
+
+    /// The lock of such a file; `None` when somebody is seen to hold it. With `shared`, several may hold it.
     ///
     /// # Errors
     ///
-    /// `Unsupported` where locks can't tell the living from the dead.
+    /// `Unsupported` where there are no [locks](Self::has_locks), and nobody is seen to hold it.
     fn try_lock(&self, path: &str, shared: bool) -> io::Result<Option<Lock>>;
+
+    /// Everything in a small file. Memory: its size, at most the limit.
+    ///
+    /// # Errors
+    ///
+    /// As [`open`](Self::open), and `FileTooLarge` beyond the limit.
+    fn read_small(&self, path: &str, limit_bytes: u64) -> io::Result<Vec<u8>> {
+        let file = self.open(path)?;
+        if file.bytes() > limit_bytes {
+            return Err(io::Error::from(io::ErrorKind::FileTooLarge));
+        }
+        // Below the limit, which every platform can allocate.
+        let mut bytes = vec![0; file.bytes() as usize];
+        file.read_exact_at(&mut bytes, 0)?;
+        Ok(bytes)
+    }
 
     /// Whether there are renames. Without them, the files of an attempt stay under its name when it is
     /// published, and there is never a directory of what is being removed.
@@ -313,20 +335,4 @@ pub(crate) fn remove_tree(store: &dyn Store, dir: &str, last: &str) -> io::Resul
         }
     }
     gone(store.remove_dir(dir))
-}
-
-/// Everything in a small file. Memory: its size, at most the limit.
-///
-/// # Errors
-///
-/// `FileTooLarge` beyond the limit.
-pub(crate) fn read_small(store: &dyn Store, path: &str, limit_bytes: u64) -> io::Result<Vec<u8>> {
-    let file = store.open(path)?;
-    if file.bytes() > limit_bytes {
-        return Err(io::Error::from(io::ErrorKind::FileTooLarge));
-    }
-    // Below the limit, which every platform can allocate.
-    let mut bytes = vec![0; file.bytes() as usize];
-    file.read_exact_at(&mut bytes, 0)?;
-    Ok(bytes)
 }

@@ -73,6 +73,10 @@ impl Store for Retrying {
         Ok(Box::new(RetryingFile { file, place }))
     }
 
+    fn read_small(&self, path: &str, limit_bytes: u64) -> io::Result<Vec<u8>> {
+        retried(&self.place(path), || self.0.read_small(path, limit_bytes))
+    }
+
     fn create(&self, path: &str) -> io::Result<Box<dyn WriteFile>> {
         self.0.create(path)
     }
@@ -107,6 +111,10 @@ impl Store for Retrying {
 
     fn create_locked(&self, path: &str, bytes: &[u8]) -> io::Result<Lock> {
         self.0.create_locked(path, bytes)
+    }
+
+    fn has_locks(&self) -> bool {
+        self.0.has_locks()
     }
 
     fn try_lock(&self, path: &str, shared: bool) -> io::Result<Option<Lock>> {

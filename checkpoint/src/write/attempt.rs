@@ -240,9 +240,7 @@ impl Attempt {
         } = &self.handle;
         let mut listed = merge(parts)?;
         listed.plan.clone_from(&self.plan);
-        for file in &listed.files {
-            self.handle.check_written(file)?;
-        }
+        self.handle.check_written(&listed.files)?;
         let index = encode_index(&listed.tensors).map_err(|source| SaveError::Meta { source })?;
         listed.index = index
             .map(|bytes| write_document(&**store, &join(dir, INDEX_FILE), &bytes))

@@ -10,7 +10,7 @@ use crate::{
         decode_manifest, parse_attempt_dir_name, parse_damaged_dir_name, parse_removed_dir_name,
         removed_dir_name, step_dir_name, temporary_name,
     },
-    store::{FoundKind, Lock, Store, join, read_small, remove_tree},
+    store::{FoundKind, Lock, Store, join, remove_tree},
 };
 
 /// More than any marker takes, in bytes.
@@ -149,8 +149,10 @@ fn leftover(
     name: &str,
     unlocked: Unlocked,
 ) -> Result<Option<Leftover>, &'static str> {
-    // A kill between two calls leaves an empty directory; removing it destroys nothing.
-    let empty = store.list(name).is_ok_and(|listing| listing.is_empty());
+    // A kill between two calls leaves an empty directory; removing it destroys nothing, but the attempt of another machine
+    // may have just made it.
+    let may_go = store.has_locks() || unlocked == Unlocked::Dead;
+    let empty = may_go && store.list(name).is_ok_and(|listing| listing.is_empty());
     if let Some((step, attempt)) = parse_removed_dir_name(name) {
         let marked = marker_of(store, name).is_some_and(|m| (m.step, m.attempt) == (step, attempt));
         let saved = manifest_of(store, name)
@@ -224,7 +226,7 @@ pub(super) fn remove_attempt(store: &dyn Store, marker: &Marker) -> io::Result<(
 /// Removes the checkpoint that an attempt has replaced, from the directory where it is now, under its own id. A damaged
 /// one gets a marker: what a kill leaves of it can be told to be ours.
 pub(super) fn remove_replaced(store: &dyn Store, dir: &str, step: u64) -> io::Result<()> {
-    let attempt = match read_small(store, &join(dir, MANIFEST_FILE), MAX_MANIFEST_BYTES) {
+    let attempt = match store.read_small(&join(dir, MANIFEST_FILE), MAX_MANIFEST_BYTES) {
         Ok(bytes) => decode_manifest(&bytes).ok().map(|found| found.attempt),
         Err(error) if is_missing(&error) => None,
         Err(error) => return Err(error),
@@ -325,12 +327,12 @@ pub(super) fn remove_dir(store: &dyn Store, name: &str) -> io::Result<()> {
 
 /// The marker of an attempt's directory.
 pub(crate) fn marker_of(store: &dyn Store, dir: &str) -> Option<Marker> {
-    let bytes = read_small(store, &join(dir, MARKER_FILE), MAX_MARKER_BYTES);
+    let bytes = store.read_small(&join(dir, MARKER_FILE), MAX_MARKER_BYTES);
     Marker::decode(&bytes.ok()?)
 }
 
 fn manifest_of(store: &dyn Store, dir: &str) -> Option<Manifest> {
-    let bytes = read_small(store, &join(dir, MANIFEST_FILE), MAX_MANIFEST_BYTES);
+    let bytes = store.read_small(&join(dir, MANIFEST_FILE), MAX_MANIFEST_BYTES);
     decode_manifest(&bytes.ok()?).ok()
 }
 
@@ -339,7 +341,7 @@ pub(super) fn published(
     store: &dyn Store,
     step_dir: &str,
 ) -> Result<Option<AttemptId>, &'static str> {
-    let bytes = read_small(store, &join(step_dir, MANIFEST_FILE), MAX_MANIFEST_BYTES);
+    let bytes = store.read_small(&join(step_dir, MANIFEST_FILE), MAX_MANIFEST_BYTES);
     match bytes {
         Ok(bytes) => decode_manifest(&bytes)
             .map(|manifest| Some(manifest.attempt))

@@ -14,7 +14,7 @@ use crate::{
         MANIFEST_FILE, MARKER_FILE, MAX_MANIFEST_BYTES, Marker, decode_manifest,
         parse_attempt_dir_name, step_dir_name,
     },
-    store::{Store, join, read_small},
+    store::{Store, join},
 };
 
 impl AttemptHandle {
@@ -52,7 +52,7 @@ impl AttemptHandle {
             let marker = self.store.look(&join(&self.dir, MARKER_FILE));
             let living = !marker.is_err_and(|error| is_missing(&error));
             let path = join(&step_dir, MANIFEST_FILE);
-            let manifest = match read_small(&*self.store, &path, MAX_MANIFEST_BYTES) {
+            let manifest = match self.store.read_small(&path, MAX_MANIFEST_BYTES) {
                 Ok(bytes) => decode_manifest(&bytes).ok(),
                 Err(error) if is_missing(&error) => None,
                 // A request failed, or the manifest was replaced meanwhile: it is read again.

@@ -194,10 +194,10 @@ impl AttemptHandle {
                 value: *value,
             })
             .collect();
-        // Files that are there already belong to another call.
+        // Files that are there already belong to another call; in a bucket, its claim has told.
         let taken = |shard: &&Shard<'_>| {
             let path = join(&self.dir, shard.name());
-            self.store.look(&path).is_ok()
+            self.store.renames() && self.store.look(&path).is_ok()
         };
         if let Some(shard) = shards.iter().find(taken) {
             return Err(SaveError::RankWritten {

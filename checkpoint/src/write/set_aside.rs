@@ -12,7 +12,7 @@ use crate::{
         MANIFEST_FILE, MAX_MANIFEST_BYTES, damaged_dir_name, parse_damaged_dir_name,
         parse_step_dir_name, step_dir_name,
     },
-    store::{FoundKind, Store, join, read_small, remove_tree},
+    store::{FoundKind, Store, join, remove_tree},
 };
 
 /// Gives the directory of a step a name that nobody takes for a checkpoint; `None` when there is none.
@@ -45,7 +45,7 @@ fn free_name(store: &dyn Store, step: u64) -> Result<String, SaveError> {
 
 /// Without renames: the manifest gets another name, and then the step has none.
 fn move_manifest(store: &dyn Store, from: &str, to: &str) -> io::Result<()> {
-    let manifest = read_small(store, &join(from, MANIFEST_FILE), MAX_MANIFEST_BYTES)?;
+    let manifest = store.read_small(&join(from, MANIFEST_FILE), MAX_MANIFEST_BYTES)?;
     let mut copy = store.create(&join(to, MANIFEST_FILE))?;
     copy.write_all(&manifest)?;
     copy.finish()?;

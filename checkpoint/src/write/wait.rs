@@ -1,7 +1,8 @@
 //! The coordinator waits for the ranks.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashMap},
+    io,
     time::{Duration, Instant},
 };
 
@@ -13,7 +14,8 @@ use crate::{
         FileEntry, MAX_MANIFEST_BYTES, Part, decode_part, failed_file_name, part_file_name,
         shard_file_name,
     },
-    store::{FoundKind, join, read_small},
+    parallel::parallel,
+    store::{Found, FoundKind, join},
 };
 
 /// How long to sleep between two looks: short against an fsync at first, and then no load on a network
@@ -21,6 +23,8 @@ use crate::{
 const POLL: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
 /// How long the coordinator waits for a rank that has failed to try again.
 const RETRY: Duration = Duration::from_secs(5);
+/// Parts that are read at the same time: in a bucket, each is a request.
+const PARTS_AT_ONCE: usize = 8;
 /// More than any message of a failed rank takes, in bytes.
 const MAX_MESSAGE_BYTES: u64 = 1 << 16;
 
@@ -83,13 +87,15 @@ impl AttemptHandle {
             let listing = self.store.list(&self.dir);
             let listing = listing.map_err(failed(&*self.store, "list", &self.dir))?;
             let names: BTreeSet<String> = listing.into_iter().map(|found| found.name).collect();
-            for rank in 0..world_size {
-                if parts.contains_key(&rank) {
-                    continue;
-                }
-                if names.contains(&part_file_name(rank)) {
-                    parts.insert(rank, self.read_part(rank)?);
-                } else if names.contains(&failed_file_name(rank)) {
+            let waiting = (0..world_size).filter(|rank| !parts.contains_key(rank));
+            let (written, waiting): (Vec<u32>, Vec<u32>) =
+                waiting.partition(|rank| names.contains(&part_file_name(*rank)));
+            for part in parallel(PARTS_AT_ONCE, written, |rank| self.read_part(rank)) {
+                let part = part?;
+                parts.insert(part.rank, part);
+            }
+            for rank in waiting {
+                if names.contains(&failed_file_name(rank)) {
                     let since = failed_since.entry(rank).or_insert_with(Instant::now);
                     if since.elapsed() >= RETRY.min(timeout) {
                         return Err(self.why_failed(rank));
@@ -111,7 +117,7 @@ impl AttemptHandle {
 
     fn why_failed(&self, rank: u32) -> SaveError {
         let path = join(&self.dir, &failed_file_name(rank));
-        let message = read_small(&*self.store, &path, MAX_MESSAGE_BYTES);
+        let message = self.store.read_small(&path, MAX_MESSAGE_BYTES);
         SaveError::RankFailed {
             rank,
             message: message.map_or_else(
@@ -125,11 +131,10 @@ impl AttemptHandle {
     fn read_part(&self, rank: u32) -> Result<Part, SaveError> {
         let path = join(&self.dir, &part_file_name(rank));
         let place = || self.store.place(&path);
-        let bytes = read_small(&*self.store, &path, MAX_MANIFEST_BYTES).map_err(failed(
-            &*self.store,
-            "read",
-            &path,
-        ))?;
+        let bytes = self
+            .store
+            .read_small(&path, MAX_MANIFEST_BYTES)
+            .map_err(failed(&*self.store, "read", &path))?;
         let part = decode_part(&bytes).map_err(|source| SaveError::Part {
             path: place(),
             source,
@@ -160,20 +165,26 @@ impl AttemptHandle {
         Ok(part)
     }
 
-    /// Refuses a file that is not there as its rank said.
-    pub(super) fn check_written(&self, file: &FileEntry) -> Result<(), SaveError> {
-        let path = join(&self.dir, &file.name);
-        let found = self.store.look(&path);
-        let found = found.map_err(failed(&*self.store, "look at", &path))?;
-        if found.kind == FoundKind::File && found.bytes == file.size_bytes {
-            Ok(())
-        } else {
-            Err(SaveError::FileSize {
-                path: self.store.place(&path),
-                rank: file.rank,
-                expected_bytes: file.size_bytes,
-                found_bytes: found.bytes,
-            })
+    /// Refuses files that are not there as their ranks said. One listing has all of them.
+    pub(super) fn check_written(&self, files: &[FileEntry]) -> Result<(), SaveError> {
+        let listing = self.store.list(&self.dir);
+        let listing = listing.map_err(failed(&*self.store, "list", &self.dir))?;
+        let listed = listing.iter().map(|found| (found.name.as_str(), found));
+        let listed: HashMap<&str, &Found> = listed.collect();
+        for file in files {
+            let path = join(&self.dir, &file.name);
+            let missing = || io::Error::from(io::ErrorKind::NotFound);
+            let found = listed.get(file.name.as_str()).ok_or_else(missing);
+            let found = found.map_err(failed(&*self.store, "find", &path))?;
+            if found.kind != FoundKind::File || found.bytes != file.size_bytes {
+                return Err(SaveError::FileSize {
+                    path: self.store.place(&path),
+                    rank: file.rank,
+                    expected_bytes: file.size_bytes,
+                    found_bytes: found.bytes,
+                });
+            }
         }
+        Ok(())
     }
 }

@@ -21,8 +21,8 @@ pub struct Placeholders<M> {
     pub values: Vec<DynTensor>,
     /// The value that the constructor gave each parameter; `None` for a parameter whose value is made at its first use.
     pub constructed: Vec<Option<DynTensor>>,
-    /// Whether each parameter is a running state, which a forward may update.
-    pub running: Vec<bool>,
+    /// The positions of running states, which a forward may update.
+    pub running: Vec<usize>,
 }
 
 impl<M: Module> Placeholders<M> {
@@ -52,7 +52,10 @@ impl<M: Module> Placeholders<M> {
         module.visit(&mut visitor);
         let ids = visitor.0.iter().zip(&mapper.ids);
         Ok(Self {
-            running: ids.map(|(now, before)| now == before).collect(),
+            running: ids
+                .enumerate()
+                .filter_map(|(position, (now, before))| (now == before).then_some(position))
+                .collect(),
             module,
             values: mapper.values,
             constructed: mapper.constructed,
@@ -66,13 +69,8 @@ impl<M: Module> Placeholders<M> {
     pub fn updated_states(&self) -> Vec<usize> {
         let mut now = Captured(Vec::new());
         self.module.visit(&mut now);
-        let states = now.0.iter().zip(&self.values).zip(&self.running);
-        let updated = states
-            .enumerate()
-            .filter(|(_, ((now, before), is_running))| {
-                **is_running && **now != before.captured_id()
-            });
-        updated.map(|(position, _)| position).collect()
+        let is_updated = |at: &usize| now.0[*at] != self.values[*at].captured_id();
+        self.running.iter().copied().filter(is_updated).collect()
     }
 }
 

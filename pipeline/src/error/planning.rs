@@ -95,7 +95,8 @@ pub enum TraceError {
     #[error(
         "the forward could not be recorded, and {} is a BatchNorm: it moves its running \
          statistics between devices, which can't be recorded; use GroupNorm, LayerNorm, RmsNorm or \
-         InstanceNorm in its place",
+         InstanceNorm in its place, or train with fixed statistics \
+         (`config.init(&device.clone().without_autodiff()).freeze()`)",
         module_name(path)
     )]
     BatchNorm {

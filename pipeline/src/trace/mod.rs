@@ -173,8 +173,8 @@ impl<B: Batch> Trace<B> {
                 }
                 let outputs = forward(&model.module, make_batch());
                 Ok(joint::Forward {
-                    running_states: model.running_states().collect(),
                     updated: model.updated_states(),
+                    running_states: model.running,
                     parameters: model.values,
                     constructed: model.constructed,
                     outputs,

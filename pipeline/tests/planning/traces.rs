@@ -170,7 +170,7 @@ fn batch_norm_is_named() {
     });
     let text = without_line(&traced.unwrap_err());
     insta::assert_snapshot!(text, @r#"
-    the forward could not be recorded, and `norm` is a BatchNorm: it moves its running statistics between devices, which can't be recorded; use GroupNorm, LayerNorm, RmsNorm or InstanceNorm in its place
+    the forward could not be recorded, and `norm` is a BatchNorm: it moves its running statistics between devices, which can't be recorded; use GroupNorm, LayerNorm, RmsNorm or InstanceNorm in its place, or train with fixed statistics (`config.init(&device.clone().without_autodiff()).freeze()`)
     the recorded code moved a fake tensor between devices or autodiff contexts in `batch::forward`, called at the line (Cannot move a tensor to a capture device with autodiff enabled; remove autodiff with without_autodiff() before the transfer.); `to_device`, `inner` and `from_inner` can't be recorded: create tensors on the device of their input
     "#);
 }

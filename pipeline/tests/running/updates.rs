@@ -3,13 +3,13 @@
 
 use std::collections::BTreeMap;
 
-use burn::module::{Module, ModuleVisitor, Param, ParamGroup};
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamGroup};
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::grad_clipping::GradientClippingConfig;
 use burn::optim::lr_scheduler::cosine::CosineAnnealingLrSchedulerConfig;
 use burn::optim::lr_scheduler::module_lr_scheduler::{ModuleLearningRate, ModuleLrSchedulerConfig};
 use burn::optim::{AdamWConfig, GradientsAccumulator, GradientsParams, SgdConfig};
-use burn::tensor::{Device, Tensor, activation::gelu};
+use burn::tensor::{DType, Device, Tensor, activation::gelu};
 use tinderbox_deferred::random::Seed;
 use tinderbox_pipeline::schedule::{RankIndex, Schedule};
 use tinderbox_pipeline::{
@@ -64,13 +64,39 @@ const SHAPES: [(usize, ScheduleKind); 6] = [
     (2, ScheduleKind::InterleavedZb),
 ];
 
+/// The same in f64, whose digits anything that goes through f32 loses.
+const CASE_F64: Case<Net, Batch> = Case {
+    init: |device| (CASE.init)(device).map(&mut ToF64),
+    forward,
+    batch: |n, device| {
+        let (x, y) = (CASE.batch)(n, device);
+        (x.cast(DType::F64), y.cast(DType::F64))
+    },
+};
+
+struct ToF64;
+
+impl ModuleMapper for ToF64 {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        param.init_mapper(|tensor| tensor.cast(DType::F64))
+    }
+}
+
 fn builder(ranks: usize, kind: ScheduleKind) -> PipelineBuilder<Net, Batch> {
+    builder_of(CASE, ranks, kind)
+}
+
+fn builder_of(
+    case: Case<Net, Batch>,
+    ranks: usize,
+    kind: ScheduleKind,
+) -> PipelineBuilder<Net, Batch> {
     let chunks = match kind {
         ScheduleKind::Zbv | ScheduleKind::DualPipeV | ScheduleKind::InterleavedZb => 2,
         _ => 1,
     };
-    let model = CASE.model();
-    let trace = CASE.trace(&model);
+    let model = case.model();
+    let trace = case.trace(&model);
     let machine = Machine::local(ranks).unwrap();
     let machine = machine.with_chunks(chunks, kind.placement()).unwrap();
     let plan = Plan::auto(&trace, &machine).unwrap();
@@ -84,20 +110,29 @@ fn builder(ranks: usize, kind: ScheduleKind) -> PipelineBuilder<Net, Batch> {
 /// The parameters after some steps of plain Burn, with gradients that `clip` may change.
 fn plain(
     clip: impl Fn(&Net, GradientsParams) -> GradientsParams,
+    optimizer: burn::optim::ModuleOptimizer,
+    rate: impl FnMut() -> ModuleLearningRate,
+) -> BTreeMap<String, Vec<u8>> {
+    plain_of(CASE, clip, optimizer, rate)
+}
+
+fn plain_of(
+    case: Case<Net, Batch>,
+    clip: impl Fn(&Net, GradientsParams) -> GradientsParams,
     mut optimizer: burn::optim::ModuleOptimizer,
     mut rate: impl FnMut() -> ModuleLearningRate,
 ) -> BTreeMap<String, Vec<u8>> {
     let device = Device::flex().autodiff();
-    let model = CASE.model();
+    let model = case.model();
     let replay = model.replay(Seed::new(SEED));
     let mut net = model.materialize(&device, &replay).unwrap();
     for step in 0..STEPS {
-        let parts = split(&(CASE.batch)(step, &device), MICRO_BATCHES);
+        let parts = split(&(case.batch)(step, &device), MICRO_BATCHES);
         let mut accumulator = GradientsAccumulator::new();
         for (batch, samples) in parts {
             let weighted = forward(&net, batch)
                 .0
-                .mul_scalar(samples as f32 / SAMPLES as f32);
+                .mul_scalar(samples as f64 / SAMPLES as f64);
             let gradients = GradientsParams::from_grads(weighted.backward(), &net);
             accumulator.accumulate(&net, gradients);
         }
@@ -113,11 +148,16 @@ fn clip_by_global_norm(net: &Net, gradients: GradientsParams, max: f64) -> (Grad
     impl ModuleVisitor for Squares<'_> {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
             if let Some(gradient) = self.0.get::<D>(param.id) {
-                self.1 += f64::from(gradient.square().sum().into_scalar::<f32>());
+                self.1 += gradient
+                    .square()
+                    .sum()
+                    .into_data()
+                    .iter::<f64>()
+                    .sum::<f64>();
             }
         }
     }
-    struct Scale(GradientsParams, f32);
+    struct Scale(GradientsParams, f64);
     impl ModuleVisitor for Scale {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
             if let Some(gradient) = self.0.remove::<D>(param.id) {
@@ -132,7 +172,7 @@ fn clip_by_global_norm(net: &Net, gradients: GradientsParams, max: f64) -> (Grad
     if factor >= 1.0 {
         return (gradients, norm);
     }
-    let mut scale = Scale(gradients, factor as f32);
+    let mut scale = Scale(gradients, factor);
     net.visit(&mut scale);
     (scale.0, norm)
 }
@@ -166,6 +206,23 @@ fn clipped_by_the_norm_of_all_gradients() {
             }
             assert!(gathered(&mut pipeline) == expected, "{ranks} ranks, {kind}");
         }
+    }
+}
+
+/// Weights of micro-batches, norm and factor keep the digits of f64, under every schedule.
+#[test]
+fn a_model_in_f64_trains_with_its_own_digits() {
+    const MAX: f64 = 0.01;
+    let clip = |net: &Net, gradients| clip_by_global_norm(net, gradients, MAX).0;
+    let expected = plain_of(CASE_F64, clip, AdamWConfig::new().init(), || LR.into());
+    for (ranks, kind) in SHAPES {
+        let builder = builder_of(CASE_F64, ranks, kind).clip(Clipping::GlobalNorm(MAX));
+        let mut pipeline = builder.start().unwrap();
+        for step in 0..STEPS {
+            let output = pipeline.step(LR, (CASE_F64.batch)(step, &Device::flex()));
+            assert!(output.unwrap().gradient_norm.unwrap() > MAX, "it bites");
+        }
+        assert!(gathered(&mut pipeline) == expected, "{ranks} ranks, {kind}");
     }
 }
 

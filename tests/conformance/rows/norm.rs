@@ -17,7 +17,8 @@ macro_rules! batch_norm {
             "the forward could not be recorded, and `",
             $path,
             "` is a BatchNorm: it moves its running statistics between devices, which can't be \
-             recorded; use GroupNorm, LayerNorm, RmsNorm or InstanceNorm in its place: the recorded \
+             recorded; use GroupNorm, LayerNorm, RmsNorm or InstanceNorm in its place, or train with \
+             fixed statistics (`config.init(&device.clone().without_autodiff()).freeze()`): the recorded \
              code moved a fake tensor between devices or autodiff contexts (Cannot move a tensor to \
              a capture device with autodiff enabled; remove autodiff with without_autodiff() before \
              the transfer.); `to_device`, `inner` and `from_inner` can't be recorded: create tensors \

@@ -77,8 +77,9 @@ const PART_BYTES: usize = 8 << 20;
 /// at a time. Services take up to 10,000 parts of a file, so a rank's file, or tensor, of more than 78 GiB
 /// needs larger ones: see [`part_bytes`](Self::part_bytes). Memory of a read: as much again as is read, in a load
 /// 8 MiB or a block for each thread. A store and its clones have up to 4 threads of their own, which run the
-/// requests; whoever calls waits, on any thread, also one of an asynchronous runtime. Every look is one or two
-/// requests, and a coordinator that waits for ranks lists the attempt up to 20 times a second.
+/// requests; whoever calls waits, on any thread, also one of an asynchronous runtime. A file of one part is written by
+/// one request, and a checkpoint is opened by four, whatever it holds, where one listing has all its files. A coordinator
+/// that waits for ranks lists the attempt up to 20 times a second.
 ///
 /// Uploads that a kill has interrupted are not listed, and cost money: let the bucket remove incomplete ones
 /// after some days.
@@ -257,14 +258,22 @@ impl Store for BucketStore {
     }
 
     fn create(&self, path: &str) -> io::Result<Box<dyn WriteFile>> {
-        let at = self.at(path)?;
-        // An upload in parts has no condition at its end.
-        match self.head(&at) {
-            Ok(_) => Err(io::Error::from(io::ErrorKind::AlreadyExists)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                Ok(Box::new(BucketWrite::new(self.clone(), at)))
+        Ok(Box::new(BucketWrite::new(self.clone(), self.at(path)?)))
+    }
+
+    /// One request.
+    fn read_small(&self, path: &str, limit_bytes: u64) -> io::Result<Vec<u8>> {
+        let (objects, at) = (self.objects(), self.at(path)?);
+        let bytes = self.run(async move {
+            let found = objects.get_opts(&at, GetOptions::default()).await?;
+            match found.meta.size {
+                size if size <= limit_bytes => found.bytes().await.map(Some),
+                _ => Ok(None),
             }
-            Err(error) => Err(error),
+        })?;
+        match bytes {
+            Some(bytes) => Ok(bytes.into()),
+            None => Err(io::Error::from(io::ErrorKind::FileTooLarge)),
         }
     }
 
@@ -314,6 +323,10 @@ impl Store for BucketStore {
                 ))
             }
         }
+    }
+
+    fn has_locks(&self) -> bool {
+        false
     }
 
     fn try_lock(&self, _path: &str, _shared: bool) -> io::Result<Option<Lock>> {

@@ -18,8 +18,8 @@ use crate::store::WriteFile;
 const PARTS_IN_FLIGHT: usize = 4;
 
 /// A new object. What fits one part is written by one request when it is finished, under the condition that
-/// the name is free; more goes by an upload in parts, which appears whole when it is finished. Dropped before,
-/// it is not there.
+/// the name is free; more goes by an upload in parts, which appears whole when it is finished, and has no condition: that
+/// the name is free is looked at when it begins. Dropped before, it is not there.
 ///
 /// Memory: up to 5 parts.
 pub(super) struct BucketWrite {
@@ -146,6 +146,16 @@ struct Upload {
 
 impl Upload {
     async fn begin(objects: &dyn ObjectStore, at: &Path) -> Result<Self> {
+        match head(objects, at).await {
+            Err(Error::NotFound { .. }) => {}
+            Err(error) => return Err(error),
+            Ok(_) => {
+                return Err(Error::AlreadyExists {
+                    path: at.to_string(),
+                    source: "an upload in parts would replace it".into(),
+                });
+            }
+        }
         let options = PutMultipartOptions::default();
         Ok(Self {
             upload: objects.put_multipart_opts(at, options).await?,
