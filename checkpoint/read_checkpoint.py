@@ -121,7 +121,7 @@ def no_doubles(pairs):
     need(len(fields) == len(pairs), "a field is there twice")
     return fields
 def parse(text):
-    return json.loads(text.decode("utf-8"), object_pairs_hook=no_doubles, parse_constant=float.fromhex)
+    return json.loads(text.decode("utf-8"), object_pairs_hook=no_doubles, parse_constant=int)
 def nesting(value):
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
     return 0 if inner is None else 1 + max(map(nesting, inner), default=0)
@@ -169,7 +169,7 @@ class Checkpoint:
         need(len(self.tensors) == len(m["tensors"]) + tied and tied <= 65536, "a name is there twice, or too many")
         spans = {name: [] for name in self.files}
         for tensor in m["tensors"]:
-            rising("tied names", tensor.get("tied", []))
+            rising("tied names", get({"tied": [], **tensor}, "tied", list))
             self._check_tensor(tensor, spans)
         for name, f in self.files.items():
             end = f["header_bytes"]
@@ -190,7 +190,7 @@ class Checkpoint:
         self.block = get(m, "block_bytes", int, 1 << 26)
         need(self.block >= 64 and self.block & (self.block - 1) == 0, "blocks of", self.block, "bytes")
         for field, limit in (("metadata", 1 << 20), ("plan", 16 << 20)):
-            size = len(json.dumps(m[field], ensure_ascii=False, separators=(",", ":")).encode())
+            size = len(json.dumps(m[field], ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode())
             need(size <= limit and nesting(m[field]) <= 126, field, "is too large or nested too deep")
         rising("scalars", [get_name(s) for s in get(m, "scalars", list)])
         for scalar in m["scalars"]:
@@ -296,5 +296,5 @@ if __name__ == "__main__":
     if len(sys.argv) not in (2, 4): sys.exit(__doc__)
     try:
         main(*sys.argv[1:])
-    except (KeyError, OSError, RecursionError, ValueError) as error:
+    except (AttributeError, KeyError, OSError, RecursionError, TypeError, ValueError) as error:
         sys.exit(f"{sys.argv[1]}: {error}")

@@ -45,7 +45,9 @@ where
         stepped_over: Vec::new(),
     };
     let state = State(checkpoint);
-    if resumed.step > 0 && pipeline.keeps_optimizer_state() && state.is_empty() {
+    // A loss scale may have had all steps so far skipped.
+    let has_stepped = resumed.step > 0 && scale.is_none();
+    if has_stepped && pipeline.keeps_optimizer_state() && state.is_empty() {
         return Err(CheckpointsError::NoOptimizerState { path: resumed.dir });
     }
     let restored = pipeline.restore(source, state);

@@ -2,16 +2,15 @@
 
 use std::fmt;
 
-use burn::tensor::TensorData;
+use burn::tensor::{DType, TensorData};
 use comfy_table::{CellAlignment, Table, TableComponent, presets};
 use serde::Serialize;
 use tinderbox_deferred::{Parameter, ParameterPath, ParameterTable};
 
 use super::Step;
 
-/// The part of the largest element of all gradients below which no gradient is compared with its own size. At a
-/// tolerance of 1e-4, such a gradient may differ by 1e-6 of the largest: by some roundings of f32.
-const SMALLEST_SIZE: f64 = 1e-2;
+/// Roundings of the largest element of all gradients that no gradient is told from.
+const ROUNDINGS: f64 = 8.0;
 
 /// Two numbers that should be equal.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -32,10 +31,11 @@ pub enum GradientComparison {
     Both {
         /// The largest difference of two elements; infinite where one is NaN and the other is not the same NaN.
         largest_difference: f64,
-        /// That, by the largest element of plain Burn's gradient, or by a hundredth of the largest of all gradients
-        /// where that is more: a gradient that would be 0 without rounding, as that of the bias of attention's keys,
-        /// is made of rounding alone. 0 where both gradients are 0.
+        /// That, by the largest element of plain Burn's gradient. 0 where both gradients are 0.
         relative_difference: f64,
+        /// Whether the difference is within some roundings of the largest element of all gradients. A gradient that would
+        /// be 0 without rounding, as that of the bias of attention's keys, is made of such differences alone.
+        is_rounding: bool,
         /// Whether all bits are equal.
         is_bit_equal: bool,
     },
@@ -84,7 +84,7 @@ impl Verification {
         tolerance: f64,
     ) -> Self {
         let largest = plain.gradients.values().map(size);
-        let floor = SMALLEST_SIZE * largest.filter(|size| size.is_finite()).fold(0.0, f64::max);
+        let largest = largest.filter(|size| size.is_finite()).fold(0.0, f64::max);
         let compare = |parameter: &Parameter| {
             let path = parameter.path.as_str();
             let pair = (plain.gradients.get(path), pipeline.gradients.get(path));
@@ -92,7 +92,7 @@ impl Verification {
                 path: parameter.path.clone(),
                 shape: parameter.shape.clone(),
                 gradient: match pair {
-                    (Some(plain), Some(pipeline)) => compared(plain, pipeline, floor),
+                    (Some(plain), Some(pipeline)) => compared(plain, pipeline, largest),
                     (Some(_), None) => GradientComparison::MissingInPipeline,
                     (None, Some(_)) => GradientComparison::MissingInPlain,
                     (None, None) => GradientComparison::Neither,
@@ -133,8 +133,9 @@ impl GradientComparison {
         match self {
             Self::Both {
                 relative_difference,
+                is_rounding,
                 ..
-            } => relative_difference <= tolerance,
+            } => relative_difference <= tolerance || is_rounding,
             Self::Neither => true,
             Self::MissingInPipeline | Self::MissingInPlain => false,
         }
@@ -149,17 +150,28 @@ fn relative(difference: f64, size: f64) -> f64 {
     }
 }
 
+/// The distance from 1 to the next number of a float type.
+fn epsilon(dtype: DType) -> f64 {
+    match dtype {
+        DType::F64 => f64::EPSILON,
+        DType::F16 => 2.0_f64.powi(-10),
+        DType::BF16 => 2.0_f64.powi(-7),
+        _ => f64::from(f32::EPSILON),
+    }
+}
+
 /// The size of the largest element that is a number.
 fn size(gradient: &TensorData) -> f64 {
     gradient.iter::<f64>().map(f64::abs).fold(0.0, f64::max)
 }
 
-fn compared(plain: &TensorData, pipeline: &TensorData, floor: f64) -> GradientComparison {
+fn compared(plain: &TensorData, pipeline: &TensorData, largest_of_all: f64) -> GradientComparison {
     let is_bit_equal = plain.dtype() == pipeline.dtype() && plain.as_bytes() == pipeline.as_bytes();
     if is_bit_equal {
         return GradientComparison::Both {
             largest_difference: 0.0,
             relative_difference: 0.0,
+            is_rounding: true,
             is_bit_equal,
         };
     }
@@ -179,9 +191,10 @@ fn compared(plain: &TensorData, pipeline: &TensorData, floor: f64) -> GradientCo
     GradientComparison::Both {
         largest_difference: largest,
         relative_difference: match is_finite {
-            true => relative(largest, size.max(floor)),
+            true => relative(largest, size),
             false => f64::INFINITY,
         },
+        is_rounding: largest <= ROUNDINGS * epsilon(plain.dtype()) * largest_of_all,
         is_bit_equal,
     }
 }
@@ -224,7 +237,7 @@ impl fmt::Display for Verification {
         )?;
         write!(
             f,
-            "gradients: {differing} of {} differ by more than {:.0e} of their size",
+            "gradients: {differing} of {} differ by more than {:.0e} of their largest element",
             self.parameters.len(),
             self.tolerance
         )
@@ -237,9 +250,13 @@ impl Verification {
             GradientComparison::Both {
                 is_bit_equal: true, ..
             } => "equal bits",
-            gradient @ GradientComparison::Both { .. } if gradient.agrees(self.tolerance) => {
-                "agrees"
-            }
+            GradientComparison::Both {
+                relative_difference,
+                ..
+            } if relative_difference <= self.tolerance => "agrees",
+            GradientComparison::Both {
+                is_rounding: true, ..
+            } => "rounding",
             GradientComparison::Both { .. } => "differs",
             GradientComparison::MissingInPipeline => "missing in the pipeline",
             GradientComparison::MissingInPlain => "missing in plain Burn",

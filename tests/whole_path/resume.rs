@@ -365,6 +365,26 @@ fn a_checkpoint_without_state_is_refused_where_the_optimizer_keeps_one() {
     assert_eq!(saves.resume(&mut again).unwrap().unwrap().step, 1);
 }
 
+/// A loss scale may have had every step skipped: then there is no state to save yet.
+#[test]
+fn a_scaled_run_without_state_is_resumed() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = deferred(&Tied);
+    let trace = trace(&Tied, &model);
+    let plan = Plan::auto(&trace, &Machine::local(2).unwrap()).unwrap();
+    let start = || {
+        let builder = Pipeline::new(&model, &trace, &plan).optimizer(AdamWConfig::new());
+        let builder = builder.loss_scale(LossScale::fixed(1e30)).seed(SEED);
+        builder.start().unwrap()
+    };
+    let mut skipping = start();
+    let output = skipping.step(LR, Tied.batch(0, &Device::flex())).unwrap();
+    assert!(output.skipped);
+    let saves = Checkpoints::open(dir.path()).unwrap();
+    saves.save(&mut skipping, 0).unwrap();
+    assert_eq!(saves.resume(&mut start()).unwrap().unwrap().step, 1);
+}
+
 #[test]
 fn a_save_in_the_background_holds_the_values_of_its_step() {
     let case = LanguageModel::<20>;

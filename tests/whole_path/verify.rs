@@ -164,7 +164,7 @@ fn a_gradient_of_rounding_alone_is_no_difference() {
     assert!(
         matches!(
             shift.gradient,
-            GradientComparison::Both { is_bit_equal: false, largest_difference, .. } if largest_difference < 1e-7
+            GradientComparison::Both { is_rounding: true, largest_difference, .. } if largest_difference < 1e-7
         ),
         "{report}"
     );

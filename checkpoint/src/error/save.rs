@@ -72,7 +72,12 @@ pub enum SaveError {
         waited_ms: u128,
     },
     /// There are several.
-    #[error("{} attempts to save step {step} are alive: {}", .attempts.len(), names(.attempts))]
+    #[error(
+        "{} attempts to save step {step} are alive, or can't be told from the dead: {}; when nobody saves, \
+         `Run::clean_when_idle` removes them",
+        .attempts.len(),
+        names(.attempts)
+    )]
     SeveralAttempts {
         /// The step.
         step: u64,

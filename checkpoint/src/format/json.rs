@@ -1,6 +1,11 @@
 //! JSON of others, kept as text: parsed, a small value takes many times the memory of its text.
 
-use serde::{Serialize, Serializer};
+use std::fmt;
+
+use serde::{
+    Deserialize, Deserializer, Serialize, Serializer,
+    de::{MapAccess, SeqAccess, Visitor},
+};
 use serde_json::{Value, value::RawValue};
 
 use crate::FormatError;
@@ -21,15 +26,18 @@ impl Json {
         Ok(Self(text))
     }
 
-    /// Text that is JSON.
+    /// Text that is JSON, whose texts and numbers can be told.
     pub(super) fn of_text(text: &str) -> Result<Self, FormatError> {
         check_nesting(text)?;
+        // What is only skipped may have half of a surrogate pair, or a number that no float holds.
+        let read: Result<Discarded, _> = serde_json::from_str(text);
+        read.map_err(|source| FormatError::Json { source })?;
         let text = RawValue::from_string(text.to_owned());
         Ok(Self(text.map_err(|source| FormatError::Json { source })?))
     }
 
     /// Text that is JSON, of at most so many bytes.
-    pub(super) fn within(text: &str, limit_bytes: u64) -> Result<Self, FormatError> {
+    pub(crate) fn within(text: &str, limit_bytes: u64) -> Result<Self, FormatError> {
         match text.len() as u64 {
             found_bytes if found_bytes > limit_bytes => Err(FormatError::TooLarge {
                 found_bytes,
@@ -62,6 +70,57 @@ impl Serialize for Json {
     }
 }
 
+/// A value that was read, and not kept.
+struct Discarded;
+
+impl<'de> Deserialize<'de> for Discarded {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(Discarded)
+    }
+}
+
+impl<'de> Visitor<'de> for Discarded {
+    type Value = Self;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("any JSON")
+    }
+
+    fn visit_unit<E>(self) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self, A::Error> {
+        while let Some(Self) = list.next_element()? {}
+        Ok(self)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self, A::Error> {
+        while let Some((Self, Self)) = map.next_entry()? {}
+        Ok(self)
+    }
+}
+
 /// Of text that is JSON.
 fn check_nesting(json: &str) -> Result<(), FormatError> {
     let (mut depth, mut in_text, mut escaped) = (0usize, false, false);
@@ -84,6 +143,23 @@ fn check_nesting(json: &str) -> Result<(), FormatError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What is kept as text can be read as a value.
+    #[test]
+    fn texts_and_numbers_that_are_none_are_refused() {
+        for text in [
+            r#""\ud800""#,
+            r#"{"\ud800":1}"#,
+            "[1e999]",
+            &"9".repeat(400),
+            r#"{"a":"\udc00\ud800"}"#,
+        ] {
+            assert!(Json::of_text(text).is_err(), "{text}");
+        }
+        for text in [r#""\ud83d\ude00""#, "1e308", "-0.0", "18446744073709551616"] {
+            Json::of_text(text).unwrap().value();
+        }
+    }
 
     #[test]
     fn nesting_is_that_of_arrays_and_objects() {

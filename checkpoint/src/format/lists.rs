@@ -11,9 +11,10 @@ use serde::{
 };
 
 use super::{
-    NamedScalar, Scalar, TensorEntry,
+    Chunk, NamedScalar, Scalar, TensorEntry,
     validate::{MAX_DIMENSIONS, MAX_TIED_NAMES},
 };
+use crate::layout::MAX_CHUNKS;
 
 /// All of a list.
 pub(super) fn list<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
@@ -32,6 +33,11 @@ pub(super) fn first<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
 /// Sizes or places per dimension; one more than there can be is enough to refuse them.
 pub(super) fn dimensions<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u64>, D::Error> {
     list_while(deserializer, |all: &[u64]| all.len() <= MAX_DIMENSIONS)
+}
+
+/// The chunks of a tensor; one more than there can be is enough to refuse them.
+pub(super) fn chunks<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Chunk>, D::Error> {
+    list_while(deserializer, |all: &[Chunk]| all.len() <= MAX_CHUNKS)
 }
 
 /// Names in order.

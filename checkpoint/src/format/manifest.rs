@@ -90,7 +90,7 @@ impl Manifest {
     /// The manifest of the bytes of its file, proven: digest, version, limits, names, layout. Touches no
     /// other file.
     ///
-    /// Memory: at most three times the bytes, and 8 MiB.
+    /// Memory: at most three times the bytes beside them, and 8 MiB.
     ///
     /// # Errors
     ///
@@ -228,7 +228,7 @@ pub struct TensorEntry {
     #[serde(deserialize_with = "lists::dimensions")]
     pub shape: Vec<u64>,
     /// Boxes that tile it exactly.
-    #[serde(deserialize_with = "lists::list")]
+    #[serde(deserialize_with = "lists::chunks")]
     pub chunks: Vec<Chunk>,
 }
 

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    FileEntry, Json, Manifest, Role, TensorEntry, header::header_len, manifest::MAX_MANIFEST_BYTES,
-    names::shard_file_name,
+    FileEntry, Json, Manifest, Role, StoredPlan, TensorEntry, header::header_len,
+    manifest::MAX_MANIFEST_BYTES, names::shard_file_name,
 };
 use crate::{
     FormatError, StoredDType,
@@ -100,7 +100,7 @@ pub(super) fn check_manifest(manifest: &Manifest) -> Result<(), FormatError> {
     }
     check_tied(&manifest.tensors)?;
     files.into_values().try_for_each(FileUse::check)?;
-    check_index(manifest)
+    check_documents(manifest)
 }
 
 /// A file, and the bytes of it that chunks lie in.
@@ -262,16 +262,20 @@ pub(crate) fn metadata(value: &serde_json::Value) -> Result<Json, FormatError> {
     Json::within(Json::of(value)?.text(), MAX_METADATA_BYTES)
 }
 
-/// The Hugging Face index is there exactly where that form can describe the checkpoint.
-fn check_index(manifest: &Manifest) -> Result<(), FormatError> {
-    if let Some(index) = &manifest.index
-        && index.size_bytes > MAX_MANIFEST_BYTES
-    {
-        // It says less than the manifest.
-        return Err(FormatError::TooLarge {
-            found_bytes: index.size_bytes,
-            limit_bytes: MAX_MANIFEST_BYTES,
-        });
+/// The Hugging Face index is there exactly where that form can describe the checkpoint; neither it, which says less than
+/// the manifest, nor the plan is larger than a manifest may be: whoever looks for damage reads them whole.
+fn check_documents(manifest: &Manifest) -> Result<(), FormatError> {
+    let plan = match &manifest.plan {
+        StoredPlan::File(plan) => Some(plan),
+        StoredPlan::None(()) | StoredPlan::Inline(_) => None,
+    };
+    for document in manifest.index.iter().chain(plan) {
+        if document.size_bytes > MAX_MANIFEST_BYTES {
+            return Err(FormatError::TooLarge {
+                found_bytes: document.size_bytes,
+                limit_bytes: MAX_MANIFEST_BYTES,
+            });
+        }
     }
     let mut parameters = manifest
         .tensors

@@ -6,4 +6,5 @@ mod tiling;
 
 pub(crate) use pieces::pieces;
 pub(crate) use runs::{ElementRun, runs};
+pub(crate) use tiling::MAX_CHUNKS;
 pub use tiling::check_tiling;

@@ -5,7 +5,7 @@ use tinderbox_fake::Region;
 use crate::LayoutError;
 
 /// The largest number of chunks of one tensor; it bounds the time of the proof.
-const MAX_CHUNKS: usize = 65_536;
+pub(crate) const MAX_CHUNKS: usize = 65_536;
 
 /// Steps of a proof: a fraction of a second.
 const MAX_WORK: usize = 1 << 27;

@@ -359,28 +359,25 @@ pub(crate) fn failed<'a>(
     }
 }
 
-/// Refuses files that are not there or have not the size which the manifest gives. One listing has all of them.
+/// Refuses files that are not there or have not the size which the manifest gives. One listing has all of them; where
+/// none can be had, as of a web server or without that permission, each is looked at.
 fn check_files(store: &dyn Store, dir: &str, manifest: &Manifest) -> Result<(), LoadError> {
-    let listing = match store.list(dir) {
-        Ok(listing) => listing,
-        // Then the first file is missing.
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
-        Err(error) => return Err(failed(store, "list", dir)(error)),
-    };
-    let listed = listing.iter().map(|found| (found.name.as_str(), found));
-    let listed: HashMap<&str, &Found> = listed.collect();
-    let files = manifest.files.iter();
-    let files = files.map(|file| (file.name.as_str(), file.size_bytes));
-    let plan = match &manifest.plan {
-        StoredPlan::File(plan) => Some((PLAN_FILE, plan.size_bytes)),
-        StoredPlan::None(()) | StoredPlan::Inline(_) => None,
-    };
-    for (name, expected_bytes) in files.chain(plan) {
-        let path = join(dir, name);
-        let found = listed.get(name).ok_or_else(|| LoadError::FileMissing {
+    let listing = store.list(dir).ok();
+    let listed = listing.as_ref().map(|listing| {
+        let listed = listing.iter().map(|found| (found.name.as_str(), found));
+        listed.collect::<HashMap<&str, &Found>>()
+    });
+    for file in &manifest.files {
+        let path = join(dir, &file.name);
+        let Some(listed) = &listed else {
+            check_size(store, &path, file.size_bytes)?;
+            continue;
+        };
+        let found = listed.get(file.name.as_str());
+        let found = found.ok_or_else(|| LoadError::FileMissing {
             path: store.place(&path),
         })?;
-        check_found(store, &path, found, expected_bytes)?;
+        check_found(store, &path, found, file.size_bytes)?;
     }
     Ok(())
 }

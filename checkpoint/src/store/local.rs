@@ -21,8 +21,8 @@ const FLUSH_BYTES: u64 = 32 << 20;
 ///
 /// A lock (`flock`) tells an attempt that lives from one that died, and so whether its directory may be removed. It does so
 /// where the directory is on a file system of this machine: ext2 to ext4, XFS, Btrfs, ZFS, F2FS, bcachefs, tmpfs, ramfs,
-/// overlayfs, exFAT, FAT, ReiserFS, and on systems other than Linux. Everywhere else (NFS, Lustre, CephFS, GPFS, BeeGFS, SMB, 9P,
-/// FUSE and what is not known) another machine may not see the lock: as in a bucket, nothing is taken for dead there until
+/// overlayfs, exFAT, FAT, ReiserFS. Everywhere else (NFS, Lustre, CephFS, GPFS, BeeGFS, SMB, 9P, FUSE, what is not known, and
+/// all systems but Linux) another machine may not see the lock: as in a bucket, nothing is taken for dead there until
 /// the caller says that nobody saves ([`Run::clean_when_idle`](crate::Run::clean_when_idle)), and
 /// [`Run::join`](crate::Run::join) takes a dead attempt to save the same step for a living one.
 ///
@@ -184,10 +184,11 @@ impl Store for LocalStore {
             false => file.try_lock(),
         };
         match locked {
-            // Somebody on another machine may hold it all the same.
-            Ok(()) if !self.has_locks() => Err(io::Error::from(io::ErrorKind::Unsupported)),
-            Ok(()) => Ok(Some(Lock::of(file))),
             Err(TryLockError::WouldBlock) => Ok(None),
+            // Somebody on another machine may hold it all the same. NFS takes no exclusive lock of a file that was opened
+            // to be read, and some file systems take none at all.
+            _ if !self.has_locks() => Err(io::Error::from(io::ErrorKind::Unsupported)),
+            Ok(()) => Ok(Some(Lock::of(file))),
             Err(TryLockError::Error(error)) => Err(error),
         }
     }
@@ -216,9 +217,10 @@ fn reach_of(dir: &Path) -> Reach {
     }
 }
 
+/// Other systems are not asked.
 #[cfg(not(target_os = "linux"))]
 fn reach_of(_dir: &Path) -> Reach {
-    Reach::Machine
+    Reach::Unknown
 }
 
 /// By the number of a file system's type, as `linux/magic.h` and `statfs(2)` have them.

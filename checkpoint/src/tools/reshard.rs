@@ -10,8 +10,8 @@ use super::{
     save::save,
 };
 use crate::{
-    Checkpoint, CheckpointMeta, LoadError, Progress, RankSave, Role, Run, SaveData, SaveSize,
-    SaveTensor, TensorEntry, format::MAX_WORLD_SIZE, read::whole,
+    Checkpoint, CheckpointMeta, LoadError, Progress, RankSave, Role, Run, SaveData, SaveError,
+    SaveSize, SaveTensor, TensorEntry, format::MAX_WORLD_SIZE, read::whole,
 };
 
 /// How tensors are divided over ranks.
@@ -64,7 +64,7 @@ pub fn reshard(
     for rank in 0..world_size.min(MAX_WORLD_SIZE) {
         size.add_rank(&division.of_rank(rank)?);
     }
-    let attempt = to.begin(CheckpointMeta {
+    let meta = CheckpointMeta {
         seed: manifest.seed,
         data_position: manifest.data_position,
         metadata: manifest.metadata(),
@@ -74,7 +74,15 @@ pub fn reshard(
         replace: options.replace,
         unknown_fields: manifest.unknown_fields(),
         ..CheckpointMeta::new(manifest.step, world_size)
-    })?;
+    };
+    let attempt = match to.begin(meta.clone()) {
+        // More chunks may need larger blocks.
+        Err(SaveError::ManifestSize { .. }) => to.begin(CheckpointMeta {
+            block_size: None,
+            ..meta
+        }),
+        begun => begun,
+    }?;
     let bytes: u64 = manifest.tensors.iter().map(TensorEntry::bytes).sum();
     save(attempt, bytes, |rank| division.of_rank(rank), progress)
 }

@@ -10,9 +10,9 @@ use super::{
 use crate::{
     AttemptId, BlockSize, Digest, FormatError, SaveError,
     format::{
-        DocumentEntry, INDEX_FILE, Json, MANIFEST_FILE, MARKER_FILE, MAX_WORLD_SIZE, Manifest,
-        Marker, PLAN_FILE, Part, attempt_dir_name, claim_file_name, encode_index, encode_manifest,
-        metadata, part_file_name, step_dir_name,
+        DocumentEntry, INDEX_FILE, Json, MANIFEST_FILE, MARKER_FILE, MAX_MANIFEST_BYTES,
+        MAX_WORLD_SIZE, Manifest, Marker, PLAN_FILE, Part, attempt_dir_name, claim_file_name,
+        encode_index, encode_manifest, metadata, part_file_name, step_dir_name,
     },
     store::{Lock, PublishError, Store, join},
 };
@@ -34,7 +34,7 @@ pub struct CheckpointMeta {
     pub world_size: u32,
     /// The caller's own: a model's configuration, say; at most 1 MiB of JSON.
     pub metadata: serde_json::Value,
-    /// How the model is cut, in the planner's own form; `Null` without one. It has a file of its own, and any size.
+    /// How the model is cut, in the planner's own form; `Null` without one. It has a file of its own, of at most 256 MiB.
     pub plan: serde_json::Value,
     /// Bytes that one digest covers; `None` for 1 MiB, or more when [`Self::size`] is large.
     pub block_size: Option<BlockSize>,
@@ -102,7 +102,11 @@ impl Attempt {
         let block_size = meta.size.unwrap_or_default().block_size(&meta)?;
         let plan = match &meta.plan {
             serde_json::Value::Null => None,
-            plan => Some(Json::of(plan).map_err(|source| SaveError::Meta { source })?),
+            plan => {
+                let plan =
+                    Json::of(plan).and_then(|plan| Json::within(plan.text(), MAX_MANIFEST_BYTES));
+                Some(plan.map_err(|source| SaveError::Meta { source })?)
+            }
         };
         if !meta.replace {
             let step_dir = step_dir_name(meta.step);

@@ -91,8 +91,12 @@ fn living(store: &dyn Store, step: u64) -> Result<Vec<Marker>, SaveError> {
             // A lock that can be had belonged to the dead.
             return None;
         }
-        // A marker that is not whole yet is looked at again.
+        // A marker that is not whole yet is looked at again. One of another name belongs to a checkpoint that this
+        // attempt has replaced.
         let marker = marker_of(store, &dir)?;
+        if parse_attempt_dir_name(&dir) != Some((marker.step, marker.attempt)) {
+            return None;
+        }
         // Where there are no locks, all may live that were not published.
         let is_published =
             lock.is_err() && published(store, &step_dir_name(step)) == Ok(Some(marker.attempt));

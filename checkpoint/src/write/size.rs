@@ -77,7 +77,9 @@ impl SaveSize {
 
     /// A bound on the bytes of the manifest.
     fn manifest_bytes(&self, meta: &CheckpointMeta, block: BlockSize) -> u64 {
-        let files = self.data_bytes / meta.file_bytes + 2 * u64::from(meta.world_size);
+        // Two files that follow each other hold more than the size at which another begins.
+        let files = 2 * (self.data_bytes / meta.file_bytes.max(1) + u64::from(meta.world_size));
+        let files = files.min(self.chunks);
         let digests = self.data_bytes / block.bytes() + self.chunks;
         let lists = self
             .entry_bytes

@@ -66,6 +66,24 @@ fn deep_json() {
     check_json(replace("\"shape\":[5,7]", &shape), "expected u64");
 }
 
+/// JSON that is only skipped is not read: what was taken once must be readable later.
+#[test]
+fn texts_and_numbers_that_are_none() {
+    for value in ["\"\\ud800\"", "1e999", "[{\"a\":\"\\udc00\"}]"] {
+        for field in ["metadata", "plan"] {
+            let victim = Victim::first_version();
+            victim.set(&format!("/{field}"), json!("here"));
+            victim.replace("\"here\"", value);
+            json_text(victim.manifest_error());
+        }
+        let victim = Victim::whole();
+        let to = format!("\"later\":{value},\"step\":");
+        victim.replace("\"step\":", &to);
+        let error = Manifest::from_bytes(&std::fs::read(victim.dir.join("manifest.json")).unwrap());
+        json_text(error.unwrap_err());
+    }
+}
+
 #[test]
 fn metadata_as_deep_as_the_format_says() {
     let victim = Victim::whole();

@@ -280,6 +280,10 @@ fn an_index_larger_than_any_manifest() {
     victim.set("/index/size_bytes", json!(1u64 << 40));
     let error = victim.manifest_error();
     assert!(matches!(error, FormatError::TooLarge { .. }), "{error}");
+    let victim = Victim::whole();
+    victim.set("/plan/size_bytes", json!(1u64 << 40));
+    let error = victim.manifest_error();
+    assert!(matches!(error, FormatError::TooLarge { .. }), "{error}");
 }
 
 #[test]

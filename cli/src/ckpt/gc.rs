@@ -21,7 +21,8 @@ pub(crate) struct Flags {
     /// Keep steps that are multiples of M, and the newest
     #[arg(long, value_name = "M", value_parser = clap::value_parser!(u64).range(1..))]
     keep_every: Option<u64>,
-    /// Nobody saves into the run: also remove attempts of which a bucket can't tell whether they live
+    /// Nobody saves into the run: also remove attempts of which a bucket, or a file system that machines share, can't tell
+    /// whether they live
     #[arg(long)]
     idle: bool,
     /// Remove it; otherwise only tell what would be

@@ -61,9 +61,7 @@ impl<M: Module> Placeholders<M> {
             constructed: mapper.constructed,
         })
     }
-}
 
-impl<M: Module> Placeholders<M> {
     /// The positions of the running states that have another value than their placeholder: those that a forward has
     /// updated before the last one.
     pub fn updated_states(&self) -> Vec<usize> {

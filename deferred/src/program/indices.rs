@@ -42,13 +42,13 @@ fn indexing(operation: &OperationIr) -> Option<Indexing<'_>> {
     Some((indices, tensor.shape.as_slice().get(dims)?))
 }
 
-/// The index tensor of an operation that reads by index, and how many dimensions it indexes: where there are several,
-/// the tensor's last dimension has an index for each. `None` for other operations.
-pub fn indices_of(node: &Node) -> Option<(ValueId, usize)> {
+/// The index tensor of an operation that reads by index, and the sizes of what it indexes: of one dimension, or of one
+/// for each element of the tensor's last dimension. `None` for other operations.
+pub fn indices_of(node: &Node) -> Option<(ValueId, &[usize])> {
     let (indices, sizes) = indexing(&node.operation)?;
     let mut inputs = node.inputs().iter().copied();
     let indices = inputs.find(|value| super::tensor_id(*value) == indices.id)?;
-    Some((indices, sizes.len()))
+    Some((indices, sizes))
 }
 
 /// Refuses indices that are not below the sizes of what the operation of a node indexes; takes any for an operation that

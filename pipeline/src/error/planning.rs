@@ -64,15 +64,15 @@ pub enum BatchError {
         /// Micro-batches asked for.
         micro_batches: usize,
     },
-    /// There are fewer samples than a written schedule has micro-batches.
+    /// There are fewer samples than micro-batches, and a written schedule.
     #[error(
-        "a batch of {samples} samples can't be split into the {micro_batches} micro-batches that the schedule is written \
-         for: drop the batch, or train under a named schedule, which is generated for fewer"
+        "a batch of {samples} samples can't be split into {micro_batches} micro-batches, and the schedule is written for a \
+         fixed number: drop the batch, or train under a named schedule, which is generated for fewer"
     )]
     TooFewForSchedule {
         /// Samples of the batch.
         samples: usize,
-        /// Micro-batches of the schedule.
+        /// Micro-batches asked for.
         micro_batches: usize,
     },
     /// There are no samples.
@@ -198,8 +198,11 @@ pub enum TraceError {
          place"
     )]
     RunningState {
-        /// Its path.
+        /// Its path; that of the first running state where a second call of the forward could not be recorded.
         path: ParameterPath,
+        /// Why the second call could not be recorded.
+        #[source]
+        source: Option<RecordError>,
     },
     /// The forward of a training trace gave no loss.
     #[error(

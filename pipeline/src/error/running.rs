@@ -104,7 +104,8 @@ pub enum PipelineError {
         #[source]
         source: MaterializeError,
     },
-    /// A batch has an index that is out of range. No rank has run anything of it, and the pipeline goes on with another.
+    /// A batch has an index that is out of range: no rank has run anything of it, and the pipeline goes on with another. Or
+    /// its indices can't be read, because their device has failed: then the pipeline has stopped.
     #[error("micro-batch {micro_batch} of the batch can't be used, and nothing was run")]
     MicroBatch {
         /// The micro-batch.
@@ -119,6 +120,18 @@ pub enum PipelineError {
         /// The rank.
         rank: RankIndex,
         /// What it was asked for.
+        request: &'static str,
+        /// How long.
+        timeout: Duration,
+    },
+    /// The ranks make no progress with a step or an evaluation.
+    #[error(
+        "no rank has finished an action within {timeout:?} while they were asked to {request}; rank {rank} has not answered"
+    )]
+    Idle {
+        /// The first rank that has not answered.
+        rank: RankIndex,
+        /// What they were asked for.
         request: &'static str,
         /// How long.
         timeout: Duration,

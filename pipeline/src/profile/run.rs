@@ -127,7 +127,7 @@ impl<'a> Block<'a> {
             .collect();
         for position in positions {
             if !block.parameters.contains_key(&position) {
-                let tensor = block.made_up(block.joint.parameters()[position]);
+                let tensor = block.parameter(block.joint.parameters()[position]);
                 block.parameters.insert(position, tensor);
             }
         }
@@ -188,11 +188,26 @@ impl<'a> Block<'a> {
         Ok(start.elapsed())
     }
 
-    /// Values of the size that parameters, activations and gradients have, evenly spread and without a pattern that
+    /// Values of the size that activations and gradients have, evenly spread and without a pattern that
     /// sums could resonate with: denormal numbers, which vanishing exponentials give, take many times as
-    /// long, and zeros that were never written may have no memory of their own. Integers are zeros, which are an index
-    /// of every tensor.
+    /// long. Integers are zeros, which are an index of every tensor.
     fn made_up(&self, value: ValueId) -> DynTensor {
+        self.spread(value, |number| number)
+    }
+
+    /// Values of the size that parameters have: weights that keep the size of what they are multiplied with, and positive
+    /// vectors, as scales and running variances are. Zeros that nobody wrote would have no memory of their own.
+    fn parameter(&self, value: ValueId) -> DynTensor {
+        let shape = &self.joint.graph().value(value).shape;
+        let fan_in = shape.iter().next().copied().unwrap_or(1).max(1) as f32;
+        match shape.num_dims() {
+            0 | 1 => self.spread(value, |number| 1.0 + 0.5 * number),
+            _ => self.spread(value, |number| number / fan_in.sqrt()),
+        }
+    }
+
+    /// Numbers between -1 and 1, changed by a function.
+    fn spread(&self, value: ValueId, change: impl Fn(f32) -> f32) -> DynTensor {
         let known = self.joint.graph().value(value);
         let elements = known.shape.num_elements();
         let data = match TensorKind::of(known.dtype) {
@@ -204,7 +219,7 @@ impl<'a> Block<'a> {
                     let mut z = state;
                     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
                     z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-                    ((z ^ (z >> 31)) >> 40) as f32 / (1_u64 << 23) as f32 - 1.0
+                    change(((z ^ (z >> 31)) >> 40) as f32 / (1_u64 << 23) as f32 - 1.0)
                 };
                 let numbers: Vec<f32> = (0..elements).map(number).collect();
                 TensorData::new(numbers, known.shape.clone()).convert_dtype(known.dtype)

@@ -90,14 +90,15 @@ impl SquareSums {
 /// The sums of the squares of each [`SUM_ELEMENTS`] elements, on the gradient's device.
 fn partial_sums(gradient: DynTensor) -> impl Iterator<Item = DynTensor> {
     let elements = gradient.shape().num_elements();
-    let gradient = match gradient.dtype() {
-        DType::F64 => gradient,
-        _ => gradient.cast_float(DType::F32),
+    let summed = match gradient.dtype() {
+        DType::F64 => DType::F64,
+        _ => DType::F32,
     };
     let flat = any_rank(gradient).reshape([elements]);
     (0..elements).step_by(SUM_ELEMENTS).map(move |start| {
         let end = elements.min(start + SUM_ELEMENTS);
-        flat.clone().slice(start..end).square().sum().into()
+        let part = DynTensor::from(flat.clone().slice(start..end)).cast_float(summed);
+        any_rank(part).square().sum().into()
     })
 }
 

@@ -93,7 +93,7 @@ impl Crew {
         };
         let reports = self.ranks.ask_while(self.timeout, go_on, make);
         reports.map_err(|error| match error {
-            CrewError::Timeout { rank, timeout } => PipelineError::Timeout {
+            CrewError::Timeout { rank, timeout } => PipelineError::Idle {
                 rank,
                 request,
                 timeout: timeout.saturating_mul(2),

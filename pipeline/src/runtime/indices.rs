@@ -15,8 +15,9 @@ use crate::trace::JointGraph;
 #[derive(Debug, Default)]
 pub(crate) struct IndexPlaces {
     places: BTreeMap<u64, Place>,
-    /// Operations whose indices are all the elements of a tensor of the batch, with its position there.
-    of_batch: Vec<(usize, Node)>,
+    /// Operations whose indices are all the elements of a tensor of the batch, by its position there and the size of what
+    /// they index; one operation for each.
+    of_batch: BTreeMap<(usize, usize), Node>,
 }
 
 #[derive(Debug)]
@@ -41,15 +42,22 @@ impl IndexPlaces {
         let mut all = Self::default();
         for id in joint.graph().node_ids() {
             let node = joint.graph().node(id);
-            let (Some((indices, dimensions)), Some(made)) =
-                (indices_of(node), node.outputs().first())
+            let (Some((indices, sizes)), Some(made)) = (indices_of(node), node.outputs().first())
             else {
                 continue;
             };
             let origin = origin(joint, indices);
-            let whole = origin.as_ref().filter(|o| o.is_whole && dimensions == 1);
-            let whole = whole.map(|origin| (origin.input, node.clone()));
-            all.of_batch.extend(whole);
+            if let (
+                Some(Origin {
+                    input,
+                    is_whole: true,
+                }),
+                [size],
+            ) = (&origin, sizes)
+            {
+                let place = all.of_batch.entry((*input, *size));
+                place.or_insert_with(|| node.clone());
+            }
             let place = Place {
                 module: module(joint, chain, table, id),
                 input: origin.map(|origin| joint.inputs()[origin.input].leaf.name.clone()),
@@ -63,7 +71,7 @@ impl IndexPlaces {
     /// first, or is only read in part, is compared where it is read.
     pub(super) fn check(&self, inputs: &[DynTensor]) -> Result<(), ActionError> {
         let mut read: BTreeMap<usize, TensorData> = BTreeMap::new();
-        for (input, node) in &self.of_batch {
+        for ((input, _), node) in &self.of_batch {
             let data = match read.entry(*input) {
                 Entry::Occupied(known) => known.into_mut(),
                 Entry::Vacant(place) => place.insert(inputs[*input].to_data()?),

@@ -83,18 +83,22 @@ impl OptimizerState {
         }
     }
 
-    /// Whether it has a state to save for a parameter that it has updated: tried on one element.
-    pub(crate) fn keeps_state(optimizer: &dyn DynOptimizer) -> bool {
-        let one = || Tensor::<1>::ones([1], &Device::flex()).into_bridge();
+    /// Whether it has a state to save for a parameter of this rank that it has updated: tried on one element.
+    pub(crate) fn keeps_state(optimizer: &dyn DynOptimizer, rank: usize) -> bool {
+        let one = || {
+            let data = TensorData::ones::<f32, _>(vec![1; rank]);
+            let one = DynTensor::from_data(data, &Device::flex());
+            Tensor::<1>::from_dispatch(one.into()).into_bridge()
+        };
         let tried = guarded(|| {
-            let (_, state) = optimizer.step_dyn(1, 0.0, one(), one(), None);
+            let (_, state) = optimizer.step_dyn(rank, 0.0, one(), one(), None);
             let mut sink = StateSink::default();
             if let Some(state) = &state {
                 optimizer.state_flatten(PREFIX, state, &mut sink);
             }
             !sink.tensors.is_empty() || !sink.scalars.is_empty()
         });
-        // A panic is the step's to report.
+        // An optimizer that does not take such a parameter is found when it steps.
         tried.unwrap_or(false)
     }
 

@@ -19,7 +19,9 @@ pub struct StepOutput {
     /// The weight of each in `loss`: 1 for a sum, otherwise they sum to 1. What weighs 0 adds nothing, whatever its loss.
     pub micro_batch_weights: Vec<f64>,
     /// The norm of all gradients, before they were clipped, with the factor on a scaled loss divided out; not finite
-    /// for a skipped step. `None` in an evaluation.
+    /// for a skipped step. `None` in an evaluation, and on other devices than the CPU where no rank needs it: for a
+    /// [clip](crate::Clipping::GlobalNorm) by it, a [scaled loss](crate::LossScale), or to
+    /// [stop](crate::PipelineBuilder::stop_on_non_finite).
     pub gradient_norm: Option<f64>,
     /// Whether nothing was updated, because the gradients of a [scaled loss](crate::LossScale) were not finite.
     pub skipped: bool,
@@ -32,8 +34,8 @@ pub struct StepOutput {
 }
 
 impl StepOutput {
-    /// Whether the loss of every micro-batch that has a weight and the norm of all gradients are finite: no NaN and no
-    /// infinity.
+    /// Whether the loss of every micro-batch that has a weight and the norm of all gradients, where it is known, are
+    /// finite: no NaN and no infinity.
     pub fn is_finite(&self) -> bool {
         let norm_is_finite = self.gradient_norm.is_none_or(f64::is_finite);
         norm_is_finite && self.losses_not_finite().next().is_none()

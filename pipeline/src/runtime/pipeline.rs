@@ -190,8 +190,12 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
 
     /// Whether its optimizer keeps a state for each parameter, such as the moments of Adam.
     pub fn keeps_optimizer_state(&self) -> bool {
-        let optimizer = self.optimizer.as_deref();
-        optimizer.is_some_and(OptimizerState::keeps_state)
+        let mut parameters = self.model.parameters().iter();
+        let trainable = parameters.find(|parameter| parameter.trainable);
+        let pair = self.optimizer.as_deref().zip(trainable);
+        pair.is_some_and(|(optimizer, parameter)| {
+            OptimizerState::keeps_state(optimizer, parameter.shape.len())
+        })
     }
 
     /// Training steps done so far, those before a resume included.

@@ -86,8 +86,7 @@ pub(crate) struct RoundReport {
     pub(crate) outputs: Vec<(usize, String, DynTensor)>,
     /// The norm of all gradients, where ranks need it.
     pub(crate) gradient_norm: Option<f64>,
-    /// The squares of the gradients of each stage, where ranks do not need the norm: the driver reads them, so that no
-    /// rank waits for its device.
+    /// The squares of the gradients of each stage on the CPU, where ranks do not need the norm.
     pub(crate) squares: Vec<(StageIndex, SquareSums)>,
     /// Why nothing was updated: the positions of gradients that are not finite, in the order in which norms are
     /// added. Empty where only the loss is not.
@@ -384,8 +383,10 @@ impl Rank {
         state: &mut RoundState,
     ) -> Result<(), ActionError> {
         let change = self.change(round, state)?;
+        let is_on_host = is_host(self.device());
         let stage = self.stage_mut(index)?;
-        if state.report.gradient_norm.is_none() {
+        // Read by the driver, it would have other devices than the CPU drain after each step.
+        if is_on_host && state.report.gradient_norm.is_none() {
             state.report.squares.push((index, stage.square_sums()));
         }
         if let Change::Skip = change {

@@ -15,7 +15,7 @@ use super::step::{MicroInput, Rates, Round};
 use super::weights::{Part, weights};
 use crate::batch::{Batch, MicroBatch, batch_tensors, split};
 use crate::schedule::MicroBatchIndex;
-use crate::{BatchError, PipelineError};
+use crate::{ActionError, BatchError, PipelineError};
 
 impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     /// One training step: the batch is split into micro-batches, their gradients, weighted as
@@ -33,8 +33,8 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     ///
     /// # Errors
     ///
-    /// When no optimizer was given, a learning rate is negative, NaN or infinite, the batch can't be split or traced,
-    /// or a pipeline that [stops for it](crate::PipelineBuilder::stop_on_non_finite) meets a loss or a gradient that is not
+    /// When no optimizer was given, a learning rate is negative, NaN or infinite, the batch can't be split or traced or
+    /// has an [index that is out of range](PipelineError::MicroBatch), or a pipeline that [stops for it](crate::PipelineBuilder::stop_on_non_finite) meets a loss or a gradient that is not
     /// finite: the pipeline is then as it was, and also when the counts that losses are weighted by are negative, not
     /// finite or 0 for the whole batch. When an action fails: the pipeline has then stopped.
     pub fn step(
@@ -197,11 +197,16 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         let used = micro_batches.iter().map(|micro| &*micro.cut);
         self.programs.drop_unused(used);
         for (index, micro) in micro_batches.iter().enumerate() {
-            let checked = micro.cut.indices.check(&micro.inputs);
-            checked.map_err(|source| PipelineError::MicroBatch {
-                micro_batch: MicroBatchIndex::new(index),
-                source: Box::new(source),
-            })?;
+            if let Err(source) = micro.cut.indices.check(&micro.inputs) {
+                // A batch that can't be read is a device that has failed.
+                if !matches!(source, ActionError::IndexOutOfRange { .. }) {
+                    self.condition = Condition::Stopped;
+                }
+                return Err(PipelineError::MicroBatch {
+                    micro_batch: MicroBatchIndex::new(index),
+                    source: Box::new(source),
+                });
+            }
         }
         let of_parts = parts.iter().zip(&micro_batches).map(|(part, micro)| Part {
             over: &micro.cut.loss_weight,

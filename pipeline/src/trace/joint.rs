@@ -141,8 +141,16 @@ struct Captured {
     objective: Option<TensorId>,
     outputs: Vec<(String, Option<TensorId>)>,
     gradients: Vec<Option<TensorId>>,
-    fields: Box<dyn Fn() -> Vec<String>>,
+    fields: Box<dyn Fn() -> Fields>,
     running_states: Vec<usize>,
+}
+
+/// The paths of the model's fields that no visitor sees, for errors.
+pub(super) struct Fields {
+    /// Those that are tensors.
+    pub(super) tensors: Vec<String>,
+    /// Those that are parameters.
+    pub(super) skipped: Vec<String>,
 }
 
 /// A model's forward under recording.
@@ -157,8 +165,8 @@ pub(super) struct Forward {
     pub(super) updated: Vec<usize>,
     /// What the forward gave back.
     pub(super) outputs: Outputs,
-    /// The paths of the model's fields that are tensors and no parameters, for an error.
-    pub(super) fields: Box<dyn Fn() -> Vec<String>>,
+    /// The fields that no visitor sees.
+    pub(super) fields: Box<dyn Fn() -> Fields>,
 }
 
 pub(super) fn record_joint<B: Batch>(
@@ -296,7 +304,7 @@ fn assemble(
         .chain(inputs.iter().map(|input| &input.value));
     let forward_start = placeholders.filter_map(|value| position(*value)).min();
     let forward_start = forward_start.unwrap_or(0);
-    check_fields(graph, forward_start, captured.fields)?;
+    check_fields(graph, forward_start, || (captured.fields)().tensors)?;
     let joint = JointGraph {
         weight: value(captured.weight).expect(made),
         loss: value(captured.loss),
@@ -325,8 +333,11 @@ pub(super) struct Twice {
     pub(super) random: usize,
     /// The positions of the running states that the first has updated.
     pub(super) updated: Vec<usize>,
+    /// The paths of the parameters that no visitor sees.
+    pub(super) skipped: Box<dyn Fn() -> Vec<String>>,
 }
 
+/// Records two forwards of one module.
 pub(super) fn record_twice<B: Batch>(
     run: &Run<B>,
     options: &RecordOptions,
@@ -340,10 +351,10 @@ pub(super) fn record_twice<B: Batch>(
                 first_input.get_or_insert(input);
             })
         });
-        forward.map(|forward| (first_input.flatten(), forward.updated))
+        forward.map(|forward| (first_input.flatten(), forward.updated, forward.fields))
     });
     let (recorded, recording) = result.map_err(|source| TraceError::Record { source })?;
-    let (first_input, updated) = recorded.map_err(|path| TraceError::Unstable { path })?;
+    let (first_input, updated, fields) = recorded.map_err(|path| TraceError::Unstable { path })?;
     let graph = recording.graph();
     let value = first_input.and_then(|id| recording.value_of(id));
     let start = value.and_then(|value| graph.value(value).producer);
@@ -351,6 +362,7 @@ pub(super) fn record_twice<B: Batch>(
     Ok(Twice {
         random: forwards.filter(|id| is_random(graph.node(*id))).count(),
         updated,
+        skipped: Box::new(move || fields().skipped),
     })
 }
 

@@ -18,6 +18,7 @@ use tinderbox_deferred::{
 use tinderbox_fake::{Difference, Graph, Mode, RecordOptions};
 use twox_hash::XxHash3_128;
 
+use joint::Fields;
 pub use joint::{JointGraph, TracedInput};
 pub use mixed::MixedPrecision;
 pub use outputs::{LossOver, Outputs};
@@ -113,8 +114,8 @@ pub trait Traceable<M> {
     ///
     /// When the forward panics or reads data; when it moves tensors between devices (batch norm
     /// does); when it gives no loss of one element, or no parameter gets a gradient from it; when constructor or forward
-    /// differ between two calls (both are called twice); when the forward reads a tensor field that is random or that
-    /// passes a gradient on to the constructor.
+    /// differ between two calls; when the forward reads a tensor field that is random or that passes a gradient on to the
+    /// constructor, or a parameter in a field with `#[module(skip)]` that is made at random, or updates a running state.
     fn trace<B: Batch>(
         &self,
         example: &B,
@@ -178,7 +179,10 @@ impl<B: Batch> Trace<B> {
                     parameters: model.values,
                     constructed: model.constructed,
                     outputs,
-                    fields: Box::new(move || tensor_fields(&model.module)),
+                    fields: Box::new(move || Fields {
+                        tensors: tensor_fields(&model.module),
+                        skipped: skipped_parameters(&model.module),
+                    }),
                 })
             }),
             constructor: model.graph().clone(),
@@ -191,9 +195,7 @@ impl<B: Batch> Trace<B> {
             programs: Arc::new(Mutex::new(Recent::new(KEPT_PROGRAMS))),
             digests: Arc::default(),
         };
-        let first = trace.example_program()?;
-        trace.check_twice(&first, || skipped_parameters(model.module()))?;
-        trace.first = Some(first);
+        trace.first = Some(trace.example_program()?);
         Ok(trace)
     }
 
@@ -202,35 +204,38 @@ impl<B: Batch> Trace<B> {
     /// - it makes the value of a parameter that no visitor of the module sees, as in a field with `#[module(skip)]`. A
     ///   module does so once, and each run of a program would draw another value;
     /// - it updates a running state, whose new value a pipeline would lose.
-    fn check_twice(
-        &self,
-        joint: &JointGraph,
-        skipped: impl FnOnce() -> Vec<String>,
-    ) -> Result<(), TraceError> {
-        let keys = joint.keys().values();
-        let random = keys.filter(|key| key.domain == Domain::Forward).count();
+    fn check_twice(&self, joint: &JointGraph, example: &B) -> Result<(), TraceError> {
+        let keys = joint.keys().iter();
+        let of_forward =
+            keys.filter(|(node, key)| key.domain == Domain::Forward && !joint.is_backward(**node));
+        let random = of_forward.count();
         if random == 0 && joint.running_states().is_empty() {
             return Ok(());
         }
-        let options = self.options.clone().in_mode(self.mode);
+        let options = self.options.clone().in_mode(joint.key().mode);
         let compute = self.compute.map(DType::from);
-        let twice = joint::record_twice(&*self.run, &options, compute, &self.example);
-        let updated = match (&twice, joint.running_states()) {
+        let twice = joint::record_twice(&*self.run, &options, compute, example);
+        let state = |position: &usize| self.table.iter().nth(*position).map(|p| p.path.clone());
+        match (twice, joint.running_states()) {
             // A first forward can be recorded: a second can't read what the first has left.
-            (Err(TraceError::Record { .. }), [first, ..]) => Some(*first),
-            _ => {
+            (Err(TraceError::Record { source }), [first, ..]) => Err(match state(first) {
+                Some(path) => TraceError::RunningState {
+                    path,
+                    source: Some(source),
+                },
+                None => TraceError::Record { source },
+            }),
+            (twice, _) => {
                 let twice = twice?;
                 if twice.random != 2 * random {
-                    return Err(TraceError::SkippedParameter { fields: skipped() });
+                    let fields = (twice.skipped)();
+                    return Err(TraceError::SkippedParameter { fields });
                 }
-                twice.updated.first().copied()
+                let updated = twice.updated.first().and_then(state);
+                updated.map_or(Ok(()), |path| {
+                    Err(TraceError::RunningState { path, source: None })
+                })
             }
-        };
-        match updated.and_then(|position| self.table.iter().nth(position)) {
-            None => Ok(()),
-            Some(state) => Err(TraceError::RunningState {
-                path: state.path.clone(),
-            }),
         }
     }
 
@@ -301,6 +306,7 @@ impl<B: Batch> Trace<B> {
             Some(_) => return Err(TraceError::ChangedForward { program: name }),
             None => {
                 program.check_same(&self.record(program.key().clone(), example)?)?;
+                self.check_twice(&program, example)?;
                 lock(&self.digests).insert(digest, program.digest());
             }
         }

@@ -113,7 +113,7 @@ impl Outputs {
     #[must_use]
     pub fn weighted_by<K: Numeric>(self, count: Tensor<1, K>) -> Self {
         Self {
-            is_contradictory: matches!(self.over, LossOver::Sum),
+            is_contradictory: self.is_contradictory || matches!(self.over, LossOver::Sum),
             over: LossOver::Count(count.into()),
             ..self
         }

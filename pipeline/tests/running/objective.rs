@@ -274,41 +274,50 @@ fn every_loss_is_that_of_the_whole_batch_under_every_schedule() {
                     }
                 }
             }
-            for kind in ScheduleKind::ALL {
-                let batch = batch(8, &Device::flex());
+            for samples in [8, 11] {
+                let batch = batch(samples, &Device::flex());
                 let expected = whole(&model, forward, batch.clone());
-                let found = pipelined(&model, forward, batch, (2, kind, 4));
-                let difference = difference(&found, &expected);
-                assert!(
-                    difference <= bound,
-                    "{name}, {float:?}, {kind}: {difference:e}"
-                );
+                for kind in ScheduleKind::ALL {
+                    let found = pipelined(&model, forward, batch.clone(), (2, kind, 4));
+                    let difference = difference(&found, &expected);
+                    let what = format!("{name}, {float:?}, {samples} samples, {kind}");
+                    assert!(difference <= bound, "{what}: {difference:e}");
+                }
             }
         }
     }
 }
 
+fn not_padding(batch: &Batch) -> f64 {
+    let data = batch.1.clone().into_data();
+    let tokens = data.iter::<i64>();
+    tokens.filter(|token| *token != PAD as i64).count() as f64
+}
+
 /// Bit for bit those of plain Burn that accumulates with the same weights: the counts are computed on the host here.
 #[test]
 fn a_weighted_mean_has_the_bits_of_plain_burn_that_accumulates() {
-    let (_, forward) = LOSSES[1];
+    has_the_bits_of_plain_burn(LOSSES[1].1, |part, batch| {
+        not_padding(part) / not_padding(batch)
+    });
+}
+
+#[test]
+fn a_sum_has_the_bits_of_plain_burn_that_accumulates() {
+    has_the_bits_of_plain_burn(LOSSES[3].1, |_, _| 1.0);
+}
+
+fn has_the_bits_of_plain_burn(forward: Forward, weight: fn(&Batch, &Batch) -> f64) {
     let model = model(DType::F32);
     let device = Device::flex().autodiff();
     for count in [2, 4, 8] {
         let batch = batch(8, &Device::flex());
-        let not_padding = |batch: &Batch| {
-            let data = batch.1.clone().into_data();
-            data.iter::<i64>()
-                .filter(|token| *token != PAD as i64)
-                .count()
-        };
-        let total = not_padding(&batch);
         let net = model
             .materialize(&device, &model.replay(Seed::new(SEED)))
             .unwrap();
         let mut sums: BTreeMap<String, Vec<f32>> = BTreeMap::new();
         for (part, _) in split(&batch, count) {
-            let weight = (not_padding(&part) as f64 / total as f64) as f32;
+            let weight = weight(&part, &batch) as f32;
             let on = |tensor: Tensor<2, Int>| Tensor::from_data(tensor.into_data(), &device);
             let loss = forward(&net, (on(part.0), on(part.1))).into_loss().unwrap();
             let gradients = loss.mul_scalar(weight).backward();
@@ -329,14 +338,17 @@ fn a_weighted_mean_has_the_bits_of_plain_burn_that_accumulates() {
                     .for_each(|(sum, value)| *sum += value);
             }
         }
-        for stages in 1..=3 {
-            let setting = (stages, ScheduleKind::OneFOneB, count);
-            let found = pipelined(&model, forward, batch.clone(), setting);
+        // Some kinds take no other number.
+        let kinds = ScheduleKind::ALL.into_iter().filter(|_| count == 4);
+        let under_all = kinds.map(|kind| (2, kind));
+        let stages = [1, 3].map(|stages| (stages, ScheduleKind::OneFOneB));
+        for (stages, kind) in stages.into_iter().chain(under_all) {
+            let found = pipelined(&model, forward, batch.clone(), (stages, kind, count));
             for (path, sum) in &sums {
                 let bits: Vec<u8> = sum.iter().flat_map(|value| value.to_ne_bytes()).collect();
                 assert!(
                     found.bits[path] == bits,
-                    "{path}, {stages} stages, m = {count}"
+                    "{path}, {stages} stages, {kind}, m = {count}"
                 );
             }
         }
@@ -414,6 +426,37 @@ fn counts_that_are_none_are_refused() {
         Outputs::loss(net.scores(x).mean()).weighted_by(count)
     });
     insta::assert_snapshot!(error, @"the count in `weighted_by` is a tensor of the host, which was not made under recording: compute it from the tensors of the batch");
+}
+
+fn step_error(forward: Forward, micro_batches: usize, samples: usize) -> String {
+    let model = model(DType::F32);
+    let batch = batch(samples, &Device::flex());
+    let trace = model.trace(&batch, forward).unwrap();
+    let plan = Plan::auto(&trace, &Machine::local(1).unwrap()).unwrap();
+    let mut pipeline = Pipeline::new(&model, &trace, &plan)
+        .optimizer(SgdConfig::new())
+        .micro_batches(micro_batches)
+        .start()
+        .unwrap();
+    full_text(&pipeline.step(LR, batch).unwrap_err())
+}
+
+#[test]
+fn counts_that_are_negative_are_refused_before_the_step() {
+    let forward: Forward = |net, (x, y)| {
+        let count = y.not_equal_elem(PAD as i64).int().sum() - 1000;
+        Outputs::loss(net.scores(x).mean()).weighted_by(count)
+    };
+    insta::assert_snapshot!(step_error(forward, 1, 5), @"the count that the loss of micro-batch 0 is weighted by is -985: it must be finite and not negative");
+}
+
+#[test]
+fn losses_of_different_kinds_in_one_step_are_refused() {
+    let forward: Forward = |net, (x, _)| match x.dims()[0] {
+        3 => Outputs::loss(net.scores(x).mean()),
+        _ => Outputs::sum(net.scores(x).sum()),
+    };
+    insta::assert_snapshot!(step_error(forward, 2, 5), @"the loss of micro-batch 1 is over something else than that of micro-batch 0: use the same of `Outputs::loss`, `weighted_by` and `Outputs::sum` for every batch");
 }
 
 #[test]

@@ -4,13 +4,15 @@
 use burn::module::Module;
 use burn::nn::{Initializer, Linear, LinearConfig};
 use burn::optim::{
-    AdamConfig, AdamWConfig, ModuleOptimizer, Optimizer, RmsPropConfig, SgdConfig,
+    AdamConfig, AdamWConfig, ModuleOptimizer, MuonConfig, Optimizer, RmsPropConfig, SgdConfig,
     momentum::MomentumConfig,
 };
 use burn::tensor::{DType, Device, Tensor, activation::gelu};
 use tinderbox_deferred::{Deferred, ParameterPath, Values, parameter_values};
 use tinderbox_fake::DynTensor;
-use tinderbox_pipeline::{Outputs, Pipeline, Plan, SavedState, ScheduleKind, Traceable};
+use tinderbox_pipeline::{
+    Outputs, Pipeline, PipelineBuilder, Plan, SavedState, ScheduleKind, Traceable,
+};
 
 use crate::support::{
     Case, Run, SAMPLES, Setting, continue_run, floats, full_text, parameters, plain, squared,
@@ -223,4 +225,29 @@ fn a_parameter_of_nine_dimensions_is_named() {
         "parameter `grid` has 9 dimensions, and Burn's optimizers take 1 to 8: store it with fewer, and reshape it in \
          the forward"
     );
+}
+
+/// What a checkpoint of such an optimizer must have.
+#[test]
+fn whether_an_optimizer_keeps_a_state_is_known() {
+    let model = Deferred::new(|device| Net {
+        layers: vec![LinearConfig::new(4, 4).with_bias(false).init(device)],
+    });
+    let model = model.unwrap();
+    let (x, _) = (CASE.batch)(0, &Device::flex());
+    let forward = |net: &Net, x| Outputs::loss(net.layers[0].forward(x).mean());
+    let trace = model.trace(&x, forward).unwrap();
+    let plan = Plan::manual(&trace, &[]).unwrap();
+    let keeps =
+        |config: &dyn Fn(PipelineBuilder<Net, Tensor<2>>) -> PipelineBuilder<Net, Tensor<2>>| {
+            let builder = config(Pipeline::new(&model, &trace, &plan));
+            builder.start().unwrap().keeps_optimizer_state()
+        };
+    assert!(!keeps(&|builder| builder));
+    assert!(!keeps(&|builder| builder.optimizer(SgdConfig::new())));
+    let momentum = SgdConfig::new().with_momentum(Some(MomentumConfig::new()));
+    assert!(keeps(&|builder| builder.optimizer(momentum.clone())));
+    assert!(keeps(&|builder| builder.optimizer(AdamWConfig::new())));
+    // It takes matrices alone.
+    assert!(keeps(&|builder| builder.optimizer(MuonConfig::new())));
 }

@@ -253,7 +253,7 @@ fn running_states_of_ones_own_that_are_updated() {
         let error = model.unwrap().trace(&batch(0, &Device::flex()), outputs);
         let error = error.unwrap_err();
         assert!(
-            matches!(&error, TraceError::RunningState { path } if path.as_str() == "mean"),
+            matches!(&error, TraceError::RunningState { path, .. } if path.as_str() == "mean"),
             "{}",
             full_text(&error)
         );
@@ -300,6 +300,35 @@ fn a_parameter_in_a_skipped_field() {
     for setting in settings([1], 2) {
         let found = pipelined(case, AdamWConfig::new().build(), setting, 3);
         found.assert_same(&expected, &format!("{setting:?}"));
+    }
+}
+
+/// What the example does not reach is found with the first batch that does.
+#[test]
+fn a_parameter_in_a_skipped_field_that_some_batches_read() {
+    let model = Deferred::new(|device| Distilled {
+        student: linear(device),
+        teacher: linear(device),
+    });
+    let model = model.unwrap();
+    let outputs = |net: &Distilled, (x, known): (Tensor<2>, Option<Tensor<2>>)| {
+        let target = known.unwrap_or_else(|| net.teacher.forward(x.clone()).detach());
+        Outputs::loss(squared(net.student.forward(x), target))
+    };
+    let (x, y) = batch(0, &Device::flex());
+    let trace = model.trace(&(x.clone(), Some(y.clone())), outputs).unwrap();
+    let plan = Plan::auto(&trace, &Machine::local(1).unwrap()).unwrap();
+    let pipeline = Pipeline::new(&model, &trace, &plan).optimizer(AdamWConfig::new());
+    let mut pipeline = pipeline.start().unwrap();
+    for given in [None, Some(y)] {
+        let result = pipeline.step(LR, (x.clone(), given.clone()));
+        let refused = matches!(
+            &result,
+            Err(PipelineError::Trace {
+                source: TraceError::SkippedParameter { fields }
+            }) if fields.len() == 2
+        );
+        assert_eq!(refused, given.is_none());
     }
 }
 

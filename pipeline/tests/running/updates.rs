@@ -325,9 +325,9 @@ fn a_batch_of_few_samples() {
         assert_eq!(
             full_text(&error),
             format!(
-                "the batch can't be used\na batch of {samples} samples can't be split into the {MICRO_BATCHES} \
-                 micro-batches that the schedule is written for: drop the batch, or train under a named schedule, which \
-                 is generated for fewer"
+                "the batch can't be used\na batch of {samples} samples can't be split into {MICRO_BATCHES} \
+                 micro-batches, and the schedule is written for a fixed number: drop the batch, or train under a named \
+                 schedule, which is generated for fewer"
             )
         );
     }
