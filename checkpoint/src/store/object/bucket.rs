@@ -78,7 +78,7 @@ const PART_BYTES: usize = 8 << 20;
 /// needs larger ones: see [`part_bytes`](Self::part_bytes). Memory of a read: as much again as is read, in a load
 /// 8 MiB or a block for each thread. A store and its clones have up to 4 threads of their own, which run the
 /// requests; whoever calls waits, on any thread, also one of an asynchronous runtime. A file of one part is written by
-/// one request, and a checkpoint is opened by four, whatever it holds, where one listing has all its files. A coordinator
+/// one request, and a checkpoint is opened by three, whatever it holds, where one listing has all its files. A coordinator
 /// that waits for ranks lists the attempt up to 20 times a second.
 ///
 /// Uploads that a kill has interrupted are not listed, and cost money: let the bucket remove incomplete ones
