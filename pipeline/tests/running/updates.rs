@@ -209,7 +209,7 @@ fn clipped_by_the_norm_of_all_gradients() {
     }
 }
 
-/// Weights of micro-batches, norm and factor keep the digits of f64, under one schedule of each kind of placement.
+/// Weights of micro-batches, norm and factor keep the digits of f64, under each of [`SHAPES`].
 #[test]
 fn a_model_in_f64_trains_with_its_own_digits() {
     const MAX: f64 = 0.01;
