@@ -10,11 +10,11 @@ compile_error!("safetensors data is little-endian, and this crate writes memory 
 
 /// Type of an element in a file, by its safetensors name.
 ///
-/// Burn keeps truth values in one of three ways; in a file a truth value is always one byte, 0 or 1.
+/// Burn keeps booleans in one of three ways; in a file a boolean is always one byte, 0 or 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum StoredDType {
-    /// Truth value, one byte.
+    /// Boolean, one byte.
     Bool,
     /// Unsigned integer of 8 bits.
     U8,
@@ -79,7 +79,7 @@ impl StoredDType {
         })
     }
 
-    /// Burn's type for it; truth values in Burn's native form.
+    /// Burn's type for it; booleans in Burn's native form.
     pub fn burn(self) -> DType {
         match self {
             Self::Bool => DType::Bool(BoolStore::Native),
@@ -120,7 +120,7 @@ impl std::fmt::Display for StoredDType {
     }
 }
 
-/// The bytes of a tensor as a file holds them. Copies only truth values that are not 0 or 1 bytes yet.
+/// The bytes of a tensor as a file holds them. Copies only booleans that are not 0 or 1 bytes yet.
 pub(crate) fn stored_bytes(bytes: &[u8], dtype: DType) -> Cow<'_, [u8]> {
     match dtype {
         DType::Bool(BoolStore::U32) => bytes

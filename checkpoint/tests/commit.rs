@@ -407,7 +407,7 @@ fn a_step_is_replaced_in_one_instant_when_asked_for() {
     let published = Run::local(run.path()).open(1).unwrap().manifest().attempt;
     let left = run.path().join(format!(".attempt-1-{published}"));
     fs::rename(&earlier, &left).unwrap();
-    // The same of an attempt that was not published is none of ours.
+    // The same name for an attempt that was not published is not ours.
     let foreign = run.path().join(format!(".attempt-1-{}", "a".repeat(32)));
     fs::create_dir(&foreign).unwrap();
     fs::copy(left.join("manifest.json"), foreign.join("manifest.json")).unwrap();

@@ -39,7 +39,7 @@ pub enum HeaderError {
         /// Name of the tensor.
         tensor: String,
     },
-    /// The dtype is none that this crate reads.
+    /// This crate does not read the dtype.
     #[error("tensor `{tensor}` has dtype {found}, which is not supported")]
     UnknownDType {
         /// Name of the tensor.
@@ -261,7 +261,7 @@ pub enum FormatError {
     /// Files of no bytes hold no tensor.
     #[error("files are limited to 0 bytes: allow some")]
     FileBytes,
-    /// The block size is none that is allowed.
+    /// The block size is not allowed.
     #[error("a block of {found} bytes is no power of two between 64 bytes and 64 MiB")]
     BlockSize {
         /// What was found.

@@ -104,8 +104,8 @@ pub enum LoadError {
         /// What was found.
         found: Digest,
     },
-    /// A truth value is neither 0 nor 1.
-    #[error("tensor `{tensor}` of {} holds a truth value that is neither 0 nor 1", .path.display())]
+    /// A boolean is neither 0 nor 1.
+    #[error("tensor `{tensor}` of {} holds a boolean that is neither 0 nor 1", .path.display())]
     TruthValue {
         /// The file or directory.
         path: PathBuf,

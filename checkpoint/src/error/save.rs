@@ -286,7 +286,7 @@ pub enum SaveError {
         found: u32,
     },
     /// A part names a file that is not its rank's.
-    #[error("{} names file {file}, which is none of rank {rank}", .path.display())]
+    #[error("{} names file {file}, which does not belong to rank {rank}", .path.display())]
     ForeignFile {
         /// The file or directory.
         path: PathBuf,

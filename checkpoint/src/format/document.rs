@@ -1,7 +1,7 @@
 //! The JSON in an envelope: its kind and version first, then field by field.
 //!
-//! A field stays the text that it is until it is asked for, by its name without escapes; so a limit on the size of a
-//! field holds however its name is spelled.
+//! A field stays text until it is asked for by its name without escapes, so a limit on the size of a field holds whether or
+//! not its name is written with escapes.
 
 use std::{borrow::Cow, collections::BTreeMap, fmt};
 
@@ -14,7 +14,7 @@ use serde_json::{de::StrRead, value::RawValue};
 use super::{envelope, json::Json, lists, manifest::MAX_MANIFEST_BYTES};
 use crate::{FormatError, error::short};
 
-/// The version that this code writes; it reads all of them.
+/// The only major version; every minor version of it is read.
 pub(super) const VERSION: u32 = 1;
 /// The most fields of a document, known or not.
 const MAX_FIELDS: usize = 1024;

@@ -1,4 +1,4 @@
-//! JSON of others, kept as text: parsed, a small value takes many times the memory of its text.
+//! JSON whose meaning is the caller's, kept as text: a parsed value takes many times the memory of its text.
 
 use std::fmt;
 
@@ -26,33 +26,34 @@ impl Json {
         Ok(Self(text))
     }
 
-    /// Text that is JSON, whose texts and numbers can be told.
+    /// Text that is JSON and can be parsed to a value.
     pub(super) fn of_text(text: &str) -> Result<Self, FormatError> {
         check_nesting(text)?;
-        // What is only skipped may have half of a surrogate pair, or a number that no float holds.
+        // A skipped value may have half of a surrogate pair, or a number that no float holds.
         let read: Result<Discarded, _> = serde_json::from_str(text);
         read.map_err(|source| FormatError::Json { source })?;
         let text = RawValue::from_string(text.to_owned());
         Ok(Self(text.map_err(|source| FormatError::Json { source })?))
     }
 
-    /// Text that is JSON, of at most so many bytes.
-    pub(crate) fn within(text: &str, limit_bytes: u64) -> Result<Self, FormatError> {
-        match text.len() as u64 {
-            found_bytes if found_bytes > limit_bytes => Err(FormatError::TooLarge {
-                found_bytes,
-                limit_bytes,
-            }),
-            _ => Self::of_text(text),
-        }
+    /// Text that is JSON, of at most this many bytes.
+    pub(super) fn within(text: &str, limit_bytes: u64) -> Result<Self, FormatError> {
+        check_size(text, limit_bytes)?;
+        Self::of_text(text)
     }
 
-    /// As it is written.
+    /// The same, when its text has at most this many bytes.
+    pub(crate) fn at_most(self, limit_bytes: u64) -> Result<Self, FormatError> {
+        check_size(self.text(), limit_bytes)?;
+        Ok(self)
+    }
+
+    /// The text.
     pub(crate) fn text(&self) -> &str {
         self.0.get()
     }
 
-    /// What it says.
+    /// The parsed value.
     pub(crate) fn value(&self) -> Value {
         serde_json::from_str(self.text()).expect("it is JSON that is not nested too deep")
     }
@@ -70,7 +71,17 @@ impl Serialize for Json {
     }
 }
 
-/// A value that was read, and not kept.
+fn check_size(text: &str, limit_bytes: u64) -> Result<(), FormatError> {
+    match text.len() as u64 {
+        found_bytes if found_bytes > limit_bytes => Err(FormatError::TooLarge {
+            found_bytes,
+            limit_bytes,
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// A value that is parsed and dropped.
 struct Discarded;
 
 impl<'de> Deserialize<'de> for Discarded {
@@ -146,7 +157,7 @@ mod tests {
 
     /// What is kept as text can be read as a value.
     #[test]
-    fn texts_and_numbers_that_are_none_are_refused() {
+    fn strings_and_numbers_that_can_not_be_parsed_are_refused() {
         for text in [
             r#""\ud800""#,
             r#"{"\ud800":1}"#,
@@ -170,7 +181,7 @@ mod tests {
             of(&nested(127)),
             Err(FormatError::Nesting { limit: 126 })
         ));
-        // Beside each other, and in texts, they are none.
+        // Values next to each other and brackets in strings are not nested.
         let beside = format!("[{}\"\\\"{}\"]", "[],{},".repeat(200), "[".repeat(200));
         assert_eq!(of(&beside).unwrap().as_array().unwrap().len(), 401);
     }

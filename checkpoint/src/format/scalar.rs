@@ -15,7 +15,7 @@ pub enum Scalar {
     /// A float; 16 hexadecimal digits of its bits in the file, because JSON has no infinities and NaN.
     #[serde(with = "float_bits")]
     Float(f64),
-    /// A truth value.
+    /// A boolean.
     Bool(bool),
 }
 

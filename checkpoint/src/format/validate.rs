@@ -259,7 +259,7 @@ fn check_tied(tensors: &[TensorEntry]) -> Result<(), FormatError> {
 
 /// Metadata of a caller; refused when it is too large, or nested deeper than readers take.
 pub(crate) fn metadata(value: &serde_json::Value) -> Result<Json, FormatError> {
-    Json::within(Json::of(value)?.text(), MAX_METADATA_BYTES)
+    Json::of(value)?.at_most(MAX_METADATA_BYTES)
 }
 
 /// The Hugging Face index is there exactly where that form can describe the checkpoint; neither it, which says less than

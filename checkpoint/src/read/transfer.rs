@@ -10,13 +10,13 @@ use crate::StoredDType;
 pub(super) enum Transfer {
     /// As they are.
     Same,
-    /// Truth values, which are 0 or 1 in a file, in one of Burn's forms.
+    /// Booleans, which are 0 or 1 in a file, in one of Burn's forms.
     Bool(BoolStore),
     /// One float type to another, rounded to the nearest, ties to even.
     Float(StoredDType, StoredDType),
 }
 
-/// A truth value is neither 0 nor 1, which would be undefined behaviour as a `bool`.
+/// A boolean is neither 0 nor 1, which would be undefined behaviour as a `bool`.
 #[derive(Debug)]
 pub(super) struct NoTruthValue;
 

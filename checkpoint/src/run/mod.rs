@@ -170,7 +170,7 @@ impl Run {
     /// is touched, and links are not followed.
     ///
     /// In a store without renames and locks, a bucket, the directory of an attempt holds the files of its
-    /// checkpoint, and is none of this as long as the step's manifest has its id. It goes when the manifest in
+    /// checkpoint, and stays as long as the step's manifest has its id. It goes when the manifest in
     /// it has the step and id of its name, it has no marker, and the step's manifest is gone or of another
     /// attempt: then it was published, since the marker goes after that, and was replaced or taken away. With
     /// a marker it may be alive and is kept, whatever else was published since; see

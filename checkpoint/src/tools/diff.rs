@@ -81,7 +81,7 @@ pub struct ValueDifference {
     pub differing: u64,
     /// How many of these are infinite or no number in one of the checkpoints; they have no distance.
     pub not_finite: u64,
-    /// The largest `|a - b|` of all others; at most `f64::MAX`. Truth values count as 0 and 1.
+    /// The largest `|a - b|` of all others; at most `f64::MAX`. Booleans count as 0 and 1.
     pub max_absolute: Option<f64>,
     /// The largest `|a - b| / max(|a|, |b|)` of them, 0 to 2.
     pub max_relative: Option<f64>,

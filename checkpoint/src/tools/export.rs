@@ -230,7 +230,7 @@ impl Target {
         for tensor in &plain.tensors {
             for piece in pieces_of(tensor)? {
                 let data = checkpoint.read(tensor, &piece)?;
-                // What was read is as in a file: truth values are bytes, 0 or 1.
+                // What was read is as in a file: booleans are bytes, 0 or 1.
                 let bytes = data.as_bytes();
                 file.write_all(bytes)
                     .map_err(failed(store, "write", &path))?;

@@ -47,8 +47,8 @@ pub struct ReshardOptions {
 ///
 /// # Errors
 ///
-/// When the step is there and is not to be replaced, the number of ranks is none that a checkpoint can
-/// have, a block is damaged, or the disk fails. Nothing is published then.
+/// When the step is there and is not to be replaced, a checkpoint can't have that number of
+/// ranks, a block is damaged, or the disk fails. Nothing is published then.
 pub fn reshard(
     checkpoint: &Checkpoint,
     to: &Run,

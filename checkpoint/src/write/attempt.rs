@@ -103,8 +103,7 @@ impl Attempt {
         let plan = match &meta.plan {
             serde_json::Value::Null => None,
             plan => {
-                let plan =
-                    Json::of(plan).and_then(|plan| Json::within(plan.text(), MAX_MANIFEST_BYTES));
+                let plan = Json::of(plan).and_then(|plan| plan.at_most(MAX_MANIFEST_BYTES));
                 Some(plan.map_err(|source| SaveError::Meta { source })?)
             }
         };

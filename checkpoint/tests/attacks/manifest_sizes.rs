@@ -6,7 +6,7 @@ use tinderbox_fake::Region;
 
 use crate::forge::{FIRST, SMALL, Victim, json_text, position, zeros};
 
-/// Changes tensor `mask`: truth values of shape `[9]`.
+/// Changes tensor `mask`: booleans of shape `[9]`.
 fn set_mask(field: &str, value: Value) -> FormatError {
     let victim = Victim::whole();
     victim.reseal(|body| {

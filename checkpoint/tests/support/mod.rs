@@ -35,7 +35,7 @@ impl Random {
         (0..len).map(|_| self.next() as u8).collect()
     }
 
-    /// Any bits of a dtype, NaN included; truth values stay 0 and 1.
+    /// Any bits of a dtype, NaN included; booleans stay 0 and 1.
     pub fn data(&mut self, shape: &[usize], dtype: DType) -> TensorData {
         let elements: usize = shape.iter().product();
         let mut bytes = self.bytes(elements * dtype.size());

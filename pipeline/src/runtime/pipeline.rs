@@ -136,10 +136,9 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             builder.links.as_deref(),
         )?;
         crew.call("make its parameters", |_, _| ())?;
-        let stop_on_non_finite = builder.stop_on_non_finite;
         let global_norm = matches!(clipping, Some(Clipping::GlobalNorm(_)))
             || builder.loss_scale.is_some()
-            || stop_on_non_finite;
+            || builder.stop_on_non_finite;
         let programs = Programs::new(
             builder.trace,
             layout,
@@ -157,7 +156,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             micro_batches,
             clipping,
             loss_scale: builder.loss_scale,
-            stop_on_non_finite,
+            stop_on_non_finite: builder.stop_on_non_finite,
             measures: builder.measure,
             condition: Condition::Sound,
             trains: builder.optimizer.is_some(),

@@ -34,7 +34,8 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     /// # Errors
     ///
     /// When no optimizer was given, a learning rate is negative, NaN or infinite, the batch can't be split or traced or
-    /// has an [index that is out of range](PipelineError::MicroBatch), or a pipeline that [stops for it](crate::PipelineBuilder::stop_on_non_finite) meets a loss or a gradient that is not
+    /// has an [index that is out of range](PipelineError::MicroBatch), or a pipeline that
+    /// [stops for it](crate::PipelineBuilder::stop_on_non_finite) meets a loss or a gradient that is not
     /// finite: the pipeline is then as it was, and also when the counts that losses are weighted by are negative, not
     /// finite or 0 for the whole batch. When an action fails: the pipeline has then stopped.
     pub fn step(

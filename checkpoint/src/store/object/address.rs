@@ -71,7 +71,7 @@ impl BucketStore {
     ///
     /// # Errors
     ///
-    /// When the URL is none of these or has a password or a query, its feature is not there, or an option is
+    /// When the URL is not one of these or has a password or a query, its feature is not there, or an option is
     /// missing or wrong.
     pub fn from_url(url: &str) -> Result<Self, BucketError> {
         let parsed = Url::parse(url).map_err(|source| BucketError::Url { source })?;
