@@ -169,7 +169,6 @@ pub use tinderbox_fake::{
     DeviceLabel, DynTensor, ErrorOrigin, Mode, RecordError, RecordOptions, Region, TensorMeta, cut,
     is_fake, is_host, record,
 };
-pub use tinderbox_pages::retain_freed_memory;
 /// Costs, machines, partitioners, predictions and plan files.
 pub use tinderbox_pipeline::planner;
 /// Schedules as data: generated, read, lowered, verified, simulated, drawn.

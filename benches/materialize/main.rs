@@ -2,7 +2,8 @@
 //!
 //! `cargo bench --bench materialize` prints one figure to a line. All that are compared take turns in
 //! one run, and each figure is made of the medians. What is timed is all that a user pays: a model of
-//! one parameter of 256 MiB is materialized from a seed, its memory included.
+//! one parameter of 256 MiB is materialized from a seed, its memory included. That memory is new to the
+//! process, but for the figures *again*: those are of a second such model, made when the first was freed.
 //!
 //! - *eager* is `Tensor::random` of plain Burn on the same device: the same shape and distribution.
 //! - *fill* writes a constant over fresh memory of the same size on all cores, which is as fast as
@@ -28,8 +29,8 @@ const ROWS: usize = 16 << 10;
 const COLUMNS: usize = 4 << 10;
 const NORMAL: Distribution = Distribution::Normal(0.0, 0.02);
 const UNIFORM: Distribution = Distribution::Uniform(-0.02, 0.02);
-/// Elements of one task of a fill: 256 KiB, as the library's own tasks.
-const FILL_TASK: usize = 64 << 10;
+/// Bytes of one task of a fill.
+const FILL_TASK: usize = 256 << 10;
 
 fn main() {
     let f32_normal = Weight {
@@ -48,7 +49,7 @@ fn main() {
     };
     let weights = [f32_normal, f32_uniform, bf16_normal];
     let elements = ROWS * COLUMNS;
-    let (mut eager, mut replayed) = ([const { Vec::new() }; 3], [const { Vec::new() }; 3]);
+    let [mut eager, mut replayed, mut again] = [const { [const { Vec::new() }; 3] }; 3];
     let (mut small_pages, mut large_pages) = (Vec::new(), Vec::new());
     let device = Device::flex();
     let kernels = kernel_device();
@@ -56,13 +57,19 @@ fn main() {
     for _ in 0..RUNS {
         for (i, weight) in weights.iter().enumerate() {
             eager[i].push(time(|| weight.eager(&device)));
+            tinderbox_pages::release_freed_blocks();
             replayed[i].push(time_replay(weight, &device));
+            again[i].push(time_replay(weight, &device));
             if let Some(device) = &kernels {
                 of_kernels[i].push(time_replay(weight, device));
             }
         }
-        small_pages.push(time(|| filled(vec![0f32; elements])));
-        large_pages.push(time(|| filled(tinderbox_pages::zeroed(elements))));
+        small_pages.push(time(|| filled(vec![0; f32_normal.bytes()])));
+        large_pages.push(time(|| {
+            let mut memory = vec![0; f32_normal.bytes()];
+            tinderbox_pages::ask_for_large_pages(&mut memory);
+            filled(memory)
+        }));
     }
 
     let speed = |seconds: Vec<f64>, weight: &Weight| weight.bytes() as f64 / 1e9 / median(seconds);
@@ -85,6 +92,13 @@ fn main() {
     println!("figure materialize.eager_normal_f32 {:.2} GB/s", normal.0);
     println!("figure materialize.eager_uniform_f32 {:.2} GB/s", uniform.0);
     println!("figure materialize.eager_normal_bf16 {:.2} GB/s", bf16.0);
+    let again = again.into_iter().zip(&weights);
+    let mut again = again.map(|(seconds, weight)| speed(seconds, weight));
+    for name in ["normal_f32", "uniform_f32", "normal_bf16"] {
+        let again = again.next().expect("one for each weight");
+        println!("figure materialize.{name}_again {again:.2} GB/s");
+    }
+    println!("{}", tinderbox_pages::PageChoice::now());
     println!("figure materialize.fill_small_pages {small:.2} GB/s");
     println!("figure materialize.fill_large_pages {large:.2} GB/s");
     for (name, distribution) in [("normal", NORMAL), ("uniform", UNIFORM)] {
@@ -142,10 +156,10 @@ fn kernel_device() -> Option<Device> {
 }
 
 /// Writes a constant over fresh memory on all cores.
-fn filled(mut memory: Vec<f32>) -> Vec<f32> {
+fn filled(mut memory: Vec<u8>) -> Vec<u8> {
     memory
         .par_chunks_mut(FILL_TASK)
-        .for_each(|chunk| chunk.fill(1.5));
+        .for_each(|chunk| chunk.fill(0x3f));
     memory
 }
 

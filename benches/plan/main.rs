@@ -24,7 +24,7 @@ use peak_alloc::PeakAlloc;
 static HEAP: PeakAlloc = PeakAlloc;
 
 fn main() {
-    let retained = tinderbox::retain_freed_memory();
+    let retained = tinderbox_pages::keep_freed_blocks();
     println!(
         "{} cores; medians of {} turns; freed memory is {} the process",
         std::thread::available_parallelism().map_or(1, usize::from),

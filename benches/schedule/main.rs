@@ -14,7 +14,7 @@ mod training;
 
 fn main() {
     // Plain Burn gains as well: it holds for the whole process.
-    let retained = tinderbox::retain_freed_memory();
+    let retained = tinderbox_pages::keep_freed_blocks();
     println!(
         "{} cores; medians of {} turns; freed memory is {} the process",
         std::thread::available_parallelism().map_or(1, usize::from),

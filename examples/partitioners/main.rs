@@ -15,8 +15,6 @@ use flags::Flags;
 
 fn main() -> ExitCode {
     let flags = Flags::read();
-    // The pages of freed tensors are used again, as in a program that trains for long.
-    tinderbox::retain_freed_memory();
     match cases::run(&flags) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -1,33 +1,38 @@
-//! Fresh memory in large pages, and freed memory kept.
+//! Memory for tensors: filled in the faster size of pages, and used again when it was freed.
 //!
-//! What fills a large tensor for the first time spends most of its time waiting for the system, which
-//! hands out memory in pages of 4 KiB, one interruption each. [`zeroed`] asks it for pages of 2 MiB
-//! instead. On two x86-64 cores, filling fresh memory is then twice as fast.
+//! What fills a large tensor for the first time spends most of its time waiting for the system, which hands
+//! out memory in pages of 4 KiB, one interruption each. Three things are done about it:
+//!
+//! - The pages that a thread is about to fill are made by one call, not by an interruption each.
+//! - They are large ones (2 MiB) where those are faster. On a machine of its own they most often are. On a
+//!   virtual machine that gives free memory back to its host they may be slower by a factor of three: it is
+//!   measured ([`PageChoice`]).
+//! - Blocks of 4 MiB and more that were freed are used again. Until then the system may take their pages
+//!   whenever it needs them, so that nobody lacks what is kept.
+//!
+//! [`keep_freed_blocks`] asks the same of the C library's allocator, for the tensors that Burn makes.
 //!
 //! # What it is not
-//! No allocator: the memory is an ordinary `Vec` of the global allocator, to be grown, given away and
-//! freed like any other.
-//!
-//! ```
-//! let mut weights: Vec<f32> = tinderbox_pages::zeroed(16 << 20);
-//! assert!(weights.iter().all(|weight| *weight == 0.0));
-//! weights.fill(1.0);
-//! ```
+//! No allocator: the memory is a block of the global allocator, and Burn can take it as a `Vec`.
 //!
 //! # Invariants
-//! - Large pages are a matter of speed only: where the system gives none, all else is the same.
-//! - This crate alone holds `unsafe` code, in three files, so that no other crate of the workspace does.
+//! - All this is a matter of speed only: where the system takes no advice, all else is the same.
+//! - Blocks in use and blocks kept are together never more than were once in use at the same time.
+//! - This crate alone holds `unsafe` code, so that no other crate of the workspace does.
 //!
 //! # Limits
-//! - Linux gives large pages where `/sys/kernel/mm/transparent_hugepage/enabled` says `madvise` or
-//!   `always`; other systems are not asked.
+//! - Only Linux is asked. It has large pages where `/sys/kernel/mm/transparent_hugepage/enabled` says
+//!   `madvise` or `always`, and makes many pages by one call from 5.14 on.
 
-mod advise;
-mod fresh;
+mod block;
+mod fill;
 mod mapped;
-mod retain;
+mod memory;
+mod system;
 
-pub use fresh::{try_zeroed, zeroed};
+pub use block::release_freed_blocks;
+pub use fill::PageChoice;
 #[cfg(target_os = "linux")]
 pub use mapped::copy_mapped;
-pub use retain::retain_freed_memory;
+pub use memory::{Memory, Part};
+pub use system::{ask_for_large_pages, keep_freed_blocks};

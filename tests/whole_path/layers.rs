@@ -25,6 +25,7 @@ const CRATES: [(&str, &[&str]); 12] = [
             "tinderbox-deferred",
             "tinderbox-fake",
             "tinderbox-link",
+            "tinderbox-pages",
             "tinderbox-planner",
             "tinderbox-schedule",
         ],

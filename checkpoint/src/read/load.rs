@@ -8,10 +8,10 @@ use std::{
 
 use burn::tensor::{DType, TensorData};
 use tinderbox_fake::Region;
+use tinderbox_pages::{Memory, Part};
 
 use super::{
     Checkpoint,
-    buffer::Buffer,
     shard::ShardFile,
     transfer::{NoTruthValue, Transfer},
     transpose::put_transposed,
@@ -50,17 +50,11 @@ pub(super) fn default_threads() -> usize {
 enum Item<'a, 'out> {
     /// Elements that follow one another in a chunk and in the region, without parts of blocks that
     /// another item reads.
-    Span(
-        &'a Wanted<'a>,
-        Transfer,
-        &'a Chunk,
-        ElementRun,
-        &'out mut [u8],
-    ),
+    Span(&'a Wanted<'a>, Transfer, &'a Chunk, ElementRun, Part<'out>),
     /// A region whose elements lie in strides in some chunk.
-    Strided(&'a Wanted<'a>, Transfer, &'out mut [u8]),
+    Strided(&'a Wanted<'a>, Transfer, Part<'out>),
     /// A region whose dimensions change places.
-    Transposed(&'a Wanted<'a>, Transfer, &'out mut [u8]),
+    Transposed(&'a Wanted<'a>, Transfer, Part<'out>),
 }
 
 /// The wanted regions, in order; the caller has told the progress how many bytes they are. Each block that
@@ -89,12 +83,12 @@ pub(super) fn load(
             found: tensor.dtype,
             expected: tinderbox_fake::dtype_name(one.dtype).to_owned(),
         })?);
-        outs.push(zeros(one)?);
+        outs.push(memory(one)?);
     }
     let block_bytes = checkpoint.manifest().block_bytes.bytes();
     let mut items = Vec::new();
     for ((one, transfer), out) in wanted.iter().zip(transfers).zip(&mut outs) {
-        push_items(one, transfer, block_bytes, out.bytes_mut(), &mut items);
+        push_items(one, transfer, block_bytes, out.parts(), &mut items);
     }
     run(checkpoint, items, threads, progress)?;
     let data = outs.into_iter().zip(wanted).map(|(out, one)| {
@@ -103,19 +97,25 @@ pub(super) fn load(
         if one.transposed {
             shape.reverse();
         }
-        out.into_data(shape, one.dtype)
+        TensorData::from_bytes(out.into_bytes(), shape, one.dtype)
     });
     Ok(data.collect())
 }
 
-/// Zeros for a region, unless an allocation would end the process.
-fn zeros(one: &Wanted<'_>) -> Result<Buffer, LoadError> {
+/// Memory for a region, unless an allocation would end the process.
+fn memory(one: &Wanted<'_>) -> Result<Memory, LoadError> {
     // A region inside its tensor, whose bytes were counted.
     let elements = stored_len(one.region.size(), one.tensor.dtype)
         .map_or(u64::MAX, |bytes| bytes / one.tensor.dtype.size_bytes());
-    Buffer::zeroed(elements, one.dtype).ok_or_else(|| LoadError::OutOfMemory {
+    let element = one.dtype.size();
+    let bytes = elements.saturating_mul(element as u64);
+    // Aligned as the elements need it: Burn copies bytes that are not.
+    let memory = usize::try_from(bytes)
+        .ok()
+        .and_then(|bytes| Memory::new(bytes, element));
+    memory.ok_or_else(|| LoadError::OutOfMemory {
         tensor: one.tensor.name.clone(),
-        bytes: elements.saturating_mul(one.dtype.size() as u64),
+        bytes,
     })
 }
 
@@ -124,7 +124,7 @@ fn push_items<'a, 'out>(
     one: &'a Wanted<'a>,
     transfer: Transfer,
     block_bytes: u64,
-    mut out: &'out mut [u8],
+    mut out: Part<'out>,
     items: &mut Vec<Item<'a, 'out>>,
 ) {
     if out.is_empty() {
@@ -153,7 +153,7 @@ fn push_items<'a, 'out>(
             let end = ((begin / most + 1) * most).min(run.source + run.len);
             // Not beyond `out`, so the cast keeps the value.
             let bytes = (end - begin) as usize * one.dtype.size();
-            let (now, rest) = std::mem::take(&mut out).split_at_mut(bytes);
+            let (now, rest) = out.split_at(bytes);
             let part = ElementRun {
                 source: begin,
                 target: 0,
@@ -201,10 +201,12 @@ impl Item<'_, '_> {
                     checkpoint.file_named(&chunk.file)?,
                     held,
                 );
+                let out = out.ready();
                 reader.read(run, out)?;
                 progress.done(out.len() as u64);
             }
             Item::Strided(one, transfer, out) => {
+                let out = out.ready();
                 for chunk in &one.tensor.chunks {
                     let mut runs = runs(&chunk.region, &one.region).peekable();
                     if runs.peek().is_none() {
@@ -226,7 +228,7 @@ impl Item<'_, '_> {
                 }
             }
             Item::Transposed(one, transfer, out) => {
-                transpose(one, transfer, checkpoint, held, progress, out)?;
+                transpose(one, transfer, checkpoint, held, progress, out.ready())?;
             }
         }
         Ok(())

@@ -1,6 +1,5 @@
 //! Reading: a published directory, proven before it is used.
 
-mod buffer;
 mod checkpoint;
 mod dry_run;
 mod files;

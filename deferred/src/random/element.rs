@@ -1,7 +1,7 @@
 //! What an element type is, and how the words of a chunk reach its elements.
 
 use burn::tensor::Distribution;
-use bytemuck::Zeroable;
+use bytemuck::Pod;
 use fearless_simd::prelude::*;
 
 use super::bernoulli::Threshold;
@@ -61,7 +61,7 @@ impl Blocks<'_> {
 pub trait RandomElement: Sample {}
 
 /// What [`RandomElement`] does, out of reach of other crates.
-pub trait Sample: Copy + Default + Zeroable {
+pub trait Sample: Copy + Default + Pod {
     /// The parameters of a distribution, checked and brought into the form that the loops use.
     type Sampler: std::fmt::Debug + Sync;
 

@@ -6,6 +6,7 @@ use fearless_simd::Level;
 use half::{bf16, f16};
 use rayon::prelude::*;
 use tinderbox_fake::Region;
+use tinderbox_pages::Memory;
 
 use super::fill::Filler;
 use super::runs::Runs;
@@ -27,8 +28,11 @@ pub const DTYPES: [DType; 12] = [
     DType::U8,
 ];
 
-/// Elements that one task makes: large enough to hide the cost of a task, small enough to share out.
-const TASK_ELEMENTS: usize = 1 << 16;
+/// Elements that one task makes: enough to hide its cost, and to fill large pages where there are many tasks.
+const LEAST_OF_TASK: usize = 1 << 16;
+const MOST_OF_TASK: usize = 1 << 20;
+/// So many tasks share a tensor out well.
+const TASKS: usize = 64;
 
 /// Random values of a stream for a tensor of this shape and dtype.
 ///
@@ -97,10 +101,26 @@ where
     T: RandomElement + Element + Send,
 {
     let filler = Filler::<T>::new(Level::new(), T::sampler(distribution)?, stream);
-    let mut values = tinderbox_pages::zeroed(shape.num_elements());
-    values
-        .par_chunks_mut(TASK_ELEMENTS)
-        .enumerate()
-        .for_each(|(task, out)| filler.fill_region(runs, (task * TASK_ELEMENTS) as u64, out));
-    Ok(TensorData::new(values, shape))
+    let elements = shape.num_elements();
+    // The shape of a tensor whose elements can be counted; a `Vec` of them would end the process as well.
+    let memory = elements.checked_mul(size_of::<T>());
+    let memory = memory.and_then(|bytes| Memory::new(bytes, align_of::<T>()));
+    let mut memory = memory.unwrap_or_else(|| panic!("no memory for {elements} random values"));
+    let task_elements = (elements / TASKS).clamp(LEAST_OF_TASK, MOST_OF_TASK);
+    let (mut rest, mut tasks) = (memory.parts(), Vec::new());
+    while !rest.is_empty() {
+        let bytes = rest.len().min(task_elements * size_of::<T>());
+        let (now, after) = rest.split_at(bytes);
+        tasks.push(now);
+        rest = after;
+    }
+    tasks.into_par_iter().enumerate().for_each(|(task, out)| {
+        let out = bytemuck::cast_slice_mut(out.ready());
+        filler.fill_region(runs, (task * task_elements) as u64, out);
+    });
+    Ok(TensorData::from_bytes(
+        memory.into_bytes(),
+        shape,
+        T::dtype(),
+    ))
 }

@@ -272,12 +272,16 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
 
     /// Starts the ranks; each makes its own parameters and no others.
     ///
+    /// From then on the C library keeps memory that the process frees for its next use
+    /// ([`tinderbox_pages::keep_freed_blocks`]).
+    ///
     /// # Errors
     ///
     /// When the number of micro-batches or of threads is 0; when there is no device, or one can't be used or has too little memory for the parameters and gradients of its
     /// ranks; when the plan is for another model, the schedule does not fit it, the model has clones of a parameter and an
     /// optimizer is given, or a rank can't make its parameters.
     pub fn start(self) -> Result<Pipeline<M, B>, PipelineError> {
+        tinderbox_pages::keep_freed_blocks();
         Pipeline::start(self)
     }
 }

@@ -1,0 +1,193 @@
+//! Which pages fresh memory is filled in.
+//!
+//! Large pages are several times as fast where a system clears them by itself. On a virtual machine that
+//! gives free memory back to its host they are several times as slow: the host makes each as hundreds of
+//! small ones. Which it is can't be asked, and changes while a process runs, so it is measured on the memory
+//! that is filled anyway.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use crate::system::{self, LARGE_PAGE, SMALL_PAGE};
+
+/// Less than this is left to the system.
+const LEAST: usize = 128 << 10;
+/// So many bytes are filled in pages of each size before one is chosen.
+const MEASURED: usize = 32 << 20;
+/// Whenever so much was filled in pages of the chosen size, a part is filled in the other, to learn whether that is
+/// faster by now.
+const TRIED_EVERY: usize = 512 << 20;
+/// Of so many parts that were filled last, the middle one counts: one that another program disturbed does not.
+const PARTS: usize = 9;
+
+/// What filling memory in pages of one size took.
+struct Speed {
+    /// Seconds per byte of the parts that were filled last.
+    last: [f64; PARTS],
+    parts: usize,
+    bytes: usize,
+    /// Bytes that were filled in pages of the other size since the last part.
+    since: usize,
+}
+
+impl Speed {
+    const NONE: Self = Self {
+        last: [0.0; PARTS],
+        parts: 0,
+        bytes: 0,
+        since: 0,
+    };
+
+    fn add(&mut self, bytes: usize, seconds: f64) {
+        self.last[self.parts % PARTS] = seconds / bytes as f64;
+        self.parts += 1;
+        self.bytes += bytes;
+        self.since = 0;
+    }
+
+    /// Seconds per byte; `None` before enough was filled.
+    fn seconds(&self) -> Option<f64> {
+        let mut last = self.last;
+        let last = &mut last[..self.parts.min(PARTS)];
+        last.sort_by(f64::total_cmp);
+        (self.bytes >= MEASURED).then(|| last[last.len() / 2])
+    }
+}
+
+/// The speeds of small and of large pages.
+static SPEEDS: Mutex<[Speed; 2]> = Mutex::new([Speed::NONE, Speed::NONE]);
+
+fn speeds() -> MutexGuard<'static, [Speed; 2]> {
+    SPEEDS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What was measured of fresh memory in this process so far, and which pages it is filled in.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PageChoice {
+    /// GB/s (10^9 bytes) of one thread in small pages, 4 KiB most often; `None` before enough was filled.
+    pub small_gb_per_s: Option<f64>,
+    /// GB/s of one thread in large pages, 2 MiB most often.
+    pub large_gb_per_s: Option<f64>,
+    /// Whether large pages are asked for from now on.
+    pub large: bool,
+}
+
+impl PageChoice {
+    /// What is chosen now.
+    ///
+    /// Small pages are measured first, on 32 MiB, then large ones. From then on the parts that were filled last
+    /// count, and a part in each 512 MiB is filled in pages of the size that is not chosen.
+    pub fn now() -> Self {
+        Self::of(&speeds())
+    }
+
+    fn of(speeds: &[Speed; 2]) -> Self {
+        let [small, large] = [speeds[0].seconds(), speeds[1].seconds()];
+        let gb_per_s = |seconds: f64| 1e-9 / seconds;
+        Self {
+            small_gb_per_s: small.map(gb_per_s),
+            large_gb_per_s: large.map(gb_per_s),
+            large: match (small, large) {
+                (None, _) => false,
+                (Some(_), None) => true,
+                (Some(small), Some(large)) => large < small,
+            },
+        }
+    }
+}
+
+/// Whether the next part is filled in large pages.
+fn next_is_large(speeds: &[Speed; 2]) -> bool {
+    let large = PageChoice::of(speeds).large;
+    let other = &speeds[usize::from(!large)];
+    large != (other.bytes >= MEASURED && other.since >= TRIED_EVERY)
+}
+
+/// A part was filled.
+fn record(speeds: &mut [Speed; 2], large: bool, bytes: usize, seconds: f64) {
+    speeds[usize::from(large)].add(bytes, seconds);
+    speeds[usize::from(!large)].since += bytes;
+}
+
+impl fmt::Display for PageChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let speed = |gb_per_s: Option<f64>| match gb_per_s {
+            Some(gb_per_s) => format!("{gb_per_s:.2} GB/s"),
+            None => "not measured".to_owned(),
+        };
+        let (small, large) = (speed(self.small_gb_per_s), speed(self.large_gb_per_s));
+        let chosen = if self.large { "large" } else { "small" };
+        write!(
+            f,
+            "fresh memory, per thread: small pages {small}, large pages {large}; {chosen} pages chosen"
+        )
+    }
+}
+
+/// Has the pages of a part of fresh memory made on this thread, in the size that was faster so far.
+pub(crate) fn make_pages(part: &mut [u8], whole: &Range<usize>) {
+    if part.len() < LEAST {
+        return;
+    }
+    let large = next_is_large(&speeds());
+    if large {
+        system::advise_large_pages(part, whole);
+    }
+    let begun = Instant::now();
+    let made = system::make_pages(part);
+    let seconds = begun.elapsed().as_secs_f64();
+    let made = usize::try_from(made).unwrap_or(0);
+    // Large pages may reach beyond both ends of the part. If there are more, the system made small ones.
+    let page = match large && made * LARGE_PAGE <= part.len() + 2 * LARGE_PAGE {
+        true => LARGE_PAGE,
+        false => SMALL_PAGE,
+    };
+    let bytes = made * page;
+    if bytes > 0 {
+        record(&mut speeds(), large, bytes, seconds);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_middle_of_the_last_parts_counts() {
+        let mut speed = Speed::NONE;
+        speed.add(MEASURED / 2, 1.0);
+        assert_eq!(speed.seconds(), None);
+        speed.add(MEASURED / 2, 3.0);
+        assert_eq!(speed.seconds(), Some(3.0 / (MEASURED / 2) as f64));
+        for _ in 0..4 {
+            speed.add(10, 20.0);
+        }
+        assert_eq!(speed.seconds(), Some(2.0));
+        for _ in 0..PARTS {
+            speed.add(10, 5.0);
+        }
+        assert_eq!(speed.seconds(), Some(0.5));
+    }
+
+    #[test]
+    fn what_became_faster_is_chosen() {
+        let mut speeds = [Speed::NONE, Speed::NONE];
+        // Large pages are faster at first, and slower later.
+        let mut filled = |parts: usize, large_seconds: f64| {
+            let mut large_parts = 0;
+            for _ in 0..parts {
+                let large = next_is_large(&speeds);
+                large_parts += usize::from(large);
+                let seconds = if large { large_seconds } else { 1.0 };
+                record(&mut speeds, large, MEASURED / 4, seconds);
+            }
+            large_parts
+        };
+        assert_eq!(filled(4, 0.5), 0, "small pages are measured first");
+        assert!((980..1000).contains(&filled(1000, 0.5)));
+        assert!((10..40).contains(&filled(1000, 2.0)), "tried now and then");
+        assert!(filled(1000, 0.5) > 600, "chosen again");
+    }
+}

@@ -1,0 +1,253 @@
+//! Memory that is filled by several threads and becomes the bytes of a tensor.
+#![allow(
+    unsafe_code,
+    reason = "Burn's trait for the owner of bytes is unsafe, and bytes that were written are told from others here"
+)]
+
+use std::mem::MaybeUninit;
+use std::ops::Range;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use burn_std::{AccessError, AccessPolicy, AllocationController, AllocationProperty, Bytes};
+
+use crate::block::{Block, Origin};
+use crate::fill;
+use crate::system::SMALL_PAGE;
+
+/// So many bytes of memory, to be filled and given to a tensor.
+///
+/// What it holds at first is unspecified: zeros, or what was in memory that was freed. Freed memory is used
+/// again, so that the system need not hand out the same pages, cleared, time and again.
+///
+/// ```
+/// let mut memory = tinderbox_pages::Memory::new(8 << 20, 4).ok_or("not enough memory")?;
+/// let (first, second) = memory.parts().split_at(4 << 20);
+/// std::thread::scope(|scope| {
+///     scope.spawn(|| first.ready().fill(1));
+///     scope.spawn(|| second.ready().fill(2));
+/// });
+/// let bytes = memory.into_bytes();
+/// assert_eq!(bytes[(4 << 20) - 1..][..2], [1, 2]);
+/// # Ok::<(), &str>(())
+/// ```
+#[derive(Debug)]
+pub struct Memory {
+    /// `None` once somebody else owns it.
+    block: Option<Block>,
+    origin: Origin,
+    length: usize,
+    /// Bytes that were made ready.
+    ready: AtomicUsize,
+}
+
+impl Memory {
+    /// Memory whose address is a multiple of `align`, which is a power of two; `None` when there is not
+    /// enough.
+    ///
+    /// Costs no time in proportion to its length where it is new to the process.
+    pub fn new(bytes: usize, align: usize) -> Option<Self> {
+        let (block, origin) = Block::take(bytes, align)?;
+        Some(Self {
+            block: Some(block),
+            origin,
+            length: bytes,
+            ready: AtomicUsize::new(0),
+        })
+    }
+
+    /// All of it, to be divided among those who fill it.
+    pub fn parts(&mut self) -> Part<'_> {
+        let bytes = self.block.as_mut().map_or(&mut [][..], Block::bytes_mut);
+        let bytes = &mut bytes[..self.length];
+        let addresses = bytes.as_ptr_range();
+        Part {
+            whole: addresses.start.addr()..addresses.end.addr(),
+            bytes,
+            origin: self.origin,
+            ready: &self.ready,
+        }
+    }
+
+    /// The bytes, for a tensor. They can become a `Vec` of elements of the alignment without a copy.
+    pub fn into_bytes(mut self) -> Bytes {
+        let length = self.length;
+        if *self.ready.get_mut() < length {
+            self.parts().ready();
+        }
+        // SAFETY: all bytes hold values, which stay what they are: each was made ready, here or before.
+        unsafe { Bytes::from_controller(Box::new(self), length) }
+    }
+}
+
+impl AllocationController for Memory {
+    fn alloc_align(&self) -> usize {
+        self.block.as_ref().map_or(1, Block::align)
+    }
+
+    fn property(&self) -> AllocationProperty {
+        AllocationProperty::Native
+    }
+
+    unsafe fn memory_mut(
+        &mut self,
+        _policy: AccessPolicy,
+    ) -> Result<&mut [MaybeUninit<u8>], AccessError> {
+        Ok(self.block.as_mut().map_or(&mut [], Block::bytes_mut))
+    }
+
+    fn memory(&self, _policy: AccessPolicy) -> Result<&[MaybeUninit<u8>], AccessError> {
+        Ok(self.block.as_ref().map_or(&[], Block::bytes))
+    }
+
+    fn try_detach(&mut self) -> Option<NonNull<u8>> {
+        self.block.take().map(Block::detach)
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        if let Some(block) = self.block.take() {
+            block.give_back();
+        }
+    }
+}
+
+/// A part of a [`Memory`], for one thread.
+#[derive(Debug)]
+pub struct Part<'a> {
+    bytes: &'a mut [MaybeUninit<u8>],
+    /// The addresses of the memory.
+    whole: Range<usize>,
+    origin: Origin,
+    ready: &'a AtomicUsize,
+}
+
+impl<'a> Part<'a> {
+    /// Number of bytes.
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// The first `bytes`, and the rest.
+    ///
+    /// # Panics
+    ///
+    /// When there are not so many.
+    pub fn split_at(self, bytes: usize) -> (Self, Self) {
+        let (first, rest) = self.bytes.split_at_mut(bytes);
+        let part = |bytes| Part {
+            bytes,
+            whole: self.whole.clone(),
+            origin: self.origin,
+            ready: self.ready,
+        };
+        (part(first), part(rest))
+    }
+
+    /// The memory, to be written to: its pages are made, on this thread, if they are not there. Parts of
+    /// 256 KiB to some MiB keep several threads busy, each with what it then writes to.
+    pub fn ready(self) -> &'a mut [u8] {
+        if self.origin == Origin::Used {
+            // A page that was written to is not taken by the system any more, so its bytes stay the same.
+            for step in self.bytes.chunks_mut(SMALL_PAGE) {
+                let first = step.as_mut_ptr();
+                // SAFETY: it points to a byte of this part.
+                unsafe { first.write_volatile(MaybeUninit::new(0)) };
+            }
+            // The last step may reach into one more page.
+            if let Some(last) = self.bytes.last_mut() {
+                // SAFETY: as above.
+                unsafe { std::ptr::from_mut(last).write_volatile(MaybeUninit::new(0)) };
+            }
+        }
+        self.ready.fetch_add(self.bytes.len(), Ordering::Relaxed);
+        // SAFETY: the allocator gave zeros, or somebody wrote values before the block was freed; and the
+        // pages will not change by themselves.
+        let bytes = unsafe { self.bytes.assume_init_mut() };
+        if self.origin == Origin::Fresh {
+            fill::make_pages(bytes, &self.whole);
+        }
+        bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::release_freed_blocks;
+
+    /// What is kept belongs to the whole process, so one test looks at it.
+    #[test]
+    fn freed_blocks_are_used_again() {
+        const BYTES: usize = 6 << 20;
+        let filled = |value: u8| {
+            let mut memory = Memory::new(BYTES, 4).unwrap();
+            let (origin, mut rest) = (memory.origin, memory.parts());
+            while !rest.is_empty() {
+                let length = rest.len().min(300_001);
+                let (part, after) = rest.split_at(length);
+                part.ready().fill(value);
+                rest = after;
+            }
+            (origin, memory.into_bytes())
+        };
+        let address = |bytes: &Bytes| bytes.as_ptr().addr();
+        let (origin, first) = filled(1);
+        assert_eq!(origin, Origin::Fresh);
+        let was = address(&first);
+        drop(first);
+        let (origin, second) = filled(2);
+        if cfg!(target_os = "linux") {
+            assert_eq!((origin, address(&second)), (Origin::Used, was));
+        }
+        assert!(second.iter().all(|byte| *byte == 2));
+        // One in use and none kept: the second is new, and so is one of another alignment or much smaller.
+        let (origin, third) = filled(3);
+        assert_eq!(origin, Origin::Fresh);
+        drop((second, third));
+        assert_eq!(Memory::new(BYTES, 8).unwrap().origin, Origin::Fresh);
+        assert_eq!(
+            Memory::new(BYTES - (1 << 20), 4).unwrap().origin,
+            Origin::Fresh
+        );
+        // Together they are never more than two blocks: one of the first two was freed for these.
+        assert!(release_freed_blocks() <= 2 * BYTES);
+        assert_eq!(release_freed_blocks(), 0);
+        // Burn may take it as a `Vec`, which then belongs to the allocator.
+        let (_, bytes) = filled(4);
+        let was = address(&bytes);
+        let taken: Vec<u32> = bytes.try_into_vec().unwrap();
+        assert_eq!(taken.as_ptr().addr(), was);
+        assert_eq!(taken, vec![0x0404_0404; BYTES / 4]);
+        drop(taken);
+        assert_eq!(release_freed_blocks(), 0);
+    }
+
+    #[test]
+    fn any_length_can_be_filled() {
+        for length in [0, 1, 1000, 4096, (3 << 20) + 3] {
+            let mut memory = Memory::new(length, 8).unwrap();
+            assert_eq!(memory.parts().len(), length);
+            memory.parts().ready().fill(7);
+            let mut bytes = memory.into_bytes();
+            assert_eq!(bytes.len(), length);
+            assert!(bytes.iter().all(|byte| *byte == 7));
+            bytes.extend_from_byte_slice(&[8; 100]);
+            assert_eq!(bytes[length..], [8; 100]);
+        }
+    }
+
+    #[test]
+    fn too_much_is_refused() {
+        for bytes in [1 << 62, usize::MAX - 3, usize::MAX] {
+            assert!(Memory::new(bytes, 8).is_none(), "{bytes}");
+        }
+        assert!(Memory::new(8, 3).is_none(), "no power of two");
+    }
+}
