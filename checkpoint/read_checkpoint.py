@@ -117,11 +117,11 @@ SIZES.update({"U32": 4, "I32": 4, "F32": 4, "U64": 8, "I64": 8, "F64": 8})
 SCALARS = {"int": "-?[0-9]+", "uint": "[0-9]+", "bool": "True|False", "float": "'[0-9a-f]{16}'"}
 HEX = re.compile("[0-9a-f]{32}")
 def no_doubles(pairs):
-    fields = dict(pairs)
-    need(len(fields) == len(pairs), "a field is there twice")
+    need(len(fields := dict(pairs)) == len(pairs), "a field is there twice")
     return fields
 def parse(text):
-    return json.loads(text.decode("utf-8"), object_pairs_hook=no_doubles, parse_constant=int)
+    integer = lambda digits: int(digits) if digits != "-0" else -0.0
+    return json.loads(text.decode("utf-8"), object_pairs_hook=no_doubles, parse_constant=int, parse_int=integer)
 def nesting(value):
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
     return 0 if inner is None else 1 + max(map(nesting, inner), default=0)
@@ -159,7 +159,7 @@ class Checkpoint:
         self.manifest = m = parse(around[2])
         need(get(m, "format", str) == "tinderbox-checkpoint" and len(m) <= 1024, "another format")
         need(get(m, "version", int) == 1, "version", m["version"], "is not supported")
-        need(not m.get("required_features"), "the feature", m.get("required_features"), "is not known")
+        need(m.get("required_features", []) == [], "the feature", m.get("required_features"), "is not known")
         self._check_run(m)
         self.files = {f["name"]: f for f in map(self._check_file, get(m, "files", list))}
         rising("files", [f["name"] for f in m["files"]])
@@ -180,7 +180,7 @@ class Checkpoint:
         whole = [len(t["chunks"]) == 1 for t in m["tensors"] if t["role"] == "model"]
         index = self._document("index", "model.safetensors.index.json")
         need((index is not None) == (bool(whole) and all(whole)), "an index where there can be none, or none")
-        self.plan = self._document("plan", "plan.json") if m.get("minor", 0) > 0 else m.get("plan")
+        self.plan = self._document("plan", "plan.json") if get({"minor": 0, **m}, "minor", int, (1 << 32) - 1) else m.get("plan")
 
     def _check_run(self, m):
         step, name = get(m, "step", int), os.path.basename(os.path.abspath(self.dir))

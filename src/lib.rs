@@ -4,14 +4,14 @@
 //!
 //! ```text
 //! burn <- fake <- deferred <- { pipeline, checkpoint } <- tinderbox
-//! pages <- { deferred, checkpoint }         { checkpoint, pipeline } <- cli
+//! pages <- { deferred, pipeline, checkpoint }         { checkpoint, pipeline } <- cli
 //! path <- { deferred, planner }             schedule <- { link, planner } <- pipeline
 //! tinderbox <- gpu-check
 //! ```
 //!
 //! | crate | what it has | what it does not know |
 //! |---|---|---|
-//! | `tinderbox_pages` | fresh memory in large pages, the only `unsafe` code | tensors |
+//! | `tinderbox_pages` | memory for tensors: the faster size of pages, freed memory used again; the only `unsafe` code | tensors |
 //! | [`tinderbox_fake`] | recording, the graph, regions | modules, execution |
 //! | [`tinderbox_deferred`] | parameter tables, recipes, programs, the executor, random values, sources | stages, checkpoints |
 //! | [`tinderbox_schedule`](schedule) | schedules as data: generated, read, verified, simulated, found, drawn | Burn, threads |

@@ -134,12 +134,12 @@ fn loads(dir: &Path, ours_dir: &Path, model: &Deferred<Weights>, weights: Weight
         for (times, way) in raw.iter_mut().zip(&ways) {
             times.push(time_of(|| raw::read(&files, *way)));
         }
-        tinderbox_pages::release_freed_blocks();
+        tinderbox_pages::release_freed_memory();
         let before = Peak::begin();
         ours.push(time_of(load));
         peaks[0] = peaks[0].max(before.mib());
         again.push(time_of(load));
-        tinderbox_pages::release_freed_blocks();
+        tinderbox_pages::release_freed_memory();
         let before = Peak::begin();
         pack.push(time_of(|| {
             let weights = peers::load_burnpack(fresh.clone(), &pack_file);

@@ -6,8 +6,8 @@
 //! process, but for the figures *again*: those are of a second such model, made when the first was freed.
 //!
 //! - *eager* is `Tensor::random` of plain Burn on the same device: the same shape and distribution.
-//! - *fill* writes a constant over fresh memory of the same size on all cores, which is as fast as
-//!   anything can be that makes a tensor. It is done in small and in large pages, and the faster counts.
+//! - *fill* writes a constant over fresh memory of the same size on all cores, in small and in large pages, as
+//!   the system makes them when they are written to; the faster counts.
 //! - *kernel* is the kernel of GPUs on CubeCL's CPU runtime, with the feature `cpu`: for information.
 //! - *inner* is the arithmetic alone: one thread, again and again into the same 64 KiB.
 
@@ -57,7 +57,7 @@ fn main() {
     for _ in 0..RUNS {
         for (i, weight) in weights.iter().enumerate() {
             eager[i].push(time(|| weight.eager(&device)));
-            tinderbox_pages::release_freed_blocks();
+            tinderbox_pages::release_freed_memory();
             replayed[i].push(time_replay(weight, &device));
             again[i].push(time_replay(weight, &device));
             if let Some(device) = &kernels {

@@ -35,3 +35,17 @@ for dir in ../tests/golden/*/; do
     ' "corpus/manifest/$name.body" > "corpus/part/$name.body"
     rm "$body"
 done
+
+# Bodies of 90 to 360 KB: many scalars, much metadata, a large unknown field.
+for field in scalars metadata later; do
+    for entries in 2000 8000; do
+        perl -0777 -MJSON::PP -e '
+            my ($field, $entries, $file) = @ARGV;
+            my $json = JSON::PP->new->canonical->allow_bignum;
+            open my $in, "<", $file or die; my $all = $json->decode(<$in>);
+            my @list = map { {name => sprintf("time.%06d", $_), value => {uint => $_}} } 1 .. $entries;
+            $all->{$field} = \@list;
+            print $json->encode($all);
+        ' "$field" "$entries" corpus/manifest/version-1-chunks.body > "corpus/manifest/large-$field-$entries.body"
+    done
+done

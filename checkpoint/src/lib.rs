@@ -67,8 +67,9 @@
 //! - A rank writes several files at the same time, each from its beginning to its end; digests are taken a
 //!   block at a time, while it is in the cache, and the disk begins before the file is complete.
 //! - A load divides what it needs into spans of whole blocks and reads them on several threads, straight
-//!   into the memory of the tensors, in large pages. Positioned reads were faster than copies from memory
+//!   into the memory of the tensors (`tinderbox_pages`). Positioned reads were faster than copies from memory
 //!   mappings, and a file that is cut meanwhile gives an error instead of a signal.
+//! - A save in the background lets other threads go first (on Linux, where a priority is that of a thread).
 //! - The digest is XXH3-128: 20 GB/s on one core where memory gives 8 and BLAKE3 4; CRC-64 by carry-less
 //!   products has 36, and half the bits.
 //!
@@ -107,7 +108,7 @@ pub use error::{ErrorClass, FormatError, HeaderError, LayoutError, LoadError, Sa
 pub use format::check_part;
 pub use format::{
     AttemptId, Chunk, DocumentEntry, FileEntry, Header, HeaderTensor, Manifest, Role, Scalar,
-    TensorEntry, decode_header, encode_header,
+    TensorEntry, UnknownFields, decode_header, encode_header,
 };
 pub use layout::check_tiling;
 pub use progress::Progress;

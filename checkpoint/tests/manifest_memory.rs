@@ -15,7 +15,7 @@ static HEAP: PeakAlloc = PeakAlloc;
 
 const MIB: usize = 1 << 20;
 /// Beside what grows with the manifest.
-const BESIDE: usize = 8 * MIB;
+const BESIDE: usize = MIB / 4;
 /// The size of what an attack repeats.
 const LARGE: usize = 24 * MIB;
 
@@ -95,6 +95,26 @@ fn tensor(name: &str, fields: &str, shape: &str, chunks: &str) -> String {
     )
 }
 
+/// Tensors of as many dimensions as there can be; whole, or each of two chunks, one of which does not begin at zeros.
+fn many_dimensions(in_two: bool) -> Vec<u8> {
+    let numbers = |first: u32, rest: u32| format!("[{first}{}]", format!(",{rest}").repeat(31));
+    let chunk = |begin| {
+        CHUNK
+            .replace(
+                "\"offset\":[]",
+                &format!("\"offset\":{}", numbers(begin, 0)),
+            )
+            .replace("\"size\":[]", &format!("\"size\":{}", numbers(1, 1)))
+    };
+    let (chunks, first) = match in_two {
+        false => (format!("[{}]", chunk(0)), 1),
+        true => (format!("[{},{}]", chunk(0), chunk(1)), 2),
+    };
+    let shape = numbers(first, 1);
+    let tensors = names().map(|name| tensor(&name, "", &shape, &chunks));
+    manifest(&[("tensors", &list(tensors))])
+}
+
 fn attacks() -> Vec<(&'static str, Vec<u8>)> {
     let one_chunk = format!("[{CHUNK}]");
     let numbers = |number: &'static str| list(iter::repeat_with(move || number.to_owned()));
@@ -159,6 +179,8 @@ fn attacks() -> Vec<(&'static str, Vec<u8>)> {
                 )),
             )]),
         ),
+        ("tensors of many dimensions", many_dimensions(false)),
+        ("parts of many dimensions", many_dimensions(true)),
         (
             "digests",
             manifest(&[(

@@ -90,7 +90,7 @@ pub use error::{
     SourceError,
 };
 pub use materialize::materialize_parameters;
-pub use memory::available_bytes;
+pub use memory::{available_bytes, available_for};
 pub use module::{
     PartialModule, Placeholders, check_lit, parameter_values, skipped_parameters, tensor_fields,
 };

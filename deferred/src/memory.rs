@@ -3,7 +3,7 @@
 use burn::tensor::Device;
 use burn_dispatch::DispatchDevice;
 use sysinfo::{MemoryRefreshKind, RefreshKind, System};
-use tinderbox_fake::DeviceLabel;
+use tinderbox_fake::{DeviceLabel, is_host};
 
 use crate::{MaterializeError, MaterializeOptions, MemoryCheck, Request, Source, check_device};
 
@@ -21,21 +21,17 @@ pub(crate) fn check(
         return Ok(());
     };
     check_device(&first.device)?;
+    let values: u64 = requests.iter().map(Request::bytes).sum();
+    let needed_bytes = before.max(values.saturating_add(source.working_bytes(requests)));
     let available_bytes = match options.memory {
         MemoryCheck::Off => return Ok(()),
         MemoryCheck::Bytes(bytes) => bytes,
-        MemoryCheck::Available => match available_bytes(&first.device) {
+        MemoryCheck::Available => match available_for(&first.device, needed_bytes) {
             Some(bytes) => bytes,
             None => return Ok(()),
         },
     };
-    let values: u64 = requests.iter().map(Request::bytes).sum();
-    let needed_bytes = before.max(values.saturating_add(source.working_bytes(requests)));
     if needed_bytes > available_bytes {
-        // Freed memory that is kept for its next use counts as taken in a control group.
-        if tinderbox_pages::release_freed_blocks() > 0 {
-            return check(requests, source, before, options);
-        }
         return Err(MaterializeError::Memory {
             device: DeviceLabel::of(&first.device).to_string(),
             parameters: requests.len(),
@@ -44,6 +40,17 @@ pub(crate) fn check(
         });
     }
     Ok(())
+}
+
+/// As [`available_bytes`]. Where they are fewer than needed on the host, memory that the process has freed and keeps for
+/// its next use is given back first: it is not available to anything else.
+pub fn available_for(device: &Device, needed_bytes: u64) -> Option<u64> {
+    let available = available_bytes(device)?;
+    let enough = needed_bytes <= available || !is_host(device);
+    match enough || !tinderbox_pages::release_freed_memory() {
+        true => Some(available),
+        false => available_bytes(device),
+    }
 }
 
 /// Bytes that this process can still get for tensors on a device; `None` where nobody says.

@@ -1,31 +1,54 @@
 //! A box in a tensor: offset and size per dimension.
 
-use serde::{Deserialize, Serialize};
+use std::ops::Range;
+
+use serde::{Deserialize, Serialize, Serializer};
 
 /// A box in a tensor: the elements whose index in every dimension `d` lies in
 /// `offset[d] .. offset[d] + size[d]`.
 ///
 /// The one type for slices, chunks and shards. A region of rank 0 is a scalar and holds one element.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(try_from = "Unchecked")]
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize)]
+#[serde(try_from = "Form<Vec<u64>>")]
 pub struct Region {
+    /// Empty where all are 0, as most are: lists of a million regions take half the memory.
     offset: Vec<u64>,
     size: Vec<u64>,
 }
 
-/// A region as a file gives it.
-#[derive(Deserialize)]
+/// As many dimensions as most tensors have at most.
+const ZEROS: [u64; 32] = [0; 32];
+
+/// A region in a file.
+#[derive(Debug, Serialize, Deserialize)]
 #[serde(rename = "Region")]
-struct Unchecked {
-    offset: Vec<u64>,
-    size: Vec<u64>,
+struct Form<T> {
+    offset: T,
+    size: T,
 }
 
-impl TryFrom<Unchecked> for Region {
+impl TryFrom<Form<Vec<u64>>> for Region {
     type Error = RegionError;
 
-    fn try_from(region: Unchecked) -> Result<Self, RegionError> {
+    fn try_from(region: Form<Vec<u64>>) -> Result<Self, RegionError> {
         Self::new(region.offset, region.size)
+    }
+}
+
+impl Serialize for Region {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.form().serialize(serializer)
+    }
+}
+
+impl std::fmt::Debug for Region {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Form { offset, size } = self.form();
+        let mut region = f.debug_struct("Region");
+        region
+            .field("offset", &offset)
+            .field("size", &size)
+            .finish()
     }
 }
 
@@ -91,7 +114,22 @@ impl Region {
         if !ends || elements.is_none() {
             return Err(RegionError::Overflow { offset, size });
         }
-        Ok(Self { offset, size })
+        Ok(Self::of(offset, size))
+    }
+
+    /// Of what is known to fit.
+    fn of(mut offset: Vec<u64>, size: Vec<u64>) -> Self {
+        if ZEROS.starts_with(&offset) {
+            offset = Vec::new();
+        }
+        Self { offset, size }
+    }
+
+    fn form(&self) -> Form<&[u64]> {
+        Form {
+            offset: self.offset(),
+            size: &self.size,
+        }
     }
 
     /// The whole of a tensor of this shape.
@@ -105,15 +143,16 @@ impl Region {
 
     /// The whole of a tensor in memory, whose size is known to fit.
     pub fn of_shape(shape: &[usize]) -> Self {
-        Self {
-            offset: vec![0; shape.len()],
-            size: shape.iter().map(|d| *d as u64).collect(),
-        }
+        let size = shape.iter().map(|d| *d as u64).collect();
+        Self::of(vec![0; shape.len()], size)
     }
 
     /// First index per dimension.
     pub fn offset(&self) -> &[u64] {
-        &self.offset
+        match self.offset.is_empty() {
+            true => &ZEROS[..self.size.len()],
+            false => &self.offset,
+        }
     }
 
     /// Number of indices per dimension.
@@ -133,7 +172,7 @@ impl Region {
 
     /// Whether this is the whole of a tensor of this shape.
     pub fn is_whole(&self, shape: &[u64]) -> bool {
-        self.size == shape && self.offset.iter().all(|o| *o == 0)
+        self.size == shape && self.offset().iter().all(|o| *o == 0)
     }
 
     /// Refuses a region that does not lie inside a tensor of this shape.
@@ -148,7 +187,7 @@ impl Region {
                 shape: shape.to_vec(),
             });
         }
-        let mut ranges = self.offset.iter().zip(&self.size).zip(shape);
+        let mut ranges = self.offset().iter().zip(&self.size).zip(shape);
         match ranges.all(|((o, s), d)| o + s <= *d) {
             true => Ok(()),
             false => Err(RegionError::OutOfBounds {
@@ -165,15 +204,21 @@ impl Region {
         }
         let (mut offset, mut size) = (Vec::new(), Vec::new());
         for d in 0..self.rank() {
-            let start = self.offset[d].max(other.offset[d]);
-            let end = (self.offset[d] + self.size[d]).min(other.offset[d] + other.size[d]);
+            let [one, two] = [self, other].map(|region| region.range(d));
+            let start = one.start.max(two.start);
+            let end = one.end.min(two.end);
             if end <= start {
                 return None;
             }
             offset.push(start);
             size.push(end - start);
         }
-        Some(Self { offset, size })
+        Some(Self::of(offset, size))
+    }
+
+    fn range(&self, dimension: usize) -> Range<u64> {
+        let start = self.offset()[dimension];
+        start..start + self.size[dimension]
     }
 
     /// The smallest region that holds both.
@@ -184,16 +229,13 @@ impl Region {
     #[must_use]
     pub fn hull(&self, other: &Self) -> Self {
         assert_eq!(self.rank(), other.rank(), "regions of one tensor");
-        let dims = 0..self.rank();
-        let offset: Vec<u64> = dims
-            .clone()
-            .map(|d| self.offset[d].min(other.offset[d]))
-            .collect();
-        let end = |region: &Self, d: usize| region.offset[d] + region.size[d];
-        let size = dims
-            .map(|d| end(self, d).max(end(other, d)) - offset[d])
-            .collect();
-        Self { offset, size }
+        let ranges = (0..self.rank()).map(|d| {
+            let [one, two] = [self, other].map(|region| region.range(d));
+            let start = one.start.min(two.start);
+            (start, one.end.max(two.end) - start)
+        });
+        let (offset, size) = ranges.unzip();
+        Self::of(offset, size)
     }
 
     /// The same elements, counted from the first of a region that holds them.
@@ -205,29 +247,25 @@ impl Region {
     pub fn relative_to(&self, outer: &Self) -> Self {
         let inside = outer.intersection(self).is_some_and(|both| both == *self);
         assert!(inside, "{self} lies inside {outer}");
-        let offsets = self.offset.iter().zip(&outer.offset);
-        Self {
-            offset: offsets.map(|(inner, outer)| inner - outer).collect(),
-            size: self.size.clone(),
-        }
+        let offsets = self.offset().iter().zip(outer.offset());
+        let offset = offsets.map(|(inner, outer)| inner - outer).collect();
+        Self::of(offset, self.size.clone())
     }
 
     /// The half-open range per dimension, as Burn's slicing takes it.
-    pub fn ranges(&self) -> Vec<std::ops::Range<usize>> {
-        self.offset
-            .iter()
-            .zip(&self.size)
-            .map(|(o, s)| *o as usize..(*o + *s) as usize)
-            .collect()
+    pub fn ranges(&self) -> Vec<Range<usize>> {
+        let ranges = (0..self.rank()).map(|d| self.range(d));
+        ranges.map(|r| r.start as usize..r.end as usize).collect()
     }
 }
 
 impl std::fmt::Display for Region {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "[")?;
-        for (d, (offset, size)) in self.offset.iter().zip(&self.size).enumerate() {
+        for d in 0..self.rank() {
             let comma = if d == 0 { "" } else { ", " };
-            write!(f, "{comma}{offset}..{}", offset + size)?;
+            let Range { start, end } = self.range(d);
+            write!(f, "{comma}{start}..{end}")?;
         }
         write!(f, "]")
     }
@@ -272,6 +310,32 @@ mod tests {
         let scalar = region(&[], &[]);
         assert_eq!(scalar.num_elements(), 1);
         assert_eq!(scalar.intersection(&scalar), Some(scalar.clone()));
+    }
+
+    /// Zeros are not kept, up to 32 of them.
+    #[test]
+    fn offsets_of_zeros_are_there() {
+        for rank in [0, 1, 32, 33, 40] {
+            let ones = vec![1; rank];
+            let whole = Region::whole(&ones).unwrap();
+            assert_eq!(whole.offset(), vec![0; rank]);
+            assert!(whole.is_whole(&ones) && whole.check_inside(&ones).is_ok());
+            assert_eq!(whole, Region::of_shape(&vec![1; rank]));
+            assert_eq!(whole.relative_to(&whole), whole);
+            assert_eq!(whole.hull(&whole), whole);
+            let json = serde_json::to_string(&whole).unwrap();
+            assert_eq!(serde_json::from_str::<Region>(&json).unwrap(), whole);
+        }
+        let some = region(&[0, 0], &[4, 2]);
+        assert_eq!(
+            serde_json::to_string(&some).unwrap(),
+            r#"{"offset":[0,0],"size":[4,2]}"#
+        );
+        assert_eq!(
+            format!("{some:?}"),
+            "Region { offset: [0, 0], size: [4, 2] }"
+        );
+        assert!(some < region(&[0, 1], &[4, 1]));
     }
 
     #[test]

@@ -30,6 +30,8 @@ unsafe impl Sync for Block {}
 /// Where a block's memory comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
+    /// From the allocator, as zeros, which most often has used its pages before.
+    Small,
     /// From the allocator, as zeros. Its pages are most often not made yet.
     Fresh,
     /// It was freed before. What its pages hold may change until they are written to.
@@ -43,17 +45,27 @@ impl Block {
         let size = bytes.checked_next_multiple_of(64)?.max(64);
         let layout = Layout::from_size_align(size, align).ok()?;
         if size < LEAST_KEPT {
-            return Some((Self::zeroed(layout)?, Origin::Fresh));
+            return Some((Self::zeroed(layout)?, Origin::Small));
         }
-        if let Some(block) = kept().reuse(layout) {
-            return Some((block, Origin::Used));
+        let (used, removed) = kept().reuse(layout);
+        // Outside of the lock: the system takes its time.
+        drop(removed);
+        let block = match used {
+            Some(block) => Some((block, Origin::Used)),
+            None => {
+                let block = Self::zeroed(layout).or_else(|| {
+                    release_freed_memory();
+                    Self::zeroed(layout)
+                });
+                block.map(|block| (block, Origin::Fresh))
+            }
+        };
+        let mut kept = kept();
+        match &block {
+            Some(_) => kept.most_used = kept.most_used.max(kept.used),
+            None => kept.used -= size,
         }
-        let block = Self::zeroed(layout).or_else(|| {
-            release_freed_blocks();
-            Self::zeroed(layout)
-        })?;
-        kept().count(size);
-        Some((block, Origin::Fresh))
+        block
     }
 
     /// Gives it back, to be taken again.
@@ -110,7 +122,7 @@ impl Drop for Block {
 
 /// Blocks that were freed.
 ///
-/// Those in use and those kept are together never more than were once in use at the same time.
+/// When one is added, those in use and those kept are together no more than were once in use at the same time.
 struct Kept {
     /// The oldest first.
     blocks: Vec<Block>,
@@ -131,8 +143,9 @@ fn kept() -> MutexGuard<'static, Kept> {
 }
 
 impl Kept {
-    /// A block that is large enough and hardly larger. Where there is none, makes room for a new one.
-    fn reuse(&mut self, layout: Layout) -> Option<Block> {
+    /// Counts a block of this layout as used, and gives one that is large enough and hardly larger. Where there is none,
+    /// gives those that make room for a new one.
+    fn reuse(&mut self, layout: Layout) -> (Option<Block>, Vec<Block>) {
         let size = layout.size();
         let fits = |block: &Block| {
             let kept = block.layout;
@@ -143,28 +156,39 @@ impl Kept {
         let best = fitting.min_by_key(|(_, block)| block.layout.size());
         if let Some((at, _)) = best {
             let block = self.blocks.remove(at);
-            self.count(block.layout.size());
-            return Some(block);
+            self.used += block.layout.size();
+            return (Some(block), Vec::new());
         }
-        let used = self.used.saturating_add(size);
+        self.used = self.used.saturating_add(size);
         let sizes = self.blocks.iter().map(|block| block.layout.size());
-        let mut held = used.saturating_add(sizes.sum());
-        while held > self.most_used.max(used) {
-            held -= self.blocks.remove(0).layout.size();
-        }
-        None
-    }
-
-    /// One more block is in use.
-    fn count(&mut self, size: usize) {
-        self.used += size;
-        self.most_used = self.most_used.max(self.used);
+        let mut kept: usize = sizes.sum();
+        let room = self.most_used.saturating_sub(self.used);
+        let too_many = self.blocks.iter().take_while(|block| {
+            let stays = kept <= room;
+            kept -= block.layout.size();
+            !stays
+        });
+        let too_many = too_many.count();
+        (None, self.blocks.drain(..too_many).collect())
     }
 }
 
-/// Gives all memory that is kept for its next use back to the allocator; says how many bytes that were.
-pub fn release_freed_blocks() -> usize {
+/// Gives all memory that is kept for its next use back to the system, that which the C library keeps
+/// ([`keep_freed_blocks`](crate::keep_freed_blocks)) included; whether there was any.
+pub fn release_freed_memory() -> bool {
     // They are freed outside of the lock.
     let blocks = std::mem::take(&mut kept().blocks);
-    blocks.iter().map(|block| block.layout.size()).sum()
+    let any = !blocks.is_empty();
+    drop(blocks);
+    system::trim() || any
+}
+
+/// The sizes of the blocks that are kept.
+#[cfg(test)]
+pub(crate) fn kept_sizes() -> Vec<usize> {
+    kept()
+        .blocks
+        .iter()
+        .map(|block| block.layout.size())
+        .collect()
 }

@@ -10,15 +10,15 @@ use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use crate::system::{self, LARGE_PAGE, SMALL_PAGE};
+use crate::system::{self, LARGE_PAGE};
 
 /// Less than this is left to the system.
 const LEAST: usize = 128 << 10;
 /// So many bytes are filled in pages of each size before one is chosen.
-const MEASURED: usize = 32 << 20;
+const MEASURED: u64 = 32 << 20;
 /// Whenever so much was filled in pages of the chosen size, a part is filled in the other, to learn whether that is
 /// faster by now.
-const TRIED_EVERY: usize = 512 << 20;
+const TRIED_EVERY: u64 = 512 << 20;
 /// Of so many parts that were filled last, the middle one counts: one that another program disturbed does not.
 const PARTS: usize = 9;
 
@@ -27,9 +27,9 @@ struct Speed {
     /// Seconds per byte of the parts that were filled last.
     last: [f64; PARTS],
     parts: usize,
-    bytes: usize,
+    bytes: u64,
     /// Bytes that were filled in pages of the other size since the last part.
-    since: usize,
+    since: u64,
 }
 
 impl Speed {
@@ -40,7 +40,7 @@ impl Speed {
         since: 0,
     };
 
-    fn add(&mut self, bytes: usize, seconds: f64) {
+    fn add(&mut self, bytes: u64, seconds: f64) {
         self.last[self.parts % PARTS] = seconds / bytes as f64;
         self.parts += 1;
         self.bytes += bytes;
@@ -106,7 +106,7 @@ fn next_is_large(speeds: &[Speed; 2]) -> bool {
 }
 
 /// A part was filled.
-fn record(speeds: &mut [Speed; 2], large: bool, bytes: usize, seconds: f64) {
+fn record(speeds: &mut [Speed; 2], large: bool, bytes: u64, seconds: f64) {
     speeds[usize::from(large)].add(bytes, seconds);
     speeds[usize::from(!large)].since += bytes;
 }
@@ -138,16 +138,19 @@ pub(crate) fn make_pages(part: &mut [u8], whole: &Range<usize>) {
     let begun = Instant::now();
     let made = system::make_pages(part);
     let seconds = begun.elapsed().as_secs_f64();
-    let made = usize::try_from(made).unwrap_or(0);
-    // Large pages may reach beyond both ends of the part. If there are more, the system made small ones.
-    let page = match large && made * LARGE_PAGE <= part.len() + 2 * LARGE_PAGE {
-        true => LARGE_PAGE,
-        false => SMALL_PAGE,
-    };
-    let bytes = made * page;
-    if bytes > 0 {
+    if let Some(bytes) = bytes_made(made, large, part.len() as u64) {
         record(&mut speeds(), large, bytes, seconds);
     }
+}
+
+/// Bytes that were made in pages of this size; `None` where there were none to make, or they had another size.
+fn bytes_made(pages: u64, large: bool, part: u64) -> Option<u64> {
+    let page = if large { LARGE_PAGE } else { system::page()? } as u64;
+    let bytes = pages.saturating_mul(page);
+    // Large pages may reach beyond both ends of the part.
+    let most = part + 2 * page;
+    // Where the system makes large pages unasked, there are few; where it has no large ones, many.
+    (bytes >= part / 4 && bytes <= most).then_some(bytes)
 }
 
 #[cfg(test)]
@@ -169,6 +172,19 @@ mod tests {
             speed.add(10, 5.0);
         }
         assert_eq!(speed.seconds(), Some(0.5));
+    }
+
+    #[test]
+    fn only_pages_of_the_size_that_was_asked_for_count() {
+        let part = 8 << 20;
+        assert_eq!(bytes_made(0, true, part), None);
+        assert_eq!(bytes_made(5, true, part), Some(10 << 20));
+        assert_eq!(bytes_made(2048, true, part), None, "small ones");
+        if let Some(page) = system::page() {
+            let page = page as u64;
+            assert_eq!(bytes_made(part / page, false, part), Some(part));
+            assert_eq!(bytes_made(5, false, part), None, "large ones");
+        }
     }
 
     #[test]

@@ -8,7 +8,8 @@
 //!   virtual machine that gives free memory back to its host they may be slower by a factor of three: it is
 //!   measured ([`PageChoice`]).
 //! - Blocks of 4 MiB and more that were freed are used again. Until then the system may take their pages
-//!   whenever it needs them, so that nobody lacks what is kept.
+//!   whenever memory is short. Where limits are on addresses or on what is reserved, they count:
+//!   [`release_freed_memory`] gives them back.
 //!
 //! [`keep_freed_blocks`] asks the same of the C library's allocator, for the tensors that Burn makes.
 //!
@@ -17,7 +18,8 @@
 //!
 //! # Invariants
 //! - All this is a matter of speed only: where the system takes no advice, all else is the same.
-//! - Blocks in use and blocks kept are together never more than were once in use at the same time.
+//! - When a block is added, those in use and those kept are together no more than were once in use at the same
+//!   time.
 //! - This crate alone holds `unsafe` code, so that no other crate of the workspace does.
 //!
 //! # Limits
@@ -30,7 +32,7 @@ mod mapped;
 mod memory;
 mod system;
 
-pub use block::release_freed_blocks;
+pub use block::release_freed_memory;
 pub use fill::PageChoice;
 #[cfg(target_os = "linux")]
 pub use mapped::copy_mapped;

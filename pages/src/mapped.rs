@@ -4,6 +4,7 @@
 //! made here; its bytes are copied as a system call would copy them.
 #![allow(unsafe_code)]
 
+#[cfg(target_os = "linux")]
 use std::{fs::File, io};
 
 /// Fills the buffer from a place in the file through a memory mapping of that part.

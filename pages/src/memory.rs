@@ -58,6 +58,8 @@ impl Memory {
 
     /// All of it, to be divided among those who fill it.
     pub fn parts(&mut self) -> Part<'_> {
+        // So that what is ready is counted once: parts of one call have nothing in common.
+        *self.ready.get_mut() = 0;
         let bytes = self.block.as_mut().map_or(&mut [][..], Block::bytes_mut);
         let bytes = &mut bytes[..self.length];
         let addresses = bytes.as_ptr_range();
@@ -154,16 +156,13 @@ impl<'a> Part<'a> {
     /// 256 KiB to some MiB keep several threads busy, each with what it then writes to.
     pub fn ready(self) -> &'a mut [u8] {
         if self.origin == Origin::Used {
-            // A page that was written to is not taken by the system any more, so its bytes stay the same.
-            for step in self.bytes.chunks_mut(SMALL_PAGE) {
-                let first = step.as_mut_ptr();
+            // A page that was written to is not taken by the system any more, so its bytes stay the same. The last
+            // step may reach into one more page.
+            let steps = (0..self.bytes.len()).step_by(SMALL_PAGE);
+            for at in steps.chain(self.bytes.len().checked_sub(1)) {
+                let byte = &raw mut self.bytes[at];
                 // SAFETY: it points to a byte of this part.
-                unsafe { first.write_volatile(MaybeUninit::new(0)) };
-            }
-            // The last step may reach into one more page.
-            if let Some(last) = self.bytes.last_mut() {
-                // SAFETY: as above.
-                unsafe { std::ptr::from_mut(last).write_volatile(MaybeUninit::new(0)) };
+                unsafe { byte.write_volatile(byte.read_volatile()) };
             }
         }
         self.ready.fetch_add(self.bytes.len(), Ordering::Relaxed);
@@ -180,7 +179,8 @@ impl<'a> Part<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::release_freed_blocks;
+    use crate::block::kept_sizes as kept;
+    use crate::release_freed_memory;
 
     /// What is kept belongs to the whole process, so one test looks at it.
     #[test]
@@ -217,8 +217,9 @@ mod tests {
             Origin::Fresh
         );
         // Together they are never more than two blocks: one of the first two was freed for these.
-        assert!(release_freed_blocks() <= 2 * BYTES);
-        assert_eq!(release_freed_blocks(), 0);
+        assert_eq!(kept().len(), 2);
+        assert!(release_freed_memory());
+        assert!(kept().is_empty());
         // Burn may take it as a `Vec`, which then belongs to the allocator.
         let (_, bytes) = filled(4);
         let was = address(&bytes);
@@ -226,7 +227,24 @@ mod tests {
         assert_eq!(taken.as_ptr().addr(), was);
         assert_eq!(taken, vec![0x0404_0404; BYTES / 4]);
         drop(taken);
-        assert_eq!(release_freed_blocks(), 0);
+        assert!(kept().is_empty());
+        // What was written stays, whichever parts of used memory were made ready, and how often.
+        drop(filled(5));
+        let mut memory = Memory::new(BYTES, 4).unwrap();
+        let half = |memory: &mut Memory| memory.parts().split_at(BYTES / 2).0.ready().to_vec();
+        memory.parts().split_at(BYTES / 2).0.ready().fill(6);
+        assert_eq!(half(&mut memory), half(&mut memory));
+        let bytes = memory.into_bytes();
+        assert!(bytes[..BYTES / 2].iter().all(|byte| *byte == 6));
+        // What there is no memory for leaves what is counted as it was.
+        for bytes in [isize::MAX as usize - 100, usize::MAX - 3, usize::MAX] {
+            assert!(Memory::new(bytes, 8).is_none(), "{bytes}");
+        }
+        assert!(Memory::new(8, 3).is_none(), "no power of two");
+        drop(bytes);
+        drop(Memory::new(BYTES, 8));
+        assert_eq!(kept().len(), 2, "as many as were in use at a time");
+        assert!(release_freed_memory());
     }
 
     #[test]
@@ -241,13 +259,5 @@ mod tests {
             bytes.extend_from_byte_slice(&[8; 100]);
             assert_eq!(bytes[length..], [8; 100]);
         }
-    }
-
-    #[test]
-    fn too_much_is_refused() {
-        for bytes in [1 << 62, usize::MAX - 3, usize::MAX] {
-            assert!(Memory::new(bytes, 8).is_none(), "{bytes}");
-        }
-        assert!(Memory::new(8, 3).is_none(), "no power of two");
     }
 }

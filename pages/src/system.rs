@@ -8,18 +8,17 @@
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
-use std::sync::OnceLock;
 
 /// Bytes of a large page on most systems; where they are others, advice comes in these steps all the same.
 pub(crate) const LARGE_PAGE: usize = 2 << 20;
-/// Bytes of a small page on most systems, and a divisor of them on all.
+/// A divisor of the bytes of a small page, and what they are on most systems.
 pub(crate) const SMALL_PAGE: usize = 4 << 10;
 
 /// Bytes of a small page; `None` where there is nothing to ask for.
-fn page() -> Option<usize> {
+pub(crate) fn page() -> Option<usize> {
     #[cfg(target_os = "linux")]
     {
-        static PAGE: OnceLock<Option<usize>> = OnceLock::new();
+        static PAGE: std::sync::OnceLock<Option<usize>> = std::sync::OnceLock::new();
         *PAGE.get_or_init(|| {
             // SAFETY: a query without arguments that point anywhere.
             let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
@@ -124,8 +123,9 @@ pub(crate) fn offer(memory: &mut [MaybeUninit<u8>]) -> bool {
 /// before it hands them out again. A training step frees and takes the same tensors for every micro-batch,
 /// and threads that do so wait for each other in the system: on two x86-64 cores a step of the bench
 /// `schedule` is about a tenth faster with this, and steps beside a save in the background, which have the
-/// parameters change in memory of their own, by a third. The process then holds its largest step's memory
-/// until it ends. Programs with a global allocator of their own gain and lose nothing.
+/// parameters change in memory of their own, by a third. Each thread then holds what it once used until the
+/// process ends or [`release_freed_memory`](crate::release_freed_memory) is called. Programs with a global
+/// allocator of their own gain nothing, and libraries in C that they use are meant as well.
 pub fn keep_freed_blocks() -> bool {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     {
@@ -140,9 +140,20 @@ pub fn keep_freed_blocks() -> bool {
             let blocks = libc::mallopt(libc::M_MMAP_THRESHOLD, BLOCK) == 1
                 || libc::mallopt(libc::M_MMAP_THRESHOLD, LARGEST_BLOCK) == 1;
             let rest = libc::mallopt(libc::M_TRIM_THRESHOLD, libc::c_int::MAX) == 1;
-            let heaps = libc::mallopt(libc::M_TOP_PAD, 2 * HEAP) == 1;
+            let heaps = libc::mallopt(libc::M_TOP_PAD, HEAP + 4096) == 1;
             blocks && rest && heaps
         }
+    }
+    #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
+    false
+}
+
+/// Has the C library give back what it keeps; whether it had any.
+pub(crate) fn trim() -> bool {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    {
+        // SAFETY: it touches nothing but memory that nobody has.
+        unsafe { libc::malloc_trim(0) == 1 }
     }
     #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
     false

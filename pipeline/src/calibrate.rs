@@ -8,7 +8,7 @@ use burn::nn::{Linear, LinearConfig};
 use burn::optim::SgdConfig;
 use burn::tensor::{Device, Distribution, Tensor};
 use rayon::ThreadPoolBuilder;
-use tinderbox_deferred::{Deferred, available_bytes};
+use tinderbox_deferred::{Deferred, available_for};
 use tinderbox_planner::{Machine, RankModel, Rates};
 
 use crate::schedule::{Action, LinkCosts, Message, ScheduleKind, Timeline};
@@ -34,7 +34,7 @@ pub fn calibrate(device: &Device, ranks: usize, threads: usize) -> Result<Machin
     // As in a pipeline.
     tinderbox_pages::keep_freed_blocks();
     let device = device.clone().without_autodiff();
-    let memory = available_bytes(&device).map(|bytes| bytes / ranks.max(1) as u64);
+    let memory = available_for(&device, u64::MAX).map(|bytes| bytes / ranks.max(1) as u64);
     let rank = RankModel {
         memory_bytes: memory,
         ..RankModel::default()

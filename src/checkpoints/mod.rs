@@ -270,18 +270,15 @@ impl Checkpoints {
         let ranks = OfRanks::new(ranks, scale);
         meta.size = Some(ranks.size());
         let attempt = self.run.begin(meta).map_err(failed)?;
-        let in_background = self.in_background;
-        let of_rank = move |rank| match in_background {
-            true => ranks.off_devices(rank),
-            false => ranks.of_rank(rank),
-        };
-        let saving = attempt.save_in_background(of_rank, Arc::new(()));
-        let saving = saving.map_err(failed)?.timeout(self.timeout);
-        if in_background {
-            *self.saving() = Some(saving);
+        if self.in_background {
+            let of_rank = move |rank| ranks.off_devices(rank);
+            let saving = attempt.save_in_background(of_rank, Arc::new(()));
+            *self.saving() = Some(saving.map_err(failed)?.timeout(self.timeout));
             return Ok(self.run.step_place(step));
         }
-        let dir = saving.wait().map_err(failed)?;
+        let of_rank = move |rank| ranks.of_rank(rank);
+        let saved = attempt.save_watched(of_rank, Arc::new(()), self.timeout);
+        let dir = saved.map_err(failed)?;
         self.prune(step)?;
         Ok(dir)
     }

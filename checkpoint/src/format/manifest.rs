@@ -71,7 +71,25 @@ pub struct Manifest {
     pub tensors: Vec<TensorEntry>,
     /// Fields that this version does not know, and keeps.
     #[serde(flatten)]
-    pub(crate) unknown: BTreeMap<String, Json>,
+    pub(crate) unknown: UnknownFields,
+}
+
+/// The fields of a manifest that a newer version or another program has written. They mean nothing here, and go along,
+/// as they are written, when the checkpoint is saved again.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[serde(transparent)]
+pub struct UnknownFields(BTreeMap<String, Json>);
+
+impl UnknownFields {
+    /// Their names, in order.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.keys().map(String::as_str)
+    }
+
+    /// The value of one, parsed at each call: integers beyond 64 bits become floats.
+    pub fn value(&self, name: &str) -> Option<serde_json::Value> {
+        self.0.get(name).map(Json::value)
+    }
 }
 
 /// Where the plan is.
@@ -90,7 +108,7 @@ impl Manifest {
     /// The manifest of the bytes of its file, proven: digest, version, limits, names, layout. Touches no
     /// other file.
     ///
-    /// Memory: at most three times the bytes beside them, and 8 MiB.
+    /// Memory: at most three times the bytes beside them.
     ///
     /// # Errors
     ///
@@ -106,8 +124,6 @@ impl Manifest {
         block_bytes: BlockSize,
         listed: Listed,
     ) -> Result<Self, FormatError> {
-        let unknown = meta.unknown_fields.iter();
-        let unknown = unknown.map(|(name, value)| Ok((name.clone(), Json::of(value)?)));
         Ok(Self {
             format: FORMAT,
             version: VERSION,
@@ -124,7 +140,7 @@ impl Manifest {
             files: listed.files,
             index: listed.index,
             tensors: listed.tensors,
-            unknown: unknown.collect::<Result<_, _>>()?,
+            unknown: meta.unknown_fields.clone(),
         })
     }
 
@@ -138,13 +154,9 @@ impl Manifest {
         self.plan != StoredPlan::None(())
     }
 
-    /// The fields that a newer version or another program has written; they mean nothing here, and go along when a
-    /// checkpoint is saved again.
-    pub fn unknown_fields(&self) -> BTreeMap<String, serde_json::Value> {
-        let unknown = self.unknown.iter();
-        unknown
-            .map(|(name, json)| (name.clone(), json.value()))
-            .collect()
+    /// The fields that this version does not know.
+    pub fn unknown_fields(&self) -> &UnknownFields {
+        &self.unknown
     }
 }
 
@@ -342,7 +354,7 @@ pub(crate) fn decode_manifest(bytes: &[u8]) -> Result<Manifest, FormatError> {
         files: fields.take_with("files", |json| lists::list(json))?,
         index: fields.take("index")?,
         tensors: fields.take_with("tensors", |json| lists::tensors(json))?,
-        unknown: fields.rest()?,
+        unknown: UnknownFields(fields.rest()?),
     };
     validate::check_manifest(&manifest)?;
     Ok(manifest)

@@ -16,7 +16,7 @@ mod validate;
 
 pub use header::{Header, HeaderTensor, decode_header, encode_header};
 pub use id::AttemptId;
-pub use manifest::{Chunk, DocumentEntry, FileEntry, Manifest, Role, TensorEntry};
+pub use manifest::{Chunk, DocumentEntry, FileEntry, Manifest, Role, TensorEntry, UnknownFields};
 pub use part::check_part;
 pub use scalar::Scalar;
 

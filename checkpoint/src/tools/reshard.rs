@@ -72,7 +72,7 @@ pub fn reshard(
         block_size: Some(manifest.block_bytes),
         size: Some(size),
         replace: options.replace,
-        unknown_fields: manifest.unknown_fields(),
+        unknown_fields: manifest.unknown_fields().clone(),
         ..CheckpointMeta::new(manifest.step, world_size)
     };
     let attempt = match to.begin(meta.clone()) {

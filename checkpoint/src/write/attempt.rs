@@ -1,6 +1,6 @@
 //! One attempt to save a step.
 
-use std::{collections::BTreeMap, io, path::PathBuf, sync::Arc, time::Duration};
+use std::{io, path::PathBuf, sync::Arc, time::Duration};
 
 use super::{
     AttemptHandle, SaveSize,
@@ -11,8 +11,8 @@ use crate::{
     AttemptId, BlockSize, Digest, FormatError, SaveError,
     format::{
         DocumentEntry, INDEX_FILE, Json, MANIFEST_FILE, MARKER_FILE, MAX_MANIFEST_BYTES,
-        MAX_WORLD_SIZE, Manifest, Marker, PLAN_FILE, Part, attempt_dir_name, claim_file_name,
-        encode_index, encode_manifest, metadata, part_file_name, step_dir_name,
+        MAX_WORLD_SIZE, Manifest, Marker, PLAN_FILE, Part, UnknownFields, attempt_dir_name,
+        claim_file_name, encode_index, encode_manifest, metadata, part_file_name, step_dir_name,
     },
     store::{Lock, PublishError, Store, join},
 };
@@ -44,8 +44,8 @@ pub struct CheckpointMeta {
     pub file_bytes: u64,
     /// Whether the step may be there already. It is replaced in one instant then.
     pub replace: bool,
-    /// What [`Manifest::unknown_fields`] gives, when a checkpoint is saved again.
-    pub unknown_fields: BTreeMap<String, serde_json::Value>,
+    /// Those of [`Manifest::unknown_fields`], when a checkpoint is saved again.
+    pub unknown_fields: UnknownFields,
 }
 
 impl CheckpointMeta {
@@ -63,7 +63,7 @@ impl CheckpointMeta {
             size: None,
             file_bytes: FILE_BYTES,
             replace: false,
-            unknown_fields: BTreeMap::new(),
+            unknown_fields: UnknownFields::default(),
         }
     }
 

@@ -81,6 +81,9 @@ impl Attempt {
     /// is done to the tensors meanwhile works on other memory, so until the save is done there may be
     /// as much of it again as is saved.
     ///
+    /// On Linux, its threads have a low priority, also those that `of_rank`, `progress` or a store start: other
+    /// work on the same cores goes first.
+    ///
     /// # Errors
     ///
     /// When no thread can be started.
@@ -89,13 +92,38 @@ impl Attempt {
         of_rank: impl Fn(u32) -> Result<RankSave, SaveError> + Send + Sync + 'static,
         progress: Arc<dyn Progress>,
     ) -> Result<Saving, SaveError> {
+        self.save_on_thread(of_rank, progress, yield_cores)
+    }
+
+    /// As [`save_all`](Self::save_all), while this thread watches that it goes on.
+    ///
+    /// # Errors
+    ///
+    /// As there, and [`SaveError::Stalled`] when it has written nothing for as long as the timeout; its thread is then
+    /// left to itself.
+    pub fn save_watched(
+        self,
+        of_rank: impl Fn(u32) -> Result<RankSave, SaveError> + Send + Sync + 'static,
+        progress: Arc<dyn Progress>,
+        timeout: Duration,
+    ) -> Result<PathBuf, SaveError> {
+        let saving = self.save_on_thread(of_rank, progress, || {})?;
+        saving.timeout(timeout).wait()
+    }
+
+    fn save_on_thread(
+        self,
+        of_rank: impl Fn(u32) -> Result<RankSave, SaveError> + Send + Sync + 'static,
+        progress: Arc<dyn Progress>,
+        first: fn(),
+    ) -> Result<Saving, SaveError> {
         let step = self.handle().step();
         let written = Arc::new(Written::new(progress));
         let reported = written.clone();
         let (sender, ended) = channel();
         let thread = thread::Builder::new().name(format!("save step {step}"));
         let thread = thread.spawn(move || {
-            yield_cores();
+            first();
             // Who waits may have given up.
             let _ = sender.send(self.save_all(of_rank, &*reported));
         });

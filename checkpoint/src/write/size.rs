@@ -85,7 +85,9 @@ impl SaveSize {
             .entry_bytes
             .saturating_add(files.saturating_mul(FILE_BYTES))
             .saturating_add(digests.saturating_mul(DIGEST_BYTES));
-        lists.saturating_add(REST_BYTES + json_bytes(&meta.metadata))
+        lists.saturating_add(
+            REST_BYTES + json_bytes(&meta.metadata) + json_bytes(&meta.unknown_fields),
+        )
     }
 
     /// The size of blocks with which the manifest is small, or not too large.

@@ -1,6 +1,7 @@
 //! Attacks on the manifest, whose own digest is right.
 
 use serde_json::{Value, json};
+use tinderbox_checkpoint::tools::{ReshardOptions, reshard};
 use tinderbox_checkpoint::{
     Checkpoint, ErrorClass, FormatError, LayoutError, LoadError, Manifest, Role, Run,
 };
@@ -437,6 +438,28 @@ fn another_version_is_told_before_anything_else() {
 }
 
 #[test]
+fn fields_of_another_form() {
+    for (field, value) in [
+        ("minor", json!(-1)),
+        ("minor", json!(1.5)),
+        ("minor", json!(1_u64 << 32)),
+        ("required_features", json!(0)),
+        ("required_features", json!("later")),
+        ("step", json!(-0.0)),
+    ] {
+        let victim = Victim::whole();
+        victim.reseal(|body| body[field] = value);
+        json_text(victim.manifest_error());
+    }
+    let victim = Victim::whole();
+    let position = victim.body()["data_position"].to_string();
+    json_text(replace(
+        &format!("\"data_position\":{position}"),
+        "\"data_position\":-0",
+    ));
+}
+
+#[test]
 fn what_a_newer_version_may_add() {
     for at in [
         "",
@@ -453,12 +476,39 @@ fn what_a_newer_version_may_add() {
         let checkpoint = Checkpoint::open(&victim.dir).unwrap();
         checkpoint.verify().unwrap();
         assert_eq!(
-            checkpoint.manifest().unknown_fields().contains_key("later"),
+            checkpoint
+                .manifest()
+                .unknown_fields()
+                .value("later")
+                .is_some(),
             at.is_empty()
         );
     }
     // Of a scalar there is one form.
     json_text(set("/scalars/1/value", json!({"uint": 1, "later": 1})));
+}
+
+#[test]
+fn what_is_not_known_is_kept_as_it_is_written() {
+    let victim = Victim::whole();
+    // A number that is neither an integer nor a float of Rust, and an escape.
+    let later = r#""later":[123456789012345678901234567890,"\u0061"]"#;
+    let body = victim.body().to_string();
+    let body = format!("{{{later},{}", &body[1..]);
+    std::fs::write(victim.dir.join("manifest.json"), sealed(body.as_bytes())).unwrap();
+    let checkpoint = Checkpoint::open(&victim.dir).unwrap();
+    let names = checkpoint.manifest().unknown_fields().names();
+    assert_eq!(names.collect::<Vec<_>>(), ["later"]);
+    let to = tempfile::tempdir().unwrap();
+    let saved = reshard(
+        &checkpoint,
+        &Run::local(to.path()),
+        3,
+        &ReshardOptions::default(),
+        &(),
+    );
+    let text = std::fs::read_to_string(saved.unwrap().join("manifest.json")).unwrap();
+    assert!(text.contains(later), "{}", &text[..300]);
 }
 
 #[test]

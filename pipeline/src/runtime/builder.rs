@@ -281,8 +281,10 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
     /// ranks; when the plan is for another model, the schedule does not fit it, the model has clones of a parameter and an
     /// optimizer is given, or a rank can't make its parameters.
     pub fn start(self) -> Result<Pipeline<M, B>, PipelineError> {
+        let pipeline = Pipeline::start(self)?;
+        // After the parameters were made: what they lie in is new, and threads share the work to make its pages.
         tinderbox_pages::keep_freed_blocks();
-        Pipeline::start(self)
+        Ok(pipeline)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use burn::tensor::Device;
-use tinderbox_deferred::{MemoryCheck, ParameterPath, ParameterTable, available_bytes};
+use tinderbox_deferred::{MemoryCheck, ParameterPath, ParameterTable, available_for};
 use tinderbox_fake::DeviceLabel;
 
 use crate::schedule::RankIndex;
@@ -26,7 +26,7 @@ pub(super) fn check_memory(
     for (device, (ranks, needed_bytes)) in needed(plan, table, cast, devices, trains) {
         let device = &devices[device];
         let available_bytes = match check {
-            MemoryCheck::Available => available_bytes(device),
+            MemoryCheck::Available => available_for(device, needed_bytes),
             MemoryCheck::Bytes(bytes) => Some(bytes),
             MemoryCheck::Off => None,
         };
