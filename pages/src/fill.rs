@@ -16,11 +16,12 @@ use crate::system::{self, LARGE_PAGE};
 const LEAST: usize = 128 << 10;
 /// So many bytes are filled in pages of each size before one is chosen.
 const MEASURED: u64 = 32 << 20;
-/// Whenever so much was filled in pages of the chosen size, a part is filled in the other, to learn whether that is
-/// faster by now.
-const TRIED_EVERY: u64 = 512 << 20;
-/// Of so many parts that were filled last, the middle one counts: one that another program disturbed does not.
-const PARTS: usize = 9;
+/// Whenever so much was filled in pages of the chosen size, a part is filled in small or large ones, to learn whether they
+/// are faster by now. Large ones may cost ten times as much, small ones hardly more than twice.
+const TRIED_EVERY: [u64; 2] = [256 << 20, 1 << 30];
+/// The mean of so many parts that were filled last counts. Large pages may be many times slower now and then, which a
+/// median would not see.
+const PARTS: usize = 16;
 
 /// What filling memory in pages of one size took.
 struct Speed {
@@ -49,10 +50,9 @@ impl Speed {
 
     /// Seconds per byte; `None` before enough was filled.
     fn seconds(&self) -> Option<f64> {
-        let mut last = self.last;
-        let last = &mut last[..self.parts.min(PARTS)];
-        last.sort_by(f64::total_cmp);
-        (self.bytes >= MEASURED).then(|| last[last.len() / 2])
+        let last = &self.last[..self.parts.min(PARTS)];
+        let mean = last.iter().sum::<f64>() / last.len() as f64;
+        (self.bytes >= MEASURED).then_some(mean)
     }
 }
 
@@ -78,7 +78,8 @@ impl PageChoice {
     /// What is chosen now.
     ///
     /// Small pages are measured first, on 32 MiB, then large ones. From then on the parts that were filled last
-    /// count, and a part in each 512 MiB is filled in pages of the size that is not chosen.
+    /// count, and a part in each GiB is filled in large pages where small ones are chosen, in each 256 MiB the other way
+    /// round.
     pub fn now() -> Self {
         Self::of(&speeds())
     }
@@ -102,7 +103,7 @@ impl PageChoice {
 fn next_is_large(speeds: &[Speed; 2]) -> bool {
     let large = PageChoice::of(speeds).large;
     let other = &speeds[usize::from(!large)];
-    large != (other.bytes >= MEASURED && other.since >= TRIED_EVERY)
+    large != (other.bytes >= MEASURED && other.since >= TRIED_EVERY[usize::from(!large)])
 }
 
 /// A part was filled.
@@ -158,16 +159,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_middle_of_the_last_parts_counts() {
+    fn the_mean_of_the_last_parts_counts() {
         let mut speed = Speed::NONE;
         speed.add(MEASURED / 2, 1.0);
         assert_eq!(speed.seconds(), None);
         speed.add(MEASURED / 2, 3.0);
-        assert_eq!(speed.seconds(), Some(3.0 / (MEASURED / 2) as f64));
-        for _ in 0..4 {
-            speed.add(10, 20.0);
-        }
-        assert_eq!(speed.seconds(), Some(2.0));
+        assert_eq!(speed.seconds(), Some(2.0 / (MEASURED / 2) as f64));
         for _ in 0..PARTS {
             speed.add(10, 5.0);
         }
@@ -190,7 +187,7 @@ mod tests {
     #[test]
     fn what_became_faster_is_chosen() {
         let mut speeds = [Speed::NONE, Speed::NONE];
-        // Large pages are faster at first, and slower later.
+        // Large pages are faster at first, slower later, and faster again.
         let mut filled = |parts: usize, large_seconds: f64| {
             let mut large_parts = 0;
             for _ in 0..parts {
@@ -202,8 +199,9 @@ mod tests {
             large_parts
         };
         assert_eq!(filled(4, 0.5), 0, "small pages are measured first");
-        assert!((980..1000).contains(&filled(1000, 0.5)));
-        assert!((10..40).contains(&filled(1000, 2.0)), "tried now and then");
-        assert!(filled(1000, 0.5) > 600, "chosen again");
+        assert!((950..1000).contains(&filled(1000, 0.5)));
+        // As soon as a few took long: 16 times as long as small ones, the third of 16 is enough.
+        assert!((2..12).contains(&filled(1000, 16.0)), "tried now and then");
+        assert!(filled(4000, 0.5) > 1000, "chosen again");
     }
 }

@@ -152,6 +152,21 @@ impl<'a> Part<'a> {
         (part(first), part(rest))
     }
 
+    /// Parts of so many bytes; the last may have fewer.
+    ///
+    /// # Panics
+    ///
+    /// When they are to have none.
+    pub fn chunks(self, bytes: usize) -> Vec<Self> {
+        let part = |chunk| Part {
+            bytes: chunk,
+            whole: self.whole.clone(),
+            origin: self.origin,
+            ready: self.ready,
+        };
+        self.bytes.chunks_mut(bytes).map(part).collect()
+    }
+
     /// The memory, to be written to: its pages are made, on this thread, if they are not there. Parts of
     /// 256 KiB to some MiB keep several threads busy, each with what it then writes to.
     pub fn ready(self) -> &'a mut [u8] {
@@ -188,12 +203,9 @@ mod tests {
         const BYTES: usize = 6 << 20;
         let filled = |value: u8| {
             let mut memory = Memory::new(BYTES, 4).unwrap();
-            let (origin, mut rest) = (memory.origin, memory.parts());
-            while !rest.is_empty() {
-                let length = rest.len().min(300_001);
-                let (part, after) = rest.split_at(length);
+            let origin = memory.origin;
+            for part in memory.parts().chunks(300_001) {
                 part.ready().fill(value);
-                rest = after;
             }
             (origin, memory.into_bytes())
         };

@@ -102,18 +102,18 @@ where
 {
     let filler = Filler::<T>::new(Level::new(), T::sampler(distribution)?, stream);
     let elements = shape.num_elements();
+    let task_elements = (elements / TASKS).clamp(LEAST_OF_TASK, MOST_OF_TASK);
+    if elements <= LEAST_OF_TASK {
+        // For one task, the allocator has memory that was used before.
+        let mut values = vec![T::zeroed(); elements];
+        filler.fill_region(runs, 0, &mut values);
+        return Ok(TensorData::new(values, shape));
+    }
     // The shape of a tensor whose elements can be counted; a `Vec` of them would end the process as well.
     let memory = elements.checked_mul(size_of::<T>());
     let memory = memory.and_then(|bytes| Memory::new(bytes, align_of::<T>()));
     let mut memory = memory.unwrap_or_else(|| panic!("no memory for {elements} random values"));
-    let task_elements = (elements / TASKS).clamp(LEAST_OF_TASK, MOST_OF_TASK);
-    let (mut rest, mut tasks) = (memory.parts(), Vec::new());
-    while !rest.is_empty() {
-        let bytes = rest.len().min(task_elements * size_of::<T>());
-        let (now, after) = rest.split_at(bytes);
-        tasks.push(now);
-        rest = after;
-    }
+    let tasks = memory.parts().chunks(task_elements * size_of::<T>());
     tasks.into_par_iter().enumerate().for_each(|(task, out)| {
         let out = bytemuck::cast_slice_mut(out.ready());
         filler.fill_region(runs, (task * task_elements) as u64, out);
