@@ -67,7 +67,7 @@ fn main() {
         small_pages.push(time(|| filled(vec![0; f32_normal.bytes()])));
         large_pages.push(time(|| {
             let mut memory = vec![0; f32_normal.bytes()];
-            tinderbox_pages::ask_for_large_pages(&mut memory);
+            tinderbox_pages::advise_huge_pages(&mut memory);
             filled(memory)
         }));
     }

@@ -42,8 +42,8 @@ pub(crate) fn check(
     Ok(())
 }
 
-/// As [`available_bytes`]. Where they are fewer than needed on the host, memory that the process has freed and keeps for
-/// its next use is given back first: it is not available to anything else.
+/// Returns [`available_bytes`]. If they are fewer than needed on the host, frees the memory that the process keeps for
+/// reuse first.
 pub fn available_for(device: &Device, needed_bytes: u64) -> Option<u64> {
     let available = available_bytes(device)?;
     let enough = needed_bytes <= available || !is_host(device);

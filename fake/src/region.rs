@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize, Serializer};
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize)]
 #[serde(try_from = "Form<Vec<u64>>")]
 pub struct Region {
-    /// Empty where all are 0, as most are: lists of a million regions take half the memory.
+    /// Empty if all are 0, as in most regions: a manifest has millions.
     offset: Vec<u64>,
     size: Vec<u64>,
 }

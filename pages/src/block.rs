@@ -1,8 +1,7 @@
-//! A block of the global allocator, and those that were freed and wait for their next use.
+//! Blocks of the global allocator, and the freed blocks that are kept for reuse.
 //!
-//! Why safe code can't do it: what a freed block holds is not known any more once the system may take its
-//! pages, which no type of the standard library says of memory that it gives out again without a pass over
-//! it.
+//! Why safe code can't do it: the kernel may replace the pages of a kept block by zeros at any time, so it
+//! can't stay an initialized `Vec`.
 #![allow(unsafe_code)]
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
@@ -12,10 +11,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::system;
 
-/// Smaller blocks are left to the allocator alone, which keeps such blocks itself.
+/// Smaller blocks are freed at once: the allocator reuses them itself.
 const LEAST_KEPT: usize = 4 << 20;
 
-/// Memory of the global allocator that may hold anything.
+/// Memory of the global allocator with unspecified contents.
 #[derive(Debug)]
 pub(crate) struct Block {
     start: NonNull<u8>,
@@ -30,28 +29,28 @@ unsafe impl Sync for Block {}
 /// Where a block's memory comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
-    /// From the allocator, as zeros, which most often has used its pages before.
+    /// Zeros from the allocator, too few to populate.
     Small,
-    /// From the allocator, as zeros. Its pages are most often not made yet.
+    /// Zeros from the allocator, most often without pages.
     Fresh,
-    /// It was freed before. What its pages hold may change until they are written to.
-    Used,
+    /// A reused block. The kernel may zero a page until it is written to.
+    Reused,
 }
 
 impl Block {
-    /// A block of at least so many bytes; `None` when there is not enough memory.
+    /// Allocates at least `bytes` bytes; `None` when there is not enough memory.
     pub(crate) fn take(bytes: usize, align: usize) -> Option<(Self, Origin)> {
-        // Of a size that is a whole number of elements of any type, and never none.
+        // A whole number of elements of any type, and not empty.
         let size = bytes.checked_next_multiple_of(64)?.max(64);
         let layout = Layout::from_size_align(size, align).ok()?;
         if size < LEAST_KEPT {
             return Some((Self::zeroed(layout)?, Origin::Small));
         }
         let (used, removed) = kept().reuse(layout);
-        // Outside of the lock: the system takes its time.
+        // Freed outside of the lock.
         drop(removed);
         let block = match used {
-            Some(block) => Some((block, Origin::Used)),
+            Some(block) => Some((block, Origin::Reused)),
             None => {
                 let block = Self::zeroed(layout).or_else(|| {
                     release_freed_memory();
@@ -68,20 +67,20 @@ impl Block {
         block
     }
 
-    /// Gives it back, to be taken again.
+    /// Keeps the block for reuse, or frees it.
     pub(crate) fn give_back(mut self) {
         if self.layout.size() < LEAST_KEPT {
             return;
         }
-        let offered = system::offer(self.bytes_mut());
+        let reclaimable = system::allow_reclaim(self.bytes_mut());
         let mut kept = kept();
         kept.used -= self.layout.size();
-        if offered {
+        if reclaimable {
             kept.blocks.push(self);
         }
     }
 
-    /// Gives it to whoever frees it with the global allocator.
+    /// Transfers ownership to the caller, who frees it with the global allocator.
     pub(crate) fn detach(self) -> NonNull<u8> {
         if self.layout.size() >= LEAST_KEPT {
             kept().used -= self.layout.size();
@@ -95,7 +94,7 @@ impl Block {
         NonNull::new(start).map(|start| Self { start, layout })
     }
 
-    /// What its address is a multiple of.
+    /// Alignment of its address in bytes.
     pub(crate) fn align(&self) -> usize {
         self.layout.align()
     }
@@ -120,15 +119,13 @@ impl Drop for Block {
     }
 }
 
-/// Blocks that were freed.
-///
-/// When one is added, those in use and those kept are together no more than were once in use at the same time.
+/// The freed blocks that are kept for reuse.
 struct Kept {
-    /// The oldest first.
+    /// Oldest first.
     blocks: Vec<Block>,
-    /// Bytes of blocks that are in use.
+    /// Bytes of blocks in use.
     used: usize,
-    /// The most that were in use at a time.
+    /// The highest `used` so far.
     most_used: usize,
 }
 
@@ -143,8 +140,8 @@ fn kept() -> MutexGuard<'static, Kept> {
 }
 
 impl Kept {
-    /// Counts a block of this layout as used, and gives one that is large enough and hardly larger. Where there is none,
-    /// gives those that make room for a new one.
+    /// Counts a block of this layout as used. Returns a kept block that is at most an eighth larger; otherwise the
+    /// blocks to free before a new one is allocated.
     fn reuse(&mut self, layout: Layout) -> (Option<Block>, Vec<Block>) {
         let size = layout.size();
         let fits = |block: &Block| {
@@ -173,17 +170,17 @@ impl Kept {
     }
 }
 
-/// Gives all memory that is kept for its next use back to the system, that which the C library keeps
-/// ([`keep_freed_blocks`](crate::keep_freed_blocks)) included; whether there was any.
+/// Frees all memory that is kept for reuse, here and in the C library
+/// ([`keep_freed_blocks`](crate::keep_freed_blocks)). Returns whether there was any.
 pub fn release_freed_memory() -> bool {
-    // They are freed outside of the lock.
+    // Freed outside of the lock.
     let blocks = std::mem::take(&mut kept().blocks);
     let any = !blocks.is_empty();
     drop(blocks);
     system::trim() || any
 }
 
-/// The sizes of the blocks that are kept.
+/// Sizes of the kept blocks in bytes.
 #[cfg(test)]
 pub(crate) fn kept_sizes() -> Vec<usize> {
     kept()

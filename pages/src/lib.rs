@@ -1,40 +1,38 @@
-//! Memory for tensors: filled in the faster size of pages, and used again when it was freed.
+//! Memory for tensors: populated in the faster page size, and reused after it was freed.
 //!
-//! What fills a large tensor for the first time spends most of its time waiting for the system, which hands
-//! out memory in pages of 4 KiB, one interruption each. Three things are done about it:
+//! Writing to a large new tensor spends most of its time in page faults, one per page of 4 KiB. This crate
+//! reduces them in three ways:
 //!
-//! - The pages that a thread is about to fill are made by one call, not by an interruption each.
-//! - They are large ones (2 MiB) where those are faster. On a machine of its own they most often are. On a
-//!   virtual machine that gives free memory back to its host they may be slower by a factor of three: it is
-//!   measured ([`PageChoice`]).
-//! - Blocks of 4 MiB and more that were freed are used again. Until then the system may take their pages
-//!   whenever memory is short. Where limits are on addresses or on what is reserved, they count:
-//!   [`release_freed_memory`] gives them back.
+//! - [`Part::ready`] populates the pages of a part by one system call, on the thread that then writes to it.
+//! - It uses huge pages (2 MiB) where they are measured to be faster ([`PageChoice`]). On a virtual machine that
+//!   returns free memory to its host they can be several times slower than small pages.
+//! - Freed blocks of 4 MiB and more are reused. Until then the kernel may reclaim their pages. They still count
+//!   toward limits on address space and committed memory; [`release_freed_memory`] frees them.
 //!
-//! [`keep_freed_blocks`] asks the same of the C library's allocator, for the tensors that Burn makes.
+//! [`keep_freed_blocks`] configures the C library to reuse the memory of all other tensors.
 //!
 //! # What it is not
-//! No allocator: the memory is a block of the global allocator, and Burn can take it as a `Vec`.
+//! An allocator: each block comes from the global allocator, and Burn can turn it into a `Vec` without a copy.
 //!
 //! # Invariants
-//! - All this is a matter of speed only: where the system takes no advice, all else is the same.
-//! - When a block is added, those in use and those kept are together no more than were once in use at the same
-//!   time.
-//! - This crate alone holds `unsafe` code, so that no other crate of the workspace does.
+//! - Page size and reuse affect speed only.
+//! - After an allocation, blocks in use and kept blocks together are at most the highest number of bytes that
+//!   were in use at one time.
+//! - All `unsafe` code of the workspace is in this crate.
 //!
 //! # Limits
-//! - Only Linux is asked. It has large pages where `/sys/kernel/mm/transparent_hugepage/enabled` says
-//!   `madvise` or `always`, and makes many pages by one call from 5.14 on.
+//! - Other systems than Linux get ordinary allocations. Linux has huge pages where
+//!   `/sys/kernel/mm/transparent_hugepage/enabled` is `madvise` or `always`, and populates since 5.14.
 
 mod block;
-mod fill;
 mod mapped;
 mod memory;
+mod page_size;
 mod system;
 
 pub use block::release_freed_memory;
-pub use fill::PageChoice;
 #[cfg(target_os = "linux")]
 pub use mapped::copy_mapped;
 pub use memory::{Memory, Part};
-pub use system::{ask_for_large_pages, keep_freed_blocks};
+pub use page_size::PageChoice;
+pub use system::{advise_huge_pages, keep_freed_blocks};

@@ -1,7 +1,7 @@
-//! Memory that is filled by several threads and becomes the bytes of a tensor.
+//! Memory that several threads write to before it becomes the bytes of a tensor.
 #![allow(
     unsafe_code,
-    reason = "Burn's trait for the owner of bytes is unsafe, and bytes that were written are told from others here"
+    reason = "Burn's trait for the owner of bytes is unsafe, and reused memory is initialized only once it is ready"
 )]
 
 use std::mem::MaybeUninit;
@@ -12,13 +12,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use burn_std::{AccessError, AccessPolicy, AllocationController, AllocationProperty, Bytes};
 
 use crate::block::{Block, Origin};
-use crate::fill;
+use crate::page_size;
 use crate::system::SMALL_PAGE;
 
-/// So many bytes of memory, to be filled and given to a tensor.
+/// Memory for the bytes of a tensor.
 ///
-/// What it holds at first is unspecified: zeros, or what was in memory that was freed. Freed memory is used
-/// again, so that the system need not hand out the same pages, cleared, time and again.
+/// Its contents are unspecified at first: zeros, or those of a freed block.
 ///
 /// ```
 /// let mut memory = tinderbox_pages::Memory::new(8 << 20, 4).ok_or("not enough memory")?;
@@ -33,19 +32,18 @@ use crate::system::SMALL_PAGE;
 /// ```
 #[derive(Debug)]
 pub struct Memory {
-    /// `None` once somebody else owns it.
+    /// `None` after Burn turned it into a `Vec`.
     block: Option<Block>,
     origin: Origin,
     length: usize,
-    /// Bytes that were made ready.
+    /// Bytes of the parts that are ready.
     ready: AtomicUsize,
 }
 
 impl Memory {
-    /// Memory whose address is a multiple of `align`, which is a power of two; `None` when there is not
-    /// enough.
+    /// Allocates `bytes` bytes; `None` when there is not enough memory, or `align` is no power of two.
     ///
-    /// Costs no time in proportion to its length where it is new to the process.
+    /// Cost: none per byte, unless the allocator clears memory that it reuses.
     pub fn new(bytes: usize, align: usize) -> Option<Self> {
         let (block, origin) = Block::take(bytes, align)?;
         Some(Self {
@@ -56,28 +54,30 @@ impl Memory {
         })
     }
 
-    /// All of it, to be divided among those who fill it.
+    /// Borrows all of it, to be split among threads.
     pub fn parts(&mut self) -> Part<'_> {
-        // So that what is ready is counted once: parts of one call have nothing in common.
+        // Parts of one call are disjoint, so that each byte counts once.
         *self.ready.get_mut() = 0;
         let bytes = self.block.as_mut().map_or(&mut [][..], Block::bytes_mut);
         let bytes = &mut bytes[..self.length];
         let addresses = bytes.as_ptr_range();
         Part {
-            whole: addresses.start.addr()..addresses.end.addr(),
             bytes,
-            origin: self.origin,
-            ready: &self.ready,
+            of: Whole {
+                addresses: addresses.start.addr()..addresses.end.addr(),
+                origin: self.origin,
+                ready: &self.ready,
+            },
         }
     }
 
-    /// The bytes, for a tensor. They can become a `Vec` of elements of the alignment without a copy.
+    /// Turns the memory into the bytes of a tensor, without a copy.
     pub fn into_bytes(mut self) -> Bytes {
         let length = self.length;
         if *self.ready.get_mut() < length {
             self.parts().ready();
         }
-        // SAFETY: all bytes hold values, which stay what they are: each was made ready, here or before.
+        // SAFETY: all bytes are initialized and stay as they are: all parts are ready.
         unsafe { Bytes::from_controller(Box::new(self), length) }
     }
 }
@@ -119,8 +119,13 @@ impl Drop for Memory {
 #[derive(Debug)]
 pub struct Part<'a> {
     bytes: &'a mut [MaybeUninit<u8>],
-    /// The addresses of the memory.
-    whole: Range<usize>,
+    of: Whole<'a>,
+}
+
+/// The memory of a part.
+#[derive(Clone, Debug)]
+struct Whole<'a> {
+    addresses: Range<usize>,
     origin: Origin,
     ready: &'a AtomicUsize,
 }
@@ -131,48 +136,48 @@ impl<'a> Part<'a> {
         self.bytes.len()
     }
 
-    /// Whether there are none.
+    /// Whether the part is empty.
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 
-    /// The first `bytes`, and the rest.
+    /// Splits off the first `bytes` bytes.
     ///
     /// # Panics
     ///
-    /// When there are not so many.
+    /// When the part is shorter.
     pub fn split_at(self, bytes: usize) -> (Self, Self) {
         let (first, rest) = self.bytes.split_at_mut(bytes);
-        let part = |bytes| Part {
-            bytes,
-            whole: self.whole.clone(),
-            origin: self.origin,
-            ready: self.ready,
-        };
-        (part(first), part(rest))
+        let of = self.of.clone();
+        let first = Self { bytes: first, of };
+        let of = self.of;
+        (first, Self { bytes: rest, of })
     }
 
-    /// Parts of so many bytes; the last may have fewer.
+    /// Splits into parts of `bytes` bytes; the last may be shorter.
     ///
     /// # Panics
     ///
-    /// When they are to have none.
+    /// When `bytes` is 0.
     pub fn chunks(self, bytes: usize) -> Vec<Self> {
-        let part = |chunk| Part {
-            bytes: chunk,
-            whole: self.whole.clone(),
-            origin: self.origin,
-            ready: self.ready,
+        let chunks = self.bytes.chunks_mut(bytes);
+        let part = |bytes| Self {
+            bytes,
+            of: self.of.clone(),
         };
-        self.bytes.chunks_mut(bytes).map(part).collect()
+        chunks.map(part).collect()
     }
 
-    /// The memory, to be written to: its pages are made, on this thread, if they are not there. Parts of
-    /// 256 KiB to some MiB keep several threads busy, each with what it then writes to.
+    /// Populates the pages of the part on this thread, and returns the memory. Contents are unspecified. Parts
+    /// of 256 KiB to some MiB stay in the caches until they are written to.
     pub fn ready(self) -> &'a mut [u8] {
-        if self.origin == Origin::Used {
-            // A page that was written to is not taken by the system any more, so its bytes stay the same. The last
-            // step may reach into one more page.
+        let Whole {
+            addresses,
+            origin,
+            ready,
+        } = self.of;
+        if origin == Origin::Reused {
+            // The kernel no longer reclaims a page that was written to. The last step may extend into one more page.
             let steps = (0..self.bytes.len()).step_by(SMALL_PAGE);
             for at in steps.chain(self.bytes.len().checked_sub(1)) {
                 let byte = &raw mut self.bytes[at];
@@ -180,12 +185,12 @@ impl<'a> Part<'a> {
                 unsafe { byte.write_volatile(byte.read_volatile()) };
             }
         }
-        self.ready.fetch_add(self.bytes.len(), Ordering::Relaxed);
-        // SAFETY: the allocator gave zeros, or somebody wrote values before the block was freed; and the
-        // pages will not change by themselves.
+        ready.fetch_add(self.bytes.len(), Ordering::Relaxed);
+        // SAFETY: the allocator returned zeros, or the block was written before it was freed; and the kernel no
+        // longer changes the pages.
         let bytes = unsafe { self.bytes.assume_init_mut() };
-        if self.origin == Origin::Fresh {
-            fill::make_pages(bytes, &self.whole);
+        if origin == Origin::Fresh {
+            page_size::populate(bytes, &addresses);
         }
         bytes
     }
@@ -216,7 +221,7 @@ mod tests {
         drop(first);
         let (origin, second) = filled(2);
         if cfg!(target_os = "linux") {
-            assert_eq!((origin, address(&second)), (Origin::Used, was));
+            assert_eq!((origin, address(&second)), (Origin::Reused, was));
         }
         assert!(second.iter().all(|byte| *byte == 2));
         // One in use and none kept: the second is new, and so is one of another alignment or much smaller.

@@ -1,4 +1,4 @@
-//! What is asked of the system about memory that is there already.
+//! System calls on memory of the process.
 //!
 //! Why safe code can't do it: neither the standard library nor a well-kept crate has a safe function for
 //! `madvise` on memory that the caller owns (`memmap2` has one for its own mappings, but a mapping is no
@@ -9,12 +9,12 @@
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-/// Bytes of a large page on most systems; where they are others, advice comes in these steps all the same.
-pub(crate) const LARGE_PAGE: usize = 2 << 20;
-/// A divisor of the bytes of a small page, and what they are on most systems.
+/// Bytes of a huge page on most machines. On others only the rounding of advice differs.
+pub(crate) const HUGE_PAGE: usize = 2 << 20;
+/// Bytes of a small page on most machines, and a divisor on all.
 pub(crate) const SMALL_PAGE: usize = 4 << 10;
 
-/// Bytes of a small page; `None` where there is nothing to ask for.
+/// Bytes of a small page; `None` on systems without these calls.
 pub(crate) fn page() -> Option<usize> {
     #[cfg(target_os = "linux")]
     {
@@ -31,12 +31,12 @@ pub(crate) fn page() -> Option<usize> {
     None
 }
 
-/// Gives advice on `range` of the memory that `pointer` points into; whether the system took it.
+/// Calls `madvise` on `range` of the memory that `pointer` points into. Returns whether it succeeded.
 ///
 /// # Safety
 ///
-/// The advice must leave alone what is in the pages of `range`, or all of them must belong to memory that
-/// may hold anything.
+/// The advice must not change the contents of the pages of `range`, or all of them must belong to memory with
+/// unspecified contents.
 unsafe fn advise(pointer: *mut u8, range: Range<usize>, advice: i32) -> bool {
     #[cfg(target_os = "linux")]
     if range.start < range.end {
@@ -50,34 +50,33 @@ unsafe fn advise(pointer: *mut u8, range: Range<usize>, advice: i32) -> bool {
 
 #[cfg(not(target_os = "linux"))]
 mod libc {
-    //! Names of advice that is never given.
+    //! Unused there.
     pub const MADV_HUGEPAGE: i32 = 0;
     pub const MADV_POPULATE_WRITE: i32 = 0;
     pub const MADV_FREE: i32 = 0;
 }
 
-/// Asks for large pages wherever a part of one lies in `part`, but not outside of `whole`. What the answer
-/// is makes no difference but in speed.
-pub(crate) fn advise_large_pages(part: &mut [u8], whole: &Range<usize>) {
+/// Advises huge pages for `part`, rounded outward to huge pages within the addresses of `whole`.
+pub(crate) fn advise_huge_pages_within(part: &mut [u8], whole: &Range<usize>) {
     let Some(page) = page() else { return };
     let addresses = part.as_ptr_range();
-    let start = addresses.start.addr() / LARGE_PAGE * LARGE_PAGE;
-    let end = addresses.end.addr().next_multiple_of(LARGE_PAGE);
+    let start = addresses.start.addr() / HUGE_PAGE * HUGE_PAGE;
+    let end = addresses.end.addr().next_multiple_of(HUGE_PAGE);
     let start = start.max(whole.start.next_multiple_of(page));
     let end = end.min(whole.end / page * page);
     // SAFETY: this advice changes nothing in the pages.
     unsafe { advise(part.as_mut_ptr(), start..end, libc::MADV_HUGEPAGE) };
 }
 
-/// Asks for large pages behind this memory, whatever is faster: for comparisons.
-pub fn ask_for_large_pages(memory: &mut [u8]) {
+/// Advises huge pages for this memory, for comparisons.
+pub fn advise_huge_pages(memory: &mut [u8]) {
     let addresses = memory.as_ptr_range();
-    advise_large_pages(memory, &(addresses.start.addr()..addresses.end.addr()));
+    advise_huge_pages_within(memory, &(addresses.start.addr()..addresses.end.addr()));
 }
 
-/// Has the pages made that `part` lies in, as if it were written to. Gives how many were made, as far as
-/// this system tells; what it does not make is made when it is written to.
-pub(crate) fn make_pages(part: &mut [u8]) -> u64 {
+/// Populates the pages of `part` without changing their contents. Returns the number of page faults; 0 where the
+/// system can't populate, and the pages fault when they are written to.
+pub(crate) fn populate(part: &mut [u8]) -> u64 {
     let Some(page) = page() else { return 0 };
     let addresses = part.as_ptr_range();
     let start = addresses.start.addr() / page * page;
@@ -88,7 +87,7 @@ pub(crate) fn make_pages(part: &mut [u8]) -> u64 {
     page_faults().saturating_sub(before)
 }
 
-/// Pages that were made for this thread so far.
+/// Minor page faults of this thread so far.
 fn page_faults() -> u64 {
     #[cfg(target_os = "linux")]
     {
@@ -104,36 +103,33 @@ fn page_faults() -> u64 {
     0
 }
 
-/// Lets the system take the pages of this memory whenever it needs them. Each keeps its bytes until it is
-/// taken, and is not taken any more once it is written to. `false` where the system has no such offer.
-pub(crate) fn offer(memory: &mut [MaybeUninit<u8>]) -> bool {
+/// Allows the kernel to reclaim the pages of this memory until they are written to again; a reclaimed page reads as
+/// zeros. Returns `false` where the system can't.
+pub(crate) fn allow_reclaim(memory: &mut [MaybeUninit<u8>]) -> bool {
     let Some(page) = page() else { return false };
     let addresses = memory.as_ptr_range();
     // Whole pages: those at the ends hold bytes of others too.
     let start = addresses.start.addr().next_multiple_of(page);
     let end = addresses.end.addr() / page * page;
-    // SAFETY: all pages of the range belong to memory that may hold anything.
+    // SAFETY: all pages of the range belong to memory with unspecified contents.
     unsafe { advise(memory.as_mut_ptr().cast(), start..end, libc::MADV_FREE) }
 }
 
-/// Has the C library's allocator keep freed blocks for whoever allocates next, for the rest of the process;
-/// `false` where it does not take the wish.
+/// Configures glibc's allocator to reuse freed memory instead of returning it to the system, for the rest of the
+/// process. Returns `false` with other C libraries.
 ///
-/// By default glibc gives large blocks back to the system when they are freed, and the system clears them
-/// before it hands them out again. A training step frees and takes the same tensors for every micro-batch,
-/// and threads that do so wait for each other in the system: on two x86-64 cores a step of the bench
-/// `schedule` is about a tenth faster with this, and steps beside a save in the background, which have the
-/// parameters change in memory of their own, by a third. Each thread then holds what it once used until the
-/// process ends or [`release_freed_memory`](crate::release_freed_memory) is called. Programs with a global
-/// allocator of their own gain nothing, and libraries in C that they use are meant as well.
+/// By default glibc unmaps large blocks and empty thread heaps, so that every micro-batch faults in the same tensors
+/// again. Each thread then holds up to what it once used, until the process ends or
+/// [`release_freed_memory`](crate::release_freed_memory) is called. Rust programs with another global allocator
+/// are not affected, the C libraries that they use are.
 pub fn keep_freed_blocks() -> bool {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     {
-        /// The largest that every version of glibc takes.
+        /// The largest threshold that every version of glibc accepts.
         const LARGEST_BLOCK: libc::c_int = 32 << 20;
-        /// Blocks up to here come from memory that was freed before.
+        /// Blocks of fewer bytes reuse freed memory.
         const BLOCK: libc::c_int = 1 << 30;
-        /// A heap of a thread. It is given back once it is empty, unless more than this is to be spare.
+        /// The largest heap of a thread. An empty heap is unmapped unless the padding is larger.
         const HEAP: libc::c_int = 64 << 20;
         // SAFETY: `mallopt` takes any two integers, from any thread; it refuses what it does not know.
         unsafe {
@@ -148,11 +144,11 @@ pub fn keep_freed_blocks() -> bool {
     false
 }
 
-/// Has the C library give back what it keeps; whether it had any.
+/// Returns unused memory of the C library to the system. Returns whether there was any.
 pub(crate) fn trim() -> bool {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     {
-        // SAFETY: it touches nothing but memory that nobody has.
+        // SAFETY: it only touches memory that is not allocated.
         unsafe { libc::malloc_trim(0) == 1 }
     }
     #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
@@ -165,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_that_a_thread_freed_is_taken_again_without_faults() {
+    fn memory_that_a_thread_freed_is_reused_without_faults() {
         const BLOCKS: usize = 6;
         const BYTES: usize = 24 << 20;
         assert!(keep_freed_blocks());

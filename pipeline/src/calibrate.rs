@@ -31,7 +31,7 @@ const TURNS: usize = 7;
 ///
 /// When there are no ranks, threads can't be started, or the small pipeline that is timed fails.
 pub fn calibrate(device: &Device, ranks: usize, threads: usize) -> Result<Machine, CalibrateError> {
-    // As in a pipeline.
+    // The same allocator settings as in a pipeline.
     tinderbox_pages::keep_freed_blocks();
     let device = device.clone().without_autodiff();
     let memory = available_for(&device, u64::MAX).map(|bytes| bytes / ranks.max(1) as u64);

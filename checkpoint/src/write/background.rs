@@ -81,8 +81,8 @@ impl Attempt {
     /// is done to the tensors meanwhile works on other memory, so until the save is done there may be
     /// as much of it again as is saved.
     ///
-    /// On Linux, its threads have a low priority, also those that `of_rank`, `progress` or a store start: other
-    /// work on the same cores goes first.
+    /// On Linux, its threads have nice value 12, and so have threads that `of_rank`, `progress` or a store start:
+    /// other work on the same cores has priority.
     ///
     /// # Errors
     ///
@@ -92,15 +92,15 @@ impl Attempt {
         of_rank: impl Fn(u32) -> Result<RankSave, SaveError> + Send + Sync + 'static,
         progress: Arc<dyn Progress>,
     ) -> Result<Saving, SaveError> {
-        self.save_on_thread(of_rank, progress, yield_cores)
+        self.save_on_thread(of_rank, progress, lower_priority)
     }
 
-    /// As [`save_all`](Self::save_all), while this thread watches that it goes on.
+    /// As [`save_all`](Self::save_all), with a timeout.
     ///
     /// # Errors
     ///
-    /// As there, and [`SaveError::Stalled`] when it has written nothing for as long as the timeout; its thread is then
-    /// left to itself.
+    /// As there, and [`SaveError::Stalled`] when nothing was written for the length of the timeout; the save's thread
+    /// then runs on.
     pub fn save_watched(
         self,
         of_rank: impl Fn(u32) -> Result<RankSave, SaveError> + Send + Sync + 'static,
@@ -139,15 +139,14 @@ impl Attempt {
     }
 }
 
-/// Lets other work go first on this thread and those that it starts: they compute digests and copy while the cores
-/// have nothing else to do, and where they always have, take a fifteenth of each. Elsewhere than on Linux a priority
-/// is that of the whole process, and left alone.
-fn yield_cores() {
+/// Lowers the priority of this thread and of threads that it starts: they use idle cores, and at most a fifteenth of a
+/// busy one. On systems other than Linux a priority applies to the whole process, and is not changed.
+fn lower_priority() {
     #[cfg(target_os = "linux")]
     {
-        /// Of 19: the weight of 70 beside the 1,024 of other threads.
+        /// Weight 70, where other threads have 1,024.
         const NICE: i32 = 12;
-        // A thread whose priority is that low already, or that may not change it, goes on as it is.
+        // Threads of lower priority keep it. An error changes nothing but speed.
         if rustix::process::getpriority_process(None).is_ok_and(|now| now < NICE) {
             let _ = rustix::process::setpriority_process(None, NICE);
         }

@@ -28,10 +28,10 @@ pub const DTYPES: [DType; 12] = [
     DType::U8,
 ];
 
-/// Elements that one task makes: enough to hide its cost, and to fill large pages where there are many tasks.
+/// Elements of one task: enough to hide its cost, and to populate huge pages where there are many tasks.
 const LEAST_OF_TASK: usize = 1 << 16;
 const MOST_OF_TASK: usize = 1 << 20;
-/// So many tasks share a tensor out well.
+/// Number of tasks that balance the threads.
 const TASKS: usize = 64;
 
 /// Random values of a stream for a tensor of this shape and dtype.
@@ -104,12 +104,11 @@ where
     let elements = shape.num_elements();
     let task_elements = (elements / TASKS).clamp(LEAST_OF_TASK, MOST_OF_TASK);
     if elements <= LEAST_OF_TASK {
-        // For one task, the allocator has memory that was used before.
+        // One task, which needs no other thread.
         let mut values = vec![T::zeroed(); elements];
         filler.fill_region(runs, 0, &mut values);
         return Ok(TensorData::new(values, shape));
     }
-    // The shape of a tensor whose elements can be counted; a `Vec` of them would end the process as well.
     let memory = elements.checked_mul(size_of::<T>());
     let memory = memory.and_then(|bytes| Memory::new(bytes, align_of::<T>()));
     let mut memory = memory.unwrap_or_else(|| panic!("no memory for {elements} random values"));

@@ -156,7 +156,7 @@ impl<'a, B: Batch> Profiler<'a, B> {
     /// When the graph can't be cut into blocks, a program fails on the device, or the cache can't be
     /// written.
     pub fn measure(self) -> Result<Profile, ProfileError> {
-        // As in a pipeline.
+        // The same allocator settings as in a pipeline.
         tinderbox_pages::keep_freed_blocks();
         let planning = Planning::new(self.trace, &Rates::default(), None)?;
         let mut profile = Profile {

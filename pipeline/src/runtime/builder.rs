@@ -272,7 +272,7 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
 
     /// Starts the ranks; each makes its own parameters and no others.
     ///
-    /// From then on the C library keeps memory that the process frees for its next use
+    /// Configures the C library to reuse freed memory, for the rest of the process
     /// ([`tinderbox_pages::keep_freed_blocks`]).
     ///
     /// # Errors
@@ -282,7 +282,7 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
     /// optimizer is given, or a rank can't make its parameters.
     pub fn start(self) -> Result<Pipeline<M, B>, PipelineError> {
         let pipeline = Pipeline::start(self)?;
-        // After the parameters were made: what they lie in is new, and threads share the work to make its pages.
+        // After the parameters are allocated: the allocator would clear reused memory on one thread.
         tinderbox_pages::keep_freed_blocks();
         Ok(pipeline)
     }
