@@ -11,7 +11,7 @@
 //!
 //! | crate | what it has | what it does not know |
 //! |---|---|---|
-//! | `tinderbox_pages` | memory for tensors: the faster size of pages, freed memory used again; the only `unsafe` code | tensors |
+//! | `tinderbox_pages` | memory for tensors, populated in the faster page size and reused; the only `unsafe` code | tensors |
 //! | [`tinderbox_fake`] | recording, the graph, regions | modules, execution |
 //! | [`tinderbox_deferred`] | parameter tables, recipes, programs, the executor, random values, sources | stages, checkpoints |
 //! | [`tinderbox_schedule`](schedule) | schedules as data: generated, read, verified, simulated, found, drawn | Burn, threads |
@@ -87,7 +87,7 @@
 //!    stage's own parameters. What both need is made by `I` and kept for `W`, but for masks, casts and shapes,
 //!    which are cheaper to make again. Every operation has the same operands in both forms, so `I` and `W` give
 //!    the bits of `B`. A stage that recomputes has the slice of its forward in its backward. A gradient operation runs at the
-//!    owner of the parameter whose gradient it makes, if all that it reads is at hand there; otherwise
+//!    owner of the parameter whose gradient it makes, if all that it reads is available there; otherwise
 //!    at the highest stage, not above its gradient inputs, where it is. Values that skip stages go
 //!    straight to their readers. A parameter that several stages read has one owner; the parts of its
 //!    gradient meet at the owner within the joint graph, so they are summed as Burn sums them, and the
@@ -162,7 +162,7 @@ pub use tinderbox_checkpoint::{store, tools};
 pub use tinderbox_deferred::{
     Deferred, DeferredError, DeviceError, MaterializeError, MaterializeOptions, MemoryCheck,
     Observer, Parameter, ParameterPath, ParameterTable, PartialModule, Recipe, RecipePlan, Replay,
-    Request, Rng, Source, SourceError, Values, check_device, check_lit, open_devices,
+    Request, Rng, Source, SourceError, Values, check_device, check_materialized, open_devices,
     parameter_values, random,
 };
 pub use tinderbox_fake::{

@@ -47,7 +47,7 @@ fn construct(name: &str, config: &LlamaConfig) {
         mib.push((HEAP.peak_usage() - before) as f64 / MIB);
         let table = model.parameters();
         described = format!(
-            "{} parameters of {} elements, {:.1} GiB when lit",
+            "{} parameters of {} elements, {:.1} GiB when materialized",
             table.len(),
             table.elements(),
             table.bytes() as f64 / (1u64 << 30) as f64,

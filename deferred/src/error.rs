@@ -450,7 +450,7 @@ pub enum MaterializeError {
         "{} parameter(s) are fake, the first is `{}`: they were not selected when the module was \
          materialized", paths.len(), paths[0]
     )]
-    NotLit {
+    NotMaterialized {
         /// All of them.
         paths: Vec<ParameterPath>,
     },

@@ -92,7 +92,8 @@ pub use error::{
 pub use materialize::materialize_parameters;
 pub use memory::{available_bytes, available_for};
 pub use module::{
-    PartialModule, Placeholders, check_lit, parameter_values, skipped_parameters, tensor_fields,
+    PartialModule, Placeholders, check_materialized, parameter_values, skipped_parameters,
+    tensor_fields,
 };
 pub use observer::{Observed, Observer};
 pub use options::{MaterializeOptions, MemoryCheck};

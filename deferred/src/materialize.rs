@@ -34,7 +34,7 @@ impl<M: Module> Deferred<M> {
     }
 
     /// The model on a device, with values for the selected parameters. The others stay fake:
-    /// [`check_lit`](crate::check_lit) names them.
+    /// [`check_materialized`](crate::check_materialized) names them.
     ///
     /// # Errors
     ///

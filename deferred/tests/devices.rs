@@ -132,7 +132,7 @@ fn the_module_computes() {
     assert_eq!(made.len(), 14);
 }
 
-/// Truth values, which kernels keep in another way than Rust: given, made, constant, used, and given back. Each is an
+/// Booleans, which kernels store in another way than Rust: given, made, constant, used, and given back. Each is an
 /// output, so that none stays inside of a fused kernel.
 #[test]
 fn truth_values_are_the_same() {
@@ -193,7 +193,7 @@ fn truth_values_are_the_same() {
     }
 }
 
-/// A device keeps truth values in its own way, wherever they come from.
+/// A device stores booleans in its own way, wherever they come from.
 #[test]
 fn truth_values_change_their_dtype_between_devices() {
     let kept = DynTensor::zeros([4].into(), DType::Bool(BoolStore::Native), &Device::cpu());

@@ -13,7 +13,7 @@ use burn::tensor::{Bool, DType, Device, Distribution, Int, Tensor, TensorData};
 use tinderbox_deferred::random::{Domain, Seed, Stream, generate};
 use tinderbox_deferred::{
     Deferred, MaterializeError, MaterializeOptions, Mismatch, Observer, Origin, ParameterPath,
-    PartialModule, Request, Source, SourceError, Values, check_lit, parameter_values,
+    PartialModule, Request, Source, SourceError, Values, check_materialized, parameter_values,
 };
 use tinderbox_fake::{DynTensor, Mode, RecordOptions, Region, record};
 
@@ -229,7 +229,7 @@ fn a_whole_model_is_the_plain_one() {
         let plain = Zoo::new(&device);
         let values: Values = parameter_values(&plain).into_iter().collect();
         let made = model.materialize(&device, &values).unwrap();
-        check_lit(&made).unwrap();
+        check_materialized(&made).unwrap();
         assert_eq!(bits(&made), bits(&plain));
         assert_eq!(made.devices(), plain.devices());
         assert_eq!(made.num_params(), plain.num_params());
@@ -261,7 +261,7 @@ fn a_whole_model_is_the_plain_one() {
             saved(&made).shape(),
             made.col.weight.val().to_data().shape()
         );
-        // Burn refuses to load a record into a lit parameter of column layout: its shape is not the
+        // Burn refuses to load a record into a materialized parameter of column layout: its shape is not the
         // saved one. So the mapper is asked alone.
         let file = Tensor::from_data(saved(&plain), &device);
         let loaded = made
@@ -313,7 +313,7 @@ fn what_is_not_selected_stays_fake_and_is_named() {
                 }),
             )
             .unwrap();
-        let error = check_lit(&part).unwrap_err();
+        let error = check_materialized(&part).unwrap_err();
         let fake = [
             "inner.linear.weight",
             "inner.linear.bias",
@@ -321,7 +321,7 @@ fn what_is_not_selected_stays_fake_and_is_named() {
             "inner.some.bias",
             "batch_norm.running_mean",
         ];
-        let MaterializeError::NotLit { paths } = &error else {
+        let MaterializeError::NotMaterialized { paths } = &error else {
             panic!("{error}");
         };
         assert_eq!(*paths, fake.map(path));
@@ -338,9 +338,9 @@ fn what_is_not_selected_stays_fake_and_is_named() {
         }
         assert_eq!(part.num_params(), model.module().num_params());
     }
-    let error = check_lit(model.module()).unwrap_err();
+    let error = check_materialized(model.module()).unwrap_err();
     assert!(
-        matches!(error, MaterializeError::NotLit { paths } if paths.len() == model.parameters().len())
+        matches!(error, MaterializeError::NotMaterialized { paths } if paths.len() == model.parameters().len())
     );
     // A clone without its original gets the original's value.
     let clone = model

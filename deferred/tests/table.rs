@@ -131,7 +131,7 @@ fn the_table_is_json_for_people_and_comes_back() {
         serde_json::from_str::<ParameterTable>(&text).unwrap(),
         table
     );
-    // Every dtype keeps its name, however truth values are stored.
+    // Every dtype keeps its name, however booleans are stored.
     for dtype in [
         DType::BF16,
         DType::Flex32,

@@ -1,5 +1,5 @@
 //! Sentence embeddings of a real model, all-MiniLM-L6-v2: pretrained weights into a Burn model that is
-//! built unlit and cut in stages, against the embeddings of the original; then saved, resharded,
+//! deferred and cut in stages, against the embeddings of the original; then saved, resharded,
 //! exported and loaded again, bit for bit.
 
 mod golden;
@@ -73,7 +73,7 @@ fn run(flags: &Flags) -> Result<()> {
     let golden = Golden::read()?;
     let device = Device::flex();
 
-    // 1. The model, unlit, and its cut.
+    // 1. The deferred model, and its cut.
     let config = BertConfig::new(30_522, 384, 6, 12, 1536);
     let model = Deferred::new(move |device| config.init(device))?;
     let sentences = golden.batch(&device);

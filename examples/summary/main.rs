@@ -1,4 +1,4 @@
-//! Constructs a Llama model unlit and prints what it consists of: milliseconds and a few MiB for
+//! Constructs a deferred Llama model and prints what it consists of: milliseconds and a few MiB for
 //! hundreds of GiB of parameters.
 
 mod flags;
@@ -60,7 +60,7 @@ fn run(flags: &Flags) -> Result<()> {
 
 fn cost(model: &Deferred<Llama>, took: Duration, peak_bytes: usize) -> String {
     format!(
-        "constructed unlit in {:.1} ms with {:.1} MiB of memory; lit, the parameters take {:.1} GiB",
+        "constructed deferred in {:.1} ms with {:.1} MiB of memory; materialized, the parameters take {:.1} GiB",
         took.as_secs_f64() * 1e3,
         peak_bytes as f64 / (1 << 20) as f64,
         model.parameters().bytes() as f64 / (1 << 30) as f64,

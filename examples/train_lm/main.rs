@@ -1,4 +1,4 @@
-//! Trains a character-level language model in pipeline stages: built unlit, cut, lit by stages,
+//! Trains a character-level language model in pipeline stages: deferred, cut, materialized by stages,
 //! trained, saved in shards, and gathered again as an ordinary Burn module.
 
 mod compare;
@@ -71,7 +71,7 @@ fn run(flags: &Flags) -> Result<ExitCode> {
     let text = Text::load(TEXT)?;
     report::text(TEXT, &text);
 
-    // 1. The model, unlit.
+    // 1. The model, deferred.
     let config = GptConfig::new(text.vocabulary())
         .with_context(LENGTH)
         .with_dropout(flags.dropout);
@@ -125,7 +125,7 @@ fn run(flags: &Flags) -> Result<ExitCode> {
         .optimizer(AdamWConfig::new().with_weight_decay(0.01))
         .seed(flags.seed)
         .devices(&devices)
-        .observer(report::Lighting::new());
+        .observer(report::MaterializeProgress::new());
     if let Some(norm) = flags.clip {
         builder = builder.clip(Clipping::GlobalNorm(norm));
     }

@@ -53,7 +53,7 @@ pub fn memory(before: Option<u64>, after: Option<u64>, model: u64) {
     const MIB: f64 = (1 << 20) as f64;
     match (before, after) {
         (Some(before), Some(after)) => println!(
-            "process memory: {:.2} MiB before construction, {:.2} MiB after; lit, the parameters \
+            "process memory: {:.2} MiB before construction, {:.2} MiB after; materialized, the parameters \
              take {:.2} MiB",
             before as f64 / MIB,
             after as f64 / MIB,
@@ -73,11 +73,11 @@ pub fn ranks(held: &[u64], model: u64) -> f64 {
 }
 
 /// A progress bar over the bytes of parameters that the ranks are making. It is gone when they are done.
-pub struct Lighting {
+pub struct MaterializeProgress {
     bar: ProgressBar,
 }
 
-impl Lighting {
+impl MaterializeProgress {
     pub fn new() -> Self {
         let bar = ProgressBar::new(0);
         let style = "{bar:30} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec} {msg}";
@@ -87,7 +87,7 @@ impl Lighting {
     }
 }
 
-impl Observer for Lighting {
+impl Observer for MaterializeProgress {
     fn begin(&self, _: usize, bytes: u64) {
         // Each rank adds its own.
         self.bar.inc_length(bytes);

@@ -23,14 +23,14 @@ const NAMES: [(DType, &str); 16] = [
     (DType::Bool(BoolStore::U32), "bool_u32"),
 ];
 
-/// The short name of a dtype: `f32`, `bf16`, `bool`. Truth values that are not kept in Rust's own way
+/// The short name of a dtype: `f32`, `bf16`, `bool`. Booleans that are not stored in Rust's own way
 /// say how: `bool_u8`.
 pub fn dtype_name(dtype: DType) -> &'static str {
     let named = NAMES.iter().find(|(known, _)| *known == dtype);
     named.map_or("quantized", |(_, name)| name)
 }
 
-/// The dtype that values recorded with a dtype have on a device. It is another one for truth values alone: CubeCL's
+/// The dtype that values recorded with a dtype have on a device. It differs for booleans alone: CubeCL's
 /// kernels have none of Rust's own, so they are bytes of 0 and 1 there (`bool_u8`).
 pub fn dtype_on(dtype: DType, device: &Device) -> DType {
     match dtype {

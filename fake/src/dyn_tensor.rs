@@ -40,7 +40,7 @@ pub enum TensorKind {
     Float,
     /// Signed or unsigned integers.
     Int,
-    /// Truth values.
+    /// Booleans.
     Bool,
 }
 
@@ -236,7 +236,7 @@ impl DynTensor {
                 .unwrap_or_else(|poisoned| poisoned.into_inner())
         });
         let moved = match kind {
-            // Truth values are kept in other ways there and here.
+            // Booleans are stored in different ways there and here.
             TensorKind::Bool if crosses => {
                 let data = tensor
                     .to_data()?

@@ -1,4 +1,4 @@
-//! A model in stages, each lit alone: what the device then holds.
+//! A model in stages, each materialized alone: what the device then holds.
 
 use std::thread;
 
@@ -56,11 +56,11 @@ pub fn run(bench: &Bench, part: &mut Part) -> Result<()> {
         .unwrap_or(0);
     for stage in plan.stages() {
         // On a thread of its own, as ranks are: its stream begins without memory.
-        let lit = thread::scope(|scope| {
+        let materialized = thread::scope(|scope| {
             let light = scope.spawn(|| light(bench, part, &model, stage, one));
             light.join()
         });
-        lit.unwrap_or_else(|_| Err(anyhow!("rank {} panicked", stage.rank)))?;
+        materialized.unwrap_or_else(|_| Err(anyhow!("rank {} panicked", stage.rank)))?;
     }
     if bench.device.memory_pool_usage().is_none() {
         part.note(

@@ -43,7 +43,7 @@ impl Net {
             .iter()
             .fold(x, |x, layer| gelu(layer.forward(x)));
         let x = self.norm.forward(x);
-        // Truth values: some that no input changes, and some that every micro-batch has its own of.
+        // Booleans: some that no input changes, and some that every micro-batch has its own of.
         let triangle = Tensor::<2, Bool>::tril_mask(x.dims(), 0, &x.device());
         let low = x.clone().lower_elem(-1.5).bool_and(triangle);
         let x = x.mask_fill(low, -1.5);

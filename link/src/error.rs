@@ -24,7 +24,7 @@ pub enum MailboxError<K> {
     /// A rank has failed, or the driver has stopped all.
     #[error("another rank failed")]
     Aborted,
-    /// The other rank is gone, or there is none of that number.
+    /// The other rank is gone, or no rank has that number.
     #[error("rank {rank} has ended")]
     Closed {
         /// The other rank.

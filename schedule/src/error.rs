@@ -34,7 +34,7 @@ impl fmt::Display for Place {
 /// One step of a deadlock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Wait {
-    /// The action at which a rank stands still.
+    /// The action at which a rank waits.
     pub waiting: Place,
     /// The action of another rank that it waits for, and that this rank has not reached.
     pub awaited: Place,

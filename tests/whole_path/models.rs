@@ -14,7 +14,7 @@ use tinderbox::{Batch, Deferred, Outputs, Trace, Traceable};
 use crate::gpt::{Gpt, GptConfig};
 use crate::split::Split;
 
-/// The case's model, unlit.
+/// The case's model, deferred.
 pub fn deferred<C: Case>(case: &C) -> Deferred<C::Model> {
     let case = case.clone();
     Deferred::new(move |device| case.init(device)).expect("the model is recorded")

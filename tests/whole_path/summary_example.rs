@@ -21,14 +21,14 @@ fn models_have_their_sizes() {
         let (printed, _) = printed(&["--model", model, "--width", "100"]);
         let all = printed.lines().find(|line| line.starts_with(parameters));
         assert!(all.is_some_and(|line| line.contains(elements)), "{printed}");
-        assert!(printed.contains("constructed unlit in "), "{printed}");
+        assert!(printed.contains("constructed deferred in "), "{printed}");
     }
 }
 
 #[test]
 fn width_and_length_are_chosen() {
     let (narrow, _) = printed(&["--width", "50"]);
-    let table = narrow.lines().filter(|line| !line.contains("unlit"));
+    let table = narrow.lines().filter(|line| !line.contains("deferred"));
     assert!(
         table.clone().all(|line| line.chars().count() <= 50),
         "{narrow}"
@@ -44,7 +44,7 @@ fn json_is_all_that_is_printed() {
     let summary: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(summary["type"], "Llama");
     assert_eq!(summary["totals"]["elements"], 8_030_261_248_u64);
-    assert!(errors.starts_with("constructed unlit in "), "{errors}");
+    assert!(errors.starts_with("constructed deferred in "), "{errors}");
 }
 
 #[test]

@@ -16,7 +16,7 @@ pub use error::DeviceError;
 ///
 /// # Errors
 ///
-/// When a name is none of these, the build lacks the feature, the machine has no such device, or its driver is
+/// When a name is unknown, the build lacks the feature, the machine has no such device, or its driver is
 /// missing or too old.
 pub fn open_devices(list: &str) -> Result<Vec<Device>, DeviceError> {
     let unknown = || DeviceError::Unknown { name: list.into() };

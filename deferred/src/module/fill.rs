@@ -45,20 +45,20 @@ pub(crate) fn empty<'a, M: Module>(
     module: M,
     expected: impl Iterator<Item = (&'a ParameterPath, Expected<'a>)>,
 ) -> Result<Emptied<M>, MaterializeError> {
-    let mut emptier = Emptier {
+    let mut reset = ResetToFake {
         path: Vec::new(),
         expected: expected.collect(),
         places: BTreeMap::new(),
         first_devices: HashMap::new(),
         changed: None,
     };
-    let module = module.map(&mut emptier);
-    let changed = emptier.changed;
-    match changed.or_else(|| emptier.expected.into_keys().next().cloned()) {
+    let module = module.map(&mut reset);
+    let changed = reset.changed;
+    match changed.or_else(|| reset.expected.into_keys().next().cloned()) {
         Some(path) => Err(MaterializeError::Unstable { path }),
         None => Ok(Emptied {
             module,
-            places: emptier.places,
+            places: reset.places,
         }),
     }
 }
@@ -86,7 +86,7 @@ impl<M: Module> Emptied<M> {
     }
 }
 
-struct Emptier<'a> {
+struct ResetToFake<'a> {
     path: Vec<String>,
     expected: BTreeMap<&'a ParameterPath, Expected<'a>>,
     places: BTreeMap<ParameterPath, Device>,
@@ -95,7 +95,7 @@ struct Emptier<'a> {
     changed: Option<ParameterPath>,
 }
 
-impl Emptier<'_> {
+impl ResetToFake<'_> {
     fn put<const D: usize, K: Basic>(&mut self, param: Param<Tensor<D, K>>) -> Param<Tensor<D, K>>
     where
         Tensor<D, K>: Parameter + Sync + 'static,
@@ -212,7 +212,7 @@ macro_rules! puts {
 
 pub(super) use puts;
 
-puts!(Emptier<'_>);
+puts!(ResetToFake<'_>);
 puts!(Filler);
 
 /// Refuses a module some of whose parameters are fake, before a forward panics in Burn.
@@ -220,12 +220,12 @@ puts!(Filler);
 /// # Errors
 ///
 /// Names every fake parameter.
-pub fn check_lit<M: Module>(module: &M) -> Result<(), MaterializeError> {
+pub fn check_materialized<M: Module>(module: &M) -> Result<(), MaterializeError> {
     let mut fakes = Fakes::default();
     module.visit(&mut fakes);
     match fakes.paths.is_empty() {
         true => Ok(()),
-        false => Err(MaterializeError::NotLit { paths: fakes.paths }),
+        false => Err(MaterializeError::NotMaterialized { paths: fakes.paths }),
     }
 }
 

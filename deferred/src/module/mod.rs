@@ -7,7 +7,7 @@ mod placeholders;
 mod visit;
 
 pub use fields::{skipped_parameters, tensor_fields};
-pub use fill::check_lit;
+pub use fill::check_materialized;
 pub(crate) use fill::{Expected, Slot, empty};
 pub use partial::PartialModule;
 pub use placeholders::Placeholders;

@@ -136,7 +136,7 @@ impl Executable {
         }
         let takes = self.program.inputs.iter().zip(&self.program.input_types);
         for ((value, (shape, dtype)), input) in takes.zip(&mut inputs) {
-            // What comes from another device may keep truth values in another way.
+            // What comes from another device may store booleans in another way.
             if let (DType::Bool(expected), DType::Bool(found)) = (*dtype, input.dtype())
                 && expected != found
             {

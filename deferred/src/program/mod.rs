@@ -35,7 +35,7 @@ pub struct RandomKey {
     pub domain: Domain,
     /// The parameter whose recipe draws it, or the operation's ordinal in the forward.
     pub owner: String,
-    /// The how-manieth random operation of its owner.
+    /// Index of the random operation among those of its owner.
     pub draw: u64,
 }
 
@@ -198,7 +198,7 @@ impl Program {
     /// # Errors
     ///
     /// When a node reads a value that is neither made before it, nor an input, nor a constant; when
-    /// an output is not at hand; when a random operation has no key; when the interpreter does not
+    /// an output is not available; when a random operation has no key; when the interpreter does not
     /// know an operation.
     pub fn new(
         graph: &Graph,

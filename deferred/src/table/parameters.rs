@@ -88,7 +88,7 @@ impl ParameterTable {
         self.distinct().map(Parameter::elements).sum()
     }
 
-    /// Bytes of parameters that constructing the module on a real device would take at once, lit or not.
+    /// Bytes of parameters that constructing the module on a real device would take at once, materialized or not.
     pub fn eager_bytes(&self) -> u64 {
         self.distinct()
             .filter(|parameter| parameter.origin == Origin::Eager)

@@ -7,7 +7,7 @@ use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig};
 use burn::tensor::{Device, Tensor};
 use tinderbox_deferred::random::Seed;
 use tinderbox_deferred::{
-    Deferred, MaterializeError, MaterializeOptions, check_lit, parameter_values,
+    Deferred, MaterializeError, MaterializeOptions, check_materialized, parameter_values,
 };
 use tinderbox_fake::Region;
 
@@ -65,7 +65,9 @@ fn a_deferred_model_is_never_consumed() {
     }
     // It is as it was: fake, and listed alike.
     assert_eq!(*model.parameters(), listed);
-    let MaterializeError::NotLit { paths } = check_lit(model.module()).unwrap_err() else {
+    let MaterializeError::NotMaterialized { paths } =
+        check_materialized(model.module()).unwrap_err()
+    else {
         panic!("the fake module has values")
     };
     assert_eq!(paths.len(), listed.len());

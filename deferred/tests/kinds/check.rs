@@ -6,8 +6,8 @@ use burn::module::Module;
 use burn::tensor::{Device, Int, Tensor};
 use tinderbox_deferred::random::Seed;
 use tinderbox_deferred::{
-    Deferred, MaterializeError, MaterializeOptions, Origin, ParameterTable, Replay, Rng, check_lit,
-    parameter_values,
+    Deferred, MaterializeError, MaterializeOptions, Origin, ParameterTable, Replay, Rng,
+    check_materialized, parameter_values,
 };
 use tinderbox_fake::{DynTensor, dtype_name};
 
@@ -144,7 +144,7 @@ impl<M: Module + 'static> Kind<M> {
 
     fn made(&self, model: &Deferred<M>, device: &Device, replay: &Replay) -> Facts {
         let made = model.materialize(device, replay).unwrap();
-        check_lit(&made).unwrap();
+        check_materialized(&made).unwrap();
         self.with.facts(&made, device, &|| (self.make)(device))
     }
 }
@@ -163,8 +163,8 @@ fn parts<M: Module>(model: &Deferred<M>, replay: &Replay, one: &str) {
     assert_eq!(alone[0].2, *bits(one), "{one}");
     let others = MaterializeOptions::only(|p| p.path.as_str() != one);
     let others = model.materialize_with(&flex(), replay, others).unwrap();
-    let error = check_lit(&others).unwrap_err();
-    let MaterializeError::NotLit { paths } = error else {
+    let error = check_materialized(&others).unwrap_err();
+    let MaterializeError::NotMaterialized { paths } = error else {
         panic!("{error}");
     };
     assert_eq!(paths.len(), 1);

@@ -6,7 +6,7 @@ use burn::nn::{
 };
 use burn::tensor::{Bool, Device, Distribution, Int, Tensor};
 use tinderbox_deferred::random::Seed;
-use tinderbox_deferred::{MaterializeOptions, check_lit};
+use tinderbox_deferred::{MaterializeOptions, check_materialized};
 use tinderbox_fake::DynTensor;
 
 use crate::check::{devices, flex, hold, input, kind};
@@ -260,7 +260,7 @@ fn clones_of_a_running_state() {
     for selected in ["first", "second"] {
         let only = MaterializeOptions::only(|p| p.path.is_under(selected));
         let made = model.materialize_with(&flex(), &source, only).unwrap();
-        check_lit(&made).unwrap_err();
+        check_materialized(&made).unwrap_err();
         for norm in [made.first, made.second] {
             let mean = DynTensor::from(norm.running_mean.value());
             assert!(!mean.is_fake(), "{selected}");

@@ -11,7 +11,7 @@ use burn::tensor::{Device, Shape, Tensor, TensorData};
 use tinderbox_deferred::random::Seed;
 use tinderbox_deferred::{
     Deferred, DeferredError, MaterializeOptions, Observer, Replay, Request, Rng, Source,
-    SourceError, Values, check_lit, parameter_values,
+    SourceError, Values, check_materialized, parameter_values,
 };
 use tinderbox_fake::DynTensor;
 
@@ -213,9 +213,9 @@ fn lora_on_a_part_of_a_model() {
         assert_eq!(weight.adapter().unwrap().b.val().dims(), [2, 3]);
         let expected = eager(&device).first.weight.val().into_data();
         assert_eq!(weight.val().into_data(), expected);
-        check_lit(&adapted).unwrap_err();
+        check_materialized(&adapted).unwrap_err();
     }
-    let error = check_lit(&part(&flex())).unwrap_err();
+    let error = check_materialized(&part(&flex())).unwrap_err();
     assert_eq!(
         error.to_string(),
         "3 parameter(s) are fake, the first is `norm.gamma`: they were not selected when the module \

@@ -83,7 +83,7 @@ pub(crate) fn two((a, b): (impl Into<DynTensor>, impl Into<DynTensor>)) -> Vec<D
 }
 
 /// A tensor whose elements follow from `seed`: floats in [-2, 2], signed integers from -4 to 5 and
-/// unsigned ones from 1 to 9 without 0 (so that they divide), and truth values.
+/// unsigned ones from 1 to 9 without 0 (so that they divide), and booleans.
 pub(crate) fn values<const D: usize, K: Basic>(
     device: &Device,
     dtype: DType,

@@ -19,7 +19,7 @@ fn call(device: &Device) -> [Tensor<2, Bool>; 2] {
     ]
 }
 
-/// The operations that ran; panics where a program gives other truth values than Burn, or gives
+/// The operations that ran; panics where a program gives other booleans than Burn, or gives
 /// them as anything else than bools.
 pub(crate) fn verify() -> BTreeSet<String> {
     let device = Device::flex();

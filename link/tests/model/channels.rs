@@ -90,7 +90,7 @@ impl Model {
     }
 
     /// Lets a number of ticks pass, each at a moment that the checker picks while somebody waits for a deadline
-    /// that has not passed. Without it time stands still, so a wait that only its deadline could end is a deadlock.
+    /// that has not passed. Without it time does not pass, so a wait that only its deadline could end is a deadlock.
     pub fn run_clock(&self, ticks: u64) {
         let clock = self.clone();
         let body = move || {

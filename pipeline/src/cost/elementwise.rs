@@ -94,7 +94,7 @@ pub(super) fn int(operation: &IntOperationIr) -> OperationCost {
     }
 }
 
-/// Operations on bool tensors alone: one per truth value.
+/// Operations on bool tensors alone: one per boolean.
 pub(super) fn bool(operation: &BoolOperationIr) -> OperationCost {
     use BoolOperationIr as B;
     match operation {

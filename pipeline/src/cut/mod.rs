@@ -2,7 +2,7 @@
 //!
 //! Forward operations go where the plan says. A backward operation goes to the highest stage, not
 //! above the lowest stage among its gradient inputs, at which all forward values that it reads are
-//! at hand; one that reads only gradients sinks toward its users when no more bytes cross. So
+//! available; one that reads only gradients sinks toward its users when no more bytes cross. So
 //! gradients are Burn's own, whatever the cut, and data flows backward only from higher stages to
 //! lower ones.
 //!

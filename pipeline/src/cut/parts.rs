@@ -107,7 +107,7 @@ fn given(joint: &JointGraph) -> BTreeSet<ValueId> {
     parameters.chain(inputs).chain([joint.weight()]).collect()
 }
 
-/// The operations among `nodes` that values depend on, not looking behind those that are at hand.
+/// The operations among `nodes` that values depend on, not looking past those that are available.
 fn slice(
     joint: &JointGraph,
     nodes: &BTreeSet<NodeId>,

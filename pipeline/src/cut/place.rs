@@ -188,7 +188,7 @@ struct Gradients<'a> {
     roles: &'a Roles,
     stages: usize,
     stage: Vec<Option<usize>>,
-    /// Stages at which each placed forward value or parameter is at hand after the forward.
+    /// Stages at which each placed forward value or parameter is available after the forward.
     at_hand: BTreeMap<ValueId, BTreeSet<usize>>,
     /// Forward values and parameters that each local operation depends on.
     behind: BTreeMap<NodeId, BTreeSet<ValueId>>,
@@ -299,7 +299,7 @@ impl<'a> Gradients<'a> {
         Ok(())
     }
 
-    /// The owner of the parameter whose gradient this is, if everything is at hand there and nothing
+    /// The owner of the parameter whose gradient this is, if everything is available there and nothing
     /// else waits for it; else the highest stage at which everything is; else the one where the fewest
     /// bytes are missing.
     ///
@@ -336,7 +336,7 @@ impl<'a> Gradients<'a> {
                     let parameters = reads.iter().filter(|v| self.is_parameter.contains(v));
                     parameters.into_iter().all(|value| here(value, *stage))
                 };
-                // Where nothing is at hand, all is missing: the highest stands for those.
+                // Where nothing is available, all is missing: the highest represents those.
                 let mut stages: BTreeSet<usize> = BTreeSet::from([highest]);
                 let have = reads.iter().flat_map(|value| &self.at_hand[value]);
                 stages.extend(have.filter(|stage| **stage <= highest));

@@ -113,7 +113,7 @@ impl Taken {
         }
     }
 
-    /// Whether a value is at hand before the backward: the forward made it, or it came for the forward.
+    /// Whether a value is available before the backward: the forward made it, or it came for the forward.
     pub(super) fn is_of_forward(&self, value: ValueId, forward: &Parts) -> bool {
         let came = self.messages.contains_key(&value) && forward.reads.contains(&value);
         came || self.made_forward.contains(&value)

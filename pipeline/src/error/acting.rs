@@ -93,7 +93,7 @@ pub enum ActionError {
         found: usize,
     },
     /// A value is read that is not there.
-    #[error("value {value} is not at hand")]
+    #[error("value {value} is not available")]
     MissingValue {
         /// The value.
         value: tinderbox_fake::ValueId,

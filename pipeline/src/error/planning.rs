@@ -316,7 +316,7 @@ pub enum PlanError {
     },
     /// A rank is to use parameters that it does not hold.
     #[error("rank {rank} does not hold what it is to use:{}", lines(parameters))]
-    NotLit {
+    NotMaterialized {
         /// The rank.
         rank: usize,
         /// Every such parameter.

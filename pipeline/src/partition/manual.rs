@@ -22,7 +22,7 @@ pub enum Cut {
     Before(String),
     /// The module ends a stage.
     After(String),
-    /// A stage ends with the value that [`cut`](tinderbox_fake::cut()) was called with: the how-manieth
+    /// A stage ends with the value that [`cut`](tinderbox_fake::cut()) was called with: the index of the
     /// call of the forward, from 0.
     Mark(usize),
 }

@@ -1,7 +1,7 @@
 //! Who holds what.
 
 use burn::module::Module;
-use tinderbox_deferred::{MaterializeError, ParameterPath, check_lit};
+use tinderbox_deferred::{MaterializeError, ParameterPath, check_materialized};
 use tinderbox_planner::PlanStage;
 
 use super::Plan;
@@ -44,15 +44,15 @@ impl Plan {
     /// # Errors
     ///
     /// Names every parameter that is fake, and the rank that owns it.
-    pub fn check_lit<M: Module>(&self, rank: usize, module: &M) -> Result<(), PlanError> {
-        let Err(MaterializeError::NotLit { paths }) = check_lit(module) else {
+    pub fn check_materialized<M: Module>(&self, rank: usize, module: &M) -> Result<(), PlanError> {
+        let Err(MaterializeError::NotMaterialized { paths }) = check_materialized(module) else {
             return Ok(());
         };
         let parameters = paths.into_iter().map(|path| NotHeld {
             owner: self.owner(&path).map(|stage| stage.rank),
             path,
         });
-        Err(PlanError::NotLit {
+        Err(PlanError::NotMaterialized {
             rank,
             parameters: parameters.collect(),
         })

@@ -14,7 +14,7 @@ use crate::schedule::{
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ScheduleChoice {
-    /// A named one, generated for the stages and micro-batches at hand.
+    /// A named one, generated for the current stages and micro-batches.
     Named(ScheduleKind),
     /// Lists written by a user, by [`auto`](crate::schedule::auto) or by another program. What they
     /// have besides compute is derived again from the plan.

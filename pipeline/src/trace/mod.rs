@@ -267,7 +267,7 @@ impl<B: Batch> Trace<B> {
     ///
     /// # Errors
     ///
-    /// Never after the trace was made: the program is at hand.
+    /// Never after the trace was made: the program is available.
     pub fn example_program(&self) -> Result<Arc<JointGraph>, TraceError> {
         self.program(self.mode, &self.example)
     }

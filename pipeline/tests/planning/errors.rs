@@ -255,7 +255,7 @@ fn ranks_and_what_they_do_not_hold() {
     let of_rank = |path: &str| {
         let options = MaterializeOptions::only(|p| mine.holds(&p.path) || p.path.as_str() == path);
         let module = model.materialize_with(&Device::flex(), &replay, options);
-        plan.check_lit(1, &module.unwrap())
+        plan.check_materialized(1, &module.unwrap())
     };
     assert_eq!(
         text(of_rank("layers.2.bias")),
@@ -265,7 +265,7 @@ fn ranks_and_what_they_do_not_hold() {
          `layers.2.weight` belongs to rank 2"
     );
     let whole = model.materialize(&Device::flex(), &replay).unwrap();
-    plan.check_lit(1, &whole).unwrap();
+    plan.check_materialized(1, &whole).unwrap();
     for parameter in trace.parameters().iter() {
         let owner = plan.owner(&parameter.path).unwrap();
         assert!(owner.holds(&parameter.path));

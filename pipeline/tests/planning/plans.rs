@@ -22,7 +22,7 @@ fn a_plan_as_a_table() {
     partitioner  manual
                  cut by hand before `layers.1`, after `layers.2`
 
-    step         249 µs, of which the ranks stand still 54.2 %
+    step         249 µs, of which the ranks are idle 54.2 %
     lower bound  76.9 µs, so the step is at most 223.3 % above the best there is
     bottleneck   stage 1, 33.9 µs of F and B per micro-batch
     messages     1.50 KiB between ranks per step

@@ -121,7 +121,7 @@ struct Mixed {
     last: Linear,
 }
 
-/// Ints and truth values are parameters too; the last of all is never read.
+/// Ints and booleans are parameters too; the last of all is never read.
 #[test]
 fn parameters_without_gradients_are_kept_and_gathered() {
     let init = |device: &Device| Mixed {

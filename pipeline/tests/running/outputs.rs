@@ -1,4 +1,4 @@
-//! Named outputs may be anything that the forward has at hand.
+//! Named outputs may be anything that is available in the forward.
 
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};

@@ -57,7 +57,7 @@ pub(super) fn outcome(plan: &PlanFile) -> Vec<Fact> {
     let prediction = &plan.prediction;
     let idle = permille_text(prediction.idle_permille);
     let step = format!(
-        "{}, of which the ranks stand still {idle}",
+        "{}, of which the ranks are idle {idle}",
         time_text(prediction.step_ns)
     );
     let bound = format!(

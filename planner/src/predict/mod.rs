@@ -24,7 +24,7 @@ pub struct RankPrediction {
     pub rank: RankIndex,
     /// Nanoseconds in which it works.
     pub busy_ns: u64,
-    /// Nanoseconds in which it stands still between its first action and its last.
+    /// Nanoseconds in which it is idle between its first action and its last.
     pub bubble_ns: u64,
     /// What it holds.
     pub memory: RankMemory,
@@ -37,7 +37,7 @@ pub struct Prediction {
     pub step_ns: u64,
     /// A time that no plan of this work on this machine can be below, in nanoseconds.
     pub lower_bound_ns: u64,
-    /// The share of all ranks' time in which they stand still, in thousandths.
+    /// The share of all ranks' time in which they are idle, in thousandths.
     pub idle_permille: u64,
     /// The stage that takes longest.
     pub bottleneck: StageIndex,

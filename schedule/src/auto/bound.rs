@@ -6,7 +6,7 @@
 //! - for every rank, and for every choice of programs of its stages: how soon the first of them can
 //!   begin, their work, and the least that must follow the last of them (the bound of one machine
 //!   with heads and tails, Carlier 1982);
-//! - for every rank: its work, and the time in which it must stand still because it may not hold more.
+//! - for every rank: its work, and the time in which it must be idle because it may not hold more.
 //!   Until its first backward can begin, it runs forwards alone, and no more than fit. A rank with one
 //!   stage waits once more: from its last forward to that micro-batch's backward it runs only what
 //!   other micro-batches in flight have left, and those fit beside it.
@@ -132,7 +132,7 @@ impl Rank<'_> {
         begin.saturating_add(idle).saturating_add(work)
     }
 
-    /// The time in which a rank with one stage stands still behind its last forward.
+    /// The time in which a rank with one stage is idle after its last forward.
     fn idle_at_the_end(&self) -> u64 {
         let &[stage] = self.stages else { return 0 };
         let costs = &self.problem.costs.stages[stage];

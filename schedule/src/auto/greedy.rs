@@ -1,6 +1,6 @@
 //! The list scheduler: runs the step event by event and lets every rank choose its next program.
 //!
-//! # Why it never stands still
+//! # Why it never stalls
 //!
 //! A rank may run a forward only if all micro-batches that it has begun can still end, oldest first:
 //! with what is free, the oldest can run its other forwards; what its backwards free and what is

@@ -11,7 +11,7 @@
 //! | `paths` | the longest paths of one micro-batch |
 //! | `bound` | a time that no schedule can be below |
 //! | `named` | the named schedules, timed |
-//! | `greedy` | the list scheduler, which never stands still under a limit of memory |
+//! | `greedy` | the list scheduler, which never stalls under a memory limit |
 //! | `variants` | the policies that it is tried with |
 //! | `search` | small changes along the critical path |
 //! | `random` | numbers for the search, the same every time |

@@ -1,4 +1,4 @@
-//! The simulator: how long a step takes, where ranks stand still and what they hold, without running it.
+//! The simulator: how long a step takes, where ranks are idle and what they hold, without running it.
 
 mod costs;
 mod measured;

@@ -101,7 +101,7 @@ fn check_counts(schedule: &Schedule, dependencies: &Dependencies) -> Result<(), 
     Ok(())
 }
 
-/// What is checked with the table at hand: that actions are there, and their order on each rank.
+/// What is checked with the table alone: that actions are there, and their order on each rank.
 struct Checks<'a> {
     table: Table<'a>,
 }

@@ -11,7 +11,7 @@ use super::table::Table;
 
 /// Runs the lists and returns rank and position of every action in an order in which they can run.
 ///
-/// A rank that stands still is looked at again only when the action that it waits for has run, so
+/// A rank that waits is looked at again only when the action that it waits for has run, so
 /// the cost is linear in actions and edges times micro-batches, but for the logarithm of the number
 /// of ranks. Whether the run completes does not depend on the order in which ranks are advanced,
 /// because an action that can run stays able to run.
@@ -74,7 +74,7 @@ fn blocker(table: &Table<'_>, heads: &[usize], rank: usize) -> Option<(usize, us
 
 /// A circle of waiting ranks, from the lowest of its ranks on.
 ///
-/// Each rank that stands still waits for exactly one action of a rank that stands still as well, so
+/// Each rank that is blocked waits for exactly one action of a rank that is blocked as well, so
 /// following the waits from any of them comes back to a rank seen before.
 fn circle(table: &Table<'_>, heads: &[usize]) -> Vec<Wait> {
     let Some(mut rank) = (0..heads.len()).find(|&rank| blocker(table, heads, rank).is_some())

@@ -26,7 +26,7 @@ pub(super) fn write(out: &mut String, plan: &PlanFile) -> fmt::Result {
     )?;
     tile(
         out,
-        "Ranks stand still",
+        "Ranks idle",
         &permille_text(prediction.idle_permille),
         "of all ranks' time",
     )?;

@@ -90,7 +90,7 @@ mod tests {
                      the blocks form a chain, of which every cut was tried
                      proven to be the best by its own model of a step
 
-        step         168 ms, of which the ranks stand still 31.9 %
+        step         168 ms, of which the ranks are idle 31.9 %
         lower bound  46.0 ms, so the step is at most 264.9 % above the best there is
         bottleneck   stage 0, 14.0 ms of F and B per micro-batch
         messages     129 MiB between ranks per step
@@ -156,7 +156,7 @@ mod tests {
                      the blocks form a chain, of which every cut was tried
                      proven to be the best by its own model of a step
 
-        step         247 ms, of which the ranks stand still 35.8 %
+        step         247 ms, of which the ranks are idle 35.8 %
         lower bound  92.0 ms, so the step is at most 168.6 % above the best there is
         bottleneck   stage 1, 18.4 ms of F and B per micro-batch
         messages     386 MiB between ranks per step
@@ -239,7 +239,7 @@ mod tests {
                      the blocks form a chain, of which every cut was tried
                      proven to be the best by its own model of a step
 
-        step         443 ms, of which the ranks stand still 21.8 %
+        step         443 ms, of which the ranks are idle 21.8 %
         lower bound  225 ms, so the step is at most 96.7 % above the best there is
         bottleneck   stage 7, 15.9 ms of F and B per micro-batch
         messages     642 MiB between ranks per step
@@ -339,7 +339,7 @@ mod tests {
                      the blocks form a chain, of which every cut was tried
                      proven to be the best by its own model of a step
 
-        step         129 ms, of which the ranks stand still 20.5 %
+        step         129 ms, of which the ranks are idle 20.5 %
         lower bound  34.5 ms, so the step is at most 274.8 % above the best there is
         bottleneck   stage 1, 11.1 ms of F and B per micro-batch
         messages     48.0 MiB between ranks per step

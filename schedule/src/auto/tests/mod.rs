@@ -169,7 +169,7 @@ proptest! {
         let mut evaluator = Evaluator::new(&problem);
         for (index, policy) in variants::policies(&problem, &paths).enumerate() {
             let lists = greedy::schedule(&problem, &policy, u64::MAX);
-            prop_assert!(lists.is_some(), "{policy:?} stands still");
+            prop_assert!(lists.is_some(), "{policy:?} stalls");
             let lists = lists.unwrap();
             let makespan = evaluator.makespan(&lists, u64::MAX);
             prop_assert!(makespan.is_some(), "{policy:?} does not fit: {lists:?}");
