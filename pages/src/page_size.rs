@@ -1,24 +1,23 @@
 //! The page size in which new memory is populated.
 //!
 //! Huge pages are several times as fast on hardware. On a virtual machine that returns free memory to its host
-//! they can be several times as slow: the host allocates each in hundreds of small pages. Neither can be
-//! queried, and it changes while a process runs, so it is measured on the memory that is populated anyway.
+//! some of them are ten times as slow: the host allocates each in hundreds of small pages. Which ones can't be
+//! queried, so it is measured on the memory that is populated anyway, and one slow part is enough to stop.
 
 use std::fmt;
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
 
-use crate::system::{self, HUGE_PAGE};
+use crate::system::{self, HUGE_PAGE, Populated};
 
 /// Parts of fewer bytes are not populated.
 const LEAST: usize = 128 << 10;
-/// Bytes that are populated in each page size before one is chosen.
+/// Bytes that are populated in each page size before huge pages are chosen.
 const MEASURED: u64 = 32 << 20;
 /// Bytes after which a part is populated in the page size that is not chosen (small, huge), to measure it again. Huge
 /// pages are tried less often: they may cost ten times as much.
 const TRIED_EVERY: [u64; 2] = [256 << 20, 1 << 30];
-/// Number of recent parts whose mean speed counts. A median would hide huge pages that are slow now and then.
+/// Number of recent parts that count.
 const PARTS: usize = 16;
 
 /// The measured speed of one page size.
@@ -46,11 +45,23 @@ impl Speed {
         self.since = 0;
     }
 
-    /// Mean seconds per byte; `None` before `MEASURED` bytes.
-    fn seconds(&self) -> Option<f64> {
-        let last = &self.last[..self.parts.min(PARTS)];
-        let mean = last.iter().sum::<f64>() / last.len() as f64;
-        (self.bytes >= MEASURED).then_some(mean)
+    fn recent(&self) -> &[f64] {
+        &self.last[..self.parts.min(PARTS)]
+    }
+
+    /// Mean seconds per byte of the recent parts.
+    fn mean(&self) -> Option<f64> {
+        let recent = self.recent();
+        (!recent.is_empty()).then(|| recent.iter().sum::<f64>() / recent.len() as f64)
+    }
+
+    /// Seconds per byte of the slowest recent part.
+    fn slowest(&self) -> Option<f64> {
+        self.recent().iter().copied().reduce(f64::max)
+    }
+
+    fn is_measured(&self) -> bool {
+        self.bytes >= MEASURED
     }
 }
 
@@ -64,9 +75,11 @@ fn speeds() -> MutexGuard<'static, [Speed; 2]> {
 /// The page sizes as measured in this process so far, and the chosen one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PageChoice {
-    /// GB/s (10^9 bytes) of one thread in small pages, most often 4 KiB; `None` before 32 MiB.
+    /// Mean GB/s (10^9 bytes) of one thread in small pages, most often 4 KiB, in the last 16 parts; `None` before the
+    /// first.
     pub small_gb_per_s: Option<f64>,
-    /// GB/s of one thread in huge pages, most often 2 MiB; `None` before 32 MiB.
+    /// GB/s of one thread in huge pages, most often 2 MiB, in the slowest of the last 16 parts; `None` before the
+    /// first.
     pub huge_gb_per_s: Option<f64>,
     /// Whether huge pages are chosen.
     pub huge: bool,
@@ -75,23 +88,19 @@ pub struct PageChoice {
 impl PageChoice {
     /// Returns the current choice.
     ///
-    /// Small pages are measured first, on 32 MiB, then huge pages. After that the mean of the last 16 parts counts.
-    /// One part per GiB measures huge pages again while small ones are chosen; one per 256 MiB the reverse.
+    /// Small pages are measured first, on 32 MiB, then huge pages. Huge pages are chosen while the slowest of their
+    /// last 16 parts was faster than small pages are on average. One part per GiB measures huge pages again while
+    /// small ones are chosen; one per 256 MiB the reverse.
     pub fn now() -> Self {
         Self::of(&speeds())
     }
 
-    fn of(speeds: &[Speed; 2]) -> Self {
-        let [small, huge] = [speeds[0].seconds(), speeds[1].seconds()];
+    fn of([small, huge]: &[Speed; 2]) -> Self {
         let gb_per_s = |seconds: f64| 1e-9 / seconds;
         Self {
-            small_gb_per_s: small.map(gb_per_s),
-            huge_gb_per_s: huge.map(gb_per_s),
-            huge: match (small, huge) {
-                (None, _) => false,
-                (Some(_), None) => true,
-                (Some(small), Some(huge)) => huge < small,
-            },
+            small_gb_per_s: small.mean().map(gb_per_s),
+            huge_gb_per_s: huge.slowest().map(gb_per_s),
+            huge: small.is_measured() && (huge.parts == 0 || huge.slowest() < small.mean()),
         }
     }
 }
@@ -100,7 +109,7 @@ impl PageChoice {
 fn next_is_huge(speeds: &[Speed; 2]) -> bool {
     let huge = PageChoice::of(speeds).huge;
     let other = &speeds[usize::from(!huge)];
-    huge != (other.bytes >= MEASURED && other.since >= TRIED_EVERY[usize::from(!huge)])
+    huge != (other.parts > 0 && other.since >= TRIED_EVERY[usize::from(!huge)])
 }
 
 /// Records a populated part.
@@ -133,22 +142,24 @@ pub(crate) fn populate(part: &mut [u8], whole: &Range<usize>) {
     if huge {
         system::advise_huge_pages_within(part, whole);
     }
-    let begun = Instant::now();
-    let made = system::populate(part);
-    let seconds = begun.elapsed().as_secs_f64();
-    if let Some(bytes) = bytes_populated(made, huge, part.len() as u64) {
+    let Populated { faults, seconds } = system::populate(part);
+    if let Some(bytes) = bytes_populated(faults, huge, part.len() as u64) {
         record(&mut speeds(), huge, bytes, seconds);
     }
 }
 
-/// Bytes that were populated in this page size; `None` where nothing was, or in another size.
-fn bytes_populated(pages: u64, huge: bool, part: u64) -> Option<u64> {
-    let page = if huge { HUGE_PAGE } else { system::page()? } as u64;
-    let bytes = pages.saturating_mul(page);
-    // Huge pages may extend beyond both ends of the part.
-    let most = part + 2 * page;
-    // Few faults: the kernel used huge pages without advice. Many: it has none.
-    (bytes >= part / 4 && bytes <= most).then_some(bytes)
+/// Bytes that `faults` populated for a part of `part` bytes, with or without advice to use huge pages. `None` where
+/// nothing was populated, or where the kernel used huge pages without advice.
+fn bytes_populated(faults: u64, huge: bool, part: u64) -> Option<u64> {
+    const HUGE: u64 = HUGE_PAGE as u64;
+    // A part may begin and end within a huge page.
+    let all_huge = faults <= part / HUGE + 2;
+    match (huge, all_huge) {
+        // Advised, but the ends of the memory are no whole huge pages, or the kernel had none.
+        (_, false) => Some(part),
+        (true, true) => (faults > 0).then_some(faults * HUGE),
+        (false, true) => None,
+    }
 }
 
 #[cfg(test)]
@@ -156,35 +167,38 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_mean_of_the_last_parts_counts() {
+    fn the_last_parts_count() {
         let mut speed = Speed::NONE;
+        assert_eq!((speed.mean(), speed.slowest()), (None, None));
         speed.add(MEASURED / 2, 1.0);
-        assert_eq!(speed.seconds(), None);
+        assert!(!speed.is_measured());
         speed.add(MEASURED / 2, 3.0);
-        assert_eq!(speed.seconds(), Some(2.0 / (MEASURED / 2) as f64));
+        assert!(speed.is_measured());
+        assert_eq!(speed.mean(), Some(2.0 / (MEASURED / 2) as f64));
+        assert_eq!(speed.slowest(), Some(3.0 / (MEASURED / 2) as f64));
         for _ in 0..PARTS {
             speed.add(10, 5.0);
         }
-        assert_eq!(speed.seconds(), Some(0.5));
+        assert_eq!((speed.mean(), speed.slowest()), (Some(0.5), Some(0.5)));
     }
 
     #[test]
-    fn only_pages_of_the_size_that_was_asked_for_count() {
+    fn bytes_are_counted_by_faults() {
         let part = 8 << 20;
         assert_eq!(bytes_populated(0, true, part), None);
         assert_eq!(bytes_populated(5, true, part), Some(10 << 20));
-        assert_eq!(bytes_populated(2048, true, part), None, "small ones");
-        if let Some(page) = system::page() {
-            let page = page as u64;
-            assert_eq!(bytes_populated(part / page, false, part), Some(part));
-            assert_eq!(bytes_populated(5, false, part), None, "huge ones");
-        }
+        assert_eq!(bytes_populated(481, true, part), Some(part), "and small");
+        assert_eq!(bytes_populated(2048, true, part), Some(part), "small");
+        assert_eq!(bytes_populated(1, true, LEAST as u64), Some(2 << 20));
+        assert_eq!(bytes_populated(0, false, part), None);
+        assert_eq!(bytes_populated(2048, false, part), Some(part));
+        assert_eq!(bytes_populated(512, false, part), Some(part), "of 16 KiB");
+        assert_eq!(bytes_populated(5, false, part), None, "huge");
     }
 
     #[test]
-    fn what_became_faster_is_chosen() {
+    fn huge_pages_are_chosen_while_none_is_slow() {
         let mut speeds = [Speed::NONE, Speed::NONE];
-        // Huge pages are faster at first, slower later, and faster again.
         let mut filled = |parts: usize, huge_seconds: f64| {
             let mut huge_parts = 0;
             for _ in 0..parts {
@@ -197,8 +211,19 @@ mod tests {
         };
         assert_eq!(filled(4, 0.5), 0, "small pages are measured first");
         assert!((950..1000).contains(&filled(1000, 0.5)));
-        // As soon as a few took long: 16 times as long as small ones, the third of 16 is enough.
-        assert!((2..12).contains(&filled(1000, 16.0)), "tried now and then");
-        assert!(filled(4000, 0.5) > 1000, "chosen again");
+        // One slow part is enough; then one part of each GiB tries again.
+        assert_eq!(filled(1 + 129 * 3, 16.0), 4);
+        // 16 that are fast.
+        assert_eq!(filled(129 * 16, 0.5), 16);
+        assert!(filled(1000, 0.5) > 800);
+    }
+
+    #[test]
+    fn one_slow_huge_part_at_first_is_enough() {
+        let mut speeds = [Speed::NONE, Speed::NONE];
+        record(&mut speeds, false, MEASURED, 1.0);
+        assert!(next_is_huge(&speeds));
+        record(&mut speeds, true, MEASURED / 16, 1.0);
+        assert!(!next_is_huge(&speeds));
     }
 }

@@ -74,17 +74,28 @@ pub fn advise_huge_pages(memory: &mut [u8]) {
     advise_huge_pages_within(memory, &(addresses.start.addr()..addresses.end.addr()));
 }
 
-/// Populates the pages of `part` without changing their contents. Returns the number of page faults; 0 where the
-/// system can't populate, and the pages fault when they are written to.
-pub(crate) fn populate(part: &mut [u8]) -> u64 {
-    let Some(page) = page() else { return 0 };
-    let addresses = part.as_ptr_range();
-    let start = addresses.start.addr() / page * page;
-    let end = addresses.end.addr().next_multiple_of(page);
-    let before = page_faults();
-    // SAFETY: this advice changes nothing in the pages. Before Linux 5.14 it is refused.
-    unsafe { advise(part.as_mut_ptr(), start..end, libc::MADV_POPULATE_WRITE) };
-    page_faults().saturating_sub(before)
+/// What populating cost the thread.
+pub(crate) struct Populated {
+    /// Page faults; 0 where the system can't populate, and the pages fault when they are written to.
+    pub faults: u64,
+    /// Seconds of processor time: what other threads do on the same core does not count.
+    pub seconds: f64,
+}
+
+/// Populates the pages of `part` without changing their contents.
+pub(crate) fn populate(part: &mut [u8]) -> Populated {
+    let (faults, seconds) = (page_faults(), processor_seconds());
+    if let Some(page) = page() {
+        let addresses = part.as_ptr_range();
+        let start = addresses.start.addr() / page * page;
+        let end = addresses.end.addr().next_multiple_of(page);
+        // SAFETY: this advice changes nothing in the pages. Before Linux 5.14 it is refused.
+        unsafe { advise(part.as_mut_ptr(), start..end, libc::MADV_POPULATE_WRITE) };
+    }
+    Populated {
+        faults: page_faults().saturating_sub(faults),
+        seconds: processor_seconds() - seconds,
+    }
 }
 
 /// Minor page faults of this thread so far.
@@ -101,6 +112,22 @@ fn page_faults() -> u64 {
     }
     #[cfg(not(target_os = "linux"))]
     0
+}
+
+/// Processor time of this thread so far. `getrusage` has it too, but only as of the last tick.
+fn processor_seconds() -> f64 {
+    #[cfg(target_os = "linux")]
+    {
+        let mut time = MaybeUninit::<libc::timespec>::zeroed();
+        // SAFETY: the call fills the structure; all zeros are valid for it too, if it fails.
+        let time = unsafe {
+            libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, time.as_mut_ptr());
+            time.assume_init()
+        };
+        time.tv_sec as f64 + 1e-9 * time.tv_nsec as f64
+    }
+    #[cfg(not(target_os = "linux"))]
+    0.0
 }
 
 /// Allows the kernel to reclaim the pages of this memory until they are written to again; a reclaimed page reads as
