@@ -81,7 +81,7 @@ impl Attempt {
     /// is done to the tensors meanwhile works on other memory, so until the save is done there may be
     /// as much of it again as is saved.
     ///
-    /// On Linux, its threads have nice value 12, and so have threads that `of_rank`, `progress` or a store start:
+    /// On Linux, its threads have nice value 14, and so have threads that `of_rank`, `progress` or a store start:
     /// other work on the same cores has priority.
     ///
     /// # Errors
@@ -139,13 +139,13 @@ impl Attempt {
     }
 }
 
-/// Lowers the priority of this thread and of threads that it starts: they use idle cores, and at most a fifteenth of a
+/// Lowers the priority of this thread and of threads that it starts: they use idle cores, and at most a twentieth of a
 /// busy one. On systems other than Linux a priority applies to the whole process, and is not changed.
 fn lower_priority() {
     #[cfg(target_os = "linux")]
     {
-        /// Weight 70, where other threads have 1,024.
-        const NICE: i32 = 12;
+        /// Weight 45, where other threads have 1,024.
+        const NICE: i32 = 14;
         // Threads of lower priority keep it. An error changes nothing but speed.
         if rustix::process::getpriority_process(None).is_ok_and(|now| now < NICE) {
             let _ = rustix::process::setpriority_process(None, NICE);
