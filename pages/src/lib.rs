@@ -21,8 +21,8 @@
 //! - All `unsafe` code of the workspace is in this crate.
 //!
 //! # Limits
-//! - Other systems than Linux get ordinary allocations. Linux has huge pages where
-//!   `/sys/kernel/mm/transparent_hugepage/enabled` is `madvise` or `always`, and populates since 5.14.
+//! - Other systems than Linux get ordinary allocations. Linux populates since 5.14. It has a choice of page sizes where
+//!   `/sys/kernel/mm/transparent_hugepage/enabled` is `madvise`; with `always` it uses huge pages without advice.
 
 mod block;
 mod mapped;

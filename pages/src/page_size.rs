@@ -12,7 +12,7 @@ use crate::system::{self, HUGE_PAGE, Populated};
 
 /// Parts of fewer bytes are not populated.
 const LEAST: usize = 128 << 10;
-/// Bytes that are populated in each page size before huge pages are chosen.
+/// Bytes that are populated in small pages before the first part in huge pages.
 const MEASURED: u64 = 32 << 20;
 /// Bytes after which a part is populated in the page size that is not chosen (small, huge), to measure it again. Huge
 /// pages are tried less often: they may cost ten times as much.
@@ -25,7 +25,6 @@ struct Speed {
     /// Seconds per byte of the recent parts, as a ring.
     last: [f64; PARTS],
     parts: usize,
-    bytes: u64,
     /// Bytes populated in the other page size since the last part.
     since: u64,
 }
@@ -34,14 +33,12 @@ impl Speed {
     const NONE: Self = Self {
         last: [0.0; PARTS],
         parts: 0,
-        bytes: 0,
         since: 0,
     };
 
     fn add(&mut self, bytes: u64, seconds: f64) {
         self.last[self.parts % PARTS] = seconds / bytes as f64;
         self.parts += 1;
-        self.bytes += bytes;
         self.since = 0;
     }
 
@@ -58,10 +55,6 @@ impl Speed {
     /// Seconds per byte of the slowest recent part.
     fn slowest(&self) -> Option<f64> {
         self.recent().iter().copied().reduce(f64::max)
-    }
-
-    fn is_measured(&self) -> bool {
-        self.bytes >= MEASURED
     }
 }
 
@@ -88,9 +81,9 @@ pub struct PageChoice {
 impl PageChoice {
     /// Returns the current choice.
     ///
-    /// Small pages are measured first, on 32 MiB, then huge pages. Huge pages are chosen while the slowest of their
-    /// last 16 parts was faster than small pages are on average. One part per GiB measures huge pages again while
-    /// small ones are chosen; one per 256 MiB the reverse.
+    /// Small pages are measured first, on 32 MiB, then one part in huge pages. Huge pages are chosen while the slowest
+    /// of their last 16 parts was faster than small pages are on average. One part per GiB measures huge pages again
+    /// while small ones are chosen; one per 256 MiB the reverse.
     pub fn now() -> Self {
         Self::of(&speeds())
     }
@@ -100,16 +93,25 @@ impl PageChoice {
         Self {
             small_gb_per_s: small.mean().map(gb_per_s),
             huge_gb_per_s: huge.slowest().map(gb_per_s),
-            huge: small.is_measured() && (huge.parts == 0 || huge.slowest() < small.mean()),
+            huge: (huge.slowest().zip(small.mean())).is_some_and(|(huge, small)| huge < small),
         }
     }
 }
 
 /// Whether the next part is populated in huge pages.
-fn next_is_huge(speeds: &[Speed; 2]) -> bool {
+fn next_is_huge(speeds: &mut [Speed; 2]) -> bool {
     let huge = PageChoice::of(speeds).huge;
-    let other = &speeds[usize::from(!huge)];
-    huge != (other.parts > 0 && other.since >= TRIED_EVERY[usize::from(!huge)])
+    let other = &mut speeds[usize::from(!huge)];
+    let tried_after = match other.parts {
+        0 => MEASURED,
+        _ => TRIED_EVERY[usize::from(!huge)],
+    };
+    let other_is_due = other.since >= tried_after;
+    if other_is_due {
+        // By this thread, and no other at the same time.
+        other.since = 0;
+    }
+    huge != other_is_due
 }
 
 /// Records a populated part.
@@ -138,28 +140,35 @@ pub(crate) fn populate(part: &mut [u8], whole: &Range<usize>) {
     if part.len() < LEAST {
         return;
     }
-    let huge = next_is_huge(&speeds());
+    let huge = next_is_huge(&mut speeds());
     if huge {
         system::advise_huge_pages_within(part, whole);
     }
     let Populated { faults, seconds } = system::populate(part);
-    if let Some(bytes) = bytes_populated(faults, huge, part.len() as u64) {
+    let Some(page) = system::page() else { return };
+    if let Some(bytes) = bytes_populated(faults, page as u64, huge, part.len() as u64) {
         record(&mut speeds(), huge, bytes, seconds);
     }
 }
 
 /// Bytes that `faults` populated for a part of `part` bytes, with or without advice to use huge pages. `None` where
-/// nothing was populated, or where the kernel used huge pages without advice.
-fn bytes_populated(faults: u64, huge: bool, part: u64) -> Option<u64> {
+/// they say nothing of the speed of that page size.
+fn bytes_populated(faults: u64, page: u64, huge: bool, part: u64) -> Option<u64> {
     const HUGE: u64 = HUGE_PAGE as u64;
-    // A part may begin and end within a huge page.
-    let all_huge = faults <= part / HUGE + 2;
-    match (huge, all_huge) {
-        // Advised, but the ends of the memory are no whole huge pages, or the kernel had none.
-        (_, false) => Some(part),
-        (true, true) => (faults > 0).then_some(faults * HUGE),
-        (false, true) => None,
+    let in_small = faults * page;
+    if !huge {
+        // Few faults: the kernel used larger pages without advice, or a huge page of the part before extends into this.
+        return (in_small >= part / 2).then_some(in_small);
     }
+    // Small pages are at the ends of the memory, or everywhere if the kernel had no others.
+    let rest = part.saturating_sub(in_small);
+    let has_whole_huge_page = part >= 2 * HUGE;
+    if faults == 0 || (rest < part / 2 && !has_whole_huge_page) {
+        return None;
+    }
+    let at_least = u64::from(!has_whole_huge_page);
+    let huge_pages = ((rest + HUGE / 2) / HUGE).clamp(at_least, faults);
+    Some(huge_pages * HUGE + (faults - huge_pages) * page)
 }
 
 #[cfg(test)]
@@ -170,12 +179,9 @@ mod tests {
     fn the_last_parts_count() {
         let mut speed = Speed::NONE;
         assert_eq!((speed.mean(), speed.slowest()), (None, None));
-        speed.add(MEASURED / 2, 1.0);
-        assert!(!speed.is_measured());
-        speed.add(MEASURED / 2, 3.0);
-        assert!(speed.is_measured());
-        assert_eq!(speed.mean(), Some(2.0 / (MEASURED / 2) as f64));
-        assert_eq!(speed.slowest(), Some(3.0 / (MEASURED / 2) as f64));
+        speed.add(4, 1.0);
+        speed.add(4, 3.0);
+        assert_eq!((speed.mean(), speed.slowest()), (Some(0.5), Some(0.75)));
         for _ in 0..PARTS {
             speed.add(10, 5.0);
         }
@@ -184,16 +190,24 @@ mod tests {
 
     #[test]
     fn bytes_are_counted_by_faults() {
-        let part = 8 << 20;
-        assert_eq!(bytes_populated(0, true, part), None);
-        assert_eq!(bytes_populated(5, true, part), Some(10 << 20));
-        assert_eq!(bytes_populated(481, true, part), Some(part), "and small");
-        assert_eq!(bytes_populated(2048, true, part), Some(part), "small");
-        assert_eq!(bytes_populated(1, true, LEAST as u64), Some(2 << 20));
-        assert_eq!(bytes_populated(0, false, part), None);
-        assert_eq!(bytes_populated(2048, false, part), Some(part));
-        assert_eq!(bytes_populated(512, false, part), Some(part), "of 16 KiB");
-        assert_eq!(bytes_populated(5, false, part), None, "huge");
+        const MIB: u64 = 1 << 20;
+        const PAGE: u64 = 4 << 10;
+        let huge = |faults, part| bytes_populated(faults, PAGE, true, part);
+        assert_eq!(huge(0, 8 * MIB), None, "populated with the part before");
+        assert_eq!(huge(4, 8 * MIB), Some(8 * MIB));
+        assert_eq!(huge(2048, 8 * MIB), Some(8 * MIB), "there were only small");
+        // Three in the middle, and small pages at both ends.
+        assert_eq!(huge(3 + 480, 8 * MIB), Some(6 * MIB + 480 * PAGE));
+        // A part that is smaller than a huge page: at its end, around it, or before the first.
+        assert_eq!(huge(1 + 7, MIB / 4), Some(2 * MIB + 7 * PAGE));
+        assert_eq!(huge(1, MIB / 4), Some(2 * MIB));
+        assert_eq!(huge(58, MIB / 4), None);
+        assert_eq!(huge(64, MIB / 4), None);
+        let small = |faults| bytes_populated(faults, PAGE, false, 8 * MIB);
+        assert_eq!(small(0), None);
+        assert_eq!(small(2048), Some(8 * MIB));
+        assert_eq!(small(1800), Some(1800 * PAGE), "some were there");
+        assert_eq!(small(5), None, "huge");
     }
 
     #[test]
@@ -202,7 +216,7 @@ mod tests {
         let mut filled = |parts: usize, huge_seconds: f64| {
             let mut huge_parts = 0;
             for _ in 0..parts {
-                let huge = next_is_huge(&speeds);
+                let huge = next_is_huge(&mut speeds);
                 huge_parts += usize::from(huge);
                 let seconds = if huge { huge_seconds } else { 1.0 };
                 record(&mut speeds, huge, MEASURED / 4, seconds);
@@ -219,11 +233,12 @@ mod tests {
     }
 
     #[test]
-    fn one_slow_huge_part_at_first_is_enough() {
+    fn one_thread_tries_at_a_time() {
         let mut speeds = [Speed::NONE, Speed::NONE];
         record(&mut speeds, false, MEASURED, 1.0);
-        assert!(next_is_huge(&speeds));
+        assert!(next_is_huge(&mut speeds));
+        assert!(!next_is_huge(&mut speeds), "while it is populated");
         record(&mut speeds, true, MEASURED / 16, 1.0);
-        assert!(!next_is_huge(&speeds));
+        assert!(!next_is_huge(&mut speeds), "slower");
     }
 }

@@ -9,7 +9,7 @@
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-/// Bytes of a huge page on most machines. On others only the rounding of advice differs.
+/// Bytes of a huge page on most machines. On others the rounding of advice differs, and what is measured.
 pub(crate) const HUGE_PAGE: usize = 2 << 20;
 /// Bytes of a small page on most machines, and a divisor on all.
 pub(crate) const SMALL_PAGE: usize = 4 << 10;
