@@ -161,8 +161,8 @@ fn compare<M: Module + Sync + 'static, B: Batch>(
     let times = profile.times(&trace)?;
     let mut rows: Vec<Row> = Partitioner::ALL
         .into_iter()
-        .map(|(name, partitioner)| Row {
-            partitioner: name.to_owned(),
+        .map(|partitioner| Row {
+            partitioner: partitioner.to_string(),
             plan: Planner::new(&trace, machine)
                 .schedule(SCHEDULE)
                 .micro_batches(flags.micro_batches)

@@ -35,7 +35,7 @@ pub struct Flags {
     /// Schedule of a training step, such as 1f1b, zb-h1 or zbv; `tinderbox schedule list` has them all
     #[arg(long, default_value_t = ScheduleKind::OneFOneB)]
     pub schedule: ScheduleKind,
-    /// Who looks for the stages: chain, acyclic, acyclic-edge-cut, metis, metis-acyclic, mixed or auto
+    /// Partitioner: mixed, chain, metis or auto
     #[arg(long, value_name = "NAME", default_value_t = Partitioner::Chain)]
     pub partitioner: Partitioner,
     /// Measure each block of the model first, and plan by that; kept in target/profiles

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use tinderbox_schedule::{AutoError, RankIndex, StageIndex, VerifyError};
+use tinderbox_schedule::{AutoError, RankIndex, VerifyError};
 
 /// Why something is not the work of a model.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -119,53 +119,17 @@ pub enum PlannerError {
         #[source]
         source: metis::Error,
     },
-}
-
-/// Stages that wait for each other in a circle, so that none can begin.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "stages wait for each other in a circle: {}: move blocks so that values go one way",
-    .handovers.iter().map(Handover::to_string).collect::<Vec<_>>().join(", ")
-)]
-pub struct CycleError {
-    /// The circle, from its lowest stage on; each hands to the next one, the last to the first.
-    pub handovers: Vec<Handover>,
-}
-
-/// What one stage hands to another, by one value of it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Handover {
-    /// The stage that makes the value.
-    pub from: StageIndex,
-    /// The stage that reads it.
-    pub to: StageIndex,
-    /// The block that makes it.
-    pub maker: String,
-    /// A block that reads it.
-    pub reader: String,
-}
-
-impl fmt::Display for Handover {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            from,
-            to,
-            maker,
-            reader,
-        } = self;
-        write!(
-            f,
-            "stage {from} hands what `{maker}` makes to `{reader}` on stage {to}"
-        )
-    }
+    /// The parts of METIS depend on each other too often.
+    #[error("the parts of METIS need more than {most} stages to run in order: use `mixed`")]
+    MetisStages {
+        /// The most stages.
+        most: usize,
+    },
 }
 
 /// No partitioner has this name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "no partitioner is called `{name}`: there are chain, acyclic, acyclic-edge-cut, metis, \
-     metis-acyclic, mixed and auto"
-)]
+#[error("no partitioner is called `{name}`: there are mixed, chain, metis and auto")]
 pub struct UnknownPartitioner {
     /// The name.
     pub name: String,

@@ -25,18 +25,12 @@ mod step;
 mod work;
 
 pub use error::{
-    CycleError, Handover, Infeasible, MachineError, PlanFileError, PlannerError,
-    UnknownPartitioner, WorkError,
+    Infeasible, MachineError, PlanFileError, PlannerError, UnknownPartitioner, WorkError,
 };
 pub use machine::{Machine, RankModel, Rates};
 #[doc(hidden)]
 pub use partition::chain_cases;
-#[cfg(feature = "metis")]
-pub use partition::metis;
-pub use partition::{
-    AcyclicObjective, AcyclicOptions, ChainOptions, Chained, MetisOptions, MetisRepair,
-    MixedOptions, Partitioner, Planned, Quotient, acyclic, chain, mixed, partition,
-};
+pub use partition::{Chained, Partitioner, Planned, chain, partition};
 pub use plan::{
     Boundary, BoundaryChange, Change, Choice, Figure, ModelDifference, PLAN_VERSION,
     ParameterChange, ParameterMove, PlanDiff, PlanFile, PlanParameter, PlanProgram, PlanStage,

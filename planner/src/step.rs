@@ -37,6 +37,17 @@ impl Step {
             ..self
         }
     }
+
+    /// Whether its backwards run in two halves.
+    pub(crate) const fn splits_backward(&self) -> bool {
+        !matches!(
+            self.schedule,
+            ScheduleKind::GPipe
+                | ScheduleKind::OneFOneB
+                | ScheduleKind::LoopedBfs
+                | ScheduleKind::Interleaved1F1B
+        )
+    }
 }
 
 /// Which stage runs each block, which rank each stage, and which stages make activations again.

@@ -19,7 +19,7 @@ fn check<C: Case>(case: C) -> usize {
     let (mut executed, mut evaluated) = (0, None);
     for (ranks, schedule) in [(2, ScheduleKind::OneFOneB), (3, ScheduleKind::ZbH1)] {
         let machine = Machine::local(ranks).unwrap();
-        for (_, partitioner) in Partitioner::ALL {
+        for partitioner in Partitioner::ALL {
             let planner = Planner::new(&trace, &machine)
                 .schedule(schedule)
                 .micro_batches(MICRO_BATCHES)
@@ -54,8 +54,8 @@ fn check<C: Case>(case: C) -> usize {
 
 #[test]
 fn plans_of_lines() {
-    // Chain, two kinds of acyclic, mixed, auto; METIS where it is built in.
-    assert!(check(Mlp::<0>) >= 10);
+    // Mixed, chain and auto for two schedules; METIS where it is built in.
+    assert!(check(Mlp::<0>) >= 6);
     check(LanguageModel::<0>);
     check(StraightThrough);
 }

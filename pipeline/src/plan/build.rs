@@ -348,6 +348,7 @@ impl<'a> Planning<'a> {
                 activation_bytes: backward.map_or(0, |b| b.activation_bytes),
                 weight_gradient_bytes: backward.map_or(0, |b| b.weight_gradient_bytes),
                 resident_bytes: held.resident(),
+                transient_bytes: held.transient,
             });
             bytes.push(held);
         }

@@ -187,7 +187,6 @@ impl<'a, B: Batch> Planner<'a, B> {
                 let choice = Choice {
                     partitioner: "manual".to_owned(),
                     reasons: vec![reason],
-                    proven_gap_permille: None,
                 };
                 (partition, choice)
             }

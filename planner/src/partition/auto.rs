@@ -1,11 +1,10 @@
 //! All partitioners, and the fastest of what they find.
 
-use super::graph::Graph;
 use super::partitioner::{Candidate, Partitioner, Planned, candidate};
 use super::reasons;
 use crate::{Machine, PlannerError, Step, Work};
 
-/// Runs all partitioners that apply, and takes the fastest partition that fits: of equals the one with
+/// Runs all partitioners and chooses the fastest partition that fits: of equals the one with
 /// fewer crossing bytes, then the first in the order of [`Partitioner::ALL`].
 ///
 /// So it is never slower, by [`predict()`](crate::predict()), than any of them. It takes as long as all
@@ -13,13 +12,13 @@ use crate::{Machine, PlannerError, Step, Work};
 pub(super) fn auto(work: &Work, machine: &Machine, step: &Step) -> Result<Planned, PlannerError> {
     work.check()?;
     let mut tried = Vec::new();
-    let mut first_error = None;
-    let is_line = is_line(work, step);
-    for (_, partitioner) in Partitioner::ALL {
+    let mut chain_error = None;
+    for partitioner in Partitioner::ALL {
         if partitioner == Partitioner::Auto {
             continue;
         }
-        if let Some(why) = needless(partitioner, machine, is_line) {
+        if machine.ranks() == 1 && partitioner != Partitioner::Chain {
+            let why = "one rank runs all blocks";
             tried.push(Tried::Not(reasons::not_run(partitioner, why)));
             continue;
         }
@@ -37,13 +36,13 @@ pub(super) fn auto(work: &Work, machine: &Machine, step: &Step) -> Result<Planne
                     }
                     error => reasons::failed(partitioner, error),
                 }));
-                first_error = first_error.or(Some(error));
+                if partitioner == Partitioner::Chain {
+                    chain_error = Some(error);
+                }
             }
         }
     }
-    choose(tried).map_err(|NothingFound| {
-        first_error.expect("the chain partitioner is always run, and found nothing")
-    })
+    choose(tried).map_err(|NothingFound| chain_error.expect("`chain` is always run"))
 }
 
 /// What became of one partitioner.
@@ -77,26 +76,4 @@ fn choose(mut tried: Vec<Tried>) -> Result<Planned, NothingFound> {
     let reasons = [reasons::winner(&best)].into_iter().chain(others);
     let reasons = reasons.collect();
     Ok(best.planned(reasons))
-}
-
-/// Whether the blocks can run in one order only.
-fn is_line(work: &Work, step: &Step) -> bool {
-    Graph::of_work(work, step, false).is_line()
-}
-
-/// Why a partitioner could find nothing that `chain` does not find as well.
-fn needless(partitioner: Partitioner, machine: &Machine, is_line: bool) -> Option<&'static str> {
-    let is_one_way = match partitioner {
-        Partitioner::Chain | Partitioner::Auto => return None,
-        Partitioner::Acyclic(_) => true,
-        Partitioner::Metis(options) => options.repair == super::metis::MetisRepair::Acyclic,
-        Partitioner::Mixed(_) => false,
-    };
-    if machine.ranks() == 1 {
-        Some("one rank runs all blocks")
-    } else if is_one_way && is_line {
-        Some("the blocks form a line, of which `chain` looks at every cut")
-    } else {
-        None
-    }
 }

@@ -91,11 +91,11 @@ pub(super) struct Graph {
 impl Graph {
     /// The graph of a work that was checked, one node per block. Times and bytes are capped so that no
     /// sum of them passes `u64`: at some days per block where there are thousands.
-    pub fn of_work(work: &Work, step: &Step, splits_backward: bool) -> Self {
+    pub fn of_work(work: &Work, step: &Step) -> Self {
         let cap = cap(work);
         let nodes = work.blocks.iter().enumerate().map(|(first, block)| {
             let halves = block.input_gradient.saturating_add(block.weight_gradient);
-            let backward = match splits_backward {
+            let backward = match step.splits_backward() {
                 true => halves,
                 false => block.backward,
             };
@@ -302,15 +302,6 @@ impl Graph {
             }
         }
         order
-    }
-
-    /// Whether each node hands something to the next in the only order there is, so that every cut is
-    /// contiguous.
-    pub fn is_line(&self) -> bool {
-        let order = self.order();
-        order
-            .windows(2)
-            .all(|pair| self.after[pair[0]].binary_search(&pair[1]).is_ok())
     }
 }
 

@@ -2,25 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use super::flight::most_bytes;
 use super::graph::{Graph, Role};
-use super::terms::Terms;
+use super::terms::{ACTIONS, Terms};
+use crate::Partition;
 
-/// What is to become small. Scores compare part by part, the first first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Objective {
-    /// Bytes that cross between ranks, while no stage takes longer than a limit.
-    CrossingBytes {
-        /// Nanoseconds per micro-batch.
-        limit_ns: u64,
-    },
-    /// The time of the largest stage, then the bytes.
-    LargestStage,
-    /// The time of the rank whose stages take longest together, then the bytes.
-    LargestRank,
-}
-
-/// Bytes beyond the ranks' memory, then what the objective asks for. Less is better.
-pub(super) type Score = [u128; 4];
+/// Bytes beyond the memory of ranks, then the time of the rank whose stages take longest together, then
+/// bytes between ranks. Less is better.
+pub(super) type Score = [u128; 3];
 
 /// The sums of one stage.
 #[derive(Debug, Clone, Default)]
@@ -137,11 +126,6 @@ impl<'a> Loads<'a> {
         self.stages[stage].members
     }
 
-    /// Which stages make their activations again so that their ranks' memory is enough.
-    pub fn recompute(&self) -> &[bool] {
-        &self.recompute
-    }
-
     /// The lowest and the highest stage that a node can be on while all others stay.
     pub fn range(&self, node: usize) -> (usize, usize) {
         let stage = |node: &usize| self.stage_of[*node];
@@ -151,30 +135,22 @@ impl<'a> Loads<'a> {
     }
 
     /// How good the assignment is.
-    pub fn score(&self, objective: Objective) -> Score {
+    pub fn score(&self) -> Score {
         let excess = self.excess.iter().map(|bytes| u128::from(*bytes)).sum();
-        let largest = u128::from(self.largest_ns());
-        let crossing = u128::from(self.crossing);
-        match objective {
-            Objective::CrossingBytes { limit_ns } => {
-                let over = self.stage_ns.iter().map(|ns| ns.saturating_sub(limit_ns));
-                let over = over.map(u128::from).sum();
-                [excess, over, crossing, largest]
-            }
-            Objective::LargestStage => [excess, largest, crossing, 0],
-            Objective::LargestRank => {
-                let largest = self.rank_ns().max().unwrap_or(0);
-                [excess, largest, crossing, 0]
-            }
+        let largest = self.rank_ns().max().unwrap_or(0);
+        [excess, largest, u128::from(self.crossing)]
+    }
+
+    /// The assignment as a partition, where nodes are blocks.
+    pub fn partition(&self) -> Partition {
+        Partition {
+            stage_of: self.stage_of.clone(),
+            stage_to_rank: self.terms.stage_to_rank(),
+            recompute: self.recompute.clone(),
         }
     }
 
-    /// Nanoseconds per micro-batch of the largest stage.
-    pub fn largest_ns(&self) -> u64 {
-        self.stage_ns.iter().copied().max().unwrap_or(0)
-    }
-
-    fn rank_ns(&self) -> impl Iterator<Item = u128> {
+    fn rank_ns(&self) -> impl DoubleEndedIterator<Item = u128> + ExactSizeIterator {
         let ranks = self.terms.stages_of.iter();
         ranks.map(|stages| {
             let stages = stages.iter().map(|stage| u128::from(self.stage_ns[*stage]));
@@ -183,29 +159,11 @@ impl<'a> Loads<'a> {
     }
 
     /// The rank that keeps the score from being better: the one most over its memory, else the one
-    /// with the largest stage, or the largest of all stages together.
-    pub fn worst_rank(&self, objective: Objective) -> usize {
-        let first_largest = |values: &mut dyn Iterator<Item = u128>| {
-            let mut best = (0, 0);
-            for (index, value) in values.enumerate() {
-                if value > best.1 {
-                    best = (index, value);
-                }
-            }
-            best
-        };
-        let mut excess = self.excess.iter().map(|bytes| u128::from(*bytes));
-        let (rank, most) = first_largest(&mut excess);
-        if most > 0 {
-            return rank;
-        }
-        match objective {
-            Objective::LargestRank => first_largest(&mut self.rank_ns()).0,
-            Objective::LargestStage | Objective::CrossingBytes { .. } => {
-                let mut stages = self.stage_ns.iter().map(|ns| u128::from(*ns));
-                self.terms.rank_of[first_largest(&mut stages).0]
-            }
-        }
+    /// whose stages take longest together. Of equals the first.
+    pub fn worst_rank(&self) -> usize {
+        let ranks = self.excess.iter().zip(self.rank_ns()).enumerate();
+        let worst = ranks.rev().max_by_key(|(_, load)| *load);
+        worst.map_or(0, |(rank, _)| rank)
     }
 
     /// Puts a node on a stage.
@@ -383,9 +341,10 @@ impl<'a> Loads<'a> {
             let mut held = self.held(rank);
             while terms.may_recompute && held > limit {
                 let saved = |stage: &usize| {
-                    let (in_flight, _) = terms.most_held(*stage);
+                    let in_flight = terms.flights[*stage].iter();
+                    let in_flight = in_flight.map(|flight| flight.micro_batches).max();
                     let own = self.stages[*stage].own;
-                    own.saturating_mul(in_flight.saturating_sub(1))
+                    own.saturating_mul(in_flight.unwrap_or(0).saturating_sub(1))
                 };
                 let kept = stages.iter().filter(|stage| !self.recompute[**stage]);
                 let Some(most) = kept.max_by_key(|stage| saved(stage)).copied() else {
@@ -414,48 +373,39 @@ impl<'a> Loads<'a> {
             let forward = forward.max(link(FORWARD_IN, FORWARD_OUT));
             let backward = model.time(sums.backward + again);
             let backward = backward.max(link(BACKWARD_IN, BACKWARD_OUT));
-            let actions = terms.actions.saturating_add(sums.messages);
+            let actions = ACTIONS.saturating_add(sums.messages);
             self.stage_ns[*stage] = forward
                 .saturating_add(backward)
                 .saturating_add(terms.action_ns.saturating_mul(actions));
         }
     }
 
-    /// Bytes that a rank holds at the most. What waits to be read is counted as two messages of each
-    /// kind, the rest as the schedule has it.
+    /// Bytes that a rank holds at most. Of messages that wait two of each kind are counted.
     fn held(&self, rank: usize) -> u64 {
-        let stages = || {
-            let stages = self.terms.stages_of[rank].iter();
-            stages.map(|stage| (&self.stages[*stage], self.recompute[*stage]))
-        };
-        let always = stages().map(|(stage, _)| {
+        let (mut always, mut transient) = (0_u64, 0);
+        for index in &self.terms.stages_of[rank] {
+            let stage = &self.stages[*index];
+            let (kept, again) = match self.recompute[*index] {
+                true => (stage.got, stage.own),
+                false => (stage.own.saturating_add(stage.got), 0),
+            };
             let waiting = stage.traffic[FORWARD_IN].saturating_add(stage.traffic[BACKWARD_IN]);
-            stage.resident.saturating_add(waiting.saturating_mul(2))
-        });
-        let transient = stages().map(|(stage, recomputes)| {
+            always = [
+                stage.resident,
+                waiting.saturating_mul(2),
+                most_bytes(
+                    &self.terms.flights[*index],
+                    kept,
+                    stage.weight_gradient_bytes,
+                ),
+            ]
+            .into_iter()
+            .fold(always, u64::saturating_add);
             let largest = stage.transients.last_key_value();
-            let again = if recomputes { stage.own } else { 0 };
-            largest.map_or(0, |(bytes, _)| *bytes).saturating_add(again)
-        });
-        let moments = self.terms.moments[rank].iter().map(|moment| {
-            let stages = moment.iter().map(|held| {
-                let stage = &self.stages[held.stage];
-                let own = if self.recompute[held.stage] {
-                    0
-                } else {
-                    stage.own
-                };
-                let activations = own.saturating_add(stage.got);
-                let activations = activations.saturating_mul(held.activations);
-                let weights = stage.weight_gradient_bytes;
-                activations.saturating_add(weights.saturating_mul(held.weight_gradients))
-            });
-            stages.fold(0, u64::saturating_add)
-        });
-        let always = always.fold(0, u64::saturating_add);
-        always
-            .saturating_add(transient.max().unwrap_or(0))
-            .saturating_add(moments.max().unwrap_or(0))
+            let largest = largest.map_or(0, |(bytes, _)| *bytes);
+            transient = transient.max(largest.saturating_add(again));
+        }
+        always.saturating_add(transient)
     }
 }
 
@@ -466,13 +416,7 @@ mod tests {
 
     use super::*;
     use crate::partition::tests::{work, works::Random};
-    use crate::{Machine, Partition, Step, predict};
-
-    const OBJECTIVES: [Objective; 3] = [
-        Objective::CrossingBytes { limit_ns: 500_000 },
-        Objective::LargestStage,
-        Objective::LargestRank,
-    ];
+    use crate::{Machine, Step, predict};
 
     /// A random assignment whose values go from lower to higher stages.
     fn assignment(graph: &Graph, stages: usize, random: &mut Random) -> Vec<usize> {
@@ -502,10 +446,10 @@ mod tests {
         #[test]
         fn shifts_leave_no_trace(shape in 0..4_u64, seed in any::<u64>(), v in 1..3_usize) {
             let work = work(shape, 24, seed);
-            let machine = machine().with_chunks(v, tinderbox_schedule::Placement::Loop).unwrap();
             let step = Step::new(ScheduleKind::Interleaved1F1B, 6).with_recomputation();
-            let terms = Terms::of_machine(&machine, &step);
-            let graph = Graph::of_work(&work, &step, false);
+            let rank_of: Vec<usize> = (0..3 * v).map(|stage| stage % 3).collect();
+            let terms = Terms::of_map(&machine(), &step, &rank_of, 3);
+            let graph = Graph::of_work(&work, &step);
             let mut random = Random::new(seed);
             let start = assignment(&graph, terms.stages(), &mut random);
             let mut loads = Loads::new(&graph, &terms, start);
@@ -514,10 +458,8 @@ mod tests {
                 loads.shift(node, random.below(terms.stages() as u64) as usize);
             }
             let anew = Loads::new(&graph, &terms, loads.stage_of().to_vec());
-            for objective in OBJECTIVES {
-                prop_assert_eq!(loads.score(objective), anew.score(objective));
-            }
-            prop_assert_eq!(loads.recompute(), anew.recompute());
+            prop_assert_eq!(loads.score(), anew.score());
+            prop_assert_eq!(loads.partition(), anew.partition());
         }
 
         /// Groups of nodes weigh what their nodes do under the same assignment.
@@ -525,9 +467,9 @@ mod tests {
         fn a_contracted_graph_has_the_same_loads(shape in 0..4_u64, seed in any::<u64>()) {
             let work = work(shape, 24, seed);
             let step = Step::new(ScheduleKind::OneFOneB, 6);
-            let (machine, mut random) = (machine(), Random::new(seed));
-            let terms = Terms::of_machine(&machine, &step);
-            let graph = Graph::of_work(&work, &step, false);
+            let mut random = Random::new(seed);
+            let terms = Terms::of_map(&machine(), &step, &[0, 1, 2], 3);
+            let graph = Graph::of_work(&work, &step);
             // Stretches of the order form no cycle.
             let order = graph.order();
             let mut group_of = vec![0; order.len()];
@@ -542,12 +484,10 @@ mod tests {
             let fine = group_of.iter().map(|group| stage_of[*group]).collect();
             let fine = Loads::new(&graph, &terms, fine);
             let coarse = Loads::new(&coarse, &terms, stage_of);
-            for objective in OBJECTIVES {
-                prop_assert_eq!(fine.score(objective), coarse.score(objective));
-            }
+            prop_assert_eq!(fine.score(), coarse.score());
         }
 
-        /// Bytes, times and memory are those of the simulator, but for what waits to be read.
+        /// Bytes, times and memory are those of the simulator, except for what waits.
         #[test]
         fn loads_are_what_is_predicted(shape in 0..4_u64, seed in any::<u64>(), zb in any::<bool>()) {
             let work = work(shape, 24, seed);
@@ -556,19 +496,13 @@ mod tests {
             let mut machine = Machine::local(3).unwrap();
             machine.action_ns = 0;
             let terms = Terms::of_machine(&machine, &step);
-            prop_assert_eq!(terms.splits_backward(), zb);
-            let graph = Graph::of_work(&work, &step, false);
+            let graph = Graph::of_work(&work, &step);
             let stage_of = assignment(&graph, 3, &mut Random::new(seed));
-            let loads = Loads::new(&graph, &terms, stage_of.clone());
-            let partition = Partition {
-                stage_of,
-                stage_to_rank: machine.stage_to_rank(),
-                recompute: vec![false; 3],
-            };
-            let found = predict(&work, &machine, &step, &partition).unwrap().prediction;
+            let loads = Loads::new(&graph, &terms, stage_of);
+            let found = predict(&work, &machine, &step, &loads.partition()).unwrap().prediction;
             let crossing = u128::from(found.crossing_bytes / 6);
-            prop_assert_eq!(loads.score(Objective::LargestStage)[2], crossing);
-            prop_assert_eq!(loads.largest_ns(), found.bottleneck_ns);
+            prop_assert_eq!(loads.score()[2], crossing);
+            prop_assert_eq!(loads.score()[1], u128::from(found.bottleneck_ns));
             for rank in &found.ranks {
                 let stage = &loads.stages[rank.rank.index()];
                 let waiting = 2 * (stage.traffic[FORWARD_IN] + stage.traffic[BACKWARD_IN]);

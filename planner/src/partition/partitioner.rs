@@ -3,12 +3,10 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::acyclic::{AcyclicObjective, AcyclicOptions, acyclic};
 use super::auto::auto;
-use super::chain::{ChainOptions, chain};
+use super::chain::chain;
 use super::limits::within_limits;
-use super::metis::{MetisOptions, MetisRepair};
-use super::mixed::{MixedOptions, mixed};
+use super::mixed::mixed;
 use super::reasons;
 use crate::{
     Choice, Infeasible, Machine, Partition, PlannerError, Predicted, Step, UnknownPartitioner,
@@ -19,57 +17,28 @@ use crate::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 #[non_exhaustive]
 pub enum Partitioner {
-    /// `chain`: the exact optimum over contiguous cuts.
+    /// `chain`: contiguous stages, optimal for a cost model.
     Chain,
-    /// `acyclic` or `acyclic-edge-cut`, by the objective.
-    Acyclic(AcyclicOptions),
-    /// `metis` or `metis-acyclic`, by the repair.
-    Metis(MetisOptions),
-    /// `mixed`: several stages per rank, wherever they lie.
-    Mixed(MixedOptions),
+    /// `mixed`: several stages per rank, which need not be contiguous.
+    Mixed,
+    /// `metis`: parts of the METIS library, with several stages per rank.
+    Metis,
     /// `auto`: the fastest of all of these.
     #[default]
     Auto,
 }
 
 impl Partitioner {
-    /// All names, each with the default options that it stands for.
-    pub const ALL: [(&str, Self); 7] = [
-        ("chain", Self::Chain),
-        (
-            "acyclic",
-            Self::Acyclic(AcyclicOptions::of(AcyclicObjective::Bottleneck)),
-        ),
-        (
-            "acyclic-edge-cut",
-            Self::Acyclic(AcyclicOptions::of(AcyclicObjective::EdgeCut)),
-        ),
-        (
-            "metis",
-            Self::Metis(MetisOptions::of(MetisRepair::MixedPipe)),
-        ),
-        (
-            "metis-acyclic",
-            Self::Metis(MetisOptions::of(MetisRepair::Acyclic)),
-        ),
-        ("mixed", Self::Mixed(MixedOptions::DEFAULT)),
-        ("auto", Self::Auto),
-    ];
+    /// All partitioners, in the order in which `auto` tries them.
+    pub const ALL: [Self; 4] = [Self::Mixed, Self::Chain, Self::Metis, Self::Auto];
 
-    /// Its name; options beside the objective or the repair are not part of it.
+    /// Its name.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Chain => "chain",
-            Self::Acyclic(options) => match options.objective {
-                AcyclicObjective::Bottleneck => "acyclic",
-                AcyclicObjective::EdgeCut => "acyclic-edge-cut",
-            },
-            Self::Metis(options) => match options.repair {
-                MetisRepair::MixedPipe => "metis",
-                MetisRepair::Acyclic => "metis-acyclic",
-            },
-            Self::Mixed(_) => "mixed",
+            Self::Mixed => "mixed",
+            Self::Metis => "metis",
             Self::Auto => "auto",
         }
     }
@@ -86,9 +55,7 @@ impl FromStr for Partitioner {
 
     fn from_str(name: &str) -> Result<Self, Self::Err> {
         let mut all = Self::ALL.into_iter();
-        let found = all.find(|(known, _)| *known == name);
-        found
-            .map(|(_, partitioner)| partitioner)
+        all.find(|known| known.name() == name)
             .ok_or_else(|| UnknownPartitioner {
                 name: name.to_owned(),
             })
@@ -166,7 +133,8 @@ pub(super) struct Candidate {
     pub partitioner: Partitioner,
     pub partition: Partition,
     pub predicted: Predicted,
-    pub proven_gap_permille: Option<u64>,
+    /// The time by the cost model of `chain`, where its stages are the optimum.
+    pub optimal_ns: Option<u64>,
     over: Option<Infeasible>,
 }
 
@@ -182,7 +150,6 @@ impl Candidate {
             choice: Choice {
                 partitioner: self.partitioner.name().to_owned(),
                 reasons,
-                proven_gap_permille: self.proven_gap_permille,
             },
             partition: self.partition,
             predicted: self.predicted,
@@ -197,25 +164,19 @@ pub(super) fn candidate(
     machine: &Machine,
     step: &Step,
 ) -> Result<Candidate, PlannerError> {
-    let mut proven_gap_permille = None;
+    let mut optimal_ns = None;
     let partition = match partitioner {
         Partitioner::Chain | Partitioner::Auto => {
-            let chained = chain(work, machine, step, ChainOptions::default())?;
-            let above = chained.model_ns.saturating_sub(chained.bound_ns);
-            let gap = u128::from(above) * 1000;
-            let gap = gap.div_ceil(u128::from(chained.bound_ns.max(1)));
-            proven_gap_permille = u64::try_from(gap).ok();
+            let chained = chain(work, machine, step)?;
+            optimal_ns = chained.is_optimal.then_some(chained.model_ns);
             chained.partition
         }
-        Partitioner::Acyclic(options) => within_limits(work, machine, step, |machine| {
-            acyclic(work, machine, step, options)
-        })?,
-        Partitioner::Metis(options) => within_limits(work, machine, step, |machine| {
-            metis(work, machine, step, options)
-        })?,
-        Partitioner::Mixed(options) => within_limits(work, machine, step, |machine| {
-            mixed(work, machine, step, options)
-        })?,
+        Partitioner::Mixed => {
+            within_limits(work, machine, step, |machine| mixed(work, machine, step))?
+        }
+        Partitioner::Metis => {
+            within_limits(work, machine, step, |machine| metis(work, machine, step))?
+        }
     };
     let predicted = predict(work, machine, step, &partition)?;
     let ranks = predicted.prediction.ranks.iter();
@@ -230,7 +191,7 @@ pub(super) fn candidate(
         partitioner,
         partition,
         predicted,
-        proven_gap_permille,
+        optimal_ns,
         over,
     })
 }
@@ -238,16 +199,11 @@ pub(super) fn candidate(
 #[cfg(feature = "metis")]
 use super::metis::metis;
 
-/// Stands for METIS where it is not built in.
+/// METIS where it is not built in.
 #[cfg(not(feature = "metis"))]
-fn metis(
-    _work: &Work,
-    _machine: &Machine,
-    _step: &Step,
-    options: MetisOptions,
-) -> Result<Partition, PlannerError> {
+fn metis(_: &Work, _: &Machine, _: &Step) -> Result<Partition, PlannerError> {
     Err(PlannerError::NotBuiltIn {
-        partitioner: Partitioner::Metis(options).name(),
+        partitioner: Partitioner::Metis.name(),
         feature: "metis",
     })
 }
@@ -258,14 +214,16 @@ mod tests {
 
     #[test]
     fn names_are_read_back() {
-        for (name, partitioner) in Partitioner::ALL {
-            assert_eq!(partitioner.to_string(), name);
-            assert_eq!(name.parse::<Partitioner>().unwrap(), partitioner);
+        for partitioner in Partitioner::ALL {
+            assert_eq!(
+                partitioner.to_string().parse::<Partitioner>().unwrap(),
+                partitioner
+            );
         }
         let unknown = "chian".parse::<Partitioner>().unwrap_err();
         insta::assert_snapshot!(
             unknown,
-            @"no partitioner is called `chian`: there are chain, acyclic, acyclic-edge-cut, metis, metis-acyclic, mixed and auto"
+            @"no partitioner is called `chian`: there are mixed, chain, metis and auto"
         );
     }
 }

@@ -10,12 +10,19 @@ pub(super) fn winner(candidate: &Candidate) -> String {
         "auto" => " under a schedule found for it",
         _ => "",
     };
+    let optimal = candidate.optimal_ns.map(|ns| {
+        format!(
+            "; optimal for its cost model, which predicts {}",
+            duration(ns)
+        )
+    });
     format!(
-        "{}: {} per step{schedule}, bubble {}, {} cross, fits",
+        "{}: {} per step{schedule}, bubble {}, {} cross, fits{}",
         candidate.partitioner,
         duration(prediction.step_ns),
         percent(prediction.idle_permille),
         bytes(prediction.crossing_bytes),
+        optimal.unwrap_or_default(),
     )
 }
 

@@ -8,7 +8,7 @@
 //! *global* ones to any stage in the range, and walks of *Fiduccia and Mattheyses* (1982), in which
 //! each block moves once, for the worse if need be, and what follows the best point is taken back.
 
-use super::loads::{Loads, Objective, Score};
+use super::loads::{Loads, Score};
 
 /// How many assignments may be scored: a measure that is the same on every machine.
 #[derive(Debug, Clone, Copy)]
@@ -34,27 +34,22 @@ const STALLED: usize = 12;
 const POOL: usize = 24;
 
 /// Moves blocks until no move helps or the effort is spent. The score never gets worse.
-pub(super) fn refine(
-    loads: &mut Loads<'_>,
-    order: &[usize],
-    objective: Objective,
-    effort: &mut Effort,
-) {
+pub(super) fn refine(loads: &mut Loads<'_>, order: &[usize], effort: &mut Effort) {
     let mut locked = vec![false; order.len()];
     for _ in 0..ROUNDS {
-        let before = loads.score(objective);
-        sweep(loads, order.iter(), objective, 1, effort);
-        sweep(loads, order.iter().rev(), objective, 1, effort);
-        sweep(loads, order.iter(), objective, usize::MAX, effort);
+        let before = loads.score();
+        sweep(loads, order.iter(), 1, effort);
+        sweep(loads, order.iter().rev(), 1, effort);
+        sweep(loads, order.iter(), usize::MAX, effort);
         locked.fill(false);
-        let worst = of_rank(loads, order, loads.worst_rank(objective), &locked);
-        walk(loads, order, objective, worst, &mut locked, effort);
+        let worst = of_rank(loads, order, loads.worst_rank(), &locked);
+        walk(loads, order, worst, &mut locked, effort);
         for node in order {
             if !locked[*node] && is_border(loads, *node) && !effort.is_spent() {
-                walk(loads, order, objective, vec![*node], &mut locked, effort);
+                walk(loads, order, vec![*node], &mut locked, effort);
             }
         }
-        if effort.is_spent() || loads.score(objective) == before {
+        if effort.is_spent() || loads.score() == before {
             break;
         }
     }
@@ -87,7 +82,6 @@ fn of_rank(loads: &Loads<'_>, order: &[usize], rank: usize, locked: &[bool]) -> 
 fn sweep<'n>(
     loads: &mut Loads<'_>,
     nodes: impl Iterator<Item = &'n usize>,
-    objective: Objective,
     reach: usize,
     effort: &mut Effort,
 ) {
@@ -97,8 +91,8 @@ fn sweep<'n>(
         }
         if can_move(loads, *node) {
             let from = loads.stage_of()[*node];
-            let here = (loads.score(objective), from);
-            let best = best_stage(loads, *node, objective, reach, effort);
+            let here = (loads.score(), from);
+            let best = best_stage(loads, *node, reach, effort);
             let to = best.map_or(from, |best| best.min(here).1);
             loads.shift(*node, to);
         }
@@ -109,7 +103,6 @@ fn sweep<'n>(
 fn best_stage(
     loads: &mut Loads<'_>,
     node: usize,
-    objective: Objective,
     reach: usize,
     effort: &mut Effort,
 ) -> Option<(Score, usize)> {
@@ -121,7 +114,7 @@ fn best_stage(
     for to in (low..=high).filter(|to| *to != from) {
         loads.shift(node, to);
         effort.spend();
-        let found = (loads.score(objective), to);
+        let found = (loads.score(), to);
         if best.is_none_or(|best| found < best) {
             best = Some(found);
         }
@@ -135,12 +128,11 @@ fn best_stage(
 fn walk(
     loads: &mut Loads<'_>,
     order: &[usize],
-    objective: Objective,
     mut pool: Vec<usize>,
     locked: &mut [bool],
     effort: &mut Effort,
 ) {
-    let mut best = loads.score(objective);
+    let mut best = loads.score();
     let mut trail: Vec<(usize, usize)> = Vec::new();
     let (mut kept, mut stalled) = (0, 0);
     while stalled < STALLED && !effort.is_spent() {
@@ -148,7 +140,7 @@ fn walk(
             if locked[*node] || !can_move(loads, *node) {
                 return None;
             }
-            let (score, to) = best_stage(loads, *node, objective, 1, effort)?;
+            let (score, to) = best_stage(loads, *node, 1, effort)?;
             Some((score, *node, to))
         });
         let Some(first) = moves.next() else {
@@ -166,7 +158,7 @@ fn walk(
         let (before, after) = (&loads.graph.before[node], &loads.graph.after[node]);
         let neighbours = before.iter().chain(after).copied().take(POOL);
         // Who is worst now may be another one, which can hand on what it was given.
-        let worst = of_rank(loads, order, loads.worst_rank(objective), locked);
+        let worst = of_rank(loads, order, loads.worst_rank(), locked);
         pool.retain(|node| !locked[*node]);
         pool.truncate(POOL);
         pool.extend(neighbours.chain(worst));

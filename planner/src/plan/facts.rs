@@ -161,7 +161,7 @@ pub(super) fn schedule(plan: &PlanFile) -> String {
     format!("{lists}, {batches}{recompute}")
 }
 
-/// The partitioner, why it was taken, and what is proven.
+/// The partitioner, and why it was chosen.
 fn choice(plan: &PlanFile) -> Vec<String> {
     let mut lines = vec![visible(&plan.choice.partitioner).into_owned()];
     lines.extend(
@@ -170,14 +170,5 @@ fn choice(plan: &PlanFile) -> Vec<String> {
             .iter()
             .map(|reason| visible(reason).into_owned()),
     );
-    if let Some(gap) = plan.choice.proven_gap_permille {
-        lines.push(match gap {
-            0 => "proven to be the best by its own model of a step".to_owned(),
-            gap => format!(
-                "proven to be at most {} above the best by its own model of a step",
-                permille_text(gap)
-            ),
-        });
-    }
     lines
 }

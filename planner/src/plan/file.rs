@@ -137,14 +137,10 @@ pub struct TieGroup {
 /// Which partitioner made a plan, and why it was taken.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Choice {
-    /// Its name: `chain`, `acyclic`, `metis`, `mixed`, or `manual` for cuts by hand.
+    /// Its name: `chain`, `mixed`, `metis`, or `manual` for cuts by hand.
     pub partitioner: String,
     /// Why, one sentence a line.
     pub reasons: Vec<String>,
-    /// How far the step is above the best of the partitioner's own model at most, in thousandths;
-    /// `None` where nothing is proven.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub proven_gap_permille: Option<u64>,
 }
 
 /// A plan: which stage owns what, runs what and sends what, and what a step will take.

@@ -116,6 +116,7 @@ pub fn partition_costs(
             *time = rank.time(*time);
         }
         cost.resident_bytes = bytes[stage].resident();
+        cost.transient_bytes = bytes[stage].transient;
     }
     let mut all = Costs::of_stages(costs);
     all.link = machine.link;

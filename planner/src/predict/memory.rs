@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
-use tinderbox_schedule::{Action, Message, RankIndex, Schedule, Span, Timeline};
+use tinderbox_schedule::{Action, Costs, Message, RankIndex, Schedule, Span, Timeline};
 
 use super::{PartitionCosts, held_bytes};
 use crate::Machine;
@@ -69,7 +69,11 @@ pub(super) fn of_ranks(
         memory.optimizer = memory.optimizer.saturating_add(stage.optimizer);
         memory.transient = memory.transient.max(stage.transient);
     }
-    for ((memory, peak), buffers) in ranks.iter_mut().zip(peaks).zip(buffers(timeline, costs)) {
+    for ((memory, peak), buffers) in ranks
+        .iter_mut()
+        .zip(peaks)
+        .zip(waiting_bytes(timeline, &costs.costs))
+    {
         let resident = memory.parameters.saturating_add(memory.gradients);
         let resident = resident.saturating_add(memory.optimizer);
         memory.activations = peak.saturating_sub(resident);
@@ -79,9 +83,9 @@ pub(super) fn of_ranks(
 }
 
 /// The most bytes that have come to each rank and wait to be read, while its actions run.
-fn buffers(timeline: &Timeline, costs: &PartitionCosts) -> Vec<u64> {
+pub(super) fn waiting_bytes(timeline: &Timeline, costs: &Costs) -> Vec<u64> {
     let bytes = |message: &Message| match message {
-        Message::Values { edge, .. } => costs.costs.message_bytes.get(edge).copied().unwrap_or(0),
+        Message::Values { edge, .. } => costs.message_bytes.get(edge).copied().unwrap_or(0),
         Message::Tie(_) | Message::Norm { .. } => 0,
     };
     let mut sent: HashMap<Message, u64> = HashMap::new();

@@ -1,13 +1,16 @@
 //! The lists under which a partition runs.
 
 use tinderbox_schedule::{
-    Action, AutoOptions, Compute, Costs, Dependencies, RankIndex, Schedule, ScheduleKind, auto,
+    Action, AutoOptions, Compute, Costs, Dependencies, RankIndex, Schedule, auto, peak_bytes,
+    simulate,
 };
+
+use super::memory::waiting_bytes;
 
 use crate::{Machine, PlannerError, Step};
 
-/// The schedule of stages that lie on ranks in this way: the step's own, or lists that are found for
-/// them.
+/// The schedule of stages on these ranks: the step's own, or lists that are found for them within the
+/// memory of the ranks where there are any.
 pub(crate) fn schedule_of(
     machine: &Machine,
     step: &Step,
@@ -27,43 +30,80 @@ pub(crate) fn schedule_of(
     }
     // Lists that are found split a backward where that helps; a schedule that never does is found with
     // all work of a backward in its first half, which then stands for the whole.
-    let splits = splits(step.schedule);
+    let splits = step.splits_backward();
     let searched = match splits {
         true => costs.clone(),
         false => unsplit(costs),
     };
-    let limits: Vec<u64> = machine
-        .rank_models()
-        .iter()
-        .map(|rank| rank.memory_bytes.unwrap_or(u64::MAX))
-        .collect();
-    let options = AutoOptions {
-        memory_limits: Some(&limits),
-        ..AutoOptions::default()
-    };
-    let found = auto(
-        stage_to_rank,
-        step.micro_batches,
-        dependencies,
-        &searched,
-        options,
-    )?;
-    let mut schedule = found.schedule;
-    if !splits {
-        join_halves(&mut schedule);
+    let ranks = machine.rank_models().iter();
+    let memory = ranks.map(|rank| rank.memory_bytes.unwrap_or(u64::MAX));
+    let memory: Vec<u64> = memory.collect();
+    let mut limits = memory.clone();
+    let mut best: Option<(u64, Schedule)> = None;
+    for _ in 0..ATTEMPTS {
+        let options = AutoOptions {
+            memory_limits: Some(&limits),
+            ..AutoOptions::default()
+        };
+        let found = auto(
+            stage_to_rank,
+            step.micro_batches,
+            dependencies,
+            &searched,
+            options,
+        );
+        let mut found = match (found, &best) {
+            (Ok(found), _) => found.schedule,
+            (Err(error), None) => return Err(error.into()),
+            (Err(_), Some(_)) => break,
+        };
+        if !splits {
+            join_halves(&mut found);
+        }
+        let excess = excess(&found, dependencies, costs, &memory)?;
+        let sum = excess.iter().copied().fold(0, u64::saturating_add);
+        if best.as_ref().is_none_or(|(least, _)| sum < *least) {
+            best = Some((sum, found));
+        }
+        if sum == 0 {
+            break;
+        }
+        for (limit, excess) in limits.iter_mut().zip(&excess) {
+            *limit = limit.saturating_sub(*excess);
+        }
     }
+    let (_, schedule) = best.expect("the first attempt found lists or returned");
     Ok(schedule)
 }
 
-/// Whether a schedule has backwards in two halves.
-const fn splits(kind: ScheduleKind) -> bool {
-    !matches!(
-        kind,
-        ScheduleKind::GPipe
-            | ScheduleKind::OneFOneB
-            | ScheduleKind::LoopedBfs
-            | ScheduleKind::Interleaved1F1B
-    )
+/// Searches for lists at the most: the search does not know how many messages wait under its lists, so
+/// limits are lowered by what they exceed.
+const ATTEMPTS: usize = 3;
+
+/// Bytes by which each rank exceeds its memory, messages that wait included.
+fn excess(
+    schedule: &Schedule,
+    dependencies: &Dependencies,
+    costs: &Costs,
+    memory: &[u64],
+) -> Result<Vec<u64>, PlannerError> {
+    if memory.iter().all(|bytes| *bytes == u64::MAX) {
+        return Ok(vec![0; memory.len()]);
+    }
+    let mut held = peak_bytes(schedule, costs);
+    let timeline = simulate(schedule, dependencies, costs)?;
+    for (held, waiting) in held.iter_mut().zip(waiting_bytes(&timeline, costs)) {
+        *held = held.saturating_add(waiting);
+    }
+    let mut transient = vec![0; held.len()];
+    for (rank, stage) in schedule.stage_to_rank.iter().zip(&costs.stages) {
+        let most = &mut transient[rank.index()];
+        *most = stage.transient_bytes.max(*most);
+    }
+    let all = held.iter().zip(&transient).zip(memory);
+    let over = all
+        .map(|((held, transient), memory)| held.saturating_add(*transient).saturating_sub(*memory));
+    Ok(over.collect())
 }
 
 /// The same costs with nothing left for the second half of a backward.

@@ -14,7 +14,7 @@ use super::error::AutoError;
 use super::evaluate::Evaluator;
 use super::named::{Named, named};
 use super::paths::{INPUT, Paths, WEIGHT};
-use super::problem::{Lists, Problem, Turn};
+use super::problem::{Lists, Problem, Turn, fixed_bytes};
 use super::{greedy, search, variants};
 
 /// How long [`auto`] searches, in actions timed: a measure that is the same on every machine.
@@ -307,9 +307,8 @@ fn check_memory(problem: &Problem<'_>, serial: &Lists, limits: &[u64]) -> Result
         let Some(&limit) = limits.get(rank) else {
             break;
         };
-        let stages = problem.stages_of[rank].iter();
-        let resident = stages.map(|&stage| problem.costs.stages[stage].resident_bytes);
-        let needed = resident.fold(peak, u64::saturating_add);
+        let fixed = fixed_bytes(problem.costs, &problem.stages_of[rank]);
+        let needed = peak.saturating_add(fixed);
         if needed > limit {
             let rank = RankIndex::new(rank);
             return Err(AutoError::Memory {

@@ -70,6 +70,15 @@ pub(super) struct Sent {
     pub transfer: u64,
 }
 
+/// The bytes that a rank with some stages holds whatever its list is: what is resident, and the most that
+/// one of its programs holds besides.
+pub(super) fn fixed_bytes(costs: &Costs, stages: &[usize]) -> u64 {
+    let costs = || stages.iter().map(|&stage| &costs.stages[stage]);
+    let transient = costs().map(|stage| stage.transient_bytes).max();
+    let resident = costs().map(|stage| stage.resident_bytes);
+    resident.fold(transient.unwrap_or(0), u64::saturating_add)
+}
+
 /// What is scheduled: dependencies, costs and limits, as arrays.
 #[derive(Debug)]
 pub(super) struct Problem<'a> {
@@ -83,8 +92,8 @@ pub(super) struct Problem<'a> {
     pub rank_of: Vec<usize>,
     /// The stages of each rank, in ascending order.
     pub stages_of: Vec<Vec<usize>>,
-    /// The bytes that each rank may hold for its micro-batches: its limit less what is resident, or
-    /// `None` where not even that fits.
+    /// The bytes that each rank may hold for its micro-batches: its limit less [`fixed_bytes`], or
+    /// `None` where not even these fit.
     pub budgets: Vec<Option<u64>>,
     /// Per stage and program, its ticks with the overhead of the action.
     pub times: Vec<[u64; 4]>,
@@ -116,11 +125,10 @@ impl<'a> Problem<'a> {
             stages_of[rank].push(stage);
         }
         let budgets = stages_of.iter().enumerate().map(|(rank, stages)| {
-            let resident = stages
-                .iter()
-                .map(|&stage| costs.stages[stage].resident_bytes);
-            let limit = limits.get(rank).copied().unwrap_or(u64::MAX);
-            limit.checked_sub(resident.fold(0, u64::saturating_add))
+            let fixed = fixed_bytes(costs, stages);
+            limits
+                .get(rank)
+                .map_or(Some(u64::MAX), |limit| limit.checked_sub(fixed))
         });
         let times = costs.stages.iter().map(|stage| {
             Compute::ALL.map(|compute| stage.time(compute).saturating_add(costs.overhead))

@@ -37,6 +37,14 @@ pub struct StageCosts {
     pub weight_gradient_bytes: u64,
     /// Bytes that the stage holds all the time: parameters, gradients, optimizer state.
     pub resident_bytes: u64,
+    /// The most bytes that one of its programs holds besides what is kept and sent.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub transient_bytes: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "what serde calls")]
+const fn is_zero(bytes: &u64) -> bool {
+    *bytes == 0
 }
 
 impl ComputeTimes {
@@ -61,6 +69,7 @@ impl StageCosts {
             activation_bytes: 1,
             weight_gradient_bytes: 1,
             resident_bytes: 0,
+            transient_bytes: 0,
         }
     }
 

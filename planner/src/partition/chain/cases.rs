@@ -3,7 +3,7 @@
 use tinderbox_schedule::{Compute, ComputeTimes, LinkCosts, Placement, Schedule, ScheduleKind};
 
 use super::model::{Programs, StepModel};
-use super::solve::{ChainOptions, chain_by_model};
+use super::solve::{POSITIONS, chain_by_model};
 use crate::predict::held_bytes;
 use crate::{
     Block, Machine, Parameter, Partition, PartitionCosts, RankModel, Step, Value, Work,
@@ -236,7 +236,7 @@ pub fn brute_force(work: &Work, machine: &Machine, step: &Step) -> Option<u64> {
 /// schedule holds.
 #[must_use]
 pub fn chain_ns(work: &Work, machine: &Machine, step: &Step) -> Option<u64> {
-    let found = chain_by_model(work, machine, step, ChainOptions::default());
+    let found = chain_by_model(work, machine, step, POSITIONS);
     found.ok().map(|found| found.model_ns)
 }
 

@@ -5,7 +5,6 @@ use tinderbox_schedule::RankIndex;
 use super::search::Cuts;
 use super::solve::Problem;
 use super::stages::Stages;
-use super::zoom::{Solved, furthest};
 use crate::Infeasible;
 
 /// A rank that holds more than it may.
@@ -37,12 +36,12 @@ impl Excess {
 pub(super) fn infeasible(
     problem: &Problem<'_>,
     stages: &mut Stages,
-    search: &mut impl FnMut(&Stages) -> Option<Solved>,
+    best: &impl Fn(&Stages) -> Option<Cuts>,
 ) -> Infeasible {
     block(problem, stages)
         .or_else(|| total(problem))
         .or_else(|| stretch(problem, stages))
-        .unwrap_or_else(|| closest(problem, stages, search))
+        .unwrap_or_else(|| closest(problem, stages, best))
 }
 
 /// The first block that fits in no place.
@@ -129,14 +128,14 @@ fn stretch(problem: &Problem<'_>, stages: &Stages) -> Option<Infeasible> {
 fn closest(
     problem: &Problem<'_>,
     stages: &mut Stages,
-    search: &mut impl FnMut(&Stages) -> Option<Solved>,
+    best: &impl Fn(&Stages) -> Option<Cuts>,
 ) -> Infeasible {
     let limits: Vec<u64> = stages
         .places
         .iter()
         .map(|place| place.limit_bytes)
         .collect();
-    let mut raise = |stages: &mut Stages, permille: u64| {
+    let raise = |stages: &mut Stages, permille: u64| {
         for (place, limit) in stages.places.iter_mut().zip(&limits) {
             let raised = u128::from(*limit) * u128::from(permille) / 1000;
             place.limit_bytes = match *limit {
@@ -144,7 +143,7 @@ fn closest(
                 _ => u64::try_from(raised).unwrap_or(u64::MAX),
             };
         }
-        search(stages)
+        best(stages)
     };
     let (mut low, mut high, mut found) = (1000, 2000, None);
     while high - low > 8 && high < 1 << 24 {
@@ -155,7 +154,7 @@ fn closest(
         };
         match (raise(stages, permille), found.is_none()) {
             (Some(cuts), _) => {
-                found = Some(cuts.cuts);
+                found = Some(cuts);
                 high = permille;
             }
             (None, true) => {
@@ -180,4 +179,17 @@ fn closest(
         limit: limits[0],
     };
     over.unwrap_or(none).infeasible(stages.count())
+}
+
+/// The largest number from `from` to `to` up to which `is_fine` holds, which it does for `from`.
+fn furthest(from: usize, to: usize, is_fine: impl Fn(usize) -> bool) -> usize {
+    let (mut low, mut high) = (from, to);
+    while low < high {
+        let middle = low + (high - low).div_ceil(2);
+        match is_fine(middle) {
+            true => low = middle,
+            false => high = middle - 1,
+        }
+    }
+    low
 }

@@ -78,7 +78,6 @@ impl Ranges {
         };
         ranges.add_parameters(work, step);
         ranges.add_values(work);
-        ranges.rectangles.sort_by_key(|rectangle| rectangle.at);
         // No sum of all of them passes the end of the numbers; sizes beyond that are of no machine.
         let largest = u64::MAX / 8 / (ranges.rectangles.len() as u64).max(1);
         for rectangle in &mut ranges.rectangles {
@@ -215,25 +214,16 @@ impl Ranges {
         row[from].max(row[to - (1 << level)])
     }
 
-    /// The bytes of every range that begins at one of `starts` and ends at one of `ends`, both
-    /// ascending. Takes time and memory of starts times ends, and the logarithm of both per item.
-    pub(super) fn table(&self, starts: &[usize], ends: &[usize]) -> RangeTable {
+    /// The bytes of every range between two of some ascending positions. Takes time and memory of the
+    /// square of their number, and its logarithm per item.
+    pub(super) fn table(&self, positions: &[usize]) -> RangeTable {
         // One row and one column more, for where rectangles end.
-        let width = ends.len() + 1;
-        let mut cells = vec![RangeBytes::default(); (starts.len() + 1) * width];
-        let [first, last] = [starts.first(), ends.last()].map(|at| at.copied().unwrap_or(0));
-        let within = self
-            .rectangles
-            .partition_point(|rectangle| rectangle.at < first)
-            ..self
-                .rectangles
-                .partition_point(|rectangle| rectangle.at < last);
-        // The places behind each position, looked up a few times for each item.
-        let [begins, stops] = [starts, ends].map(|places| Behind::new(places, first, last));
-        for rectangle in self.rectangles.get(within).unwrap_or_default() {
-            let from = rectangle.after.map_or(0, |after| begins.of(after));
-            let rows = from..begins.of(rectangle.at);
-            let columns = stops.of(rectangle.at)..stops.of(rectangle.until);
+        let width = positions.len() + 1;
+        let mut cells = vec![RangeBytes::default(); width * width];
+        let after = |at: usize| positions.partition_point(|position| *position <= at);
+        for rectangle in &self.rectangles {
+            let rows = rectangle.after.map_or(0, after)..after(rectangle.at);
+            let columns = rows.end..after(rectangle.until);
             if rows.is_empty() || columns.is_empty() {
                 continue;
             }
@@ -248,11 +238,9 @@ impl Ranges {
             add(rows.start, columns.end, rectangle.bytes.wrapping_neg());
         }
         sum_up(&mut cells, width);
-        for (row, start) in starts.iter().enumerate() {
-            for (column, end) in ends.iter().enumerate() {
-                if end > start {
-                    cells[row * width + column].transient = self.transient(*start, *end);
-                }
+        for (row, start) in positions.iter().enumerate() {
+            for (column, end) in positions.iter().enumerate().skip(row + 1) {
+                cells[row * width + column].transient = self.transient(*start, *end);
             }
         }
         RangeTable { width, cells }
@@ -274,37 +262,7 @@ impl Ranges {
     }
 }
 
-/// For every position in a range, how many of some places are not behind it.
-struct Behind {
-    first: usize,
-    counts: Vec<usize>,
-}
-
-impl Behind {
-    fn new(places: &[usize], first: usize, last: usize) -> Self {
-        let mut count = 0;
-        let counts = (first..=last.max(first)).map(|at| {
-            while places.get(count).is_some_and(|place| *place <= at) {
-                count += 1;
-            }
-            count
-        });
-        Self {
-            counts: counts.collect(),
-            first,
-        }
-    }
-
-    /// All places lie in the range: none is before it, and none behind.
-    fn of(&self, at: usize) -> usize {
-        match at.checked_sub(self.first) {
-            Some(at) => self.counts[at.min(self.counts.len() - 1)],
-            None => 0,
-        }
-    }
-}
-
-/// Bytes of ranges, by the places of their begin and end in the lists that the table was made for.
+/// Bytes of ranges, by the indices of their begin and end among the positions of the table.
 #[derive(Debug)]
 pub(super) struct RangeTable {
     width: usize,
@@ -312,9 +270,9 @@ pub(super) struct RangeTable {
 }
 
 impl RangeTable {
-    /// The ranges that begin at one place, by the place of their end.
-    pub(super) fn row(&self, start: usize) -> &[RangeBytes] {
-        &self.cells[start * self.width..][..self.width - 1]
+    /// The range between two positions.
+    pub(super) fn between(&self, from: usize, to: usize) -> &RangeBytes {
+        &self.cells[from * self.width + to]
     }
 }
 

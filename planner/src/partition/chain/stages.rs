@@ -2,35 +2,22 @@
 
 use tinderbox_schedule::{LinkCosts, Schedule, StageIndex};
 
-use super::flight::{Flight, flights};
 use super::model::{LONGEST_NS, Programs, StepModel};
 use super::ranges::RangeBytes;
+use crate::partition::flight::{Flight, flights, most_bytes};
 use crate::{Machine, RankModel, Step, Work};
 
-/// A stage's part in the time of a step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct StageTime {
-    /// In the maximum.
-    pub(super) most: u64,
-    /// In the sum.
-    pub(super) sum: u64,
-    /// Whether it fits only with its activations made again.
-    pub(super) recompute: bool,
-}
-
-/// One place of the pipeline: the rank of a stage and its neighbours'.
+/// The rank of a stage, and where its neighbours are.
 #[derive(Debug, Clone)]
 pub(super) struct Place {
     pub(super) rank: RankModel,
     /// Bytes that the stage may hold.
     pub(super) limit_bytes: u64,
-    /// Whether the stage before lies on another rank.
-    comes_far: bool,
-    /// Whether the stage behind lies on another rank.
-    goes_far: bool,
+    /// Whether the stage before is on another rank.
+    receives: bool,
+    /// Whether the stage after is on another rank.
+    sends: bool,
     flights: Vec<Flight>,
-    /// The fastest rank of this place and those behind it.
-    fastest: RankModel,
 }
 
 /// Sums over the blocks before each position.
@@ -40,11 +27,15 @@ struct Sums {
     weight_gradient_bytes: Vec<u64>,
 }
 
-/// Times and bytes of stages, of any blocks in any place.
+/// Times and bytes of stages of any blocks.
 #[derive(Debug)]
 pub(super) struct Stages {
     sums: Sums,
     pub(super) places: Vec<Place>,
+    /// One place of each kind: in places of a kind the same blocks take the same time.
+    pub(super) kinds: Vec<usize>,
+    /// The kind of each place.
+    pub(super) kind_of: Vec<usize>,
     pub(super) model: StepModel,
     link: LinkCosts,
     action_ns: u64,
@@ -63,20 +54,27 @@ impl Stages {
         let places = map.iter().enumerate().map(|(stage, rank)| Place {
             rank: machine.rank(*rank),
             limit_bytes: machine.rank(*rank).memory_bytes.unwrap_or(u64::MAX),
-            comes_far: stage > 0 && map[stage - 1] != *rank,
-            goes_far: map.get(stage + 1).is_some_and(|next| next != rank),
+            receives: stage > 0 && map[stage - 1] != *rank,
+            sends: map.get(stage + 1).is_some_and(|next| next != rank),
             flights: flights(lists, StageIndex::new(stage)),
-            fastest: machine.rank(*rank),
         });
-        let mut places: Vec<Place> = places.collect();
-        for place in (1..places.len()).rev() {
-            let behind = places[place].fastest;
-            if behind.speed_permille > places[place - 1].fastest.speed_permille {
-                places[place - 1].fastest = behind;
-            }
-        }
+        let places: Vec<Place> = places.collect();
+        let kind = |place: &Place| (place.rank.speed_permille, place.receives, place.sends);
+        let mut kinds: Vec<usize> = Vec::new();
+        let kind_of = places.iter().enumerate().map(|(at, place)| {
+            let known = kinds
+                .iter()
+                .position(|other| kind(&places[*other]) == kind(place));
+            known.unwrap_or_else(|| {
+                kinds.push(at);
+                kinds.len() - 1
+            })
+        });
+        let kind_of = kind_of.collect();
         Self {
             sums: Sums::new(work),
+            kinds,
+            kind_of,
             places,
             model: StepModel::new(step, machine.ranks(), machine.chunks(), lists),
             link: machine.link,
@@ -90,29 +88,8 @@ impl Stages {
         self.places.len()
     }
 
-    /// Whether a stage may make its activations again.
-    pub(super) fn may_recompute(&self) -> bool {
-        self.may_recompute
-    }
-
-    /// What the stage of blocks `from..to` in a place takes; `None` where it does not fit.
-    pub(super) fn time(
-        &self,
-        place: usize,
-        range: (usize, usize),
-        bytes: &RangeBytes,
-    ) -> Option<StageTime> {
-        let recompute = self.recomputes(place, range, bytes)?;
-        let (most, sum) = self.parts(place, range, bytes, recompute);
-        Some(StageTime {
-            most,
-            sum,
-            recompute,
-        })
-    }
-
-    /// Whether the stage of some blocks in a place makes its activations again, since it does not fit
-    /// else; `None` where it fits in no way. A stage that keeps them takes less time.
+    /// Whether a stage recomputes its activations, since it does not fit otherwise; `None` where it does
+    /// not fit at all. A stage that keeps them takes less time.
     pub(super) fn recomputes(
         &self,
         place: usize,
@@ -130,19 +107,11 @@ impl Stages {
         }
     }
 
-    /// A number for each place: the same where the same blocks take the same time.
-    pub(super) fn kinds(&self) -> Vec<usize> {
-        let mut known = Vec::new();
-        let places = self.places.iter();
-        let kinds = places.map(|place| {
-            let kind = (place.rank.speed_permille, place.comes_far, place.goes_far);
-            let position = known.iter().position(|other| *other == kind);
-            position.unwrap_or_else(|| {
-                known.push(kind);
-                known.len() - 1
-            })
-        });
-        kinds.collect()
+    /// The least that a stage with these blocks adds to the maximum: without messages. Grows with the
+    /// blocks.
+    pub(super) fn least_most(&self, place: usize, range: (usize, usize)) -> u64 {
+        let times = self.programs(self.places[place].rank, range, false);
+        self.model.stage(times).0
     }
 
     /// A stage's parts in the maximum and in the sum.
@@ -154,11 +123,11 @@ impl Stages {
         recompute: bool,
     ) -> (u64, u64) {
         let at = &self.places[place];
-        let [into, back] = match at.comes_far {
+        let [into, back] = match at.receives {
             true => [bytes.forward_in, bytes.gradient_out],
             false => [0, 0],
         };
-        let [out, returned] = match at.goes_far {
+        let [out, returned] = match at.sends {
             true => [bytes.forward_out, bytes.gradient_in],
             false => [0, 0],
         };
@@ -217,34 +186,14 @@ impl Stages {
             true => (bytes.got, bytes.kept - bytes.got),
             false => (bytes.kept, 0),
         };
-        let into = if at.comes_far { bytes.forward_in } else { 0 };
-        let returned = if at.goes_far { bytes.gradient_in } else { 0 };
+        let into = if at.receives { bytes.forward_in } else { 0 };
+        let returned = if at.sends { bytes.gradient_in } else { 0 };
         let buffers = into.saturating_add(returned).saturating_mul(2);
-        most(&at.flights, activation, each)
+        most_bytes(&at.flights, activation, each)
             .saturating_add(bytes.resident)
             .saturating_add(bytes.transient)
             .saturating_add(own)
             .saturating_add(buffers)
-    }
-
-    /// The part in the maximum of any stage with these blocks at the least, or `None` where none fits.
-    /// Grows with the blocks.
-    pub(super) fn least_most(
-        &self,
-        place: usize,
-        (from, to): (usize, usize),
-        bytes: &RangeBytes,
-    ) -> Option<u64> {
-        let at = &self.places[place];
-        let mut recompute = false;
-        if at.limit_bytes < u64::MAX {
-            if self.least_bytes(place, (from, to), bytes) > at.limit_bytes {
-                return None;
-            }
-            recompute = self.least_kept(place, (from, to), bytes) > at.limit_bytes;
-        }
-        let times = self.programs(at.rank, (from, to), recompute);
-        Some(self.model.stage(times).0)
     }
 
     /// What any stage with these blocks holds at the least. Grows with the blocks.
@@ -254,10 +203,12 @@ impl Stages {
         (from, to): (usize, usize),
         bytes: &RangeBytes,
     ) -> u64 {
-        if !self.may_recompute {
-            return self.least_kept(place, (from, to), bytes);
-        }
         let each = self.sums.weight_gradient_bytes(from, to);
+        let resident = bytes.resident.saturating_add(bytes.transient);
+        if !self.may_recompute {
+            return most_bytes(&self.places[place].flights, bytes.kept, each)
+                .saturating_add(resident);
+        }
         // One micro-batch's activations are there while its backward runs.
         let held = self.places[place].flights.iter().map(|flight| {
             let kept = if flight.micro_batches > 0 {
@@ -267,50 +218,13 @@ impl Stages {
             };
             kept.saturating_add(each.saturating_mul(flight.weight_gradients))
         });
-        let held = held.max().unwrap_or(0).saturating_add(bytes.resident);
-        held.saturating_add(bytes.transient)
-    }
-
-    /// The same of a stage that keeps its activations.
-    fn least_kept(&self, place: usize, (from, to): (usize, usize), bytes: &RangeBytes) -> u64 {
-        let each = self.sums.weight_gradient_bytes(from, to);
-        most(&self.places[place].flights, bytes.kept, each)
-            .saturating_add(bytes.resident)
-            .saturating_add(bytes.transient)
+        held.max().unwrap_or(0).saturating_add(resident)
     }
 
     /// Nanoseconds of the blocks before a position, on a rank of speed 1.
     pub(super) fn work_before(&self, at: usize) -> u64 {
         let before = self.sums.between(0, at);
         before.forward + before.backward
-    }
-
-    /// What all stages from a place on add to the sum at the least, where they run blocks from `from`
-    /// on: heads grow at most as fast as their blocks', so those of all blocks in one stage on the
-    /// fastest rank are not more.
-    pub(super) fn least_sum(&self, place: usize, from: usize) -> u64 {
-        let left = &self.places[place..];
-        let Some(fastest) = left.first().map(|place| place.fastest) else {
-            return 0;
-        };
-        let mut times = self.programs(fastest, (from, self.sums.programs.len() - 1), false);
-        let more = self.action_ns.saturating_mul(left.len() as u64 - 1);
-        for time in [
-            &mut times.forward,
-            &mut times.backward,
-            &mut times.input,
-            &mut times.weight,
-        ] {
-            *time = time.saturating_add(more).min(LONGEST_NS);
-        }
-        // Times are rounded down, a few for each stage.
-        let rounded = 16 * left.len() as u64;
-        self.model.stage(times).1.saturating_sub(rounded)
-    }
-
-    /// Whether the stage in a place gets messages from the one before.
-    pub(super) fn comes_far(&self, place: usize) -> bool {
-        self.places[place].comes_far
     }
 
     /// Time of a step in nanoseconds: rounded up, with the reduce and the update that end it.
@@ -326,16 +240,6 @@ pub(super) fn message_ns(link: LinkCosts, bytes: u64) -> u64 {
         0 => 0,
         _ => link.transfer(bytes).min(LONGEST_NS) + link.latency.min(LONGEST_NS),
     }
-}
-
-/// The most bytes of states with so many bytes per micro-batch and per weight gradient.
-fn most(flights: &[Flight], activation: u64, weight_gradient: u64) -> u64 {
-    let held = flights.iter().map(|flight| {
-        activation
-            .saturating_mul(flight.micro_batches)
-            .saturating_add(weight_gradient.saturating_mul(flight.weight_gradients))
-    });
-    held.max().unwrap_or(0)
 }
 
 impl Sums {

@@ -1,54 +1,58 @@
 //! K-way partitions by METIS (Karypis and Kumar, *A fast and high quality multilevel scheme for
 //! partitioning irregular graphs*, 1998), made runnable.
 //!
-//! METIS sees an undirected graph: blocks weigh their time and, where a rank's memory is limited, their
-//! bytes; an edge weighs what its ends exchange. Its parts balance well and exchange little, but they
-//! may wait for each other in circles. [`MetisRepair`] says what is done about that.
+//! METIS partitions an undirected graph: blocks weigh their time and, where a rank's memory is limited, their
+//! bytes; an edge weighs what its ends exchange. Its parts are balanced and exchange little, but they
+//! may depend on each other in cycles. So each part is a rank, which runs as many stages as the flow of
+//! values requires.
 
-#[cfg(feature = "metis")]
-mod kway;
-#[cfg(feature = "metis")]
-mod repair;
+mod parts;
 
-#[cfg(feature = "metis")]
-pub use repair::metis;
+use super::graph::Graph;
+use super::mixed::{divided, fastest, fewest, refined};
+use crate::{Machine, Partition, PlannerError, Step, Work};
 
-/// How parts that wait for each other become stages.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub enum MetisRepair {
-    /// Each part is a rank, which runs as many stages as the flow asks for.
-    #[default]
-    MixedPipe,
-    /// Each part is a stage of the machine; blocks that close circles are moved to another one.
-    Acyclic,
-}
+/// The most stages, in stages per rank.
+const STAGES_PER_RANK: usize = 8;
 
-/// What the METIS partitioner may do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct MetisOptions {
-    /// What is done about circles.
-    pub repair: MetisRepair,
-    /// How much larger than its share a part may be, in thousandths; METIS' own default is 30.
-    pub imbalance_permille: u64,
-    /// For [`MetisRepair::MixedPipe`]: the most stages, in stages per rank. 0 counts as 1. Where the flow
-    /// asks for more, circles are repaired as by [`MetisRepair::Acyclic`].
-    pub most_stages_per_rank: usize,
-}
-
-impl Default for MetisOptions {
-    fn default() -> Self {
-        Self::of(MetisRepair::MixedPipe)
+/// Cuts the blocks into parts by METIS and makes stages of them.
+///
+/// # Errors
+///
+/// [`PlannerError::Work`], [`PlannerError::TooManyStages`] for fewer blocks than ranks,
+/// [`PlannerError::TooLarge`] for more blocks and values than METIS can number,
+/// [`PlannerError::Metis`] where METIS fails, [`PlannerError::MetisStages`] where its parts need too many
+/// stages, and the errors of [`predict()`](crate::predict()).
+pub(super) fn metis(
+    work: &Work,
+    machine: &Machine,
+    step: &Step,
+) -> Result<Partition, PlannerError> {
+    work.check()?;
+    let ranks = machine.ranks();
+    if work.blocks.len() < ranks {
+        return Err(PlannerError::TooManyStages {
+            stages: ranks,
+            blocks: work.blocks.len(),
+        });
     }
-}
-
-impl MetisOptions {
-    /// A repair, with what METIS does by default.
-    #[must_use]
-    pub const fn of(repair: MetisRepair) -> Self {
-        Self {
-            repair,
-            imbalance_permille: 30,
-            most_stages_per_rank: 8,
-        }
-    }
+    let graph = Graph::of_work(work, step);
+    let rank_of = parts::parts(&graph, machine.rank_models())?;
+    let most = ranks.saturating_mul(STAGES_PER_RANK);
+    let Some(staged) = fewest(&graph, &rank_of, ranks, most) else {
+        return Err(PlannerError::MetisStages { most });
+    };
+    let divided = divided(&graph, &staged, most);
+    let candidates = divided.into_iter().chain([staged]).map(|staged| {
+        let staged = staged.in_order_of_use(machine.rank_models());
+        refined(
+            &graph,
+            machine,
+            step,
+            &staged,
+            step.micro_batches.min(ranks),
+        )
+        .1
+    });
+    fastest(work, machine, step, candidates)
 }

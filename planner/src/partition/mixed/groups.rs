@@ -292,7 +292,7 @@ mod tests {
 
     fn groups(work: &Work) -> Groups {
         let step = Step::new(tinderbox_schedule::ScheduleKind::GPipe, 1);
-        Groups::new(work, &Graph::of_work(work, &step, false))
+        Groups::new(work, &Graph::of_work(work, &step))
     }
 
     #[test]

@@ -10,56 +10,35 @@ mod assign;
 mod groups;
 mod stages;
 
-#[cfg(feature = "metis")]
-pub(super) use stages::{Staged, divided, fewest};
-#[cfg(not(feature = "metis"))]
-use stages::{Staged, divided, fewest};
+use stages::Staged;
+pub(super) use stages::{divided, fewest};
 
-use tinderbox_schedule::RankIndex;
-
-use super::acyclic::to_partition;
+use super::chain::chain;
 use super::graph::{Graph, Node};
-use super::loads::{Loads, Objective, Score};
+use super::loads::{Loads, Score};
 use super::refine::{Effort, refine};
 use super::terms::Terms;
 use crate::{Machine, Partition, PlannerError, Step, Work, over_limit, predict};
 
-/// What the mixed pipe may do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct MixedOptions {
-    /// The most stages, in stages per rank: each one takes actions of every micro-batch. 0 counts as 1.
-    pub most_stages_per_rank: usize,
-    /// The most groups of blocks that are given to ranks, in groups per rank. 0 counts as 1.
-    pub most_groups_per_rank: usize,
-    /// How many candidates are simulated, those that look best. 0 counts as 1.
-    pub candidates: usize,
-}
+/// The most stages, in stages per rank: each one takes actions of every micro-batch.
+const STAGES_PER_RANK: usize = 4;
 
-impl Default for MixedOptions {
-    fn default() -> Self {
-        Self::DEFAULT
-    }
-}
+/// How many candidates are simulated, those with the best scores.
+const CANDIDATES: usize = 4;
 
-impl MixedOptions {
-    /// What [`Default`] gives, as a constant.
-    pub const DEFAULT: Self = Self {
-        most_stages_per_rank: 4,
-        most_groups_per_rank: 16,
-        candidates: 4,
-    };
-}
-
-/// Groups per rank that are tried.
-const GROUPS_PER_RANK: [usize; 9] = [32, 24, 16, 12, 8, 6, 4, 3, 2];
+/// Groups of blocks per rank that are tried, each with its candidates.
+const GROUPS_PER_RANK: [usize; 8] = [16, 12, 8, 6, 4, 3, 2, 1];
 
 /// Scores of the moves of groups, and of blocks.
 const EFFORT: usize = 2_500;
 
+/// Scores of the moves from contiguous stages.
+const CHAIN_EFFORT: usize = 40_000;
+
 /// Gives blocks to ranks by their load and makes stages of what is connected on each.
 ///
 /// The stages are numbered along the flow, and the ranks of stages follow no pattern: their schedule
-/// comes from [`auto`](tinderbox_schedule::auto). Candidates with 1 to `most_groups_per_rank` groups per
+/// comes from [`auto`](tinderbox_schedule::auto). Candidates with 1 to 16 groups per
 /// rank are made, and the fastest by [`predict()`] is returned, of those that fit if any does.
 ///
 /// Time: blocks times a window of the order for the groups, a fixed number of moves looked at per
@@ -69,11 +48,10 @@ const EFFORT: usize = 2_500;
 ///
 /// [`PlannerError::Work`], [`PlannerError::TooManyStages`] for fewer blocks than ranks, and what
 /// [`predict()`] says where no candidate has a schedule.
-pub fn mixed(
+pub(super) fn mixed(
     work: &Work,
     machine: &Machine,
     step: &Step,
-    options: MixedOptions,
 ) -> Result<Partition, PlannerError> {
     work.check()?;
     let ranks = machine.ranks();
@@ -83,30 +61,25 @@ pub fn mixed(
             blocks: work.blocks.len(),
         });
     }
-    let splits = Terms::of_machine(machine, step).splits_backward();
-    let graph = Graph::of_work(work, step, splits);
-    let most = ranks.saturating_mul(options.most_stages_per_rank.max(1));
+    let graph = Graph::of_work(work, step);
     let finder = Finder {
         work,
         machine,
         step,
-        options,
         graph: &graph,
-        most,
+        most: ranks.saturating_mul(STAGES_PER_RANK),
     };
-    // Named schedules have as many micro-batches in flight as there are ranks; where memory is too small
-    // for that, the scheduler finds lists with fewer.
+    // Named schedules have as many micro-batches in flight as there are ranks; where memory is limited,
+    // lists with fewer may be found for partitions that are faster.
     let mut in_flight = step.micro_batches.min(ranks).max(1);
-    let (mut is_over, mut best) = finder.find(in_flight)?;
-    while is_over && in_flight > 1 {
+    let mut candidates = vec![finder.moved_chain()?];
+    candidates.extend(finder.candidates(in_flight));
+    let mut limits = machine.rank_models().iter().map(|rank| rank.memory_bytes);
+    while limits.any(|limit| limit.is_some()) && in_flight > 1 {
         in_flight /= 2;
-        if let Ok((still, found)) = finder.find(in_flight)
-            && !still
-        {
-            (is_over, best) = (still, found);
-        }
+        candidates.extend(finder.candidates(in_flight));
     }
-    Ok(best)
+    fastest(work, machine, step, candidates.into_iter())
 }
 
 /// What candidates are made of.
@@ -115,25 +88,33 @@ struct Finder<'a> {
     work: &'a Work,
     machine: &'a Machine,
     step: &'a Step,
-    options: MixedOptions,
     graph: &'a Graph,
     /// The most stages.
     most: usize,
 }
 
 impl Finder<'_> {
-    /// The fastest candidate where each stage has so many micro-batches in flight, and whether it is over
-    /// the memory of a rank.
-    fn find(&self, in_flight: usize) -> Result<(bool, Partition), PlannerError> {
+    /// The contiguous stages of `chain`, after moves of blocks: some read and are read by other stages
+    /// than those beside them.
+    fn moved_chain(&self) -> Result<Partition, PlannerError> {
+        let (work, step) = (self.work, self.step);
+        let chained = chain(work, self.machine, step)
+            .or_else(|_| chain(work, &self.machine.clone().with_memory(u64::MAX), step))?;
+        let terms = Terms::of_machine(self.machine, step);
+        let mut loads = Loads::new(self.graph, &terms, chained.partition.stage_of);
+        refine(&mut loads, &self.graph.order(), &mut Effort(CHAIN_EFFORT));
+        Ok(loads.partition())
+    }
+
+    /// The candidates with the best scores where each stage has so many micro-batches in flight.
+    fn candidates(&self, in_flight: usize) -> impl Iterator<Item = Partition> + use<> {
         let (machine, graph) = (self.machine, self.graph);
         let ranks = machine.ranks();
         let mut found: Vec<(Score, Partition)> = Vec::new();
         let mut groups = groups::Groups::new(self.work, graph);
-        let most_groups = self.options.most_groups_per_rank.max(1);
-        let counts = GROUPS_PER_RANK.iter().chain(&[1]);
         let total: u64 = graph.nodes.iter().map(Node::time).sum();
-        for count in counts.filter(|count| **count <= most_groups) {
-            let count = ranks.saturating_mul(*count);
+        for count in GROUPS_PER_RANK {
+            let count = ranks.saturating_mul(count);
             if count > graph.nodes.len() && count > ranks {
                 continue;
             }
@@ -155,9 +136,8 @@ impl Finder<'_> {
             }
         }
         found.sort_by_key(|(score, partition)| (*score, partition.stages()));
-        let candidates = found.into_iter().map(|(_, partition)| partition);
-        let candidates = candidates.take(self.options.candidates.max(1));
-        fastest(self.work, machine, self.step, candidates)
+        let best = found.into_iter().map(|(_, partition)| partition);
+        best.take(CANDIDATES)
     }
 
     /// Moves groups between stages, and says which stage each block is on then.
@@ -168,25 +148,15 @@ impl Finder<'_> {
         staged: Staged,
         in_flight: usize,
     ) -> Staged {
-        let terms = terms(self.machine, self.step, &staged, in_flight);
+        let terms = Terms::of_map(self.machine, self.step, &staged.rank_of, in_flight);
         let mut loads = Loads::new(coarse, &terms, staged.stage_of);
-        let (order, objective) = (coarse.order(), Objective::LargestRank);
-        refine(&mut loads, &order, objective, &mut Effort(EFFORT));
+        refine(&mut loads, &coarse.order(), &mut Effort(EFFORT));
         let stage_of = group_of.iter().map(|group| loads.stage_of()[*group]);
         Staged {
             stage_of: stage_of.collect(),
             rank_of: staged.rank_of,
         }
     }
-}
-
-fn terms(machine: &Machine, step: &Step, staged: &Staged, in_flight: usize) -> Terms {
-    let map: Vec<RankIndex> = staged
-        .rank_of
-        .iter()
-        .map(|rank| RankIndex::new(*rank))
-        .collect();
-    Terms::of_map(machine, step, &map, in_flight)
 }
 
 /// Moves blocks between stages. Memory is reckoned with so many micro-batches in flight on every stage;
@@ -198,21 +168,20 @@ pub(super) fn refined(
     staged: &Staged,
     in_flight: usize,
 ) -> (Score, Partition) {
-    let terms = terms(machine, step, staged, in_flight);
+    let terms = Terms::of_map(machine, step, &staged.rank_of, in_flight);
     let mut loads = Loads::new(graph, &terms, staged.stage_of.clone());
-    let (order, objective) = (graph.order(), Objective::LargestRank);
-    refine(&mut loads, &order, objective, &mut Effort(EFFORT));
-    (loads.score(objective), to_partition(&loads))
+    refine(&mut loads, &graph.order(), &mut Effort(EFFORT));
+    (loads.score(), loads.partition())
 }
 
-/// The fastest of partitions by the simulator, and whether it is over the memory of a rank: those
-/// within memory first, of equals the one with fewer crossing bytes, then the first.
+/// The fastest of partitions by the simulator: those within the memory of ranks first, of equals the one
+/// with fewer crossing bytes, then the first.
 pub(super) fn fastest(
     work: &Work,
     machine: &Machine,
     step: &Step,
     candidates: impl Iterator<Item = Partition>,
-) -> Result<(bool, Partition), PlannerError> {
+) -> Result<Partition, PlannerError> {
     let mut best: Option<((bool, u64, u64), Partition)> = None;
     let mut error = None;
     for partition in candidates {
@@ -231,7 +200,7 @@ pub(super) fn fastest(
         }
     }
     match (best, error) {
-        (Some(((is_over, ..), partition)), _) => Ok((is_over, partition)),
+        (Some((_, partition)), _) => Ok(partition),
         (None, Some(error)) => Err(error),
         (None, None) => Err(PlannerError::TooManyStages {
             stages: machine.ranks(),

@@ -73,9 +73,6 @@ pub(super) fn purpose(a: &PlanFile, b: &PlanFile) -> Vec<Change> {
     found.add_things("reasons", choices.map(|choice| &choice.reasons), |all| {
         all.join("; ")
     });
-    let [before, after] = choices.map(|choice| choice.proven_gap_permille);
-    let proven = |gap: Option<u64>| gap.map_or(Figure::None, Figure::Permille);
-    found.add("proven gap", proven(before), proven(after));
     let steps = [&a.step, &b.step];
     found.add_things("schedule", steps.map(|step| &step.schedule), |kind| {
         kind.to_string()
@@ -199,6 +196,7 @@ fn stage(a: &PlanStage, b: &PlanStage) -> Vec<Change> {
         ("bytes held all the time", |stage| {
             stage.costs.resident_bytes
         }),
+        ("bytes while it runs", |stage| stage.costs.transient_bytes),
     ] {
         found.add(what, Figure::Bytes(bytes(a)), Figure::Bytes(bytes(b)));
     }

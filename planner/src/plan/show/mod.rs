@@ -88,7 +88,6 @@ mod tests {
         schedule     1f1b, 4 micro-batches
         partitioner  chain
                      the blocks form a chain, of which every cut was tried
-                     proven to be the best by its own model of a step
 
         step         168 ms, of which the ranks are idle 31.9 %
         lower bound  46.0 ms, so the step is at most 264.9 % above the best there is
@@ -154,7 +153,6 @@ mod tests {
         schedule     zb-h1, 8 micro-batches, stages may recompute
         partitioner  chain
                      the blocks form a chain, of which every cut was tried
-                     proven to be the best by its own model of a step
 
         step         247 ms, of which the ranks are idle 35.8 %
         lower bound  92.0 ms, so the step is at most 168.6 % above the best there is
@@ -237,7 +235,6 @@ mod tests {
         schedule     interleaved-1f1b, 8 micro-batches
         partitioner  chain
                      the blocks form a chain, of which every cut was tried
-                     proven to be the best by its own model of a step
 
         step         443 ms, of which the ranks are idle 21.8 %
         lower bound  225 ms, so the step is at most 96.7 % above the best there is
@@ -337,7 +334,6 @@ mod tests {
         schedule     lists of its own, as 1f1b does not fit the ranks, 3 micro-batches
         partitioner  chain
                      the blocks form a chain, of which every cut was tried
-                     proven to be the best by its own model of a step
 
         step         129 ms, of which the ranks are idle 20.5 %
         lower bound  34.5 ms, so the step is at most 274.8 % above the best there is

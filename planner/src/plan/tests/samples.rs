@@ -143,7 +143,6 @@ impl Sample {
             choice: Choice {
                 partitioner: "chain".to_owned(),
                 reasons: vec!["the blocks form a chain, of which every cut was tried".to_owned()],
-                proven_gap_permille: Some(0),
             },
             lists: (!named).then(|| found.schedule.to_string()),
             prediction: found.prediction,

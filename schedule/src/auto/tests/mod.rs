@@ -63,6 +63,7 @@ fn any_stage() -> impl Strategy<Value = StageCosts> {
         activation_bytes: bytes.0,
         weight_gradient_bytes: bytes.1,
         resident_bytes: bytes.2,
+        transient_bytes: 0,
     })
 }
 

@@ -95,12 +95,10 @@ fn another_step_and_machine() {
     after.step.schedule = ScheduleKind::ZbH1;
     after.step.micro_batches = 8;
     after.choice.partitioner = "manual".to_owned();
-    after.choice.proven_gap_permille = None;
     after.machine = after.machine.with_memory(1 << 30);
     after.ties[0].copies.clear();
     insta::assert_snapshot!(before.diff(&after), @r"
         partitioner             chain -> manual
-        proven gap              0.0 % -> none
         schedule                1f1b -> zb-h1
         micro-batches           4 -> 8 (+100.0 %)
         memory limit of rank 0  none -> 1.00 GiB

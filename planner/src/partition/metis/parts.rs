@@ -18,13 +18,12 @@ static GENERATOR: Mutex<()> = Mutex::new(());
 
 const SEED: Idx = 1;
 
+/// How much larger than its target a part may be: the default of METIS.
+const IMBALANCE_PERMILLE: Idx = 30;
+
 /// The part of each node; each part gets one at least. Parts are as large as their ranks are fast and,
 /// where all are limited, have memory.
-pub(super) fn parts(
-    graph: &Graph,
-    ranks: &[RankModel],
-    imbalance_permille: u64,
-) -> Result<Vec<usize>, PlannerError> {
+pub(super) fn parts(graph: &Graph, ranks: &[RankModel]) -> Result<Vec<usize>, PlannerError> {
     let nodes = graph.nodes.len();
     let neighbours = neighbours(graph);
     let all: u128 = neighbours.iter().flatten().map(|edge| *edge.1).sum();
@@ -50,13 +49,12 @@ pub(super) fn parts(
     let guard = GENERATOR.lock().unwrap_or_else(PoisonError::into_inner);
     let called = metis::Graph::new(index(kinds)?, index(ranks.len())?, &starts, &ends);
     let called = called.map_err(|_| PlannerError::TooLarge { blocks: nodes })?;
-    let imbalance = Idx::try_from(imbalance_permille.clamp(1, 10_000)).unwrap_or(30);
     called
         .set_vwgt(&sizes)
         .set_adjwgt(&weights)
         .set_tpwgts(&targets)
         .set_option(Seed(SEED))
-        .set_option(UFactor(imbalance))
+        .set_option(UFactor(IMBALANCE_PERMILLE))
         .part_kway(&mut parts)
         .map_err(|source| PlannerError::Metis { source })?;
     drop(guard);

@@ -49,7 +49,17 @@ pub(super) fn flights(lists: Option<&Schedule>, stage: StageIndex) -> Vec<Flight
     most
 }
 
-/// Takes a state in, unless another has as many of both, and drops those that it has as many of.
+/// The most bytes of states with so many bytes per micro-batch and per weight gradient.
+pub(super) fn most_bytes(flights: &[Flight], activation: u64, weight_gradient: u64) -> u64 {
+    let held = flights.iter().map(|flight| {
+        activation
+            .saturating_mul(flight.micro_batches)
+            .saturating_add(weight_gradient.saturating_mul(flight.weight_gradients))
+    });
+    held.max().unwrap_or(0)
+}
+
+/// Adds a state, unless another has as many of both, and drops those that it has as many of.
 fn keep(most: &mut Vec<Flight>, now: Flight) {
     let is_within = |a: &Flight, b: &Flight| {
         a.micro_batches <= b.micro_batches && a.weight_gradients <= b.weight_gradients
