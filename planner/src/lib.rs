@@ -38,9 +38,8 @@ pub use partition::{
     MixedOptions, Partitioner, Planned, Quotient, acyclic, chain, mixed, partition,
 };
 pub use plan::{
-    Boundary, BoundaryChange, Change, Choice, Figure, ModelDifference, PLAN_VERSION,
-    ParameterChange, ParameterMove, PlanDiff, PlanFile, PlanParameter, PlanProgram, PlanStage,
-    PlanValue, ProgramsText, RankChange, StageChange, StagePlace, TieGroup,
+    Boundary, Change, Choice, ModelDifference, PLAN_VERSION, ParameterChange, PlanDiff, PlanFile,
+    PlanParameter, PlanProgram, PlanStage, PlanValue, ProgramsText, TieGroup,
 };
 pub use predict::{
     PartitionCosts, Predicted, Prediction, RankMemory, RankPrediction, StageBytes, lower_bound,

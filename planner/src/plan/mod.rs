@@ -6,7 +6,7 @@
 //! | [`PlanFile::programs_text`] | the terminal: what each stage runs, line by line |
 //! | [`PlanFile::to_dot`] | Graphviz |
 //! | [`PlanFile::to_html`] | a browser: one page that needs nothing else |
-//! | [`PlanFile::diff`] | what moved between two plans |
+//! | [`PlanFile::diff`] | what differs between two plans |
 //!
 //! Views are pure functions of the file. They take any file that could be read, also one with figures,
 //! stages and names that no plan has, and never panic; names can't leave their text.
@@ -27,9 +27,7 @@ mod show;
 mod tests;
 mod units;
 
-pub use diff::{
-    BoundaryChange, Change, Figure, ParameterMove, PlanDiff, RankChange, StageChange, StagePlace,
-};
+pub use diff::{Change, PlanDiff};
 pub use file::{
     Boundary, Choice, PLAN_VERSION, PlanFile, PlanParameter, PlanProgram, PlanStage, PlanValue,
     TieGroup,

@@ -135,7 +135,7 @@ impl fmt::Display for ModelDifference {
 }
 
 /// The first of some texts, and how many there are more.
-fn shown(mut texts: Vec<String>) -> String {
+pub(super) fn shown(mut texts: Vec<String>) -> String {
     let more = texts.len().saturating_sub(NAMED);
     texts.truncate(NAMED);
     if more > 0 {

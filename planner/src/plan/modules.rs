@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::PlanFile;
 use super::escape::visible;
-use super::{PlanFile, PlanStage};
 
 /// What summaries show of a module: the element of the outermost list that it lies in, or its first name.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -55,16 +55,18 @@ pub(super) fn summaries(plan: &PlanFile) -> Vec<String> {
     }
     let is_shared = |shown: &Shown<'_>| stages.get(shown).is_some_and(|on| on.len() > 1);
     let stages = plan.stages.iter();
-    stages.map(|stage| described(stage, is_shared)).collect()
+    stages
+        .map(|stage| described(&stage.modules, is_shared))
+        .collect()
 }
 
-/// As [`summaries`], of one stage without regard to others.
-pub(super) fn summary(stage: &PlanStage) -> String {
-    described(stage, |_| false)
+/// As [`summaries`], of modules or parameters without regard to stages.
+pub(super) fn summary(paths: &[&str]) -> String {
+    described(paths, |_| false)
 }
 
-fn described(stage: &PlanStage, is_shared: impl Fn(&Shown<'_>) -> bool) -> String {
-    let mut names: Vec<Shown<'_>> = stage.modules.iter().map(|m| Shown::of(m)).collect();
+fn described<T: AsRef<str>>(paths: &[T], is_shared: impl Fn(&Shown<'_>) -> bool) -> String {
+    let mut names: Vec<Shown<'_>> = paths.iter().map(|path| Shown::of(path.as_ref())).collect();
     names.dedup();
     let follows = |before: &Shown<'_>, next: &Shown<'_>| {
         before.name == next.name
