@@ -38,8 +38,8 @@ pub use partition::{
     MixedOptions, Partitioner, Planned, Quotient, acyclic, chain, mixed, partition,
 };
 pub use plan::{
-    Boundary, Change, Choice, ModelDifference, PLAN_VERSION, ParameterChange, PlanDiff, PlanFile,
-    PlanParameter, PlanProgram, PlanStage, PlanValue, ProgramsText, TieGroup,
+    Boundary, Change, Choice, ModelDifference, PLAN_VERSION, PlanDiff, PlanFile, PlanParameter,
+    PlanProgram, PlanStage, PlanValue, TieGroup,
 };
 pub use predict::{
     PartitionCosts, Predicted, Prediction, RankMemory, RankPrediction, StageBytes, lower_bound,

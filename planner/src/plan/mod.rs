@@ -32,5 +32,4 @@ pub use file::{
     Boundary, Choice, PLAN_VERSION, PlanFile, PlanParameter, PlanProgram, PlanStage, PlanValue,
     TieGroup,
 };
-pub use model::{ModelDifference, ParameterChange};
-pub use program::ProgramsText;
+pub use model::ModelDifference;
