@@ -42,7 +42,7 @@ impl PlanFile {
         if planned == found {
             return Ok(());
         }
-        let by_path = |all: &'_ [PlanParameter]| -> BTreeMap<ParameterPath, PlanParameter> {
+        let by_path = |all: &[PlanParameter]| -> BTreeMap<ParameterPath, PlanParameter> {
             let pairs = all.iter().map(|one| (one.path.clone(), one.clone()));
             pairs.collect()
         };

@@ -1,11 +1,11 @@
-//! Modules of a stage in a few words.
+//! Short texts for the modules of a stage.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::PlanFile;
 use super::escape::visible;
 
-/// What summaries show of a module: the element of the outermost list that it lies in, or its first name.
+/// What summaries show of a module: the element of its outermost list, or its first name.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Shown<'a> {
     name: &'a str,
@@ -43,9 +43,9 @@ impl<'a> Shown<'a> {
     }
 }
 
-/// Modules of each stage in a few words, in the order of the forward: the ends of `blocks.0.norm`,
-/// `blocks.0.attention.query` are cut off, and three or more elements of a list that follow each other are
-/// `blocks.0..7`, the last included. An element that several stages share stands alone.
+/// Returns the modules of each stage as a short text, in the order of the forward: `blocks.0.norm` and
+/// `blocks.0.attention.query` are `blocks.0`, and three or more consecutive elements of a list are
+/// `blocks.0..7`, the last included. An element that several stages share is not part of such a range.
 pub(super) fn summaries(plan: &PlanFile) -> Vec<String> {
     let mut stages: BTreeMap<Shown<'_>, BTreeSet<usize>> = BTreeMap::new();
     for (index, stage) in plan.stages.iter().enumerate() {
