@@ -116,7 +116,7 @@ fn plans_are_compared() {
     let mut value: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(ends(0, &["diff", first, first]), "the plans are the same\n");
     let none = ends(0, &["diff", first, first, "--json"]);
-    assert!(none.contains("\"moves\":[]"), "{none}");
+    assert_eq!(none, "{\"changes\":[]}\n");
 
     let moved = value["stages"][0]["parameters"]
         .as_array_mut()
@@ -129,12 +129,13 @@ fn plans_are_compared() {
         .insert(0, moved);
     fs::write(&other, value.to_string()).unwrap();
     let out = ends(1, &["diff", first, second]);
-    let line = "blocks.1.attention.bias (1 parameter): stage 0 -> 1, rank 0 -> 1";
+    let line = "  blocks.1.attention.bias: stage 0 -> 1\n";
     assert!(out.contains(line), "{out}");
     let out = ends(1, &["diff", second, first, "--json"]);
     let out: serde_json::Value = serde_json::from_str(&out).unwrap();
-    assert_eq!(out["moves"][0]["first"], "blocks.1.attention.bias");
-    assert_eq!(out["moves"][0]["to"]["stage"], 0);
+    let path = "parameters[blocks.1.attention.bias].stage";
+    let change = serde_json::json!({"path": path, "before": 1, "after": 0});
+    assert_eq!(out["changes"][0], change);
 }
 
 #[test]

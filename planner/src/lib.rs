@@ -32,9 +32,8 @@ pub use machine::{Machine, RankModel, Rates};
 pub use partition::chain_cases;
 pub use partition::{Chained, Partitioner, Planned, chain, partition};
 pub use plan::{
-    Boundary, BoundaryChange, Change, Choice, Figure, ModelDifference, PLAN_VERSION,
-    ParameterChange, ParameterMove, PlanDiff, PlanFile, PlanParameter, PlanProgram, PlanStage,
-    PlanValue, ProgramsText, RankChange, StageChange, StagePlace, TieGroup,
+    Boundary, Change, Choice, ModelDifference, PLAN_VERSION, PlanDiff, PlanFile, PlanParameter,
+    PlanProgram, PlanStage, PlanValue, TieGroup,
 };
 pub use predict::{
     PartitionCosts, Predicted, Prediction, RankMemory, RankPrediction, StageBytes, lower_bound,

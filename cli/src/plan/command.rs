@@ -12,7 +12,7 @@ use crate::outcome::Outcome;
 pub(crate) enum Command {
     /// Show a plan: as tables, as text of its programs, as a graph, as a page
     Show(show::Flags),
-    /// Say what moved between two plans; exit code 1 if they differ
+    /// Print what differs between two plans; exit code 1 if they differ
     Diff(diff::Flags),
 }
 

@@ -1,4 +1,4 @@
-//! What moved between two plans.
+//! What differs between two plans.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -11,8 +11,8 @@ use crate::outcome::Outcome;
 /// Below the help.
 const EXAMPLES: &str = "\
 Examples:
-  tinderbox plan diff before.json after.json           what moved, in lines
-  tinderbox plan diff before.json after.json --json    the same for programs
+  tinderbox plan diff before.json after.json           what differs, in lines
+  tinderbox plan diff before.json after.json --json    every change, for programs
 
 Exit codes: 0 when the plans are the same, 1 when they differ, 2 when one can't be read.";
 

@@ -70,7 +70,7 @@ impl Flags {
         }
         if self.program || !self.stage.is_empty() {
             let stages: Vec<StageIndex> = self.stage.iter().copied().map(StageIndex::new).collect();
-            return Ok(plan.programs_text().of_stages(&stages).to_string());
+            return Ok(plan.programs_text(&stages));
         }
         Ok(match () {
             () if self.dot => plan.to_dot(),

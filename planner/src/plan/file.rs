@@ -1,4 +1,4 @@
-//! The plan as one deterministic file.
+//! The plan file: its fields, and how it is read and written.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -27,14 +27,15 @@ pub struct PlanParameter {
     pub dtype: String,
 }
 
-/// A value of a stage: one that comes from an earlier stage, goes to a later one, or passes by.
+/// A value that crosses a stage's boundary: it comes from an earlier stage, goes to a later one, or
+/// bypasses the stage.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlanValue {
     /// Its name in the programs' text, such as `v12`.
     pub name: String,
-    /// The operation that makes it and the module that it stands in, such as `matmul in blocks.0`.
+    /// The operation that computes it and the module of the operation, such as `matmul in blocks.0`.
     pub made_by: String,
-    /// The stage that makes it.
+    /// The stage that computes it.
     pub from: StageIndex,
     /// The last stage that reads it.
     pub to: StageIndex,
@@ -53,8 +54,8 @@ pub struct PlanProgram {
     pub name: String,
     /// What it reads from elsewhere, one line each.
     pub reads: Vec<String>,
-    /// Its operations in order, one line each: what is made of what, the module path, and what is kept,
-    /// sent or freed behind it.
+    /// Its operations in order, one line each: result and operands, the module path, and what is kept,
+    /// sent or freed after it.
     pub operations: Vec<String>,
 }
 
@@ -67,7 +68,7 @@ pub struct PlanStage {
     pub rank: RankIndex,
     /// Its modules in the order of the forward.
     pub modules: Vec<String>,
-    /// The parameters that it owns: it makes, updates and saves them.
+    /// The parameters that it owns: it materializes, updates and saves them.
     pub parameters: Vec<ParameterPath>,
     /// Parameters of other stages that it reads too. It holds a copy, which its owner keeps equal.
     pub replicas: Vec<ParameterPath>,
@@ -79,11 +80,11 @@ pub struct PlanStage {
     pub forward_flops: u64,
     /// Backward FLOPs of one micro-batch.
     pub backward_flops: u64,
-    /// Bytes that it hands to other stages per micro-batch, forward and backward; to those on its own
+    /// Bytes that it passes to other stages per micro-batch, forward and backward; to those on its own
     /// rank without a message.
     pub boundary_bytes: u64,
-    /// Whether its backward makes the activations again, so that the forward keeps only what it got
-    /// from other stages: less memory for one more forward.
+    /// Whether its backward recomputes the activations, so that the forward keeps only the values of
+    /// other stages: less memory for one more forward.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub recompute: bool,
     /// The operations of the traced forward that it runs, as ranges of positions `[from, to)`.
@@ -96,13 +97,13 @@ pub struct PlanStage {
     pub live_out: Vec<PlanValue>,
     /// Values that go from a lower stage to a higher one past this.
     pub bypassing: Vec<PlanValue>,
-    /// Its programs as text; empty where the plan was made without.
+    /// Its programs as text; empty in a plan without them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub programs: Vec<PlanProgram>,
 }
 
 impl PlanStage {
-    /// Whether the stage holds a parameter, as its owner or as a copy.
+    /// Returns whether the stage holds a parameter, as its owner or as a copy.
     #[must_use]
     pub fn holds(&self, path: &ParameterPath) -> bool {
         self.parameters.contains(path) || self.replicas.contains(path)
@@ -134,18 +135,18 @@ pub struct TieGroup {
     pub copies: Vec<StageIndex>,
 }
 
-/// Which partitioner made a plan, and why it was taken.
+/// Which partitioner made a plan, and why it was chosen.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Choice {
-    /// Its name: `chain`, `mixed`, `metis`, or `manual` for cuts by hand.
+    /// Its name: `chain`, `mixed`, `metis`, or `manual` for manual cuts.
     pub partitioner: String,
-    /// Why, one sentence a line.
+    /// The reasons, one sentence each.
     pub reasons: Vec<String>,
 }
 
-/// A plan: which stage owns what, runs what and sends what, and what a step will take.
+/// A plan: which stage owns, runs and sends what, and the predicted time and memory of a step.
 ///
-/// Ownership is by path, so a plan serves every mode and batch shape of its model; operations,
+/// Ownership is by path, so a plan is valid for every mode and batch shape of its model; operations,
 /// boundaries and predictions are those of the traced batch. The same inputs give the same bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlanFile {
@@ -155,8 +156,8 @@ pub struct PlanFile {
     pub model: String,
     /// A digest of the traced program: its operations, their shapes and what they read.
     pub graph: String,
-    /// A digest of the traced forward without shapes: programs that share it, those of other batch
-    /// sizes say, are cut at the same operations.
+    /// A digest of the traced forward without shapes: programs that share it, such as those of other
+    /// batch sizes, are cut at the same operations.
     pub structure: String,
     /// Mode and batch shapes of the traced program.
     pub program: String,
@@ -166,15 +167,15 @@ pub struct PlanFile {
     pub machine: Machine,
     /// The step.
     pub step: Step,
-    /// The compute lists of the schedule, where the step's named one does not fit the ranks.
+    /// The compute lists of the schedule, where the step's named schedule does not fit the ranks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lists: Option<String>,
-    /// What a step will take.
+    /// The predicted time and memory of a step.
     pub prediction: Prediction,
     /// The parameters of the model, in the order of its table.
     pub parameters: Vec<PlanParameter>,
-    /// The operations of the traced forward that depend on parameters, in order: what the ranges of
-    /// [`PlanStage::operations`] count.
+    /// The operations of the traced forward that depend on parameters, in order: the positions of
+    /// [`PlanStage::operations`].
     pub forward: Vec<String>,
     /// Parameters that several stages read.
     pub ties: Vec<TieGroup>,
@@ -184,7 +185,7 @@ pub struct PlanFile {
     pub stages: Vec<PlanStage>,
 }
 
-/// What every version of the file has.
+/// The field that every version of the file has.
 #[derive(Deserialize)]
 struct Versioned {
     version: u32,
@@ -209,7 +210,7 @@ impl PlanFile {
     ///
     /// # Errors
     ///
-    /// When the file can't be read or is no plan of this version.
+    /// When the file can't be read or is not a plan of this version.
     pub fn load(path: impl AsRef<Path>) -> Result<Self, PlanFileError> {
         let path = path.as_ref();
         let text = fs::read_to_string(path).map_err(|source| PlanFileError::Io {
@@ -220,7 +221,7 @@ impl PlanFile {
         Self::from_json(&text)
     }
 
-    /// The plan as JSON.
+    /// Returns the plan as JSON.
     #[must_use]
     pub fn to_json(&self) -> String {
         let text = serde_json::to_string_pretty(self);
@@ -229,11 +230,11 @@ impl PlanFile {
         text
     }
 
-    /// A plan from JSON.
+    /// Reads a plan from JSON.
     ///
     /// # Errors
     ///
-    /// When the text is no plan of this version, or its stages and ranks are not numbered in order.
+    /// When the text is not a plan of this version, or its stages and ranks are not numbered in order.
     pub fn from_json(text: &str) -> Result<Self, PlanFileError> {
         let json = |source| PlanFileError::Json { source };
         // The version first: another one may have other fields.
@@ -253,11 +254,11 @@ impl PlanFile {
         Ok(plan)
     }
 
-    /// Refuses ranks without a stage.
+    /// Checks that the ranks are numbered from 0 without gaps.
     ///
     /// # Errors
     ///
-    /// Names the first such rank.
+    /// [`PlanFileError::IdleRank`] for the first rank without a stage.
     pub fn check_ranks(&self) -> Result<(), PlanFileError> {
         let used: BTreeSet<RankIndex> = self.stages.iter().map(|stage| stage.rank).collect();
         let mut used = used.iter().enumerate();
@@ -269,7 +270,7 @@ impl PlanFile {
         }
     }
 
-    /// The same plan without the text of its programs.
+    /// Returns the plan without the text of its programs.
     #[must_use]
     pub fn without_programs(&self) -> Self {
         let mut plan = self.clone();
@@ -279,13 +280,13 @@ impl PlanFile {
         plan
     }
 
-    /// The rank of every stage.
+    /// Returns the rank of every stage.
     #[must_use]
     pub fn stage_to_rank(&self) -> Vec<RankIndex> {
         self.stages.iter().map(|stage| stage.rank).collect()
     }
 
-    /// Number of ranks.
+    /// Returns the number of ranks.
     #[must_use]
     pub fn ranks(&self) -> usize {
         let ranks = self
@@ -295,7 +296,7 @@ impl PlanFile {
         ranks.max().unwrap_or(0)
     }
 
-    /// What a step costs, for the simulator: a tick is a nanosecond.
+    /// Returns the costs of a step for the simulator, where a tick is a nanosecond.
     #[must_use]
     pub fn costs(&self) -> Costs {
         let mut costs = Costs::of_stages(self.stages.iter().map(|stage| stage.costs).collect());
@@ -308,7 +309,7 @@ impl PlanFile {
         costs
     }
 
-    /// What depends on what.
+    /// Returns the dependencies between stages: boundaries and ties.
     #[must_use]
     pub fn dependencies(&self) -> Dependencies {
         let ties = self.ties.iter().flat_map(|tie| {
@@ -323,31 +324,28 @@ impl PlanFile {
         Dependencies::new(self.stages.len(), edges, ties)
     }
 
-    /// The schedule that the prediction is of; `None` where the lists in the file are none, or the
-    /// named schedule does not take these stages.
+    /// Returns the schedule of the prediction; `None` where the lists in the file are invalid, or the
+    /// schedule is not for these stages.
     #[must_use]
     pub fn schedule(&self) -> Option<Schedule> {
         let ranks = self.ranks();
-        let mut schedule = match &self.lists {
-            Some(text) => Schedule::parse(self.step.schedule.name(), text).ok()?,
+        let schedule = match &self.lists {
+            Some(text) => Schedule::parse("auto", text).ok()?,
             None => {
                 let chunks = self.stages.len() / ranks.max(1);
                 let kind = self.step.schedule;
                 kind.generate(ranks, chunks, self.step.micro_batches).ok()?
             }
         };
-        if self.lists.is_some() {
-            schedule.name = "auto".to_owned();
-        }
         (schedule.stage_to_rank == self.stage_to_rank()).then_some(schedule)
     }
 
-    /// Compute actions for these stages, as many micro-batches and what they wait for: those in the file
-    /// where they fit, else ones that are found by the stages' costs.
+    /// Returns a schedule of the stages for a number of micro-batches and their dependencies: the plan's
+    /// own where it is valid for them, else one that is searched by the stages' costs.
     ///
     /// # Errors
     ///
-    /// When no lists run the stages within the memory of the ranks.
+    /// When no schedule runs the stages within the memory of the ranks.
     pub fn lists_for(
         &self,
         micro_batches: usize,

@@ -1,4 +1,4 @@
-//! The plan: one file that planner, simulator, runtime and command line read, and its views.
+//! The plan file, which planner, simulator, runtime and command line read, and its views.
 //!
 //! | view | for |
 //! |---|---|
@@ -6,10 +6,10 @@
 //! | [`PlanFile::programs_text`] | the terminal: what each stage runs, line by line |
 //! | [`PlanFile::to_dot`] | Graphviz |
 //! | [`PlanFile::to_html`] | a browser: one page that needs nothing else |
-//! | [`PlanFile::diff`] | what moved between two plans |
+//! | [`PlanFile::diff`] | what differs between two plans |
 //!
-//! Views are pure functions of the file. They take any file that could be read, also one with figures,
-//! stages and names that no plan has, and never panic; names can't leave their text.
+//! Views are pure functions of the file. They accept any file that can be read, with any figures, stages
+//! and names, and never panic; names are escaped.
 
 mod boundary;
 mod diff;
@@ -27,12 +27,9 @@ mod show;
 mod tests;
 mod units;
 
-pub use diff::{
-    BoundaryChange, Change, Figure, ParameterMove, PlanDiff, RankChange, StageChange, StagePlace,
-};
+pub use diff::{Change, PlanDiff};
 pub use file::{
     Boundary, Choice, PLAN_VERSION, PlanFile, PlanParameter, PlanProgram, PlanStage, PlanValue,
     TieGroup,
 };
-pub use model::{ModelDifference, ParameterChange};
-pub use program::ProgramsText;
+pub use model::ModelDifference;

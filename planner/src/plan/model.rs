@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use serde::Serialize;
 use tinderbox_path::ParameterPath;
 
 use super::escape::visible;
@@ -16,37 +15,32 @@ const NAMED: usize = 5;
 /// How the parameters of a model differ from those that a plan is for.
 ///
 /// Its text names up to five parameters of each kind; the fields have all of them.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelDifference {
     /// Parameters of the plan that the model does not have, in the plan's order.
     pub missing: Vec<ParameterPath>,
     /// Parameters of the model that the plan does not have, in the model's order.
     pub added: Vec<ParameterPath>,
-    /// Parameters with another shape or dtype, in the plan's order.
-    pub changed: Vec<ParameterChange>,
-    /// The first position at which the order differs or a parameter stands twice, where nothing else
+    /// Parameters with another shape or dtype, as planned and as found, in the plan's order.
+    pub changed: Vec<(PlanParameter, PlanParameter)>,
+    /// The first position at which the order differs or a parameter is repeated, where nothing else
     /// differs.
     pub order: Option<usize>,
 }
 
-/// A parameter that has another shape or dtype than the plan says.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct ParameterChange {
-    /// As the plan has it.
-    pub planned: PlanParameter,
-    /// As the model has it.
-    pub found: PlanParameter,
-}
-
 impl std::error::Error for ModelDifference {}
 
-impl ModelDifference {
-    /// What differs between the parameters of a plan and those of a model; `None` if nothing does.
-    /// Linear, but for the logarithm of their number.
-    #[must_use]
-    pub fn between(planned: &[PlanParameter], found: &[PlanParameter]) -> Option<Self> {
+impl PlanFile {
+    /// Compares the parameters of a model with those that the plan is for. Linear in the parameters,
+    /// but for the logarithm of their number.
+    ///
+    /// # Errors
+    ///
+    /// When parameters are missing or added, have another shape or dtype, or another order.
+    pub fn check_parameters(&self, found: &[PlanParameter]) -> Result<(), ModelDifference> {
+        let planned = &self.parameters;
         if planned == found {
-            return None;
+            return Ok(());
         }
         let by_path = |all: &[PlanParameter]| -> BTreeMap<ParameterPath, PlanParameter> {
             let pairs = all.iter().map(|one| (one.path.clone(), one.clone()));
@@ -54,50 +48,35 @@ impl ModelDifference {
         };
         let (of_plan, of_model) = (by_path(planned), by_path(found));
         let lacks = |all: &[PlanParameter], other: &BTreeMap<ParameterPath, PlanParameter>| {
-            let missing = all.iter().filter(|one| !other.contains_key(&one.path));
-            missing.map(|one| one.path.clone()).collect::<Vec<_>>()
+            let paths = all.iter().map(|one| one.path.clone());
+            paths.filter(|path| !other.contains_key(path)).collect()
         };
-        let changed = planned.iter().filter_map(|planned| {
-            let found = of_model
-                .get(&planned.path)
-                .filter(|found| *found != planned)?;
-            Some(ParameterChange {
-                planned: planned.clone(),
-                found: found.clone(),
-            })
+        let pairs = planned.iter().filter_map(|planned| {
+            let found = of_model.get(&planned.path)?;
+            (found != planned).then(|| (planned.clone(), found.clone()))
         });
-        let mut difference = Self {
+        let mut difference = ModelDifference {
             missing: lacks(planned, &of_model),
             added: lacks(found, &of_plan),
-            changed: changed.collect(),
+            changed: pairs.collect(),
             order: None,
         };
-        if difference == Self::default() {
+        let ModelDifference {
+            missing,
+            added,
+            changed,
+            ..
+        } = &difference;
+        if missing.is_empty() && added.is_empty() && changed.is_empty() {
             let same = planned.iter().zip(found).take_while(|(a, b)| a == b);
             difference.order = Some(same.count());
         }
-        Some(difference)
+        Err(difference)
     }
 }
 
-impl PlanFile {
-    /// Refuses a model other than the one that the plan is for. Linear in the parameters, but for the
-    /// logarithm of their number.
-    ///
-    /// # Errors
-    ///
-    /// Says which parameters are missing or added, have another shape or dtype, or stand elsewhere.
-    pub fn check_parameters(&self, found: &[PlanParameter]) -> Result<(), ModelDifference> {
-        match ModelDifference::between(&self.parameters, found) {
-            Some(difference) => Err(difference),
-            None => Ok(()),
-        }
-    }
-}
-
-impl ModelDifference {
-    /// What differs, a line for each kind.
-    pub(super) fn kinds(&self) -> Vec<String> {
+impl fmt::Display for ModelDifference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let quoted = |path: &ParameterPath| format!("`{}`", visible(path.as_str()));
         let mut kinds = Vec::new();
         let mut list = |what: &str, texts: Vec<String>| {
@@ -109,33 +88,26 @@ impl ModelDifference {
         };
         list("missing", self.missing.iter().map(quoted).collect());
         list("added", self.added.iter().map(quoted).collect());
-        let changed = self.changed.iter().map(|change| {
-            let path = quoted(&change.planned.path);
-            let forms = (form(&change.planned), form(&change.found));
-            format!("{path}: {} planned, {} found", forms.0, forms.1)
+        let changed = self.changed.iter().map(|(planned, found)| {
+            let path = quoted(&planned.path);
+            format!("{path}: {} planned, {} found", form(planned), form(found))
         });
         list("of another shape or dtype", changed.collect());
         if let Some(order) = self.order {
             kinds.push(format!(
-                "the parameters have another order, or one stands twice, from position {order} on"
+                "the parameters have another order, or one is repeated, from position {order} on"
             ));
         }
-        kinds
-    }
-}
-
-impl fmt::Display for ModelDifference {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let kinds = self.kinds().join("; ");
         write!(
             f,
-            "the plan is for another model: {kinds}; make a plan for this one"
+            "the plan is for another model: {}; make a plan for this one",
+            kinds.join("; ")
         )
     }
 }
 
-/// The first of some texts, and how many there are more.
-fn shown(mut texts: Vec<String>) -> String {
+/// The first texts, and the number of the others.
+pub(super) fn shown(mut texts: Vec<String>) -> String {
     let more = texts.len().saturating_sub(NAMED);
     texts.truncate(NAMED);
     if more > 0 {
@@ -178,8 +150,8 @@ mod tests {
             all[0].shape = vec![3];
             all[1].dtype = "bf16".to_owned();
         }), @"the plan is for another model: 2 parameters are of another shape or dtype (`embedding.weight`: f32[512, 12288] planned, f32[3] found, `embedding.bias`: f32[24576] planned, bf16[24576] found); make a plan for this one");
-        insta::assert_snapshot!(refused(|all| all.swap(4, 5)), @"the plan is for another model: the parameters have another order, or one stands twice, from position 4 on; make a plan for this one");
-        insta::assert_snapshot!(refused(|all| all.push(all[0].clone())), @"the plan is for another model: the parameters have another order, or one stands twice, from position 16 on; make a plan for this one");
+        insta::assert_snapshot!(refused(|all| all.swap(4, 5)), @"the plan is for another model: the parameters have another order, or one is repeated, from position 4 on; make a plan for this one");
+        insta::assert_snapshot!(refused(|all| all.push(all[0].clone())), @"the plan is for another model: the parameters have another order, or one is repeated, from position 16 on; make a plan for this one");
         insta::assert_snapshot!(refused(Vec::clear), @"the plan is for another model: 16 parameters are missing (`embedding.weight`, `embedding.bias`, `blocks.0.attention.weight`, `blocks.0.attention.bias`, `blocks.0.feed_forward.weight`, and 11 more); make a plan for this one");
     }
 }

@@ -1,11 +1,11 @@
-//! Modules of a stage in a few words.
+//! Short texts for the modules of a stage.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::PlanFile;
 use super::escape::visible;
-use super::{PlanFile, PlanStage};
 
-/// What summaries show of a module: the element of the outermost list that it lies in, or its first name.
+/// What summaries show of a module: the element of its outermost list, or its first name.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Shown<'a> {
     name: &'a str,
@@ -43,9 +43,9 @@ impl<'a> Shown<'a> {
     }
 }
 
-/// Modules of each stage in a few words, in the order of the forward: the ends of `blocks.0.norm`,
-/// `blocks.0.attention.query` are cut off, and three or more elements of a list that follow each other are
-/// `blocks.0..7`, the last included. An element that several stages share stands alone.
+/// Returns the modules of each stage as a short text, in the order of the forward: `blocks.0.norm` and
+/// `blocks.0.attention.query` are `blocks.0`, and three or more consecutive elements of a list are
+/// `blocks.0..7`, the last included. An element that several stages share is not part of such a range.
 pub(super) fn summaries(plan: &PlanFile) -> Vec<String> {
     let mut stages: BTreeMap<Shown<'_>, BTreeSet<usize>> = BTreeMap::new();
     for (index, stage) in plan.stages.iter().enumerate() {
@@ -55,16 +55,18 @@ pub(super) fn summaries(plan: &PlanFile) -> Vec<String> {
     }
     let is_shared = |shown: &Shown<'_>| stages.get(shown).is_some_and(|on| on.len() > 1);
     let stages = plan.stages.iter();
-    stages.map(|stage| described(stage, is_shared)).collect()
+    stages
+        .map(|stage| described(&stage.modules, is_shared))
+        .collect()
 }
 
-/// As [`summaries`], of one stage without regard to others.
-pub(super) fn summary(stage: &PlanStage) -> String {
-    described(stage, |_| false)
+/// As [`summaries`], of modules or parameters without regard to stages.
+pub(super) fn summary(paths: &[&str]) -> String {
+    described(paths, |_| false)
 }
 
-fn described(stage: &PlanStage, is_shared: impl Fn(&Shown<'_>) -> bool) -> String {
-    let mut names: Vec<Shown<'_>> = stage.modules.iter().map(|m| Shown::of(m)).collect();
+fn described<T: AsRef<str>>(paths: &[T], is_shared: impl Fn(&Shown<'_>) -> bool) -> String {
+    let mut names: Vec<Shown<'_>> = paths.iter().map(|path| Shown::of(path.as_ref())).collect();
     names.dedup();
     let follows = |before: &Shown<'_>, next: &Shown<'_>| {
         before.name == next.name

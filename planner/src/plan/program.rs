@@ -9,64 +9,23 @@ use super::escape::visible;
 use super::units::{bytes_text, count_text, time_text};
 use super::{PlanFile, PlanStage, PlanValue};
 
-/// What stages run, as text: their programs, and the values that come, go and pass by.
-///
-/// Made by [`PlanFile::programs_text`].
-#[derive(Debug, Clone)]
-pub struct ProgramsText<'a> {
-    plan: &'a PlanFile,
-    /// The stages that are shown; all where there are none.
-    stages: Vec<StageIndex>,
-}
-
 impl PlanFile {
-    /// The programs of all stages as text, or of [some](ProgramsText::of_stages). Linear in the text.
+    /// Returns the programs of stages as text, and the values that enter, leave and bypass each stage.
+    /// An empty list of stages means all; stages that the plan does not have are skipped. Linear in the
+    /// text.
     #[must_use]
-    pub const fn programs_text(&self) -> ProgramsText<'_> {
-        ProgramsText {
-            plan: self,
-            stages: Vec::new(),
-        }
-    }
-}
-
-impl ProgramsText<'_> {
-    /// Only these stages, in the order of the plan; all, where there are none. Stages that the plan
-    /// does not have are skipped.
-    #[must_use]
-    pub fn of_stages(mut self, stages: &[StageIndex]) -> Self {
-        self.stages = stages.to_vec();
-        self
-    }
-}
-
-impl fmt::Display for ProgramsText<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let all = self.stages.is_empty();
-        let shown = self
-            .plan
-            .stages
-            .iter()
-            .filter(|stage| all || self.stages.contains(&stage.stage));
-        if self
-            .plan
-            .stages
-            .iter()
-            .all(|stage| stage.programs.is_empty())
-        {
-            writeln!(
-                f,
-                "This plan was made without the text of its programs: make it again with them to see \
-                 what each stage runs.\n"
-            )?;
-        }
-        for (position, stage) in shown.enumerate() {
-            if position > 0 {
-                writeln!(f)?;
+    pub fn programs_text(&self, stages: &[StageIndex]) -> String {
+        let shown = self.stages.iter();
+        let shown = shown.filter(|stage| stages.is_empty() || stages.contains(&stage.stage));
+        let texts: Vec<String> = shown.map(|stage| StageText(stage).to_string()).collect();
+        let note = match self.stages.iter().all(|stage| stage.programs.is_empty()) {
+            true => {
+                "This plan was made without the text of its programs: make it again with them to \
+                     see what each stage runs.\n\n"
             }
-            StageText(stage).fmt(f)?;
-        }
-        Ok(())
+            false => "",
+        };
+        format!("{note}{}", texts.join("\n"))
     }
 }
 
@@ -183,7 +142,7 @@ fn write_values(f: &mut fmt::Formatter<'_>, heading: &str, values: &[PlanValue])
 }
 
 /// Dtype and shape: `f32[8, 128]`.
-pub(super) fn form_text(value: &PlanValue) -> String {
+fn form_text(value: &PlanValue) -> String {
     format!("{}{:?}", visible(&value.dtype), value.shape)
 }
 
@@ -193,8 +152,8 @@ mod tests {
     use crate::plan::tests::samples;
 
     #[test]
-    fn programs_are_told_line_by_line() {
-        insta::assert_snapshot!(samples::own_lists().programs_text(), @r"
+    fn programs_are_listed_line_by_line() {
+        insta::assert_snapshot!(samples::own_lists().programs_text(&[]), @r"
         === stage 0 on rank 0: embedding blocks.0.attention
             4 parameters, 28.1 MiB; F 960 µs, B 1.92 ms
           goes out: 2 values, 4.25 MiB per micro-batch
@@ -262,7 +221,7 @@ mod tests {
     fn only_some_stages() {
         let plan = samples::four_stages();
         let stages = [2, 77].map(StageIndex::new);
-        let text = plan.programs_text().of_stages(&stages).to_string();
+        let text = plan.programs_text(&stages);
         let headings: Vec<&str> = text
             .lines()
             .filter(|line| line.starts_with("==="))
@@ -272,14 +231,14 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_without_programs_says_so() {
+    fn a_plan_without_programs_has_a_note() {
         let mut plan = samples::smallest();
         for stage in &mut plan.stages {
             stage.programs.clear();
             stage.live_out.clear();
         }
         plan.stages[0].modules.clear();
-        insta::assert_snapshot!(plan.programs_text(), @r"
+        insta::assert_snapshot!(plan.programs_text(&[]), @r"
         This plan was made without the text of its programs: make it again with them to see what each stage runs.
 
         === stage 0 on rank 0: no modules

@@ -1,182 +1,170 @@
-//! A difference in lines.
+//! The differences in lines.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use super::{BoundaryChange, Change, Figure, ParameterMove, PlanDiff, RankChange, StagePlace};
-use crate::plan::boundary::{end_text, joined, program_text};
+use serde_json::Value;
+
+use super::{Change, PlanDiff};
 use crate::plan::escape::visible;
-use crate::plan::memory::PARTS;
-use crate::plan::units::count_text;
+use crate::plan::model::shown;
+use crate::plan::modules::summary;
+use crate::plan::units::{bytes_text, count_text, permille, permille_text, time_text};
+
+/// The heading of parameters that another stage owns.
+const MOVES: &str = "moved parameters";
+/// Characters of a longer text that are shown.
+const WIDTH: usize = 64;
 
 impl fmt::Display for PlanDiff {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.is_empty() {
             return f.write_str("the plans are the same\n");
         }
-        let mut text = Vec::new();
-        if let Some(model) = &self.model {
-            let heading = "the plans are for different models; the first counts as planned";
-            text.push(section(heading, model.kinds()));
-        }
-        text.push(lines(&self.purpose));
-        text.push(self.moves());
-        text.push(section("ties", lines(&self.ties)));
-        text.push(section(
-            "boundaries, per micro-batch",
-            lines(&self.boundaries()),
-        ));
-        text.push(section("prediction", lines(&self.prediction)));
-        for change in &self.ranks {
-            text.push(section(
-                &format!("rank {}", change.rank),
-                lines(&rank(change)),
-            ));
-        }
-        for change in &self.stages {
-            text.push(section(
-                &format!("stage {}", change.stage),
-                lines(&main(&change.changes)),
-            ));
-        }
-        if self.reordered {
-            text.push(vec![
-                "the same entries in another order or number".to_owned(),
-            ]);
-        }
-        let parts = text
-            .iter()
-            .filter(|part| !part.is_empty())
-            .map(|part| part.join("\n"));
-        writeln!(f, "{}", parts.collect::<Vec<_>>().join("\n\n"))
-    }
-}
-
-impl PlanDiff {
-    /// Stages that came and went, and what moved between stages.
-    fn moves(&self) -> Vec<String> {
-        let mut lines = Vec::new();
-        for (stages, how) in [(&self.added_stages, "new"), (&self.removed_stages, "gone")] {
-            if !stages.is_empty() {
-                let verb = if stages.len() == 1 { "is" } else { "are" };
-                lines.push(format!("{} {verb} {how}", joined("stage", stages)));
+        let mut changes: Vec<&Change> = self.changes.iter().collect();
+        changes.sort_by_key(|change| place(change).0);
+        let sections = changes.chunk_by(|one, next| place(one).1 == place(next).1);
+        for (index, section) in sections.enumerate() {
+            let (_, heading, _) = place(section[0]);
+            let gap = if index > 0 { "\n" } else { "" };
+            writeln!(f, "{gap}{}", visible(&heading))?;
+            let lines = match heading.as_str() {
+                MOVES => moves(section),
+                _ => columns(section),
+            };
+            for line in lines {
+                writeln!(f, "  {line}")?;
             }
         }
-        lines.extend(self.moves.iter().map(ToString::to_string));
-        section("moves", lines)
-    }
-
-    fn boundaries(&self) -> Vec<Change> {
-        let changes = self.boundaries.iter().flat_map(boundary);
-        changes.collect()
+        Ok(())
     }
 }
 
-/// The changes of a boundary: its bytes and, where these are the same, its values.
-fn boundary(change: &BoundaryChange) -> Vec<Change> {
-    let end = |end| format!("{} {}", end_text(end), program_text(end.compute));
-    let what = format!("{} -> {}", end(change.edge.from), end(change.edge.to));
-    let of = |bytes: bool| {
-        let figure = |boundary: &Option<crate::Boundary>| match (boundary, bytes) {
-            (None, _) => Figure::None,
-            (Some(boundary), true) => Figure::Bytes(boundary.bytes),
-            (Some(boundary), false) => Figure::count(boundary.values),
-        };
-        (figure(&change.before), figure(&change.after))
+/// The section of a change, its heading, and the rest of the path.
+fn place(change: &Change) -> (usize, String, &str) {
+    let after = |prefix| change.path.strip_prefix(prefix);
+    let element = |list| after(list)?.split_once("].");
+    let owned = || after("parameters[")?.strip_suffix("].stage");
+    if let Some(path) = owned() {
+        (1, MOVES.to_owned(), path)
+    } else if let Some((rank, name)) = element("prediction.ranks[") {
+        (3, format!("rank {rank}"), name)
+    } else if let Some(name) = after("prediction.") {
+        (2, "prediction".to_owned(), name)
+    } else if let Some((stage, name)) = element("stages[") {
+        (4, format!("stage {stage}"), name)
+    } else if let Some((edge, name)) = element("boundaries[") {
+        (5, format!("boundary {edge}"), name)
+    } else {
+        (0, "plan".to_owned(), &change.path)
+    }
+}
+
+/// The parameters of each pair of stages in a line: `blocks.4..7 head (26 parameters): stage 1 -> 2`.
+fn moves(changes: &[&Change]) -> Vec<String> {
+    let mut moves: BTreeMap<_, Vec<&str>> = BTreeMap::new();
+    for change in changes {
+        let stages = [&change.before, &change.after].map(Value::as_u64);
+        let paths = moves.entry((stages, values(change))).or_default();
+        paths.push(place(change).2);
+    }
+    let lines = moves.iter().map(|((_, stages), paths)| {
+        let count = count_text(paths.len(), "parameter");
+        match paths.as_slice() {
+            [path] => format!("{}: stage {stages}", visible(path)),
+            paths => format!("{} ({count}): stage {stages}", summary(paths)),
+        }
+    });
+    lines.collect()
+}
+
+/// Changes with their names in a column. Of a stage those that the others follow from, if there are
+/// any, and the number of the others.
+fn columns(changes: &[&Change]) -> Vec<String> {
+    let is_main = |change: &&Change| match place(change).2 {
+        "rank" | "recompute" | "modules" | "parameter_bytes" => true,
+        "costs.forward" | "costs.backward" | "costs.activation_bytes" => true,
+        _ => false,
     };
-    let (before, after) = of(true);
-    let bytes = Change::of(what.clone(), before, after);
-    let (before, after) = of(false);
-    let values = || Change::of(format!("{what}, values"), before, after);
-    bytes.or_else(values).into_iter().collect()
-}
-
-/// The changes of a rank.
-fn rank(change: &RankChange) -> Vec<Change> {
-    let of = |what: &str, figure: &dyn Fn(&crate::RankPrediction) -> Figure| {
-        let side =
-            |side: &Option<crate::RankPrediction>| side.as_ref().map_or(Figure::None, figure);
-        Change::of(what, side(&change.before), side(&change.after))
-    };
-    let mut changes = vec![
-        of("busy", &|rank| Figure::Nanoseconds(rank.busy_ns)),
-        of("bubble", &|rank| Figure::Nanoseconds(rank.bubble_ns)),
-        of("memory", &|rank| Figure::Bytes(rank.memory.total())),
-    ];
-    for (name, bytes) in PARTS {
-        changes.push(of(name, &|rank| Figure::Bytes(bytes(&rank.memory))));
+    let (mut main, mut others) = changes.iter().copied().partition::<Vec<_>, _>(is_main);
+    if main.is_empty() {
+        std::mem::swap(&mut main, &mut others);
     }
-    changes.into_iter().flatten().collect()
-}
-
-/// What people look for in the changes of a stage; the others mostly follow from these, and are told
-/// where there are none of these.
-fn main(changes: &[Change]) -> Vec<Change> {
-    const MAIN: [&str; 8] = [
-        "rank",
-        "recompute",
-        "modules",
-        "parameters",
-        "parameter bytes",
-        "bytes kept",
-        "F",
-        "B",
-    ];
-    let is_main = |change: &&Change| MAIN.contains(&change.what.as_str());
-    let main: Vec<Change> = changes.iter().filter(is_main).cloned().collect();
-    match main.is_empty() {
-        true => changes.to_vec(),
-        false => main,
-    }
-}
-
-/// Changes with their names in a column.
-fn lines(changes: &[Change]) -> Vec<String> {
-    let names: Vec<_> = changes.iter().map(|change| visible(&change.what)).collect();
-    let width = names
+    let name = |change: &Change| visible(place(change).2).into_owned();
+    let widths = main.iter().map(|change| name(change).chars().count());
+    let width = widths.max().unwrap_or(0);
+    let lines = main
         .iter()
-        .map(|name| name.chars().count())
-        .max()
-        .unwrap_or(0);
-    let lines = changes.iter().zip(&names);
-    lines
-        .map(|(change, name)| format!("{name:<width$}  {change}"))
-        .collect()
+        .map(|change| format!("{:<width$}  {}", name(change), values(change)));
+    let count = count_text(others.len(), "other change");
+    let rest = (!others.is_empty()).then(|| format!("and {count}"));
+    lines.chain(rest).collect()
 }
 
-/// Lines below a heading; nothing where there are none.
-fn section(heading: &str, lines: Vec<String>) -> Vec<String> {
-    match lines.is_empty() {
-        true => lines,
-        false => {
-            let below = lines.iter().map(|line| format!("  {line}"));
-            [heading.to_owned()].into_iter().chain(below).collect()
-        }
+/// `241 ms -> 274 ms (+13.7 %)`; values of the same text are written in full.
+fn values(change: &Change) -> String {
+    let both = [&change.before, &change.after];
+    if both.iter().any(|value| value[0].is_string()) {
+        return strings(both);
+    }
+    let (unit, is_relative) = unit(&change.path);
+    let texts = both.map(|value| match (value, value.as_u64()) {
+        (Value::Null, _) => "none".to_owned(),
+        (_, Some(number)) => unit(number),
+        (Value::String(text), _) if !text.is_empty() => short(text),
+        _ => short(&value.to_string()),
+    });
+    let [before, after] = match texts[0] == texts[1] {
+        true => both.map(|value| visible(&value.to_string()).into_owned()),
+        false => texts,
+    };
+    if is_relative && let [Some(from @ 1..), Some(to)] = both.map(Value::as_u64) {
+        let sign = if to < from { '-' } else { '+' };
+        let percent = permille_text(permille(from.abs_diff(to), from));
+        return format!("{before} -> {after} ({sign}{percent})");
+    }
+    format!("{before} -> {after}")
+}
+
+/// How the numbers of a field are written, and whether their difference is written as a percentage.
+fn unit(path: &str) -> (fn(u64) -> String, bool) {
+    let mut names = path.rsplit('.');
+    let (field, parent) = (names.next().unwrap_or(""), names.next().unwrap_or(""));
+    if parent == "memory" || field == "bytes" || field.ends_with("_bytes") {
+        (bytes_text, true)
+    } else if matches!(parent, "costs" | "link") || field.ends_with("_ns") {
+        (time_text, true)
+    } else if field.ends_with("_permille") {
+        (permille_text, false)
+    } else {
+        (|number| number.to_string(), false)
     }
 }
 
-/// `blocks.4 to blocks.7 (24 parameters): stage 1 -> 2`.
-impl fmt::Display for ParameterMove {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let count = count_text(self.parameters, "parameter");
-        f.write_str(&visible(&self.first))?;
-        if let Some(last) = &self.last {
-            write!(f, " to {}", visible(last))?;
-        }
-        let stage = |place: Option<StagePlace>| match place {
-            Some(place) => place.stage.to_string(),
-            None => "none".to_owned(),
-        };
-        write!(
-            f,
-            " ({count}): stage {} -> {}",
-            stage(self.from),
-            stage(self.to)
-        )?;
-        match (self.from, self.to) {
-            (Some(from), Some(to)) if from.rank != to.rank => {
-                write!(f, ", rank {} -> {}", from.rank, to.rank)
-            }
-            _ => Ok(()),
-        }
+/// Two lists of strings: `added blocks.3.attention; removed head`.
+fn strings(lists: [&Value; 2]) -> String {
+    let [before, after] = lists.map(|list| {
+        let strings = list.as_array().into_iter().flatten();
+        strings.filter_map(Value::as_str).collect::<Vec<_>>()
+    });
+    let sides = [("added", &after, &before), ("removed", &before, &after)];
+    let sides = sides.into_iter().filter_map(|(how, list, other)| {
+        let other: BTreeSet<_> = other.iter().collect();
+        let only = list.iter().filter(|text| !other.contains(text));
+        let only: Vec<_> = only.map(|text| short(text)).collect();
+        (!only.is_empty()).then(|| format!("{how} {}", shown(only)))
+    });
+    let sides: Vec<_> = sides.collect();
+    match sides.is_empty() {
+        true => "in another order or number".to_owned(),
+        false => sides.join("; "),
+    }
+}
+
+/// The beginning of a text.
+fn short(text: &str) -> String {
+    match text.char_indices().nth(WIDTH) {
+        Some((end, _)) => format!("{}\u{2026}", visible(&text[..end])),
+        None => visible(text).into_owned(),
     }
 }

@@ -24,7 +24,7 @@ fn samples() -> [PlanFile; 5] {
 fn show(plan: &PlanFile) -> usize {
     let texts = [
         plan.to_string(),
-        plan.programs_text().to_string(),
+        plan.programs_text(&[]),
         plan.to_dot(),
         plan.to_html(),
         plan.to_json(),
