@@ -8,13 +8,15 @@
 //! | [`PlanFile::to_html`] | a browser: one page that needs nothing else |
 //! | [`PlanFile::diff`] | what moved between two plans |
 //!
-//! Views are pure functions of the file. They take any file that could be read, also one with figures,
-//! stages and names that no plan has, and never panic; names can't leave their text.
+//! Views are pure functions of the file. They accept any file that can be read, also one with figures,
+//! stages and names that no plan has, and never panic; names are escaped.
+
+use tinderbox_schedule::draw::{escape, units};
 
 mod boundary;
+mod chart;
 mod diff;
 mod dot;
-mod escape;
 mod facts;
 mod file;
 mod html;
@@ -23,9 +25,9 @@ mod model;
 mod modules;
 mod program;
 mod show;
+mod tables;
 #[cfg(test)]
 mod tests;
-mod units;
 
 pub use diff::{
     BoundaryChange, Change, Figure, ParameterMove, PlanDiff, RankChange, StageChange, StagePlace,
