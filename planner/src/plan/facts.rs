@@ -1,4 +1,4 @@
-//! What a plan is for and what a step will take, as named lines for every view.
+//! What a plan is for and what a step costs, as named lines for every view.
 
 use tinderbox_schedule::Placement;
 
@@ -30,7 +30,7 @@ pub(super) fn purpose(plan: &PlanFile) -> Vec<Fact> {
     ]
 }
 
-/// What a step will take.
+/// What a step costs.
 pub(super) fn outcome(plan: &PlanFile) -> Vec<Fact> {
     let prediction = &plan.prediction;
     let (step, idle) = (prediction.step_ns, prediction.idle_permille);

@@ -95,7 +95,7 @@ parts, I and W.</footer>
     }
 }
 
-/// What a step will take, as tiles, and what the plan is for.
+/// What a step costs, as tiles, and what the plan is for.
 fn facts(plan: &PlanFile) -> String {
     let tiles = outcome(plan).into_iter().map(|(name, lines)| {
         let line = lines.join(" ");
@@ -285,7 +285,7 @@ fn memory(plan: &PlanFile) -> String {
         &bars,
     );
     let table = tables::memory(plan).to_html("");
-    let exact = "<p>Each part is at its own peak, so the total is at most too large.</p>\n";
+    let exact = "<p>Each part is at its own peak, so the total is an upper bound.</p>\n";
     format!("{note}{bars}{exact}{table}")
 }
 

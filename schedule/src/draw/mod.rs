@@ -4,8 +4,8 @@
 //! are pure functions to text: the same timeline gives the same bytes. They accept any timeline, also
 //! one that no schedule could have: names are escaped, and times after the end are drawn at the edge.
 //!
-//! Programs are drawn with their micro-batch. Updates, reduces and sends are drawn where they take
-//! time. During a receive the rank waits, so it is drawn as idle.
+//! Programs are drawn with their micro-batch. Updates, reduces and sends are drawn where they have a
+//! duration. During a receive the rank waits, so it is drawn as idle.
 
 #[doc(hidden)]
 pub mod escape;

@@ -284,7 +284,7 @@ mod tests {
         assert_eq!(count(&events, "C"), bytes.sum::<usize>());
     }
 
-    /// Viewers drop an arrow whose ends do not lie in slices.
+    /// Viewers drop an arrow whose ends are not in slices.
     #[test]
     fn every_arrow_leads_from_a_slice_to_a_slice() {
         let (measured, pairs) = (measured_sample(), pairs_sample());

@@ -90,7 +90,7 @@ fn pages_ask_for_nothing() {
     }
 }
 
-/// Every text of the file says that it is a script.
+/// Every text of the file is a script.
 #[test]
 fn names_cannot_leave_their_text() {
     const EVIL: &str = "</pre><script>alert(\"1\" & '2')</script>";
