@@ -50,7 +50,7 @@ fn a_named_schedule_is_drawn_as_wide_as_asked_for() {
         assert!(widest <= width.parse().unwrap(), "{widest}\n{out}");
         assert!(!out.contains('\u{1b}'), "no colour without a terminal");
         // A fill of (p - 1)(F + B) = 9 in 33 ticks.
-        assert!(out.contains("33 ticks") && out.contains("27.3%"), "{out}");
+        assert!(out.contains("33 ticks") && out.contains("27.3 %"), "{out}");
     }
 }
 

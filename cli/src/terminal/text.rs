@@ -2,17 +2,8 @@
 
 use std::{borrow::Cow, io::Write};
 
-/// A text of a file without characters that a terminal obeys: names of tensors may hold any.
-pub(crate) fn visible(text: &str) -> Cow<'_, str> {
-    if !text.contains(char::is_control) {
-        return text.into();
-    }
-    let escape = |c: char| match c.is_control() {
-        true => c.escape_default().collect::<String>(),
-        false => c.to_string(),
-    };
-    text.chars().map(escape).collect::<String>().into()
-}
+// Names of tensors may hold any characters.
+pub(crate) use tinderbox_schedule::draw::escape::visible;
 
 /// A text on one line.
 pub(crate) fn one_line(text: &str) -> String {

@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-use tinderbox_schedule::{Compute, Edge, Endpoint, RankIndex, StageIndex};
+use tinderbox_schedule::{Compute, Edge, Endpoint};
 
 use super::PlanFile;
 
@@ -22,14 +22,10 @@ pub(super) fn end_text(end: Endpoint) -> String {
     format!("stage {}", end.stage)
 }
 
-/// The rank of a stage; `None` where the plan has no such stage.
-pub(super) fn rank_of(plan: &PlanFile, stage: StageIndex) -> Option<RankIndex> {
-    plan.stages.get(stage.index()).map(|stage| stage.rank)
-}
-
 /// Between which ranks an edge goes: `0 -> 1`, or `within 0`.
 pub(super) fn route_text(plan: &PlanFile, edge: &Edge) -> String {
-    match (rank_of(plan, edge.from.stage), rank_of(plan, edge.to.stage)) {
+    let rank = |end: Endpoint| plan.stages.get(end.stage.index()).map(|stage| stage.rank);
+    match (rank(edge.from), rank(edge.to)) {
         (Some(from), Some(to)) if from == to => format!("within {from}"),
         (Some(from), Some(to)) => format!("{from} -> {to}"),
         _ => "no such stage".to_owned(),

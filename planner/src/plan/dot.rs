@@ -1,19 +1,18 @@
 //! The stages as a graph for Graphviz.
 
-use std::fmt::{self, Write};
+use tinderbox_schedule::draw::COLORS;
+use tinderbox_schedule::{Compute, RankIndex};
 
-use std::collections::BTreeSet;
-use tinderbox_schedule::{Compute, StageIndex};
-
-use super::escape::Dot;
+use super::escape::dot;
 use super::memory::stages_by_rank;
 use super::modules::summaries;
+use super::show::wrapped;
 use super::units::{bytes_text, share_text, time_text};
-use super::{PlanFile, PlanStage, memory};
+use super::{PlanFile, PlanStage};
 
 /// Letters of a line of a label.
 const LINE: usize = 28;
-/// Lines of modules in a label; the last tells how many are left out.
+/// Lines of modules in a label; the rest is left out.
 const LINES: usize = 4;
 
 impl PlanFile {
@@ -23,175 +22,119 @@ impl PlanFile {
     /// ties.
     #[must_use]
     pub fn to_dot(&self) -> String {
-        let mut out = String::new();
-        write_graph(&mut out, self).expect("a string takes all text");
-        out
+        let modules = summaries(self);
+        let clusters = stages_by_rank(self).into_iter().map(|(rank, stages)| {
+            let nodes = stages.iter().map(|stage| {
+                let modules = modules.get(stage.stage.index());
+                node(self, stage, modules.map_or("", String::as_str))
+            });
+            let (memory, nodes) = (memory_text(self, rank), nodes.collect::<String>());
+            format!(
+                "  subgraph cluster_rank_{rank} {{\n    label=\"rank {rank}{memory}\"; style=\"rounded,filled\"; \
+                 color=\"#dde1e7\"; fillcolor=\"#f0f2f5\";\n{nodes}  }}\n"
+            )
+        });
+        let clusters: String = clusters.collect();
+        let edges = edges(self);
+        format!(
+            "digraph plan {{\n  \
+             rankdir=LR; compound=true; nodesep=0.4; ranksep=1.1;\n  \
+             fontname=\"Helvetica\"; fontsize=12; labeljust=l;\n  \
+             node [shape=box style=\"rounded,filled\" fillcolor=\"#ffffff\" color=\"#626b78\" \
+             fontname=\"Helvetica\" fontsize=11 margin=\"0.15,0.1\"];\n  \
+             edge [fontname=\"Helvetica\" fontsize=10 fontcolor=\"#1b2027\"];\n{clusters}{edges}}}\n"
+        )
     }
 }
 
-fn write_graph(out: &mut String, plan: &PlanFile) -> fmt::Result {
-    writeln!(out, "digraph plan {{")?;
-    writeln!(
-        out,
-        "  rankdir=LR; compound=true; nodesep=0.4; ranksep=1.1;"
-    )?;
-    writeln!(out, "  fontname=\"Helvetica\"; fontsize=12; labeljust=l;")?;
-    writeln!(
-        out,
-        "  node [shape=box style=\"rounded,filled\" fillcolor=\"#ffffff\" color=\"#626b78\" \
-         fontname=\"Helvetica\" fontsize=11 margin=\"0.15,0.1\"];"
-    )?;
-    writeln!(
-        out,
-        "  edge [fontname=\"Helvetica\" fontsize=10 color=\"#2f6bd8\" fontcolor=\"#1b2027\"];"
-    )?;
-    let held = memory::of_ranks(plan);
-    let modules = summaries(plan);
-    for (rank, stages) in stages_by_rank(plan) {
-        writeln!(out, "  subgraph cluster_rank_{rank} {{")?;
-        let memory = held.iter().find(|held| held.rank == rank);
-        let memory = memory.map_or_else(String::new, memory_text);
-        writeln!(
-            out,
-            "    label=\"rank {rank}{memory}\"; style=\"rounded,filled\"; color=\"#dde1e7\"; \
-             fillcolor=\"#f0f2f5\";"
-        )?;
-        for stage in stages {
-            let modules = modules.get(stage.index());
-            if let (Some(stage), Some(modules)) = (plan.stages.get(stage.index()), modules) {
-                write_stage(out, plan, stage, modules)?;
-            }
+/// How much of its memory a rank needs, after its name.
+fn memory_text(plan: &PlanFile, rank: RankIndex) -> String {
+    let prediction = plan.prediction.ranks.get(rank.index());
+    let Some(prediction) = prediction.filter(|one| one.rank == rank) else {
+        return String::new();
+    };
+    let total = prediction.memory.total();
+    let need = bytes_text(total);
+    match plan.machine.rank(rank).memory_bytes {
+        Some(limit) => {
+            let (limit, share) = (bytes_text(limit), share_text(total, limit));
+            format!(": {need} of {limit} ({share})")
         }
-        writeln!(out, "  }}")?;
-    }
-    for stage in unknown(plan) {
-        writeln!(
-            out,
-            "  stage_{stage} [label=\"stage {stage}\\nis not in the plan\" color=\"#c83f78\"];"
-        )?;
-    }
-    write_edges(out, plan)?;
-    writeln!(out, "}}")
-}
-
-/// How much of its memory a rank needs, behind its name.
-fn memory_text(held: &memory::Held) -> String {
-    match held.limit {
-        Some(limit) => format!(
-            ": {} of {} ({})",
-            bytes_text(held.total),
-            bytes_text(limit),
-            share_text(held.total, limit)
-        ),
-        None => format!(": {}", bytes_text(held.total)),
+        None => format!(": {need}"),
     }
 }
 
-fn write_stage(out: &mut String, plan: &PlanFile, stage: &PlanStage, modules: &str) -> fmt::Result {
-    let mut lines = vec![format!("stage {}", stage.stage)];
+fn node(plan: &PlanFile, stage: &PlanStage, modules: &str) -> String {
+    let name = stage.stage;
+    let (forward, backward) = (
+        time_text(stage.costs.forward),
+        time_text(stage.costs.backward),
+    );
+    let mut lines = vec![format!("stage {name}")];
     lines.extend(module_lines(modules));
-    let bytes = stage.parameter_bytes.saturating_add(stage.replica_bytes);
-    lines.push(bytes_text(bytes));
-    let costs = &stage.costs;
-    lines.push(format!(
-        "F {}, B {}",
-        time_text(costs.forward),
-        time_text(costs.backward)
-    ));
+    lines.push(bytes_text(stage.held_bytes()));
+    lines.push(format!("F {forward}, B {backward}"));
     if stage.recompute {
         lines.push("recomputes".to_owned());
     }
-    let lines: Vec<String> = lines.iter().map(|line| Dot(line).to_string()).collect();
-    let width = match plan.prediction.bottleneck == stage.stage {
+    let lines: Vec<String> = lines.iter().map(|line| dot(line)).collect();
+    let label = lines.join("\\n");
+    let width = match plan.prediction.bottleneck == name {
         true => " penwidth=2.5",
         false => "",
     };
-    writeln!(
-        out,
-        "    stage_{} [label=\"{}\"{width}];",
-        stage.stage,
-        lines.join("\\n")
-    )
+    format!("    stage_{name} [label=\"{label}\"{width}];\n")
 }
 
 /// The names of modules in a few short lines.
 fn module_lines(modules: &str) -> Vec<String> {
-    let mut lines: Vec<String> = Vec::new();
-    let mut names = modules.split(' ').filter(|name| !name.is_empty());
-    while let Some(name) = names.next() {
-        let letters = name.chars().count();
-        let is_last = lines.len() == LINES;
-        match lines.last_mut() {
-            Some(last) if last.chars().count() + 1 + letters <= LINE => {
-                last.push(' ');
-                last.push_str(name);
-            }
-            _ if is_last => {
-                lines.push(format!("and {} more", 1 + names.count()));
-                break;
-            }
-            _ => lines.push(shortened(name)),
+    let mut lines = wrapped(modules, LINE);
+    lines.retain(|line| !line.is_empty());
+    if lines.len() > LINES {
+        let left_out: usize = lines
+            .drain(LINES..)
+            .map(|line| line.split(' ').count())
+            .sum();
+        lines.push(format!("and {left_out} more"));
+    }
+    for line in &mut lines {
+        if line.chars().count() > LINE {
+            *line = line.chars().take(LINE - 1).chain(['…']).collect();
         }
     }
     lines
 }
 
-/// A name that fits a line.
-fn shortened(name: &str) -> String {
-    if name.chars().count() <= LINE {
-        return name.to_owned();
-    }
-    name.chars().take(LINE - 1).chain(['…']).collect()
-}
-
-/// Stages that boundaries or ties name and that the plan does not have.
-fn unknown(plan: &PlanFile) -> BTreeSet<StageIndex> {
-    let edges = plan
-        .boundaries
-        .iter()
-        .flat_map(|one| [one.edge.from.stage, one.edge.to.stage]);
-    let ties = plan.ties.iter().filter(|tie| !tie.copies.is_empty());
-    let ties = ties.flat_map(|tie| [tie.owner].into_iter().chain(tie.copies.iter().copied()));
-    let known = plan.stages.len();
-    edges
-        .chain(ties)
-        .filter(|stage| stage.index() >= known)
-        .collect()
-}
-
-fn write_edges(out: &mut String, plan: &PlanFile) -> fmt::Result {
-    for boundary in &plan.boundaries {
-        let edge = &boundary.edge;
-        let style = match (edge.from.compute, edge.to.compute) {
-            (Compute::Forward, Compute::Forward) => "",
+/// Graphviz makes a node of a stage that an edge names and that the plan does not have.
+fn edges(plan: &PlanFile) -> String {
+    let boundaries = plan.boundaries.iter().map(|boundary| {
+        let (from, to) = (boundary.edge.from, boundary.edge.to);
+        let (solid, dashed) = ("style=solid", "style=dashed constraint=false");
+        let (color, style) = match (from.compute, to.compute) {
+            (Compute::Forward, Compute::Forward) => (COLORS[0], solid),
             // Kept for a backward: it goes forward too, but what waits for it is another program.
-            (Compute::Forward, _) => " style=dashed color=\"#0c8294\" constraint=false",
-            _ => " style=dashed color=\"#2b843c\" constraint=false",
+            (Compute::Forward, _) => (COLORS[2], dashed),
+            _ => (COLORS[1], dashed),
         };
-        writeln!(
-            out,
-            "  stage_{} -> stage_{} [label=\"{}\"{style}];",
-            edge.from.stage,
-            edge.to.stage,
-            bytes_text(boundary.bytes)
-        )?;
-    }
-    for tie in &plan.ties {
-        for copy in &tie.copies {
-            writeln!(
-                out,
-                "  stage_{} -> stage_{copy} [label=\"{}\" style=dotted color=\"#854fc4\" dir=none \
-                 constraint=false];",
-                tie.owner,
-                Dot(tie.path.as_str())
-            )?;
-        }
-    }
-    Ok(())
+        let (from, to, bytes) = (from.stage, to.stage, bytes_text(boundary.bytes));
+        format!("  stage_{from} -> stage_{to} [label=\"{bytes}\" color=\"{color}\" {style}];\n")
+    });
+    let ties = plan.ties.iter().flat_map(|tie| {
+        let (owner, path, color) = (tie.owner, dot(tie.path.as_str()), COLORS[4]);
+        tie.copies.iter().map(move |copy| {
+            format!(
+                "  stage_{owner} -> stage_{copy} [label=\"{path}\" style=dotted color=\"{color}\" dir=none \
+                 constraint=false];\n"
+            )
+        })
+    });
+    boundaries.chain(ties).collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use tinderbox_schedule::StageIndex;
+
     use super::*;
     use crate::plan::tests::samples;
 
@@ -202,7 +145,7 @@ mod tests {
           rankdir=LR; compound=true; nodesep=0.4; ranksep=1.1;
           fontname="Helvetica"; fontsize=12; labeljust=l;
           node [shape=box style="rounded,filled" fillcolor="#ffffff" color="#626b78" fontname="Helvetica" fontsize=11 margin="0.15,0.1"];
-          edge [fontname="Helvetica" fontsize=10 color="#2f6bd8" fontcolor="#1b2027"];
+          edge [fontname="Helvetica" fontsize=10 fontcolor="#1b2027"];
           subgraph cluster_rank_0 {
             label="rank 0: 239 MiB"; style="rounded,filled"; color="#dde1e7"; fillcolor="#f0f2f5";
             stage_0 [label="stage 0\nembedding blocks.0\n28.1 MiB\nF 960 µs, B 1.92 ms"];
@@ -212,13 +155,13 @@ mod tests {
             label="rank 1: 142 MiB"; style="rounded,filled"; color="#dde1e7"; fillcolor="#f0f2f5";
             stage_1 [label="stage 1\nblocks.0 blocks.1\n20.1 MiB\nF 3.70 ms, B 7.40 ms" penwidth=2.5];
           }
-          stage_0 -> stage_1 [label="4.00 MiB"];
-          stage_0 -> stage_2 [label="256 KiB"];
-          stage_1 -> stage_2 [label="4.00 MiB"];
-          stage_1 -> stage_0 [label="4.00 MiB" style=dashed color="#2b843c" constraint=false];
-          stage_2 -> stage_0 [label="24.0 MiB" style=dashed color="#2b843c" constraint=false];
-          stage_2 -> stage_1 [label="4.00 MiB" style=dashed color="#2b843c" constraint=false];
-          stage_0 -> stage_2 [label="embedding.weight" style=dotted color="#854fc4" dir=none constraint=false];
+          stage_0 -> stage_1 [label="4.00 MiB" color="#5c93f2" style=solid];
+          stage_0 -> stage_2 [label="256 KiB" color="#5c93f2" style=solid];
+          stage_1 -> stage_2 [label="4.00 MiB" color="#5c93f2" style=solid];
+          stage_1 -> stage_0 [label="4.00 MiB" color="#58b862" style=dashed constraint=false];
+          stage_2 -> stage_0 [label="24.0 MiB" color="#58b862" style=dashed constraint=false];
+          stage_2 -> stage_1 [label="4.00 MiB" color="#58b862" style=dashed constraint=false];
+          stage_0 -> stage_2 [label="embedding.weight" style=dotted color="#b087ea" dir=none constraint=false];
         }
         "##);
     }
@@ -240,18 +183,15 @@ mod tests {
     }
 
     #[test]
-    fn what_the_plan_does_not_have_is_told() {
+    fn unknown_stages_are_drawn_and_names_cannot_leave_their_text() {
         let mut plan = samples::smallest();
-        // The first behind the last.
+        // The first after the last.
         plan.boundaries[0].edge.to.stage = StageIndex::new(2);
         plan.ties[0].copies.push(StageIndex::new(usize::MAX));
         plan.ties[0].path = "a\"b\\c&amp;\n".into();
         plan.stages[0].modules = vec!["\"]; evil [label=\"".to_owned()];
         let dot = plan.to_dot();
-        assert!(
-            dot.contains("stage_2 [label=\"stage 2\\nis not in the plan\""),
-            "{dot}"
-        );
+        assert!(dot.contains(" -> stage_2 ["), "{dot}");
         assert!(dot.contains(&format!("stage_{} [", usize::MAX)), "{dot}");
         assert!(
             dot.contains("label=\"a\\\"b\\\\c&amp;amp;\u{fffd}\""),

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use tinderbox_schedule::{RankIndex, StageIndex};
+use tinderbox_schedule::RankIndex;
 
-use super::PlanFile;
+use super::{PlanFile, PlanStage};
 use crate::RankMemory;
 
-/// A part of a rank's memory: what it is called, and its bytes.
+/// A part of a rank's memory: its name, and its bytes.
 pub(super) type Part = (&'static str, fn(&RankMemory) -> u64);
 
 /// All parts of a rank's memory.
@@ -20,32 +20,18 @@ pub(super) const PARTS: [Part; 6] = [
     ("buffers", |memory| memory.buffers),
 ];
 
-/// What one rank holds.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Held {
-    pub(super) rank: RankIndex,
-    /// Bytes in the order of [`PARTS`].
-    pub(super) parts: [u64; PARTS.len()],
-    pub(super) total: u64,
-    pub(super) limit: Option<u64>,
-}
-
-/// What every rank of the prediction holds.
-pub(super) fn of_ranks(plan: &PlanFile) -> Vec<Held> {
-    let ranks = plan.prediction.ranks.iter().map(|rank| Held {
-        rank: rank.rank,
-        parts: PARTS.map(|(_, bytes)| bytes(&rank.memory)),
-        total: rank.memory.total(),
-        limit: plan.machine.rank(rank.rank).memory_bytes,
-    });
-    ranks.collect()
+impl PlanStage {
+    /// Bytes of the parameters that the stage holds, replicas included.
+    pub(super) const fn held_bytes(&self) -> u64 {
+        self.parameter_bytes.saturating_add(self.replica_bytes)
+    }
 }
 
 /// The stages of each rank that has one, ascending.
-pub(super) fn stages_by_rank(plan: &PlanFile) -> BTreeMap<RankIndex, Vec<StageIndex>> {
-    let mut ranks: BTreeMap<RankIndex, Vec<StageIndex>> = BTreeMap::new();
+pub(super) fn stages_by_rank(plan: &PlanFile) -> BTreeMap<RankIndex, Vec<&PlanStage>> {
+    let mut ranks: BTreeMap<RankIndex, Vec<&PlanStage>> = BTreeMap::new();
     for stage in &plan.stages {
-        ranks.entry(stage.rank).or_default().push(stage.stage);
+        ranks.entry(stage.rank).or_default().push(stage);
     }
     ranks
 }

@@ -11,10 +11,12 @@
 //! Views are pure functions of the file. They accept any file that can be read, with any figures, stages
 //! and names, and never panic; names are escaped.
 
+use tinderbox_schedule::draw::{escape, units};
+
 mod boundary;
+mod chart;
 mod diff;
 mod dot;
-mod escape;
 mod facts;
 mod file;
 mod html;
@@ -23,9 +25,9 @@ mod model;
 mod modules;
 mod program;
 mod show;
+mod tables;
 #[cfg(test)]
 mod tests;
-mod units;
 
 pub use diff::{Change, PlanDiff};
 pub use file::{

@@ -49,12 +49,11 @@ impl fmt::Display for StageText<'_> {
         if !stage.replicas.is_empty() {
             parameters = format!("{parameters} (+{} shared)", stage.replicas.len());
         }
-        let bytes = stage.parameter_bytes.saturating_add(stage.replica_bytes);
         let costs = &stage.costs;
         writeln!(
             f,
             "    {parameters}, {}; F {}, B {}{}",
-            bytes_text(bytes),
+            bytes_text(stage.held_bytes()),
             time_text(costs.forward),
             time_text(costs.backward),
             if stage.recompute {

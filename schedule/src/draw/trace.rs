@@ -3,60 +3,28 @@
 //! The format is Chrome's "Trace Event Format", an object of JSON with a list of events: `M` names
 //! processes and threads, `X` is a slice, `C` a counter, `s` and `f` are the ends of an arrow.
 
-use serde::Serialize;
+use std::collections::BTreeMap;
+
 use serde_json::{Value, json};
 
-use super::arrows::{At, arrows};
-use super::palette::Kind;
-use super::pieces::{Chunks, stage_labels};
-use crate::action::Task;
-use crate::simulate::{TimeUnit, Timeline};
+use super::picture::Picture;
+use crate::action::{Action, Message, Task};
+use crate::dependencies::Endpoint;
+use crate::index::MicroBatchIndex;
+use crate::simulate::{Span, TimeUnit, Timeline};
 
-/// A moment before the end of a slice that still lies in it, in microseconds: one nanosecond. Viewers
-/// bind the beginning of an arrow to the slice around it.
+/// How long before the end of a slice an arrow begins, in microseconds: one nanosecond. Viewers bind the
+/// beginning of an arrow to the slice around it.
 const INSIDE_US: f64 = 0.001;
 
 /// The colour of waiting, among those that Chrome's trace viewer knows by name: a light grey.
 const WAIT_COLOR: &str = "thread_state_sleeping";
 
-/// The file.
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct File {
-    trace_events: Vec<Event>,
-    display_time_unit: &'static str,
-}
-
-/// One event; what a kind of event has not is left out.
-#[derive(Serialize)]
-struct Event {
-    name: String,
-    ph: &'static str,
-    ts: f64,
-    pid: usize,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    tid: Option<usize>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    dur: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    cat: Option<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    id: Option<usize>,
-    /// Where an arrow ends: `e`, at the slice around the moment and not at the next one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    bp: Option<&'static str>,
-    /// A name of a colour; Perfetto chooses its own, by the name without digits.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    cname: Option<&'static str>,
-    #[serde(skip_serializing_if = "Value::is_null")]
-    args: Value,
-}
-
 /// Writes timelines as one trace in JSON for Perfetto or `chrome://tracing`.
 ///
 /// A timeline is a process with its name, a rank a thread. Actions are slices: programs all of them,
 /// the others where they take time, and a receive is a slice named `wait`. The two programs of an
-/// overlapped pair stand one below the other. Arrows lead from the program that made values to the
+/// overlapped pair are one below the other. Arrows lead from the program that made values to the
 /// program that reads them on another rank. Bytes of a rank are a counter.
 ///
 /// A trace has microseconds; a tick is shown as one. Events are in order of time. Time and memory are
@@ -65,180 +33,178 @@ struct Event {
 pub fn trace(timelines: &[&Timeline]) -> String {
     let mut names = Vec::new();
     let mut events = Vec::new();
-    let mut next_arrow = 0;
-    let mut next_thread = timelines.len() + 1;
+    let mut arrow_count = 0;
+    // A thread with the number of its process would be taken for the main thread.
+    let mut first_thread = timelines.len() + 1;
     for (index, timeline) in timelines.iter().enumerate() {
+        // Processes count from one: zero is the idle process of a machine.
         let process = Process {
-            timeline,
-            // Processes count from one: zero is the idle process of a machine.
+            picture: &Picture::of(timeline),
             pid: index + 1,
-            // A thread with the number of its process would be taken for the main thread.
-            first_tid: next_thread,
+            first_thread,
         };
-        next_thread += timeline.ranks.len();
+        first_thread += timeline.ranks.len();
         process.write_names(&mut names);
         process.write_slices(&mut events);
-        process.write_counters(&mut events);
-        process.write_arrows(&mut events, &mut next_arrow);
+        process.write_arrows(&mut events, &mut arrow_count);
     }
     // Stable, so that events of one moment keep their order: outer slices, inner slices, arrows.
-    events.sort_by(|a, b| a.ts.total_cmp(&b.ts));
-    names.append(&mut events);
-    let file = File {
-        trace_events: names,
-        display_time_unit: "ns",
-    };
-    serde_json::to_string(&file).expect("texts and finite numbers are JSON")
+    events.sort_by(|a: &(f64, Value), b| a.0.total_cmp(&b.0));
+    names.extend(events.into_iter().map(|(_, event)| event));
+    json!({ "displayTimeUnit": "ns", "traceEvents": names }).to_string()
 }
 
 /// A timeline and its numbers in the trace.
 struct Process<'a> {
-    timeline: &'a Timeline,
+    picture: &'a Picture<'a>,
     pid: usize,
-    first_tid: usize,
+    first_thread: usize,
 }
 
 impl Process<'_> {
     /// A time in microseconds.
     fn us(&self, time: u64) -> f64 {
-        match self.timeline.unit {
+        match self.picture.timeline.unit {
             TimeUnit::Ticks => time as f64,
             TimeUnit::Nanoseconds => time as f64 / 1000.0,
         }
     }
 
-    const fn tid(&self, rank: usize) -> usize {
-        self.first_tid + rank
-    }
-
-    fn event(&self, name: impl Into<String>, ph: &'static str, ts: f64) -> Event {
-        Event {
-            name: name.into(),
-            ph,
-            ts,
-            pid: self.pid,
-            tid: None,
-            dur: None,
-            cat: None,
-            id: None,
-            bp: None,
-            cname: None,
-            args: Value::Null,
-        }
-    }
-
-    fn write_names(&self, events: &mut Vec<Event>) {
-        let named = |name: &str, tid: Option<usize>, args: Value| Event {
-            tid,
-            args,
-            ..self.event(name, "M", 0.0)
+    fn write_names(&self, names: &mut Vec<Value>) {
+        let mut write = |tid: Option<usize>, what: &str, args: Value| {
+            let mut event =
+                json!({ "name": what, "ph": "M", "ts": 0.0, "pid": self.pid, "args": args });
+            if let Some(tid) = tid {
+                event["tid"] = tid.into();
+            }
+            names.push(event);
         };
-        events.push(named(
-            "process_name",
+        let name = &self.picture.timeline.name;
+        write(None, "process_name", json!({ "name": name }));
+        write(
             None,
-            json!({ "name": self.timeline.name }),
-        ));
-        events.push(named(
             "process_sort_index",
-            None,
             json!({ "sort_index": self.pid }),
-        ));
-        for (rank, stages) in stage_labels(self.timeline).iter().enumerate() {
-            let name = match stages.as_str() {
+        );
+        for (rank, row) in self.picture.rows.iter().enumerate() {
+            let name = match row.stages.as_str() {
                 "" => format!("rank {rank}"),
                 stages => format!("rank {rank}, {stages}"),
             };
-            let tid = Some(self.tid(rank));
-            events.push(named("thread_name", tid, json!({ "name": name })));
-            events.push(named(
-                "thread_sort_index",
-                tid,
-                json!({ "sort_index": rank }),
-            ));
+            let tid = Some(self.first_thread + rank);
+            write(tid, "thread_name", json!({ "name": name }));
+            write(tid, "thread_sort_index", json!({ "sort_index": rank }));
         }
     }
 
-    fn write_slices(&self, events: &mut Vec<Event>) {
-        let chunks = Chunks::of(self.timeline);
-        for (rank, list) in self.timeline.ranks.iter().enumerate() {
-            for span in &list.spans {
-                let slice = |name: String, args: Value| Event {
-                    tid: Some(self.tid(rank)),
-                    dur: Some(self.us(span.duration())),
-                    args,
-                    ..self.event(name, "X", self.us(span.start))
-                };
-                let kinds = chunks.pieces(span).map(|piece| piece.kind);
-                let tasks = span.action.tasks();
-                if tasks.is_empty() {
-                    // An update, a reduce or a send, if it takes time.
-                    let args = || json!({ "stage": span.action.stage().index() });
-                    let one = |kind| colored(slice(span.action.to_string(), args()), kind);
-                    events.extend(kinds.map(one));
-                } else {
-                    let one = |(task, kind): (&Task, Kind)| {
-                        let args = json!({
-                            "stage": task.stage.index(),
-                            "micro_batch": task.micro_batch.index(),
-                        });
-                        colored(slice(task.to_string(), args), kind)
-                    };
-                    events.extend(tasks.iter().zip(kinds).map(one));
-                }
-                if span.is_wait() && span.duration() > 0 {
-                    let args = json!({ "for": span.action.to_string() });
-                    events.push(Event {
-                        cat: Some("wait"),
-                        cname: Some(WAIT_COLOR),
-                        ..slice("wait".to_owned(), args)
-                    });
-                }
-            }
-        }
-    }
-
-    fn write_counters(&self, events: &mut Vec<Event>) {
-        for (rank, list) in self.timeline.ranks.iter().enumerate() {
-            let name = format!("bytes of rank {rank}");
-            events.extend(list.bytes.iter().map(|(time, bytes)| Event {
-                args: json!({ "bytes": bytes }),
-                ..self.event(name.as_str(), "C", self.us(*time))
-            }));
-        }
-    }
-
-    /// Both ends of every arrow; ends are matched by category, name and id.
-    fn write_arrows(&self, events: &mut Vec<Event>, next_id: &mut usize) {
-        let span = |at: At| self.timeline.ranks[at.rank].spans[at.position];
-        for arrow in arrows(self.timeline) {
-            let (from, to) = (span(arrow.from), span(arrow.to));
-            // An arrow needs a slice at both ends, and what takes no time is none.
-            if from.duration() == 0 || to.duration() == 0 {
-                continue;
-            }
-            let end = |ph, at: At, ts| Event {
-                tid: Some(self.tid(at.rank)),
-                cat: Some("message"),
-                id: Some(*next_id),
-                ..self.event("message", ph, ts)
+    /// The slices of the actions and of waiting, and the counter of bytes.
+    fn write_slices(&self, events: &mut Vec<(f64, Value)>) {
+        let pid = self.pid;
+        for (rank, row) in self.picture.rows.iter().enumerate() {
+            let tid = self.first_thread + rank;
+            let mut write = |span: &Span, name: &str, category: &str, color: &str, args: Value| {
+                let (ts, dur) = (self.us(span.start), self.us(span.duration()));
+                let event = json!({
+                    "name": name, "cat": category, "cname": color, "ph": "X", "ts": ts, "dur": dur,
+                    "pid": pid, "tid": tid, "args": args,
+                });
+                events.push((ts, event));
             };
-            events.push(end("s", arrow.from, self.us(from.end) - INSIDE_US));
-            events.push(Event {
-                bp: Some("e"),
-                ..end("f", arrow.to, self.us(to.start))
-            });
-            *next_id += 1;
+            for action in &row.actions {
+                let (span, tasks) = (action.span, action.span.action.tasks());
+                for (at, piece) in action.pieces.iter().enumerate() {
+                    let stage = tasks.get(at).map_or(span.action.stage(), |task| task.stage);
+                    let name = tasks
+                        .get(at)
+                        .map_or(span.action.to_string(), Task::to_string);
+                    let mut args = json!({ "stage": stage });
+                    if let Some(micro_batch) = piece.micro_batch {
+                        args["micro_batch"] = micro_batch.into();
+                    }
+                    write(
+                        span,
+                        &name,
+                        piece.kind.word(),
+                        piece.kind.trace_color(),
+                        args,
+                    );
+                }
+            }
+            for span in row
+                .list
+                .spans
+                .iter()
+                .filter(|span| span.is_wait() && span.duration() > 0)
+            {
+                let args = json!({ "for": span.action });
+                write(span, "wait", "wait", WAIT_COLOR, args);
+            }
+            for (time, bytes) in &row.list.bytes {
+                let (name, ts) = (format!("bytes of rank {rank}"), self.us(*time));
+                let event = json!({ "name": name, "ph": "C", "ts": ts, "pid": pid, "args": { "bytes": bytes } });
+                events.push((ts, event));
+            }
+        }
+    }
+
+    /// Both ends of every arrow; viewers match the ends by category, name and id.
+    fn write_arrows(&self, events: &mut Vec<(f64, Value)>, count: &mut usize) {
+        for [from, to] in arrows(self.picture.timeline) {
+            let ends = [
+                (from.0, "s", self.us(from.1.end) - INSIDE_US),
+                (to.0, "f", self.us(to.1.start)),
+            ];
+            for (rank, ph, ts) in ends {
+                // `bp`: the arrow ends at the slice around the moment and not at the next one.
+                let event = json!({
+                    "name": "message", "cat": "message", "id": *count, "ph": ph, "bp": "e", "ts": ts,
+                    "pid": self.pid, "tid": self.first_thread + rank,
+                });
+                events.push((ts, event));
+            }
+            *count += 1;
         }
     }
 }
 
-/// A slice with the colour and the category of its kind.
-fn colored(slice: Event, kind: Kind) -> Event {
-    Event {
-        cat: Some(kind.word()),
-        cname: Some(kind.trace_color()),
-        ..slice
+/// A rank and one of its spans.
+type End<'a> = (usize, &'a Span);
+
+/// For each send of values, in the order of the lists, the program that made them and the one that reads
+/// them.
+///
+/// An arrow joins the two programs and not the send and the receive, which often take no time. A message
+/// without both programs has none, neither has one of programs that take no time, and neither has one
+/// that would point back in time, as it can where the clocks of two ranks differ.
+fn arrows(timeline: &Timeline) -> Vec<[End<'_>; 2]> {
+    let lists = timeline.ranks.iter().enumerate();
+    let spans = lists.flat_map(|(rank, list)| list.spans.iter().map(move |span| (rank, span)));
+    let mut programs: BTreeMap<Task, End<'_>> = BTreeMap::new();
+    for (rank, span) in spans.clone() {
+        for task in span.action.tasks() {
+            programs.entry(*task).or_insert((rank, span));
+        }
     }
+    let end_of = |end: Endpoint, micro_batch: MicroBatchIndex| {
+        let mut tasks = end.programs().iter().map(|compute| Task {
+            stage: end.stage,
+            compute: *compute,
+            micro_batch,
+        });
+        tasks.find_map(|task| programs.get(&task).copied())
+    };
+    let arrow = |(_, span): End<'_>| match span.action {
+        Action::Send(Message::Values { edge, micro_batch }) => {
+            let (from, to) = (
+                end_of(edge.from, micro_batch)?,
+                end_of(edge.to, micro_batch)?,
+            );
+            let takes_time = from.1.duration() > 0 && to.1.duration() > 0;
+            (takes_time && from.1.end <= to.1.start).then_some([from, to])
+        }
+        _ => None,
+    };
+    spans.filter_map(arrow).collect()
 }
 
 #[cfg(test)]
@@ -246,7 +212,10 @@ mod tests {
     use std::collections::{BTreeMap, BTreeSet};
 
     use super::*;
-    use crate::draw::samples::{measured_sample, one_f_one_b_sample, pairs_sample};
+    use crate::draw::tests::samples::{
+        TIMES, measured_sample, one_f_one_b_sample, pairs_sample, simulated,
+    };
+    use crate::{Costs, Schedule};
 
     fn events(timelines: &[&Timeline]) -> Vec<Value> {
         let file: Value = serde_json::from_str(&trace(timelines)).unwrap();
@@ -261,29 +230,29 @@ mod tests {
     #[test]
     fn a_small_trace_reads_like_this() {
         let timeline = one_f_one_b_sample(2, 1);
-        let lines = trace(&[&timeline]).replace("},{\"name", "},\n{\"name");
+        let lines = trace(&[&timeline]).replace("},{\"", "},\n{\"");
         insta::assert_snapshot!(lines, @r#"
-        {"traceEvents":[{"name":"process_name","ph":"M","ts":0.0,"pid":1,"args":{"name":"1f1b"}},
-        {"name":"process_sort_index","ph":"M","ts":0.0,"pid":1,"args":{"sort_index":1}},
-        {"name":"thread_name","ph":"M","ts":0.0,"pid":1,"tid":2,"args":{"name":"rank 0, stage 0"}},
-        {"name":"thread_sort_index","ph":"M","ts":0.0,"pid":1,"tid":2,"args":{"sort_index":0}},
-        {"name":"thread_name","ph":"M","ts":0.0,"pid":1,"tid":3,"args":{"name":"rank 1, stage 1"}},
-        {"name":"thread_sort_index","ph":"M","ts":0.0,"pid":1,"tid":3,"args":{"sort_index":1}},
-        {"name":"0F0","ph":"X","ts":0.0,"pid":1,"tid":2,"dur":1.0,"cat":"forward","cname":"rail_response","args":{"micro_batch":0,"stage":0}},
-        {"name":"wait","ph":"X","ts":0.0,"pid":1,"tid":3,"dur":1.0,"cat":"wait","cname":"thread_state_sleeping","args":{"for":"1F0<0F0"}},
-        {"name":"bytes of rank 0","ph":"C","ts":0.0,"pid":1,"args":{"bytes":1}},
-        {"name":"bytes of rank 1","ph":"C","ts":0.0,"pid":1,"args":{"bytes":0}},
-        {"name":"message","ph":"s","ts":0.999,"pid":1,"tid":2,"cat":"message","id":0},
-        {"name":"wait","ph":"X","ts":1.0,"pid":1,"tid":2,"dur":3.0,"cat":"wait","cname":"thread_state_sleeping","args":{"for":"0B0<1B0"}},
-        {"name":"1F0","ph":"X","ts":1.0,"pid":1,"tid":3,"dur":1.0,"cat":"forward","cname":"rail_response","args":{"micro_batch":0,"stage":1}},
-        {"name":"bytes of rank 1","ph":"C","ts":1.0,"pid":1,"args":{"bytes":1}},
-        {"name":"message","ph":"f","ts":1.0,"pid":1,"tid":3,"cat":"message","id":0,"bp":"e"},
-        {"name":"1B0","ph":"X","ts":2.0,"pid":1,"tid":3,"dur":2.0,"cat":"backward","cname":"rail_load","args":{"micro_batch":0,"stage":1}},
-        {"name":"message","ph":"s","ts":3.999,"pid":1,"tid":3,"cat":"message","id":1},
-        {"name":"0B0","ph":"X","ts":4.0,"pid":1,"tid":2,"dur":2.0,"cat":"backward","cname":"rail_load","args":{"micro_batch":0,"stage":0}},
-        {"name":"bytes of rank 1","ph":"C","ts":4.0,"pid":1,"args":{"bytes":0}},
-        {"name":"message","ph":"f","ts":4.0,"pid":1,"tid":2,"cat":"message","id":1,"bp":"e"},
-        {"name":"bytes of rank 0","ph":"C","ts":6.0,"pid":1,"args":{"bytes":0}}],"displayTimeUnit":"ns"}
+        {"displayTimeUnit":"ns","traceEvents":[{"args":{"name":"1f1b"},"name":"process_name","ph":"M","pid":1,"ts":0.0},
+        {"args":{"sort_index":1},"name":"process_sort_index","ph":"M","pid":1,"ts":0.0},
+        {"args":{"name":"rank 0, stage 0"},"name":"thread_name","ph":"M","pid":1,"tid":2,"ts":0.0},
+        {"args":{"sort_index":0},"name":"thread_sort_index","ph":"M","pid":1,"tid":2,"ts":0.0},
+        {"args":{"name":"rank 1, stage 1"},"name":"thread_name","ph":"M","pid":1,"tid":3,"ts":0.0},
+        {"args":{"sort_index":1},"name":"thread_sort_index","ph":"M","pid":1,"tid":3,"ts":0.0},
+        {"args":{"micro_batch":0,"stage":0},"cat":"forward","cname":"rail_response","dur":1.0,"name":"0F0","ph":"X","pid":1,"tid":2,"ts":0.0},
+        {"args":{"bytes":1},"name":"bytes of rank 0","ph":"C","pid":1,"ts":0.0},
+        {"args":{"for":"1F0<0F0"},"cat":"wait","cname":"thread_state_sleeping","dur":1.0,"name":"wait","ph":"X","pid":1,"tid":3,"ts":0.0},
+        {"args":{"bytes":0},"name":"bytes of rank 1","ph":"C","pid":1,"ts":0.0},
+        {"bp":"e","cat":"message","id":0,"name":"message","ph":"s","pid":1,"tid":2,"ts":0.999},
+        {"args":{"for":"0B0<1B0"},"cat":"wait","cname":"thread_state_sleeping","dur":3.0,"name":"wait","ph":"X","pid":1,"tid":2,"ts":1.0},
+        {"args":{"micro_batch":0,"stage":1},"cat":"forward","cname":"rail_response","dur":1.0,"name":"1F0","ph":"X","pid":1,"tid":3,"ts":1.0},
+        {"args":{"bytes":1},"name":"bytes of rank 1","ph":"C","pid":1,"ts":1.0},
+        {"bp":"e","cat":"message","id":0,"name":"message","ph":"f","pid":1,"tid":3,"ts":1.0},
+        {"args":{"micro_batch":0,"stage":1},"cat":"backward","cname":"rail_load","dur":2.0,"name":"1B0","ph":"X","pid":1,"tid":3,"ts":2.0},
+        {"bp":"e","cat":"message","id":1,"name":"message","ph":"s","pid":1,"tid":3,"ts":3.999},
+        {"args":{"micro_batch":0,"stage":0},"cat":"backward","cname":"rail_load","dur":2.0,"name":"0B0","ph":"X","pid":1,"tid":2,"ts":4.0},
+        {"args":{"bytes":0},"name":"bytes of rank 1","ph":"C","pid":1,"ts":4.0},
+        {"bp":"e","cat":"message","id":1,"name":"message","ph":"f","pid":1,"tid":2,"ts":4.0},
+        {"args":{"bytes":0},"name":"bytes of rank 0","ph":"C","pid":1,"ts":6.0}]}
         "#);
     }
 
@@ -315,7 +284,7 @@ mod tests {
         assert_eq!(count(&events, "C"), bytes.sum::<usize>());
     }
 
-    /// Viewers drop an arrow whose ends do not lie in slices.
+    /// Viewers drop an arrow whose ends are not in slices.
     #[test]
     fn every_arrow_leads_from_a_slice_to_a_slice() {
         let (measured, pairs) = (measured_sample(), pairs_sample());
@@ -343,6 +312,24 @@ mod tests {
                 assert!(around, "{end}");
             }
         }
+    }
+
+    fn check_arrows(timeline: &Timeline, expected: &str) {
+        let words = arrows(timeline).into_iter();
+        let words = words.map(|[from, to]| format!("{}>{}", from.1.action, to.1.action));
+        assert_eq!(words.collect::<Vec<_>>().join(" "), expected);
+    }
+
+    #[test]
+    fn arrows_join_programs_that_are_not_before_each_other() {
+        let rows = "0F0 0F1 0B0 0I1 0W1\n1F0 1I0 1F1 1W0 1B1";
+        let schedule = Schedule::parse("mixed", rows).unwrap();
+        let mut timeline = simulated(&schedule, &Costs::uniform(2, TIMES));
+        check_arrows(&timeline, "0F0>1F0 0F1>1F1 1I0>0B0 1B1>0I1");
+        timeline.ranks[0].spans[0].end += 100;
+        check_arrows(&timeline, "0F1>1F1 1I0>0B0 1B1>0I1");
+        timeline.ranks.truncate(1);
+        check_arrows(&timeline, "");
     }
 
     #[test]

@@ -1,67 +1,114 @@
-//! Times, bytes and shares in words.
+//! Bytes, times and shares as text, in integer arithmetic.
 
-use crate::simulate::TimeUnit;
+/// Units of bytes, and how many bytes each is.
+const BYTES: [(&str, u64); 7] = [
+    ("B", 1),
+    ("KiB", 1 << 10),
+    ("MiB", 1 << 20),
+    ("GiB", 1 << 30),
+    ("TiB", 1 << 40),
+    ("PiB", 1 << 50),
+    ("EiB", 1 << 60),
+];
+/// Units of times, and how many nanoseconds each is.
+const TIMES: [(&str, u64); 4] = [
+    ("ns", 1),
+    ("µs", 1_000),
+    ("ms", 1_000_000),
+    ("s", 1_000_000_000),
+];
 
-/// Units of measured times, and how many nanoseconds each is.
-const NANOSECOND_UNITS: [(&str, f64); 4] = [("s", 1e9), ("ms", 1e6), ("µs", 1e3), ("ns", 1.0)];
+/// The unit and the number of decimals that all numbers of a column have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Scale {
+    /// The name of the unit.
+    pub unit: &'static str,
+    size: u64,
+    decimals: usize,
+}
 
-/// The unit in which times up to `longest` are short: its name and how many of the timeline's units
-/// it is.
-pub(super) fn unit_for(longest: f64, unit: TimeUnit) -> (&'static str, f64) {
-    match unit {
-        TimeUnit::Ticks => ("ticks", 1.0),
-        TimeUnit::Nanoseconds => {
-            let fits = NANOSECOND_UNITS
-                .into_iter()
-                .find(|(_, size)| longest >= *size);
-            fits.unwrap_or(("ns", 1.0))
+impl Scale {
+    /// Returns the scale of a column of bytes: four digits for the largest, so that smaller ones show.
+    #[must_use]
+    pub fn bytes(values: impl IntoIterator<Item = u64>) -> Self {
+        Self::of(&BYTES, values.into_iter().max().unwrap_or(0), 4)
+    }
+
+    /// Returns the scale of a column of nanoseconds, as [`Scale::bytes`].
+    #[must_use]
+    pub fn times(values: impl IntoIterator<Item = u64>) -> Self {
+        Self::of(&TIMES, values.into_iter().max().unwrap_or(0), 4)
+    }
+
+    /// The largest unit that `largest` reaches, with so many digits of it.
+    fn of(units: &[(&'static str, u64)], largest: u64, digits: usize) -> Self {
+        let reached = units.iter().rfind(|(_, size)| largest >= *size);
+        let (unit, size) = *reached.unwrap_or(&units[0]);
+        let decimals = match size {
+            1 => 0,
+            _ => digits.saturating_sub((largest / size).to_string().len()),
+        };
+        Self {
+            unit,
+            size,
+            decimals,
         }
     }
-}
 
-/// A time to three digits: `33 ticks`, `1.25 ms`.
-pub(super) fn time_text(time: f64, unit: TimeUnit) -> String {
-    let (name, size) = unit_for(time, unit);
-    let number = three_digits(time / size);
-    let name = match name {
-        "ticks" if number == "1" => "tick",
-        other => other,
-    };
-    format!("{number} {name}")
-}
-
-/// Bytes to three digits: `512 B`, `1.5 GiB`.
-pub(super) fn bytes_text(bytes: u64) -> String {
-    const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
-    // The number may not round up to four digits, so a unit ends a little below the next.
-    let mut value = bytes as f64;
-    let mut unit = 0;
-    while value >= 1023.5 && unit + 1 < UNITS.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    format!("{} {}", three_digits(value), UNITS[unit])
-}
-
-/// A share of one in percent, with one digit behind the point.
-pub(super) fn percent_text(share: f64) -> String {
-    format!("{:.1}%", share * 100.0)
-}
-
-/// Three digits, or all that stand before the point, without closing zeros.
-fn three_digits(value: f64) -> String {
-    let text = if value >= 99.95 {
-        format!("{value:.0}")
-    } else if value >= 9.995 {
-        format!("{value:.1}")
-    } else {
-        format!("{value:.2}")
-    };
-    if text.contains('.') {
-        text.trim_end_matches('0').trim_end_matches('.').to_owned()
-    } else {
+    /// Returns a number of the column, rounded, without the unit.
+    #[must_use]
+    pub fn number(&self, value: u64) -> String {
+        let (size, decimals) = (u128::from(self.size), self.decimals);
+        let rounded = (u128::from(value) * 10_u128.pow(decimals as u32) + size / 2) / size;
+        let mut text = format!("{rounded:0>0$}", decimals + 1);
+        if decimals > 0 {
+            text.insert(text.len() - decimals, '.');
+        }
         text
     }
+
+    fn text(&self, value: u64) -> String {
+        format!("{} {}", self.number(value), self.unit)
+    }
+}
+
+/// Returns bytes to three digits: `512 B`, `1.50 GiB`.
+#[must_use]
+pub fn bytes_text(bytes: u64) -> String {
+    Scale::of(&BYTES, bytes, 3).text(bytes)
+}
+
+/// Returns a time to three digits: `33 ns`, `1.25 ms`.
+#[must_use]
+pub fn time_text(nanoseconds: u64) -> String {
+    Scale::of(&TIMES, nanoseconds, 3).text(nanoseconds)
+}
+
+/// Returns thousandths as percent: `12.3 %`.
+#[must_use]
+pub fn permille_text(permille: u64) -> String {
+    format!("{}.{} %", permille / 10, permille % 10)
+}
+
+/// Returns a part of a whole in thousandths, rounded; zero where the whole is zero.
+#[must_use]
+pub fn permille(part: u64, whole: u64) -> u64 {
+    let whole = u128::from(whole);
+    let share = (u128::from(part) * 1000 + whole / 2).checked_div(whole);
+    u64::try_from(share.unwrap_or(0)).unwrap_or(u64::MAX)
+}
+
+/// Returns a part of a whole in percent: `12.3 %`.
+#[must_use]
+pub fn share_text(part: u64, whole: u64) -> String {
+    permille_text(permille(part, whole))
+}
+
+/// Returns a count with its noun: `1 rank`, `2 ranks`.
+#[must_use]
+pub fn count_text(count: usize, noun: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {noun}{plural}")
 }
 
 #[cfg(test)]
@@ -69,42 +116,67 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_have_three_digits_and_a_unit() {
-        let cases = [
-            (0.0, "0 ticks", "0 ns"),
-            (1.0, "1 tick", "1 ns"),
-            (3.2, "3.2 ticks", "3.2 ns"),
-            (33.0, "33 ticks", "33 ns"),
-            (1_254.0, "1254 ticks", "1.25 µs"),
-            (99_960.0, "99960 ticks", "100 µs"),
-            (2_000_000.0, "2000000 ticks", "2 ms"),
-            (61_700_000_000.0, "61700000000 ticks", "61.7 s"),
-        ];
-        for (time, ticks, nanoseconds) in cases {
-            assert_eq!(time_text(time, TimeUnit::Ticks), ticks);
-            assert_eq!(time_text(time, TimeUnit::Nanoseconds), nanoseconds);
+    fn single_numbers_have_three_digits_and_a_unit() {
+        for (bytes, expected) in [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1536, "1.50 KiB"),
+            (10 << 20, "10.0 MiB"),
+            (13 << 30, "13.0 GiB"),
+            (200 << 20, "200 MiB"),
+            (u64::MAX, "16.0 EiB"),
+        ] {
+            assert_eq!(bytes_text(bytes), expected);
+        }
+        for (time, expected) in [
+            (0, "0 ns"),
+            (999, "999 ns"),
+            (1_255, "1.26 µs"),
+            (12_340_000, "12.3 ms"),
+            (61_700_000_000, "61.7 s"),
+            (u64::MAX, "18446744074 s"),
+        ] {
+            assert_eq!(time_text(time), expected);
         }
     }
 
     #[test]
-    fn bytes_have_three_digits_and_a_unit() {
-        let cases = [
-            (0, "0 B"),
-            (1023, "1023 B"),
-            (1536, "1.5 KiB"),
-            (1_048_575, "1 MiB"),
-            (13 << 30, "13 GiB"),
-            (u64::MAX, "16 EiB"),
-        ];
-        for (bytes, expected) in cases {
-            assert_eq!(bytes_text(bytes), expected);
+    fn a_column_has_one_unit_that_shows_its_small_numbers_too() {
+        let found = |values: &[u64]| {
+            let scale = Scale::times(values.iter().copied());
+            let numbers: Vec<String> = values.iter().map(|value| scale.number(*value)).collect();
+            format!("{} {}", numbers.join(" "), scale.unit)
+        };
+        for (values, expected) in [
+            (&[][..], " ns"),
+            (&[0, 0], "0 0 ns"),
+            (&[999], "999 ns"),
+            (&[10_000, 40], "10.00 0.04 µs"),
+            (&[1_234_567, 100_000], "1.235 0.100 ms"),
+            (&[123_456_789, 1_000_000], "123.5 1.0 ms"),
+            (&[u64::MAX, 0], "18446744074 0 s"),
+        ] {
+            assert_eq!(found(values), expected);
         }
+        assert_eq!(Scale::bytes([u64::MAX]).number(u64::MAX), "16.00");
     }
 
     #[test]
     fn shares_are_percent() {
-        for (share, expected) in [(0.0, "0.0%"), (3.0 / 11.0, "27.3%"), (1.0, "100.0%")] {
-            assert_eq!(percent_text(share), expected);
+        for (part, whole, expected) in [
+            (0, 0, "0.0 %"),
+            (5, 0, "0.0 %"),
+            (1, 3, "33.3 %"),
+            (2, 3, "66.7 %"),
+            (3, 2, "150.0 %"),
+            (u64::MAX, u64::MAX, "100.0 %"),
+        ] {
+            assert_eq!(share_text(part, whole), expected);
         }
+        assert_eq!(permille(u64::MAX, 1), u64::MAX);
+        assert_eq!(
+            [0, 1, 2].map(|n| count_text(n, "rank")),
+            ["0 ranks", "1 rank", "2 ranks"]
+        );
     }
 }

@@ -2,6 +2,7 @@
 //! makes a view panic.
 
 mod damage;
+mod html;
 pub(super) mod samples;
 
 use std::fs;

@@ -1,73 +1,51 @@
 //! The plan as tables for the terminal.
 
-mod stages;
-mod table;
-mod traffic;
-
 use std::fmt;
 
 use super::PlanFile;
-use super::facts::{Fact, outcome, purpose};
-use table::WIDTH;
+use super::facts::{outcome, purpose};
+use super::tables::{self, WIDTH};
 
 /// What a plan is for, and its stages, ranks, boundaries and ties in tables of at most 100 columns
 /// where names allow it. Linear in the file, but for the parameters of the stages, which are counted.
 impl fmt::Display for PlanFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write_facts(f, &purpose(self))?;
-        writeln!(f)?;
-        write_facts(f, &outcome(self))?;
+        const NAMES: usize = 13;
+        for (position, facts) in [purpose(self), outcome(self)].into_iter().enumerate() {
+            if position > 0 {
+                writeln!(f)?;
+            }
+            for (mut name, lines) in facts {
+                let lines = lines.iter().flat_map(|line| wrapped(line, WIDTH - NAMES));
+                for line in lines {
+                    writeln!(f, "{}", format!("{name:<NAMES$}{line}").trim_end())?;
+                    name = "";
+                }
+            }
+        }
         let tables = [
-            stages::owned(self),
-            stages::costs(self),
-            stages::times(self),
-            stages::memory(self),
-            traffic::boundaries(self),
-            traffic::ties(self),
+            tables::stages,
+            tables::costs,
+            tables::ranks,
+            tables::memory,
+            tables::boundaries,
+            tables::ties,
         ];
-        for table in tables {
-            table.write(f)?;
-        }
-        Ok(())
+        tables.iter().try_for_each(|table| table(self).fmt(f))
     }
-}
-
-/// Facts with their names in a column.
-fn write_facts(f: &mut fmt::Formatter<'_>, facts: &[Fact]) -> fmt::Result {
-    const NAMES: usize = 13;
-    for fact in facts {
-        let mut name = fact.name;
-        for line in fact
-            .lines
-            .iter()
-            .flat_map(|line| wrapped(line, WIDTH - NAMES))
-        {
-            writeln!(f, "{}", format!("{name:<NAMES$}{line}").trim_end())?;
-            name = "";
-        }
-    }
-    Ok(())
 }
 
 /// A line in several of at most so many characters, if its words allow it.
-fn wrapped(line: &str, width: usize) -> Vec<String> {
+pub(super) fn wrapped(line: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
-    let mut letters = 0;
-    for word in line.split(' ') {
-        let length = word.chars().count();
-        match lines.last_mut() {
-            Some(last) if letters == 0 || letters + 1 + length <= width => {
-                if letters > 0 {
-                    last.push(' ');
-                    letters += 1;
-                }
-                last.push_str(word);
-                letters += length;
-            }
-            _ => {
-                lines.push(word.to_owned());
-                letters = length;
-            }
+    for (position, word) in line.split(' ').enumerate() {
+        let last = lines.len() - 1;
+        if position == 0 {
+            lines[last] += word;
+        } else if lines[last].chars().count() + 1 + word.chars().count() <= width {
+            lines[last] += &format!(" {word}");
+        } else {
+            lines.push(word.to_owned());
         }
     }
     lines

@@ -1,8 +1,9 @@
 //! The text of an SVG: well formed, complete, and harmless.
 
-use super::document::MAX_DETAILED;
-use super::*;
-use crate::draw::samples::{measured_sample, one_f_one_b_sample, pairs_sample, split_sample};
+use super::samples::{measured_sample, one_f_one_b_sample, pairs_sample, split_sample};
+use crate::Timeline;
+use crate::draw::svg::MAX_DETAILED;
+use crate::draw::{SvgOptions, svg};
 
 /// Every tag that opens closes, in order; attributes are quoted; no text holds a bare `<` or `&`.
 fn check_well_formed(xml: &str) {
@@ -79,11 +80,11 @@ fn a_tooltip_names_the_action_and_its_times() {
         .map(|rest| rest.split('<').next().unwrap())
         .take(3)
         .collect();
-    insta::assert_snapshot!(first.join("\n"), @r#"
+    insta::assert_snapshot!(first.join("\n"), @r"
     0F0: 0 ns to 3.02 ms, 3.02 ms
-    0F0&gt;1F0: 3.02 ms to 3.04 ms, 20 µs
+    0F0&gt;1F0: 3.02 ms to 3.04 ms, 20.0 µs
     0F1: 3.04 ms to 6.06 ms, 3.02 ms
-    "#);
+    ");
 }
 
 #[test]
@@ -92,7 +93,6 @@ fn two_timelines_share_one_axis() {
     predicted.name = "predicted <\u{7}>".to_owned();
     let options = SvgOptions {
         title: Some("a & b".to_owned()),
-        messages: true,
         ..SvgOptions::default()
     };
     let found = svg(&[&predicted, &measured], &options);
@@ -100,8 +100,7 @@ fn two_timelines_share_one_axis() {
     for expected in [
         "<title>a &amp; b</title>",
         ">predicted &lt;\u{fffd}&gt;<",
-        "dash",
-        "class=\"msg\"",
+        "class=\"memory dash\"",
     ] {
         assert!(found.contains(expected), "{expected}");
     }
@@ -162,4 +161,30 @@ fn nothing_and_nonsense_are_drawn_too() {
     check_well_formed(&svg(&[&broken], &SvgOptions::default()));
     broken.ranks.clear();
     check_well_formed(&svg(&[&broken], &SvgOptions::default()));
+}
+
+/// A legend names what is there, in as many lines as it needs.
+#[test]
+fn a_legend_names_what_is_there() {
+    let legend = |timeline: &Timeline, width_px| {
+        let title = None;
+        let found = svg(&[timeline], &SvgOptions { width_px, title });
+        let entries = found.split("<text class=\"legend\"").skip(1).map(|rest| {
+            let y = rest.split(" y=\"").nth(1).unwrap();
+            let (y, rest) = y.split_once("\">").unwrap();
+            (y.to_owned(), rest.split('<').next().unwrap().to_owned())
+        });
+        let entries: Vec<(String, String)> = entries.collect();
+        let lines = entries.chunk_by(|a, b| a.0 == b.0).map(|line| {
+            let names: Vec<&str> = line.iter().map(|(_, name)| name.as_str()).collect();
+            names.join(", ")
+        });
+        lines.collect::<Vec<_>>().join("\n")
+    };
+    insta::assert_snapshot!(legend(&one_f_one_b_sample(2, 2), 1200), @"forward, backward, memory");
+    insta::assert_snapshot!(legend(&pairs_sample(), 600), @r"
+    forward, backward, input gradient, weight gradient
+    second stage of a rank, memory
+    ");
+    insta::assert_snapshot!(legend(&measured_sample(), 1200), @"forward, backward, update, reduce, send, memory");
 }

@@ -1,0 +1,319 @@
+//! The plan as one page for a browser.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroU64;
+
+use tinderbox_path::ParameterPath;
+use tinderbox_schedule::draw::{COLORS, SvgOptions, svg};
+use tinderbox_schedule::{TimeUnit, simulate};
+
+use super::chart::{Bar, chart};
+use super::escape::xml;
+use super::facts::{digest, outcome, purpose};
+use super::memory::PARTS;
+use super::modules::summaries;
+use super::program::StageText;
+use super::tables;
+use super::units::{bytes_text, count_text, share_text, time_text};
+use super::{PlanFile, PlanParameter, PlanStage, model};
+use crate::RankPrediction;
+
+/// What is the same on every page.
+const STYLE: &str = include_str!("style.css");
+
+/// Nothing is loaded and nothing runs, whatever a name in the file is.
+const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'";
+
+/// Forwards and messages of a step above which it is not simulated for a page: it would take seconds,
+/// and a micro-batch would be less than a pixel wide.
+const MOST_ACTIONS: usize = 1 << 18;
+/// Bytes of a picture above which it is left out: browsers become slow.
+const MOST_BYTES: usize = 4 << 20;
+
+impl PlanFile {
+    /// The plan as one page of HTML that needs no other file, no network and no script: summary,
+    /// timeline of a step, stages with their modules and parameters, memory, boundaries, ties and
+    /// programs. For light and dark screens, narrow ones and paper.
+    ///
+    /// The timeline is the simulator's of the plan's schedule; it is left out, with a sentence, where a
+    /// step has too many programs or no schedule runs the stages. Time and memory are linear in the
+    /// file and in the programs of a step, and the page has at most some megabytes beside the file's
+    /// own text.
+    #[must_use]
+    pub fn to_html(&self) -> String {
+        let title = xml(&format!("Plan of model {}", digest(&self.model)));
+        let program = xml(&self.program);
+        let sections = [
+            ("summary", "Summary", facts(self)),
+            ("timeline", "Timeline of a step", timeline(self)),
+            ("stages", "Stages", stages(self)),
+            ("memory", "Memory", memory(self)),
+            ("boundaries", "Boundaries", boundaries(self)),
+            ("ties", "Shared parameters", ties(self)),
+            ("programs", "Programs", programs(self)),
+        ];
+        let links = sections
+            .iter()
+            .map(|(id, heading, _)| format!("<a href=\"#{id}\">{heading}</a>\n"));
+        let links: String = links.collect();
+        let sections = sections.iter().map(|(id, heading, body)| {
+            format!(
+                "<section id=\"{id}\" aria-labelledby=\"{id}-heading\">\n\
+                 <h2 id=\"{id}-heading\">{heading}</h2>\n{body}</section>\n"
+            )
+        });
+        let sections: String = sections.collect();
+        let version = self.version;
+        format!(
+            "<!doctype html>
+<html lang=\"en\">
+<head>
+<meta charset=\"utf-8\">
+<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">
+<meta http-equiv=\"Content-Security-Policy\" content=\"{POLICY}\">
+<link rel=\"icon\" href=\"data:,\">
+<title>{title}</title>
+<style>
+{STYLE}</style>
+</head>
+<body>
+<a class=\"skip\" href=\"#summary\">Skip to the summary</a>
+<header>
+<h1>{title}</h1>
+<p class=\"lead\">{program}</p>
+<nav aria-label=\"Sections\">
+{links}</nav>
+</header>
+<main>
+{sections}</main>
+<footer>Predictions are those of the plan file, version {version}. A micro-batch runs F, then B or, in two \
+parts, I and W.</footer>
+</body>
+</html>
+"
+        )
+    }
+}
+
+/// What a step costs, as tiles, and what the plan is for.
+fn facts(plan: &PlanFile) -> String {
+    let tiles = outcome(plan).into_iter().map(|(name, lines)| {
+        let line = lines.join(" ");
+        // The figure is the first two words: a number and its unit, or `stage 3`.
+        let space = line.match_indices(' ').nth(1);
+        let (figure, rest) = line.split_at(space.map_or(line.len(), |(at, _)| at));
+        let (figure, rest) = (xml(figure.trim_end_matches(',')), xml(rest));
+        format!(
+            "<li><span class=\"what\">{name}</span> <span class=\"value\">{figure}</span> \
+             <span class=\"more\">{rest}</span></li>\n"
+        )
+    });
+    let tiles: String = tiles.collect();
+    let facts = purpose(plan).into_iter().map(|(name, lines)| {
+        let lines = lines.iter().map(|line| format!("<dd>{}</dd>\n", xml(line)));
+        format!("<dt>{name}</dt>\n{}", lines.collect::<String>())
+    });
+    let facts: String = facts.collect();
+    format!("<ul class=\"tiles\">\n{tiles}</ul>\n<dl class=\"facts\">\n{facts}</dl>\n")
+}
+
+/// The picture of a step, or why there is none.
+fn timeline(plan: &PlanFile) -> String {
+    match picture(plan) {
+        Ok(picture) => format!(
+            "<p>When each rank runs what, as predicted by the simulator. A box is a program with its \
+             micro-batch; the curve below a rank is the memory that it holds.</p>\n\
+             <div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Timeline of a step\">\n\
+             {picture}</div>\n"
+        ),
+        Err(reason) => format!("<p>The timeline is left out: {}.</p>\n", xml(&reason)),
+    }
+}
+
+fn picture(plan: &PlanFile) -> Result<String, String> {
+    let check_size = |stages: usize, micro_batches: usize| {
+        let each = stages.saturating_add(plan.boundaries.len());
+        match each.saturating_mul(micro_batches) {
+            actions if actions > MOST_ACTIONS => Err(format!(
+                "a step has {actions} forwards and messages, and a page shows {MOST_ACTIONS} at most"
+            )),
+            _ => Ok(()),
+        }
+    };
+    check_size(plan.stages.len(), plan.step.micro_batches)?;
+    let schedule = plan.schedule();
+    let schedule = schedule.ok_or("the file has no lists that run its stages on its ranks")?;
+    check_size(schedule.stages, schedule.micro_batches)?;
+    let step = simulate(&schedule, &plan.dependencies(), &plan.costs());
+    let step = step.map_err(|fault| format!("the schedule can't run: {fault}"))?;
+    let step = step.scaled(1, NonZeroU64::MIN, TimeUnit::Nanoseconds);
+    let (ranks, batches) = (step.ranks.len(), plan.step.micro_batches);
+    let title = format!(
+        "{}: {ranks} ranks, {batches} micro-batches, predicted",
+        step.name
+    );
+    let options = SvgOptions {
+        title: Some(title),
+        ..SvgOptions::default()
+    };
+    let picture = svg(&[&step], &options);
+    match picture.len() {
+        size if size > MOST_BYTES => Err(format!(
+            "its picture has {size} bytes, and a page has {MOST_BYTES} at most"
+        )),
+        _ => Ok(picture),
+    }
+}
+
+/// The times as bars, the tables, and the modules and parameters of each stage, to be opened.
+fn stages(plan: &PlanFile) -> String {
+    let bar = |stage: &PlanStage| {
+        let (forward, backward) = (stage.costs.forward, stage.costs.backward);
+        let slowest = match plan.prediction.bottleneck == stage.stage {
+            true => ", the bottleneck",
+            false => "",
+        };
+        Bar {
+            label: format!("stage {}", stage.stage),
+            sizes: vec![forward, backward],
+            figure: format!("{}{slowest}", time_text(forward.saturating_add(backward))),
+            limit: None,
+        }
+    };
+    let bars = chart(
+        "Time of one micro-batch on each stage, forward and backward",
+        &[("forward", COLORS[0]), ("backward", COLORS[1])],
+        time_text,
+        &plan.stages.iter().map(bar).collect::<Vec<Bar>>(),
+    );
+    let forms = plan.parameters.iter().map(|one| (&one.path, one)).collect();
+    let details = plan.stages.iter().zip(summaries(plan));
+    let details = details.map(|(stage, modules)| content(stage, &modules, &forms));
+    let tables = [tables::stages, tables::costs, tables::ranks];
+    let tables = tables.map(|table| table(plan).to_html("")).concat();
+    format!(
+        "{bars}{tables}<h3>Modules and parameters</h3>\n<div class=\"programs\">\n{}</div>\n",
+        details.collect::<String>()
+    )
+}
+
+/// The modules of a stage in a line, and below it all of them with the parameters.
+fn content(
+    stage: &PlanStage,
+    modules: &str,
+    forms: &BTreeMap<&ParameterPath, &PlanParameter>,
+) -> String {
+    let short = match modules {
+        "" => "no modules".to_owned(),
+        modules => xml(modules),
+    };
+    let list = |name: &str, items: Vec<String>| match items.is_empty() {
+        true => String::new(),
+        false => {
+            let items: String = items
+                .iter()
+                .map(|item| format!("<li>{item}</li>"))
+                .collect();
+            format!("<li>{name}<ul>{items}</ul></li>")
+        }
+    };
+    let parameters = |paths: &[ParameterPath]| {
+        let items = paths.iter().map(|path| {
+            let form = forms
+                .get(path)
+                .map_or(String::new(), |one| model::form(one));
+            format!(
+                "{} <span class=\"form\">{}</span>",
+                xml(path.as_str()),
+                xml(&form)
+            )
+        });
+        items.collect::<Vec<String>>()
+    };
+    let modules = stage.modules.iter().map(|module| match module.as_str() {
+        "" => "(root)".to_owned(),
+        module => xml(module),
+    });
+    let all = count_text(stage.modules.len(), "module");
+    let own = count_text(stage.parameters.len(), "parameter");
+    let lists = [
+        list(&all, modules.collect()),
+        list(&own, parameters(&stage.parameters)),
+        list("parameters of other stages", parameters(&stage.replicas)),
+    ];
+    let tag = match stage.recompute {
+        true => " <span class=\"tag\">recomputes</span>",
+        false => "",
+    };
+    let (name, lists) = (stage.stage, lists.concat());
+    format!("<details><summary>Stage {name}: {short}{tag}</summary><ul>{lists}</ul></details>\n")
+}
+
+/// What each rank holds, as bars and as a table.
+fn memory(plan: &PlanFile) -> String {
+    let ranks = &plan.prediction.ranks;
+    let limit = |rank: &RankPrediction| plan.machine.rank(rank.rank).memory_bytes;
+    let bar = |rank: &RankPrediction| {
+        let total = rank.memory.total();
+        Bar {
+            label: format!("rank {}", rank.rank),
+            sizes: PARTS.iter().map(|(_, bytes)| bytes(&rank.memory)).collect(),
+            figure: match limit(rank) {
+                Some(limit) => format!("{}, {} full", bytes_text(total), share_text(total, limit)),
+                None => bytes_text(total),
+            },
+            limit: limit(rank),
+        }
+    };
+    if ranks.is_empty() {
+        return "<p>The file predicts no ranks.</p>\n".to_owned();
+    }
+    let note = match ranks.iter().any(|rank| limit(rank).is_some()) {
+        true => "<p>The dashed line is the rank's memory limit.</p>\n",
+        false => "",
+    };
+    let key: Vec<_> = PARTS
+        .iter()
+        .zip(COLORS)
+        .map(|((name, _), color)| (*name, color))
+        .collect();
+    let bars: Vec<Bar> = ranks.iter().map(bar).collect();
+    let bars = chart(
+        "Memory of each rank at its peak, by what it is for",
+        &key,
+        bytes_text,
+        &bars,
+    );
+    let table = tables::memory(plan).to_html("");
+    let exact = "<p>Each part is at its own peak, so the total is an upper bound.</p>\n";
+    format!("{note}{bars}{exact}{table}")
+}
+
+fn boundaries(plan: &PlanFile) -> String {
+    tables::boundaries(plan).to_html("<p>Nothing crosses between stages.</p>\n")
+}
+
+fn ties(plan: &PlanFile) -> String {
+    let table = tables::ties(plan).to_html("<p>No parameter is read on several stages.</p>\n");
+    format!("<p>The owner updates a shared parameter and sends it to the copies.</p>\n{table}")
+}
+
+/// What each stage runs, to be opened.
+fn programs(plan: &PlanFile) -> String {
+    let note = match plan.stages.iter().all(|stage| stage.programs.is_empty()) {
+        true => "<p>This plan was made without the text of its programs.</p>\n",
+        false => "",
+    };
+    let stages = plan.stages.iter().map(|stage| {
+        let (name, rank) = (stage.stage, stage.rank);
+        let count = count_text(stage.programs.len(), "program");
+        let text = StageText(stage).to_string();
+        let lines: String = text.lines().map(|line| xml(line) + "\n").collect();
+        format!(
+            "<details><summary>Stage {name} on rank {rank}: {count}</summary>\
+             <pre tabindex=\"0\"><code>{lines}</code></pre></details>\n"
+        )
+    });
+    let stages: String = stages.collect();
+    format!("{note}<div class=\"programs\">\n{stages}</div>\n")
+}

@@ -1,0 +1,268 @@
+//! The tables of a plan: stages, ranks, memory, boundaries and ties.
+
+use std::fmt;
+
+use comfy_table::{
+    CellAlignment, ColumnConstraint, ContentArrangement, Table as Layout, TableComponent, presets,
+};
+use tinderbox_schedule::{Endpoint, StageCosts};
+
+use super::boundary::{end_text, joined, program_text, route_text};
+use super::escape::{visible, xml};
+use super::memory::{PARTS, stages_by_rank};
+use super::modules::summaries;
+use super::units::{Scale, permille_text, share_text};
+use super::{PlanFile, PlanStage};
+use crate::RankPrediction;
+
+/// Columns of a terminal that a table is made for.
+pub(super) const WIDTH: usize = 100;
+
+/// A table with a title.
+#[derive(Debug, Clone)]
+pub(super) struct Table {
+    title: String,
+    columns: Vec<Column>,
+}
+
+#[derive(Debug, Clone)]
+struct Column {
+    name: String,
+    is_number: bool,
+    cells: Vec<String>,
+}
+
+impl Table {
+    fn new(title: impl Into<String>) -> Self {
+        Self {
+            title: title.into(),
+            columns: Vec::new(),
+        }
+    }
+
+    /// Adds a column, unless all its cells are empty.
+    fn column(mut self, name: String, is_number: bool, cells: Vec<String>) -> Self {
+        if cells.iter().any(|cell| !cell.is_empty()) {
+            self.columns.push(Column {
+                name,
+                is_number,
+                cells,
+            });
+        }
+        self
+    }
+
+    fn words(self, name: &str, cells: impl IntoIterator<Item = impl ToString>) -> Self {
+        let cells = cells.into_iter().map(|cell| cell.to_string());
+        self.column(name.to_owned(), false, cells.collect())
+    }
+
+    fn numbers(self, name: &str, cells: impl IntoIterator<Item = impl ToString>) -> Self {
+        let cells = cells.into_iter().map(|cell| cell.to_string());
+        self.column(name.to_owned(), true, cells.collect())
+    }
+
+    /// Adds a column of numbers in the unit of a scale, which its name has too.
+    fn scaled(self, name: &str, scale: Scale, values: impl IntoIterator<Item = u64>) -> Self {
+        let cells = values.into_iter().map(|value| scale.number(value));
+        let name = format!("{name} {}", scale.unit);
+        self.column(name.trim_start().to_owned(), true, cells.collect())
+    }
+
+    /// Adds a column of bytes in their own scale.
+    fn bytes(self, name: &str, values: impl IntoIterator<Item = u64> + Clone) -> Self {
+        self.scaled(name, Scale::bytes(values.clone()), values)
+    }
+
+    fn rows(&self) -> usize {
+        self.columns.first().map_or(0, |column| column.cells.len())
+    }
+
+    fn row(&self, row: usize) -> impl Iterator<Item = (&Column, &str)> {
+        let columns = self.columns.iter();
+        columns.map(move |column| (column, column.cells[row].as_str()))
+    }
+
+    /// The table for a page, in a box that scrolls on narrow screens; another text where it has no rows.
+    pub(super) fn to_html(&self, otherwise: &str) -> String {
+        if self.rows() == 0 {
+            return otherwise.to_owned();
+        }
+        let title = xml(&self.title);
+        let cell = |at: usize, element: &str, column: &Column, text: &str| {
+            let class = if column.is_number {
+                " class=\"number\""
+            } else {
+                ""
+            };
+            let (element, scope) = match (element, at) {
+                ("th", _) => ("th", " scope=\"col\""),
+                (_, 0) => ("th", " scope=\"row\""),
+                _ => ("td", ""),
+            };
+            format!("<{element}{scope}{class}>{}</{element}>", xml(text))
+        };
+        let header = self.columns.iter().enumerate();
+        let header: String = header
+            .map(|(at, column)| cell(at, "th", column, &column.name))
+            .collect();
+        let row = |row| {
+            let cells = self.row(row).enumerate();
+            let cells = cells.map(|(at, (column, text))| cell(at, "td", column, text));
+            format!("<tr>{}</tr>\n", cells.collect::<String>())
+        };
+        let rows: String = (0..self.rows()).map(row).collect();
+        format!(
+            "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"{title}\">\n<table>\n\
+             <caption>{title}</caption>\n<thead><tr>{header}</tr></thead>\n<tbody>\n{rows}</tbody>\n\
+             </table>\n</div>\n"
+        )
+    }
+}
+
+/// Title and table for the terminal, after an empty line; nothing if there are no rows.
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.rows() == 0 {
+            return Ok(());
+        }
+        let mut layout = Layout::new();
+        layout.load_preset(presets::UTF8_HORIZONTAL_ONLY);
+        layout.remove_style(TableComponent::HorizontalLines);
+        layout.remove_style(TableComponent::MiddleIntersections);
+        layout.set_content_arrangement(ContentArrangement::Dynamic);
+        layout.set_width(WIDTH as u16);
+        layout.set_header(self.columns.iter().map(|column| &column.name));
+        for row in 0..self.rows() {
+            layout.add_row(self.row(row).map(|(_, text)| visible(text)));
+        }
+        for (at, column) in layout.column_iter_mut().enumerate() {
+            column.set_padding((0, 1));
+            if self.columns[at].is_number {
+                column.set_cell_alignment(CellAlignment::Right);
+                // A number is never broken into two lines; words are.
+                column.set_constraint(ColumnConstraint::ContentWidth);
+            }
+        }
+        writeln!(f, "\n{}\n{}", self.title, layout.trim_fmt())
+    }
+}
+
+/// What each stage owns.
+pub(super) fn stages(plan: &PlanFile) -> Table {
+    let stages = || plan.stages.iter();
+    let flops = |stage: &PlanStage| stage.forward_flops.saturating_add(stage.backward_flops);
+    let all = stages().map(flops).fold(0, u64::saturating_add);
+    let parameters = stages().map(|stage| match stage.replicas.len() {
+        0 => stage.parameters.len().to_string(),
+        shared => format!("{} (+{shared} shared)", stage.parameters.len()),
+    });
+    let recompute = stages().map(|stage| if stage.recompute { "recomputes" } else { "" });
+    Table::new("Stages")
+        .numbers("stage", stages().map(|stage| stage.stage))
+        .numbers("rank", stages().map(|stage| stage.rank))
+        .words("modules", summaries(plan))
+        .numbers("parameters", parameters)
+        .bytes("", stages().map(PlanStage::held_bytes))
+        .numbers("FLOPs", stages().map(|stage| share_text(flops(stage), all)))
+        .words("backward", recompute)
+}
+
+/// What each stage costs per micro-batch.
+pub(super) fn costs(plan: &PlanFile) -> Table {
+    type Time = fn(&StageCosts) -> u64;
+    let costs = || plan.stages.iter().map(|stage| &stage.costs);
+    let times: [(&str, Time); 4] = [
+        ("F", |costs| costs.forward),
+        ("B", |costs| costs.backward),
+        ("I", |costs| costs.input_gradient),
+        ("W", |costs| costs.weight_gradient),
+    ];
+    let scale = Scale::times(times.iter().flat_map(|(_, time)| costs().map(time)));
+    let mut table = Table::new("One micro-batch on each stage");
+    table = table.numbers("stage", plan.stages.iter().map(|stage| stage.stage));
+    for (name, time) in times {
+        table = table.scaled(name, scale, costs().map(time));
+    }
+    table
+        .bytes("kept", costs().map(|costs| costs.activation_bytes))
+        .bytes("for W", costs().map(|costs| costs.weight_gradient_bytes))
+        .bytes("sent", plan.stages.iter().map(|stage| stage.boundary_bytes))
+}
+
+/// What each rank does in a step.
+pub(super) fn ranks(plan: &PlanFile) -> Table {
+    let ranks = || plan.prediction.ranks.iter();
+    let scale = Scale::times(ranks().flat_map(|rank| [rank.busy_ns, rank.bubble_ns]));
+    let mut models = plan.machine.rank_models().iter();
+    let is_mixed = models.any(|model| model.speed_permille != 1000);
+    let speed = |rank: &RankPrediction| match is_mixed {
+        true => permille_text(plan.machine.rank(rank.rank).speed_permille),
+        false => String::new(),
+    };
+    let stages = stages_by_rank(plan);
+    let stages = |rank: &RankPrediction| -> String {
+        let own = stages.get(&rank.rank).into_iter().flatten();
+        let own: Vec<String> = own.map(|stage| stage.stage.to_string()).collect();
+        own.join(" ")
+    };
+    let bubble = |rank: &RankPrediction| share_text(rank.bubble_ns, plan.prediction.step_ns);
+    Table::new("One step on each rank")
+        .numbers("rank", ranks().map(|rank| rank.rank))
+        .words("stages", ranks().map(stages))
+        .numbers("speed", ranks().map(speed))
+        .scaled("busy", scale, ranks().map(|rank| rank.busy_ns))
+        .scaled("bubble", scale, ranks().map(|rank| rank.bubble_ns))
+        .numbers("bubble", ranks().map(bubble))
+}
+
+/// What each rank holds at its peak.
+pub(super) fn memory(plan: &PlanFile) -> Table {
+    let ranks = || plan.prediction.ranks.iter();
+    let scale = Scale::bytes(ranks().map(|rank| rank.memory.total()));
+    let title = format!("Memory of each rank at its peak, {}", scale.unit);
+    let mut table = Table::new(title).numbers("rank", ranks().map(|rank| rank.rank));
+    for (name, bytes) in PARTS {
+        table = table.numbers(name, ranks().map(|rank| scale.number(bytes(&rank.memory))));
+    }
+    let limited = |text: &dyn Fn(u64, u64) -> String| -> Vec<String> {
+        let text = |rank: &RankPrediction| {
+            let limit = plan.machine.rank(rank.rank).memory_bytes;
+            limit.map_or_else(String::new, |limit| text(rank.memory.total(), limit))
+        };
+        ranks().map(text).collect()
+    };
+    table
+        .numbers(
+            "total",
+            ranks().map(|rank| scale.number(rank.memory.total())),
+        )
+        .numbers("limit", limited(&|_, limit| scale.number(limit)))
+        .numbers("full", limited(&share_text))
+}
+
+/// What the stages send each other per micro-batch.
+pub(super) fn boundaries(plan: &PlanFile) -> Table {
+    let all = || plan.boundaries.iter();
+    let end = |end: Endpoint| format!("{} {}", end_text(end), program_text(end.compute));
+    Table::new("Boundaries, per micro-batch")
+        .words("from", all().map(|one| end(one.edge.from)))
+        .words("to", all().map(|one| end(one.edge.to)))
+        .words("ranks", all().map(|one| route_text(plan, &one.edge)))
+        .numbers("values", all().map(|one| one.values))
+        .bytes("", all().map(|one| one.bytes))
+}
+
+/// The parameters of which several stages hold copies; clones within one stage cost nothing.
+pub(super) fn ties(plan: &PlanFile) -> Table {
+    let all = || plan.ties.iter().filter(|tie| !tie.copies.is_empty());
+    let clones = all().map(|tie| {
+        let paths: Vec<&str> = tie.clones.iter().map(|path| path.as_str()).collect();
+        paths.join(" ")
+    });
+    Table::new("Parameters that several stages read")
+        .words("parameter", all().map(|tie| &tie.path))
+        .words("also called", clones)
+        .words("owner", all().map(|tie| format!("stage {}", tie.owner)))
+        .words("copies", all().map(|tie| joined("stage", &tie.copies)))
+}

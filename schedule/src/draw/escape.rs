@@ -1,0 +1,83 @@
+//! Names as safe text: timelines and plans come from any file, and a name may be any text.
+
+use std::borrow::Cow;
+
+/// Whether a character acts instead of being shown: terminal controls, marks that change the direction
+/// of the text after them, and the two characters that XML does not allow.
+fn is_hidden(char: char) -> bool {
+    let marks =
+        matches!(char, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    char.is_control() || marks || matches!(char, '\u{fffe}' | '\u{ffff}')
+}
+
+/// Returns the text for a terminal: hidden characters are written as `\u{1b}`.
+#[must_use]
+pub fn visible(text: &str) -> Cow<'_, str> {
+    if !text.contains(is_hidden) {
+        return text.into();
+    }
+    let escape = |char: char| match is_hidden(char) {
+        true => char.escape_default().to_string(),
+        false => char.to_string(),
+    };
+    text.chars().map(escape).collect::<String>().into()
+}
+
+/// Returns the text for XML and HTML, between tags and in quoted attributes.
+#[must_use]
+pub fn xml(text: &str) -> String {
+    replaced(text, |char| match char {
+        '&' => Some("&amp;"),
+        '<' => Some("&lt;"),
+        '>' => Some("&gt;"),
+        '"' => Some("&quot;"),
+        '\'' => Some("&#39;"),
+        _ => None,
+    })
+}
+
+/// Returns the text for a quoted string of Graphviz, which reads `\` and HTML entities in it.
+#[must_use]
+pub fn dot(text: &str) -> String {
+    replaced(text, |char| match char {
+        '"' => Some("\\\""),
+        '\\' => Some("\\\\"),
+        '&' => Some("&amp;"),
+        _ => None,
+    })
+}
+
+fn replaced(text: &str, special: fn(char) -> Option<&'static str>) -> String {
+    let mut out = String::with_capacity(text.len());
+    for char in text.chars() {
+        match special(char) {
+            Some(escaped) => out.push_str(escaped),
+            None if is_hidden(char) => out.push('\u{fffd}'),
+            None => out.push(char),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_cannot_leave_their_text() {
+        let name = "a<b> & \"c\" 'd'\\\u{1b}[0m\né\u{202e}\u{ffff}";
+        assert_eq!(
+            visible(name),
+            "a<b> & \"c\" 'd'\\\\u{1b}[0m\\né\\u{202e}\\u{ffff}"
+        );
+        assert_eq!(visible("größe"), "größe");
+        assert_eq!(
+            xml(name),
+            "a&lt;b&gt; &amp; &quot;c&quot; &#39;d&#39;\\\u{fffd}[0m\u{fffd}é\u{fffd}\u{fffd}"
+        );
+        assert_eq!(
+            dot(name),
+            "a<b> &amp; \\\"c\\\" 'd'\\\\\u{fffd}[0m\u{fffd}é\u{fffd}\u{fffd}"
+        );
+    }
+}

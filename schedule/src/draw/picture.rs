@@ -1,0 +1,472 @@
+//! What all pictures show: the actions of each rank with their boxes, and the figures beside them.
+
+use std::collections::BTreeMap;
+
+use super::palette::{COLORS, Kind};
+use super::units::{count_text, permille_text, share_text, time_text};
+use crate::action::{Action, Compute, Task};
+use crate::index::{RankIndex, StageIndex};
+use crate::simulate::{RankTimeline, Span, TimeUnit, Timeline};
+
+/// The names of a row's figures.
+pub(super) const FIGURES: [&str; 3] = ["bubble", "held", "peak"];
+/// A short step has at most so many columns for its shortest common time.
+const MAX_COLUMNS_PER_QUANTUM: u64 = 8;
+
+/// One box. An overlapped pair has two.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Piece {
+    pub(super) kind: Kind,
+    /// The number of the rank's lower stages.
+    pub(super) chunk: usize,
+    pub(super) micro_batch: Option<usize>,
+}
+
+/// An action that is drawn.
+#[derive(Debug)]
+pub(super) struct Drawn<'a> {
+    pub(super) span: &'a Span,
+    pub(super) pieces: Vec<Piece>,
+}
+
+/// A rank.
+#[derive(Debug)]
+pub(super) struct Row<'a> {
+    pub(super) list: &'a RankTimeline,
+    /// `stage 3` or `stages 0, 7`; empty for a rank without stages.
+    pub(super) stages: String,
+    pub(super) actions: Vec<Drawn<'a>>,
+    /// The most micro-batches that waited for the end of their backward at a time, once per stage.
+    pub(super) held: usize,
+    /// The rank's bubble as a share of the whole step.
+    pub(super) bubble: String,
+}
+
+/// A timeline as it is drawn.
+#[derive(Debug)]
+pub(super) struct Picture<'a> {
+    pub(super) timeline: &'a Timeline,
+    pub(super) rows: Vec<Row<'a>>,
+    /// The end of the last action, also where the lists are not in order.
+    pub(super) length: u64,
+    /// The most stages that a rank has.
+    pub(super) chunks: usize,
+    /// Whether peak bytes differ from `held`: uniform costs count one byte per micro-batch.
+    pub(super) has_bytes: bool,
+}
+
+impl<'a> Picture<'a> {
+    /// Linear in the number of actions.
+    pub(super) fn of(timeline: &'a Timeline) -> Self {
+        let mut stages: BTreeMap<RankIndex, Vec<String>> = BTreeMap::new();
+        let mut chunks = Vec::new();
+        for (stage, rank) in timeline.stage_to_rank.iter().enumerate() {
+            let own = stages.entry(*rank).or_default();
+            chunks.push(own.len());
+            own.push(stage.to_string());
+        }
+        let spans = || timeline.ranks.iter().flat_map(|rank| &rank.spans);
+        let is_training = spans()
+            .flat_map(|span| span.action.tasks())
+            .any(|task| task.compute != Compute::Forward);
+        let rows = timeline.ranks.iter().enumerate().map(|(rank, list)| Row {
+            list,
+            stages: match stages.get(&RankIndex::new(rank)).map(Vec::as_slice) {
+                None | Some([]) => String::new(),
+                Some([one]) => format!("stage {one}"),
+                Some(many) => format!("stages {}", many.join(", ")),
+            },
+            actions: drawn(list, &chunks),
+            held: held(list).min(if is_training { usize::MAX } else { 1 }),
+            bubble: share_text(list.bubble(), timeline.makespan()),
+        });
+        let rows: Vec<Row<'_>> = rows.collect();
+        let differs = |row: &Row<'_>| ![0, row.held as u64].contains(&row.list.peak_bytes());
+        Self {
+            length: spans().map(|span| span.end).max().unwrap_or(0),
+            chunks: chunks.iter().max().map_or(0, |last| last + 1),
+            has_bytes: rows.iter().any(differs),
+            timeline,
+            rows,
+        }
+    }
+
+    /// All boxes.
+    pub(super) fn pieces(&self) -> impl Iterator<Item = &Piece> {
+        let actions = self.rows.iter().flat_map(|row| &row.actions);
+        actions.flat_map(|action| &action.pieces)
+    }
+
+    /// The step in a few words each: ranks, time, bubble, idle time.
+    pub(super) fn summary(&self) -> Vec<String> {
+        let (timeline, unit) = (self.timeline, self.timeline.unit);
+        let (bubble, makespan) = (timeline.largest_bubble(), timeline.makespan());
+        // Times that overlap, as no rank has them, would give less than nothing.
+        let idle = (timeline.idle_share().clamp(0.0, 1.0) * 1000.0).round();
+        vec![
+            count_text(timeline.ranks.len(), "rank"),
+            time_in(makespan, unit),
+            format!(
+                "largest bubble {} ({})",
+                time_in(bubble, unit),
+                share_text(bubble, makespan)
+            ),
+            format!("idle {}", permille_text(idle as u64)),
+        ]
+    }
+
+    /// The number of columns of a terminal that the time has, at most `available`.
+    ///
+    /// Where all times are multiples of a quantum, every quantum has the same number of columns if there
+    /// are enough, so that equal times look equal. Else the whole width is used.
+    pub(super) fn columns(&self, available: usize) -> usize {
+        let spans = self.rows.iter().flat_map(|row| &row.list.spans);
+        let quantum = spans
+            .flat_map(|span| [span.start, span.end])
+            .fold(0, common_divisor);
+        let Some(quanta) = self.length.checked_div(quantum) else {
+            return 0;
+        };
+        match (available as u64).checked_div(quanta) {
+            None | Some(0) => available,
+            Some(each) => (quanta * each.min(MAX_COLUMNS_PER_QUANTUM)) as usize,
+        }
+    }
+}
+
+impl Row<'_> {
+    /// For each of `count` columns over `length`, the position of the action that it shows, or `None` for
+    /// idle time.
+    ///
+    /// A column shows the kind that has most of its time, and of it the longest action. Where actions are
+    /// narrower than a column, kinds and idle time alternate in proportion to their times, but a column in
+    /// which such an action has its middle is never idle.
+    pub(super) fn shown(&self, length: u64, count: usize) -> Vec<Option<usize>> {
+        let width = length as f64 / count as f64;
+        // The time that each kind, and last idle time, had in earlier columns without being shown.
+        let mut waiting = [0.0; COLORS.len() + 1];
+        let show = (0..count).map(|column| {
+            let (left, right) = (column as f64 * width, (column + 1) as f64 * width);
+            let mut times = [0.0; COLORS.len() + 1];
+            let mut longest = [(0.0, None); COLORS.len() + 1];
+            let (mut is_mixed, mut is_busy) = (false, false);
+            let ended = |action: &Drawn<'_>| action.span.end as f64 <= left;
+            let first = self.actions.partition_point(ended);
+            for (at, action) in self.actions.iter().enumerate().skip(first) {
+                let (start, end) = (action.span.start as f64, action.span.end as f64);
+                if start >= right {
+                    break;
+                }
+                let time = (end.min(right) - start.max(left)).max(0.0);
+                let kind = action.pieces[0].kind as usize;
+                times[kind] += time;
+                if time > longest[kind].0 {
+                    longest[kind] = (time, Some(at));
+                }
+                let is_narrow = time > 0.0 && end - start < width;
+                is_mixed |= is_narrow;
+                is_busy |= is_narrow && (left..right).contains(&f64::midpoint(start, end));
+            }
+            times[COLORS.len()] = width - times.iter().sum::<f64>();
+            if !is_mixed {
+                waiting = times;
+            } else {
+                waiting
+                    .iter_mut()
+                    .zip(times)
+                    .for_each(|(waiting, time)| *waiting += time);
+            }
+            let kinds = (0..waiting.len()).filter(|kind| times[*kind] > 0.0);
+            let kinds = kinds.filter(|kind| *kind < COLORS.len() || !is_busy);
+            // The first kind of those that wait as long.
+            let kind = kinds
+                .rev()
+                .max_by(|a, b| waiting[*a].total_cmp(&waiting[*b]))?;
+            waiting[kind] -= width;
+            longest[kind].1
+        });
+        show.collect()
+    }
+
+    /// Bubble, held micro-batches and peak bytes.
+    pub(super) fn figures(&self) -> [String; FIGURES.len()] {
+        let bytes = super::units::bytes_text(self.list.peak_bytes());
+        [self.bubble.clone(), self.held.to_string(), bytes]
+    }
+}
+
+/// The actions of a rank that are drawn. A receive is not, and what is done once per step is drawn
+/// where it takes time. `chunks` are the numbers of lower stages of each stage's rank.
+fn drawn<'a>(list: &'a RankTimeline, chunks: &[usize]) -> Vec<Drawn<'a>> {
+    let chunk = |stage: StageIndex| chunks.get(stage.index()).copied().unwrap_or(0);
+    let task = |task: &Task| Piece {
+        kind: task.compute.into(),
+        chunk: chunk(task.stage),
+        micro_batch: Some(task.micro_batch.index()),
+    };
+    let action = |span: &'a Span| {
+        let kind = match span.action {
+            Action::Update { .. } => Some(Kind::Update),
+            Action::Reduce { .. } => Some(Kind::Reduce),
+            Action::Send(_) => Some(Kind::Send),
+            Action::Compute(_) | Action::Overlap(_) | Action::Receive(_) => None,
+        };
+        let once = kind.filter(|_| span.duration() > 0).map(|kind| Piece {
+            kind,
+            chunk: chunk(span.action.stage()),
+            micro_batch: None,
+        });
+        let pieces: Vec<Piece> = span.action.tasks().iter().map(task).chain(once).collect();
+        (!pieces.is_empty()).then_some(Drawn { span, pieces })
+    };
+    list.spans.iter().filter_map(action).collect()
+}
+
+/// Forwards without the end of their backward, at the worst moment.
+fn held(list: &RankTimeline) -> usize {
+    let (mut now, mut most) = (0_usize, 0);
+    for span in &list.spans {
+        let count = |which: fn(&Compute) -> bool| {
+            let tasks = span.action.tasks().iter();
+            tasks.filter(|task| which(&task.compute)).count()
+        };
+        // The forward of a pair first: its backward frees nothing before the pair has ended.
+        now += count(|compute| *compute == Compute::Forward);
+        most = most.max(now);
+        now = now.saturating_sub(count(|compute| compute.ends_backward()));
+    }
+    most
+}
+
+const fn common_divisor(mut a: u64, mut b: u64) -> u64 {
+    while b > 0 {
+        (a, b) = (b, a % b);
+    }
+    a
+}
+
+/// A time with its unit: `33 ticks`, `1.25 ms`.
+pub(super) fn time_in(time: u64, unit: TimeUnit) -> String {
+    match unit {
+        TimeUnit::Ticks if time == 1 => "1 tick".to_owned(),
+        TimeUnit::Ticks => format!("{time} ticks"),
+        TimeUnit::Nanoseconds => time_text(time),
+    }
+}
+
+/// The marks of the time axis: zero and at most `most` times after it, up to `length`, at multiples of
+/// 1, 2 or 5 times a power of ten. Measured times have their unit, ticks none.
+pub(super) fn marks(length: u64, unit: TimeUnit, most: u64) -> impl Iterator<Item = (u64, String)> {
+    let powers = (0..20).map(|digits| 10_u64.pow(digits));
+    let mut steps = powers.flat_map(|power| [1, 2, 5].map(|factor| power.saturating_mul(factor)));
+    let step = steps.find(|step| length / step <= most.max(1));
+    let step = step.unwrap_or(u64::MAX);
+    (0..=length / step).map(move |count| {
+        let time = count * step;
+        let label = match unit {
+            TimeUnit::Nanoseconds if time > 0 => time_text(time),
+            _ => time.to_string(),
+        };
+        (time, label.replace(".00", "").replace(".0 ", " "))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::draw::tests::samples::{TIMES, simulated};
+    use crate::{Costs, Schedule, forward_only, gpipe, one_f_one_b, peak_activations};
+
+    /// A row of actions: word, start, end.
+    fn row_of(actions: &[(&str, u64, u64)]) -> RankTimeline {
+        let spans = actions.iter().map(|(word, start, end)| Span {
+            action: word.parse().unwrap(),
+            start: *start,
+            end: *end,
+        });
+        RankTimeline {
+            spans: spans.collect(),
+            ..RankTimeline::default()
+        }
+    }
+
+    fn timeline_of(ranks: Vec<RankTimeline>) -> Timeline {
+        Timeline {
+            name: "v".to_owned(),
+            unit: TimeUnit::Ticks,
+            stage_to_rank: [0, 1, 1, 0].map(RankIndex::new).to_vec(),
+            ranks,
+        }
+    }
+
+    /// The columns of ten ticks each that a rank has over a hundred.
+    fn check_shown(actions: &[(&str, u64, u64)], expected: &str) {
+        let timeline = timeline_of(vec![row_of(actions)]);
+        let shown = Picture::of(&timeline).rows[0].shown(100, 10).into_iter();
+        let text = shown.map(|at| at.map_or("·".to_owned(), |at| at.to_string()));
+        assert_eq!(text.collect::<String>(), expected);
+    }
+
+    #[test]
+    fn a_column_shows_what_has_most_of_it() {
+        check_shown(&[], "··········");
+        check_shown(&[("0F0", 0, 100)], "0000000000");
+        // Less than half of the third column.
+        check_shown(&[("0F0", 0, 24)], "00········");
+        check_shown(&[("0F0", 0, 26)], "000·······");
+        // Narrow, so it shows though most of its column is idle.
+        check_shown(&[("0F0", 42, 43)], "····0·····");
+        // Two forwards have more of the first column than the backward, whose middle is in the next.
+        check_shown(
+            &[("0F0", 0, 3), ("0F1", 3, 6), ("0B0", 6, 15)],
+            "02········",
+        );
+        // Backwards in time, and after the end.
+        check_shown(&[("0F0", 30, 20), ("0F1", 94, 900)], "·········1");
+    }
+
+    /// Forwards have a third of the time, so they have a third of the columns: also where a column is as
+    /// long as the period.
+    #[test]
+    fn narrow_kinds_share_the_columns() {
+        let mut list = RankTimeline::default();
+        for start in (0..300).step_by(3) {
+            let pair = row_of(&[("0F0", start, start + 1), ("0B0", start + 1, start + 3)]);
+            list.spans.extend(pair.spans);
+        }
+        let timeline = timeline_of(vec![list]);
+        let picture = Picture::of(&timeline);
+        for count in [25, 40, 75, 100] {
+            let shown = picture.rows[0].shown(300, count).into_iter().flatten();
+            let actions = shown.map(|at| picture.rows[0].actions[at].pieces[0].kind);
+            let forwards = actions.filter(|kind| *kind == Kind::Forward).count();
+            assert!(forwards.abs_diff(count / 3) <= 1, "{forwards} of {count}");
+        }
+    }
+
+    #[test]
+    fn stages_are_counted_per_rank() {
+        let mut timeline = timeline_of(vec![RankTimeline::default(); 2]);
+        let stages = |timeline: &Timeline| {
+            let picture = Picture::of(timeline);
+            let stages = picture.rows.iter().map(|row| row.stages.clone());
+            (picture.chunks, stages.collect::<Vec<_>>().join(" | "))
+        };
+        assert_eq!(
+            stages(&timeline),
+            (2, "stages 0, 3 | stages 1, 2".to_owned())
+        );
+        timeline.stage_to_rank.truncate(1);
+        assert_eq!(stages(&timeline), (1, "stage 0 | ".to_owned()));
+    }
+
+    #[test]
+    fn an_action_has_as_many_boxes_as_programs_or_one_where_it_takes_time() {
+        let cases = [
+            ("0F4", 0, "F0 4"),
+            ("0F4&3B1", 2, "F0 4, B1 1"),
+            ("3U", 0, ""),
+            ("3U", 1, "U1 -"),
+            ("0R0", 1, "R0 -"),
+            ("9W0", 1, "W0 0"),
+            ("3B1>2B1", 1, ">1 -"),
+            ("3F1<2F1", 5, ""),
+        ];
+        for (word, end, expected) in cases {
+            let timeline = timeline_of(vec![row_of(&[(word, 0, end)])]);
+            let picture = Picture::of(&timeline);
+            let pieces = picture.pieces().map(|piece| {
+                let micro_batch = piece.micro_batch.map_or("-".to_owned(), |k| k.to_string());
+                format!("{}{} {micro_batch}", piece.kind.letter(), piece.chunk)
+            });
+            assert_eq!(pieces.collect::<Vec<_>>().join(", "), expected, "{word}");
+        }
+    }
+
+    #[test]
+    fn held_micro_batches_are_those_of_the_lists() {
+        let split = Schedule::parse("zb", "0F0 0F1 0I0 0W0 0I1 0W1\n1F0 1I0 1F1 1I1 1W0 1W1");
+        let schedules = [
+            gpipe(4, 7),
+            one_f_one_b(4, 7),
+            forward_only(3, 5),
+            split.unwrap(),
+        ];
+        for schedule in schedules {
+            let timeline = simulated(&schedule, &Costs::uniform(schedule.stages, TIMES));
+            let picture = Picture::of(&timeline);
+            let held: Vec<usize> = picture.rows.iter().map(|row| row.held).collect();
+            assert_eq!(held, peak_activations(&schedule), "{}", schedule.name);
+            assert!(!picture.has_bytes, "{}", schedule.name);
+        }
+    }
+
+    #[test]
+    fn bytes_are_shown_where_they_are_bytes() {
+        let mut costs = Costs::uniform(2, TIMES);
+        costs.stages[1].resident_bytes = 100;
+        assert!(Picture::of(&simulated(&gpipe(2, 2), &costs)).has_bytes);
+    }
+
+    #[test]
+    fn a_step_is_summed_up_in_a_line() {
+        let timeline = simulated(&one_f_one_b(4, 8), &Costs::uniform(4, TIMES));
+        let found = Picture::of(&timeline).summary().join(", ");
+        insta::assert_snapshot!(found, @"4 ranks, 33 ticks, largest bubble 9 ticks (27.3 %), idle 27.3 %");
+    }
+
+    #[test]
+    fn marks_are_round_and_few() {
+        use TimeUnit::{Nanoseconds, Ticks};
+        let cases = [
+            (0, Ticks, 8, "0"),
+            (1, Ticks, 8, "0 | 1"),
+            (33, Ticks, 8, "0 | 5 | 10 | 15 | 20 | 25 | 30"),
+            (33, Ticks, 0, "0 | 20"),
+            (1_000, Nanoseconds, 3, "0 | 500 ns | 1 µs"),
+            (3_400_000, Nanoseconds, 4, "0 | 1 ms | 2 ms | 3 ms"),
+            (34_000_000, Nanoseconds, 4, "0 | 10 ms | 20 ms | 30 ms"),
+            (u64::MAX, Nanoseconds, 1, "0 | 10000000000 s"),
+        ];
+        for (length, unit, most, expected) in cases {
+            let labels = marks(length, unit, most).map(|(_, label)| label);
+            assert_eq!(labels.collect::<Vec<_>>().join(" | "), expected);
+        }
+    }
+
+    proptest! {
+        /// Actions one after the other, each at least a column long, all show, in their order.
+        #[test]
+        fn wide_actions_are_never_lost(times in prop::collection::vec(10_u64..50, 1..30), scale in 1_u64..1000) {
+            let words = ["0F0", "0B0", "0I0", "0W0"].iter().cycle();
+            let mut now = 0;
+            let actions = times.iter().zip(words).map(|(time, word)| {
+                let start = now;
+                now += time * scale;
+                (*word, start, now)
+            });
+            let list = row_of(&actions.collect::<Vec<_>>());
+            let count = usize::try_from(now / scale).unwrap() / 9;
+            let timeline = timeline_of(vec![list]);
+            let mut shown = Picture::of(&timeline).rows[0].shown(now, count);
+            shown.dedup();
+            prop_assert_eq!(shown, (0..times.len()).map(Some).collect::<Vec<_>>());
+        }
+
+        /// Any times at all, as a file may have them.
+        #[test]
+        fn no_times_are_refused(
+            times in prop::collection::vec((any::<u64>(), any::<u64>()), 0..20),
+            length in any::<u64>(),
+            count in 0_usize..50,
+        ) {
+            let actions = times.iter().map(|(start, end)| ("0F0", *start, *end));
+            let timeline = timeline_of(vec![row_of(&actions.collect::<Vec<_>>())]);
+            let picture = Picture::of(&timeline);
+            prop_assert_eq!(picture.rows[0].shown(length, count).len(), count);
+            prop_assert!(picture.columns(count) <= count);
+        }
+    }
+}

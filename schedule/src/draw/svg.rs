@@ -1,0 +1,360 @@
+//! Timelines as SVG: a row per rank, a box per action, one time axis.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::escape::xml;
+use super::palette::{Kind, SHADES};
+use super::picture::{FIGURES, Picture, Row, marks, time_in};
+use crate::simulate::{RankTimeline, TimeUnit, Timeline};
+
+/// Above this number of boxes a picture has neither tooltips nor micro-batches: browsers become slow,
+/// and a box is less than a pixel wide.
+pub(super) const MAX_DETAILED: usize = 20_000;
+
+/// Bounds of the width in pixels.
+const WIDTHS: (u32, u32) = (600, 20_000);
+/// Space around the picture.
+const MARGIN: f64 = 24.0;
+/// Widths of the figures beside the rows.
+const FIGURE_WIDTHS: [f64; FIGURES.len()] = [64.0, 44.0, 74.0];
+/// Height of the curve of bytes, and the space below it.
+const CURVE: f64 = 16.0;
+const RANK_GAP: f64 = 12.0;
+/// Width of a letter of 11 pixels, of common monospace fonts the widest.
+const LETTER: f64 = 6.8;
+/// Longer names are cut.
+const MAX_NAME: usize = 18;
+
+/// What is the same in every picture. Fills of boxes are the same on light and on dark pages.
+const STYLE: &str = r#"<style>
+text{font-family:ui-monospace,SFMono-Regular,Menlo,Consolas,"DejaVu Sans Mono",monospace;font-size:11px}
+.title{font-size:16px;font-weight:600}.sub{font-size:12px}.small{font-size:9px}
+.n,.box{text-anchor:middle}.e{text-anchor:end}.box{font-size:10px}
+.grid{fill:none}.dash{fill-opacity:0;stroke-dasharray:3 2}
+.page{fill:#fff}text{fill:#1b2027}.muted{fill:#626b78}.track{fill:#f0f2f5}
+.grid{stroke:#dde1e7}.memory{fill:#dfe4eb;stroke:#7b8594}
+@media (prefers-color-scheme:dark){
+.page{fill:#15181e}text{fill:#e7eaee}.muted{fill:#98a2b0}.track{fill:#20252d}
+.grid{stroke:#333b46}.memory{fill:#2c333e;stroke:#8a95a5}
+}
+.box{fill:#000}
+</style>
+"#;
+
+/// The width and the title of an SVG.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SvgOptions {
+    /// The width in pixels, figures and labels included; from 600 to 20,000.
+    pub width_px: u32,
+    /// The line above; without it, the names of the timelines.
+    pub title: Option<String>,
+}
+
+impl Default for SvgOptions {
+    /// 1200 pixels.
+    fn default() -> Self {
+        Self {
+            width_px: 1200,
+            title: None,
+        }
+    }
+}
+
+/// Draws timelines as one SVG: a row per rank, a box per action, one time axis.
+///
+/// The text needs no script, no font and no other file, and has colours for light and dark pages. A box
+/// has the colour of its kind, in a shade for each of the rank's stages, its micro-batch where it fits, and
+/// action, start, end and duration as a tooltip. An overlapped pair is a forward above a backward.
+/// Beside each row are the rank's bubble as a share of the step, the most micro-batches that it held at a
+/// time and, where the costs are in bytes, its peak bytes; below it is the curve of its bytes, for all
+/// ranks on one scale.
+///
+/// Several timelines, such as a predicted and a measured one, have a row of each for each rank, labelled
+/// with the timeline's name. They share the axis of the first, so times in other units are
+/// [scaled](Timeline::scaled) before.
+///
+/// More than 20,000 boxes have neither micro-batches nor tooltips. They are drawn in columns of a pixel,
+/// which kinds share in proportion to their time, so the size of the text is bounded by the picture's.
+/// Below that an action has up to 300 bytes. Time and memory are linear in the number of actions.
+#[must_use]
+pub fn svg(timelines: &[&Timeline], options: &SvgOptions) -> String {
+    let pictures: Vec<Picture<'_>> = timelines.iter().map(|one| Picture::of(one)).collect();
+    let width = f64::from(options.width_px.clamp(WIDTHS.0, WIDTHS.1));
+    let plot = Plot::new(&pictures, width);
+    let names = timelines.iter().map(|one| one.name.as_str());
+    let title = options.title.clone();
+    let title = title.unwrap_or_else(|| names.collect::<Vec<_>>().join(" | "));
+    // Letters that fit beside each other.
+    let room = |size: f64| ((width - 2.0 * MARGIN) / (LETTER * size / 11.0)) as usize;
+    let mut out = text("title", MARGIN, 32.0, &cut(&title, room(16.0)));
+    let mut y = 33.0;
+    for picture in &pictures {
+        let mut parts = picture.summary();
+        if pictures.len() > 1 {
+            parts.insert(0, cut(&picture.timeline.name, MAX_NAME));
+        }
+        y += 19.0;
+        out += &text("sub muted", MARGIN, y, &cut(&parts.join(" · "), room(12.0)));
+    }
+    y += 15.0;
+    out += &legend(&pictures, plot.most_bytes > 0, width, &mut y);
+    y += 40.0;
+
+    let ranks = pictures.iter().map(|one| one.rows.len()).max().unwrap_or(0);
+    let bottom = y + ranks as f64 * plot.pitch;
+    let unit = timelines.first().map_or(TimeUnit::Ticks, |one| one.unit);
+    out += &plot.axis(unit, y - 6.0, bottom);
+    out += &plot.figures(FIGURES.map(str::to_owned), y - 10.0);
+    for rank in 0..ranks {
+        out += &plot.rank(&pictures, rank, y + rank as f64 * plot.pitch);
+    }
+    let (title, height) = (xml(&title), px(bottom + 34.0));
+    format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" \
+         viewBox=\"0 0 {width} {height}\" role=\"img\" aria-label=\"{title}\">\n<title>{title}</title>\n\
+         {STYLE}<rect class=\"page\" width=\"{width}\" height=\"{height}\"/>\n{out}</svg>\n"
+    )
+}
+
+/// Where times are, and how ranks are drawn.
+struct Plot {
+    left: f64,
+    right: f64,
+    /// Height of a row of one timeline, and of all rows and the curve of a rank.
+    lane: f64,
+    pitch: f64,
+    /// The time at the right end.
+    length: u64,
+    /// The bytes at the top of a curve.
+    most_bytes: u64,
+    is_detailed: bool,
+    /// The number of figures beside each row.
+    figures: usize,
+}
+
+impl Plot {
+    fn new(pictures: &[Picture<'_>], width: f64) -> Self {
+        let (labels, lane) = match pictures.len() {
+            0 | 1 => (90.0, 28.0),
+            _ => (220.0, 17.0),
+        };
+        let figures = match pictures.iter().any(|picture| picture.has_bytes) {
+            true => FIGURES.len(),
+            false => FIGURES.len() - 1,
+        };
+        let rows = pictures.iter().flat_map(|picture| &picture.rows);
+        let most_bytes = rows.map(|row| row.list.peak_bytes()).max().unwrap_or(0);
+        let curve = if most_bytes > 0 { CURVE + 1.0 } else { 0.0 };
+        Self {
+            left: MARGIN + labels,
+            right: width - MARGIN - FIGURE_WIDTHS[..figures].iter().sum::<f64>(),
+            lane,
+            pitch: (lane + 2.0) * pictures.len() as f64 + curve + RANK_GAP,
+            length: pictures.iter().map(|one| one.length).max().unwrap_or(0),
+            most_bytes,
+            is_detailed: pictures.iter().flat_map(Picture::pieces).count() <= MAX_DETAILED,
+            figures,
+        }
+    }
+
+    /// A rank: its name and stages, a row of each timeline with its figures, and the curves of bytes.
+    fn rank(&self, pictures: &[Picture<'_>], rank: usize, top: f64) -> String {
+        let mut out = text("rank", MARGIN, top + 12.0, &format!("rank {rank}"));
+        let first = pictures.first().and_then(|picture| picture.rows.get(rank));
+        let stages = first.map_or("", |row| &row.stages);
+        out += &text(
+            "small muted",
+            MARGIN,
+            top + 25.0,
+            &cut(stages, MAX_NAME - 3),
+        );
+        let base = top + self.pitch - RANK_GAP;
+        let mut curves = String::new();
+        for (lane, picture) in pictures.iter().enumerate() {
+            let y = top + lane as f64 * (self.lane + 2.0);
+            let line = y + self.lane / 2.0 + 4.0;
+            out += &self.track(y);
+            if pictures.len() > 1 {
+                let name = cut(&picture.timeline.name, MAX_NAME);
+                out += &text("e muted", self.left - 8.0, line, &name);
+            }
+            if let Some(row) = picture.rows.get(rank) {
+                out += &match self.is_detailed {
+                    true => self.boxes(row, picture.timeline.unit, y),
+                    false => self.dense(row, y),
+                };
+                out += &self.figures(row.figures(), line);
+                curves += &self.curve(lane, row.list, base);
+            }
+        }
+        out + &curves
+    }
+
+    /// The figures beside a row, or their names.
+    fn figures(&self, texts: [String; FIGURES.len()], y: f64) -> String {
+        let mut x = self.right;
+        let texts = texts.iter().zip(FIGURE_WIDTHS).take(self.figures);
+        let figure = |(figure, width): (&String, f64)| {
+            x += width;
+            text("e muted", x, y, figure)
+        };
+        texts.map(figure).collect()
+    }
+
+    fn x(&self, time: u64) -> f64 {
+        let share = time.min(self.length) as f64 / self.length.max(1) as f64;
+        px(self.left + share * (self.right - self.left))
+    }
+
+    /// Lines at round times, and their labels below the rows.
+    fn axis(&self, unit: TimeUnit, top: f64, bottom: f64) -> String {
+        let mut out = String::new();
+        let most = ((self.right - self.left) / 90.0) as u64;
+        for (time, label) in marks(self.length, unit, most) {
+            let x = self.x(time);
+            out += &format!("<path class=\"grid\" d=\"M{x} {top}V{}\"/>\n", bottom + 1.0);
+            out += &text("n muted", x, bottom + 15.0, &label);
+        }
+        if unit == TimeUnit::Ticks {
+            out += &text("e muted", self.left - 14.0, bottom + 15.0, "ticks");
+        }
+        out
+    }
+
+    /// The empty row.
+    fn track(&self, y: f64) -> String {
+        let (x, width, height) = (self.left, self.right - self.left, self.lane);
+        format!(
+            "<rect class=\"track\" x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"{height}\"/>\n"
+        )
+    }
+
+    /// A group per action, with tooltip and micro-batch.
+    fn boxes(&self, row: &Row<'_>, unit: TimeUnit, top: f64) -> String {
+        let mut out = String::new();
+        for action in &row.actions {
+            let span = action.span;
+            let [start, end, time] =
+                [span.start, span.end, span.duration()].map(|time| time_in(time, unit));
+            let name = xml(&span.action.to_string());
+            out += &format!("<g><title>{name}: {start} to {end}, {time}</title>");
+            let (x, right) = (self.x(span.start), self.x(span.end));
+            // Boxes have a pixel between them, narrow ones less; a box is at least half a pixel wide.
+            let width = px((right - x - 1.0).max((right - x) * 0.8).max(0.5));
+            let height = self.lane / action.pieces.len() as f64;
+            let mut y = top;
+            for piece in &action.pieces {
+                let fill = piece.kind.fill(piece.chunk);
+                out += &format!(
+                    "<rect x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"{height}\" fill=\"{fill}\"/>"
+                );
+                let label = match piece.micro_batch {
+                    Some(micro_batch) => micro_batch.to_string(),
+                    None => piece.kind.letter().to_string(),
+                };
+                if label.len() as f64 * LETTER <= width && height >= 11.0 {
+                    out += &text("box", x + width / 2.0, y + height / 2.0 + 3.5, &label);
+                }
+                y += height;
+            }
+            out += "</g>\n";
+        }
+        out
+    }
+
+    /// One path per colour, in columns of a pixel. A hundred thousand boxes would keep a browser busy for
+    /// minutes.
+    fn dense(&self, row: &Row<'_>, top: f64) -> String {
+        let shown = row.shown(self.length, (self.right - self.left) as usize);
+        let mut paths: BTreeMap<String, String> = BTreeMap::new();
+        let mut x = self.left;
+        for run in shown.chunk_by(|a, b| a == b) {
+            let pieces = run[0].map_or(&[][..], |at| &row.actions[at].pieces);
+            let (width, height) = (run.len(), self.lane / pieces.len().max(1) as f64);
+            for (at, piece) in pieces.iter().enumerate() {
+                let path = paths.entry(piece.kind.fill(piece.chunk)).or_default();
+                let y = top + at as f64 * height;
+                *path += &format!("M{x} {y}h{width}v{height}h-{width}z");
+            }
+            x += width as f64;
+        }
+        let path = |(fill, path)| {
+            format!("<path fill=\"{fill}\" shape-rendering=\"crispEdges\" d=\"{path}\"/>\n")
+        };
+        paths.into_iter().map(path).collect()
+    }
+
+    /// The bytes of a rank over time. Values at the same pixel become one line up to the largest, so that
+    /// no peak is lost and a long step has a short path.
+    fn curve(&self, lane: usize, list: &RankTimeline, base: f64) -> String {
+        if list.peak_bytes() == 0 {
+            return String::new();
+        }
+        let y = |bytes: u64| px(base - bytes as f64 / self.most_bytes as f64 * CURVE);
+        let mut path = format!("M{} {base}", self.left);
+        for points in list
+            .bytes
+            .chunk_by(|a, b| self.x(a.0).round() == self.x(b.0).round())
+        {
+            let peak = points.iter().map(|point| point.1).max().unwrap_or(0);
+            path += &format!("H{}V{}", self.x(points[0].0), y(peak));
+            let last = points[points.len() - 1].1;
+            if last != peak {
+                path += &format!("V{}", y(last));
+            }
+        }
+        let (class, right) = (if lane == 0 { "" } else { " dash" }, self.right);
+        format!("<path class=\"memory{class}\" d=\"{path}H{right}V{base}\"/>\n")
+    }
+}
+
+/// What the colours mean: each kind, the shades of a rank's higher stages, and the curves. `y` moves below
+/// the last line.
+fn legend(pictures: &[Picture<'_>], curves: bool, width: f64, y: &mut f64) -> String {
+    let pieces = || pictures.iter().flat_map(Picture::pieces);
+    let kinds: BTreeSet<Kind> = pieces().map(|piece| piece.kind).collect();
+    let chunks: BTreeSet<usize> = pieces().map(|piece| piece.chunk % SHADES.len()).collect();
+    let mut entries: Vec<(String, &str)> = Vec::new();
+    let filled = |fill: String| format!("fill=\"{fill}\"");
+    entries.extend(kinds.iter().map(|kind| (filled(kind.fill(0)), kind.word())));
+    if let Some(first) = kinds.first() {
+        let names = ["second stage of a rank", "third stage", "fourth stage"];
+        let shades = (1..).zip(names).filter(|(chunk, _)| chunks.contains(chunk));
+        entries.extend(shades.map(|(chunk, name)| (filled(first.fill(chunk)), name)));
+    }
+    if curves {
+        entries.push(("class=\"memory\"".to_owned(), "memory"));
+    }
+    let mut out = String::new();
+    let mut x = MARGIN;
+    for (color, name) in entries {
+        let end = x + 17.0 + name.len() as f64 * LETTER;
+        if end > width - MARGIN {
+            (x, *y) = (MARGIN, *y + 22.0);
+        }
+        out += &format!("<path {color} d=\"M{x} {y}h12v12h-12z\"/>\n");
+        out += &text("legend", x + 17.0, *y + 10.0, name);
+        x += 37.0 + name.len() as f64 * LETTER;
+    }
+    out
+}
+
+fn text(class: &str, x: f64, y: f64, text: &str) -> String {
+    let (x, y, text) = (px(x), px(y), xml(text));
+    format!("<text class=\"{class}\" x=\"{x}\" y=\"{y}\">{text}</text>\n")
+}
+
+/// A coordinate with at most two decimals; the shortest form of such a number is written.
+fn px(value: f64) -> f64 {
+    // A negative zero would keep its sign.
+    (value * 100.0).round() / 100.0 + 0.0
+}
+
+/// A text of at most so many letters, with an ellipsis where it was cut.
+fn cut(text: &str, letters: usize) -> String {
+    if text.chars().count() <= letters {
+        return text.to_owned();
+    }
+    let kept = text.chars().take(letters.saturating_sub(1));
+    kept.chain(['…']).collect()
+}
