@@ -1,3 +1,28 @@
+// The links of the README are relative to the repository. Of several definitions of a link the first counts, so these are
+// the links of the crate's page.
+//! [getting-started]: https://docs.rs/crate/tinderbox/latest/source/docs/src/getting-started.md
+//! [deferred]: https://docs.rs/crate/tinderbox/latest/source/docs/src/deferred.md
+//! [pretrained]: https://docs.rs/crate/tinderbox/latest/source/docs/src/pretrained.md
+//! [planning]: https://docs.rs/crate/tinderbox/latest/source/docs/src/planning.md
+//! [training]: https://docs.rs/crate/tinderbox/latest/source/docs/src/training.md
+//! [recording]: https://docs.rs/crate/tinderbox/latest/source/docs/src/recording.md
+//! [schedules]: https://docs.rs/crate/tinderbox/latest/source/docs/src/schedules.md
+//! [devices]: https://docs.rs/crate/tinderbox/latest/source/docs/src/devices.md
+//! [checkpoints]: https://docs.rs/crate/tinderbox/latest/source/docs/src/checkpoints.md
+//! [operating]: https://docs.rs/crate/tinderbox/latest/source/docs/src/operating.md
+//! [troubleshooting]: https://docs.rs/crate/tinderbox/latest/source/docs/src/troubleshooting.md
+//! [how-it-works]: https://docs.rs/crate/tinderbox/latest/source/docs/src/how-it-works.md
+//! [burn-parallel]: https://docs.rs/crate/tinderbox/latest/source/docs/src/burn-parallel.md
+//! [benchmarks]: https://docs.rs/crate/tinderbox/latest/source/docs/src/benchmarks.md
+//! [glossary]: https://docs.rs/crate/tinderbox/latest/source/docs/src/glossary.md
+//! [shortcomings]: https://docs.rs/crate/tinderbox/latest/source/SHORTCOMINGS.md
+//! [contributing]: https://docs.rs/crate/tinderbox/latest/source/CONTRIBUTING.md
+//! [security]: https://docs.rs/crate/tinderbox/latest/source/SECURITY.md
+//! [versions]: https://docs.rs/crate/tinderbox/latest/source/VERSIONS.md
+//! [changelog]: https://docs.rs/crate/tinderbox/latest/source/CHANGELOG.md
+//! [mit]: https://docs.rs/crate/tinderbox/latest/source/LICENSE-MIT
+//! [apache]: https://docs.rs/crate/tinderbox/latest/source/LICENSE-APACHE
+//!
 #![doc = include_str!("../README.md")]
 //!
 //! # Architecture
@@ -141,14 +166,30 @@ pub mod prelude {
     pub use tinderbox_pipeline::{Batch as _, Traceable as _};
 }
 
-#[doc = include_str!("guide.md")]
-pub mod guide {}
-
-#[doc = include_str!("planning.md")]
-pub mod planning {}
-
-#[doc = include_str!("devices.md")]
-pub mod devices {}
+/// The programs of the book in `docs/src`, as tests.
+#[cfg(doctest)]
+mod book {
+    #[doc = include_str!("../docs/src/getting-started.md")]
+    mod getting_started {}
+    #[doc = include_str!("../docs/src/deferred.md")]
+    mod deferred {}
+    #[doc = include_str!("../docs/src/pretrained.md")]
+    mod pretrained {}
+    #[doc = include_str!("../docs/src/planning.md")]
+    mod planning {}
+    #[doc = include_str!("../docs/src/training.md")]
+    mod training {}
+    #[doc = include_str!("../docs/src/recording.md")]
+    mod recording {}
+    #[doc = include_str!("../docs/src/schedules.md")]
+    mod schedules {}
+    #[doc = include_str!("../docs/src/devices.md")]
+    mod devices {}
+    #[doc = include_str!("../docs/src/checkpoints.md")]
+    mod checkpoints {}
+    #[doc = include_str!("../docs/src/operating.md")]
+    mod operating {}
+}
 
 pub use checkpoints::{Checkpoints, Resumed, SteppedOver, load_module};
 pub use dry_run::dry_run;

@@ -131,7 +131,7 @@ fn the_pictures_of_the_documentation_are_current() {
     let dir = tempfile::tempdir().unwrap();
     let copied = dir.path().join("scripts");
     fs::create_dir_all(&copied).unwrap();
-    fs::create_dir_all(dir.path().join("docs/schedules")).unwrap();
+    fs::create_dir_all(dir.path().join("docs/src/schedules")).unwrap();
     fs::copy(
         root.join("scripts/draw-schedules"),
         copied.join("draw-schedules"),
@@ -144,9 +144,9 @@ fn the_pictures_of_the_documentation_are_current() {
         .unwrap();
     assert!(drawn.success());
     let mut files = 0;
-    for entry in fs::read_dir(dir.path().join("docs/schedules")).unwrap() {
+    for entry in fs::read_dir(dir.path().join("docs/src/schedules")).unwrap() {
         let entry = entry.unwrap();
-        let committed = root.join("docs/schedules").join(entry.file_name());
+        let committed = root.join("docs/src/schedules").join(entry.file_name());
         let same = fs::read(entry.path()).unwrap() == fs::read(&committed).unwrap();
         assert!(same, "{}: run scripts/draw-schedules", committed.display());
         files += 1;

@@ -1,5 +1,5 @@
 //! What each partitioner makes of models of five shapes: the stages, and the step that was predicted and
-//! measured. It prints the tables of `docs/partitioners.md`.
+//! measured. It prints the tables of `docs/src/partitioners.md`.
 
 mod cases;
 mod flags;
