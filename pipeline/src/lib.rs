@@ -59,6 +59,7 @@ mod certify;
 mod cost;
 mod cut;
 mod error;
+mod kept;
 mod partition;
 mod plan;
 mod profile;

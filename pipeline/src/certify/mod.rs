@@ -22,7 +22,6 @@ mod lists;
 mod messages;
 mod programs;
 mod reference;
-mod store;
 #[cfg(test)]
 mod tests;
 
