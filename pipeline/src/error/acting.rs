@@ -60,7 +60,6 @@ pub enum ActionError {
         /// Name of the batch's tensor that the index comes from; empty where the batch is one tensor.
         input: Option<String>,
         /// Which operation and index.
-        #[source]
         source: Box<ProgramError>,
     },
     /// A tensor is of the wrong kind or on the wrong device.
@@ -72,7 +71,6 @@ pub enum ActionError {
         /// The device.
         device: DeviceLabel,
         /// What it says.
-        #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// A message did not arrive or leave.
@@ -98,7 +96,6 @@ pub enum ActionError {
         /// Its program.
         task: Task,
         /// What went wrong.
-        #[source]
         source: Box<ActionError>,
     },
 }

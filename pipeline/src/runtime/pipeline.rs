@@ -93,7 +93,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             let count = written.unwrap_or(micro_batches);
             let alone = Dependencies::new(stages, [], []);
             let lists = schedule.compute(&stage_to_rank, count, &alone)?;
-            verify(&lists, &alone).map_err(|source| PipelineError::Schedule { source })?;
+            verify(&lists, &alone).map_err(PipelineError::Schedule)?;
         }
         check_memory(
             &builder.plan,
@@ -282,7 +282,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         let values = values.constructed_by(self.model.replay(self.settings.seed));
         self.model
             .materialize(device, &values)
-            .map_err(|source| PipelineError::Gather { source })
+            .map_err(PipelineError::Gather)
     }
 }
 

@@ -151,7 +151,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             }
             match self.run(Mode::Training, lr.clone(), parts) {
                 // Found before anything ran.
-                Err(error @ (PipelineError::Generate { .. } | PipelineError::Lists { .. })) => {
+                Err(error @ (PipelineError::Generate(_) | PipelineError::Lists(_))) => {
                     let error = first.take().unwrap_or(error);
                     if !is_short || count == 1 {
                         return Err(error);
