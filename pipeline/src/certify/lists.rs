@@ -175,7 +175,7 @@ impl<'a> Run<'a> {
         &self.lists.micro_batches[k.index()].stages[stage.index()]
     }
 
-    /// The error of an action for which something else is there than it needs.
+    /// The error of an action that finds something else than it needs.
     pub(super) fn expected(&self, expected: &str, found: impl Into<String>) -> CertifyError {
         other_value(self.site(), expected, found.into())
     }
@@ -367,7 +367,7 @@ impl<'a> Run<'a> {
 /// The stage and the micro-batch that a value is of.
 type Home = (StageIndex, MicroBatchIndex);
 
-/// The error of a place where something else is than the step needs.
+/// The error of a place in a step where something else is needed.
 pub(super) fn other_value(site: Box<CertifySite>, expected: &str, found: String) -> CertifyError {
     CertifyError::Value {
         site,
@@ -376,6 +376,7 @@ pub(super) fn other_value(site: Box<CertifySite>, expected: &str, found: String)
     }
 }
 
+/// The error of a computation that differs from the recorded one.
 pub(super) fn differs(
     site: Box<CertifySite>,
     what: String,
