@@ -48,7 +48,7 @@ pub use dyn_tensor::{DynTensor, TensorKind, read_now};
 pub use error::{FakeError, GraphFileError, RecordError};
 pub use graph::{
     Difference, Graph, GraphBuilder, Node, NodeId, Slice, Value, ValueId, describe_operation,
-    operation_name,
+    encode, operation_name,
 };
 pub use mark::cut;
 pub use meta::{DeviceLabel, TensorMeta, is_fake, is_host};

@@ -212,13 +212,6 @@ pub(crate) fn signature<B: Batch>(batch: &B) -> (Vec<Leaf>, Vec<String>) {
     (leaves, empty)
 }
 
-/// A micro-batch and its share of the samples.
-#[derive(Clone, Debug)]
-pub(crate) struct MicroBatch<B> {
-    pub(crate) batch: B,
-    pub(crate) samples: usize,
-}
-
 /// Refuses a batch whose tensors have other dtypes than those that a model was traced with: it would be another program,
 /// or a panic of Burn inside of one. A part without tensors has no dtype.
 pub(crate) fn check_dtypes(traced: &[Leaf], found: &[Leaf]) -> Result<(), BatchError> {
@@ -235,8 +228,13 @@ pub(crate) fn check_dtypes(traced: &[Leaf], found: &[Leaf]) -> Result<(), BatchE
     Ok(())
 }
 
-/// Splits a batch into `count` micro-batches along the first dimension, the larger ones first.
-pub(crate) fn split<B: Batch>(batch: &B, count: usize) -> Result<Vec<MicroBatch<B>>, BatchError> {
+/// Splits a batch into `count` micro-batches along the first dimension, as a pipeline does, the larger ones first. Returns
+/// each with its number of samples.
+///
+/// # Errors
+///
+/// When the tensors have different numbers of samples, or fewer than `count`; when one is fake.
+pub fn split_batch<B: Batch>(batch: &B, count: usize) -> Result<Vec<(B, usize)>, BatchError> {
     let leaves = leaves(batch);
     if let Some((name, _)) = leaves.iter().find(|(_, tensor)| tensor.is_fake()) {
         let name = name.name.clone();
@@ -278,22 +276,9 @@ pub(crate) fn split<B: Batch>(batch: &B, count: usize) -> Result<Vec<MicroBatch<
                     },
                 ));
             start += size;
-            MicroBatch {
-                batch,
-                samples: size,
-            }
+            (batch, size)
         })
         .collect())
-}
-
-/// The micro-batches that a pipeline makes of a batch, each with its number of samples.
-///
-/// # Errors
-///
-/// When the tensors have different numbers of samples, or fewer than `count`.
-pub fn split_batch<B: Batch>(batch: &B, count: usize) -> Result<Vec<(B, usize)>, BatchError> {
-    let parts = split(batch, count)?.into_iter();
-    Ok(parts.map(|part| (part.batch, part.samples)).collect())
 }
 
 /// The tensors of a batch in the order of a program's inputs, outside of any autodiff context.
@@ -361,41 +346,38 @@ mod tests {
 
     #[test]
     fn splits_unevenly_and_keeps_every_sample() {
-        let parts = split(&(ids(7), Whole(ids(1))), 3).unwrap();
-        assert_eq!(
-            parts.iter().map(|p| p.samples).collect::<Vec<_>>(),
-            [3, 2, 2]
-        );
+        let parts = split_batch(&(ids(7), Whole(ids(1))), 3).unwrap();
+        assert_eq!(parts.iter().map(|p| p.1).collect::<Vec<_>>(), [3, 2, 2]);
         let rows: Vec<i32> = parts
             .iter()
-            .flat_map(|p| p.batch.0.clone().into_data().try_to_vec::<i32>().unwrap())
+            .flat_map(|p| p.0.0.clone().into_data().try_to_vec::<i32>().unwrap())
             .collect();
         assert_eq!(rows, (0..14).collect::<Vec<i32>>());
-        assert!(parts.iter().all(|p| p.batch.1.0.dims() == [1, 2]));
+        assert!(parts.iter().all(|p| p.0.1.0.dims() == [1, 2]));
     }
 
     #[test]
     fn refuses_batches_that_cannot_be_split() {
-        let text = |result: Result<Vec<MicroBatch<_>>, BatchError>| result.unwrap_err().to_string();
+        let text = |result: Result<Vec<(_, usize)>, BatchError>| result.unwrap_err().to_string();
         assert_eq!(
-            text(split(&(ids(4), ids(3)), 2)),
+            text(split_batch(&(ids(4), ids(3)), 2)),
             "tensor `0` of the batch has 4 samples and `1` has 3: wrap a tensor that belongs to \
              all samples in `Whole`"
         );
         assert_eq!(
-            split(&ids(2), 3).unwrap_err().to_string(),
+            split_batch(&ids(2), 3).unwrap_err().to_string(),
             "a batch of 2 samples can't be split into 3 micro-batches: lower the number of \
              micro-batches"
         );
         assert!(matches!(
-            split(&Whole(ids(2)), 1),
+            split_batch(&Whole(ids(2)), 1),
             Err(BatchError::NoSamples)
         ));
         let recorded = tinderbox_fake::record(&Default::default(), |device| {
             Tensor::<2>::zeros([4, 2], device)
         });
         assert_eq!(
-            split(&(ids(4), recorded.unwrap().0), 2)
+            split_batch(&(ids(4), recorded.unwrap().0), 2)
                 .unwrap_err()
                 .to_string(),
             "tensor `1` of the batch is fake: it has a shape and no data, because it was made while something was \

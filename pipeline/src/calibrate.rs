@@ -1,6 +1,5 @@
 //! Measures a machine, for plans that are made for it.
 
-use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 use burn::module::Module;
@@ -11,8 +10,9 @@ use rayon::ThreadPoolBuilder;
 use tinderbox_deferred::{Deferred, available_for};
 use tinderbox_planner::{Machine, RankModel, Rates};
 
+use crate::profile::together;
 use crate::schedule::{Action, LinkCosts, Message, ScheduleKind, Timeline};
-use crate::{CalibrateError, Outputs, Pipeline, Plan, Traceable};
+use crate::{CalibrateError, Outputs, Pipeline, Plan, ProfileError, Traceable};
 
 /// Rows and columns of the matrices whose product is timed: 128 MFLOP of f32.
 const MATRIX: usize = 400;
@@ -40,9 +40,9 @@ pub fn calibrate(device: &Device, ranks: usize, threads: usize) -> Result<Machin
         ..RankModel::default()
     };
     let mut machine = Machine::of_ranks(vec![rank; ranks])?;
-    let product = together(ranks, threads, || product_time(&device))?;
-    let sum = together(ranks, threads, || sum_time(&device))?;
-    let small = together(ranks, threads, || small_time(&device))?;
+    let product = median_time(ranks, threads, || product_time(&device))?;
+    let sum = median_time(ranks, threads, || sum_time(&device))?;
+    let small = median_time(ranks, threads, || small_time(&device))?;
     let per_second = |amount: usize, time: Duration| -> u64 {
         (amount as f64 / time.as_secs_f64().max(1e-9)) as u64
     };
@@ -67,37 +67,24 @@ fn nanoseconds(time: Duration) -> u64 {
 }
 
 /// The median of what all ranks take, while all do the same.
-fn together(
+fn median_time(
     ranks: usize,
     threads: usize,
     time: impl Fn() -> Duration + Sync,
-) -> Result<Duration, CalibrateError> {
-    let barrier = Barrier::new(ranks);
-    let run = || -> Result<Vec<Duration>, CalibrateError> {
-        let pool = ThreadPoolBuilder::new().num_threads(threads.max(1)).build();
-        // The first turn warms up. A rank without threads still meets the others.
-        let turns = (0..=TURNS).map(|turn| {
-            barrier.wait();
-            let time = pool.as_ref().map(|pool| pool.install(&time));
-            (turn > 0).then(|| time.ok()).flatten()
-        });
-        let times = turns.collect::<Vec<_>>();
-        pool?;
-        Ok(times.into_iter().flatten().collect())
-    };
-    let results: Vec<_> = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..ranks).map(|_| scope.spawn(run)).collect();
-        threads
-            .into_iter()
-            .map(|thread| thread.join().unwrap_or(Err(CalibrateError::Panicked)))
-            .collect()
-    });
-    let mut times = Vec::new();
-    for result in results {
-        times.extend(result?);
-    }
-    times.sort_unstable();
-    Ok(times.get(times.len() / 2).copied().unwrap_or_default())
+) -> Result<Duration, ProfileError> {
+    let times = together(ranks, |member| {
+        let pool = ThreadPoolBuilder::new()
+            .num_threads(threads.max(1))
+            .build()?;
+        let turn = || {
+            member.wait();
+            pool.install(&time)
+        };
+        // Warms up.
+        turn();
+        Ok((0..TURNS).map(|_| turn()).collect::<Vec<_>>())
+    })?;
+    Ok(median(times.into_iter().flatten().collect()))
 }
 
 /// What some work takes until the device has done it. One that fails is found out by the pipeline
@@ -182,9 +169,9 @@ fn action_times(device: &Device) -> Result<(u64, u64), CalibrateError> {
     Ok((median(actions), median(messages)))
 }
 
-fn median(mut values: Vec<u64>) -> u64 {
+fn median<T: Ord + Copy + Default>(mut values: Vec<T>) -> T {
     values.sort_unstable();
-    values.get(values.len() / 2).copied().unwrap_or(0)
+    values.get(values.len() / 2).copied().unwrap_or_default()
 }
 
 /// What the actions of each rank take beside their programs, on average.

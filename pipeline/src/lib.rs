@@ -59,6 +59,7 @@ mod certify;
 mod cost;
 mod cut;
 mod error;
+mod kept;
 mod partition;
 mod plan;
 mod profile;
@@ -82,10 +83,9 @@ pub use profile::{BlockProfile, PROFILE_VERSION, Profile, Profiler, Spread};
 #[doc(hidden)]
 pub use runtime::certification_time;
 pub use runtime::{
-    Abort, Clipping, Group, Link, LocalLink, LossScale, OptimizerConfig, OptimizerSnapshot,
-    OptimizerState, Pipeline, PipelineBuilder, RankEnded, RankProgress, RankSetup, Request,
-    SavedOptimizer, SavedState, ScheduleChoice, SoloGroup, Stage, StateFields, StateTensor,
-    StepOutput, Tag, local_links, run_rank,
+    Clipping, Link, LocalLink, LossScale, OptimizerConfig, OptimizerSnapshot, Pipeline,
+    PipelineBuilder, SavedOptimizer, SavedState, ScheduleChoice, Stage, StateFields, StateTensor,
+    StepOutput, Tag,
 };
 /// Costs, machines, partitioners, predictions and plan files, without Burn.
 pub use tinderbox_planner as planner;

@@ -5,6 +5,7 @@ use std::fmt;
 
 use burn::tensor::{DType, TensorData};
 use burn_ir::{IrVisitorMut, OperationIr, TensorId, TensorIr};
+use serde::Serialize;
 use twox_hash::XxHash3_128;
 
 use super::describe::{describe, describe_with_inputs, typed_shape};
@@ -97,7 +98,9 @@ impl Graph {
         };
         for index in 0..slice.nodes.len() {
             let operation = side.operation(index).expect("it is one of the slice");
-            write(encode(&operation, &mut bytes));
+            bytes.clear();
+            encode(&operation, &mut bytes);
+            write(&bytes);
         }
         for constant in self.constants().values() {
             let data = constant.data();
@@ -182,11 +185,15 @@ impl IrVisitorMut for Renumber<'_, '_> {
 
 fn compare(before: &mut Side<'_>, now: &mut Side<'_>) -> Option<Difference> {
     let most = before.slice.nodes.len().max(now.slice.nodes.len());
-    let (mut bytes_before, mut bytes_now) = (Vec::new(), Vec::new());
+    let encoded = |operation: &OperationIr| {
+        let mut bytes = Vec::new();
+        encode(operation, &mut bytes);
+        bytes
+    };
     for index in 0..most {
         let pair = (before.operation(index), now.operation(index));
         if let (Some(before), Some(now)) = &pair
-            && encode(before, &mut bytes_before) == encode(now, &mut bytes_now)
+            && encoded(before) == encoded(now)
         {
             continue;
         }
@@ -220,12 +227,12 @@ fn compare(before: &mut Side<'_>, now: &mut Side<'_>) -> Option<Difference> {
     })
 }
 
-/// An operation as bytes. CBOR, because equality of Burn's operations is that of floats, for which
-/// -0 is 0 and NaN is not NaN, and their hash leaves the arguments of distributions out.
-fn encode<'a>(operation: &OperationIr, bytes: &'a mut Vec<u8>) -> &'a [u8] {
-    bytes.clear();
-    ciborium::into_writer(operation, &mut *bytes).expect("an operation can be encoded");
-    bytes
+/// Appends an operation, or an attribute of one, as CBOR. Two operations have the same bytes only if they are equal.
+///
+/// Bytes, because equality of Burn's operations is that of floats, for which -0 is 0 and NaN is not NaN, and their hash
+/// leaves the arguments of distributions out.
+pub fn encode(value: &impl Serialize, bytes: &mut Vec<u8>) {
+    ciborium::into_writer(value, bytes).expect("operations and their attributes can be encoded");
 }
 
 /// Position of the first element that differs, when shapes and dtypes agree.

@@ -19,7 +19,7 @@ use smallvec::SmallVec;
 pub(crate) use build::{Built, DenseIds, build};
 pub use builder::GraphBuilder;
 pub use describe::{describe_with_inputs as describe_operation, operation_name};
-pub use difference::Difference;
+pub use difference::{Difference, encode};
 pub use slice::Slice;
 
 use crate::GraphFileError;

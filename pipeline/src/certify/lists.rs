@@ -6,10 +6,10 @@ use tinderbox_deferred::ParameterTable;
 use tinderbox_fake::ValueId;
 
 use super::copies::{Copies, Ownership, Version};
-use super::messages::Parcel;
+use super::messages::{Made, Parcel};
 use super::programs::Certificate;
-use super::store::{Made, Store};
 use crate::cut::{Binding, Layout, Phase, StagePrograms};
+use crate::kept::Kept;
 use crate::schedule::{
     Action, Compute, Message, MicroBatchIndex, Mode, RankIndex, Schedule, StageIndex, Task,
 };
@@ -25,7 +25,7 @@ pub(crate) struct CertifiedMicroBatch<'a> {
 /// The lists of a step, with what they run.
 pub(crate) struct Lists<'a> {
     pub(crate) schedule: &'a Schedule,
-    /// Whether the backward of a micro-batch is taken to run in two halves on a stage.
+    /// Whether the backward of a micro-batch runs in two halves on a stage.
     pub(crate) is_split: &'a dyn Fn(StageIndex, usize) -> bool,
     pub(crate) micro_batches: Vec<CertifiedMicroBatch<'a>>,
     pub(crate) table: &'a ParameterTable,
@@ -55,14 +55,16 @@ pub(super) struct Run<'a> {
     pub(super) lists: &'a Lists<'a>,
     pub(super) ownership: Ownership<'a>,
     heads: Vec<usize>,
-    /// By stage and micro-batch.
-    stores: Vec<Store>,
+    /// The action that runs, and its rank.
+    at: Option<(RankIndex, Action)>,
+    /// By stage and micro-batch. The certificate of a program says what each value is computed by.
+    stores: Vec<Kept<()>>,
     /// What was sent and not yet received.
     pub(super) sent: HashMap<Message, Parcel>,
     /// By stage.
     pub(super) copies: Vec<Copies>,
     /// Per rank, the stages whose norms it knows.
-    pub(super) norms: Vec<BTreeSet<StageIndex>>,
+    norms: Vec<BTreeSet<StageIndex>>,
     /// How often each loss (`None`) and named output was reported.
     reported: BTreeMap<(usize, Option<&'a str>), usize>,
 }
@@ -72,10 +74,11 @@ impl<'a> Run<'a> {
         let schedule = lists.schedule;
         let ownership = Ownership::new(lists.table, lists.layout, &lists.micro_batches);
         let mut stores = Vec::new();
-        stores.resize_with(schedule.stages * schedule.micro_batches, Store::default);
+        stores.resize_with(schedule.stages * schedule.micro_batches, Kept::default);
         Self {
             lists,
             heads: vec![0; schedule.ranks.len()],
+            at: None,
             stores,
             sent: HashMap::new(),
             copies: (0..schedule.stages)
@@ -100,7 +103,7 @@ impl<'a> Run<'a> {
                         waiting = waiting.or(Some((rank, *action)));
                         break;
                     }
-                    self.act(RankIndex::new(rank), action)?;
+                    self.act(RankIndex::new(rank), *action)?;
                     self.heads[rank] += 1;
                     has_run = true;
                 }
@@ -109,52 +112,57 @@ impl<'a> Run<'a> {
                 None => return Ok(()),
                 Some(_) if has_run => {}
                 Some((rank, action)) => {
-                    let site = self.site(RankIndex::new(rank), &action);
-                    return Err(expected(site, "a message that is sent", "none".into()));
+                    self.at = Some((RankIndex::new(rank), action));
+                    return Err(self.expected("a message that is sent", "none"));
                 }
             }
         }
     }
 
-    fn act(&mut self, rank: RankIndex, action: &Action) -> Result<(), CertifyError> {
+    fn act(&mut self, rank: RankIndex, action: Action) -> Result<(), CertifyError> {
+        self.at = Some((rank, action));
         let here = |stage| self.lists.schedule.rank_of(stage) == Some(rank);
         let tasks = action.tasks().iter().map(|task| task.stage);
         if !tasks.chain([action.stage()]).all(here) {
-            let site = self.site(rank, action);
-            return Err(expected(
-                site,
-                "an action of this rank's stages",
-                "another".into(),
-            ));
+            return Err(self.expected("an action of this rank's stages", "another"));
         }
-        match *action {
+        match action {
             Action::Compute(task) => {
-                self.read(rank, action, task)?;
-                self.finish(rank, action, task)
+                self.read(task)?;
+                self.finish(task)
             }
             // Both have read what they need before either has made anything.
             Action::Overlap([forward, backward]) => {
-                self.read(rank, action, forward)?;
-                self.read(rank, action, backward)?;
-                self.finish(rank, action, forward)?;
-                self.finish(rank, action, backward)
+                self.read(forward)?;
+                self.read(backward)?;
+                self.finish(forward)?;
+                self.finish(backward)
             }
-            Action::Send(message) => self.send(rank, action, message),
-            Action::Receive(message) => self.receive(rank, action, message),
+            Action::Send(message) => self.send(message),
+            Action::Receive(message) => self.receive(message),
             Action::Reduce { stage, .. } => {
-                self.complete(rank, action, stage)?;
+                self.complete(stage)?;
                 self.copies[stage.index()].is_reduced = true;
                 Ok(())
             }
-            Action::Update { stage } => self.update(rank, action, stage),
-            _ => {
-                let site = self.site(rank, action);
-                Err(expected(site, "an action that ranks run", "another".into()))
-            }
+            Action::Update { stage } => self.update(stage),
+            _ => Err(self.expected("an action that ranks run", "another")),
         }
     }
 
-    pub(super) fn site(&self, rank: RankIndex, action: &Action) -> Box<CertifySite> {
+    /// The action that runs, and its rank.
+    pub(super) fn at(&self) -> (RankIndex, Action) {
+        self.at.expect("an action runs")
+    }
+
+    /// The stages whose norms the rank knows.
+    pub(super) fn norms(&mut self) -> &mut BTreeSet<StageIndex> {
+        let (rank, _) = self.at();
+        &mut self.norms[rank.index()]
+    }
+
+    pub(super) fn site(&self) -> Box<CertifySite> {
+        let (rank, action) = self.at();
         Box::new(CertifySite {
             rank,
             stage: action.stage(),
@@ -167,91 +175,67 @@ impl<'a> Run<'a> {
         &self.lists.micro_batches[k.index()].stages[stage.index()]
     }
 
-    fn phase(
-        &self,
-        rank: RankIndex,
-        action: &Action,
-        task: Task,
-    ) -> Result<&'a Phase, CertifyError> {
-        let phase = self
-            .programs(task.stage, task.micro_batch)
-            .phase(task.compute);
-        phase.ok_or_else(|| {
-            let site = self.site(rank, action);
-            expected(
-                site,
-                "a program that the stage has",
-                format!("{}", task.compute.letter()),
-            )
-        })
+    /// The error of an action that finds something else than it needs.
+    pub(super) fn expected(&self, expected: &str, found: impl Into<String>) -> CertifyError {
+        other_value(self.site(), expected, found.into())
     }
 
-    fn store(&mut self, stage: StageIndex, k: MicroBatchIndex) -> &mut Store {
+    fn phase(&self, task: Task) -> Result<&'a Phase, CertifyError> {
+        let programs = self.programs(task.stage, task.micro_batch);
+        let phase = programs.phase(task.compute);
+        phase.ok_or_else(|| self.expected("a program that the stage has", task.compute.letter()))
+    }
+
+    fn store(&mut self, (stage, k): Home) -> &mut Kept<()> {
         &mut self.stores[stage.index() * self.lists.schedule.micro_batches + k.index()]
     }
 
     /// Keeps a value for all its uses at a stage.
     pub(super) fn put(
         &mut self,
-        (rank, action): (RankIndex, &Action),
-        (stage, k): (StageIndex, MicroBatchIndex),
+        home: Home,
         made: Made,
         needed: ValueId,
         uses: usize,
     ) -> Result<(), CertifyError> {
         let wanted = Made {
             value: needed,
-            micro_batch: k,
+            micro_batch: home.1,
         };
-        let site = |run: &Self| run.site(rank, action);
         if made != wanted {
-            return Err(expected(site(self), &wanted.to_string(), made.to_string()));
+            return Err(self.expected(&wanted.to_string(), made.to_string()));
         }
-        match self.store(stage, k).put(needed, uses) {
+        match self.store(home).put(needed, (), uses) {
             true => Ok(()),
-            false => Err(expected(
-                site(self),
-                "each value once",
-                format!("{made} again"),
-            )),
+            false => Err(self.expected("each value once", format!("{made} again"))),
         }
     }
 
     /// Uses a value of a stage.
-    pub(super) fn take(
-        &mut self,
-        (rank, action): (RankIndex, &Action),
-        (stage, k): (StageIndex, MicroBatchIndex),
-        value: ValueId,
-    ) -> Result<Made, CertifyError> {
+    pub(super) fn take(&mut self, home: Home, value: ValueId) -> Result<Made, CertifyError> {
         let made = Made {
             value,
-            micro_batch: k,
+            micro_batch: home.1,
         };
-        match self.store(stage, k).take(value) {
-            true => Ok(made),
-            false => Err(expected(
-                self.site(rank, action),
-                &made.to_string(),
-                "nothing".into(),
-            )),
+        match self.store(home).take(value) {
+            Some(_) => Ok(made),
+            None => Err(self.expected(&made.to_string(), "nothing")),
         }
     }
 
     /// Reads the inputs of a program.
-    fn read(&mut self, rank: RankIndex, action: &Action, task: Task) -> Result<(), CertifyError> {
-        for binding in &self.phase(rank, action, task)?.inputs {
+    fn read(&mut self, task: Task) -> Result<(), CertifyError> {
+        for binding in &self.phase(task)?.inputs {
             match *binding {
                 Binding::Value(value) => {
-                    let home = (task.stage, task.micro_batch);
-                    self.take((rank, action), home, value)?;
+                    self.take((task.stage, task.micro_batch), value)?;
                 }
                 Binding::Parameter(position) => {
                     let first = self.ownership.first(position);
                     let version = self.copies[task.stage.index()].versions.get(&first);
                     if version != Some(&Version::Before) {
                         let found = version.map_or("not on this stage", |found| found.words());
-                        return Err(self.parameter(rank, action, first, Version::Before, found));
+                        return Err(self.parameter(first, Version::Before, found));
                     }
                 }
                 // The same in every run, or of the task's micro-batch.
@@ -263,44 +247,38 @@ impl<'a> Run<'a> {
 
     pub(super) fn parameter(
         &self,
-        rank: RankIndex,
-        action: &Action,
         position: usize,
         expected: Version,
         found: &'static str,
     ) -> CertifyError {
-        CertifyError::Parameter {
-            site: self.site(rank, action),
-            path: self.ownership.path(position),
-            expected: expected.words(),
-            found,
-        }
+        let what = format!("`{}` is", self.ownership.path(position));
+        differs(self.site(), what, expected.words().into(), found.into())
     }
 
     /// Keeps what a program makes.
-    fn finish(&mut self, rank: RankIndex, action: &Action, task: Task) -> Result<(), CertifyError> {
-        let at = (rank, action);
+    fn finish(&mut self, task: Task) -> Result<(), CertifyError> {
+        let (rank, _) = self.at();
         let (stage, k) = (task.stage, task.micro_batch);
-        let phase = self.phase(rank, action, task)?;
+        let phase = self.phase(task)?;
         let is_split = (self.lists.is_split)(stage, k.index());
         for (value, takes) in &phase.outputs {
             let made = Made {
                 value: *value,
                 micro_batch: k,
             };
-            self.put(at, (stage, k), made, *value, takes.of(is_split))?;
+            self.put((stage, k), made, *value, takes.of(is_split))?;
         }
         for position in &phase.gradients {
-            self.add(rank, action, task, self.ownership.first(*position))?;
+            self.add(task, self.ownership.first(*position))?;
         }
         let programs = self.programs(stage, k);
         if task.compute == Compute::Forward {
             if let Some(value) = programs.loss {
-                self.take(at, (stage, k), value)?;
+                self.take((stage, k), value)?;
                 *self.reported.entry((k.index(), None)).or_default() += 1;
             }
             for (name, value) in &programs.outputs {
-                self.take(at, (stage, k), *value)?;
+                self.take((stage, k), *value)?;
                 let of = (k.index(), Some(name.as_str()));
                 *self.reported.entry(of).or_default() += 1;
             }
@@ -314,9 +292,9 @@ impl<'a> Run<'a> {
             let received = &self.programs(to, k).received;
             let is_split = (self.lists.is_split)(to, k.index());
             for value in values {
-                let made = self.take(at, (stage, k), *value)?;
+                let made = self.take((stage, k), *value)?;
                 let uses = received.get(value).map_or(0, |takes| takes.of(is_split));
-                self.put(at, (to, k), made, *value, uses)?;
+                self.put((to, k), made, *value, uses)?;
             }
         }
         Ok(())
@@ -331,13 +309,13 @@ impl<'a> Run<'a> {
                 let k = index % schedule.micro_batches;
                 let site = self.end_of(StageIndex::new(stage), Some(MicroBatchIndex::new(k)));
                 let found = format!("{value} with {uses} uses left");
-                return Err(expected(site, "no value that is still kept", found));
+                return Err(other_value(site, "no value that is still kept", found));
             }
         }
         if let Some(message) = self.sent.keys().min() {
             let site = self.end_of(message.receiver(), None);
             let found = format!("{}", Action::Send(*message));
-            return Err(expected(site, "every message received", found));
+            return Err(other_value(site, "every message received", found));
         }
         self.end_reports()?;
         match schedule.mode {
@@ -386,11 +364,29 @@ impl<'a> Run<'a> {
     }
 }
 
-/// Something else than the step needs.
-pub(super) fn expected(site: Box<CertifySite>, expected: &str, found: String) -> CertifyError {
+/// The stage and the micro-batch that a value is of.
+type Home = (StageIndex, MicroBatchIndex);
+
+/// The error of a place in a step where something else is needed.
+pub(super) fn other_value(site: Box<CertifySite>, expected: &str, found: String) -> CertifyError {
     CertifyError::Value {
         site,
         expected: expected.to_owned(),
+        found,
+    }
+}
+
+/// The error of a computation that differs from the recorded one.
+pub(super) fn differs(
+    site: Box<CertifySite>,
+    what: String,
+    expected: String,
+    found: String,
+) -> CertifyError {
+    CertifyError::Differs {
+        site,
+        what,
+        expected,
         found,
     }
 }

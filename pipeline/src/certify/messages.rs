@@ -1,10 +1,26 @@
 //! What a step does with messages, sums of gradients and updates.
 
+use std::fmt;
+
+use tinderbox_fake::ValueId;
+
 use super::copies::Version;
-use super::lists::{Run, expected};
-use super::store::Made;
+use super::lists::{Run, differs, other_value};
 use crate::CertifyError;
-use crate::schedule::{Action, Message, MicroBatchIndex, RankIndex, StageIndex, Task};
+use crate::schedule::{Message, MicroBatchIndex, StageIndex, Task};
+
+/// A value of a micro-batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Made {
+    pub(super) value: ValueId,
+    pub(super) micro_batch: MicroBatchIndex,
+}
+
+impl fmt::Display for Made {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of micro-batch {}", self.value, self.micro_batch)
+    }
+}
 
 /// What a message carries.
 #[derive(Clone, Debug)]
@@ -18,20 +34,13 @@ pub(super) enum Parcel {
 }
 
 impl Run<'_> {
-    pub(super) fn send(
-        &mut self,
-        rank: RankIndex,
-        action: &Action,
-        message: Message,
-    ) -> Result<(), CertifyError> {
+    pub(super) fn send(&mut self, message: Message) -> Result<(), CertifyError> {
         let parcel = match message {
             Message::Values { edge, micro_batch } => {
                 let sends = &self.programs(edge.from.stage, micro_batch).sends;
                 let values = sends.get(&edge).map_or(&[][..], Vec::as_slice);
                 let home = (edge.from.stage, micro_batch);
-                let made = values
-                    .iter()
-                    .map(|value| self.take((rank, action), home, *value));
+                let made = values.iter().map(|value| self.take(home, *value));
                 Parcel::Values(made.collect::<Result<_, _>>()?)
             }
             Message::Tie(tie) => {
@@ -42,52 +51,39 @@ impl Run<'_> {
                 Parcel::Parameters(shared.collect())
             }
             Message::Norm { from, .. } => {
-                self.measure(rank, action, from)?;
+                self.measure(from)?;
                 Parcel::Norms
             }
         };
         match self.sent.insert(message, parcel) {
             None => Ok(()),
-            Some(_) => {
-                let site = self.site(rank, action);
-                Err(expected(site, "each message once", "it again".into()))
-            }
+            Some(_) => Err(self.expected("each message once", "it again")),
         }
     }
 
-    pub(super) fn receive(
-        &mut self,
-        rank: RankIndex,
-        action: &Action,
-        message: Message,
-    ) -> Result<(), CertifyError> {
+    pub(super) fn receive(&mut self, message: Message) -> Result<(), CertifyError> {
         let parcel = self.sent.remove(&message);
         match (message, parcel) {
             (Message::Values { edge, micro_batch }, Some(Parcel::Values(values))) => {
                 let to = edge.to.stage;
                 let programs = self.programs(to, micro_batch);
                 let needed = programs.receives.get(&edge).map_or(&[][..], Vec::as_slice);
-                self.same_length(rank, action, needed.len(), values.len())?;
+                self.same_length(needed.len(), values.len())?;
                 let is_split = (self.lists.is_split)(to, micro_batch.index());
                 for (needed, made) in needed.iter().zip(values) {
                     let uses = programs.received.get(needed);
                     let uses = uses.map_or(0, |takes| takes.of(is_split));
-                    self.put((rank, action), (to, micro_batch), made, *needed, uses)?;
+                    self.put((to, micro_batch), made, *needed, uses)?;
                 }
                 Ok(())
             }
             (Message::Tie(tie), Some(Parcel::Parameters(values))) => {
                 let needed: Vec<usize> = self.ownership.shared(tie.owner, tie.replica).collect();
-                self.same_length(rank, action, needed.len(), values.len())?;
+                self.same_length(needed.len(), values.len())?;
                 for (position, (sent, version)) in needed.into_iter().zip(values) {
                     if position != sent {
-                        return Err(self.parameter(
-                            rank,
-                            action,
-                            position,
-                            Version::After,
-                            "the value of another parameter",
-                        ));
+                        let found = "the value of another parameter";
+                        return Err(self.parameter(position, Version::After, found));
                     }
                     self.copies[tie.replica.index()]
                         .versions
@@ -96,49 +92,32 @@ impl Run<'_> {
                 Ok(())
             }
             (Message::Norm { from, .. }, Some(Parcel::Norms)) => {
-                self.norms[rank.index()].insert(from);
+                self.norms().insert(from);
                 Ok(())
             }
-            _ => Err(expected(
-                self.site(rank, action),
-                "a message of its kind",
-                "another".into(),
-            )),
+            _ => Err(self.expected("a message of its kind", "another")),
         }
     }
 
-    fn same_length(
-        &self,
-        rank: RankIndex,
-        action: &Action,
-        needed: usize,
-        found: usize,
-    ) -> Result<(), CertifyError> {
+    fn same_length(&self, needed: usize, found: usize) -> Result<(), CertifyError> {
         match needed == found {
             true => Ok(()),
-            false => Err(expected(
-                self.site(rank, action),
-                &format!("a message of {needed} values"),
-                format!("one of {found}"),
-            )),
+            false => {
+                let needed = format!("a message of {needed} values");
+                Err(self.expected(&needed, format!("one of {found}")))
+            }
         }
     }
 
     /// Adds a gradient of a micro-batch to its sum.
-    pub(super) fn add(
-        &mut self,
-        rank: RankIndex,
-        action: &Action,
-        task: Task,
-        position: usize,
-    ) -> Result<(), CertifyError> {
+    pub(super) fn add(&mut self, task: Task, position: usize) -> Result<(), CertifyError> {
         let k = task.micro_batch.index();
         let addends = self.ownership.addends(position);
         let copies = &mut self.copies[task.stage.index()];
         let Some(added) = copies.added.get_mut(&position) else {
             let owner = self.ownership.owner(position);
             let needed = format!("its parts at its owner, stage {owner}, alone");
-            return Err(self.sum(rank, action, position, &needed, Some(k)));
+            return Err(self.sum(position, needed, Some(k)));
         };
         match addends.get(*added) {
             Some(next) if *next == k => {
@@ -147,93 +126,59 @@ impl Run<'_> {
             }
             next => {
                 let next = words(next.copied());
-                Err(self.sum(rank, action, position, &next, Some(k)))
+                Err(self.sum(position, next, Some(k)))
             }
         }
     }
 
-    fn sum(
-        &self,
-        rank: RankIndex,
-        action: &Action,
-        position: usize,
-        expected: &str,
-        found: Option<usize>,
-    ) -> CertifyError {
-        CertifyError::Gradient {
-            site: self.site(rank, action),
-            path: self.ownership.path(position),
-            expected: expected.to_owned(),
-            found: words(found),
-        }
+    fn sum(&self, position: usize, expected: String, found: Option<usize>) -> CertifyError {
+        let path = self.ownership.path(position);
+        let what = format!("the gradient of `{path}` adds");
+        differs(self.site(), what, expected, words(found))
     }
 
     /// Refuses gradients that lack a micro-batch.
-    pub(super) fn complete(
-        &self,
-        rank: RankIndex,
-        action: &Action,
-        stage: StageIndex,
-    ) -> Result<(), CertifyError> {
+    pub(super) fn complete(&self, stage: StageIndex) -> Result<(), CertifyError> {
         for (position, added) in &self.copies[stage.index()].added {
             if let Some(next) = self.ownership.addends(*position).get(*added) {
-                let next = words(Some(*next));
-                return Err(self.sum(rank, action, *position, &next, None));
+                return Err(self.sum(*position, words(Some(*next)), None));
             }
         }
         Ok(())
     }
 
     /// Works out the norms of the gradients of a stage.
-    fn measure(
-        &mut self,
-        rank: RankIndex,
-        action: &Action,
-        stage: StageIndex,
-    ) -> Result<(), CertifyError> {
-        self.complete(rank, action, stage)?;
+    fn measure(&mut self, stage: StageIndex) -> Result<(), CertifyError> {
+        self.complete(stage)?;
         let copies = &self.copies[stage.index()];
         if !copies.is_reduced || copies.is_updated {
-            let site = self.site(rank, action);
             let found = format!("those of stage {stage} at another time");
-            return Err(expected(
-                site,
-                "norms after the reduce and before the update",
-                found,
-            ));
+            return Err(self.expected("norms after the reduce and before the update", found));
         }
-        self.norms[rank.index()].insert(stage);
+        self.norms().insert(stage);
         Ok(())
     }
 
     /// Updates the parameters of a stage, and the copies that stages of the same rank hold.
-    pub(super) fn update(
-        &mut self,
-        rank: RankIndex,
-        action: &Action,
-        stage: StageIndex,
-    ) -> Result<(), CertifyError> {
-        self.complete(rank, action, stage)?;
+    pub(super) fn update(&mut self, stage: StageIndex) -> Result<(), CertifyError> {
+        self.complete(stage)?;
         let copies = &self.copies[stage.index()];
         if !copies.is_reduced || copies.is_updated {
             let found = match copies.is_updated {
                 true => "a second one",
                 false => "one before the reduce",
             };
-            return Err(expected(
-                self.site(rank, action),
-                "one update",
-                found.into(),
-            ));
+            return Err(self.expected("one update", found));
         }
+        let (rank, _) = self.at();
         let stages: Vec<StageIndex> = self.lists.schedule.stages_of(rank).collect();
         if self.lists.global_norm {
             for own in &stages {
-                if !self.norms[rank.index()].contains(own) {
-                    self.measure(rank, action, *own)?;
+                if !self.norms().contains(own) {
+                    self.measure(*own)?;
                 }
             }
-            self.all_norms(rank, action)?;
+            self.all_norms()?;
         }
         let owned: Vec<usize> = self.copies[stage.index()].added.keys().copied().collect();
         for position in owned {
@@ -260,35 +205,36 @@ impl Run<'_> {
     }
 
     /// Refuses an update without the norms of every stage that owns parameters.
-    fn all_norms(&self, rank: RankIndex, action: &Action) -> Result<(), CertifyError> {
-        for (index, copies) in self.copies.iter().enumerate() {
-            let stage = StageIndex::new(index);
-            if !copies.added.is_empty() && !self.norms[rank.index()].contains(&stage) {
-                let needed = format!("the norms of stage {stage}");
-                return Err(expected(self.site(rank, action), &needed, "none".into()));
-            }
+    fn all_norms(&mut self) -> Result<(), CertifyError> {
+        let owners = self.copies.iter().enumerate();
+        let owners = owners.filter(|(_, copies)| !copies.added.is_empty());
+        let owners: Vec<StageIndex> = owners.map(|(stage, _)| StageIndex::new(stage)).collect();
+        let norms = self.norms();
+        match owners.into_iter().find(|stage| !norms.contains(stage)) {
+            None => Ok(()),
+            Some(stage) => Err(self.expected(&format!("the norms of stage {stage}"), "none")),
         }
-        Ok(())
     }
 
     /// Every stage was updated, and every copy has the value of its owner.
     pub(super) fn end_copies(&self) -> Result<(), CertifyError> {
         for (index, copies) in self.copies.iter().enumerate() {
-            let stage = StageIndex::new(index);
+            let site = || self.end_of(StageIndex::new(index), None);
             if !copies.is_updated {
-                let site = self.end_of(stage, None);
-                return Err(expected(site, "an update of the stage", "none".into()));
+                return Err(other_value(site(), "an update of the stage", "none".into()));
             }
             for (position, version) in &copies.versions {
                 let owner = self.ownership.owner(*position).index();
                 let owners = self.copies[owner].versions.get(position);
                 if owners != Some(version) {
-                    return Err(CertifyError::Parameter {
-                        site: self.end_of(stage, None),
-                        path: self.ownership.path(*position),
-                        expected: owners.map_or("on its owner", |owners| owners.words()),
-                        found: version.words(),
-                    });
+                    let what = format!("`{}` is", self.ownership.path(*position));
+                    let expected = owners.map_or("on its owner", |owners| owners.words());
+                    return Err(differs(
+                        site(),
+                        what,
+                        expected.into(),
+                        version.words().into(),
+                    ));
                 }
             }
         }

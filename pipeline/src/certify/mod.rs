@@ -16,14 +16,12 @@
 //! recorded, and that the runtime runs the lists as [`certify_lists`] reads them. Casts of mixed precision and the types
 //! that booleans have on GPUs come after, and are taken for the identity.
 
-mod attributes;
 mod copies;
 mod fingerprint;
 mod lists;
 mod messages;
 mod programs;
 mod reference;
-mod store;
 #[cfg(test)]
 mod tests;
 

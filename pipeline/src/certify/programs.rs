@@ -6,6 +6,7 @@ use tinderbox_deferred::{Interpreter, ParameterTable, Program, ProgramError, Ran
 use tinderbox_fake::{ValueId, describe_operation, dtype_name};
 
 use super::fingerprint::{Draws, Fingerprint, Hasher};
+use super::lists::differs;
 use super::reference::{Reference, describe_random, first_of};
 use crate::cut::{Binding, Phase, StagePrograms};
 use crate::schedule::{Compute, RankIndex, StageIndex};
@@ -126,10 +127,6 @@ impl From<ProgramError> for Refused {
 }
 
 impl Run<'_, '_> {
-    fn site(&self) -> Box<CertifySite> {
-        Box::new(self.site.clone())
-    }
-
     fn program(
         &mut self,
         program: &Program,
@@ -139,21 +136,23 @@ impl Run<'_, '_> {
         made.map_err(|refused| match refused {
             Refused::Differs(error) => *error,
             Refused::Program(source) => CertifyError::Program {
-                site: self.site(),
+                site: Box::new(self.site.clone()),
                 source,
             },
         })
     }
 
-    fn count(&self, what: &'static str, expected: usize, found: usize) -> Result<(), CertifyError> {
+    fn differs(&self, what: String, expected: String, found: String) -> CertifyError {
+        differs(Box::new(self.site.clone()), what, expected, found)
+    }
+
+    fn count(&self, what: &str, expected: usize, found: usize) -> Result<(), CertifyError> {
         match expected == found {
             true => Ok(()),
-            false => Err(CertifyError::Count {
-                site: self.site(),
-                what,
-                expected,
-                found,
-            }),
+            false => {
+                let what = format!("the number of bound {what} is");
+                Err(self.differs(what, expected.to_string(), found.to_string()))
+            }
         }
     }
 
@@ -178,11 +177,9 @@ impl Run<'_, '_> {
             match given.filter(|given| self.reference.find(*value) == Some(*given)) {
                 Some(given) => inputs.push(given),
                 None => {
-                    return Err(CertifyError::Input {
-                        site: self.site(),
-                        expected: self.reference.describe(*value),
-                        found: self.describe(*binding),
-                    });
+                    let expected = self.reference.describe(*value);
+                    let what = "an input is bound to".to_owned();
+                    return Err(self.differs(what, expected, self.describe(*binding)));
                 }
             }
         }
@@ -192,7 +189,7 @@ impl Run<'_, '_> {
         let (outputs, gradients) = made.split_at(phase.outputs.len());
         for ((value, _), made) in phase.outputs.iter().zip(outputs) {
             if self.reference.find(*value) != Some(*made) {
-                return Err(self.wrong_output("an output", Some(*value), *made));
+                return Err(self.wrong_output("an output", Some(*value), self.value_of(*made)));
             }
         }
         for (position, made) in phase.gradients.iter().zip(gradients) {
@@ -200,7 +197,7 @@ impl Run<'_, '_> {
             let expected = known.get(*position).copied().flatten();
             if expected.map(|value| self.reference.of(value)) != Some(*made) {
                 let what = format!("the gradient of {}", self.reference.parameter(*position));
-                return Err(self.wrong_output(&what, expected, *made));
+                return Err(self.wrong_output(&what, expected, self.value_of(*made)));
             }
         }
         Ok(())
@@ -217,28 +214,23 @@ impl Run<'_, '_> {
         if expected.is_some() && expected.map(|value| self.reference.of(value)) == fingerprint {
             return Ok(());
         }
-        Err(CertifyError::Output {
-            site: self.site(),
-            what: what.to_owned(),
-            expected: self.or_nothing(expected),
-            found: self.reference.describe(found),
-        })
+        Err(self.wrong_output(what, expected, Some(found)))
     }
 
     fn wrong_output(
         &self,
         what: &str,
         expected: Option<ValueId>,
-        made: Fingerprint,
+        found: Option<ValueId>,
     ) -> CertifyError {
+        let what = format!("{what} is bound to");
+        self.differs(what, self.or_nothing(expected), self.or_nothing(found))
+    }
+
+    /// A value of the model with this fingerprint.
+    fn value_of(&self, made: Fingerprint) -> Option<ValueId> {
         let mut values = self.reference.joint().graph().value_ids();
-        let found = values.find(|value| self.reference.find(*value) == Some(made));
-        CertifyError::Output {
-            site: self.site(),
-            what: what.to_owned(),
-            expected: self.or_nothing(expected),
-            found: self.or_nothing(found),
-        }
+        values.find(|value| self.reference.find(*value) == Some(made))
     }
 
     fn or_nothing(&self, value: Option<ValueId>) -> String {
@@ -258,18 +250,16 @@ impl Run<'_, '_> {
         }
     }
 
-    fn differs(&self, value: ValueId, found: String) -> Refused {
+    fn other_operation(&self, value: ValueId, found: String) -> Refused {
         let known = self.reference.find(value).is_some();
-        Refused::Differs(Box::new(CertifyError::Operation {
-            site: self.site(),
-            value,
-            module: known.then(|| self.reference.module(value)).flatten(),
-            expected: match known {
-                true => self.reference.operation(value),
-                false => "no operation".into(),
-            },
-            found,
-        }))
+        let module = known.then(|| self.reference.module(value)).flatten();
+        let module = module.map_or_else(String::new, |module| format!(", at {module},"));
+        let expected = match known {
+            true => self.reference.operation(value),
+            false => "no operation".into(),
+        };
+        let what = format!("{value}{module} is computed by");
+        Refused::Differs(Box::new(self.differs(what, expected, found)))
     }
 }
 
@@ -283,12 +273,10 @@ impl Interpreter for Run<'_, '_> {
             return Ok(found);
         }
         let dtype = dtype_name(data.dtype());
-        Err(Refused::Differs(Box::new(CertifyError::Constant {
-            site: self.site(),
-            value,
-            expected: self.reference.describe(value),
-            found: format!("other data {dtype}{:?}", data.shape().as_slice()),
-        })))
+        let found = format!("other data {dtype}{:?}", data.shape().as_slice());
+        let expected = self.reference.describe(value);
+        let error = self.differs(format!("{value} is"), expected, found);
+        Err(Refused::Differs(Box::new(error)))
     }
 
     fn operation(
@@ -303,7 +291,7 @@ impl Interpreter for Run<'_, '_> {
             let value = ValueId::of_tensor(tensor);
             let value = value.expect("ids of a program are those of a graph");
             if self.reference.find(value) != Some(*found) {
-                return Err(self.differs(value, describe_operation(operation)));
+                return Err(self.other_operation(value, describe_operation(operation)));
             }
         }
         Ok(())
@@ -317,7 +305,7 @@ impl Interpreter for Run<'_, '_> {
             true => Ok(found),
             false => {
                 let found = describe_random(random.key, random.distribution, random.whole);
-                Err(self.differs(
+                Err(self.other_operation(
                     value,
                     match self.draws {
                         Draws::Once => format!("{found}, once for all steps"),

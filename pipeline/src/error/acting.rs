@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use tinderbox_deferred::{ParameterPath, ProgramError};
+use tinderbox_deferred::ProgramError;
 use tinderbox_fake::{DeviceLabel, FakeError};
 
-use crate::schedule::{Compute, RankIndex, StageIndex, Task};
+use crate::schedule::{RankIndex, Task};
 
 /// Why a message did not arrive or leave.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -60,7 +60,6 @@ pub enum ActionError {
         /// Name of the batch's tensor that the index comes from; empty where the batch is one tensor.
         input: Option<String>,
         /// Which operation and index.
-        #[source]
         source: Box<ProgramError>,
     },
     /// A tensor is of the wrong kind or on the wrong device.
@@ -72,7 +71,6 @@ pub enum ActionError {
         /// The device.
         device: DeviceLabel,
         /// What it says.
-        #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// A message did not arrive or leave.
@@ -92,71 +90,13 @@ pub enum ActionError {
         /// What came.
         found: usize,
     },
-    /// A value is read that is not there.
-    #[error("value {value} is not available")]
-    MissingValue {
-        /// The value.
-        value: tinderbox_fake::ValueId,
-    },
-    /// A clip by the norm of all gradients misses the norms of a stage.
-    #[error("the norms of the gradients of stage {stage} did not come")]
-    MissingNorms {
-        /// The stage.
-        stage: StageIndex,
-    },
     /// One of the two programs of an overlapped pair failed.
     #[error("{task} of the pair failed")]
     OfPair {
         /// Its program.
         task: Task,
         /// What went wrong.
-        #[source]
         source: Box<ActionError>,
-    },
-    /// The action is of a kind that came with a later version of the schedules.
-    #[error(
-        "this version of the runtime does not run the action {action}: use crates of one version"
-    )]
-    UnknownAction {
-        /// The action, as schedules write it.
-        action: String,
-    },
-    /// The plan has no such stage.
-    #[error(
-        "the schedule names stage {stage}, and the plan has {stages}: make both for as many stages"
-    )]
-    UnknownStage {
-        /// The stage.
-        stage: StageIndex,
-        /// Stages of the plan.
-        stages: usize,
-    },
-    /// The rank has not the stage that it is to run.
-    #[error(
-        "the schedule runs stage {stage} on rank {rank}, where the plan does not have it: make the plan for the schedule"
-    )]
-    OtherRank {
-        /// The stage.
-        stage: StageIndex,
-        /// The rank.
-        rank: RankIndex,
-    },
-    /// The stage has no program for the task.
-    #[error(
-        "stage {stage} has no program for {compute:?}, although the schedule runs it there: this is a defect of Tinderbox, \
-         please report it"
-    )]
-    NoProgram {
-        /// The stage.
-        stage: StageIndex,
-        /// What it is to run.
-        compute: Compute,
-    },
-    /// The stage lacks a parameter that a program reads.
-    #[error("the stage does not hold `{path}`, which the program reads: make the plan again")]
-    MissingParameter {
-        /// The parameter.
-        path: ParameterPath,
     },
 }
 
@@ -164,23 +104,5 @@ fn from_input(name: &str) -> String {
     match name.is_empty() {
         true => "; it comes from the batch".to_owned(),
         false => format!("; it comes from the batch's tensor `{name}`"),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::schedule::{Compute, RankIndex, StageIndex};
-
-    #[test]
-    fn lists_that_do_not_fit_say_what_to_do() {
-        let (stage, rank) = (StageIndex::new(3), RankIndex::new(1));
-        let text = |error: ActionError| error.to_string();
-        insta::assert_snapshot!(text(ActionError::OtherRank { stage, rank }), @"the schedule runs stage 3 on rank 1, where the plan does not have it: make the plan for the schedule");
-        insta::assert_snapshot!(text(ActionError::UnknownStage { stage, stages: 2 }), @"the schedule names stage 3, and the plan has 2: make both for as many stages");
-        let compute = Compute::Backward;
-        insta::assert_snapshot!(text(ActionError::NoProgram { stage, compute }), @"stage 3 has no program for Backward, although the schedule runs it there: this is a defect of Tinderbox, please report it");
-        let action = "0X0".to_owned();
-        insta::assert_snapshot!(text(ActionError::UnknownAction { action }), @"this version of the runtime does not run the action 0X0: use crates of one version");
     }
 }

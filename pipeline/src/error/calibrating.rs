@@ -3,7 +3,7 @@
 use tinderbox_deferred::DeferredError;
 use tinderbox_planner::MachineError;
 
-use crate::{PipelineError, PlanError, TraceError};
+use crate::{PipelineError, PlanError, ProfileError, TraceError};
 
 /// Why a machine could not be measured.
 #[derive(Debug, thiserror::Error)]
@@ -12,12 +12,9 @@ pub enum CalibrateError {
     /// It has no ranks.
     #[error(transparent)]
     Machine(#[from] MachineError),
-    /// The threads of a rank could not be started.
-    #[error("the threads of a rank could not be started")]
-    Threads(#[from] rayon::ThreadPoolBuildError),
-    /// A thread panicked.
-    #[error("an operation panicked on the device")]
-    Panicked,
+    /// An operation could not be timed.
+    #[error(transparent)]
+    Operation(#[from] ProfileError),
     /// The small model that is timed could not be made.
     #[error("the pipeline that is timed could not be made")]
     Deferred(#[from] DeferredError),

@@ -2,8 +2,7 @@
 
 use std::fmt;
 
-use tinderbox_deferred::{ParameterPath, ProgramError};
-use tinderbox_fake::ValueId;
+use tinderbox_deferred::ProgramError;
 
 use crate::schedule::{MicroBatchIndex, RankIndex, StageIndex};
 
@@ -38,73 +37,25 @@ impl fmt::Display for CertifySite {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CertifyError {
-    /// An operation computes another value.
-    #[error("{site}: {value}{} is computed by {found}, expected {expected}", inside(module.as_deref()))]
-    Operation {
-        /// The program.
+    /// An operation, a constant, an input or a result of a program is another one, or an action adds another gradient or
+    /// leaves another value of a parameter.
+    #[error("{site}: {what} {found}, expected {expected}")]
+    Differs {
+        /// The program or the action.
         site: Box<CertifySite>,
-        /// The value.
-        value: ValueId,
-        /// The parameter or the module that the operation belongs to, where it is known.
-        module: Option<String>,
-        /// The operation of the model.
-        expected: String,
-        /// The operation of the program.
-        found: String,
-    },
-    /// A program uses another constant.
-    #[error("{site}: {value} is {found}, expected {expected}")]
-    Constant {
-        /// The program.
-        site: Box<CertifySite>,
-        /// The value.
-        value: ValueId,
+        /// What differs, with its verb, such as "an input is bound to".
+        what: String,
         /// What the model has there.
         expected: String,
-        /// What the program has.
+        /// What the program or the action has.
         found: String,
     },
-    /// An input of a program is bound to another value.
-    #[error("{site}: an input is bound to {found}, expected {expected}")]
-    Input {
-        /// The program.
-        site: Box<CertifySite>,
-        /// What the program reads.
-        expected: String,
-        /// What it would be given.
-        found: String,
-    },
-    /// A result of a program is bound to another value.
-    #[error("{site}: {what} is bound to {found}, expected {expected}")]
-    Output {
-        /// The program.
-        site: Box<CertifySite>,
-        /// The result.
-        what: String,
-        /// What it is to be.
-        expected: String,
-        /// What it would be.
-        found: String,
-    },
-    /// A program has more or fewer inputs or outputs than are bound.
-    #[error("{site}: {found} {what} are bound, expected {expected}")]
-    Count {
-        /// The program.
-        site: Box<CertifySite>,
-        /// Inputs or outputs.
-        what: &'static str,
-        /// Those of the program.
-        expected: usize,
-        /// Those that are bound.
-        found: usize,
-    },
-    /// A program reads what is not there.
+    /// A program reads a value that does not exist.
     #[error("{site} can't run")]
     Program {
         /// The program.
         site: Box<CertifySite>,
         /// What is wrong with it.
-        #[source]
         source: ProgramError,
     },
     /// An action reads or leaves another value of a micro-batch than the programs need.
@@ -116,30 +67,6 @@ pub enum CertifyError {
         expected: String,
         /// What is there.
         found: String,
-    },
-    /// The gradient of a parameter is not the sum over the micro-batches, in their order.
-    #[error("{site}: the gradient of `{path}` adds {found}, expected {expected}")]
-    Gradient {
-        /// The action.
-        site: Box<CertifySite>,
-        /// The parameter.
-        path: ParameterPath,
-        /// What is to be added next.
-        expected: String,
-        /// What is added.
-        found: String,
-    },
-    /// A parameter has another value than at its place in the step.
-    #[error("{site}: `{path}` is {found}, expected {expected}")]
-    Parameter {
-        /// The action.
-        site: Box<CertifySite>,
-        /// The parameter.
-        path: ParameterPath,
-        /// The value that it is to have.
-        expected: &'static str,
-        /// The value that it has.
-        found: &'static str,
     },
     /// The loss or a named output of a micro-batch is not reported once.
     #[error("{what} of micro-batch {micro_batch} is reported {found} times, expected {expected}")]
@@ -153,8 +80,4 @@ pub enum CertifyError {
         /// How often it is.
         found: usize,
     },
-}
-
-fn inside(module: Option<&str>) -> String {
-    module.map_or_else(String::new, |module| format!(", at {module},"))
 }

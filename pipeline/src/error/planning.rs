@@ -88,7 +88,6 @@ pub enum TraceError {
     #[error("the forward could not be recorded")]
     Record {
         /// What went wrong.
-        #[source]
         source: RecordError,
     },
     /// The forward uses batch norm.
@@ -103,7 +102,6 @@ pub enum TraceError {
         /// Path of the first batch norm; empty where the model itself is one.
         path: String,
         /// What went wrong.
-        #[source]
         source: RecordError,
     },
     /// The closure makes another model than it did before.
@@ -119,7 +117,6 @@ pub enum TraceError {
     #[error("the model can't be constructed twice alike")]
     Constructor {
         /// What differs.
-        #[source]
         source: DeferredError,
     },
     /// The forward does something else when it is called again.
@@ -201,7 +198,6 @@ pub enum TraceError {
         /// Its path; that of the first running state where a second call of the forward could not be recorded.
         path: ParameterPath,
         /// Why the second call could not be recorded.
-        #[source]
         source: Option<RecordError>,
     },
     /// The forward of a training trace gave no loss.
@@ -484,7 +480,6 @@ pub enum PlanError {
     #[error("the model could not be traced")]
     Trace {
         /// What went wrong.
-        #[source]
         source: TraceError,
     },
 }

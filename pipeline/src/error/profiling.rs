@@ -13,40 +13,25 @@ use crate::PlanError;
 pub enum ProfileError {
     /// The graph can't be cut into blocks.
     #[error("the model can't be cut into blocks")]
-    Plan {
-        /// Why.
-        #[from]
-        source: PlanError,
-    },
+    Plan(#[from] PlanError),
     /// A program fails on the device.
     #[error("a block can't be run")]
-    Program {
-        /// Why.
-        #[from]
-        source: ProgramError,
-    },
+    Program(#[from] ProgramError),
     /// The device fails.
     #[error("the device failed while a block ran")]
-    Device {
-        /// Why.
-        #[from]
-        source: ExecutionError,
-    },
+    Device(#[from] ExecutionError),
     /// An operation panicked.
-    #[error("an operation of a block panicked on made-up values: raise the depth to find which")]
+    #[error(
+        "an operation panicked on made-up values: where a model is profiled, raise the depth to find which"
+    )]
     Panicked,
     /// The threads of a rank could not be started.
     #[error("the threads of a rank could not be started")]
-    Threads {
-        /// Why.
-        #[source]
-        source: rayon::ThreadPoolBuildError,
-    },
+    Threads(#[from] rayon::ThreadPoolBuildError),
     /// A thread of a rank could not be started.
     #[error("a thread of a rank could not be started: measure with fewer ranks beside each other")]
     Spawn {
         /// Why.
-        #[source]
         source: std::io::Error,
     },
     /// The profile was taken of another program.
@@ -75,22 +60,17 @@ pub enum ProfileError {
         /// What was tried.
         action: &'static str,
         /// Why not.
-        #[source]
         source: std::io::Error,
     },
-    /// The text is no profile.
+    /// The text is not a profile.
     #[error("this is not a profile")]
-    Json {
-        /// Where and why.
-        #[source]
-        source: serde_json::Error,
-    },
+    Json(#[source] serde_json::Error),
     /// The profile has another version.
     #[error("the profile has version {found}, this build reads {expected}: measure again")]
     Version {
         /// What this build reads.
         expected: u32,
-        /// What stands in the file.
+        /// The version of the file.
         found: u32,
     },
 }

@@ -15,7 +15,6 @@ pub enum RestoreError {
         /// The parameter.
         path: ParameterPath,
         /// What went wrong.
-        #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// The saved state is of another optimizer, or incomplete.

@@ -92,7 +92,6 @@ pub enum PipelineError {
         /// The action, as schedules write it.
         action: String,
         /// What went wrong.
-        #[source]
         source: Box<ActionError>,
     },
     /// A rank could not make its parameters.
@@ -101,7 +100,6 @@ pub enum PipelineError {
         /// The rank.
         rank: RankIndex,
         /// What went wrong.
-        #[source]
         source: MaterializeError,
     },
     /// A batch has an index that is out of range: no rank has run anything of it, and the pipeline goes on with another. Or
@@ -111,7 +109,6 @@ pub enum PipelineError {
         /// The micro-batch.
         micro_batch: MicroBatchIndex,
         /// What is wrong with it.
-        #[source]
         source: Box<ActionError>,
     },
     /// A rank did not answer in time.
@@ -172,23 +169,14 @@ pub enum PipelineError {
         /// The rank.
         rank: RankIndex,
         /// What the system said.
-        #[source]
         source: std::io::Error,
     },
     /// The schedule can't be generated for these stages.
     #[error("the schedule can't be made")]
-    Generate {
-        /// What it needs.
-        #[source]
-        source: GenerateError,
-    },
+    Generate(#[source] GenerateError),
     /// No lists run the stages of the plan.
     #[error("no schedule was found for the plan's stages")]
-    Lists {
-        /// Why.
-        #[source]
-        source: PlannerError,
-    },
+    Lists(#[source] PlannerError),
     /// The schedule has its stages on other ranks than the plan.
     #[error(
         "schedule `{schedule}` runs its stages on ranks {expected:?}, the plan has them on ranks \
@@ -242,18 +230,10 @@ pub enum PipelineError {
     },
     /// The schedule can't be run.
     #[error("the schedule can't be run")]
-    Schedule {
-        /// What is wrong with it.
-        #[source]
-        source: VerifyError,
-    },
+    Schedule(#[source] VerifyError),
     /// The plan does not fit the model.
     #[error("the plan can't be used")]
-    Plan {
-        /// What is wrong with it.
-        #[from]
-        source: PlanError,
-    },
+    Plan(#[from] PlanError),
     /// The model could not be traced for this batch.
     #[error("the model could not be traced for this batch")]
     Trace {
@@ -266,25 +246,13 @@ pub enum PipelineError {
         "the pipeline would not compute what the model does, and nothing was run: this is a defect of tinderbox, \
          report it with the plan's file"
     )]
-    Certify {
-        /// The first difference.
-        #[from]
-        source: CertifyError,
-    },
+    Certify(#[from] CertifyError),
     /// A program could not be built.
     #[error("a stage's program could not be built")]
-    Program {
-        /// What went wrong.
-        #[from]
-        source: ProgramError,
-    },
+    Program(#[from] ProgramError),
     /// The batch can't be used.
     #[error("the batch can't be used")]
-    Batch {
-        /// What is wrong with it.
-        #[from]
-        source: BatchError,
-    },
+    Batch(#[from] BatchError),
     /// The count of a micro-batch could not be computed.
     #[error(
         "the count that the loss of micro-batch {micro_batch} is weighted by could not be computed"
@@ -293,7 +261,6 @@ pub enum PipelineError {
         /// The micro-batch.
         micro_batch: usize,
         /// What went wrong.
-        #[source]
         source: Box<ActionError>,
     },
     /// A count is not one.
@@ -360,18 +327,13 @@ pub enum PipelineError {
     },
     /// Values could not be read back.
     #[error("the parameters could not be gathered")]
-    Gather {
-        /// What went wrong.
-        #[source]
-        source: MaterializeError,
-    },
+    Gather(#[source] MaterializeError),
     /// A saved state does not fit.
     #[error("the saved state of rank {rank} could not be restored, nothing was changed")]
     Restore {
         /// The rank.
         rank: RankIndex,
         /// What is wrong with it.
-        #[source]
         source: RestoreError,
     },
     /// A saved state could not be read to its end.
@@ -383,7 +345,6 @@ pub enum PipelineError {
         /// The lowest rank that failed.
         rank: RankIndex,
         /// What went wrong.
-        #[source]
         source: RestoreError,
     },
     /// A restore has failed midway before.

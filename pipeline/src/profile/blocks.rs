@@ -1,42 +1,39 @@
-//! Divides a forward into blocks by the module tree, and says what each holds.
+//! Divides a forward into blocks by the module tree, and computes what each holds.
 
 use std::collections::BTreeSet;
 
 use tinderbox_planner::Partition;
 
-use super::BlockProfile;
-use super::run::Times;
+use super::{BlockProfile, Spread};
 use crate::cut::{Binding, Phase, StagePrograms};
 use crate::plan::{Planning, transient_bytes};
 use crate::schedule::{Compute, Edge, RankIndex, StageIndex};
 
-/// A run of operations of one module.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Stretch {
-    pub(super) name: String,
-    /// First position, and the one behind the last.
-    pub(super) operations: (usize, usize),
-}
-
-/// The runs of operations whose modules agree down to a depth, or to a module that stays whole.
-pub(super) fn of_chain(planning: &Planning<'_>, depth: usize, whole: &[String]) -> Vec<Stretch> {
-    let mut blocks: Vec<Stretch> = Vec::new();
+/// The runs of operations whose modules agree down to a depth, or to a module that stays whole, each with its name and
+/// operations alone.
+pub(super) fn of_chain(
+    planning: &Planning<'_>,
+    depth: usize,
+    whole: &[String],
+) -> Vec<BlockProfile> {
+    let mut blocks: Vec<BlockProfile> = Vec::new();
     for position in 0..planning.chain.nodes().len() {
         let module = planning.chain.module(position);
         let types = planning.types_of(module);
         let name = block_of(module, types, depth, whole);
         match blocks.last_mut() {
             Some(block) if block.name == name => block.operations.1 = position + 1,
-            _ => blocks.push(Stretch {
+            _ => blocks.push(BlockProfile {
                 name: name.to_owned(),
                 operations: (position, position + 1),
+                ..BlockProfile::default()
             }),
         }
     }
     blocks
 }
 
-/// The block of a module: its path cut off at a depth, or behind the first module of a type that stays
+/// The block of a module: its path cut off at a depth, or after the first module of a type that stays
 /// whole. `types` are the types along the path, that of the model first.
 fn block_of<'a>(module: &'a str, types: &str, depth: usize, whole: &[String]) -> &'a str {
     let is_whole = |name: &str| whole.iter().any(|known| known == name);
@@ -55,7 +52,7 @@ fn block_of<'a>(module: &'a str, types: &str, depth: usize, whole: &[String]) ->
 }
 
 /// Every block as a stage of its own.
-pub(super) fn partition(planning: &Planning<'_>, blocks: &[Stretch]) -> Partition {
+pub(super) fn partition(planning: &Planning<'_>, blocks: &[BlockProfile]) -> Partition {
     let starts: Vec<usize> = blocks.iter().map(|block| block.operations.0).collect();
     let count = blocks.len();
     let ranks = (0..count).map(RankIndex::new).collect();
@@ -67,12 +64,12 @@ pub(super) fn partition(planning: &Planning<'_>, blocks: &[Stretch]) -> Partitio
 pub(super) fn report(
     planning: &Planning<'_>,
     index: usize,
-    block: &Stretch,
+    block: BlockProfile,
     programs: &StagePrograms,
-    times: Times,
+    [forward, backward, input_gradient, weight_gradient]: [Spread; 4],
 ) -> BlockProfile {
     let graph = planning.joint.graph();
-    let backward = programs.backward.as_ref();
+    let phases = programs.backward.as_ref();
     let peak = |phase: Option<&Phase>| -> u64 {
         let Some(phase) = phase else { return 0 };
         let read = phase.program.inputs().iter().copied();
@@ -97,20 +94,19 @@ pub(super) fn report(
     let own = StageIndex::new(index);
     let is_forward = |edge: &Edge| edge.from.compute == Compute::Forward;
     BlockProfile {
-        name: block.name.clone(),
-        operations: block.operations,
-        forward: times.forward,
-        backward: times.backward,
-        input_gradient: times.input_gradient,
-        weight_gradient: times.weight_gradient,
+        forward,
+        backward,
+        input_gradient,
+        weight_gradient,
         forward_peak_bytes: peak(Some(&programs.forward)),
-        backward_peak_bytes: peak(backward.map(|b| &b.whole)),
-        saved_bytes: backward.map_or(0, |b| b.activation_bytes),
-        saved_for_weight_bytes: backward.map_or(0, |b| b.weight_gradient_bytes),
+        backward_peak_bytes: peak(phases.map(|b| &b.whole)),
+        saved_bytes: phases.map_or(0, |b| b.activation_bytes),
+        saved_for_weight_bytes: phases.map_or(0, |b| b.weight_gradient_bytes),
         parameter_bytes,
         buffer_bytes,
         input_bytes: message(&|edge| is_forward(edge) && edge.to.stage == own),
         output_bytes: message(&|edge| is_forward(edge) && edge.from.stage == own),
+        ..block
     }
 }
 

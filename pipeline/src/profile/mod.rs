@@ -1,4 +1,4 @@
-//! Measures what each block of a model takes on a device, alone.
+//! Measures the time and memory of each block of a model on a device, alone.
 
 mod blocks;
 mod report;
@@ -14,6 +14,7 @@ use tinderbox_fake::DeviceLabel;
 use tinderbox_planner::Rates;
 
 pub use report::{BlockProfile, PROFILE_VERSION, Profile, Spread};
+pub(crate) use together::together;
 
 use crate::ProfileError;
 use crate::batch::Batch;
@@ -52,17 +53,13 @@ use crate::trace::Trace;
 pub struct Profiler<'a, B> {
     trace: &'a Trace<B>,
     device: Device,
-    depth: usize,
-    basic_blocks: Vec<String>,
-    warm_up: usize,
-    repetitions: usize,
-    beside: usize,
-    threads: usize,
+    /// The settings, without a measurement.
+    profile: Profile,
     cache: Option<PathBuf>,
     progress: Option<Box<Progress<'a>>>,
 }
 
-/// Hears of every block before it is measured: how many are done, how many there are, its name.
+/// Is called before every block is measured: how many are done, how many there are, its name.
 type Progress<'a> = dyn Fn(usize, usize, &str) + 'a;
 
 impl<'a, B: Batch> Profiler<'a, B> {
@@ -71,12 +68,7 @@ impl<'a, B: Batch> Profiler<'a, B> {
         Self {
             trace,
             device: Device::flex(),
-            depth: 2,
-            basic_blocks: Vec::new(),
-            warm_up: 2,
-            repetitions: 7,
-            beside: 1,
-            threads: 1,
+            profile: Profile::unmeasured(),
             cache: None,
             progress: None,
         }
@@ -93,29 +85,29 @@ impl<'a, B: Batch> Profiler<'a, B> {
     /// lists, such as `blocks.3`. At least 1.
     #[must_use]
     pub fn depth(mut self, depth: usize) -> Self {
-        self.depth = depth.max(1);
+        self.profile.depth = depth.max(1);
         self
     }
 
     /// Types of modules that are never divided, however deep the blocks are, such as `Linear`.
     #[must_use]
     pub fn basic_blocks<T: Into<String>>(mut self, types: impl IntoIterator<Item = T>) -> Self {
-        self.basic_blocks = types.into_iter().map(Into::into).collect();
+        self.profile.basic_blocks = types.into_iter().map(Into::into).collect();
         self
     }
 
     /// Runs before those that count.
     #[must_use]
     pub fn warm_up(mut self, runs: usize) -> Self {
-        self.warm_up = runs;
+        self.profile.warm_up = runs;
         self
     }
 
-    /// Runs that count, at least one. Their median is taken, without those that lie further from the
+    /// Runs that count, at least one. Their median is reported, without those that are further from the
     /// middle half than one and a half times its width (Tukey 1977).
     #[must_use]
     pub fn repetitions(mut self, runs: usize) -> Self {
-        self.repetitions = runs.max(1);
+        self.profile.repetitions = runs.max(1);
         self
     }
 
@@ -123,33 +115,32 @@ impl<'a, B: Batch> Profiler<'a, B> {
     /// machine share its memory and caches. One by default.
     #[must_use]
     pub fn beside(mut self, ranks: usize) -> Self {
-        self.beside = ranks.max(1);
+        self.profile.beside = ranks.max(1);
         self
     }
 
     /// CPU threads of each rank.
     #[must_use]
     pub fn threads_per_rank(mut self, threads: usize) -> Self {
-        self.threads = threads.max(1);
+        self.profile.threads = threads.max(1);
         self
     }
 
-    /// A directory that keeps profiles by graph, device and settings: what stands there is not measured
-    /// again.
+    /// A directory that keeps profiles by graph, device and settings: what is there is not measured again.
     #[must_use]
     pub fn cache(mut self, directory: impl Into<PathBuf>) -> Self {
         self.cache = Some(directory.into());
         self
     }
 
-    /// Hears of every block before it is measured: how many are done, how many there are, its name.
+    /// Calls `progress` before every block is measured: how many are done, how many there are, its name.
     #[must_use]
-    pub fn progress(mut self, hear: impl Fn(usize, usize, &str) + 'a) -> Self {
-        self.progress = Some(Box::new(hear));
+    pub fn progress(mut self, progress: impl Fn(usize, usize, &str) + 'a) -> Self {
+        self.progress = Some(Box::new(progress));
         self
     }
 
-    /// Measures. Each block gets values of its own, and no more memory than it needs is taken at a time.
+    /// Measures. Each block gets values of its own, and no more memory than it needs is allocated at a time.
     ///
     /// # Errors
     ///
@@ -160,16 +151,9 @@ impl<'a, B: Batch> Profiler<'a, B> {
         tinderbox_pages::keep_freed_blocks();
         let planning = Planning::new(self.trace, &Rates::default(), None)?;
         let mut profile = Profile {
-            version: PROFILE_VERSION,
             graph: planning.graph_digest(),
             device: DeviceLabel::of(&self.device).to_string(),
-            depth: self.depth,
-            basic_blocks: self.basic_blocks.clone(),
-            threads: self.threads,
-            beside: self.beside,
-            warm_up: self.warm_up,
-            repetitions: self.repetitions,
-            blocks: Vec::new(),
+            ..self.profile
         };
         let cached = self.cache.as_ref().map(|dir| dir.join(profile.file_name()));
         // A file that is torn or of another version is written anew.
@@ -177,26 +161,24 @@ impl<'a, B: Batch> Profiler<'a, B> {
         if let Some(known) = known.filter(|known| known.is_like(&profile)) {
             return Ok(known);
         }
-        let blocks = blocks::of_chain(&planning, self.depth, &self.basic_blocks);
+        let blocks = blocks::of_chain(&planning, profile.depth, &profile.basic_blocks);
         let partition = blocks::partition(&planning, &blocks);
         let divided = planning.divide(&partition)?;
         let runner = run::Runner {
             joint: &planning.joint,
             device: &self.device,
-            warm_up: self.warm_up,
-            repetitions: self.repetitions,
-            beside: self.beside,
-            threads: self.threads,
+            profile: &profile,
         };
-        for (index, (block, programs)) in blocks.iter().zip(&divided.programs).enumerate() {
-            if let Some(hear) = &self.progress {
-                hear(index, blocks.len(), &block.name);
+        let count = blocks.len();
+        let blocks = blocks.into_iter().zip(&divided.programs).enumerate();
+        let measured = blocks.map(|(index, (block, programs))| {
+            if let Some(progress) = &self.progress {
+                progress(index, count, &block.name);
             }
             let times = runner.measure(programs)?;
-            profile
-                .blocks
-                .push(blocks::report(&planning, index, block, programs, times));
-        }
+            Ok(blocks::report(&planning, index, block, programs, times))
+        });
+        profile.blocks = measured.collect::<Result<_, ProfileError>>()?;
         if let Some(path) = cached {
             profile.save(&path)?;
         }
@@ -208,8 +190,8 @@ impl<B> fmt::Debug for Profiler<'_, B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Profiler")
             .field("device", &self.device)
-            .field("depth", &self.depth)
-            .field("repetitions", &self.repetitions)
+            .field("depth", &self.profile.depth)
+            .field("repetitions", &self.profile.repetitions)
             .finish_non_exhaustive()
     }
 }

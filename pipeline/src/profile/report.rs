@@ -13,7 +13,7 @@ use crate::ProfileError;
 /// Version of the profile file that this build writes and reads.
 pub const PROFILE_VERSION: u32 = 1;
 
-/// How long something took: the median of several runs, and how far they lie apart.
+/// How long something took: the median of several runs, and their spread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Spread {
     /// Nanoseconds.
@@ -47,7 +47,7 @@ impl Spread {
 
 /// What one block takes and holds, per micro-batch. Times are measured; bytes are those of the values,
 /// counted along the program, without what a kernel takes for itself.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BlockProfile {
     /// Path of the module.
     pub name: String,
@@ -75,7 +75,7 @@ pub struct BlockProfile {
     pub buffer_bytes: u64,
     /// What comes from blocks before it.
     pub input_bytes: u64,
-    /// What goes to blocks behind it.
+    /// What goes to blocks after it.
     pub output_bytes: u64,
 }
 
@@ -111,6 +111,22 @@ struct Versioned {
 }
 
 impl Profile {
+    /// The settings of [`Profiler::new`](super::Profiler::new), without a measurement.
+    pub(super) fn unmeasured() -> Self {
+        Self {
+            version: PROFILE_VERSION,
+            graph: String::new(),
+            device: String::new(),
+            depth: 2,
+            basic_blocks: Vec::new(),
+            threads: 1,
+            beside: 1,
+            warm_up: 2,
+            repetitions: 7,
+            blocks: Vec::new(),
+        }
+    }
+
     /// Whether another profile was taken of the same program, device and settings.
     pub(super) fn is_like(&self, other: &Self) -> bool {
         let blocks = Vec::new();
@@ -167,15 +183,14 @@ impl Profile {
             action: "read",
             source,
         })?;
-        let json = |source| ProfileError::Json { source };
-        let Versioned { version } = serde_json::from_str(&text).map_err(json)?;
+        let Versioned { version } = serde_json::from_str(&text).map_err(ProfileError::Json)?;
         if version != PROFILE_VERSION {
             return Err(ProfileError::Version {
                 expected: PROFILE_VERSION,
                 found: version,
             });
         }
-        serde_json::from_str(&text).map_err(json)
+        serde_json::from_str(&text).map_err(ProfileError::Json)
     }
 
     /// The profile as JSON.

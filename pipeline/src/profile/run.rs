@@ -1,4 +1,4 @@
-//! Runs the programs of one block, over and over, and takes their times.
+//! Runs the programs of one block, over and over, and measures their times.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -8,46 +8,29 @@ use rayon::ThreadPoolBuilder;
 use tinderbox_deferred::{Executable, Executor, RunContext, random::Seed};
 use tinderbox_fake::{DynTensor, TensorKind, ValueId};
 
-use super::Spread;
 use super::together::{Member, together};
+use super::{Profile, Spread};
 use crate::ProfileError;
 use crate::cut::{Binding, Phase, StagePrograms};
 use crate::trace::JointGraph;
 
-/// What a block takes.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Times {
-    pub(super) forward: Spread,
-    pub(super) backward: Spread,
-    pub(super) input_gradient: Spread,
-    pub(super) weight_gradient: Spread,
-}
-
-/// How blocks are run.
+/// Runs blocks with the settings of a profile.
 pub(super) struct Runner<'a> {
     pub(super) joint: &'a JointGraph,
     pub(super) device: &'a Device,
-    pub(super) warm_up: usize,
-    pub(super) repetitions: usize,
-    pub(super) beside: usize,
-    pub(super) threads: usize,
+    pub(super) profile: &'a Profile,
 }
 
 /// Times of one run: forward, whole backward, and the two halves of another.
 type Run = [Duration; 4];
 
 impl Runner<'_> {
-    /// Runs a block on as many threads as ranks run at once. The times of all threads count.
-    pub(super) fn measure(&self, programs: &StagePrograms) -> Result<Times, ProfileError> {
-        let runs = together(self.beside, |member| self.runs(programs, member))?;
+    /// Runs a block on as many threads as ranks run at once. The times of all threads count. Returns those of the programs
+    /// in the order of a [`Run`].
+    pub(super) fn measure(&self, programs: &StagePrograms) -> Result<[Spread; 4], ProfileError> {
+        let runs = together(self.profile.beside, |member| self.runs(programs, member))?;
         let runs: Vec<Run> = runs.into_iter().flatten().collect();
-        let spread = |of: usize| Spread::of(runs.iter().map(|run| run[of]));
-        Ok(Times {
-            forward: spread(0),
-            backward: spread(1),
-            input_gradient: spread(2),
-            weight_gradient: spread(3),
-        })
+        Ok([0, 1, 2, 3].map(|of| Spread::of(runs.iter().map(|run| run[of]))))
     }
 
     fn runs(
@@ -55,16 +38,19 @@ impl Runner<'_> {
         programs: &StagePrograms,
         member: &Member<'_>,
     ) -> Result<Vec<Run>, ProfileError> {
-        let pool = ThreadPoolBuilder::new()
-            .num_threads(self.threads)
-            .build()
-            .map_err(|source| ProfileError::Threads { source })?;
+        let Profile {
+            threads,
+            warm_up,
+            repetitions,
+            ..
+        } = *self.profile;
+        let pool = ThreadPoolBuilder::new().num_threads(threads).build()?;
         let mut block = pool.install(|| Block::new(self, programs))?;
-        let mut runs = Vec::with_capacity(self.repetitions);
-        for number in 0..self.warm_up + self.repetitions {
+        let mut runs = Vec::with_capacity(repetitions);
+        for number in 0..warm_up + repetitions {
             member.wait();
             let run = pool.install(|| block.run())?;
-            if number >= self.warm_up {
+            if number >= warm_up {
                 runs.push(run);
             }
         }
@@ -260,10 +246,7 @@ mod tests {
         let runner = Runner {
             joint: &planning.joint,
             device: &device,
-            warm_up: 0,
-            repetitions: 1,
-            beside: 1,
-            threads: 1,
+            profile: &Profile::unmeasured(),
         };
         let mut parameters = 0;
         for programs in &divided.programs {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use tinderbox_fake::NodeId;
 use tinderbox_planner::Rates;
 
-use super::{Profile, Spread, blocks};
+use super::{BlockProfile, Profile, Spread, blocks};
 use crate::ProfileError;
 use crate::batch::Batch;
 use crate::plan::Planning;
@@ -29,19 +29,19 @@ impl Profile {
                 found,
             });
         }
-        let stretches = blocks::of_chain(&planning, self.depth, &self.basic_blocks);
-        let is_same = stretches.len() == self.blocks.len()
-            && stretches
-                .iter()
-                .zip(&self.blocks)
-                .all(|(a, b)| a.operations == b.operations);
-        if !is_same {
+        let blocks = blocks::of_chain(&planning, self.depth, &self.basic_blocks);
+        let operations = |block: &BlockProfile| block.operations;
+        if !blocks
+            .iter()
+            .map(operations)
+            .eq(self.blocks.iter().map(operations))
+        {
             return Err(ProfileError::OtherBlocks {
                 expected: self.blocks.len(),
-                found: stretches.len(),
+                found: blocks.len(),
             });
         }
-        let partition = blocks::partition(&planning, &stretches);
+        let partition = blocks::partition(&planning, &blocks);
         let divided = planning.divide(&partition)?;
         let analytic = planning.times();
         let (mut whole, mut halves) = (BTreeMap::new(), BTreeMap::new());
@@ -55,7 +55,7 @@ impl Profile {
                     let part = u128::from(analytic.of(*node, compute));
                     let time = u128::from(spread.median_ns) * part / u128::from(all.max(1));
                     let time = u64::try_from(time).unwrap_or(u64::MAX);
-                    // What is made again elsewhere takes there what it takes where it is made first.
+                    // What is recomputed elsewhere takes as long there as where it is computed first.
                     times.entry(*node).or_insert(time);
                 }
             };

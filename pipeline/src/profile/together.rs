@@ -9,7 +9,7 @@ use crate::ProfileError;
 /// Runs `run` on as many threads, and returns the results of all, or the error of the first that failed.
 ///
 /// A thread that fails or panics leaves, and the others go on without it: none waits for a thread that is gone.
-pub(super) fn together<T: Send>(
+pub(crate) fn together<T: Send>(
     count: usize,
     run: impl Fn(&Member<'_>) -> Result<T, ProfileError> + Sync,
 ) -> Result<Vec<T>, ProfileError> {
@@ -38,11 +38,11 @@ pub(super) fn together<T: Send>(
 }
 
 /// One of the threads. Dropping it leaves the meeting.
-pub(super) struct Member<'a>(&'a Meeting);
+pub(crate) struct Member<'a>(&'a Meeting);
 
 impl Member<'_> {
     /// Waits until all members that have not left wait.
-    pub(super) fn wait(&self) {
+    pub(crate) fn wait(&self) {
         let mut state = self.0.state();
         state.waiting += 1;
         let round = state.round;

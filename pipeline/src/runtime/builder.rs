@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use burn::module::Module;
+use burn::optim::Optimizer;
 use burn::optim::grad_clipping::GradientClippingConfig;
-use burn::optim::{DynOptimizer, Optimizer};
 use burn::tensor::{Device, FloatDType};
 use tinderbox_deferred::{Deferred, MemoryCheck, Observer, Source, random::Seed};
 
@@ -18,33 +18,27 @@ use super::local::LocalLink;
 use super::loss_scale::LossScale;
 use super::optimizer_config::OptimizerConfig;
 use super::pipeline::Pipeline;
+use super::settings::Settings;
 use crate::batch::Batch;
 use crate::schedule::RankIndex;
 use crate::trace::{KEPT_PROGRAMS, Trace};
 use crate::{PipelineError, Plan};
 
-/// Settings of a pipeline, with defaults.
+/// What a pipeline is made from, with defaults.
 pub struct PipelineBuilder<M, B> {
     pub(super) model: Deferred<M>,
     pub(super) trace: Trace<B>,
     pub(super) plan: Plan,
-    pub(super) seed: Seed,
+    pub(super) settings: Settings,
     pub(super) schedule: Option<ScheduleChoice>,
     pub(super) micro_batches: Option<usize>,
-    pub(super) clipping: Option<Clipping>,
     pub(super) loss_scale: Option<LossScale>,
-    pub(super) stop_on_non_finite: bool,
-    pub(super) check_indices: bool,
-    pub(super) measure: bool,
-    pub(super) optimizer: Option<Arc<dyn DynOptimizer>>,
     /// The clipping of the optimizer's configuration.
     pub(super) optimizer_clipping: Option<GradientClippingConfig>,
     pub(super) source: Option<Arc<dyn Source>>,
     pub(super) observer: Option<Arc<dyn Observer>>,
     pub(super) devices: Vec<Device>,
-    pub(super) memory: MemoryCheck,
     pub(super) threads_per_rank: Option<usize>,
-    pub(super) keep_gradients: bool,
     pub(super) kept_programs: usize,
     pub(super) timeout: Duration,
     pub(super) links: Option<Box<Wrap>>,
@@ -56,22 +50,24 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
             model: model.clone(),
             trace: trace.clone(),
             plan: plan.clone(),
-            seed: Seed::new(0),
+            settings: Settings {
+                seed: Seed::new(0),
+                clipping: None,
+                stop_on_non_finite: false,
+                check_indices: cfg!(debug_assertions),
+                measure: false,
+                optimizer: None,
+                memory: MemoryCheck::default(),
+                keep_gradients: false,
+            },
             schedule: None,
             micro_batches: None,
-            clipping: None,
             loss_scale: default_scale(trace.compute_dtype()),
-            stop_on_non_finite: false,
-            check_indices: cfg!(debug_assertions),
-            measure: false,
-            optimizer: None,
             optimizer_clipping: None,
             source: None,
             observer: None,
             devices: vec![Device::flex()],
-            memory: MemoryCheck::default(),
             threads_per_rank: None,
-            keep_gradients: false,
             kept_programs: KEPT_PROGRAMS,
             timeout: Duration::from_secs(600),
             links: None,
@@ -85,7 +81,7 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
     /// [`clip`](Self::clip) that is refused at the start.
     #[must_use]
     pub fn optimizer(mut self, config: impl OptimizerConfig) -> Self {
-        self.optimizer = Some(config.optimizer());
+        self.settings.optimizer = Some(config.optimizer());
         self.optimizer_clipping = config.clipping();
         self
     }
@@ -96,7 +92,7 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
     /// for: Burn's `build` drops it. [`optimizer`](Self::optimizer) keeps it.
     #[must_use]
     pub fn custom_optimizer(mut self, optimizer: impl Optimizer) -> Self {
-        self.optimizer = Some(Arc::new(optimizer));
+        self.settings.optimizer = Some(Arc::new(optimizer));
         self.optimizer_clipping = None;
         self
     }
@@ -104,7 +100,7 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
     /// The seed of initial values and of dropout masks. 0 by default.
     #[must_use]
     pub fn seed(mut self, seed: impl Into<Seed>) -> Self {
-        self.seed = seed.into();
+        self.settings.seed = seed.into();
         self
     }
 
@@ -129,7 +125,7 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
     /// Clips gradients before each update. Not by default.
     #[must_use]
     pub fn clip(mut self, clipping: Clipping) -> Self {
-        self.clipping = Some(clipping);
+        self.settings.clipping = Some(clipping);
         self
     }
 
@@ -149,7 +145,7 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
     /// is [scaled](Self::loss_scale), the scale has the steps skipped whose gradients alone are not finite.
     #[must_use]
     pub fn stop_on_non_finite(mut self) -> Self {
-        self.stop_on_non_finite = true;
+        self.settings.stop_on_non_finite = true;
         self
     }
 
@@ -166,7 +162,7 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
     /// for all that was queued before it.
     #[must_use]
     pub fn check_indices(mut self, check: bool) -> Self {
-        self.check_indices = check;
+        self.settings.check_indices = check;
         self
     }
 
@@ -175,7 +171,7 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
     /// action, and one pass over the gradients per program.
     #[must_use]
     pub fn measure(mut self) -> Self {
-        self.measure = true;
+        self.settings.measure = true;
         self
     }
 
@@ -186,7 +182,7 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
         self
     }
 
-    /// Hears how far the ranks are with their parameters; each rank begins and ends for itself.
+    /// Notifies an observer of how far the ranks are with their parameters; each rank begins and ends for itself.
     #[must_use]
     pub fn observer(mut self, observer: impl Observer + 'static) -> Self {
         self.observer = Some(Arc::new(observer));
@@ -215,7 +211,7 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
     /// compares one group of values, as many bytes as the largest parameter has, since it replaces values in place.
     #[must_use]
     pub fn memory(mut self, check: MemoryCheck) -> Self {
-        self.memory = check;
+        self.settings.memory = check;
         self
     }
 
@@ -231,7 +227,7 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
     /// the cost of as much memory again. They are freed at the update by default.
     #[must_use]
     pub fn keep_gradients(mut self) -> Self {
-        self.keep_gradients = true;
+        self.settings.keep_gradients = true;
         self
     }
 
@@ -296,7 +292,7 @@ fn default_scale(compute: Option<FloatDType>) -> Option<LossScale> {
 impl<M, B> fmt::Debug for PipelineBuilder<M, B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PipelineBuilder")
-            .field("seed", &self.seed)
+            .field("seed", &self.settings.seed)
             .field("schedule", &self.schedule)
             .field("micro_batches", &self.micro_batches)
             .field("stages", &self.plan.stages().len())

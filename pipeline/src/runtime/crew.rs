@@ -1,4 +1,4 @@
-//! The threads of a pipeline's ranks, and talking to them.
+//! The threads of a pipeline's ranks, and requests to them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,11 +7,10 @@ use crossbeam_channel::{Receiver, Sender};
 use tinderbox_deferred::Source;
 use tinderbox_link::{CrewError, Crossbeam, Member};
 
-use super::group::SoloGroup;
 use super::link::{Abort, Link};
 use super::local::{LocalLink, local_links};
 use super::progress::{Counted, RankProgress};
-use super::rank::{RankSetup, Request, RequestKind, run_rank};
+use super::rank::{RankSetup, Request, run_rank};
 use super::stage::Stage;
 use super::step::{Round, RoundReport};
 use crate::PipelineError;
@@ -58,11 +57,7 @@ impl Crew {
                 })?;
             let body = move |link: &mut Box<dyn Link>, requests: &Receiver<Request>| {
                 // The CPU backend works in the pool that it is called from.
-                let ended = pool
-                    .install(|| run_rank(setup, &mut **link, &mut SoloGroup, &source, requests));
-                if let Err(ended) = ended {
-                    tracing::error!("{ended}");
-                }
+                pool.install(|| run_rank(setup, &mut **link, &source, requests));
             };
             Ok(Member { link, body })
         });
@@ -78,13 +73,13 @@ impl Crew {
     }
 
     /// Runs a round on every rank; the reports come in the order of the ranks. It takes any time as long as some rank
-    /// finishes an action within two timeouts: a rank that waits for a message gives up before, and names the message.
+    /// finishes an action within two timeouts: a rank that waits for a message aborts before, and names the message.
     pub(super) fn round(
         &mut self,
         round: Arc<Round>,
         request: &'static str,
     ) -> Result<Vec<RoundReport>, PipelineError> {
-        let make = |_, reply| Request(RequestKind::Round(round.clone(), reply));
+        let make = |_, reply| Request::Round(round.clone(), reply);
         let mut progressed = progressed(&self.progress);
         let mut is_idle = false;
         let go_on = || {
@@ -112,10 +107,10 @@ impl Crew {
         let call = Arc::new(call);
         let make = |_, reply: Sender<(RankIndex, R)>| {
             let call = call.clone();
-            Request(RequestKind::Call(Box::new(move |rank, stages| {
-                // The driver may have given up waiting.
+            Request::Call(Box::new(move |rank, stages| {
+                // The driver may have stopped waiting.
                 let _ = reply.send((rank, call(rank, stages)));
-            })))
+            }))
         };
         let progressed = progressed(&self.progress);
         let results = self.ranks.ask_while(self.timeout, progressed, make);

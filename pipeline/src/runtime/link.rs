@@ -63,4 +63,4 @@ pub trait Link: Send {
 
 /// The stop signal that all ranks share: set once, by the first that fails. It is set too when a
 /// pipeline ends in order, then without a reason.
-pub type Abort = tinderbox_link::Abort<PipelineError, Crossbeam>;
+pub(super) type Abort = tinderbox_link::Abort<PipelineError, Crossbeam>;

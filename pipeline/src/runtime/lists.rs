@@ -75,7 +75,7 @@ impl ScheduleChoice {
                 }
                 let chunks = stages / ranks.max(1);
                 kind.generate(ranks, chunks, micro_batches)
-                    .map_err(|source| PipelineError::Generate { source })?
+                    .map_err(PipelineError::Generate)?
             }
             Self::Written(schedule) => {
                 if schedule.micro_batches != micro_batches {
@@ -94,7 +94,7 @@ impl ScheduleChoice {
             }
             Self::Planned(plan) => plan
                 .lists_for(micro_batches, dependencies)
-                .map_err(|source| PipelineError::Lists { source })?,
+                .map_err(PipelineError::Lists)?,
         };
         if schedule.stage_to_rank != stage_to_rank {
             let ranks = |map: &[RankIndex]| map.iter().map(|rank| rank.index()).collect();
@@ -122,11 +122,10 @@ impl StepLists {
         compute: &Schedule,
         dependencies: &Dependencies,
     ) -> Result<Self, PipelineError> {
-        let refused = |source| PipelineError::Schedule { source };
-        // What a user wrote is judged in its own words first.
-        verify(compute, dependencies).map_err(refused)?;
+        // A written schedule is verified first as it was written.
+        verify(compute, dependencies).map_err(PipelineError::Schedule)?;
         let schedule = lower(compute, dependencies);
-        verify(&schedule, dependencies).map_err(refused)?;
+        verify(&schedule, dependencies).map_err(PipelineError::Schedule)?;
         Ok(Self::of(schedule))
     }
 

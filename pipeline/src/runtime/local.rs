@@ -18,7 +18,7 @@ pub struct LocalLink {
 
 /// The ends of links that join `ranks` ranks, in the order of the ranks. A wait for a message ends
 /// with an error after `timeout`.
-pub fn local_links(ranks: usize, abort: &Abort, timeout: Duration) -> Vec<LocalLink> {
+pub(super) fn local_links(ranks: usize, abort: &Abort, timeout: Duration) -> Vec<LocalLink> {
     let link = |mailbox| LocalLink {
         mailbox,
         abort: abort.clone(),

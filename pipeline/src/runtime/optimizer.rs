@@ -69,14 +69,14 @@ impl SavedOptimizer for SavedState {
 
 /// An optimizer and its state for the parameters of one stage, by position.
 #[derive(Clone)]
-pub struct OptimizerState {
+pub(super) struct OptimizerState {
     optimizer: Arc<dyn DynOptimizer>,
     states: Vec<Option<DynState>>,
 }
 
 impl OptimizerState {
     /// An optimizer that has not stepped yet.
-    pub(crate) fn new(optimizer: Arc<dyn DynOptimizer>, parameters: usize) -> Self {
+    pub(super) fn new(optimizer: Arc<dyn DynOptimizer>, parameters: usize) -> Self {
         Self {
             optimizer,
             states: vec![None; parameters],
@@ -84,7 +84,7 @@ impl OptimizerState {
     }
 
     /// Whether it has a state to save for a parameter of this rank that it has updated: tried on one element.
-    pub(crate) fn keeps_state(optimizer: &dyn DynOptimizer, rank: usize) -> bool {
+    pub(super) fn keeps_state(optimizer: &dyn DynOptimizer, rank: usize) -> bool {
         let one = || {
             let data = TensorData::ones::<f32, _>(vec![1; rank]);
             let one = DynTensor::from_data(data, &Device::flex());
@@ -103,7 +103,7 @@ impl OptimizerState {
     }
 
     /// The parameter's next value.
-    pub(crate) fn step(
+    pub(super) fn step(
         &mut self,
         position: usize,
         lr: f64,
@@ -143,7 +143,7 @@ impl OptimizerState {
 
     /// Refuses a saved state of one parameter that is another optimizer's. Reads no values: it rebuilds a state with
     /// one element per tensor.
-    pub(crate) fn check(
+    pub(super) fn check(
         &self,
         path: &ParameterPath,
         rank: usize,
@@ -193,7 +193,7 @@ impl OptimizerState {
 
     /// Replaces the state of one parameter by the saved one, or by none where none was saved. The old state is
     /// dropped before the new one is read.
-    pub(crate) fn restore(
+    pub(super) fn restore(
         &mut self,
         (position, path, rank): (usize, &ParameterPath, usize),
         saved: &dyn SavedOptimizer,
@@ -251,7 +251,7 @@ pub struct OptimizerSnapshot {
 }
 
 impl OptimizerSnapshot {
-    pub(crate) fn new(optimizer: Option<OptimizerState>, paths: Vec<ParameterPath>) -> Self {
+    pub(super) fn new(optimizer: Option<OptimizerState>, paths: Vec<ParameterPath>) -> Self {
         Self { optimizer, paths }
     }
 

@@ -4,7 +4,6 @@ use std::fmt;
 use std::sync::Arc;
 
 use burn::module::Module;
-use burn::optim::DynOptimizer;
 use burn::tensor::Device;
 use tinderbox_deferred::{
     Deferred, Observed, SharedId, Source, Values, check_device, random::Seed,
@@ -20,8 +19,9 @@ use super::memory::{check_memory, device_of};
 use super::optimizer::OptimizerState;
 use super::programs::Programs;
 use super::rank::RankSetup;
+use super::settings::Settings;
 use super::stage::Stage;
-use crate::batch::{Batch, split};
+use crate::batch::{Batch, split_batch};
 use crate::schedule::{Costs, Dependencies, RankIndex, verify};
 use crate::trace::Trace;
 use crate::work::cast_bytes_by_path;
@@ -35,26 +35,22 @@ pub struct Pipeline<M, B> {
     pub(super) plan: Arc<Plan>,
     pub(super) programs: Programs<B>,
     pub(super) crew: Crew,
-    pub(super) seed: Seed,
+    pub(super) settings: Arc<Settings>,
     pub(super) micro_batches: usize,
-    pub(super) clipping: Option<Clipping>,
+    /// The loss scale of the next step.
     pub(super) loss_scale: Option<LossScale>,
-    pub(super) stop_on_non_finite: bool,
-    pub(super) measures: bool,
     pub(super) condition: Condition,
-    pub(super) trains: bool,
-    optimizer: Option<Arc<dyn DynOptimizer>>,
     pub(super) step: u64,
     pub(super) round: u64,
 }
 
-/// Whether the values that the ranks hold are good for anything.
+/// Whether the values that the ranks hold can be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Condition {
     Sound,
     /// A restore has failed midway.
     PartlyRestored,
-    /// A round has ended with an error that no rank knows of.
+    /// A round has ended with an error that the driver found.
     Stopped,
 }
 
@@ -68,9 +64,11 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     pub(super) fn start(builder: PipelineBuilder<M, B>) -> Result<Self, PipelineError> {
         check_settings(&builder)?;
         let table = builder.model.parameters().clone();
-        let clipping = builder
-            .clipping
-            .or(builder.optimizer_clipping.map(Clipping::Each));
+        let of_optimizer = builder.optimizer_clipping.map(Clipping::Each);
+        let settings = Arc::new(Settings {
+            clipping: builder.settings.clipping.or(of_optimizer),
+            ..builder.settings
+        });
         let layout = builder.plan.layout(&table)?;
         // The trace may be of another model, or of another forward of the same one.
         builder.plan.layout(builder.trace.parameters())?;
@@ -88,27 +86,27 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         let stages = builder.plan.stages().len();
         let planned = builder.plan.file().step.micro_batches.max(1);
         let micro_batches = builder.micro_batches.or(written).unwrap_or(planned);
-        if builder.optimizer.is_some() {
+        if settings.optimizer.is_some() {
             // A schedule that does not fit is refused before anything is made. What its ranks wait for
             // is known when a batch is traced.
             let stage_to_rank = builder.plan.stage_to_rank();
             let count = written.unwrap_or(micro_batches);
             let alone = Dependencies::new(stages, [], []);
             let lists = schedule.compute(&stage_to_rank, count, &alone)?;
-            verify(&lists, &alone).map_err(|source| PipelineError::Schedule { source })?;
+            verify(&lists, &alone).map_err(PipelineError::Schedule)?;
         }
         check_memory(
             &builder.plan,
             &table,
             &cast_bytes_by_path(&traced, builder.trace.parameters()),
             &builder.devices,
-            builder.optimizer.is_some(),
-            builder.memory,
+            settings.optimizer.is_some(),
+            settings.memory,
         )?;
         let plan = Arc::new(builder.plan);
         let source = builder
             .source
-            .unwrap_or_else(|| Arc::new(builder.model.replay(builder.seed)));
+            .unwrap_or_else(|| Arc::new(builder.model.replay(settings.seed)));
         let source = match builder.observer {
             Some(observer) => Arc::new(Observed::new(source, observer)),
             None => source,
@@ -119,11 +117,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             plan: plan.clone(),
             table: table.clone(),
             device: device_of(RankIndex::new(rank), &builder.devices).clone(),
-            memory: builder.memory,
-            seed: builder.seed,
-            check_indices: builder.check_indices,
-            optimizer: builder.optimizer.clone(),
-            keep_gradients: builder.keep_gradients,
+            settings: settings.clone(),
             progress: Arc::default(),
         });
         let machine = std::thread::available_parallelism().map_or(1, usize::from);
@@ -136,31 +130,26 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             builder.links.as_deref(),
         )?;
         crew.call("make its parameters", |_, _| ())?;
-        let global_norm = matches!(clipping, Some(Clipping::GlobalNorm(_)))
+        let global_norm = matches!(settings.clipping, Some(Clipping::GlobalNorm(_)))
             || builder.loss_scale.is_some()
-            || builder.stop_on_non_finite;
+            || settings.stop_on_non_finite;
         let programs = Programs::new(
             builder.trace,
             layout,
             &plan,
             schedule,
             global_norm,
-            builder.check_indices,
+            settings.check_indices,
             builder.kept_programs,
         );
         Ok(Self {
             model: builder.model,
             programs,
             crew,
-            seed: builder.seed,
+            settings,
             micro_batches,
-            clipping,
             loss_scale: builder.loss_scale,
-            stop_on_non_finite: builder.stop_on_non_finite,
-            measures: builder.measure,
             condition: Condition::Sound,
-            trains: builder.optimizer.is_some(),
-            optimizer: builder.optimizer,
             step: 0,
             round: 0,
             plan,
@@ -184,14 +173,14 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
 
     /// The seed.
     pub fn seed(&self) -> Seed {
-        self.seed
+        self.settings.seed
     }
 
     /// Whether its optimizer keeps a state for each parameter, such as the moments of Adam.
     pub fn keeps_optimizer_state(&self) -> bool {
         let mut parameters = self.model.parameters().iter();
         let trainable = parameters.find(|parameter| parameter.trainable);
-        let pair = self.optimizer.as_deref().zip(trainable);
+        let pair = self.settings.optimizer.as_deref().zip(trainable);
         pair.is_some_and(|(optimizer, parameter)| {
             OptimizerState::keeps_state(optimizer, parameter.shape.len())
         })
@@ -202,18 +191,17 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         self.step
     }
 
-    /// Says how many training steps the parameters have behind them, after they were restored.
+    /// Sets the number of training steps that restored parameters were trained for.
     pub fn resume_at(&mut self, step: u64) {
         self.step = step;
     }
 
-    /// The factor on the loss, if there is one, as the next step will use it.
+    /// The loss scale of the next step; `None` where the loss is not scaled.
     pub fn loss_scale(&self) -> Option<LossScale> {
         self.loss_scale
     }
 
-    /// Goes on with the factor on the loss of an earlier run. Does nothing where the loss is not scaled, or by a fixed
-    /// factor.
+    /// Goes on with the loss scale of an earlier run. Does nothing where the loss is not scaled, or has a fixed scale.
     pub fn resume_loss_scale(&mut self, factor: f64, steps: u64) {
         self.loss_scale = self.loss_scale.map(|scale| scale.resumed(factor, steps));
     }
@@ -228,10 +216,10 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     ///
     /// When the batch can't be split or traced.
     pub fn costs(&mut self, example: &B) -> Result<(Dependencies, Costs), PipelineError> {
-        let parts = split(example, self.micro_batches)?;
+        let parts = split_batch(example, self.micro_batches)?;
         let cuts = parts
             .iter()
-            .map(|part| self.programs.cut(Mode::Training, &part.batch))
+            .map(|(part, _)| self.programs.cut(Mode::Training, part))
             .collect::<Result<Vec<_>, _>>()?;
         let cuts: Vec<_> = cuts.iter().map(|cut| &**cut).collect();
         self.programs.drop_unused(cuts.iter().copied());
@@ -291,10 +279,10 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             .flatten()
             .collect();
         // What the constructor draws beside parameters is made as it was for the ranks: from the seed.
-        let values = values.constructed_by(self.model.replay(self.seed));
+        let values = values.constructed_by(self.model.replay(self.settings.seed));
         self.model
             .materialize(device, &values)
-            .map_err(|source| PipelineError::Gather { source })
+            .map_err(PipelineError::Gather)
     }
 }
 
@@ -311,10 +299,10 @@ fn check_settings<M: Module + Sync + 'static, B: Batch>(
     if builder.threads_per_rank == Some(0) {
         return Err(PipelineError::NoThreads);
     }
-    if builder.clipping.is_some() && builder.optimizer_clipping.is_some() {
+    if builder.settings.clipping.is_some() && builder.optimizer_clipping.is_some() {
         return Err(PipelineError::TwoClippings);
     }
-    if let Some(Clipping::GlobalNorm(max)) = builder.clipping
+    if let Some(Clipping::GlobalNorm(max)) = builder.settings.clipping
         && !(max > 0.0 && max.is_finite())
     {
         return Err(PipelineError::Clip { max });
@@ -322,7 +310,10 @@ fn check_settings<M: Module + Sync + 'static, B: Batch>(
     for device in &builder.devices {
         check_device(device)?;
     }
-    if let (Some(shared), true) = (builder.model.shared_id(), builder.optimizer.is_some()) {
+    if let (Some(shared), true) = (
+        builder.model.shared_id(),
+        builder.settings.optimizer.is_some(),
+    ) {
         let SharedId { first, second } = shared.clone();
         return Err(PipelineError::Clones { first, second });
     }
@@ -342,7 +333,7 @@ impl<M, B> fmt::Debug for Pipeline<M, B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Pipeline")
             .field("stages", &self.plan.stages().len())
-            .field("seed", &self.seed)
+            .field("seed", &self.settings.seed)
             .field("schedule", &self.programs.choice())
             .field("micro_batches", &self.micro_batches)
             .field("steps", &self.step)

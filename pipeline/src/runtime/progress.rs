@@ -1,4 +1,4 @@
-//! How far a rank is with what it was asked for.
+//! How far a rank is with a request of the driver.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -6,12 +6,12 @@ use tinderbox_deferred::{Observer, ParameterPath};
 
 /// Counts what a rank makes, reads or runs, for the driver, which waits as long as something is counted.
 #[derive(Debug, Default)]
-pub struct RankProgress {
+pub(super) struct RankProgress {
     /// Everything that was reported since the rank started.
     reports: AtomicU64,
     /// Parameters of the request that were begun.
     begun: AtomicU64,
-    /// Those of them that are there.
+    /// Those of them that are complete.
     made: AtomicU64,
     /// Their bytes.
     made_bytes: AtomicU64,

@@ -1,49 +1,35 @@
-//! One rank: it holds its stages and executes its lists.
+//! One rank: it holds its stages and serves the requests of the driver.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::Instant;
 
-use burn::optim::DynOptimizer;
 use burn::tensor::Device;
 use crossbeam_channel::{Receiver, Sender};
-use tinderbox_deferred::{MemoryCheck, ParameterTable, Source, random::Seed};
+use tinderbox_deferred::{ParameterTable, Source};
 
 use super::clip::table_order;
-use super::group::Group;
 use super::link::Link;
-use super::optimizer::OptimizerState;
 use super::progress::RankProgress;
+use super::settings::Settings;
 use super::stage::Stage;
-use super::step::{Round, RoundReport, RoundState};
+use super::step::{Round, RoundReport, Running};
 use crate::cut::Layout;
-use crate::schedule::{Action, RankIndex, RankTimeline, Span, StageIndex};
+use crate::schedule::{Action, RankIndex, StageIndex};
 use crate::{ActionError, PipelineError, Plan};
 
 /// What a rank is made from.
-#[derive(Clone)]
-pub struct RankSetup {
+pub(super) struct RankSetup {
     /// Its number.
-    pub rank: RankIndex,
-    /// The plan that it takes part in.
-    pub plan: Arc<Plan>,
+    pub(super) rank: RankIndex,
+    pub(super) plan: Arc<Plan>,
     /// The parameters of the model.
-    pub table: Arc<ParameterTable>,
-    /// Where its stages live.
-    pub device: Device,
-    /// What the memory that its parameters need is compared with.
-    pub memory: MemoryCheck,
-    /// Seed of the random values of the forward.
-    pub seed: Seed,
-    /// Whether indices are compared with what they index.
-    pub check_indices: bool,
-    /// The optimizer; without one, the rank can't train.
-    pub optimizer: Option<Arc<dyn DynOptimizer>>,
-    /// Whether the gradients of the last step stay readable.
-    pub keep_gradients: bool,
+    pub(super) table: Arc<ParameterTable>,
+    /// The device of its stages.
+    pub(super) device: Device,
+    pub(super) settings: Arc<Settings>,
     /// Where it counts what it makes and reads.
-    pub progress: Arc<RankProgress>,
+    pub(super) progress: Arc<RankProgress>,
 }
 
 impl fmt::Debug for RankSetup {
@@ -51,8 +37,6 @@ impl fmt::Debug for RankSetup {
         f.debug_struct("RankSetup")
             .field("rank", &self.rank)
             .field("device", &self.device)
-            .field("seed", &self.seed)
-            .field("trains", &self.optimizer.is_some())
             .finish_non_exhaustive()
     }
 }
@@ -60,128 +44,60 @@ impl fmt::Debug for RankSetup {
 /// A call that runs on a rank's thread, with its stages.
 type Call = Box<dyn FnOnce(RankIndex, &mut [Stage]) + Send>;
 
-/// What a driver asks of a rank.
-pub struct Request(pub(crate) RequestKind);
-
-pub(crate) enum RequestKind {
+/// A request of the driver to a rank.
+pub(super) enum Request {
     /// Run a list of actions and report.
     Round(Arc<Round>, Sender<(RankIndex, RoundReport)>),
     /// Run code of the driver.
     Call(Call),
 }
 
-impl fmt::Debug for Request {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match &self.0 {
-            RequestKind::Round(..) => "Request::Round",
-            RequestKind::Call(_) => "Request::Call",
-        })
-    }
-}
-
 /// The state of a rank.
 pub(super) struct Rank {
-    setup: RankSetup,
-    layout: Arc<Layout>,
-    stages: Vec<Stage>,
+    pub(super) setup: Arc<RankSetup>,
+    pub(super) layout: Arc<Layout>,
+    pub(super) stages: Vec<Stage>,
     /// Stage and place of every parameter, in the order of the table.
-    table_order: Vec<(StageIndex, usize)>,
+    pub(super) table_order: Vec<(StageIndex, usize)>,
 }
 
-/// Makes the stages of a rank, then serves requests until their sender is gone.
+/// Makes the stages of a rank, then serves requests until their sender is gone. When the parameters can't be made, or an
+/// action fails or panics, it aborts all ranks by the link, and ends.
 ///
-/// Call it on a thread, or in a process' `main`. It uses the rayon pool that it is called in.
-///
-/// # Errors
-///
-/// When the parameters can't be made, or an action fails or panics: every other rank is told through
-/// the link, and the rank ends.
-pub fn run_rank(
+/// It uses the rayon pool that it is called in.
+pub(super) fn run_rank(
     setup: RankSetup,
     link: &mut dyn Link,
-    group: &mut dyn Group,
     source: &dyn Source,
     requests: &Receiver<Request>,
-) -> Result<(), RankEnded> {
+) {
     let rank = setup.rank;
-    let give_up = |link: &mut dyn Link, error: PipelineError| {
-        tracing::debug!(rank = rank.index(), %error, "rank gives up");
+    let abort = |link: &mut dyn Link, error: PipelineError| {
+        tracing::error!(rank = rank.index(), %error, "rank aborts");
         link.abort(error);
-        Err(RankEnded { rank })
     };
-    let made = guarded(|| Rank::new(setup, source));
-    let mut state = match made {
-        Ok(Ok(state)) => state,
-        Ok(Err(error)) => return give_up(link, error),
-        Err(message) => {
-            let source = ActionError::Panicked { message };
-            return give_up(link, action_error(rank, None, "MATERIALIZE", source));
-        }
-    };
-    while let Ok(Request(request)) = requests.recv() {
-        let result = match request {
-            RequestKind::Round(round, report) => {
-                let done = guarded(|| state.run(&round, link, group)).unwrap_or_else(|message| {
-                    let source = ActionError::Panicked { message };
-                    Err(action_error(rank, None, "ROUND", source))
-                });
-                done.map(|done| {
-                    // The driver may have given up waiting.
-                    let _ = report.send((rank, done));
-                })
+    match attempt(rank, "MATERIALIZE", || Rank::new(setup, source)) {
+        Ok(mut state) => {
+            if let Err(error) = state.serve(link, requests) {
+                abort(link, error);
             }
-            RequestKind::Call(call) => {
-                state.setup.progress.restart();
-                guarded(|| call(rank, &mut state.stages)).map_err(|message| {
-                    let source = ActionError::Panicked { message };
-                    action_error(rank, None, "CALL", source)
-                })
-            }
-        };
-        if let Err(error) = result {
-            return give_up(link, error);
         }
+        Err(error) => abort(link, error),
     }
-    Ok(())
-}
-
-/// A rank ended early; the reason went through its link.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("rank {rank} ended early")]
-pub struct RankEnded {
-    /// Which one.
-    pub rank: RankIndex,
 }
 
 impl Rank {
     fn new(setup: RankSetup, source: &dyn Source) -> Result<Self, PipelineError> {
-        let layout = Arc::new(setup.plan.layout(&setup.table)?);
-        let of_rank = setup
-            .plan
-            .stages()
-            .iter()
-            .filter(|stage| stage.rank == setup.rank);
-        let stages = of_rank.map(|stage| {
-            let mut stage = Stage::new(stage.stage, &layout, &setup, source)?;
-            let count = stage.parameters().len();
-            stage.optimizer = setup
-                .optimizer
-                .clone()
-                .map(|o| OptimizerState::new(o, count));
-            Ok(stage)
-        });
+        let setup = Arc::new(setup);
+        let (rank, plan) = (setup.rank, &setup.plan);
+        let layout = Arc::new(plan.layout(&setup.table)?);
+        let of_rank = plan.stages().iter().filter(|stage| stage.rank == rank);
+        let stages = of_rank.map(|stage| Stage::new(stage.stage, &layout, &setup, source));
         let stages = stages
             .collect::<Result<Vec<Stage>, _>>()
-            .map_err(|source| PipelineError::Materialize {
-                rank: setup.rank,
-                source,
-            })?;
+            .map_err(|source| PipelineError::Materialize { rank, source })?;
         let bytes: u64 = stages.iter().map(Stage::parameter_bytes).sum();
-        tracing::info!(
-            rank = setup.rank.index(),
-            bytes,
-            "rank holds its parameters"
-        );
+        tracing::info!(rank = rank.index(), bytes, "rank holds its parameters");
         Ok(Self {
             table_order: table_order(&setup.table, &layout),
             setup,
@@ -190,109 +106,56 @@ impl Rank {
         })
     }
 
-    fn run(
+    fn serve(
         &mut self,
-        round: &Round,
         link: &mut dyn Link,
-        group: &mut dyn Group,
-    ) -> Result<RoundReport, PipelineError> {
+        requests: &Receiver<Request>,
+    ) -> Result<(), PipelineError> {
         let rank = self.setup.rank;
-        let mut state = RoundState::new(round);
-        let mut timeline = round.epoch.map(|_| RankTimeline::default());
-        let parameters: u64 = self.stages.iter().map(Stage::parameter_bytes).sum();
-        let cast = |stages: &[Stage]| stages.iter().map(Stage::cast_bytes).sum::<u64>();
-        let mut held_by_stages = cast(&self.stages);
-        let actions = round.lists.schedule.actions(rank);
-        for stage in &mut self.stages {
-            stage.clear_gradients();
-            stage.keep_loaded(&round.kept);
-        }
-        for action in actions {
-            let done = guarded(|| self.announce(action, round, link));
-            let result = done.unwrap_or_else(|message| Err(ActionError::Panicked { message }));
-            result
-                .map_err(|source| action_error(rank, Some(action), &action.to_string(), source))?;
-        }
-        for action in actions {
-            let start = round.epoch.map(since);
-            let done = guarded(|| {
-                let _span = tracing::trace_span!("action", rank = rank.index(), %action).entered();
-                self.act(action, round, &mut state, link, group)
-            });
-            let result = done.unwrap_or_else(|message| Err(ActionError::Panicked { message }));
-            result
-                .map_err(|source| action_error(rank, Some(action), &action.to_string(), source))?;
-            self.setup.progress.report();
-            if let (Some(timeline), Some(start), Some(epoch)) = (&mut timeline, start, round.epoch)
-            {
-                let (action, end) = (*action, since(epoch));
-                timeline.spans.push(Span { action, start, end });
-                if !matches!(action, Action::Send(_) | Action::Receive(_)) {
-                    let gradients: u64 = self.stages.iter().map(Stage::gradient_bytes).sum();
-                    held_by_stages = gradients + cast(&self.stages);
+        while let Ok(request) = requests.recv() {
+            match request {
+                Request::Round(round, report) => {
+                    let run = || Running::new(self, &round, link).run();
+                    let done = attempt(rank, "ROUND", run)?;
+                    // The driver may have stopped waiting.
+                    let _ = report.send((rank, done));
                 }
-                let held = parameters + held_by_stages + state.bytes;
-                if timeline.bytes.last().is_none_or(|last| last.1 != held) {
-                    timeline.bytes.push((end, held));
+                Request::Call(call) => {
+                    self.setup.progress.restart();
+                    let call = || {
+                        call(rank, &mut self.stages);
+                        Ok(())
+                    };
+                    attempt(rank, "CALL", call)?;
                 }
             }
         }
-        debug_assert_eq!(state.left_over(), 0, "every value of a round is taken");
-        state.report.timeline = timeline.map(|timeline| RankTimeline {
-            program_time: state.program_time,
-            ..timeline
-        });
-        Ok(state.report)
+        Ok(())
     }
 
     pub(super) fn stage_indices(&self) -> Vec<StageIndex> {
         self.stages.iter().map(Stage::index).collect()
     }
 
-    pub(super) fn has_stage(&self, index: StageIndex) -> bool {
-        self.stages.iter().any(|stage| stage.index() == index)
-    }
-
-    pub(super) fn table_order(&self) -> &[(StageIndex, usize)] {
-        &self.table_order
-    }
-
-    pub(super) fn stage_mut(&mut self, index: StageIndex) -> Result<&mut Stage, ActionError> {
+    pub(super) fn stage_mut(&mut self, index: StageIndex) -> &mut Stage {
         let stage = self.stages.iter_mut().find(|stage| stage.index() == index);
-        stage.ok_or(ActionError::OtherRank {
-            stage: index,
-            rank: self.setup.rank,
-        })
-    }
-
-    pub(super) fn rank_of(&self, stage: StageIndex) -> Result<RankIndex, ActionError> {
-        let stages = self.setup.plan.stages();
-        let known = stages.get(stage.index()).map(|stage| stage.rank);
-        known.ok_or(ActionError::UnknownStage {
-            stage,
-            stages: stages.len(),
-        })
-    }
-
-    pub(super) fn layout(&self) -> Arc<Layout> {
-        self.layout.clone()
-    }
-
-    pub(super) fn device(&self) -> &Device {
-        &self.setup.device
-    }
-
-    pub(super) fn seed(&self) -> Seed {
-        self.setup.seed
+        stage.expect("certified lists of a rank name its own stages")
     }
 }
 
-/// Nanoseconds since the beginning of a round.
-pub(super) fn since(epoch: Instant) -> u64 {
-    u64::try_from(epoch.elapsed().as_nanos()).unwrap_or(u64::MAX)
+/// Runs what is not an action of a schedule; a panic is an error of the rank.
+fn attempt<T>(
+    rank: RankIndex,
+    name: &str,
+    run: impl FnOnce() -> Result<T, PipelineError>,
+) -> Result<T, PipelineError> {
+    guarded(run).unwrap_or_else(|message| {
+        let source = ActionError::Panicked { message };
+        Err(action_error(rank, None, name, source))
+    })
 }
 
-fn action_error(
+pub(super) fn action_error(
     rank: RankIndex,
     action: Option<&Action>,
     text: &str,
@@ -307,7 +170,12 @@ fn action_error(
     }
 }
 
-/// Runs code that may panic, and gives the panic's text.
+/// Runs a part of an action; a panic is its error.
+pub(super) fn caught<T>(run: impl FnOnce() -> Result<T, ActionError>) -> Result<T, ActionError> {
+    guarded(run).unwrap_or_else(|message| Err(ActionError::Panicked { message }))
+}
+
+/// Runs code that may panic, and returns the panic's text.
 pub(super) fn guarded<T>(run: impl FnOnce() -> T) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(run)).map_err(|panic| {
         let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());

@@ -6,19 +6,17 @@ use std::sync::Arc;
 
 use burn::tensor::{DType, Device};
 use tinderbox_deferred::{
-    Executable, Executor, MaterializeError, MaterializeOptions, MemoryCheck, Observer,
-    ParameterPath, ParameterTable, PartialModule, Reload, RunContext, Source,
-    materialize_parameters, random::Seed,
+    Executable, Executor, MaterializeError, MaterializeOptions, Observer, ParameterPath,
+    PartialModule, Reload, RunContext, Source, materialize_parameters,
 };
 use tinderbox_fake::DynTensor;
 
 use super::clip::SquareSums;
 use super::indices::IndexPlaces;
 use super::optimizer::{OptimizerSnapshot, OptimizerState};
-use super::progress::RankProgress;
 use super::rank::RankSetup;
 use super::restore::SavedOptimizer;
-use super::step::Rates;
+use super::step::{Rates, check_length};
 use super::weights::LossWeight;
 use crate::certify::Certificate;
 use crate::cut::{Layout, StagePrograms};
@@ -58,43 +56,38 @@ enum Place {
 #[derive(Debug)]
 pub struct Stage {
     index: StageIndex,
-    device: Device,
-    memory: MemoryCheck,
-    seed: Seed,
-    checks_indices: bool,
-    table: Arc<ParameterTable>,
+    setup: Arc<RankSetup>,
     owned: PartialModule,
     replicas: PartialModule,
     places: HashMap<usize, Place>,
-    pub(super) optimizer: Option<OptimizerState>,
+    optimizer: Option<OptimizerState>,
     gradients: Vec<Option<DynTensor>>,
-    /// Gradients of the last step, for a driver that asked for them: they take as much memory again.
+    /// Gradients of the last step, where the settings keep them: they need as much memory again.
     kept_gradients: Option<Vec<Option<DynTensor>>>,
     /// Parameters in the type that programs read them in, where it is not their own, from the first program that
     /// reads one to its next value.
     cast: HashMap<Place, DynTensor>,
     /// By the number of the cut.
     loaded: BTreeMap<u64, LoadedPrograms>,
-    progress: Arc<RankProgress>,
 }
 
 impl Stage {
     /// Makes the parameters that the stage holds, and no others.
-    pub(crate) fn new(
+    pub(super) fn new(
         index: StageIndex,
         layout: &Layout,
-        setup: &RankSetup,
+        setup: &Arc<RankSetup>,
         source: &dyn Source,
     ) -> Result<Self, MaterializeError> {
-        let (table, device, memory) = (&setup.table, &setup.device, setup.memory);
+        let (table, settings) = (&setup.table, &setup.settings);
         let hold = |paths: &[ParameterPath]| {
             let paths: BTreeSet<&ParameterPath> = paths.iter().collect();
             materialize_parameters(
                 table,
-                device,
+                &setup.device,
                 source,
                 MaterializeOptions::only(|p| paths.contains(&p.path))
-                    .memory(memory)
+                    .memory(settings.memory)
                     .observer(&*setup.progress),
             )
         };
@@ -111,22 +104,18 @@ impl Stage {
             })
             .collect();
         let count = owned.len();
+        let optimizer = settings.optimizer.clone();
         Ok(Self {
             index,
-            device: device.clone(),
-            memory,
-            seed: setup.seed,
-            checks_indices: setup.check_indices,
-            table: table.clone(),
+            setup: setup.clone(),
             owned,
             replicas,
             places,
-            optimizer: None,
+            optimizer: optimizer.map(|optimizer| OptimizerState::new(optimizer, count)),
             gradients: vec![None; count],
-            kept_gradients: setup.keep_gradients.then(|| vec![None; count]),
+            kept_gradients: settings.keep_gradients.then(|| vec![None; count]),
             cast: HashMap::new(),
             loaded: BTreeMap::new(),
-            progress: setup.progress.clone(),
         })
     }
 
@@ -175,7 +164,7 @@ impl Stage {
     /// Where a call on the ranks reports how far it is: a call that reports goes on for any time, as the
     /// [timeout](crate::PipelineBuilder::timeout) describes.
     pub fn observer(&self) -> Arc<dyn Observer> {
-        self.progress.clone()
+        self.setup.progress.clone()
     }
 
     /// Refuses saved values that do not fit. Reads none and changes nothing.
@@ -184,14 +173,15 @@ impl Stage {
         source: &dyn Source,
         state: &dyn SavedOptimizer,
     ) -> Result<(), RestoreError> {
+        let RankSetup { table, device, .. } = &*self.setup;
         for module in [&self.owned, &self.replicas] {
-            let reload = Reload::new(&self.table, module, &self.device);
-            reload.check(&self.table, source, self.memory)?;
+            let reload = Reload::new(table, module, device);
+            reload.check(table, source, self.setup.settings.memory)?;
         }
         if let Some(optimizer) = &self.optimizer {
             for (path, value) in self.owned.values() {
                 let rank = value.shape().num_dims();
-                optimizer.check(path, rank, &state.fields(path), &self.device)?;
+                optimizer.check(path, rank, &state.fields(path), device)?;
             }
         }
         Ok(())
@@ -205,23 +195,23 @@ impl Stage {
     ) -> Result<(), RestoreError> {
         self.cast.clear();
         self.drop_gradients();
-        let observer = &*self.progress;
+        let setup = &*self.setup;
         for module in [&mut self.owned, &mut self.replicas] {
-            let reload = Reload::new(&self.table, module, &self.device);
-            reload.run(module, source, observer)?;
+            let reload = Reload::new(&setup.table, module, &setup.device);
+            reload.run(module, source, &*setup.progress)?;
         }
         if let Some(optimizer) = &mut self.optimizer {
             for (position, (path, value)) in self.owned.values().enumerate() {
                 let parameter = (position, path, value.shape().num_dims());
-                optimizer.restore(parameter, state, &self.device, observer)?;
+                optimizer.restore(parameter, state, &setup.device, &*setup.progress)?;
             }
         }
         Ok(())
     }
 
-    /// Where it lives.
+    /// The device that holds it.
     pub fn device(&self) -> &Device {
-        &self.device
+        &self.setup.device
     }
 
     /// Drops the programs of cuts that are no longer kept.
@@ -236,17 +226,19 @@ impl Stage {
         compute: Compute,
     ) -> Result<(Executable, Arc<[DynTensor]>), ActionError> {
         let programs = &cut.stages[self.index.index()];
+        let setup = &self.setup;
         let executor = || -> Result<Executor, ActionError> {
-            Ok(Executor::new(&self.device)?.checking_indices(self.checks_indices))
+            let executor = Executor::new(&setup.device)?;
+            Ok(executor.checking_indices(setup.settings.check_indices))
         };
         let loaded = match self.loaded.entry(cut.number) {
             Entry::Occupied(loaded) => loaded.into_mut(),
             Entry::Vacant(place) => {
-                let context = RunContext::initialization(self.seed);
-                let setup = executor()?.load(programs.setup.clone());
+                let context = RunContext::initialization(setup.settings.seed);
+                let constants = executor()?.load(programs.setup.clone());
                 place.insert(LoadedPrograms {
                     executables: [const { None }; Compute::ALL.len()],
-                    setup: setup
+                    setup: constants
                         .run(Vec::new(), &context)
                         .map_err(|source| cut.indices.locate(source))?
                         .into(),
@@ -256,9 +248,8 @@ impl Stage {
         let executable = match &loaded.executables[compute.slot()] {
             Some(executable) => executable.clone(),
             None => {
-                let stage = self.index;
                 let phase = programs.phase(compute);
-                let phase = phase.ok_or(ActionError::NoProgram { stage, compute })?;
+                let phase = phase.expect("certified lists run programs that the stage has");
                 let executable = executor()?.load(phase.program.clone());
                 loaded.executables[compute.slot()]
                     .insert(executable)
@@ -269,29 +260,22 @@ impl Stage {
     }
 
     /// The value of the parameter at a position of the table, as programs read it.
-    pub(super) fn parameter(
-        &mut self,
-        position: usize,
-        dtype: DType,
-    ) -> Result<DynTensor, ActionError> {
-        let Some(place) = self.places.get(&position).copied() else {
-            let path = self.table.iter().nth(position).map(|p| p.path.clone());
-            let path = path.unwrap_or_else(|| ParameterPath::new(""));
-            return Err(ActionError::MissingParameter { path });
-        };
+    pub(super) fn parameter(&mut self, position: usize, dtype: DType) -> DynTensor {
+        let place = self.places.get(&position).copied();
+        let place = place.expect("certified programs read parameters that the stage holds");
         if let Some(cast) = self.cast.get(&place).filter(|cast| cast.dtype() == dtype) {
-            return Ok(cast.clone());
+            return cast.clone();
         }
         let value = match place {
             Place::Owned(place) => self.owned.value(place),
             Place::Replica(place) => self.replicas.value(place),
         };
         if value.dtype() == dtype {
-            return Ok(value);
+            return value;
         }
         let cast = value.cast_float(dtype);
         self.cast.insert(place, cast.clone());
-        Ok(cast)
+        cast
     }
 
     /// Adds the gradient of a micro-batch, in the type of the parameter.
@@ -316,17 +300,6 @@ impl Stage {
     /// Forgets gradients that an unfinished step left.
     pub(super) fn clear_gradients(&mut self) {
         self.gradients.fill(None);
-    }
-
-    /// Replaces each gradient by what `change` makes of it.
-    pub(super) fn change_gradients(
-        &mut self,
-        mut change: impl FnMut(DynTensor) -> Result<DynTensor, ActionError>,
-    ) -> Result<(), ActionError> {
-        for gradient in self.gradients.iter_mut() {
-            *gradient = gradient.take().map(&mut change).transpose()?;
-        }
-        Ok(())
     }
 
     /// The squares of the gradients, in the order of the parameters.
@@ -372,7 +345,7 @@ impl Stage {
             .collect()
     }
 
-    /// Takes new values for the copies of parameters that `owner` owns.
+    /// Replaces the copies of parameters that `owner` owns.
     pub(super) fn take_shared(
         &mut self,
         layout: &Layout,
@@ -385,13 +358,10 @@ impl Stage {
             .filter(|path| of_owner.contains(path))
             .filter_map(|path| self.replicas.position(path))
             .collect();
-        if places.len() != values.len() {
-            let (expected, found) = (places.len(), values.len());
-            return Err(ActionError::MessageLength { expected, found });
-        }
+        check_length(places.len(), values.len())?;
         for (place, value) in places.into_iter().zip(values) {
             self.replicas
-                .replace(place, value.to_device(&self.device)?)?;
+                .replace(place, value.to_device(&self.setup.device)?)?;
             self.cast.remove(&Place::Replica(place));
         }
         Ok(())

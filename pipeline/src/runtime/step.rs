@@ -7,41 +7,43 @@ use std::time::Instant;
 
 use burn::module::ParamId;
 use burn::optim::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
-use burn::tensor::{DType, Shape, TensorData};
+use burn::tensor::{Device, TensorData};
 use tinderbox_deferred::{Executable, ParameterPath, RunContext};
 use tinderbox_fake::{DeviceLabel, DynTensor, ValueId, is_host};
 
 use super::clip::{Change, Clipping, Norms, SquareSums, each, scaled};
-use super::group::Group;
 use super::link::{Link, Tag};
 use super::lists::StepLists;
-use super::rank::{Rank, guarded, since};
+use super::rank::{Rank, action_error, caught};
 use super::stage::{CutProgram, Stage};
-use super::store::ValueStore;
-use crate::ActionError;
 use crate::cut::{Binding, Phase, StagePrograms};
+use crate::kept::Kept;
 use crate::schedule::{
-    Action, Compute, Edge, Message, MicroBatchIndex, RankTimeline, StageIndex, Task,
+    Action, Compute, Edge, Message, MicroBatchIndex, RankIndex, RankTimeline, Span, StageIndex,
+    Task,
 };
+use crate::{ActionError, PipelineError};
 
 /// One micro-batch of a round.
 #[derive(Debug)]
-pub(crate) struct MicroInput {
+pub(super) struct MicroInput {
     /// The programs for its shapes.
-    pub(crate) cut: Arc<CutProgram>,
+    pub(super) cut: Arc<CutProgram>,
     /// Its tensors.
-    pub(crate) inputs: Vec<DynTensor>,
+    pub(super) inputs: Vec<DynTensor>,
+    /// Its number of samples.
+    pub(super) samples: usize,
     /// Its weight in the loss, times the loss scale.
-    pub(crate) weight: f64,
+    pub(super) weight: f64,
 }
 
 /// The learning rate of each parameter.
 #[derive(Clone)]
-pub(crate) struct Rates(pub(crate) ModuleLearningRate);
+pub(super) struct Rates(pub(super) ModuleLearningRate);
 
 impl Rates {
     pub(super) fn of(&self, path: &ParameterPath) -> f64 {
-        // Ids are random per construction and say nothing here.
+        // Ids are random per construction, so groups match by path.
         self.0.lr_from_param(ParamId::new(), Some(path.as_str()))
     }
 }
@@ -54,72 +56,65 @@ impl fmt::Debug for Rates {
 
 /// A training step or an evaluation.
 #[derive(Debug)]
-pub(crate) struct Round {
+pub(super) struct Round {
     /// How many there were before.
-    pub(crate) round: u64,
+    pub(super) round: u64,
     /// The training step that random values belong to.
-    pub(crate) step: u32,
+    pub(super) step: u32,
     /// Learning rate; unused in an evaluation.
-    pub(crate) lr: Rates,
-    /// How gradients are clipped.
-    pub(crate) clipping: Option<Clipping>,
-    /// The factor on the loss, which is divided out of the gradients.
-    pub(crate) loss_scale: Option<f64>,
-    /// Whether nothing is updated where the loss or a gradient is not finite.
-    pub(crate) stop_on_non_finite: bool,
+    pub(super) lr: Rates,
+    /// The loss scale, which is divided out of the gradients.
+    pub(super) loss_scale: Option<f64>,
     /// The lists of all ranks.
-    pub(crate) lists: Arc<StepLists>,
+    pub(super) lists: Arc<StepLists>,
     /// The micro-batches.
-    pub(crate) micro_batches: Vec<MicroInput>,
+    pub(super) micro_batches: Vec<MicroInput>,
     /// Numbers of the cuts that ranks keep loaded, those of the micro-batches among them.
-    pub(crate) kept: BTreeSet<u64>,
+    pub(super) kept: BTreeSet<u64>,
     /// When the round began, if it is measured.
-    pub(crate) epoch: Option<Instant>,
+    pub(super) epoch: Option<Instant>,
 }
 
-/// What a rank hands to the driver after a round.
+/// What a rank reports to the driver after a round.
 #[derive(Debug, Default)]
-pub(crate) struct RoundReport {
+pub(super) struct RoundReport {
     /// Loss of each micro-batch, where this rank makes it.
-    pub(crate) losses: Vec<(usize, DynTensor)>,
+    pub(super) losses: Vec<(usize, DynTensor)>,
     /// Named outputs of each micro-batch that this rank makes.
-    pub(crate) outputs: Vec<(usize, String, DynTensor)>,
+    pub(super) outputs: Vec<(usize, String, DynTensor)>,
     /// The norm of all gradients, where ranks need it.
-    pub(crate) gradient_norm: Option<f64>,
+    pub(super) gradient_norm: Option<f64>,
     /// The squares of the gradients of each stage on the CPU, where ranks do not need the norm.
-    pub(crate) squares: Vec<(StageIndex, SquareSums)>,
+    pub(super) squares: Vec<(StageIndex, SquareSums)>,
     /// Why nothing was updated: the positions of gradients that are not finite, in the order in which norms are
     /// added. Empty where only the loss is not.
-    pub(crate) stopped: Option<Vec<usize>>,
+    pub(super) stopped: Option<Vec<usize>>,
     /// When each action ran, if the round was measured.
-    pub(crate) timeline: Option<RankTimeline>,
+    pub(super) timeline: Option<RankTimeline>,
 }
 
 /// The values of a round on one rank.
 pub(super) struct RoundState {
     /// By stage and micro-batch.
-    stores: Vec<ValueStore>,
+    stores: Vec<Kept<DynTensor>>,
     micro_batches: usize,
     pub(super) norms: BTreeMap<StageIndex, Norms>,
     /// What is done to the gradients of all stages, once it is known.
     pub(super) change: Option<Change>,
     /// Whether times and bytes are noted.
     epoch: Option<Instant>,
-    /// Bytes of all values that wait to be taken; one that shares its memory counts as well.
-    pub(super) bytes: u64,
+    /// Bytes of all values that are kept for later uses; one that shares its memory counts as well.
+    bytes: u64,
     /// Nanoseconds that programs have run.
-    pub(super) program_time: u64,
+    program_time: u64,
     pub(super) report: RoundReport,
 }
 
 impl RoundState {
-    pub(super) fn new(round: &Round) -> Self {
+    fn new(round: &Round) -> Self {
         let schedule = &round.lists.schedule;
         let mut stores = Vec::new();
-        stores.resize_with(
-            schedule.stages * schedule.micro_batches,
-            ValueStore::default,
-        );
+        stores.resize_with(schedule.stages * schedule.micro_batches, Kept::default);
         Self {
             stores,
             micro_batches: schedule.micro_batches,
@@ -132,25 +127,26 @@ impl RoundState {
         }
     }
 
-    fn store(&mut self, stage: StageIndex, micro_batch: MicroBatchIndex) -> &mut ValueStore {
-        &mut self.stores[stage.index() * self.micro_batches + micro_batch.index()]
+    fn store(&mut self, (stage, k): Home) -> &mut Kept<DynTensor> {
+        &mut self.stores[stage.index() * self.micro_batches + k.index()]
     }
 
-    /// Keeps a value of a stage and micro-batch that is taken `takes` times.
-    fn put(&mut self, (stage, k): Home, id: ValueId, value: DynTensor, takes: usize) {
-        if self.epoch.is_some() && takes > 0 {
+    /// Keeps a value of a stage and micro-batch for a number of uses.
+    fn put(&mut self, home: Home, id: ValueId, value: DynTensor, uses: usize) {
+        if self.epoch.is_some() && uses > 0 {
             self.bytes += value.bytes();
         }
-        self.store(stage, k).put(id, value, takes);
+        self.store(home).put(id, value, uses);
     }
 
-    /// Takes a value of a stage and micro-batch.
-    fn take(&mut self, (stage, k): Home, id: ValueId) -> Result<DynTensor, ActionError> {
-        let (value, is_last) = self.store(stage, k).take(id)?;
+    /// Uses a value of a stage and micro-batch.
+    fn take(&mut self, home: Home, id: ValueId) -> DynTensor {
+        let kept = self.store(home).take(id);
+        let (value, is_last) = kept.expect("certified lists use values that are kept");
         if self.epoch.is_some() && is_last {
             self.bytes = self.bytes.saturating_sub(value.bytes());
         }
-        Ok(value)
+        value
     }
 
     /// Runs jobs, and notes how long they took.
@@ -163,14 +159,9 @@ impl RoundState {
         self.program_time += since(epoch) - started;
         made
     }
-
-    /// Values that nobody took: none, after a whole round.
-    pub(super) fn left_over(&self) -> usize {
-        self.stores.iter().map(ValueStore::len).sum()
-    }
 }
 
-/// To which stage and micro-batch a value belongs.
+/// The stage and the micro-batch that a value is of.
 type Home = (StageIndex, MicroBatchIndex);
 
 /// A program with all that it needs to run.
@@ -188,215 +179,247 @@ impl Job {
     }
 }
 
-impl Rank {
-    /// Runs one action.
-    pub(super) fn act(
+/// A round that runs on a rank.
+pub(super) struct Running<'a> {
+    pub(super) rank: &'a mut Rank,
+    pub(super) round: &'a Round,
+    link: &'a mut dyn Link,
+    pub(super) state: RoundState,
+}
+
+impl<'a> Running<'a> {
+    pub(super) fn new(rank: &'a mut Rank, round: &'a Round, link: &'a mut dyn Link) -> Self {
+        Self {
+            rank,
+            round,
+            link,
+            state: RoundState::new(round),
+        }
+    }
+
+    /// Runs the rank's list.
+    pub(super) fn run(mut self) -> Result<RoundReport, PipelineError> {
+        let round = self.round;
+        let rank = self.rank.setup.rank;
+        let actions = round.lists.schedule.actions(rank);
+        let mut timeline = round.epoch.map(|_| RankTimeline::default());
+        for stage in &mut self.rank.stages {
+            stage.clear_gradients();
+            stage.keep_loaded(&round.kept);
+        }
+        let held = |stage: &Stage| stage.gradient_bytes() + stage.cast_bytes();
+        let parameters: u64 = self.rank.stages.iter().map(Stage::parameter_bytes).sum();
+        let mut held_by_stages: u64 = self.rank.stages.iter().map(held).sum();
+        for action in actions {
+            self.named(action, |running| running.announce(action))?;
+        }
+        for action in actions {
+            let start = round.epoch.map(since);
+            self.named(action, |running| {
+                let _span = tracing::trace_span!("action", rank = rank.index(), %action).entered();
+                running.act(action)
+            })?;
+            self.rank.setup.progress.report();
+            if let (Some(timeline), Some(start), Some(epoch)) = (&mut timeline, start, round.epoch)
+            {
+                let (action, end) = (*action, since(epoch));
+                timeline.spans.push(Span { action, start, end });
+                if !matches!(action, Action::Send(_) | Action::Receive(_)) {
+                    held_by_stages = self.rank.stages.iter().map(held).sum();
+                }
+                let held = parameters + held_by_stages + self.state.bytes;
+                if timeline.bytes.last().is_none_or(|last| last.1 != held) {
+                    timeline.bytes.push((end, held));
+                }
+            }
+        }
+        debug_assert_eq!(
+            self.state.stores.iter().find_map(Kept::left),
+            None,
+            "every value of a round is used"
+        );
+        let program_time = self.state.program_time;
+        self.state.report.timeline = timeline.map(|timeline| RankTimeline {
+            program_time,
+            ..timeline
+        });
+        Ok(self.state.report)
+    }
+
+    /// Runs code of an action. Its error names the action.
+    fn named(
         &mut self,
         action: &Action,
-        round: &Round,
-        state: &mut RoundState,
-        link: &mut dyn Link,
-        group: &mut dyn Group,
-    ) -> Result<(), ActionError> {
+        run: impl FnOnce(&mut Self) -> Result<(), ActionError>,
+    ) -> Result<(), PipelineError> {
+        let rank = self.rank.setup.rank;
+        caught(|| run(self))
+            .map_err(|source| action_error(rank, Some(action), &action.to_string(), source))
+    }
+
+    /// Announces a message to the link that an action will wait for.
+    fn announce(&mut self, action: &Action) -> Result<(), ActionError> {
+        if let Action::Receive(message) = *action {
+            let (from, tag) = (self.rank_of(message.sender()), self.tag(message));
+            self.link.post_receive(from, tag)?;
+        }
+        Ok(())
+    }
+
+    /// Runs one action.
+    fn act(&mut self, action: &Action) -> Result<(), ActionError> {
         match *action {
             Action::Compute(task) => {
-                let job = self.job(task, round, state)?;
-                let outputs = state.time(|| self.hand_off(job.run()?, round))?;
-                self.finish(task, outputs, round, state)
+                let job = self.job(task)?;
+                let setup = &self.rank.setup;
+                let run = || hand_off(job.run()?, &setup.device, self.round);
+                let outputs = self.state.time(run)?;
+                self.finish(task, outputs);
+                Ok(())
             }
             Action::Overlap([forward, backward]) => {
-                let (first, second) = (
-                    self.job(forward, round, state)?,
-                    self.job(backward, round, state)?,
-                );
+                let (first, second) = (self.job(forward)?, self.job(backward)?);
                 let run = |task: Task, job: Job| {
-                    let done = guarded(|| job.run());
-                    let done =
-                        done.unwrap_or_else(|message| Err(ActionError::Panicked { message }));
-                    done.map_err(|source| ActionError::OfPair {
+                    caught(|| job.run()).map_err(|source| ActionError::OfPair {
                         task,
                         source: Box::new(source),
                     })
                 };
+                let device = &self.rank.setup.device;
                 // At the same time, where the rank's pool has a thread for each. Another device works beside this
                 // thread anyway, and in order of its queue: one thread fills it.
-                let on_host = is_host(self.device());
-                let (first, second) = state.time(|| {
-                    let (first, second) = match on_host {
+                let (first, second) = self.state.time(|| {
+                    let (first, second) = match is_host(device) {
                         true => rayon::join(|| run(forward, first), || run(backward, second)),
                         false => (run(forward, first), run(backward, second)),
                     };
-                    self.hand_off((first?, second?), round)
+                    hand_off((first?, second?), device, self.round)
                 })?;
-                self.finish(forward, first, round, state)?;
-                self.finish(backward, second, round, state)
+                self.finish(forward, first);
+                self.finish(backward, second);
+                Ok(())
             }
-            Action::Send(message) => self.send(message, round, state, link),
-            Action::Receive(message) => self.receive(message, round, state, link),
-            Action::Reduce { stage, group: name } => self
-                .stage_mut(stage)?
-                .change_gradients(|gradient| Ok(group.all_reduce(name, gradient)?)),
+            Action::Send(message) => self.send(message),
+            Action::Receive(message) => self.receive(message),
+            // One rank holds each stage: its gradients are the sums.
+            Action::Reduce { .. } => Ok(()),
             Action::Update { stage } => {
-                self.update(stage, round, state)?;
-                self.hand_off((), round)
+                self.update(stage)?;
+                hand_off((), &self.rank.setup.device, self.round)
             }
-            _ => Err(ActionError::UnknownAction {
-                action: action.to_string(),
-            }),
+            _ => unreachable!("certified lists have no other actions"),
         }
     }
 
-    /// Has the device begin what was queued for it, so that it works while this thread goes on; where times are
-    /// measured, waits until it is done. The CPU has done it already.
-    fn hand_off<T>(&self, made: T, round: &Round) -> Result<T, ActionError> {
-        let device = self.device();
-        let handed = match round.epoch {
-            Some(_) => device.sync(),
-            None => device.flush(),
-        };
-        match handed {
-            Ok(()) => Ok(made),
-            Err(source) => Err(ActionError::Device {
-                device: DeviceLabel::of(device),
-                source: Box::new(source),
-            }),
-        }
-    }
-
-    /// Tells the link of a message that an action will wait for.
-    pub(super) fn announce(
-        &self,
-        action: &Action,
-        round: &Round,
-        link: &mut dyn Link,
-    ) -> Result<(), ActionError> {
-        if let Action::Receive(message) = *action {
-            let from = self.rank_of(message.sender())?;
-            let round = round.round;
-            link.post_receive(from, Tag { round, message })?;
-        }
-        Ok(())
-    }
-
-    /// Takes the inputs of a task's program.
-    fn job(
-        &mut self,
-        task: Task,
-        round: &Round,
-        state: &mut RoundState,
-    ) -> Result<Job, ActionError> {
-        let input = &round.micro_batches[task.micro_batch.index()];
-        let context = RunContext {
-            seed: self.seed(),
-            step: round.step,
-            micro_batch: task.micro_batch.index() as u32,
-        };
-        let stage = self.stage_mut(task.stage)?;
-        let (executable, setup) = stage.load(&input.cut, task.compute)?;
-        let phase = phase_of(round, task)?;
-        let home = (task.stage, task.micro_batch);
-        let types = executable.program().input_types();
-        let inputs = gather(stage, phase, types, input, &setup, |id| {
-            state.take(home, id)
-        })?;
+    /// Collects the inputs of a task's program.
+    fn job(&mut self, task: Task) -> Result<Job, ActionError> {
+        let input = &self.round.micro_batches[task.micro_batch.index()];
+        let stage = self.rank.stage_mut(task.stage);
+        let (executable, constants) = stage.load(&input.cut, task.compute)?;
+        let bindings = phase_of(self.round, task).inputs.iter();
+        let bindings = bindings.zip(executable.program().input_types());
+        let inputs = bindings.map(|(binding, (_, dtype))| {
+            Ok(match *binding {
+                Binding::Parameter(position) => stage.parameter(position, *dtype),
+                Binding::Input(position) => {
+                    input.inputs[position].clone().to_device(stage.device())?
+                }
+                Binding::Weight => {
+                    let data = TensorData::new(vec![input.weight], [1]).convert_dtype(*dtype);
+                    DynTensor::from_data(data, stage.device())
+                }
+                Binding::Setup(position) => constants[position].clone(),
+                Binding::Value(value) => self.state.take((task.stage, task.micro_batch), value),
+            })
+        });
+        let inputs = inputs.collect::<Result<Vec<DynTensor>, ActionError>>()?;
         Ok(Job {
             cut: input.cut.clone(),
             executable,
             inputs,
-            context,
+            context: RunContext {
+                seed: self.rank.setup.settings.seed,
+                step: self.round.step,
+                micro_batch: task.micro_batch.index() as u32,
+            },
         })
     }
 
     /// Keeps what a task's program made, adds its gradients, and reports what the driver asks for.
-    fn finish(
-        &mut self,
-        task: Task,
-        outputs: Vec<DynTensor>,
-        round: &Round,
-        state: &mut RoundState,
-    ) -> Result<(), ActionError> {
-        let Task {
-            stage: index,
-            compute,
-            micro_batch,
-        } = task;
-        let programs = programs_of(round, micro_batch, index);
-        let phase = phase_of(round, task)?;
-        let is_split = round.lists.is_split(index, micro_batch.index());
+    fn finish(&mut self, task: Task, outputs: Vec<DynTensor>) {
+        let (index, k) = (task.stage, task.micro_batch);
+        let programs = programs_of(self.round, k, index);
+        let phase = phase_of(self.round, task);
+        let is_split = self.round.lists.is_split(index, k.index());
         let mut outputs = outputs.into_iter();
-        let home = (index, micro_batch);
+        let home = (index, k);
         for ((value, takes), output) in phase.outputs.iter().zip(&mut outputs) {
-            state.put(home, *value, output, takes.of(is_split));
+            self.state.put(home, *value, output, takes.of(is_split));
         }
-        // What weighs nothing adds nothing, also where it is not a number.
-        if round.micro_batches[micro_batch.index()].weight != 0.0 {
-            let stage = self.stage_mut(index)?;
+        // A weight of 0 adds nothing, also where the gradient is NaN.
+        if self.round.micro_batches[k.index()].weight != 0.0 {
+            let stage = self.rank.stage_mut(index);
             for (position, gradient) in phase.gradients.iter().zip(outputs) {
                 stage.accumulate(*position, gradient);
             }
         }
-        if compute == Compute::Forward {
-            let number = micro_batch.index();
+        if task.compute == Compute::Forward {
+            let number = k.index();
             if let Some(loss) = programs.loss {
-                let loss = state.take(home, loss)?;
-                state.report.losses.push((number, loss));
+                let loss = self.state.take(home, loss);
+                self.state.report.losses.push((number, loss));
             }
             for (name, value) in &programs.outputs {
-                let value = state.take(home, *value)?;
-                state.report.outputs.push((number, name.clone(), value));
+                let value = self.state.take(home, *value);
+                let output = (number, name.clone(), value);
+                self.state.report.outputs.push(output);
             }
         }
-        self.hand_over(task, round, state)
+        self.hand_over(task);
     }
 
     /// Gives what a task made to the other stages of this rank: between them there are no messages.
-    fn hand_over(
-        &self,
-        task: Task,
-        round: &Round,
-        state: &mut RoundState,
-    ) -> Result<(), ActionError> {
-        let programs = programs_of(round, task.micro_batch, task.stage);
-        for (edge, ids) in &programs.sends {
-            if !edge.from.is_run_by(&task) || !self.has_stage(edge.to.stage) {
-                continue;
-            }
-            let to = programs_of(round, task.micro_batch, edge.to.stage);
-            let is_split = round
-                .lists
-                .is_split(edge.to.stage, task.micro_batch.index());
-            for id in ids {
-                let value = state.take((task.stage, task.micro_batch), *id)?;
-                let takes = to.received.get(id).copied().unwrap_or_default();
-                let home = (edge.to.stage, task.micro_batch);
-                state.put(home, *id, value, takes.of(is_split));
+    fn hand_over(&mut self, task: Task) {
+        let k = task.micro_batch;
+        for (edge, ids) in &programs_of(self.round, k, task.stage).sends {
+            let to = edge.to.stage;
+            let is_here = self.rank_of(to) == self.rank.setup.rank;
+            if edge.from.is_run_by(&task) && is_here {
+                for id in ids {
+                    let value = self.state.take((task.stage, k), *id);
+                    self.put_received((to, k), *id, value);
+                }
             }
         }
-        Ok(())
+    }
+
+    /// Keeps a value of another stage for its uses by a stage.
+    fn put_received(&mut self, home: Home, id: ValueId, value: DynTensor) {
+        let (stage, k) = home;
+        let received = &programs_of(self.round, k, stage).received;
+        let takes = received.get(&id).copied().unwrap_or_default();
+        let uses = takes.of(self.round.lists.is_split(stage, k.index()));
+        self.state.put(home, id, value, uses);
     }
 
     /// Clips the gradients of a stage and runs its optimizer.
-    fn update(
-        &mut self,
-        index: StageIndex,
-        round: &Round,
-        state: &mut RoundState,
-    ) -> Result<(), ActionError> {
-        let change = self.change(round, state)?;
-        let is_on_host = is_host(self.device());
-        let stage = self.stage_mut(index)?;
+    fn update(&mut self, index: StageIndex) -> Result<(), ActionError> {
+        let change = self.change()?;
+        let setup = self.rank.setup.clone();
+        let stage = self.rank.stage_mut(index);
         // Read by the driver, it would have other devices than the CPU drain after each step.
-        if is_on_host && state.report.gradient_norm.is_none() {
-            state.report.squares.push((index, stage.square_sums()));
+        if is_host(&setup.device) && self.state.report.gradient_norm.is_none() {
+            let sums = (index, stage.square_sums());
+            self.state.report.squares.push(sums);
         }
         if let Change::Skip = change {
             stage.drop_gradients();
         } else {
-            let each_by_itself = match &round.clipping {
+            let each_by_itself = match &setup.settings.clipping {
                 Some(Clipping::Each(config)) => Some(config),
                 Some(Clipping::GlobalNorm(_)) | None => None,
             };
-            stage.update(&round.lr, |gradient| {
+            stage.update(&self.round.lr, |gradient| {
                 let gradient = match change {
                     Change::Scale(factor) => scaled(gradient, factor),
                     Change::Keep | Change::Skip => gradient,
@@ -408,92 +431,99 @@ impl Rank {
             })?;
         }
         // Copies on this rank; those on others get a message.
-        let layout = self.layout();
-        for replica in self
-            .stage_indices()
-            .into_iter()
-            .filter(|other| *other != index)
-        {
+        let layout = self.rank.layout.clone();
+        let others = self.rank.stage_indices().into_iter();
+        for replica in others.filter(|other| *other != index) {
             if !layout.replicas(replica).is_empty() {
-                let values = self.stage_mut(index)?.shared_with(&layout, replica);
-                self.stage_mut(replica)?
-                    .take_shared(&layout, index, values)?;
+                let values = self.rank.stage_mut(index).shared_with(&layout, replica);
+                let replica = self.rank.stage_mut(replica);
+                replica.take_shared(&layout, index, values)?;
             }
         }
         Ok(())
     }
 
-    fn send(
-        &mut self,
-        message: Message,
-        round: &Round,
-        state: &mut RoundState,
-        link: &mut dyn Link,
-    ) -> Result<(), ActionError> {
+    fn send(&mut self, message: Message) -> Result<(), ActionError> {
         let values = match message {
             Message::Values { edge, micro_batch } => {
-                let programs = programs_of(round, micro_batch, edge.from.stage);
+                let programs = programs_of(self.round, micro_batch, edge.from.stage);
+                let ids = values_of(&programs.sends, edge).iter();
                 let home = (edge.from.stage, micro_batch);
-                values_of(&programs.sends, edge)
-                    .iter()
-                    .map(|id| state.take(home, *id))
-                    .collect::<Result<Vec<_>, _>>()?
+                ids.map(|id| self.state.take(home, *id)).collect()
             }
             Message::Tie(tie) => {
-                let layout = self.layout();
-                self.stage_mut(tie.owner)?.shared_with(&layout, tie.replica)
+                let layout = self.rank.layout.clone();
+                let owner = self.rank.stage_mut(tie.owner);
+                owner.shared_with(&layout, tie.replica)
             }
-            Message::Norm { from, .. } => vec![self.norms_of(from, round, state)?.to_message()],
+            Message::Norm { from, .. } => vec![self.norms_of(from)?.to_message()],
         };
-        let to = self.rank_of(message.receiver())?;
-        let round = round.round;
-        link.send(to, Tag { round, message }, values)?;
-        Ok(())
+        let (to, tag) = (self.rank_of(message.receiver()), self.tag(message));
+        Ok(self.link.send(to, tag, values)?)
     }
 
-    fn receive(
-        &mut self,
-        message: Message,
-        round: &Round,
-        state: &mut RoundState,
-        link: &mut dyn Link,
-    ) -> Result<(), ActionError> {
-        let from = self.rank_of(message.sender())?;
-        let tag = Tag {
-            round: round.round,
-            message,
-        };
-        let values = link.poll(from, tag)?;
+    fn receive(&mut self, message: Message) -> Result<(), ActionError> {
+        let (from, tag) = (self.rank_of(message.sender()), self.tag(message));
+        let values = self.link.poll(from, tag)?;
         match message {
             Message::Values { edge, micro_batch } => {
                 let to = edge.to.stage;
-                let programs = programs_of(round, micro_batch, to);
-                let ids = values_of(&programs.receives, edge);
+                let ids = values_of(&programs_of(self.round, micro_batch, to).receives, edge);
                 check_length(ids.len(), values.len())?;
-                let device = self.stage_mut(to)?.device().clone();
-                let is_split = round.lists.is_split(to, micro_batch.index());
                 for (id, value) in ids.iter().zip(values) {
-                    let takes = programs.received.get(id).copied().unwrap_or_default();
-                    let value = value.to_device(&device)?;
-                    state.put((to, micro_batch), *id, value, takes.of(is_split));
+                    let value = value.to_device(&self.rank.setup.device)?;
+                    self.put_received((to, micro_batch), *id, value);
                 }
             }
             Message::Tie(tie) => {
-                let layout = self.layout();
-                self.stage_mut(tie.replica)?
-                    .take_shared(&layout, tie.owner, values)?;
+                let layout = self.rank.layout.clone();
+                let replica = self.rank.stage_mut(tie.replica);
+                replica.take_shared(&layout, tie.owner, values)?;
             }
             Message::Norm { from, .. } => {
                 check_length(1, values.len())?;
                 let data = values[0].to_data()?;
-                state.norms.insert(from, Norms::from_message(&data));
+                self.state.norms.insert(from, Norms::from_message(&data));
             }
         }
         Ok(())
     }
+
+    fn rank_of(&self, stage: StageIndex) -> RankIndex {
+        let rank = self.round.lists.schedule.rank_of(stage);
+        rank.expect("certified lists name stages of the plan")
+    }
+
+    fn tag(&self, message: Message) -> Tag {
+        Tag {
+            round: self.round.round,
+            message,
+        }
+    }
 }
 
-fn check_length(expected: usize, found: usize) -> Result<(), ActionError> {
+/// Nanoseconds since the beginning of a round.
+fn since(epoch: Instant) -> u64 {
+    u64::try_from(epoch.elapsed().as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Has the device begin what was queued for it, so that it works while this thread goes on; where times are measured,
+/// waits until it is done. The CPU has done it already.
+fn hand_off<T>(made: T, device: &Device, round: &Round) -> Result<T, ActionError> {
+    let handed = match round.epoch {
+        Some(_) => device.sync(),
+        None => device.flush(),
+    };
+    match handed {
+        Ok(()) => Ok(made),
+        Err(source) => Err(ActionError::Device {
+            device: DeviceLabel::of(device),
+            source: Box::new(source),
+        }),
+    }
+}
+
+pub(super) fn check_length(expected: usize, found: usize) -> Result<(), ActionError> {
     match expected == found {
         true => Ok(()),
         false => Err(ActionError::MessageLength { expected, found }),
@@ -504,39 +534,12 @@ fn programs_of(round: &Round, micro_batch: MicroBatchIndex, stage: StageIndex) -
     &round.micro_batches[micro_batch.index()].cut.stages[stage.index()]
 }
 
-fn phase_of(round: &Round, task: Task) -> Result<&Phase, ActionError> {
-    let (stage, compute) = (task.stage, task.compute);
-    let phase = programs_of(round, task.micro_batch, stage).phase(compute);
-    phase.ok_or(ActionError::NoProgram { stage, compute })
+fn phase_of(round: &Round, task: Task) -> &Phase {
+    let phase = programs_of(round, task.micro_batch, task.stage).phase(task.compute);
+    phase.expect("certified lists run programs that the stage has")
 }
 
 /// The values of a message. Micro-batches of other shapes may need fewer edges: theirs are empty.
 fn values_of(messages: &BTreeMap<Edge, Vec<ValueId>>, edge: Edge) -> &[ValueId] {
     messages.get(&edge).map_or(&[], Vec::as_slice)
-}
-
-/// The inputs of a program, in its order.
-fn gather(
-    stage: &mut Stage,
-    phase: &Phase,
-    types: &[(Shape, DType)],
-    input: &MicroInput,
-    setup: &[DynTensor],
-    mut take: impl FnMut(ValueId) -> Result<DynTensor, ActionError>,
-) -> Result<Vec<DynTensor>, ActionError> {
-    let bindings = phase.inputs.iter().zip(types);
-    bindings
-        .map(|(binding, (_, dtype))| match *binding {
-            Binding::Parameter(position) => stage.parameter(position, *dtype),
-            Binding::Input(position) => {
-                Ok(input.inputs[position].clone().to_device(stage.device())?)
-            }
-            Binding::Weight => {
-                let data = TensorData::new(vec![input.weight], [1]).convert_dtype(*dtype);
-                Ok(DynTensor::from_data(data, stage.device()))
-            }
-            Binding::Setup(position) => Ok(setup[position].clone()),
-            Binding::Value(value) => take(value),
-        })
-        .collect()
 }

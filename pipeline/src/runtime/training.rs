@@ -12,8 +12,8 @@ use super::lists::ScheduleChoice;
 use super::output::StepOutput;
 use super::pipeline::{Condition, Pipeline};
 use super::step::{MicroInput, Rates, Round};
-use super::weights::{Part, weights};
-use crate::batch::{Batch, MicroBatch, batch_tensors, split};
+use super::weights::weights;
+use crate::batch::{Batch, batch_tensors, split_batch};
 use crate::schedule::MicroBatchIndex;
 use crate::{ActionError, BatchError, PipelineError};
 
@@ -43,7 +43,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         lr: impl Into<ModuleLearningRate>,
         batch: B,
     ) -> Result<StepOutput, PipelineError> {
-        if !self.trains {
+        if self.settings.optimizer.is_none() {
             return Err(PipelineError::NoOptimizer);
         }
         self.train(&lr.into(), &[batch])
@@ -62,7 +62,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         lr: impl Into<ModuleLearningRate>,
         batches: impl IntoIterator<Item = B>,
     ) -> Result<StepOutput, PipelineError> {
-        if !self.trains {
+        if self.settings.optimizer.is_none() {
             return Err(PipelineError::NoOptimizer);
         }
         let batches: Vec<B> = batches.into_iter().collect();
@@ -147,11 +147,11 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         loop {
             let mut parts = Vec::new();
             for (batch, samples) in batches.iter().zip(&samples) {
-                parts.extend(split(batch, count.min(*samples))?);
+                parts.extend(split_batch(batch, count.min(*samples))?);
             }
             match self.run(Mode::Training, lr.clone(), parts) {
                 // Found before anything ran.
-                Err(error @ (PipelineError::Generate { .. } | PipelineError::Lists { .. })) => {
+                Err(error @ (PipelineError::Generate(_) | PipelineError::Lists(_))) => {
                     let error = first.take().unwrap_or(error);
                     if !is_short || count == 1 {
                         return Err(error);
@@ -172,7 +172,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     /// As [`Pipeline::step`]; a batch of fewer samples than micro-batches is split into fewer.
     pub fn evaluate(&mut self, batch: B) -> Result<StepOutput, PipelineError> {
         let samples = samples_of(&batch)?;
-        let parts = split(&batch, self.micro_batches.min(samples))?;
+        let parts = split_batch(&batch, self.micro_batches.min(samples))?;
         self.run(Mode::Inference, 0.0.into(), parts)
     }
 
@@ -180,7 +180,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         &mut self,
         mode: Mode,
         lr: ModuleLearningRate,
-        parts: Vec<MicroBatch<B>>,
+        parts: Vec<(B, usize)>,
     ) -> Result<StepOutput, PipelineError> {
         self.check_condition()?;
         let step = u32::try_from(self.step)
@@ -188,10 +188,11 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         let loss_scale = self.loss_scale.filter(|_| mode == Mode::Training);
         let factor = loss_scale.map_or(1.0, |scale| scale.factor());
         let mut micro_batches = Vec::with_capacity(parts.len());
-        for part in &parts {
+        for (part, samples) in parts {
             micro_batches.push(MicroInput {
-                cut: self.programs.cut(mode, &part.batch)?,
-                inputs: batch_tensors(&part.batch),
+                cut: self.programs.cut(mode, &part)?,
+                inputs: batch_tensors(&part),
+                samples,
                 weight: 0.0,
             });
         }
@@ -209,13 +210,8 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
                 });
             }
         }
-        let of_parts = parts.iter().zip(&micro_batches).map(|(part, micro)| Part {
-            over: &micro.cut.loss_weight,
-            samples: part.samples,
-            inputs: &micro.inputs,
-        });
-        let weights = weights(&of_parts.collect::<Vec<_>>(), |micro_batch| RunContext {
-            seed: self.seed,
+        let weights = weights(&micro_batches, |micro_batch| RunContext {
+            seed: self.settings.seed,
             step,
             micro_batch: micro_batch as u32,
         })?;
@@ -227,13 +223,11 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             round: self.round,
             step,
             lr: Rates(lr),
-            clipping: self.clipping.clone(),
             loss_scale: loss_scale.map(|scale| scale.factor()),
-            stop_on_non_finite: self.stop_on_non_finite && mode == Mode::Training,
             lists,
             micro_batches,
             kept: self.programs.kept(),
-            epoch: self.measures.then(Instant::now),
+            epoch: self.settings.measure.then(Instant::now),
         });
         self.round += 1;
         let request = match mode {
@@ -243,7 +237,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         let reports = self.crew.round(round.clone(), request)?;
         let order = self.programs.table_order();
         let output = StepOutput::collect(&round, reports, &weights, order);
-        // The ranks have done their updates, but nobody knows what they are worth.
+        // The ranks have updated their parameters, possibly with values of a failed device.
         let output = output.inspect_err(|_| self.condition = Condition::Stopped)?;
         if !output.is_finite() {
             tracing::warn!(
@@ -260,5 +254,5 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
 
 /// Samples of a batch.
 fn samples_of<B: Batch>(batch: &B) -> Result<usize, BatchError> {
-    Ok(split(batch, 1)?.first().map_or(0, |part| part.samples))
+    Ok(split_batch(batch, 1)?.first().map_or(0, |part| part.1))
 }

@@ -4,7 +4,8 @@ use burn::tensor::Device;
 use tinderbox_deferred::{Executable, Executor, Program, ProgramError, RunContext};
 use tinderbox_fake::DynTensor;
 
-use super::rank::guarded;
+use super::rank::caught;
+use super::step::MicroInput;
 use crate::trace::{JointGraph, LossOver};
 use crate::{ActionError, PipelineError};
 
@@ -45,8 +46,7 @@ impl Count {
         let inputs = inputs.map(|at| batch[*at].clone().to_device(&Device::flex()));
         let inputs = inputs.collect::<Result<_, _>>()?;
         // Where indices are not checked, Burn panics on one that is out of range.
-        let made = guarded(|| self.program.run(inputs, context));
-        let made = made.map_err(|message| ActionError::Panicked { message })??;
+        let made = caught(|| Ok(self.program.run(inputs, context)?))?;
         let data = made[0].to_data()?;
         Ok(data.iter::<f64>().next().unwrap_or(f64::NAN))
     }
@@ -61,24 +61,17 @@ pub(super) fn loss_weight(
     joint.loss_over().try_map(new)
 }
 
-/// One micro-batch, for its weight.
-pub(super) struct Part<'a> {
-    pub(super) over: &'a LossWeight,
-    pub(super) samples: usize,
-    pub(super) inputs: &'a [DynTensor],
-}
-
 /// The weight of each micro-batch: 1 for a sum, otherwise its share of the samples or of the count.
 pub(super) fn weights(
-    parts: &[Part<'_>],
+    parts: &[MicroInput],
     context: impl Fn(usize) -> RunContext,
 ) -> Result<Vec<f64>, PipelineError> {
     let counts = parts.iter().enumerate().map(|(index, part)| {
-        Ok(match part.over {
+        Ok(match &part.cut.loss_weight {
             LossOver::Sum => None,
             LossOver::Samples => Some(part.samples as f64),
             LossOver::Count(count) => {
-                let count = count.of(part.inputs, &context(index));
+                let count = count.of(&part.inputs, &context(index));
                 let count = count.map_err(|source| PipelineError::Count {
                     micro_batch: index,
                     source: Box::new(source),
@@ -94,7 +87,7 @@ pub(super) fn weights(
         })
     });
     let counts = counts.collect::<Result<Vec<Option<f64>>, PipelineError>>()?;
-    let kind = |part: &Part<'_>| std::mem::discriminant(part.over);
+    let kind = |part: &MicroInput| std::mem::discriminant(&part.cut.loss_weight);
     if let Some(other) = parts.iter().position(|part| kind(part) != kind(&parts[0])) {
         return Err(PipelineError::MixedLosses { micro_batch: other });
     }

@@ -152,5 +152,5 @@ fn a_gradient_that_is_not_bound() {
     let mut stages = programs(&model, &model.joint, Activations::Kept);
     let backward = stages[1].backward.as_mut().unwrap();
     backward.weight.gradients.pop().unwrap();
-    insta::assert_snapshot!(refused(&model, &stages), @"rank 1, stage 1, program W: 5 outputs are bound, expected 6");
+    insta::assert_snapshot!(refused(&model, &stages), @"rank 1, stage 1, program W: the number of bound outputs is 5, expected 6");
 }

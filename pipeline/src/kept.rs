@@ -1,0 +1,44 @@
+//! The values of one stage and micro-batch, each kept until its last use.
+
+use std::collections::HashMap;
+
+use tinderbox_fake::ValueId;
+
+/// Values, each with the number of its uses that are left.
+#[derive(Debug)]
+pub(crate) struct Kept<V> {
+    values: HashMap<ValueId, (V, usize)>,
+}
+
+impl<V> Default for Kept<V> {
+    fn default() -> Self {
+        Self {
+            values: HashMap::new(),
+        }
+    }
+}
+
+impl<V: Clone> Kept<V> {
+    /// Keeps a value for a number of uses; drops it where that is 0. Returns whether it was not kept already.
+    pub(crate) fn put(&mut self, id: ValueId, value: V, uses: usize) -> bool {
+        uses == 0 || self.values.insert(id, (value, uses)).is_none()
+    }
+
+    /// Uses a value once, if it is kept. Returns it, and whether this was its last use: the caller then has the only
+    /// handle, so that its program may work in place.
+    pub(crate) fn take(&mut self, id: ValueId) -> Option<(V, bool)> {
+        let (value, uses) = self.values.get_mut(&id)?;
+        if *uses > 1 {
+            *uses -= 1;
+            return Some((value.clone(), false));
+        }
+        let (value, _) = self.values.remove(&id)?;
+        Some((value, true))
+    }
+
+    /// The lowest id that is still kept, with the number of its uses that are left.
+    pub(crate) fn left(&self) -> Option<(ValueId, usize)> {
+        let left = self.values.iter().map(|(id, (_, uses))| (*id, *uses));
+        left.min()
+    }
+}
