@@ -84,21 +84,20 @@
 //!    16-bit gradients up in f32. A [`LossScale`] is part of the weight; it is divided out before clip and update. As
 //!    the norm of all gradients tells whether they are finite, all ranks skip the same steps without a message more
 //!    than a clip needs.
-//! 3. Every operation gets a role. *Setup* depends on constants only: it runs once per rank. *Remade*
-//!    depends on the batch and on random keys: every stage that reads it makes it again. *Placed*
-//!    depends on parameters: it runs where the plan says. In the backward pass, *local* operations
-//!    depend on forward values only and run where they are read; *gradient* operations depend on the
-//!    weight, and are placed by the cut.
+//! 3. Every operation gets a role. *Constant* operations depend on constants only: they run once per rank.
+//!    *Recomputable* ones depend on the batch and on random keys and are no products: every stage that reads
+//!    them recomputes them. *Assigned* ones depend on parameters: they run where the plan says. In the backward
+//!    pass, *backward-local* operations depend on forward values only and run where they are read; *gradient*
+//!    operations depend on the weight, and are assigned by the cut. Roles depend on the kind of an operation and
+//!    on what it reads, not on its size, so they are the same for every batch size.
 //! 4. A plan is made. Every operation has its cost: floating-point operations and bytes from its shapes, or a share
 //!    of what its block was measured to take. Operations that stay together (a module's weight and bias, a
 //!    transposed weight and its product) are a block, and blocks with what they read, make, keep and hand on are
 //!    the [`planner::Work`] of the program. Partitioners divide it; the simulator says what each partition takes.
 //!
-//!    The contiguous cut is exact: the step is a maximum plus a sum over stages, so for a limit of the maximum
-//!    dynamic programming has the least sum, and a search over limits, guided by bounds, has the best step. Long
-//!    chains are searched in bands around good cuts until the bound proves the result. Candidate cuts are
-//!    not thinned out by domination beforehand: with a cut on either side of a block that costs nothing, one of
-//!    two neighbours looks better in every respect and is still needed, since stages must not be empty.
+//!    The cost model of contiguous stages is a maximum plus a sum over stages: for each limit of the maximum,
+//!    dynamic programming finds the least sum, and a search over limits, guided by bounds, the best step. Moves
+//!    of blocks between stages improve it for graphs that are no line, by the same memory as the simulator's.
 //!    In-flight micro-batches are read off the schedule's own lists. A gradient to which several stages add their
 //!    parts is handed down from the highest to the lowest, as Burn's backward adds them up; the lowest stage that
 //!    reads a parameter owns it.
@@ -110,7 +109,7 @@
 //! 5. The cut gives each stage a forward and a backward program, the backward whole (`B`) and in two halves:
 //!    `I` is the slice that makes what other stages wait for, `W` the slice that makes the gradients of the
 //!    stage's own parameters. What both need is made by `I` and kept for `W`, but for masks, casts and shapes,
-//!    which are cheaper to make again. Every operation has the same operands in both forms, so `I` and `W` give
+//!    which are cheaper to recompute. Every operation has the same operands in both forms, so `I` and `W` give
 //!    the bits of `B`. A stage that recomputes has the slice of its forward in its backward. A gradient operation runs at the
 //!    owner of the parameter whose gradient it makes, if all that it reads is available there; otherwise
 //!    at the highest stage, not above its gradient inputs, where it is. Values that skip stages go

@@ -72,7 +72,6 @@ pub use batch::{
     Batch, BatchMapper, Division, Leaf, LeafName, Whole, batch_on, batch_tensors, split_batch,
 };
 pub use calibrate::calibrate;
-pub use cost::{OperationCost, operation_cost};
 pub use error::{
     ActionError, BatchError, CalibrateError, CertifyError, CertifySite, LinkError, NotHeld,
     PipelineError, PlanError, ProfileError, RestoreError, TraceError,

@@ -239,7 +239,7 @@ impl<'a> Run<'a> {
                     }
                 }
                 // The same in every run, or of the task's micro-batch.
-                Binding::Input(_) | Binding::Weight | Binding::Setup(_) => {}
+                Binding::Input(_) | Binding::Weight | Binding::Constant(_) => {}
             }
         }
         Ok(())

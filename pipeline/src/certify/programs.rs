@@ -78,15 +78,15 @@ fn certify_stage(
     let mut run = Run {
         reference,
         hasher,
-        site: site("setup".into()),
+        site: site("constants".into()),
         draws: Draws::Once,
     };
-    let setup = run.program(&programs.setup, Vec::new())?;
+    let constants = run.program(&programs.constants, Vec::new())?;
     run.draws = Draws::PerMicroBatch;
     for compute in Compute::ALL {
         if let Some(phase) = programs.phase(compute) {
             run.site = site(format!("program {}", compute.letter()));
-            run.phase(phase, &setup)?;
+            run.phase(phase, &constants)?;
         }
     }
     run.site = site("results".into());
@@ -157,7 +157,7 @@ impl Run<'_, '_> {
     }
 
     /// Runs a program with what it is bound to, and looks at what it makes.
-    fn phase(&mut self, phase: &Phase, setup: &[Fingerprint]) -> Result<(), CertifyError> {
+    fn phase(&mut self, phase: &Phase, constants: &[Fingerprint]) -> Result<(), CertifyError> {
         let values = phase.program.inputs();
         self.count("inputs", values.len(), phase.inputs.len())?;
         let types = phase.program.input_types();
@@ -170,7 +170,7 @@ impl Run<'_, '_> {
                 }
                 Binding::Input(position) => Some(self.hasher.input(position, shape, *dtype)),
                 Binding::Weight => Some(self.hasher.weight(shape, *dtype)),
-                Binding::Setup(position) => setup.get(position).copied(),
+                Binding::Constant(position) => constants.get(position).copied(),
                 // That it has this value, the lists prove.
                 Binding::Value(given) => self.reference.find(given),
             };
@@ -245,7 +245,7 @@ impl Run<'_, '_> {
             Binding::Parameter(position) => self.reference.parameter(position),
             Binding::Input(position) => self.reference.input(position),
             Binding::Weight => self.reference.describe(self.reference.joint().weight()),
-            Binding::Setup(position) => format!("setup value {position}"),
+            Binding::Constant(position) => format!("constant {position}"),
             Binding::Value(value) => self.reference.describe(value),
         }
     }

@@ -38,8 +38,6 @@ pub(crate) struct Layout {
 pub(crate) struct Operations {
     /// [`Chain::structure`] of the forward: programs of the same structure have the same stages.
     pub(crate) structure: String,
-    /// [`Chain::labels`] of the forward, by which programs of other structures are aligned with it.
-    pub(crate) labels: Vec<String>,
     /// The stage at each position.
     pub(crate) stages: Vec<usize>,
 }

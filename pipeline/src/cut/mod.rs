@@ -11,7 +11,6 @@
 //! by the first and kept for the second, but for what is cheaper to make again. Both run the operations
 //! of the whole, each on the same operands, so they give its bits.
 
-mod align;
 mod layout;
 mod parts;
 mod phase;
@@ -27,7 +26,7 @@ use tinderbox_fake::ValueId;
 pub(crate) use layout::{Holding, Layout, Operations, Sharing};
 pub(crate) use phase::{Binding, Phase};
 pub(crate) use place::place_gradients;
-pub(crate) use programs::{Activations, StagePrograms};
+pub(crate) use programs::StagePrograms;
 
 use crate::PlanError;
 use crate::partition::Chain;
@@ -102,7 +101,7 @@ impl Cutting {
             .collect()
     }
 
-    /// Puts each placed operation, with what is made again for it, into its program.
+    /// Puts each assigned operation, with what is recomputed for it, into its program.
     fn assign(&mut self, joint: &JointGraph, roles: &Roles, placement: &Placement) {
         let graph = joint.graph();
         for id in graph.node_ids() {
@@ -110,7 +109,7 @@ impl Cutting {
                 continue;
             };
             let parts = match roles.of_node(id) {
-                Role::Placed => &mut self.forward[stage],
+                Role::Assigned => &mut self.forward[stage],
                 _ => &mut self.backward[stage],
             };
             parts.nodes.insert(id);
@@ -211,7 +210,7 @@ fn home(
     let producer = joint.graph().value(value).producer?;
     let stage = placement.stage(producer)?;
     match roles.of_node(producer) {
-        Role::Placed => Some((stage, Compute::Forward)),
+        Role::Assigned => Some((stage, Compute::Forward)),
         Role::Gradient => Some((stage, Compute::Backward)),
         _ => None,
     }

@@ -36,7 +36,10 @@ impl Parts {
             if self.nodes.contains(&producer) && !given.contains(&value) {
                 continue;
             }
-            let again = matches!(roles.of_node(producer), Role::Remade | Role::Local);
+            let again = matches!(
+                roles.of_node(producer),
+                Role::Recomputable | Role::BackwardLocal
+            );
             if again && !given.contains(&value) {
                 self.nodes.insert(producer);
                 wanted.extend(graph.node(producer).inputs());
@@ -85,7 +88,7 @@ impl Parts {
         let kept: BTreeSet<ValueId> = input
             .nodes
             .iter()
-            .filter(|id| roles.of_node(**id) != Role::Remade)
+            .filter(|id| roles.of_node(**id) != Role::Recomputable)
             .flat_map(|id| joint.graph().node(*id).outputs().iter().copied())
             .collect();
         let is_kept = |value: &ValueId| kept.contains(value);

@@ -19,8 +19,8 @@ pub(crate) enum Binding {
     Input(usize),
     /// The weight of the micro-batch.
     Weight,
-    /// The setup value at a position.
-    Setup(usize),
+    /// The constant at a position.
+    Constant(usize),
     /// A value of the micro-batch: received, or kept from an earlier program.
     Value(ValueId),
 }
@@ -44,7 +44,7 @@ pub(super) struct Sources<'a> {
     given: BTreeMap<ValueId, Binding>,
     taken: &'a Taken,
     /// Values that depend on constants only, in order.
-    pub(super) setup: Vec<ValueId>,
+    pub(super) constants: Vec<ValueId>,
 }
 
 impl<'a> Sources<'a> {
@@ -65,12 +65,12 @@ impl<'a> Sources<'a> {
             .into_iter()
             .flat_map(|parts| parts.reads.iter().copied())
             .collect();
-        let is_setup = |value: &ValueId| !given.contains_key(value) && !taken.is_value(*value);
-        let setup = reads.into_iter().filter(is_setup).collect();
+        let is_constant = |value: &ValueId| !given.contains_key(value) && !taken.is_value(*value);
+        let constants = reads.into_iter().filter(is_constant).collect();
         Self {
             given,
             taken,
-            setup,
+            constants,
         }
     }
 
@@ -81,8 +81,8 @@ impl<'a> Sources<'a> {
         if self.taken.is_value(value) {
             return Binding::Value(value);
         }
-        let place = self.setup.binary_search(&value);
-        Binding::Setup(place.expect("every other read is set up"))
+        let place = self.constants.binary_search(&value);
+        Binding::Constant(place.expect("every other read is a constant"))
     }
 
     /// Builds a program for its outputs and gradients.

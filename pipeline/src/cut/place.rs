@@ -6,13 +6,12 @@ use tinderbox_deferred::ParameterTable;
 use tinderbox_fake::{NodeId, ValueId};
 
 use super::Layout;
-use super::align::align;
 use crate::PlanError;
 use crate::partition::Chain;
 use crate::schedule::StageIndex;
 use crate::trace::{JointGraph, Role, Roles};
 
-/// The stage of each placed forward operation and of each gradient operation.
+/// The stage of each assigned forward operation and of each gradient operation.
 pub(super) struct Placement {
     stage: Vec<Option<usize>>,
 }
@@ -25,26 +24,16 @@ impl Placement {
         table: &ParameterTable,
         layout: &Layout,
     ) -> Result<Self, PlanError> {
-        let of_nodes = |positions: Vec<usize>| {
-            let mut stage = vec![None; joint.graph().nodes().len()];
-            for (id, k) in chain.nodes().iter().zip(positions) {
-                stage[id.index()] = Some(k);
-            }
-            stage
-        };
-        let check = |stages: Vec<usize>| {
-            check_reads(joint, chain, table, layout, &stages)?;
-            let stage = of_nodes(stages);
-            check_order(joint, chain, &stage)?;
-            Ok(stage)
-        };
-        let by_owner = || stages_by_owner(chain, table, layout).and_then(&check);
-        let stage = match layout.operations() {
-            Some(known) if known.structure == chain.structure() => check(known.stages.clone())?,
+        let stages = match layout.operations() {
+            Some(known) if known.structure == chain.structure() => known.stages.clone(),
             // Burn's operations depend on the mode, and some on the batch.
-            Some(known) => check(align(known, joint, chain, layout)).or_else(|_| by_owner())?,
-            None => by_owner()?,
+            _ => by_flow(joint, roles, chain, layout),
         };
+        let mut stage = vec![None; joint.graph().nodes().len()];
+        for (id, of) in chain.nodes().iter().zip(stages) {
+            stage[id.index()] = Some(of);
+        }
+        check_order(joint, chain, &stage)?;
         let owners: Vec<usize> = (0..table.len())
             .map(|index| layout.owner(index).index())
             .collect();
@@ -81,32 +70,6 @@ fn check_order(
     Ok(())
 }
 
-/// Refuses a forward that reads a parameter on a stage that does not hold it.
-fn check_reads(
-    joint: &JointGraph,
-    chain: &Chain,
-    table: &ParameterTable,
-    layout: &Layout,
-    stages: &[usize],
-) -> Result<(), PlanError> {
-    let mut index_of: BTreeMap<ValueId, usize> = BTreeMap::new();
-    for (index, value) in joint.parameters().iter().enumerate().take(table.len()) {
-        index_of.entry(*value).or_insert(index);
-    }
-    for (id, stage) in chain.nodes().iter().zip(stages) {
-        let inputs = joint.graph().node(*id).inputs().iter();
-        let mut read = inputs.filter_map(|value| index_of.get(value).copied());
-        let missing = read.find(|index| !layout.holds(*stage, *index));
-        if let Some(parameter) = missing.and_then(|index| table.iter().nth(index)) {
-            return Err(PlanError::NotHeld {
-                path: parameter.path.clone(),
-                stage: StageIndex::new(*stage),
-            });
-        }
-    }
-    Ok(())
-}
-
 /// Gives every gradient operation its stage, for forward operations that have theirs.
 ///
 /// `owners` are the stages of the parameters of the table.
@@ -123,64 +86,57 @@ pub(crate) fn place_gradients(
     Ok(gradients.stage)
 }
 
-/// A run of parameters that are read one after another and have one owner.
-struct Run {
-    stage: usize,
-    /// First reads of its first and its last parameter.
-    first: usize,
-    last: usize,
-}
-
-/// The stage of each position, from the owners of the parameters that are read: a stage's operations
-/// begin between the last first read of the run of parameters before its own and the first read of its
-/// own, where the fewest bytes cross.
-fn stages_by_owner(
-    chain: &Chain,
-    table: &ParameterTable,
-    layout: &Layout,
-) -> Result<Vec<usize>, PlanError> {
-    let mut reads: Vec<(usize, usize, usize)> = table
-        .iter()
-        .enumerate()
-        .filter_map(|(index, parameter)| {
-            let (first, last) = chain.reads(&parameter.path)?;
-            Some((first, last, index))
-        })
+/// The stage of each position of a forward that was not planned: the lowest one that is not below those
+/// of its inputs and holds the parameters that it reads. What depends on parameters alone, as a transposed
+/// weight, runs where it is read, if its parameters are held there.
+///
+/// No operation runs above the stage that a plan gives it: those of its inputs are not above theirs, and the
+/// planned stage holds its parameters.
+fn by_flow(joint: &JointGraph, roles: &Roles, chain: &Chain, layout: &Layout) -> Vec<usize> {
+    let graph = joint.graph();
+    let parameters = joint.parameters().iter().enumerate();
+    let parameters: BTreeMap<ValueId, usize> = parameters
+        .rev()
+        .map(|(index, value)| (*value, index))
         .collect();
-    reads.sort_unstable();
-    let mut runs: Vec<Run> = Vec::new();
-    for (first, _, index) in &reads {
-        let stage = layout.owner(*index).index();
-        match runs.last_mut() {
-            Some(run) if run.stage == stage => run.last = *first,
-            // What is read by one operation can't be told apart.
-            Some(run) if run.last == *first => {
-                return Err(PlanError::OutOfOrder {
-                    stage: StageIndex::new(stage.max(run.stage)),
-                });
+    let is_input: BTreeSet<ValueId> = joint.inputs().iter().map(|input| input.value).collect();
+    let holds = |id: NodeId, stage: usize| {
+        let read = graph.node(id).inputs().iter();
+        let mut read = read.filter_map(|value| parameters.get(value));
+        read.all(|index| layout.holds(stage, *index))
+    };
+    let position = |node: NodeId| chain.position(node);
+    let mut stages: Vec<usize> = Vec::with_capacity(chain.nodes().len());
+    let mut reads_batch: Vec<bool> = Vec::with_capacity(chain.nodes().len());
+    for id in chain.nodes() {
+        let (mut least, mut of_batch) = (0, false);
+        for input in graph.node(*id).inputs() {
+            let producer = graph.value(*input).producer;
+            of_batch |= is_input.contains(input);
+            match producer.map(|node| (node, position(node))) {
+                Some((_, Some(made))) => {
+                    least = least.max(stages[made]);
+                    of_batch |= reads_batch[made];
+                }
+                Some((node, None)) => of_batch |= roles.of_node(node) == Role::Recomputable,
+                None => {}
             }
-            _ => runs.push(Run {
-                stage,
-                first: *first,
-                last: *first,
-            }),
+        }
+        let stage = (least..layout.stages()).find(|stage| holds(*id, *stage));
+        stages.push(stage.unwrap_or(least));
+        reads_batch.push(of_batch);
+    }
+    for (at, id) in chain.nodes().iter().enumerate().rev() {
+        let outputs = graph.node(*id).outputs().iter();
+        let users = outputs.flat_map(|output| graph.users(*output));
+        let readers = users.filter_map(|user| position(*user));
+        let lowest = readers.map(|reader| stages[reader]).min();
+        if let (Some(lowest), false) = (lowest, reads_batch[at]) {
+            let highest = (0..=lowest).rev().find(|stage| holds(*id, *stage));
+            stages[at] = highest.unwrap_or(stages[at]);
         }
     }
-    let mut stages = vec![runs.first().map_or(0, |run| run.stage); chain.nodes().len()];
-    let mut since = 0;
-    for (number, pair) in runs.windows(2).enumerate() {
-        let (before, from) = (pair[0].last, pair[1].first);
-        // What no stage from here on holds is read for the last time before, where that is possible.
-        let later = || runs[number + 1..].iter().map(|run| run.stage);
-        let kept = reads.iter().filter(|(first, last, index)| {
-            *first < from && *last < from && !later().any(|stage| layout.holds(stage, *index))
-        });
-        let before = kept.map(|read| read.1).fold(before, usize::max);
-        let start = chain.cheapest_since(since, before, from).max(since);
-        stages[start..].fill(pair[1].stage);
-        since = start;
-    }
-    Ok(stages)
+    stages
 }
 
 struct Gradients<'a> {
@@ -188,8 +144,8 @@ struct Gradients<'a> {
     roles: &'a Roles,
     stages: usize,
     stage: Vec<Option<usize>>,
-    /// Stages at which each placed forward value or parameter is available after the forward.
-    at_hand: BTreeMap<ValueId, BTreeSet<usize>>,
+    /// Stages at which each assigned forward value or parameter is available after the forward.
+    available: BTreeMap<ValueId, BTreeSet<usize>>,
     /// Forward values and parameters that each local operation depends on.
     behind: BTreeMap<NodeId, BTreeSet<ValueId>>,
     is_parameter: BTreeSet<ValueId>,
@@ -208,10 +164,10 @@ impl<'a> Gradients<'a> {
         stage: Vec<Option<usize>>,
     ) -> Self {
         let graph = joint.graph();
-        let mut at_hand: BTreeMap<ValueId, BTreeSet<usize>> = BTreeMap::new();
+        let mut available: BTreeMap<ValueId, BTreeSet<usize>> = BTreeMap::new();
         let mut owners: BTreeMap<ValueId, Vec<usize>> = BTreeMap::new();
         for (index, owner) in parameter_owners.iter().copied().enumerate() {
-            at_hand
+            available
                 .entry(joint.parameters()[index])
                 .or_default()
                 .insert(owner);
@@ -220,13 +176,13 @@ impl<'a> Gradients<'a> {
             }
         }
         let is_parameter: BTreeSet<ValueId> = joint.parameters().iter().copied().collect();
-        for id in roles.nodes(joint, Role::Placed) {
-            let here = stage[id.index()].expect("every placed operation has a stage");
+        for id in roles.nodes(joint, Role::Assigned) {
+            let here = stage[id.index()].expect("every assigned operation has a stage");
             for output in graph.node(id).outputs() {
-                at_hand.entry(*output).or_default().insert(here);
+                available.entry(*output).or_default().insert(here);
             }
             for input in graph.node(id).inputs() {
-                if let Some(stages) = at_hand.get_mut(input) {
+                if let Some(stages) = available.get_mut(input) {
                     stages.insert(here);
                 }
             }
@@ -236,7 +192,7 @@ impl<'a> Gradients<'a> {
             roles,
             stages,
             stage,
-            at_hand,
+            available,
             behind: BTreeMap::new(),
             is_parameter,
             owners,
@@ -249,7 +205,7 @@ impl<'a> Gradients<'a> {
         let graph = self.joint.graph();
         let mut found = BTreeSet::new();
         for input in graph.node(id).inputs() {
-            if self.at_hand.contains_key(input) {
+            if self.available.contains_key(input) {
                 found.insert(*input);
             } else if let Some(producer) = graph.value(*input).producer
                 && let Some(behind) = self.behind.get(&producer)
@@ -275,7 +231,7 @@ impl<'a> Gradients<'a> {
         let graph = self.joint.graph();
         for id in graph.node_ids() {
             match self.roles.of_node(id) {
-                Role::Local => {
+                Role::BackwardLocal => {
                     let reads = self.forward_reads(id);
                     self.behind.insert(id, reads);
                 }
@@ -308,8 +264,8 @@ impl<'a> Gradients<'a> {
     /// their stages, the others would wait for a stage below them.
     fn choose(&self, id: NodeId, reads: &BTreeSet<ValueId>, highest: usize) -> Option<usize> {
         let graph = self.joint.graph();
-        let here = |value: &ValueId, stage: usize| self.at_hand[value].contains(&stage);
-        let all_at_hand = |stage: &usize| reads.iter().all(|value| here(value, *stage));
+        let here = |value: &ValueId, stage: usize| self.available[value].contains(&stage);
+        let all_available = |stage: &usize| reads.iter().all(|value| here(value, *stage));
         let outputs = graph.node(id).outputs();
         let is_gradient = |user: &NodeId| self.roles.of_node(*user) == Role::Gradient;
         let mut users = outputs.iter().flat_map(|out| graph.users(*out));
@@ -317,14 +273,14 @@ impl<'a> Gradients<'a> {
         let owners = outputs.iter().filter_map(|out| self.owners.get(out));
         let owner = owners.flatten().copied().max();
         // Stages that have the value that fewest have; all others lack it.
-        let fewest = reads.iter().map(|value| &self.at_hand[value]);
+        let fewest = reads.iter().map(|value| &self.available[value]);
         let fewest = fewest.min_by_key(|stages| stages.len());
         let highest_with_all = || match fewest {
-            Some(stages) => stages.range(..=highest).rev().copied().find(all_at_hand),
+            Some(stages) => stages.range(..=highest).rev().copied().find(all_available),
             None => Some(highest),
         };
         owner
-            .filter(|owner| ends_here && *owner <= highest && all_at_hand(owner))
+            .filter(|owner| ends_here && *owner <= highest && all_available(owner))
             .or_else(highest_with_all)
             .or_else(|| {
                 let missing = |stage: &usize| -> u64 {
@@ -338,7 +294,7 @@ impl<'a> Gradients<'a> {
                 };
                 // Where nothing is available, all is missing: the highest represents those.
                 let mut stages: BTreeSet<usize> = BTreeSet::from([highest]);
-                let have = reads.iter().flat_map(|value| &self.at_hand[value]);
+                let have = reads.iter().flat_map(|value| &self.available[value]);
                 stages.extend(have.filter(|stage| **stage <= highest));
                 let stages = stages.into_iter().rev();
                 stages.filter(has_parameters).min_by_key(missing)

@@ -28,19 +28,10 @@ pub(crate) struct Backward {
     pub(crate) weight_gradient_bytes: u64,
 }
 
-/// Whether a stage keeps what its backward reads of its forward.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Activations {
-    /// From the forward to the backward.
-    Kept,
-    /// Made again by the backward, from what the forward read.
-    Recomputed,
-}
-
 /// All programs of one stage for one joint graph.
 #[derive(Clone, Debug)]
 pub(crate) struct StagePrograms {
-    pub(crate) setup: Arc<Program>,
+    pub(crate) constants: Arc<Program>,
     pub(crate) forward: Phase,
     pub(crate) backward: Option<Backward>,
     /// How often each value that comes in a message is taken.
@@ -58,13 +49,26 @@ pub(crate) struct StagePrograms {
 }
 
 impl StagePrograms {
-    /// Builds the programs of a stage.
-    pub(crate) fn new(
+    /// The programs of all stages; those that recompute keep what their forward read, not what it made.
+    pub(crate) fn of_stages(
+        joint: &JointGraph,
+        roles: &Roles,
+        cutting: &Cutting,
+        recompute: impl IntoIterator<Item = bool>,
+    ) -> Result<Vec<Self>, ProgramError> {
+        let stages = recompute.into_iter().enumerate();
+        let stages = stages.map(|(stage, recompute)| {
+            Self::new(joint, roles, cutting, StageIndex::new(stage), recompute)
+        });
+        stages.collect()
+    }
+
+    fn new(
         joint: &JointGraph,
         roles: &Roles,
         cutting: &Cutting,
         stage: StageIndex,
-        activations: Activations,
+        recompute: bool,
     ) -> Result<Self, ProgramError> {
         let forward = &cutting.forward[stage.index()];
         let backward = &cutting.backward[stage.index()];
@@ -76,9 +80,9 @@ impl StagePrograms {
         };
         let sends = messages(&|edge| edge.from.stage == stage);
         let receives = messages(&|edge| edge.to.stage == stage);
-        let whole = match activations {
-            Activations::Kept => backward.clone(),
-            Activations::Recomputed => backward.with_forward(joint, roles, forward),
+        let whole = match recompute {
+            false => backward.clone(),
+            true => backward.with_forward(joint, roles, forward),
         };
         let sent_backward: BTreeSet<ValueId> = sends
             .iter()
@@ -100,17 +104,17 @@ impl StagePrograms {
             },
         );
         let sources = Sources::new(joint, &taken, [forward, &whole, &input, &weight]);
-        let setup_slice = joint
+        let slice_of_constants = joint
             .graph()
-            .backward_slice(sources.setup.iter().copied(), |_| false);
-        let setup = Program::new(
+            .backward_slice(sources.constants.iter().copied(), |_| false);
+        let constants = Program::new(
             joint.graph(),
-            setup_slice.nodes,
+            slice_of_constants.nodes,
             &[],
-            &sources.setup,
+            &sources.constants,
             joint.keys(),
         )?;
-        let setup = Arc::new(setup);
+        let constants = Arc::new(constants);
         let kept = |is_split: bool| -> Vec<(ValueId, Takes)> {
             let made = taken.backward.iter().map(|(value, takes)| (*value, *takes));
             made.filter(|(_, takes)| takes.of(is_split) > 0).collect()
@@ -138,7 +142,7 @@ impl StagePrograms {
             (*edge, bytes)
         });
         Ok(Self {
-            setup,
+            constants,
             forward: forward_phase,
             backward,
             sent_bytes: sent_bytes.collect(),
@@ -241,14 +245,14 @@ mod tests {
             }
         }
 
-        fn stage(&self, index: usize, activations: Activations) -> StagePrograms {
+        fn stage(&self, index: usize, recompute: bool) -> StagePrograms {
             let stage = StageIndex::new(index);
-            StagePrograms::new(&self.joint, &self.roles, &self.cutting, stage, activations).unwrap()
+            StagePrograms::new(&self.joint, &self.roles, &self.cutting, stage, recompute).unwrap()
         }
     }
 
     /// What is kept between forward and backward: each value is read by the backward, and no mask is
-    /// among them, for masks are made again.
+    /// among them, for masks are recomputed.
     #[test]
     fn a_stage_keeps_what_its_backward_reads_and_no_masks() {
         let cut = Cut::of(4, 2);
@@ -260,7 +264,7 @@ mod tests {
             nodes.all(|id| tinderbox_deferred::is_random(graph.node(id)))
         };
         for stage in 0..2 {
-            let programs = cut.stage(stage, Activations::Kept);
+            let programs = cut.stage(stage, false);
             let backward = programs.backward.unwrap().whole;
             let sent: BTreeSet<ValueId> = programs.sends.values().flatten().copied().collect();
             for (value, takes) in &programs.forward.outputs {
@@ -269,7 +273,7 @@ mod tests {
                 let takers = [kept, sent.contains(value), named];
                 assert_eq!(takers.iter().filter(|taker| **taker).count(), takes.whole);
                 assert!(takes.whole > 0 && !graph.value(*value).dtype.is_bool());
-                assert!(!random(*value), "{value} is made again");
+                assert!(!random(*value), "{value} is recomputed");
             }
         }
     }
@@ -279,10 +283,7 @@ mod tests {
     #[test]
     fn a_stage_that_recomputes_keeps_what_it_got() {
         let cut = Cut::of(6, 3);
-        let (kept, recomputed) = (
-            cut.stage(1, Activations::Kept),
-            cut.stage(1, Activations::Recomputed),
-        );
+        let (kept, recomputed) = (cut.stage(1, false), cut.stage(1, true));
         let from_forward = |programs: &StagePrograms| {
             let sent: BTreeSet<ValueId> = programs.sends.values().flatten().copied().collect();
             let outputs = programs.forward.outputs.iter();

@@ -8,21 +8,21 @@ use twox_hash::XxHash3_128;
 
 use crate::trace::{JointGraph, Role, Roles};
 
-/// The placed forward operations of a program in recorded order, and where each parameter is read.
+/// The assigned forward operations of a program in recorded order, and where each parameter is read.
 #[derive(Clone, Debug)]
 pub struct Chain {
     nodes: Vec<NodeId>,
-    /// First and last position of each parameter that is read.
-    reads: BTreeMap<ParameterPath, (usize, usize)>,
+    /// The position at which each parameter is read first.
+    first_reads: BTreeMap<ParameterPath, usize>,
     crossing: Vec<u64>,
-    /// What the operation at each position reads of placed values.
+    /// What the operation at each position reads of assigned values.
     inputs: Vec<Vec<Input>>,
     /// The module of each position: that of the parameter which was read last.
     modules: Vec<String>,
     structure: String,
 }
 
-/// A value that a placed operation reads.
+/// A value that an assigned operation reads.
 #[derive(Clone, Copy, Debug)]
 struct Input {
     /// Position of the operation that makes it.
@@ -36,7 +36,7 @@ impl Chain {
     /// Reads the chain off a program. Cost: linear in the graph.
     pub fn new(joint: &JointGraph, roles: &Roles, table: &ParameterTable) -> Self {
         let graph = joint.graph();
-        let nodes: Vec<NodeId> = roles.nodes(joint, Role::Placed).collect();
+        let nodes: Vec<NodeId> = roles.nodes(joint, Role::Assigned).collect();
         let path_of: BTreeMap<ValueId, &ParameterPath> = table
             .iter()
             .zip(joint.parameters())
@@ -44,17 +44,14 @@ impl Chain {
             .map(|(parameter, value)| (*value, &parameter.path))
             .collect();
         let mut position = vec![None; graph.nodes().len()];
-        let mut reads: BTreeMap<ParameterPath, (usize, usize)> = BTreeMap::new();
+        let mut first_reads: BTreeMap<ParameterPath, usize> = BTreeMap::new();
         // How the crossing bytes change from one cut position to the next.
         let mut change = vec![0i64; nodes.len() + 2];
         for (index, id) in nodes.iter().enumerate() {
             position[id.index()] = Some(index);
             for input in graph.node(*id).inputs() {
                 if let Some(path) = path_of.get(input) {
-                    match reads.get_mut(*path) {
-                        Some((_, last)) => *last = index,
-                        None => drop(reads.insert((*path).clone(), (index, index))),
-                    }
+                    first_reads.entry((*path).clone()).or_insert(index);
                 }
             }
         }
@@ -77,10 +74,9 @@ impl Chain {
                 live as u64
             })
             .collect();
-        let first_reads = reads.iter().map(|(path, (first, _))| (*first, path));
         let mut module_at: BTreeMap<usize, &str> = BTreeMap::new();
-        for (first, path) in first_reads {
-            module_at.entry(first).or_insert(path.module());
+        for (path, first) in &first_reads {
+            module_at.entry(*first).or_insert(path.module());
         }
         let mut module = "";
         let modules = (0..nodes.len()).map(|position| {
@@ -91,7 +87,7 @@ impl Chain {
         let structure = structure_of(joint, &nodes, &position, &path_of);
         Self {
             nodes,
-            reads,
+            first_reads,
             crossing,
             inputs,
             modules,
@@ -132,40 +128,27 @@ impl Chain {
         &self.structure
     }
 
-    /// What each operation is called, with the module that it belongs to, without shapes.
-    pub(crate) fn labels(&self, joint: &JointGraph) -> Vec<String> {
-        let nodes = self.nodes.iter().zip(&self.modules);
-        nodes
-            .map(|(id, module)| format!("{} in {module}", joint.graph().node(*id).name()))
-            .collect()
-    }
-
-    /// The placed forward operations.
+    /// The assigned forward operations.
     pub fn nodes(&self) -> &[NodeId] {
         &self.nodes
     }
 
-    /// Where an operation stands among them.
+    /// The index of an operation among them.
     pub fn position(&self, node: NodeId) -> Option<usize> {
         self.nodes.binary_search(&node).ok()
     }
 
     /// Position of the operation that reads a parameter first; `None` when none does.
     pub fn first_read(&self, path: &ParameterPath) -> Option<usize> {
-        self.reads(path).map(|(first, _)| first)
+        self.first_reads.get(path).copied()
     }
 
-    /// Positions of the first and the last operation that read a parameter.
-    pub(crate) fn reads(&self, path: &ParameterPath) -> Option<(usize, usize)> {
-        self.reads.get(path).copied()
-    }
-
-    /// The cheapest position for a cut after position `after` and not after `before`, for a stage that
-    /// begins behind one that begins at `since`; of equals the last, so that an activation function
+    /// The cheapest position for a cut after position `after` and not after `before`, for a stage
+    /// after one that begins at `since`; of equals the last, so that an activation function
     /// stays with the module before it.
     ///
-    /// What the stage reads of values older than `since` is sent to it, beside what crosses. So what
-    /// joins a skip connection runs behind the cut, where the skip is sent instead of the joined value.
+    /// What the stage reads of values older than `since` is sent to it, in addition to what crosses. So what
+    /// joins a skip connection runs after the cut, where the skip is sent instead of the joined value.
     pub(crate) fn cheapest_since(&self, since: usize, after: usize, before: usize) -> usize {
         let mut sent_before = 0;
         let mut best = None;
@@ -182,7 +165,7 @@ impl Chain {
     }
 }
 
-/// The placed values that the operation at each position reads, each once.
+/// The assigned values that the operation at each position reads, each once.
 fn inputs_of(joint: &JointGraph, nodes: &[NodeId], position: &[Option<usize>]) -> Vec<Vec<Input>> {
     let graph = joint.graph();
     let mut touched: BTreeMap<ValueId, usize> = BTreeMap::new();
@@ -208,7 +191,7 @@ fn inputs_of(joint: &JointGraph, nodes: &[NodeId], position: &[Option<usize>]) -
     inputs
 }
 
-/// The last position at which a placed forward operation reads a value.
+/// The last position at which an assigned forward operation reads a value.
 fn last_forward_use(
     joint: &JointGraph,
     roles: &Roles,
@@ -217,7 +200,7 @@ fn last_forward_use(
 ) -> Option<usize> {
     let users = joint.graph().users(value).iter();
     users
-        .filter(|user| roles.of_node(**user) == Role::Placed)
+        .filter(|user| roles.of_node(**user) == Role::Assigned)
         .filter_map(|user| position[user.index()])
         .max()
 }

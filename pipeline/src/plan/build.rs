@@ -16,10 +16,8 @@ use super::Plan;
 use super::{text, values};
 use crate::PlanError;
 use crate::batch::Batch;
-use crate::cost::operation_cost;
-use crate::cut::{
-    Activations, Cutting, Holding, Layout, Operations, Phase, Sharing, StagePrograms,
-};
+use crate::cost::product_flops;
+use crate::cut::{Cutting, Holding, Layout, Operations, Phase, Sharing, StagePrograms};
 use crate::partition::Chain;
 use crate::schedule::{Compute, Costs, Dependencies, Edge, StageCosts, StageIndex, Tie};
 use crate::trace::{JointGraph, Roles, Trace};
@@ -142,17 +140,11 @@ impl<'a> Planning<'a> {
         let (joint, table) = (&*self.joint, self.table);
         let layout = self.layout(partition)?;
         let cutting = Cutting::new(joint, &self.roles, &self.chain, table, &layout)?;
-        let programs = (0..partition.stages()).map(|stage| {
-            let activations = match partition.recompute[stage] {
-                true => Activations::Recomputed,
-                false => Activations::Kept,
-            };
-            let stage = StageIndex::new(stage);
-            StagePrograms::new(joint, &self.roles, &cutting, stage, activations)
-        });
+        let recompute = partition.recompute.iter().copied();
+        let programs = StagePrograms::of_stages(joint, &self.roles, &cutting, recompute)?;
         Ok(Divided {
             partition,
-            programs: programs.collect::<Result<_, _>>()?,
+            programs,
             layout,
             cutting,
         })
@@ -272,7 +264,6 @@ impl<'a> Planning<'a> {
         let layout = Layout::new(self.table, holdings, Sharing::Open)?;
         Ok(layout.with_operations(Operations {
             structure: self.chain.structure().to_owned(),
-            labels: self.chain.labels(&self.joint),
             stages: partition.stage_of.clone(),
         }))
     }
@@ -427,9 +418,7 @@ impl<'a> Planning<'a> {
             let nodes = phase.map(|phase| phase.nodes.iter());
             let nodes = nodes.into_iter().flatten();
             let operations = nodes.map(|id| &self.joint.graph().node(*id).operation);
-            operations
-                .map(|operation| operation_cost(operation).flops)
-                .sum()
+            operations.filter_map(product_flops).sum()
         };
         PlanStage {
             stage,

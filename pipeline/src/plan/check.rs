@@ -63,16 +63,10 @@ impl Plan {
                 }
             }
         }
-        // A file that leaves an operation out is cut by the owners of parameters alone.
+        // A file that leaves an operation out has the owners of parameters alone.
         Ok(match stages.into_iter().collect::<Option<Vec<usize>>>() {
             Some(stages) => layout.with_operations(Operations {
                 structure: self.file.structure.clone(),
-                labels: self
-                    .file
-                    .forward
-                    .iter()
-                    .map(|line| text::label(line))
-                    .collect(),
                 stages,
             }),
             None => layout,

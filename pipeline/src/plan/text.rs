@@ -27,13 +27,6 @@ pub(super) fn forward(joint: &JointGraph, chain: &Chain) -> Vec<String> {
     lines.collect()
 }
 
-/// A line of [`forward`] as [`Chain::labels`] has it, without shapes.
-pub(super) fn label(line: &str) -> String {
-    let (line, module) = line.rsplit_once(" in ").unwrap_or((line, ""));
-    let name = line.split_once(' ').map_or(line, |(name, _)| name);
-    format!("{name} in {module}")
-}
-
 /// Adds the text of every program to the stages.
 pub(super) fn add(
     stages: &mut [PlanStage],
@@ -136,7 +129,7 @@ impl Writer<'_> {
             let origin = match binding {
                 Binding::Parameter(_) => "parameter".to_owned(),
                 Binding::Input(_) | Binding::Weight => "micro-batch".to_owned(),
-                Binding::Setup(_) => "made once".to_owned(),
+                Binding::Constant(_) => "constant".to_owned(),
                 Binding::Value(id) => self.origin(*id),
             };
             format!(

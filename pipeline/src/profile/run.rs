@@ -65,7 +65,7 @@ struct Block<'a> {
     forward: Loaded<'a>,
     /// `B`, `I` and `W`.
     backward: Option<[Loaded<'a>; 3]>,
-    setup: Vec<DynTensor>,
+    constants: Vec<DynTensor>,
     parameters: BTreeMap<usize, DynTensor>,
     /// The sums of the gradients so far.
     gradients: BTreeMap<usize, DynTensor>,
@@ -89,8 +89,8 @@ impl<'a> Block<'a> {
             step: 0,
             micro_batch: 0,
         };
-        let setup = executor.load(programs.setup.clone());
-        let setup = setup.run(Vec::new(), &context)?;
+        let constants = executor.load(programs.constants.clone());
+        let constants = constants.run(Vec::new(), &context)?;
         let backward = programs.backward.as_ref();
         let backward = backward.map(|b| [&b.whole, &b.input, &b.weight].map(load));
         let mut block = Self {
@@ -98,7 +98,7 @@ impl<'a> Block<'a> {
             device: runner.device,
             forward: load(&programs.forward),
             backward,
-            setup,
+            constants,
             parameters: BTreeMap::new(),
             gradients: BTreeMap::new(),
             context,
@@ -151,7 +151,7 @@ impl<'a> Block<'a> {
             .zip(&loaded.phase.inputs)
             .map(|(value, binding)| match binding {
                 Binding::Parameter(position) => self.parameters[position].clone(),
-                Binding::Setup(position) => self.setup[*position].clone(),
+                Binding::Constant(position) => self.constants[*position].clone(),
                 Binding::Value(id) => kept.remove(id).unwrap_or_else(|| self.made_up(*id)),
                 Binding::Input(_) | Binding::Weight => self.made_up(*value),
             });

@@ -15,7 +15,7 @@ use super::step::MicroInput;
 use super::weights::loss_weight;
 use crate::batch::Batch;
 use crate::certify::{CertifiedMicroBatch, Lists, certify_lists, certify_programs};
-use crate::cut::{Activations, Cutting, Layout, StagePrograms};
+use crate::cut::{Cutting, Layout, StagePrograms};
 use crate::partition::Chain;
 use crate::recent::Recent;
 use crate::schedule::{
@@ -36,7 +36,8 @@ pub(super) struct Programs<B> {
     /// The order in which squared norms are added.
     table_order: Vec<(StageIndex, usize)>,
     stage_to_rank: Vec<RankIndex>,
-    activations: Vec<Activations>,
+    /// Which stages recompute their activations.
+    recompute: Vec<bool>,
     choice: ScheduleChoice,
     /// Whether a step needs the norm of all gradients.
     global_norm: bool,
@@ -68,16 +69,13 @@ impl<B: Batch> Programs<B> {
         check_indices: bool,
         kept: usize,
     ) -> Self {
-        let activations = plan.stages().iter().map(|stage| match stage.recompute {
-            true => Activations::Recomputed,
-            false => Activations::Kept,
-        });
+        let recompute = plan.stages().iter().map(|stage| stage.recompute);
         Self {
             table_order: table_order(trace.parameters(), &layout),
             trace: trace.keeping(kept),
             layout,
             stage_to_rank: plan.stage_to_rank(),
-            activations: activations.collect(),
+            recompute: recompute.collect(),
             choice,
             global_norm,
             check_indices,
@@ -119,10 +117,8 @@ impl<B: Batch> Programs<B> {
         let chain = Chain::new(joint, &roles, table);
         let cutting = Cutting::new(joint, &roles, &chain, table, &self.layout)?;
         cutting.check_held(&self.layout)?;
-        let stages = self.activations.iter().enumerate().map(|(stage, kept)| {
-            StagePrograms::new(joint, &roles, &cutting, StageIndex::new(stage), *kept)
-        });
-        let stages = stages.collect::<Result<Vec<_>, _>>()?;
+        let recompute = self.recompute.iter().copied();
+        let stages = StagePrograms::of_stages(joint, &roles, &cutting, recompute)?;
         let cut = Arc::new(CutProgram {
             number: self.made,
             certificate: certify_programs(joint, table, &stages, &self.stage_to_rank)?,

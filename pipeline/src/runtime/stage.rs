@@ -42,7 +42,7 @@ pub(crate) struct CutProgram {
 #[derive(Clone, Debug)]
 struct LoadedPrograms {
     executables: [Option<Executable>; Compute::ALL.len()],
-    setup: Arc<[DynTensor]>,
+    constants: Arc<[DynTensor]>,
 }
 
 /// Where the stage holds a parameter.
@@ -235,10 +235,10 @@ impl Stage {
             Entry::Occupied(loaded) => loaded.into_mut(),
             Entry::Vacant(place) => {
                 let context = RunContext::initialization(setup.settings.seed);
-                let constants = executor()?.load(programs.setup.clone());
+                let constants = executor()?.load(programs.constants.clone());
                 place.insert(LoadedPrograms {
                     executables: [const { None }; Compute::ALL.len()],
-                    setup: constants
+                    constants: constants
                         .run(Vec::new(), &context)
                         .map_err(|source| cut.indices.locate(source))?
                         .into(),
@@ -256,7 +256,7 @@ impl Stage {
                     .clone()
             }
         };
-        Ok((executable, loaded.setup.clone()))
+        Ok((executable, loaded.constants.clone()))
     }
 
     /// The value of the parameter at a position of the table, as programs read it.

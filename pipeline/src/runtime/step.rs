@@ -328,7 +328,7 @@ impl<'a> Running<'a> {
                     let data = TensorData::new(vec![input.weight], [1]).convert_dtype(*dtype);
                     DynTensor::from_data(data, stage.device())
                 }
-                Binding::Setup(position) => constants[position].clone(),
+                Binding::Constant(position) => constants[position].clone(),
                 Binding::Value(value) => self.state.take((task.stage, task.micro_batch), value),
             })
         });

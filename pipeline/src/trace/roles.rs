@@ -4,22 +4,22 @@ use tinderbox_deferred::is_random;
 use tinderbox_fake::{NodeId, ValueId};
 
 use super::JointGraph;
-use crate::cost;
+use crate::cost::product_flops;
 
 /// Where an operation runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Nowhere: nothing that is asked for depends on it, or it makes a parameter.
+    /// Nowhere: nothing that is needed depends on it, or it initializes a parameter.
     Unused,
     /// Once per run, on every stage that reads it: it depends on constants only.
-    Setup,
+    Constant,
     /// On every stage that reads it, whenever it is read: it depends on the batch, on random keys and
-    /// on constants, and is cheaper to make than to send or keep.
-    Remade,
-    /// On the stage that the plan says: it depends on parameters.
-    Placed,
+    /// on constants, and is no product, so that it is cheaper to recompute than to send or keep.
+    Recomputable,
+    /// On the stage that the plan assigns it to: it depends on parameters.
+    Assigned,
     /// In the backward of every stage that reads it: it depends on forward values and on no gradient.
-    Local,
+    BackwardLocal,
     /// In the backward of one stage, chosen by the cut: it depends on gradients.
     Gradient,
 }
@@ -58,29 +58,29 @@ impl Roles {
         from_weight[joint.weight().index()] = true;
         for id in needed.nodes {
             let node = graph.node(id);
-            let (mut setup, mut remade, mut gradient) = (true, true, false);
+            let (mut constant, mut recomputable, mut gradient) = (true, true, false);
             for input in node.inputs() {
                 let role = match graph.value(*input).producer {
-                    _ if is_parameter[input.index()] => Role::Placed,
-                    _ if is_input[input.index()] => Role::Remade,
-                    None => Role::Setup,
+                    _ if is_parameter[input.index()] => Role::Assigned,
+                    _ if is_input[input.index()] => Role::Recomputable,
+                    None => Role::Constant,
                     Some(producer) => roles[producer.index()],
                 };
-                setup &= role == Role::Setup;
-                remade &= matches!(role, Role::Setup | Role::Remade);
+                constant &= role == Role::Constant;
+                recomputable &= matches!(role, Role::Constant | Role::Recomputable);
                 gradient |= joint.is_backward(id) && from_weight[input.index()];
             }
             let forward_random = is_random(node) && !joint.is_initialization(id);
-            roles[id.index()] = if setup && !forward_random {
-                Role::Setup
-            } else if remade && !cost::is_heavy(&node.operation) {
-                Role::Remade
+            roles[id.index()] = if constant && !forward_random {
+                Role::Constant
+            } else if recomputable && product_flops(&node.operation).is_none() {
+                Role::Recomputable
             } else if gradient {
                 Role::Gradient
             } else if joint.is_backward(id) {
-                Role::Local
+                Role::BackwardLocal
             } else {
-                Role::Placed
+                Role::Assigned
             };
             if gradient {
                 for output in node.outputs() {

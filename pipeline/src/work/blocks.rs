@@ -152,7 +152,10 @@ impl Builder<'_> {
     fn place_made_again(&mut self) {
         let graph = self.joint.graph();
         for id in graph.node_ids().rev() {
-            if matches!(self.roles.of_node(id), Role::Remade | Role::Local) {
+            if matches!(
+                self.roles.of_node(id),
+                Role::Recomputable | Role::BackwardLocal
+            ) {
                 let outputs = graph.node(id).outputs().iter();
                 let users = outputs.flat_map(|output| graph.users(*output));
                 self.stage[id.index()] = users.filter_map(|user| self.block_of(*user)).min();
@@ -175,7 +178,7 @@ impl Builder<'_> {
             let outputs = graph.node(id).outputs().iter();
             let users = || outputs.clone().flat_map(|output| graph.users(*output));
             match self.roles.of_node(id) {
-                Role::Placed => forward[index] = true,
+                Role::Assigned => forward[index] = true,
                 Role::Gradient => {
                     // What a lower block waits for, itself or by what is made of it here.
                     let is_sent = users().any(|user| match self.block_of(*user) {
@@ -220,7 +223,7 @@ impl Builder<'_> {
                 let made = producer.filter(|node| !weight[node.index()]);
                 let is_kept = made.is_some_and(|node| {
                     let role = self.roles.of_node(node);
-                    matches!(role, Role::Placed | Role::Gradient | Role::Local)
+                    matches!(role, Role::Assigned | Role::Gradient | Role::BackwardLocal)
                 });
                 if is_kept && read.insert((here, *input)) {
                     self.blocks[here].weight_gradient_bytes += graph.value(*input).bytes();
@@ -234,7 +237,7 @@ impl Builder<'_> {
         let graph = self.joint.graph();
         let is_backward = |id: &NodeId| {
             let role = self.roles.of_node(*id);
-            matches!(role, Role::Gradient | Role::Local)
+            matches!(role, Role::Gradient | Role::BackwardLocal)
         };
         let needs = self.needs_gradients(chain);
         let mut values = Vec::new();
@@ -250,7 +253,7 @@ impl Builder<'_> {
                         users.filter_map(|user| self.block_of(*user)).collect();
                     blocks.into_iter().collect()
                 };
-                let mut readers = blocks(&|user| self.roles.of_node(*user) == Role::Placed);
+                let mut readers = blocks(&|user| self.roles.of_node(*user) == Role::Assigned);
                 readers.retain(|reader| *reader > maker);
                 let mut keepers = blocks(&is_backward);
                 keepers.retain(|keeper| *keeper >= maker);

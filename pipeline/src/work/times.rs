@@ -27,12 +27,10 @@ impl OperationTimes {
             let nanoseconds = u128::from(amount) * 1_000_000_000 / u128::from(rate.max(1));
             u64::try_from(nanoseconds).unwrap_or(u64::MAX)
         };
-        let nodes = joint.graph().nodes().iter();
-        let nanoseconds = nodes.map(|node| {
-            let cost = operation_cost(&node.operation);
-            let moved = cost.bytes_read.saturating_add(cost.bytes_written);
+        let nanoseconds = joint.graph().node_ids().map(|node| {
+            let cost = operation_cost(joint.graph(), node);
             let arithmetic = per_second(cost.flops, rates.flops_per_s);
-            let memory = per_second(moved, rates.bytes_per_s);
+            let memory = per_second(cost.bytes, rates.bytes_per_s);
             rates.operation_ns.saturating_add(arithmetic.max(memory))
         });
         let mut whole: Vec<u64> = nanoseconds.collect();

@@ -2,7 +2,7 @@
 
 use super::models::{Model, tied, with_dropout};
 use super::{CertifiedMicroBatch, certified, lowered, programs, run, run_each, text};
-use crate::cut::{Activations, StagePrograms};
+use crate::cut::StagePrograms;
 use crate::schedule::{Action, Message, Schedule, ScheduleKind, forward_only};
 use tinderbox_fake::Mode;
 
@@ -13,8 +13,8 @@ fn every_schedule_is_certified() {
     let mut certified = 0;
     for (ranks, chunks) in (1..=4).flat_map(|ranks| [(ranks, 1), (ranks, 2)]) {
         for model in [with_dropout(ranks * chunks), tied(ranks * chunks)] {
-            for activations in [Activations::Kept, Activations::Recomputed] {
-                let stages = programs(&model, &model.joint, activations);
+            for recompute in [false, true] {
+                let stages = programs(&model, &model.joint, recompute);
                 let kinds = ScheduleKind::ALL.into_iter();
                 for kind in kinds.filter(|kind| kind.chunks().contains(chunks)) {
                     let compute = kind.generate(ranks, chunks, MICRO_BATCHES).unwrap();
@@ -44,7 +44,7 @@ fn other_shapes_and_modes_are_certified() {
             joint,
             ..with_dropout(3)
         };
-        let stages = programs(&own, &own.joint, Activations::Kept);
+        let stages = programs(&own, &own.joint, false);
         let certificate = certified(&own, &stages).unwrap();
         (stages, certificate)
     };
@@ -73,7 +73,7 @@ struct Case {
 
 impl Case {
     fn new(model: Model, compute: &str) -> Self {
-        let stages = programs(&model, &model.joint, Activations::Kept);
+        let stages = programs(&model, &model.joint, false);
         let compute = Schedule::parse("case", compute).unwrap();
         let lists = lowered(&model, &stages, &compute, false);
         run(&model, &stages, &lists, false).unwrap();
@@ -186,7 +186,7 @@ fn an_update_before_the_last_use() {
 #[test]
 fn a_norm_before_its_gradients_are_complete() {
     let model = with_dropout(2);
-    let stages = programs(&model, &model.joint, Activations::Kept);
+    let stages = programs(&model, &model.joint, false);
     let compute = Schedule::parse("case", GPIPE).unwrap();
     let mut lists = lowered(&model, &stages, &compute, true);
     run(&model, &stages, &lists, true).unwrap();

@@ -13,23 +13,19 @@ use tinderbox_fake::{Graph, GraphBuilder, NodeId};
 
 use super::{Certificate, CertifiedMicroBatch, Lists, certify_lists, certify_programs};
 use crate::CertifyError;
-use crate::cut::{Activations, Cutting, StagePrograms};
+use crate::cut::{Cutting, StagePrograms};
 use crate::partition::Chain;
 use crate::schedule::{Compute, Dependencies, RankIndex, Schedule, StageIndex, Tie, lower};
 use crate::trace::{JointGraph, Roles};
 use models::Model;
 
 /// The programs of every stage of a model, made by the cut from any graph.
-fn programs(model: &Model, joint: &JointGraph, activations: Activations) -> Vec<StagePrograms> {
+fn programs(model: &Model, joint: &JointGraph, recompute: bool) -> Vec<StagePrograms> {
     let (table, roles) = (model.trace.parameters(), Roles::of(joint));
     let chain = Chain::new(joint, &roles, table);
     let cutting = Cutting::new(joint, &roles, &chain, table, &model.layout).unwrap();
-    (0..model.layout.stages())
-        .map(|stage| {
-            let stage = StageIndex::new(stage);
-            StagePrograms::new(joint, &roles, &cutting, stage, activations).unwrap()
-        })
-        .collect()
+    let recompute = vec![recompute; model.layout.stages()];
+    StagePrograms::of_stages(joint, &roles, &cutting, recompute).unwrap()
 }
 
 /// Compares programs with the model's own graph.

@@ -7,7 +7,7 @@ use tinderbox_fake::NodeId;
 
 use super::models::{Model, tied, with_dropout};
 use super::{certified, changed, programs, rebuilt, rekeyed, text};
-use crate::cut::{Activations, StagePrograms};
+use crate::cut::StagePrograms;
 use crate::trace::JointGraph;
 
 fn refused(model: &Model, stages: &[StagePrograms]) -> String {
@@ -24,9 +24,9 @@ fn sum_of_tie(joint: &JointGraph) -> NodeId {
 
 #[test]
 fn unchanged_programs_are_certified() {
-    for activations in [Activations::Kept, Activations::Recomputed] {
+    for recompute in [false, true] {
         for model in [with_dropout(3), tied(3)] {
-            let stages = programs(&model, &model.joint, activations);
+            let stages = programs(&model, &model.joint, recompute);
             certified(&model, &stages).unwrap();
         }
     }
@@ -45,7 +45,7 @@ fn a_swapped_operand() {
             std::mem::swap(&mut product.lhs, &mut product.rhs);
         }
     });
-    let stages = programs(&model, &joint, Activations::Kept);
+    let stages = programs(&model, &joint, false);
     insta::assert_snapshot!(refused(&model, &stages), @"rank 0, stage 0, program F: %19, at parameter `layers.0.weight`, is computed by Float.Matmul() -> f32[2, 3] of %0 f32[3, 3], %18 f32[2, 3], expected Float.Matmul() -> f32[2, 3] of %18 f32[2, 3], %0 f32[3, 3]");
 }
 
@@ -63,7 +63,7 @@ fn a_dropped_part_of_a_sum() {
             *numeric = NumericOperationIr::AddScalar(ScalarOpIr { lhs, rhs, out });
         }
     });
-    let stages = programs(&model, &joint, Activations::Kept);
+    let stages = programs(&model, &joint, false);
     insta::assert_snapshot!(refused(&model, &stages), @"rank 0, stage 0, program B: %129, at the gradient of parameter `embed.weight`, is computed by NumericFloat.AddScalar(Float(0.0)) -> f32[3, 3] of %128 f32[3, 3], expected NumericFloat.Add() -> f32[3, 3] of %128 f32[3, 3], %118 f32[3, 3]");
 }
 
@@ -78,7 +78,7 @@ fn a_sum_in_another_order() {
             std::mem::swap(&mut add.lhs, &mut add.rhs);
         }
     });
-    let stages = programs(&model, &joint, Activations::Kept);
+    let stages = programs(&model, &joint, false);
     insta::assert_snapshot!(refused(&model, &stages), @"rank 0, stage 0, program B: %129, at the gradient of parameter `embed.weight`, is computed by NumericFloat.Add() -> f32[3, 3] of %118 f32[3, 3], %128 f32[3, 3], expected NumericFloat.Add() -> f32[3, 3] of %128 f32[3, 3], %118 f32[3, 3]");
 }
 
@@ -94,10 +94,8 @@ fn another_random_key_where_a_mask_is_drawn_again() {
             // A mask of the second stage.
             change(masks.nth(3).unwrap());
         });
-        let mut stages = programs(&model, &model.joint, Activations::Kept);
-        stages[1].backward = programs(&model, &joint, Activations::Kept)
-            .remove(1)
-            .backward;
+        let mut stages = programs(&model, &model.joint, false);
+        stages[1].backward = programs(&model, &joint, false).remove(1).backward;
         refused(&model, &stages)
     };
     insta::assert_snapshot!(other(|key| key.owner = "99".into()), @"rank 1, stage 1, program B: %44, at module `layers.3`, is computed by draw 0 of random operation 99 of the forward, Bernoulli(0.5) of [2, 3], expected draw 0 of random operation 3 of the forward, Bernoulli(0.5) of [2, 3]");
@@ -113,25 +111,25 @@ fn a_wrong_constant() {
         false => data,
     };
     let joint = rebuilt(&model.joint, |_, _| (), zeros);
-    let stages = programs(&model, &joint, Activations::Kept);
+    let stages = programs(&model, &joint, false);
     insta::assert_snapshot!(refused(&model, &stages), @"rank 0, stage 0, program F: %17 is other data f32[1, 3], expected constant %17 f32[1, 3]");
 }
 
 #[test]
 fn an_output_bound_to_another_value() {
     let model = with_dropout(3);
-    let mut stages = programs(&model, &model.joint, Activations::Kept);
+    let mut stages = programs(&model, &model.joint, false);
     let outputs = &mut stages[1].forward.outputs;
     let (first, second) = (outputs[0].0, outputs[1].0);
     (outputs[0].0, outputs[1].0) = (second, first);
     insta::assert_snapshot!(refused(&model, &stages), @"rank 1, stage 1, program F: an output is bound to %35 of NumericFloat.Add, expected %39 of NumericFloat.MulScalar");
 
-    let mut stages = programs(&model, &model.joint, Activations::Kept);
+    let mut stages = programs(&model, &model.joint, false);
     let gradients = &mut stages[1].backward.as_mut().unwrap().whole.gradients;
     gradients.swap(0, 1);
     insta::assert_snapshot!(refused(&model, &stages), @"rank 1, stage 1, program B: the gradient of parameter `layers.2.bias` is bound to %131 of Float.Matmul, expected %151 of BaseFloat.Reshape");
 
-    let mut stages = programs(&model, &model.joint, Activations::Kept);
+    let mut stages = programs(&model, &model.joint, false);
     stages[2].outputs[0].1 = stages[2].loss.unwrap();
     insta::assert_snapshot!(refused(&model, &stages), @"rank 2, stage 2, results: output `y` is bound to %75 of NumericFloat.Mean, expected %74 of NumericFloat.MulScalar");
 }
@@ -139,7 +137,7 @@ fn an_output_bound_to_another_value() {
 #[test]
 fn an_input_bound_to_another_value() {
     let model = with_dropout(3);
-    let mut stages = programs(&model, &model.joint, Activations::Kept);
+    let mut stages = programs(&model, &model.joint, false);
     let inputs = &mut stages[1].forward.inputs;
     inputs.swap(0, 1);
     insta::assert_snapshot!(refused(&model, &stages), @"rank 1, stage 1, program F: an input is bound to parameter `layers.2.bias`, expected parameter `layers.2.weight`");
@@ -149,7 +147,7 @@ fn an_input_bound_to_another_value() {
 #[test]
 fn a_gradient_that_is_not_bound() {
     let model = with_dropout(3);
-    let mut stages = programs(&model, &model.joint, Activations::Kept);
+    let mut stages = programs(&model, &model.joint, false);
     let backward = stages[1].backward.as_mut().unwrap();
     backward.weight.gradients.pop().unwrap();
     insta::assert_snapshot!(refused(&model, &stages), @"rank 1, stage 1, program W: the number of bound outputs is 5, expected 6");
