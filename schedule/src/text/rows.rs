@@ -13,24 +13,6 @@ const IDLE: &str = "-";
 /// From here to the end of its line, a text is for people alone.
 const COMMENT: char = '#';
 
-impl fmt::Display for Mode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Training => "training",
-            Self::ForwardOnly => "forward-only",
-        })
-    }
-}
-
-impl fmt::Display for Form {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::ComputeOnly => "compute only",
-            Self::Lowered => "lowered",
-        })
-    }
-}
-
 /// One row per rank, without name, counts and stage-to-rank map, which the rows imply.
 impl fmt::Display for Schedule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
