@@ -5,7 +5,7 @@ use std::{fmt, iter};
 use super::builder::Builder;
 use super::error::{ParseError, TextPosition, WordFault, excerpt};
 use super::words::read_word;
-use crate::lists::{Form, Mode, Schedule};
+use crate::lists::Schedule;
 
 /// The row of a rank without actions, since a blank row is no rank.
 const IDLE: &str = "-";
@@ -108,7 +108,7 @@ fn words(line: &str) -> impl Iterator<Item = (usize, &str)> + Clone {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Dependencies, RankIndex, gpipe, lower, one_f_one_b};
+    use crate::{Dependencies, Form, Mode, RankIndex, gpipe, lower, one_f_one_b};
 
     #[test]
     fn a_schedule_survives_a_round_trip() {
