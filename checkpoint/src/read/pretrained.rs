@@ -19,7 +19,7 @@ use crate::{
     AttemptId, BlockSize, CheckpointMeta, Chunk, Digest, FileEntry, Header, HeaderTensor,
     LoadError, Manifest, Role, TensorEntry, decode_header,
     format::{INDEX_FILE, Listed, MAX_MANIFEST_BYTES, header_len},
-    store::{LocalStore, ReadFile, Store},
+    store::{LocalStore, ReadFile, Store, existing},
 };
 
 /// The file of a model that has only one.
@@ -224,11 +224,8 @@ fn place(path: &Path) -> Result<(LocalStore, String), LoadError> {
 
 /// Whether there is something of this name; a link that leads nowhere is something.
 fn is_named(dir: &LocalStore, name: &str) -> Result<bool, LoadError> {
-    match std::fs::symlink_metadata(dir.place(name)) {
-        Ok(_) => Ok(true),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(failed(dir, "look at", name)(error)),
-    }
+    let found = existing(std::fs::symlink_metadata(dir.place(name)));
+    Ok(found.map_err(failed(dir, "look at", name))?.is_some())
 }
 
 /// The files of a model, by name, and where they are: one, or those that an index names.

@@ -153,7 +153,7 @@ impl SaveTensor {
         };
         self.region
             .check_inside(&self.shape)
-            .map_err(|source| layout(LayoutError::Region { source }))?;
+            .map_err(|source| layout(source.into()))?;
         if self.region.num_elements() == 0 && !self.region.is_whole(&self.shape) {
             return Err(layout(LayoutError::Empty {
                 region: self.region.clone(),
