@@ -64,6 +64,23 @@ pub enum Mismatch {
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Mismatches(pub Vec<Mismatch>);
 
+impl Mismatches {
+    /// Refuses a source that they are found in, unless there are none.
+    ///
+    /// # Errors
+    ///
+    /// [`SourceError::Mismatch`] with all of them.
+    pub fn none_in(self, describe: impl FnOnce() -> String) -> Result<(), SourceError> {
+        match self.0.is_empty() {
+            true => Ok(()),
+            false => Err(SourceError::Mismatch {
+                described: describe(),
+                mismatches: self,
+            }),
+        }
+    }
+}
+
 impl fmt::Display for Mismatches {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for mismatch in &self.0 {
