@@ -85,7 +85,7 @@ const PART_BYTES: usize = 8 << 20;
 /// after some days.
 #[derive(Clone, derive_more::Debug)]
 pub struct BucketStore {
-    /// The store of a service may print its credentials.
+    // The store of a service may print its credentials.
     #[debug(skip)]
     objects: Arc<dyn ObjectStore>,
     #[debug(skip)]
