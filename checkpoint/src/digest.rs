@@ -1,5 +1,6 @@
 //! Digests of blocks of bytes.
 
+use derive_more::Into;
 use serde::{Deserialize, Serialize};
 use twox_hash::{XxHash3_128, xxhash3_128};
 
@@ -81,7 +82,7 @@ pub(crate) fn parse_hex_128(text: &str) -> Result<u128, FormatError> {
 ///
 /// A load reads and checks whole blocks. Smaller blocks read less around a small region and make a
 /// longer manifest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, Into)]
 #[serde(try_from = "u64", into = "u64")]
 pub struct BlockSize(u64);
 
@@ -182,12 +183,6 @@ impl TryFrom<u64> for BlockSize {
 
     fn try_from(bytes: u64) -> Result<Self, Self::Error> {
         Self::new(bytes)
-    }
-}
-
-impl From<BlockSize> for u64 {
-    fn from(block: BlockSize) -> Self {
-        block.0
     }
 }
 

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use burn::tensor::{BoolStore, DType};
+use derive_more::Display;
 use serde::{Deserialize, Serialize};
 
 #[cfg(target_endian = "big")]
@@ -11,7 +12,10 @@ compile_error!("safetensors data is little-endian, and this crate writes memory 
 /// Type of an element in a file, by its safetensors name.
 ///
 /// Burn keeps booleans in one of three ways; in a file a boolean is always one byte, 0 or 1.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, Display,
+)]
+#[display("{}", self.name())]
 #[serde(rename_all = "UPPERCASE")]
 pub enum StoredDType {
     /// Boolean, one byte.
@@ -90,12 +94,6 @@ impl StoredDType {
     /// The type of this safetensors name.
     pub(crate) fn from_name(name: &str) -> Option<Self> {
         Self::ALL.iter().find(|row| row.1 == name).map(|row| row.0)
-    }
-}
-
-impl std::fmt::Display for StoredDType {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.name())
     }
 }
 
