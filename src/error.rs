@@ -18,7 +18,6 @@ pub enum CheckpointsError {
         /// The step.
         step: u64,
         /// What went wrong.
-        #[source]
         source: Box<SaveError>,
     },
     /// The plan has no form in the checkpoint.
@@ -27,7 +26,6 @@ pub enum CheckpointsError {
         /// The step.
         step: u64,
         /// What went wrong.
-        #[source]
         source: serde_json::Error,
     },
     /// The checkpoint was saved, and an earlier one could not be removed.
@@ -36,7 +34,6 @@ pub enum CheckpointsError {
         /// The step.
         step: u64,
         /// What went wrong.
-        #[source]
         source: Box<SaveError>,
     },
     /// Leftovers of an earlier run could not be removed.
@@ -45,16 +42,11 @@ pub enum CheckpointsError {
         /// The directory.
         path: PathBuf,
         /// What went wrong.
-        #[source]
         source: Box<SaveError>,
     },
     /// The checkpoint can't be used.
     #[error("the checkpoint could not be loaded")]
-    Load {
-        /// What is wrong with it.
-        #[from]
-        source: LoadError,
-    },
+    Load(#[from] LoadError),
     /// The checkpoint does not fit what a rank holds.
     #[error("{path} does not fit rank {rank}, nothing was changed")]
     Fit {
@@ -63,7 +55,6 @@ pub enum CheckpointsError {
         /// The checkpoint.
         path: PathBuf,
         /// What does not fit.
-        #[source]
         source: Box<RestoreError>,
     },
     /// A rank could not read its part. Others may have.
@@ -74,7 +65,6 @@ pub enum CheckpointsError {
         /// The checkpoint.
         path: PathBuf,
         /// What went wrong.
-        #[source]
         source: Box<RestoreError>,
     },
     /// A checkpoint could not be read to its end, and no other could be restored instead.
@@ -86,14 +76,12 @@ pub enum CheckpointsError {
         /// The directory of the run.
         path: PathBuf,
         /// Why the last one that was tried could not be restored.
-        #[source]
         source: Box<CheckpointsError>,
     },
     /// A module could not be made of the checkpoint.
     #[error("the checkpoint could not be loaded into a module")]
     Materialize {
         /// What went wrong.
-        #[source]
         source: MaterializeError,
     },
     /// The pipeline runs with another seed than the checkpoint.
@@ -119,11 +107,7 @@ pub enum CheckpointsError {
     },
     /// The pipeline failed.
     #[error("the pipeline failed")]
-    Pipeline {
-        /// What went wrong.
-        #[from]
-        source: PipelineError,
-    },
+    Pipeline(#[from] PipelineError),
 }
 
 /// Why it can't be told what a load would read.
@@ -144,43 +128,23 @@ pub enum DryRunError {
 pub enum VerifyModelError {
     /// The batch can't be split.
     #[error("the batch can't be used")]
-    Batch {
-        /// What is wrong with it.
-        #[from]
-        source: BatchError,
-    },
+    Batch(#[from] BatchError),
     /// The batch has no samples.
     #[error("the batch has no samples: give one with at least a sample per micro-batch")]
     EmptyBatch,
     /// The model could not be traced for the batch.
     #[error("the model could not be traced for this batch")]
-    Trace {
-        /// What went wrong.
-        #[from]
-        source: TraceError,
-    },
+    Trace(#[from] TraceError),
     /// The module of plain Burn could not be made.
     #[error("the module of plain Burn could not be made")]
-    Materialize {
-        /// What went wrong.
-        #[from]
-        source: MaterializeError,
-    },
+    Materialize(#[from] MaterializeError),
     /// The forward gives no loss.
     #[error("the forward gave no loss: return `Outputs::loss(loss)`")]
     NoLoss,
     /// A value could not be read.
     #[error("a value could not be read")]
-    Value {
-        /// What went wrong.
-        #[from]
-        source: FakeError,
-    },
+    Value(#[from] FakeError),
     /// The pipeline could not be started, or failed.
     #[error("the step in the pipeline failed")]
-    Pipeline {
-        /// What went wrong.
-        #[from]
-        source: PipelineError,
-    },
+    Pipeline(#[from] PipelineError),
 }

@@ -4,8 +4,13 @@ use std::time::Instant;
 
 use tinderbox::ScheduleKind;
 use tinderbox::schedule::{
-    AutoOptions, ChunkCounts, Dependencies, Effort, auto, auto_grid, lower, verify,
+    AutoOptions, ChunkCounts, ComputeTimes, Costs, Dependencies, Effort, Placement, RankIndex,
+    Schedule, StageCosts, auto, lower, peak_bytes, simulate, verify,
 };
+
+#[allow(dead_code, reason = "the tests print the names of settings")]
+#[path = "../../schedule/src/tests/grid.rs"]
+mod grid;
 
 use crate::{figure, median, turns};
 
@@ -38,7 +43,7 @@ pub fn figures() {
 fn automatic() {
     let started = Instant::now();
     let (mut all, mut hard, mut gaps) = (Vec::new(), Vec::new(), Vec::new());
-    for setting in auto_grid::settings() {
+    for setting in grid::settings() {
         let options = AutoOptions {
             memory_limits: setting.memory_limits.as_deref(),
             effort: Effort::default(),

@@ -1,11 +1,10 @@
 //! Digests of blocks of bytes.
 
-use std::{fmt, str::FromStr};
-
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use derive_more::Into;
+use serde::{Deserialize, Serialize};
 use twox_hash::{XxHash3_128, xxhash3_128};
 
-use crate::{FormatError, format::Text};
+use crate::FormatError;
 
 /// XXH3-128 of some bytes, with seed 0; shown as 32 lower-case hexadecimal digits, highest first, as
 /// `xxhsum -H2` prints it.
@@ -25,61 +24,65 @@ impl Digest {
     }
 }
 
-impl fmt::Display for Digest {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:032x}", u128::from_be_bytes(self.0))
-    }
+/// The text form of a type of 16 bytes, which is also its file form: 32 hexadecimal digits, highest first.
+macro_rules! hex_128 {
+    ($name:ident) => {
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                write!(f, "{:032x}", u128::from_be_bytes(self.0))
+            }
+        }
+
+        impl std::fmt::Debug for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                write!(f, concat!(stringify!($name), "({})"), self)
+            }
+        }
+
+        impl std::str::FromStr for $name {
+            type Err = $crate::FormatError;
+
+            fn from_str(text: &str) -> Result<Self, Self::Err> {
+                let value = $crate::digest::parse_hex_128(text)?;
+                Ok(Self(value.to_be_bytes()))
+            }
+        }
+
+        impl serde::Serialize for $name {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
+            }
+        }
+
+        impl<'de> serde::Deserialize<'de> for $name {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let $crate::format::Text(digits) = serde::Deserialize::deserialize(deserializer)?;
+                digits.parse().map_err(serde::de::Error::custom)
+            }
+        }
+    };
 }
 
-impl fmt::Debug for Digest {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Digest({self})")
-    }
-}
+pub(crate) use hex_128;
 
-impl FromStr for Digest {
-    type Err = FormatError;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        parse_hex_128(text)
-            .map(|value| Self(value.to_be_bytes()))
-            .ok_or(FormatError::Hex {
-                expected_digits: Self::HEX_LEN,
-            })
-    }
-}
-
-impl Serialize for Digest {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for Digest {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let Text(digits) = Text::deserialize(deserializer)?;
-        digits.parse().map_err(serde::de::Error::custom)
-    }
-}
+hex_128!(Digest);
 
 /// 32 lower-case hexadecimal digits. Upper case and signs are refused, so that a value has one text
 /// form only and a flipped case bit is found.
-pub(crate) fn parse_hex_128(text: &str) -> Option<u128> {
-    let digits = text
-        .bytes()
-        .all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
-    if text.len() == Digest::HEX_LEN && digits {
-        u128::from_str_radix(text, 16).ok()
-    } else {
-        None
-    }
+pub(crate) fn parse_hex_128(text: &str) -> Result<u128, FormatError> {
+    let is_digit = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
+    let is_number = text.len() == Digest::HEX_LEN && text.bytes().all(is_digit);
+    let value = is_number.then(|| u128::from_str_radix(text, 16).ok());
+    value.flatten().ok_or(FormatError::Hex {
+        expected_digits: Digest::HEX_LEN,
+    })
 }
 
 /// How many bytes of a chunk one digest covers.
 ///
 /// A load reads and checks whole blocks. Smaller blocks read less around a small region and make a
 /// longer manifest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, Into)]
 #[serde(try_from = "u64", into = "u64")]
 pub struct BlockSize(u64);
 
@@ -180,12 +183,6 @@ impl TryFrom<u64> for BlockSize {
 
     fn try_from(bytes: u64) -> Result<Self, Self::Error> {
         Self::new(bytes)
-    }
-}
-
-impl From<BlockSize> for u64 {
-    fn from(block: BlockSize) -> Self {
-        block.0
     }
 }
 

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use burn::tensor::{BoolStore, DType};
+use derive_more::Display;
 use serde::{Deserialize, Serialize};
 
 #[cfg(target_endian = "big")]
@@ -11,7 +12,10 @@ compile_error!("safetensors data is little-endian, and this crate writes memory 
 /// Type of an element in a file, by its safetensors name.
 ///
 /// Burn keeps booleans in one of three ways; in a file a boolean is always one byte, 0 or 1.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, Display,
+)]
+#[display("{}", self.name())]
 #[serde(rename_all = "UPPERCASE")]
 pub enum StoredDType {
     /// Boolean, one byte.
@@ -43,59 +47,38 @@ pub enum StoredDType {
 }
 
 impl StoredDType {
-    const ALL: [(Self, &'static str, u64); 13] = [
-        (Self::Bool, "BOOL", 1),
-        (Self::U8, "U8", 1),
-        (Self::I8, "I8", 1),
-        (Self::U16, "U16", 2),
-        (Self::I16, "I16", 2),
-        (Self::F16, "F16", 2),
-        (Self::BF16, "BF16", 2),
-        (Self::U32, "U32", 4),
-        (Self::I32, "I32", 4),
-        (Self::F32, "F32", 4),
-        (Self::U64, "U64", 8),
-        (Self::I64, "I64", 8),
-        (Self::F64, "F64", 8),
+    /// The name, and Burn's type; booleans in Burn's native form.
+    const ALL: [(Self, &'static str, DType); 13] = [
+        (Self::Bool, "BOOL", DType::Bool(BoolStore::Native)),
+        (Self::U8, "U8", DType::U8),
+        (Self::I8, "I8", DType::I8),
+        (Self::U16, "U16", DType::U16),
+        (Self::I16, "I16", DType::I16),
+        (Self::F16, "F16", DType::F16),
+        (Self::BF16, "BF16", DType::BF16),
+        (Self::U32, "U32", DType::U32),
+        (Self::I32, "I32", DType::I32),
+        (Self::F32, "F32", DType::F32),
+        (Self::U64, "U64", DType::U64),
+        (Self::I64, "I64", DType::I64),
+        (Self::F64, "F64", DType::F64),
     ];
 
     /// The type in which Burn's type is stored; `None` for quantized and `Flex32` tensors.
     pub fn of(dtype: DType) -> Option<Self> {
-        Some(match dtype {
-            DType::Bool(_) => Self::Bool,
-            DType::U8 => Self::U8,
-            DType::I8 => Self::I8,
-            DType::U16 => Self::U16,
-            DType::I16 => Self::I16,
-            DType::F16 => Self::F16,
-            DType::BF16 => Self::BF16,
-            DType::U32 => Self::U32,
-            DType::I32 => Self::I32,
-            DType::F32 => Self::F32,
-            DType::U64 => Self::U64,
-            DType::I64 => Self::I64,
-            DType::F64 => Self::F64,
-            _ => return None,
-        })
+        let stored = match dtype {
+            DType::Bool(_) => DType::Bool(BoolStore::Native),
+            dtype => dtype,
+        };
+        Self::ALL
+            .iter()
+            .find(|row| row.2 == stored)
+            .map(|row| row.0)
     }
 
     /// Burn's type for it; booleans in Burn's native form.
     pub fn burn(self) -> DType {
-        match self {
-            Self::Bool => DType::Bool(BoolStore::Native),
-            Self::U8 => DType::U8,
-            Self::I8 => DType::I8,
-            Self::U16 => DType::U16,
-            Self::I16 => DType::I16,
-            Self::F16 => DType::F16,
-            Self::BF16 => DType::BF16,
-            Self::U32 => DType::U32,
-            Self::I32 => DType::I32,
-            Self::F32 => DType::F32,
-            Self::U64 => DType::U64,
-            Self::I64 => DType::I64,
-            Self::F64 => DType::F64,
-        }
+        Self::ALL[self as usize].2
     }
 
     /// The safetensors name.
@@ -105,18 +88,12 @@ impl StoredDType {
 
     /// Bytes of one element.
     pub fn size_bytes(self) -> u64 {
-        Self::ALL[self as usize].2
+        self.burn().size() as u64
     }
 
     /// The type of this safetensors name.
     pub(crate) fn from_name(name: &str) -> Option<Self> {
         Self::ALL.iter().find(|row| row.1 == name).map(|row| row.0)
-    }
-}
-
-impl std::fmt::Display for StoredDType {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.name())
     }
 }
 
@@ -145,22 +122,23 @@ mod tests {
 
     #[test]
     fn the_table_is_in_the_order_of_the_enum() {
-        for (dtype, name, size) in StoredDType::ALL {
-            assert_eq!((dtype.name(), dtype.size_bytes()), (name, size));
-            assert_eq!(dtype.burn().size() as u64, size);
-            assert_eq!(StoredDType::of(dtype.burn()), Some(dtype));
+        for (dtype, name, burn) in StoredDType::ALL {
+            assert_eq!((dtype.name(), dtype.burn()), (name, burn));
+            assert_eq!(StoredDType::of(burn), Some(dtype));
             assert_eq!(StoredDType::from_name(name), Some(dtype));
             assert_eq!(
                 serde_json::to_string(&dtype).unwrap(),
                 format!("\"{name}\"")
             );
         }
+        let sizes = StoredDType::ALL.map(|(dtype, ..)| dtype.size_bytes());
+        assert_eq!(sizes, [1, 1, 1, 2, 2, 2, 2, 4, 4, 4, 8, 8, 8]);
         assert_eq!(StoredDType::of(DType::Flex32), None);
         assert_eq!(StoredDType::from_name("F8_E4M3"), None);
     }
 
     #[test]
-    fn truth_values_are_one_byte_in_files() {
+    fn booleans_are_one_byte_in_files() {
         let words = [1u32, 0, 256].into_iter().flat_map(u32::to_le_bytes);
         let data = TensorData::from_bytes_vec(words.collect(), [3], DType::Bool(BoolStore::U32));
         assert_eq!(*stored_bytes(data.as_bytes(), data.dtype()), [1, 0, 1]);

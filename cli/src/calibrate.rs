@@ -53,46 +53,38 @@ pub(crate) fn run(flags: &Flags, out: &mut dyn Write) -> anyhow::Result<Outcome>
         out,
         "{ranks} rank(s) of {threads} thread(s), all at work at once, each:"
     )?;
-    writeln!(
-        out,
-        "  products of matrices  {:>8.1} GFLOP/s",
-        rates.flops_per_s as f64 / 1e9
-    )?;
-    writeln!(
-        out,
-        "  memory                {:>8.1} GB/s",
-        rates.bytes_per_s as f64 / 1e9
-    )?;
-    writeln!(
-        out,
-        "  an operation          {:>8} ns at least",
-        rates.operation_ns
-    )?;
-    writeln!(
-        out,
-        "  an action             {:>8} ns beside its program",
-        machine.action_ns
-    )?;
-    writeln!(
-        out,
-        "  a message             {:>8} ns",
-        machine.link.latency
-    )?;
-    writeln!(
-        out,
-        "  a message's MiB       {:>8} ns",
-        machine.link.ticks_per_mib
-    )?;
     let memory = machine
         .rank_models()
         .first()
         .and_then(|rank| rank.memory_bytes);
-    match memory {
-        Some(bytes) => {
-            let mib = bytes as f64 / (1 << 20) as f64;
-            writeln!(out, "  free memory           {mib:>8.0} MiB")?;
-        }
-        None => writeln!(out, "  free memory            unknown")?,
+    let giga = |rate: u64| rate as f64 / 1e9;
+    let mib = |bytes: u64| format!("{:>8.0} MiB", bytes as f64 / (1 << 20) as f64);
+    let rows = [
+        (
+            "products of matrices",
+            format!("{:>8.1} GFLOP/s", giga(rates.flops_per_s)),
+        ),
+        ("memory", format!("{:>8.1} GB/s", giga(rates.bytes_per_s))),
+        (
+            "an operation",
+            format!("{:>8} ns at least", rates.operation_ns),
+        ),
+        (
+            "an action",
+            format!("{:>8} ns beside its program", machine.action_ns),
+        ),
+        ("a message", format!("{:>8} ns", machine.link.latency)),
+        (
+            "a message's MiB",
+            format!("{:>8} ns", machine.link.ticks_per_mib),
+        ),
+        (
+            "free memory",
+            memory.map_or_else(|| " unknown".to_owned(), mib),
+        ),
+    ];
+    for (name, value) in rows {
+        writeln!(out, "  {name:<20}  {value}")?;
     }
     if let Some(path) = &flags.output {
         writeln!(out, "written to {}", path.display())?;

@@ -65,7 +65,7 @@ impl<M: Module> Blueprint<M> {
         let recorded = record(options, |device| {
             let module = init(device);
             let declared = declarations(&module);
-            let found = find(&module, declared.len(), &at);
+            let found = find(&module, &at);
             (module, declared, found)
         });
         let ((module, declared, found), recording) =

@@ -2,29 +2,36 @@
 
 use std::fmt;
 
+use derive_more::Display;
+use tinderbox_fake::dtype_name;
+
 use crate::ParameterPath;
 use crate::table::human_bytes_beside;
 
 /// One reason why a source can't answer one request.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Display)]
 #[non_exhaustive]
 pub enum Mismatch {
     /// The source does not have the parameter.
+    #[display("missing: {path}")]
     Missing {
         /// Its path.
         path: ParameterPath,
     },
     /// The source has a fake tensor for it.
+    #[display("fake, without data: {path}")]
     Fake {
         /// Its path.
         path: ParameterPath,
     },
     /// The source has a parameter that the model does not.
+    #[display("extra: {path}")]
     Extra {
         /// Its path.
         path: ParameterPath,
     },
     /// The shapes differ.
+    #[display("shape of {path}: the model has {expected:?}, the source {found:?}")]
     Shape {
         /// Path of the parameter.
         path: ParameterPath,
@@ -34,6 +41,7 @@ pub enum Mismatch {
         found: Vec<u64>,
     },
     /// The dtypes differ.
+    #[display("dtype of {path}: the model has {expected}, the source {found}")]
     DType {
         /// Path of the parameter.
         path: ParameterPath,
@@ -42,7 +50,8 @@ pub enum Mismatch {
         /// The source's dtype.
         found: String,
     },
-    /// The region does not lie inside the parameter.
+    /// The region is not inside the parameter.
+    #[display("region of {path}: {reason}")]
     Region {
         /// Path of the parameter.
         path: ParameterPath,
@@ -51,40 +60,26 @@ pub enum Mismatch {
     },
 }
 
-impl fmt::Display for Mismatch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Missing { path } => write!(f, "missing: {path}"),
-            Self::Fake { path } => write!(f, "fake, without data: {path}"),
-            Self::Extra { path } => write!(f, "extra: {path}"),
-            Self::Shape {
-                path,
-                expected,
-                found,
-            } => {
-                write!(
-                    f,
-                    "shape of {path}: the model has {expected:?}, the source {found:?}"
-                )
-            }
-            Self::DType {
-                path,
-                expected,
-                found,
-            } => {
-                write!(
-                    f,
-                    "dtype of {path}: the model has {expected}, the source {found}"
-                )
-            }
-            Self::Region { path, reason } => write!(f, "region of {path}: {reason}"),
-        }
-    }
-}
-
 /// Every mismatch of a load, one to a line.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Mismatches(pub Vec<Mismatch>);
+
+impl Mismatches {
+    /// Refuses a source that they are found in, unless there are none.
+    ///
+    /// # Errors
+    ///
+    /// [`SourceError::Mismatch`] with all of them.
+    pub fn none_in(self, describe: impl FnOnce() -> String) -> Result<(), SourceError> {
+        match self.0.is_empty() {
+            true => Ok(()),
+            false => Err(SourceError::Mismatch {
+                described: describe(),
+                mismatches: self,
+            }),
+        }
+    }
+}
 
 impl fmt::Display for Mismatches {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -129,7 +124,6 @@ pub enum SourceError {
         /// What the source is.
         described: String,
         /// What went wrong.
-        #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
 }
@@ -151,7 +145,6 @@ pub enum DeferredError {
         /// Which one.
         path: ParameterPath,
         /// What went wrong.
-        #[source]
         source: tinderbox_fake::RecordError,
     },
     /// Two parameters have one path.
@@ -188,11 +181,7 @@ pub enum DeferredError {
 pub enum RecipeError {
     /// The model has no such parameter.
     #[error(transparent)]
-    Unknown {
-        /// What was asked for, and what there is.
-        #[from]
-        source: crate::UnknownPath,
-    },
+    Unknown(#[from] crate::UnknownPath),
     /// The tensor was not made under the recording.
     #[error("{tensor} is not of this recording: give the recording that it was made under")]
     Foreign {
@@ -205,23 +194,14 @@ pub enum RecipeError {
         /// Name of the recipe.
         name: String,
         /// What is wrong with it.
-        #[source]
         source: tinderbox_fake::RegionError,
     },
     /// The file can't be written or read.
     #[error("file of a recipe")]
-    File {
-        /// What is wrong with it.
-        #[from]
-        source: tinderbox_fake::GraphFileError,
-    },
+    File(#[from] tinderbox_fake::GraphFileError),
     /// A part of a constant could not be cut out.
     #[error("a part of a constant could not be cut out")]
-    Constant {
-        /// What went wrong.
-        #[from]
-        source: tinderbox_fake::FakeError,
-    },
+    Constant(#[from] tinderbox_fake::FakeError),
     /// The backend's generator has no recipes: its values depend on all that was drawn before.
     #[error(
         "a replay with the backend's generator has no recipes, since its values depend on all that \
@@ -309,25 +289,13 @@ pub enum ProgramError {
     },
     /// The operations could not be rewritten for a part of their result.
     #[error("the operations could not be rewritten")]
-    Recipe {
-        /// What went wrong.
-        #[from]
-        source: Box<RecipeError>,
-    },
+    Recipe(#[from] Box<RecipeError>),
     /// A value could not be copied.
     #[error("a value could not be copied")]
-    Copy {
-        /// What went wrong.
-        #[from]
-        source: tinderbox_fake::FakeError,
-    },
+    Copy(#[from] tinderbox_fake::FakeError),
     /// Random values could not be made.
     #[error("random values could not be made")]
-    Random {
-        /// What is wrong.
-        #[from]
-        source: crate::random::RandomError,
-    },
+    Random(#[from] crate::random::RandomError),
 }
 
 fn out_of_range(operation: &str, index: i64, position: &[usize], size: usize) -> String {
@@ -339,7 +307,8 @@ fn out_of_range(operation: &str, index: i64, position: &[usize], size: usize) ->
 }
 
 /// A dtype that was asked for a parameter which can't have it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Display)]
+#[display("`{path}` is {}, not {}", dtype_name(*from), dtype_name(*to))]
 pub struct Cast {
     /// Path of the parameter.
     pub path: ParameterPath,
@@ -349,39 +318,19 @@ pub struct Cast {
     pub to: burn::tensor::DType,
 }
 
-impl fmt::Display for Cast {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = tinderbox_fake::dtype_name;
-        let Self { path, from, to } = self;
-        write!(f, "`{path}` is {}, not {}", name(*from), name(*to))
-    }
-}
-
 /// Why a model could not be materialized.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MaterializeError {
     /// The model has no such parameter.
     #[error(transparent)]
-    Unknown {
-        /// What was asked for, and what there is.
-        #[from]
-        source: crate::UnknownPath,
-    },
+    Unknown(#[from] crate::UnknownPath),
     /// The closure makes another model than it did when it was recorded.
     #[error(transparent)]
-    Changed {
-        /// What changed.
-        #[from]
-        source: DeferredError,
-    },
+    Changed(#[from] DeferredError),
     /// The source gave no values.
     #[error("the parameters could not be loaded")]
-    Source {
-        /// What went wrong.
-        #[from]
-        source: SourceError,
-    },
+    Source(#[from] SourceError),
     /// The closure makes another model than it did when it was recorded.
     #[error(
         "parameter `{path}` is not the same as when the model was recorded: the closure must make \
@@ -426,7 +375,6 @@ pub enum MaterializeError {
         /// The parameter.
         path: ParameterPath,
         /// What is wrong with it.
-        #[source]
         source: tinderbox_fake::RegionError,
     },
     /// A value does not fit its parameter.
@@ -435,14 +383,12 @@ pub enum MaterializeError {
         /// The parameter.
         path: ParameterPath,
         /// What is wrong with it.
-        #[source]
         source: tinderbox_fake::FakeError,
     },
     /// A parameter has a rank that a stage can't hold.
     #[error("parameters of a stage have rank 1 to 8")]
     Rank {
         /// Which one.
-        #[source]
         source: tinderbox_fake::FakeError,
     },
     /// Parameters are fake.

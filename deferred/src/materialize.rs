@@ -12,8 +12,8 @@ use crate::module::{Expected, PartialModule, Slot, empty};
 use crate::replay::hold_backend_generator;
 use crate::source::can_cast;
 use crate::{
-    Cast, Deferred, MaterializeError, MaterializeOptions, Mismatch, Mismatches, Observer,
-    Parameter, ParameterPath, ParameterTable, Request, Source, SourceError,
+    Cast, Deferred, MaterializeError, MaterializeOptions, Mismatches, Observer, Parameter,
+    ParameterPath, ParameterTable, Request, Source, SourceError,
 };
 
 impl<M: Module> Deferred<M> {
@@ -253,12 +253,7 @@ pub(crate) fn answers(
         });
     }
     let answers = requests.iter().zip(&values);
-    let mismatches: Vec<Mismatch> = answers.flat_map(|(r, v)| r.mismatches_of(v)).collect();
-    match mismatches.is_empty() {
-        true => Ok(values),
-        false => Err(SourceError::Mismatch {
-            described: source.describe(),
-            mismatches: Mismatches(mismatches),
-        }),
-    }
+    let mismatches = answers.flat_map(|(r, v)| r.mismatches_of(v)).collect();
+    Mismatches(mismatches).none_in(|| source.describe())?;
+    Ok(values)
 }

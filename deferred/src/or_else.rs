@@ -81,12 +81,7 @@ impl<A: Source, B: Source> Source for OrElse<A, B> {
         };
         let is_missing = |mismatch: &Mismatch| matches!(mismatch, Mismatch::Missing { .. });
         let (lacking, wrong): (Vec<_>, Vec<_>) = mismatches.into_iter().partition(is_missing);
-        if !wrong.is_empty() {
-            return Err(SourceError::Mismatch {
-                described,
-                mismatches: Mismatches(wrong),
-            });
-        }
+        Mismatches(wrong).none_in(|| described)?;
         let missing = missing(&lacking).unwrap_or_default();
         let asked = requests.iter().filter(|r| missing.contains(&r.path));
         let asked: Vec<Request> = asked.cloned().collect();
@@ -98,7 +93,7 @@ impl<A: Source, B: Source> Source for OrElse<A, B> {
         first.max(self.second.working_bytes(requests))
     }
 
-    /// By the second source: the first gives saved values, the second stands for a seed.
+    /// By the second source: the first gives saved values, the second has the seed.
     fn construct(&self, device: &Device, construct: &mut dyn FnMut()) {
         self.second.construct(device, construct);
     }

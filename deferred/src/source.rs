@@ -134,7 +134,7 @@ pub trait Source: Send + Sync {
     }
 
     /// Runs the closure that constructs a model whose parameters this source gives. A source that
-    /// stands for a seed can seed the backend's generator before it, so that what the closure draws
+    /// has a seed can seed the backend's generator before it, so that what the closure draws
     /// outside of parameters is the same each time.
     fn construct(&self, _device: &Device, construct: &mut dyn FnMut()) {
         construct();
@@ -209,11 +209,6 @@ pub(crate) fn check_all<T>(
             Err(more) => mismatches.0.extend(more),
         }
     }
-    match mismatches.0.is_empty() {
-        true => Ok(found),
-        false => Err(SourceError::Mismatch {
-            described: source.describe(),
-            mismatches,
-        }),
-    }
+    mismatches.none_in(|| source.describe())?;
+    Ok(found)
 }

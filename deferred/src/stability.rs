@@ -1,36 +1,39 @@
 //! Whether a model's closure makes the same model at every call.
 
-use std::fmt;
-
 use burn::module::Module;
 use burn::tensor::DType;
-use tinderbox_fake::{Difference, Graph, dtype_name};
+use derive_more::Display;
+use tinderbox_fake::{Difference, dtype_name};
 
 use crate::deferred::Blueprint;
 use crate::{Deferred, DeferredError, Parameter, ParameterPath, ParameterTable};
 
 /// The first difference between a model as it was recorded first and as its closure makes it now.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Display)]
 #[non_exhaustive]
 pub enum Change {
     /// A parameter is gone.
+    #[display("parameter `{path}` is gone")]
     Missing {
         /// Its path.
         path: ParameterPath,
     },
     /// A parameter is new.
+    #[display("parameter `{path}` is new")]
     Extra {
         /// Its path.
         path: ParameterPath,
     },
-    /// A parameter stands where another one stood.
+    /// A parameter has the position of another one.
+    #[display("parameter `{now}` stands where `{path}` stood")]
     Order {
-        /// Path of the one that stood there.
+        /// Path of the one that had the position.
         path: ParameterPath,
-        /// Path of the one that stands there now.
+        /// Path of the one that has it now.
         now: ParameterPath,
     },
     /// A parameter has another shape.
+    #[display("parameter `{path}` had shape {before:?} and has {now:?}")]
     Shape {
         /// Its path.
         path: ParameterPath,
@@ -40,6 +43,7 @@ pub enum Change {
         now: Vec<u64>,
     },
     /// A parameter has another dtype.
+    #[display("parameter `{path}` had dtype {} and has {}", dtype_name(*before), dtype_name(*now))]
     DType {
         /// Its path.
         path: ParameterPath,
@@ -48,8 +52,9 @@ pub enum Change {
         /// The dtype that it has.
         now: DType,
     },
-    /// A parameter differs in what its module says of it: the module's own type, whether it is
+    /// A parameter differs in what its module declares of it: the module's own type, whether it is
     /// trainable, lazy or a clone of another, the shape that it is saved with.
+    #[display("parameter `{path}` differs in its {property}, which was {before} and is now {now}")]
     Property {
         /// Its path.
         path: ParameterPath,
@@ -61,6 +66,7 @@ pub enum Change {
         now: String,
     },
     /// A parameter is made by other operations, or from other data of the host.
+    #[display("in the recipe of parameter `{path}`, {difference}")]
     Recipe {
         /// Its path.
         path: ParameterPath,
@@ -69,46 +75,11 @@ pub enum Change {
     },
     /// No parameter differs; the initialization does what makes none, such as a plain tensor field,
     /// in another way.
+    #[display("beside the recipes of all parameters, {difference}")]
     Outside {
         /// Where the initialization differs.
         difference: Difference,
     },
-}
-
-impl fmt::Display for Change {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Missing { path } => write!(f, "parameter `{path}` is gone"),
-            Self::Extra { path } => write!(f, "parameter `{path}` is new"),
-            Self::Order { path, now } => {
-                write!(f, "parameter `{now}` stands where `{path}` stood")
-            }
-            Self::Shape { path, before, now } => {
-                write!(f, "parameter `{path}` had shape {before:?} and has {now:?}")
-            }
-            Self::DType { path, before, now } => write!(
-                f,
-                "parameter `{path}` had dtype {} and has {}",
-                dtype_name(*before),
-                dtype_name(*now)
-            ),
-            Self::Property {
-                path,
-                property,
-                before,
-                now,
-            } => write!(
-                f,
-                "parameter `{path}` differs in its {property}, which was {before} and is now {now}"
-            ),
-            Self::Recipe { path, difference } => {
-                write!(f, "in the recipe of parameter `{path}`, {difference}")
-            }
-            Self::Outside { difference } => {
-                write!(f, "beside the recipes of all parameters, {difference}")
-            }
-        }
-    }
 }
 
 impl<M: Module> Deferred<M> {
@@ -134,7 +105,7 @@ impl<M: Module> Deferred<M> {
     fn change(&self, now: &Blueprint<M>) -> Option<Change> {
         let difference = self.graph.difference(&now.graph);
         if difference.is_none() && *self.table == now.table {
-            // The graph shows all that is made; what a lazy parameter says of itself is beside it.
+            // The graph shows all that is made; what a lazy parameter declares is beside it.
             if *self.declared == now.declared {
                 return None;
             }
@@ -153,7 +124,12 @@ impl<M: Module> Deferred<M> {
                         now: format!("{:?}", shapes.1.as_slice()),
                     })
                 })
-                .or_else(|| recipe_change(before, &self.graph, after, &now.graph))
+                .or_else(|| {
+                    let graph = &self.graph;
+                    let difference = graph.recipe_difference(before.value, &now.graph, after.value);
+                    let path = before.path.clone();
+                    difference.map(|difference| Change::Recipe { path, difference })
+                })
         });
         let last = || {
             let (before, now) = (&self.table, &now.table);
@@ -178,77 +154,43 @@ fn path_change(
     if before.path == now.path {
         return None;
     }
-    Some(if table_now.get(&before.path).is_none() {
-        Change::Missing {
-            path: before.path.clone(),
-        }
-    } else if table.get(&now.path).is_none() {
-        Change::Extra {
-            path: now.path.clone(),
-        }
+    let (path, now) = (before.path.clone(), now.path.clone());
+    Some(if table_now.get(&path).is_none() {
+        Change::Missing { path }
+    } else if table.get(&now).is_none() {
+        Change::Extra { path: now }
     } else {
-        Change::Order {
-            path: before.path.clone(),
-            now: now.path.clone(),
-        }
+        Change::Order { path, now }
     })
 }
 
 fn property_change(before: &Parameter, now: &Parameter) -> Option<Change> {
-    let path = || before.path.clone();
+    let path = before.path.clone();
     if before.shape != now.shape {
-        return Some(Change::Shape {
-            path: path(),
-            before: before.shape.clone(),
-            now: now.shape.clone(),
-        });
+        let (before, now) = (before.shape.clone(), now.shape.clone());
+        return Some(Change::Shape { path, before, now });
     }
     if before.dtype != now.dtype {
-        return Some(Change::DType {
-            path: path(),
-            before: before.dtype,
-            now: now.dtype,
-        });
+        let (before, now) = (before.dtype, now.dtype);
+        return Some(Change::DType { path, before, now });
     }
     let properties = |p: &Parameter| {
-        let clone_of = p.clone_of.as_ref();
+        let trains = if p.trainable { "trainable" } else { "frozen" };
+        let original = p.clone_of.as_ref().map(|path| format!("`{path}`"));
         [
             ("modules", p.modules.clone()),
-            ("training state", trainable(p.trainable).to_owned()),
+            ("training state", trains.to_owned()),
             ("origin", format!("{:?}", p.origin).to_lowercase()),
-            (
-                "original",
-                clone_of.map_or("itself".into(), |path| format!("`{path}`")),
-            ),
+            ("original", original.unwrap_or_else(|| "itself".to_owned())),
         ]
     };
     let pairs = properties(before).into_iter().zip(properties(now));
     let mut differing = pairs.filter(|((_, before), (_, now))| before != now);
     let ((property, before), (_, now)) = differing.next()?;
     Some(Change::Property {
-        path: path(),
+        path,
         property,
         before,
         now,
-    })
-}
-
-fn trainable(trainable: bool) -> &'static str {
-    match trainable {
-        true => "trainable",
-        false => "frozen",
-    }
-}
-
-fn recipe_change(
-    before: &Parameter,
-    graph: &Graph,
-    now: &Parameter,
-    graph_now: &Graph,
-) -> Option<Change> {
-    let difference = graph.recipe_difference(before.value, graph_now, now.value)?;
-    Some(Change::Recipe {
-        path: before.path.clone(),
-        difference,
     })
 }

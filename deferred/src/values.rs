@@ -72,14 +72,7 @@ impl Source for Values {
         let known: BTreeSet<&ParameterPath> = model.iter().map(|p| &p.path).collect();
         let extra = self.values.keys().filter(|path| !known.contains(path));
         let extra = extra.map(|path| Mismatch::Extra { path: path.clone() });
-        let mismatches: Vec<Mismatch> = wrong.flatten().chain(extra).collect();
-        match mismatches.is_empty() {
-            true => Ok(()),
-            false => Err(SourceError::Mismatch {
-                described: self.describe(),
-                mismatches: Mismatches(mismatches),
-            }),
-        }
+        Mismatches(wrong.flatten().chain(extra).collect()).none_in(|| self.describe())
     }
 
     fn describe(&self) -> String {

@@ -17,6 +17,7 @@ use burn_dispatch::{
 };
 use burn_ir::TensorId;
 use bytemuck::pod_collect_to_vec;
+use derive_more::{From, Into};
 
 use crate::{FakeError, Region, TensorMeta, dtype_on};
 
@@ -59,24 +60,12 @@ impl TensorKind {
 
 /// A tensor whose rank and kind are known at run time: what crosses a stage boundary, what a source
 /// gives and what a program takes. Cloning shares the data.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, From, Into)]
 pub struct DynTensor(DispatchTensor);
 
 impl<const D: usize, K: Basic> From<Tensor<D, K>> for DynTensor {
     fn from(tensor: Tensor<D, K>) -> Self {
         Self(tensor.into_dispatch())
-    }
-}
-
-impl From<DispatchTensor> for DynTensor {
-    fn from(tensor: DispatchTensor) -> Self {
-        Self(tensor)
-    }
-}
-
-impl From<DynTensor> for DispatchTensor {
-    fn from(tensor: DynTensor) -> Self {
-        tensor.0
     }
 }
 

@@ -1,6 +1,6 @@
 //! Errors of this crate.
 
-use crate::{ErrorOrigin, TensorMeta, ValueId};
+use crate::{ErrorOrigin, TensorMeta};
 
 /// Why a recording failed.
 #[derive(Debug, thiserror::Error)]
@@ -63,8 +63,7 @@ pub enum RecordError {
     /// The capture device refused the default dtypes.
     #[error("the recording device refused the default dtypes")]
     Defaults {
-        /// What Burn said.
-        #[source]
+        /// What Burn reports.
         source: burn::tensor::DeviceError,
     },
     /// Burn refused the capture scope.
@@ -140,8 +139,7 @@ pub enum FakeError {
     Execution {
         /// The tensor.
         tensor: Box<TensorMeta>,
-        /// What the device said.
-        #[source]
+        /// What the device reports.
         source: Box<burn_backend::ExecutionError>,
     },
     /// A device label could not be read.
@@ -163,20 +161,19 @@ pub enum GraphFileError {
         action: &'static str,
         /// The file.
         path: std::path::PathBuf,
-        /// What the system said.
-        #[source]
+        /// What the system reports.
         source: std::io::Error,
     },
     /// The bytes are not a graph.
     #[error("these are no recorded operations, or they are damaged: {reason}")]
     Decode {
-        /// What the decoder said.
+        /// What the decoder reports.
         reason: String,
     },
     /// The graph could not be encoded.
     #[error("the graph could not be encoded: {reason}")]
     Encode {
-        /// What the encoder said.
+        /// What the encoder reports.
         reason: String,
     },
     /// The file is of another format, format version or Burn version.
@@ -188,21 +185,13 @@ pub enum GraphFileError {
         field: &'static str,
         /// What this build reads.
         expected: String,
-        /// What stands in the file.
+        /// What the file has.
         found: String,
-    },
-    /// A constant's data are missing or damaged.
-    #[error("constant {value} (digest {digest}) is missing or damaged")]
-    Constant {
-        /// The constant.
-        value: ValueId,
-        /// Its digest, in hexadecimal digits.
-        digest: String,
     },
     /// The bytes are not those that were written.
     #[error("the file is damaged: its digest is {found}, not {expected}")]
     Damaged {
-        /// XXH3-128 that stands in the file, in hexadecimal digits.
+        /// XXH3-128 in the header of the file, in hexadecimal digits.
         expected: String,
         /// That of the bytes.
         found: String,

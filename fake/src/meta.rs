@@ -7,12 +7,15 @@ use std::sync::{LazyLock, RwLock};
 
 use burn::tensor::{DType, Shape, Tensor, kind::Basic};
 use burn_dispatch::DispatchDevice;
+use derive_more::{Display, Into};
 use serde::{Deserialize, Serialize};
 
 use crate::{DynTensor, FakeError};
 
 /// The name of a device, such as `flex` or `cuda:7`. The machine need not have it.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, Display, Into,
+)]
 #[serde(try_from = "String", into = "String")]
 pub struct DeviceLabel(String);
 
@@ -59,18 +62,6 @@ impl TryFrom<String> for DeviceLabel {
 
     fn try_from(label: String) -> Result<Self, FakeError> {
         label.parse()
-    }
-}
-
-impl From<DeviceLabel> for String {
-    fn from(label: DeviceLabel) -> String {
-        label.0
-    }
-}
-
-impl fmt::Display for DeviceLabel {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Files of recorded operations: CBOR, because JSON has no infinities and no NaN.
 //!
-//! Two items follow each other: a header, and the body, whose digest stands in the header.
+//! Two items follow each other: a header, and the body, whose digest is in the header.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -20,7 +20,7 @@ struct Header {
     digest: String,
 }
 
-/// Bytes of a file that says its format, its version, Burn's release and the digest of its body. Equal
+/// Bytes of a file that begins with its format, its version, Burn's release and the digest of its body. Equal
 /// bodies give equal bytes.
 ///
 /// # Errors
@@ -100,6 +100,6 @@ fn decoder_says(error: ciborium::de::Error<std::io::Error>) -> String {
     }
 }
 
-pub(crate) fn hex_digest(bytes: &[u8]) -> String {
+fn hex_digest(bytes: &[u8]) -> String {
     format!("{:032x}", XxHash3_128::oneshot(bytes))
 }

@@ -4,7 +4,7 @@ use tinderbox::DeviceLabel;
 
 use crate::Bench;
 
-/// What the machine says of itself, as names and values.
+/// Names and values of what the checks run on.
 pub fn describe(bench: &Bench) -> Vec<(String, String)> {
     let mut facts: Vec<(String, String)> = Vec::new();
     let mut add = |name: &str, value: String| facts.push((name.into(), value));
@@ -25,7 +25,7 @@ pub fn describe(bench: &Bench) -> Vec<(String, String)> {
     facts
 }
 
-/// Bytes of the GPU that are taken, by whatever process, as its driver says; `None` where there is no such driver.
+/// Bytes of the GPU that are used, by whatever process, as its driver reports; `None` where there is no such driver.
 pub fn used_bytes(bench: &Bench) -> Option<u64> {
     gpu::used_bytes(bench)
 }
@@ -94,7 +94,7 @@ mod gpu {
         }
     }
 
-    /// As NVML says, or where a container has no NVML, the driver.
+    /// As NVML reports, or where a container has no NVML, the driver.
     pub(super) fn used_bytes(bench: &Bench) -> Option<u64> {
         if bench.flags.runtime != Runtime::Cuda {
             return None;
@@ -112,61 +112,44 @@ mod gpu {
     }
 
     pub(super) fn describe(bench: &Bench) -> Vec<(&'static str, String)> {
-        let mut facts = Vec::new();
         let Ok(nvml) = Nvml::init() else {
-            facts.push(("NVML", "not there: memory is as the driver tells it".into()));
-            return facts;
+            let instead = "not there: memory is as the driver reports it";
+            return vec![("NVML", instead.into())];
         };
-        if let Ok(version) = nvml.sys_driver_version() {
-            facts.push(("driver", version));
-        }
-        if let Ok(version) = nvml.sys_cuda_driver_version() {
-            let (major, minor) = (
-                cuda_driver_version_major(version),
-                cuda_driver_version_minor(version),
-            );
-            facts.push(("CUDA of the driver", format!("{major}.{minor}")));
-        }
+        let mut facts = Vec::new();
+        let mut fact = |name, value: Option<String>| facts.extend(value.map(|value| (name, value)));
+        fact("driver", nvml.sys_driver_version().ok());
+        let cuda = nvml.sys_cuda_driver_version().ok().map(|version| {
+            let minor = cuda_driver_version_minor(version);
+            format!("{}.{minor}", cuda_driver_version_major(version))
+        });
+        fact("CUDA of the driver", cuda);
         let Some(card) = card(bench, &nvml) else {
             return facts;
         };
-        if let Ok(name) = card.name() {
-            facts.push(("GPU", name));
-        }
-        if let Ok(capability) = card.cuda_compute_capability() {
-            facts.push((
-                "compute capability",
-                format!("{}.{}", capability.major, capability.minor),
-            ));
-        }
-        if let Ok(memory) = card.memory_info() {
+        fact("GPU", card.name().ok());
+        let capability = card.cuda_compute_capability().ok();
+        let capability = capability.map(|found| format!("{}.{}", found.major, found.minor));
+        fact("compute capability", capability);
+        let memory = card.memory_info().ok().map(|memory| {
             let gib = |bytes: u64| bytes as f64 / (1u64 << 30) as f64;
-            let text = format!(
-                "{:.1} GiB, {:.1} GiB of it free",
-                gib(memory.total),
-                gib(memory.free)
-            );
-            facts.push(("GPU memory", text));
-        }
+            let (total, free) = (gib(memory.total), gib(memory.free));
+            format!("{total:.1} GiB, {free:.1} GiB of it free")
+        });
+        fact("GPU memory", memory);
         let clock = |kind| {
-            card.clock_info(kind)
-                .ok()
-                .zip(card.max_clock_info(kind).ok())
+            let (now, max) = (card.clock_info(kind).ok()?, card.max_clock_info(kind).ok()?);
+            Some(format!("{now} of {max} MHz"))
         };
-        if let (Some((sm, sm_max)), Some((memory, memory_max))) =
-            (clock(Clock::SM), clock(Clock::Memory))
-        {
-            let text = format!("SM {sm} of {sm_max} MHz, memory {memory} of {memory_max} MHz");
-            facts.push(("clocks as found", text));
-        }
-        if let (Ok(power), Ok(degrees)) =
-            (card.power_usage(), card.temperature(TemperatureSensor::Gpu))
-        {
-            facts.push((
-                "power and temperature",
-                format!("{:.0} W, {degrees} °C", f64::from(power) / 1e3),
-            ));
-        }
+        let clocks = clock(Clock::SM).zip(clock(Clock::Memory));
+        let clocks = clocks.map(|(sm, memory)| format!("SM {sm}, memory {memory}"));
+        fact("clocks as found", clocks);
+        let degrees = card.temperature(TemperatureSensor::Gpu).ok();
+        let power = card.power_usage().ok().zip(degrees);
+        let power = power.map(|(milliwatts, degrees)| {
+            format!("{:.0} W, {degrees} °C", f64::from(milliwatts) / 1e3)
+        });
+        fact("power and temperature", power);
         facts
     }
 }

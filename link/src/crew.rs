@@ -48,15 +48,11 @@ impl<Q: Send + 'static, E: Send + 'static, C: Channels> Crew<Q, E, C> {
     /// # Errors
     ///
     /// When a thread can't be started; those that were are ended.
-    pub fn start<L, B>(
+    pub fn start<L: Send + 'static, B: FnOnce(&mut L, &C::Receiver<Q>) + Send + 'static>(
         abort: &Abort<E, C>,
         members: Vec<Member<L, B>>,
         lost: fn(RankIndex) -> E,
-    ) -> Result<Self, CrewError<E>>
-    where
-        L: Send + 'static,
-        B: FnOnce(&mut L, &C::Receiver<Q>) + Send + 'static,
-    {
+    ) -> Result<Self, CrewError<E>> {
         let channels = abort.channels();
         let (announce, ends) = channels.channel();
         let mut crew = Self {

@@ -67,7 +67,6 @@ pub enum CrewError<E> {
         /// The rank.
         rank: RankIndex,
         /// What the system said.
-        #[source]
         source: io::Error,
     },
 }

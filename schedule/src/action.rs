@@ -2,6 +2,7 @@
 
 use std::slice;
 
+use derive_more::Display;
 use serde::{Deserialize, Serialize};
 
 use crate::dependencies::{Edge, Tie};
@@ -64,7 +65,8 @@ impl Compute {
 }
 
 /// One program of one stage on one micro-batch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Display)]
+#[display("{stage}{}{micro_batch}", compute.letter())]
 pub struct Task {
     /// The stage that computes.
     pub stage: StageIndex,

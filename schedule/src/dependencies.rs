@@ -1,5 +1,6 @@
 //! What depends on what: the edges between programs of stages, and the ties between parameters.
 
+use derive_more::Display;
 use serde::{Deserialize, Serialize};
 
 use crate::action::{Compute, Task};
@@ -11,7 +12,10 @@ use crate::index::StageIndex;
 /// or a split one. So `Backward` stands for the `B` of a micro-batch or, where it is split, for its
 /// `I`, which makes and reads all that crosses a boundary. `InputGradient` and `WeightGradient` stand
 /// for themselves or, where the micro-batch is not split, for its `B`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, Display,
+)]
+#[display("{stage}{}", compute.letter())]
 pub struct Endpoint {
     /// The stage that runs the program.
     pub stage: StageIndex,
@@ -59,7 +63,10 @@ impl Endpoint {
 /// All values that one program makes for another stage's program: one message per micro-batch.
 ///
 /// A stage's own forward is always a dependency of its backward, and needs no edge.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, Display,
+)]
+#[display("{from}>{to}")]
 pub struct Edge {
     /// The program that makes the values.
     pub from: Endpoint,
@@ -102,7 +109,10 @@ impl Edge {
 /// before the step ends.
 ///
 /// The replica's gradients reach the owner by ordinary edges.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, Display,
+)]
+#[display("{owner}U>{replica}U")]
 pub struct Tie {
     /// The stage whose optimizer holds the parameters.
     pub owner: StageIndex,

@@ -1,7 +1,6 @@
 //! What can be wrong with a schedule, in words that name the action.
 
-use std::fmt;
-
+use derive_more::Display;
 use thiserror::Error;
 
 use crate::action::Action;
@@ -10,8 +9,9 @@ use crate::generate::{ChunkCounts, ScheduleKind};
 use crate::index::{RankIndex, StageIndex};
 use crate::lists::{Form, Mode};
 
-/// An action and where it stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// An action and its place in a list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Display)]
+#[display("`{action}` (rank {rank}, position {position})")]
 pub struct Place {
     /// The rank whose list it is in.
     pub rank: RankIndex,
@@ -19,16 +19,6 @@ pub struct Place {
     pub position: usize,
     /// The action.
     pub action: Action,
-}
-
-impl fmt::Display for Place {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "`{}` (rank {}, position {})",
-            self.action, self.rank, self.position
-        )
-    }
 }
 
 /// One step of a deadlock.
@@ -40,71 +30,58 @@ pub struct Wait {
     pub awaited: Place,
 }
 
-/// Why one action of a rank has to stand behind another of the same rank.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Why one action of a rank has to come after another of the same rank.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Display)]
 #[non_exhaustive]
 pub enum Rule {
     /// A backward reads what the stage's own forward kept.
+    #[display("a backward reads what its own forward kept")]
     BackwardAfterForward,
     /// A weight gradient reads what the input gradient kept.
+    #[display("a weight gradient reads what its input gradient kept")]
     WeightAfterInput,
     /// A program reads values of another stage on the same rank.
+    #[display("it reads values that the other makes")]
     ConsumerAfterProducer,
     /// A message is sent when its values exist.
+    #[display("values are sent after they are computed")]
     SendAfterCompute,
     /// A program starts when its values are there.
+    #[display("values are received before they are read")]
     ComputeAfterReceive,
     /// Gradients are added up in micro-batch order.
+    #[display(
+        "a stage adds its gradients in micro-batch order, so that every schedule gives \
+         the same bits"
+    )]
     GradientOrder,
     /// Gradients are reduced when all micro-batches have added theirs.
+    #[display("gradients are reduced after the last backward")]
     ReduceAfterBackward,
     /// The optimizer needs the gradients of all micro-batches.
+    #[display("parameters are updated after the last backward")]
     UpdateAfterBackward,
     /// The optimizer needs the reduced gradients.
+    #[display("parameters are updated after their gradients are reduced")]
     UpdateAfterReduce,
     /// Tied values are sent when they are updated.
+    #[display("tied values are sent after their update")]
     SendAfterUpdate,
     /// Tied values arrive when the stage is done with the old ones.
+    #[display("tied values are received after the stage's own update")]
     ReceiveAfterUpdate,
     /// Tied values on one rank change when the other stage is done with the old ones.
+    #[display("tied values are updated after the last backward of the stage that shares them")]
     UpdateAfterReplica,
     /// Norms are of complete gradients.
+    #[display("norms are those of reduced gradients")]
     NormAfterReduce,
     /// A clip by the norm of all gradients needs the norms of all stages.
+    #[display("a clip by the norm of all gradients comes before the first update")]
     UpdateAfterNorms,
     /// What a micro-batch keeps on a stage is freed when its backward has run.
+    #[display("what a micro-batch keeps is freed when its backward has run, so it is sent before")]
     SendBeforeFree,
-}
-
-impl fmt::Display for Rule {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::BackwardAfterForward => "a backward reads what its own forward kept",
-            Self::WeightAfterInput => "a weight gradient reads what its input gradient kept",
-            Self::ConsumerAfterProducer => "it reads values that the other makes",
-            Self::SendAfterCompute => "values are sent after they are computed",
-            Self::ComputeAfterReceive => "values are received before they are read",
-            Self::GradientOrder => {
-                "a stage adds its gradients in micro-batch order, so that every schedule gives the \
-                 same bits"
-            }
-            Self::ReduceAfterBackward => "gradients are reduced after the last backward",
-            Self::UpdateAfterBackward => "parameters are updated after the last backward",
-            Self::UpdateAfterReduce => "parameters are updated after their gradients are reduced",
-            Self::SendAfterUpdate => "tied values are sent after their update",
-            Self::ReceiveAfterUpdate => "tied values are received after the stage's own update",
-            Self::UpdateAfterReplica => {
-                "tied values are updated after the last backward of the stage that shares them"
-            }
-            Self::NormAfterReduce => "norms are those of reduced gradients",
-            Self::UpdateAfterNorms => {
-                "a clip by the norm of all gradients comes before the first update"
-            }
-            Self::SendBeforeFree => {
-                "what a micro-batch keeps is freed when its backward has run, so it is sent before"
-            }
-        })
-    }
 }
 
 /// Why [`verify`](crate::verify) refuses a schedule.
@@ -292,7 +269,7 @@ pub enum VerifyError {
     #[error(
         "deadlock, no rank of this circle can go on: {}; move one of the awaited actions \
              before the action at which its own rank waits",
-        Circle(cycle)
+        circle(cycle)
     )]
     Deadlock {
         /// The circle: each rank waits for the next, the last for the first.
@@ -301,16 +278,9 @@ pub enum VerifyError {
 }
 
 /// The text of a deadlock, one clause per rank.
-struct Circle<'a>(&'a [Wait]);
-
-impl fmt::Display for Circle<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, wait) in self.0.iter().enumerate() {
-            let comma = if index == 0 { "" } else { ", " };
-            write!(f, "{comma}{} waits for {}", wait.waiting, wait.awaited)?;
-        }
-        Ok(())
-    }
+fn circle(cycle: &[Wait]) -> String {
+    let clause = |wait: &Wait| format!("{} waits for {}", wait.waiting, wait.awaited);
+    cycle.iter().map(clause).collect::<Vec<_>>().join(", ")
 }
 
 /// Why there is no schedule of a name or size.
@@ -318,7 +288,7 @@ impl fmt::Display for Circle<'_> {
 #[non_exhaustive]
 pub enum GenerateError {
     /// A name that no schedule has.
-    #[error("`{name}` is no schedule{}: write one of {}", Hint(*nearest), Names)]
+    #[error("`{name}` is no schedule{}: write one of {}", hint(*nearest), names())]
     Name {
         /// The text.
         name: String,
@@ -355,26 +325,11 @@ pub enum GenerateError {
 }
 
 /// A guess at what was meant.
-struct Hint(Option<ScheduleKind>);
-
-impl fmt::Display for Hint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            Some(kind) => write!(f, ", `{kind}` may be meant"),
-            None => Ok(()),
-        }
-    }
+fn hint(nearest: Option<ScheduleKind>) -> String {
+    nearest.map_or_else(String::new, |kind| format!(", `{kind}` may be meant"))
 }
 
 /// All names.
-struct Names;
-
-impl fmt::Display for Names {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, kind) in ScheduleKind::ALL.into_iter().enumerate() {
-            let comma = if index == 0 { "" } else { ", " };
-            write!(f, "{comma}{kind}")?;
-        }
-        Ok(())
-    }
+fn names() -> String {
+    ScheduleKind::ALL.map(ScheduleKind::name).join(", ")
 }

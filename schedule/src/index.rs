@@ -1,14 +1,15 @@
 //! The indices of a schedule, each its own type, so that a stage is never taken for a rank.
 
-use std::fmt;
-
+use derive_more::Display;
 use serde::{Deserialize, Serialize};
 
 /// One newtype per kind of index. They differ in name and meaning only.
 macro_rules! indices {
     ($($(#[$doc:meta])* $name:ident;)*) => {$(
         $(#[$doc])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[derive(
+            Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, Display,
+        )]
         #[serde(transparent)]
         pub struct $name(usize);
 
@@ -23,12 +24,6 @@ macro_rules! indices {
             #[must_use]
             pub const fn index(self) -> usize {
                 self.0
-            }
-        }
-
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                fmt::Display::fmt(&self.0, f)
             }
         }
     )*};

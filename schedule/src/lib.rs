@@ -74,14 +74,10 @@ mod text;
 mod verify;
 
 pub use action::{Action, Compute, Message, Task};
-#[doc(hidden)]
-pub use auto::grid as auto_grid;
 pub use auto::{Auto, AutoError, AutoOptions, Effort, auto};
 pub use dependencies::{Dependencies, Edge, Endpoint, Tie};
 pub use error::{GenerateError, Place, Rule, VerifyError, Wait};
-pub use generate::{
-    ChunkCounts, Placement, ScheduleKind, forward_only, forward_only_on, gpipe, one_f_one_b,
-};
+pub use generate::{ChunkCounts, Placement, ScheduleKind, forward_only_on};
 pub use index::{GroupIndex, MicroBatchIndex, RankIndex, StageIndex};
 pub use lists::{Form, Mode, Schedule};
 pub use lower::lower;
@@ -89,5 +85,7 @@ pub use simulate::{
     ComputeTimes, Costs, LinkCosts, RankTimeline, Span, StageCosts, TimeUnit, Timeline,
     check_memory, peak_activations, peak_bytes, simulate,
 };
+#[cfg(test)]
+use tests::{forward_only, gpipe, one_f_one_b};
 pub use text::{ParseError, TextPosition, WordFault};
 pub use verify::verify;

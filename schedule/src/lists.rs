@@ -1,5 +1,6 @@
 //! The schedule itself: one list of actions per rank.
 
+use derive_more::Display;
 use serde::{Deserialize, Serialize};
 
 use crate::action::Action;
@@ -8,12 +9,14 @@ use crate::error::Place;
 use crate::index::{RankIndex, StageIndex};
 
 /// What a schedule is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Display)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
     /// Forward, backward and update of every stage.
+    #[display("training")]
     Training,
     /// Forward of every stage and nothing else, for evaluation.
+    #[display("forward-only")]
     ForwardOnly,
 }
 
@@ -21,13 +24,15 @@ pub enum Mode {
 ///
 /// A field and not a guess from the lists: a list that lost its messages must not pass for one that
 /// never had any.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Display)]
 #[serde(rename_all = "snake_case")]
 pub enum Form {
     /// Compute actions alone; dependencies between ranks are implied. This is what generators and
     /// users write.
+    #[display("compute only")]
     ComputeOnly,
     /// With sends, receives, reduces and updates: what a rank executes.
+    #[display("lowered")]
     Lowered,
 }
 

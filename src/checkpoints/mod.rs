@@ -177,15 +177,11 @@ impl Checkpoints {
     /// # Errors
     ///
     /// As [`Checkpoints::save`]. Also after a step that is not due, when a save in the background has failed.
-    pub fn after_step<M, B>(
+    pub fn after_step<M: Module + Sync + 'static, B: Batch>(
         &self,
         pipeline: &mut Pipeline<M, B>,
         data_position: u64,
-    ) -> Result<Option<PathBuf>, CheckpointsError>
-    where
-        M: Module + Sync + 'static,
-        B: Batch,
-    {
+    ) -> Result<Option<PathBuf>, CheckpointsError> {
         self.after_step_with(pipeline, data_position, || Value::Null)
     }
 
@@ -195,16 +191,12 @@ impl Checkpoints {
     /// # Errors
     ///
     /// As there.
-    pub fn after_step_with<M, B>(
+    pub fn after_step_with<M: Module + Sync + 'static, B: Batch>(
         &self,
         pipeline: &mut Pipeline<M, B>,
         data_position: u64,
         metadata: impl FnOnce() -> Value,
-    ) -> Result<Option<PathBuf>, CheckpointsError>
-    where
-        M: Module + Sync + 'static,
-        B: Batch,
-    {
+    ) -> Result<Option<PathBuf>, CheckpointsError> {
         match self.every {
             Some(every) if pipeline.steps().is_multiple_of(every) => self
                 .save_with(pipeline, data_position, metadata())
@@ -223,15 +215,11 @@ impl Checkpoints {
     /// When the step was saved before, or the disk fails. Nothing is published then, and earlier
     /// checkpoints are as they were. Also when an earlier save in the background has failed; nothing is
     /// saved then.
-    pub fn save<M, B>(
+    pub fn save<M: Module + Sync + 'static, B: Batch>(
         &self,
         pipeline: &mut Pipeline<M, B>,
         data_position: u64,
-    ) -> Result<PathBuf, CheckpointsError>
-    where
-        M: Module + Sync + 'static,
-        B: Batch,
-    {
+    ) -> Result<PathBuf, CheckpointsError> {
         self.save_with(pipeline, data_position, Value::Null)
     }
 
@@ -241,16 +229,12 @@ impl Checkpoints {
     /// # Errors
     ///
     /// As there; when the metadata is too large.
-    pub fn save_with<M, B>(
+    pub fn save_with<M: Module + Sync + 'static, B: Batch>(
         &self,
         pipeline: &mut Pipeline<M, B>,
         data_position: u64,
         metadata: Value,
-    ) -> Result<PathBuf, CheckpointsError>
-    where
-        M: Module + Sync + 'static,
-        B: Batch,
-    {
+    ) -> Result<PathBuf, CheckpointsError> {
         self.wait()?;
         let step = pipeline.steps();
         let failed = |source| CheckpointsError::Save {

@@ -22,14 +22,10 @@ fn parameters_of<M: Module>(model: &Deferred<M>) -> Vec<(ParameterPath, Vec<u64>
 }
 
 /// Restores one checkpoint in place, after every rank has checked what it will read.
-pub(super) fn restore<M, B>(
+pub(super) fn restore<M: Module + Sync + 'static, B: Batch>(
     pipeline: &mut Pipeline<M, B>,
     checkpoint: Checkpoint,
-) -> Result<Resumed, CheckpointsError>
-where
-    M: Module + Sync + 'static,
-    B: Batch,
-{
+) -> Result<Resumed, CheckpointsError> {
     let (expected, found) = (checkpoint.manifest().seed, pipeline.seed().value());
     if expected != found {
         return Err(CheckpointsError::Seed { expected, found });

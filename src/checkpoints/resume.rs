@@ -54,14 +54,10 @@ impl Checkpoints {
     /// its store fails or denies it; nothing of the pipeline has changed then, and no older step is taken.
     /// [`CheckpointsError::Mixed`] when values could not be read while others were replaced, and no
     /// older checkpoint could be restored instead: the pipeline can't be used any more.
-    pub fn resume<M, B>(
+    pub fn resume<M: Module + Sync + 'static, B: Batch>(
         &self,
         pipeline: &mut Pipeline<M, B>,
-    ) -> Result<Option<Resumed>, CheckpointsError>
-    where
-        M: Module + Sync + 'static,
-        B: Batch,
-    {
+    ) -> Result<Option<Resumed>, CheckpointsError> {
         self.wait()?;
         let Some(latest) = self.run.latest()? else {
             return Ok(None);
@@ -89,15 +85,11 @@ impl Checkpoints {
         }
     }
 
-    fn restore_latest<M, B>(
+    fn restore_latest<M: Module + Sync + 'static, B: Batch>(
         &self,
         pipeline: &mut Pipeline<M, B>,
         latest: Latest,
-    ) -> Result<Resumed, CheckpointsError>
-    where
-        M: Module + Sync + 'static,
-        B: Batch,
-    {
+    ) -> Result<Resumed, CheckpointsError> {
         let mut resumed = restore(pipeline, latest.checkpoint)?;
         // Only now: until an older one is restored, they are all that there is.
         let skipped = latest.skipped.into_iter();

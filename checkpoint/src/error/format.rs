@@ -129,12 +129,9 @@ pub enum LayoutError {
         /// What is allowed.
         limit: usize,
     },
-    /// A chunk does not lie inside its tensor.
+    /// A chunk is not inside its tensor.
     #[error(transparent)]
-    Region {
-        /// What went wrong.
-        source: RegionError,
-    },
+    Region(#[from] RegionError),
     /// A chunk holds nothing.
     #[error("chunk {region} holds no element: leave it out")]
     Empty {

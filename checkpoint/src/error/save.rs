@@ -241,12 +241,9 @@ pub enum SaveError {
         /// Bytes that one digest covers.
         block_bytes: u64,
     },
-    /// What the coordinator says of the step can't be written.
+    /// The metadata of the step, its plan or its manifest can't be written.
     #[error("the attempt can't be described")]
-    Meta {
-        /// What went wrong.
-        source: FormatError,
-    },
+    Meta(#[from] FormatError),
     /// Some ranks did not write their part, and nobody wrote any more.
     #[error(
         "no part of rank(s) {ranks:?}, and nothing was written for {waited_ms} ms: look at their errors, or wait longer"

@@ -300,7 +300,8 @@ impl<'de> Deserialize<'de> for RawHeader {
     }
 }
 
-struct Texts(Vec<(String, String)>);
+/// A JSON object of texts, in its order; a repeated key is refused, of which serde's maps keep the last.
+pub(crate) struct Texts(pub(crate) Vec<(String, String)>);
 
 impl<'de> Deserialize<'de> for Texts {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {

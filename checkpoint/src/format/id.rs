@@ -1,18 +1,14 @@
 //! The identity of one attempt to save.
 
 use std::{
-    fmt,
     hash::{BuildHasher, RandomState},
-    str::FromStr,
     sync::atomic::{AtomicU64, Ordering},
     time::SystemTime,
 };
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use twox_hash::XxHash3_128;
 
-use super::Text;
-use crate::{FormatError, digest::parse_hex_128};
+use crate::digest::hex_128;
 
 /// The identity of one attempt to save: every file of an attempt that can be mistaken carries it, so
 /// that a straggler of an earlier attempt never becomes part of a later checkpoint.
@@ -41,42 +37,7 @@ impl AttemptId {
     }
 }
 
-impl fmt::Display for AttemptId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:032x}", u128::from_be_bytes(self.0))
-    }
-}
-
-impl fmt::Debug for AttemptId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "AttemptId({self})")
-    }
-}
-
-impl FromStr for AttemptId {
-    type Err = FormatError;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        parse_hex_128(text)
-            .map(|value| Self(value.to_be_bytes()))
-            .ok_or(FormatError::Hex {
-                expected_digits: 32,
-            })
-    }
-}
-
-impl Serialize for AttemptId {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for AttemptId {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let Text(digits) = Text::deserialize(deserializer)?;
-        digits.parse().map_err(serde::de::Error::custom)
-    }
-}
+hex_128!(AttemptId);
 
 #[cfg(test)]
 mod tests {

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::{Role, TensorEntry};
 use crate::FormatError;
 
-/// The bytes of `model.safetensors.index.json`; `None` when there is no parameter, or one in several
-/// chunks: that form has no word for a part of a tensor.
-pub(crate) fn encode_index(tensors: &[TensorEntry]) -> Result<Option<Vec<u8>>, FormatError> {
+/// The bytes of `model.safetensors.index.json`, of the name, the file and the bytes of each parameter.
+pub(crate) fn encode_index<'a>(
+    parameters: impl IntoIterator<Item = (&'a str, &'a str, u64)>,
+) -> Result<Vec<u8>, FormatError> {
     #[derive(Serialize)]
     struct Index<'a> {
         metadata: Metadata,
@@ -21,15 +21,9 @@ pub(crate) fn encode_index(tensors: &[TensorEntry]) -> Result<Option<Vec<u8>>, F
     }
     let mut weight_map = BTreeMap::new();
     let mut total_size = 0u64;
-    for tensor in tensors.iter().filter(|t| t.role == Role::Model) {
-        let [chunk] = &tensor.chunks[..] else {
-            return Ok(None);
-        };
-        total_size = total_size.saturating_add(chunk.len_bytes);
-        weight_map.insert(&*tensor.name, &*chunk.file);
-    }
-    if weight_map.is_empty() {
-        return Ok(None);
+    for (name, file, len_bytes) in parameters {
+        total_size = total_size.saturating_add(len_bytes);
+        weight_map.insert(name, file);
     }
     let index = Index {
         metadata: Metadata { total_size },
@@ -38,5 +32,5 @@ pub(crate) fn encode_index(tensors: &[TensorEntry]) -> Result<Option<Vec<u8>>, F
     let mut bytes =
         serde_json::to_vec_pretty(&index).map_err(|source| FormatError::Json { source })?;
     bytes.push(b'\n');
-    Ok(Some(bytes))
+    Ok(bytes)
 }

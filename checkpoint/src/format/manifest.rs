@@ -1,7 +1,8 @@
 //! The manifest: what a checkpoint holds.
 
-use std::{collections::BTreeMap, fmt};
+use std::collections::BTreeMap;
 
+use derive_more::Display;
 use serde::{Deserialize, Serialize, Serializer, ser::SerializeSeq};
 use tinderbox_fake::Region;
 
@@ -23,22 +24,17 @@ const MINOR: u32 = 1;
 pub(crate) const MAX_MANIFEST_BYTES: u64 = 256 << 20;
 
 /// What a tensor is for; parameters and optimizer state never share a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, Display,
+)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
     /// A parameter or buffer of the model.
+    #[display("model")]
     Model,
     /// State of the optimizer.
+    #[display("state")]
     State,
-}
-
-impl fmt::Display for Role {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Model => "model",
-            Self::State => "state",
-        })
-    }
 }
 
 /// What a checkpoint holds. `FORMAT.md` describes every field.

@@ -21,7 +21,7 @@ pub use part::check_part;
 pub use scalar::Scalar;
 
 pub(crate) use document::Text;
-pub(crate) use header::header_len;
+pub(crate) use header::{Texts, header_len};
 pub(crate) use index::encode_index;
 pub(crate) use json::Json;
 pub(crate) use manifest::{

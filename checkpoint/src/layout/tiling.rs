@@ -28,12 +28,10 @@ pub fn check_tiling(shape: &[u64], chunks: &[&Region]) -> Result<(), LayoutError
         });
     }
     let elements = Region::whole(shape)
-        .map_err(|source| LayoutError::Region { source })?
+        .map_err(LayoutError::Region)?
         .num_elements();
     for chunk in chunks {
-        chunk
-            .check_inside(shape)
-            .map_err(|source| LayoutError::Region { source })?;
+        chunk.check_inside(shape).map_err(LayoutError::Region)?;
         if chunk.num_elements() == 0 && !chunk.is_whole(shape) {
             return Err(LayoutError::Empty {
                 region: (*chunk).clone(),

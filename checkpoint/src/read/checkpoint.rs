@@ -18,11 +18,9 @@ use super::{
 };
 use crate::{
     Chunk, Digest, DocumentEntry, FormatError, LoadError, Manifest, Role, Scalar, TensorEntry,
-    format::{
-        MANIFEST_FILE, MAX_MANIFEST_BYTES, PLAN_FILE, StoredPlan, attempt_dir_name, decode_manifest,
-    },
+    format::{MANIFEST_FILE, PLAN_FILE, StoredPlan, attempt_dir_name},
     progress::Observing,
-    store::{Found, FoundKind, LocalStore, Retrying, Store, join},
+    store::{Found, FoundKind, LocalStore, Retrying, Store, join, read_manifest},
 };
 
 /// A published checkpoint: a directory whose manifest was proven. A source of a model's parameters
@@ -62,19 +60,14 @@ impl Checkpoint {
     /// Opens a directory of a store.
     pub(crate) fn open_in(store: Arc<dyn Store>, step_dir: &str) -> Result<Self, LoadError> {
         let path = join(step_dir, MANIFEST_FILE);
-        let bytes = store
-            .read_small(&path, MAX_MANIFEST_BYTES)
-            .map_err(|source| match source.kind() {
-                io::ErrorKind::NotFound => LoadError::NotPublished {
-                    path: store.place(step_dir),
-                },
-                _ => failed(&*store, "open", &path)(source),
-            })?;
-        let manifest = decode_manifest(&bytes).map_err(|source| LoadError::Manifest {
+        let manifest = read_manifest(&*store, step_dir).map_err(failed(&*store, "open", &path))?;
+        let manifest = manifest.ok_or_else(|| LoadError::NotPublished {
+            path: store.place(step_dir),
+        })?;
+        let manifest = manifest.map_err(|source| LoadError::Manifest {
             path: store.place(&path),
             source,
         })?;
-        drop(bytes);
         let attempt = attempt_dir_name(manifest.step, manifest.attempt);
         let files_dir = store.files_of(step_dir, &attempt);
         check_files(&*store, &files_dir, &manifest)?;

@@ -2,7 +2,6 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fmt,
     sync::Arc,
 };
 
@@ -23,7 +22,7 @@ const NORMS: [&str; 5] = [
 
 /// What a load allows beyond an exact fit. By default nothing: a parameter that is missing, an extra
 /// one, another shape or dtype is an error that lists all of them.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
 pub struct LoadOptions {
     pub(super) allow_extra: bool,
     pub(super) allow_missing: bool,
@@ -38,24 +37,8 @@ pub struct LoadOptions {
     /// Names of what PyTorch saves and Burn has not.
     ignored: BTreeSet<String>,
     pub(super) threads: usize,
+    #[debug(skip)]
     pub(super) progress: Arc<dyn Progress>,
-}
-
-impl fmt::Debug for LoadOptions {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LoadOptions")
-            .field("allow_extra", &self.allow_extra)
-            .field("allow_missing", &self.allow_missing)
-            .field("allow_shape", &self.allow_shape)
-            .field("cast", &self.cast)
-            .field("renames", &self.renames)
-            .field("transposes", &self.transposes)
-            .field("transposed", &self.transposed)
-            .field("aliases", &self.aliases)
-            .field("ignored", &self.ignored)
-            .field("threads", &self.threads)
-            .finish_non_exhaustive()
-    }
 }
 
 impl Default for LoadOptions {
@@ -86,7 +69,7 @@ impl LoadOptions {
         }
     }
 
-    /// Parameters that were not saved come from elsewhere: from the source that stands behind this one,
+    /// Parameters that were not saved come from elsewhere: from the source after this one,
     /// see [`or_else`](tinderbox_deferred::Source::or_else).
     #[must_use]
     pub fn allow_missing(self) -> Self {
@@ -112,7 +95,7 @@ impl LoadOptions {
     }
 
     /// Renames what was saved: in every name, the first match of the pattern becomes the replacement,
-    /// where `$1` and `${name}` stand for groups. Several are done one after the other.
+    /// where `$1` and `${name}` are groups. Several are done one after the other.
     #[must_use]
     pub fn rename(mut self, pattern: Regex, replacement: impl Into<String>) -> Self {
         self.renames.push((pattern, replacement.into()));
@@ -164,7 +147,7 @@ impl LoadOptions {
         Self { threads, ..self }
     }
 
-    /// Tells how far a load is.
+    /// Reports how far a load is.
     #[must_use]
     pub fn progress(self, progress: Arc<dyn Progress>) -> Self {
         Self { progress, ..self }

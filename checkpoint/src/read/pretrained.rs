@@ -2,24 +2,21 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fmt, io,
+    io,
     path::Path,
     sync::Arc,
 };
 
 use burn::tensor::TensorData;
-use serde::{
-    Deserialize, Deserializer,
-    de::{Error, MapAccess, Visitor},
-};
+use serde::Deserialize;
 use tinderbox_fake::Region;
 
 use super::{Checkpoint, CheckpointSource, LoadOptions, failed, files::Files, shard::ShardFile};
 use crate::{
     AttemptId, BlockSize, CheckpointMeta, Chunk, Digest, FileEntry, Header, HeaderTensor,
     LoadError, Manifest, Role, TensorEntry, decode_header,
-    format::{INDEX_FILE, Listed, MAX_MANIFEST_BYTES, header_len},
-    store::{LocalStore, ReadFile, Store},
+    format::{INDEX_FILE, Listed, MAX_MANIFEST_BYTES, Texts, header_len},
+    store::{LocalStore, ReadFile, Store, existing},
 };
 
 /// The file of a model that has only one.
@@ -224,11 +221,8 @@ fn place(path: &Path) -> Result<(LocalStore, String), LoadError> {
 
 /// Whether there is something of this name; a link that leads nowhere is something.
 fn is_named(dir: &LocalStore, name: &str) -> Result<bool, LoadError> {
-    match std::fs::symlink_metadata(dir.place(name)) {
-        Ok(_) => Ok(true),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(failed(dir, "look at", name)(error)),
-    }
+    let found = existing(std::fs::symlink_metadata(dir.place(name)));
+    Ok(found.map_err(failed(dir, "look at", name))?.is_some())
 }
 
 /// The files of a model, by name, and where they are: one, or those that an index names.
@@ -319,35 +313,8 @@ fn indexed(
 /// An index file. Fields beside the one that is needed are the business of others.
 #[derive(Deserialize)]
 struct Index {
-    weight_map: WeightMap,
-}
-
-/// The file of every tensor; a repeated tensor is refused, of which serde's maps would keep the last.
-struct WeightMap(BTreeMap<String, String>);
-
-impl<'de> Deserialize<'de> for WeightMap {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Pairs;
-        impl<'de> Visitor<'de> for Pairs {
-            type Value = WeightMap;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object of file names")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<WeightMap, A::Error> {
-                let mut files = BTreeMap::new();
-                while let Some((tensor, file)) = map.next_entry::<String, String>()? {
-                    if files.contains_key(&tensor) {
-                        return Err(Error::custom(format!("tensor `{tensor}` is there twice")));
-                    }
-                    files.insert(tensor, file);
-                }
-                Ok(WeightMap(files))
-            }
-        }
-        deserializer.deserialize_map(Pairs)
-    }
+    /// The file of every tensor.
+    weight_map: Texts,
 }
 
 #[cfg(test)]
@@ -378,7 +345,7 @@ mod tests {
     fn an_index_names_a_tensor_once() {
         let check = |text: &str, expected: &str| {
             let found = serde_json::from_str::<Index>(text);
-            let map = found.map(|index| index.weight_map.0);
+            let map = found.map(|index| BTreeMap::from_iter(index.weight_map.0));
             let found = map.map_or_else(|error| error.to_string(), |map| format!("{map:?}"));
             assert!(found.contains(expected), "{text}: {found}");
         };
@@ -386,9 +353,9 @@ mod tests {
             r#"{"metadata":{"total_size":4},"weight_map":{"a":"f"},"more":[]}"#,
             r#"{"a": "f"}"#,
         );
-        check(r#"{"weight_map":{"a":"f","a":"g"}}"#, "there twice");
+        check(r#"{"weight_map":{"a":"f","a":"g"}}"#, "duplicate key `a`");
         check(r#"{"weight_map":{"a":1}}"#, "expected a string");
-        check(r#"{"weight_map":[]}"#, "an object of file names");
+        check(r#"{"weight_map":[]}"#, "an object of texts");
         check(r#"{"weight_map":{},"weight_map":{}}"#, "duplicate field");
         check("{}", "missing field");
     }

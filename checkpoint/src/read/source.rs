@@ -196,7 +196,7 @@ impl CheckpointSource {
     pub(super) fn wanted_here(&self, requests: &[Request]) -> Result<Vec<Wanted<'_>>, SourceError> {
         let (wanted, mut wrong) = self.compare_all(requests);
         self.forgive(&mut wrong);
-        self.refuse(wrong)?;
+        Mismatches(wrong).none_in(|| self.describe())?;
         Ok(wanted)
     }
 
@@ -204,16 +204,6 @@ impl CheckpointSource {
     fn forgive(&self, wrong: &mut Vec<Mismatch>) {
         if self.options.allow_missing {
             wrong.retain(|mismatch| !matches!(mismatch, Mismatch::Missing { .. }));
-        }
-    }
-
-    fn refuse(&self, wrong: Vec<Mismatch>) -> Result<(), SourceError> {
-        match wrong.is_empty() {
-            true => Ok(()),
-            false => Err(SourceError::Mismatch {
-                described: self.describe(),
-                mismatches: Mismatches(wrong),
-            }),
         }
     }
 }
@@ -236,7 +226,7 @@ impl Source for CheckpointSource {
         observer: &dyn Observer,
     ) -> Result<Vec<DynTensor>, SourceError> {
         let (wanted, wrong) = self.compare_all(requests);
-        self.refuse(wrong)?;
+        Mismatches(wrong).none_in(|| self.describe())?;
         let LoadOptions {
             threads, progress, ..
         } = &self.options;
@@ -264,7 +254,7 @@ impl Source for CheckpointSource {
         let (_, mut wrong) = self.compare_all(requests);
         self.forgive(&mut wrong);
         wrong.extend(self.extra(model.iter().map(|parameter| &parameter.path)));
-        self.refuse(wrong)
+        Mismatches(wrong).none_in(|| self.describe())
     }
 
     fn describe(&self) -> String {

@@ -1,9 +1,12 @@
 //! Which checkpoint a run goes on from.
 
-use std::{io, path::PathBuf};
+use std::path::PathBuf;
 
 use super::Run;
-use crate::{Checkpoint, ErrorClass, LoadError, error::chain, format::step_dir_name, read::failed};
+use crate::{
+    Checkpoint, ErrorClass, LoadError, error::chain, format::step_dir_name, read::failed,
+    store::existing,
+};
 
 /// The newest checkpoint that can be used, and the damaged ones after it.
 #[derive(Debug)]
@@ -85,7 +88,7 @@ impl Run {
         }
     }
 
-    /// What is said of a checkpoint that an error proves to be damaged; `None` when somebody has removed it meanwhile.
+    /// What is reported of a checkpoint that an error proves to be damaged; `None` when somebody has removed it meanwhile.
     fn step_over(&self, step: u64, reason: LoadError) -> Result<Option<Skipped>, LoadError> {
         if !matches!(reason.class(), ErrorClass::Damaged | ErrorClass::Missing) {
             return Err(LoadError::NotUsable {
@@ -94,10 +97,11 @@ impl Run {
             });
         }
         let name = step_dir_name(step);
-        match self.store.look(&name) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            looked => looked.map_err(failed(&*self.store, "look at", &name))?,
-        };
+        let found = existing(self.store.look(&name));
+        let found = found.map_err(failed(&*self.store, "look at", &name))?;
+        if found.is_none() {
+            return Ok(None);
+        }
         let dir = self.store.place(&name);
         tracing::warn!(
             dir = %dir.display(), reason = %chain(&reason),

@@ -5,7 +5,6 @@ mod retention;
 
 use std::{
     collections::BTreeSet,
-    io,
     path::PathBuf,
     sync::{Arc, Mutex},
     time::Duration,
@@ -15,8 +14,8 @@ use crate::{
     Attempt, AttemptHandle, Checkpoint, CheckpointMeta, Cleaned, LoadError, SaveError,
     format::{parse_damaged_dir_name, parse_step_dir_name, step_dir_name},
     read::failed,
-    store::{Found, FoundKind, LocalStore, Retrying, Store},
-    write,
+    store::{Found, FoundKind, LocalStore, Retrying, Store, existing},
+    write::{self, Action, Unlocked},
 };
 
 pub use latest::{Latest, Skipped};
@@ -112,10 +111,8 @@ impl Run {
 
     /// What is in the root; nothing where there is none.
     fn list(&self) -> Result<Vec<Found>, LoadError> {
-        match self.store.list("") {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-            listing => listing.map_err(failed(&*self.store, "list", "")),
-        }
+        let listing = existing(self.store.list("")).map_err(failed(&*self.store, "list", ""))?;
+        Ok(listing.unwrap_or_default())
     }
 
     /// Opens the checkpoint of a step: proves the manifest, and that every file is there with its size.
@@ -181,7 +178,7 @@ impl Run {
     ///
     /// When the store can't be listed, or a directory can't be removed.
     pub fn clean(&self) -> Result<Cleaned, SaveError> {
-        write::clean(&*self.store).remove()
+        write::clean(&*self.store, Unlocked::MayLive, Action::Remove)
     }
 
     /// What [`clean`](Self::clean) would remove and keep.
@@ -190,7 +187,7 @@ impl Run {
     ///
     /// When the store can't be listed.
     pub fn leftovers(&self) -> Result<Cleaned, SaveError> {
-        write::clean(&*self.store).tell()
+        write::clean(&*self.store, Unlocked::MayLive, Action::Report)
     }
 
     /// As [`clean`](Self::clean), and removes the attempts of which the store can't tell whether they live,
@@ -205,7 +202,7 @@ impl Run {
     ///
     /// As there.
     pub fn clean_when_idle(&self) -> Result<Cleaned, SaveError> {
-        write::clean(&*self.store).when_idle().remove()
+        write::clean(&*self.store, Unlocked::Dead, Action::Remove)
     }
 
     /// What [`clean_when_idle`](Self::clean_when_idle) would remove and keep.
@@ -214,7 +211,7 @@ impl Run {
     ///
     /// When the store can't be listed.
     pub fn leftovers_when_idle(&self) -> Result<Cleaned, SaveError> {
-        write::clean(&*self.store).when_idle().tell()
+        write::clean(&*self.store, Unlocked::Dead, Action::Report)
     }
 
     /// Gives the directory of a step that can't be used the name `damaged-00000100`, under which nothing takes it for
@@ -256,7 +253,7 @@ impl Run {
 /// Whether a step looks like this to somebody who reads its manifest, and then finds other files because
 /// it was replaced in between.
 fn may_be_replaced(error: &LoadError) -> bool {
-    use io::ErrorKind::StaleNetworkFileHandle;
+    use std::io::ErrorKind::StaleNetworkFileHandle;
     match error {
         LoadError::Io { source, .. } => source.kind() == StaleNetworkFileHandle,
         LoadError::FileMissing { .. } | LoadError::FileSize { .. } => true,

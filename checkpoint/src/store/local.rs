@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{Found, FoundKind, Lock, ReadFile, Store, WriteFile};
+use super::{Found, FoundKind, Lock, ReadFile, Store, WriteFile, existing};
 
 /// Bytes that are gathered before a write: small tensors share one, large ones go past it.
 const BUFFER_BYTES: usize = 1 << 20;
@@ -82,12 +82,9 @@ impl Store for LocalStore {
         let mut all = Vec::new();
         for entry in fs::read_dir(self.at(dir))? {
             let entry = entry?;
-            // Of the name itself, so a link to a directory is none.
-            match entry.metadata() {
-                Ok(metadata) => all.push(found(&entry.path(), &metadata)),
-                // Somebody removed it meanwhile.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => return Err(error),
+            // Of the name itself, so a link to a directory is none; nothing when somebody removed it meanwhile.
+            if let Some(metadata) = existing(entry.metadata())? {
+                all.push(found(&entry.path(), &metadata));
             }
         }
         Ok(all)

@@ -14,7 +14,10 @@ mod retrying;
 
 use std::{any::Any, fmt, io, path::PathBuf};
 
-use crate::format::{MANIFEST_FILE, temporary_name};
+use crate::{
+    FormatError, Manifest,
+    format::{MANIFEST_FILE, MAX_MANIFEST_BYTES, decode_manifest, temporary_name},
+};
 
 pub use conformance::{Violation, check_conformance};
 pub use local::LocalStore;
@@ -278,7 +281,9 @@ pub trait WriteFile: fmt::Debug + Send {
 }
 
 /// A lock of a file, until it is dropped.
+#[derive(derive_more::Debug)]
 pub struct Lock {
+    #[debug(skip)]
     _held: Box<dyn Any + Send + Sync>,
 }
 
@@ -291,12 +296,6 @@ impl Lock {
     }
 }
 
-impl fmt::Debug for Lock {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lock").finish_non_exhaustive()
-    }
-}
-
 /// A name in a directory; `""` is the root.
 pub(crate) fn join(dir: &str, name: &str) -> String {
     match dir {
@@ -305,23 +304,36 @@ pub(crate) fn join(dir: &str, name: &str) -> String {
     }
 }
 
+/// What was done with a name; `None` where there is nothing of that name.
+pub(crate) fn existing<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        result => result.map(Some),
+    }
+}
+
+/// The manifest in a directory; `None` where there is none.
+pub(crate) fn read_manifest(
+    store: &dyn Store,
+    dir: &str,
+) -> io::Result<Option<Result<Manifest, FormatError>>> {
+    let bytes = existing(store.read_small(&join(dir, MANIFEST_FILE), MAX_MANIFEST_BYTES))?;
+    Ok(bytes.map(|bytes| decode_manifest(&bytes)))
+}
+
 /// Removes a directory and all in it, the file named `last` after all others are durably gone; links are not followed.
 /// What somebody else removes meanwhile is no error.
 pub(crate) fn remove_tree(store: &dyn Store, dir: &str, last: &str) -> io::Result<()> {
-    let gone = |result: io::Result<()>| match result {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        result => result,
-    };
+    let gone = |result: io::Result<()>| existing(result).map(drop);
     if store
         .look(dir)
         .is_ok_and(|found| found.kind != FoundKind::Dir)
     {
-        // A link that stands for a directory: what it leads to is somebody else's.
+        // A link to a directory: what it leads to is somebody else's.
         return gone(store.remove_file(dir));
     }
-    let mut found = match store.list(dir) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        found => found?,
+    let Some(mut found) = existing(store.list(dir))? else {
+        return Ok(());
     };
     found.sort_by_key(|entry| entry.name == last);
     for entry in found {

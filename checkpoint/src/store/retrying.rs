@@ -54,11 +54,16 @@ fn may_pass(error: &io::Error) -> bool {
         && class_of_io(error) == ErrorClass::Transient
 }
 
-impl Store for Retrying {
-    fn place(&self, path: &str) -> PathBuf {
-        self.0.place(path)
-    }
+/// Methods that pass through.
+macro_rules! forwarded {
+    ($(fn $name:ident(&self $(, $argument:ident: $type:ty)*) -> $result:ty;)*) => {$(
+        fn $name(&self $(, $argument: $type)*) -> $result {
+            self.0.$name($($argument),*)
+        }
+    )*};
+}
 
+impl Store for Retrying {
     fn list(&self, dir: &str) -> io::Result<Vec<Found>> {
         retried(&self.place(dir), || self.0.list(dir))
     }
@@ -77,74 +82,25 @@ impl Store for Retrying {
         retried(&self.place(path), || self.0.read_small(path, limit_bytes))
     }
 
-    fn create(&self, path: &str) -> io::Result<Box<dyn WriteFile>> {
-        self.0.create(path)
-    }
-
-    fn create_root(&self) -> io::Result<()> {
-        self.0.create_root()
-    }
-
-    fn create_dir(&self, path: &str) -> io::Result<()> {
-        self.0.create_dir(path)
-    }
-
-    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        self.0.rename(from, to)
-    }
-
-    fn exchange(&self, one: &str, other: &str) -> io::Result<()> {
-        self.0.exchange(one, other)
-    }
-
-    fn remove_file(&self, path: &str) -> io::Result<()> {
-        self.0.remove_file(path)
-    }
-
-    fn remove_dir(&self, path: &str) -> io::Result<()> {
-        self.0.remove_dir(path)
-    }
-
-    fn sync_dir(&self, path: &str) -> io::Result<()> {
-        self.0.sync_dir(path)
-    }
-
-    fn create_locked(&self, path: &str, bytes: &[u8]) -> io::Result<Lock> {
-        self.0.create_locked(path, bytes)
-    }
-
-    fn has_locks(&self) -> bool {
-        self.0.has_locks()
-    }
-
-    fn try_lock(&self, path: &str, shared: bool) -> io::Result<Option<Lock>> {
-        self.0.try_lock(path, shared)
-    }
-
-    fn renames(&self) -> bool {
-        self.0.renames()
-    }
-
-    fn put(&self, path: &str, bytes: &[u8]) -> io::Result<()> {
-        self.0.put(path, bytes)
-    }
-
-    fn publish(
-        &self,
-        attempt: &str,
-        step: &str,
-        manifest: &[u8],
-        replace: bool,
-    ) -> Result<Option<String>, PublishError> {
-        self.0.publish(attempt, step, manifest, replace)
-    }
-
-    fn retire(&self, step: &str, trash: &str) -> io::Result<()> {
-        self.0.retire(step, trash)
-    }
-
-    fn files_of(&self, step: &str, attempt: &str) -> String {
-        self.0.files_of(step, attempt)
+    forwarded! {
+        fn place(&self, path: &str) -> PathBuf;
+        fn create(&self, path: &str) -> io::Result<Box<dyn WriteFile>>;
+        fn create_root(&self) -> io::Result<()>;
+        fn create_dir(&self, path: &str) -> io::Result<()>;
+        fn rename(&self, from: &str, to: &str) -> io::Result<()>;
+        fn exchange(&self, one: &str, other: &str) -> io::Result<()>;
+        fn remove_file(&self, path: &str) -> io::Result<()>;
+        fn remove_dir(&self, path: &str) -> io::Result<()>;
+        fn sync_dir(&self, path: &str) -> io::Result<()>;
+        fn create_locked(&self, path: &str, bytes: &[u8]) -> io::Result<Lock>;
+        fn has_locks(&self) -> bool;
+        fn try_lock(&self, path: &str, shared: bool) -> io::Result<Option<Lock>>;
+        fn renames(&self) -> bool;
+        fn put(&self, path: &str, bytes: &[u8]) -> io::Result<()>;
+        fn publish(&self, attempt: &str, step: &str, manifest: &[u8], replace: bool)
+            -> Result<Option<String>, PublishError>;
+        fn retire(&self, step: &str, trash: &str) -> io::Result<()>;
+        fn files_of(&self, step: &str, attempt: &str) -> String;
     }
 }
 

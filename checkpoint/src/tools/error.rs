@@ -10,18 +10,10 @@ use crate::{HeaderError, LoadError, SaveError, store::Store};
 pub enum ToolError {
     /// A checkpoint can't be read.
     #[error(transparent)]
-    Load {
-        /// What went wrong.
-        #[from]
-        source: LoadError,
-    },
+    Load(#[from] LoadError),
     /// The new checkpoint can't be saved.
     #[error(transparent)]
-    Save {
-        /// What went wrong.
-        #[from]
-        source: SaveError,
-    },
+    Save(#[from] SaveError),
     /// The file system failed.
     #[error("can't {action} {}", .path.display())]
     Io {

@@ -2,17 +2,14 @@
 
 use std::{
     cmp::Reverse,
-    io,
     path::{Path, PathBuf},
 };
 
-use tinderbox_fake::Region;
-
 use super::{ToolError, error::failed, pieces::pieces_of};
 use crate::{
-    Checkpoint, Chunk, Progress, Role, SaveError, StoredDType, TensorEntry,
+    Checkpoint, Progress, Role, SaveError, StoredDType, TensorEntry,
     format::{AttemptId, INDEX_FILE, encode_header, encode_index},
-    store::{FoundKind, LocalStore, Store, join, remove_tree},
+    store::{FoundKind, LocalStore, Store, existing, join, remove_tree},
 };
 
 /// The largest file unless chosen, in bytes: as Hugging Face's tools do it.
@@ -156,21 +153,20 @@ impl Target {
 
     /// Refuses anything but an empty directory; says whether there is one.
     fn refuse_existing(&self) -> Result<bool, ToolError> {
-        let taken = match self.parent.look(&self.name) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
-            Err(error) => return Err(failed(&self.parent, "look at", &self.name)(error)),
-            Ok(found) if found.kind == FoundKind::Dir => {
-                let listing = self.parent.list(&self.name);
-                !listing
-                    .map_err(failed(&self.parent, "list", &self.name))?
-                    .is_empty()
+        let (parent, name) = (&self.parent, &*self.name);
+        let found = existing(parent.look(name)).map_err(failed(parent, "look at", name))?;
+        let taken = match found {
+            None => return Ok(false),
+            Some(found) if found.kind == FoundKind::Dir => {
+                let listing = parent.list(name).map_err(failed(parent, "list", name))?;
+                !listing.is_empty()
             }
-            Ok(_) => true,
+            Some(_) => true,
         };
         match taken {
             false => Ok(true),
             true => Err(ToolError::TargetExists {
-                path: self.parent.place(&self.name),
+                path: parent.place(name),
             }),
         }
     }
@@ -242,14 +238,11 @@ impl Target {
 
     fn write_index(&self, files: &[PlainFile<'_>]) -> Result<(), ToolError> {
         let (store, path) = (&self.parent, join(&self.temporary, INDEX_FILE));
-        let entries = files.iter().flat_map(|file| {
+        let parameters = files.iter().flat_map(|file| {
             let tensors = file.tensors.iter();
-            tensors.map(|tensor| as_one_chunk(tensor, &file.name))
+            tensors.map(|tensor| (&*tensor.name, &*file.name, tensor.bytes()))
         });
-        let bytes = encode_index(&entries.collect::<Vec<_>>());
-        let bytes = bytes.map_err(|source| SaveError::Meta { source })?;
-        // There are parameters, each in one chunk.
-        let bytes = bytes.unwrap_or_default();
+        let bytes = encode_index(parameters).map_err(SaveError::Meta)?;
         store
             .put(&path, &bytes)
             .map_err(failed(store, "write", &path))
@@ -270,28 +263,12 @@ impl Target {
     }
 }
 
-/// A tensor as the index is to see it: whole, in one file.
-fn as_one_chunk(tensor: &TensorEntry, file: &str) -> TensorEntry {
-    let chunk = Chunk {
-        region: Region::whole(&tensor.shape).unwrap_or_else(|_| Region::of_shape(&[])),
-        file: file.to_owned(),
-        start_bytes: 0,
-        len_bytes: tensor.bytes(),
-        digests: Vec::new(),
-    };
-    TensorEntry {
-        name: tensor.name.clone(),
-        tied: Vec::new(),
-        role: tensor.role,
-        dtype: tensor.dtype,
-        shape: tensor.shape.clone(),
-        chunks: vec![chunk],
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use tinderbox_fake::Region;
+
     use super::*;
+    use crate::Chunk;
 
     #[test]
     fn files_are_filled_in_order() {

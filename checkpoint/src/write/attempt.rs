@@ -8,13 +8,13 @@ use super::{
     merge::merge,
 };
 use crate::{
-    AttemptId, BlockSize, Digest, FormatError, SaveError,
+    AttemptId, BlockSize, Digest, FormatError, Role, SaveError, TensorEntry,
     format::{
         DocumentEntry, INDEX_FILE, Json, MANIFEST_FILE, MARKER_FILE, MAX_MANIFEST_BYTES,
         MAX_WORLD_SIZE, Manifest, Marker, PLAN_FILE, Part, UnknownFields, attempt_dir_name,
         claim_file_name, encode_index, encode_manifest, metadata, part_file_name, step_dir_name,
     },
-    store::{Lock, PublishError, Store, join},
+    store::{Lock, PublishError, Store, existing, join},
 };
 
 /// The size at which a rank begins another file, unless another is chosen: several files are written and
@@ -98,13 +98,13 @@ pub struct Attempt {
 
 impl Attempt {
     pub(crate) fn begin(store: Arc<dyn Store>, meta: CheckpointMeta) -> Result<Self, SaveError> {
-        meta.check().map_err(|source| SaveError::Meta { source })?;
+        meta.check()?;
         let block_size = meta.size.unwrap_or_default().block_size(&meta)?;
         let plan = match &meta.plan {
             serde_json::Value::Null => None,
             plan => {
                 let plan = Json::of(plan).and_then(|plan| plan.at_most(MAX_MANIFEST_BYTES));
-                Some(plan.map_err(|source| SaveError::Meta { source })?)
+                Some(plan?)
             }
         };
         if !meta.replace {
@@ -122,9 +122,7 @@ impl Attempt {
         store
             .create_dir(&dir)
             .map_err(failed(&*store, "create", &dir))?;
-        let bytes = marker
-            .encode()
-            .map_err(|source| SaveError::Meta { source })?;
+        let bytes = marker.encode()?;
         let path = join(&dir, MARKER_FILE);
         let abandon = |_: &SaveError| {
             // The first error is the one to report.
@@ -170,15 +168,12 @@ impl Attempt {
         let parts = self.handle.wait_for_parts(timeout)?;
         let ranks: Vec<u32> = parts.iter().map(|part| part.rank).collect();
         let manifest = self.manifest(parts)?;
-        let bytes = encode_manifest(&manifest).map_err(|source| SaveError::Meta { source })?;
+        let bytes = encode_manifest(&manifest)?;
         let AttemptHandle { store, dir, .. } = &self.handle;
         for rank in ranks {
             let part = join(dir, &part_file_name(rank));
-            match store.remove_file(&part) {
-                // A repeated request has met the work of the first.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                done => done.map_err(failed(&**store, "remove", &part))?,
-            }
+            // Where it is missing, a repeated request has met the work of the first.
+            existing(store.remove_file(&part)).map_err(failed(&**store, "remove", &part))?;
         }
         let step = step_dir_name(self.meta.step);
         let replace = self.meta.replace && is_there(&**store, &join(&step, MANIFEST_FILE))?;
@@ -244,12 +239,12 @@ impl Attempt {
         let mut listed = merge(parts)?;
         listed.plan.clone_from(&self.plan);
         self.handle.check_written(&listed.files)?;
-        let index = encode_index(&listed.tensors).map_err(|source| SaveError::Meta { source })?;
-        listed.index = index
-            .map(|bytes| write_document(&**store, &join(dir, INDEX_FILE), &bytes))
-            .transpose()?;
+        if let Some(parameters) = in_one_chunk(&listed.tensors) {
+            let index = encode_index(parameters)?;
+            listed.index = Some(write_document(&**store, &join(dir, INDEX_FILE), &index)?);
+        }
         Manifest::new(marker.attempt, &self.meta, marker.block_bytes, listed)
-            .map_err(|source| SaveError::Meta { source })
+            .map_err(SaveError::Meta)
     }
 }
 
@@ -270,7 +265,19 @@ impl Drop for Attempt {
     }
 }
 
-/// Writes a small file, and says what it is.
+/// Name, file and bytes of each parameter; `None` when there is none, or one in several chunks, since the index has no
+/// form for a part of a tensor.
+fn in_one_chunk(tensors: &[TensorEntry]) -> Option<Vec<(&str, &str, u64)>> {
+    let parameters = tensors.iter().filter(|tensor| tensor.role == Role::Model);
+    let parameters = parameters.map(|tensor| match &tensor.chunks[..] {
+        [chunk] => Some((&*tensor.name, &*chunk.file, chunk.len_bytes)),
+        _ => None,
+    });
+    let parameters: Option<Vec<_>> = parameters.collect();
+    parameters.filter(|parameters| !parameters.is_empty())
+}
+
+/// Writes a small file, and describes it.
 fn write_document(store: &dyn Store, path: &str, bytes: &[u8]) -> Result<DocumentEntry, SaveError> {
     store
         .put(path, bytes)
@@ -296,11 +303,8 @@ fn refuse_existing(store: &dyn Store, step_dir: &str) -> Result<(), SaveError> {
 }
 
 fn is_there(store: &dyn Store, path: &str) -> Result<bool, SaveError> {
-    match store.look(path) {
-        Ok(_) => Ok(true),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(failed(store, "look at", path)(error)),
-    }
+    let found = existing(store.look(path)).map_err(failed(store, "look at", path))?;
+    Ok(found.is_some())
 }
 
 /// Turns an I/O error into ours.

@@ -118,7 +118,12 @@ impl Attempt {
         first: fn(),
     ) -> Result<Saving, SaveError> {
         let step = self.handle().step();
-        let written = Arc::new(Written::new(progress));
+        let written = Arc::new(Written {
+            progress,
+            reports: AtomicU64::new(0),
+            begun: AtomicU64::new(0),
+            done: AtomicU64::new(0),
+        });
         let reported = written.clone();
         let (sender, ended) = channel();
         let thread = thread::Builder::new().name(format!("save step {step}"));
@@ -159,18 +164,6 @@ struct Written {
     reports: AtomicU64,
     begun: AtomicU64,
     done: AtomicU64,
-}
-
-impl Written {
-    fn new(progress: Arc<dyn Progress>) -> Self {
-        let [reports, begun, done] = [const { AtomicU64::new(0) }; 3];
-        Self {
-            progress,
-            reports,
-            begun,
-            done,
-        }
-    }
 }
 
 impl Progress for Written {

@@ -6,11 +6,11 @@ use super::attempt::{CheckpointMeta, failed};
 use crate::{
     AttemptId, BlockSize, SaveError,
     format::{
-        MANIFEST_FILE, MARKER_FILE, MAX_MANIFEST_BYTES, Manifest, Marker, attempt_dir_name,
-        decode_manifest, parse_attempt_dir_name, parse_damaged_dir_name, parse_removed_dir_name,
-        removed_dir_name, step_dir_name, temporary_name,
+        MANIFEST_FILE, MARKER_FILE, Manifest, Marker, attempt_dir_name, parse_attempt_dir_name,
+        parse_damaged_dir_name, parse_removed_dir_name, removed_dir_name, step_dir_name,
+        temporary_name,
     },
-    store::{FoundKind, Lock, Store, join, remove_tree},
+    store::{FoundKind, Lock, Store, existing, join, read_manifest, remove_tree},
 };
 
 /// More than any marker takes, in bytes.
@@ -26,16 +26,9 @@ pub struct Cleaned {
     pub kept: Vec<(PathBuf, &'static str)>,
 }
 
-/// A search for directories of ours that are no checkpoints.
-#[derive(Debug)]
-pub(crate) struct Search<'a> {
-    store: &'a dyn Store,
-    unlocked: Unlocked,
-}
-
 /// What the caller knows of the attempts of which the store can't tell whether they live.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Unlocked {
+pub(crate) enum Unlocked {
     /// Nothing.
     MayLive,
     /// Nobody is saving.
@@ -44,10 +37,10 @@ enum Unlocked {
 
 /// What is done with what was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Action {
-    /// It is told.
-    Tell,
-    /// It is removed, and told.
+pub(crate) enum Action {
+    /// It is reported.
+    Report,
+    /// It is removed, and reported.
     Remove,
 }
 
@@ -62,80 +55,53 @@ enum Leftover {
 }
 
 /// Looks for directories of ours that are no checkpoints.
-pub(crate) fn clean(store: &dyn Store) -> Search<'_> {
-    Search {
-        store,
-        unlocked: Unlocked::MayLive,
+pub(crate) fn clean(
+    store: &dyn Store,
+    unlocked: Unlocked,
+    action: Action,
+) -> Result<Cleaned, SaveError> {
+    let mut cleaned = Cleaned::default();
+    let listing = existing(store.list("")).map_err(failed(store, "list", ""))?;
+    let listing = listing.unwrap_or_default();
+    let set_aside: BTreeSet<u64> = {
+        let names = listing.iter().map(|found| &found.name);
+        names
+            .filter_map(|name| parse_damaged_dir_name(name))
+            .collect()
+    };
+    let ours = |name: &str| {
+        parse_attempt_dir_name(name).is_some() || parse_removed_dir_name(name).is_some()
+    };
+    let mut found: Vec<_> = listing.into_iter().filter(|f| ours(&f.name)).collect();
+    found.sort_by(|a, b| a.name.cmp(&b.name));
+    if action == Action::Remove && !found.is_empty() {
+        // What replaced a checkpoint may not be durable yet, and the replaced one be all that is.
+        store.sync_dir("").map_err(failed(store, "sync", ""))?;
     }
-}
-
-impl Search<'_> {
-    /// The caller knows that nobody is saving.
-    pub(crate) fn when_idle(self) -> Self {
-        Self {
-            unlocked: Unlocked::Dead,
-            ..self
-        }
-    }
-
-    /// Tells what would go.
-    pub(crate) fn tell(self) -> Result<Cleaned, SaveError> {
-        self.act(Action::Tell)
-    }
-
-    /// Removes them.
-    pub(crate) fn remove(self) -> Result<Cleaned, SaveError> {
-        self.act(Action::Remove)
-    }
-
-    fn act(self, action: Action) -> Result<Cleaned, SaveError> {
-        let Self { store, unlocked } = self;
-        let mut cleaned = Cleaned::default();
-        let listing = match store.list("") {
-            Ok(listing) => listing,
-            Err(error) if is_missing(&error) => return Ok(cleaned),
-            Err(error) => return Err(failed(store, "list", "")(error)),
+    for entry in found {
+        let (name, place) = (&entry.name, store.place(&entry.name));
+        let leftover = match entry.kind {
+            FoundKind::Dir if !store.renames() && is_of(name, &set_aside) => {
+                Err("a damaged checkpoint of its step was set aside, whose files it may hold")
+            }
+            FoundKind::Dir => leftover(store, name, unlocked),
+            _ => Err("it is no directory"),
         };
-        let set_aside: BTreeSet<u64> = {
-            let names = listing.iter().map(|found| &found.name);
-            names
-                .filter_map(|name| parse_damaged_dir_name(name))
-                .collect()
-        };
-        let ours = |name: &str| {
-            parse_attempt_dir_name(name).is_some() || parse_removed_dir_name(name).is_some()
-        };
-        let mut found: Vec<_> = listing.into_iter().filter(|f| ours(&f.name)).collect();
-        found.sort_by(|a, b| a.name.cmp(&b.name));
-        if action == Action::Remove && !found.is_empty() {
-            // What replaced a checkpoint may not be durable yet, and the replaced one be all that is.
-            store.sync_dir("").map_err(failed(store, "sync", ""))?;
-        }
-        for entry in found {
-            let (name, place) = (&entry.name, store.place(&entry.name));
-            let leftover = match entry.kind {
-                FoundKind::Dir if !store.renames() && is_of(name, &set_aside) => {
-                    Err("a damaged checkpoint of its step was set aside, whose files it may hold")
-                }
-                FoundKind::Dir => leftover(store, name, unlocked),
-                _ => Err("it is no directory"),
-            };
-            match leftover {
-                // The files of a checkpoint.
-                Ok(None) => {}
-                Ok(Some(_)) if action == Action::Tell => cleaned.removed.push(place),
-                Ok(Some(leftover)) => {
-                    remove(store, name, leftover).map_err(failed(store, "remove", name))?;
-                    cleaned.removed.push(place);
-                }
-                Err(reason) => {
-                    tracing::warn!(dir = %place.display(), reason, "left a directory");
-                    cleaned.kept.push((place, reason));
-                }
+        match leftover {
+            // The files of a checkpoint.
+            Ok(None) => {}
+            Ok(Some(_)) if action == Action::Report => cleaned.removed.push(place),
+            Ok(Some(leftover)) => {
+                remove(store, name, leftover).map_err(failed(store, "remove", name))?;
+                cleaned.removed.push(place);
+            }
+            Err(reason) => {
+                tracing::warn!(dir = %place.display(), reason, "left a directory");
+                cleaned.kept.push((place, reason));
             }
         }
-        Ok(cleaned)
     }
+    Ok(cleaned)
 }
 
 /// Whether a directory is that of an attempt to save one of these steps.
@@ -226,15 +192,10 @@ pub(super) fn remove_attempt(store: &dyn Store, marker: &Marker) -> io::Result<(
 /// Removes the checkpoint that an attempt has replaced, from the directory where it is now, under its own id. A damaged
 /// one gets a marker: what a kill leaves of it can be told to be ours.
 pub(super) fn remove_replaced(store: &dyn Store, dir: &str, step: u64) -> io::Result<()> {
-    let attempt = match store.read_small(&join(dir, MANIFEST_FILE), MAX_MANIFEST_BYTES) {
-        Ok(bytes) => decode_manifest(&bytes).ok().map(|found| found.attempt),
-        Err(error) if is_missing(&error) => None,
-        Err(error) => return Err(error),
-    };
-    match attempt {
-        Some(attempt) => {
+    match read_manifest(store, dir)?.and_then(Result::ok) {
+        Some(manifest) => {
             remove_marker(store, dir)?;
-            remove_as(store, dir, step, attempt)
+            remove_as(store, dir, step, manifest.attempt)
         }
         None if store.renames() => remove_marked(store, dir, step),
         None => remove_dir(store, dir),
@@ -287,10 +248,7 @@ pub(crate) fn remove_step(store: &dyn Store, step: u64) -> Result<(), SaveError>
 /// Removes the marker that a kill has left with the files of a checkpoint: the manifest alone says then what they are,
 /// when another kill leaves some of them.
 fn remove_marker(store: &dyn Store, dir: &str) -> io::Result<()> {
-    match store.remove_file(&join(dir, MARKER_FILE)) {
-        Err(error) if !is_missing(&error) => Err(error),
-        _ => Ok(()),
-    }
+    existing(store.remove_file(&join(dir, MARKER_FILE))).map(drop)
 }
 
 /// Gives a directory the name of what goes away, so that a straggler finds it gone, and removes it.
@@ -300,9 +258,8 @@ fn remove_as(store: &dyn Store, name: &str, step: u64, attempt: AttemptId) -> io
     match store.rename(name, &trash) {
         Ok(()) => remove_dir(store, &trash),
         Err(error) if error.kind() == io::ErrorKind::Unsupported => remove_dir(store, name),
-        // Somebody else was faster.
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(error),
+        // Somebody else may have been faster.
+        error => existing(error).map(drop),
     }
 }
 
@@ -332,8 +289,7 @@ pub(crate) fn marker_of(store: &dyn Store, dir: &str) -> Option<Marker> {
 }
 
 fn manifest_of(store: &dyn Store, dir: &str) -> Option<Manifest> {
-    let bytes = store.read_small(&join(dir, MANIFEST_FILE), MAX_MANIFEST_BYTES);
-    decode_manifest(&bytes.ok()?).ok()
+    read_manifest(store, dir).ok()??.ok()
 }
 
 /// The attempt that is the checkpoint of a step, where a manifest that can't be read is no answer.
@@ -341,12 +297,10 @@ pub(super) fn published(
     store: &dyn Store,
     step_dir: &str,
 ) -> Result<Option<AttemptId>, &'static str> {
-    let bytes = store.read_small(&join(step_dir, MANIFEST_FILE), MAX_MANIFEST_BYTES);
-    match bytes {
-        Ok(bytes) => decode_manifest(&bytes)
-            .map(|manifest| Some(manifest.attempt))
-            .map_err(|_| "the manifest of its step is damaged"),
-        Err(error) if is_missing(&error) => Ok(None),
+    match read_manifest(store, step_dir) {
+        Ok(Some(Ok(manifest))) => Ok(Some(manifest.attempt)),
+        Ok(Some(Err(_))) => Err("the manifest of its step is damaged"),
+        Ok(None) => Ok(None),
         Err(_) => Err("the manifest of its step can't be read"),
     }
 }

@@ -10,11 +10,8 @@ use super::{
 };
 use crate::{
     SaveError,
-    format::{
-        MANIFEST_FILE, MARKER_FILE, MAX_MANIFEST_BYTES, Marker, decode_manifest,
-        parse_attempt_dir_name, step_dir_name,
-    },
-    store::{Store, join},
+    format::{MARKER_FILE, Marker, parse_attempt_dir_name, step_dir_name},
+    store::{Store, existing, join, read_manifest},
 };
 
 impl AttemptHandle {
@@ -51,14 +48,11 @@ impl AttemptHandle {
             // First the attempt, then the step: in between it can only have been published.
             let marker = self.store.look(&join(&self.dir, MARKER_FILE));
             let living = !marker.is_err_and(|error| is_missing(&error));
-            let path = join(&step_dir, MANIFEST_FILE);
-            let manifest = match self.store.read_small(&path, MAX_MANIFEST_BYTES) {
-                Ok(bytes) => decode_manifest(&bytes).ok(),
-                Err(error) if is_missing(&error) => None,
-                // A request failed, or the manifest was replaced meanwhile: it is read again.
-                Err(_) => return Ok(None),
+            // Where a request failed, or the manifest was replaced meanwhile, it is read again.
+            let Ok(manifest) = read_manifest(&*self.store, &step_dir) else {
+                return Ok(None);
             };
-            match manifest {
+            match manifest.and_then(Result::ok) {
                 Some(manifest) if manifest.attempt == self.marker.attempt => Ok(Some(())),
                 _ if living => Ok(None),
                 _ => Err(SaveError::GivenUp {
@@ -77,13 +71,12 @@ impl AttemptHandle {
 
 /// The markers of the attempts to save a step whose coordinators live.
 fn living(store: &dyn Store, step: u64) -> Result<Vec<Marker>, SaveError> {
-    let listing = match store.list("") {
-        Ok(listing) => listing,
-        // The coordinator makes the directory.
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(failed(store, "list", "")(error)),
-    };
-    let names = listing.into_iter().map(|found| found.name);
+    // The coordinator makes the directory.
+    let listing = existing(store.list("")).map_err(failed(store, "list", ""))?;
+    let names = listing
+        .unwrap_or_default()
+        .into_iter()
+        .map(|found| found.name);
     let of_step = names.filter(|name| parse_attempt_dir_name(name).is_some_and(|n| n.0 == step));
     let living = of_step.filter_map(|dir| {
         let lock = store.try_lock(&join(&dir, MARKER_FILE), true);

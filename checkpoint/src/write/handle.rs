@@ -211,7 +211,7 @@ impl AttemptHandle {
         }
         let path = join(&self.dir, &part_file_name(rank));
         let written = encode_part(&part)
-            .map_err(|source| SaveError::Meta { source })
+            .map_err(SaveError::Meta)
             .and_then(|bytes| {
                 let put = self.store.put(&path, &bytes);
                 put.map_err(failed(&*self.store, "write", &path))

@@ -112,12 +112,10 @@ fn finish(gathered: Gathered) -> Result<TensorEntry, SaveError> {
             });
         }
         Err(source) => {
-            return Err(SaveError::Meta {
-                source: FormatError::Layout {
-                    tensor: entry.name,
-                    source: Box::new(source),
-                },
-            });
+            return Err(SaveError::Meta(FormatError::Layout {
+                tensor: entry.name,
+                source: Box::new(source),
+            }));
         }
     }
     entry.chunks.sort_by(|a, b| a.region.cmp(&b.region));

@@ -40,5 +40,5 @@ pub use replicas::{Held, assign_writers};
 pub use size::SaveSize;
 pub use tensor::{SaveData, SaveTensor};
 
-pub(crate) use clean::{clean, remove_step};
+pub(crate) use clean::{Action, Unlocked, clean, remove_step};
 pub(crate) use set_aside::{discard, set_aside};

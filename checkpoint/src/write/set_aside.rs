@@ -2,17 +2,14 @@
 
 use std::{io, path::PathBuf};
 
-use super::{
-    attempt::failed,
-    clean::{is_missing, remove_marked},
-};
+use super::{attempt::failed, clean::remove_marked};
 use crate::{
     SaveError,
     format::{
         MANIFEST_FILE, MAX_MANIFEST_BYTES, damaged_dir_name, parse_damaged_dir_name,
         parse_step_dir_name, step_dir_name,
     },
-    store::{FoundKind, Store, join, remove_tree},
+    store::{FoundKind, Store, existing, join, remove_tree},
 };
 
 /// Gives the directory of a step a name that nobody takes for a checkpoint; `None` when there is none.
@@ -23,21 +20,17 @@ pub(crate) fn set_aside(store: &dyn Store, step: u64) -> Result<Option<PathBuf>,
         true => store.rename(&from, &to).and_then(|()| store.sync_dir("")),
         false => move_manifest(store, &from, &to),
     };
-    match moved {
-        Ok(()) => Ok(Some(store.place(&to))),
-        Err(error) if is_missing(&error) => Ok(None),
-        Err(error) => Err(failed(store, "set aside", &from)(error)),
-    }
+    let moved = existing(moved).map_err(failed(store, "set aside", &from))?;
+    Ok(moved.map(|()| store.place(&to)))
 }
 
 /// The first name that nothing has.
 fn free_name(store: &dyn Store, step: u64) -> Result<String, SaveError> {
     for number in 1.. {
         let name = damaged_dir_name(step, number);
-        match store.look(&name) {
-            Ok(_) => {}
-            Err(error) if is_missing(&error) => return Ok(name),
-            Err(error) => return Err(failed(store, "look at", &name)(error)),
+        let found = existing(store.look(&name)).map_err(failed(store, "look at", &name))?;
+        if found.is_none() {
+            return Ok(name);
         }
     }
     unreachable!("a store holds fewer directories than there are numbers")
@@ -65,10 +58,8 @@ pub(crate) fn discard(store: &dyn Store, name: &str) -> Result<(), SaveError> {
         remove_marked(store, name, step)
     } else {
         // The manifest first: in that instant it is no checkpoint any more.
-        match store.remove_file(&join(name, MANIFEST_FILE)) {
-            Err(error) if !is_missing(&error) => Err(error),
-            _ => remove_tree(store, name, ""),
-        }
+        existing(store.remove_file(&join(name, MANIFEST_FILE)))
+            .and_then(|_| remove_tree(store, name, ""))
     };
     removed.map_err(failed(store, "remove", name))
 }

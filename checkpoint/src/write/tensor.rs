@@ -3,6 +3,7 @@
 use std::{fmt, sync::Arc};
 
 use burn::tensor::TensorData;
+use derive_more::From;
 use tinderbox_fake::{DynTensor, Region, is_host};
 
 use crate::{
@@ -33,12 +34,14 @@ pub struct SaveTensor {
 }
 
 /// Where the elements of a saved tensor are.
-#[derive(Clone)]
+#[derive(Clone, From)]
 pub enum SaveData {
     /// In memory.
+    #[from]
     Host(TensorData),
     /// On a device: copied to memory when their turn comes, one tensor per writing thread. On the CPU, a
     /// tensor that is no view is written from where it is.
+    #[from]
     Device(DynTensor),
     /// In another checkpoint: a region of a tensor, read in pieces of 8 MiB when their turn comes.
     Saved(Arc<Checkpoint>, Box<TensorEntry>, Region),
@@ -49,18 +52,6 @@ impl fmt::Debug for SaveData {
         let (shape, dtype) = (self.shape(), self.dtype().map(StoredDType::name));
         let dtype = dtype.unwrap_or_else(|found| found);
         write!(f, "SaveData({dtype} {shape:?})")
-    }
-}
-
-impl From<TensorData> for SaveData {
-    fn from(data: TensorData) -> Self {
-        Self::Host(data)
-    }
-}
-
-impl From<DynTensor> for SaveData {
-    fn from(tensor: DynTensor) -> Self {
-        Self::Device(tensor)
     }
 }
 
@@ -153,7 +144,7 @@ impl SaveTensor {
         };
         self.region
             .check_inside(&self.shape)
-            .map_err(|source| layout(LayoutError::Region { source }))?;
+            .map_err(|source| layout(source.into()))?;
         if self.region.num_elements() == 0 && !self.region.is_whole(&self.shape) {
             return Err(layout(LayoutError::Empty {
                 region: self.region.clone(),

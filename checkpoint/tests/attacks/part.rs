@@ -75,7 +75,7 @@ fn format_error(change: impl FnOnce(&mut Value)) -> FormatError {
 /// What is said of the manifest that the parts would make.
 fn meta_error(change: impl FnOnce(&mut Value)) -> FormatError {
     match Written::new().error(change) {
-        SaveError::Meta { source } => source,
+        SaveError::Meta(source) => source,
         error => panic!("{}", chain(&error)),
     }
 }

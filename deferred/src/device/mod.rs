@@ -12,7 +12,7 @@ pub use error::DeviceError;
 
 /// The devices of a list: `flex`, `cpu` (CubeCL's CPU runtime), `cuda`, `cuda:1`, or several GPUs as `cuda:0,1`.
 ///
-/// A device may stand in the list several times. All of them are there: this asks the machine.
+/// A device may be in the list several times. All of them are there: this asks the machine.
 ///
 /// # Errors
 ///
@@ -28,8 +28,14 @@ pub fn open_devices(list: &str) -> Result<Vec<Device>, DeviceError> {
     let devices = indices.into_iter().map(|index| {
         let device = match backend {
             "flex" if only_first => Device::flex(),
-            "cpu" if only_first => cpu()?,
-            "cuda" => cuda(index.into())?,
+            #[cfg(feature = "cpu")]
+            "cpu" if only_first => Device::cpu(),
+            #[cfg(not(feature = "cpu"))]
+            "cpu" if only_first => return Err(not_built("cpu".to_owned(), "cpu")),
+            #[cfg(feature = "cuda")]
+            "cuda" => Device::cuda(index.into()),
+            #[cfg(not(feature = "cuda"))]
+            "cuda" => return Err(not_built(format!("cuda:{index}"), "cuda")),
             _ => return Err(unknown()),
         };
         check_device(&device)?;
@@ -38,38 +44,12 @@ pub fn open_devices(list: &str) -> Result<Vec<Device>, DeviceError> {
     devices.collect()
 }
 
-#[cfg(feature = "cpu")]
-fn cpu() -> Result<Device, DeviceError> {
-    Ok(Device::cpu())
-}
-
-#[cfg(not(feature = "cpu"))]
-fn cpu() -> Result<Device, DeviceError> {
-    let device = label("cpu");
-    Err(DeviceError::NotBuilt {
-        device,
-        feature: "cpu",
-    })
-}
-
-#[cfg(feature = "cuda")]
-fn cuda(index: usize) -> Result<Device, DeviceError> {
-    Ok(Device::cuda(index))
-}
-
-#[cfg(not(feature = "cuda"))]
-fn cuda(index: usize) -> Result<Device, DeviceError> {
-    let device = label(&format!("cuda:{index}"));
-    Err(DeviceError::NotBuilt {
-        device,
-        feature: "cuda",
-    })
-}
-
 #[cfg(not(all(feature = "cuda", feature = "cpu")))]
-fn label(name: &str) -> DeviceLabel {
-    name.parse()
-        .expect("it is a backend with an index of 16 bits")
+fn not_built(name: String, feature: &'static str) -> DeviceError {
+    let device = name
+        .parse()
+        .expect("it is a backend with an index of 16 bits");
+    DeviceError::NotBuilt { device, feature }
 }
 
 /// Asks whether programs can run on a device, since Burn panics where the machine does not have it.

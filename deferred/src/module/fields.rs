@@ -5,7 +5,7 @@ use std::fmt::Debug;
 
 use burn::module::Module;
 
-use super::placeholders::Ids;
+use super::visit::ids;
 
 /// The paths of the fields of a module that are tensors and no parameters, for errors. A field whose type prints itself
 /// in another way is left out.
@@ -22,9 +22,7 @@ pub fn tensor_fields(module: &impl Debug) -> Vec<String> {
 /// The paths of the parameters of a module that its visitors do not see, as in a field with `#[module(skip)]`, for
 /// errors. A field whose type prints itself in another way is left out.
 pub fn skipped_parameters(module: &impl Module) -> Vec<String> {
-    let mut ids = Ids::default();
-    module.visit(&mut ids);
-    let seen: BTreeSet<String> = ids.0.iter().map(ToString::to_string).collect();
+    let seen: BTreeSet<String> = ids(module).iter().map(ToString::to_string).collect();
     let mut found = Vec::new();
     walk(module, |path, value| {
         let id = value.strip_prefix(PARAMETER);

@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::collections::{BTreeMap, HashMap};
 
-use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId, Parameter};
+use burn::module::{Module, ModuleMapper, Param, ParamId, Parameter};
 use burn::tensor::{Bool, Device, Int, Tensor, kind::Basic};
 use tinderbox_fake::{DynTensor, FakeError};
 
@@ -214,54 +214,3 @@ pub(super) use puts;
 
 puts!(ResetToFake<'_>);
 puts!(Filler);
-
-/// Refuses a module some of whose parameters are fake, before a forward panics in Burn.
-///
-/// # Errors
-///
-/// Names every fake parameter.
-pub fn check_materialized<M: Module>(module: &M) -> Result<(), MaterializeError> {
-    let mut fakes = Fakes::default();
-    module.visit(&mut fakes);
-    match fakes.paths.is_empty() {
-        true => Ok(()),
-        false => Err(MaterializeError::NotMaterialized { paths: fakes.paths }),
-    }
-}
-
-#[derive(Default)]
-struct Fakes {
-    path: Vec<String>,
-    paths: Vec<ParameterPath>,
-}
-
-impl Fakes {
-    fn note<T: Parameter + Into<DynTensor>>(&mut self, param: &Param<T>) {
-        // A parameter without a value is not fake: it gets a real one at its first use.
-        if param.is_initialized() && param.base().into().is_fake() {
-            self.paths.push(ParameterPath::new(self.path.join(".")));
-        }
-    }
-}
-
-impl ModuleVisitor for Fakes {
-    fn enter_module(&mut self, name: &str, _: &str) {
-        self.path.push(name.into());
-    }
-
-    fn exit_module(&mut self, _: &str, _: &str) {
-        self.path.pop();
-    }
-
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        self.note(param);
-    }
-
-    fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
-        self.note(param);
-    }
-
-    fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, Bool>>) {
-        self.note(param);
-    }
-}

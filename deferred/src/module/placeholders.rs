@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId, Parameter};
+use burn::module::{Module, ModuleMapper, Param, ParamId, Parameter};
 use burn::tensor::{Bool, Int, Shape, Tensor, kind::Basic};
-use burn_ir::TensorId;
 use tinderbox_fake::DynTensor;
 
 use super::fill::puts;
+use super::visit::{ids, parameter_values};
 use crate::{Deferred, ParameterPath, ParameterTable};
 
 /// A module under recording whose parameters are placeholders: values that no operation of the constructor made and
@@ -48,9 +48,8 @@ impl<M: Module> Placeholders<M> {
             return Err(path);
         }
         // A running state takes the value that a mapper gives it, and keeps its id.
-        let mut visitor = Ids::default();
-        module.visit(&mut visitor);
-        let ids = visitor.0.iter().zip(&mapper.ids);
+        let now = ids(&module);
+        let ids = now.iter().zip(&mapper.ids);
         Ok(Self {
             running: ids
                 .enumerate()
@@ -65,9 +64,8 @@ impl<M: Module> Placeholders<M> {
     /// The positions of the running states that have another value than their placeholder: those that a forward has
     /// updated before the last one.
     pub fn updated_states(&self) -> Vec<usize> {
-        let mut now = Captured(Vec::new());
-        self.module.visit(&mut now);
-        let is_updated = |at: &usize| now.0[*at] != self.values[*at].captured_id();
+        let now = parameter_values(&self.module);
+        let is_updated = |at: &usize| now[*at].1.captured_id() != self.values[*at].captured_id();
         self.running.iter().copied().filter(is_updated).collect()
     }
 }
@@ -139,38 +137,3 @@ impl PutPlaceholders<'_> {
 }
 
 puts!(PutPlaceholders<'_>);
-
-/// The recorded value of each tensor parameter, in visiting order.
-struct Captured(Vec<Option<TensorId>>);
-
-impl ModuleVisitor for Captured {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        self.0.push(DynTensor::from(param.base()).captured_id());
-    }
-
-    fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
-        self.0.push(DynTensor::from(param.base()).captured_id());
-    }
-
-    fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, Bool>>) {
-        self.0.push(DynTensor::from(param.base()).captured_id());
-    }
-}
-
-/// The ids of all tensor parameters, in visiting order.
-#[derive(Default)]
-pub(super) struct Ids(pub(super) Vec<ParamId>);
-
-impl ModuleVisitor for Ids {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        self.0.push(param.id);
-    }
-
-    fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
-        self.0.push(param.id);
-    }
-
-    fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, Bool>>) {
-        self.0.push(param.id);
-    }
-}

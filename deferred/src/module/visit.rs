@@ -7,9 +7,9 @@ use burn::module::{Module, ModuleVisitor, Param, ParamId, Parameter};
 use burn::tensor::{Bool, DType, Int, Shape, Tensor};
 use tinderbox_fake::{DynTensor, TensorKind};
 
-use crate::ParameterPath;
+use crate::{MaterializeError, ParameterPath};
 
-/// A parameter as it stands in a module that is recorded.
+/// A parameter as it is in a module that is recorded.
 pub(crate) struct Found {
     pub(crate) path: ParameterPath,
     /// Types of the modules around it, as in [`crate::Parameter::modules`].
@@ -22,7 +22,7 @@ pub(crate) struct Found {
     pub(crate) value: DynTensor,
 }
 
-/// What a parameter says of itself while it may not have a value yet. A lazy one in column layout
+/// What a parameter declares while it may not have a value yet. A lazy one in column layout
 /// declares the shape that it is saved with, not the one that it gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Declared {
@@ -42,44 +42,28 @@ impl Declared {
 /// What every parameter of a module declares, in the order in which the module visits them. Giving a
 /// lazy parameter its value gives it to its clones too, so this comes before [`find`].
 pub(crate) fn declarations<M: Module>(module: &M) -> Vec<Declared> {
-    struct Declarations(Vec<Declared>);
-    impl Each for Declarations {
-        fn parameter<T: Value>(&mut self, _: Place<'_>, param: &Param<T>) {
-            self.0.push(Declared::of(param));
-        }
-    }
-    walk(module, Declarations(Vec::new())).0
+    collect(module, |_, param| param.declared())
 }
 
 /// Every tensor parameter, in the order in which the module visits them. Gives each lazy one its
-/// value, so that a recording sees how it is made; meanwhile its path stands in `at`.
-pub(crate) fn find<M: Module>(
-    module: &M,
-    count: usize,
-    at: &RefCell<Option<String>>,
-) -> Vec<Found> {
-    struct Finder<'a>(Vec<Found>, &'a RefCell<Option<String>>);
-    impl Each for Finder<'_> {
-        fn parameter<T: Value>(&mut self, place: Place<'_>, param: &Param<T>) {
-            let path = self.1.take().unwrap_or_default();
-            place.path.clone_into(self.1.borrow_mut().insert(path));
-            let value = param.base();
-            let trainable = value.is_require_grad();
-            let value: DynTensor = value.into();
-            let dtype = value.dtype();
-            self.0.push(Found {
-                path: ParameterPath::new(place.path),
-                modules: place.modules.to_owned(),
-                id: param.id,
-                kind: TensorKind::of(dtype),
-                shape: value.shape().iter().map(|d| *d as u64).collect(),
-                dtype,
-                trainable,
-                value,
-            });
+/// value, so that a recording sees how it is made; meanwhile its path is in `at`.
+pub(crate) fn find<M: Module>(module: &M, at: &RefCell<Option<String>>) -> Vec<Found> {
+    let found = collect(module, |place, param| {
+        let path = at.take().unwrap_or_default();
+        place.path.clone_into(at.borrow_mut().insert(path));
+        let value = param.value();
+        let dtype = value.dtype();
+        Found {
+            path: ParameterPath::new(place.path),
+            modules: place.modules.to_owned(),
+            id: param.id(),
+            kind: TensorKind::of(dtype),
+            shape: value.shape().iter().map(|d| *d as u64).collect(),
+            dtype,
+            trainable: param.is_trainable(),
+            value,
         }
-    }
-    let found = walk(module, Finder(Vec::with_capacity(count), at)).0;
+    });
     at.take();
     found
 }
@@ -87,74 +71,112 @@ pub(crate) fn find<M: Module>(
 /// The `Param<Tensor<D, K>>` of every parameter, for its mappers and training state, in visiting
 /// order.
 pub(crate) fn twins<M: Module>(module: &M) -> Vec<Box<dyn Any + Send + Sync>> {
-    struct Twins(Vec<Box<dyn Any + Send + Sync>>);
-    impl Each for Twins {
-        fn parameter<T: Value>(&mut self, _: Place<'_>, param: &Param<T>) {
-            self.0.push(Box::new(param.clone()));
-        }
-    }
-    walk(module, Twins(Vec::new())).0
+    collect(module, |_, param| param.to_any())
+}
+
+/// The id of every tensor parameter, in visiting order.
+pub(super) fn ids<M: Module>(module: &M) -> Vec<ParamId> {
+    collect(module, |_, param| param.id())
 }
 
 /// Path and value of every tensor parameter of a module, in visiting order. A lazy parameter is given
 /// its value.
 pub fn parameter_values<M: Module>(module: &M) -> Vec<(ParameterPath, DynTensor)> {
-    struct Values(Vec<(ParameterPath, DynTensor)>);
-    impl Each for Values {
-        fn parameter<T: Value>(&mut self, place: Place<'_>, param: &Param<T>) {
-            let path = ParameterPath::new(place.path);
-            self.0.push((path, param.base().into()));
-        }
-    }
-    walk(module, Values(Vec::new())).0
+    collect(module, |place, param| {
+        (ParameterPath::new(place.path), param.value())
+    })
 }
 
-/// A tensor of any rank and kind in a `Param`.
-trait Value: Parameter + Into<DynTensor> + Sync + 'static {}
+/// Refuses a module some of whose parameters are fake, before a forward panics in Burn.
+///
+/// # Errors
+///
+/// Names every fake parameter.
+pub fn check_materialized<M: Module>(module: &M) -> Result<(), MaterializeError> {
+    let fakes = collect(module, |place, param| {
+        // A parameter without a value is not fake: it gets a real one at its first use.
+        let is_fake = !param.declared().lazy && param.value().is_fake();
+        is_fake.then(|| ParameterPath::new(place.path))
+    });
+    let paths: Vec<ParameterPath> = fakes.into_iter().flatten().collect();
+    match paths.is_empty() {
+        true => Ok(()),
+        false => Err(MaterializeError::NotMaterialized { paths }),
+    }
+}
 
-impl<T: Parameter + Into<DynTensor> + Sync + 'static> Value for T {}
+/// The `Param` of a tensor of any rank and kind.
+trait AnyParam {
+    fn id(&self) -> ParamId;
+    fn declared(&self) -> Declared;
+    /// The value; a lazy parameter is given its value.
+    fn value(&self) -> DynTensor;
+    /// Whether the value trains; a lazy parameter is given its value.
+    fn is_trainable(&self) -> bool;
+    fn to_any(&self) -> Box<dyn Any + Send + Sync>;
+}
 
-/// Where a parameter stands: its path, and the types of the modules around it.
+impl<T: Parameter + Into<DynTensor> + Sync + 'static> AnyParam for Param<T> {
+    fn id(&self) -> ParamId {
+        self.id
+    }
+
+    fn declared(&self) -> Declared {
+        Declared::of(self)
+    }
+
+    fn value(&self) -> DynTensor {
+        self.base().into()
+    }
+
+    fn is_trainable(&self) -> bool {
+        self.base().is_require_grad()
+    }
+
+    fn to_any(&self) -> Box<dyn Any + Send + Sync> {
+        Box::new(self.clone())
+    }
+}
+
+/// Where a parameter is: its path, and the types of the modules around it.
 struct Place<'a> {
     path: &'a str,
     modules: &'a str,
 }
 
-/// What is done with each parameter.
-trait Each {
-    fn parameter<T: Value>(&mut self, place: Place<'_>, param: &Param<T>);
-}
-
-fn walk<M: Module, E: Each>(module: &M, each: E) -> E {
+/// What is read from each parameter, in visiting order.
+fn collect<M: Module, T>(module: &M, read: impl FnMut(Place<'_>, &dyn AnyParam) -> T) -> Vec<T> {
     let mut walk = Walk {
-        each,
+        read,
+        found: Vec::new(),
         path: Dotted::default(),
         modules: Dotted::default(),
     };
     module.visit(&mut walk);
-    walk.each
+    walk.found
 }
 
-struct Walk<E> {
-    each: E,
+struct Walk<T, F> {
+    read: F,
+    found: Vec<T>,
     path: Dotted,
     modules: Dotted,
 }
 
-impl<E: Each> Walk<E> {
-    fn parameter<T: Value>(&mut self, param: &Param<T>) {
+impl<T, F: FnMut(Place<'_>, &dyn AnyParam) -> T> Walk<T, F> {
+    fn parameter(&mut self, param: &dyn AnyParam) {
         let place = Place {
             path: &self.path.text,
             modules: &self.modules.text,
         };
-        self.each.parameter(place, param);
+        self.found.push((self.read)(place, param));
     }
 }
 
-impl<E: Each> ModuleVisitor for Walk<E> {
+impl<T, F: FnMut(Place<'_>, &dyn AnyParam) -> T> ModuleVisitor for Walk<T, F> {
     fn enter_module(&mut self, name: &str, container: &str) {
         self.path.push(name);
-        // Burn says what it is before the name: `Struct:Linear`.
+        // Burn gives what it is before the name: `Struct:Linear`.
         let kind = container
             .split_once(':')
             .map_or(container, |(_, name)| name);

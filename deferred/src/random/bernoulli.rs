@@ -4,45 +4,38 @@
 ///
 /// The error of the probability is below 2^-32 for elements of one word and below 2^-64 for
 /// elements of two. A probability of 1 needs the threshold 2^bits, which the word's type cannot
-/// hold; `always` stands for it, so that the comparison stays as narrow as the word.
+/// hold; `always` is set instead, so that the comparison stays as narrow as the word.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Threshold<W> {
     pub(super) below: W,
     pub(super) always: bool,
 }
 
-impl Threshold<u32> {
-    /// `probability` lies within 0 to 1.
-    pub(super) fn new(probability: f64) -> Self {
-        // Multiplying by a power of two is exact, and the conversion cuts off: this is the floor.
-        let below = (probability * (1u64 << 32) as f64) as u64;
-        Self {
-            below: below as u32,
-            always: below >> 32 != 0,
-        }
-    }
+/// The threshold of a word, and an integer that also holds 2^bits.
+macro_rules! threshold {
+    ($word:ident, $wider:ident) => {
+        impl Threshold<$word> {
+            /// `probability` is within 0 to 1.
+            pub(super) fn new(probability: f64) -> Self {
+                // Multiplying by a power of two is exact, and the conversion cuts off: this is the floor.
+                let words = ((1 as $wider) << $word::BITS) as f64;
+                let below = (probability * words) as $wider;
+                Self {
+                    below: below as $word,
+                    always: below >> $word::BITS != 0,
+                }
+            }
 
-    #[inline(always)]
-    pub(super) fn accepts(&self, word: u32) -> bool {
-        self.always | (word < self.below)
-    }
+            #[inline(always)]
+            pub(super) fn accepts(&self, word: $word) -> bool {
+                self.always | (word < self.below)
+            }
+        }
+    };
 }
 
-impl Threshold<u64> {
-    /// `probability` lies within 0 to 1.
-    pub(super) fn new(probability: f64) -> Self {
-        let below = (probability * (1u128 << 64) as f64) as u128;
-        Self {
-            below: below as u64,
-            always: below >> 64 != 0,
-        }
-    }
-
-    #[inline(always)]
-    pub(super) fn accepts(&self, word: u64) -> bool {
-        self.always | (word < self.below)
-    }
-}
+threshold!(u32, u64);
+threshold!(u64, u128);
 
 #[cfg(test)]
 mod tests {

@@ -208,11 +208,12 @@ impl Sample for f64 {
 
     fn sampler(distribution: Distribution) -> Result<Self::Sampler, RandomError> {
         check(distribution)?;
+        let uniform = |low, high: f64| {
+            FloatRange::<f64>::new(low, high, high.next_down()).map(Sampler::Uniform)
+        };
         match distribution {
-            Distribution::Default => FloatRange::<f64>::new(0.0, 1.0).map(Sampler::Uniform),
-            Distribution::Uniform(low, high) => {
-                FloatRange::<f64>::new(low, high).map(Sampler::Uniform)
-            }
+            Distribution::Default => uniform(0.0, 1.0),
+            Distribution::Uniform(low, high) => uniform(low, high),
             Distribution::Bernoulli(probability) => {
                 Ok(Sampler::Bernoulli(Threshold::<u64>::new(probability)))
             }

@@ -91,15 +91,12 @@ pub fn generate_region(
     make(stream, distribution, &runs, Shape::from(shape))
 }
 
-fn tensor<T>(
+fn tensor<T: RandomElement + Element + Send>(
     stream: &Stream,
     distribution: Distribution,
     runs: &Runs,
     shape: Shape,
-) -> Result<TensorData, RandomError>
-where
-    T: RandomElement + Element + Send,
-{
+) -> Result<TensorData, RandomError> {
     let filler = Filler::<T>::new(Level::new(), T::sampler(distribution)?, stream);
     let elements = shape.num_elements();
     let task_elements = (elements / TASKS).clamp(LEAST_OF_TASK, MOST_OF_TASK);

@@ -1,5 +1,6 @@
 //! Which random numbers: the key, and the counter's high words.
 
+use derive_more::{Display, From};
 use fearless_simd::Simd;
 use serde::{Deserialize, Serialize};
 use twox_hash::XxHash3_64;
@@ -9,7 +10,19 @@ use super::philox::{Words, blocks};
 
 /// The number that a user gives to choose one whole set of random values.
 #[derive(
-    Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize,
+    Debug,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    Hash,
+    PartialOrd,
+    Ord,
+    Default,
+    Serialize,
+    Deserialize,
+    Display,
+    From,
 )]
 #[serde(transparent)]
 pub struct Seed(u64);
@@ -23,18 +36,6 @@ impl Seed {
     /// The number given to [`Seed::new`].
     pub const fn value(self) -> u64 {
         self.0
-    }
-}
-
-impl std::fmt::Display for Seed {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-impl From<u64> for Seed {
-    fn from(value: u64) -> Self {
-        Self(value)
     }
 }
 

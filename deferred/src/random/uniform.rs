@@ -19,70 +19,53 @@ pub struct FloatRange<F> {
     pub(super) limit: F,
 }
 
-impl FloatRange<f32> {
-    /// `low <= high` are values of the element type, and `below_high` the largest of its values
-    /// below `high`. For `bf16` and `f16` a value is limited before it is rounded: rounding to
-    /// nearest is monotonic and keeps `below_high`, so the result is never `high`.
-    ///
-    /// # Errors
-    /// [`RandomError::WidthOverflow`] when `high - low` is not finite.
-    pub(super) fn new(low: f32, high: f32, below_high: f32) -> Result<Self, RandomError> {
-        let width = high - low;
-        if !width.is_finite() {
-            return Err(RandomError::WidthOverflow {
-                low: f64::from(low),
-                high: f64::from(high),
-                arithmetic: "f32",
-            });
-        }
-        let limit = if low < high { below_high } else { low };
-        Ok(Self { low, width, limit })
-    }
+/// The range of a float type: its word, what a position is converted by, and the bits that are no part of it.
+macro_rules! float_range {
+    ($float:ident, $word:ident as $signed:ident >> $dropped:literal, $step:ident) => {
+        impl FloatRange<$float> {
+            /// `low <= high` are values of the element type, and `below_high` the largest of its values
+            /// below `high`. For `bf16` and `f16` a value is limited before it is rounded: rounding to
+            /// nearest is monotonic and keeps `below_high`, so the result is never `high`.
+            ///
+            /// # Errors
+            /// [`RandomError::WidthOverflow`] when `high - low` is not finite.
+            pub(super) fn new(
+                low: $float,
+                high: $float,
+                below_high: $float,
+            ) -> Result<Self, RandomError> {
+                let width = high - low;
+                if !width.is_finite() {
+                    return Err(RandomError::WidthOverflow {
+                        low: low.into(),
+                        high: high.into(),
+                        arithmetic: stringify!($float),
+                    });
+                }
+                let limit = if low < high { below_high } else { low };
+                Ok(Self { low, width, limit })
+            }
 
-    /// The value for a word: its upper 24 bits are the position within the range.
-    #[inline(always)]
-    pub(super) fn sample(&self, word: u32) -> f32 {
-        // Fits in 31 bits, and the conversion from a signed integer is the fast one.
-        let position = (word >> 8) as i32 as f32 * STEP_F32;
-        let value = position * self.width + self.low;
-        if value < self.limit {
-            value
-        } else {
-            self.limit
+            /// The value for a word: its upper bits, as many as the type's precision, are the position
+            /// within the range.
+            #[inline(always)]
+            pub(super) fn sample(&self, word: $word) -> $float {
+                // The position has fewer bits than the word, and the conversion from a signed integer is
+                // the fast one.
+                let position = (word >> $dropped) as $signed as $float * $step;
+                let value = position * self.width + self.low;
+                if value < self.limit {
+                    value
+                } else {
+                    self.limit
+                }
+            }
         }
-    }
+    };
 }
 
-impl FloatRange<f64> {
-    /// Values from `low` up and below `high`, where `low <= high`.
-    ///
-    /// # Errors
-    /// [`RandomError::WidthOverflow`] when `high - low` is not finite.
-    pub(super) fn new(low: f64, high: f64) -> Result<Self, RandomError> {
-        let width = high - low;
-        if !width.is_finite() {
-            return Err(RandomError::WidthOverflow {
-                low,
-                high,
-                arithmetic: "f64",
-            });
-        }
-        let limit = if low < high { high.next_down() } else { low };
-        Ok(Self { low, width, limit })
-    }
-
-    /// The value for a word: its upper 53 bits are the position within the range.
-    #[inline(always)]
-    pub(super) fn sample(&self, word: u64) -> f64 {
-        let position = (word >> 11) as i64 as f64 * STEP_F64;
-        let value = position * self.width + self.low;
-        if value < self.limit {
-            value
-        } else {
-            self.limit
-        }
-    }
-}
+float_range!(f32, u32 as i32 >> 8, STEP_F32);
+float_range!(f64, u64 as i64 >> 11, STEP_F64);
 
 /// The integers `low ..= low + last`.
 ///
@@ -122,56 +105,40 @@ fn integer_bounds(
     Ok((lowest, last.abs_diff(lowest)))
 }
 
-impl IntegerRange<u32> {
-    /// The integers of `bounds.0 .. bounds.1` for an element type of at most 32 bits.
-    ///
-    /// # Errors
-    /// [`RandomError::OutOfRange`] when a bound does not fit into the element type.
-    pub(super) fn new(
-        bounds: (f64, f64),
-        limits: (i128, i128),
-        element: &'static str,
-    ) -> Result<Self, RandomError> {
-        let (low, last) = integer_bounds(bounds, limits, element)?;
-        Ok(Self {
-            low: low as u32,
-            last: last as u32,
-        })
-    }
+/// The range of a word, and the integer that holds a product of two.
+macro_rules! integer_range {
+    ($word:ident, $product:ident) => {
+        impl IntegerRange<$word> {
+            /// The integers of `bounds.0 .. bounds.1` for an element type of at most the word's width.
+            ///
+            /// # Errors
+            /// [`RandomError::OutOfRange`] when a bound does not fit into the element type.
+            pub(super) fn new(
+                bounds: (f64, f64),
+                limits: (i128, i128),
+                element: &'static str,
+            ) -> Result<Self, RandomError> {
+                let (low, last) = integer_bounds(bounds, limits, element)?;
+                Ok(Self {
+                    low: low as $word,
+                    last: last as $word,
+                })
+            }
 
-    /// The value for a word, as the two's complement bits of the element.
-    #[inline(always)]
-    pub(super) fn sample(&self, word: u32) -> u32 {
-        // word * (last + 1), written so that it also holds when last + 1 is 2^32.
-        let scaled = u64::from(word) * u64::from(self.last) + u64::from(word);
-        self.low.wrapping_add((scaled >> 32) as u32)
-    }
+            /// The value for a word, as the two's complement bits of the element.
+            #[inline(always)]
+            pub(super) fn sample(&self, word: $word) -> $word {
+                // word * (last + 1), written so that it also holds when last + 1 is 2^bits.
+                let scaled =
+                    $product::from(word) * $product::from(self.last) + $product::from(word);
+                self.low.wrapping_add((scaled >> $word::BITS) as $word)
+            }
+        }
+    };
 }
 
-impl IntegerRange<u64> {
-    /// The integers of `bounds.0 .. bounds.1` for an element type of 64 bits.
-    ///
-    /// # Errors
-    /// [`RandomError::OutOfRange`] when a bound does not fit into the element type.
-    pub(super) fn new(
-        bounds: (f64, f64),
-        limits: (i128, i128),
-        element: &'static str,
-    ) -> Result<Self, RandomError> {
-        let (low, last) = integer_bounds(bounds, limits, element)?;
-        Ok(Self {
-            low: low as u64,
-            last: last as u64,
-        })
-    }
-
-    /// The value for a word, as the two's complement bits of the element.
-    #[inline(always)]
-    pub(super) fn sample(&self, word: u64) -> u64 {
-        let scaled = u128::from(word) * u128::from(self.last) + u128::from(word);
-        self.low.wrapping_add((scaled >> 64) as u64)
-    }
-}
+integer_range!(u32, u64);
+integer_range!(u64, u128);
 
 #[cfg(test)]
 mod tests {
@@ -206,8 +173,9 @@ mod tests {
             "the distance from low -340282346638528860000000000000000000000 to high \
              340282346638528860000000000000000000000 overflows f32, split the range in two"
         );
-        assert!(FloatRange::<f64>::new(f64::MIN, f64::MAX).is_err());
-        assert!(FloatRange::<f64>::new(0.0, f64::MAX).is_ok());
+        let wide = |low, high: f64| FloatRange::<f64>::new(low, high, high.next_down());
+        assert!(wide(f64::MIN, f64::MAX).is_err());
+        assert!(wide(0.0, f64::MAX).is_ok());
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The file form of a recipe.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
@@ -7,6 +8,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use tinderbox_fake::{Graph, GraphFileError, NodeId, ValueId, seal, unseal};
 
+use super::push::Pushed;
 use super::{MadeWhole, Recipe};
 use crate::RecipeError;
 use crate::program::{Draw, is_random};
@@ -17,27 +19,15 @@ const FORMAT: &str = "tinderbox-recipe";
 /// Version of the format that this build writes and reads.
 const VERSION: u32 = 1;
 
-#[derive(Serialize)]
+#[derive(Serialize, Deserialize)]
 struct Body<'a> {
-    name: &'a str,
+    name: Cow<'a, str>,
     seed: Seed,
     output: ValueId,
-    draws: &'a BTreeMap<NodeId, Draw>,
-    made_whole: &'a [MadeWhole],
+    draws: Cow<'a, BTreeMap<NodeId, Draw>>,
+    made_whole: Cow<'a, [MadeWhole]>,
     is_view: bool,
-    graph: &'a Graph,
-}
-
-#[derive(Deserialize)]
-#[serde(rename = "Body")]
-struct OwnedBody {
-    name: String,
-    seed: Seed,
-    output: ValueId,
-    draws: BTreeMap<NodeId, Draw>,
-    made_whole: Vec<MadeWhole>,
-    is_view: bool,
-    graph: Graph,
+    graph: Cow<'a, Graph>,
 }
 
 impl Recipe {
@@ -47,14 +37,15 @@ impl Recipe {
     ///
     /// When the encoder refuses a value.
     pub fn to_bytes(&self) -> Result<Vec<u8>, RecipeError> {
+        let made = &self.made;
         let body = Body {
-            name: &self.name,
+            name: Cow::Borrowed(&self.name),
             seed: self.seed,
-            output: self.output,
-            draws: &self.draws,
-            made_whole: &self.made_whole,
-            is_view: self.is_view,
-            graph: &self.graph,
+            output: made.output,
+            draws: Cow::Borrowed(&made.draws),
+            made_whole: Cow::Borrowed(&made.made_whole),
+            is_view: made.is_view,
+            graph: Cow::Borrowed(&made.graph),
         };
         Ok(seal(FORMAT, VERSION, &body)?)
     }
@@ -65,15 +56,17 @@ impl Recipe {
     ///
     /// When the bytes are damaged, of another version or release of Burn, or contradict themselves.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, RecipeError> {
-        let body: OwnedBody = unseal(FORMAT, VERSION, bytes)?;
+        let body: Body<'_> = unseal(FORMAT, VERSION, bytes)?;
         let recipe = Self {
-            name: body.name,
+            name: body.name.into_owned(),
             seed: body.seed,
-            graph: body.graph,
-            output: body.output,
-            draws: body.draws,
-            made_whole: body.made_whole,
-            is_view: body.is_view,
+            made: Pushed {
+                graph: body.graph.into_owned(),
+                output: body.output,
+                draws: body.draws.into_owned(),
+                made_whole: body.made_whole.into_owned(),
+                is_view: body.is_view,
+            },
         };
         match recipe.contradiction() {
             Some(reason) => Err(GraphFileError::Inconsistent { reason }.into()),
@@ -101,27 +94,28 @@ impl Recipe {
         Self::from_bytes(&bytes)
     }
 
-    /// What a file says that can't be: a program made of it would panic.
+    /// The contradiction in a file, where there is one: a program made of it would panic.
     fn contradiction(&self) -> Option<&'static str> {
-        if self.output.index() >= self.graph.values().len() {
+        let Pushed { graph, draws, .. } = &self.made;
+        if self.made.output.index() >= graph.values().len() {
             return Some("the output is no value of the graph");
         }
-        for id in self.graph.node_ids() {
-            let node = self.graph.node(id);
-            let draw = self.draws.get(&id);
+        for id in graph.node_ids() {
+            let node = graph.node(id);
+            let draw = draws.get(&id);
             if is_random(node) != draw.is_some() {
                 return Some("a random operation has no key, or another has one");
             }
             let Some(draw) = draw else { continue };
             let whole: Vec<u64> = draw.whole.iter().map(|d| *d as u64).collect();
-            let out = &self.graph.value(node.outputs()[0]).shape;
+            let out = &graph.value(node.outputs()[0]).shape;
             let size = draw.region.size().iter().map(|d| *d as usize);
             if draw.region.check_inside(&whole).is_err() || !size.eq(out.iter().copied()) {
                 return Some("a random operation makes a region of another shape");
             }
         }
-        let last = self.draws.keys().next_back();
-        if last.is_some_and(|id| id.index() >= self.graph.nodes().len()) {
+        let last = draws.keys().next_back();
+        if last.is_some_and(|id| id.index() >= graph.nodes().len()) {
             return Some("a key belongs to no operation");
         }
         None

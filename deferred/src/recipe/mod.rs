@@ -7,10 +7,8 @@ mod plan;
 mod push;
 mod rules;
 
-use std::collections::BTreeMap;
-
 use burn::tensor::{DType, Device};
-use tinderbox_fake::{DynTensor, Graph, NodeId, Recording, Region, ValueId};
+use tinderbox_fake::{DynTensor, Graph, Recording, Region, ValueId};
 
 pub use plan::{MadeWhole, RecipePlan};
 
@@ -28,12 +26,7 @@ use push::Pushed;
 pub struct Recipe {
     name: String,
     seed: Seed,
-    graph: Graph,
-    output: ValueId,
-    draws: BTreeMap<NodeId, Draw>,
-    made_whole: Vec<MadeWhole>,
-    /// Whether the output is a view into a larger tensor, whose memory it would keep.
-    is_view: bool,
+    made: Pushed,
 }
 
 impl Recipe {
@@ -66,8 +59,8 @@ impl Recipe {
         let draws = draws.collect();
         let whole = Region::of_shape(&graph.value(value).shape);
         let region = region.unwrap_or(&whole);
-        let pushed = push::push(graph, value, region, &draws)?;
-        Ok(Self::new(name, seed, pushed))
+        let made = push::push(graph, value, region, &draws)?;
+        Ok(Self { name, seed, made })
     }
 
     /// The recipe of a fake tensor that belongs to no module, made under
@@ -92,18 +85,6 @@ impl Recipe {
         Self::of_value(value.to_string(), seed, recording.graph(), value, &keys)
     }
 
-    fn new(name: String, seed: Seed, pushed: Pushed) -> Self {
-        Self {
-            name,
-            seed,
-            graph: pushed.graph,
-            output: pushed.output,
-            draws: pushed.draws,
-            made_whole: pushed.made_whole,
-            is_view: pushed.is_view,
-        }
-    }
-
     /// Path of the parameter, or the tensor's name in its recording.
     pub fn name(&self) -> &str {
         &self.name
@@ -116,18 +97,18 @@ impl Recipe {
 
     /// Size per dimension of the result.
     pub fn shape(&self) -> Vec<u64> {
-        let shape = &self.graph.value(self.output).shape;
+        let shape = &self.made.graph.value(self.made.output).shape;
         shape.iter().map(|d| *d as u64).collect()
     }
 
     /// Type of an element of the result.
     pub fn dtype(&self) -> DType {
-        self.graph.value(self.output).dtype
+        self.made.graph.value(self.made.output).dtype
     }
 
     /// The operations.
     pub fn graph(&self) -> &Graph {
-        &self.graph
+        &self.made.graph
     }
 
     /// The recipe of a region of the result, with the same bits.
@@ -147,8 +128,17 @@ impl Recipe {
                 name: self.name.clone(),
                 source,
             })?;
-        let pushed = push::push(&self.graph, self.output, region, &self.draws)?;
-        Ok(Self::new(self.name.clone(), self.seed, pushed))
+        let Pushed {
+            graph,
+            output,
+            draws,
+            ..
+        } = &self.made;
+        Ok(Self {
+            name: self.name.clone(),
+            seed: self.seed,
+            made: push::push(graph, *output, region, draws)?,
+        })
     }
 
     /// The recipe of the result in another float dtype; a result of another kind stays as it is.
@@ -160,20 +150,14 @@ impl Recipe {
         if !can_cast(self.dtype(), dtype) {
             return Ok(self);
         }
-        let pushed = Pushed {
-            graph: self.graph,
-            output: self.output,
-            draws: self.draws,
-            made_whole: self.made_whole,
-            is_view: self.is_view,
-        };
-        let pushed = push::cast(pushed, dtype)?;
-        Ok(Self::new(self.name, self.seed, pushed))
+        let made = push::cast(self.made, dtype)?;
+        Ok(Self { made, ..self })
     }
 
     /// What making it takes.
     pub fn plan(&self) -> RecipePlan {
-        RecipePlan::of(&self.graph, self.output, &self.made_whole)
+        let made = &self.made;
+        RecipePlan::of(&made.graph, made.output, &made.made_whole)
     }
 
     /// Makes the tensor on a device, without autodiff.
@@ -182,18 +166,19 @@ impl Recipe {
     ///
     /// When an operation can't run there.
     pub fn materialize(&self, device: &Device) -> Result<DynTensor, ProgramError> {
+        let Pushed { graph, draws, .. } = &self.made;
         let program = Program::with_generator(
-            &self.graph,
-            self.graph.node_ids(),
+            graph,
+            graph.node_ids(),
             &[],
-            &[self.output],
-            Generator::Draws(&self.draws),
+            &[self.made.output],
+            Generator::Draws(draws),
         )?;
         let context = RunContext::initialization(self.seed);
         let executable = Executor::new(device)?.load(program);
         let mut outputs = executable.run(Vec::new(), &context)?;
         let tensor = outputs.pop().expect("the program has one output");
-        match self.is_view {
+        match self.made.is_view {
             true => Ok(tensor.compact()?),
             false => Ok(tensor),
         }

@@ -15,14 +15,14 @@ use super::{MadeWhole, RecipeError};
 use crate::program::Draw;
 
 /// The graph of a part of a value.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(super) struct Pushed {
     pub(super) graph: Graph,
     pub(super) output: ValueId,
     pub(super) draws: BTreeMap<NodeId, Draw>,
     /// Results of which a part was wanted, and which can only be made whole.
     pub(super) made_whole: Vec<MadeWhole>,
-    /// Whether the output is a view into a larger tensor.
+    /// Whether the output is a view into a larger tensor, whose memory it would keep.
     pub(super) is_view: bool,
 }
 

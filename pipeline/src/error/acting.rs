@@ -1,44 +1,13 @@
 //! What can go wrong inside an action of a rank.
 
-use std::time::Duration;
-
 use tinderbox_deferred::ProgramError;
 use tinderbox_fake::{DeviceLabel, FakeError};
 
-use crate::schedule::{RankIndex, Task};
+use crate::Tag;
+use crate::schedule::Task;
 
 /// Why a message did not arrive or leave.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum LinkError {
-    /// The message did not come in time.
-    #[error("no `{message}` from rank {from} within {timeout:?}")]
-    Timeout {
-        /// The sender.
-        from: RankIndex,
-        /// What was waited for.
-        message: String,
-        /// How long.
-        timeout: Duration,
-    },
-    /// Another rank gave up.
-    #[error("another rank failed")]
-    Aborted,
-    /// The other rank is gone.
-    #[error("rank {rank} has ended")]
-    Closed {
-        /// The other rank.
-        rank: RankIndex,
-    },
-    /// Two messages came under one tag.
-    #[error("rank {from} sent `{message}` twice: a tag names one message")]
-    Repeated {
-        /// The sender.
-        from: RankIndex,
-        /// The tag of both.
-        message: String,
-    },
-}
+pub type LinkError = tinderbox_link::MailboxError<Tag>;
 
 /// What went wrong inside an action.
 #[derive(Debug, thiserror::Error)]

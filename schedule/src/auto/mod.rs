@@ -31,7 +31,6 @@ mod bound;
 mod error;
 mod evaluate;
 mod greedy;
-pub mod grid;
 mod named;
 mod paths;
 mod portfolio;

@@ -2,7 +2,6 @@
 
 use crate::generate::ScheduleKind;
 use crate::lists::Schedule;
-use crate::simulate::{check_memory, simulate};
 
 use super::evaluate::Evaluator;
 use super::problem::{Lists, Problem};
@@ -13,16 +12,11 @@ pub(super) struct Named {
     pub kind: ScheduleKind,
     pub makespan: u64,
     pub schedule: Schedule,
-    /// Its lists, where every stage runs each of its programs in micro-batch order.
-    pub lists: Option<Lists>,
+    pub lists: Lists,
 }
 
 /// The named schedules that have the problem's map and fit its memory, the fastest first.
-pub(super) fn named(
-    problem: &Problem<'_>,
-    limits: &[u64],
-    evaluator: &mut Evaluator<'_>,
-) -> Vec<Named> {
+pub(super) fn named(problem: &Problem<'_>, evaluator: &mut Evaluator<'_>) -> Vec<Named> {
     let Some(chunks) = problem.stages().checked_div(problem.ranks) else {
         return Vec::new();
     };
@@ -34,19 +28,11 @@ pub(super) fn named(
     });
     let mut found: Vec<Named> = schedules
         .filter_map(|(kind, schedule)| {
-            let lists = problem.lists_of(&schedule);
-            let makespan = match &lists {
-                Some(lists) => evaluator.makespan(lists, u64::MAX)?,
-                None => {
-                    check_memory(&schedule, problem.costs, limits).ok()?;
-                    simulate(&schedule, problem.dependencies, problem.costs)
-                        .ok()?
-                        .makespan()
-                }
-            };
+            // A test proves that every generator's schedule has lists.
+            let lists = problem.lists_of(&schedule)?;
             Some(Named {
                 kind,
-                makespan,
+                makespan: evaluator.makespan(&lists, u64::MAX)?,
                 schedule,
                 lists,
             })

@@ -123,7 +123,7 @@ pub fn auto(
 
     let bound = lower_bound(&problem, &paths);
     let mut evaluator = Evaluator::new(&problem);
-    let named = named(&problem, limits, &mut evaluator);
+    let named = named(&problem, &mut evaluator);
     let best_named = named.first().cloned();
     let mut pool = Pool {
         problem: &problem,
@@ -133,9 +133,7 @@ pub fn auto(
         pool.enter(makespan, serial, None);
     }
     for one in named {
-        if let Some(lists) = one.lists {
-            pool.enter(one.makespan, lists, Some(one.kind));
-        }
+        pool.enter(one.makespan, one.lists, Some(one.kind));
     }
     evaluator.turns = 0;
     pool.list_schedules(

@@ -5,15 +5,7 @@ use crate::action::{Action, Compute, Task};
 use crate::index::{MicroBatchIndex, RankIndex, StageIndex};
 use crate::lists::{Form, Mode, Schedule};
 
-use super::placement::{Placement, Shape};
-
-/// GPipe: every rank runs all forwards, then all backwards (Huang et al. 2019, arXiv 1811.06965).
-///
-/// Bubble (p-1)(F+B), and m activations on every rank.
-#[must_use]
-pub fn gpipe(stages: usize, micro_batches: usize) -> Schedule {
-    breadth_first("gpipe", Shape::one_chunk(stages, micro_batches))
-}
+use super::placement::Shape;
 
 /// All forwards of the first chunk, of the second, and so on; then all backwards of the last chunk,
 /// of the one before it, and so on.
@@ -27,12 +19,6 @@ pub(super) fn breadth_first(name: &str, shape: Shape) -> Schedule {
         let backwards = backwards.flat_map(|chunk| pass(rank, chunk, Compute::Backward));
         forwards.chain(backwards).collect()
     })
-}
-
-/// Forward passes alone, for evaluation, with one stage per rank.
-#[must_use]
-pub fn forward_only(stages: usize, micro_batches: usize) -> Schedule {
-    forward_only_on(&Placement::Loop.stage_to_rank(stages, 1), micro_batches)
 }
 
 /// Forward passes alone on the ranks of any plan: each rank runs its stages in ascending order, each

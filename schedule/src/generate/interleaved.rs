@@ -6,17 +6,8 @@ use crate::lists::Schedule;
 
 use super::placement::Shape;
 
-/// 1F1B: after a warm-up of min(m, p - rank) forwards, a rank alternates one backward and one
-/// forward (PipeDream-Flush, Narayanan et al. 2021, arXiv 2006.09503).
-///
-/// The bubble is GPipe's for m >= p, with only min(m, p - rank) activations. Fewer micro-batches
-/// than stages work too.
-#[must_use]
-pub fn one_f_one_b(stages: usize, micro_batches: usize) -> Schedule {
-    interleaved("1f1b", Shape::one_chunk(stages, micro_batches))
-}
-
-/// 1F1B over several chunks per rank (Narayanan et al. 2021, arXiv 2104.04473).
+/// 1F1B (PipeDream-Flush, Narayanan et al. 2021, arXiv 2006.09503), over several chunks per rank too (Narayanan et al.
+/// 2021, arXiv 2104.04473).
 ///
 /// Rank r begins with as many forwards as it takes until the first gradient can be back: one round
 /// for each chunk but the last, and two for each rank behind it, one down and one up.

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use derive_more::Display;
 use serde::{Deserialize, Serialize};
 
 use crate::error::GenerateError;
@@ -70,13 +71,16 @@ pub enum ScheduleKind {
 }
 
 /// The numbers of chunks per rank that a schedule takes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Display)]
 pub enum ChunkCounts {
     /// One stage per rank.
+    #[display("1 chunk")]
     One,
     /// One or more.
+    #[display("1 chunk or more")]
     Any,
     /// Two, in a V.
+    #[display("2 chunks")]
     Two,
 }
 
@@ -89,16 +93,6 @@ impl ChunkCounts {
             Self::Any => chunks >= 1,
             Self::Two => chunks == 2,
         }
-    }
-}
-
-impl fmt::Display for ChunkCounts {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::One => "1 chunk",
-            Self::Any => "1 chunk or more",
-            Self::Two => "2 chunks",
-        })
     }
 }
 

@@ -9,7 +9,6 @@ mod placement;
 mod tests;
 mod v_shape;
 
-pub use breadth_first::{forward_only, forward_only_on, gpipe};
-pub use interleaved::one_f_one_b;
+pub use breadth_first::forward_only_on;
 pub use kind::{ChunkCounts, ScheduleKind};
 pub use placement::Placement;

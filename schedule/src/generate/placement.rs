@@ -51,16 +51,6 @@ pub(super) struct Shape {
 }
 
 impl Shape {
-    /// Loop placement with one stage per rank.
-    pub(super) const fn one_chunk(ranks: usize, micro_batches: usize) -> Self {
-        Self {
-            placement: Placement::Loop,
-            ranks,
-            chunks: 1,
-            micro_batches,
-        }
-    }
-
     /// A program of a rank's chunk on a micro-batch.
     pub(super) const fn task(
         self,

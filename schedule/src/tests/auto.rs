@@ -1,9 +1,9 @@
-//! The scheduler against the named schedules, and what it says when there is nothing to find.
+//! The scheduler against the named schedules, and what it reports when there is nothing to find.
 
 use std::error::Error;
 
+use super::grid::{Setting, settings};
 use super::stage;
-use crate::auto_grid::{Setting, settings};
 use crate::{
     Action, Auto, AutoError, AutoOptions, Compute, ComputeTimes, Costs, Dependencies, Edge, Effort,
     Endpoint, Placement, RankIndex, StageCosts, auto, check_memory, simulate,
@@ -85,7 +85,7 @@ fn the_grid() {
     println!("to the lower bound: median {gap:.4}");
     assert!(
         hard <= 0.97,
-        "median {hard} where stages differ and memory binds"
+        "median {hard} where stages differ and memory is the constraint"
     );
     assert!(all <= 0.985, "median {all}");
     assert!(gap <= 1.01, "median {gap} of the lower bound");

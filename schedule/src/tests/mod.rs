@@ -1,13 +1,37 @@
-//! Tests across the room: properties of every generator, and mutations of lowered lists.
+//! Tests across modules: properties of every generator, and mutations of lowered lists.
 
 mod auto;
 mod errors;
 mod formulas;
+mod grid;
 mod mutations;
 mod oracle;
 mod properties;
 
-use super::{Dependencies, Edge, Endpoint, RankIndex, Schedule, StageIndex, Tie};
+use super::{
+    ComputeTimes, Costs, Dependencies, Edge, Endpoint, Placement, RankIndex, Schedule,
+    ScheduleKind, StageCosts, StageIndex, Tie, forward_only_on, peak_bytes, simulate,
+};
+
+/// GPipe with one stage per rank.
+pub(crate) fn gpipe(stages: usize, micro_batches: usize) -> Schedule {
+    named(ScheduleKind::GPipe, stages, micro_batches)
+}
+
+/// 1F1B with one stage per rank.
+pub(crate) fn one_f_one_b(stages: usize, micro_batches: usize) -> Schedule {
+    named(ScheduleKind::OneFOneB, stages, micro_batches)
+}
+
+fn named(kind: ScheduleKind, stages: usize, micro_batches: usize) -> Schedule {
+    let schedule = kind.generate(stages, 1, micro_batches);
+    schedule.expect("the kind has one chunk per rank, and the step is small")
+}
+
+/// Forward passes alone, with one stage per rank.
+pub(crate) fn forward_only(stages: usize, micro_batches: usize) -> Schedule {
+    forward_only_on(&Placement::Loop.stage_to_rank(stages, 1), micro_batches)
+}
 
 fn stage(index: usize) -> StageIndex {
     StageIndex::new(index)

@@ -2,12 +2,14 @@
 
 use std::fmt;
 
+use derive_more::Display;
 use thiserror::Error;
 
 use crate::index::StageIndex;
 
 /// Where a word begins in a text.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Display)]
+#[display("row {row}, column {column}")]
 pub struct TextPosition {
     /// The line, from one.
     pub row: usize,
@@ -15,18 +17,12 @@ pub struct TextPosition {
     pub column: usize,
 }
 
-impl fmt::Display for TextPosition {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "row {}, column {}", self.row, self.column)
-    }
-}
-
 /// Why a text is no schedule.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ParseError {
     /// A word that is no action.
-    #[error("{}`{}` is no action: {fault}", Prefix(*at), Shown(word))]
+    #[error("{}`{}` is no action: {fault}", prefix(*at), Shown(word))]
     Word {
         /// Where it begins; `None` if it was read alone.
         at: Option<TextPosition>,
@@ -156,12 +152,8 @@ pub enum WordFault {
 }
 
 /// The position in front of a message, where there is one.
-struct Prefix(Option<TextPosition>);
-
-impl fmt::Display for Prefix {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.map_or(Ok(()), |at| write!(f, "{at}: "))
-    }
+fn prefix(at: Option<TextPosition>) -> String {
+    at.map_or_else(String::new, |at| format!("{at}: "))
 }
 
 /// A word of a stranger's file: what a terminal would obey or hide is escaped.

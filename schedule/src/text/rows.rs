@@ -5,31 +5,13 @@ use std::{fmt, iter};
 use super::builder::Builder;
 use super::error::{ParseError, TextPosition, WordFault, excerpt};
 use super::words::read_word;
-use crate::lists::{Form, Mode, Schedule};
+use crate::lists::Schedule;
 
 /// The row of a rank without actions, since a blank row is no rank.
 const IDLE: &str = "-";
 
 /// From here to the end of its line, a text is for people alone.
 const COMMENT: char = '#';
-
-impl fmt::Display for Mode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Training => "training",
-            Self::ForwardOnly => "forward-only",
-        })
-    }
-}
-
-impl fmt::Display for Form {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::ComputeOnly => "compute only",
-            Self::Lowered => "lowered",
-        })
-    }
-}
 
 /// One row per rank, without name, counts and stage-to-rank map, which the rows imply.
 impl fmt::Display for Schedule {
@@ -126,7 +108,7 @@ fn words(line: &str) -> impl Iterator<Item = (usize, &str)> + Clone {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Dependencies, RankIndex, gpipe, lower, one_f_one_b};
+    use crate::{Dependencies, Form, Mode, RankIndex, gpipe, lower, one_f_one_b};
 
     #[test]
     fn a_schedule_survives_a_round_trip() {

@@ -10,36 +10,6 @@ use crate::action::{Action, Compute, Message, Task};
 use crate::dependencies::{Edge, Endpoint, Tie};
 use crate::index::{GroupIndex, MicroBatchIndex, StageIndex};
 
-impl fmt::Display for Endpoint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}{}", self.stage, self.compute.letter())
-    }
-}
-
-impl fmt::Display for Edge {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}>{}", self.from, self.to)
-    }
-}
-
-impl fmt::Display for Tie {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}U>{}U", self.owner, self.replica)
-    }
-}
-
-impl fmt::Display for Task {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{}{}{}",
-            self.stage,
-            self.compute.letter(),
-            self.micro_batch
-        )
-    }
-}
-
 impl fmt::Display for Action {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -1,6 +1,6 @@
 //! The operations of a store, as requests to a bucket.
 
-use std::{fmt, io, path::PathBuf, pin::Pin, sync::Arc};
+use std::{io, path::PathBuf, pin::Pin, sync::Arc};
 
 use object_store::{
     GetOptions, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload, Result,
@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     format::{MANIFEST_FILE, MAX_MANIFEST_BYTES, attempt_dir_name, decode_manifest, step_dir_name},
-    store::{Found, FoundKind, Lock, PublishError, ReadFile, Store, WriteFile, join},
+    store::{Found, FoundKind, Lock, PublishError, ReadFile, Store, WriteFile, existing, join},
 };
 
 /// Bytes of a part, unless chosen: what the services advise, and above the 5 MiB that S3 demands.
@@ -83,10 +83,14 @@ const PART_BYTES: usize = 8 << 20;
 ///
 /// Uploads that a kill has interrupted are not listed, and cost money: let the bucket remove incomplete ones
 /// after some days.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
 pub struct BucketStore {
+    // The store of a service may print its credentials.
+    #[debug(skip)]
     objects: Arc<dyn ObjectStore>,
+    #[debug(skip)]
     tasks: Arc<Tasks>,
+    #[debug(skip)]
     prefix: Path,
     /// Where the root is, for messages.
     place: String,
@@ -209,16 +213,6 @@ impl BucketStore {
     }
 }
 
-impl fmt::Debug for BucketStore {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The store of a service may print its credentials.
-        f.debug_struct("BucketStore")
-            .field("place", &self.place)
-            .field("part_bytes", &self.part_bytes)
-            .finish_non_exhaustive()
-    }
-}
-
 impl Store for BucketStore {
     fn place(&self, path: &str) -> PathBuf {
         PathBuf::from(join_place(&self.place, path))
@@ -240,12 +234,10 @@ impl Store for BucketStore {
 
     fn look(&self, path: &str) -> io::Result<Found> {
         let at = self.at(path)?;
-        if !path.is_empty() {
-            match self.head(&at) {
-                Ok(meta) => return Ok(found(&at, FoundKind::File, meta.size)),
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => return Err(error),
-            }
+        if !path.is_empty()
+            && let Some(meta) = existing(self.head(&at))?
+        {
+            return Ok(found(&at, FoundKind::File, meta.size));
         }
         // A directory is what something is in.
         self.list(path).map(|_| found(&at, FoundKind::Dir, 0))
@@ -376,19 +368,16 @@ impl Store for BucketStore {
     }
 
     fn retire(&self, step: &str, _trash: &str) -> io::Result<()> {
-        match self.remove_file(&join(step, MANIFEST_FILE)) {
-            // It was there before: a repeated request has met the work of the first.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            done => done,
-        }
+        // It was there before: where it is missing, a repeated request has met the work of the first.
+        existing(self.remove_file(&join(step, MANIFEST_FILE))).map(drop)
     }
 
     /// The attempt's directory, where the copy of the manifest is; the step's for a directory that was
     /// uploaded. One request.
     fn files_of(&self, step: &str, attempt: &str) -> String {
         let copy = self.at(&join(attempt, MANIFEST_FILE));
-        match copy.and_then(|copy| self.head(&copy)) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => step.to_owned(),
+        match existing(copy.and_then(|copy| self.head(&copy))) {
+            Ok(None) => step.to_owned(),
             _ => attempt.to_owned(),
         }
     }

@@ -1,6 +1,6 @@
 //! A file that is read from a bucket.
 
-use std::{fmt, io};
+use std::io;
 
 use object_store::{GetOptions, ObjectMeta, path::Path};
 
@@ -8,12 +8,15 @@ use super::bucket::BucketStore;
 use crate::store::ReadFile;
 
 /// An object as it was when it was opened.
+#[derive(derive_more::Debug)]
 pub(super) struct BucketRead {
+    #[debug(skip)]
     bucket: BucketStore,
     at: Path,
     bytes: u64,
     /// What an object that replaces it does not have; `None` where the service gives none that it takes as a
     /// condition.
+    #[debug(skip)]
     e_tag: Option<String>,
 }
 
@@ -26,15 +29,6 @@ impl BucketRead {
             // A weak one never matches.
             e_tag: meta.e_tag.filter(|tag| !tag.starts_with("W/")),
         }
-    }
-}
-
-impl fmt::Debug for BucketRead {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("BucketRead")
-            .field("at", &self.at)
-            .field("bytes", &self.bytes)
-            .finish_non_exhaustive()
     }
 }
 

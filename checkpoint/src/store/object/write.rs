@@ -1,6 +1,6 @@
 //! A file that is written to a bucket: in one request, or in parts.
 
-use std::{fmt, io, mem};
+use std::{io, mem};
 
 use object_store::{
     Error, MultipartUpload, ObjectStore, PutMode, PutMultipartOptions, PutPayload, Result,
@@ -22,13 +22,17 @@ const PARTS_IN_FLIGHT: usize = 4;
 /// the name is free is looked at when it begins. Dropped before, it is not there.
 ///
 /// Memory: up to 5 parts.
+#[derive(derive_more::Debug)]
 pub(super) struct BucketWrite {
+    #[debug(skip)]
     bucket: BucketStore,
     at: Path,
     /// The part that is being filled.
+    #[debug(skip)]
     part: Vec<u8>,
     /// Bytes that were written.
     bytes: u64,
+    #[debug(skip)]
     state: State,
 }
 
@@ -82,15 +86,6 @@ impl BucketWrite {
         })?;
         self.state = State::Parts(upload);
         Ok(())
-    }
-}
-
-impl fmt::Debug for BucketWrite {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("BucketWrite")
-            .field("at", &self.at)
-            .field("bytes", &self.bytes)
-            .finish_non_exhaustive()
     }
 }
 

@@ -59,7 +59,7 @@ impl Places {
     }
 }
 
-/// What every kernel is told.
+/// The arguments of every kernel.
 #[derive(CubeType, CubeLaunch)]
 struct Asked {
     places: Places,
@@ -232,95 +232,6 @@ impl Launch<'_> {
     }
 }
 
-/// Every kernel with every kind of values, made without a device.
 #[cfg(all(test, feature = "cpu"))]
-pub(super) mod offline {
-    use std::sync::Arc;
-
-    use cubecl::CubeKernel;
-
-    use super::super::narrow::{ParametersCompilationArg, Storage};
-    use super::super::philox::DrawCompilationArg;
-    use super::super::tests::ptx::device;
-    use super::*;
-
-    fn asked() -> AskedCompilationArg {
-        AskedCompilationArg {
-            places: PlacesCompilationArg {
-                first: (),
-                length: (),
-                axes: [AxisCompilationArg {
-                    size: (),
-                    stride: (),
-                }]
-                .into_iter()
-                .collect(),
-            },
-            draw: DrawCompilationArg {
-                key_0: (),
-                key_1: (),
-                step: (),
-                micro_batch: (),
-            },
-            parameters: ParametersCompilationArg {
-                a: (),
-                b: (),
-                c: (),
-                d: (),
-            },
-        }
-    }
-
-    const NARROW: [Narrow; 10] = [
-        Narrow::Uniform(Storage::F32),
-        Narrow::Uniform(Storage::Bf16),
-        Narrow::Uniform(Storage::F16),
-        Narrow::Normal(Storage::F32),
-        Narrow::Normal(Storage::Bf16),
-        Narrow::Normal(Storage::F16),
-        Narrow::Bernoulli,
-        Narrow::Range,
-        Narrow::CutNormal { signed: true },
-        Narrow::CutNormal { signed: false },
-    ];
-    const WIDE: [Wide; 6] = [
-        Wide::Uniform,
-        Wide::Normal,
-        Wide::Bernoulli,
-        Wide::Range,
-        Wide::CutNormal { signed: true },
-        Wide::CutNormal { signed: false },
-    ];
-
-    /// What all kernels begin with.
-    macro_rules! kernel {
-        ($kernel:path, $($rest:expr),*) => {
-            Box::new(<$kernel>::new(
-                KernelSettings::new(*CubeDim::new_1d(256), ExecutionMode::Checked, AddressType::U32),
-                device(),
-                Arc::new(TargetProperties::default()),
-                BufferCompilationArg { inplace: None },
-                asked(),
-                $($rest),*
-            ))
-        };
-    }
-
-    pub(in crate::random::cube) fn kernels() -> Vec<(String, Box<dyn CubeKernel>)> {
-        let unit = ElemType::UInt(UIntKind::U32);
-        let mut kernels: Vec<(String, Box<dyn CubeKernel>)> = Vec::new();
-        for values in NARROW {
-            let blocks = kernel!(narrow_blocks::NarrowBlocks, 4, values, unit);
-            let elements = kernel!(narrow_elements::NarrowElements, values, unit);
-            kernels.push((format!("blocks of {values:?}"), blocks));
-            kernels.push((format!("elements of {values:?}"), elements));
-        }
-        for values in WIDE {
-            let blocks = kernel!(wide_blocks::WideBlocks, 2, values);
-            let elements = kernel!(wide_elements::WideElements, values);
-            kernels.push((format!("wide blocks of {values:?}"), blocks));
-            kernels.push((format!("wide elements of {values:?}"), elements));
-        }
-        kernels
-    }
-}
+#[path = "tests/offline.rs"]
+pub(super) mod offline;

@@ -3,7 +3,7 @@
 use super::models::{Model, tied, with_dropout};
 use super::{CertifiedMicroBatch, certified, lowered, programs, run, run_each, text};
 use crate::cut::StagePrograms;
-use crate::schedule::{Action, Message, Schedule, ScheduleKind, forward_only};
+use crate::schedule::{Action, Message, RankIndex, Schedule, ScheduleKind, forward_only_on};
 use tinderbox_fake::Mode;
 
 const MICRO_BATCHES: usize = 5;
@@ -59,7 +59,8 @@ fn other_shapes_and_modes_are_certified() {
     run_each(&model, parts.to_vec(), &lists, false).unwrap();
 
     let evaluation = of(Mode::Inference, 2);
-    let lists = lowered(&model, &evaluation.0, &forward_only(3, 2), false);
+    let ranks = [0, 1, 2].map(RankIndex::new);
+    let lists = lowered(&model, &evaluation.0, &forward_only_on(&ranks, 2), false);
     let part = micro_batch((&evaluation.0[..], &evaluation.1));
     run_each(&model, vec![part; 2], &lists, false).unwrap();
 }

@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 
 use crate::{
-    Costs, Dependencies, Edge, Endpoint, LinkCosts, RankIndex, StageCosts, StageIndex, Tie,
-    check_memory, peak_bytes, simulate, verify,
+    ComputeTimes, Costs, Dependencies, Edge, Endpoint, LinkCosts, RankIndex, ScheduleKind,
+    StageCosts, StageIndex, Tie, check_memory, peak_bytes, simulate, verify,
 };
 
 use super::bound::lower_bound;
@@ -213,6 +213,35 @@ proptest! {
                 prop_assert_eq!(needs[rank.index()], needed);
             }
             Err(other) => prop_assert!(false, "{other}"),
+        }
+    }
+}
+
+#[test]
+fn every_named_schedule_has_lists() {
+    for kind in ScheduleKind::ALL {
+        for (ranks, chunks, micro_batches) in
+            (1..=5).flat_map(|p| (1..=3).flat_map(move |v| (1..=11).map(move |m| (p, v, m))))
+        {
+            let Ok(schedule) = kind.generate(ranks, chunks, micro_batches) else {
+                assert!(!kind.chunks().contains(chunks));
+                continue;
+            };
+            let times = ComputeTimes {
+                forward: 1,
+                input_gradient: 1,
+                weight_gradient: 1,
+            };
+            let (chain, costs) = (
+                Dependencies::chain(schedule.stages),
+                Costs::uniform(schedule.stages, times),
+            );
+            let problem = Problem::new(&schedule.stage_to_rank, micro_batches, &chain, &costs, &[]);
+            let lists = problem.lists_of(&schedule);
+            assert!(
+                lists.is_some(),
+                "{kind}, {ranks} ranks, {micro_batches} micro-batches"
+            );
         }
     }
 }

@@ -1,11 +1,9 @@
-//! Settings to judge the scheduler by: the same two hundred for the tests and the benches.
+//! Settings to judge the scheduler by: the same two hundred for the tests and, included by path, for the benches.
 
-use crate::generate::{Placement, ScheduleKind};
-use crate::index::RankIndex;
-use crate::simulate::{ComputeTimes, Costs, StageCosts, peak_bytes, simulate};
-use crate::{Dependencies, Schedule};
-
-use super::random::Random;
+use super::{
+    ComputeTimes, Costs, Dependencies, Placement, RankIndex, Schedule, ScheduleKind, StageCosts,
+    peak_bytes, simulate,
+};
 
 /// One step to schedule.
 #[derive(Debug, Clone)]
@@ -133,6 +131,13 @@ fn bind(setting: &mut Setting, ranks: usize, chunks: usize, tightness: u64) {
     }
 }
 
+/// SplitMix64 (Steele, Lea, Flood 2014).
+struct Random(u64);
+
 fn below(random: &mut Random, bound: u64) -> u64 {
-    random.next() % bound
+    random.0 = random.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    let mut z = random.0;
+    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    (z ^ (z >> 31)) % bound
 }
