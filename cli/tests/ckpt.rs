@@ -437,7 +437,7 @@ fn import_refuses_what_is_not_sound() {
     let twice = index(r#"{"w":"a","w":"b"}"#);
     check(
         &[("a", &weight), (listed, &twice)],
-        "tensor `w` is there twice",
+        "duplicate key `w`",
     );
     let missing = index(r#"{"w":"a","v":"a"}"#);
     check(&[("a", &weight), (listed, &missing)], r#"it names: ["v"]"#);

@@ -8,7 +8,7 @@
 //!
 //! The backward of a stage is divided by what it is for: its first half, `I`, makes what other stages
 //! wait for, its second half, `W`, the gradients of the stage's own parameters. What both need is made
-//! by the first and kept for the second, but for what is cheaper to make again. Both run the operations
+//! by the first and kept for the second, except for what is cheaper to recompute. Both run the operations
 //! of the whole, each on the same operands, so they give its bits.
 
 mod layout;
@@ -116,8 +116,9 @@ impl Cutting {
         }
         let named = joint.outputs().iter().map(|(_, value)| *value);
         for value in named.chain(joint.loss()) {
-            // What no parameter touches is made where the forward ends.
-            let stage = home(joint, roles, placement, value).map_or(self.last_stage, |h| h.0);
+            // What depends on no parameter is made where the forward ends.
+            let maker = maker(joint, roles, placement, value);
+            let stage = maker.map_or(self.last_stage, |maker| maker.stage.index());
             self.forward[stage].targets.insert(value);
         }
         for (index, gradient) in joint.gradients().iter().enumerate() {
@@ -132,50 +133,30 @@ impl Cutting {
         }
     }
 
-    /// Works out what crosses between programs.
+    /// Finds what crosses between programs.
     fn connect(&mut self, joint: &JointGraph, roles: &Roles, placement: &Placement) {
-        for (index, parts) in self.forward.iter().enumerate() {
-            let to = Endpoint {
-                stage: StageIndex::new(index),
-                compute: Compute::Forward,
-            };
-            for value in &parts.reads {
-                if let Some((stage, compute)) = home(joint, roles, placement, *value) {
-                    let from = Endpoint {
-                        stage: StageIndex::new(stage),
-                        compute,
+        for index in 0..self.forward.len() {
+            let stage = StageIndex::new(index);
+            let readers = [
+                (Endpoint::forward(stage), &self.forward[index].reads),
+                (Endpoint::backward(stage), &self.backward[index].reads),
+            ];
+            for (to, reads) in readers {
+                for value in reads {
+                    let Some(from) = maker(joint, roles, placement, *value) else {
+                        continue;
                     };
-                    self.edges
-                        .entry(Edge { from, to })
-                        .or_default()
-                        .insert(*value);
-                }
-            }
-        }
-        for (index, parts) in self.backward.iter().enumerate() {
-            let to = Endpoint {
-                stage: StageIndex::new(index),
-                compute: Compute::Backward,
-            };
-            for value in &parts.reads {
-                let Some((stage, compute)) = home(joint, roles, placement, *value) else {
-                    continue;
-                };
-                let kept = compute == Compute::Forward
-                    && (stage == index || self.forward[index].reads.contains(value));
-                if !kept {
-                    debug_assert!(
-                        compute == Compute::Forward || stage > index,
-                        "a gradient flows from a higher stage to a lower one"
-                    );
-                    let from = Endpoint {
-                        stage: StageIndex::new(stage),
-                        compute,
-                    };
-                    self.edges
-                        .entry(Edge { from, to })
-                        .or_default()
-                        .insert(*value);
+                    let is_kept = to.compute == Compute::Backward
+                        && from.compute == Compute::Forward
+                        && (from.stage == stage || self.forward[index].reads.contains(value));
+                    if !is_kept {
+                        debug_assert!(
+                            from.compute == Compute::Forward || from.stage > stage,
+                            "a gradient flows from a higher stage to a lower one"
+                        );
+                        let values = self.edges.entry(Edge { from, to }).or_default();
+                        values.insert(*value);
+                    }
                 }
             }
         }
@@ -199,19 +180,18 @@ impl Cutting {
     }
 }
 
-/// The stage and the program that make a value; `None` for parameters, inputs and what any program
-/// makes for itself.
-fn home(
+/// The program that makes a value; `None` for parameters, inputs and what every program makes for itself.
+fn maker(
     joint: &JointGraph,
     roles: &Roles,
     placement: &Placement,
     value: ValueId,
-) -> Option<(usize, Compute)> {
+) -> Option<Endpoint> {
     let producer = joint.graph().value(value).producer?;
-    let stage = placement.stage(producer)?;
+    let stage = StageIndex::new(placement.stage(producer)?);
     match roles.of_node(producer) {
-        Role::Assigned => Some((stage, Compute::Forward)),
-        Role::Gradient => Some((stage, Compute::Backward)),
+        Role::Assigned => Some(Endpoint::forward(stage)),
+        Role::Gradient => Some(Endpoint::backward(stage)),
         _ => None,
     }
 }

@@ -6,23 +6,23 @@ use tinderbox_fake::{NodeId, ValueId};
 
 use crate::trace::{JointGraph, Role, Roles};
 
-/// Operations, what they read and what is asked of them.
+/// Operations, what they read and what others need of them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Parts {
     /// Its operations, in recorded order.
     pub(super) nodes: BTreeSet<NodeId>,
     /// Values that it reads and does not make, constants left out.
     pub(super) reads: BTreeSet<ValueId>,
-    /// Values that are asked of it beside those that others read.
+    /// Values that it makes for the driver or the optimizer, or sends.
     pub(super) targets: BTreeSet<ValueId>,
 }
 
 impl Parts {
-    /// Adds the operations that are made again for this program, and lists what it reads.
+    /// Adds the operations that this program recomputes, and lists what it reads.
     pub(super) fn close(&mut self, joint: &JointGraph, roles: &Roles) {
         let graph = joint.graph();
-        let placed: Vec<NodeId> = self.nodes.iter().copied().collect();
-        let mut wanted: Vec<ValueId> = placed
+        let mut wanted: Vec<ValueId> = self
+            .nodes
             .iter()
             .flat_map(|id| graph.node(*id).inputs().iter().copied())
             .chain(self.targets.iter().copied())
@@ -36,11 +36,11 @@ impl Parts {
             if self.nodes.contains(&producer) && !given.contains(&value) {
                 continue;
             }
-            let again = matches!(
+            let is_local = matches!(
                 roles.of_node(producer),
                 Role::Recomputable | Role::BackwardLocal
             );
-            if again && !given.contains(&value) {
+            if is_local && !given.contains(&value) {
                 self.nodes.insert(producer);
                 wanted.extend(graph.node(producer).inputs());
             } else {
@@ -58,8 +58,8 @@ impl Parts {
         outputs.flatten().copied().collect()
     }
 
-    /// A backward that makes again what the stage's forward made: the forward then keeps nothing but
-    /// what it reads from others.
+    /// A backward that recomputes what the stage's forward made: the forward then keeps only what it reads
+    /// from other stages.
     pub(super) fn with_forward(&self, joint: &JointGraph, roles: &Roles, forward: &Self) -> Self {
         let made = forward.made(joint);
         let wanted = self.reads.intersection(&made).copied();
@@ -84,7 +84,7 @@ impl Parts {
             targets: sent.clone(),
         };
         input.close(joint, roles);
-        // What the first half has made is read, not made again, but for what is cheaper to make.
+        // The second half reads what the first has made, except for what is cheaper to recompute.
         let kept: BTreeSet<ValueId> = input
             .nodes
             .iter()
@@ -103,7 +103,7 @@ impl Parts {
     }
 }
 
-/// Values that come from outside of all programs.
+/// Values that no program makes.
 fn given(joint: &JointGraph) -> BTreeSet<ValueId> {
     let inputs = joint.inputs().iter().map(|input| input.value);
     let parameters = joint.parameters().iter().copied();
@@ -115,24 +115,18 @@ fn slice(
     joint: &JointGraph,
     nodes: &BTreeSet<NodeId>,
     wanted: impl Iterator<Item = ValueId>,
-    at_hand: impl Fn(&ValueId) -> bool,
+    is_available: impl Fn(&ValueId) -> bool,
 ) -> BTreeSet<NodeId> {
     let graph = joint.graph();
     let given = given(joint);
-    let mut found = BTreeSet::new();
-    let mut wanted: Vec<ValueId> = wanted.collect();
-    while let Some(value) = wanted.pop() {
-        if at_hand(&value) || given.contains(&value) {
-            continue;
-        }
+    let is_outside = |value: ValueId| {
         let producer = graph.value(value).producer;
-        if let Some(producer) = producer.filter(|id| nodes.contains(id))
-            && found.insert(producer)
-        {
-            wanted.extend(graph.node(producer).inputs());
-        }
-    }
-    found
+        is_available(&value)
+            || given.contains(&value)
+            || producer.is_none_or(|id| !nodes.contains(&id))
+    };
+    let slice = graph.backward_slice(wanted, is_outside);
+    slice.nodes.into_iter().collect()
 }
 
 /// What operations read and do not make, and targets that they do not make; constants left out.
