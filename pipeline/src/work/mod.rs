@@ -1,4 +1,4 @@
-//! What a traced model's step costs, operation by operation, as the planner takes it.
+//! The costs of a traced model's step, operation by operation, as input of the planner.
 
 mod atoms;
 mod blocks;

@@ -78,7 +78,7 @@ fn too_many_stages_and_none() {
     let trace = mlp_trace(3, 4);
     assert_eq!(
         text(Plan::auto(&trace, &Machine::local(40).unwrap())),
-        "40 stages were asked for, and the model can be cut into 8 at the most"
+        "40 stages were requested, but the model can be cut into at most 8"
     );
     assert_eq!(
         full_text(&Machine::local(0).unwrap_err()),
@@ -104,12 +104,12 @@ fn wrong_files() {
         (
             "/version",
             json!(1),
-            "the plan has version 1 and this build reads version 2: make the plan again",
+            "the plan has version 1 and this build reads version 2: create the plan again",
         ),
         (
             "/version",
             json!(3),
-            "the plan has version 3 and this build reads version 2: make the plan again",
+            "the plan has version 3 and this build reads version 2: create the plan again",
         ),
         (
             "/stages/1/rank",

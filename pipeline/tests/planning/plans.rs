@@ -16,14 +16,14 @@ fn a_plan_as_a_table() {
     insta::assert_snapshot!(three_stages(), @r#"
     model        e46a441bcd74, 8 parameters, 1.13 KiB
     program      training :F32[4, 8], operations fd65de5b4514
-    machine      3 ranks, no limit of memory
-                 a message takes 5.00 µs, an action 3.00 µs beside its work
+    machine      3 ranks, no memory limit
+                 a message takes 5.00 µs, an action 3.00 µs besides its work
     schedule     1f1b, 3 micro-batches
     partitioner  manual
                  cut by hand before `layers.1`, after `layers.2`
 
     step         249 µs, of which the ranks are idle 54.2 %
-    lower bound  76.9 µs, so the step is at most 223.3 % above the best there is
+    lower bound  76.9 µs, so the step is at most 223.3 % above the optimum
     bottleneck   stage 1, 33.9 µs of F and B per micro-batch
     messages     1.50 KiB between ranks per step
 
