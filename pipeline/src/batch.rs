@@ -381,8 +381,7 @@ mod tests {
             split_batch(&(ids(4), recorded.unwrap().0), 2)
                 .unwrap_err()
                 .to_string(),
-            "tensor `1` of the batch is fake: it has a shape and no data, because it was made while something was \
-             recorded"
+            "tensor `1` of the batch is fake: it has a shape and no data, because it was created under recording"
         );
     }
 }

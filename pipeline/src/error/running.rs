@@ -205,7 +205,7 @@ pub enum PipelineError {
     },
     /// A written schedule has only forwards.
     #[error(
-        "schedule `{schedule}` has no backward: use it with a backward for training; `evaluate` needs no schedule"
+        "schedule `{schedule}` has no backward: a training step needs one, and `evaluate` needs no schedule"
     )]
     NoBackward {
         /// Name of the schedule.

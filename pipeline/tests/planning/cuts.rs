@@ -200,7 +200,7 @@ fn at_marks() {
     assert!(matches!(error, PlanError::IdleMark { mark: 0 }));
     assert_eq!(
         full_text(&error),
-        "mark 0 stands on a value that depends on no parameter: there is no operation before it that a \
+        "mark 0 is on a value that depends on no parameter: there is no operation before it that a \
          stage could run"
     );
     let plan = Plan::manual(&trace, &[Cut::mark(1), Cut::mark(2)]).unwrap();

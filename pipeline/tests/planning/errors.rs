@@ -19,38 +19,33 @@ fn wrong_cuts() {
     for (cuts, expected) in [
         (
             vec![Cut::before("blocks.7.attention")],
-            "no parameter stands under `blocks.7.attention`; the nearest are \
+            "no parameter is in module `blocks.7.attention`; the nearest are \
              `blocks.1.attention`, `blocks.0.attention`, `blocks`",
         ),
         (
             vec![Cut::after("decoder")],
-            "no parameter stands under `decoder`; the nearest are `head`, `blocks`, \
+            "no parameter is in module `decoder`; the nearest are `head`, `blocks`, \
              `norm`",
         ),
         (
             vec![Cut::before("tokens")],
-            "the cut before `tokens` leaves stage 0 without operations: it lies at the beginning or \
-             the end of the forward, or where another cut does",
+            "the cut before `tokens` leaves stage 0 without operations: it is at the beginning or the end of the forward, or at the position of another cut",
         ),
         (
             vec![Cut::before("blocks.1"), Cut::after("head")],
-            "the cut after `head` leaves stage 2 without operations: it lies at the beginning or \
-             the end of the forward, or where another cut does",
+            "the cut after `head` leaves stage 2 without operations: it is at the beginning or the end of the forward, or at the position of another cut",
         ),
         (
             vec![Cut::before("blocks.1"), Cut::after("blocks.0")],
-            "the cut after `blocks.0` lies before the cut before `blocks.1`: give the cuts in the order \
-             of the forward",
+            "the cut after `blocks.0` is before the cut before `blocks.1`: list the cuts in the order of the forward",
         ),
         (
             vec![Cut::before("head"), Cut::before("blocks.1")],
-            "the cut before `blocks.1` lies before the cut before `head`: give the cuts in the order \
-             of the forward",
+            "the cut before `blocks.1` is before the cut before `head`: list the cuts in the order of the forward",
         ),
         (
             vec![Cut::mark(0)],
-            "the forward has 0 mark(s), numbered from 0, and none is number 0: call \
-             `tinderbox::cut` where it may be cut",
+            "mark 0 does not exist: the forward has 0 mark(s), numbered from 0; add one with `tinderbox::cut`",
         ),
     ] {
         assert_eq!(text(Plan::manual(&gpt, &cuts)), expected);
@@ -119,7 +114,7 @@ fn wrong_files() {
         (
             first,
             json!("layers.1.weigth"),
-            "the plan names `layers.1.weigth`, which the model does not have; the nearest are \
+            "the plan contains `layers.1.weigth`, which the model does not have; the nearest are \
              `layers.1.weight`, `layers.1.bias`",
         ),
         (
@@ -140,12 +135,12 @@ fn wrong_files() {
         (
             "/stages/0/replicas",
             json!(["layers.0.bias"]),
-            "stage 0 holds `layers.0.bias` and is to hold a copy of it too",
+            "stage 0 lists `layers.0.bias` both as a parameter and as a replica",
         ),
         (
             "/stages/0/replicas",
             json!(["layers.0.norm"]),
-            "the plan names `layers.0.norm`, which the model does not have; the nearest are \
+            "the plan contains `layers.0.norm`, which the model does not have; the nearest are \
              `layers.0.bias`, `layers.0.weight`",
         ),
     ] {
@@ -165,7 +160,7 @@ fn another_model() {
     assert_eq!(
         text(plan.check_model(mlp_trace(2, 4).parameters())),
         "the plan is for another model: 2 parameters are missing (`layers.2.weight`, \
-         `layers.2.bias`); make a plan for this one"
+         `layers.2.bias`); create a plan for this one"
     );
     let wider = text(plan.check_model(mlp_trace(3, 5).parameters()));
     assert!(
@@ -203,7 +198,7 @@ fn a_shared_parameter_whose_owner_is_not_its_first_reader() {
     let edited = Plan::from_json(&json.to_string()).unwrap();
     let expected = "stage 1 owns `layers.0.weight`, and stage 0 before it holds a copy: gradients go from later stages to \
                     earlier ones, so the first stage that reads a parameter must own it: list it among the parameters of \
-                    stage 0 and among the replicas of stage 1, or make the plan again";
+                    stage 0 and among the replicas of stage 1, or create the plan again";
     assert_eq!(text(edited.check_model(trace.parameters())), expected);
     let started = Pipeline::new(&model, &trace, &edited).start();
     assert_eq!(
@@ -247,7 +242,7 @@ fn ranks_and_what_they_do_not_hold() {
     assert_eq!(plan.ranks(), 3);
     assert_eq!(
         text(plan.rank(3)),
-        "there is no rank 3: the plan has 3 rank(s), numbered from 0"
+        "rank 3 does not exist: the plan has 3 rank(s), numbered from 0"
     );
     let model = mlp(3, 4);
     let mine = plan.rank(1).unwrap()[0];
@@ -259,7 +254,7 @@ fn ranks_and_what_they_do_not_hold() {
     };
     assert_eq!(
         text(of_rank("layers.2.bias")),
-        "rank 1 does not hold what it is to use:\n  \
+        "rank 1 does not hold these parameters of the module:\n  \
          `layers.0.weight` belongs to rank 0\n  \
          `layers.0.bias` belongs to rank 0\n  \
          `layers.2.weight` belongs to rank 2"

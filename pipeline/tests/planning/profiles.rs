@@ -90,7 +90,7 @@ fn a_profile_is_a_table_json_and_csv() {
     fs::write(&path, newer).unwrap();
     assert_eq!(
         full_text(&Profile::load(&path).unwrap_err()),
-        "the profile has version 9, this build reads 1: measure again"
+        "the profile has version 9, but this build reads version 1: measure again"
     );
 }
 
@@ -154,7 +154,7 @@ fn profiles_of_other_programs_are_refused() {
     };
     assert_eq!(
         full_text(&deeper.times(&gpt_trace(1)).unwrap_err()),
-        "the profile has 5 blocks, the model has 9: measure again"
+        "the profile has 5 blocks, but the model has 9: measure again"
     );
 }
 
@@ -178,7 +178,7 @@ fn plans_of_another_forward_are_refused() {
         full_text(&error),
         "the plan can't be used\nthe plan is for another forward of this model: operation 3 is \
          `Activation.Gelu f32[4, 8] in layers.0` in the plan and `Float.Matmul f32[4, 8] in layers.1` \
-         in the model; make a plan for this one"
+         in the model; create a plan for this one"
     );
 }
 

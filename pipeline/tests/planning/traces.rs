@@ -43,8 +43,7 @@ fn run(net: &Mlp, x: Tensor<2>) -> Tensor<2> {
 fn losses_that_are_none() {
     assert_eq!(
         refused(|_, _| Outputs::none()),
-        "the forward gave no loss: return `Outputs::loss(loss)`, or trace it with `trace_forward` \
-         for evaluation alone"
+        "the forward returned no loss: return `Outputs::loss(loss)`, or trace it with `trace_forward` for evaluation only"
     );
     assert_eq!(
         refused(|net, x| Outputs::loss(run(net, x).flatten(0, 1))),
@@ -121,7 +120,7 @@ fn what_only_real_tensors_have() {
         let real = Tensor::<1>::ones([1], &Device::flex());
         Outputs::loss(run(net, x).mean()).with("scale", real)
     });
-    insta::assert_snapshot!(error, @"output `scale` is a tensor of the host, which was not made under recording: make it on the device of the batch or of a parameter");
+    insta::assert_snapshot!(error, @"output `scale` is a tensor that was not created under recording: create it on the device of the batch or of a parameter");
     let error = refused(|net, x| {
         drop(run(net, x));
         Outputs::loss(Tensor::<1>::ones([1], &Device::flex()))
@@ -170,7 +169,7 @@ fn batch_norm_is_named() {
     });
     let text = without_line(&traced.unwrap_err());
     insta::assert_snapshot!(text, @r#"
-    the forward could not be recorded, and `norm` is a BatchNorm: it moves its running statistics between devices, which can't be recorded; use GroupNorm, LayerNorm, RmsNorm or InstanceNorm in its place, or train with fixed statistics (`config.init(&device.clone().without_autodiff()).freeze()`)
+    the forward could not be recorded, and `norm` is a BatchNorm: it moves its running statistics between devices, which can't be recorded; use GroupNorm, LayerNorm, RmsNorm or InstanceNorm instead, or train with fixed statistics (`config.init(&device.clone().without_autodiff()).freeze()`)
     the recorded code moved a fake tensor between devices or autodiff contexts in `batch::forward`, called at the line (Cannot move a tensor to a capture device with autodiff enabled; remove autodiff with without_autodiff() before the transfer.); `to_device`, `inner` and `from_inner` can't be recorded: create tensors on the device of their input
     "#);
 }
@@ -221,7 +220,7 @@ fn a_closure_that_makes_another_model_every_time() {
         let traced = model.trace(&x(4), |net: &Growing, _| Outputs::loss(net.scale.val()));
         let error = full_text(&traced.unwrap_err());
         let expected = format!(
-            "the model can't be constructed twice alike\nthe closure made another model at its second call: {change}; "
+            "two constructions of the model differ\nthe closure made another model at its second call: {change}; "
         );
         assert!(error.starts_with(&expected), "{error}");
     }

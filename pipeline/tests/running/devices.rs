@@ -54,7 +54,7 @@ fn no_device_and_no_real_device_are_refused() {
     let error = builder(2).devices(&[]).start().unwrap_err();
     assert_eq!(
         full_text(&error),
-        "the pipeline was given an empty list of devices: leave it out for the CPU"
+        "the list of devices is empty: leave it out for the CPU"
     );
     let error = builder(2).device(&Device::capture()).start().unwrap_err();
     assert!(

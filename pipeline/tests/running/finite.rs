@@ -119,11 +119,11 @@ fn what_is_not_finite_is_named() {
         let mut pipeline = builder.start().unwrap();
         full_text(&pipeline.step(LR, batch).unwrap_err())
     };
-    insta::assert_snapshot!(stopped(with(f32::NAN, 0.0)), @"step 0 was stopped before the update, and no parameter has changed: the loss of micro-batch 1 is NaN, and the gradients of `layers.0.weight`, `layers.0.bias`, `layers.1.weight` and 9 more are not finite; skip the batch, or lower the learning rate and go on from a checkpoint");
+    insta::assert_snapshot!(stopped(with(f32::NAN, 0.0)), @"step 0 was stopped before the update, and no parameter has changed: the loss of micro-batch 1 is NaN, and the gradients of `layers.0.weight`, `layers.0.bias`, `layers.1.weight` and 9 more are not finite; skip the batch, or lower the learning rate and resume from a checkpoint");
     // The gradients are those of the rest of the loss.
-    insta::assert_snapshot!(stopped(with(0.5, f32::NEG_INFINITY)), @"step 0 was stopped before the update, and no parameter has changed: the loss of micro-batch 1 is -inf; skip the batch, or lower the learning rate and go on from a checkpoint");
+    insta::assert_snapshot!(stopped(with(0.5, f32::NEG_INFINITY)), @"step 0 was stopped before the update, and no parameter has changed: the loss of micro-batch 1 is -inf; skip the batch, or lower the learning rate and resume from a checkpoint");
     let (x, y, added) = with(0.5, 0.0);
-    insta::assert_snapshot!(stopped((x * f32::NAN, y, added)), @"step 0 was stopped before the update, and no parameter has changed: the losses of micro-batches 0, 1, 2 and 1 more are not finite, and the gradients of `layers.0.weight`, `layers.0.bias`, `layers.1.weight` and 9 more are not finite; skip the batch, or lower the learning rate and go on from a checkpoint");
+    insta::assert_snapshot!(stopped((x * f32::NAN, y, added)), @"step 0 was stopped before the update, and no parameter has changed: the losses of micro-batches 0, 1, 2 and 1 more are not finite, and the gradients of `layers.0.weight`, `layers.0.bias`, `layers.1.weight` and 9 more are not finite; skip the batch, or lower the learning rate and resume from a checkpoint");
 }
 
 /// A finite loss whose gradient is not: that of a square root at zero.
@@ -146,7 +146,7 @@ fn root_of_zero() -> PipelineBuilder<Net, Batch> {
 fn a_gradient_alone_is_named() {
     let mut pipeline = root_of_zero().stop_on_non_finite().start().unwrap();
     let error = pipeline.step(LR, with(0.5, 0.0)).unwrap_err();
-    insta::assert_snapshot!(full_text(&error), @"step 0 was stopped before the update, and no parameter has changed: the gradients of `layers.0.weight`, `layers.0.bias`, `layers.1.weight` and 9 more are not finite; skip the batch, or lower the learning rate and go on from a checkpoint");
+    insta::assert_snapshot!(full_text(&error), @"step 0 was stopped before the update, and no parameter has changed: the gradients of `layers.0.weight`, `layers.0.bias`, `layers.1.weight` and 9 more are not finite; skip the batch, or lower the learning rate and resume from a checkpoint");
     // Nobody asked for the norm, and it is known.
     let mut pipeline = root_of_zero().start().unwrap();
     let output = pipeline.step(LR, with(0.5, 0.0)).unwrap();
@@ -221,7 +221,7 @@ fn a_loss_scale_keeps_its_own_skipping() {
     let scale = pipeline.loss_scale();
     // The gradients are finite.
     let error = pipeline.step(LR, with(0.5, f32::NEG_INFINITY)).unwrap_err();
-    insta::assert_snapshot!(full_text(&error), @"step 0 was stopped before the update, and no parameter has changed: the loss of micro-batch 1 is -inf; skip the batch, or lower the learning rate and go on from a checkpoint");
+    insta::assert_snapshot!(full_text(&error), @"step 0 was stopped before the update, and no parameter has changed: the loss of micro-batch 1 is -inf; skip the batch, or lower the learning rate and resume from a checkpoint");
     assert_eq!(pipeline.steps(), 0);
     assert_eq!(pipeline.loss_scale(), scale);
     assert!(gathered(&mut pipeline) == before);
@@ -230,8 +230,8 @@ fn a_loss_scale_keeps_its_own_skipping() {
 #[test]
 fn numbers_of_nothing_are_refused() {
     let start = |builder: PipelineBuilder<Net, Batch>| full_text(&builder.start().unwrap_err());
-    insta::assert_snapshot!(start(builder(1, ScheduleKind::GPipe).micro_batches(0)), @"a batch can't be split into 0 micro-batches: give at least 1");
-    insta::assert_snapshot!(start(builder(1, ScheduleKind::GPipe).threads_per_rank(0)), @"a rank can't run on 0 threads: give at least 1, or leave `threads_per_rank` out for its share of the machine");
+    insta::assert_snapshot!(start(builder(1, ScheduleKind::GPipe).micro_batches(0)), @"a batch can't be split into 0 micro-batches: use at least 1");
+    insta::assert_snapshot!(start(builder(1, ScheduleKind::GPipe).threads_per_rank(0)), @"a rank can't run on 0 threads: use at least 1, or leave `threads_per_rank` out for an equal share of the machine");
 }
 
 #[test]
@@ -239,7 +239,7 @@ fn learning_rates_that_are_none_are_refused() {
     let mut pipeline = builder(2, ScheduleKind::OneFOneB).start().unwrap();
     let before = gathered(&mut pipeline);
     let batch = || (CASE.batch)(0, &Device::flex());
-    let must = "it must be a finite number and not negative";
+    let must = "it must be finite and not negative";
     for (rate, shown) in [
         (f64::NAN, "NaN"),
         (f64::INFINITY, "inf"),

@@ -78,27 +78,27 @@ fn refused(forward: fn(&Net, Batch) -> Outputs, batch: Batch) -> String {
 fn an_index_out_of_range_is_named() {
     insta::assert_snapshot!(refused(cross_entropy, batch(7, 0)), @r#"
     micro-batch 1 of the batch can't be used, and nothing was run
-    an index is out of range in `tokens`; it comes from the batch's tensor `0`: look at the data, and at the sizes that the model was made with
+    an index is out of range in `tokens`; it comes from the batch's tensor `0`: check the data and the sizes with which the model was constructed
     Module.Embedding was given the index 7 at [1, 1]: only 0 to 6 are allowed
     "#);
     insta::assert_snapshot!(refused(cross_entropy, batch(-1, 0)), @r#"
     micro-batch 1 of the batch can't be used, and nothing was run
-    an index is out of range in `tokens`; it comes from the batch's tensor `0`: look at the data, and at the sizes that the model was made with
+    an index is out of range in `tokens`; it comes from the batch's tensor `0`: check the data and the sizes with which the model was constructed
     Module.Embedding was given the index -1 at [1, 1]: only 0 to 6 are allowed
     "#);
     insta::assert_snapshot!(refused(cross_entropy, batch(0, 5)), @r#"
     micro-batch 1 of the batch can't be used, and nothing was run
-    an index is out of range in or after `head`; it comes from the batch's tensor `1`: look at the data, and at the sizes that the model was made with
+    an index is out of range in or after `head`; it comes from the batch's tensor `1`: check the data and the sizes with which the model was constructed
     BaseFloat.Gather was given the index 5 at [1]: only 0 to 4 are allowed
     "#);
     insta::assert_snapshot!(refused(gathered, batch(0, -100)), @r#"
     micro-batch 1 of the batch can't be used, and nothing was run
-    an index is out of range in or after `head`; it comes from the batch's tensor `1`: look at the data, and at the sizes that the model was made with
+    an index is out of range in or after `head`; it comes from the batch's tensor `1`: check the data and the sizes with which the model was constructed
     BaseFloat.Gather was given the index -100 at [1]: only 0 to 4 are allowed
     "#);
     insta::assert_snapshot!(refused(selected, batch(0, 7)), @r#"
     rank 1, stage 1, micro-batch 1, action 1F1 failed
-    an index is out of range in or after `head`: look at the data, and at the sizes that the model was made with
+    an index is out of range in or after `head`: check the data and the sizes with which the model was constructed
     BaseFloat.Select was given the index 5 at [1]: only 0 to 4 are allowed
     "#);
 }

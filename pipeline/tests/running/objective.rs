@@ -413,19 +413,19 @@ fn counts_that_are_none_are_refused() {
         let count = scores.clone().abs().sum();
         Outputs::loss(scores.mean() + flat(y).float().mean()).weighted_by(count)
     });
-    insta::assert_snapshot!(error, @"the count in `weighted_by` depends on parameter `tokens.weight`: it must be computed from the batch alone, because a step needs it before the forward runs");
+    insta::assert_snapshot!(error, @"the count in `weighted_by` depends on parameter `tokens.weight`: it must be computed from the batch only, because a step needs it before the forward runs");
     let error = trace_error(|net, (x, y)| Outputs::loss(net.scores(x).mean()).weighted_by(flat(y)));
     insta::assert_snapshot!(error, @"the count in `weighted_by` has 20 elements: reduce it to one, with `sum`");
     let error = trace_error(|net, (x, y)| {
         let count = y.float().cast(DType::BF16).sum();
         Outputs::loss(net.scores(x).mean()).weighted_by(count)
     });
-    insta::assert_snapshot!(error, @"the count in `weighted_by` is computed in bf16, which has too few digits to count with: count in ints, as in `mask.int().sum()`, and give a mask as ints or bools, since mixed precision casts the floats of a batch");
+    insta::assert_snapshot!(error, @"the count in `weighted_by` is computed in bf16, which is too imprecise for counts: count in ints, as in `mask.int().sum()`, and pass masks as ints or bools, since mixed precision casts the floats of a batch");
     let error = trace_error(|net, (x, _)| {
         let count = Tensor::<1>::ones([1], &Device::flex());
         Outputs::loss(net.scores(x).mean()).weighted_by(count)
     });
-    insta::assert_snapshot!(error, @"the count in `weighted_by` is a tensor of the host, which was not made under recording: compute it from the tensors of the batch");
+    insta::assert_snapshot!(error, @"the count in `weighted_by` is a tensor that was not created under recording: compute it from the tensors of the batch");
 }
 
 fn step_error(forward: Forward, micro_batches: usize, samples: usize) -> String {
@@ -447,7 +447,7 @@ fn counts_that_are_negative_are_refused_before_the_step() {
         let count = y.not_equal_elem(PAD as i64).int().sum() - 1000;
         Outputs::loss(net.scores(x).mean()).weighted_by(count)
     };
-    insta::assert_snapshot!(step_error(forward, 1, 5), @"the count that the loss of micro-batch 0 is weighted by is -985: it must be finite and not negative");
+    insta::assert_snapshot!(step_error(forward, 1, 5), @"the count that weights the loss of micro-batch 0 is -985: it must be finite and not negative");
 }
 
 #[test]
@@ -456,7 +456,7 @@ fn losses_of_different_kinds_in_one_step_are_refused() {
         3 => Outputs::loss(net.scores(x).mean()),
         _ => Outputs::sum(net.scores(x).sum()),
     };
-    insta::assert_snapshot!(step_error(forward, 2, 5), @"the loss of micro-batch 1 is over something else than that of micro-batch 0: use the same of `Outputs::loss`, `weighted_by` and `Outputs::sum` for every batch");
+    insta::assert_snapshot!(step_error(forward, 2, 5), @"the loss of micro-batch 1 is over something else than that of micro-batch 0: use the same one of `Outputs::loss`, `weighted_by` and `Outputs::sum` for every batch");
 }
 
 #[test]
@@ -474,7 +474,7 @@ fn a_batch_in_which_nothing_counts_is_refused_and_changes_nothing() {
         .unwrap();
     let error = pipeline.step(LR, padding).unwrap_err();
     assert!(matches!(error, PipelineError::NothingCounts), "{error}");
-    insta::assert_snapshot!(full_text(&error), @"the counts that the losses are weighted by are 0 for all micro-batches, so the loss is not defined: leave the batch out");
+    insta::assert_snapshot!(full_text(&error), @"the counts that weight the losses are 0 for all micro-batches, so the loss is undefined: leave the batch out");
     assert_eq!(pipeline.steps(), 0);
     pipeline.step(LR, good).unwrap();
 }
@@ -490,7 +490,7 @@ fn a_count_of_floats_in_mixed_precision_is_refused() {
         Outputs::loss(loss).weighted_by(mask.sum().int())
     };
     let traced = MixedPrecision::bf16(&model).trace(&((x, y), mask), forward);
-    insta::assert_snapshot!(traced.unwrap_err(), @"the count in `weighted_by` is computed in bf16, which has too few digits to count with: count in ints, as in `mask.int().sum()`, and give a mask as ints or bools, since mixed precision casts the floats of a batch");
+    insta::assert_snapshot!(traced.unwrap_err(), @"the count in `weighted_by` is computed in bf16, which is too imprecise for counts: count in ints, as in `mask.int().sum()`, and pass masks as ints or bools, since mixed precision casts the floats of a batch");
 }
 
 /// A label out of range is an error before the step, as in the forward, and not a panic of the caller's thread.

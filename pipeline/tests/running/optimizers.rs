@@ -149,8 +149,8 @@ fn the_state_of_another_optimizer_is_refused() {
     let refused = |error: Option<String>, path: &str| {
         let error = error.expect("the state is of another optimizer");
         let expected = format!(
-            "could not be restored, nothing was changed\n\
-             the optimizer state of `{path}` is incomplete or of another optimizer: saved are [\""
+            "could not be restored; nothing was changed\n\
+             the optimizer state of `{path}` is incomplete or of another optimizer: the saved fields are [\""
         );
         assert!(error.contains(&expected), "{error}");
     };
@@ -193,7 +193,7 @@ fn a_state_that_burn_would_round_is_refused() {
     let wide = data.convert_dtype(DType::F64);
     state.tensors.push((name.clone(), wide));
     let error = restore(&mut adam, &values, &state).expect("the state is rounded");
-    let expected = format!("the optimizer state `{name}` was saved as f64, and Burn reads");
+    let expected = format!("the optimizer state `{name}` was saved as f64, but Burn reads");
     assert!(error.contains(&expected), "{error}");
     continue_run(&mut adam, CASE, 1..2, &mut Run::default());
 }
@@ -222,7 +222,7 @@ fn a_parameter_of_nine_dimensions_is_named() {
     let started = Pipeline::new(&model, &trace, &plan).optimizer(SgdConfig::new());
     assert_eq!(
         full_text(&started.start().unwrap_err()),
-        "parameter `grid` has 9 dimensions, and Burn's optimizers take 1 to 8: store it with fewer, and reshape it in \
+        "parameter `grid` has 9 dimensions, but Burn's optimizers support 1 to 8: store it with fewer, and reshape it in \
          the forward"
     );
 }

@@ -150,7 +150,7 @@ fn a_forward_without_a_loss_is_evaluated_and_does_not_train() {
             "{stages} stages"
         );
         let error = full_text(&pipeline.step(LR, x.clone()).unwrap_err());
-        assert!(error.contains("the forward gave no loss"), "{error}");
+        assert!(error.contains("the forward returned no loss"), "{error}");
         pipeline.evaluate(x.clone()).expect("the pipeline goes on");
     }
 }

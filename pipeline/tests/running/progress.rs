@@ -157,7 +157,7 @@ fn a_start_that_stalls_is_named_with_how_far_it_was() {
     assert!(matches!(error, PipelineError::Stalled { .. }), "{error}");
     assert_eq!(
         error.to_string(),
-        "rank 1 made no progress for 100ms while it was asked to make its parameters: 1 of 2 parameters, 64 B"
+        "rank 1 made no progress for 100ms during the request to materialize its parameters: 1 of 2 parameters, 64 B"
     );
     drop(release);
 }
@@ -171,7 +171,7 @@ fn a_restore_that_stalls_is_named_and_ends_the_pipeline() {
         .unwrap_err();
     assert_eq!(
         error.to_string(),
-        "rank 0 made no progress for 100ms while it was asked to restore a saved state: 1 of 4 parameters, 64 B"
+        "rank 0 made no progress for 100ms during the request to restore a saved state: 1 of 4 parameters, 64 B"
     );
     let again = pipeline.restore(paced(read_for(SHORT)), SavedState::default());
     let again = again.unwrap_err();
@@ -205,7 +205,7 @@ fn a_long_call_goes_on_where_it_reports() {
     });
     assert_eq!(
         silent.unwrap_err().to_string(),
-        "rank 0 did not answer within 100ms while it was asked to run a call"
+        "rank 0 did not reply within 100ms to the request to run a call"
     );
     drop(release);
 }

@@ -57,7 +57,7 @@ fn a_random_field_that_the_forward_reads() {
         table: Tensor::random([1, WIDTH], Distribution::Default, device),
         last: linear(device),
     });
-    insta::assert_snapshot!(error.unwrap_err(), @"the forward reads a tensor that the constructor makes at random (`Float.Random(Default) -> f32[1, 6]`) and that is no parameter, in field `table`: no checkpoint has it, and every construction makes another; make it a parameter that does not train, `Param::from_tensor(tensor).set_require_grad(false)`");
+    insta::assert_snapshot!(error.unwrap_err(), @"the forward reads a random tensor of the constructor (`Float.Random(Default) -> f32[1, 6]`) that is not a parameter, in field `table`: no checkpoint contains it, and every construction draws another; store it as a frozen parameter, `Param::from_tensor(tensor).set_require_grad(false)`");
     // Computed from a parameter that is random.
     let error = trace(|device| {
         let first = linear(device);
@@ -68,7 +68,7 @@ fn a_random_field_that_the_forward_reads() {
             last: linear(device),
         }
     });
-    insta::assert_snapshot!(error.unwrap_err(), @"the forward reads a tensor that the constructor makes at random (`Float.Random(Uniform(-0.4082482904638631, 0.4082482904638631)) -> f32[6, 6]`) and that is no parameter, in field `table`: no checkpoint has it, and every construction makes another; make it a parameter that does not train, `Param::from_tensor(tensor).set_require_grad(false)`");
+    insta::assert_snapshot!(error.unwrap_err(), @"the forward reads a random tensor of the constructor (`Float.Random(Uniform(-0.4082482904638631, 0.4082482904638631)) -> f32[6, 6]`) that is not a parameter, in field `table`: no checkpoint contains it, and every construction draws another; store it as a frozen parameter, `Param::from_tensor(tensor).set_require_grad(false)`");
 }
 
 #[test]
@@ -213,7 +213,7 @@ fn running_statistics_that_are_updated() {
     let example = batch(0, &Device::flex());
     let outputs = |net: &Normed, batch| Outputs::loss(normed(net, batch).0);
     let error = model.unwrap().trace(&example, outputs).unwrap_err();
-    insta::assert_snapshot!(error, @"the forward computes a new value of the running state `norm.running_mean`, which a pipeline can't keep yet: freeze the module (`BatchNorm::freeze`), or use GroupNorm, LayerNorm, RmsNorm or InstanceNorm in its place");
+    insta::assert_snapshot!(error, @"the forward computes a new value of the running state `norm.running_mean`, which a pipeline can't store: freeze the module (`BatchNorm::freeze`), or use GroupNorm, LayerNorm, RmsNorm or InstanceNorm instead");
 }
 
 #[derive(Module, Debug)]
@@ -279,7 +279,7 @@ fn a_parameter_in_a_skipped_field() {
         teacher: linear(device),
     });
     let error = model.unwrap().trace(&batch(0, &Device::flex()), outputs);
-    insta::assert_snapshot!(error.unwrap_err(), @"the forward draws the value of a parameter that no visitor of the module sees, in one of the fields `teacher.weight`, `teacher.bias`, as in a field with `#[module(skip)]`: every run would draw another; make it a field of the module and freeze it (`no_grad`)");
+    insta::assert_snapshot!(error.unwrap_err(), @"the forward initializes a parameter that no visitor of the module sees, in one of the fields `teacher.weight`, `teacher.bias`, as in a field with `#[module(skip)]`: every run would draw another value; make it a field of the module and freeze it (`no_grad`)");
     // Made of data, it is the same in every construction.
     let fixed = |device: &Device| Distilled {
         student: linear(device),
@@ -366,7 +366,7 @@ fn a_trace_of_another_constructor() {
     let error = Pipeline::new(&model(2.0), &trace, &plan)
         .start()
         .unwrap_err();
-    insta::assert_snapshot!(full_text(&error), @"the trace is of another model than the pipeline trains: in the constructor, constant 1 was f32[1, 6] with 1 at element 0 and is now f32[1, 6] with 2 at element 0; trace the model that is trained");
+    insta::assert_snapshot!(full_text(&error), @"the trace is of another model: in the constructor, constant 1 was f32[1, 6] with 1 at element 0 and is now f32[1, 6] with 2 at element 0; trace the model that is trained");
 }
 
 #[test]
@@ -377,7 +377,7 @@ fn a_sum_over_a_count() {
         let count = y.clone().greater_elem(0.0).int().sum();
         Outputs::sum(squared(net.layers[1].forward(x), y)).weighted_by(count)
     });
-    insta::assert_snapshot!(error.unwrap_err(), @"the loss was given as a sum and as a mean over a count: use `Outputs::sum(loss)` alone for a sum, or `Outputs::loss(loss).weighted_by(count)` for a mean");
+    insta::assert_snapshot!(error.unwrap_err(), @"the loss is declared both as a sum and as a mean over a count: use `Outputs::sum(loss)` alone for a sum, or `Outputs::loss(loss).weighted_by(count)` for a mean");
 }
 
 /// A shape that is no longer kept is recorded again, and must be what it was.
@@ -409,7 +409,7 @@ fn a_forward_that_changes_while_it_trains() {
     let error = pipeline.step(LR, of(4)).unwrap_err();
     insta::assert_snapshot!(full_text(&error), @r#"
     the model could not be traced for this batch
-    the forward of training 0:F32[4, 6] 1:F32[4, 6] differs from its earlier recording: a forward must depend on the model and the batch alone, so take what changes with the step from the batch
+    the forward of training 0:F32[4, 6] 1:F32[4, 6] differs from its earlier recording: a forward must depend only on the model and the batch, so pass values that change with the step in the batch
     "#);
 }
 
@@ -458,7 +458,7 @@ fn a_forward_that_differs_from_call_to_call() {
             Outputs::loss(squared(net.layers[1].forward(x), y))
         },
     );
-    insta::assert_snapshot!(error.unwrap_err(), @"two recordings of the same forward differ: in the forward, operation 10 was NumericFloat.MulScalar(Float(1.0)) -> f32[8, 6] and is now NumericFloat.MulScalar(Float(2.0)) -> f32[8, 6]; a forward must depend on the model and the batch alone, so take random values from `Tensor::random`, and what changes with the step from the batch");
+    insta::assert_snapshot!(error.unwrap_err(), @"two recordings of the same forward differ: in the forward, operation 10 was NumericFloat.MulScalar(Float(1.0)) -> f32[8, 6] and is now NumericFloat.MulScalar(Float(2.0)) -> f32[8, 6]; a forward must depend only on the model and the batch, so draw random values with `Tensor::random`, and pass values that change with the step in the batch");
 
     let calls = AtomicU64::new(0);
     let model = Deferred::new(two).unwrap();
@@ -474,7 +474,7 @@ fn a_forward_that_differs_from_call_to_call() {
             Outputs::loss(squared(z, y)).with("features", named)
         },
     );
-    insta::assert_snapshot!(error.unwrap_err(), @"two recordings of the same forward differ in what output `features` is: a forward must depend on the model and the batch alone");
+    insta::assert_snapshot!(error.unwrap_err(), @"two recordings of the same forward differ in output `features`: a forward must depend only on the model and the batch");
 }
 
 /// It was the same twice, and changes before the pipeline starts.
@@ -526,7 +526,7 @@ fn a_constructor_that_differs_from_call_to_call() {
             Outputs::loss(squared(net.layers[1].forward(x), y))
         });
     insta::assert_snapshot!(full_text(&error.unwrap_err()), @r#"
-the model can't be constructed twice alike
+two constructions of the model differ
 the closure made another model at its second call: in the recipe of parameter `layers.1.weight`, constant 1 was f32[6, 6] with 0 at element 0 and is now f32[6, 6] with 1 at element 0; it must make the same model at every call: draw random values through Burn's tensors, not from the host
 "#);
 }

@@ -113,8 +113,7 @@ fn a_shape_that_reads_other_parameters_is_refused_and_the_pipeline_goes_on() {
         let error = pipeline.step(LR, batch(SHORT)).unwrap_err();
         assert_eq!(
             full_text(&error),
-            "the plan can't be used\nstage 1 reads `shared.weight` for a batch of this shape, and the \
-             plan gives it no copy: make the plan from a trace of such a batch"
+            "the plan can't be used\nstage 1 reads `shared.weight` for a batch of this shape, but the plan assigns it no copy: create the plan from a trace of such a batch"
         );
         pipeline.step(LR, batch(LONG)).unwrap();
     }
@@ -155,8 +154,7 @@ fn a_trace_or_plan_of_another_model_is_refused() {
 }
 
 /// Said once, when a pipeline drops its first program.
-const FIRST_DROP: &str = "message: batches have more shapes than programs are kept: a shape that comes again after \
-                          others is recorded, cut and loaded again; keep more (`keep_programs`), or pad batches to fewer \
+const FIRST_DROP: &str = "message: batches have more shapes than programs are kept: a shape that recurs after others is recorded, cut and loaded again; keep more (`keep_programs`), or pad batches to fewer \
                           shapes; \n";
 
 #[test]
@@ -183,12 +181,12 @@ fn programs_that_were_not_used_for_longest_are_dropped() {
     };
     let made = |length, made| {
         format!(
-            "message: program is made; program: training :F32[8, {length}, 5]; made: {made}; \n"
+            "message: program created; program: training :F32[8, {length}, 5]; made: {made}; \n"
         )
     };
     let dropped = |length, count| {
         format!(
-            "message: program is dropped; program: training :F32[8, {length}, 5]; dropped: {count}; \n"
+            "message: program dropped; program: training :F32[8, {length}, 5]; dropped: {count}; \n"
         )
     };
     events::collect();

@@ -326,8 +326,7 @@ fn a_batch_of_few_samples() {
             full_text(&error),
             format!(
                 "the batch can't be used\na batch of {samples} samples can't be split into {MICRO_BATCHES} \
-                 micro-batches, and the schedule is written for a fixed number: drop the batch, or train under a named \
-                 schedule, which is generated for fewer"
+                 micro-batches, and the schedule is for a fixed number: drop the batch, or use a named schedule, which is generated for fewer"
             )
         );
     }
@@ -450,12 +449,11 @@ fn schedules_that_do_not_fit_the_plan() {
     };
     assert_eq!(
         text(start(ScheduleKind::Zbv.into())),
-        "schedule `zbv` runs its stages on ranks [0, 1, 1, 0], the plan has them on ranks \
-         [0, 1, 0, 1]: make the plan for it, with `Machine::with_chunks` or `Planner::on_ranks`"
+        "schedule `zbv` places its stages on ranks [0, 1, 1, 0], but the plan places them on ranks [0, 1, 0, 1]: create the plan for this schedule with `Machine::with_chunks` or `Planner::on_ranks`"
     );
     let one_chunk = text(start(ScheduleKind::OneFOneB.into()));
     assert!(
-        one_chunk.starts_with("the schedule can't be made\n"),
+        one_chunk.starts_with("the schedule can't be generated\n"),
         "{one_chunk}"
     );
     let rows = "0F0 2F0 2B0 0B0\n1F0 3F0 3B0 1B0";
@@ -467,12 +465,11 @@ fn schedules_that_do_not_fit_the_plan() {
         .unwrap_err();
     assert_eq!(
         full_text(&error),
-        "schedule `mine` is written for 1 micro-batches, the step has 4: give a batch that splits \
-         into as many, or take a named schedule"
+        "schedule `mine` is for 1 micro-batches, but the step has 4: use a batch that splits into as many, or use a named schedule"
     );
     assert_eq!(
         text(start(written("0F0 2F0\n1F0 3F0").into())),
-        "schedule `mine` has no backward: a step trains, and `evaluate` needs no schedule"
+        "schedule `mine` has no backward: a training step needs one, and `evaluate` needs no schedule"
     );
     let short = text(start(written("0F0 2F0 2B0 0B0\n1F0 3F0 3B0").into()));
     assert!(
@@ -493,8 +490,7 @@ fn schedules_that_do_not_fit_the_plan() {
         .unwrap_err();
     assert_eq!(
         full_text(&error),
-        "a named schedule has as many stages on every rank, the plan has 4 stages on 3 ranks: make \
-         the plan with `Machine::with_chunks`, or write a schedule for it"
+        "a named schedule needs the same number of stages on every rank, but the plan has 4 stages on 3 ranks: create the plan with `Machine::with_chunks`, or write a schedule for it"
     );
     for max in [0.0, -1.0, f64::NAN, f64::INFINITY] {
         let clipped = builder(2, ScheduleKind::OneFOneB).clip(Clipping::GlobalNorm(max));
