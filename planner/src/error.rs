@@ -40,7 +40,9 @@ pub enum MachineError {
     #[error("every rank needs at least one stage")]
     NoChunks,
     /// A rank has speed 0.
-    #[error("rank {rank} has speed 0: use 1000 for the speed of the rank on which times were measured")]
+    #[error(
+        "rank {rank} has speed 0: use 1000 for the speed of the rank on which times were measured"
+    )]
     NoSpeed {
         /// The rank.
         rank: RankIndex,

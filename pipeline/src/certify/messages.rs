@@ -221,7 +221,11 @@ impl Run<'_> {
         for (index, copies) in self.copies.iter().enumerate() {
             let site = || self.end_of(StageIndex::new(index), None);
             if !copies.is_updated {
-                return Err(other_value(site(), "an update of the stage", "no update".into()));
+                return Err(other_value(
+                    site(),
+                    "an update of the stage",
+                    "no update".into(),
+                ));
             }
             for (position, version) in &copies.versions {
                 let owner = self.ownership.owner(*position).index();

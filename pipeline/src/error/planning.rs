@@ -312,7 +312,10 @@ pub enum PlanError {
         ranks: usize,
     },
     /// A rank does not hold some parameters of a module.
-    #[error("rank {rank} does not hold these parameters of the module:{}", lines(parameters))]
+    #[error(
+        "rank {rank} does not hold these parameters of the module:{}",
+        lines(parameters)
+    )]
     NotMaterialized {
         /// The rank.
         rank: usize,

@@ -21,9 +21,7 @@ pub enum ProfileError {
     #[error("the device failed while a block ran")]
     Device(#[from] ExecutionError),
     /// An operation panicked.
-    #[error(
-        "an operation panicked on generated values: profile with a larger depth to find it"
-    )]
+    #[error("an operation panicked on generated values: profile with a larger depth to find it")]
     Panicked,
     /// The threads of a rank could not be started.
     #[error("the threads of a rank could not be started")]
@@ -66,7 +64,9 @@ pub enum ProfileError {
     #[error("the file is not a profile")]
     Json(#[source] serde_json::Error),
     /// The profile has another version.
-    #[error("the profile has version {found}, but this build reads version {expected}: measure again")]
+    #[error(
+        "the profile has version {found}, but this build reads version {expected}: measure again"
+    )]
     Version {
         /// The version that this build reads.
         expected: u32,

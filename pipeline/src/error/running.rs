@@ -256,9 +256,7 @@ pub enum PipelineError {
     #[error("the batch can't be used")]
     Batch(#[from] BatchError),
     /// The count of a micro-batch could not be computed.
-    #[error(
-        "the count that weights the loss of micro-batch {micro_batch} could not be computed"
-    )]
+    #[error("the count that weights the loss of micro-batch {micro_batch} could not be computed")]
     Count {
         /// The micro-batch.
         micro_batch: usize,
@@ -314,9 +312,7 @@ pub enum PipelineError {
         rank: usize,
     },
     /// Gradients would be clipped twice.
-    #[error(
-        "both the optimizer's configuration and `clip` clip gradients: use one of them"
-    )]
+    #[error("both the optimizer's configuration and `clip` clip gradients: use one of them")]
     TwoClippings,
     /// The pipeline has no optimizer.
     #[error("the pipeline has no optimizer: call `.optimizer(...)` before `.start()` to train")]

@@ -1,4 +1,4 @@
-//! Why a plan can't be made or used, in full.
+//! Errors of creating and using plans, with their full text.
 
 use burn::tensor::{Device, Tensor};
 use serde_json::{Value, json};
@@ -81,7 +81,7 @@ fn too_many_stages_and_none() {
     );
 }
 
-/// A plan file of two stages, edited by hand, and what is said of it.
+/// A plan file of two stages, edited manually, and the errors.
 #[test]
 fn wrong_files() {
     let trace = mlp_trace(3, 4);
@@ -172,7 +172,8 @@ fn another_model() {
     );
 }
 
-/// A parameter that two stages read: the gradient's parts meet at the first of them, so no later stage can own it.
+/// A parameter that two stages read: the gradient is summed on the first of them, so no later stage can
+/// own it.
 #[test]
 fn a_shared_parameter_whose_owner_is_not_its_first_reader() {
     let model = mlp(3, 8);
@@ -207,7 +208,7 @@ fn a_shared_parameter_whose_owner_is_not_its_first_reader() {
     );
 }
 
-/// A plan file cut off at every byte is refused, and never panics.
+/// A plan file truncated at any byte is refused without a panic.
 #[test]
 fn a_truncated_file() {
     let json = Plan::manual(&mlp_trace(2, 4), &[]).unwrap().to_json();
@@ -221,7 +222,7 @@ fn a_truncated_file() {
 }
 
 #[test]
-fn files_that_are_not_there() {
+fn missing_files() {
     let plan = Plan::manual(&mlp_trace(2, 4), &[]).unwrap();
     let nowhere = "/nowhere/plan.json";
     let missing = "No such file or directory (os error 2)";
@@ -236,7 +237,7 @@ fn files_that_are_not_there() {
 }
 
 #[test]
-fn ranks_and_what_they_do_not_hold() {
+fn ranks_and_parameters_that_they_do_not_hold() {
     let trace = mlp_trace(3, 4);
     let plan = Plan::manual(&trace, &["layers.1", "layers.2"].map(Cut::before)).unwrap();
     assert_eq!(plan.ranks(), 3);

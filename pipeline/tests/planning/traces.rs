@@ -1,4 +1,4 @@
-//! Why a model can't be traced, in full.
+//! Errors of tracing, with their full text.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -40,7 +40,7 @@ fn run(net: &Mlp, x: Tensor<2>) -> Tensor<2> {
 }
 
 #[test]
-fn losses_that_are_none() {
+fn invalid_losses() {
     assert_eq!(
         refused(|_, _| Outputs::none()),
         "the forward returned no loss: return `Outputs::loss(loss)`, or trace it with `trace_forward` for evaluation only"
@@ -68,7 +68,7 @@ fn losses_that_are_none() {
 }
 
 #[test]
-fn what_only_real_tensors_have() {
+fn functions_that_need_real_tensors() {
     let error = refused(|net, x| {
         let y = run(net, x);
         let sum = y.clone().sum().into_scalar::<f32>();
@@ -174,7 +174,7 @@ fn batch_norm_is_named() {
     "#);
 }
 
-/// A model with batch norm may fail for reasons of its own.
+/// A model with batch norm may fail for other reasons.
 #[test]
 fn batch_norm_is_not_blamed_for_another_panic() {
     let traced = normed().trace(&x(4), |net: &Normed, x| {
@@ -196,7 +196,7 @@ struct Growing {
 }
 
 #[test]
-fn a_closure_that_makes_another_model_every_time() {
+fn a_closure_that_constructs_another_model_every_time() {
     for (layers, width, change) in [
         (1, 0, "parameter `layers.2.weight` is new"),
         (

@@ -1,4 +1,4 @@
-//! Where ranks live.
+//! The devices of ranks.
 
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
@@ -34,7 +34,7 @@ fn builder(ranks: usize) -> PipelineBuilder<Net, Tensor<2>> {
     Pipeline::new(&model, &trace, &plan).optimizer(SgdConfig::new())
 }
 
-/// An autodiff device stands for the device under it: there is no autodiff at run time.
+/// An autodiff device is replaced by its inner device: there is no autodiff at run time.
 #[test]
 fn more_ranks_than_devices_share_them() {
     let devices = [Device::flex(), Device::flex().autodiff()];

@@ -1,4 +1,4 @@
-//! Optimizer state is saved and restored so that training goes on with the same bits, on another
+//! Optimizer state is saved and restored so that training continues with the same bits, on another
 //! number of stages.
 
 use burn::module::Module;
@@ -51,7 +51,7 @@ fn setting(stages: usize) -> Setting {
 
 type Net4 = Pipeline<Net, Batch>;
 
-/// What a checkpoint would hold.
+/// The contents of a checkpoint.
 fn save(pipeline: &mut Net4) -> (Vec<(ParameterPath, DynTensor)>, SavedState) {
     let module = pipeline.gather(&Device::flex()).unwrap();
     let mut state = SavedState::default();
@@ -70,7 +70,7 @@ fn save(pipeline: &mut Net4) -> (Vec<(ParameterPath, DynTensor)>, SavedState) {
     (parameter_values(&module), state)
 }
 
-/// Restores on every rank; the text of an error.
+/// Restores on every rank; returns the text of an error.
 fn restore(
     pipeline: &mut Net4,
     values: &[(ParameterPath, DynTensor)],
@@ -140,7 +140,7 @@ fn stochastic_gradient_descent() {
     }
 }
 
-/// A state that does not fit is refused by name, and the pipeline trains on as if nothing was.
+/// A state that does not fit is refused by name, and the pipeline continues to train unchanged.
 #[test]
 fn the_state_of_another_optimizer_is_refused() {
     let mut adam = CASE.start(setting(2), AdamWConfig::new().build());
@@ -183,7 +183,8 @@ fn the_state_of_another_optimizer_is_refused() {
     assert_eq!(restore(&mut adam, &values, &of_adam), None);
 }
 
-/// Burn reads states in the default float of the device: an f64 state would be rounded to f32 without a word.
+/// Burn reads states in the default float dtype of the device: an f64 state would be rounded to f32
+/// silently.
 #[test]
 fn a_state_that_burn_would_round_is_refused() {
     let mut adam = CASE.start(setting(2), AdamWConfig::new().build());
@@ -198,7 +199,7 @@ fn a_state_that_burn_would_round_is_refused() {
     continue_run(&mut adam, CASE, 1..2, &mut Run::default());
 }
 
-/// More dimensions than Burn's optimizers take are refused before anything is made.
+/// More dimensions than Burn's optimizers support are refused before parameters are materialized.
 #[test]
 fn a_parameter_of_nine_dimensions_is_named() {
     #[derive(Module, Debug)]
@@ -227,7 +228,7 @@ fn a_parameter_of_nine_dimensions_is_named() {
     );
 }
 
-/// What a checkpoint of such an optimizer must have.
+/// The fields that a checkpoint of such an optimizer must have.
 #[test]
 fn whether_an_optimizer_keeps_a_state_is_known() {
     let model = Deferred::new(|device| Net {
@@ -248,6 +249,6 @@ fn whether_an_optimizer_keeps_a_state_is_known() {
     let momentum = SgdConfig::new().with_momentum(Some(MomentumConfig::new()));
     assert!(keeps(&|builder| builder.optimizer(momentum.clone())));
     assert!(keeps(&|builder| builder.optimizer(AdamWConfig::new())));
-    // It takes matrices alone.
+    // It supports only matrices.
     assert!(keeps(&|builder| builder.optimizer(MuonConfig::new())));
 }

@@ -54,7 +54,7 @@ fn single(output: &StepOutput, name: &str, micro_batch: usize) -> TensorData {
 }
 
 #[test]
-fn each_is_given_per_micro_batch_in_training_and_evaluation() {
+fn each_is_returned_per_micro_batch_in_training_and_evaluation() {
     let model = net();
     let device = Device::flex();
     let x = floats([SAMPLES, 3], 1, &device);

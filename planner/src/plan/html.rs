@@ -142,7 +142,8 @@ fn picture(plan: &PlanFile) -> Result<String, String> {
     };
     check_size(plan.stages.len(), plan.step.micro_batches)?;
     let schedule = plan.schedule();
-    let schedule = schedule.ok_or("the file has no valid compute lists for its stages and ranks")?;
+    let schedule =
+        schedule.ok_or("the file has no valid compute lists for its stages and ranks")?;
     check_size(schedule.stages, schedule.micro_batches)?;
     let step = simulate(&schedule, &plan.dependencies(), &plan.costs());
     let step = step.map_err(|fault| format!("the schedule can't run: {fault}"))?;
