@@ -182,7 +182,7 @@ pub enum Infeasible {
         Size(*needed),
         Size(*limit)
     )]
-    Stretch {
+    Range {
         /// The rank.
         rank: RankIndex,
         /// The first block that does not fit the ranks before this rank.

@@ -6,7 +6,7 @@ use tinderbox_deferred::ParameterTable;
 use tinderbox_fake::ValueId;
 
 use super::copies::{Copies, Ownership, Version};
-use super::messages::{Made, Parcel};
+use super::messages::{Contents, Made};
 use super::programs::Certificate;
 use crate::cut::{Binding, Layout, Phase, StagePrograms};
 use crate::kept::Kept;
@@ -61,7 +61,7 @@ pub(super) struct Run<'a> {
     /// By stage and micro-batch. The certificate of a program proves how each value is computed.
     stores: Vec<Kept<()>>,
     /// Messages that were sent and not yet received.
-    pub(super) sent: HashMap<Message, Parcel>,
+    pub(super) sent: HashMap<Message, Contents>,
     /// By stage.
     pub(super) copies: Vec<Copies>,
     /// The stages whose norms each rank has.
@@ -187,38 +187,42 @@ impl<'a> Run<'a> {
         phase.ok_or_else(|| self.expected("a program that the stage has", task.compute.letter()))
     }
 
-    fn store(&mut self, (stage, k): Home) -> &mut Kept<()> {
+    fn store(&mut self, (stage, k): Location) -> &mut Kept<()> {
         &mut self.stores[stage.index() * self.lists.schedule.micro_batches + k.index()]
     }
 
     /// Keeps a value for all its uses at a stage.
     pub(super) fn put(
         &mut self,
-        home: Home,
+        location: Location,
         made: Made,
         needed: ValueId,
         uses: usize,
     ) -> Result<(), CertifyError> {
         let wanted = Made {
             value: needed,
-            micro_batch: home.1,
+            micro_batch: location.1,
         };
         if made != wanted {
             return Err(self.expected(&wanted.to_string(), made.to_string()));
         }
-        match self.store(home).put(needed, (), uses) {
+        match self.store(location).put(needed, (), uses) {
             true => Ok(()),
             false => Err(self.expected("each value once", format!("{made} again"))),
         }
     }
 
     /// Uses a value of a stage.
-    pub(super) fn take(&mut self, home: Home, value: ValueId) -> Result<Made, CertifyError> {
+    pub(super) fn take(
+        &mut self,
+        location: Location,
+        value: ValueId,
+    ) -> Result<Made, CertifyError> {
         let made = Made {
             value,
-            micro_batch: home.1,
+            micro_batch: location.1,
         };
-        match self.store(home).take(value) {
+        match self.store(location).take(value) {
             Some(_) => Ok(made),
             None => Err(self.expected(&made.to_string(), "nothing")),
         }
@@ -367,7 +371,7 @@ impl<'a> Run<'a> {
 }
 
 /// The stage and the micro-batch of a value.
-type Home = (StageIndex, MicroBatchIndex);
+type Location = (StageIndex, MicroBatchIndex);
 
 /// The error of a place in a step that expected another value.
 pub(super) fn other_value(site: Box<CertifySite>, expected: &str, found: String) -> CertifyError {

@@ -24,7 +24,7 @@ impl fmt::Display for Made {
 
 /// The contents of a message.
 #[derive(Clone, Debug)]
-pub(super) enum Parcel {
+pub(super) enum Contents {
     /// Values of a micro-batch.
     Values(Vec<Made>),
     /// Values of parameters, by position in the table.
@@ -39,32 +39,32 @@ impl Run<'_> {
             Message::Values { edge, micro_batch } => {
                 let sends = &self.programs(edge.from.stage, micro_batch).sends;
                 let values = sends.get(&edge).map_or(&[][..], Vec::as_slice);
-                let home = (edge.from.stage, micro_batch);
-                let made = values.iter().map(|value| self.take(home, *value));
-                Parcel::Values(made.collect::<Result<_, _>>()?)
+                let location = (edge.from.stage, micro_batch);
+                let made = values.iter().map(|value| self.take(location, *value));
+                Contents::Values(made.collect::<Result<_, _>>()?)
             }
             Message::Tie(tie) => {
                 let versions = &self.copies[tie.owner.index()].versions;
                 let shared = self.ownership.shared(tie.owner, tie.replica);
                 let shared =
                     shared.filter_map(|position| Some((position, *versions.get(&position)?)));
-                Parcel::Parameters(shared.collect())
+                Contents::Parameters(shared.collect())
             }
             Message::Norm { from, .. } => {
                 self.measure(from)?;
-                Parcel::Norms
+                Contents::Norms
             }
         };
         match self.sent.insert(message, parcel) {
             None => Ok(()),
-            Some(_) => Err(self.expected("each message once", "it again")),
+            Some(_) => Err(self.expected("each message once", "a duplicate")),
         }
     }
 
     pub(super) fn receive(&mut self, message: Message) -> Result<(), CertifyError> {
         let parcel = self.sent.remove(&message);
         match (message, parcel) {
-            (Message::Values { edge, micro_batch }, Some(Parcel::Values(values))) => {
+            (Message::Values { edge, micro_batch }, Some(Contents::Values(values))) => {
                 let to = edge.to.stage;
                 let programs = self.programs(to, micro_batch);
                 let needed = programs.receives.get(&edge).map_or(&[][..], Vec::as_slice);
@@ -77,7 +77,7 @@ impl Run<'_> {
                 }
                 Ok(())
             }
-            (Message::Tie(tie), Some(Parcel::Parameters(values))) => {
+            (Message::Tie(tie), Some(Contents::Parameters(values))) => {
                 let needed: Vec<usize> = self.ownership.shared(tie.owner, tie.replica).collect();
                 self.same_length(needed.len(), values.len())?;
                 for (position, (sent, version)) in needed.into_iter().zip(values) {
@@ -91,7 +91,7 @@ impl Run<'_> {
                 }
                 Ok(())
             }
-            (Message::Norm { from, .. }, Some(Parcel::Norms)) => {
+            (Message::Norm { from, .. }, Some(Contents::Norms)) => {
                 self.norms().insert(from);
                 Ok(())
             }

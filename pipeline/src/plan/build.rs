@@ -21,7 +21,9 @@ use crate::cut::{Cutting, Holding, Layout, Operations, Phase, Sharing, StageProg
 use crate::partition::Chain;
 use crate::schedule::{Compute, Costs, Dependencies, Edge, StageCosts, StageIndex, Tie};
 use crate::trace::{JointGraph, Roles, Trace};
-use crate::work::{Atoms, OperationTimes, cast_bytes_by_path, parameter_homes, work_of};
+use crate::work::{
+    OperationGroups, OperationTimes, cast_bytes_by_path, parameter_positions, work_of,
+};
 
 /// The parameters of a model in the form of the plan file.
 pub(super) fn plan_parameters(table: &ParameterTable) -> Vec<PlanParameter> {
@@ -67,7 +69,7 @@ pub(crate) struct Planning<'a> {
     pub(crate) joint: Arc<JointGraph>,
     roles: Roles,
     pub(crate) chain: Chain,
-    atoms: Atoms,
+    groups: OperationGroups,
     pub(crate) table: &'a ParameterTable,
     types: BTreeMap<&'a str, &'a str>,
     by_path: BTreeMap<&'a ParameterPath, &'a Parameter>,
@@ -98,7 +100,7 @@ impl<'a> Planning<'a> {
             .map_err(|source| PlanError::Trace { source })?;
         let roles = Roles::of(&joint);
         let chain = Chain::new(&joint, &roles, table);
-        let atoms = Atoms::new(&joint, &chain, table);
+        let groups = OperationGroups::new(&joint, &chain, table);
         let times = times.unwrap_or_else(|| OperationTimes::analytic(&joint, rates));
         let types = table.iter();
         let types = types.map(|known| (known.path.module(), known.modules.as_str()));
@@ -107,7 +109,7 @@ impl<'a> Planning<'a> {
             joint,
             roles,
             chain,
-            atoms,
+            groups,
             table,
             types: types.collect(),
             by_path: table.iter().map(|known| (&known.path, known)).collect(),
@@ -123,14 +125,14 @@ impl<'a> Planning<'a> {
             return Ok(work);
         }
         let (joint, chain, table) = (&self.joint, &self.chain, self.table);
-        let work = work_of(joint, &self.roles, chain, &self.atoms, table, &self.times)?;
+        let work = work_of(joint, &self.roles, chain, &self.groups, table, &self.times)?;
         Ok(self.work.get_or_init(|| work))
     }
 
     /// Converts a partition of the work's blocks to one of the forward's operations.
     pub(crate) fn of_operations(&self, partition: Partition) -> Partition {
         Partition {
-            stage_of: self.atoms.spread(&partition.stage_of),
+            stage_of: self.groups.spread(&partition.stage_of),
             ..partition
         }
     }
@@ -245,19 +247,19 @@ impl<'a> Planning<'a> {
             };
             partition.stages()
         ];
-        let homes = parameter_homes(&self.chain, self.table);
+        let positions = parameter_positions(&self.chain, self.table);
         let mut owned: Vec<(usize, &ParameterPath)> = self
             .table
             .iter()
-            .zip(homes)
+            .zip(positions)
             .filter(|(parameter, _)| parameter.clone_of.is_none())
-            .map(|(parameter, home)| (home, &parameter.path))
+            .map(|(parameter, position)| (position, &parameter.path))
             .collect();
         // In the order of the forward; parameters of one operation in the order of the table.
-        owned.sort_by_key(|(home, _)| *home);
+        owned.sort_by_key(|(position, _)| *position);
         let lowest = self.lowest_readers(partition);
-        for (home, path) in owned {
-            let stage = partition.stage_of.get(home).copied().unwrap_or(0);
+        for (position, path) in owned {
+            let stage = partition.stage_of.get(position).copied().unwrap_or(0);
             let stage = lowest.get(path).copied().unwrap_or(stage);
             holdings[stage].owned.push(path.clone());
         }

@@ -14,9 +14,9 @@ pub(crate) fn together<T: Send>(
     count: usize,
     run: impl Fn(&Member<'_>) -> Result<T, ProfileError> + Sync,
 ) -> Result<Vec<T>, ProfileError> {
-    let meeting = Meeting::new(count);
+    let barrier = Barrier::new(count);
     // A member that no thread uses leaves when it is dropped.
-    let members: Vec<Member<'_>> = (0..count).map(|_| Member(&meeting)).collect();
+    let members: Vec<Member<'_>> = (0..count).map(|_| Member(&barrier)).collect();
     let run = &run;
     thread::scope(|scope| {
         let threads: Vec<_> = members
@@ -39,7 +39,7 @@ pub(crate) fn together<T: Send>(
 }
 
 /// One of the threads. Dropping it leaves the barrier.
-pub(crate) struct Member<'a>(&'a Meeting);
+pub(crate) struct Member<'a>(&'a Barrier);
 
 impl Member<'_> {
     /// Waits until all members that have not left wait.
@@ -66,7 +66,7 @@ impl Drop for Member<'_> {
 }
 
 /// A barrier that its members can leave.
-struct Meeting {
+struct Barrier {
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -77,7 +77,7 @@ struct State {
     round: u64,
 }
 
-impl Meeting {
+impl Barrier {
     fn new(members: usize) -> Self {
         Self {
             state: Mutex::new(State {

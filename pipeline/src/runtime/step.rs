@@ -127,21 +127,21 @@ impl RoundState {
         }
     }
 
-    fn store(&mut self, (stage, k): Home) -> &mut Kept<DynTensor> {
+    fn store(&mut self, (stage, k): Location) -> &mut Kept<DynTensor> {
         &mut self.stores[stage.index() * self.micro_batches + k.index()]
     }
 
     /// Keeps a value of a stage and micro-batch for a number of uses.
-    fn put(&mut self, home: Home, id: ValueId, value: DynTensor, uses: usize) {
+    fn put(&mut self, location: Location, id: ValueId, value: DynTensor, uses: usize) {
         if self.epoch.is_some() && uses > 0 {
             self.bytes += value.bytes();
         }
-        self.store(home).put(id, value, uses);
+        self.store(location).put(id, value, uses);
     }
 
     /// Uses a value of a stage and micro-batch.
-    fn take(&mut self, home: Home, id: ValueId) -> DynTensor {
-        let kept = self.store(home).take(id);
+    fn take(&mut self, location: Location, id: ValueId) -> DynTensor {
+        let kept = self.store(location).take(id);
         let (value, is_last) = kept.expect("certified lists use values that are kept");
         if self.epoch.is_some() && is_last {
             self.bytes = self.bytes.saturating_sub(value.bytes());
@@ -162,7 +162,7 @@ impl RoundState {
 }
 
 /// The stage and the micro-batch of a value.
-type Home = (StageIndex, MicroBatchIndex);
+type Location = (StageIndex, MicroBatchIndex);
 
 /// A program with its inputs.
 struct Job {
@@ -272,7 +272,7 @@ impl<'a> Running<'a> {
             Action::Compute(task) => {
                 let job = self.job(task)?;
                 let setup = &self.rank.setup;
-                let run = || hand_off(job.run()?, &setup.device, self.round);
+                let run = || flush_device(job.run()?, &setup.device, self.round);
                 let outputs = self.state.time(run)?;
                 self.finish(task, outputs);
                 Ok(())
@@ -293,7 +293,7 @@ impl<'a> Running<'a> {
                         true => rayon::join(|| run(forward, first), || run(backward, second)),
                         false => (run(forward, first), run(backward, second)),
                     };
-                    hand_off((first?, second?), device, self.round)
+                    flush_device((first?, second?), device, self.round)
                 })?;
                 self.finish(forward, first);
                 self.finish(backward, second);
@@ -305,7 +305,7 @@ impl<'a> Running<'a> {
             Action::Reduce { .. } => Ok(()),
             Action::Update { stage } => {
                 self.update(stage)?;
-                hand_off((), &self.rank.setup.device, self.round)
+                flush_device((), &self.rank.setup.device, self.round)
             }
             _ => unreachable!("certified lists have no other actions"),
         }
@@ -352,9 +352,9 @@ impl<'a> Running<'a> {
         let phase = phase_of(self.round, task);
         let is_split = self.round.lists.is_split(index, k.index());
         let mut outputs = outputs.into_iter();
-        let home = (index, k);
+        let location = (index, k);
         for ((value, takes), output) in phase.outputs.iter().zip(&mut outputs) {
-            self.state.put(home, *value, output, takes.of(is_split));
+            self.state.put(location, *value, output, takes.of(is_split));
         }
         // A weight of 0 adds nothing, even if the gradient is NaN.
         if self.round.micro_batches[k.index()].weight != 0.0 {
@@ -366,20 +366,20 @@ impl<'a> Running<'a> {
         if task.compute == Compute::Forward {
             let number = k.index();
             if let Some(loss) = programs.loss {
-                let loss = self.state.take(home, loss);
+                let loss = self.state.take(location, loss);
                 self.state.report.losses.push((number, loss));
             }
             for (name, value) in &programs.outputs {
-                let value = self.state.take(home, *value);
+                let value = self.state.take(location, *value);
                 let output = (number, name.clone(), value);
                 self.state.report.outputs.push(output);
             }
         }
-        self.hand_over(task);
+        self.pass_to_local_stages(task);
     }
 
     /// Passes the outputs of a task to the other stages of this rank without messages.
-    fn hand_over(&mut self, task: Task) {
+    fn pass_to_local_stages(&mut self, task: Task) {
         let k = task.micro_batch;
         for (edge, ids) in &programs_of(self.round, k, task.stage).sends {
             let to = edge.to.stage;
@@ -394,12 +394,12 @@ impl<'a> Running<'a> {
     }
 
     /// Keeps a value of another stage for its uses by a stage.
-    fn put_received(&mut self, home: Home, id: ValueId, value: DynTensor) {
-        let (stage, k) = home;
+    fn put_received(&mut self, location: Location, id: ValueId, value: DynTensor) {
+        let (stage, k) = location;
         let received = &programs_of(self.round, k, stage).received;
         let takes = received.get(&id).copied().unwrap_or_default();
         let uses = takes.of(self.round.lists.is_split(stage, k.index()));
-        self.state.put(home, id, value, uses);
+        self.state.put(location, id, value, uses);
     }
 
     /// Clips the gradients of a stage and runs its optimizer.
@@ -448,8 +448,8 @@ impl<'a> Running<'a> {
             Message::Values { edge, micro_batch } => {
                 let programs = programs_of(self.round, micro_batch, edge.from.stage);
                 let ids = values_of(&programs.sends, edge).iter();
-                let home = (edge.from.stage, micro_batch);
-                ids.map(|id| self.state.take(home, *id)).collect()
+                let location = (edge.from.stage, micro_batch);
+                ids.map(|id| self.state.take(location, *id)).collect()
             }
             Message::Tie(tie) => {
                 let layout = self.rank.layout.clone();
@@ -509,12 +509,12 @@ fn since(epoch: Instant) -> u64 {
 
 /// Makes the device start its queue, so that it runs in parallel to this thread; if times are measured,
 /// waits until it is done. The CPU has no queue.
-fn hand_off<T>(made: T, device: &Device, round: &Round) -> Result<T, ActionError> {
-    let handed = match round.epoch {
+fn flush_device<T>(made: T, device: &Device, round: &Round) -> Result<T, ActionError> {
+    let flushed = match round.epoch {
         Some(_) => device.sync(),
         None => device.flush(),
     };
-    match handed {
+    match flushed {
         Ok(()) => Ok(made),
         Err(source) => Err(ActionError::Device {
             device: DeviceLabel::of(device),

@@ -273,7 +273,7 @@ impl<B: Batch> Trace<B> {
     ///
     /// # Errors
     ///
-    /// Never after the trace was made: the program is available.
+    /// Never: the program of the example is always kept.
     pub fn example_program(&self) -> Result<Arc<JointGraph>, TraceError> {
         self.program(self.mode, &self.example)
     }

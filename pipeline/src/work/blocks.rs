@@ -6,7 +6,7 @@ use tinderbox_deferred::{ParameterPath, ParameterTable};
 use tinderbox_fake::{NodeId, TensorKind, ValueId};
 use tinderbox_planner::{Block, Parameter, Value, Work};
 
-use super::{Atoms, OperationTimes};
+use super::{OperationGroups, OperationTimes};
 use crate::PlanError;
 use crate::cut::place_gradients;
 use crate::partition::Chain;
@@ -21,23 +21,23 @@ pub(crate) fn work_of(
     joint: &JointGraph,
     roles: &Roles,
     chain: &Chain,
-    atoms: &Atoms,
+    groups: &OperationGroups,
     table: &ParameterTable,
     times: &OperationTimes,
 ) -> Result<Work, PlanError> {
-    let homes = parameter_homes(chain, table).into_iter();
-    let homes: Vec<usize> = homes.map(|position| atoms.of(position)).collect();
+    let positions = parameter_positions(chain, table).into_iter();
+    let owners: Vec<usize> = positions.map(|position| groups.of(position)).collect();
     let mut stage = vec![None; joint.graph().nodes().len()];
     for (position, id) in chain.nodes().iter().enumerate() {
-        stage[id.index()] = Some(atoms.of(position));
+        stage[id.index()] = Some(groups.of(position));
     }
-    let stages = atoms.len();
-    let stage = place_gradients(joint, roles, &homes, stages, stage)?;
+    let stages = groups.len();
+    let stage = place_gradients(joint, roles, &owners, stages, stage)?;
     let mut builder = Builder {
         joint,
         roles,
         stage,
-        blocks: atoms
+        blocks: groups
             .starts()
             .iter()
             .map(|position| Block {
@@ -46,10 +46,10 @@ pub(crate) fn work_of(
             })
             .collect(),
     };
-    builder.place_made_again();
+    builder.assign_recomputable();
     builder.add_times(times);
     let values = builder.values(chain);
-    let parameters = parameters(joint, chain, atoms, table, &homes);
+    let parameters = parameters(joint, chain, groups, table, &owners);
     Ok(Work {
         blocks: builder.blocks,
         parameters,
@@ -59,7 +59,7 @@ pub(crate) fn work_of(
 
 /// The position of each parameter of the table: that of its first reader; for a parameter that the
 /// forward does not read, that of the nearest parameter in the tree that it reads.
-pub(crate) fn parameter_homes(chain: &Chain, table: &ParameterTable) -> Vec<usize> {
+pub(crate) fn parameter_positions(chain: &Chain, table: &ParameterTable) -> Vec<usize> {
     let nearest = |module: &str| -> usize {
         let mut prefix = module;
         loop {
@@ -73,20 +73,20 @@ pub(crate) fn parameter_homes(chain: &Chain, table: &ParameterTable) -> Vec<usiz
             }
         }
     };
-    let home = |parameter: &tinderbox_deferred::Parameter| {
+    let position = |parameter: &tinderbox_deferred::Parameter| {
         let first = parameter.clone_of.as_ref().unwrap_or(&parameter.path);
         let read = chain.first_read(first);
         read.unwrap_or_else(|| nearest(parameter.path.module()))
     };
-    table.iter().map(home).collect()
+    table.iter().map(position).collect()
 }
 
 fn parameters(
     joint: &JointGraph,
     chain: &Chain,
-    atoms: &Atoms,
+    groups: &OperationGroups,
     table: &ParameterTable,
-    homes: &[usize],
+    owners: &[usize],
 ) -> Vec<Parameter> {
     let mut readers: BTreeMap<ValueId, BTreeSet<usize>> = BTreeMap::new();
     for (position, id) in chain.nodes().iter().enumerate() {
@@ -94,15 +94,15 @@ fn parameters(
             readers
                 .entry(*input)
                 .or_default()
-                .insert(atoms.of(position));
+                .insert(groups.of(position));
         }
     }
-    let parameters = table.iter().zip(joint.parameters()).zip(homes);
+    let parameters = table.iter().zip(joint.parameters()).zip(owners);
     let distinct = parameters.filter(|((parameter, _), _)| parameter.clone_of.is_none());
     distinct
-        .map(|((parameter, value), home)| {
+        .map(|((parameter, value), owner)| {
             let mut readers = readers.get(value).cloned().unwrap_or_default();
-            readers.insert(*home);
+            readers.insert(*owner);
             Parameter {
                 bytes: parameter.bytes,
                 cast_bytes: cast_bytes(joint, parameter, *value),
@@ -149,7 +149,7 @@ impl Builder<'_> {
     }
 
     /// Assigns operations that any stage can recompute to the first block that reads them.
-    fn place_made_again(&mut self) {
+    fn assign_recomputable(&mut self) {
         let graph = self.joint.graph();
         for id in graph.node_ids().rev() {
             if matches!(

@@ -135,7 +135,7 @@ pub struct TieGroup {
     pub copies: Vec<StageIndex>,
 }
 
-/// The partitioner that made a plan, and the reasons for choosing it.
+/// The partitioner that created a plan, and the reasons for choosing it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Choice {
     /// Its name: `chain`, `mixed`, `metis`, or `manual` for manual cuts.

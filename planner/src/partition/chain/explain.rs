@@ -40,7 +40,7 @@ pub(super) fn infeasible(
 ) -> Infeasible {
     block(problem, stages)
         .or_else(|| total(problem))
-        .or_else(|| stretch(problem, stages))
+        .or_else(|| blocks_of_rank(problem, stages))
         .unwrap_or_else(|| closest(problem, stages, best))
 }
 
@@ -90,7 +90,7 @@ fn total(problem: &Problem<'_>) -> Option<Infeasible> {
 }
 
 /// The rank with the fewest blocks that fit neither on the ranks before and after it nor on this rank.
-fn stretch(problem: &Problem<'_>, stages: &Stages) -> Option<Infeasible> {
+fn blocks_of_rank(problem: &Problem<'_>, stages: &Stages) -> Option<Infeasible> {
     let blocks = problem.work.blocks.len();
     let needed = |place: usize, from: usize, to: usize| {
         stages.least_bytes(place, (from, to), &problem.ranges.at_least(from, to))
@@ -114,7 +114,7 @@ fn stretch(problem: &Problem<'_>, stages: &Stages) -> Option<Infeasible> {
     let over = ranges.filter(|(place, from, to)| from < to && !fits(*place, *from, *to));
     let (place, from, to) = over.min_by_key(|(place, from, to)| (to - from, *place))?;
     let name = |at: usize| problem.work.blocks[at].name.clone();
-    Some(Infeasible::Stretch {
+    Some(Infeasible::Range {
         rank: map[place],
         first: name(from),
         last: name(to - 1),

@@ -11,14 +11,14 @@ const NEAR: usize = 3;
 
 /// Indivisible groups of consecutive operations of a chain, each of which is one block of its work.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Atoms {
+pub(crate) struct OperationGroups {
     /// The block of each position.
     block_of: Vec<usize>,
     /// The first position of each block.
     starts: Vec<usize>,
 }
 
-impl Atoms {
+impl OperationGroups {
     /// Creates groups of one operation each, with two exceptions. Parameters of a module that are read
     /// within a few operations of each other are not separated, so that a weight stays with its bias.
     /// An operation that reads only parameters, such as a transpose of a weight, stays with its reader,
