@@ -26,8 +26,9 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     /// With a [loss scale](crate::LossScale) every rank waits for all others before its update, and a
     /// step whose gradients are not finite updates nothing.
     ///
-    /// A batch with fewer samples than micro-batches, such as the last of an epoch, is split into as
-    /// many as it has samples; a written schedule is for a fixed number and refuses it.
+    /// A batch with fewer samples than micro-batches, such as the last of an epoch, is split into at
+    /// most as many as it has samples, the most for which the schedule can be generated; a written
+    /// schedule is for a fixed number and refuses it.
     ///
     /// The learning rate is a number, or the value of one of Burn's schedulers at its step. Its groups
     /// match parameters by their paths.

@@ -24,7 +24,7 @@ pub(super) struct Node {
 }
 
 impl Node {
-    /// The nanoseconds of a micro-batch, forward and backward.
+    /// Returns the nanoseconds of a micro-batch, forward and backward.
     pub const fn time(&self) -> u64 {
         self.forward + self.backward
     }
@@ -89,7 +89,7 @@ pub(super) struct Graph {
 }
 
 impl Graph {
-    /// The graph of valid work, one node per block. Times and bytes are capped so that no sum of them
+    /// Creates the graph of valid work, one node per block. Times and bytes are capped so that no sum of them
     /// overflows `u64`: at some days per block where there are thousands.
     pub fn of_work(work: &Work, step: &Step) -> Self {
         let cap = cap(work);
@@ -162,7 +162,7 @@ impl Graph {
         Self::of_parts(nodes.collect(), nets.collect(), shared.collect())
     }
 
-    /// The graph whose nodes are groups of this one's. The groups must not form a cycle.
+    /// Returns the graph whose nodes are groups of this one's. The groups must not form a cycle.
     pub fn contract(&self, group_of: &[usize], groups: usize) -> Self {
         let empty = Node {
             first: usize::MAX,
@@ -285,7 +285,7 @@ impl Graph {
         }
     }
 
-    /// An order in which the nodes can run: always the ready node with the lowest block.
+    /// Returns an order in which the nodes can run: always the ready node with the lowest block.
     pub fn order(&self) -> Vec<usize> {
         let mut waits: Vec<usize> = self.before.iter().map(Vec::len).collect();
         let mut ready: BTreeSet<(usize, usize)> = BTreeSet::new();

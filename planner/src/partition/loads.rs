@@ -76,7 +76,7 @@ fn change(sum: &mut u64, by: u64, adds: bool) {
 }
 
 impl<'a> Loads<'a> {
-    /// The loads of an assignment of nodes to stages.
+    /// Computes the loads of an assignment of nodes to stages.
     pub fn new(graph: &'a Graph, terms: &'a Terms, stage_of: Vec<usize>) -> Self {
         let stages = terms.stages();
         let mut loads = Self {
@@ -117,17 +117,17 @@ impl<'a> Loads<'a> {
         loads
     }
 
-    /// The stage of each node.
+    /// Returns the stage of each node.
     pub fn stage_of(&self) -> &[usize] {
         &self.stage_of
     }
 
-    /// The number of nodes of a stage.
+    /// Returns the number of nodes of a stage.
     pub fn members(&self, stage: usize) -> usize {
         self.stages[stage].members
     }
 
-    /// The lowest and the highest stage that a node can move to while all others stay.
+    /// Returns the lowest and the highest stage that a node can move to while all others stay.
     pub fn range(&self, node: usize) -> (usize, usize) {
         let stage = |node: &usize| self.stage_of[*node];
         let low = self.graph.before[node].iter().map(stage).max();
@@ -135,14 +135,14 @@ impl<'a> Loads<'a> {
         (low.unwrap_or(0), high.unwrap_or(self.stages.len() - 1))
     }
 
-    /// The score of the assignment.
+    /// Returns the score of the assignment.
     pub fn score(&self) -> Score {
         let excess = self.excess.iter().map(|bytes| u128::from(*bytes)).sum();
         let largest = self.rank_ns().max().unwrap_or(0);
         [excess, largest, u128::from(self.crossing)]
     }
 
-    /// The assignment as a partition, where nodes are blocks.
+    /// Returns the assignment as a partition, where nodes are blocks.
     pub fn partition(&self) -> Partition {
         Partition {
             stage_of: self.stage_of.clone(),
@@ -159,7 +159,7 @@ impl<'a> Loads<'a> {
         })
     }
 
-    /// The rank that limits the score: the one that exceeds its memory most, else the slowest; the
+    /// Returns the rank that limits the score: the one that exceeds its memory most, else the slowest; the
     /// first of equals.
     pub fn worst_rank(&self) -> usize {
         let ranks = self.excess.iter().zip(self.rank_ns()).enumerate();

@@ -140,7 +140,7 @@ pub(super) struct Candidate {
 }
 
 impl Candidate {
-    /// The rank that exceeds its memory, if any.
+    /// Returns the rank that exceeds its memory, if any.
     pub fn over(&self) -> Option<Infeasible> {
         self.over.clone()
     }

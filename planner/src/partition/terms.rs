@@ -67,12 +67,12 @@ impl Terms {
         }
     }
 
-    /// Number of stages.
+    /// Returns the number of stages.
     pub fn stages(&self) -> usize {
         self.rank_of.len()
     }
 
-    /// The rank of each stage.
+    /// Returns the rank of each stage.
     pub fn stage_to_rank(&self) -> Vec<RankIndex> {
         self.rank_of
             .iter()

@@ -56,12 +56,12 @@ impl Groups {
         groups
     }
 
-    /// Number of groups.
+    /// Returns the number of groups.
     pub fn len(&self) -> usize {
         self.order.len()
     }
 
-    /// The group of each node, numbered along the order.
+    /// Returns the group of each node, numbered along the order.
     pub fn numbers(&self) -> Vec<usize> {
         let number = |group: &usize| self.position[*group];
         self.of.iter().map(number).collect()

@@ -9,7 +9,7 @@ use crate::PlanFile;
 
 /// The differences between two plans, returned by [`PlanFile::diff`].
 ///
-/// Its text groups the changes, formats units and leaves out what follows from other changes; its JSON
+/// Its text groups the changes, formats units and leaves out consequences of other changes; its JSON
 /// has every change: `{"changes": [{"path": "step.micro_batches", "before": 4, "after": 8}]}`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct PlanDiff {
@@ -112,7 +112,7 @@ fn json(plan: &PlanFile) -> Value {
     json
 }
 
-/// What identifies each object of a list, and the count of such objects up to it.
+/// The key of each object of a list, and the count of objects with this key up to it.
 fn keys(list: &[Value]) -> Vec<(String, usize)> {
     let mut counts = BTreeMap::new();
     let keys = list.iter().enumerate().map(|(index, element)| {
