@@ -143,12 +143,12 @@ fn files_that_are_no_plan_are_told_in_plain_words() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("plan.json");
     for (content, expected) in [
-        ("", "plan.json: the plan is not valid JSON of a plan: EOF"),
+        ("", "plan.json: invalid plan JSON: EOF"),
         ("{\"name\": \"other\"}", "missing field `version`"),
-        ("\u{0}\u{1}PK", "the plan is not valid JSON of a plan"),
+        ("\u{0}\u{1}PK", "invalid plan JSON"),
         (
             "{\"version\": 1}",
-            "version 1 and this build reads version 2: make the plan again",
+            "version 1 and this build reads version 2: create the plan again",
         ),
     ] {
         fs::write(&file, content).unwrap();

@@ -1,4 +1,4 @@
-//! What goes into a forward: any structure of tensors.
+//! The inputs of a forward: any structure of tensors.
 
 use burn::tensor::{DType, Device, Tensor, kind::Basic};
 use serde::{Deserialize, Serialize};
@@ -9,8 +9,8 @@ use crate::BatchError;
 /// A structure of tensors: a tensor, a tuple, an `Option`, a `Vec`, an array, or a struct of such
 /// (see [`batch_struct!`](crate::batch_struct)).
 ///
-/// The first dimension of every tensor counts samples: a batch is split there into micro-batches.
-/// A tensor that belongs to all samples is wrapped in [`Whole`].
+/// The first dimension of every tensor is the samples: a batch is split along it into micro-batches.
+/// Wrap a tensor that belongs to all samples in [`Whole`].
 pub trait Batch: Clone + Send + Sync + 'static {
     /// Replaces every tensor, always in the same order.
     fn map_tensors(self, mapper: &mut BatchMapper<'_>) -> Self;
@@ -20,27 +20,27 @@ pub trait Batch: Clone + Send + Sync + 'static {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Division {
-    /// Along the first dimension.
+    /// Split along the first dimension.
     Samples,
-    /// Not at all: every micro-batch has all of it.
+    /// Not split: every micro-batch has the whole tensor.
     Whole,
 }
 
-/// What a replaced tensor is called and how it is divided.
+/// The name of a tensor of a batch, and how it is divided.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeafName {
-    /// Field names and positions joined by dots; empty for a lone tensor.
+    /// Field names and indices joined by dots; empty for a single tensor.
     pub name: String,
     /// How it is divided.
     pub division: Division,
 }
 
-/// Walks over the tensors of a batch.
+/// Visits the tensors of a batch.
 #[expect(missing_debug_implementations, reason = "holds a closure")]
 pub struct BatchMapper<'a> {
     path: Vec<String>,
     division: Division,
-    /// Parts that hold no tensor, by name: they decide what a forward does as much as tensors do.
+    /// The names of parts without tensors: the forward depends on them as it does on tensors.
     empty: Vec<String>,
     change: &'a mut dyn FnMut(&LeafName, DynTensor) -> DynTensor,
 }
@@ -55,7 +55,7 @@ impl<'a> BatchMapper<'a> {
         }
     }
 
-    /// Walks into a field or an element.
+    /// Visits a field or an element.
     pub fn field<B: Batch>(&mut self, name: impl ToString, value: B) -> B {
         self.path.push(name.to_string());
         let value = value.map_tensors(self);
@@ -87,7 +87,7 @@ where
     }
 }
 
-/// A part of a batch that belongs to all samples, such as a mask of positions: it is not split.
+/// A part of a batch that belongs to all samples, such as an attention mask: it is not split.
 #[derive(Clone, Debug)]
 pub struct Whole<B>(pub B);
 
@@ -148,7 +148,7 @@ tuple!(A 0, B 1, C 2, D 3);
 tuple!(A 0, B 1, C 2, D 3, E 4);
 tuple!(A 0, B 1, C 2, D 3, E 4, F 5);
 
-/// Makes a struct of tensors a [`Batch`]. Name all of its fields.
+/// Implements [`Batch`] for a struct of tensors. All fields must be listed.
 ///
 /// ```
 /// use burn::tensor::{Bool, Int, Tensor};
@@ -172,18 +172,18 @@ macro_rules! batch_struct {
     };
 }
 
-/// Name, size and type of one tensor of a batch.
+/// Name, shape and dtype of one tensor of a batch.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Leaf {
-    /// Field names and positions joined by dots; empty for a lone tensor.
+    /// Field names and indices joined by dots; empty for a single tensor.
     pub name: String,
-    /// Size per dimension.
+    /// Size of each dimension.
     pub shape: Vec<usize>,
-    /// Type of an element.
+    /// The dtype.
     pub dtype: DType,
 }
 
-/// Every tensor of a batch with its name.
+/// Returns every tensor of a batch with its name.
 pub(crate) fn leaves<B: Batch>(batch: &B) -> Vec<(LeafName, DynTensor)> {
     let mut found = Vec::new();
     batch
@@ -195,7 +195,7 @@ pub(crate) fn leaves<B: Batch>(batch: &B) -> Vec<(LeafName, DynTensor)> {
     found
 }
 
-/// What a program is traced for: the tensors of a batch, and its parts without tensors.
+/// Returns the tensors of a batch and its parts without tensors: the key of a program.
 pub(crate) fn signature<B: Batch>(batch: &B) -> (Vec<Leaf>, Vec<String>) {
     let mut leaves = Vec::new();
     let mut note = |name: &LeafName, tensor: DynTensor| {
@@ -212,8 +212,8 @@ pub(crate) fn signature<B: Batch>(batch: &B) -> (Vec<Leaf>, Vec<String>) {
     (leaves, empty)
 }
 
-/// Refuses a batch whose tensors have other dtypes than those that a model was traced with: it would be another program,
-/// or a panic of Burn inside of one. A part without tensors has no dtype.
+/// Fails for a batch whose tensors have other dtypes than the traced ones, which would be another
+/// program or panic in Burn. A part without tensors has no dtype.
 pub(crate) fn check_dtypes(traced: &[Leaf], found: &[Leaf]) -> Result<(), BatchError> {
     for leaf in found {
         let known = traced.iter().find(|known| known.name == leaf.name);
@@ -228,8 +228,8 @@ pub(crate) fn check_dtypes(traced: &[Leaf], found: &[Leaf]) -> Result<(), BatchE
     Ok(())
 }
 
-/// Splits a batch into `count` micro-batches along the first dimension, as a pipeline does, the larger ones first. Returns
-/// each with its number of samples.
+/// Splits a batch into `count` micro-batches along the first dimension, as a pipeline does, the larger
+/// ones first. Returns each with its number of samples.
 ///
 /// # Errors
 ///
@@ -281,7 +281,7 @@ pub fn split_batch<B: Batch>(batch: &B, count: usize) -> Result<Vec<(B, usize)>,
         .collect())
 }
 
-/// The tensors of a batch in the order of a program's inputs, outside of any autodiff context.
+/// Returns the tensors of a batch in the order of a program's inputs, without gradient tracking.
 pub fn batch_tensors<B: Batch>(batch: &B) -> Vec<DynTensor> {
     leaves(batch)
         .into_iter()
@@ -289,7 +289,8 @@ pub fn batch_tensors<B: Batch>(batch: &B) -> Vec<DynTensor> {
         .collect()
 }
 
-/// Returns a batch on another device, as leaves without gradients. Cost: a copy of what is elsewhere.
+/// Returns a batch on another device, as leaves without gradients. Copies tensors that are on other
+/// devices.
 ///
 /// # Errors
 ///
@@ -380,8 +381,7 @@ mod tests {
             split_batch(&(ids(4), recorded.unwrap().0), 2)
                 .unwrap_err()
                 .to_string(),
-            "tensor `1` of the batch is fake: it has a shape and no data, because it was made while something was \
-             recorded"
+            "tensor `1` of the batch is fake: it has a shape and no data, because it was created under recording"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! Measures a machine, for plans that are made for it.
+//! Measures a machine for planning.
 
 use std::time::{Duration, Instant};
 
@@ -18,18 +18,18 @@ use crate::{CalibrateError, Outputs, Pipeline, Plan, ProfileError, Traceable};
 const MATRIX: usize = 400;
 /// Elements of the tensors that are added: 64 MiB of f32 each, beyond any cache.
 const ELEMENTS: usize = 16 << 20;
-/// Micro-batches of the step whose actions are timed.
+/// Micro-batches of the step that is timed.
 const MICRO_BATCHES: usize = 128;
-/// How often each thing is timed; the median counts.
+/// Repetitions of each measurement, of which the median is used.
 const TURNS: usize = 7;
 
-/// Measures ranks that are threads of this process, each with `threads` threads of its own: what each
-/// computes and moves per second while the others do the same, what an action and a message take, and
-/// an equal share of the memory that is free. Takes a few seconds.
+/// Measures a machine whose ranks are threads of this process, each with `threads` threads: the compute
+/// and memory throughput of each rank while the others run too, the overhead of an action and of a
+/// message, and an equal share of the free memory. Takes a few seconds.
 ///
 /// # Errors
 ///
-/// When there are no ranks, threads can't be started, or the small pipeline that is timed fails.
+/// When there are no ranks, threads can't be started, or the timed pipeline fails.
 pub fn calibrate(device: &Device, ranks: usize, threads: usize) -> Result<Machine, CalibrateError> {
     // The same allocator settings as in a pipeline.
     tinderbox_pages::keep_freed_blocks();
@@ -56,7 +56,8 @@ pub fn calibrate(device: &Device, ranks: usize, threads: usize) -> Result<Machin
     machine.action_ns = action_ns;
     machine.link = LinkCosts {
         latency,
-        // A message between threads is handed over; its reader finds it in memory, not in its cache.
+        // A message between threads is passed without a copy; its reader finds it in memory, not in its
+        // cache.
         ticks_per_mib: (1_u64 << 20) * 1_000_000_000 / machine.rates.bytes_per_s.max(1),
     };
     Ok(machine)
@@ -66,7 +67,7 @@ fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// The median of what all ranks take, while all do the same.
+/// Returns the median time over all ranks while all run.
 fn median_time(
     ranks: usize,
     threads: usize,
@@ -87,8 +88,8 @@ fn median_time(
     Ok(median(times.into_iter().flatten().collect()))
 }
 
-/// What some work takes until the device has done it. One that fails is found out by the pipeline
-/// that is timed too.
+/// Returns the time until the device has finished `run`. The timed pipeline reports a device that
+/// fails.
 fn timed(device: &Device, run: impl FnOnce()) -> Duration {
     device.sync().ok();
     let start = Instant::now();
@@ -105,7 +106,7 @@ fn product_time(device: &Device) -> Duration {
 
 fn sum_time(device: &Device) -> Duration {
     let tensor = || Tensor::<1>::full([ELEMENTS], 0.5, device);
-    // Both are held, so that the sum is written to memory of its own.
+    // Both inputs stay alive, so that the sum is written to its own memory.
     let (a, b) = (tensor(), tensor());
     let (first, second) = (a.clone(), b.clone());
     let time = timed(device, || drop(std::hint::black_box(first + second)));
@@ -113,7 +114,7 @@ fn sum_time(device: &Device) -> Duration {
     time
 }
 
-/// One operation of one element.
+/// Times an operation on one element.
 fn small_time(device: &Device) -> Duration {
     const OPERATIONS: u32 = 1000;
     let mut x = Tensor::<1>::full([1], 0.5, device);
@@ -131,8 +132,8 @@ struct Pair {
     layers: Vec<Linear>,
 }
 
-/// What an action takes beside its program, and a message from its end to its arrival: medians of the
-/// steps of a pipeline of two ranks whose matrices have one element.
+/// Returns the overhead of an action besides its program, and the time of a message from its send to
+/// its arrival: medians over the steps of a pipeline of two ranks whose matrices have one element.
 fn action_times(device: &Device) -> Result<(u64, u64), CalibrateError> {
     let model = Deferred::new(|device: &Device| Pair {
         layers: (0..2)
@@ -174,7 +175,7 @@ fn median<T: Ord + Copy + Default>(mut values: Vec<T>) -> T {
     values.get(values.len() / 2).copied().unwrap_or_default()
 }
 
-/// What the actions of each rank take beside their programs, on average.
+/// Returns the mean overhead of each rank's actions besides their programs.
 fn action_ns(timeline: &Timeline) -> Vec<u64> {
     let ranks = timeline.ranks.iter().filter(|rank| !rank.spans.is_empty());
     let beside = ranks.map(|rank| {
@@ -186,7 +187,8 @@ fn action_ns(timeline: &Timeline) -> Vec<u64> {
     beside.collect()
 }
 
-/// From the end of each send to the end of its receive, where the receiver was waiting before.
+/// Returns the times from the end of each send to the end of its receive, where the receiver was
+/// already waiting.
 fn latencies(timeline: &Timeline) -> Vec<u64> {
     let spans = || timeline.ranks.iter().flat_map(|rank| &rank.spans);
     let receives: Vec<(Message, u64, u64)> = spans()

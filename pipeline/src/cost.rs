@@ -1,14 +1,16 @@
-//! How much work an operation is, from its shapes and dtypes alone.
+//! The work of an operation, from its shapes and dtypes alone.
 //!
-//! - **FLOPs** are those of products, which take nearly all of the arithmetic of a model: matrices, linear
-//!   layers, convolutions and attention, each by its textbook form. A multiplication and an addition are two.
-//!   A bias adds none: it is what a sum starts from. Every other operation counts by its bytes.
-//! - **Bytes**: every distinct input once at its own size, broadcast or not, and every output. Of a table only as
-//!   much as is selected. Views move nothing; on a backend that copies them, they cost the copy.
+//! - **FLOPs** are those of products, which are nearly all of the arithmetic of a model: matrix products,
+//!   linear layers, convolutions and attention, each by its textbook formula. A multiplication and an
+//!   addition are two. A bias adds none, since it is the initial value of a sum. Every other operation
+//!   counts by its bytes.
+//! - **Bytes**: every distinct input once at its own size, broadcast or not, and every output. For a
+//!   table, only the selected bytes. Views move nothing; on a backend that copies them, they cost the
+//!   copy.
 //!
-//! With a machine's FLOPs and bytes per second these give its roofline (Williams, Waterman and Patterson,
-//! doi:10.1145/1498765.1498785). Values are not known: lengths of sequences, masks and repeated indices save
-//! nothing.
+//! Together with a machine's FLOPs and bytes per second they define its roofline (Williams, Waterman
+//! and Patterson, doi:10.1145/1498765.1498785). Values are unknown: lengths of sequences, masks and
+//! repeated indices do not reduce the cost.
 //!
 //! | family | FLOPs | source |
 //! |---|---|---|
@@ -28,13 +30,13 @@ use tinderbox_fake::{Graph, NodeId, ValueId};
 /// The work of one operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OperationCost {
-    /// Operations on single elements.
+    /// Floating point operations.
     pub flops: u64,
-    /// Bytes that are read and written.
+    /// Bytes read and written.
     pub bytes: u64,
 }
 
-/// What an operation of a graph takes. Sums stop at [`u64::MAX`].
+/// Returns the work of an operation of a graph. Sums saturate at [`u64::MAX`].
 pub fn operation_cost(graph: &Graph, node: NodeId) -> OperationCost {
     let node = graph.node(node);
     let size = |value: &ValueId| graph.value(*value).bytes();
@@ -56,11 +58,11 @@ pub fn operation_cost(graph: &Graph, node: NodeId) -> OperationCost {
     }
 }
 
-/// What an operation moves of its inputs.
+/// The inputs that an operation moves.
 enum Moves {
-    /// It makes new strides over the same memory.
+    /// None: it creates new strides over the same memory.
     Nothing,
-    /// Of each input at most as much as it makes.
+    /// At most as many bytes of each input as of its outputs.
     Selected,
     All,
 }
@@ -81,13 +83,13 @@ fn moves(operation: &OperationIr) -> Moves {
             }
         }
         OperationIr::Module(Module::Embedding(_)) => Moves::Selected,
-        // A constant, and one that is given back.
+        // A constant, and an operation that returns its input.
         OperationIr::Init(_) | OperationIr::Drop(_) => Moves::Nothing,
         _ => Moves::All,
     }
 }
 
-/// The FLOPs of a product; `None` for every other operation.
+/// Returns the FLOPs of a product; `None` for every other operation.
 pub fn product_flops(operation: &OperationIr) -> Option<u64> {
     let module = match operation {
         OperationIr::Float(_, FloatOperationIr::Matmul(op))
@@ -101,7 +103,7 @@ pub fn product_flops(operation: &OperationIr) -> Option<u64> {
         Module::Linear(op) => sums(&op.out, from_end(&op.x, 0)),
         Module::LinearXBackward(op) => sums(&op.out, from_end(&op.output_grad, 0)),
         Module::LinearWeightBackward(op) => sums(&op.out, rows(&op.x)),
-        // Each element of the result meets the weights of its channel.
+        // Each element of the result uses the weights of its channel.
         Module::Conv1d(op) => sums(&op.out, per_channel(&op.weight)),
         Module::Conv2d(op) => sums(&op.out, per_channel(&op.weight)),
         Module::Conv3d(op) => sums(&op.out, per_channel(&op.weight)),
@@ -111,7 +113,7 @@ pub fn product_flops(operation: &OperationIr) -> Option<u64> {
         Module::Conv1dWeightBackward(op) => sums(&op.output_grad, per_channel(&op.weight)),
         Module::Conv2dWeightBackward(op) => sums(&op.output_grad, per_channel(&op.weight)),
         Module::Conv3dWeightBackward(op) => sums(&op.output_grad, per_channel(&op.weight)),
-        // Each element of the input does.
+        // Each element of the input uses the weights of its channel.
         Module::ConvTranspose1d(op) => sums(&op.x, per_channel(&op.weight)),
         Module::ConvTranspose2d(op) => sums(&op.x, per_channel(&op.weight)),
         Module::ConvTranspose3d(op) => sums(&op.x, per_channel(&op.weight)),
@@ -131,24 +133,25 @@ pub fn product_flops(operation: &OperationIr) -> Option<u64> {
     })
 }
 
-/// FLOPs of as many sums of products as a tensor has elements.
+/// The FLOPs of sums of `terms` products, one sum for each element of a tensor.
 fn sums(of: &TensorIr, terms: u64) -> u64 {
     product(dimensions(of))
         .saturating_mul(terms)
         .saturating_mul(2)
 }
 
-/// A weight is `[output channels, input channels / groups, kernel..]`: the weights of one output channel.
+/// The weights of one output channel; a weight is `[output channels, input channels / groups,
+/// kernel..]`.
 fn per_channel(weight: &TensorIr) -> u64 {
     product(dimensions(weight).skip(1))
 }
 
-/// All elements but the last dimension's.
+/// The product of all dimensions but the last.
 fn rows(tensor: &TensorIr) -> u64 {
     product(dimensions(tensor).rev().skip(1))
 }
 
-/// The length of a dimension, counted from the last; 1 for one that does not exist.
+/// The length of a dimension, counted from the last; 1 if it does not exist.
 fn from_end(tensor: &TensorIr, dimension: usize) -> u64 {
     dimensions(tensor).rev().nth(dimension).unwrap_or(1)
 }
@@ -175,7 +178,7 @@ mod tests {
 
     use super::*;
 
-    /// The id of the output: the tests have fewer inputs.
+    /// The id of the output; the tests have fewer inputs.
     const OUTPUT: u64 = 9;
 
     fn output() -> TensorId {
@@ -237,7 +240,7 @@ mod tests {
             dilation: [1, 1],
             groups: 2,
         };
-        // 7 by 5 positions of 16 channels, each of which meets 4 channels of 2 by 2.
+        // 7 by 5 positions of 16 channels, each of which uses 4 channels of 2 by 2.
         let (x, weight) = (tensor(0, &[1, 8, 6, 5]), tensor(1, &[16, 4, 2, 2]));
         let conv = Conv2dOpIr::create(x.clone(), weight.clone(), None, options.clone(), output);
         assert_eq!(conv.out.shape.as_slice(), [1, 16, 7, 5]);
@@ -299,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn gigantic_shapes_stop_at_the_largest_number() {
+    fn gigantic_shapes_saturate() {
         let huge = |id| tensor(id, &[1 << 40, 1 << 40]);
         check_flops(matmul(huge(0), huge(1)), u64::MAX);
     }

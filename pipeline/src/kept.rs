@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use tinderbox_fake::ValueId;
 
-/// Values, each with the number of its uses that are left.
+/// Values, each with the number of its remaining uses.
 #[derive(Debug)]
 pub(crate) struct Kept<V> {
     values: HashMap<ValueId, (V, usize)>,
@@ -19,13 +19,14 @@ impl<V> Default for Kept<V> {
 }
 
 impl<V: Clone> Kept<V> {
-    /// Keeps a value for a number of uses; drops it where that is 0. Returns whether it was not kept already.
+    /// Keeps a value for a number of uses; drops it if that is 0. Returns whether it was not kept
+    /// already.
     pub(crate) fn put(&mut self, id: ValueId, value: V, uses: usize) -> bool {
         uses == 0 || self.values.insert(id, (value, uses)).is_none()
     }
 
-    /// Uses a value once, if it is kept. Returns it, and whether this was its last use: the caller then has the only
-    /// handle, so that its program may work in place.
+    /// Uses a value once, if it is kept. Returns it, and whether this was its last use: the caller then
+    /// has the only handle, so its program may work in place.
     pub(crate) fn take(&mut self, id: ValueId) -> Option<(V, bool)> {
         let (value, uses) = self.values.get_mut(&id)?;
         if *uses > 1 {
@@ -36,7 +37,7 @@ impl<V: Clone> Kept<V> {
         Some((value, true))
     }
 
-    /// The lowest id that is still kept, with the number of its uses that are left.
+    /// The lowest id that is still kept, with the number of its remaining uses.
     pub(crate) fn left(&self) -> Option<(ValueId, usize)> {
         let left = self.values.iter().map(|(id, (_, uses))| (*id, *uses));
         left.min()

@@ -1,14 +1,14 @@
 //! Traces, plans, schedules, and the runtime that trains pipeline stages.
 //!
-//! A deferred model and its forward are recorded as one joint graph with Burn's own backward pass; a
-//! [`Plan`] says which stage owns which parameters; the graph is cut into a forward and a backward
-//! program per stage, the backward whole and in two halves; a [`schedule`] says in which order the ranks
-//! run them; a [`Pipeline`] does.
+//! A deferred model and its forward are recorded as one joint graph with Burn's own backward pass. A
+//! [`Plan`] assigns parameters and operations to stages. The graph is cut into a forward and a backward
+//! program per stage, the backward whole and split. A [`schedule`] orders the programs on every rank,
+//! and a [`Pipeline`] runs them.
 //!
-//! This crate saves nothing: [`Pipeline::on_ranks`] hands each rank's stages to whoever does. It
-//! makes no parameters either: a `Source` of `tinderbox-deferred` gives them.
+//! This crate does not write checkpoints: [`Pipeline::on_ranks`] provides access to each rank's stages.
+//! Parameters are materialized from a `Source` of `tinderbox-deferred`.
 //!
-//! The example of the `tinderbox` crate shows all of it. A plan by hand:
+//! The example of the `tinderbox` crate shows the whole workflow. A manual plan:
 //!
 //! ```
 //! use burn::module::Module;
@@ -43,10 +43,10 @@
 //! - A value crosses between two programs only if the plan's boundaries list it.
 //! - Data flows backward only from higher stages to lower ones, so no cut can deadlock.
 //! - Gradients of micro-batches are added in micro-batch order, whatever the schedule.
-//! - Before programs or lists run for the first time, both are run on hashes in place of tensors, and every value must
-//!   have the hash that the recorded graph gives it: [`CertifyError`].
-//! - Every wait of the runtime ends: with what was waited for, by a timeout that names it, or within
-//!   an instant when another rank fails.
+//! - Before programs or lists run for the first time, both are run on hashes instead of tensors, and every
+//!   value must have its hash in the recorded graph: [`CertifyError`].
+//! - Every wait of the runtime ends: with its message, by a timeout that names the message, or
+//!   immediately when another rank fails.
 //!
 //! # Limits
 //!
@@ -76,7 +76,7 @@ pub use error::{
     ActionError, BatchError, CalibrateError, CertifyError, CertifySite, LinkError, NotHeld,
     PipelineError, PlanError, ProfileError, RestoreError, TraceError,
 };
-pub use partition::{Chain, Cut};
+pub use partition::Cut;
 pub use plan::{Plan, Planner};
 pub use profile::{BlockProfile, PROFILE_VERSION, Profile, Profiler, Spread};
 #[doc(hidden)]
@@ -93,7 +93,6 @@ pub use tinderbox_planner::{Boundary, Machine, Partitioner, PlanFile, PlanStage,
 pub use tinderbox_schedule as schedule;
 pub use tinderbox_schedule::{Placement, ScheduleKind};
 pub use trace::{
-    JointGraph, LossOver, MixedPrecision, Outputs, ProgramKey, Role, Roles, Trace, Traceable,
-    TracedInput,
+    JointGraph, LossOver, MixedPrecision, Outputs, ProgramKey, Trace, Traceable, TracedInput,
 };
 pub use work::OperationTimes;

@@ -1,4 +1,4 @@
-//! A map that keeps what was used last.
+//! A map that drops the least recently used values.
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ pub(crate) struct Recent<K, V> {
 }
 
 impl<K: Ord + Clone, V> Recent<K, V> {
-    /// An empty map that keeps so many values.
+    /// An empty map that keeps `capacity` values.
     pub(crate) const fn new(capacity: usize) -> Self {
         Self {
             values: BTreeMap::new(),
@@ -21,7 +21,7 @@ impl<K: Ord + Clone, V> Recent<K, V> {
         }
     }
 
-    /// A value, which is then the last one used.
+    /// Returns a value and marks it as the most recently used.
     pub(crate) fn get<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<&V>
     where
         K: Borrow<Q>,
@@ -32,14 +32,14 @@ impl<K: Ord + Clone, V> Recent<K, V> {
         Some(value)
     }
 
-    /// Adds a value as the last one used. Nothing is dropped before [`trim`](Self::trim).
+    /// Adds a value as the most recently used. No value is dropped before [`trim`](Self::trim).
     pub(crate) fn insert(&mut self, key: K, value: V) {
         self.uses += 1;
         self.values.insert(key, (self.uses, value));
     }
 
-    /// Drops the values that were not used for longest, until as many are left as are kept, or `least` where that is
-    /// more. Returns their keys.
+    /// Drops the least recently used values until the capacity is left, or `least` if that is more.
+    /// Returns their keys.
     pub(crate) fn trim(&mut self, least: usize) -> Vec<K> {
         let surplus = self.values.len().saturating_sub(self.capacity.max(least));
         let dropped = (0..surplus).filter_map(|_| {
@@ -62,13 +62,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_not_used_for_longest_is_dropped_first() {
+    fn the_least_recently_used_value_is_dropped_first() {
         let mut recent = Recent::new(2);
         for key in ["a", "b", "c"] {
             recent.insert(key, key.to_uppercase());
         }
         assert_eq!(recent.get("a").unwrap(), "A");
-        assert_eq!(recent.trim(3), [""; 0], "three are asked for");
+        assert_eq!(recent.trim(3), [""; 0], "three are requested");
         assert_eq!(recent.trim(1), ["b"], "two are kept");
         assert_eq!(recent.get("b"), None);
         recent.insert("d", "D".into());

@@ -1,197 +1,202 @@
-//! What can be wrong with work, machines, partitions and plan files.
+//! Errors of work, machines, partitioners and plan files.
 
 use std::fmt;
 use std::path::PathBuf;
 
 use tinderbox_schedule::{AutoError, RankIndex, VerifyError};
 
-/// Why something is not the work of a model.
+/// Errors of [`Work::check`](crate::Work::check).
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WorkError {
-    /// A parameter has no readers, or readers that are not blocks in ascending order.
-    #[error("parameter {index} needs readers among the blocks, each once and in ascending order")]
+    /// A parameter has no readers, or readers that are missing blocks or out of order.
+    #[error(
+        "parameter {index} needs at least one reader, and readers must be existing blocks, each listed \
+         once in ascending order"
+    )]
     Parameter {
-        /// Its position.
+        /// The index of the parameter.
         index: usize,
     },
-    /// A value is read before it is made, or by what is no block.
+    /// A value is read before it is computed, or by a block that does not exist.
     #[error(
-        "value {index} needs a maker among the blocks, and readers after it, each once and in \
-         ascending order"
+        "value {index} needs an existing block as its maker and later blocks as its readers, each listed \
+         once in ascending order"
     )]
     Value {
-        /// Its position.
+        /// The index of the value.
         index: usize,
     },
 }
 
-/// Why something is not a machine.
+/// Errors of machines and machine files.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MachineError {
-    /// It has no ranks.
+    /// The machine has no ranks.
     #[error("a plan needs at least one rank")]
     NoRanks,
     /// A rank would have no stage.
     #[error("every rank needs at least one stage")]
     NoChunks,
-    /// A rank would never finish.
-    #[error("rank {rank} has no speed: 1000 is that of the rank that times were measured on")]
+    /// A rank has speed 0.
+    #[error(
+        "rank {rank} has speed 0: use 1000 for the speed of the rank on which times were measured"
+    )]
     NoSpeed {
         /// The rank.
         rank: RankIndex,
     },
-    /// The file can't be read or written.
+    /// The file could not be read or written.
     #[error("the machine file {} can't be {action}", path.display())]
     Io {
         /// The file.
         path: PathBuf,
-        /// What was tried.
+        /// The operation that failed: `read` or `written`.
         action: &'static str,
-        /// Why not.
+        /// The cause.
         #[source]
         source: std::io::Error,
     },
-    /// The text is no machine.
-    #[error("this is not a machine: `tinderbox calibrate -o FILE` writes one")]
+    /// The text is not a machine.
+    #[error("the JSON is not a machine: write a machine file with `tinderbox calibrate -o FILE`")]
     Json {
-        /// Where and why.
+        /// The position and the cause.
         #[source]
         source: serde_json::Error,
     },
 }
 
-/// Why there is no plan.
+/// Errors of partitioners.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlannerError {
-    /// The work is none.
+    /// The work is invalid.
     #[error(transparent)]
     Work(#[from] WorkError),
-    /// The machine is none.
+    /// The machine is invalid.
     #[error(transparent)]
     Machine(#[from] MachineError),
-    /// There are more stages than places to begin one.
-    #[error("{stages} stages were asked for, and the model can be cut into {blocks} at the most")]
+    /// The machine has more stages than the work has blocks.
+    #[error("{stages} stages were requested, but the model can be cut into at most {blocks}")]
     TooManyStages {
-        /// Stages asked for.
+        /// The number of stages requested.
         stages: usize,
-        /// Blocks of the work.
+        /// The number of blocks of the work.
         blocks: usize,
     },
-    /// The stages have no schedule.
-    #[error("no schedule runs these stages")]
+    /// The schedule of the stages is invalid.
+    #[error("these stages have no valid schedule")]
     Schedule {
-        /// Why.
+        /// The cause.
         #[from]
         source: VerifyError,
     },
-    /// No lists were found for the stages.
-    #[error("no lists run these stages within the memory of the ranks")]
+    /// No schedule was found for the stages.
+    #[error("no schedule of these stages fits the memory of the ranks")]
     Auto {
-        /// Why.
+        /// The cause.
         #[from]
         source: AutoError,
     },
-    /// Memory is too small whatever the cut.
+    /// No partition fits the memory of the ranks.
     #[error(transparent)]
     Infeasible(#[from] Infeasible),
     /// The partitioner is not part of this build.
     #[error("`{partitioner}` is not built in: build with the feature `{feature}`")]
     NotBuiltIn {
-        /// Its name.
+        /// The name of the partitioner.
         partitioner: &'static str,
-        /// The feature of this crate that it needs.
+        /// The feature of this crate that the partitioner needs.
         feature: &'static str,
     },
-    /// The work has more blocks or values than the partitioner can number.
-    #[error("{blocks} blocks and values are more than METIS can number: use another partitioner")]
+    /// The work has more blocks or values than METIS can index.
+    #[error("METIS can't index {blocks} blocks and values: use another partitioner")]
     TooLarge {
-        /// How many there are.
+        /// The number of blocks and values.
         blocks: usize,
     },
-    /// METIS found no parts.
+    /// METIS failed.
     #[cfg(feature = "metis")]
-    #[error("METIS found no parts: use another partitioner")]
+    #[error("METIS failed: use another partitioner")]
     Metis {
-        /// Why.
+        /// The cause.
         #[source]
         source: metis::Error,
     },
-    /// The parts of METIS depend on each other too often.
+    /// The parts that METIS found depend on each other too often.
     #[error("the parts of METIS need more than {most} stages to run in order: use `mixed`")]
     MetisStages {
-        /// The most stages.
+        /// The maximum number of stages.
         most: usize,
     },
 }
 
-/// No partitioner has this name.
+/// The error for an unknown partitioner name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("no partitioner is called `{name}`: there are mixed, chain, metis and auto")]
+#[error("unknown partitioner `{name}`: expected mixed, chain, metis or auto")]
 pub struct UnknownPartitioner {
     /// The name.
     pub name: String,
 }
 
-/// The smallest set of facts that leaves no plan.
+/// The smallest set of facts that rules out every partition within the memory limits.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Infeasible {
     /// One block is too large for every rank.
     #[error(
-        "`{block}` needs {} on whichever rank it lies, and the largest rank may hold {}: take smaller \
-         micro-batches, finer blocks, or let stages make their activations again",
+        "`{block}` needs at least {} on any rank, and the largest memory limit is {}: use smaller \
+         micro-batches or finer blocks, or allow recomputation of activations",
         Size(*needed),
         Size(*largest)
     )]
     Block {
-        /// The block.
+        /// The name of the block.
         block: String,
-        /// Bytes that it needs at the least: its parameters, gradients, optimizer state and the
+        /// Bytes that the block needs at least: its parameters, gradients, optimizer state and the
         /// activations of the micro-batches that its stage has in flight.
         needed: u64,
-        /// The most bytes that a rank may hold.
+        /// The largest memory limit of a rank, in bytes.
         largest: u64,
     },
-    /// All ranks together are too small.
+    /// The memory of all ranks together is too small.
     #[error(
-        "the stages need {} in all, and the ranks may hold {} together: take more ranks, smaller \
-         micro-batches or an optimizer with less state",
+        "the stages need at least {} in total, and the memory limits of the ranks add up to {}: use more \
+         ranks, smaller micro-batches or an optimizer with less state",
         Size(*needed),
         Size(*available)
     )]
     Total {
-        /// Bytes that all stages need at the least: parameters, gradients, optimizer state and the
+        /// Bytes that all stages need at least: parameters, gradients, optimizer state and the
         /// activations of one micro-batch.
         needed: u64,
-        /// Bytes of all ranks.
+        /// The sum of the memory limits of all ranks, in bytes.
         available: u64,
     },
-    /// A stretch of blocks does not fit the rank that would have to hold it.
+    /// A range of blocks does not fit the only rank that could hold it.
     #[error(
-        "rank {rank} would have to hold the blocks from `{first}` to `{last}`, which the ranks before \
-         and behind it can't take too: they need {} and it may hold {}: take more ranks, another \
-         schedule with fewer micro-batches in flight, or let stages make their activations again",
+        "the blocks from `{first}` to `{last}` don't fit the ranks before and after rank {rank}; on this \
+         rank they need {} and its memory limit is {}: use more ranks or a schedule with fewer \
+         micro-batches in flight, or allow recomputation of activations",
         Size(*needed),
         Size(*limit)
     )]
-    Stretch {
+    Range {
         /// The rank.
         rank: RankIndex,
-        /// The first block that the ranks before it can't hold.
+        /// The first block that does not fit the ranks before this rank.
         first: String,
-        /// The last block that the ranks behind it can't hold.
+        /// The last block that does not fit the ranks after this rank.
         last: String,
-        /// Bytes that these blocks need on the rank at the least.
+        /// Bytes that these blocks need on the rank at least.
         needed: u64,
-        /// Bytes that the rank may hold.
+        /// The memory limit of the rank in bytes.
         limit: u64,
     },
-    /// The best partition that was found makes a rank hold too much.
+    /// The best partition that was found exceeds the memory of a rank.
     #[error(
-        "rank {rank} would hold {} and may hold {}: let stages make their activations again, or take \
+        "rank {rank} needs {} and its memory limit is {}: allow recomputation of activations, or use \
          smaller micro-batches or more ranks",
         Size(*needed),
         Size(*limit)
@@ -199,32 +204,31 @@ pub enum Infeasible {
     Rank {
         /// The first such rank.
         rank: RankIndex,
-        /// Bytes that it would hold.
+        /// Bytes that the rank needs.
         needed: u64,
-        /// Bytes that it may hold.
+        /// The memory limit of the rank in bytes.
         limit: u64,
     },
-    /// No cuts were found that fit, though no single fact rules them out.
+    /// No cuts that fit were found, though no single fact rules them out.
     #[error(
-        "no cuts into {stages} stages were found that fit: those that come closest need {} on rank \
-         {rank}, which may hold {}: take more ranks or smaller micro-batches, or let stages make their \
-         activations again",
+        "found no cuts into {stages} stages that fit: the closest need {} on rank {rank}, whose memory \
+         limit is {}: use more ranks or smaller micro-batches, or allow recomputation of activations",
         Size(*needed),
         Size(*limit)
     )]
     Cuts {
-        /// Number of stages.
+        /// The number of stages.
         stages: usize,
-        /// The rank that is furthest above its limit.
+        /// The rank that exceeds its limit most.
         rank: RankIndex,
-        /// Bytes that it would hold.
+        /// Bytes that the rank needs.
         needed: u64,
-        /// Bytes that it may hold.
+        /// The memory limit of the rank in bytes.
         limit: u64,
     },
 }
 
-/// Bytes as people read them: whole below a MiB, and in MiB with one decimal above.
+/// Formats bytes: whole below one MiB, in MiB with one decimal above.
 struct Size(u64);
 
 impl fmt::Display for Size {
@@ -240,40 +244,40 @@ impl fmt::Display for Size {
     }
 }
 
-/// Why a file is not a plan.
+/// Errors of plan files.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlanFileError {
-    /// The file can't be read or written.
+    /// The file could not be read or written.
     #[error("the plan file {} can't be {action}", path.display())]
     Io {
         /// The file.
         path: PathBuf,
-        /// What was tried.
+        /// The operation that failed: `read` or `written`.
         action: &'static str,
-        /// Why not.
+        /// The cause.
         #[source]
         source: std::io::Error,
     },
-    /// The text is no plan.
-    #[error("the plan is not valid JSON of a plan")]
+    /// The text is not a plan.
+    #[error("invalid plan JSON")]
     Json {
-        /// Where and why.
+        /// The position and the cause.
         #[source]
         source: serde_json::Error,
     },
     /// The plan has another version.
     #[error(
-        "the plan has version {found} and this build reads version {expected}: make the plan again"
+        "the plan has version {found} and this build reads version {expected}: create the plan again"
     )]
     Version {
-        /// The version of this build.
+        /// The version that this build reads.
         expected: u32,
-        /// That of the file.
+        /// The version of the file.
         found: u32,
     },
     /// The stages are not numbered from 0 in order.
-    #[error("the plan needs stages numbered from 0 in order")]
+    #[error("the stages of the plan are not numbered from 0 in order")]
     Stages,
     /// A rank between 0 and the highest has no stage.
     #[error("rank {rank} has no stage: the ranks of a plan are numbered from 0 without gaps")]
@@ -281,12 +285,12 @@ pub enum PlanFileError {
         /// The rank.
         rank: RankIndex,
     },
-    /// There is not one rank per stage.
-    #[error("the plan has {expected} stages, and ranks for {found} were given")]
+    /// The number of ranks given differs from the number of stages.
+    #[error("the plan has {expected} stages, but ranks were given for {found}")]
     StageMap {
-        /// Stages of the plan.
+        /// The number of stages of the plan.
         expected: usize,
-        /// Ranks given.
+        /// The number of ranks given.
         found: usize,
     },
 }

@@ -1,20 +1,20 @@
 //! Cuts the work of a training step into pipeline stages.
 //!
-//! A model's step comes as [`Work`]: blocks with times, parameters and the values that flow between
-//! them. A partitioner says which stage runs each block and which rank each stage ([`Partition`]);
-//! [`predict()`] says what that takes, by the simulator of `tinderbox-schedule`; a [`PlanFile`] keeps it.
+//! [`Work`] describes a training step of a model: blocks with times, parameters and the values that
+//! flow between them. A partitioner assigns blocks to stages and stages to ranks ([`Partition`]);
+//! [`predict()`] simulates the result with `tinderbox-schedule`; a [`PlanFile`] stores it.
 //!
-//! This crate knows nothing of Burn: `tinderbox-pipeline` makes the work of a traced model and cuts its
-//! graph as the plan says.
+//! This crate does not depend on Burn: `tinderbox-pipeline` computes the work of a traced model and
+//! cuts its graph by the plan.
 //!
-//! | room | what is in it |
+//! | module | contents |
 //! |---|---|
 //! | `work` | blocks, parameters, values |
 //! | `machine` | ranks, their memory and speed, links, rates |
 //! | `step` | schedule and micro-batches; a partition into stages |
-//! | `predict` | what a partition takes: time, bubbles, memory, and the lower bound |
+//! | `predict` | the predicted time, bubbles and memory of a partition, and the lower bound |
 //! | `partition` | the partitioners |
-//! | `plan` | the plan file, and its views |
+//! | `plan` | the plan file and its views |
 
 mod error;
 mod machine;

@@ -8,14 +8,13 @@ use tinderbox_schedule::{LinkCosts, Placement, RankIndex};
 
 use crate::MachineError;
 
-/// One rank: a device, or a share of one.
+/// A rank: a device, or a fraction of one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RankModel {
-    /// Bytes that it may hold; `None` where nothing limits them.
+    /// Its memory limit in bytes; `None` for no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<u64>,
-    /// Its speed in thousandths of the speed that times were measured at or the rates of the machine
-    /// are for.
+    /// Its speed in thousandths of the speed to which times or the [`Rates`] of the machine refer.
     pub speed_permille: u64,
 }
 
@@ -29,7 +28,7 @@ impl Default for RankModel {
 }
 
 impl RankModel {
-    /// How long the rank takes for work of so many nanoseconds at speed 1.
+    /// Returns the time in nanoseconds of work that takes the given nanoseconds at speed 1.
     #[must_use]
     pub fn time(&self, nanoseconds: u64) -> u64 {
         let speed = u128::from(self.speed_permille.max(1));
@@ -38,21 +37,21 @@ impl RankModel {
     }
 }
 
-/// What one rank's device does per second, for times that are worked out from shapes.
+/// Throughput of a rank's device, for times that are estimated from shapes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rates {
-    /// Floating point operations per second of a large product of matrices.
+    /// Floating point operations per second of a large matrix product.
     pub flops_per_s: u64,
-    /// Bytes per second that operations on large tensors read and write.
+    /// Bytes that operations on large tensors read and write per second.
     pub bytes_per_s: u64,
-    /// Nanoseconds that an operation takes however small it is.
+    /// Minimum nanoseconds of an operation.
     pub operation_ns: u64,
 }
 
 impl Rates {
-    /// Nanoseconds of an optimizer over parameters of so many bytes: three passes over each parameter and
-    /// seven for each state. Burn's Adam makes 34, about half of them over temporaries that stay in
-    /// caches.
+    /// Returns the nanoseconds of an optimizer step over parameters of the given bytes: three passes
+    /// over each parameter and seven over each state. Burn's Adam makes 34 passes, about half of them
+    /// over temporaries that stay in caches.
     #[must_use]
     pub fn update_ns(&self, parameter_bytes: u64, optimizer_states: u64) -> u64 {
         let passes = 3 + 7 * u128::from(optimizer_states);
@@ -63,7 +62,7 @@ impl Rates {
 }
 
 impl Default for Rates {
-    /// About one core of an x86-64 machine.
+    /// The rates of about one core of an x86-64 machine.
     fn default() -> Self {
         Self {
             flops_per_s: 50_000_000_000,
@@ -73,35 +72,35 @@ impl Default for Rates {
     }
 }
 
-/// The machine that a plan is for, and how stages lie on its ranks.
+/// The machine that a plan is for, and the placement of stages on its ranks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Machine {
     ranks: Vec<RankModel>,
     chunks: usize,
     placement: Placement,
-    /// What messages between two ranks take.
+    /// The time of messages between two ranks.
     pub link: LinkCosts,
-    /// What each action of a schedule takes beside its work, in nanoseconds.
+    /// The overhead of each action of a schedule, in nanoseconds.
     pub action_ns: u64,
-    /// What a rank's device does per second.
+    /// The throughput of a rank's device.
     pub rates: Rates,
 }
 
 impl Machine {
-    /// Ranks as threads of this process, one stage each, without a limit of memory.
+    /// Returns a machine whose ranks are threads of this process: one stage each, no memory limit.
     ///
     /// # Errors
     ///
-    /// When there are none.
+    /// When `ranks` is 0.
     pub fn local(ranks: usize) -> Result<Self, MachineError> {
         Self::of_ranks(vec![RankModel::default(); ranks])
     }
 
-    /// Ranks that may differ, one stage each.
+    /// Returns a machine of the given ranks, one stage each.
     ///
     /// # Errors
     ///
-    /// When there are none, or one has no speed.
+    /// When there are no ranks, or a rank has speed 0.
     pub fn of_ranks(ranks: Vec<RankModel>) -> Result<Self, MachineError> {
         if ranks.is_empty() {
             return Err(MachineError::NoRanks);
@@ -114,7 +113,7 @@ impl Machine {
             ranks,
             chunks: 1,
             placement: Placement::Loop,
-            // Threads of one process: a queue, and tensors that are handed over without a copy.
+            // Threads of one process pass tensors through a queue, without a copy.
             link: LinkCosts {
                 latency: 5_000,
                 ticks_per_mib: 0,
@@ -124,12 +123,12 @@ impl Machine {
         })
     }
 
-    /// The same machine with `chunks` stages on every rank, for schedules that ask for several:
-    /// [`ScheduleKind::placement`](tinderbox_schedule::ScheduleKind::placement) says how they lie.
+    /// Returns the machine with `chunks` stages on every rank, for schedules that need several; their
+    /// placement is [`ScheduleKind::placement`](tinderbox_schedule::ScheduleKind::placement).
     ///
     /// # Errors
     ///
-    /// When a rank would have none.
+    /// When `chunks` is 0.
     pub fn with_chunks(self, chunks: usize, placement: Placement) -> Result<Self, MachineError> {
         match chunks {
             0 => Err(MachineError::NoChunks),
@@ -141,7 +140,7 @@ impl Machine {
         }
     }
 
-    /// The same machine, each rank of which may hold so many bytes.
+    /// Returns the machine with a memory limit for every rank.
     #[must_use]
     pub fn with_memory(mut self, bytes: u64) -> Self {
         for rank in &mut self.ranks {
@@ -168,7 +167,7 @@ impl Machine {
     ///
     /// # Errors
     ///
-    /// When the file can't be read or is no machine.
+    /// When the file can't be read or is not a machine.
     pub fn load(path: impl AsRef<Path>) -> Result<Self, MachineError> {
         let path = path.as_ref();
         let text = fs::read_to_string(path).map_err(|source| MachineError::Io {
@@ -179,7 +178,7 @@ impl Machine {
         Self::from_json(&text)
     }
 
-    /// The machine as JSON.
+    /// Returns the machine as JSON.
     #[must_use]
     pub fn to_json(&self) -> String {
         let text = serde_json::to_string_pretty(self);
@@ -188,11 +187,11 @@ impl Machine {
         text
     }
 
-    /// A machine from JSON.
+    /// Reads a machine from JSON.
     ///
     /// # Errors
     ///
-    /// When the text is no machine, or one without ranks, stages or speed.
+    /// When the text is not a machine, or the machine has no ranks or stages, or a rank with speed 0.
     pub fn from_json(text: &str) -> Result<Self, MachineError> {
         let machine: Self =
             serde_json::from_str(text).map_err(|source| MachineError::Json { source })?;
@@ -213,37 +212,37 @@ impl Machine {
         })
     }
 
-    /// Number of ranks.
+    /// Returns the number of ranks.
     #[must_use]
     pub fn ranks(&self) -> usize {
         self.ranks.len()
     }
 
-    /// What a rank is like; of one that does not exist, what ranks are like by default.
+    /// Returns a rank; the default rank if it does not exist.
     #[must_use]
     pub fn rank(&self, rank: RankIndex) -> RankModel {
         self.ranks.get(rank.index()).copied().unwrap_or_default()
     }
 
-    /// All ranks in order.
+    /// Returns all ranks in order.
     #[must_use]
     pub fn rank_models(&self) -> &[RankModel] {
         &self.ranks
     }
 
-    /// Stages per rank.
+    /// Returns the number of stages per rank.
     #[must_use]
     pub const fn chunks(&self) -> usize {
         self.chunks
     }
 
-    /// How several stages of a rank lie in the pipeline.
+    /// Returns the placement of stages where ranks have several.
     #[must_use]
     pub const fn placement(&self) -> Placement {
         self.placement
     }
 
-    /// The rank of every stage.
+    /// Returns the rank of every stage.
     #[must_use]
     pub fn stage_to_rank(&self) -> Vec<RankIndex> {
         self.placement.stage_to_rank(self.ranks.len(), self.chunks)

@@ -3,22 +3,22 @@
 use serde::{Deserialize, Serialize};
 use tinderbox_schedule::{RankIndex, ScheduleKind};
 
-/// What a training step consists of beside the model.
+/// A training step: its schedule, micro-batches and optimizer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Step {
     /// The schedule.
     pub schedule: ScheduleKind,
-    /// Micro-batches of a step.
+    /// The number of micro-batches of a step.
     pub micro_batches: usize,
-    /// Bytes of optimizer state per byte of a trainable parameter: 2 for Adam in the parameters' own
-    /// precision.
+    /// Bytes of optimizer state per byte of a trainable parameter: 2 for Adam in the precision of the
+    /// parameters.
     pub optimizer_states: u64,
-    /// Whether a stage may make its activations again in the backward where memory asks for it.
+    /// Whether a stage may recompute its activations in the backward to fit the memory of its rank.
     pub may_recompute: bool,
 }
 
 impl Step {
-    /// A step under a schedule, with Adam, where every activation is kept.
+    /// Creates a step with Adam that keeps every activation.
     #[must_use]
     pub const fn new(schedule: ScheduleKind, micro_batches: usize) -> Self {
         Self {
@@ -29,7 +29,7 @@ impl Step {
         }
     }
 
-    /// The same step, whose stages may make their activations again.
+    /// Returns the step with recomputation allowed.
     #[must_use]
     pub const fn with_recomputation(self) -> Self {
         Self {
@@ -38,7 +38,7 @@ impl Step {
         }
     }
 
-    /// Whether its backwards run in two halves.
+    /// Whether its backwards are split.
     pub(crate) const fn splits_backward(&self) -> bool {
         !matches!(
             self.schedule,
@@ -50,21 +50,22 @@ impl Step {
     }
 }
 
-/// Which stage runs each block, which rank each stage, and which stages make activations again.
+/// The assignment of blocks to stages and of stages to ranks, and the stages that recompute
+/// activations.
 ///
-/// Stages are numbered in an order in which they can run: no value goes from a stage to a lower one.
+/// Stages are numbered in an order in which they can run: no value flows from a stage to a lower one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Partition {
     /// The stage of each block.
     pub stage_of: Vec<usize>,
     /// The rank of each stage.
     pub stage_to_rank: Vec<RankIndex>,
-    /// Whether each stage makes its activations again in the backward.
+    /// Whether each stage recomputes its activations in the backward.
     pub recompute: Vec<bool>,
 }
 
 impl Partition {
-    /// Contiguous stages: stage `k` begins with block `starts[k]`, and `starts[0]` is 0.
+    /// Creates contiguous stages: stage `k` begins with block `starts[k]`, and `starts[0]` is 0.
     #[must_use]
     pub fn contiguous(
         blocks: usize,
@@ -85,7 +86,7 @@ impl Partition {
         }
     }
 
-    /// Number of stages.
+    /// Returns the number of stages.
     #[must_use]
     pub fn stages(&self) -> usize {
         self.stage_to_rank.len()

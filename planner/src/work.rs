@@ -1,32 +1,31 @@
-//! The work of a step: what a model's micro-batch runs, holds and hands on, block by block.
+//! The work of a step: the operations, memory and values of a micro-batch, block by block.
 
 use serde::{Deserialize, Serialize};
 use tinderbox_schedule::ComputeTimes;
 
 use crate::WorkError;
 
-/// Operations that stay together: the smallest part that a stage can begin or end with.
+/// Operations that stay together: the smallest unit that a stage can begin or end with.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Block {
-    /// What it is called in reports: the module that it stands in, such as `blocks.3.attention`.
+    /// Its name in reports: the module that contains it, such as `blocks.3.attention`.
     pub name: String,
-    /// `F` of one micro-batch on a rank of speed 1, in nanoseconds.
+    /// Nanoseconds of `F` of one micro-batch on a rank of speed 1.
     pub forward: u64,
-    /// `B`, in nanoseconds; less than `I` and `W` together where these do work twice.
+    /// Nanoseconds of `B`; less than `I` and `W` together where these repeat work.
     pub backward: u64,
-    /// `I`, in nanoseconds.
+    /// Nanoseconds of `I`.
     pub input_gradient: u64,
-    /// `W`, in nanoseconds.
+    /// Nanoseconds of `W`.
     pub weight_gradient: u64,
-    /// Bytes that its `I` leaves for its `W`.
+    /// Bytes that its `I` keeps for its `W`.
     pub weight_gradient_bytes: u64,
-    /// The most bytes that one of its programs holds at a time beside what it reads and what it leaves
-    /// for others.
+    /// The maximum bytes that one of its programs holds at a time besides its inputs and outputs.
     pub transient_bytes: u64,
 }
 
 impl Block {
-    /// A block by its times alone; `B` takes `I` and `W` together.
+    /// Creates a block from its times; `B` is the sum of `I` and `W`.
     #[must_use]
     pub fn of_times(name: impl Into<String>, times: ComputeTimes) -> Self {
         Self {
@@ -40,35 +39,35 @@ impl Block {
         }
     }
 
-    /// Nanoseconds of `F` and `B`.
+    /// Returns the nanoseconds of `F` and `B`.
     #[must_use]
     pub const fn time(&self) -> u64 {
         self.forward.saturating_add(self.backward)
     }
 }
 
-/// A parameter. The lowest stage that reads it owns it; other stages that read it hold copies, and hand
+/// A parameter. The lowest stage that reads it owns it; other stages that read it hold copies, and send
 /// their parts of its gradient down.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Parameter {
     /// Its bytes.
     pub bytes: u64,
-    /// Bytes of its copy in another type, which a forward in mixed precision reads; 0 where there is none.
+    /// Bytes of its copy in another dtype, which a forward in mixed precision reads; 0 without a copy.
     #[serde(default)]
     pub cast_bytes: u64,
-    /// Whether a step makes a gradient of it and updates it.
+    /// Whether a step computes its gradient and updates it.
     pub is_trainable: bool,
     /// The blocks that read it, ascending, at least one.
     pub readers: Vec<usize>,
 }
 
 impl Parameter {
-    /// What every stage that reads it holds.
+    /// Returns the bytes that every stage that reads it holds.
     pub fn held_bytes(&self) -> u64 {
         self.bytes.saturating_add(self.cast_bytes)
     }
 
-    /// What crosses for its gradient: that of the copy, where there is one.
+    /// Returns the bytes of its gradient between stages: that of the copy, if there is one.
     pub fn gradient_bytes(&self) -> u64 {
         match self.cast_bytes {
             0 => self.bytes,
@@ -77,29 +76,29 @@ impl Parameter {
     }
 }
 
-/// A value that the forward of one block makes and other blocks need, or that waits for a backward.
+/// A value that the forward of one block computes for other blocks or for a backward.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Value {
     /// Its bytes, per micro-batch.
     pub bytes: u64,
-    /// The block whose forward makes it.
+    /// The block whose forward computes it.
     pub maker: usize,
     /// Later blocks whose forward reads it, ascending.
     pub readers: Vec<usize>,
     /// Blocks whose backward reads it, ascending, none before the maker.
     pub keepers: Vec<usize>,
     /// Bytes of its gradient, to which every stage that reads the value adds its part, from the last
-    /// reader down to the maker; none where no gradient flows.
+    /// reader down to the maker; 0 where no gradient flows.
     pub gradient_bytes: u64,
 }
 
-/// What one micro-batch runs and what a step holds: blocks in an order in which they can run.
+/// The work of one micro-batch: blocks in an order in which they can run.
 ///
-/// A value that is made on one stage and read on another is sent there once, straight from its maker's
-/// stage, whatever lies between.
+/// A value that one stage computes and another reads is sent once, directly from the stage of its
+/// maker.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Work {
-    /// The blocks; an index into them is how the rest names them.
+    /// The blocks; parameters and values refer to them by index.
     pub blocks: Vec<Block>,
     /// The parameters.
     pub parameters: Vec<Parameter>,
@@ -108,11 +107,11 @@ pub struct Work {
 }
 
 impl Work {
-    /// Refuses what no graph can be: readers before makers, blocks that do not exist.
+    /// Checks that readers come after makers and that all blocks exist.
     ///
     /// # Errors
     ///
-    /// Names the first value or parameter that is wrong.
+    /// [`WorkError`] for the first parameter or value that is invalid.
     pub fn check(&self) -> Result<(), WorkError> {
         let blocks = self.blocks.len();
         let ascends = |list: &[usize]| list.is_sorted_by(|a, b| a < b);
@@ -141,7 +140,7 @@ impl Work {
         Ok(())
     }
 
-    /// Nanoseconds of `F` and `B` of all blocks, on a rank of speed 1.
+    /// Returns the nanoseconds of `F` and `B` of all blocks on a rank of speed 1.
     #[must_use]
     pub fn time(&self) -> u64 {
         self.blocks

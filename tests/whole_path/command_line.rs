@@ -185,8 +185,7 @@ fn wrong_values_get_one_line_and_exit_code_2() {
         ),
         (
             vec!["--stages", "9999"],
-            "error: --stages: 9999 stages were asked for, and the model can be cut into 219 at the \
-             most (see --help)",
+            "error: --stages: 9999 stages were requested, but the model can be cut into at most 219 (see --help)",
         ),
         (
             vec!["--compare", "--resume", empty],

@@ -109,7 +109,7 @@ fn a_stalled_rank_is_named_after_the_timeout() {
         .unwrap_err();
     assert_eq!(
         error.to_string(),
-        "rank 1 did not answer within 300ms while it was asked to run a call"
+        "rank 1 did not reply within 300ms to the request to run a call"
     );
     drop(release);
 }
@@ -161,8 +161,7 @@ fn clones_of_a_parameter_are_not_trained() {
     let training = Pipeline::new(&model, &trace, &plan).optimizer(AdamWConfig::new());
     assert_eq!(
         training.start().unwrap_err().to_string(),
-        "`second.weight` is a clone of `first.weight`: Burn's optimizers update one of them and let \
-         them drift apart; to tie them, read one parameter in both places of the forward"
+        "`second.weight` is a clone of `first.weight`: Burn's optimizers update only one of them, so they would differ; to tie them, read one parameter in both places of the forward"
     );
     let mut pipeline = Pipeline::new(&model, &trace, &plan).start().unwrap();
     assert!(pipeline.evaluate(example).unwrap().loss.is_some());

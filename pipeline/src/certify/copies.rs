@@ -8,17 +8,17 @@ use super::lists::CertifiedMicroBatch;
 use crate::cut::Layout;
 use crate::schedule::StageIndex;
 
-/// Which value of a parameter something is.
+/// A value of a parameter within a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Version {
-    /// That at the beginning of the step.
+    /// The value at the beginning of the step.
     Before,
-    /// That after the update.
+    /// The value after the update.
     After,
 }
 
 impl Version {
-    pub(super) const fn words(self) -> &'static str {
+    pub(super) const fn text(self) -> &'static str {
         match self {
             Self::Before => "its value before the update",
             Self::After => "its value after the update",
@@ -30,13 +30,14 @@ impl Version {
 #[derive(Debug, Default)]
 pub(super) struct Copies {
     pub(super) versions: BTreeMap<usize, Version>,
-    /// The parameters that it owns, and how many of [`Ownership::addends`] the gradient of each is the sum of.
+    /// The parameters that it owns, with the number of [`Ownership::addends`] that were added to the
+    /// gradient of each.
     pub(super) added: BTreeMap<usize, usize>,
     pub(super) is_reduced: bool,
     pub(super) is_updated: bool,
 }
 
-/// Who holds what, and what each gradient is to be the sum of.
+/// The stages that hold each parameter, and the addends of each gradient.
 pub(super) struct Ownership<'a> {
     table: &'a ParameterTable,
     layout: &'a Layout,
@@ -67,7 +68,7 @@ impl<'a> Ownership<'a> {
         }
     }
 
-    /// What a stage holds at the beginning of a step.
+    /// The parameters of a stage at the beginning of a step.
     pub(super) fn copies(&self, stage: StageIndex) -> Copies {
         let owned = self.positions_of(self.layout.owned(stage));
         let added: BTreeMap<_, _> = owned.map(|position| (position, 0)).collect();
@@ -81,7 +82,7 @@ impl<'a> Ownership<'a> {
         }
     }
 
-    /// The parameters of an owner that another stage holds copies of, in the order of a message.
+    /// The parameters of an owner of which another stage holds copies, in the order of a message.
     pub(super) fn shared(
         &self,
         owner: StageIndex,
@@ -110,7 +111,7 @@ impl<'a> Ownership<'a> {
         )
     }
 
-    /// The position of the parameter that one is a clone of; its own where it is none.
+    /// The position of the parameter of which one is a clone; its own position otherwise.
     pub(super) fn first(&self, position: usize) -> usize {
         super::reference::first_of(self.table, position)
     }

@@ -9,22 +9,22 @@ use tinderbox_deferred::RandomValues;
 use tinderbox_fake::encode;
 use twox_hash::XxHash3_128;
 
-/// A hash of a computation: two are equal when the same operations make both from the same leaves.
+/// A hash of a computation: two are equal if the same operations compute both from the same leaves.
 ///
-/// The hash is not cryptographic: it guards against defects, not against an adversary.
+/// The hash is not cryptographic: it detects defects, not an adversary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Fingerprint(u128);
 
-/// What random values depend on beside their key.
+/// The values on which random values depend besides their key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Draws {
-    /// The seed alone.
+    /// The seed only.
     Once,
-    /// The step and the micro-batch too.
+    /// The seed, the step and the micro-batch.
     PerMicroBatch,
 }
 
-/// The kinds of what is hashed; each begins with its own byte.
+/// The kinds of hashed items; the bytes of each begin with its kind.
 #[derive(Clone, Copy)]
 enum Kind {
     Parameter = 0,
@@ -37,7 +37,7 @@ enum Kind {
     Unkeyed = 7,
 }
 
-/// Gives all tensors of an operation the same id and status.
+/// Sets all tensors of an operation to the same id and status.
 struct WithoutIds;
 
 impl IrVisitorMut for WithoutIds {
@@ -47,7 +47,7 @@ impl IrVisitorMut for WithoutIds {
     }
 }
 
-/// Makes fingerprints in one buffer.
+/// Computes fingerprints in one buffer.
 #[derive(Default)]
 pub(super) struct Hasher {
     bytes: Vec<u8>,
@@ -81,7 +81,7 @@ impl Hasher {
         self.finish()
     }
 
-    /// The parameter at a position of the table, in the type that programs read it in.
+    /// The parameter at a position of the table, in the dtype in which programs read it.
     pub(super) fn parameter(
         &mut self,
         position: usize,
@@ -101,7 +101,8 @@ impl Hasher {
         self.leaf(Kind::Weight, 0, shape, dtype)
     }
 
-    /// Data. The data must live as long as this hasher is used: they are known by their address.
+    /// Constant data. The data must live as long as this hasher is used: they are identified by their
+    /// address.
     pub(super) fn constant(&mut self, data: &TensorData) -> Fingerprint {
         let bytes = data.as_bytes();
         let place = (bytes.as_ptr() as usize, bytes.len());
@@ -114,7 +115,7 @@ impl Hasher {
         self.finish()
     }
 
-    /// Random values of our generator.
+    /// Random values of this project's generator.
     pub(super) fn random(&mut self, random: RandomValues<'_>, draws: Draws) -> Fingerprint {
         self.begin(Kind::Random);
         self.bytes.push(u8::from(draws == Draws::PerMicroBatch));
@@ -127,7 +128,7 @@ impl Hasher {
         self.finish()
     }
 
-    /// An operation that no program can run: it is equal to nothing else.
+    /// An operation that no program can run: its fingerprint differs from every other.
     pub(super) fn unkeyed(&mut self, position: usize) -> Fingerprint {
         self.begin(Kind::Unkeyed);
         self.number(position);
@@ -198,7 +199,7 @@ mod tests {
         assert_ne!(one, fingerprint(&multiplied(half, 0.0)));
         assert_ne!(one, fingerprint(&multiplied(read(), -0.0)));
         assert_ne!(one, fingerprint(&multiplied(read(), 1.0)));
-        // A NaN is equal to itself, unlike in a comparison of floats.
+        // A NaN equals itself here, unlike in a comparison of floats.
         let nan = || fingerprint(&multiplied(read(), f64::NAN));
         assert_eq!(nan(), nan());
     }

@@ -1,4 +1,4 @@
-//! Runs the lists of all ranks, one program a step.
+//! Runs the lists of all ranks on fingerprints; a program is one step.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -6,7 +6,7 @@ use tinderbox_deferred::ParameterTable;
 use tinderbox_fake::ValueId;
 
 use super::copies::{Copies, Ownership, Version};
-use super::messages::{Made, Parcel};
+use super::messages::{Contents, Made};
 use super::programs::Certificate;
 use crate::cut::{Binding, Layout, Phase, StagePrograms};
 use crate::kept::Kept;
@@ -15,17 +15,17 @@ use crate::schedule::{
 };
 use crate::{CertifyError, CertifySite};
 
-/// A micro-batch: the programs of its shapes, and what they were found to make.
+/// A micro-batch: the programs for its shapes, and their certificate.
 #[derive(Clone, Copy)]
 pub(crate) struct CertifiedMicroBatch<'a> {
     pub(crate) stages: &'a [StagePrograms],
     pub(crate) certificate: &'a Certificate,
 }
 
-/// The lists of a step, with what they run.
+/// The lists of a step, with their programs.
 pub(crate) struct Lists<'a> {
     pub(crate) schedule: &'a Schedule,
-    /// Whether the backward of a micro-batch runs in two halves on a stage.
+    /// Whether the backward of a micro-batch is split on a stage.
     pub(crate) is_split: &'a dyn Fn(StageIndex, usize) -> bool,
     pub(crate) micro_batches: Vec<CertifiedMicroBatch<'a>>,
     pub(crate) table: &'a ParameterTable,
@@ -34,36 +34,37 @@ pub(crate) struct Lists<'a> {
     pub(crate) global_norm: bool,
 }
 
-/// Proves that the lists add up what the programs make to the step of the uncut graph: each program gets the values
-/// that it names, of its micro-batch and of the parameters before the update; the gradient of each parameter is the sum
-/// over the micro-batches in their order; each loss and named output is reported once; every copy of a parameter has the
-/// value after the update; nothing is left.
+/// Proves that the lists combine the values of the programs to the step of the uncut graph: each
+/// program receives the values that it names, of its micro-batch and of the parameters before the
+/// update; the gradient of each parameter is the sum over the micro-batches in their order; each loss
+/// and named output is reported once; every copy of a parameter has the value after the update; no
+/// value is left.
 ///
 /// Cost: linear in the actions and in the values that programs exchange, times the micro-batches.
 ///
 /// # Errors
 ///
-/// The first difference.
+/// [`CertifyError`] for the first difference.
 pub(crate) fn certify_lists(lists: &Lists<'_>) -> Result<(), CertifyError> {
     let mut run = Run::new(lists);
     run.all()?;
     run.end()
 }
 
-/// A step under way.
+/// A step in progress.
 pub(super) struct Run<'a> {
     pub(super) lists: &'a Lists<'a>,
     pub(super) ownership: Ownership<'a>,
     heads: Vec<usize>,
-    /// The action that runs, and its rank.
+    /// The current action and its rank.
     at: Option<(RankIndex, Action)>,
-    /// By stage and micro-batch. The certificate of a program says what each value is computed by.
+    /// By stage and micro-batch. The certificate of a program proves how each value is computed.
     stores: Vec<Kept<()>>,
-    /// What was sent and not yet received.
-    pub(super) sent: HashMap<Message, Parcel>,
+    /// Messages that were sent and not yet received.
+    pub(super) sent: HashMap<Message, Contents>,
     /// By stage.
     pub(super) copies: Vec<Copies>,
-    /// Per rank, the stages whose norms it knows.
+    /// The stages whose norms each rank has.
     norms: Vec<BTreeSet<StageIndex>>,
     /// How often each loss (`None`) and named output was reported.
     reported: BTreeMap<(usize, Option<&'a str>), usize>,
@@ -90,7 +91,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Runs all ranks, each as far as it comes without a message that was not sent yet.
+    /// Runs all ranks, each until it waits for a message that was not sent yet.
     fn all(&mut self) -> Result<(), CertifyError> {
         loop {
             let mut has_run = false;
@@ -113,7 +114,7 @@ impl<'a> Run<'a> {
                 Some(_) if has_run => {}
                 Some((rank, action)) => {
                     self.at = Some((RankIndex::new(rank), action));
-                    return Err(self.expected("a message that is sent", "none"));
+                    return Err(self.expected("a message that is sent", "no such message"));
                 }
             }
         }
@@ -131,7 +132,7 @@ impl<'a> Run<'a> {
                 self.read(task)?;
                 self.finish(task)
             }
-            // Both have read what they need before either has made anything.
+            // Both programs of a pair read their inputs before either has produced outputs.
             Action::Overlap([forward, backward]) => {
                 self.read(forward)?;
                 self.read(backward)?;
@@ -150,12 +151,12 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// The action that runs, and its rank.
+    /// The current action and its rank.
     pub(super) fn at(&self) -> (RankIndex, Action) {
         self.at.expect("an action runs")
     }
 
-    /// The stages whose norms the rank knows.
+    /// The stages whose norms the rank has.
     pub(super) fn norms(&mut self) -> &mut BTreeSet<StageIndex> {
         let (rank, _) = self.at();
         &mut self.norms[rank.index()]
@@ -175,7 +176,7 @@ impl<'a> Run<'a> {
         &self.lists.micro_batches[k.index()].stages[stage.index()]
     }
 
-    /// The error of an action that finds something else than it needs.
+    /// The error of an action that expected something else.
     pub(super) fn expected(&self, expected: &str, found: impl Into<String>) -> CertifyError {
         other_value(self.site(), expected, found.into())
     }
@@ -186,38 +187,42 @@ impl<'a> Run<'a> {
         phase.ok_or_else(|| self.expected("a program that the stage has", task.compute.letter()))
     }
 
-    fn store(&mut self, (stage, k): Home) -> &mut Kept<()> {
+    fn store(&mut self, (stage, k): Location) -> &mut Kept<()> {
         &mut self.stores[stage.index() * self.lists.schedule.micro_batches + k.index()]
     }
 
     /// Keeps a value for all its uses at a stage.
     pub(super) fn put(
         &mut self,
-        home: Home,
+        location: Location,
         made: Made,
         needed: ValueId,
         uses: usize,
     ) -> Result<(), CertifyError> {
         let wanted = Made {
             value: needed,
-            micro_batch: home.1,
+            micro_batch: location.1,
         };
         if made != wanted {
             return Err(self.expected(&wanted.to_string(), made.to_string()));
         }
-        match self.store(home).put(needed, (), uses) {
+        match self.store(location).put(needed, (), uses) {
             true => Ok(()),
             false => Err(self.expected("each value once", format!("{made} again"))),
         }
     }
 
     /// Uses a value of a stage.
-    pub(super) fn take(&mut self, home: Home, value: ValueId) -> Result<Made, CertifyError> {
+    pub(super) fn take(
+        &mut self,
+        location: Location,
+        value: ValueId,
+    ) -> Result<Made, CertifyError> {
         let made = Made {
             value,
-            micro_batch: home.1,
+            micro_batch: location.1,
         };
-        match self.store(home).take(value) {
+        match self.store(location).take(value) {
             Some(_) => Ok(made),
             None => Err(self.expected(&made.to_string(), "nothing")),
         }
@@ -234,11 +239,12 @@ impl<'a> Run<'a> {
                     let first = self.ownership.first(position);
                     let version = self.copies[task.stage.index()].versions.get(&first);
                     if version != Some(&Version::Before) {
-                        let found = version.map_or("not on this stage", |found| found.words());
+                        let found = version.map_or("not on this stage", |found| found.text());
                         return Err(self.parameter(first, Version::Before, found));
                     }
                 }
-                // The same in every run, or of the task's micro-batch.
+                // Constants, the batch and the weight are the same in every run, or belong to the
+                // task's micro-batch.
                 Binding::Input(_) | Binding::Weight | Binding::Constant(_) => {}
             }
         }
@@ -252,10 +258,10 @@ impl<'a> Run<'a> {
         found: &'static str,
     ) -> CertifyError {
         let what = format!("`{}` is", self.ownership.path(position));
-        differs(self.site(), what, expected.words().into(), found.into())
+        differs(self.site(), what, expected.text().into(), found.into())
     }
 
-    /// Keeps what a program makes.
+    /// Keeps the outputs of a program.
     fn finish(&mut self, task: Task) -> Result<(), CertifyError> {
         let (rank, _) = self.at();
         let (stage, k) = (task.stage, task.micro_batch);
@@ -283,7 +289,7 @@ impl<'a> Run<'a> {
                 *self.reported.entry(of).or_default() += 1;
             }
         }
-        // What other stages of this rank read needs no message.
+        // Other stages of this rank read the values without a message.
         for (edge, values) in &programs.sends {
             let to = edge.to.stage;
             if !edge.from.is_run_by(&task) || self.lists.schedule.rank_of(to) != Some(rank) {
@@ -300,7 +306,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// What is true after a step.
+    /// Checks the state after a step.
     fn end(&self) -> Result<(), CertifyError> {
         let schedule = self.lists.schedule;
         for (index, store) in self.stores.iter().enumerate() {
@@ -337,7 +343,7 @@ impl<'a> Run<'a> {
         })
     }
 
-    /// Every loss and every named output of every micro-batch was reported once, and no other.
+    /// Checks that every loss and named output of every micro-batch was reported once, and no other.
     fn end_reports(&self) -> Result<(), CertifyError> {
         let mut wanted: BTreeMap<(usize, Option<&str>), usize> = BTreeMap::new();
         for (k, micro_batch) in self.lists.micro_batches.iter().enumerate() {
@@ -364,10 +370,10 @@ impl<'a> Run<'a> {
     }
 }
 
-/// The stage and the micro-batch that a value is of.
-type Home = (StageIndex, MicroBatchIndex);
+/// The stage and the micro-batch of a value.
+type Location = (StageIndex, MicroBatchIndex);
 
-/// The error of a place in a step where something else is needed.
+/// The error of a place in a step that expected another value.
 pub(super) fn other_value(site: Box<CertifySite>, expected: &str, found: String) -> CertifyError {
     CertifyError::Value {
         site,

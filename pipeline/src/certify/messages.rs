@@ -1,4 +1,4 @@
-//! What a step does with messages, sums of gradients and updates.
+//! Messages, sums of gradients and updates of a step.
 
 use std::fmt;
 
@@ -22,9 +22,9 @@ impl fmt::Display for Made {
     }
 }
 
-/// What a message carries.
+/// The contents of a message.
 #[derive(Clone, Debug)]
-pub(super) enum Parcel {
+pub(super) enum Contents {
     /// Values of a micro-batch.
     Values(Vec<Made>),
     /// Values of parameters, by position in the table.
@@ -39,32 +39,32 @@ impl Run<'_> {
             Message::Values { edge, micro_batch } => {
                 let sends = &self.programs(edge.from.stage, micro_batch).sends;
                 let values = sends.get(&edge).map_or(&[][..], Vec::as_slice);
-                let home = (edge.from.stage, micro_batch);
-                let made = values.iter().map(|value| self.take(home, *value));
-                Parcel::Values(made.collect::<Result<_, _>>()?)
+                let location = (edge.from.stage, micro_batch);
+                let made = values.iter().map(|value| self.take(location, *value));
+                Contents::Values(made.collect::<Result<_, _>>()?)
             }
             Message::Tie(tie) => {
                 let versions = &self.copies[tie.owner.index()].versions;
                 let shared = self.ownership.shared(tie.owner, tie.replica);
                 let shared =
                     shared.filter_map(|position| Some((position, *versions.get(&position)?)));
-                Parcel::Parameters(shared.collect())
+                Contents::Parameters(shared.collect())
             }
             Message::Norm { from, .. } => {
                 self.measure(from)?;
-                Parcel::Norms
+                Contents::Norms
             }
         };
         match self.sent.insert(message, parcel) {
             None => Ok(()),
-            Some(_) => Err(self.expected("each message once", "it again")),
+            Some(_) => Err(self.expected("each message once", "a duplicate")),
         }
     }
 
     pub(super) fn receive(&mut self, message: Message) -> Result<(), CertifyError> {
         let parcel = self.sent.remove(&message);
         match (message, parcel) {
-            (Message::Values { edge, micro_batch }, Some(Parcel::Values(values))) => {
+            (Message::Values { edge, micro_batch }, Some(Contents::Values(values))) => {
                 let to = edge.to.stage;
                 let programs = self.programs(to, micro_batch);
                 let needed = programs.receives.get(&edge).map_or(&[][..], Vec::as_slice);
@@ -77,7 +77,7 @@ impl Run<'_> {
                 }
                 Ok(())
             }
-            (Message::Tie(tie), Some(Parcel::Parameters(values))) => {
+            (Message::Tie(tie), Some(Contents::Parameters(values))) => {
                 let needed: Vec<usize> = self.ownership.shared(tie.owner, tie.replica).collect();
                 self.same_length(needed.len(), values.len())?;
                 for (position, (sent, version)) in needed.into_iter().zip(values) {
@@ -91,7 +91,7 @@ impl Run<'_> {
                 }
                 Ok(())
             }
-            (Message::Norm { from, .. }, Some(Parcel::Norms)) => {
+            (Message::Norm { from, .. }, Some(Contents::Norms)) => {
                 self.norms().insert(from);
                 Ok(())
             }
@@ -125,7 +125,7 @@ impl Run<'_> {
                 Ok(())
             }
             next => {
-                let next = words(next.copied());
+                let next = text(next.copied());
                 Err(self.sum(position, next, Some(k)))
             }
         }
@@ -134,20 +134,20 @@ impl Run<'_> {
     fn sum(&self, position: usize, expected: String, found: Option<usize>) -> CertifyError {
         let path = self.ownership.path(position);
         let what = format!("the gradient of `{path}` adds");
-        differs(self.site(), what, expected, words(found))
+        differs(self.site(), what, expected, text(found))
     }
 
-    /// Refuses gradients that lack a micro-batch.
+    /// Fails if a gradient lacks a micro-batch.
     pub(super) fn complete(&self, stage: StageIndex) -> Result<(), CertifyError> {
         for (position, added) in &self.copies[stage.index()].added {
             if let Some(next) = self.ownership.addends(*position).get(*added) {
-                return Err(self.sum(*position, words(Some(*next)), None));
+                return Err(self.sum(*position, text(Some(*next)), None));
             }
         }
         Ok(())
     }
 
-    /// Works out the norms of the gradients of a stage.
+    /// Records the norms of the gradients of a stage.
     fn measure(&mut self, stage: StageIndex) -> Result<(), CertifyError> {
         self.complete(stage)?;
         let copies = &self.copies[stage.index()];
@@ -159,7 +159,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Updates the parameters of a stage, and the copies that stages of the same rank hold.
+    /// Updates the parameters of a stage, and the copies on stages of the same rank.
     pub(super) fn update(&mut self, stage: StageIndex) -> Result<(), CertifyError> {
         self.complete(stage)?;
         let copies = &self.copies[stage.index()];
@@ -204,7 +204,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Refuses an update without the norms of every stage that owns parameters.
+    /// Fails unless the norms of every stage that owns parameters are available.
     fn all_norms(&mut self) -> Result<(), CertifyError> {
         let owners = self.copies.iter().enumerate();
         let owners = owners.filter(|(_, copies)| !copies.added.is_empty());
@@ -212,28 +212,32 @@ impl Run<'_> {
         let norms = self.norms();
         match owners.into_iter().find(|stage| !norms.contains(stage)) {
             None => Ok(()),
-            Some(stage) => Err(self.expected(&format!("the norms of stage {stage}"), "none")),
+            Some(stage) => Err(self.expected(&format!("the norms of stage {stage}"), "no norms")),
         }
     }
 
-    /// Every stage was updated, and every copy has the value of its owner.
+    /// Checks that every stage was updated and every copy has the value of its owner.
     pub(super) fn end_copies(&self) -> Result<(), CertifyError> {
         for (index, copies) in self.copies.iter().enumerate() {
             let site = || self.end_of(StageIndex::new(index), None);
             if !copies.is_updated {
-                return Err(other_value(site(), "an update of the stage", "none".into()));
+                return Err(other_value(
+                    site(),
+                    "an update of the stage",
+                    "no update".into(),
+                ));
             }
             for (position, version) in &copies.versions {
                 let owner = self.ownership.owner(*position).index();
                 let owners = self.copies[owner].versions.get(position);
                 if owners != Some(version) {
                     let what = format!("`{}` is", self.ownership.path(*position));
-                    let expected = owners.map_or("on its owner", |owners| owners.words());
+                    let expected = owners.map_or("on its owner", |owners| owners.text());
                     return Err(differs(
                         site(),
                         what,
                         expected.into(),
-                        version.words().into(),
+                        version.text().into(),
                     ));
                 }
             }
@@ -242,8 +246,8 @@ impl Run<'_> {
     }
 }
 
-/// The next addend of a sum, in words.
-fn words(micro_batch: Option<usize>) -> String {
+/// The text of the next addend of a sum.
+fn text(micro_batch: Option<usize>) -> String {
     micro_batch.map_or_else(
         || "nothing".into(),
         |k| format!("micro-batch {}", MicroBatchIndex::new(k)),

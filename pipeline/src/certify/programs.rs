@@ -13,24 +13,25 @@ use crate::schedule::{Compute, RankIndex, StageIndex};
 use crate::trace::JointGraph;
 use crate::{CertifyError, CertifySite};
 
-/// What the programs of a cut were found to make: what [`certify_lists`](super::certify_lists) relies on.
+/// The proven outputs of the programs of a cut, on which [`certify_lists`](super::certify_lists)
+/// relies.
 #[derive(Clone, Debug)]
 pub(crate) struct Certificate {
-    /// Whether the forward makes a loss.
+    /// Whether the forward returns a loss.
     pub(super) loss: bool,
-    /// Names of its outputs.
+    /// The names of its outputs.
     pub(super) outputs: Vec<String>,
-    /// Positions of the parameters that get gradients, clones left out.
+    /// The positions of the parameters that have gradients, clones left out.
     pub(super) gradients: Vec<usize>,
 }
 
-/// Proves that every program of a cut makes the values of the uncut graph that it is bound to.
+/// Proves that every program of a cut computes the values of the uncut graph to which it is bound.
 ///
 /// Cost: about a microsecond per operation of the graph and of the programs. Constants are hashed once.
 ///
 /// # Errors
 ///
-/// The first value that differs.
+/// [`CertifyError`] for the first value that differs.
 pub(crate) fn certify_programs(
     joint: &JointGraph,
     table: &ParameterTable,
@@ -106,7 +107,7 @@ fn certify_stage(
     Ok(())
 }
 
-/// A program on fingerprints.
+/// Runs a program on fingerprints.
 struct Run<'a, 'h> {
     reference: &'a Reference<'a>,
     hasher: &'h mut Hasher,
@@ -114,7 +115,7 @@ struct Run<'a, 'h> {
     draws: Draws,
 }
 
-/// Why a program is refused, before its place is known.
+/// An error of a program without its site.
 enum Refused {
     Program(ProgramError),
     Differs(Box<CertifyError>),
@@ -156,7 +157,7 @@ impl Run<'_, '_> {
         }
     }
 
-    /// Runs a program with what it is bound to, and looks at what it makes.
+    /// Runs a program with its bound inputs and checks its outputs.
     fn phase(&mut self, phase: &Phase, constants: &[Fingerprint]) -> Result<(), CertifyError> {
         let values = phase.program.inputs();
         self.count("inputs", values.len(), phase.inputs.len())?;
@@ -171,7 +172,7 @@ impl Run<'_, '_> {
                 Binding::Input(position) => Some(self.hasher.input(position, shape, *dtype)),
                 Binding::Weight => Some(self.hasher.weight(shape, *dtype)),
                 Binding::Constant(position) => constants.get(position).copied(),
-                // That it has this value, the lists prove.
+                // The lists prove that the input has this value.
                 Binding::Value(given) => self.reference.find(given),
             };
             match given.filter(|given| self.reference.find(*value) == Some(*given)) {
@@ -203,7 +204,7 @@ impl Run<'_, '_> {
         Ok(())
     }
 
-    /// Refuses a loss or a named output that is another value.
+    /// Fails if a loss or a named output is another value.
     fn result(
         &self,
         what: &str,
@@ -235,7 +236,7 @@ impl Run<'_, '_> {
 
     fn or_nothing(&self, value: Option<ValueId>) -> String {
         value.map_or_else(
-            || "nothing that the model makes".into(),
+            || "no value of the model".into(),
             |value| self.reference.describe(value),
         )
     }

@@ -1,4 +1,4 @@
-//! The uncut graph: the fingerprint of every value, and its values in words.
+//! The uncut graph: the fingerprint of every value, and texts that describe its values.
 
 use burn::tensor::{Distribution, Shape};
 use burn_ir::{FloatOperationIr, NumericOperationIr, OperationIr, TensorIr};
@@ -8,17 +8,17 @@ use tinderbox_fake::{NodeId, Region, ValueId, describe_operation, dtype_name};
 use super::fingerprint::{Draws, Fingerprint, Hasher};
 use crate::trace::JointGraph;
 
-/// What programs are compared with.
+/// The reference with which programs are compared.
 pub(super) struct Reference<'a> {
     joint: &'a JointGraph,
     table: &'a ParameterTable,
     fingerprints: Vec<Option<Fingerprint>>,
-    /// The parameter of the table that each value is.
+    /// The position in the table of each value that is a parameter.
     parameters: Vec<Option<usize>>,
 }
 
 impl<'a> Reference<'a> {
-    /// Works out the fingerprints. Cost: linear in the graph.
+    /// Computes the fingerprints. Cost: linear in the graph.
     pub(super) fn new(
         joint: &'a JointGraph,
         table: &'a ParameterTable,
@@ -67,7 +67,7 @@ impl<'a> Reference<'a> {
         reference
     }
 
-    /// Parameters, the batch, the weight and constants.
+    /// Adds parameters, the batch, the weight and constants.
     fn leaves(&mut self, hasher: &mut Hasher) {
         let (joint, graph) = (self.joint, self.joint.graph());
         for (position, value) in joint.parameters().iter().enumerate() {
@@ -96,7 +96,7 @@ impl<'a> Reference<'a> {
     /// The fingerprint of a value of the graph.
     pub(super) fn of(&self, value: ValueId) -> Fingerprint {
         let known = self.fingerprints.get(value.index()).copied().flatten();
-        known.expect("every value is a leaf or made before it is read")
+        known.expect("every value is a leaf or computed before it is read")
     }
 
     /// The fingerprint of a value that a program names; `None` when the graph has no such value.
@@ -112,7 +112,7 @@ impl<'a> Reference<'a> {
         self.table
     }
 
-    /// A value in words: its role where it is given to programs, else the operation that makes it.
+    /// Describes a value: its role if it is an input of programs, else its operation.
     pub(super) fn describe(&self, value: ValueId) -> String {
         let graph = self.joint.graph();
         if value.index() >= graph.values().len() {
@@ -138,7 +138,7 @@ impl<'a> Reference<'a> {
         }
     }
 
-    /// The parameter at a position of the table, in words.
+    /// Describes the parameter at a position of the table.
     pub(super) fn parameter(&self, position: usize) -> String {
         let parameter = self.table.iter().nth(position);
         match parameter {
@@ -147,7 +147,7 @@ impl<'a> Reference<'a> {
         }
     }
 
-    /// The tensor at a position of the batch, in words.
+    /// Describes the tensor at a position of the batch.
     pub(super) fn input(&self, position: usize) -> String {
         match self.joint.inputs().get(position) {
             Some(input) if input.leaf.name.is_empty() => "the batch".into(),
@@ -156,7 +156,7 @@ impl<'a> Reference<'a> {
         }
     }
 
-    /// The operation that makes a value, in words.
+    /// Describes the operation that computes a value.
     pub(super) fn operation(&self, value: ValueId) -> String {
         let graph = self.joint.graph();
         let Some(producer) = graph.value(value).producer else {
@@ -171,7 +171,8 @@ impl<'a> Reference<'a> {
         }
     }
 
-    /// Where in the model a value is made: its parameter, or the module whose parameter was read last before it.
+    /// The place in the model where a value is computed: its parameter, or the module whose parameter
+    /// was read last before it.
     pub(super) fn module(&self, value: ValueId) -> Option<String> {
         let gradients = self.joint.gradients();
         let gradient = gradients.iter().position(|found| *found == Some(value));
@@ -186,7 +187,7 @@ impl<'a> Reference<'a> {
         }
         let forward = match self.joint.is_backward(producer) {
             false => producer,
-            // The backward of an operation reads what that operation made or read.
+            // A backward operation reads values that a forward operation computed or read.
             true => {
                 let made = graph.node(producer).inputs().iter();
                 let made = made.filter_map(|input| graph.value(*input).producer);
@@ -210,7 +211,7 @@ impl<'a> Reference<'a> {
     }
 }
 
-/// The result and the distribution of an operation that draws random values.
+/// The result and the distribution of a random operation.
 fn random_of(operation: &OperationIr) -> Option<(&TensorIr, Distribution)> {
     match operation {
         OperationIr::Float(_, FloatOperationIr::Random(random))
@@ -221,7 +222,7 @@ fn random_of(operation: &OperationIr) -> Option<(&TensorIr, Distribution)> {
     }
 }
 
-/// Random values in words.
+/// Describes random values.
 pub(super) fn describe_random(
     key: &RandomKey,
     distribution: Distribution,
@@ -237,7 +238,7 @@ pub(super) fn describe_random(
     format!("{key}, {distribution:?} of {:?}", shape.as_slice())
 }
 
-/// The position of the parameter that one is a clone of; its own where it is none.
+/// The position of the parameter of which one is a clone; its own position otherwise.
 pub(super) fn first_of(table: &ParameterTable, position: usize) -> usize {
     let clone_of = |parameter: &Parameter| parameter.clone_of.clone();
     let first = table.iter().nth(position).and_then(clone_of);

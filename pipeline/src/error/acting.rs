@@ -1,4 +1,4 @@
-//! What can go wrong inside an action of a rank.
+//! Errors of an action of a rank.
 
 use tinderbox_deferred::ProgramError;
 use tinderbox_fake::{DeviceLabel, FakeError};
@@ -6,10 +6,10 @@ use tinderbox_fake::{DeviceLabel, FakeError};
 use crate::Tag;
 use crate::schedule::Task;
 
-/// Why a message did not arrive or leave.
+/// The error of a message that was not sent or did not arrive.
 pub type LinkError = tinderbox_link::MailboxError<Tag>;
 
-/// What went wrong inside an action.
+/// The error of an action.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ActionError {
@@ -18,53 +18,54 @@ pub enum ActionError {
     Program(#[from] ProgramError),
     /// An operation would read or write outside of a tensor.
     #[error(
-        "an index is out of range{}{}: look at the data, and at the sizes that the model was made with",
+        "an index is out of range{}{}: check the data and the sizes with which the model was constructed",
         module.as_ref().map(|module| format!(" {module}")).unwrap_or_default(),
         input.as_deref().map(from_input).unwrap_or_default()
     )]
     IndexOutOfRange {
-        /// Where: "in `tokens`" where the operation reads a parameter of that module, "in or after `head`" where that is
-        /// the last module which was read before it.
+        /// The place: "in `tokens`" where the operation reads a parameter of that module, "in or after
+        /// `head`" where that module's parameter was the last one read before it.
         module: Option<String>,
-        /// Name of the batch's tensor that the index comes from; empty where the batch is one tensor.
+        /// The name of the batch's tensor from which the index comes; empty where the batch is one
+        /// tensor.
         input: Option<String>,
-        /// Which operation and index.
+        /// The operation and the index.
         source: Box<ProgramError>,
     },
     /// A tensor is of the wrong kind or on the wrong device.
     #[error(transparent)]
     Tensor(#[from] FakeError),
-    /// The device could not run what was queued for it: it is out of memory, or lost.
+    /// The device failed to run its queue: it is out of memory, or lost.
     #[error("{device} failed: restart from the last checkpoint")]
     Device {
         /// The device.
         device: DeviceLabel,
-        /// What it says.
+        /// The error of the device.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// A message did not arrive or leave.
     #[error(transparent)]
     Link(#[from] LinkError),
-    /// An operation, or code that the user gave, panicked.
+    /// An operation, or code of the user, panicked.
     #[error("panicked: {message}")]
     Panicked {
-        /// Text of the panic.
+        /// The text of the panic.
         message: String,
     },
-    /// A message has another number of values than the plan says.
-    #[error("a message has {found} values, the plan says {expected}")]
+    /// The number of values of a message differs from the plan.
+    #[error("a message has {found} values, but the plan requires {expected}")]
     MessageLength {
-        /// What the plan says.
+        /// The number of values in the plan.
         expected: usize,
-        /// What came.
+        /// The number of values received.
         found: usize,
     },
     /// One of the two programs of an overlapped pair failed.
     #[error("{task} of the pair failed")]
     OfPair {
-        /// Its program.
+        /// The program that failed.
         task: Task,
-        /// What went wrong.
+        /// The cause.
         source: Box<ActionError>,
     },
 }

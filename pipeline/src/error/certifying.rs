@@ -1,4 +1,4 @@
-//! How what a pipeline would run can differ from what was recorded.
+//! Differences between a pipeline and the recorded computation.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use tinderbox_deferred::ProgramError;
 
 use crate::schedule::{MicroBatchIndex, RankIndex, StageIndex};
 
-/// The place in a step that an error is about.
+/// The place of an error in a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CertifySite {
@@ -14,7 +14,7 @@ pub struct CertifySite {
     pub rank: RankIndex,
     /// The stage.
     pub stage: StageIndex,
-    /// The micro-batch; `None` for what all of them share.
+    /// The micro-batch; `None` for items that all micro-batches share.
     pub micro_batch: Option<MicroBatchIndex>,
     /// The program, such as `program B`, or the action, as schedules write it: `action 0F0>1F0`.
     pub at: String,
@@ -30,24 +30,24 @@ impl fmt::Display for CertifySite {
     }
 }
 
-/// The first difference between what the ranks would compute and what was recorded.
+/// The first difference between the computation of the ranks and the recorded one.
 ///
-/// A user's model can't cause one: it is a defect of the cut, of the schedule's lowering or of a written plan that was
-/// not checked.
+/// A user's model can't cause this error: it is a defect of the cut, of the schedule's lowering or of a
+/// plan file that was not checked.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CertifyError {
-    /// An operation, a constant, an input or a result of a program is another one, or an action adds another gradient or
-    /// leaves another value of a parameter.
+    /// An operation, constant, input or result of a program differs, or an action adds another gradient
+    /// or leaves another value of a parameter.
     #[error("{site}: {what} {found}, expected {expected}")]
     Differs {
         /// The program or the action.
         site: Box<CertifySite>,
-        /// What differs, with its verb, such as "an input is bound to".
+        /// The item that differs, with its verb, such as "an input is bound to".
         what: String,
-        /// What the model has there.
+        /// The item in the recorded model.
         expected: String,
-        /// What the program or the action has.
+        /// The item in the program or the action.
         found: String,
     },
     /// A program reads a value that does not exist.
@@ -55,7 +55,7 @@ pub enum CertifyError {
     Program {
         /// The program.
         site: Box<CertifySite>,
-        /// What is wrong with it.
+        /// The error of the program.
         source: ProgramError,
     },
     /// An action reads or leaves another value of a micro-batch than the programs need.
@@ -63,9 +63,9 @@ pub enum CertifyError {
     Value {
         /// The action.
         site: Box<CertifySite>,
-        /// What is needed there.
+        /// The expected value.
         expected: String,
-        /// What is there.
+        /// The value found.
         found: String,
     },
     /// The loss or a named output of a micro-batch is not reported once.
@@ -75,9 +75,9 @@ pub enum CertifyError {
         what: String,
         /// The micro-batch.
         micro_batch: MicroBatchIndex,
-        /// How often it is to be reported.
+        /// The expected number of reports.
         expected: usize,
-        /// How often it is.
+        /// The number of reports.
         found: usize,
     },
 }

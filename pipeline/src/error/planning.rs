@@ -1,4 +1,4 @@
-//! What can be wrong before anything runs: with a batch, a trace, a plan.
+//! Errors before anything runs: of batches, traces and plans.
 
 use burn::tensor::DType;
 use tinderbox_deferred::{DeferredError, ParameterPath, ProgramError};
@@ -8,11 +8,11 @@ use tinderbox_planner::{MachineError, ModelDifference, PlanFileError, PlannerErr
 use crate::partition::Cut;
 use crate::schedule::{RankIndex, StageIndex};
 
-/// Why a batch can't be used.
+/// Errors of a batch.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BatchError {
-    /// No tensor of the batch has a dimension of samples.
+    /// No tensor of the batch is divided by samples.
     #[error("no tensor of the batch is divided by samples: at least one must not be `Whole`")]
     NoSamples,
     /// Two tensors have different numbers of samples.
@@ -21,36 +21,36 @@ pub enum BatchError {
          tensor that belongs to all samples in `Whole`"
     )]
     SampleCount {
-        /// Name of the first tensor.
+        /// The name of the first tensor.
         first: String,
-        /// Its samples.
+        /// The number of its samples.
         expected: usize,
-        /// Name of the other.
+        /// The name of the other tensor.
         name: String,
-        /// Its samples.
+        /// The number of its samples.
         found: usize,
     },
-    /// A tensor has another dtype than the one that the model was traced with.
+    /// The dtype of a tensor differs from that in the traced batch.
     #[error(
         "tensor `{name}` of the batch is {}, and the model was traced with {}: cast it, or trace with such a batch",
         dtype_name(*found),
         dtype_name(*expected)
     )]
     DType {
-        /// Name of the tensor; empty for a lone one.
+        /// The name of the tensor; empty for a single tensor.
         name: String,
-        /// The dtype of the example.
+        /// The dtype in the traced batch.
         expected: DType,
-        /// Its dtype.
+        /// The dtype of the tensor.
         found: DType,
     },
     /// A tensor has no data.
     #[error(
-        "tensor `{name}` of the batch is fake: it has a shape and no data, because it was made while something was \
-         recorded"
+        "tensor `{name}` of the batch is fake: it has a shape and no data, because it was created under \
+         recording"
     )]
     Fake {
-        /// Name of the tensor; empty for a lone one.
+        /// The name of the tensor; empty for a single tensor.
         name: String,
     },
     /// There are fewer samples than micro-batches.
@@ -59,20 +59,20 @@ pub enum BatchError {
          number of micro-batches"
     )]
     TooFewSamples {
-        /// Samples of the batch.
+        /// The number of samples of the batch.
         samples: usize,
-        /// Micro-batches asked for.
+        /// The number of micro-batches requested.
         micro_batches: usize,
     },
-    /// There are fewer samples than micro-batches, and a written schedule.
+    /// There are fewer samples than micro-batches, and the schedule is for a fixed number of them.
     #[error(
-        "a batch of {samples} samples can't be split into {micro_batches} micro-batches, and the schedule is written for a \
-         fixed number: drop the batch, or train under a named schedule, which is generated for fewer"
+        "a batch of {samples} samples can't be split into {micro_batches} micro-batches, and the schedule is for a \
+         fixed number: drop the batch, or use a named schedule, which is generated for fewer"
     )]
     TooFewForSchedule {
-        /// Samples of the batch.
+        /// The number of samples of the batch.
         samples: usize,
-        /// Micro-batches asked for.
+        /// The number of micro-batches of the schedule.
         micro_batches: usize,
     },
     /// There are no samples.
@@ -80,50 +80,50 @@ pub enum BatchError {
     Empty,
 }
 
-/// Why a model could not be traced.
+/// Errors of tracing a model.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TraceError {
     /// The forward failed under recording.
     #[error("the forward could not be recorded")]
     Record {
-        /// What went wrong.
+        /// The cause.
         source: RecordError,
     },
     /// The forward uses batch norm.
     #[error(
         "the forward could not be recorded, and {} is a BatchNorm: it moves its running \
          statistics between devices, which can't be recorded; use GroupNorm, LayerNorm, RmsNorm or \
-         InstanceNorm in its place, or train with fixed statistics \
+         InstanceNorm instead, or train with fixed statistics \
          (`config.init(&device.clone().without_autodiff()).freeze()`)",
         module_name(path)
     )]
     BatchNorm {
-        /// Path of the first batch norm; empty where the model itself is one.
+        /// The path of the first batch norm; empty if the model itself is one.
         path: String,
-        /// What went wrong.
+        /// The cause.
         source: RecordError,
     },
-    /// The closure makes another model than it did before.
+    /// The closure constructs another model than before.
     #[error(
-        "parameter `{path}` is not the same as when the model was made: the closure must make the \
+        "parameter `{path}` differs from that of the first construction: the closure must construct the \
          same model at every call"
     )]
     Unstable {
         /// The first parameter that differs.
         path: ParameterPath,
     },
-    /// The constructor fails, or makes another model, when it is called again.
-    #[error("the model can't be constructed twice alike")]
+    /// The constructor fails, or constructs another model, when it is called again.
+    #[error("two constructions of the model differ")]
     Constructor {
-        /// What differs.
+        /// The difference.
         source: DeferredError,
     },
-    /// The forward does something else when it is called again.
+    /// The forward differs when it is called again.
     #[error(
-        "two recordings of the same forward differ: in the {place}, {difference}; a forward must depend on the \
-         model and the batch alone, so take random values from `Tensor::random`, and what changes with the \
-         step from the batch"
+        "two recordings of the same forward differ: in the {place}, {difference}; a forward must depend only on the \
+         model and the batch, so draw random values with `Tensor::random`, and pass values that change with the \
+         step in the batch"
     )]
     UnstableForward {
         /// The constructor, the forward or the backward.
@@ -131,54 +131,54 @@ pub enum TraceError {
         /// The first operation or constant that differs.
         difference: Difference,
     },
-    /// The forward gives back something else when it is called again.
+    /// The forward returns other outputs when it is called again.
     #[error(
-        "two recordings of the same forward differ in what output `{name}` is: a forward must depend on the model \
-         and the batch alone"
+        "two recordings of the same forward differ in output `{name}`: a forward must depend only on the model \
+         and the batch"
     )]
     UnstableOutput {
-        /// Name of the output.
+        /// The name of the output.
         name: String,
     },
-    /// The forward reads a random tensor that is no parameter.
+    /// The forward reads a random tensor that is not a parameter.
     #[error(
-        "the forward reads a tensor that the constructor makes at random (`{operation}`) and that is no parameter{}: no \
-         checkpoint has it, and every construction makes another; make it a parameter that does not train, \
+        "the forward reads a random tensor of the constructor (`{operation}`) that is not a parameter{}: no \
+         checkpoint contains it, and every construction draws another; store it as a frozen parameter, \
          `Param::from_tensor(tensor).set_require_grad(false)`",
         in_fields(fields)
     )]
     RandomField {
-        /// The tensor fields of the model that its `Debug` shows: it is one of them.
+        /// The tensor fields of the model in its `Debug` output, one of which is the tensor.
         fields: Vec<String>,
-        /// The operation that draws it.
+        /// The random operation.
         operation: String,
     },
-    /// A program that was no longer kept was recorded again, and is another.
+    /// A program that was dropped was recorded again and differs.
     #[error(
-        "the forward of {program} differs from its earlier recording: a forward must depend on the model and the batch \
-         alone, so take what changes with the step from the batch"
+        "the forward of {program} differs from its earlier recording: a forward must depend only on the model and the batch, \
+         so pass values that change with the step in the batch"
     )]
     ChangedForward {
-        /// Mode and batch shapes.
+        /// The mode and the batch shapes.
         program: String,
     },
-    /// The loss is a sum and has a count.
+    /// The loss is declared both as a sum and as a mean over a count.
     #[error(
-        "the loss was given as a sum and as a mean over a count: use `Outputs::sum(loss)` alone for a sum, or \
+        "the loss is declared both as a sum and as a mean over a count: use `Outputs::sum(loss)` alone for a sum, or \
          `Outputs::loss(loss).weighted_by(count)` for a mean"
     )]
     SumOverCount,
-    /// The forward makes the value of a parameter that no visitor of the module sees.
+    /// The forward initializes a parameter that no visitor of the module sees.
     #[error(
-        "the forward draws the value of a parameter that no visitor of the module sees{}, as in a field with \
-         `#[module(skip)]`: every run would draw another; make it a field of the module and freeze it (`no_grad`)",
+        "the forward initializes a parameter that no visitor of the module sees{}, as in a field with \
+         `#[module(skip)]`: every run would draw another value; make it a field of the module and freeze it (`no_grad`)",
         in_fields(fields)
     )]
     SkippedParameter {
-        /// The parameters that the model's `Debug` shows and no visitor sees.
+        /// The parameters in the model's `Debug` output that no visitor sees.
         fields: Vec<String>,
     },
-    /// The loss has a gradient for the value that the constructor gave a parameter.
+    /// The loss has a gradient for a value that the constructor computed from a parameter.
     #[error(
         "the forward reads a tensor field that the constructor computed from parameter `{path}`, and passes a \
          gradient through it: compute it from the parameter in the forward, or `detach` it in the \
@@ -190,20 +190,21 @@ pub enum TraceError {
     },
     /// The forward updates a running state.
     #[error(
-        "the forward computes a new value of the running state `{path}`, which a pipeline can't keep yet: freeze \
-         the module (`BatchNorm::freeze`), or use GroupNorm, LayerNorm, RmsNorm or InstanceNorm in its \
-         place"
+        "the forward computes a new value of the running state `{path}`, which a pipeline can't store: freeze \
+         the module (`BatchNorm::freeze`), or use GroupNorm, LayerNorm, RmsNorm or InstanceNorm \
+         instead"
     )]
     RunningState {
-        /// Its path; that of the first running state where a second call of the forward could not be recorded.
+        /// The path of the running state; that of the first one if a second call of the forward could
+        /// not be recorded.
         path: ParameterPath,
         /// Why the second call could not be recorded.
         source: Option<RecordError>,
     },
-    /// The forward of a training trace gave no loss.
+    /// The forward of a training trace returned no loss.
     #[error(
-        "the forward gave no loss: return `Outputs::loss(loss)`, or trace it with `trace_forward` for \
-         evaluation alone"
+        "the forward returned no loss: return `Outputs::loss(loss)`, or trace it with `trace_forward` for \
+         evaluation only"
     )]
     NoLoss,
     /// The loss has more than one element.
@@ -211,37 +212,37 @@ pub enum TraceError {
         "the loss has {elements} elements: reduce it to one, with `mean`, or with `sum` and `Outputs::sum`"
     )]
     LossShape {
-        /// Elements of the loss.
+        /// The number of elements of the loss.
         elements: usize,
     },
     /// The count of a loss has more than one element.
     #[error("the count in `weighted_by` has {elements} elements: reduce it to one, with `sum`")]
     CountShape {
-        /// Elements of the count.
+        /// The number of elements of the count.
         elements: usize,
     },
     /// The count of a loss can't be exact.
     #[error(
-        "the count in `weighted_by` is computed in {}, which has too few digits to count with: count in ints, as in \
-         `mask.int().sum()`, and give a mask as ints or bools, since mixed precision casts the floats of a batch",
+        "the count in `weighted_by` is computed in {}, which is too imprecise for counts: count in ints, as in \
+         `mask.int().sum()`, and pass masks as ints or bools, since mixed precision casts the floats of a batch",
         dtype_name(*dtype)
     )]
     CountType {
-        /// Its dtype.
+        /// The dtype of the count.
         dtype: DType,
     },
     /// The count of a loss depends on a parameter.
     #[error(
-        "the count in `weighted_by` depends on parameter `{path}`: it must be computed from the batch alone, \
+        "the count in `weighted_by` depends on parameter `{path}`: it must be computed from the batch only, \
          because a step needs it before the forward runs"
     )]
     CountOnParameter {
         /// The parameter.
         path: ParameterPath,
     },
-    /// The count of a loss was not made by the forward.
+    /// The count of a loss was not computed by the forward.
     #[error(
-        "the count in `weighted_by` is a tensor of the host, which was not made under recording: compute it from the tensors \
+        "the count in `weighted_by` is a tensor that was not created under recording: compute it from the tensors \
          of the batch"
     )]
     ForeignCount,
@@ -250,9 +251,9 @@ pub enum TraceError {
         "no parameter gets a gradient from the loss: is the model frozen, or the loss detached?"
     )]
     NoGradients,
-    /// An output was not made by the forward.
+    /// An output was not computed by the forward.
     #[error(
-        "output `{name}` is a tensor of the host, which was not made under recording: make it on the \
+        "output `{name}` is a tensor that was not created under recording: create it on the \
          device of the batch or of a parameter"
     )]
     ForeignOutput {
@@ -281,7 +282,7 @@ fn module_name(path: &str) -> String {
 pub struct NotHeld {
     /// The parameter.
     pub path: ParameterPath,
-    /// The rank that owns it; `None` when the plan does not name it.
+    /// The rank that owns it; `None` if the plan does not contain it.
     pub owner: Option<RankIndex>,
 }
 
@@ -298,35 +299,38 @@ fn lines(parameters: &[NotHeld]) -> String {
     parameters.iter().map(|p| format!("\n  {p}")).collect()
 }
 
-/// Why a plan could not be made or used.
+/// Errors of creating or using a plan.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlanError {
     /// The plan has no such rank.
-    #[error("there is no rank {rank}: the plan has {ranks} rank(s), numbered from 0")]
+    #[error("rank {rank} does not exist: the plan has {ranks} rank(s), numbered from 0")]
     RankOutOfRange {
-        /// The rank asked for.
+        /// The rank requested.
         rank: usize,
-        /// Number of ranks.
+        /// The number of ranks.
         ranks: usize,
     },
-    /// A rank is to use parameters that it does not hold.
-    #[error("rank {rank} does not hold what it is to use:{}", lines(parameters))]
+    /// A rank does not hold some parameters of a module.
+    #[error(
+        "rank {rank} does not hold these parameters of the module:{}",
+        lines(parameters)
+    )]
     NotMaterialized {
         /// The rank.
         rank: usize,
-        /// Every such parameter.
+        /// All parameters of the module that the rank does not hold.
         parameters: Vec<NotHeld>,
     },
-    /// No parameter stands under a module path.
-    #[error("no parameter stands under `{module}`{}", did_you_mean(near))]
+    /// No parameter is in a module.
+    #[error("no parameter is in module `{module}`{}", did_you_mean(near))]
     UnknownModule {
         /// The path.
         module: String,
         /// Modules with similar paths.
         near: Vec<String>,
     },
-    /// No operation of the forward can be told to be a module's.
+    /// No operation of the forward belongs to a module.
     #[error(
         "no operation belongs to `{module}`: the forward reads none of its parameters; cut at another \
          module, or call `tinderbox::cut` in the forward"
@@ -335,40 +339,40 @@ pub enum PlanError {
         /// Path of the cut.
         module: String,
     },
-    /// There is no such mark in the forward.
+    /// The forward has no such mark.
     #[error(
-        "the forward has {marks} mark(s), numbered from 0, and none is number {mark}: call \
-         `tinderbox::cut` where it may be cut"
+        "mark {mark} does not exist: the forward has {marks} mark(s), numbered from 0; add one with \
+         `tinderbox::cut`"
     )]
     UnknownMark {
-        /// The number asked for.
+        /// The mark requested.
         mark: usize,
-        /// Marks of the forward.
+        /// The number of marks in the forward.
         marks: usize,
     },
-    /// A mark stands where nothing depends on parameters.
+    /// A mark is on a value that depends on no parameter.
     #[error(
-        "mark {mark} stands on a value that depends on no parameter: there is no operation before it \
+        "mark {mark} is on a value that depends on no parameter: there is no operation before it \
          that a stage could run"
     )]
     IdleMark {
         /// The mark.
         mark: usize,
     },
-    /// A cut stands before one that was given before it.
+    /// The cuts are not in the order of the forward.
     #[error(
-        "the cut {cut} lies before the cut {previous}: give the cuts in the order of the forward"
+        "the cut {cut} is before the cut {previous}: list the cuts in the order of the forward"
     )]
     CutOrder {
         /// The cut.
         cut: Cut,
-        /// The one given before it.
+        /// The cut listed before it.
         previous: Cut,
     },
     /// A cut leaves a stage without operations.
     #[error(
-        "the cut {cut} leaves stage {stage} without operations: it lies at the beginning or the end of the \
-         forward, or where another cut does"
+        "the cut {cut} leaves stage {stage} without operations: it is at the beginning or the end of the \
+         forward, or at the position of another cut"
     )]
     EmptyStage {
         /// The cut.
@@ -376,9 +380,9 @@ pub enum PlanError {
         /// The stage.
         stage: StageIndex,
     },
-    /// The plan names a parameter that the model does not have.
+    /// The plan contains a parameter that the model does not have.
     #[error(
-        "the plan names `{path}`, which the model does not have{}",
+        "the plan contains `{path}`, which the model does not have{}",
         did_you_mean(near)
     )]
     UnknownParameter {
@@ -392,36 +396,36 @@ pub enum PlanError {
     OwnedTwice {
         /// The parameter.
         path: ParameterPath,
-        /// The stage that comes first.
+        /// The first stage that lists it.
         first: StageIndex,
-        /// The other.
+        /// The other stage.
         second: StageIndex,
     },
-    /// A stage is to hold a copy of a parameter that it has already.
-    #[error("stage {stage} holds `{path}` and is to hold a copy of it too")]
+    /// A stage lists a parameter both as its own and as a replica.
+    #[error("stage {stage} lists `{path}` both as a parameter and as a replica")]
     HeldTwice {
         /// The parameter.
         path: ParameterPath,
         /// The stage.
         stage: StageIndex,
     },
-    /// A stage below the owner of a parameter holds a copy of it.
+    /// A stage before the owner of a parameter holds a copy of it.
     #[error(
         "stage {owner} owns `{path}`, and stage {lowest} before it holds a copy: gradients go from later stages to \
          earlier ones, so the first stage that reads a parameter must own it: list it among the parameters of stage \
-         {lowest} and among the replicas of stage {owner}, or make the plan again"
+         {lowest} and among the replicas of stage {owner}, or create the plan again"
     )]
     OwnerNotLowest {
         /// The parameter.
         path: ParameterPath,
-        /// Its owner.
+        /// The owner.
         owner: StageIndex,
         /// The first stage that holds it.
         lowest: StageIndex,
     },
-    /// A stage reads a parameter that the plan does not give it.
+    /// A stage reads a parameter that the plan does not assign to it.
     #[error(
-        "stage {stage} reads `{path}` for a batch of this shape, and the plan gives it no copy: make \
+        "stage {stage} reads `{path}` for a batch of this shape, but the plan assigns it no copy: create \
          the plan from a trace of such a batch"
     )]
     NotHeld {
@@ -454,32 +458,32 @@ pub enum PlanError {
     /// The plan is for another model.
     #[error(transparent)]
     OtherModel(#[from] ModelDifference),
-    /// The model has the same parameters and another forward.
-    #[error("the plan is for another forward of this model: {}; make a plan for this one", operations(*position, expected.as_deref(), found.as_deref()))]
+    /// The plan is for another forward of the model.
+    #[error("the plan is for another forward of this model: {}; create a plan for this one", operations(*position, expected.as_deref(), found.as_deref()))]
     OtherForward {
         /// The first operation that differs.
         position: usize,
-        /// What it is in the plan; `None` behind its last.
+        /// The operation in the plan; `None` after its last.
         expected: Option<String>,
-        /// What it is in the model; `None` behind its last.
+        /// The operation in the model; `None` after its last.
         found: Option<String>,
     },
-    /// The machine is none.
+    /// The machine is invalid.
     #[error(transparent)]
     Machine(#[from] MachineError),
     /// The planner found no plan.
     #[error(transparent)]
     Planner(#[from] PlannerError),
-    /// The file is no plan.
+    /// The file is not a plan.
     #[error(transparent)]
     File(#[from] PlanFileError),
-    /// The programs of a stage can't be made.
+    /// The programs of a stage could not be created.
     #[error("a stage of the plan has no programs")]
     Program(#[from] ProgramError),
     /// The trace failed.
     #[error("the model could not be traced")]
     Trace {
-        /// What went wrong.
+        /// The cause.
         source: TraceError,
     },
 }

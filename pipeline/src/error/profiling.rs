@@ -1,4 +1,4 @@
-//! What can be wrong with a profile.
+//! Errors of profiles.
 
 use std::path::PathBuf;
 
@@ -7,68 +7,68 @@ use tinderbox_deferred::ProgramError;
 
 use crate::PlanError;
 
-/// Why a model could not be measured, or a profile not be used.
+/// The error of measuring a model, or of using a profile.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProfileError {
     /// The graph can't be cut into blocks.
     #[error("the model can't be cut into blocks")]
     Plan(#[from] PlanError),
-    /// A program fails on the device.
+    /// A program failed on the device.
     #[error("a block can't be run")]
     Program(#[from] ProgramError),
-    /// The device fails.
+    /// The device failed.
     #[error("the device failed while a block ran")]
     Device(#[from] ExecutionError),
     /// An operation panicked.
-    #[error(
-        "an operation panicked on made-up values: where a model is profiled, raise the depth to find which"
-    )]
+    #[error("an operation panicked on generated values: profile with a larger depth to find it")]
     Panicked,
     /// The threads of a rank could not be started.
     #[error("the threads of a rank could not be started")]
     Threads(#[from] rayon::ThreadPoolBuildError),
     /// A thread of a rank could not be started.
-    #[error("a thread of a rank could not be started: measure with fewer ranks beside each other")]
+    #[error("a thread of a rank could not be started: measure with fewer ranks at once")]
     Spawn {
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
-    /// The profile was taken of another program.
+    /// The profile is of another program.
     #[error(
-        "the profile was taken of a program with digest {expected}, this one has {found}: measure again"
+        "the profile is of a program with digest {expected}, but this program has digest {found}: measure again"
     )]
     OtherProgram {
-        /// Digest in the profile.
+        /// The digest in the profile.
         expected: String,
-        /// Digest of the program.
+        /// The digest of the program.
         found: String,
     },
-    /// The profile has other blocks.
-    #[error("the profile has {expected} blocks, the model has {found}: measure again")]
+    /// The profile has another number of blocks.
+    #[error("the profile has {expected} blocks, but the model has {found}: measure again")]
     OtherBlocks {
-        /// Blocks of the profile.
+        /// The number of blocks of the profile.
         expected: usize,
-        /// Blocks of the model.
+        /// The number of blocks of the model.
         found: usize,
     },
-    /// The file can't be read or written.
+    /// The file could not be read or written.
     #[error("the profile {} can't be {action}", path.display())]
     Io {
         /// The file.
         path: PathBuf,
-        /// What was tried.
+        /// The operation that failed: `read` or `written`.
         action: &'static str,
-        /// Why not.
+        /// The cause.
         source: std::io::Error,
     },
     /// The text is not a profile.
-    #[error("this is not a profile")]
+    #[error("the file is not a profile")]
     Json(#[source] serde_json::Error),
     /// The profile has another version.
-    #[error("the profile has version {found}, this build reads {expected}: measure again")]
+    #[error(
+        "the profile has version {found}, but this build reads version {expected}: measure again"
+    )]
     Version {
-        /// What this build reads.
+        /// The version that this build reads.
         expected: u32,
         /// The version of the file.
         found: u32,

@@ -1,8 +1,8 @@
-//! What can go wrong while a saved state is restored.
+//! Errors of restoring a saved state.
 
 use tinderbox_deferred::{MaterializeError, ParameterPath};
 
-/// Why a stage's state could not be restored.
+/// The error of restoring a stage's state.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RestoreError {
@@ -14,30 +14,30 @@ pub enum RestoreError {
     ReadState {
         /// The parameter.
         path: ParameterPath,
-        /// What went wrong.
+        /// The cause.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// The saved state is of another optimizer, or incomplete.
+    /// The saved state is incomplete or of another optimizer.
     #[error(
-        "the optimizer state of `{path}` is incomplete or of another optimizer: saved are {found:?}"
+        "the optimizer state of `{path}` is incomplete or of another optimizer: the saved fields are {found:?}"
     )]
     OptimizerState {
         /// The parameter.
         path: ParameterPath,
-        /// Names of what was saved for it.
+        /// The names of the fields that were saved for it.
         found: Vec<String>,
     },
-    /// Burn would round the state.
+    /// The dtype of a saved tensor differs from that in which Burn reads it.
     #[error(
-        "the optimizer state `{tensor}` was saved as {saved}, and Burn reads states of optimizers in the default float \
+        "the optimizer state `{tensor}` was saved as {saved}, but Burn reads states of optimizers in the default float \
          of the device, {read}: configure the device for {saved} before its first use (`Device::configure`)"
     )]
     StateDType {
-        /// Name of the tensor.
+        /// The name of the tensor.
         tensor: String,
-        /// In which dtype it was saved.
+        /// The dtype in which it was saved.
         saved: &'static str,
-        /// In which dtype Burn reads it on the device.
+        /// The dtype in which Burn reads it on the device.
         read: &'static str,
     },
 }

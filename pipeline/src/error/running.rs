@@ -1,4 +1,4 @@
-//! What can go wrong while a pipeline runs.
+//! Errors of starting and running a pipeline.
 
 use std::time::Duration;
 
@@ -14,16 +14,16 @@ use super::planning::{BatchError, PlanError, TraceError};
 use super::restoring::RestoreError;
 use crate::schedule::{GenerateError, MicroBatchIndex, RankIndex, StageIndex, VerifyError};
 
-/// Why training stopped.
+/// Errors of starting and running a pipeline.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PipelineError {
-    /// A device can't be used; nothing was made.
+    /// A device can't be used; no parameter was created.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// The ranks of a device will not fit there; nothing was made.
+    /// The ranks of a device do not fit its memory; no parameter was created.
     #[error(
-        "ranks {} need {} on {device} for parameters and gradients alone, and {} are available: deal the ranks out to \
+        "ranks {} need {} on {device} for parameters and gradients alone, but {} are available: distribute the ranks over \
          more devices, or start without this check (`memory(MemoryCheck::Off)`)",
         ranks.iter().map(RankIndex::to_string).collect::<Vec<_>>().join(", "),
         human_bytes_beside(*needed_bytes, *available_bytes),
@@ -32,16 +32,17 @@ pub enum PipelineError {
     Memory {
         /// The device.
         device: DeviceLabel,
-        /// Its ranks.
+        /// The ranks on it.
         ranks: Vec<RankIndex>,
-        /// Bytes of their parameters, of copies of these in the type of the forward, and of the gradients if they train.
+        /// Bytes of their parameters, of the copies of these in the dtype of the forward, and of the
+        /// gradients if they train.
         needed_bytes: u64,
-        /// Bytes that this process can still get there, or those that were allowed.
+        /// Bytes that are available to this process, or the configured limit.
         available_bytes: u64,
     },
-    /// The pipeline was given a trace of another model.
+    /// The trace is of another model.
     #[error(
-        "the trace is of another model than the pipeline trains: in the constructor, {difference}; trace the model that \
+        "the trace is of another model: in the constructor, {difference}; trace the model that \
          is trained"
     )]
     OtherModel {
@@ -49,28 +50,28 @@ pub enum PipelineError {
         difference: Difference,
     },
     /// The list of devices is empty.
-    #[error("the pipeline was given an empty list of devices: leave it out for the CPU")]
+    #[error("the list of devices is empty: leave it out for the CPU")]
     NoDevices,
     /// The number of micro-batches is 0.
-    #[error("a batch can't be split into 0 micro-batches: give at least 1")]
+    #[error("a batch can't be split into 0 micro-batches: use at least 1")]
     NoMicroBatches,
     /// The number of threads is 0.
     #[error(
-        "a rank can't run on 0 threads: give at least 1, or leave `threads_per_rank` out for its share of the machine"
+        "a rank can't run on 0 threads: use at least 1, or leave `threads_per_rank` out for an equal share of the machine"
     )]
     NoThreads,
-    /// A learning rate would make the parameters worse or NaN. Nothing was run.
+    /// A learning rate is negative, NaN or infinite. Nothing was run.
     #[error(
-        "the learning rate{} is {rate}: it must be a finite number and not negative",
+        "the learning rate{} is {rate}: it must be finite and not negative",
         path.as_ref().map(|path| format!(" of `{path}`")).unwrap_or_default()
     )]
     LearningRate {
         /// The rate.
         rate: f64,
-        /// The first parameter that it is for; `None` where it is the one for all.
+        /// The first parameter with this rate; `None` for the rate of all parameters.
         path: Option<ParameterPath>,
     },
-    /// The loss or gradients are NaN or infinite, and no rank has updated. The pipeline is as it was before the step.
+    /// The loss or gradients are NaN or infinite, and no rank has updated. The pipeline is unchanged.
     #[error("{}", not_finite(*step, losses, gradients))]
     NotFinite {
         /// The step.
@@ -89,72 +90,73 @@ pub enum PipelineError {
         stage: Option<StageIndex>,
         /// The micro-batch.
         micro_batch: Option<MicroBatchIndex>,
-        /// The action, as schedules write it.
+        /// The action in the notation of schedules.
         action: String,
-        /// What went wrong.
+        /// The cause.
         source: Box<ActionError>,
     },
-    /// A rank could not make its parameters.
-    #[error("rank {rank} could not make its parameters")]
+    /// A rank could not materialize its parameters.
+    #[error("rank {rank} could not materialize its parameters")]
     Materialize {
         /// The rank.
         rank: RankIndex,
-        /// What went wrong.
+        /// The cause.
         source: MaterializeError,
     },
-    /// A batch has an index that is out of range: no rank has run anything of it, and the pipeline goes on with another. Or
-    /// its indices can't be read, because their device has failed: then the pipeline has stopped.
+    /// A batch has an index that is out of range: nothing was run, and the pipeline can continue with
+    /// another batch. Or its indices can't be read because their device failed: the pipeline has
+    /// stopped.
     #[error("micro-batch {micro_batch} of the batch can't be used, and nothing was run")]
     MicroBatch {
         /// The micro-batch.
         micro_batch: MicroBatchIndex,
-        /// What is wrong with it.
+        /// The cause.
         source: Box<ActionError>,
     },
     /// A rank did not answer in time.
-    #[error("rank {rank} did not answer within {timeout:?} while it was asked to {request}")]
+    #[error("rank {rank} did not reply within {timeout:?} to the request to {request}")]
     Timeout {
         /// The rank.
         rank: RankIndex,
-        /// What it was asked for.
+        /// The request.
         request: &'static str,
-        /// How long.
+        /// The timeout.
         timeout: Duration,
     },
     /// The ranks make no progress with a step or an evaluation.
     #[error(
-        "no rank has finished an action within {timeout:?} while they were asked to {request}; rank {rank} has not answered"
+        "no rank finished an action within {timeout:?} during the request to {request}; rank {rank} has not replied"
     )]
     Idle {
-        /// The first rank that has not answered.
+        /// The first rank that has not replied.
         rank: RankIndex,
-        /// What they were asked for.
+        /// The request.
         request: &'static str,
-        /// How long.
+        /// The timeout.
         timeout: Duration,
     },
-    /// A rank makes no progress with the parameters that it makes or reads.
+    /// A rank makes no progress with the parameters that it materializes or reads.
     #[error(
-        "rank {rank} made no progress for {timeout:?} while it was asked to {request}: {parameters} of {of} parameters, \
+        "rank {rank} made no progress for {timeout:?} during the request to {request}: {parameters} of {of} parameters, \
          {}",
         human_bytes(*bytes)
     )]
     Stalled {
         /// The lowest rank that had not finished.
         rank: RankIndex,
-        /// What it was asked for.
+        /// The request.
         request: &'static str,
-        /// How long.
+        /// The timeout.
         timeout: Duration,
-        /// Parameters that are there.
+        /// The number of complete parameters.
         parameters: u64,
-        /// Parameters that it has begun with.
+        /// The number of parameters that were started.
         of: u64,
-        /// Bytes that it has made or read.
+        /// Bytes that were computed or read.
         bytes: u64,
     },
-    /// The thread of a rank ended without a reason, as by a panic of its link while it was told of
-    /// another failure.
+    /// The thread of a rank ended without a reason, for example because its link panicked while it was
+    /// notified of another failure.
     #[error("the thread of rank {rank} ended without a reason: its panic, if any, is on stderr")]
     Ended {
         /// The rank.
@@ -168,67 +170,67 @@ pub enum PipelineError {
     Spawn {
         /// The rank.
         rank: RankIndex,
-        /// What the system said.
+        /// The error of the operating system.
         source: std::io::Error,
     },
     /// The schedule can't be generated for these stages.
-    #[error("the schedule can't be made")]
+    #[error("the schedule can't be generated")]
     Generate(#[source] GenerateError),
-    /// No lists run the stages of the plan.
+    /// No schedule was found for the stages of the plan.
     #[error("no schedule was found for the plan's stages")]
     Lists(#[source] PlannerError),
-    /// The schedule has its stages on other ranks than the plan.
+    /// The schedule places its stages on other ranks than the plan.
     #[error(
-        "schedule `{schedule}` runs its stages on ranks {expected:?}, the plan has them on ranks \
-         {found:?}: make the plan for it, with `Machine::with_chunks` or `Planner::on_ranks`"
+        "schedule `{schedule}` places its stages on ranks {expected:?}, but the plan places them on ranks \
+         {found:?}: create the plan for this schedule with `Machine::with_chunks` or `Planner::on_ranks`"
     )]
     Placement {
         /// Name of the schedule.
         schedule: String,
-        /// The rank of each stage, as the schedule has it.
+        /// The rank of each stage in the schedule.
         expected: Vec<usize>,
-        /// The rank of each stage, as the plan has it.
+        /// The rank of each stage in the plan.
         found: Vec<usize>,
     },
-    /// A named schedule has as many stages on every rank.
+    /// The numbers of stages per rank differ, but the schedule is a named one.
     #[error(
-        "a named schedule has as many stages on every rank, the plan has {stages} stages on {ranks} \
-         ranks: make the plan with `Machine::with_chunks`, or write a schedule for it"
+        "a named schedule needs the same number of stages on every rank, but the plan has {stages} stages on {ranks} \
+         ranks: create the plan with `Machine::with_chunks`, or write a schedule for it"
     )]
     Chunks {
-        /// Stages of the plan.
+        /// The number of stages of the plan.
         stages: usize,
-        /// Its ranks.
+        /// The number of ranks of the plan.
         ranks: usize,
     },
-    /// A written schedule has forwards alone.
+    /// A written schedule has only forwards.
     #[error(
-        "schedule `{schedule}` has no backward: a step trains, and `evaluate` needs no schedule"
+        "schedule `{schedule}` has no backward: a training step needs one, and `evaluate` needs no schedule"
     )]
     NoBackward {
         /// Name of the schedule.
         schedule: String,
     },
-    /// Gradients can't be brought to this norm.
-    #[error("gradients can't be clipped to a norm of {max}: give a positive number")]
+    /// The maximum norm of gradients is not a positive number.
+    #[error("gradients can't be clipped to a norm of {max}: use a positive number")]
     Clip {
-        /// What was asked for.
+        /// The maximum norm requested.
         max: f64,
     },
     /// A written schedule is for another number of micro-batches.
     #[error(
-        "schedule `{schedule}` is written for {expected} micro-batches, the step has {found}: give \
-         a batch that splits into as many, or take a named schedule"
+        "schedule `{schedule}` is for {expected} micro-batches, but the step has {found}: use \
+         a batch that splits into as many, or use a named schedule"
     )]
     MicroBatches {
         /// Name of the schedule.
         schedule: String,
-        /// Its micro-batches.
+        /// The number of micro-batches of the schedule.
         expected: usize,
-        /// Those of the step.
+        /// The number of micro-batches of the step.
         found: usize,
     },
-    /// The schedule can't be run.
+    /// The schedule is invalid for the plan.
     #[error("the schedule can't be run")]
     Schedule(#[source] VerifyError),
     /// The plan does not fit the model.
@@ -237,14 +239,14 @@ pub enum PipelineError {
     /// The model could not be traced for this batch.
     #[error("the model could not be traced for this batch")]
     Trace {
-        /// What went wrong.
+        /// The cause.
         #[from]
         source: TraceError,
     },
     /// The programs or the lists do not compute what was recorded.
     #[error(
-        "the pipeline would not compute what the model does, and nothing was run: this is a defect of tinderbox, \
-         report it with the plan's file"
+        "the programs of the pipeline differ from the recorded model, and nothing was run: this is a defect of tinderbox, \
+         report it with the plan file"
     )]
     Certify(#[from] CertifyError),
     /// A program could not be built.
@@ -254,18 +256,16 @@ pub enum PipelineError {
     #[error("the batch can't be used")]
     Batch(#[from] BatchError),
     /// The count of a micro-batch could not be computed.
-    #[error(
-        "the count that the loss of micro-batch {micro_batch} is weighted by could not be computed"
-    )]
+    #[error("the count that weights the loss of micro-batch {micro_batch} could not be computed")]
     Count {
         /// The micro-batch.
         micro_batch: usize,
-        /// What went wrong.
+        /// The cause.
         source: Box<ActionError>,
     },
-    /// A count is not one.
+    /// A count is negative, NaN or infinite.
     #[error(
-        "the count that the loss of micro-batch {micro_batch} is weighted by is {count}: it must be finite and not \
+        "the count that weights the loss of micro-batch {micro_batch} is {count}: it must be finite and not \
          negative"
     )]
     BadCount {
@@ -276,51 +276,49 @@ pub enum PipelineError {
     },
     /// The counts of all micro-batches are 0.
     #[error(
-        "the counts that the losses are weighted by are 0 for all micro-batches, so the loss is not defined: leave \
+        "the counts that weight the losses are 0 for all micro-batches, so the loss is undefined: leave \
          the batch out"
     )]
     NothingCounts,
-    /// The forward gives means for some micro-batches and sums, or other means, for others.
+    /// Some micro-batches have means and others have sums or means over something else.
     #[error(
-        "the loss of micro-batch {micro_batch} is over something else than that of micro-batch 0: use the same of \
+        "the loss of micro-batch {micro_batch} is over something else than that of micro-batch 0: use the same one of \
          `Outputs::loss`, `weighted_by` and `Outputs::sum` for every batch"
     )]
     MixedLosses {
-        /// The first that differs.
+        /// The first micro-batch that differs.
         micro_batch: usize,
     },
     /// Parameters share an id.
     #[error(
-        "`{second}` is a clone of `{first}`: Burn's optimizers update one of them and let them \
-         drift apart; to tie them, read one parameter in both places of the forward"
+        "`{second}` is a clone of `{first}`: Burn's optimizers update only one of them, so they \
+         would differ; to tie them, read one parameter in both places of the forward"
     )]
     Clones {
-        /// The first of them.
+        /// The first parameter.
         first: ParameterPath,
-        /// The other.
+        /// The clone.
         second: ParameterPath,
     },
-    /// A parameter has more dimensions than optimizers take.
+    /// A parameter has more dimensions than optimizers support.
     #[error(
-        "parameter `{path}` has {rank} dimensions, and Burn's optimizers take 1 to 8: store it with fewer, and reshape it \
+        "parameter `{path}` has {rank} dimensions, but Burn's optimizers support 1 to 8: store it with fewer, and reshape it \
          in the forward"
     )]
     ParameterRank {
         /// The parameter.
         path: ParameterPath,
-        /// Its dimensions.
+        /// The number of dimensions.
         rank: usize,
     },
-    /// Gradients are to be clipped in two ways.
-    #[error(
-        "the optimizer's configuration clips each gradient, and `clip` asks for another clipping: give one of them"
-    )]
+    /// Gradients would be clipped twice.
+    #[error("both the optimizer's configuration and `clip` clip gradients: use one of them")]
     TwoClippings,
-    /// The optimizer was not given.
-    #[error("no optimizer was given: call `.optimizer(...)` before `.start()` to train")]
+    /// The pipeline has no optimizer.
+    #[error("the pipeline has no optimizer: call `.optimizer(...)` before `.start()` to train")]
     NoOptimizer,
-    /// The step counter does not fit the random generator's counter.
-    #[error("step {step} does not fit the 32 bits that random values count steps with")]
+    /// The step does not fit the random generator's counter.
+    #[error("step {step} does not fit the 32-bit step counter of the random generator")]
     StepOverflow {
         /// The step.
         step: u64,
@@ -328,15 +326,15 @@ pub enum PipelineError {
     /// Values could not be read back.
     #[error("the parameters could not be gathered")]
     Gather(#[source] MaterializeError),
-    /// A saved state does not fit.
-    #[error("the saved state of rank {rank} could not be restored, nothing was changed")]
+    /// A saved state does not fit the pipeline.
+    #[error("the saved state of rank {rank} could not be restored; nothing was changed")]
     Restore {
         /// The rank.
         rank: RankIndex,
-        /// What is wrong with it.
+        /// The cause.
         source: RestoreError,
     },
-    /// A saved state could not be read to its end.
+    /// A saved state could not be read completely.
     #[error(
         "rank {rank} could not read its part of a saved state, and the pipeline holds a mixture of old and restored \
          values: restore another saved state, or start a new pipeline"
@@ -344,12 +342,12 @@ pub enum PipelineError {
     PartlyRestored {
         /// The lowest rank that failed.
         rank: RankIndex,
-        /// What went wrong.
+        /// The cause.
         source: RestoreError,
     },
-    /// A restore has failed midway before.
+    /// An earlier restore failed partway.
     #[error(
-        "the pipeline holds a mixture of old and restored values since a restore failed: restore a saved state that \
+        "the pipeline holds a mixture of old and restored values because a restore failed: restore a saved state that \
          can be read, or start a new pipeline"
     )]
     Mixed,
@@ -381,12 +379,12 @@ fn not_finite(step: u64, losses: &[(MicroBatchIndex, f64)], gradients: &[Paramet
     }
     format!(
         "step {step} was stopped before the update, and no parameter has changed: {}; skip the batch, or lower the \
-         learning rate and go on from a checkpoint",
+         learning rate and resume from a checkpoint",
         found.join(", and ")
     )
 }
 
-/// The first few names, and how many more there are.
+/// The first few names, and the number of the others.
 fn first_of(names: impl ExactSizeIterator<Item = String>) -> String {
     const NAMED: usize = 3;
     let more = match names.len().saturating_sub(NAMED) {

@@ -1,4 +1,4 @@
-//! Makes a plan of a trace and a partition of its work.
+//! Creates a plan from a trace and a partition of its work.
 
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,9 +21,11 @@ use crate::cut::{Cutting, Holding, Layout, Operations, Phase, Sharing, StageProg
 use crate::partition::Chain;
 use crate::schedule::{Compute, Costs, Dependencies, Edge, StageCosts, StageIndex, Tie};
 use crate::trace::{JointGraph, Roles, Trace};
-use crate::work::{Atoms, OperationTimes, cast_bytes_by_path, parameter_homes, work_of};
+use crate::work::{
+    OperationGroups, OperationTimes, cast_bytes_by_path, parameter_positions, work_of,
+};
 
-/// The parameters of a model as a plan lists them.
+/// The parameters of a model in the form of the plan file.
 pub(super) fn plan_parameters(table: &ParameterTable) -> Vec<PlanParameter> {
     let parameters = table.iter().map(|parameter| PlanParameter {
         path: parameter.path.clone(),
@@ -33,7 +35,7 @@ pub(super) fn plan_parameters(table: &ParameterTable) -> Vec<PlanParameter> {
     parameters.collect()
 }
 
-/// A digest of what a plan depends on: path, shape and dtype of every parameter, in order.
+/// A digest of the model's parameters: path, shape and dtype of each, in order.
 pub(super) fn model_digest(table: &ParameterTable) -> String {
     let mut text = String::new();
     for parameter in table {
@@ -45,7 +47,7 @@ pub(super) fn model_digest(table: &ParameterTable) -> String {
     format!("{:032x}", XxHash3_128::oneshot(text.as_bytes()))
 }
 
-/// A digest of a whole program but its initialization: operations, shapes, and what each reads.
+/// A digest of a program without its initialization: operations, shapes and operands.
 pub(super) fn graph_digest(joint: &JointGraph) -> String {
     let graph = joint.graph();
     let mut text = String::new();
@@ -62,22 +64,22 @@ pub(super) fn graph_digest(joint: &JointGraph) -> String {
     format!("{:032x}", XxHash3_128::oneshot(text.as_bytes()))
 }
 
-/// A trace that a plan is made of.
+/// A trace, prepared for planning.
 pub(crate) struct Planning<'a> {
     pub(crate) joint: Arc<JointGraph>,
     roles: Roles,
     pub(crate) chain: Chain,
-    atoms: Atoms,
+    groups: OperationGroups,
     pub(crate) table: &'a ParameterTable,
     types: BTreeMap<&'a str, &'a str>,
     by_path: BTreeMap<&'a ParameterPath, &'a Parameter>,
-    /// Bytes of copies in the type of the forward.
+    /// Bytes of copies in the dtype of the forward.
     cast_bytes: BTreeMap<ParameterPath, u64>,
     times: OperationTimes,
     work: OnceCell<Work>,
 }
 
-/// A trace that was cut as a partition says.
+/// A trace that was cut by a partition.
 pub(crate) struct Divided<'a> {
     partition: &'a Partition,
     layout: Layout,
@@ -86,7 +88,7 @@ pub(crate) struct Divided<'a> {
 }
 
 impl<'a> Planning<'a> {
-    /// With times worked out from shapes, where none are given.
+    /// Prepares a trace; times are estimated from shapes unless they are given.
     pub(crate) fn new<B: Batch>(
         trace: &'a Trace<B>,
         rates: &Rates,
@@ -98,7 +100,7 @@ impl<'a> Planning<'a> {
             .map_err(|source| PlanError::Trace { source })?;
         let roles = Roles::of(&joint);
         let chain = Chain::new(&joint, &roles, table);
-        let atoms = Atoms::new(&joint, &chain, table);
+        let groups = OperationGroups::new(&joint, &chain, table);
         let times = times.unwrap_or_else(|| OperationTimes::analytic(&joint, rates));
         let types = table.iter();
         let types = types.map(|known| (known.path.module(), known.modules.as_str()));
@@ -107,7 +109,7 @@ impl<'a> Planning<'a> {
             joint,
             roles,
             chain,
-            atoms,
+            groups,
             table,
             types: types.collect(),
             by_path: table.iter().map(|known| (&known.path, known)).collect(),
@@ -117,25 +119,25 @@ impl<'a> Planning<'a> {
         })
     }
 
-    /// The work that partitioners divide, made when it is asked for first.
+    /// The work that partitioners divide, computed on first use.
     pub(super) fn work(&self) -> Result<&Work, PlanError> {
         if let Some(work) = self.work.get() {
             return Ok(work);
         }
         let (joint, chain, table) = (&self.joint, &self.chain, self.table);
-        let work = work_of(joint, &self.roles, chain, &self.atoms, table, &self.times)?;
+        let work = work_of(joint, &self.roles, chain, &self.groups, table, &self.times)?;
         Ok(self.work.get_or_init(|| work))
     }
 
-    /// A partition of the work's blocks as one of the forward's operations.
+    /// Converts a partition of the work's blocks to one of the forward's operations.
     pub(crate) fn of_operations(&self, partition: Partition) -> Partition {
         Partition {
-            stage_of: self.atoms.spread(&partition.stage_of),
+            stage_of: self.groups.spread(&partition.stage_of),
             ..partition
         }
     }
 
-    /// Cuts the program as a partition of the forward's operations says.
+    /// Cuts the program by a partition of the forward's operations.
     pub(crate) fn divide<'p>(&self, partition: &'p Partition) -> Result<Divided<'p>, PlanError> {
         let (joint, table) = (&*self.joint, self.table);
         let layout = self.layout(partition)?;
@@ -156,17 +158,17 @@ impl<'a> Planning<'a> {
     }
 
     /// The types of the modules along a module's path, that of the model first, joined by dots; empty
-    /// where the module has no parameters of its own.
+    /// if the module has no parameters of its own.
     pub(crate) fn types_of(&self, module: &str) -> &'a str {
         self.types.get(module).copied().unwrap_or("")
     }
 
-    /// The times of operations that were given or worked out.
+    /// The given or estimated times of operations.
     pub(crate) const fn times(&self) -> &OperationTimes {
         &self.times
     }
 
-    /// The plan of a partition, with what its own programs cost.
+    /// The plan of a partition, with the costs of its own programs.
     pub(super) fn plan(
         &self,
         machine: &Machine,
@@ -211,8 +213,8 @@ impl<'a> Planning<'a> {
         Ok(Plan { file })
     }
 
-    /// The lowest stage that reads each parameter: of branches that run side by side, the one that is recorded first may
-    /// be on a later stage.
+    /// The lowest stage that reads each parameter: of parallel branches, the one that is recorded first
+    /// may be on a later stage.
     fn lowest_readers(&self, partition: &Partition) -> BTreeMap<&'a ParameterPath, usize> {
         let read = self.table.iter().zip(self.joint.parameters());
         let read = read.filter(|(parameter, _)| parameter.clone_of.is_none());
@@ -245,19 +247,19 @@ impl<'a> Planning<'a> {
             };
             partition.stages()
         ];
-        let homes = parameter_homes(&self.chain, self.table);
+        let positions = parameter_positions(&self.chain, self.table);
         let mut owned: Vec<(usize, &ParameterPath)> = self
             .table
             .iter()
-            .zip(homes)
+            .zip(positions)
             .filter(|(parameter, _)| parameter.clone_of.is_none())
-            .map(|(parameter, home)| (home, &parameter.path))
+            .map(|(parameter, position)| (position, &parameter.path))
             .collect();
         // In the order of the forward; parameters of one operation in the order of the table.
-        owned.sort_by_key(|(home, _)| *home);
+        owned.sort_by_key(|(position, _)| *position);
         let lowest = self.lowest_readers(partition);
-        for (home, path) in owned {
-            let stage = partition.stage_of.get(home).copied().unwrap_or(0);
+        for (position, path) in owned {
+            let stage = partition.stage_of.get(position).copied().unwrap_or(0);
             let stage = lowest.get(path).copied().unwrap_or(stage);
             holdings[stage].owned.push(path.clone());
         }
@@ -364,7 +366,7 @@ impl<'a> Planning<'a> {
         }
     }
 
-    /// What the optimizer of a stage takes.
+    /// The time of a stage's optimizer.
     fn update_ns(&self, machine: &Machine, step: &Step, owned: &[ParameterPath]) -> u64 {
         let owned = owned.iter().filter_map(|path| self.by_path.get(path));
         let trained = owned.filter(|parameter| parameter.trainable);
@@ -372,7 +374,7 @@ impl<'a> Planning<'a> {
         machine.rates.update_ns(bytes, step.optimizer_states)
     }
 
-    /// What a stage holds of parameters all the time.
+    /// The bytes that a stage holds all the time for its parameters.
     fn held_bytes(
         &self,
         step: &Step,
@@ -387,7 +389,7 @@ impl<'a> Planning<'a> {
                 };
                 held.parameters +=
                     parameter.bytes + self.cast_bytes.get(path).copied().unwrap_or(0);
-                // The parts of a shared gradient meet at the owner, micro-batch by micro-batch.
+                // The parts of a shared gradient are summed on the owner, micro-batch by micro-batch.
                 if parameter.trainable && is_owner {
                     held.gradients += parameter.bytes;
                     held.optimizer += parameter.bytes.saturating_mul(step.optimizer_states);
@@ -466,13 +468,13 @@ fn ranges(stage_of: &[usize], stage: usize) -> Vec<(usize, usize)> {
     ranges
 }
 
-/// The most bytes that a program holds at a time of what it makes and does not hand out.
+/// The maximum bytes that a program holds at a time of values that it computes and does not output.
 pub(crate) fn transient_bytes(joint: &JointGraph, phase: &Phase) -> u64 {
     let graph = joint.graph();
     let mut last_use: BTreeMap<ValueId, usize> = BTreeMap::new();
     for (index, id) in phase.nodes.iter().enumerate() {
         let node = graph.node(*id);
-        // What nobody reads is freed behind what makes it.
+        // Values without readers are freed after the operation that computes them.
         for value in node.outputs().iter().chain(node.inputs()) {
             last_use.insert(*value, index);
         }

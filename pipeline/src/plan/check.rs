@@ -1,4 +1,4 @@
-//! Whether a plan is for a model.
+//! Checks whether a plan is for a model.
 
 use tinderbox_deferred::ParameterTable;
 
@@ -9,20 +9,20 @@ use crate::partition::Chain;
 use crate::trace::{JointGraph, Roles};
 
 impl Plan {
-    /// Refuses a plan of another model.
+    /// Checks that the plan is for a model with these parameters.
     ///
     /// # Errors
     ///
-    /// Names the parameters that differ, or the one that is not owned exactly once.
+    /// [`PlanError`] with the parameters that differ, or the one that is not owned exactly once.
     pub fn check_model(&self, table: &ParameterTable) -> Result<(), PlanError> {
         self.layout(table).map(drop)
     }
 
-    /// Refuses a plan of another forward, where it was made of the same kind of batch.
+    /// Checks that the plan is for this forward, if it was created for the same kind of batch.
     ///
     /// # Errors
     ///
-    /// Names the first operation that differs.
+    /// [`PlanError::OtherForward`] with the first operation that differs.
     pub fn check_program(
         &self,
         joint: &JointGraph,
@@ -63,7 +63,7 @@ impl Plan {
                 }
             }
         }
-        // A file that leaves an operation out has the owners of parameters alone.
+        // A file without the operations has only the owners of parameters.
         Ok(match stages.into_iter().collect::<Option<Vec<usize>>>() {
             Some(stages) => layout.with_operations(Operations {
                 structure: self.file.structure.clone(),

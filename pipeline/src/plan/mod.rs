@@ -1,4 +1,4 @@
-//! The plan of a traced model: made by partitioners or by hand, checked against a model, used by a
+//! The plan of a traced model: created by partitioners or manually, checked against a model, used by a
 //! pipeline.
 
 mod build;
@@ -24,11 +24,10 @@ use crate::runtime::ScheduleChoice;
 use crate::schedule::RankIndex;
 use crate::trace::Trace;
 
-/// Which stage owns, runs and sends what, and what a step will take.
+/// A plan: which stage owns, runs and sends what, and the predicted time and memory of a step.
 ///
-/// Ownership is by path, so a plan serves every mode and batch shape of its model; boundaries and
-/// predictions are those of the traced batch. The file is the same whenever it is made from the same
-/// inputs.
+/// Ownership is by path, so a plan is valid for every mode and batch shape of its model; boundaries and
+/// predictions are those of the traced batch. The same inputs produce the same file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Plan {
@@ -36,7 +35,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// The best plan for a machine, with the defaults of [`Planner`].
+    /// Creates the best plan for a machine, with the defaults of [`Planner`].
     ///
     /// # Errors
     ///
@@ -45,8 +44,8 @@ impl Plan {
         Planner::new(trace, machine).plan()
     }
 
-    /// A plan with one stage more than there are cuts, given in the order of the forward, each on a
-    /// rank of its own.
+    /// Creates a plan from manual cuts, listed in the order of the forward: one more stage than there
+    /// are cuts, each on its own rank.
     ///
     /// # Errors
     ///
@@ -56,7 +55,7 @@ impl Plan {
         Planner::new(trace, &machine).cuts(cuts).plan()
     }
 
-    /// A plan with a cut at every mark of the forward ([`cut`](tinderbox_fake::cut())).
+    /// Creates a plan with a cut at every mark of the forward ([`cut`](tinderbox_fake::cut())).
     ///
     /// # Errors
     ///
@@ -69,32 +68,32 @@ impl Plan {
         Self::manual(trace, &cuts)
     }
 
-    /// All that stands in the file.
+    /// Returns the contents of the plan file.
     pub fn file(&self) -> &PlanFile {
         &self.file
     }
 
-    /// The rank of every stage.
+    /// Returns the rank of every stage.
     pub fn stage_to_rank(&self) -> Vec<RankIndex> {
         self.file.stage_to_rank()
     }
 
-    /// The stages in order.
+    /// Returns the stages in order.
     pub fn stages(&self) -> &[PlanStage] {
         &self.file.stages
     }
 
-    /// What crosses between stages.
+    /// Returns the values that cross between stages.
     pub fn boundaries(&self) -> &[Boundary] {
         &self.file.boundaries
     }
 
-    /// A digest of the model's parameters: paths, shapes and dtypes.
+    /// Returns a digest of the model's parameters: paths, shapes and dtypes.
     pub fn model(&self) -> &str {
         &self.file.model
     }
 
-    /// The schedule that the plan was made for: its lists where it has some, else the named one.
+    /// Returns the schedule of the plan: its own lists if it has any, else the named schedule.
     pub fn schedule(&self) -> ScheduleChoice {
         match self.file.lists {
             Some(_) => ScheduleChoice::Planned(Box::new(self.file.without_programs())),
@@ -115,22 +114,22 @@ impl Plan {
     ///
     /// # Errors
     ///
-    /// When the file can't be read or is no plan of this version.
+    /// When the file can't be read or is not a plan of this version.
     pub fn load(path: impl AsRef<Path>) -> Result<Self, PlanError> {
         let file = PlanFile::load(path)?;
         Ok(Self { file })
     }
 
-    /// The plan as JSON.
+    /// Returns the plan as JSON.
     pub fn to_json(&self) -> String {
         self.file.to_json()
     }
 
-    /// A plan from JSON.
+    /// Reads a plan from JSON.
     ///
     /// # Errors
     ///
-    /// When the text is no plan of this version.
+    /// When the text is not a plan of this version.
     pub fn from_json(text: &str) -> Result<Self, PlanError> {
         let file = PlanFile::from_json(text)?;
         Ok(Self { file })

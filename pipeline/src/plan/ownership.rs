@@ -1,4 +1,4 @@
-//! Who holds what.
+//! The ownership of parameters.
 
 use burn::module::Module;
 use tinderbox_deferred::{MaterializeError, ParameterPath, check_materialized};
@@ -8,13 +8,13 @@ use super::Plan;
 use crate::{NotHeld, PlanError};
 
 impl Plan {
-    /// Number of ranks.
+    /// Returns the number of ranks.
     pub fn ranks(&self) -> usize {
         let ranks = self.stages().iter().map(|stage| stage.rank.index() + 1);
         ranks.max().unwrap_or(0)
     }
 
-    /// What a rank runs and holds, in the order of the forward.
+    /// Returns the stages of a rank, in the order of the forward.
     ///
     /// # Errors
     ///
@@ -32,18 +32,18 @@ impl Plan {
         Ok(stages)
     }
 
-    /// The stage that makes, updates and saves a parameter; `None` when the plan does not name it.
+    /// Returns the stage that materializes, updates and saves a parameter; `None` if the plan does not
+    /// contain it.
     pub fn owner(&self, path: &ParameterPath) -> Option<&PlanStage> {
         let mut stages = self.stages().iter();
         stages.find(|stage| stage.parameters.contains(path))
     }
 
-    /// Refuses the use of a module some of whose parameters a rank does not hold, before a forward
-    /// panics in Burn.
+    /// Checks that a rank holds all parameters of a module, so that its forward does not panic in Burn.
     ///
     /// # Errors
     ///
-    /// Names every parameter that is fake, and the rank that owns it.
+    /// [`PlanError::NotMaterialized`] with every parameter that is fake, and the rank that owns it.
     pub fn check_materialized<M: Module>(&self, rank: usize, module: &M) -> Result<(), PlanError> {
         let Err(MaterializeError::NotMaterialized { paths }) = check_materialized(module) else {
             return Ok(());

@@ -1,4 +1,4 @@
-//! How a plan is asked for.
+//! The settings of a plan.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ use crate::schedule::{Placement, RankIndex, ScheduleKind};
 use crate::trace::Trace;
 use crate::work::OperationTimes;
 
-/// Makes plans of a trace for a machine; the settings have defaults.
+/// Creates plans of a trace for a machine; all settings have defaults.
 ///
 /// ```
 /// use burn::module::Module;
@@ -57,8 +57,8 @@ pub struct Planner<'a, B> {
 }
 
 impl<'a, B: Batch> Planner<'a, B> {
-    /// The best contiguous cut, for as many micro-batches as there are stages, under the schedule that
-    /// suits the machine's stages per rank, with times worked out from shapes.
+    /// Creates a planner for the best contiguous stages, with as many micro-batches as stages, under
+    /// the schedule that matches the machine's stages per rank, with times estimated from shapes.
     pub fn new(trace: &'a Trace<B>, machine: &Machine) -> Self {
         let schedule = match (machine.chunks(), machine.placement()) {
             (1, _) => ScheduleKind::OneFOneB,
@@ -79,83 +79,83 @@ impl<'a, B: Batch> Planner<'a, B> {
         }
     }
 
-    /// The schedule that the step will run under.
+    /// Sets the schedule of the step.
     #[must_use]
     pub fn schedule(mut self, schedule: ScheduleKind) -> Self {
         self.step.schedule = schedule;
         self
     }
 
-    /// Micro-batches of a step.
+    /// Sets the number of micro-batches of a step.
     #[must_use]
     pub fn micro_batches(mut self, count: usize) -> Self {
         self.step.micro_batches = count.max(1);
         self
     }
 
-    /// Bytes of optimizer state per byte of a parameter. 2 by default, as Adam has.
+    /// Sets the bytes of optimizer state per byte of a parameter. Default: 2, as for Adam.
     #[must_use]
     pub fn optimizer_states(mut self, per_byte: u64) -> Self {
         self.step.optimizer_states = per_byte;
         self
     }
 
-    /// Measured times, in place of those worked out from shapes.
+    /// Uses measured times instead of estimates from shapes.
     #[must_use]
     pub fn times(mut self, times: OperationTimes) -> Self {
         self.times = Some(times);
         self
     }
 
-    /// Who looks for the stages. [`Partitioner::Chain`] by default; [`Partitioner::Auto`] is the best of
-    /// all that apply, and may bring more stages than the machine says, with a schedule of its own.
+    /// Sets the partitioner. Default: [`Partitioner::Chain`]. [`Partitioner::Auto`] chooses the best of
+    /// all, which may have more stages than the machine, with its own schedule.
     #[must_use]
     pub fn partitioner(mut self, partitioner: Partitioner) -> Self {
         self.partitioner = partitioner;
         self
     }
 
-    /// Cuts by hand, in the order of the forward, in place of a partitioner.
+    /// Cuts manually, in the order of the forward, instead of by a partitioner.
     #[must_use]
     pub fn cuts(mut self, cuts: &[Cut]) -> Self {
         self.cuts = Some(cuts.to_vec());
         self
     }
 
-    /// The rank of every stage, in place of the machine's. For cuts by hand.
+    /// Sets the rank of every stage for manual cuts, instead of the machine's placement.
     #[must_use]
     pub fn on_ranks(mut self, stage_to_rank: &[RankIndex]) -> Self {
         self.stage_to_rank = Some(stage_to_rank.to_vec());
         self
     }
 
-    /// Lets the partitioner make activations again in the backward, stage by stage, where memory asks
-    /// for it. The gradients are the same, bit for bit, dropout included.
+    /// Allows the partitioner to recompute activations in the backward, stage by stage, to fit the
+    /// memory of ranks. The gradients are the same, bit for bit, dropout included.
     #[must_use]
     pub fn may_recompute(mut self) -> Self {
         self.step.may_recompute = true;
         self
     }
 
-    /// Says which stages make their activations again, whatever the partitioner says.
+    /// Sets the stages that recompute their activations, overriding the partitioner.
     #[must_use]
     pub fn recompute(mut self, stages: impl Fn(usize) -> bool + 'a) -> Self {
         self.recompute = Some(Box::new(stages));
         self
     }
 
-    /// Leaves the text of the stages' programs out of the plan, for a smaller file.
+    /// Omits the text of the stages' programs from the plan, for a smaller file.
     #[must_use]
     pub fn without_programs(mut self) -> Self {
         self.programs = false;
         self
     }
 
-    /// Makes the plan. The same inputs give the same plan.
+    /// Creates the plan. The same inputs produce the same plan.
     ///
     /// # Errors
     ///
-    /// When there are fewer operations than stages, no plan fits the memory of the ranks, a cut by hand
+    /// When there are fewer operations than stages, no plan fits the memory of the ranks, a manual cut
     /// is at no module, or the graph can't be cut.
     pub fn plan(self) -> Result<Plan, PlanError> {
         let planning = Planning::new(self.trace, &self.machine.rates, self.times)?;

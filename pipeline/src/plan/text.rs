@@ -11,7 +11,7 @@ use crate::partition::Chain;
 use crate::schedule::{Compute, Edge, StageIndex};
 use crate::trace::JointGraph;
 
-/// Every operation of the chain: what it is, what it makes, and where it stands.
+/// The operations of the chain: name, outputs and module.
 pub(super) fn forward(joint: &JointGraph, chain: &Chain) -> Vec<String> {
     let positions = chain.nodes().iter().enumerate();
     let lines = positions.map(|(position, id)| {
@@ -81,7 +81,7 @@ fn in_module(module: &str) -> String {
     }
 }
 
-/// What values are called: parameters and inputs by their names, others by their ids.
+/// The names of values: paths of parameters, names of inputs, ids of all others.
 struct Names(BTreeMap<ValueId, String>);
 
 impl Names {
@@ -122,7 +122,7 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    /// What the program gets.
+    /// The inputs of the program.
     fn reads(&self) -> Vec<String> {
         let inputs = self.phase.program.inputs().iter().zip(&self.phase.inputs);
         let lines = inputs.map(|(value, binding)| {
@@ -141,7 +141,7 @@ impl Writer<'_> {
         lines.collect()
     }
 
-    /// Where a value of the micro-batch comes from.
+    /// The origin of a value of the micro-batch.
     fn origin(&self, value: ValueId) -> String {
         let edges = self.programs.receives.iter();
         let mut from = edges.filter(|(_, values)| values.contains(&value));
@@ -154,7 +154,7 @@ impl Writer<'_> {
     fn operations(&self) -> Vec<String> {
         let graph = self.joint.graph();
         let last_use = self.last_uses();
-        let kept: BTreeMap<ValueId, String> = self.fates();
+        let kept: BTreeMap<ValueId, String> = self.destinations();
         let lines = self.phase.nodes.iter().enumerate().map(|(index, id)| {
             let node = graph.node(*id);
             let of = |values: &[ValueId]| -> Vec<String> {
@@ -164,8 +164,8 @@ impl Writer<'_> {
             let made: Vec<String> = made
                 .map(|value| format!("{}: {}", self.names.of(*value), typed(self.joint, *value)))
                 .collect();
-            let fates = node.outputs().iter().filter_map(|value| kept.get(value));
-            let mut notes: Vec<String> = fates.cloned().collect();
+            let destinations = node.outputs().iter().filter_map(|value| kept.get(value));
+            let mut notes: Vec<String> = destinations.cloned().collect();
             let read: BTreeSet<ValueId> = node
                 .inputs()
                 .iter()
@@ -194,8 +194,7 @@ impl Writer<'_> {
         lines.collect()
     }
 
-    /// The module that an operation stands in; of a backward operation, that of a forward value which it
-    /// reads.
+    /// The module of an operation; for a backward operation, that of a forward value that it reads.
     fn module_of(&self, node: NodeId) -> &str {
         let position = self.chain.position(node).or_else(|| {
             let graph = self.joint.graph();
@@ -206,8 +205,8 @@ impl Writer<'_> {
         position.map_or("", |position| self.chain.module(position))
     }
 
-    /// The operation behind which each value is freed; what is kept or sent is not among them, and
-    /// neither is what other programs still read.
+    /// The operation after which each value is freed, except values that are kept or sent, or that
+    /// other programs still read.
     fn last_uses(&self) -> BTreeMap<ValueId, usize> {
         let graph = self.joint.graph();
         let mut last_use = BTreeMap::new();
@@ -221,7 +220,7 @@ impl Writer<'_> {
         let gradients = self.phase.gradients.iter();
         let gradients = gradients.filter_map(|position| self.joint.gradients()[*position]);
         let given = self.phase.program.inputs().iter().zip(&self.phase.inputs);
-        // The forward gives up nothing that it was given; a backward frees what was kept for it.
+        // The forward frees none of its inputs; a backward frees the values that were kept for it.
         let frees_kept = matches!(self.compute, Compute::Backward | Compute::WeightGradient);
         let stays = given.filter_map(|(value, binding)| match binding {
             Binding::Value(_) if frees_kept => None,
@@ -234,8 +233,8 @@ impl Writer<'_> {
         last_use
     }
 
-    /// What becomes of the values that leave the program.
-    fn fates(&self) -> BTreeMap<ValueId, String> {
+    /// The uses of the values that leave the program.
+    fn destinations(&self) -> BTreeMap<ValueId, String> {
         let sent_to = |value: ValueId| -> Vec<StageIndex> {
             let is_of = |edge: &Edge| match self.compute {
                 Compute::Forward => edge.from.compute == Compute::Forward,
@@ -246,7 +245,7 @@ impl Writer<'_> {
             let stages: BTreeSet<StageIndex> = sends.map(|(edge, _)| edge.to.stage).collect();
             stages.into_iter().collect()
         };
-        let mut fates = BTreeMap::new();
+        let mut destinations = BTreeMap::new();
         for (value, takes) in &self.phase.outputs {
             let stages = sent_to(*value);
             let mut words: Vec<String> = stages
@@ -263,18 +262,18 @@ impl Writer<'_> {
             if takes.whole.max(takes.split) > words.len() {
                 words.push("kept for the backward".to_owned());
             }
-            fates.insert(*value, words.join(", "));
+            destinations.insert(*value, words.join(", "));
         }
         for position in &self.phase.gradients {
             if let Some(value) = self.joint.gradients()[*position] {
                 let path = self.names.of(self.joint.parameters()[*position]);
-                let fate = format!("the gradient of {path}");
-                fates
+                let destination = format!("the gradient of {path}");
+                destinations
                     .entry(value)
-                    .and_modify(|known| known.push_str(&format!(", {fate}")))
-                    .or_insert(fate);
+                    .and_modify(|known| known.push_str(&format!(", {destination}")))
+                    .or_insert(destination);
             }
         }
-        fates
+        destinations
     }
 }

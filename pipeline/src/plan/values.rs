@@ -1,4 +1,4 @@
-//! Which values of the forward come to each stage, leave it and pass it by.
+//! The values of the forward that enter, leave and bypass each stage.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use crate::trace::JointGraph;
 
 /// Adds the values of every stage's boundaries.
 pub(super) fn add(stages: &mut [PlanStage], joint: &JointGraph, chain: &Chain, cutting: &Cutting) {
-    // The stage that makes each value, and those that get it.
+    // The stage that computes each value, and the stages that receive it.
     let mut ways: BTreeMap<ValueId, (usize, BTreeSet<usize>)> = BTreeMap::new();
     for (edge, values) in cutting.edges() {
         if edge.from.compute == Compute::Forward {

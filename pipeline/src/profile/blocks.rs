@@ -1,4 +1,4 @@
-//! Divides a forward into blocks by the module tree, and computes what each holds.
+//! Divides a forward into blocks by the module tree, and computes the bytes of each.
 
 use std::collections::BTreeSet;
 
@@ -9,8 +9,8 @@ use crate::cut::{Binding, Phase, StagePrograms};
 use crate::plan::{Planning, transient_bytes};
 use crate::schedule::{Compute, Edge, RankIndex, StageIndex};
 
-/// The runs of operations whose modules agree down to a depth, or to a module that stays whole, each with its name and
-/// operations alone.
+/// Divides the operations into runs whose modules have the same path down to a depth, or down to a
+/// module that is not divided, each with its name and operations.
 pub(super) fn of_chain(
     planning: &Planning<'_>,
     depth: usize,
@@ -33,8 +33,8 @@ pub(super) fn of_chain(
     blocks
 }
 
-/// The block of a module: its path cut off at a depth, or after the first module of a type that stays
-/// whole. `types` are the types along the path, that of the model first.
+/// The block of a module: its path cut off at a depth, or after the first module of a type that is not
+/// divided. `types` are the types along the path, that of the model first.
 fn block_of<'a>(module: &'a str, types: &str, depth: usize, whole: &[String]) -> &'a str {
     let is_whole = |name: &str| whole.iter().any(|known| known == name);
     let mut types = types.split('.');
@@ -60,7 +60,7 @@ pub(super) fn partition(planning: &Planning<'_>, blocks: &[BlockProfile]) -> Par
     Partition::contiguous(operations, &starts, ranks, vec![false; count])
 }
 
-/// What is known of a block that was measured.
+/// Adds the bytes of a block that was measured.
 pub(super) fn report(
     planning: &Planning<'_>,
     index: usize,
@@ -110,7 +110,7 @@ pub(super) fn report(
     }
 }
 
-/// Bytes of the parameters that a block reads: of those that are trained, and of the others.
+/// Bytes of the parameters that a block reads: trainable ones, and the others.
 fn parameter_bytes(planning: &Planning<'_>, programs: &StagePrograms) -> (u64, u64) {
     let computes = Compute::ALL.into_iter();
     let phases = computes.filter_map(|compute| programs.phase(compute));

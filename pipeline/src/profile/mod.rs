@@ -1,4 +1,4 @@
-//! Measures the time and memory of each block of a model on a device, alone.
+//! Measures the time and memory of each block of a model on a device.
 
 mod blocks;
 mod report;
@@ -21,7 +21,7 @@ use crate::batch::Batch;
 use crate::plan::Planning;
 use crate::trace::Trace;
 
-/// How blocks are measured, with defaults.
+/// Measures the blocks of a model; all settings have defaults.
 ///
 /// ```
 /// use burn::module::Module;
@@ -53,17 +53,18 @@ use crate::trace::Trace;
 pub struct Profiler<'a, B> {
     trace: &'a Trace<B>,
     device: Device,
-    /// The settings, without a measurement.
+    /// The settings, without measurements.
     profile: Profile,
     cache: Option<PathBuf>,
     progress: Option<Box<Progress<'a>>>,
 }
 
-/// Is called before every block is measured: how many are done, how many there are, its name.
+/// A callback before every block: the number of blocks done, their total number, the name of the block.
 type Progress<'a> = dyn Fn(usize, usize, &str) + 'a;
 
 impl<'a, B: Batch> Profiler<'a, B> {
-    /// On the CPU, on one thread, by blocks two levels deep, seven repetitions after two to warm up.
+    /// Creates a profiler for the CPU: one thread, blocks two levels deep, seven repetitions after two
+    /// warm-up runs.
     pub fn new(trace: &'a Trace<B>) -> Self {
         Self {
             trace,
@@ -74,73 +75,75 @@ impl<'a, B: Batch> Profiler<'a, B> {
         }
     }
 
-    /// The device that is measured.
+    /// Sets the device that is measured.
     #[must_use]
     pub fn device(mut self, device: &Device) -> Self {
         self.device = device.clone().without_autodiff();
         self
     }
 
-    /// How deep in the module tree a block is: 1 takes a field of the model whole, 2 an element of its
-    /// lists, such as `blocks.3`. At least 1.
+    /// Sets the depth of blocks in the module tree, at least 1: 1 makes every field of the model a
+    /// block, 2 every element of its lists, such as `blocks.3`.
     #[must_use]
     pub fn depth(mut self, depth: usize) -> Self {
         self.profile.depth = depth.max(1);
         self
     }
 
-    /// Types of modules that are never divided, however deep the blocks are, such as `Linear`.
+    /// Sets types of modules that are never divided, whatever the depth, such as `Linear`.
     #[must_use]
     pub fn basic_blocks<T: Into<String>>(mut self, types: impl IntoIterator<Item = T>) -> Self {
         self.profile.basic_blocks = types.into_iter().map(Into::into).collect();
         self
     }
 
-    /// Runs before those that count.
+    /// Sets the number of warm-up runs.
     #[must_use]
     pub fn warm_up(mut self, runs: usize) -> Self {
         self.profile.warm_up = runs;
         self
     }
 
-    /// Runs that count, at least one. Their median is reported, without those that are further from the
-    /// middle half than one and a half times its width (Tukey 1977).
+    /// Sets the number of measured runs, at least one. Their median is reported without outliers, which
+    /// are further from the middle half than one and a half times its width (Tukey 1977).
     #[must_use]
     pub fn repetitions(mut self, runs: usize) -> Self {
         self.profile.repetitions = runs.max(1);
         self
     }
 
-    /// How many ranks run at the same time: as many threads run each block at once, since ranks on one
-    /// machine share its memory and caches. One by default.
+    /// Sets the number of ranks that run at the same time: as many threads run each block at once,
+    /// since ranks on one machine share its memory and caches. Default: 1.
     #[must_use]
     pub fn beside(mut self, ranks: usize) -> Self {
         self.profile.beside = ranks.max(1);
         self
     }
 
-    /// CPU threads of each rank.
+    /// Sets the number of CPU threads of each rank.
     #[must_use]
     pub fn threads_per_rank(mut self, threads: usize) -> Self {
         self.profile.threads = threads.max(1);
         self
     }
 
-    /// A directory that keeps profiles by graph, device and settings: what is there is not measured again.
+    /// Sets a directory that caches profiles by graph, device and settings.
     #[must_use]
     pub fn cache(mut self, directory: impl Into<PathBuf>) -> Self {
         self.cache = Some(directory.into());
         self
     }
 
-    /// Calls `progress` before every block is measured: how many are done, how many there are, its name.
+    /// Calls `progress` before every block with the number of blocks done, their total number and the
+    /// block's name.
     #[must_use]
     pub fn progress(mut self, progress: impl Fn(usize, usize, &str) + 'a) -> Self {
         self.progress = Some(Box::new(progress));
         self
     }
 
-    /// Measures. Each block gets values of its own, and no more memory than it needs is allocated at a time.
+    /// Measures the blocks. The inputs of each block are generated, and memory is allocated for one
+    /// block at a time.
     ///
     /// # Errors
     ///
@@ -156,7 +159,7 @@ impl<'a, B: Batch> Profiler<'a, B> {
             ..self.profile
         };
         let cached = self.cache.as_ref().map(|dir| dir.join(profile.file_name()));
-        // A file that is torn or of another version is written anew.
+        // A file that is damaged or of another version is overwritten.
         let known = cached.as_ref().and_then(|path| Profile::load(path).ok());
         if let Some(known) = known.filter(|known| known.is_like(&profile)) {
             return Ok(known);

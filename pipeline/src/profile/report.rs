@@ -1,4 +1,4 @@
-//! A profile as a value: table, JSON and CSV.
+//! A profile as a table, JSON and CSV.
 
 use std::fmt;
 use std::fs;
@@ -13,20 +13,20 @@ use crate::ProfileError;
 /// Version of the profile file that this build writes and reads.
 pub const PROFILE_VERSION: u32 = 1;
 
-/// How long something took: the median of several runs, and their spread.
+/// The median of several times, and their spread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Spread {
-    /// Nanoseconds.
+    /// The median in nanoseconds.
     pub median_ns: u64,
     /// The width of the middle half of the runs, in nanoseconds.
     pub spread_ns: u64,
-    /// Runs that counted.
+    /// The number of runs without outliers.
     pub runs: usize,
 }
 
 impl Spread {
-    /// Of some runs, without those that lie further from the middle half than one and a half times its
-    /// width (Tukey 1977).
+    /// Computes the spread of runs without outliers, which are further from the middle half than one
+    /// and a half times its width (Tukey 1977).
     pub(super) fn of(runs: impl Iterator<Item = Duration>) -> Self {
         let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let mut runs: Vec<u64> = runs.map(nanoseconds).collect();
@@ -45,50 +45,50 @@ impl Spread {
     }
 }
 
-/// What one block takes and holds, per micro-batch. Times are measured; bytes are those of the values,
-/// counted along the program, without what a kernel takes for itself.
+/// The time and memory of one block per micro-batch. Times are measured; bytes are those of the values,
+/// counted along the program, without the workspace of kernels.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BlockProfile {
-    /// Path of the module.
+    /// The path of the module.
     pub name: String,
-    /// Its operations in the forward, as positions `[from, to)`.
+    /// The positions of its forward operations, `[from, to)`.
     pub operations: (usize, usize),
-    /// `F`.
+    /// The time of `F`.
     pub forward: Spread,
-    /// `B`.
+    /// The time of `B`.
     pub backward: Spread,
-    /// `I`.
+    /// The time of `I`.
     pub input_gradient: Spread,
-    /// `W`.
+    /// The time of `W`.
     pub weight_gradient: Spread,
-    /// The most that it holds while `F` runs, parameters and inputs included.
+    /// The peak bytes during `F`, parameters and inputs included.
     pub forward_peak_bytes: u64,
-    /// The most that it holds while `B` runs.
+    /// The peak bytes during `B`.
     pub backward_peak_bytes: u64,
-    /// What stays between `F` and the backward.
+    /// Bytes that are kept between `F` and the backward.
     pub saved_bytes: u64,
-    /// What stays between `I` and `W`.
+    /// Bytes that are kept between `I` and `W`.
     pub saved_for_weight_bytes: u64,
-    /// Its parameters that are trained.
+    /// Bytes of its trainable parameters.
     pub parameter_bytes: u64,
-    /// Its other parameters.
+    /// Bytes of its other parameters.
     pub buffer_bytes: u64,
-    /// What comes from blocks before it.
+    /// Bytes of values from earlier blocks.
     pub input_bytes: u64,
-    /// What goes to blocks after it.
+    /// Bytes of values for later blocks.
     pub output_bytes: u64,
 }
 
-/// What every block of a model takes on a device.
+/// The time and memory of every block of a model on a device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Profile {
     /// [`PROFILE_VERSION`].
     pub version: u32,
-    /// Digest of the program that was measured.
+    /// The digest of the program that was measured.
     pub graph: String,
     /// The device.
     pub device: String,
-    /// How deep in the module tree blocks are.
+    /// The depth of blocks in the module tree.
     pub depth: usize,
     /// Types of modules that are not divided.
     pub basic_blocks: Vec<String>,
@@ -96,22 +96,22 @@ pub struct Profile {
     pub threads: usize,
     /// Ranks that ran at the same time.
     pub beside: usize,
-    /// Runs before those that count.
+    /// The number of warm-up runs.
     pub warm_up: usize,
-    /// Runs of each thread that count.
+    /// The number of measured runs of each thread.
     pub repetitions: usize,
     /// The blocks in the order of the forward.
     pub blocks: Vec<BlockProfile>,
 }
 
-/// What every version of the file has.
+/// The field that every version of the file has.
 #[derive(Deserialize)]
 struct Versioned {
     version: u32,
 }
 
 impl Profile {
-    /// The settings of [`Profiler::new`](super::Profiler::new), without a measurement.
+    /// The settings of [`Profiler::new`](super::Profiler::new), without measurements.
     pub(super) fn unmeasured() -> Self {
         Self {
             version: PROFILE_VERSION,
@@ -127,7 +127,7 @@ impl Profile {
         }
     }
 
-    /// Whether another profile was taken of the same program, device and settings.
+    /// Whether another profile is of the same program, device and settings.
     pub(super) fn is_like(&self, other: &Self) -> bool {
         let blocks = Vec::new();
         Self {
@@ -139,7 +139,7 @@ impl Profile {
         }
     }
 
-    /// Its name in a cache: what it was taken of.
+    /// The name of its file in a cache.
     pub(super) fn file_name(&self) -> String {
         let device: String = self
             .device
@@ -175,7 +175,7 @@ impl Profile {
     ///
     /// # Errors
     ///
-    /// When the file can't be read or is no profile of this version.
+    /// When the file can't be read or is not a profile of this version.
     pub fn load(path: impl AsRef<Path>) -> Result<Self, ProfileError> {
         let path = path.as_ref();
         let text = fs::read_to_string(path).map_err(|source| ProfileError::Io {
@@ -193,7 +193,7 @@ impl Profile {
         serde_json::from_str(&text).map_err(ProfileError::Json)
     }
 
-    /// The profile as JSON.
+    /// Returns the profile as JSON.
     pub fn to_json(&self) -> String {
         let text = serde_json::to_string_pretty(self);
         let mut text = text.expect("a profile has string keys and no floats");
@@ -201,7 +201,7 @@ impl Profile {
         text
     }
 
-    /// The blocks as CSV, times in nanoseconds, sizes in bytes.
+    /// Returns the blocks as CSV, with times in nanoseconds and sizes in bytes.
     pub fn to_csv(&self) -> String {
         let mut text = String::from(
             "block,first_operation,end_operation,forward_ns,forward_spread_ns,backward_ns,\
@@ -227,7 +227,7 @@ impl Profile {
                 block.input_bytes,
                 block.output_bytes,
             ];
-            // A path is made of field names and indices: nothing in it needs quotes.
+            // A path consists of field names and indices, which need no quotes.
             text.push_str(&block.name);
             let (from, to) = block.operations;
             let places = [from as u64, to as u64].into_iter();

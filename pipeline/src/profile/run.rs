@@ -1,4 +1,4 @@
-//! Runs the programs of one block, over and over, and measures their times.
+//! Runs the programs of one block repeatedly and measures their times.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -21,12 +21,12 @@ pub(super) struct Runner<'a> {
     pub(super) profile: &'a Profile,
 }
 
-/// Times of one run: forward, whole backward, and the two halves of another.
+/// Times of one run: forward, whole backward, and the two halves of a split backward.
 type Run = [Duration; 4];
 
 impl Runner<'_> {
-    /// Runs a block on as many threads as ranks run at once. The times of all threads count. Returns those of the programs
-    /// in the order of a [`Run`].
+    /// Runs a block on as many threads as ranks run at once. Returns the spreads of its programs over
+    /// all threads, in the order of a [`Run`].
     pub(super) fn measure(&self, programs: &StagePrograms) -> Result<[Spread; 4], ProfileError> {
         let runs = together(self.profile.beside, |member| self.runs(programs, member))?;
         let runs: Vec<Run> = runs.into_iter().flatten().collect();
@@ -58,7 +58,7 @@ impl Runner<'_> {
     }
 }
 
-/// The programs of a block on a device, with what they read.
+/// The programs of a block on a device, with their inputs.
 struct Block<'a> {
     joint: &'a JointGraph,
     device: &'a Device,
@@ -120,7 +120,7 @@ impl<'a> Block<'a> {
         Ok(block)
     }
 
-    /// One forward with a whole backward, and one with a backward in two halves.
+    /// Runs one forward with a whole backward, and one with a split backward.
     fn run(&mut self) -> Result<Run, ProfileError> {
         let mut times = [Duration::ZERO; 4];
         let mut sums = std::mem::take(&mut self.gradients);
@@ -137,8 +137,8 @@ impl<'a> Block<'a> {
         Ok(times)
     }
 
-    /// Runs a program on what was kept for it, keeps what it makes, and adds its gradients to `sums`, as
-    /// a pipeline does. Of what it reads nothing is held meanwhile but parameters and the batch, so it
+    /// Runs a program on the values kept for it, keeps its outputs, and adds its gradients to `sums`,
+    /// as a pipeline does. Only parameters and the batch are held elsewhere meanwhile, so the program
     /// works in place where it would in a pipeline.
     fn time(
         &self,
@@ -152,8 +152,8 @@ impl<'a> Block<'a> {
             .map(|(value, binding)| match binding {
                 Binding::Parameter(position) => self.parameters[position].clone(),
                 Binding::Constant(position) => self.constants[*position].clone(),
-                Binding::Value(id) => kept.remove(id).unwrap_or_else(|| self.made_up(*id)),
-                Binding::Input(_) | Binding::Weight => self.made_up(*value),
+                Binding::Value(id) => kept.remove(id).unwrap_or_else(|| self.generated(*id)),
+                Binding::Input(_) | Binding::Weight => self.generated(*value),
             });
         let inputs: Vec<DynTensor> = inputs.collect();
         self.device.sync()?;
@@ -169,20 +169,21 @@ impl<'a> Block<'a> {
             };
             sums.insert(*position, sum);
         }
-        // Other devices than the CPU only queue what was asked for.
+        // Devices other than the CPU only queue operations.
         self.device.sync()?;
         Ok(start.elapsed())
     }
 
-    /// Values of the size that activations and gradients have, evenly spread and without a pattern that
-    /// sums could resonate with: denormal numbers, which vanishing exponentials give, take many times as
-    /// long. Integers are zeros, which are an index of every tensor.
-    fn made_up(&self, value: ValueId) -> DynTensor {
+    /// Generates values of the magnitude of activations and gradients, evenly spread and without a
+    /// pattern that sums could amplify: denormal numbers, which vanishing exponentials produce, are
+    /// many times slower. Integers are zeros, a valid index of every tensor.
+    fn generated(&self, value: ValueId) -> DynTensor {
         self.spread(value, |number| number)
     }
 
-    /// Values of the size that parameters have: weights that keep the size of what they are multiplied with, and positive
-    /// vectors, as scales and running variances are. Zeros that nobody wrote would have no memory of their own.
+    /// Generates values of the magnitude of parameters: weights that preserve the magnitude of their
+    /// inputs, and positive vectors, like scales and running variances. Zeros that were never written
+    /// would have no physical memory.
     fn parameter(&self, value: ValueId) -> DynTensor {
         let shape = &self.joint.graph().value(value).shape;
         let fan_in = shape.iter().next().copied().unwrap_or(1).max(1) as f32;
@@ -192,7 +193,7 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// Numbers between -1 and 1, changed by a function.
+    /// Numbers between -1 and 1, mapped by a function.
     fn spread(&self, value: ValueId, change: impl Fn(f32) -> f32) -> DynTensor {
         let known = self.joint.graph().value(value);
         let elements = known.shape.num_elements();
@@ -231,7 +232,7 @@ mod tests {
     use crate::trace::Traceable;
     use crate::{Outputs, Trace};
 
-    /// Memory of zeros that nobody wrote is read from a cache, whatever its size.
+    /// Unwritten zeros are read from a single cached page, whatever their size.
     #[test]
     fn parameters_have_values() {
         let model = Deferred::new(|device| LinearConfig::new(5, 5).init(device)).unwrap();

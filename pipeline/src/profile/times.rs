@@ -1,4 +1,4 @@
-//! From the times of blocks to those of their operations.
+//! Computes the times of operations from those of their blocks.
 
 use std::collections::BTreeMap;
 
@@ -14,12 +14,12 @@ use crate::trace::Trace;
 use crate::work::OperationTimes;
 
 impl Profile {
-    /// The times of every operation, for [`Planner::times`](crate::Planner::times): those of a block's
-    /// program are divided among its operations as their arithmetic and bytes are.
+    /// Returns the times of every operation, for [`Planner::times`](crate::Planner::times): the time of
+    /// a block's program is divided among its operations in proportion to their estimated times.
     ///
     /// # Errors
     ///
-    /// When the profile was taken of another program.
+    /// When the profile is of another program.
     pub fn times<B: Batch>(&self, trace: &Trace<B>) -> Result<OperationTimes, ProfileError> {
         let planning = Planning::new(trace, &Rates::default(), None)?;
         let found = planning.graph_digest();
@@ -55,7 +55,7 @@ impl Profile {
                     let part = u128::from(analytic.of(*node, compute));
                     let time = u128::from(spread.median_ns) * part / u128::from(all.max(1));
                     let time = u64::try_from(time).unwrap_or(u64::MAX);
-                    // What is recomputed elsewhere takes as long there as where it is computed first.
+                    // A recomputed operation takes as long as its first computation.
                     times.entry(*node).or_insert(time);
                 }
             };

@@ -1,4 +1,4 @@
-//! Threads that start each of their repetitions at the same time.
+//! Threads that start each repetition at the same time.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Condvar, Mutex, MutexGuard};
@@ -6,16 +6,17 @@ use std::thread;
 
 use crate::ProfileError;
 
-/// Runs `run` on as many threads, and returns the results of all, or the error of the first that failed.
+/// Runs `run` on `count` threads, and returns the results of all, or the error of the first that
+/// failed.
 ///
-/// A thread that fails or panics leaves, and the others go on without it: none waits for a thread that is gone.
+/// A thread that fails or panics leaves the barrier, and the others continue without it.
 pub(crate) fn together<T: Send>(
     count: usize,
     run: impl Fn(&Member<'_>) -> Result<T, ProfileError> + Sync,
 ) -> Result<Vec<T>, ProfileError> {
-    let meeting = Meeting::new(count);
-    // A member that no thread takes over leaves when it is dropped.
-    let members: Vec<Member<'_>> = (0..count).map(|_| Member(&meeting)).collect();
+    let barrier = Barrier::new(count);
+    // A member that no thread uses leaves when it is dropped.
+    let members: Vec<Member<'_>> = (0..count).map(|_| Member(&barrier)).collect();
     let run = &run;
     thread::scope(|scope| {
         let threads: Vec<_> = members
@@ -37,8 +38,8 @@ pub(crate) fn together<T: Send>(
     })
 }
 
-/// One of the threads. Dropping it leaves the meeting.
-pub(crate) struct Member<'a>(&'a Meeting);
+/// One of the threads. Dropping it leaves the barrier.
+pub(crate) struct Member<'a>(&'a Barrier);
 
 impl Member<'_> {
     /// Waits until all members that have not left wait.
@@ -65,7 +66,7 @@ impl Drop for Member<'_> {
 }
 
 /// A barrier that its members can leave.
-struct Meeting {
+struct Barrier {
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -76,7 +77,7 @@ struct State {
     round: u64,
 }
 
-impl Meeting {
+impl Barrier {
     fn new(members: usize) -> Self {
         Self {
             state: Mutex::new(State {
@@ -89,13 +90,13 @@ impl Meeting {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Each change of the state is whole.
+        // Each update of the state is complete even if a member panicked.
         self.state
             .lock()
             .unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Wakes those that wait, where they are all.
+    /// Wakes the waiting members if all are waiting.
     fn begin_when_complete(&self, state: &mut State) -> bool {
         let is_complete = state.waiting > 0 && state.waiting >= state.members;
         if is_complete {
@@ -113,9 +114,10 @@ mod tests {
 
     use super::*;
 
-    /// One of three threads ends before the first meeting, in the middle, or by a panic: the others do all of theirs.
+    /// One of three threads ends before the first round, during a round, or by a panic; the others
+    /// finish theirs.
     #[test]
-    fn nobody_waits_for_a_thread_that_is_gone() {
+    fn no_thread_waits_for_one_that_left() {
         for (ends_at, panics) in [(0, false), (2, false), (0, true), (2, true)] {
             let (numbers, rounds) = (AtomicUsize::new(0), AtomicUsize::new(0));
             let result = together(3, |member| {

@@ -1,4 +1,4 @@
-//! How a pipeline is set up.
+//! The settings of a pipeline.
 
 use std::fmt;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use crate::schedule::RankIndex;
 use crate::trace::{KEPT_PROGRAMS, Trace};
 use crate::{PipelineError, Plan};
 
-/// What a pipeline is made from, with defaults.
+/// Builds a [`Pipeline`]; all settings have defaults.
 pub struct PipelineBuilder<M, B> {
     pub(super) model: Deferred<M>,
     pub(super) trace: Trace<B>,
@@ -74,11 +74,11 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
         }
     }
 
-    /// The optimizer of every rank, by its configuration, such as `AdamWConfig::new()`. None by default: the
-    /// pipeline then evaluates only.
+    /// Sets the optimizer of every rank by its configuration, such as `AdamWConfig::new()`. Default:
+    /// none, for a pipeline that only evaluates.
     ///
-    /// Gradients are clipped as the configuration says (`with_grad_clipping`), each by itself; together with
-    /// [`clip`](Self::clip) that is refused at the start.
+    /// Each gradient is clipped as configured by `with_grad_clipping`; in combination with
+    /// [`clip`](Self::clip), the start fails.
     #[must_use]
     pub fn optimizer(mut self, config: impl OptimizerConfig) -> Self {
         self.settings.optimizer = Some(config.optimizer());
@@ -86,10 +86,10 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
         self
     }
 
-    /// An optimizer of your own.
+    /// Sets a custom optimizer.
     ///
-    /// What a configuration of Burn's has built may be given too, but has lost the clipping that the configuration asked
-    /// for: Burn's `build` drops it. [`optimizer`](Self::optimizer) keeps it.
+    /// This accepts an optimizer that a configuration of Burn has built, but Burn's `build` drops the
+    /// configured clipping. Use [`optimizer`](Self::optimizer) to keep it.
     #[must_use]
     pub fn custom_optimizer(mut self, optimizer: impl Optimizer) -> Self {
         self.settings.optimizer = Some(Arc::new(optimizer));
@@ -97,76 +97,78 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
         self
     }
 
-    /// The seed of initial values and of dropout masks. 0 by default.
+    /// Sets the seed of initial values and of dropout masks. Default: 0.
     #[must_use]
     pub fn seed(mut self, seed: impl Into<Seed>) -> Self {
         self.settings.seed = seed.into();
         self
     }
 
-    /// The schedule of a training step: a [`ScheduleKind`](crate::schedule::ScheduleKind), or a
-    /// [`Schedule`](crate::schedule::Schedule) of your own. The one that the plan was made for by default.
+    /// Sets the schedule of a training step: a [`ScheduleKind`](crate::schedule::ScheduleKind), or a
+    /// custom [`Schedule`](crate::schedule::Schedule). Default: the schedule of the plan.
     ///
-    /// The plan's stages must lie on the ranks as the schedule has them.
+    /// The plan must place its stages on the ranks as the schedule does.
     #[must_use]
     pub fn schedule(mut self, schedule: impl Into<ScheduleChoice>) -> Self {
         self.schedule = Some(schedule.into());
         self
     }
 
-    /// How many micro-batches a batch is split into, at least 1. By default those of the schedule, if it was
-    /// written for a number, or else those that the plan was made for.
+    /// Sets the number of micro-batches of a batch, at least 1. Default: that of the schedule if it is
+    /// for a fixed number, else that of the plan.
     #[must_use]
     pub fn micro_batches(mut self, count: usize) -> Self {
         self.micro_batches = Some(count);
         self
     }
 
-    /// Clips gradients before each update. Not by default.
+    /// Clips gradients before each update. Default: no clipping.
     #[must_use]
     pub fn clip(mut self, clipping: Clipping) -> Self {
         self.settings.clipping = Some(clipping);
         self
     }
 
-    /// Scales the loss of a training step. [Dynamically](LossScale::dynamic) by default where the forward is
-    /// [traced in f16](crate::MixedPrecision::f16), not at all elsewhere.
+    /// Scales the loss of a training step. Default: [dynamic](LossScale::dynamic) if the forward is
+    /// [traced in f16](crate::MixedPrecision::f16), else no scaling.
     #[must_use]
     pub fn loss_scale(mut self, scale: LossScale) -> Self {
         self.loss_scale = Some(scale);
         self
     }
 
-    /// Ends a training step with [`PipelineError::NotFinite`] before any rank updates, where the loss or the norm of all
-    /// gradients is NaN or infinite. The pipeline is then as it was before the step, and goes on with another batch.
-    /// Not by default.
+    /// Ends a training step with [`PipelineError::NotFinite`] before any rank updates if the loss or
+    /// the norm of all gradients is NaN or infinite. The pipeline is then unchanged, and can continue
+    /// with another batch. Default: off.
     ///
-    /// Every rank waits for all others before its update, as for a clip by the norm of all gradients. Where the loss
-    /// is [scaled](Self::loss_scale), the scale has the steps skipped whose gradients alone are not finite.
+    /// Every rank waits for all others before its update, as with clipping by the norm of all
+    /// gradients. With a [loss scale](Self::loss_scale), steps where only the gradients are not finite
+    /// are skipped instead.
     #[must_use]
     pub fn stop_on_non_finite(mut self) -> Self {
         self.settings.stop_on_non_finite = true;
         self
     }
 
-    /// Whether each gather, selection, embedding and scatter has its indices compared with what they index, the targets
-    /// of a cross-entropy among them. An index out of range is then
-    /// [`ActionError::IndexOutOfRange`](crate::ActionError::IndexOutOfRange), which names the module and the tensor of
-    /// the batch, in place of a panic of Burn.
+    /// Sets whether the indices of each gather, selection, embedding and scatter, including the targets
+    /// of a cross-entropy, are checked. An index out of range is then
+    /// [`ActionError::IndexOutOfRange`](crate::ActionError::IndexOutOfRange), which names the module
+    /// and the tensor of the batch, instead of a panic of Burn.
     ///
-    /// Indices that are a whole tensor of the batch are compared before anything runs
-    /// ([`PipelineError::MicroBatch`](crate::PipelineError::MicroBatch)), and the pipeline goes on with another batch.
-    /// Others are compared where they are read, and the pipeline has stopped after an error.
+    /// Indices that are a whole tensor of the batch are checked before anything runs
+    /// ([`PipelineError::MicroBatch`](crate::PipelineError::MicroBatch)), and the pipeline can continue
+    /// with another batch. Others are checked where they are read, and the pipeline stops after an
+    /// error.
     ///
-    /// By default in builds with debug assertions. Costs two passes over the indices; on a GPU, each such operation waits
-    /// for all that was queued before it.
+    /// Default: on in builds with debug assertions. Costs two passes over the indices; on a GPU, each
+    /// such operation waits for the operations queued before it.
     #[must_use]
     pub fn check_indices(mut self, check: bool) -> Self {
         self.settings.check_indices = check;
         self
     }
 
-    /// Measures when each action runs, and what each rank holds:
+    /// Measures the time of each action and the memory of each rank:
     /// [`StepOutput::timeline`](crate::StepOutput::timeline). Costs two readings of the clock per
     /// action, and one pass over the gradients per program.
     #[must_use]
@@ -175,28 +177,30 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
         self
     }
 
-    /// Where initial values come from. The replay of the model's own initialization by default.
+    /// Sets the source of initial values. Default: a replay of the model's own initialization.
     #[must_use]
     pub fn source(mut self, source: impl Source + 'static) -> Self {
         self.source = Some(Arc::new(source));
         self
     }
 
-    /// Notifies an observer of how far the ranks are with their parameters; each rank begins and ends for itself.
+    /// Sets an observer of the ranks' progress with their parameters; each rank reports its own begin
+    /// and end.
     #[must_use]
     pub fn observer(mut self, observer: impl Observer + 'static) -> Self {
         self.observer = Some(Arc::new(observer));
         self
     }
 
-    /// The device of every rank. The CPU by default.
+    /// Sets the device of every rank. Default: the CPU.
     #[must_use]
     pub fn device(self, device: &Device) -> Self {
         self.devices(std::slice::from_ref(device))
     }
 
-    /// The devices of the ranks, in their order; where there are more ranks than devices, they are dealt out in
-    /// turn, so that several ranks share one. What one rank sends to another is copied between their devices.
+    /// Sets the devices of the ranks in order; if there are more ranks than devices, they are assigned
+    /// round-robin, so that several ranks share a device. Messages between ranks are copied between
+    /// their devices.
     #[must_use]
     pub fn devices(mut self, devices: &[Device]) -> Self {
         self.devices = devices
@@ -206,51 +210,53 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
         self
     }
 
-    /// What the memory that ranks need is compared with before they make anything; by default what each device has
-    /// free. [`MemoryCheck::Bytes`] is for each device, and for each stage when it is made. A restore
-    /// compares one group of values, as many bytes as the largest parameter has, since it replaces values in place.
+    /// Sets the memory limit that ranks are checked against before they materialize parameters.
+    /// Default: the free memory of each device. [`MemoryCheck::Bytes`] applies to each device, and to
+    /// each stage when it is materialized. A restore checks one group of values, as many bytes as the
+    /// largest parameter, since it replaces values in place.
     #[must_use]
     pub fn memory(mut self, check: MemoryCheck) -> Self {
         self.settings.memory = check;
         self
     }
 
-    /// CPU threads of each rank's own pool, at least 1. The machine's threads divided by the ranks by default,
-    /// at least one.
+    /// Sets the number of CPU threads of each rank, at least 1. Default: the machine's threads divided
+    /// by the number of ranks, at least 1.
     #[must_use]
     pub fn threads_per_rank(mut self, threads: usize) -> Self {
         self.threads_per_rank = Some(threads);
         self
     }
 
-    /// Keeps the gradients of each step readable ([`Stage::gradients`](crate::Stage::gradients)), at
-    /// the cost of as much memory again. They are freed at the update by default.
+    /// Keeps the gradients of each step readable ([`Stage::gradients`](crate::Stage::gradients)), which
+    /// needs additional memory of their size. Default: they are freed at the update.
     #[must_use]
     pub fn keep_gradients(mut self) -> Self {
         self.settings.keep_gradients = true;
         self
     }
 
-    /// How many programs are kept, one for each mode and shape of a micro-batch: the most recently used, and always
-    /// those of one step. 16 by default.
+    /// Sets the number of programs that are kept, one for each mode and shape of a micro-batch: the
+    /// most recently used, and always those of the current step. Default: 16.
     ///
-    /// A batch of a shape that is not kept is recorded, cut and loaded first, as every new shape is. A kept program
-    /// takes memory by the number of its operations (about a kilobyte each), and its constants on the devices. Programs
-    /// are reported as `tracing` events at the debug level when they are made and dropped, with how many were so far.
+    /// A batch of a shape that is not kept is recorded, cut and loaded first, like every new shape. A
+    /// kept program needs memory for its operations (about a kilobyte each), and for its constants on
+    /// the devices. Creating and dropping a program are `tracing` events at the debug level, with the
+    /// total number so far.
     #[must_use]
     pub fn keep_programs(mut self, count: usize) -> Self {
         self.kept_programs = count;
         self
     }
 
-    /// How long a rank waits for a message. Ten minutes by default. A step takes any time as long as some rank finishes an
-    /// action; the driver ends it where none does for two to three times this time, so that a message that does not come is
-    /// named by the rank that waits for it.
+    /// Sets the timeout of a message. Default: ten minutes. A step may take any time as long as some
+    /// rank finishes an action; the driver ends it if none does for two to three times the timeout, so
+    /// that the rank that waits for a missing message reports it first.
     ///
-    /// What makes or reads parameters (the start, a [restore](Pipeline::restore)) takes any time as long as some rank
-    /// reports progress: a parameter that is there, or bytes of one. Where no rank reports any from one look to the
-    /// next, with this time between them, it ends with [`PipelineError::Stalled`]. A call by
-    /// [`on_ranks`](Pipeline::on_ranks) has this time for all of it, unless it reports to
+    /// Materializing or reading parameters (the start, a [restore](Pipeline::restore)) may take any
+    /// time as long as some rank reports progress: a complete parameter, or bytes of one. Progress is
+    /// checked once per timeout; without any, the request fails with [`PipelineError::Stalled`]. A call
+    /// by [`on_ranks`](Pipeline::on_ranks) must finish within the timeout unless it reports to
     /// [`Stage::observer`](crate::Stage::observer).
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
@@ -258,24 +264,24 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
         self
     }
 
-    /// Puts a link of your own around each rank's link to the others: to count, to delay or to log
-    /// messages. The links themselves by default.
+    /// Wraps each rank's link to the others, to count, delay or log messages. Default: no wrapper.
     #[must_use]
     pub fn links(mut self, wrap: impl Fn(RankIndex, LocalLink) -> Box<dyn Link> + 'static) -> Self {
         self.links = Some(Box::new(wrap));
         self
     }
 
-    /// Starts the ranks; each makes its own parameters and no others.
+    /// Starts the ranks; each materializes only its own parameters.
     ///
     /// Configures the C library to reuse freed memory, for the rest of the process
     /// ([`tinderbox_pages::keep_freed_blocks`]).
     ///
     /// # Errors
     ///
-    /// When the number of micro-batches or of threads is 0; when there is no device, or one can't be used or has too little memory for the parameters and gradients of its
-    /// ranks; when the plan is for another model, the schedule does not fit it, the model has clones of a parameter and an
-    /// optimizer is given, or a rank can't make its parameters.
+    /// When the number of micro-batches or threads is 0; when there is no device, or one can't be used
+    /// or has too little memory for the parameters and gradients of its ranks; when the plan is for
+    /// another model, the schedule does not fit the plan, the model has clones of a parameter and an
+    /// optimizer is set, or a rank can't materialize its parameters.
     pub fn start(self) -> Result<Pipeline<M, B>, PipelineError> {
         let pipeline = Pipeline::start(self)?;
         // After the parameters are allocated: the allocator would clear reused memory on one thread.

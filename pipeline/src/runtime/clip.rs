@@ -11,41 +11,41 @@ use crate::ActionError;
 use crate::cut::Layout;
 use crate::schedule::StageIndex;
 
-/// How gradients are clipped before the update.
+/// The clipping of gradients before the update.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Clipping {
-    /// Each gradient by itself, as Burn's optimizers do it.
+    /// Clips each gradient by itself, as Burn's optimizers do.
     Each(GradientClippingConfig),
-    /// All gradients by one factor, so that the norm of all of them together is at most this, which
-    /// must be positive.
+    /// Scales all gradients by one factor, so that the norm of all of them together is at most this
+    /// value, which must be positive.
     ///
-    /// Every rank then waits for all others before its update. Per gradient, the squares of each 2^20
-    /// elements are summed on its device in f32, for gradients in f64 in f64; these sums are added in f64, gradient by gradient in the order of
-    /// the parameter table, so that the norm has the same bits under every plan and schedule. The
-    /// factor is `max / (norm + 1e-6)` where that is less than one, as PyTorch's `clip_grad_norm_` has
-    /// it.
+    /// Every rank then waits for all others before its update. For each gradient, the squares of every
+    /// 2^20 elements are summed on its device in f32, or in f64 for gradients in f64; these sums are
+    /// added in f64, gradient by gradient in the order of the parameter table, so that the norm has the
+    /// same bits under every plan and schedule. The factor is `max / (norm + 1e-6)` if that is less
+    /// than one, as in PyTorch's `clip_grad_norm_`.
     GlobalNorm(f64),
 }
 
-/// Elements whose squares one sum adds up. Burn's CPU backend sums so many in one order; from 4 Mi on
-/// its order depends on the threads.
+/// The number of elements in one sum of squares. Burn's CPU backend sums this many in a fixed order;
+/// from 4 Mi elements on, the order depends on the threads.
 const SUM_ELEMENTS: usize = 1 << 20;
 
-/// What keeps the factor finite.
+/// Keeps the factor finite.
 const EPSILON: f64 = 1e-6;
 
-/// A float tensor under a type that does not fix its rank: for operations that do not depend on it.
+/// Wraps a float tensor in a type with a fixed rank, for operations that do not depend on the rank.
 fn any_rank(tensor: DynTensor) -> Tensor<1> {
     Tensor::from_dispatch(tensor.into())
 }
 
-/// The squares of the gradients of a stage, summed in parts where the gradients are.
+/// The squares of the gradients of a stage, summed in parts on the devices of the gradients.
 #[derive(Debug)]
 pub(crate) struct SquareSums {
-    /// In f64 where a gradient is, else in f32; `None` where there are none.
+    /// In f64 if any gradient is, else in f32; `None` without gradients.
     sums: Option<DynTensor>,
-    /// How many of them are of each gradient.
+    /// The number of sums of each gradient.
     counts: Vec<usize>,
 }
 
@@ -73,8 +73,8 @@ impl SquareSums {
         }
     }
 
-    /// The squared norm of each gradient, 0 where there is none. All sums are read at once, by `read`, and added on the
-    /// host; that waits for the device.
+    /// Returns the squared norm of each gradient, 0 for a missing one. All sums are read at once by
+    /// `read` and added on the host; this waits for the device.
     pub(super) fn norms(
         self,
         read: impl FnOnce(DynTensor) -> Result<TensorData, FakeError>,
@@ -102,24 +102,24 @@ fn partial_sums(gradient: DynTensor) -> impl Iterator<Item = DynTensor> {
     })
 }
 
-/// What is done to all gradients before the update.
+/// The change of all gradients before the update.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Change {
-    /// Nothing.
+    /// No change.
     Keep,
-    /// They are multiplied with this.
+    /// Multiplies all gradients by this factor.
     Scale(f64),
-    /// They are not finite, and none is used.
+    /// The gradients are not finite: skips the update.
     Skip,
 }
 
 impl Change {
-    /// For gradients whose norm, with the factor on the loss divided out, is this.
+    /// The change for gradients with this norm, after division by the loss scale.
     pub(super) fn of(norm: f64, max: Option<f64>, loss_scale: Option<f64>) -> Self {
         if loss_scale.is_some() && !norm.is_finite() {
             return Self::Skip;
         }
-        // A norm that is not a number makes all gradients so, as it does in PyTorch: nothing is hidden.
+        // A NaN norm makes all gradients NaN, as in PyTorch, so that the error is visible.
         let clip = max.map(|max| max / (norm + EPSILON));
         let clip = clip.filter(|factor| factor.is_nan() || *factor < 1.0);
         match (clip, loss_scale) {
@@ -154,17 +154,17 @@ pub(super) fn each(
     Ok(of_rank!(1 2 3 4 5 6 7 8))
 }
 
-/// What a stage tells all ranks before the update.
+/// The norms that a stage sends to all ranks before the update.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Norms {
     /// The square of the norm of each gradient.
     pub(super) squares: Vec<f64>,
-    /// Whether the losses are finite that its rank has made; true where nobody asks.
+    /// Whether the losses computed by its rank are finite; true if this is not checked.
     pub(super) loss_is_finite: bool,
 }
 
 impl Norms {
-    /// As they travel between ranks: on the host, whatever the devices of the ranks.
+    /// Converts the norms to a message: on the host, whatever the devices of the ranks.
     pub(super) fn to_message(&self) -> DynTensor {
         let loss = if self.loss_is_finite { 0.0 } else { f64::NAN };
         let values: Vec<f64> = self.squares.iter().copied().chain([loss]).collect();
@@ -182,10 +182,10 @@ impl Norms {
     }
 }
 
-/// The order in which squared norms are added: stage and place of every parameter, as the table has
-/// them.
+/// The order in which squared norms are added: stage and index of every parameter in the order of the
+/// table.
 pub(super) fn table_order(table: &ParameterTable, layout: &Layout) -> Vec<(StageIndex, usize)> {
-    // A stage holds its parameters in the order of the table too, whatever the plan's.
+    // A stage holds its parameters in the order of the table too, whatever the order of the plan.
     let mut held: BTreeMap<StageIndex, usize> = BTreeMap::new();
     let distinct = table.iter().enumerate();
     let distinct = distinct.filter(|(_, parameter)| parameter.clone_of.is_none());
@@ -245,7 +245,7 @@ mod tests {
         assert_eq!(none.unwrap(), [0.0, 0.0]);
     }
 
-    /// 0.1 is no number of f32, and neither is its square.
+    /// Neither 0.1 nor its square is exact in f32.
     #[test]
     fn gradients_in_f64_keep_their_digits() {
         let wide = DynTensor::from_data(TensorData::new(vec![0.1_f64, 0.2], [2]), &Device::flex());

@@ -16,14 +16,14 @@ use super::step::{Round, RoundReport};
 use crate::PipelineError;
 use crate::schedule::RankIndex;
 
-/// Makes a rank's link from the in-process one.
+/// Wraps a rank's in-process link.
 pub(super) type Wrap = dyn Fn(RankIndex, LocalLink) -> Box<dyn Link>;
 
 /// One thread per rank. Dropping it ends and joins them all.
 #[derive(Debug)]
 pub(super) struct Crew {
     ranks: tinderbox_link::Crew<Request, PipelineError, Crossbeam>,
-    /// How far each rank is with the present call.
+    /// The progress of each rank with the current call.
     progress: Vec<Arc<RankProgress>>,
     timeout: Duration,
 }
@@ -72,8 +72,9 @@ impl Crew {
         })
     }
 
-    /// Runs a round on every rank; the reports come in the order of the ranks. It takes any time as long as some rank
-    /// finishes an action within two timeouts: a rank that waits for a message aborts before, and names the message.
+    /// Runs a round on every rank and returns the reports in the order of the ranks. It may take any
+    /// time as long as some rank finishes an action within two timeouts: a rank that waits for a
+    /// message aborts earlier and names the message.
     pub(super) fn round(
         &mut self,
         round: Arc<Round>,
@@ -97,8 +98,8 @@ impl Crew {
         })
     }
 
-    /// Runs code on every rank's thread; the results come in the order of the ranks. As long as any rank reports
-    /// progress within each timeout, it takes any time.
+    /// Runs code on every rank's thread and returns the results in the order of the ranks. It may take
+    /// any time as long as some rank reports progress within each timeout.
     pub(super) fn call<R: Send + 'static>(
         &mut self,
         request: &'static str,
@@ -124,7 +125,7 @@ impl Crew {
     }
 }
 
-/// Whether any rank has reported something since the last call.
+/// Whether any rank has reported progress since the last call.
 fn progressed(progress: &[Arc<RankProgress>]) -> impl FnMut() -> bool {
     let look = || progress.iter().map(|rank| rank.reports()).sum::<u64>();
     let mut seen = look();
@@ -134,7 +135,7 @@ fn progressed(progress: &[Arc<RankProgress>]) -> impl FnMut() -> bool {
     }
 }
 
-/// The error of a rank that reports nothing any more, or never did.
+/// The error of a rank that stopped reporting progress, or never reported any.
 fn stalled(
     rank: RankIndex,
     timeout: Duration,
@@ -158,7 +159,7 @@ fn stalled(
     }
 }
 
-/// Why the ranks have stopped, in the words of a pipeline.
+/// Converts an error of the ranks to a pipeline error.
 fn stopped(error: CrewError<PipelineError>, request: &'static str) -> PipelineError {
     match error {
         CrewError::Failed { reason } => reason,

@@ -1,4 +1,4 @@
-//! Where in the model an index is read that is out of range.
+//! Locates indices that are out of range in the model.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -11,12 +11,12 @@ use crate::ActionError;
 use crate::partition::Chain;
 use crate::trace::JointGraph;
 
-/// What a user knows of each operation that reads by index, by the value that it makes.
+/// The module and the input of each operation that reads by index, by its output value.
 #[derive(Debug, Default)]
 pub(crate) struct IndexPlaces {
     places: BTreeMap<u64, Place>,
-    /// Operations whose indices are all the elements of a tensor of the batch, by its position there and the size of what
-    /// they index; one operation for each.
+    /// Operations whose indices are all elements of a tensor of the batch, by the position of the
+    /// tensor and the size of the indexed dimension; one operation for each.
     of_batch: BTreeMap<(usize, usize), Node>,
 }
 
@@ -24,15 +24,15 @@ pub(crate) struct IndexPlaces {
 struct Place {
     /// ``in `tokens` ``, say; `None` where no module is known.
     module: Option<String>,
-    /// The tensor of the batch that the indices are.
+    /// The tensor of the batch that contains the indices.
     input: Option<String>,
 }
 
-/// Where the elements of a value come from.
+/// The origin of the elements of a value.
 struct Origin {
-    /// Position of the tensor in the batch.
+    /// The position of the tensor in the batch.
     input: usize,
-    /// Whether all of its elements are there.
+    /// Whether the value contains all elements of the tensor.
     is_whole: bool,
 }
 
@@ -67,8 +67,8 @@ impl IndexPlaces {
         all
     }
 
-    /// Compares the tensors of a micro-batch with what they index, before anything runs. What is computed from them
-    /// first, or is only read in part, is compared where it is read.
+    /// Checks the index tensors of a micro-batch before anything runs. Indices that are computed, or
+    /// only partly read, are checked where they are read.
     pub(super) fn check(&self, inputs: &[DynTensor]) -> Result<(), ActionError> {
         let mut read: BTreeMap<usize, TensorData> = BTreeMap::new();
         for ((input, _), node) in &self.of_batch {
@@ -81,7 +81,7 @@ impl IndexPlaces {
         Ok(())
     }
 
-    /// The error of a program, with the place where it is one of an index.
+    /// Converts the error of a program, adding the place to an index error.
     pub(super) fn locate(&self, source: ProgramError) -> ActionError {
         let ProgramError::IndexOutOfRange { made, .. } = &source else {
             return source.into();
@@ -95,7 +95,7 @@ impl IndexPlaces {
     }
 }
 
-/// The module whose parameter an operation reads, or else the last one that was read before it.
+/// The module whose parameter an operation reads, else the last module that was read before it.
 fn module(
     joint: &JointGraph,
     chain: &Chain,
@@ -121,7 +121,7 @@ fn module(
     Some(format!("in or after {}", named(chain.module(position))))
 }
 
-/// The tensor of the batch that a value is, but for its shape and dtype.
+/// The tensor of the batch that a value is, up to its shape and dtype.
 fn origin(joint: &JointGraph, mut value: ValueId) -> Option<Origin> {
     let graph = joint.graph();
     let mut is_whole = true;
@@ -146,7 +146,7 @@ fn origin(joint: &JointGraph, mut value: ValueId) -> Option<Origin> {
             [only] if keeps.contains(&name) => value = *only,
             _ => return None,
         }
-        // A cast may change what a number is.
+        // A cast may change the value of a number.
         is_whole &= !["Slice", "Cast"].contains(&name);
     }
 }

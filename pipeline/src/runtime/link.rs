@@ -1,4 +1,4 @@
-//! What carries tensors between ranks.
+//! The links that carry tensors between ranks.
 
 use std::fmt;
 
@@ -8,18 +8,18 @@ use tinderbox_link::Crossbeam;
 use crate::schedule::{Action, Message, RankIndex};
 use crate::{LinkError, PipelineError};
 
-/// The name of one message: it is sent once.
+/// The name of a message, unique in a pipeline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Tag {
-    /// How many steps and evaluations the pipeline had run before.
+    /// The number of steps and evaluations that the pipeline ran before.
     pub round: u64,
-    /// What it is.
+    /// The message.
     pub message: Message,
 }
 
 impl fmt::Display for Tag {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // As schedules write it, seen by the receiver: `3F5<2F5`.
+        // In the notation of schedules, as the receiver lists it: `3F5<2F5`.
         let message = Action::Receive(self.message);
         write!(f, "{message} of round {}", self.round)
     }
@@ -31,12 +31,12 @@ impl fmt::Display for Tag {
 ///
 /// - Messages with different tags may arrive in any order; one tag names one message.
 /// - `send` does not wait for the receiver.
-/// - A wait ends when the message is there, when its timeout is over, or when any rank aborts.
-/// - A link outlives what its rank says through [`abort`](Self::abort): others must not learn that it
-///   is gone before they learn why.
+/// - A wait ends when the message arrives, when its timeout expires, or when any rank aborts.
+/// - A link outlives its rank's call to [`abort`](Self::abort), so that other ranks see the reason before
+///   they see the link close.
 pub trait Link: Send {
-    /// Says that a message will be asked for in this round, so that its transfer can begin. A rank
-    /// says so of all messages before it runs its list.
+    /// Announces a message that will be received in this round, so that its transfer can begin. A rank
+    /// announces all messages before it runs its list.
     ///
     /// # Errors
     ///
@@ -54,13 +54,13 @@ pub trait Link: Send {
     ///
     /// # Errors
     ///
-    /// When it does not come in time, or a rank has aborted.
+    /// When the message does not arrive in time, or a rank has aborted.
     fn poll(&mut self, from: RankIndex, tag: Tag) -> Result<Vec<DynTensor>, LinkError>;
 
-    /// Makes every wait of every rank end now. The first reason is kept.
+    /// Ends every wait of every rank immediately. The first reason is kept.
     fn abort(&self, reason: PipelineError);
 }
 
-/// The stop signal that all ranks share: set once, by the first that fails. It is set too when a
-/// pipeline ends in order, then without a reason.
+/// The stop signal that all ranks share: set once, by the first rank that fails. A pipeline that ends
+/// normally sets it too, without a reason.
 pub(super) type Abort = tinderbox_link::Abort<PipelineError, Crossbeam>;

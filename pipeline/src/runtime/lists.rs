@@ -1,4 +1,4 @@
-//! The lists that a pipeline runs: a named schedule, or one that a user wrote.
+//! The lists that a pipeline runs: a named schedule, or a written one.
 
 use std::fmt;
 
@@ -10,17 +10,17 @@ use crate::schedule::{
     verify,
 };
 
-/// Which schedule runs a training step.
+/// The schedule of a training step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ScheduleChoice {
-    /// A named one, generated for the current stages and micro-batches.
+    /// A named schedule, generated for the current stages and micro-batches.
     Named(ScheduleKind),
-    /// Lists written by a user, by [`auto`](crate::schedule::auto) or by another program. What they
-    /// have besides compute is derived again from the plan.
+    /// Lists written by a user, by [`auto`](crate::schedule::auto) or by another program. Actions other
+    /// than compute are derived again from the plan.
     Written(Box<Schedule>),
-    /// That of a plan: its own lists, and others of the same kind for other numbers of micro-batches and
-    /// for batches whose programs wait for each other in another way.
+    /// The schedule of a plan: its own lists, and lists of the same kind for other numbers of
+    /// micro-batches and for batches whose programs have other dependencies.
     Planned(Box<PlanFile>),
 }
 
@@ -53,12 +53,13 @@ impl fmt::Display for ScheduleChoice {
 }
 
 impl ScheduleChoice {
-    /// The compute actions for stages on these ranks, which wait for each other as `dependencies` say.
+    /// Returns the compute actions for stages on these ranks, with their dependencies.
     ///
     /// # Errors
     ///
-    /// When a named schedule does not take so many stages per rank, lays them over the ranks in another
-    /// way, a written one is for another number of micro-batches, or no lists run a plan's stages.
+    /// When a named schedule does not support this number of stages per rank or places them on the
+    /// ranks in another way, a written schedule is for another number of micro-batches, or a search
+    /// finds no lists for a plan's stages.
     pub fn compute(
         &self,
         stage_to_rank: &[RankIndex],
@@ -108,11 +109,11 @@ impl ScheduleChoice {
     }
 }
 
-/// Verified lists of all ranks, and what an executor wants to know of them at once.
+/// The verified lists of all ranks, with values derived from them.
 #[derive(Debug)]
 pub(crate) struct StepLists {
     pub(crate) schedule: Schedule,
-    /// Per stage and micro-batch, whether its backward runs as `I` and `W`.
+    /// Per stage and micro-batch, whether its backward is split into `I` and `W`.
     is_split: Vec<bool>,
 }
 
@@ -122,7 +123,7 @@ impl StepLists {
         compute: &Schedule,
         dependencies: &Dependencies,
     ) -> Result<Self, PipelineError> {
-        // A written schedule is verified first as it was written.
+        // A written schedule is verified as it was written before it is lowered.
         verify(compute, dependencies).map_err(PipelineError::Schedule)?;
         let schedule = lower(compute, dependencies);
         verify(&schedule, dependencies).map_err(PipelineError::Schedule)?;
@@ -142,7 +143,7 @@ impl StepLists {
         Self { schedule, is_split }
     }
 
-    /// Whether the backward of a micro-batch runs in two halves on a stage.
+    /// Whether the backward of a micro-batch is split on a stage.
     pub(super) fn is_split(&self, stage: StageIndex, micro_batch: usize) -> bool {
         let place = stage.index() * self.schedule.micro_batches + micro_batch;
         self.is_split.get(place).copied().unwrap_or(false)

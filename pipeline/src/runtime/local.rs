@@ -9,15 +9,15 @@ use super::link::{Abort, Link, Tag};
 use crate::schedule::RankIndex;
 use crate::{LinkError, PipelineError};
 
-/// One rank's end of in-process links: tensors are handed over, not copied.
+/// One rank's end of in-process links, which pass tensors without a copy.
 #[derive(Debug)]
 pub struct LocalLink {
     mailbox: Mailbox<Tag, Vec<DynTensor>, Crossbeam>,
     abort: Abort,
 }
 
-/// The ends of links that join `ranks` ranks, in the order of the ranks. A wait for a message ends
-/// with an error after `timeout`.
+/// Returns the ends of links between `ranks` ranks, in the order of the ranks. A wait for a message
+/// fails after `timeout`.
 pub(super) fn local_links(ranks: usize, abort: &Abort, timeout: Duration) -> Vec<LocalLink> {
     let link = |mailbox| LocalLink {
         mailbox,

@@ -1,28 +1,30 @@
-//! A factor on the loss that keeps small gradients of 16 bits from becoming zero.
+//! The loss scale, which keeps small 16-bit gradients from becoming zero.
 
-/// A factor on the loss, divided out of the gradients before they are clipped and used.
+/// A loss scale, divided out of the gradients before they are clipped and used.
 ///
-/// A step whose gradients are not finite changes nothing, on any rank, and the factor is halved; after a number of
-/// steps without such it is doubled. Factors are powers of two, so that they cost no precision. As with a clip by the
-/// norm of all gradients, every rank waits for all others before its update. The factor stays between 2^-24 and 2^24.
+/// A step whose gradients are not finite changes nothing, on any rank, and the scale is halved; after a
+/// number of finite steps it is doubled. Scales are powers of two, so that they cost no precision. As
+/// with clipping by the norm of all gradients, every rank waits for all others before its update. The
+/// scale stays between 2^-24 and 2^24.
 ///
-/// Source: P. Micikevicius et al., "Mixed Precision Training", ICLR 2018; the first factor and the interval are near
-/// those of PyTorch's `GradScaler`.
+/// Source: P. Micikevicius et al., "Mixed Precision Training", ICLR 2018; the initial scale and the
+/// interval are close to those of PyTorch's `GradScaler`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LossScale {
     factor: f64,
-    /// Steps without a failure until the factor grows; `None` when it never changes.
+    /// Finite steps until the scale grows; `None` if it is fixed.
     interval: Option<u64>,
-    /// Steps since the last failure or growth.
+    /// Finite steps since the scale changed.
     steps: u64,
 }
 
-/// What the factor stays between.
+/// The range of the scale.
 const LEAST: f64 = 1.0 / 16_777_216.0;
 const MOST: f64 = 16_777_216.0;
 
 impl LossScale {
-    /// A factor that begins at 2^15, the largest power of two in f16, and is doubled after 2,000 finite steps in a row.
+    /// Creates a scale that begins at 2^15, the largest power of two in f16, and is doubled after 2,000
+    /// finite steps in a row.
     pub fn dynamic() -> Self {
         Self {
             factor: 32_768.0,
@@ -31,8 +33,8 @@ impl LossScale {
         }
     }
 
-    /// A factor that stays: the power of two that is next to this number; 1 where it is not a positive number. A step
-    /// whose gradients are not finite still changes nothing.
+    /// Creates a fixed scale: the power of two nearest to `factor`; 1 if `factor` is not a positive
+    /// number. A step whose gradients are not finite still changes nothing.
     pub fn fixed(factor: f64) -> Self {
         let exponent = match factor > 0.0 && factor.is_finite() {
             true => factor.log2().round(),
@@ -45,7 +47,8 @@ impl LossScale {
         }
     }
 
-    /// The same, to be doubled after this many finite steps in a row (at least 1), and halved after a step that is not.
+    /// Returns the scale, to be doubled after this many finite steps in a row (at least 1), and halved
+    /// after a step that is not finite.
     #[must_use]
     pub fn growing_after(self, steps: u64) -> Self {
         Self {
@@ -54,17 +57,17 @@ impl LossScale {
         }
     }
 
-    /// The factor of the next step.
+    /// Returns the scale of the next step.
     pub fn factor(&self) -> f64 {
         self.factor
     }
 
-    /// Finite steps in a row since the factor changed.
+    /// Returns the number of finite steps in a row since the scale changed.
     pub fn steps(&self) -> u64 {
         self.steps
     }
 
-    /// The same scale with the factor and the count of an earlier run; a fixed one stays what it is.
+    /// Returns the scale with the factor and the count of an earlier run; a fixed one is unchanged.
     #[must_use]
     pub fn resumed(self, factor: f64, steps: u64) -> Self {
         match self.interval {
@@ -77,7 +80,7 @@ impl LossScale {
         }
     }
 
-    /// Notes how a step ended.
+    /// Updates the scale after a step.
     pub(super) fn after_step(&mut self, finite: bool) {
         let Some(interval) = self.interval else {
             return;

@@ -1,4 +1,4 @@
-//! Whether the devices have room for what ranks hold all the time, before any rank makes anything.
+//! Checks the memory of devices before any rank materializes parameters.
 
 use std::collections::BTreeMap;
 
@@ -9,12 +9,12 @@ use tinderbox_fake::DeviceLabel;
 use crate::schedule::RankIndex;
 use crate::{PipelineError, Plan};
 
-/// Refuses a plan whose ranks will not fit: each rank alone is checked when it makes its parameters, but ranks that share
-/// a device take from the same memory.
+/// Fails if the ranks of a device do not fit its memory. Each rank is also checked when it materializes
+/// its parameters, but ranks that share a device share its memory.
 ///
-/// Counted are parameters, copies of others', copies in the type of the forward (`cast`) and, in training, a gradient for
-/// each parameter that trains. Activations and the state of the optimizer are not: a plan's figures for them are bounds
-/// from above.
+/// The check counts parameters, copies of others' parameters, copies in the dtype of the forward
+/// (`cast`) and, in training, a gradient for each trainable parameter. It does not count activations
+/// and optimizer state, since a plan's figures for them are upper bounds.
 pub(super) fn check_memory(
     plan: &Plan,
     table: &ParameterTable,
@@ -45,12 +45,12 @@ pub(super) fn check_memory(
     Ok(())
 }
 
-/// The device of a rank: they are dealt out in turn.
+/// The device of a rank: they are assigned round-robin.
 pub(super) fn device_of(rank: RankIndex, devices: &[Device]) -> &Device {
     &devices[rank.index() % devices.len()]
 }
 
-/// By the first position of each device: the ranks there, and what they need.
+/// The ranks of each device, by its first index, and the bytes that they need.
 fn needed(
     plan: &Plan,
     table: &ParameterTable,
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn the_error_says_what_to_do() {
+    fn the_error_suggests_a_fix() {
         let error = PipelineError::Memory {
             device: DeviceLabel::flex(),
             ranks: vec![RankIndex::new(0), RankIndex::new(2)],
@@ -148,8 +148,8 @@ mod tests {
         };
         assert_eq!(
             error.to_string(),
-            "ranks 0, 2 need 3.00 GiB on flex for parameters and gradients alone, and 2.00 GiB are available: deal the \
-             ranks out to more devices, or start without this check (`memory(MemoryCheck::Off)`)"
+            "ranks 0, 2 need 3.00 GiB on flex for parameters and gradients alone, but 2.00 GiB are available: distribute the \
+             ranks over more devices, or start without this check (`memory(MemoryCheck::Off)`)"
         );
     }
 }

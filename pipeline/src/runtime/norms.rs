@@ -1,4 +1,4 @@
-//! What is done to the gradients of all stages, by the norms of all of them.
+//! The change of all gradients by their norm.
 
 use std::collections::btree_map::Entry;
 
@@ -8,7 +8,7 @@ use crate::ActionError;
 use crate::schedule::StageIndex;
 
 impl Running<'_> {
-    /// What is done to the gradients of all stages before the update; worked out once for a round.
+    /// Returns the change of the gradients of all stages before the update; computed once per round.
     pub(super) fn change(&mut self) -> Result<Change, ActionError> {
         if let Some(change) = self.state.change {
             return Ok(change);
@@ -24,11 +24,11 @@ impl Running<'_> {
             (max, scale) => {
                 let squares = self.squared_norms()?;
                 let state = &mut self.state;
-                // A scale that is a power of two changes no digit of the norm.
+                // A loss scale is a power of two, so the division is exact.
                 let norm = squares.iter().sum::<f64>().sqrt() / scale.unwrap_or(1.0);
                 state.report.gradient_norm = Some(norm);
                 let loss_is_finite = state.norms.values().all(|norms| norms.loss_is_finite);
-                // A loss scale has steps skipped whose gradients overflow.
+                // With a loss scale, steps whose gradients overflow are skipped.
                 let is_finite = loss_is_finite && (norm.is_finite() || scale.is_some());
                 if stops && !is_finite {
                     let of = squares.iter().enumerate().filter(|(_, s)| !s.is_finite());
@@ -42,7 +42,8 @@ impl Running<'_> {
         Ok(*self.state.change.insert(change))
     }
 
-    /// The squared norms of the gradients of all stages, which have all sent theirs, in the order of the table.
+    /// The squared norms of the gradients of all stages, which were all received, in the order of the
+    /// table.
     fn squared_norms(&mut self) -> Result<Vec<f64>, ActionError> {
         for index in self.rank.stage_indices() {
             self.norms_of(index)?;
@@ -55,12 +56,13 @@ impl Running<'_> {
         Ok(squares.collect())
     }
 
-    /// The squared norms of the gradients of a stage of this rank, worked out once.
+    /// The squared norms of the gradients of a stage of this rank, computed once.
     pub(super) fn norms_of(&mut self, index: StageIndex) -> Result<&Norms, ActionError> {
         Ok(match self.state.norms.entry(index) {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(place) => {
-                // The stage that makes the loss has made all of it before the gradients of its parameters are whole.
+                // The stage that computes the loss has finished it before the gradients of its
+                // parameters are complete.
                 let stops = self.rank.setup.settings.stop_on_non_finite;
                 let weighs = |k: usize| self.round.micro_batches[k].weight != 0.0;
                 let losses = self.state.report.losses.iter();

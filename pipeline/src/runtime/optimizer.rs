@@ -1,4 +1,4 @@
-//! Burn's optimizers, driven one parameter at a time and keyed by path.
+//! Runs Burn's optimizers one parameter at a time, with states keyed by path.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -17,17 +17,17 @@ use super::rank::guarded;
 use super::restore::{SavedOptimizer, StateFields, StateTensor};
 use crate::RestoreError;
 
-/// The state of an optimizer for some parameters in memory, as named tensors and scalars. Names are
+/// The optimizer state of some parameters in memory, as named tensors and scalars. Names are
 /// `optimizer.<path>.<field>`.
 #[derive(Clone, Debug, Default)]
 pub struct SavedState {
-    /// Name and value of every tensor.
+    /// The name and value of every tensor.
     pub tensors: Vec<(String, TensorData)>,
-    /// Name and value of every scalar.
+    /// The name and value of every scalar.
     pub scalars: Vec<(String, Scalar)>,
 }
 
-/// What every name of a saved state begins with.
+/// The prefix of every name of a saved state.
 const PREFIX: &str = "optimizer.";
 
 impl SavedState {
@@ -75,7 +75,7 @@ pub(super) struct OptimizerState {
 }
 
 impl OptimizerState {
-    /// An optimizer that has not stepped yet.
+    /// Creates an optimizer that has not stepped yet.
     pub(super) fn new(optimizer: Arc<dyn DynOptimizer>, parameters: usize) -> Self {
         Self {
             optimizer,
@@ -83,7 +83,8 @@ impl OptimizerState {
         }
     }
 
-    /// Whether it has a state to save for a parameter of this rank that it has updated: tried on one element.
+    /// Whether the optimizer has a state to save after it updated a parameter of this rank: tried on
+    /// one element.
     pub(super) fn keeps_state(optimizer: &dyn DynOptimizer, rank: usize) -> bool {
         let one = || {
             let data = TensorData::ones::<f32, _>(vec![1; rank]);
@@ -98,11 +99,11 @@ impl OptimizerState {
             }
             !sink.tensors.is_empty() || !sink.scalars.is_empty()
         });
-        // An optimizer that does not take such a parameter is found when it steps.
+        // An optimizer that does not support the rank fails at its first step.
         tried.unwrap_or(false)
     }
 
-    /// The parameter's next value.
+    /// Returns the parameter's next value.
     pub(super) fn step(
         &mut self,
         position: usize,
@@ -112,7 +113,7 @@ impl OptimizerState {
     ) -> DynTensor {
         let rank = value.shape().num_dims();
         let state = self.states[position].take();
-        // The bridge type is free of the rank, which goes beside it.
+        // The bridge type does not contain the rank, which is passed separately.
         let bridge = |tensor: DynTensor| Tensor::<1>::from_dispatch(tensor.into()).into_bridge();
         let (value, state) =
             self.optimizer
@@ -121,7 +122,7 @@ impl OptimizerState {
         DispatchTensor::from(value).into()
     }
 
-    /// The state of all parameters, copied to the host.
+    /// Copies the state of all parameters to the host.
     fn save<'a>(
         &self,
         paths: impl Iterator<Item = &'a ParameterPath>,
@@ -141,8 +142,8 @@ impl OptimizerState {
         })
     }
 
-    /// Refuses a saved state of one parameter that is another optimizer's. Reads no values: it rebuilds a state with
-    /// one element per tensor.
+    /// Fails if the saved state of a parameter is of another optimizer. Reads no values: it rebuilds a
+    /// state with one element per tensor.
     pub(super) fn check(
         &self,
         path: &ParameterPath,
@@ -159,7 +160,7 @@ impl OptimizerState {
         };
         let data = fields.tensors.iter().map(one).collect();
         let prefix = format!("{PREFIX}{path}");
-        // A tensor of another rank is a panic of Burn.
+        // Burn panics on a tensor of another rank.
         let rebuilt = guarded(|| {
             let state = self.rebuilt(path, rank, fields, data, device)?;
             let mut sink = StateSink::default();
@@ -171,7 +172,7 @@ impl OptimizerState {
         let tensors = tensors.map(|(name, data)| (name, Some(data.dtype())));
         let scalars = sink.scalars.into_iter().map(|(name, _)| (name, None));
         let read: BTreeMap<String, Option<DType>> = tensors.chain(scalars).collect();
-        // A state of another optimizer may have all that this one asks for, and more.
+        // A state of another optimizer may have all fields that this one needs, and more.
         let mut saved = fields.names();
         saved.sort_unstable();
         if !read.keys().eq(&saved) {
@@ -191,8 +192,8 @@ impl OptimizerState {
         Ok(())
     }
 
-    /// Replaces the state of one parameter by the saved one, or by none where none was saved. The old state is
-    /// dropped before the new one is read.
+    /// Replaces the state of one parameter by the saved one, or by no state if none was saved. The old
+    /// state is dropped before the new one is read.
     pub(super) fn restore(
         &mut self,
         (position, path, rank): (usize, &ParameterPath, usize),
@@ -213,7 +214,7 @@ impl OptimizerState {
         let state = self.rebuilt(path, rank, &fields, data, device);
         let state = state.ok_or_else(|| other_optimizer(path, &fields))?;
         self.states[position] = Some(state);
-        // One step further, however small it was.
+        // Reports progress even for a small state.
         observer.advanced(0);
         Ok(())
     }
@@ -243,7 +244,7 @@ fn other_optimizer(path: &ParameterPath, fields: &StateFields) -> RestoreError {
     }
 }
 
-/// The state of a stage's optimizer at one instant.
+/// The state of a stage's optimizer at one point in time.
 #[derive(Clone, Debug)]
 pub struct OptimizerSnapshot {
     optimizer: Option<OptimizerState>,
@@ -255,7 +256,7 @@ impl OptimizerSnapshot {
         Self { optimizer, paths }
     }
 
-    /// The state, copied to the host; empty without an optimizer.
+    /// Returns the state, copied to the host; empty without an optimizer.
     ///
     /// # Errors
     ///

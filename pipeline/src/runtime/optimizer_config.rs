@@ -1,4 +1,4 @@
-//! Configurations of optimizers, with the clipping that they ask for.
+//! Configurations of optimizers, including their clipping.
 
 use std::sync::Arc;
 
@@ -8,14 +8,15 @@ use burn::optim::{
     LionConfig, MuonConfig, RmsPropConfig, SgdConfig,
 };
 
-/// What an optimizer is made from: each of Burn's configurations, or one of your own.
+/// The configuration of an optimizer: one of Burn's, or a custom one.
 ///
-/// A configuration and not what its `build` makes, because that has lost the clipping.
+/// The runtime needs the configuration, since an optimizer from its `build` has lost the clipping.
 pub trait OptimizerConfig {
-    /// The optimizer of one parameter.
+    /// Returns the optimizer of one parameter.
     fn optimizer(&self) -> Arc<dyn DynOptimizer>;
 
-    /// How each gradient is clipped by itself before the optimizer gets it; `None` where it is not.
+    /// Returns the clipping of each gradient before it is passed to the optimizer; `None` for no
+    /// clipping.
     fn clipping(&self) -> Option<GradientClippingConfig>;
 }
 
@@ -27,7 +28,7 @@ macro_rules! optimizer_configs {
             }
 
             fn clipping(&self) -> Option<GradientClippingConfig> {
-                // The configuration's own field is private; what it makes for a whole module tells.
+                // The configuration's field is private; the optimizer of a whole module exposes it.
                 Some(match *self.init().grad_clipping()? {
                     GradientClipping::Value(threshold) => GradientClippingConfig::Value(threshold),
                     GradientClipping::Norm(threshold) => GradientClippingConfig::Norm(threshold),

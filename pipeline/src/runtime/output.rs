@@ -1,4 +1,4 @@
-//! What a step or an evaluation gives back.
+//! The result of a step or an evaluation.
 
 use std::collections::BTreeMap;
 
@@ -8,40 +8,42 @@ use super::step::{Round, RoundReport};
 use crate::schedule::{MicroBatchIndex, RankIndex, StageIndex, TimeUnit, Timeline};
 use crate::{ActionError, PipelineError};
 
-/// What a step or an evaluation gives back.
+/// The result of a step or an evaluation.
 #[derive(Clone, Debug)]
 pub struct StepOutput {
     /// The loss of the batch: the weighted mean of those of its micro-batches, or their sum
-    /// ([`Outputs::sum`](crate::Outputs::sum)); `None` when the forward makes none.
+    /// ([`Outputs::sum`](crate::Outputs::sum)); `None` if the forward has no loss.
     pub loss: Option<f64>,
     /// The loss of each micro-batch, in order.
     pub micro_batch_losses: Vec<f64>,
-    /// The weight of each in `loss`: 1 for a sum, otherwise they sum to 1. What weighs 0 adds nothing, whatever its loss.
+    /// The weight of each micro-batch in `loss`: 1 for a sum, otherwise they sum to 1. A weight of 0
+    /// adds nothing, whatever the loss.
     pub micro_batch_weights: Vec<f64>,
-    /// The norm of all gradients, before they were clipped, with the factor on a scaled loss divided out; not finite
-    /// for a skipped step. `None` in an evaluation, and on other devices than the CPU where no rank needs it: for a
-    /// [clip](crate::Clipping::GlobalNorm) by it, a [scaled loss](crate::LossScale), or to
-    /// [stop](crate::PipelineBuilder::stop_on_non_finite).
+    /// The norm of all gradients, before they were clipped, after division by the loss scale; not
+    /// finite for a skipped step. `None` in an evaluation, and on devices other than the CPU unless a
+    /// rank needs it: for [clipping](crate::Clipping::GlobalNorm) by it, a [loss
+    /// scale](crate::LossScale), or to [stop](crate::PipelineBuilder::stop_on_non_finite).
     pub gradient_norm: Option<f64>,
-    /// Whether nothing was updated, because the gradients of a [scaled loss](crate::LossScale) were not finite.
+    /// Whether the update was skipped because the gradients of a [scaled loss](crate::LossScale) were
+    /// not finite.
     pub skipped: bool,
-    /// When each action ran; `None` unless the pipeline was told to measure.
+    /// The time of each action; `None` unless the pipeline [measures](crate::PipelineBuilder::measure).
     pub timeline: Option<Timeline>,
-    /// Every named output of each micro-batch, in order of name.
+    /// Every named output of each micro-batch, in the order of names.
     outputs: Vec<(String, Vec<DynTensor>)>,
-    /// Positions of gradients that are not finite, where that or the loss kept the ranks from updating.
+    /// The positions of gradients that are not finite, if that or the loss stopped the update.
     pub(super) stopped: Option<Vec<usize>>,
 }
 
 impl StepOutput {
-    /// Whether the loss of every micro-batch that has a weight and the norm of all gradients, where it is known, are
-    /// finite: no NaN and no infinity.
+    /// Returns whether the losses of all micro-batches with a weight, and the norm of all gradients if
+    /// it is known, are finite: neither NaN nor infinite.
     pub fn is_finite(&self) -> bool {
         let norm_is_finite = self.gradient_norm.is_none_or(f64::is_finite);
         norm_is_finite && self.losses_not_finite().next().is_none()
     }
 
-    /// The losses that are not finite and that the step's loss depends on, with their micro-batches.
+    /// The losses that are not finite and have a weight, with their micro-batches.
     pub(super) fn losses_not_finite(&self) -> impl Iterator<Item = (MicroBatchIndex, f64)> {
         let losses = self
             .micro_batch_losses
@@ -53,21 +55,22 @@ impl StepOutput {
             .map(|(micro_batch, (loss, _))| (MicroBatchIndex::new(micro_batch), *loss))
     }
 
-    /// The named outputs, one tensor per micro-batch.
+    /// Returns the named outputs, one tensor per micro-batch.
     pub fn outputs(&self) -> impl Iterator<Item = (&str, &[DynTensor])> {
         self.outputs
             .iter()
             .map(|(name, values)| (name.as_str(), values.as_slice()))
     }
 
-    /// A named output, one tensor per micro-batch.
+    /// Returns a named output, one tensor per micro-batch.
     pub fn output(&self, name: &str) -> Option<&[DynTensor]> {
         self.outputs()
             .find(|(known, _)| *known == name)
             .map(|(_, values)| values)
     }
 
-    /// Puts together what the ranks report, in the order of the ranks; squared norms are added in the order of the table.
+    /// Combines the reports of the ranks, in their order; squared norms are added in the order of the
+    /// table.
     pub(super) fn collect(
         round: &Round,
         reports: Vec<RoundReport>,
@@ -113,7 +116,7 @@ impl StepOutput {
             gradient_norm = Some(in_order.sum::<f64>().sqrt());
         }
         let micro_batch_losses: Vec<f64> = losses.into_iter().flatten().collect();
-        // What weighs nothing adds nothing, also where it is not a number.
+        // A weight of 0 adds nothing, even if the loss is NaN.
         let weighted = micro_batch_losses
             .iter()
             .zip(weights)

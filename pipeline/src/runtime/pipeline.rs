@@ -1,4 +1,4 @@
-//! The handle that drives a pipeline.
+//! The handle that controls a pipeline.
 
 use std::fmt;
 use std::sync::Arc;
@@ -27,9 +27,9 @@ use crate::trace::Trace;
 use crate::work::cast_bytes_by_path;
 use crate::{BatchError, PipelineError, Plan, TraceError};
 
-/// A model in training, its stages on ranks that run as threads.
+/// A model in training, with stages on ranks that run as threads.
 ///
-/// Dropping it ends and joins the ranks.
+/// Dropping it stops and joins the ranks.
 pub struct Pipeline<M, B> {
     pub(super) model: Deferred<M>,
     pub(super) plan: Arc<Plan>,
@@ -44,19 +44,19 @@ pub struct Pipeline<M, B> {
     pub(super) round: u64,
 }
 
-/// Whether the values that the ranks hold can be used.
+/// Whether the values of the ranks can be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Condition {
     Sound,
-    /// A restore has failed midway.
+    /// A restore has failed partway.
     PartlyRestored,
-    /// A round has ended with an error that the driver found.
+    /// A round has ended with an error that the driver detected.
     Stopped,
 }
 
 impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
-    /// A pipeline of a model by a plan, to be set up and started.
-    #[expect(clippy::new_ret_no_self, reason = "it is made by its builder")]
+    /// Returns a builder of a pipeline for a model and a plan.
+    #[expect(clippy::new_ret_no_self, reason = "the builder creates it")]
     pub fn new(model: &Deferred<M>, trace: &Trace<B>, plan: &Plan) -> PipelineBuilder<M, B> {
         PipelineBuilder::new(model, trace, plan)
     }
@@ -70,7 +70,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             ..builder.settings
         });
         let layout = builder.plan.layout(&table)?;
-        // The trace may be of another model, or of another forward of the same one.
+        // The trace may be of another model, or of another forward of the same model.
         builder.plan.layout(builder.trace.parameters())?;
         if let Some(difference) = builder.trace.constructor_difference(builder.model.graph()) {
             return Err(PipelineError::OtherModel { difference });
@@ -87,8 +87,8 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         let planned = builder.plan.file().step.micro_batches.max(1);
         let micro_batches = builder.micro_batches.or(written).unwrap_or(planned);
         if settings.optimizer.is_some() {
-            // A schedule that does not fit is refused before anything is made. What its ranks wait for
-            // is known when a batch is traced.
+            // A schedule that does not fit is refused before parameters are materialized. The
+            // dependencies of its ranks are known only when a batch is traced.
             let stage_to_rank = builder.plan.stage_to_rank();
             let count = written.unwrap_or(micro_batches);
             let alone = Dependencies::new(stages, [], []);
@@ -129,7 +129,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             builder.timeout,
             builder.links.as_deref(),
         )?;
-        crew.call("make its parameters", |_, _| ())?;
+        crew.call("materialize its parameters", |_, _| ())?;
         let global_norm = matches!(settings.clipping, Some(Clipping::GlobalNorm(_)))
             || builder.loss_scale.is_some()
             || settings.stop_on_non_finite;
@@ -156,27 +156,27 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         })
     }
 
-    /// The plan.
+    /// Returns the plan.
     pub fn plan(&self) -> &Plan {
         &self.plan
     }
 
-    /// The model, without its parameters.
+    /// Returns the model, without its parameters.
     pub fn model(&self) -> &Deferred<M> {
         &self.model
     }
 
-    /// The schedule of a training step.
+    /// Returns the schedule of a training step.
     pub fn schedule(&self) -> &ScheduleChoice {
         self.programs.choice()
     }
 
-    /// The seed.
+    /// Returns the seed.
     pub fn seed(&self) -> Seed {
         self.settings.seed
     }
 
-    /// Whether its optimizer keeps a state for each parameter, such as the moments of Adam.
+    /// Returns whether its optimizer keeps a state for each parameter, such as the moments of Adam.
     pub fn keeps_optimizer_state(&self) -> bool {
         let mut parameters = self.model.parameters().iter();
         let trainable = parameters.find(|parameter| parameter.trainable);
@@ -186,31 +186,31 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         })
     }
 
-    /// Training steps done so far, those before a resume included.
+    /// Returns the number of training steps done so far, those before a resume included.
     pub fn steps(&self) -> u64 {
         self.step
     }
 
-    /// Sets the number of training steps that restored parameters were trained for.
+    /// Sets the number of training steps for which restored parameters were trained.
     pub fn resume_at(&mut self, step: u64) {
         self.step = step;
     }
 
-    /// The loss scale of the next step; `None` where the loss is not scaled.
+    /// Returns the loss scale of the next step; `None` if the loss is not scaled.
     pub fn loss_scale(&self) -> Option<LossScale> {
         self.loss_scale
     }
 
-    /// Goes on with the loss scale of an earlier run. Does nothing where the loss is not scaled, or has a fixed scale.
+    /// Resumes with the loss scale of an earlier run. Does nothing if the loss is not scaled, or has a
+    /// fixed scale.
     pub fn resume_loss_scale(&mut self, factor: f64, steps: u64) {
         self.loss_scale = self.loss_scale.map(|scale| scale.resumed(factor, steps));
     }
 
-    /// What a step with batches like `example` depends on and holds, for the simulator and for
-    /// [`auto`](crate::schedule::auto): its edges and ties, and its bytes: parameters, gradients and values
-    /// of micro-batches, but neither the optimizer's state nor what a program needs while it runs. Its
-    /// times are zero: a measured
-    /// step gives them, by [`Costs::with_times`].
+    /// Returns the dependencies and the costs of a step with batches like `example`, for the simulator
+    /// and for [`auto`](crate::schedule::auto): its edges and ties, and the bytes of parameters,
+    /// gradients and values of micro-batches, without optimizer state and transient memory of programs.
+    /// Times are zero; set them from a measured step with [`Costs::with_times`].
     ///
     /// # Errors
     ///
@@ -227,7 +227,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             .programs
             .dependencies(Mode::Training, cuts.iter().copied());
         let stages = self.plan.stages().iter();
-        // A parameter, its gradient, and its copy in the type of the forward.
+        // A parameter, its gradient, and its copy in the dtype of the forward.
         let cast = self.programs.cast_bytes()?;
         let resident: Vec<u64> = stages
             .map(|stage| {
@@ -241,7 +241,8 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         Ok((dependencies, self.programs.bytes(largest, &resident)))
     }
 
-    /// Runs code on every rank's thread, with its stages. Results come in the order of the ranks.
+    /// Runs code on every rank's thread, with its stages, and returns the results in the order of the
+    /// ranks.
     ///
     /// # Errors
     ///
@@ -262,11 +263,11 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         }
     }
 
-    /// The trained model on one device, as an ordinary Burn module.
+    /// Returns the trained model on one device, as an ordinary Burn module.
     ///
     /// # Errors
     ///
-    /// When a rank has failed, or the closure makes another model than before.
+    /// When a rank has failed, or the closure constructs another model than before.
     pub fn gather(&mut self, device: &Device) -> Result<M, PipelineError> {
         let values: Values = self
             .on_ranks(|_, stages| {
@@ -278,7 +279,8 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             .into_iter()
             .flatten()
             .collect();
-        // What the constructor draws beside parameters is made as it was for the ranks: from the seed.
+        // Random values of the constructor that are not parameters are drawn from the same seed as on
+        // the ranks.
         let values = values.constructed_by(self.model.replay(self.settings.seed));
         self.model
             .materialize(device, &values)
@@ -286,7 +288,8 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     }
 }
 
-/// Refuses settings that are wrong whatever the plan is, and a model or forward that has changed since it was recorded.
+/// Checks settings that do not depend on the plan, and that the model and forward have not changed
+/// since they were recorded.
 fn check_settings<M: Module + Sync + 'static, B: Batch>(
     builder: &PipelineBuilder<M, B>,
 ) -> Result<(), PipelineError> {
@@ -323,7 +326,7 @@ fn check_settings<M: Module + Sync + 'static, B: Batch>(
         let path = path.clone();
         return Err(PipelineError::ParameterRank { path, rank });
     }
-    // What was recorded is what is trained, and what a later construction gathers.
+    // The recorded model must be the one that is trained and that a later construction gathers.
     let unstable = |source| PipelineError::from(TraceError::Constructor { source });
     builder.model.check_stable().map_err(unstable)?;
     Ok(builder.trace.check_stable()?)

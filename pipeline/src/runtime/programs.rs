@@ -1,4 +1,5 @@
-//! The programs and lists of a pipeline: one set per mode and shapes of a batch, of which those used last are kept.
+//! The programs and lists of a pipeline: one set per mode and shapes of a batch, of which the most
+//! recently used are kept.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -26,30 +27,30 @@ use crate::trace::{JointGraph, Roles, Trace};
 use crate::work::cast_bytes_by_path;
 use crate::{CertifyError, PipelineError, Plan};
 
-/// What lists are made for: mode, number of micro-batches, and what crosses between stages.
+/// The key of lists: mode, number of micro-batches, and the edges between stages.
 type ListsKey = (Mode, usize, BTreeSet<Edge>);
 
-/// Makes programs and lists when they are asked for, and keeps those that were used last.
+/// Creates programs and lists on demand, and keeps the most recently used.
 pub(super) struct Programs<B> {
     trace: Trace<B>,
     layout: Layout,
     /// The order in which squared norms are added.
     table_order: Vec<(StageIndex, usize)>,
     stage_to_rank: Vec<RankIndex>,
-    /// Which stages recompute their activations.
+    /// Whether each stage recomputes its activations.
     recompute: Vec<bool>,
     choice: ScheduleChoice,
     /// Whether a step needs the norm of all gradients.
     global_norm: bool,
-    /// Whether an error of an index tells where it is read.
+    /// Whether index errors name the module and the tensor.
     check_indices: bool,
     cuts: Recent<String, Arc<CutProgram>>,
     lists: Recent<ListsKey, Arc<StepLists>>,
-    /// The cuts of the micro-batches, in order, with which lists were proven to compute what was recorded.
+    /// The cuts of the micro-batches, in order, with which the lists were certified.
     certified: Recent<(Mode, Vec<u64>), ()>,
-    /// How many programs were made so far.
+    /// The number of programs created so far.
     made: u64,
-    /// How many of them were dropped.
+    /// The number of programs dropped so far.
     dropped: u64,
 }
 
@@ -87,12 +88,13 @@ impl<B: Batch> Programs<B> {
         }
     }
 
-    /// Stage and place of every parameter, in the order in which squared norms are added.
+    /// Stage and index of every parameter, in the order in which squared norms are added.
     pub(super) fn table_order(&self) -> &[(StageIndex, usize)] {
         &self.table_order
     }
 
-    /// The programs for batches of this shape. They stay until [`drop_unused`](Self::drop_unused).
+    /// Returns the programs for batches of this shape. They are kept until
+    /// [`drop_unused`](Self::drop_unused).
     pub(super) fn cut(
         &mut self,
         mode: Mode,
@@ -130,33 +132,33 @@ impl<B: Batch> Programs<B> {
             },
         });
         self.made += 1;
-        tracing::debug!(program = %name, made = self.made, "program is made");
+        tracing::debug!(program = %name, made = self.made, "program created");
         self.cuts.insert(name, cut.clone());
         Ok(cut)
     }
 
-    /// Drops the programs that were not used for longest, where there are more than are kept, but none of `used`: those
-    /// used last.
+    /// Drops the least recently used programs beyond the number that is kept, but none of `used`, which
+    /// were used last.
     pub(super) fn drop_unused<'a>(&mut self, used: impl Iterator<Item = &'a CutProgram>) {
         let used: BTreeSet<u64> = used.map(|cut| cut.number).collect();
         for name in self.cuts.trim(used.len()) {
             if self.dropped == 0 {
                 tracing::warn!(
-                    "batches have more shapes than programs are kept: a shape that comes again after others is recorded, \
+                    "batches have more shapes than programs are kept: a shape that recurs after others is recorded, \
                      cut and loaded again; keep more (`keep_programs`), or pad batches to fewer shapes"
                 );
             }
             self.dropped += 1;
-            tracing::debug!(program = %name, dropped = self.dropped, "program is dropped");
+            tracing::debug!(program = %name, dropped = self.dropped, "program dropped");
         }
     }
 
-    /// Numbers of the programs that are kept.
+    /// The numbers of the programs that are kept.
     pub(super) fn kept(&self) -> BTreeSet<u64> {
         self.cuts.values().map(|cut| cut.number).collect()
     }
 
-    /// Bytes of each parameter in the type of the forward, where that is not its own.
+    /// The bytes of each parameter in the dtype of the forward, if that is not its own.
     pub(super) fn cast_bytes(&self) -> Result<BTreeMap<ParameterPath, u64>, PipelineError> {
         let joint = self.trace.example_program()?;
         Ok(cast_bytes_by_path(&joint, self.trace.parameters()))
@@ -201,7 +203,7 @@ impl<B: Batch> Programs<B> {
         Ok(lists)
     }
 
-    /// Proves that lists with the programs of their micro-batches compute what was recorded.
+    /// Proves that lists and the programs of their micro-batches compute what was recorded.
     fn certify(
         &self,
         mode: Mode,
@@ -222,7 +224,7 @@ impl<B: Batch> Programs<B> {
         })
     }
 
-    /// What a step with these programs depends on.
+    /// The dependencies of a step with these programs.
     pub(super) fn dependencies<'a>(
         &self,
         mode: Mode,
@@ -258,7 +260,7 @@ impl<B: Batch> Programs<B> {
         costs
     }
 
-    /// Stages that hold copies of another's parameters.
+    /// The stages that hold copies of another's parameters.
     fn ties(&self) -> Vec<Tie> {
         let table = self.trace.parameters();
         let mut ties = Vec::new();
@@ -276,8 +278,8 @@ impl<B: Batch> Programs<B> {
     }
 }
 
-/// Measures how long it takes to certify a training step over micro-batches like a trace's example: the programs of a
-/// plan, and the lists of a schedule, but not what it takes to make them. For benches.
+/// Measures the time to certify a training step over micro-batches like a trace's example: the programs
+/// of a plan, and the lists of a schedule, without creating them. For benchmarks.
 #[doc(hidden)]
 pub fn certification_time<B: Batch>(
     trace: &Trace<B>,
@@ -299,7 +301,7 @@ pub fn certification_time<B: Batch>(
     Ok(started.elapsed())
 }
 
-/// What crosses between the stages of programs.
+/// The edges between the stages of programs.
 fn edges<'a>(cuts: impl Iterator<Item = &'a CutProgram>) -> BTreeSet<Edge> {
     let stages = cuts.flat_map(|cut| &cut.stages);
     let edges = stages.flat_map(|programs| programs.sends.keys().copied());

@@ -1,42 +1,43 @@
-//! How far a rank is with a request of the driver.
+//! The progress of a rank with a request of the driver.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use tinderbox_deferred::{Observer, ParameterPath};
 
-/// Counts what a rank makes, reads or runs, for the driver, which waits as long as something is counted.
+/// Counts the values that a rank computes or reads and the actions that it runs, for the driver, which
+/// waits as long as the counts grow.
 #[derive(Debug, Default)]
 pub(super) struct RankProgress {
-    /// Everything that was reported since the rank started.
+    /// The number of reports since the rank started.
     reports: AtomicU64,
-    /// Parameters of the request that were begun.
+    /// The parameters of the request that were started.
     begun: AtomicU64,
-    /// Those of them that are complete.
+    /// The parameters of the request that are complete.
     made: AtomicU64,
-    /// Their bytes.
+    /// The bytes of the complete parameters.
     made_bytes: AtomicU64,
-    /// Bytes that were reported while values were incomplete.
+    /// The bytes that were reported while values were incomplete.
     advanced_bytes: AtomicU64,
 }
 
-/// What was counted for a request.
+/// The counts of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counted {
-    /// Parameters that are there.
+    /// The number of complete parameters.
     pub(super) made: u64,
-    /// Parameters that were begun.
+    /// The number of parameters that were started.
     pub(super) begun: u64,
-    /// Bytes that were made or read.
+    /// The bytes that were computed or read.
     pub(super) bytes: u64,
 }
 
 impl RankProgress {
-    /// Everything that was reported since the rank started: it differs when something was.
+    /// Returns the number of reports since the rank started, which changes with every report.
     pub(super) fn reports(&self) -> u64 {
         self.reports.load(Relaxed)
     }
 
-    /// Counts for another request.
+    /// Resets the counts for another request.
     pub(super) fn restart(&self) {
         let counts = [
             &self.begun,
@@ -48,7 +49,7 @@ impl RankProgress {
     }
 
     pub(super) fn counted(&self) -> Counted {
-        // A source reports bytes while it reads or only when a value is there, or both.
+        // A source reports bytes during a read, at its end, or both.
         let bytes = self.made_bytes.load(Relaxed);
         Counted {
             made: self.made.load(Relaxed),
@@ -57,7 +58,7 @@ impl RankProgress {
         }
     }
 
-    /// Notes that something is done which is not counted.
+    /// Reports progress that has no other count.
     pub(super) fn report(&self) {
         self.reports.fetch_add(1, Relaxed);
     }
@@ -102,7 +103,7 @@ mod tests {
         assert_eq!(progress.reports(), 4);
         progress.restart();
         assert_eq!(progress.counted(), Counted::default());
-        assert_eq!(progress.reports(), 4, "a look may be between");
+        assert_eq!(progress.reports(), 4, "the driver may check in between");
         progress.made(&path, 4);
         assert_eq!(progress.counted().bytes, 4);
     }

@@ -18,9 +18,9 @@ use crate::cut::Layout;
 use crate::schedule::{Action, RankIndex, StageIndex};
 use crate::{ActionError, PipelineError, Plan};
 
-/// What a rank is made from.
+/// The inputs of a rank.
 pub(super) struct RankSetup {
-    /// Its number.
+    /// The index of the rank.
     pub(super) rank: RankIndex,
     pub(super) plan: Arc<Plan>,
     /// The parameters of the model.
@@ -28,7 +28,7 @@ pub(super) struct RankSetup {
     /// The device of its stages.
     pub(super) device: Device,
     pub(super) settings: Arc<Settings>,
-    /// Where it counts what it makes and reads.
+    /// Counts the values that it computes and reads.
     pub(super) progress: Arc<RankProgress>,
 }
 
@@ -46,9 +46,9 @@ type Call = Box<dyn FnOnce(RankIndex, &mut [Stage]) + Send>;
 
 /// A request of the driver to a rank.
 pub(super) enum Request {
-    /// Run a list of actions and report.
+    /// Runs a list of actions and reports.
     Round(Arc<Round>, Sender<(RankIndex, RoundReport)>),
-    /// Run code of the driver.
+    /// Runs code of the driver.
     Call(Call),
 }
 
@@ -57,14 +57,14 @@ pub(super) struct Rank {
     pub(super) setup: Arc<RankSetup>,
     pub(super) layout: Arc<Layout>,
     pub(super) stages: Vec<Stage>,
-    /// Stage and place of every parameter, in the order of the table.
+    /// Stage and index of every parameter, in the order of the table.
     pub(super) table_order: Vec<(StageIndex, usize)>,
 }
 
-/// Makes the stages of a rank, then serves requests until their sender is gone. When the parameters can't be made, or an
-/// action fails or panics, it aborts all ranks by the link, and ends.
+/// Creates the stages of a rank, then serves requests until their sender is dropped. If the parameters
+/// can't be materialized, or an action fails or panics, it aborts all ranks through the link, and ends.
 ///
-/// It uses the rayon pool that it is called in.
+/// It uses the rayon pool in which it is called.
 pub(super) fn run_rank(
     setup: RankSetup,
     link: &mut dyn Link,
@@ -97,7 +97,7 @@ impl Rank {
             .collect::<Result<Vec<Stage>, _>>()
             .map_err(|source| PipelineError::Materialize { rank, source })?;
         let bytes: u64 = stages.iter().map(Stage::parameter_bytes).sum();
-        tracing::info!(rank = rank.index(), bytes, "rank holds its parameters");
+        tracing::info!(rank = rank.index(), bytes, "parameters materialized");
         Ok(Self {
             table_order: table_order(&setup.table, &layout),
             setup,
@@ -143,7 +143,7 @@ impl Rank {
     }
 }
 
-/// Runs what is not an action of a schedule; a panic is an error of the rank.
+/// Runs code that is not an action of a schedule; converts a panic to an error.
 fn attempt<T>(
     rank: RankIndex,
     name: &str,
@@ -170,16 +170,16 @@ pub(super) fn action_error(
     }
 }
 
-/// Runs a part of an action; a panic is its error.
+/// Runs a part of an action; converts a panic to an error.
 pub(super) fn caught<T>(run: impl FnOnce() -> Result<T, ActionError>) -> Result<T, ActionError> {
     guarded(run).unwrap_or_else(|message| Err(ActionError::Panicked { message }))
 }
 
-/// Runs code that may panic, and returns the panic's text.
+/// Runs code that may panic, and returns the text of the panic.
 pub(super) fn guarded<T>(run: impl FnOnce() -> T) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(run)).map_err(|panic| {
         let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
         text.or_else(|| panic.downcast_ref::<String>().cloned())
-            .unwrap_or_else(|| "a panic without a text".into())
+            .unwrap_or_else(|| "a panic without a message".into())
     })
 }

@@ -1,4 +1,4 @@
-//! Saved parameters and optimizer state, back into the ranks.
+//! Restores saved parameters and optimizer state into the ranks.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -13,13 +13,14 @@ use crate::batch::Batch;
 use crate::schedule::RankIndex;
 use crate::{PipelineError, RestoreError};
 
-/// The saved state of an optimizer, by parameter. Its fields are known before a value is read.
+/// The saved state of an optimizer, by parameter. Its fields are available before any value is read.
 pub trait SavedOptimizer: Send + Sync {
-    /// What was saved for a parameter; nothing where the optimizer had no state for it. Reads no values.
+    /// Returns the fields that were saved for a parameter; empty if the optimizer had no state for it.
+    /// Reads no values.
     fn fields(&self, path: &ParameterPath) -> StateFields;
 
-    /// The values of the parameter's tensors, in the order of its [`fields`](Self::fields). Reports bytes to the
-    /// observer as they are read.
+    /// Returns the values of the parameter's tensors, in the order of its [`fields`](Self::fields).
+    /// Reports bytes to the observer as they are read.
     ///
     /// # Errors
     ///
@@ -31,12 +32,12 @@ pub trait SavedOptimizer: Send + Sync {
     ) -> Result<Vec<TensorData>, Box<dyn Error + Send + Sync>>;
 }
 
-/// What was saved of an optimizer's state for one parameter. Names are `optimizer.<path>.<field>`.
+/// The saved fields of an optimizer's state for one parameter. Names are `optimizer.<path>.<field>`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StateFields {
     /// The tensors.
     pub tensors: Vec<StateTensor>,
-    /// Name and value of every scalar.
+    /// The name and value of every scalar.
     pub scalars: Vec<(String, Scalar)>,
 }
 
@@ -45,19 +46,19 @@ pub struct StateFields {
 pub struct StateTensor {
     /// Its name.
     pub name: String,
-    /// Size per dimension.
+    /// The size of each dimension.
     pub shape: Vec<u64>,
-    /// Type of an element.
+    /// The dtype.
     pub dtype: DType,
 }
 
 impl StateFields {
-    /// Whether nothing was saved.
+    /// Returns whether nothing was saved.
     pub fn is_empty(&self) -> bool {
         self.tensors.is_empty() && self.scalars.is_empty()
     }
 
-    /// Names of tensors and scalars.
+    /// The names of tensors and scalars.
     pub(super) fn names(&self) -> Vec<String> {
         let tensors = self.tensors.iter().map(|tensor| &tensor.name);
         let scalars = self.scalars.iter().map(|(name, _)| name);
@@ -66,20 +67,20 @@ impl StateFields {
 }
 
 impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
-    /// Replaces the parameters and the optimizer's state of every rank by saved ones, in place. A pipeline without an
-    /// optimizer reads no state. [`resume_at`](Self::resume_at) gives it the step.
+    /// Replaces the parameters and the optimizer's state of every rank by saved ones, in place. A
+    /// pipeline without an optimizer reads no state. Set the step with [`resume_at`](Self::resume_at).
     ///
-    /// All ranks check names, shapes and dtypes before any of them changes anything. Judged by progress, as the
-    /// [timeout](super::PipelineBuilder::timeout) describes.
+    /// All ranks check names, shapes and dtypes before any of them changes anything. The request fails
+    /// only without progress, as described at [timeout](super::PipelineBuilder::timeout).
     ///
-    /// Memory: beside what the pipeline holds afterwards, at most as much as the largest parameter for each rank, and
-    /// what the source needs.
+    /// Memory: in addition to what the pipeline holds afterwards, at most the size of the largest
+    /// parameter for each rank, and the memory of the source.
     ///
     /// # Errors
     ///
-    /// [`PipelineError::Restore`] when something does not fit: nothing has changed.
-    /// [`PipelineError::PartlyRestored`] when a value can't be read: some values are new and others old, and the
-    /// pipeline refuses everything but another restore.
+    /// [`PipelineError::Restore`] if the saved state does not fit: nothing has changed.
+    /// [`PipelineError::PartlyRestored`] if a value can't be read: some values are new and others old,
+    /// and the pipeline refuses every request but another restore.
     pub fn restore(
         &mut self,
         source: impl Source + 'static,
@@ -99,7 +100,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         if let Some((rank, source)) = first_error(checked) {
             return Err(PipelineError::Restore { rank, source });
         }
-        // Sound again when every rank has replaced everything.
+        // The pipeline is sound again when every rank has replaced everything.
         self.condition = Condition::PartlyRestored;
         let restored = self.crew.call("restore a saved state", move |_, stages| {
             let (source, state) = &*saved;
@@ -115,7 +116,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     }
 }
 
-/// The lowest rank that failed, and why.
+/// The lowest rank that failed, with its error.
 fn first_error(results: Vec<Result<(), RestoreError>>) -> Option<(RankIndex, RestoreError)> {
     let mut results = results.into_iter().enumerate();
     results.find_map(|(rank, result)| Some((RankIndex::new(rank), result.err()?)))

@@ -9,18 +9,18 @@ use super::clip::Clipping;
 
 /// Settings of the builder that the driver or the ranks use after the start.
 pub(super) struct Settings {
-    /// Seed of initial values and of the random values of the forward.
+    /// The seed of initial values and of the random values of the forward.
     pub(super) seed: Seed,
     pub(super) clipping: Option<Clipping>,
-    /// Whether a training step updates nothing where the loss or a gradient is not finite.
+    /// Whether a training step updates nothing if the loss or a gradient is not finite.
     pub(super) stop_on_non_finite: bool,
-    /// Whether indices are compared with the sizes of what they index.
+    /// Whether indices are checked against the sizes of the dimensions that they index.
     pub(super) check_indices: bool,
-    /// Whether rounds are timed.
+    /// Whether rounds are measured.
     pub(super) measure: bool,
     /// The optimizer; without one, the pipeline can't train.
     pub(super) optimizer: Option<Arc<dyn DynOptimizer>>,
-    /// What the memory that parameters need is compared with.
+    /// The memory limit that ranks are checked against.
     pub(super) memory: MemoryCheck,
     /// Whether the gradients of the last step stay readable.
     pub(super) keep_gradients: bool,

@@ -26,26 +26,26 @@ use crate::{ActionError, RestoreError};
 /// A joint graph cut into the programs of every stage, shared by all ranks.
 #[derive(Debug)]
 pub(crate) struct CutProgram {
-    /// Its number among those of the pipeline.
+    /// Its number among the programs of the pipeline.
     pub(crate) number: u64,
     pub(crate) stages: Vec<StagePrograms>,
-    /// How the loss of a micro-batch is weighted.
+    /// The weighting of the loss of a micro-batch.
     pub(super) loss_weight: LossWeight,
-    /// Where its operations read by index.
+    /// The places of its operations that read by index.
     pub(crate) indices: IndexPlaces,
-    /// What its programs were proven to make.
+    /// The proven outputs of its programs.
     pub(crate) certificate: Certificate,
 }
 
-/// The programs of one stage on its device, each put there when it is run first, with what they read
-/// unchanged in every run.
+/// The programs of one stage on its device, each loaded at its first run, with the inputs that are the
+/// same in every run.
 #[derive(Clone, Debug)]
 struct LoadedPrograms {
     executables: [Option<Executable>; Compute::ALL.len()],
     constants: Arc<[DynTensor]>,
 }
 
-/// Where the stage holds a parameter.
+/// The container and the index of a parameter of the stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Place {
     Owned(usize),
@@ -62,17 +62,18 @@ pub struct Stage {
     places: HashMap<usize, Place>,
     optimizer: Option<OptimizerState>,
     gradients: Vec<Option<DynTensor>>,
-    /// Gradients of the last step, where the settings keep them: they need as much memory again.
+    /// Gradients of the last step, if the settings keep them; they need additional memory of their
+    /// size.
     kept_gradients: Option<Vec<Option<DynTensor>>>,
-    /// Parameters in the type that programs read them in, where it is not their own, from the first program that
-    /// reads one to its next value.
+    /// Parameters in the dtype in which programs read them, if it is not their own, from the first
+    /// program that reads one to the next update.
     cast: HashMap<Place, DynTensor>,
     /// By the number of the cut.
     loaded: BTreeMap<u64, LoadedPrograms>,
 }
 
 impl Stage {
-    /// Makes the parameters that the stage holds, and no others.
+    /// Materializes only the parameters that the stage holds.
     pub(super) fn new(
         index: StageIndex,
         layout: &Layout,
@@ -119,41 +120,41 @@ impl Stage {
         })
     }
 
-    /// Its position in the plan.
+    /// Returns its index in the plan.
     pub fn index(&self) -> StageIndex {
         self.index
     }
 
-    /// The parameters that it owns, as a Burn module under their original paths.
+    /// Returns the parameters that it owns, as a Burn module under their original paths.
     pub fn parameters(&self) -> &PartialModule {
         &self.owned
     }
 
-    /// Its copies of parameters that other stages own.
+    /// Returns its copies of parameters that other stages own.
     pub fn replicas(&self) -> &PartialModule {
         &self.replicas
     }
 
-    /// Bytes of all parameters that it holds, copies included.
+    /// Returns the bytes of all parameters that it holds, copies included.
     pub fn parameter_bytes(&self) -> u64 {
         self.owned.bytes() + self.replicas.bytes()
     }
 
-    /// Bytes of the parameters that are held in a second type, for a forward in mixed precision.
+    /// Returns the bytes of the copies of parameters in a second dtype, for a forward in mixed
+    /// precision.
     pub fn cast_bytes(&self) -> u64 {
         self.cast.values().map(DynTensor::bytes).sum()
     }
 
-    /// The gradients of the last training step as the optimizer got them, by path: summed over its
-    /// micro-batches, and clipped where the pipeline clips. There are none unless the pipeline was told to keep them, and
-    /// none of a step that was skipped.
+    /// Returns the gradients of the last training step as passed to the optimizer, by path: summed over
+    /// its micro-batches, and clipped if the pipeline clips. Empty unless the pipeline
+    /// [keeps](crate::PipelineBuilder::keep_gradients) them, and after a skipped step.
     pub fn gradients(&self) -> impl Iterator<Item = (&ParameterPath, &DynTensor)> {
         let pairs = self.owned.paths().zip(self.kept_gradients.iter().flatten());
         pairs.filter_map(|(path, gradient)| Some((path, gradient.as_ref()?)))
     }
 
-    /// The state of its optimizer as it is now, without a copy: what later steps do works on other
-    /// memory.
+    /// Returns the current state of its optimizer without a copy: later steps do not change it.
     pub fn optimizer_snapshot(&self) -> OptimizerSnapshot {
         OptimizerSnapshot::new(
             self.optimizer.clone(),
@@ -161,13 +162,13 @@ impl Stage {
         )
     }
 
-    /// Where a call on the ranks reports how far it is: a call that reports goes on for any time, as the
-    /// [timeout](crate::PipelineBuilder::timeout) describes.
+    /// Returns an observer for progress reports of calls on the ranks: a call that reports may take any
+    /// time, as described at [timeout](crate::PipelineBuilder::timeout).
     pub fn observer(&self) -> Arc<dyn Observer> {
         self.setup.progress.clone()
     }
 
-    /// Refuses saved values that do not fit. Reads none and changes nothing.
+    /// Checks that saved values fit. Reads no values and changes nothing.
     pub(super) fn check_restore(
         &self,
         source: &dyn Source,
@@ -187,7 +188,8 @@ impl Stage {
         Ok(())
     }
 
-    /// Replaces parameters and optimizer state, one after the other. After an error, some are new and others old.
+    /// Replaces parameters and optimizer state, one after the other. After an error, some are new and
+    /// others old.
     pub(super) fn restore(
         &mut self,
         source: &dyn Source,
@@ -209,7 +211,7 @@ impl Stage {
         Ok(())
     }
 
-    /// The device that holds it.
+    /// Returns its device.
     pub fn device(&self) -> &Device {
         &self.setup.device
     }
@@ -219,7 +221,7 @@ impl Stage {
         self.loaded.retain(|number, _| cuts.contains(number));
     }
 
-    /// A program of this stage on its device, and what it reads unchanged in every run.
+    /// Returns a program of this stage on its device, and its inputs that are the same in every run.
     pub(super) fn load(
         &mut self,
         cut: &CutProgram,
@@ -259,7 +261,7 @@ impl Stage {
         Ok((executable, loaded.constants.clone()))
     }
 
-    /// The value of the parameter at a position of the table, as programs read it.
+    /// The value of the parameter at a position of the table, in the dtype in which programs read it.
     pub(super) fn parameter(&mut self, position: usize, dtype: DType) -> DynTensor {
         let place = self.places.get(&position).copied();
         let place = place.expect("certified programs read parameters that the stage holds");
@@ -278,7 +280,7 @@ impl Stage {
         cast
     }
 
-    /// Adds the gradient of a micro-batch, in the type of the parameter.
+    /// Adds the gradient of a micro-batch, in the dtype of the parameter.
     pub(super) fn accumulate(&mut self, position: usize, gradient: DynTensor) {
         if let Some(Place::Owned(place)) = self.places.get(&position).copied() {
             let gradient = gradient.cast_float(self.owned.value(place).dtype());
@@ -297,7 +299,7 @@ impl Stage {
             .for_each(|kept| kept.fill(None));
     }
 
-    /// Forgets gradients that an unfinished step left.
+    /// Drops gradients of an unfinished step.
     pub(super) fn clear_gradients(&mut self) {
         self.gradients.fill(None);
     }
@@ -307,12 +309,12 @@ impl Stage {
         SquareSums::of(&self.gradients)
     }
 
-    /// Bytes of the gradients that it holds now.
+    /// The bytes of the gradients that it holds.
     pub(super) fn gradient_bytes(&self) -> u64 {
         self.gradients.iter().flatten().map(DynTensor::bytes).sum()
     }
 
-    /// Runs the optimizer on every parameter that has a gradient, each clipped as told.
+    /// Runs the optimizer on every parameter that has a gradient, each clipped by `clip`.
     pub(super) fn update(
         &mut self,
         lr: &Rates,
@@ -333,7 +335,7 @@ impl Stage {
         Ok(())
     }
 
-    /// The parameters that a replica stage holds copies of, in the order of its plan.
+    /// The parameters of which a replica stage holds copies, in the order of its plan.
     pub(super) fn shared_with(&self, layout: &Layout, replica: StageIndex) -> Vec<DynTensor> {
         let paths = layout.replicas(replica).iter();
         paths
@@ -346,7 +348,7 @@ impl Stage {
     }
 
     /// Replaces the copies of parameters that `owner` owns.
-    pub(super) fn take_shared(
+    pub(super) fn replace_shared(
         &mut self,
         layout: &Layout,
         owner: StageIndex,

@@ -57,11 +57,11 @@ impl fmt::Debug for Rates {
 /// A training step or an evaluation.
 #[derive(Debug)]
 pub(super) struct Round {
-    /// How many there were before.
+    /// The number of earlier steps and evaluations.
     pub(super) round: u64,
-    /// The training step that random values belong to.
+    /// The training step of the random values.
     pub(super) step: u32,
-    /// Learning rate; unused in an evaluation.
+    /// The learning rates; unused in an evaluation.
     pub(super) lr: Rates,
     /// The loss scale, which is divided out of the gradients.
     pub(super) loss_scale: Option<f64>,
@@ -69,27 +69,27 @@ pub(super) struct Round {
     pub(super) lists: Arc<StepLists>,
     /// The micro-batches.
     pub(super) micro_batches: Vec<MicroInput>,
-    /// Numbers of the cuts that ranks keep loaded, those of the micro-batches among them.
+    /// The numbers of the cuts that ranks keep loaded, those of the micro-batches among them.
     pub(super) kept: BTreeSet<u64>,
-    /// When the round began, if it is measured.
+    /// The beginning of the round, if it is measured.
     pub(super) epoch: Option<Instant>,
 }
 
-/// What a rank reports to the driver after a round.
+/// The report of a rank to the driver after a round.
 #[derive(Debug, Default)]
 pub(super) struct RoundReport {
-    /// Loss of each micro-batch, where this rank makes it.
+    /// The loss of each micro-batch, if this rank computes it.
     pub(super) losses: Vec<(usize, DynTensor)>,
-    /// Named outputs of each micro-batch that this rank makes.
+    /// The named outputs of each micro-batch that this rank computes.
     pub(super) outputs: Vec<(usize, String, DynTensor)>,
-    /// The norm of all gradients, where ranks need it.
+    /// The norm of all gradients, if ranks need it.
     pub(super) gradient_norm: Option<f64>,
-    /// The squares of the gradients of each stage on the CPU, where ranks do not need the norm.
+    /// The squares of the gradients of each stage on the CPU, if ranks do not need the norm.
     pub(super) squares: Vec<(StageIndex, SquareSums)>,
-    /// Why nothing was updated: the positions of gradients that are not finite, in the order in which norms are
-    /// added. Empty where only the loss is not.
+    /// The reason for stopping before the update: the positions of gradients that are not finite, in
+    /// the order in which norms are added. Empty if only the loss is not finite.
     pub(super) stopped: Option<Vec<usize>>,
-    /// When each action ran, if the round was measured.
+    /// The time of each action, if the round was measured.
     pub(super) timeline: Option<RankTimeline>,
 }
 
@@ -99,13 +99,13 @@ pub(super) struct RoundState {
     stores: Vec<Kept<DynTensor>>,
     micro_batches: usize,
     pub(super) norms: BTreeMap<StageIndex, Norms>,
-    /// What is done to the gradients of all stages, once it is known.
+    /// The change of the gradients of all stages, once it is known.
     pub(super) change: Option<Change>,
-    /// Whether times and bytes are noted.
+    /// The beginning of the round, if times and bytes are measured.
     epoch: Option<Instant>,
-    /// Bytes of all values that are kept for later uses; one that shares its memory counts as well.
+    /// Bytes of all values that are kept for later uses, counting values that share memory separately.
     bytes: u64,
-    /// Nanoseconds that programs have run.
+    /// Nanoseconds in which programs ran.
     program_time: u64,
     pub(super) report: RoundReport,
 }
@@ -127,21 +127,21 @@ impl RoundState {
         }
     }
 
-    fn store(&mut self, (stage, k): Home) -> &mut Kept<DynTensor> {
+    fn store(&mut self, (stage, k): Location) -> &mut Kept<DynTensor> {
         &mut self.stores[stage.index() * self.micro_batches + k.index()]
     }
 
     /// Keeps a value of a stage and micro-batch for a number of uses.
-    fn put(&mut self, home: Home, id: ValueId, value: DynTensor, uses: usize) {
+    fn put(&mut self, location: Location, id: ValueId, value: DynTensor, uses: usize) {
         if self.epoch.is_some() && uses > 0 {
             self.bytes += value.bytes();
         }
-        self.store(home).put(id, value, uses);
+        self.store(location).put(id, value, uses);
     }
 
     /// Uses a value of a stage and micro-batch.
-    fn take(&mut self, home: Home, id: ValueId) -> DynTensor {
-        let kept = self.store(home).take(id);
+    fn take(&mut self, location: Location, id: ValueId) -> DynTensor {
+        let kept = self.store(location).take(id);
         let (value, is_last) = kept.expect("certified lists use values that are kept");
         if self.epoch.is_some() && is_last {
             self.bytes = self.bytes.saturating_sub(value.bytes());
@@ -149,7 +149,7 @@ impl RoundState {
         value
     }
 
-    /// Runs jobs, and notes how long they took.
+    /// Runs jobs, and adds their time.
     fn time<T>(&mut self, run: impl FnOnce() -> T) -> T {
         let Some(epoch) = self.epoch else {
             return run();
@@ -161,10 +161,10 @@ impl RoundState {
     }
 }
 
-/// The stage and the micro-batch that a value is of.
-type Home = (StageIndex, MicroBatchIndex);
+/// The stage and the micro-batch of a value.
+type Location = (StageIndex, MicroBatchIndex);
 
-/// A program with all that it needs to run.
+/// A program with its inputs.
 struct Job {
     cut: Arc<CutProgram>,
     executable: Executable,
@@ -179,7 +179,7 @@ impl Job {
     }
 }
 
-/// A round that runs on a rank.
+/// A round in progress on a rank.
 pub(super) struct Running<'a> {
     pub(super) rank: &'a mut Rank,
     pub(super) round: &'a Round,
@@ -246,7 +246,7 @@ impl<'a> Running<'a> {
         Ok(self.state.report)
     }
 
-    /// Runs code of an action. Its error names the action.
+    /// Runs code of an action; its error names the action.
     fn named(
         &mut self,
         action: &Action,
@@ -257,7 +257,7 @@ impl<'a> Running<'a> {
             .map_err(|source| action_error(rank, Some(action), &action.to_string(), source))
     }
 
-    /// Announces a message to the link that an action will wait for.
+    /// Announces to the link the message for which an action will wait.
     fn announce(&mut self, action: &Action) -> Result<(), ActionError> {
         if let Action::Receive(message) = *action {
             let (from, tag) = (self.rank_of(message.sender()), self.tag(message));
@@ -272,7 +272,7 @@ impl<'a> Running<'a> {
             Action::Compute(task) => {
                 let job = self.job(task)?;
                 let setup = &self.rank.setup;
-                let run = || hand_off(job.run()?, &setup.device, self.round);
+                let run = || flush_device(job.run()?, &setup.device, self.round);
                 let outputs = self.state.time(run)?;
                 self.finish(task, outputs);
                 Ok(())
@@ -286,14 +286,14 @@ impl<'a> Running<'a> {
                     })
                 };
                 let device = &self.rank.setup.device;
-                // At the same time, where the rank's pool has a thread for each. Another device works beside this
-                // thread anyway, and in order of its queue: one thread fills it.
+                // Both run at the same time, with a thread of the rank's pool each. Other devices run
+                // their queue in order, in parallel to this thread, so one thread fills the queue.
                 let (first, second) = self.state.time(|| {
                     let (first, second) = match is_host(device) {
                         true => rayon::join(|| run(forward, first), || run(backward, second)),
                         false => (run(forward, first), run(backward, second)),
                     };
-                    hand_off((first?, second?), device, self.round)
+                    flush_device((first?, second?), device, self.round)
                 })?;
                 self.finish(forward, first);
                 self.finish(backward, second);
@@ -301,11 +301,11 @@ impl<'a> Running<'a> {
             }
             Action::Send(message) => self.send(message),
             Action::Receive(message) => self.receive(message),
-            // One rank holds each stage: its gradients are the sums.
+            // One rank holds each stage, so its gradients are complete.
             Action::Reduce { .. } => Ok(()),
             Action::Update { stage } => {
                 self.update(stage)?;
-                hand_off((), &self.rank.setup.device, self.round)
+                flush_device((), &self.rank.setup.device, self.round)
             }
             _ => unreachable!("certified lists have no other actions"),
         }
@@ -345,18 +345,18 @@ impl<'a> Running<'a> {
         })
     }
 
-    /// Keeps what a task's program made, adds its gradients, and reports what the driver asks for.
+    /// Keeps the outputs of a task's program, adds its gradients, and reports the loss and outputs.
     fn finish(&mut self, task: Task, outputs: Vec<DynTensor>) {
         let (index, k) = (task.stage, task.micro_batch);
         let programs = programs_of(self.round, k, index);
         let phase = phase_of(self.round, task);
         let is_split = self.round.lists.is_split(index, k.index());
         let mut outputs = outputs.into_iter();
-        let home = (index, k);
+        let location = (index, k);
         for ((value, takes), output) in phase.outputs.iter().zip(&mut outputs) {
-            self.state.put(home, *value, output, takes.of(is_split));
+            self.state.put(location, *value, output, takes.of(is_split));
         }
-        // A weight of 0 adds nothing, also where the gradient is NaN.
+        // A weight of 0 adds nothing, even if the gradient is NaN.
         if self.round.micro_batches[k.index()].weight != 0.0 {
             let stage = self.rank.stage_mut(index);
             for (position, gradient) in phase.gradients.iter().zip(outputs) {
@@ -366,20 +366,20 @@ impl<'a> Running<'a> {
         if task.compute == Compute::Forward {
             let number = k.index();
             if let Some(loss) = programs.loss {
-                let loss = self.state.take(home, loss);
+                let loss = self.state.take(location, loss);
                 self.state.report.losses.push((number, loss));
             }
             for (name, value) in &programs.outputs {
-                let value = self.state.take(home, *value);
+                let value = self.state.take(location, *value);
                 let output = (number, name.clone(), value);
                 self.state.report.outputs.push(output);
             }
         }
-        self.hand_over(task);
+        self.pass_to_local_stages(task);
     }
 
-    /// Gives what a task made to the other stages of this rank: between them there are no messages.
-    fn hand_over(&mut self, task: Task) {
+    /// Passes the outputs of a task to the other stages of this rank without messages.
+    fn pass_to_local_stages(&mut self, task: Task) {
         let k = task.micro_batch;
         for (edge, ids) in &programs_of(self.round, k, task.stage).sends {
             let to = edge.to.stage;
@@ -394,12 +394,12 @@ impl<'a> Running<'a> {
     }
 
     /// Keeps a value of another stage for its uses by a stage.
-    fn put_received(&mut self, home: Home, id: ValueId, value: DynTensor) {
-        let (stage, k) = home;
+    fn put_received(&mut self, location: Location, id: ValueId, value: DynTensor) {
+        let (stage, k) = location;
         let received = &programs_of(self.round, k, stage).received;
         let takes = received.get(&id).copied().unwrap_or_default();
         let uses = takes.of(self.round.lists.is_split(stage, k.index()));
-        self.state.put(home, id, value, uses);
+        self.state.put(location, id, value, uses);
     }
 
     /// Clips the gradients of a stage and runs its optimizer.
@@ -407,7 +407,7 @@ impl<'a> Running<'a> {
         let change = self.change()?;
         let setup = self.rank.setup.clone();
         let stage = self.rank.stage_mut(index);
-        // Read by the driver, it would have other devices than the CPU drain after each step.
+        // Reading the norms on the driver would make devices other than the CPU wait after each step.
         if is_host(&setup.device) && self.state.report.gradient_norm.is_none() {
             let sums = (index, stage.square_sums());
             self.state.report.squares.push(sums);
@@ -430,14 +430,14 @@ impl<'a> Running<'a> {
                 }
             })?;
         }
-        // Copies on this rank; those on others get a message.
+        // Copies on this rank; those on others receive a message.
         let layout = self.rank.layout.clone();
         let others = self.rank.stage_indices().into_iter();
         for replica in others.filter(|other| *other != index) {
             if !layout.replicas(replica).is_empty() {
                 let values = self.rank.stage_mut(index).shared_with(&layout, replica);
                 let replica = self.rank.stage_mut(replica);
-                replica.take_shared(&layout, index, values)?;
+                replica.replace_shared(&layout, index, values)?;
             }
         }
         Ok(())
@@ -448,8 +448,8 @@ impl<'a> Running<'a> {
             Message::Values { edge, micro_batch } => {
                 let programs = programs_of(self.round, micro_batch, edge.from.stage);
                 let ids = values_of(&programs.sends, edge).iter();
-                let home = (edge.from.stage, micro_batch);
-                ids.map(|id| self.state.take(home, *id)).collect()
+                let location = (edge.from.stage, micro_batch);
+                ids.map(|id| self.state.take(location, *id)).collect()
             }
             Message::Tie(tie) => {
                 let layout = self.rank.layout.clone();
@@ -478,7 +478,7 @@ impl<'a> Running<'a> {
             Message::Tie(tie) => {
                 let layout = self.rank.layout.clone();
                 let replica = self.rank.stage_mut(tie.replica);
-                replica.take_shared(&layout, tie.owner, values)?;
+                replica.replace_shared(&layout, tie.owner, values)?;
             }
             Message::Norm { from, .. } => {
                 check_length(1, values.len())?;
@@ -507,14 +507,14 @@ fn since(epoch: Instant) -> u64 {
     u64::try_from(epoch.elapsed().as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Has the device begin what was queued for it, so that it works while this thread goes on; where times are measured,
-/// waits until it is done. The CPU has done it already.
-fn hand_off<T>(made: T, device: &Device, round: &Round) -> Result<T, ActionError> {
-    let handed = match round.epoch {
+/// Makes the device start its queue, so that it runs in parallel to this thread; if times are measured,
+/// waits until it is done. The CPU has no queue.
+fn flush_device<T>(made: T, device: &Device, round: &Round) -> Result<T, ActionError> {
+    let flushed = match round.epoch {
         Some(_) => device.sync(),
         None => device.flush(),
     };
-    match handed {
+    match flushed {
         Ok(()) => Ok(made),
         Err(source) => Err(ActionError::Device {
             device: DeviceLabel::of(device),
@@ -539,7 +539,7 @@ fn phase_of(round: &Round, task: Task) -> &Phase {
     phase.expect("certified lists run programs that the stage has")
 }
 
-/// The values of a message. Micro-batches of other shapes may need fewer edges: theirs are empty.
+/// The values of a message. Micro-batches of other shapes may have fewer edges, which are empty.
 fn values_of(messages: &BTreeMap<Edge, Vec<ValueId>>, edge: Edge) -> &[ValueId] {
     messages.get(&edge).map_or(&[], Vec::as_slice)
 }

@@ -18,26 +18,28 @@ use crate::schedule::MicroBatchIndex;
 use crate::{ActionError, BatchError, PipelineError};
 
 impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
-    /// One training step: the batch is split into micro-batches, their gradients, weighted as
-    /// [`Outputs`](crate::Outputs) says, are summed in order, and every rank's optimizer steps as soon as the
-    /// gradients of its stage are complete; with a clip by the norm of all gradients, when all are.
+    /// Runs one training step: the batch is split into micro-batches, their gradients, weighted as
+    /// described at [`Outputs`](crate::Outputs), are summed in order, and every rank's optimizer steps
+    /// as soon as the gradients of its stage are complete; with clipping by the norm of all gradients,
+    /// when all gradients are complete.
     ///
-    /// With a [scaled loss](crate::LossScale) every rank waits for all others before its update, and a step whose
-    /// gradients are not finite updates nothing.
+    /// With a [loss scale](crate::LossScale) every rank waits for all others before its update, and a
+    /// step whose gradients are not finite updates nothing.
     ///
-    /// A batch with fewer samples than micro-batches, as the last of an epoch, is split into as many as the schedule can
-    /// be generated for; a written schedule is for its number, and refuses it.
+    /// A batch with fewer samples than micro-batches, such as the last of an epoch, is split into at
+    /// most as many as it has samples, the most for which the schedule can be generated; a written
+    /// schedule is for a fixed number and refuses it.
     ///
-    /// The learning rate is a number, or what a scheduler of Burn gives at its step. Its groups match
-    /// parameters by their paths.
+    /// The learning rate is a number, or the value of one of Burn's schedulers at its step. Its groups
+    /// match parameters by their paths.
     ///
     /// # Errors
     ///
-    /// When no optimizer was given, a learning rate is negative, NaN or infinite, the batch can't be split or traced or
-    /// has an [index that is out of range](PipelineError::MicroBatch), or a pipeline that
-    /// [stops for it](crate::PipelineBuilder::stop_on_non_finite) meets a loss or a gradient that is not
-    /// finite: the pipeline is then as it was, and also when the counts that losses are weighted by are negative, not
-    /// finite or 0 for the whole batch. When an action fails: the pipeline has then stopped.
+    /// When the pipeline has no optimizer, a learning rate is negative, NaN or infinite, the batch
+    /// can't be split or traced or has an [index that is out of range](PipelineError::MicroBatch), the
+    /// counts that weight the losses are negative, not finite or 0 for the whole batch, or a loss or a
+    /// gradient is not finite in a pipeline that [stops](crate::PipelineBuilder::stop_on_non_finite) on
+    /// it: the pipeline is then unchanged. When an action fails: the pipeline has then stopped.
     pub fn step(
         &mut self,
         lr: impl Into<ModuleLearningRate>,
@@ -49,10 +51,11 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         self.train(&lr.into(), &[batch])
     }
 
-    /// One training step over several batches, each split into micro-batches as by
-    /// [`step`](Self::step): their gradients, weighted by their share of all of them, are accumulated, and
-    /// every rank's optimizer steps once. The schedule runs over the micro-batches of all of them, so
-    /// the ranks do not drain between two batches; a written schedule is for the micro-batches of all.
+    /// Runs one training step over several batches, each split into micro-batches as by
+    /// [`step`](Self::step): their gradients, weighted by their share of all of them, are accumulated,
+    /// and every rank's optimizer steps once. The schedule covers the micro-batches of all batches, so
+    /// the ranks do not drain between two batches; a written schedule must be for the total number of
+    /// micro-batches.
     ///
     /// # Errors
     ///
@@ -90,7 +93,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         Ok(output)
     }
 
-    /// Refuses what would make parameters NaN, or descend upwards.
+    /// Refuses rates that would make parameters NaN, or ascend the gradient.
     fn check_rates(&self, lr: &ModuleLearningRate) -> Result<(), PipelineError> {
         let refused = |rate: f64| !(rate.is_finite() && rate >= 0.0);
         if refused(lr.base()) {
@@ -123,8 +126,8 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         }
     }
 
-    /// Splits each batch into the micro-batches of the pipeline, or into fewer where it has fewer samples and the schedule
-    /// is not written for a number, and runs them.
+    /// Splits each batch into the micro-batches of the pipeline, or into fewer if it has fewer samples
+    /// and the schedule is not for a fixed number, and runs them.
     fn run_training(
         &mut self,
         lr: &ModuleLearningRate,
@@ -150,7 +153,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
                 parts.extend(split_batch(batch, count.min(*samples))?);
             }
             match self.run(Mode::Training, lr.clone(), parts) {
-                // Found before anything ran.
+                // Detected before anything ran.
                 Err(error @ (PipelineError::Generate(_) | PipelineError::Lists(_))) => {
                     let error = first.take().unwrap_or(error);
                     if !is_short || count == 1 {
@@ -164,8 +167,8 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         }
     }
 
-    /// Runs the forward alone, without dropout, and gives the loss and the named outputs. Nothing of
-    /// the model changes.
+    /// Runs the forward alone, without dropout, and returns the loss and the named outputs. Does not
+    /// change the model.
     ///
     /// # Errors
     ///
@@ -200,7 +203,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         self.programs.drop_unused(used);
         for (index, micro) in micro_batches.iter().enumerate() {
             if let Err(source) = micro.cut.indices.check(&micro.inputs) {
-                // A batch that can't be read is a device that has failed.
+                // A batch that can't be read means that its device has failed.
                 if !matches!(source, ActionError::IndexOutOfRange { .. }) {
                     self.condition = Condition::Stopped;
                 }
@@ -252,7 +255,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     }
 }
 
-/// Samples of a batch.
+/// The number of samples of a batch.
 fn samples_of<B: Batch>(batch: &B) -> Result<usize, BatchError> {
     Ok(split_batch(batch, 1)?.first().map_or(0, |part| part.1))
 }

@@ -9,14 +9,14 @@ use super::step::MicroInput;
 use crate::trace::{JointGraph, LossOver};
 use crate::{ActionError, PipelineError};
 
-/// What the loss of one program is over, ready to be computed from a micro-batch.
+/// The reduction of one program's loss, with the program of its count.
 pub(super) type LossWeight = LossOver<Count>;
 
 /// Computes the count of a micro-batch on the CPU.
 #[derive(Debug)]
 pub(super) struct Count {
     program: Executable,
-    /// Positions in the batch of the tensors that it reads.
+    /// The positions in the batch of the tensors that it reads.
     inputs: Vec<usize>,
 }
 
@@ -52,7 +52,7 @@ impl Count {
     }
 }
 
-/// How a program's loss is weighted.
+/// The weighting of a program's loss.
 pub(super) fn loss_weight(
     joint: &JointGraph,
     check_indices: bool,
@@ -61,7 +61,7 @@ pub(super) fn loss_weight(
     joint.loss_over().try_map(new)
 }
 
-/// The weight of each micro-batch: 1 for a sum, otherwise its share of the samples or of the count.
+/// The weight of each micro-batch: 1 for a sum, otherwise its fraction of the samples or of the count.
 pub(super) fn weights(
     parts: &[MicroInput],
     context: impl Fn(usize) -> RunContext,

@@ -1,4 +1,4 @@
-//! What a recorded forward must not do, because a pipeline would compute something else than plain Burn.
+//! Checks of recorded forwards for behaviour that a pipeline would compute differently from plain Burn.
 
 use std::collections::BTreeSet;
 
@@ -11,8 +11,9 @@ use super::JointGraph;
 use super::outputs::LossOver;
 use crate::TraceError;
 
-/// Refuses a forward that reads random values of the constructor which are no parameter: every construction of the
-/// model makes others. The constructor's operations are those before `forward_start`.
+/// Refuses a forward that reads random values of the constructor that are not parameters: every
+/// construction of the model draws others. The constructor's operations are those before
+/// `forward_start`.
 pub(super) fn check_fields(
     graph: &Graph,
     forward_start: usize,
@@ -38,8 +39,9 @@ pub(super) fn check_fields(
 }
 
 impl JointGraph {
-    /// Refuses a count that depends on a parameter, since the weights of micro-batches are known before a step, and one
-    /// that passes through 16-bit floats, which mixed precision makes of the floats of a batch.
+    /// Refuses a count that depends on a parameter, since the weights of micro-batches are computed
+    /// before a step, and one that is computed from 16-bit floats, to which mixed precision casts the
+    /// floats of a batch.
     pub(super) fn check_count(&self, table: &ParameterTable) -> Result<(), TraceError> {
         let LossOver::Count(count) = self.loss_over() else {
             return Ok(());
@@ -66,7 +68,7 @@ impl JointGraph {
         }
     }
 
-    /// Where a second recording of the same forward differs.
+    /// Checks that a second recording of the same forward is equal.
     ///
     /// # Errors
     ///
@@ -96,7 +98,7 @@ impl JointGraph {
         }
     }
 
-    /// A hash of all that [`check_same`](Self::check_same) compares.
+    /// A hash of everything that [`check_same`](Self::check_same) compares.
     pub(super) fn digest(&self) -> u128 {
         let made = (self.outputs(), self.loss(), self.loss_over());
         let text = format!("{made:?} {:?} {:?}", self.marks(), self.gradients());

@@ -1,4 +1,4 @@
-//! One recording of initialization, forward and Burn's own backward.
+//! Records initialization, forward and Burn's own backward in one graph.
 
 use burn::tensor::{DType, Device, Tensor};
 use burn_autodiff::Autodiff;
@@ -48,63 +48,66 @@ pub struct JointGraph {
 }
 
 impl JointGraph {
-    /// Mode and batch shapes.
+    /// Returns the mode and the batch shapes.
     pub fn key(&self) -> &ProgramKey {
         &self.key
     }
 
-    /// All operations: initialization, forward, backward.
+    /// Returns all operations: initialization, forward, backward.
     pub fn graph(&self) -> &Graph {
         &self.graph
     }
 
-    /// The value of each parameter, in the order of the table: a placeholder, which holds no data and which no operation
-    /// of the constructor makes. Clones of a parameter share theirs.
+    /// Returns the value of each parameter, in the order of the table: a placeholder without data that
+    /// no operation of the constructor computes. Clones of a parameter share theirs.
     pub fn parameters(&self) -> &[ValueId] {
         &self.parameters
     }
 
-    /// The tensors of the batch.
+    /// Returns the tensors of the batch.
     pub fn inputs(&self) -> &[TracedInput] {
         &self.inputs
     }
 
-    /// The weight of the micro-batch, one f32, or one f64 where the loss is: the gradients are those of `loss * weight`.
+    /// Returns the weight of the micro-batch, one f32, or one f64 if the loss is f64: the gradients are
+    /// those of `loss * weight`.
     pub fn weight(&self) -> ValueId {
         self.weight
     }
 
-    /// The loss, not weighted.
+    /// Returns the unweighted loss.
     pub fn loss(&self) -> Option<ValueId> {
         self.loss
     }
 
-    /// What the loss is a mean or a sum over; a count is a value of the graph.
+    /// Returns what the loss is a mean or a sum over; a count is a value of the graph.
     pub fn loss_over(&self) -> &LossOver<ValueId> {
         &self.loss_over
     }
 
-    /// The named outputs.
+    /// Returns the named outputs.
     pub fn outputs(&self) -> &[(String, ValueId)] {
         &self.outputs
     }
 
-    /// The gradient of each parameter, in the order of the table; `None` where there is none.
+    /// Returns the gradient of each parameter, in the order of the table; `None` for a parameter
+    /// without one.
     pub fn gradients(&self) -> &[Option<ValueId>] {
         &self.gradients
     }
 
-    /// Whether a node belongs to the initialization: it makes parameters or fields of the model.
+    /// Returns whether a node belongs to the initialization, which computes parameters or fields of the
+    /// model.
     pub fn is_initialization(&self, node: NodeId) -> bool {
         node.index() < self.forward_start
     }
 
-    /// Whether a node belongs to the backward pass.
+    /// Returns whether a node belongs to the backward pass.
     pub fn is_backward(&self, node: NodeId) -> bool {
         node.index() >= self.backward_start
     }
 
-    /// The values at which the forward's author marked a cut, in order.
+    /// Returns the values at which the author of the forward marked cuts, in order.
     pub fn marks(&self) -> &[ValueId] {
         &self.marks
     }
@@ -114,12 +117,12 @@ impl JointGraph {
         &self.running_states
     }
 
-    /// Keys of all random operations.
+    /// Returns the keys of all random operations.
     pub fn keys(&self) -> &RandomKeys {
         &self.keys
     }
 
-    /// The same with other operations or keys, for tests of what must not go unnoticed.
+    /// Returns a copy with other operations or keys, for tests.
     #[cfg(test)]
     pub(crate) fn with(&self, graph: Graph, keys: RandomKeys) -> Self {
         Self {
@@ -130,7 +133,7 @@ impl JointGraph {
     }
 }
 
-/// What the closure under recording hands out: ids of capture tensors.
+/// The outputs of the closure under recording: ids of captured tensors.
 struct Captured {
     parameters: Vec<Option<TensorId>>,
     inputs: Vec<Option<TensorId>>,
@@ -147,23 +150,23 @@ struct Captured {
 
 /// The paths of the model's fields that no visitor sees, for errors.
 pub(super) struct Fields {
-    /// Those that are tensors.
+    /// The fields that are tensors.
     pub(super) tensors: Vec<String>,
-    /// Those that are parameters.
+    /// The fields that are parameters.
     pub(super) skipped: Vec<String>,
 }
 
-/// A model's forward under recording.
+/// The result of a model's forward under recording.
 pub(super) struct Forward {
     /// The placeholder of each parameter of the table.
     pub(super) parameters: Vec<DynTensor>,
-    /// The value that the constructor gave each parameter, if it gave one.
+    /// The value that the constructor computed for each parameter, if any.
     pub(super) constructed: Vec<Option<DynTensor>>,
     /// The positions of running states.
     pub(super) running_states: Vec<usize>,
-    /// Those of them that a forward before the last one has updated.
+    /// The positions of running states that an earlier forward has updated.
     pub(super) updated: Vec<usize>,
-    /// What the forward gave back.
+    /// The outputs of the forward.
     pub(super) outputs: Outputs,
     /// The fields that no visitor sees.
     pub(super) fields: Box<dyn Fn() -> Fields>,
@@ -215,7 +218,7 @@ fn capture(
             return Err(TraceError::CountShape { elements });
         }
     }
-    // A weight is no multiple of a power of two: it is not rounded to 16 bits.
+    // The weight is not a power of two, so it is not rounded to 16 bits.
     let dtype = outputs.loss.as_ref().map(|loss| loss.dtype());
     let weight_dtype = match dtype {
         Some(DType::F64) => DType::F64,
@@ -257,7 +260,8 @@ fn capture(
     if captured.gradients.iter().all(Option::is_none) {
         return Err(TraceError::NoGradients);
     }
-    // A field that was computed from a parameter would pass its gradient on to the value of the constructor.
+    // A field that was computed from a parameter would pass its gradient on to the value of the
+    // constructor.
     let constructed = forward.constructed.into_iter().zip(table);
     for (value, parameter) in constructed {
         if value.and_then(gradient).is_some() {
@@ -284,7 +288,7 @@ fn assemble(
     recording: Recording,
 ) -> Result<JointGraph, TraceError> {
     let value = |id: Option<TensorId>| id.and_then(|id| recording.value_of(id));
-    let made = "the recording made it";
+    let made = "it is a value of the recording";
     let all = |ids: Vec<Option<TensorId>>| ids.into_iter().map(|id| value(id).expect(made));
     let parameters: Vec<ValueId> = all(captured.parameters).collect();
     let leaves = key.leaves.iter().cloned();
@@ -329,9 +333,9 @@ fn assemble(
 
 /// Two forwards of one module, one after the other.
 pub(super) struct Twice {
-    /// How many random operations they have together.
+    /// The number of random operations of both.
     pub(super) random: usize,
-    /// The positions of the running states that the first has updated.
+    /// The positions of the running states that the first forward updated.
     pub(super) updated: Vec<usize>,
     /// The paths of the parameters that no visitor sees.
     pub(super) skipped: Box<dyn Fn() -> Vec<String>>,
@@ -366,7 +370,7 @@ pub(super) fn record_twice<B: Batch>(
     })
 }
 
-/// A batch of this shape on a device that records; each tensor's id as it is made.
+/// A batch of this shape on a recording device; records the id of each tensor.
 fn fake_batch<B: Batch>(
     example: &B,
     device: &Device,
@@ -401,7 +405,8 @@ fn forward_keys(graph: &Graph, start: usize) -> RandomKeys {
     keys.collect()
 }
 
-/// Batch norm moves its running statistics between devices, unless the forward did that itself.
+/// Batch norm moves its running statistics between devices; other such operations are the forward's
+/// own.
 fn explain(source: RecordError, table: &ParameterTable) -> TraceError {
     let batch_norm = table
         .iter()

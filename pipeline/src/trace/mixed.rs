@@ -1,4 +1,4 @@
-//! Mixed precision: a forward in 16 bits over parameters that stay as they are.
+//! Mixed precision: a 16-bit forward over parameters in their own dtype.
 
 use burn::module::Module;
 use burn::tensor::FloatDType;
@@ -11,17 +11,17 @@ use crate::batch::Batch;
 
 /// A model to be traced in mixed precision.
 ///
-/// The forward is recorded as if the model had been made on a device whose default float type is the
-/// 16-bit one, so its parameters, its activations and what the forward itself makes have that type, and so
-/// have the float tensors of a batch, which are cast where they are read. The f32 parameters that ranks hold
-/// are cast once per step; gradients are cast back and added in f32, and the optimizer sees f32 alone.
+/// The forward is recorded as if the model had been constructed on a device whose default float dtype
+/// is the 16-bit one: its parameters, its activations and the tensors that it creates have that dtype,
+/// and the float tensors of a batch are cast where they are read. The f32 parameters of the ranks are
+/// cast once per step; gradients are cast back and added in f32, and the optimizer uses f32 only.
 ///
-/// What the model or its forward makes in a type that it names itself keeps that type. A tensor field that is
-/// computed, such as a table of positions, is computed in 16 bits, unless the model asks for more.
+/// Tensors that the model or its forward creates with an explicit dtype keep it. A computed tensor
+/// field, such as a table of positions, is computed in 16 bits, unless the model requests more.
 ///
-/// The objective is `loss * weight` in f32. A loss in 16 bits has three digits (bf16) or four (f16): where more
-/// are wanted, cast the scores before the loss, as in `loss.forward(logits.cast(DType::F32), targets)`, which
-/// costs nothing in a forward of f32.
+/// The objective is `loss * weight` in f32. A 16-bit loss has three digits (bf16) or four (f16); for
+/// more, cast the scores before the loss, as in `loss.forward(logits.cast(DType::F32), targets)`, which
+/// costs nothing in an f32 forward.
 ///
 /// ```
 /// use burn::nn::{Linear, LinearConfig};
@@ -44,7 +44,7 @@ pub struct MixedPrecision<'a, M> {
 }
 
 impl<'a, M> MixedPrecision<'a, M> {
-    /// In bf16: the range of f32, and eight bits of precision.
+    /// Uses bf16: the range of f32, and eight bits of precision.
     pub fn bf16(model: &'a Deferred<M>) -> Self {
         Self {
             model,
@@ -52,8 +52,8 @@ impl<'a, M> MixedPrecision<'a, M> {
         }
     }
 
-    /// In f16: eleven bits of precision, and a range that small gradients fall out of, so a pipeline
-    /// [scales the loss](crate::LossScale).
+    /// Uses f16: eleven bits of precision, and a range in which small gradients underflow, so a
+    /// pipeline [scales the loss](crate::LossScale).
     pub fn f16(model: &'a Deferred<M>) -> Self {
         Self {
             model,

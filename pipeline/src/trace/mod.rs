@@ -22,52 +22,54 @@ use joint::Fields;
 pub use joint::{JointGraph, TracedInput};
 pub use mixed::MixedPrecision;
 pub use outputs::{LossOver, Outputs};
-pub use roles::{Role, Roles};
+pub(crate) use roles::{Role, Roles};
 
 use crate::batch::{Batch, Leaf, check_dtypes, signature};
 use crate::recent::Recent;
 use crate::{BatchError, TraceError};
 
-/// Programs that are kept where no number was asked for.
+/// The default number of programs that are kept.
 pub(crate) const KEPT_PROGRAMS: usize = 16;
 
-/// Which of a model's programs: training or forward only, and for which batch.
+/// The key of a model's program: training or forward only, and the batch.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ProgramKey {
     /// Training, or forward only.
     pub mode: Mode,
     /// Name, shape and dtype of every tensor of the batch.
     pub leaves: Vec<Leaf>,
-    /// Its parts without a tensor: which optional part is `None`, which list is empty.
+    /// Its parts without a tensor: options that are `None`, lists that are empty.
     pub empty: Vec<String>,
 }
 
-/// Constructs the model on a device, replaces its parameters by placeholders, and, as often as it is asked to, asks for a
-/// batch and runs the user's forward, the last result of which counts. What is recorded before the placeholders belongs
-/// to the initialization. The error is the path of a parameter that the constructor makes in another way than before.
+/// Constructs the model on a device, replaces its parameters by placeholders, and runs the user's
+/// forward on a requested batch the given number of times, of which the last result is returned.
+/// Operations before the placeholders belong to the initialization. The error is the path of a
+/// parameter that the constructor computes differently than before.
 type Run<B> = dyn Fn(&Device, usize, &mut dyn FnMut() -> B) -> Result<joint::Forward, ParameterPath>
     + Send
     + Sync;
 
-/// A model's forward, recorded for every mode and batch shape that was asked for.
+/// A model's forward, recorded for every mode and batch shape that is used.
 ///
-/// The programs share one table of parameters, so that a stage's parameters serve training,
-/// evaluation and every batch size. A further shape costs milliseconds. Kept are the program of the example and the 16
-/// that were used last; another is recorded again when it is asked for, and must be what it was.
+/// The programs share one table of parameters, so a stage's parameters are valid for training,
+/// evaluation and every batch size. A further shape costs milliseconds. The program of the example and
+/// the 16 most recently used are kept; others are recorded again on demand, and must be equal to their
+/// earlier recording.
 pub struct Trace<B> {
     run: Arc<Run<B>>,
-    /// What the constructor records.
+    /// The recorded constructor.
     constructor: Arc<Graph>,
     table: Arc<ParameterTable>,
     options: RecordOptions,
-    /// The 16-bit type of a forward in mixed precision.
+    /// The 16-bit dtype of a forward in mixed precision.
     compute: Option<FloatDType>,
     example: B,
     mode: Mode,
     /// The program of the example.
     first: Option<Arc<JointGraph>>,
     programs: Arc<Mutex<Recent<String, Arc<JointGraph>>>>,
-    /// The digest of every program that was recorded, by that of its name: 32 bytes for each shape, also where the
+    /// The digest of every recorded program by that of its name: 32 bytes for each shape, even if the
     /// program is no longer kept.
     digests: Arc<Mutex<HashMap<u128, u128>>>,
 }
@@ -91,16 +93,16 @@ impl<B: Clone> Clone for Trace<B> {
 
 /// Traces a deferred model.
 ///
-/// `forward` gets the model and a batch and returns the loss and named outputs. It is called again
-/// whenever another shape or mode is asked for, so it must depend on nothing else. The values of
-/// `example` are not looked at.
+/// `forward` receives the model and a batch and returns the loss and named outputs. It is called again
+/// for every further shape or mode, so it must depend on nothing else. The values of `example` are not
+/// read.
 pub trait Traceable<M> {
-    /// Records `forward` in a mode: [`trace`](Self::trace) is this in training,
-    /// [`trace_forward`](Self::trace_forward) in inference.
+    /// Records `forward` in a mode: training for [`trace`](Self::trace), inference for
+    /// [`trace_forward`](Self::trace_forward).
     ///
     /// # Errors
     ///
-    /// As these.
+    /// As for [`trace`](Self::trace) and [`trace_forward`](Self::trace_forward).
     fn trace_in<B: Batch>(
         &self,
         mode: Mode,
@@ -112,10 +114,11 @@ pub trait Traceable<M> {
     ///
     /// # Errors
     ///
-    /// When the forward panics or reads data; when it moves tensors between devices (batch norm
-    /// does); when it gives no loss of one element, or no parameter gets a gradient from it; when constructor or forward
-    /// differ between two calls; when the forward reads a tensor field that is random or that passes a gradient on to the
-    /// constructor, or a parameter in a field with `#[module(skip)]` that is made at random, or updates a running state.
+    /// When the forward panics or reads data; when it moves tensors between devices (batch norm does);
+    /// when it returns no loss of one element, or no parameter gets a gradient from the loss; when
+    /// constructor or forward differ between two calls; when the forward reads a tensor field that is
+    /// random or that passes a gradient on to the constructor, initializes a parameter in a field with
+    /// `#[module(skip)]`, or updates a running state.
     fn trace<B: Batch>(
         &self,
         example: &B,
@@ -124,7 +127,7 @@ pub trait Traceable<M> {
         self.trace_in(Mode::Training, example, forward)
     }
 
-    /// Records `forward` alone, for evaluation; it needs no loss.
+    /// Records `forward` only, for evaluation; it needs no loss.
     ///
     /// # Errors
     ///
@@ -199,9 +202,10 @@ impl<B: Batch> Trace<B> {
         Ok(trace)
     }
 
-    /// Refuses a forward whose second call on one module does something else than the first, which a program can't:
+    /// Refuses a forward whose second call on a module differs from the first in a way that a program
+    /// can't reproduce:
     ///
-    /// - it makes the value of a parameter that no visitor of the module sees, as in a field with `#[module(skip)]`. A
+    /// - it initializes a parameter that no visitor of the module sees, as in a field with `#[module(skip)]`. A
     ///   module does so once, and each run of a program would draw another value;
     /// - it updates a running state, whose new value a pipeline would lose.
     fn check_twice(&self, joint: &JointGraph, example: &B) -> Result<(), TraceError> {
@@ -217,7 +221,7 @@ impl<B: Batch> Trace<B> {
         let twice = joint::record_twice(&*self.run, &options, compute, example);
         let state = |position: &usize| self.table.iter().nth(*position).map(|p| p.path.clone());
         match (twice, joint.running_states()) {
-            // A first forward can be recorded: a second can't read what the first has left.
+            // A first forward was recorded, but a second can't read the state that the first has left.
             (Err(TraceError::Record { source }), [first, ..]) => Err(match state(first) {
                 Some(path) => TraceError::RunningState {
                     path,
@@ -239,7 +243,8 @@ impl<B: Batch> Trace<B> {
         }
     }
 
-    /// The same trace, which shares the program of the example alone, and keeps so many others.
+    /// Returns the trace with its own cache of `programs` programs, which shares only the program of
+    /// the example.
     pub(crate) fn keeping(self, programs: usize) -> Self {
         Self {
             programs: Arc::new(Mutex::new(Recent::new(programs))),
@@ -247,32 +252,33 @@ impl<B: Batch> Trace<B> {
         }
     }
 
-    /// The parameters of the model.
+    /// Returns the parameters of the model.
     pub fn parameters(&self) -> &Arc<ParameterTable> {
         &self.table
     }
 
-    /// The 16-bit type of a forward in [mixed precision](MixedPrecision); `None` when the forward has the types
-    /// of the parameters.
+    /// Returns the 16-bit dtype of a forward in [mixed precision](MixedPrecision); `None` if the
+    /// forward has the dtypes of the parameters.
     pub fn compute_dtype(&self) -> Option<FloatDType> {
         self.compute
     }
 
-    /// Refuses a batch whose tensors have other dtypes than the example's.
+    /// Checks that the tensors of a batch have the dtypes of the example.
     pub(crate) fn check_batch(&self, batch: &B) -> Result<(), BatchError> {
         check_dtypes(&signature(&self.example).0, &signature(batch).0)
     }
 
-    /// The program of the example, in the mode that it was traced in: what plans are made from.
+    /// Returns the program of the example, in the mode in which it was traced, from which plans are
+    /// created.
     ///
     /// # Errors
     ///
-    /// Never after the trace was made: the program is available.
+    /// Never: the program of the example is always kept.
     pub fn example_program(&self) -> Result<Arc<JointGraph>, TraceError> {
         self.program(self.mode, &self.example)
     }
 
-    /// Mode and shapes of the program for batches like `example`.
+    /// The key of the program for batches like `example`.
     pub(crate) fn key(mode: Mode, example: &B) -> ProgramKey {
         let (leaves, empty) = signature(example);
         ProgramKey {
@@ -282,8 +288,8 @@ impl<B: Batch> Trace<B> {
         }
     }
 
-    /// The program for a mode and batches like `example`; recorded when it is asked for first, and again when it is no
-    /// longer kept.
+    /// Returns the program for a mode and batches like `example`; recorded on first use, and again when
+    /// it is no longer kept.
     ///
     /// # Errors
     ///
@@ -318,11 +324,11 @@ impl<B: Batch> Trace<B> {
         Ok(program)
     }
 
-    /// Records the example's program once more.
+    /// Records the example's program once more and compares.
     ///
     /// # Errors
     ///
-    /// When the forward, or the constructor, has come to differ from what was recorded first.
+    /// When the forward, or the constructor, differs from the first recording.
     pub(crate) fn check_stable(&self) -> Result<(), TraceError> {
         let known = self.example_program()?;
         known.check_same(&self.record(known.key().clone(), &self.example)?)
@@ -343,8 +349,8 @@ impl<B: Batch> Trace<B> {
         lock(&self.programs)
     }
 
-    /// How a constructor differs from the one that was traced: what the forward reads of it beside parameters is in the
-    /// trace.
+    /// Returns how a constructor differs from the traced one: the trace contains the values besides
+    /// parameters that the forward reads of it.
     pub(crate) fn constructor_difference(&self, constructor: &Arc<Graph>) -> Option<Difference> {
         match Arc::ptr_eq(&self.constructor, constructor) {
             true => None,
@@ -353,7 +359,7 @@ impl<B: Batch> Trace<B> {
     }
 }
 
-/// An insertion that panicked leaves a map whole.
+/// A panic during an insertion leaves the map consistent.
 fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! What a forward gives back.
+//! The outputs of a forward.
 
 use burn::tensor::Tensor;
 use burn::tensor::kind::{Basic, Numeric};
@@ -6,7 +6,8 @@ use tinderbox_fake::DynTensor;
 
 /// The loss and the named outputs of a forward.
 ///
-/// A pipeline computes the loss of a batch from those of its micro-batches, so it has to know what the loss is over:
+/// A pipeline computes the loss of a batch from those of its micro-batches, so it needs to know the
+/// reduction of the loss:
 ///
 /// | the loss is | write | loss of the batch |
 /// |---|---|---|
@@ -14,10 +15,12 @@ use tinderbox_fake::DynTensor;
 /// | a mean over something else, such as the tokens that are not padding | [`Outputs::loss`] and [`weighted_by`](Self::weighted_by) | each weighted by its share of the count |
 /// | a sum | [`Outputs::sum`] | the sum |
 ///
-/// The loss and the gradients of a step then are those of the whole batch in plain Burn, up to the order of additions.
+/// The loss and the gradients of a step are then those of the whole batch in plain Burn, up to the
+/// order of additions.
 ///
-/// Of several terms, each must be a mean or a sum over the same things; one that depends on the parameters alone, such as
-/// a penalty on weights, belongs to a mean, since a sum adds it once for each micro-batch.
+/// Each of several terms must be a mean or a sum over the same items. A term that depends on the
+/// parameters alone, such as a weight penalty, belongs to a mean, since a sum adds it once for each
+/// micro-batch.
 ///
 /// Some losses can't be computed from micro-batches:
 ///
@@ -27,24 +30,24 @@ use tinderbox_fake::DynTensor;
 ///   batch, the balance of a mixture of experts;
 /// - a sum of a mean over the samples and a mean over something else.
 ///
-/// Train them with one micro-batch per step, or decide that they are meant over a micro-batch, which is another loss: the
-/// negatives of a sample are then those of its own micro-batch.
+/// Train such losses with one micro-batch per step, or define them over a micro-batch, which is another
+/// loss: the negatives of a sample are then those of its own micro-batch.
 #[derive(Clone, Debug, Default)]
 pub struct Outputs {
     pub(crate) loss: Option<Tensor<1>>,
     pub(crate) over: LossOver,
-    /// Whether a sum was also given a count.
+    /// Whether a sum also has a count.
     pub(crate) is_contradictory: bool,
     pub(crate) named: Vec<(String, DynTensor)>,
 }
 
-/// What a loss is a mean or a sum over.
+/// The items over which a loss is a mean or a sum.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LossOver<V = DynTensor> {
     /// A mean over the samples.
     #[default]
     Samples,
-    /// A mean over as many things as this scalar says.
+    /// A mean over a number of items, which is this scalar.
     Count(V),
     /// A sum.
     Sum,
@@ -72,8 +75,8 @@ impl<V> LossOver<V> {
 }
 
 impl Outputs {
-    /// A forward with a loss of one element: the mean over the samples of the batch, unless
-    /// [`weighted_by`](Self::weighted_by) says what else it is a mean over.
+    /// Creates outputs with a loss of one element: the mean over the samples of the batch, or over the
+    /// count of [`weighted_by`](Self::weighted_by).
     pub fn loss(loss: Tensor<1>) -> Self {
         Self {
             loss: Some(loss),
@@ -81,7 +84,8 @@ impl Outputs {
         }
     }
 
-    /// A forward with a loss of one element that is a sum over the samples of the batch, or over parts of them.
+    /// Creates outputs with a loss of one element that is a sum over the samples of the batch, or over
+    /// parts of them.
     pub fn sum(loss: Tensor<1>) -> Self {
         Self {
             over: LossOver::Sum,
@@ -89,12 +93,14 @@ impl Outputs {
         }
     }
 
-    /// Says that the loss is a mean over `count` things: a scalar tensor of one element, computed from the batch alone,
-    /// such as the number of tokens that are not padding, or the sum of the class weights of the targets.
+    /// Declares the loss as a mean over `count` items: a scalar tensor of one element, computed only
+    /// from the batch, such as the number of tokens that are not padding, or the sum of the class
+    /// weights of the targets.
     ///
-    /// Before each step the pipeline computes the counts of all micro-batches, on the CPU, and weights each by its share
-    /// of their sum. A micro-batch whose count is 0 adds nothing, whatever its loss. An int count is exact; a float one
-    /// must have 32 or 64 bits. A trace refuses it on a [`sum`](Self::sum).
+    /// Before each step the pipeline computes the counts of all micro-batches on the CPU, and weights
+    /// each loss by its fraction of their sum. A micro-batch whose count is 0 adds nothing, whatever
+    /// its loss. An int count is exact; a float count must have 32 or 64 bits. A trace fails if a
+    /// [`sum`](Self::sum) has a count.
     ///
     /// ```
     /// # use burn::nn::{Linear, loss::CrossEntropyLossConfig};
@@ -119,17 +125,18 @@ impl Outputs {
         }
     }
 
-    /// A forward without a loss: it can be run forward only.
+    /// Creates outputs without a loss, for forward-only programs.
     pub fn none() -> Self {
         Self::default()
     }
 
-    /// The loss, for use of the same forward outside of a pipeline.
+    /// Returns the loss, for use of the same forward outside of a pipeline.
     pub fn into_loss(self) -> Option<Tensor<1>> {
         self.loss
     }
 
-    /// Adds a named output. Names may have dots for nesting. A name used twice keeps the later one.
+    /// Adds a named output. Names may have dots for nesting. A repeated name replaces the earlier
+    /// output.
     #[must_use]
     pub fn with<const D: usize, K: Basic>(
         mut self,

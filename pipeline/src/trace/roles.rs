@@ -1,4 +1,4 @@
-//! What each operation of a joint graph depends on, which decides where it may run.
+//! The dependencies of each operation of a joint graph, which determine where it may run.
 
 use tinderbox_deferred::is_random;
 use tinderbox_fake::{NodeId, ValueId};
@@ -8,8 +8,8 @@ use crate::cost::product_flops;
 
 /// Where an operation runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
-    /// Nowhere: nothing that is needed depends on it, or it initializes a parameter.
+pub(crate) enum Role {
+    /// Nowhere: no required value depends on it, or it initializes a parameter.
     Unused,
     /// Once per run, on every stage that reads it: it depends on constants only.
     Constant,
@@ -26,13 +26,13 @@ pub enum Role {
 
 /// The role of every node.
 #[derive(Clone, Debug)]
-pub struct Roles {
+pub(crate) struct Roles {
     roles: Vec<Role>,
 }
 
 impl Roles {
-    /// Works out the roles. Cost: linear in the graph.
-    pub fn of(joint: &JointGraph) -> Self {
+    /// Computes the roles. Cost: linear in the graph.
+    pub(crate) fn of(joint: &JointGraph) -> Self {
         let graph = joint.graph();
         let mut is_parameter = vec![false; graph.values().len()];
         for value in joint.parameters() {
@@ -91,13 +91,13 @@ impl Roles {
         Self { roles }
     }
 
-    /// The role of a node.
-    pub fn of_node(&self, node: NodeId) -> Role {
+    /// Returns the role of a node.
+    pub(crate) fn of_node(&self, node: NodeId) -> Role {
         self.roles[node.index()]
     }
 
-    /// The nodes of a role, in recorded order.
-    pub fn nodes<'a>(
+    /// Returns the nodes with a role, in recorded order.
+    pub(crate) fn nodes<'a>(
         &'a self,
         joint: &'a JointGraph,
         role: Role,

@@ -1,4 +1,4 @@
-//! A joint graph as blocks: one for each part of the forward that a plan places.
+//! A joint graph as blocks: one for each indivisible group of the forward.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,38 +6,38 @@ use tinderbox_deferred::{ParameterPath, ParameterTable};
 use tinderbox_fake::{NodeId, TensorKind, ValueId};
 use tinderbox_planner::{Block, Parameter, Value, Work};
 
-use super::{Atoms, OperationTimes};
+use super::{OperationGroups, OperationTimes};
 use crate::PlanError;
 use crate::cut::place_gradients;
 use crate::partition::Chain;
 use crate::schedule::Compute;
 use crate::trace::{JointGraph, Role, Roles};
 
-/// The work of a program: each block has the operations of one atom of the chain, with the backward
-/// operations that the cut would give to a stage of these operations alone.
+/// Returns the work of a program: each block has the operations of one indivisible group of the chain,
+/// with the backward operations that the cut would assign to a stage of only these operations.
 ///
-/// Cost: linear in the graph, but for the logarithms of small sets.
+/// Cost: linear in the graph, times logarithms of small sets.
 pub(crate) fn work_of(
     joint: &JointGraph,
     roles: &Roles,
     chain: &Chain,
-    atoms: &Atoms,
+    groups: &OperationGroups,
     table: &ParameterTable,
     times: &OperationTimes,
 ) -> Result<Work, PlanError> {
-    let homes = parameter_homes(chain, table).into_iter();
-    let homes: Vec<usize> = homes.map(|position| atoms.of(position)).collect();
+    let positions = parameter_positions(chain, table).into_iter();
+    let owners: Vec<usize> = positions.map(|position| groups.of(position)).collect();
     let mut stage = vec![None; joint.graph().nodes().len()];
     for (position, id) in chain.nodes().iter().enumerate() {
-        stage[id.index()] = Some(atoms.of(position));
+        stage[id.index()] = Some(groups.of(position));
     }
-    let stages = atoms.len();
-    let stage = place_gradients(joint, roles, &homes, stages, stage)?;
+    let stages = groups.len();
+    let stage = place_gradients(joint, roles, &owners, stages, stage)?;
     let mut builder = Builder {
         joint,
         roles,
         stage,
-        blocks: atoms
+        blocks: groups
             .starts()
             .iter()
             .map(|position| Block {
@@ -46,10 +46,10 @@ pub(crate) fn work_of(
             })
             .collect(),
     };
-    builder.place_made_again();
+    builder.assign_recomputable();
     builder.add_times(times);
     let values = builder.values(chain);
-    let parameters = parameters(joint, chain, atoms, table, &homes);
+    let parameters = parameters(joint, chain, groups, table, &owners);
     Ok(Work {
         blocks: builder.blocks,
         parameters,
@@ -57,9 +57,9 @@ pub(crate) fn work_of(
     })
 }
 
-/// The position of each parameter of the table: that of its first reader, or for one that the forward does
-/// not read, of the nearest parameter in the tree that it reads.
-pub(crate) fn parameter_homes(chain: &Chain, table: &ParameterTable) -> Vec<usize> {
+/// The position of each parameter of the table: that of its first reader; for a parameter that the
+/// forward does not read, that of the nearest parameter in the tree that it reads.
+pub(crate) fn parameter_positions(chain: &Chain, table: &ParameterTable) -> Vec<usize> {
     let nearest = |module: &str| -> usize {
         let mut prefix = module;
         loop {
@@ -73,20 +73,20 @@ pub(crate) fn parameter_homes(chain: &Chain, table: &ParameterTable) -> Vec<usiz
             }
         }
     };
-    let home = |parameter: &tinderbox_deferred::Parameter| {
+    let position = |parameter: &tinderbox_deferred::Parameter| {
         let first = parameter.clone_of.as_ref().unwrap_or(&parameter.path);
         let read = chain.first_read(first);
         read.unwrap_or_else(|| nearest(parameter.path.module()))
     };
-    table.iter().map(home).collect()
+    table.iter().map(position).collect()
 }
 
 fn parameters(
     joint: &JointGraph,
     chain: &Chain,
-    atoms: &Atoms,
+    groups: &OperationGroups,
     table: &ParameterTable,
-    homes: &[usize],
+    owners: &[usize],
 ) -> Vec<Parameter> {
     let mut readers: BTreeMap<ValueId, BTreeSet<usize>> = BTreeMap::new();
     for (position, id) in chain.nodes().iter().enumerate() {
@@ -94,15 +94,15 @@ fn parameters(
             readers
                 .entry(*input)
                 .or_default()
-                .insert(atoms.of(position));
+                .insert(groups.of(position));
         }
     }
-    let parameters = table.iter().zip(joint.parameters()).zip(homes);
+    let parameters = table.iter().zip(joint.parameters()).zip(owners);
     let distinct = parameters.filter(|((parameter, _), _)| parameter.clone_of.is_none());
     distinct
-        .map(|((parameter, value), home)| {
+        .map(|((parameter, value), owner)| {
             let mut readers = readers.get(value).cloned().unwrap_or_default();
-            readers.insert(*home);
+            readers.insert(*owner);
             Parameter {
                 bytes: parameter.bytes,
                 cast_bytes: cast_bytes(joint, parameter, *value),
@@ -113,7 +113,7 @@ fn parameters(
         .collect()
 }
 
-/// Bytes of each parameter in the type that the forward reads it in, where that is not its own.
+/// Bytes of each parameter in the dtype in which the forward reads it, if that is not its own.
 pub(crate) fn cast_bytes_by_path(
     joint: &JointGraph,
     table: &ParameterTable,
@@ -148,8 +148,8 @@ impl Builder<'_> {
         self.stage[node.index()]
     }
 
-    /// Gives what any stage makes for itself to the first block that reads it.
-    fn place_made_again(&mut self) {
+    /// Assigns operations that any stage can recompute to the first block that reads them.
+    fn assign_recomputable(&mut self) {
         let graph = self.joint.graph();
         for id in graph.node_ids().rev() {
             if matches!(
@@ -167,7 +167,7 @@ impl Builder<'_> {
     fn add_times(&mut self, times: &OperationTimes) {
         let graph = self.joint.graph();
         let count = graph.nodes().len();
-        // Which programs an operation is for; one that is made again may be for several.
+        // The programs that need an operation; a recomputed one may be needed by several.
         let (mut forward, mut input, mut weight) =
             (vec![false; count], vec![false; count], vec![false; count]);
         for id in graph.node_ids().rev() {
@@ -180,7 +180,7 @@ impl Builder<'_> {
             match self.roles.of_node(id) {
                 Role::Assigned => forward[index] = true,
                 Role::Gradient => {
-                    // What a lower block waits for, itself or by what is made of it here.
+                    // Lower blocks wait for this gradient, or for a value computed from it here.
                     let is_sent = users().any(|user| match self.block_of(*user) {
                         Some(block) => block < here || (block == here && input[user.index()]),
                         None => false,
@@ -191,7 +191,7 @@ impl Builder<'_> {
                 _ => {
                     forward[index] = users().any(|user| forward[user.index()]);
                     input[index] = users().any(|user| input[user.index()]);
-                    // What `I` makes is handed to `W`.
+                    // Outputs of `I` that `W` reads.
                     weight[index] = !input[index] && users().any(|user| weight[user.index()]);
                 }
             }
@@ -210,7 +210,7 @@ impl Builder<'_> {
         self.add_weight_bytes(&weight);
     }
 
-    /// Adds what `W` of each block reads of its `I`, of other blocks and of forwards.
+    /// Adds the bytes that `W` of each block reads from its `I`, from other blocks and from forwards.
     fn add_weight_bytes(&mut self, weight: &[bool]) {
         let graph = self.joint.graph();
         let mut read: BTreeSet<(usize, ValueId)> = BTreeSet::new();
@@ -232,7 +232,7 @@ impl Builder<'_> {
         }
     }
 
-    /// What the forward makes and others need.
+    /// The values of the forward that other blocks or a backward read.
     fn values(&self, chain: &Chain) -> Vec<Value> {
         let graph = self.joint.graph();
         let is_backward = |id: &NodeId| {
@@ -274,8 +274,8 @@ impl Builder<'_> {
         values
     }
 
-    /// Forward operations behind which a gradient flows: those that depend on a parameter that gets one.
-    /// What the author detached is among them.
+    /// Forward operations through which a gradient flows: those that depend on a parameter with a
+    /// gradient, detached ones included.
     fn needs_gradients(&self, chain: &Chain) -> BTreeSet<NodeId> {
         let graph = self.joint.graph();
         let parameters = self.joint.parameters().iter().zip(self.joint.gradients());

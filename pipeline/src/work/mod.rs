@@ -1,9 +1,9 @@
-//! What a traced model's step costs, operation by operation, as the planner takes it.
+//! The costs of a traced model's step, operation by operation, as input of the planner.
 
-mod atoms;
 mod blocks;
+mod groups;
 mod times;
 
-pub(crate) use atoms::Atoms;
-pub(crate) use blocks::{cast_bytes_by_path, parameter_homes, work_of};
+pub(crate) use blocks::{cast_bytes_by_path, parameter_positions, work_of};
+pub(crate) use groups::OperationGroups;
 pub use times::OperationTimes;

@@ -1,4 +1,4 @@
-//! How long each operation of a program takes.
+//! The time of each operation of a program.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,19 +9,19 @@ use crate::cost::operation_cost;
 use crate::schedule::Compute;
 use crate::trace::JointGraph;
 
-/// Nanoseconds of every operation of one program, on a rank of speed 1.
+/// The nanoseconds of every operation of one program, on a rank of speed 1.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OperationTimes {
-    /// In a forward or in a backward that runs whole.
+    /// Times in a forward or in a whole backward.
     whole: Vec<u64>,
-    /// In the halves of a backward, where both measured halves may take longer than the whole.
+    /// Times in a split backward, where both measured halves may take longer than the whole.
     halves: Vec<u64>,
 }
 
 impl OperationTimes {
-    /// From shapes alone: an operation takes what its arithmetic or its bytes take, whichever is longer,
-    /// and what any operation takes. The one that makes a parameter's gradient adds it to those of
-    /// earlier micro-batches too. Cost: linear in the graph.
+    /// Estimates times from shapes: the longer of the times of an operation's arithmetic and bytes,
+    /// plus a constant overhead. The operation that computes a parameter's gradient also adds it to the
+    /// sum over earlier micro-batches. Cost: linear in the graph.
     pub fn analytic(joint: &JointGraph, rates: &Rates) -> Self {
         let per_second = |amount: u64, rate: u64| -> u64 {
             let nanoseconds = u128::from(amount) * 1_000_000_000 / u128::from(rate.max(1));
@@ -50,7 +50,7 @@ impl OperationTimes {
         }
     }
 
-    /// Those of an operation in a program.
+    /// Returns the nanoseconds of an operation in a program.
     pub fn of(&self, node: NodeId, compute: Compute) -> u64 {
         let times = match compute {
             Compute::InputGradient | Compute::WeightGradient => &self.halves,
@@ -59,13 +59,13 @@ impl OperationTimes {
         times.get(node.index()).copied().unwrap_or(0)
     }
 
-    /// Those of some operations in a program, one after the other.
+    /// Returns the total nanoseconds of several operations in a program.
     pub fn of_all(&self, nodes: &[NodeId], compute: Compute) -> u64 {
         let times = nodes.iter().map(|node| self.of(*node, compute));
         times.fold(0, u64::saturating_add)
     }
 
-    /// The same with other times for some operations.
+    /// Returns a copy with other times for some operations.
     pub(crate) fn with(
         mut self,
         whole: BTreeMap<NodeId, u64>,

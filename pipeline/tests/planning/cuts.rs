@@ -1,4 +1,4 @@
-//! Cuts by hand: nested, of mixed depths, at marks, and what crosses them.
+//! Manual cuts: nested, of mixed depths, at marks, and the values between stages.
 
 use burn::module::Module;
 use burn::nn::{Embedding, EmbeddingConfig, LayerNorm, LayerNormConfig, Linear, LinearConfig};
@@ -76,7 +76,7 @@ fn ends(plan: &Plan) -> Vec<String> {
     plan.stages().iter().map(ends).collect()
 }
 
-/// The cuts that Slapo's documentation makes in an encoder-decoder.
+/// Cuts of an encoder-decoder from the documentation of Slapo.
 #[test]
 fn in_an_encoder_at_its_end_and_in_a_decoder() {
     let trace = translator();
@@ -106,7 +106,7 @@ fn in_an_encoder_at_its_end_and_in_a_decoder() {
         ]
     );
 
-    // The encoder's output goes from its end to both stages of the decoder, past none of them.
+    // The encoder's output goes from its end directly to both stages of the decoder.
     let names = |values: &[tinderbox_pipeline::planner::PlanValue]| -> Vec<String> {
         let one = |value: &tinderbox_pipeline::planner::PlanValue| {
             format!("{} {} to {}", value.made_by, value.from, value.to)
@@ -135,7 +135,7 @@ fn in_an_encoder_at_its_end_and_in_a_decoder() {
     assert_eq!(stages[3].replicas, std::slice::from_ref(&tie.path));
 }
 
-/// A cut before one layer of the encoder and after a part of another of the decoder.
+/// A cut before one layer of the encoder and after a part of another layer of the decoder.
 #[test]
 fn of_mixed_depths() {
     let trace = translator();
@@ -154,7 +154,7 @@ fn of_mixed_depths() {
             "decoder.7.mix to decoder.23.value",
         ]
     );
-    // A whole list is a module as well.
+    // A whole list is a module too.
     let plan = Plan::manual(&trace, &[Cut::before("decoder")]).unwrap();
     assert_eq!(plan.stages()[1].modules[0], "decoder.0.mix");
 }
@@ -173,7 +173,7 @@ fn skips_pass_the_stages_between() {
         found,
         [
             vec![],
-            // The next level down reads what goes up as well.
+            // The next level reads the sent value too.
             vec![],
             vec![(0, 5)],
             vec![(0, 5), (1, 4)],
@@ -183,7 +183,7 @@ fn skips_pass_the_stages_between() {
     );
 }
 
-/// The author's marks, in a forward that runs without a trace as well.
+/// The author's marks, in a forward that also runs without a trace.
 #[test]
 fn at_marks() {
     let forward = |net: &crate::models::Mlp, x: Tensor<2>| {
@@ -200,13 +200,13 @@ fn at_marks() {
     assert!(matches!(error, PlanError::IdleMark { mark: 0 }));
     assert_eq!(
         full_text(&error),
-        "mark 0 stands on a value that depends on no parameter: there is no operation before it that a \
+        "mark 0 is on a value that depends on no parameter: there is no operation before it that a \
          stage could run"
     );
     let plan = Plan::manual(&trace, &[Cut::mark(1), Cut::mark(2)]).unwrap();
     let stages = plan.stages().iter();
     let last = stages.map(|stage| stage.live_out.first().map(|value| value.made_by.as_str()));
-    // Behind the activation, not before it.
+    // After the activation, not before it.
     assert_eq!(
         last.collect::<Vec<_>>(),
         [
@@ -216,17 +216,17 @@ fn at_marks() {
         ]
     );
     assert_eq!(plan.stages()[1].modules, ["layers.1", "layers.2"]);
-    // Marks and modules together, and none where nothing is marked.
+    // Marks combined with modules, and a forward without marks.
     let mixed = Plan::manual(&trace, &[Cut::mark(1), Cut::before("layers.3")]).unwrap();
     assert_eq!(mixed.stages().len(), 3);
     let unmarked = model.trace(&example, crate::models::forward).unwrap();
     assert_eq!(Plan::at_marks(&unmarked).unwrap().stages().len(), 1);
 }
 
-/// A plan's own prediction, of the programs that its stages run, is that of the work that partitioners
-/// divide, to a hundredth.
+/// The prediction of a plan from the programs of its stages equals that from the partitioners' work,
+/// within one percent.
 #[test]
-fn the_work_predicts_what_the_plan_does() {
+fn the_work_and_the_plan_predict_the_same() {
     let trace = translator();
     for ranks in [2, 4, 7] {
         let machine = Machine::local(ranks).unwrap();

@@ -1,4 +1,4 @@
-//! What crosses between stages is what has to, and goes straight to who reads it.
+//! Only required values cross between stages, directly to the stages that read them.
 
 use tinderbox_fake::Mode;
 use tinderbox_pipeline::schedule::Compute;
@@ -26,7 +26,7 @@ fn boundaries(plan: &Plan) -> Vec<String> {
         .collect()
 }
 
-/// One activation goes up and one gradient comes back over every boundary.
+/// One activation and one gradient cross every boundary.
 #[test]
 fn a_chain_sends_one_value_each_way() {
     for stages in 2..=6 {
@@ -48,7 +48,7 @@ fn a_chain_sends_one_value_each_way() {
     }
 }
 
-/// Dropout's masks, the causal mask and shapes are made where they are read.
+/// Dropout masks, the causal mask and shapes are computed where they are read.
 #[test]
 fn a_transformer_sends_its_residual_stream_alone() {
     let trace = gpt_trace(4);
@@ -63,11 +63,11 @@ fn a_transformer_sends_its_residual_stream_alone() {
 }
 
 #[test]
-fn skips_go_straight_to_who_reads_them() {
+fn skips_go_directly_to_their_readers() {
     let names = ["down.1", "down.2", "up.0", "up.1", "up.2"];
     let plan = Plan::manual(&unet_trace(), &names.map(Cut::before)).unwrap();
     let bytes = 2 * 4 * 5 * 5 * 4;
-    // The gradient of a skip goes to the stage that makes the other part of the same gradient.
+    // The gradient of a skip goes to the stage that computes the other part of the same gradient.
     let forward = [(0, 1), (0, 5), (1, 2), (1, 4), (2, 3), (3, 4), (4, 5)];
     let backward = [(1, 0), (2, 1), (3, 2), (4, 2), (4, 3), (5, 1), (5, 4)];
     let word = |letter| move |(a, b)| format!("{a}{letter}>{b}{letter}: 1 {bytes}");
@@ -80,7 +80,7 @@ fn skips_go_straight_to_who_reads_them() {
 }
 
 #[test]
-fn a_program_of_evaluation_has_no_backward() {
+fn an_evaluation_program_has_no_backward() {
     let trace = mlp_trace(3, 8);
     let example = crate::support::floats([4, 8], 0, &burn::tensor::Device::flex());
     let joint = trace.program(Mode::Inference, &example).unwrap();

@@ -1,4 +1,4 @@
-//! Why a plan can't be made or used, in full.
+//! Errors of creating and using plans, with their full text.
 
 use burn::tensor::{Device, Tensor};
 use serde_json::{Value, json};
@@ -19,38 +19,33 @@ fn wrong_cuts() {
     for (cuts, expected) in [
         (
             vec![Cut::before("blocks.7.attention")],
-            "no parameter stands under `blocks.7.attention`; the nearest are \
+            "no parameter is in module `blocks.7.attention`; the nearest are \
              `blocks.1.attention`, `blocks.0.attention`, `blocks`",
         ),
         (
             vec![Cut::after("decoder")],
-            "no parameter stands under `decoder`; the nearest are `head`, `blocks`, \
+            "no parameter is in module `decoder`; the nearest are `head`, `blocks`, \
              `norm`",
         ),
         (
             vec![Cut::before("tokens")],
-            "the cut before `tokens` leaves stage 0 without operations: it lies at the beginning or \
-             the end of the forward, or where another cut does",
+            "the cut before `tokens` leaves stage 0 without operations: it is at the beginning or the end of the forward, or at the position of another cut",
         ),
         (
             vec![Cut::before("blocks.1"), Cut::after("head")],
-            "the cut after `head` leaves stage 2 without operations: it lies at the beginning or \
-             the end of the forward, or where another cut does",
+            "the cut after `head` leaves stage 2 without operations: it is at the beginning or the end of the forward, or at the position of another cut",
         ),
         (
             vec![Cut::before("blocks.1"), Cut::after("blocks.0")],
-            "the cut after `blocks.0` lies before the cut before `blocks.1`: give the cuts in the order \
-             of the forward",
+            "the cut after `blocks.0` is before the cut before `blocks.1`: list the cuts in the order of the forward",
         ),
         (
             vec![Cut::before("head"), Cut::before("blocks.1")],
-            "the cut before `blocks.1` lies before the cut before `head`: give the cuts in the order \
-             of the forward",
+            "the cut before `blocks.1` is before the cut before `head`: list the cuts in the order of the forward",
         ),
         (
             vec![Cut::mark(0)],
-            "the forward has 0 mark(s), numbered from 0, and none is number 0: call \
-             `tinderbox::cut` where it may be cut",
+            "mark 0 does not exist: the forward has 0 mark(s), numbered from 0; add one with `tinderbox::cut`",
         ),
     ] {
         assert_eq!(text(Plan::manual(&gpt, &cuts)), expected);
@@ -78,7 +73,7 @@ fn too_many_stages_and_none() {
     let trace = mlp_trace(3, 4);
     assert_eq!(
         text(Plan::auto(&trace, &Machine::local(40).unwrap())),
-        "40 stages were asked for, and the model can be cut into 8 at the most"
+        "40 stages were requested, but the model can be cut into at most 8"
     );
     assert_eq!(
         full_text(&Machine::local(0).unwrap_err()),
@@ -86,7 +81,7 @@ fn too_many_stages_and_none() {
     );
 }
 
-/// A plan file of two stages, edited by hand, and what is said of it.
+/// A plan file of two stages, edited manually, and the errors.
 #[test]
 fn wrong_files() {
     let trace = mlp_trace(3, 4);
@@ -104,12 +99,12 @@ fn wrong_files() {
         (
             "/version",
             json!(1),
-            "the plan has version 1 and this build reads version 2: make the plan again",
+            "the plan has version 1 and this build reads version 2: create the plan again",
         ),
         (
             "/version",
             json!(3),
-            "the plan has version 3 and this build reads version 2: make the plan again",
+            "the plan has version 3 and this build reads version 2: create the plan again",
         ),
         (
             "/stages/1/rank",
@@ -119,7 +114,7 @@ fn wrong_files() {
         (
             first,
             json!("layers.1.weigth"),
-            "the plan names `layers.1.weigth`, which the model does not have; the nearest are \
+            "the plan contains `layers.1.weigth`, which the model does not have; the nearest are \
              `layers.1.weight`, `layers.1.bias`",
         ),
         (
@@ -140,12 +135,12 @@ fn wrong_files() {
         (
             "/stages/0/replicas",
             json!(["layers.0.bias"]),
-            "stage 0 holds `layers.0.bias` and is to hold a copy of it too",
+            "stage 0 lists `layers.0.bias` both as a parameter and as a replica",
         ),
         (
             "/stages/0/replicas",
             json!(["layers.0.norm"]),
-            "the plan names `layers.0.norm`, which the model does not have; the nearest are \
+            "the plan contains `layers.0.norm`, which the model does not have; the nearest are \
              `layers.0.bias`, `layers.0.weight`",
         ),
     ] {
@@ -165,7 +160,7 @@ fn another_model() {
     assert_eq!(
         text(plan.check_model(mlp_trace(2, 4).parameters())),
         "the plan is for another model: 2 parameters are missing (`layers.2.weight`, \
-         `layers.2.bias`); make a plan for this one"
+         `layers.2.bias`); create a plan for this one"
     );
     let wider = text(plan.check_model(mlp_trace(3, 5).parameters()));
     assert!(
@@ -177,7 +172,8 @@ fn another_model() {
     );
 }
 
-/// A parameter that two stages read: the gradient's parts meet at the first of them, so no later stage can own it.
+/// A parameter that two stages read: the gradient is summed on the first of them, so no later stage can
+/// own it.
 #[test]
 fn a_shared_parameter_whose_owner_is_not_its_first_reader() {
     let model = mlp(3, 8);
@@ -203,7 +199,7 @@ fn a_shared_parameter_whose_owner_is_not_its_first_reader() {
     let edited = Plan::from_json(&json.to_string()).unwrap();
     let expected = "stage 1 owns `layers.0.weight`, and stage 0 before it holds a copy: gradients go from later stages to \
                     earlier ones, so the first stage that reads a parameter must own it: list it among the parameters of \
-                    stage 0 and among the replicas of stage 1, or make the plan again";
+                    stage 0 and among the replicas of stage 1, or create the plan again";
     assert_eq!(text(edited.check_model(trace.parameters())), expected);
     let started = Pipeline::new(&model, &trace, &edited).start();
     assert_eq!(
@@ -212,7 +208,7 @@ fn a_shared_parameter_whose_owner_is_not_its_first_reader() {
     );
 }
 
-/// A plan file cut off at every byte is refused, and never panics.
+/// A plan file truncated at any byte is refused without a panic.
 #[test]
 fn a_truncated_file() {
     let json = Plan::manual(&mlp_trace(2, 4), &[]).unwrap().to_json();
@@ -226,7 +222,7 @@ fn a_truncated_file() {
 }
 
 #[test]
-fn files_that_are_not_there() {
+fn missing_files() {
     let plan = Plan::manual(&mlp_trace(2, 4), &[]).unwrap();
     let nowhere = "/nowhere/plan.json";
     let missing = "No such file or directory (os error 2)";
@@ -241,13 +237,13 @@ fn files_that_are_not_there() {
 }
 
 #[test]
-fn ranks_and_what_they_do_not_hold() {
+fn ranks_and_parameters_that_they_do_not_hold() {
     let trace = mlp_trace(3, 4);
     let plan = Plan::manual(&trace, &["layers.1", "layers.2"].map(Cut::before)).unwrap();
     assert_eq!(plan.ranks(), 3);
     assert_eq!(
         text(plan.rank(3)),
-        "there is no rank 3: the plan has 3 rank(s), numbered from 0"
+        "rank 3 does not exist: the plan has 3 rank(s), numbered from 0"
     );
     let model = mlp(3, 4);
     let mine = plan.rank(1).unwrap()[0];
@@ -259,7 +255,7 @@ fn ranks_and_what_they_do_not_hold() {
     };
     assert_eq!(
         text(of_rank("layers.2.bias")),
-        "rank 1 does not hold what it is to use:\n  \
+        "rank 1 does not hold these parameters of the module:\n  \
          `layers.0.weight` belongs to rank 0\n  \
          `layers.0.bias` belongs to rank 0\n  \
          `layers.2.weight` belongs to rank 2"

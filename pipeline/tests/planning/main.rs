@@ -1,4 +1,4 @@
-//! What needs no rank: traces and their errors, plans, cuts, and how they grow.
+//! Tests without ranks: traces and their errors, plans, cuts, and scaling.
 
 mod cuts;
 mod edges;

@@ -11,7 +11,7 @@ use tinderbox_pipeline::{Outputs, Trace, Traceable};
 use crate::gpt::{Gpt, GptConfig};
 use crate::support::{floats, tokens};
 
-/// Layers one behind the other.
+/// Layers in sequence.
 #[derive(Module, Debug)]
 pub struct Mlp {
     pub layers: Vec<Linear>,
@@ -52,7 +52,7 @@ pub fn gpt_trace(layers: usize) -> Trace<Tensor<2, burn::tensor::Int>> {
         .unwrap()
 }
 
-/// Down, and up again, reading at each level what went down there.
+/// A U-Net: each level of the way up reads the value of the same level of the way down.
 #[derive(Module, Debug)]
 pub struct UNet {
     down: Vec<Conv2d>,

@@ -1,4 +1,4 @@
-//! Plans as files and tables, and how even they are.
+//! Plans as files and tables, and their balance.
 
 use burn::tensor::{Device, Tensor};
 use tinderbox_pipeline::{Cut, Machine, Outputs, Plan, Traceable};
@@ -16,14 +16,14 @@ fn a_plan_as_a_table() {
     insta::assert_snapshot!(three_stages(), @r#"
     model        e46a441bcd74, 8 parameters, 1.13 KiB
     program      training :F32[4, 8], operations fd65de5b4514
-    machine      3 ranks, no limit of memory
-                 a message takes 5.00 µs, an action 3.00 µs beside its work
+    machine      3 ranks, no memory limit
+                 a message takes 5.00 µs, an action 3.00 µs besides its work
     schedule     1f1b, 3 micro-batches
     partitioner  manual
                  cut by hand before `layers.1`, after `layers.2`
 
     step         249 µs, of which the ranks are idle 54.2 %
-    lower bound  76.9 µs, so the step is at most 223.3 % above the best there is
+    lower bound  76.9 µs, so the step is at most 223.3 % above the optimum
     bottleneck   stage 1, 33.9 µs of F and B per micro-batch
     messages     1.50 KiB between ranks per step
 
@@ -76,14 +76,14 @@ fn a_plan_as_a_table() {
 }
 
 #[test]
-fn the_same_model_gives_the_same_bytes() {
+fn the_same_model_produces_the_same_bytes() {
     assert_eq!(three_stages().to_json(), three_stages().to_json());
     let auto = || Plan::auto(&gpt_trace(3), &Machine::local(4).unwrap()).unwrap();
     assert_eq!(auto().to_json(), auto().to_json());
 }
 
 #[test]
-fn a_plan_survives_its_file() {
+fn a_plan_is_read_back_unchanged() {
     let path = std::env::temp_dir().join(format!("tinderbox-plan-{}.json", std::process::id()));
     let plan = three_stages();
     plan.save(&path).unwrap();
@@ -141,9 +141,9 @@ fn cuts_by_hand() {
     );
 }
 
-/// A module that the forward does not read goes with its neighbours, and moves no cut.
+/// A module that the forward does not read belongs to the stage of its neighbours, and moves no cut.
 #[test]
-fn what_is_not_read_goes_with_its_module() {
+fn unread_parameters_stay_with_their_module() {
     let half = |net: &Mlp, x: Tensor<2>| {
         // The second layer, and the bias of the third.
         let x = net.layers[0].forward(x).matmul(net.layers[2].weight.val());

@@ -1,4 +1,4 @@
-//! What a profile has, where it is kept, and what plans make of it.
+//! The contents of a profile, its cache, and plans with its times.
 
 use std::cell::Cell;
 use std::fs;
@@ -90,11 +90,11 @@ fn a_profile_is_a_table_json_and_csv() {
     fs::write(&path, newer).unwrap();
     assert_eq!(
         full_text(&Profile::load(&path).unwrap_err()),
-        "the profile has version 9, this build reads 1: measure again"
+        "the profile has version 9, but this build reads version 1: measure again"
     );
 }
 
-/// What was measured is not measured again; what can't be read is.
+/// Cached measurements are reused; unreadable ones are repeated.
 #[test]
 fn the_cache_is_by_graph_device_and_settings() {
     let trace = gpt_trace(1);
@@ -125,7 +125,7 @@ fn the_cache_is_by_graph_device_and_settings() {
 
 /// The times of a plan's stages are the medians of their blocks.
 #[test]
-fn plans_take_the_measured_times() {
+fn plans_use_the_measured_times() {
     let trace = gpt_trace(2);
     let profile = quick(&trace).measure().unwrap();
     let mut machine = Machine::local(2).unwrap();
@@ -139,7 +139,7 @@ fn plans_take_the_measured_times() {
     let measured = profile.blocks.iter().map(|block| block.forward.median_ns);
     let measured: u64 = measured.sum();
     let ratio = planned as f64 / measured as f64;
-    // Shares of operations are whole nanoseconds, and masks are made by every stage that reads them.
+    // The times of operations are whole nanoseconds, and every stage that reads a mask computes it.
     assert!((0.99..1.1).contains(&ratio), "{planned} of {measured}");
 }
 
@@ -154,11 +154,11 @@ fn profiles_of_other_programs_are_refused() {
     };
     assert_eq!(
         full_text(&deeper.times(&gpt_trace(1)).unwrap_err()),
-        "the profile has 5 blocks, the model has 9: measure again"
+        "the profile has 5 blocks, but the model has 9: measure again"
     );
 }
 
-/// Two forwards of one model: the plan of one is not taken for the other.
+/// Two forwards of one model: the plan of one is refused for the other.
 #[test]
 fn plans_of_another_forward_are_refused() {
     let model = mlp(3, 8);
@@ -178,7 +178,7 @@ fn plans_of_another_forward_are_refused() {
         full_text(&error),
         "the plan can't be used\nthe plan is for another forward of this model: operation 3 is \
          `Activation.Gelu f32[4, 8] in layers.0` in the plan and `Float.Matmul f32[4, 8] in layers.1` \
-         in the model; make a plan for this one"
+         in the model; create a plan for this one"
     );
 }
 
@@ -189,7 +189,7 @@ fn a_machine_is_measured() {
     let rates = machine.rates;
     assert!(rates.flops_per_s > 1_000_000 && rates.bytes_per_s > 1_000_000);
     assert!(rates.operation_ns > 0 && machine.action_ns > 0);
-    // A message may be there before its sender has noted that it is sent: its latency may be nothing.
+    // A message may arrive before its sender has recorded the send, so its latency may be 0.
     assert!(machine.link.ticks_per_mib > 0);
     assert_eq!(Machine::from_json(&machine.to_json()).unwrap(), machine);
     assert_eq!(

@@ -1,4 +1,4 @@
-//! Planning a deep model on many stages is quick: nothing in it grows with the square of the model.
+//! Planning a deep model on many stages is fast: no step is quadratic in the model.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use tinderbox_pipeline::{Machine, Plan};
 
 use crate::models::{gpt_trace, mlp_trace};
 
-/// Both take a fraction of this alone; the limit leaves room for a machine that does other work.
+/// Each takes a fraction of this limit; the rest is a margin for loaded machines.
 const LIMIT: Duration = Duration::from_secs(5);
 
 #[test]

@@ -1,4 +1,4 @@
-//! Why a model can't be traced, in full.
+//! Errors of tracing, with their full text.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -40,11 +40,10 @@ fn run(net: &Mlp, x: Tensor<2>) -> Tensor<2> {
 }
 
 #[test]
-fn losses_that_are_none() {
+fn invalid_losses() {
     assert_eq!(
         refused(|_, _| Outputs::none()),
-        "the forward gave no loss: return `Outputs::loss(loss)`, or trace it with `trace_forward` \
-         for evaluation alone"
+        "the forward returned no loss: return `Outputs::loss(loss)`, or trace it with `trace_forward` for evaluation only"
     );
     assert_eq!(
         refused(|net, x| Outputs::loss(run(net, x).flatten(0, 1))),
@@ -69,7 +68,7 @@ fn losses_that_are_none() {
 }
 
 #[test]
-fn what_only_real_tensors_have() {
+fn functions_that_need_real_tensors() {
     let error = refused(|net, x| {
         let y = run(net, x);
         let sum = y.clone().sum().into_scalar::<f32>();
@@ -121,7 +120,7 @@ fn what_only_real_tensors_have() {
         let real = Tensor::<1>::ones([1], &Device::flex());
         Outputs::loss(run(net, x).mean()).with("scale", real)
     });
-    insta::assert_snapshot!(error, @"output `scale` is a tensor of the host, which was not made under recording: make it on the device of the batch or of a parameter");
+    insta::assert_snapshot!(error, @"output `scale` is a tensor that was not created under recording: create it on the device of the batch or of a parameter");
     let error = refused(|net, x| {
         drop(run(net, x));
         Outputs::loss(Tensor::<1>::ones([1], &Device::flex()))
@@ -170,12 +169,12 @@ fn batch_norm_is_named() {
     });
     let text = without_line(&traced.unwrap_err());
     insta::assert_snapshot!(text, @r#"
-    the forward could not be recorded, and `norm` is a BatchNorm: it moves its running statistics between devices, which can't be recorded; use GroupNorm, LayerNorm, RmsNorm or InstanceNorm in its place, or train with fixed statistics (`config.init(&device.clone().without_autodiff()).freeze()`)
+    the forward could not be recorded, and `norm` is a BatchNorm: it moves its running statistics between devices, which can't be recorded; use GroupNorm, LayerNorm, RmsNorm or InstanceNorm instead, or train with fixed statistics (`config.init(&device.clone().without_autodiff()).freeze()`)
     the recorded code moved a fake tensor between devices or autodiff contexts in `batch::forward`, called at the line (Cannot move a tensor to a capture device with autodiff enabled; remove autodiff with without_autodiff() before the transfer.); `to_device`, `inner` and `from_inner` can't be recorded: create tensors on the device of their input
     "#);
 }
 
-/// A model with batch norm may fail for reasons of its own.
+/// A model with batch norm may fail for other reasons.
 #[test]
 fn batch_norm_is_not_blamed_for_another_panic() {
     let traced = normed().trace(&x(4), |net: &Normed, x| {
@@ -197,7 +196,7 @@ struct Growing {
 }
 
 #[test]
-fn a_closure_that_makes_another_model_every_time() {
+fn a_closure_that_constructs_another_model_every_time() {
     for (layers, width, change) in [
         (1, 0, "parameter `layers.2.weight` is new"),
         (
@@ -221,7 +220,7 @@ fn a_closure_that_makes_another_model_every_time() {
         let traced = model.trace(&x(4), |net: &Growing, _| Outputs::loss(net.scale.val()));
         let error = full_text(&traced.unwrap_err());
         let expected = format!(
-            "the model can't be constructed twice alike\nthe closure made another model at its second call: {change}; "
+            "two constructions of the model differ\nthe closure made another model at its second call: {change}; "
         );
         assert!(error.starts_with(&expected), "{error}");
     }

@@ -66,7 +66,7 @@ fn a_tensor() {
     check(|net, x| of(net.run(x)), x);
 }
 
-/// An absent part and an empty one hold the same tensors, and are not the same batch.
+/// An absent part and an empty one have the same tensors, but are different batches.
 #[test]
 fn parts_without_tensors_choose_the_program() {
     check(
@@ -91,7 +91,7 @@ fn a_tuple_with_a_nested_one() {
 }
 
 #[test]
-fn an_option_that_is_there() {
+fn an_option_with_a_value() {
     check(
         |net, (x, bias): (Tensor<2>, Option<Tensor<2>>)| of(net.run(x) + bias.unwrap()),
         |n, device| (x(n, device), Some(x(n + 50, device))),
@@ -99,7 +99,7 @@ fn an_option_that_is_there() {
 }
 
 #[test]
-fn an_option_that_is_not_there() {
+fn an_option_without_a_value() {
     check(
         |net, (bias, x): (Option<Tensor<2>>, Tensor<2>)| {
             assert!(bias.is_none());

@@ -1,4 +1,4 @@
-//! Where ranks live.
+//! The devices of ranks.
 
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
@@ -34,7 +34,7 @@ fn builder(ranks: usize) -> PipelineBuilder<Net, Tensor<2>> {
     Pipeline::new(&model, &trace, &plan).optimizer(SgdConfig::new())
 }
 
-/// An autodiff device stands for the device under it: there is no autodiff at run time.
+/// An autodiff device is replaced by its inner device: there is no autodiff at run time.
 #[test]
 fn more_ranks_than_devices_share_them() {
     let devices = [Device::flex(), Device::flex().autodiff()];
@@ -54,7 +54,7 @@ fn no_device_and_no_real_device_are_refused() {
     let error = builder(2).devices(&[]).start().unwrap_err();
     assert_eq!(
         full_text(&error),
-        "the pipeline was given an empty list of devices: leave it out for the CPU"
+        "the list of devices is empty: leave it out for the CPU"
     );
     let error = builder(2).device(&Device::capture()).start().unwrap_err();
     assert!(

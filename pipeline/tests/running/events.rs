@@ -8,15 +8,15 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 
 thread_local! {
-    /// What this thread reported, a line for each event.
+    /// The events of this thread, one per line.
     static EVENTS: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
-/// Collects the events of all threads, each by itself: a subscriber of one thread misses the events that another
-/// thread reports first.
+/// Collects the events of all threads, separately: a subscriber of a single thread misses events that
+/// another thread reports first.
 struct Events;
 
-/// Begins to collect.
+/// Starts to collect.
 pub fn collect() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -26,7 +26,7 @@ pub fn collect() {
     take();
 }
 
-/// What this thread has reported since it was asked before.
+/// Returns the events of this thread since the last call.
 pub fn take() -> String {
     EVENTS.take()
 }

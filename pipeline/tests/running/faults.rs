@@ -1,8 +1,8 @@
-//! A panic at every action of every rank: the error names the place, all ranks end, and the same process
-//! goes on. A stall at every action: the step ends by a timeout.
+//! A panic at every action of every rank: the error names the place, all ranks end, and the process
+//! continues. A stall at every action: the step ends by a timeout.
 //!
-//! The faults come from a subscriber of the runtime's spans, which is one for the whole process: so
-//! each test runs in a process of its own.
+//! The faults are injected by a subscriber of the runtime's spans, which is global to the process, so
+//! each test runs in its own process.
 
 use std::collections::HashSet;
 use std::process::Command;
@@ -35,7 +35,7 @@ const CASE: Case<Net, Batch> = Case {
             .map(|_| LinearConfig::new(4, 4).init(device))
             .collect(),
     },
-    // The first layer is read again at the end: there is a tie.
+    // The first layer is read again at the end, so it is tied.
     forward: |net, (x, y)| -> Computed {
         let x = net.layers.iter().fold(x, |x, layer| gelu(layer.forward(x)));
         (squared(x.matmul(net.layers[0].weight.val()), y), None)
@@ -46,14 +46,14 @@ const CASE: Case<Net, Batch> = Case {
     },
 };
 
-/// What happens at one action of one rank.
+/// The fault at an action of a rank.
 #[derive(Clone, Debug, PartialEq)]
 enum Fault {
     Panic,
     Stall(Duration),
 }
 
-/// The fault that waits for its action, and the actions that have begun.
+/// The pending fault, and the actions that have begun.
 static ARMED: Mutex<Option<(u64, String, Fault)>> = Mutex::new(None);
 static BEGUN: AtomicUsize = AtomicUsize::new(0);
 
@@ -112,7 +112,7 @@ impl Subscriber for Faults {
 
 const ALONE: &str = "TINDERBOX_TEST_FAULTS";
 
-/// Runs a test in a process of its own; `true` in that process.
+/// Runs a test in its own process; `true` in that process.
 fn is_alone(test: &str) -> bool {
     static SUBSCRIBED: OnceLock<()> = OnceLock::new();
     if std::env::var_os(ALONE).is_some() {
@@ -122,7 +122,7 @@ fn is_alone(test: &str) -> bool {
     let output = Command::new(std::env::current_exe().unwrap())
         .args([test, "--exact", "--nocapture"])
         .env(ALONE, "1")
-        // To print where a panic came from can take longer than the end that is timed.
+        // Printing the place of a panic can take longer than the measured end.
         .env("RUST_BACKTRACE", "0")
         .output()
         .unwrap();
@@ -155,7 +155,8 @@ fn step(pipeline: &mut Pipeline<Net, Batch>) -> Result<(), PipelineError> {
         .map(drop)
 }
 
-/// Schedules with every kind of action among them: split and whole backwards, pairs, ties and norms.
+/// Schedules that together contain every kind of action: split and whole backwards, pairs, ties and
+/// norms.
 const SCHEDULES: [(ScheduleKind, usize); 3] = [
     (ScheduleKind::OneFOneB, 1),
     (ScheduleKind::Zbv, 2),
@@ -175,14 +176,14 @@ fn actions(kind: ScheduleKind, chunks: usize) -> Vec<(u64, Action)> {
     let all: Vec<_> = places
         .map(|at| (at.rank.index() as u64, at.action))
         .collect();
-    // The runtime runs these and no others.
+    // The runtime runs exactly these actions.
     let before = BEGUN.load(Ordering::Relaxed);
     step(&mut pipeline).unwrap();
     assert_eq!(BEGUN.load(Ordering::Relaxed) - before, all.len());
     all
 }
 
-/// A step with a panic at an action: its error, and how long the step took.
+/// Runs a step with a panic at an action; returns its error and duration.
 fn panic_at(
     rank: u64,
     action: Action,
@@ -214,7 +215,7 @@ fn a_panic_at_every_action_is_named_and_ends_all() {
         let all = actions(kind, chunks);
         let before = threads();
         for (rank, action) in all {
-            // A shared machine may stall one try; what the runtime waits for, it waits for in every one.
+            // A loaded machine may delay one attempt; a wait of the runtime would delay every attempt.
             let mut tries = (0..3).map(|_| panic_at(rank, action, kind, chunks));
             let error =
                 tries.find_map(|(error, time)| (time < Duration::from_secs(1)).then_some(error));
@@ -259,7 +260,7 @@ fn a_panic_at_every_action_is_named_and_ends_all() {
     );
 }
 
-/// A rank that stalls keeps the others waiting: the step ends by the timeout of who waits, or of the
+/// A rank that stalls makes the others wait: the step ends by the timeout of a waiting rank or of the
 /// driver, and nothing hangs.
 #[test]
 fn a_stall_at_every_action_ends_by_the_timeout() {

@@ -1,4 +1,4 @@
-//! Losses and gradients that are NaN or infinite, and numbers that no pipeline takes.
+//! Losses and gradients that are NaN or infinite, and invalid numbers in settings.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ struct Net {
     layers: Vec<Linear>,
 }
 
-/// Inputs, targets, and what is added to the loss.
+/// Inputs, targets, and a value that is added to the loss.
 type Batch = (Tensor<2>, Tensor<2>, Tensor<1>);
 
 const CASE: Case<Net, Batch> = Case {
@@ -43,7 +43,8 @@ const CASE: Case<Net, Batch> = Case {
     },
 };
 
-/// A batch whose sample 3, in the second of four micro-batches, has this input and this addition to its loss.
+/// A batch whose sample 3, in the second of four micro-batches, has this input and this addition to its
+/// loss.
 fn with(input: f32, added: f32) -> Batch {
     let device = Device::flex();
     let (_, y, _) = (CASE.batch)(7, &device);
@@ -106,27 +107,27 @@ fn a_step_that_is_not_finite_changes_nothing() {
             assert_eq!(pipeline.steps(), 2);
             assert!(gathered(&mut pipeline) == before, "{ranks} ranks, {kind}");
         }
-        // The optimizer's state is as it was too.
+        // The optimizer state is unchanged too.
         good(&mut pipeline, 2..3);
         assert!(gathered(&mut pipeline) == expected, "{ranks} ranks, {kind}");
     }
 }
 
 #[test]
-fn what_is_not_finite_is_named() {
+fn values_that_are_not_finite_are_named() {
     let stopped = |batch: Batch| {
         let builder = builder(2, ScheduleKind::OneFOneB).stop_on_non_finite();
         let mut pipeline = builder.start().unwrap();
         full_text(&pipeline.step(LR, batch).unwrap_err())
     };
-    insta::assert_snapshot!(stopped(with(f32::NAN, 0.0)), @"step 0 was stopped before the update, and no parameter has changed: the loss of micro-batch 1 is NaN, and the gradients of `layers.0.weight`, `layers.0.bias`, `layers.1.weight` and 9 more are not finite; skip the batch, or lower the learning rate and go on from a checkpoint");
-    // The gradients are those of the rest of the loss.
-    insta::assert_snapshot!(stopped(with(0.5, f32::NEG_INFINITY)), @"step 0 was stopped before the update, and no parameter has changed: the loss of micro-batch 1 is -inf; skip the batch, or lower the learning rate and go on from a checkpoint");
+    insta::assert_snapshot!(stopped(with(f32::NAN, 0.0)), @"step 0 was stopped before the update, and no parameter has changed: the loss of micro-batch 1 is NaN, and the gradients of `layers.0.weight`, `layers.0.bias`, `layers.1.weight` and 9 more are not finite; skip the batch, or lower the learning rate and resume from a checkpoint");
+    // The gradients are those of the other part of the loss.
+    insta::assert_snapshot!(stopped(with(0.5, f32::NEG_INFINITY)), @"step 0 was stopped before the update, and no parameter has changed: the loss of micro-batch 1 is -inf; skip the batch, or lower the learning rate and resume from a checkpoint");
     let (x, y, added) = with(0.5, 0.0);
-    insta::assert_snapshot!(stopped((x * f32::NAN, y, added)), @"step 0 was stopped before the update, and no parameter has changed: the losses of micro-batches 0, 1, 2 and 1 more are not finite, and the gradients of `layers.0.weight`, `layers.0.bias`, `layers.1.weight` and 9 more are not finite; skip the batch, or lower the learning rate and go on from a checkpoint");
+    insta::assert_snapshot!(stopped((x * f32::NAN, y, added)), @"step 0 was stopped before the update, and no parameter has changed: the losses of micro-batches 0, 1, 2 and 1 more are not finite, and the gradients of `layers.0.weight`, `layers.0.bias`, `layers.1.weight` and 9 more are not finite; skip the batch, or lower the learning rate and resume from a checkpoint");
 }
 
-/// A finite loss whose gradient is not: that of a square root at zero.
+/// A finite loss whose gradient is infinite: that of a square root at zero.
 fn root_of_zero() -> PipelineBuilder<Net, Batch> {
     let model = CASE.model();
     let forward = |net: &Net, (x, _, _): Batch| {
@@ -146,15 +147,15 @@ fn root_of_zero() -> PipelineBuilder<Net, Batch> {
 fn a_gradient_alone_is_named() {
     let mut pipeline = root_of_zero().stop_on_non_finite().start().unwrap();
     let error = pipeline.step(LR, with(0.5, 0.0)).unwrap_err();
-    insta::assert_snapshot!(full_text(&error), @"step 0 was stopped before the update, and no parameter has changed: the gradients of `layers.0.weight`, `layers.0.bias`, `layers.1.weight` and 9 more are not finite; skip the batch, or lower the learning rate and go on from a checkpoint");
-    // Nobody asked for the norm, and it is known.
+    insta::assert_snapshot!(full_text(&error), @"step 0 was stopped before the update, and no parameter has changed: the gradients of `layers.0.weight`, `layers.0.bias`, `layers.1.weight` and 9 more are not finite; skip the batch, or lower the learning rate and resume from a checkpoint");
+    // The norm is known although no setting needs it.
     let mut pipeline = root_of_zero().start().unwrap();
     let output = pipeline.step(LR, with(0.5, 0.0)).unwrap();
     assert_eq!(output.loss, Some(0.0));
     assert!(!output.gradient_norm.unwrap().is_finite() && !output.is_finite());
 }
 
-/// The same bits, whether ranks need it for a clip or the driver adds it up.
+/// The same bits, whether ranks need the norm for a clip or the driver computes it.
 #[test]
 fn the_norm_of_all_gradients_is_known_in_every_step() {
     for (ranks, kind) in SHAPES {
@@ -175,7 +176,7 @@ fn the_norm_of_all_gradients_is_known_in_every_step() {
 }
 
 #[test]
-fn without_the_setting_the_output_tells() {
+fn without_the_setting_the_output_reports_it() {
     for clip in [false, true] {
         let mut builder = builder(2, ScheduleKind::OneFOneB);
         if clip {
@@ -202,7 +203,8 @@ fn without_the_setting_the_output_tells() {
     }
 }
 
-/// A loss scale has steps skipped whose gradients overflow; a loss that is not finite stops the step.
+/// With a loss scale, steps whose gradients overflow are skipped; a loss that is not finite stops the
+/// step.
 #[test]
 fn a_loss_scale_keeps_its_own_skipping() {
     let scaled = |builder: PipelineBuilder<Net, Batch>| {
@@ -221,25 +223,25 @@ fn a_loss_scale_keeps_its_own_skipping() {
     let scale = pipeline.loss_scale();
     // The gradients are finite.
     let error = pipeline.step(LR, with(0.5, f32::NEG_INFINITY)).unwrap_err();
-    insta::assert_snapshot!(full_text(&error), @"step 0 was stopped before the update, and no parameter has changed: the loss of micro-batch 1 is -inf; skip the batch, or lower the learning rate and go on from a checkpoint");
+    insta::assert_snapshot!(full_text(&error), @"step 0 was stopped before the update, and no parameter has changed: the loss of micro-batch 1 is -inf; skip the batch, or lower the learning rate and resume from a checkpoint");
     assert_eq!(pipeline.steps(), 0);
     assert_eq!(pipeline.loss_scale(), scale);
     assert!(gathered(&mut pipeline) == before);
 }
 
 #[test]
-fn numbers_of_nothing_are_refused() {
+fn zero_micro_batches_and_threads_are_refused() {
     let start = |builder: PipelineBuilder<Net, Batch>| full_text(&builder.start().unwrap_err());
-    insta::assert_snapshot!(start(builder(1, ScheduleKind::GPipe).micro_batches(0)), @"a batch can't be split into 0 micro-batches: give at least 1");
-    insta::assert_snapshot!(start(builder(1, ScheduleKind::GPipe).threads_per_rank(0)), @"a rank can't run on 0 threads: give at least 1, or leave `threads_per_rank` out for its share of the machine");
+    insta::assert_snapshot!(start(builder(1, ScheduleKind::GPipe).micro_batches(0)), @"a batch can't be split into 0 micro-batches: use at least 1");
+    insta::assert_snapshot!(start(builder(1, ScheduleKind::GPipe).threads_per_rank(0)), @"a rank can't run on 0 threads: use at least 1, or leave `threads_per_rank` out for an equal share of the machine");
 }
 
 #[test]
-fn learning_rates_that_are_none_are_refused() {
+fn invalid_learning_rates_are_refused() {
     let mut pipeline = builder(2, ScheduleKind::OneFOneB).start().unwrap();
     let before = gathered(&mut pipeline);
     let batch = || (CASE.batch)(0, &Device::flex());
-    let must = "it must be a finite number and not negative";
+    let must = "it must be finite and not negative";
     for (rate, shown) in [
         (f64::NAN, "NaN"),
         (f64::INFINITY, "inf"),
@@ -254,7 +256,7 @@ fn learning_rates_that_are_none_are_refused() {
                 LrSchedulerConfig::Constant(rate),
             )
             .init();
-        // Burn refuses some itself.
+        // Burn refuses some rates itself.
         let Ok(mut rates) = rates else { continue };
         let text = full_text(
             &pipeline
@@ -268,6 +270,6 @@ fn learning_rates_that_are_none_are_refused() {
     }
     assert!(gathered(&mut pipeline) == before);
     assert_eq!(pipeline.steps(), 0);
-    // Nothing is learned, and nothing is wrong.
+    // A rate of 0 is valid and changes nothing.
     pipeline.step(0.0, batch()).unwrap();
 }

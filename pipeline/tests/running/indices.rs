@@ -1,4 +1,4 @@
-//! Indices that do not fit what they index.
+//! Indices that are out of range.
 
 use burn::module::Module;
 use burn::nn::loss::CrossEntropyLossConfig;
@@ -65,7 +65,7 @@ fn builder(forward: fn(&Net, Batch) -> Outputs) -> PipelineBuilder<Net, Batch> {
         .micro_batches(2)
 }
 
-/// The error of a step, where Burn panicked without the check.
+/// The error of a step in which Burn would panic without the check.
 fn refused(forward: fn(&Net, Batch) -> Outputs, batch: Batch) -> String {
     let mut unchecked = builder(forward).check_indices(false).start().unwrap();
     let panicked = full_text(&unchecked.step(LR, batch.clone()).unwrap_err());
@@ -78,34 +78,34 @@ fn refused(forward: fn(&Net, Batch) -> Outputs, batch: Batch) -> String {
 fn an_index_out_of_range_is_named() {
     insta::assert_snapshot!(refused(cross_entropy, batch(7, 0)), @r#"
     micro-batch 1 of the batch can't be used, and nothing was run
-    an index is out of range in `tokens`; it comes from the batch's tensor `0`: look at the data, and at the sizes that the model was made with
+    an index is out of range in `tokens`; it comes from the batch's tensor `0`: check the data and the sizes with which the model was constructed
     Module.Embedding was given the index 7 at [1, 1]: only 0 to 6 are allowed
     "#);
     insta::assert_snapshot!(refused(cross_entropy, batch(-1, 0)), @r#"
     micro-batch 1 of the batch can't be used, and nothing was run
-    an index is out of range in `tokens`; it comes from the batch's tensor `0`: look at the data, and at the sizes that the model was made with
+    an index is out of range in `tokens`; it comes from the batch's tensor `0`: check the data and the sizes with which the model was constructed
     Module.Embedding was given the index -1 at [1, 1]: only 0 to 6 are allowed
     "#);
     insta::assert_snapshot!(refused(cross_entropy, batch(0, 5)), @r#"
     micro-batch 1 of the batch can't be used, and nothing was run
-    an index is out of range in or after `head`; it comes from the batch's tensor `1`: look at the data, and at the sizes that the model was made with
+    an index is out of range in or after `head`; it comes from the batch's tensor `1`: check the data and the sizes with which the model was constructed
     BaseFloat.Gather was given the index 5 at [1]: only 0 to 4 are allowed
     "#);
     insta::assert_snapshot!(refused(gathered, batch(0, -100)), @r#"
     micro-batch 1 of the batch can't be used, and nothing was run
-    an index is out of range in or after `head`; it comes from the batch's tensor `1`: look at the data, and at the sizes that the model was made with
+    an index is out of range in or after `head`; it comes from the batch's tensor `1`: check the data and the sizes with which the model was constructed
     BaseFloat.Gather was given the index -100 at [1]: only 0 to 4 are allowed
     "#);
     insta::assert_snapshot!(refused(selected, batch(0, 7)), @r#"
     rank 1, stage 1, micro-batch 1, action 1F1 failed
-    an index is out of range in or after `head`: look at the data, and at the sizes that the model was made with
+    an index is out of range in or after `head`: check the data and the sizes with which the model was constructed
     BaseFloat.Select was given the index 5 at [1]: only 0 to 4 are allowed
     "#);
 }
 
-/// A label that is wrong costs its batch, and not the run.
+/// A wrong label fails its batch, and not the run.
 #[test]
-fn a_pipeline_goes_on_after_an_index_of_the_batch() {
+fn a_pipeline_continues_after_an_invalid_batch_index() {
     let forwards = [cross_entropy as fn(&Net, Batch) -> Outputs, gathered];
     for forward in forwards {
         let start = || builder(forward).check_indices(true).start().unwrap();
@@ -122,18 +122,18 @@ fn a_pipeline_goes_on_after_an_index_of_the_batch() {
     }
 }
 
-/// What is not read of a tensor may be anything.
+/// Elements that are not read may have any value.
 #[test]
 fn indices_that_are_not_read_are_not_checked() {
     let forward =
         |net: &Net, (tokens, labels): Batch| cross_entropy(net, (tokens.narrow(1, 0, 1), labels));
     let mut pipeline = builder(forward).check_indices(true).start().unwrap();
-    // The token that is wrong is the second of its sample.
+    // The invalid token is the second of its sample.
     pipeline.step(LR, batch(WORDS as i32, 0)).unwrap();
 }
 
 #[test]
-fn indices_in_range_are_computed_with() {
+fn indices_in_range_are_accepted() {
     for forward in [cross_entropy, gathered] {
         let loss = |check| {
             let mut pipeline = builder(forward).check_indices(check).start().unwrap();

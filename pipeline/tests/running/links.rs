@@ -27,7 +27,7 @@ struct Net {
 
 type Batch = (Tensor<2>, Tensor<2>);
 
-/// The first layer's weight is read again at the end: messages skip stages, and there is a tie.
+/// The first layer's weight is read again at the end: messages skip stages, and the weight is tied.
 fn forward(net: &Net, (x, y): Batch) -> Computed {
     let x = net.layers.iter().fold(x, |x, layer| gelu(layer.forward(x)));
     (squared(x.matmul(net.layers[0].weight.val()), y), None)
@@ -79,10 +79,10 @@ fn batch() -> Batch {
     (CASE.batch)(0, &Device::flex())
 }
 
-/// What happens to a call of a link: its name as schedules write it, and the rank that calls.
+/// A call of a link: its name in the notation of schedules, and the rank that calls.
 type Hook = dyn Fn(RankIndex, Action) -> bool + Send + Sync;
 
-/// Asks a hook before every call; a message is lost when the hook of its sender says so.
+/// Calls a hook before every call; the hook of a sender may drop the message.
 struct Hooked {
     rank: RankIndex,
     inner: LocalLink,
@@ -123,9 +123,9 @@ fn hooked(
     })
 }
 
-/// A step of many messages, each in time, takes longer than the driver would wait for silence.
+/// A step of many timely messages takes longer than the driver would wait without progress.
 #[test]
-fn a_long_step_goes_on_where_its_messages_come() {
+fn a_long_step_continues_while_messages_arrive() {
     const TIMEOUT: Duration = Duration::from_millis(600);
     let slow = builder(2, ScheduleKind::GPipe)
         .micro_batches(8)
@@ -173,10 +173,10 @@ fn random_delays_change_no_bit() {
     }
 }
 
-/// Only one rank waits for anything in each of these cases: where several wait for each other, the
-/// first whose time is up speaks.
+/// Only one rank waits in each of these cases: where several wait for each other, the first timeout is
+/// reported.
 #[test]
-fn a_lost_message_is_named_by_who_waits_for_it() {
+fn a_lost_message_is_named_by_its_receiver() {
     for (is_training, lost, text) in [
         (
             false,
@@ -218,7 +218,7 @@ fn a_lost_message_is_named_by_who_waits_for_it() {
     }
 }
 
-/// Every call of every rank's link panics once: the error names the place, soon.
+/// Every call of every rank's link panics once: the error names the place promptly.
 #[test]
 fn a_failure_at_every_call_of_a_link_is_named_and_ends_all() {
     for schedule in [ScheduleKind::GPipe, ScheduleKind::ZbH1] {
@@ -269,7 +269,7 @@ fn fails_at(rank: usize, position: usize, schedule: ScheduleKind) -> bool {
     true
 }
 
-/// A link that panics when it is used, and again when it is to tell the others.
+/// A link that panics when it is used, and again when it notifies the others.
 struct Broken(LocalLink);
 
 impl Link for Broken {
@@ -291,7 +291,7 @@ impl Link for Broken {
 }
 
 #[test]
-fn a_rank_that_can_not_say_why_it_ends_is_named() {
+fn a_rank_that_ends_without_a_reason_is_named() {
     let broken = |rank: RankIndex, inner| -> Box<dyn Link> {
         match rank.index() {
             1 => Box::new(Broken(inner)),
@@ -357,7 +357,7 @@ fn a_panic_of_the_optimizer_is_named() {
     }
 }
 
-/// A deadline that far away does not overflow the clock.
+/// A deadline far in the future does not overflow the clock.
 #[test]
 fn a_wait_may_be_endless() {
     let mut pipeline = builder(2, ScheduleKind::GPipe)
@@ -370,7 +370,7 @@ fn a_wait_may_be_endless() {
 
 const ALONE: &str = "TINDERBOX_TEST_ALONE";
 
-/// Counts the threads of a process of its own: other tests have ranks too.
+/// Counts the threads of a separate process, since other tests have ranks too.
 #[test]
 fn no_thread_is_left_after_many_starts() {
     if std::env::var_os(ALONE).is_some() {
@@ -396,7 +396,7 @@ fn no_thread_is_left_after_many_starts() {
 
 fn count_threads() {
     let threads = || std::fs::read_dir("/proc/self/task").unwrap().count();
-    // Burn's own pool is started by the first operation.
+    // The first operation starts Burn's own pool.
     builder(3, ScheduleKind::GPipe)
         .start()
         .unwrap()

@@ -1,4 +1,4 @@
-//! The runtime against plain Burn, under delays, failures and restarts.
+//! Compares the runtime with plain Burn, under delays, failures and restarts.
 
 mod batches;
 mod devices;

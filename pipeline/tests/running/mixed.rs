@@ -1,4 +1,4 @@
-//! Mixed precision against plain Burn, whose module is cast before each step: bit for bit.
+//! Compares mixed precision with plain Burn, whose module is cast before each step: bit for bit.
 
 use std::collections::BTreeMap;
 
@@ -92,7 +92,7 @@ impl ModuleVisitor for Collect<'_> {
     }
 }
 
-/// Gives them to the parameters of the f32 module.
+/// Assigns them to the parameters of the f32 module.
 struct Register(std::vec::IntoIter<DynTensor>, GradientsParams);
 
 impl ModuleVisitor for Register {
@@ -102,7 +102,7 @@ impl ModuleVisitor for Register {
     }
 }
 
-/// What a run computed.
+/// The results of a run.
 #[derive(Debug, PartialEq, Default)]
 struct Run {
     losses: Vec<Vec<f64>>,
@@ -174,7 +174,7 @@ fn pipelined(builder: PipelineBuilder<Net, Batch>) -> Run {
             .unwrap();
         run.losses.push(output.micro_batch_losses);
         run.skipped.push(output.skipped);
-        // What an evaluation leaves behind does not reach the next step.
+        // State left by an evaluation does not reach the next step.
         let evaluated = pipeline.evaluate((CASE.batch)(step, &Device::flex()));
         assert!(evaluated.unwrap().loss.unwrap().is_finite());
         let gathered = pipeline.gather(&Device::flex()).unwrap();
@@ -196,9 +196,9 @@ fn bf16_is_plain_burn_with_a_cast_module() {
     }
 }
 
-/// The factor on the loss begins so high that steps overflow; none of them changes anything on any rank.
+/// The initial loss scale is so high that steps overflow; none of them changes anything on any rank.
 #[test]
-fn f16_skips_what_overflows() {
+fn f16_skips_steps_that_overflow() {
     let factor = (1 << 18) as f64;
     let expected = plain(DType::F16, Some(factor));
     assert!(
@@ -216,7 +216,7 @@ fn f16_skips_what_overflows() {
     }
 }
 
-/// Where nothing over- or underflows, a factor that is a power of two changes no bit.
+/// Without over- and underflow, a loss scale that is a power of two changes no bit.
 #[test]
 fn a_scale_changes_no_bit_of_bf16() {
     let expected = pipelined(builder(DType::BF16, 2, ScheduleKind::OneFOneB));
@@ -227,7 +227,7 @@ fn a_scale_changes_no_bit_of_bf16() {
     }
 }
 
-/// The norm that clips, and is given back, is that of the gradients without the factor.
+/// The norm for clipping, which is returned, is that of the gradients without the loss scale.
 #[test]
 fn clipping_sees_unscaled_gradients() {
     let run = |scale: Option<f64>| {
@@ -256,7 +256,7 @@ fn clipping_sees_unscaled_gradients() {
     }
 }
 
-/// f16 is scaled unless it is told otherwise, bf16 is not.
+/// By default f16 is scaled and bf16 is not.
 #[test]
 fn defaults() {
     let scale = |compute| {
@@ -281,7 +281,7 @@ fn the_plan_counts_both_types() {
     assert!(mixed.activations < single.activations);
 }
 
-/// The gradients that the optimizer got, without the factor on the loss; none of a step that was skipped.
+/// The gradients passed to the optimizer, without the loss scale; none for a skipped step.
 #[test]
 fn kept_gradients_are_unscaled() {
     let gradients = |scale: LossScale| {
@@ -299,7 +299,7 @@ fn kept_gradients_are_unscaled() {
     let (skipped, unscaled) = gradients(LossScale::fixed(1.0));
     assert!(!skipped && unscaled[0].len() > 2);
     assert_eq!(gradients(LossScale::fixed(256.0)), (false, unscaled));
-    // A batch that overflows in f16, and so in every type that it has the range of.
+    // A batch that overflows in f16, and in every type with the range of f16.
     let mut overflows = builder(DType::F16, 2, ScheduleKind::OneFOneB)
         .keep_gradients()
         .loss_scale(LossScale::fixed(16_777_216.0))
@@ -314,7 +314,7 @@ fn kept_gradients_are_unscaled() {
     assert_eq!(kept.unwrap(), [0, 0]);
 }
 
-/// What a measured step holds is what the pipeline says that it will: the copies in 16 bits are in both.
+/// The memory of a measured step equals the costs of the pipeline, with 16-bit copies in both.
 #[test]
 fn costs_count_the_casts() {
     let mut pipeline = builder(DType::BF16, 1, ScheduleKind::GPipe)
@@ -327,12 +327,13 @@ fn costs_count_the_casts() {
     assert_eq!(costs.stages[0].resident_bytes, parameters * 5 / 2);
     let measured = pipeline.step(LR, batch).unwrap().timeline.unwrap();
     let held: Vec<u64> = measured.ranks[0].bytes.iter().map(|(_, b)| *b).collect();
-    // After the last backward only parameters, copies and gradients are left; after the update parameters alone.
+    // After the last backward only parameters, copies and gradients are left; after the update only
+    // parameters.
     assert!(held.contains(&(parameters * 5 / 2)), "{held:?}");
     assert_eq!(held.last(), Some(&parameters), "{held:?}");
 }
 
-/// What the forward makes without naming a type has the type of the forward.
+/// Tensors that the forward creates without a dtype have the dtype of the forward.
 #[test]
 fn a_tensor_of_the_forward_is_in_16_bits() {
     let model = CASE.model();
@@ -351,7 +352,7 @@ fn a_tensor_of_the_forward_is_in_16_bits() {
     assert_eq!(output.output("sum").unwrap()[0].dtype(), DType::BF16);
 }
 
-/// What ranks hold, send, evaluate and give back stays f32.
+/// Values that ranks hold, send, evaluate and return stay f32.
 #[test]
 fn parameters_stay_f32() {
     let mut pipeline = builder(DType::BF16, 2, ScheduleKind::OneFOneB)

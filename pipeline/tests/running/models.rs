@@ -1,4 +1,4 @@
-//! Models with something unusual in them, against plain Burn: any number of stages, more stages than
+//! Compares models with unusual features with plain Burn: any number of stages, more stages than
 //! micro-batches, both schedules.
 
 use burn::module::{Module, Param, ParamId};
@@ -39,7 +39,7 @@ fn row(device: &Device) -> Param<Tensor<2>> {
     Param::from_tensor(Tensor::random(shape, Distribution::Default, device))
 }
 
-/// Compares with plain Burn; returns what it computed.
+/// Compares with plain Burn; returns the results.
 fn check<M: Module + Sync + 'static>(
     init: fn(&Device) -> M,
     forward: fn(&M, Pair) -> Computed,
@@ -62,7 +62,7 @@ fn check<M: Module + Sync + 'static>(
     last
 }
 
-/// The bits of a fresh model.
+/// The bits of a new model.
 fn fresh<M: Module + Sync + 'static>(init: fn(&Device) -> M) -> Vec<(String, Vec<u8>)> {
     let model = tinderbox_deferred::Deferred::new(init).unwrap();
     let replay = model.replay(Seed::new(SEED));
@@ -70,7 +70,7 @@ fn fresh<M: Module + Sync + 'static>(init: fn(&Device) -> M) -> Vec<(String, Vec
     parameters(&module).into_iter().collect()
 }
 
-/// Paths of the parameters that training left as they were.
+/// The paths of the parameters that training did not change.
 fn unchanged<M: Module + Sync + 'static>(run: &Run, init: fn(&Device) -> M) -> Vec<String> {
     let same = |(path, value): &(String, Vec<u8>)| run.parameters[path] == *value;
     let found = fresh(init).into_iter().filter(same);
@@ -121,7 +121,7 @@ struct Mixed {
     last: Linear,
 }
 
-/// Ints and booleans are parameters too; the last of all is never read.
+/// Ints and booleans are parameters too; the last one is never read.
 #[test]
 fn parameters_without_gradients_are_kept_and_gathered() {
     let init = |device: &Device| Mixed {
@@ -259,8 +259,8 @@ fn rows(device: &Device) -> Rows {
     }
 }
 
-/// With one sample nothing is broadcast, so that `p`, `q` and the sum between them have one and the
-/// same gradient, across stages.
+/// With one sample nothing is broadcast, so `p`, `q` and the sum between them have the same gradient,
+/// across stages.
 #[test]
 fn one_value_is_the_gradient_of_parameters_on_several_stages() {
     check(rows, |net, (x, y)| {
@@ -270,10 +270,10 @@ fn one_value_is_the_gradient_of_parameters_on_several_stages() {
     });
 }
 
-/// `p` belongs to the first stage, which reads it without a gradient; its gradient is made where the
-/// last stage adds it, and is that of an activation too.
+/// `p` belongs to the first stage, which reads it without a gradient; its gradient is computed where
+/// the last stage adds it, and is that of an activation too.
 #[test]
-fn a_gradient_that_others_wait_for_is_not_made_at_a_lower_stage() {
+fn a_gradient_for_others_is_not_computed_at_a_lower_stage() {
     check(rows, |net, (x, y)| {
         let x = net.first.forward(x) * net.p.val().detach();
         let x = gelu(net.middle.forward(x)) + net.q.val();
@@ -282,8 +282,8 @@ fn a_gradient_that_others_wait_for_is_not_made_at_a_lower_stage() {
     });
 }
 
-/// Noise on the input and on activations: keyed by seed, step, micro-batch and operation. The
-/// reference is one stage.
+/// Noise on the input and on activations: keyed by seed, step, micro-batch and operation. The reference
+/// is one stage.
 #[test]
 fn random_values_in_the_forward() {
     fn noisy(net: &Plain, (x, y): Pair) -> Computed {
@@ -301,7 +301,7 @@ fn random_values_in_the_forward() {
             layers: linears(4, device),
         },
         forward: noisy,
-        // One batch again and again: what differs is the noise.
+        // The same batch in every step, so that only the noise differs.
         batch: |_, device| pair(0, device),
     };
     for count in [1, 5] {

@@ -1,5 +1,5 @@
-//! The loss and the gradients of a step are those of one backward over the whole batch in plain Burn, whatever the loss
-//! is a mean or a sum over.
+//! The loss and the gradients of a step are those of one backward over the whole batch in plain Burn,
+//! for every reduction of the loss.
 
 use std::collections::BTreeMap;
 
@@ -54,7 +54,7 @@ impl Net {
 
 type Batch = (Tensor<2, Int>, Tensor<2, Int>);
 
-/// Sentences of very different length: most of the padding is in the last samples.
+/// Sentences of very different lengths: most of the padding is in the last samples.
 fn batch(samples: usize, device: &Device) -> Batch {
     let token =
         |row: usize, column: usize, salt: usize| match column < LENGTH - row * LENGTH / samples {
@@ -252,12 +252,13 @@ impl burn::module::ModuleMapper for ToF64 {
     }
 }
 
-/// In f64 the bound is tight: what goes through f32 anywhere is 1e-8 off.
+/// In f64 the bound is tight: a computation in f32 would cause an error of 1e-8.
 #[test]
 fn every_loss_is_that_of_the_whole_batch_under_every_schedule() {
     for (float, bound) in [(DType::F32, 1e-6), (DType::F64, 1e-13)] {
         let model = model(float);
-        // Burn's own loss keeps class weights in the default dtype, f32, and takes no scores in f64.
+        // Burn's own loss keeps class weights in the default dtype, f32, and does not support scores in
+        // f64.
         let takes = |name: &str| float == DType::F32 || name != "mean over class weights";
         for (name, forward) in LOSSES.into_iter().filter(|(name, _)| takes(name)) {
             // 11 samples: no number of micro-batches divides them.
@@ -294,7 +295,8 @@ fn not_padding(batch: &Batch) -> f64 {
     tokens.filter(|token| *token != PAD as i64).count() as f64
 }
 
-/// Bit for bit those of plain Burn that accumulates with the same weights: the counts are computed on the host here.
+/// Bit for bit those of plain Burn that accumulates with the same weights: the counts are computed on
+/// the host here.
 #[test]
 fn a_weighted_mean_has_the_bits_of_plain_burn_that_accumulates() {
     has_the_bits_of_plain_burn(LOSSES[1].1, |part, batch| {
@@ -338,7 +340,7 @@ fn has_the_bits_of_plain_burn(forward: Forward, weight: fn(&Batch, &Batch) -> f6
                     .for_each(|(sum, value)| *sum += value);
             }
         }
-        // Some kinds take no other number.
+        // Some kinds support no other number.
         let kinds = ScheduleKind::ALL.into_iter().filter(|_| count == 4);
         let under_all = kinds.map(|kind| (2, kind));
         let stages = [1, 3].map(|stages| (stages, ScheduleKind::OneFOneB));
@@ -355,7 +357,7 @@ fn has_the_bits_of_plain_burn(forward: Forward, weight: fn(&Batch, &Batch) -> f6
     }
 }
 
-/// Burn's mean over no token is not a number; over the whole batch those samples do not count.
+/// Burn's mean over no token is NaN; over the whole batch those samples do not count.
 #[test]
 fn a_micro_batch_of_padding_adds_nothing() {
     let (_, forward) = LOSSES[1];
@@ -380,7 +382,7 @@ fn a_micro_batch_of_padding_adds_nothing() {
 }
 
 #[test]
-fn an_evaluation_weighs_alike() {
+fn an_evaluation_uses_the_same_weights() {
     for (name, forward) in LOSSES {
         let model = model(DType::F32);
         let batch = batch(7, &Device::flex());
@@ -407,25 +409,25 @@ fn trace_error(forward: Forward) -> TraceError {
 }
 
 #[test]
-fn counts_that_are_none_are_refused() {
+fn invalid_counts_are_refused() {
     let error = trace_error(|net, (x, y)| {
         let scores = net.scores(x);
         let count = scores.clone().abs().sum();
         Outputs::loss(scores.mean() + flat(y).float().mean()).weighted_by(count)
     });
-    insta::assert_snapshot!(error, @"the count in `weighted_by` depends on parameter `tokens.weight`: it must be computed from the batch alone, because a step needs it before the forward runs");
+    insta::assert_snapshot!(error, @"the count in `weighted_by` depends on parameter `tokens.weight`: it must be computed from the batch only, because a step needs it before the forward runs");
     let error = trace_error(|net, (x, y)| Outputs::loss(net.scores(x).mean()).weighted_by(flat(y)));
     insta::assert_snapshot!(error, @"the count in `weighted_by` has 20 elements: reduce it to one, with `sum`");
     let error = trace_error(|net, (x, y)| {
         let count = y.float().cast(DType::BF16).sum();
         Outputs::loss(net.scores(x).mean()).weighted_by(count)
     });
-    insta::assert_snapshot!(error, @"the count in `weighted_by` is computed in bf16, which has too few digits to count with: count in ints, as in `mask.int().sum()`, and give a mask as ints or bools, since mixed precision casts the floats of a batch");
+    insta::assert_snapshot!(error, @"the count in `weighted_by` is computed in bf16, which is too imprecise for counts: count in ints, as in `mask.int().sum()`, and pass masks as ints or bools, since mixed precision casts the floats of a batch");
     let error = trace_error(|net, (x, _)| {
         let count = Tensor::<1>::ones([1], &Device::flex());
         Outputs::loss(net.scores(x).mean()).weighted_by(count)
     });
-    insta::assert_snapshot!(error, @"the count in `weighted_by` is a tensor of the host, which was not made under recording: compute it from the tensors of the batch");
+    insta::assert_snapshot!(error, @"the count in `weighted_by` is a tensor that was not created under recording: compute it from the tensors of the batch");
 }
 
 fn step_error(forward: Forward, micro_batches: usize, samples: usize) -> String {
@@ -447,7 +449,7 @@ fn counts_that_are_negative_are_refused_before_the_step() {
         let count = y.not_equal_elem(PAD as i64).int().sum() - 1000;
         Outputs::loss(net.scores(x).mean()).weighted_by(count)
     };
-    insta::assert_snapshot!(step_error(forward, 1, 5), @"the count that the loss of micro-batch 0 is weighted by is -985: it must be finite and not negative");
+    insta::assert_snapshot!(step_error(forward, 1, 5), @"the count that weights the loss of micro-batch 0 is -985: it must be finite and not negative");
 }
 
 #[test]
@@ -456,11 +458,11 @@ fn losses_of_different_kinds_in_one_step_are_refused() {
         3 => Outputs::loss(net.scores(x).mean()),
         _ => Outputs::sum(net.scores(x).sum()),
     };
-    insta::assert_snapshot!(step_error(forward, 2, 5), @"the loss of micro-batch 1 is over something else than that of micro-batch 0: use the same of `Outputs::loss`, `weighted_by` and `Outputs::sum` for every batch");
+    insta::assert_snapshot!(step_error(forward, 2, 5), @"the loss of micro-batch 1 is over something else than that of micro-batch 0: use the same one of `Outputs::loss`, `weighted_by` and `Outputs::sum` for every batch");
 }
 
 #[test]
-fn a_batch_in_which_nothing_counts_is_refused_and_changes_nothing() {
+fn a_batch_without_counts_is_refused_and_changes_nothing() {
     let (_, forward) = LOSSES[1];
     let model = model(DType::F32);
     let good = batch(8, &Device::flex());
@@ -474,12 +476,12 @@ fn a_batch_in_which_nothing_counts_is_refused_and_changes_nothing() {
         .unwrap();
     let error = pipeline.step(LR, padding).unwrap_err();
     assert!(matches!(error, PipelineError::NothingCounts), "{error}");
-    insta::assert_snapshot!(full_text(&error), @"the counts that the losses are weighted by are 0 for all micro-batches, so the loss is not defined: leave the batch out");
+    insta::assert_snapshot!(full_text(&error), @"the counts that weight the losses are 0 for all micro-batches, so the loss is undefined: leave the batch out");
     assert_eq!(pipeline.steps(), 0);
     pipeline.step(LR, good).unwrap();
 }
 
-/// Mixed precision makes 16-bit floats of a float mask: 300 ones would be counted as 256 or 304.
+/// Mixed precision casts a float mask to 16 bits: 300 ones would be counted as 256 or 304.
 #[test]
 fn a_count_of_floats_in_mixed_precision_is_refused() {
     let model = model(DType::F32);
@@ -490,10 +492,11 @@ fn a_count_of_floats_in_mixed_precision_is_refused() {
         Outputs::loss(loss).weighted_by(mask.sum().int())
     };
     let traced = MixedPrecision::bf16(&model).trace(&((x, y), mask), forward);
-    insta::assert_snapshot!(traced.unwrap_err(), @"the count in `weighted_by` is computed in bf16, which has too few digits to count with: count in ints, as in `mask.int().sum()`, and give a mask as ints or bools, since mixed precision casts the floats of a batch");
+    insta::assert_snapshot!(traced.unwrap_err(), @"the count in `weighted_by` is computed in bf16, which is too imprecise for counts: count in ints, as in `mask.int().sum()`, and pass masks as ints or bools, since mixed precision casts the floats of a batch");
 }
 
-/// A label out of range is an error before the step, as in the forward, and not a panic of the caller's thread.
+/// A label out of range is an error before the step, as in the forward, and not a panic of the caller's
+/// thread.
 #[test]
 fn a_label_out_of_range_in_a_count() {
     let (_, forward) = LOSSES[2];
@@ -510,7 +513,7 @@ fn a_label_out_of_range_in_a_count() {
             .start()
             .unwrap();
         let error = pipeline.step(LR, wrong.clone()).unwrap_err();
-        // Where indices are checked, all of the batch are before the count is computed.
+        // With index checks, the whole batch is checked before the count is computed.
         let is_named = match checked {
             true => {
                 matches!(&error, PipelineError::MicroBatch { micro_batch, .. } if micro_batch.index() == 0)

@@ -1,4 +1,4 @@
-//! Optimizer state is saved and restored so that training goes on with the same bits, on another
+//! Optimizer state is saved and restored so that training continues with the same bits, on another
 //! number of stages.
 
 use burn::module::Module;
@@ -51,7 +51,7 @@ fn setting(stages: usize) -> Setting {
 
 type Net4 = Pipeline<Net, Batch>;
 
-/// What a checkpoint would hold.
+/// The contents of a checkpoint.
 fn save(pipeline: &mut Net4) -> (Vec<(ParameterPath, DynTensor)>, SavedState) {
     let module = pipeline.gather(&Device::flex()).unwrap();
     let mut state = SavedState::default();
@@ -70,7 +70,7 @@ fn save(pipeline: &mut Net4) -> (Vec<(ParameterPath, DynTensor)>, SavedState) {
     (parameter_values(&module), state)
 }
 
-/// Restores on every rank; the text of an error.
+/// Restores on every rank; returns the text of an error.
 fn restore(
     pipeline: &mut Net4,
     values: &[(ParameterPath, DynTensor)],
@@ -140,7 +140,7 @@ fn stochastic_gradient_descent() {
     }
 }
 
-/// A state that does not fit is refused by name, and the pipeline trains on as if nothing was.
+/// A state that does not fit is refused by name, and the pipeline continues to train unchanged.
 #[test]
 fn the_state_of_another_optimizer_is_refused() {
     let mut adam = CASE.start(setting(2), AdamWConfig::new().build());
@@ -149,8 +149,8 @@ fn the_state_of_another_optimizer_is_refused() {
     let refused = |error: Option<String>, path: &str| {
         let error = error.expect("the state is of another optimizer");
         let expected = format!(
-            "could not be restored, nothing was changed\n\
-             the optimizer state of `{path}` is incomplete or of another optimizer: saved are [\""
+            "could not be restored; nothing was changed\n\
+             the optimizer state of `{path}` is incomplete or of another optimizer: the saved fields are [\""
         );
         assert!(error.contains(&expected), "{error}");
     };
@@ -183,7 +183,8 @@ fn the_state_of_another_optimizer_is_refused() {
     assert_eq!(restore(&mut adam, &values, &of_adam), None);
 }
 
-/// Burn reads states in the default float of the device: an f64 state would be rounded to f32 without a word.
+/// Burn reads states in the default float dtype of the device: an f64 state would be rounded to f32
+/// silently.
 #[test]
 fn a_state_that_burn_would_round_is_refused() {
     let mut adam = CASE.start(setting(2), AdamWConfig::new().build());
@@ -193,12 +194,12 @@ fn a_state_that_burn_would_round_is_refused() {
     let wide = data.convert_dtype(DType::F64);
     state.tensors.push((name.clone(), wide));
     let error = restore(&mut adam, &values, &state).expect("the state is rounded");
-    let expected = format!("the optimizer state `{name}` was saved as f64, and Burn reads");
+    let expected = format!("the optimizer state `{name}` was saved as f64, but Burn reads");
     assert!(error.contains(&expected), "{error}");
     continue_run(&mut adam, CASE, 1..2, &mut Run::default());
 }
 
-/// More dimensions than Burn's optimizers take are refused before anything is made.
+/// More dimensions than Burn's optimizers support are refused before parameters are materialized.
 #[test]
 fn a_parameter_of_nine_dimensions_is_named() {
     #[derive(Module, Debug)]
@@ -222,12 +223,12 @@ fn a_parameter_of_nine_dimensions_is_named() {
     let started = Pipeline::new(&model, &trace, &plan).optimizer(SgdConfig::new());
     assert_eq!(
         full_text(&started.start().unwrap_err()),
-        "parameter `grid` has 9 dimensions, and Burn's optimizers take 1 to 8: store it with fewer, and reshape it in \
+        "parameter `grid` has 9 dimensions, but Burn's optimizers support 1 to 8: store it with fewer, and reshape it in \
          the forward"
     );
 }
 
-/// What a checkpoint of such an optimizer must have.
+/// The fields that a checkpoint of such an optimizer must have.
 #[test]
 fn whether_an_optimizer_keeps_a_state_is_known() {
     let model = Deferred::new(|device| Net {
@@ -248,6 +249,6 @@ fn whether_an_optimizer_keeps_a_state_is_known() {
     let momentum = SgdConfig::new().with_momentum(Some(MomentumConfig::new()));
     assert!(keeps(&|builder| builder.optimizer(momentum.clone())));
     assert!(keeps(&|builder| builder.optimizer(AdamWConfig::new())));
-    // It takes matrices alone.
+    // It supports only matrices.
     assert!(keeps(&|builder| builder.optimizer(MuonConfig::new())));
 }

@@ -54,7 +54,7 @@ fn single(output: &StepOutput, name: &str, micro_batch: usize) -> TensorData {
 }
 
 #[test]
-fn each_is_given_per_micro_batch_in_training_and_evaluation() {
+fn each_is_returned_per_micro_batch_in_training_and_evaluation() {
     let model = net();
     let device = Device::flex();
     let x = floats([SAMPLES, 3], 1, &device);
@@ -150,7 +150,7 @@ fn a_forward_without_a_loss_is_evaluated_and_does_not_train() {
             "{stages} stages"
         );
         let error = full_text(&pipeline.step(LR, x.clone()).unwrap_err());
-        assert!(error.contains("the forward gave no loss"), "{error}");
+        assert!(error.contains("the forward returned no loss"), "{error}");
         pipeline.evaluate(x.clone()).expect("the pipeline goes on");
     }
 }

@@ -1,4 +1,4 @@
-//! Every way that Burn has of making a `Param`, trained as in plain Burn.
+//! Every way to create a `Param` in Burn, trained as in plain Burn.
 
 use burn::module::{Module, Param, ParamId};
 use burn::nn::{Initializer, Linear, LinearConfig};
@@ -34,7 +34,7 @@ fn linear(device: &Device) -> Linear {
     LinearConfig::new(WIDTH, WIDTH).init(device)
 }
 
-/// The parameter in question, between two layers.
+/// The tested parameter, between two layers.
 #[derive(Module, Debug)]
 struct Net {
     first: Linear,
@@ -74,7 +74,7 @@ fn compare<M: Module + Sync + 'static>(case: Case<M, Batch>) {
     }
 }
 
-/// Each constructor of `Param`, and what Burn's code makes of one.
+/// Each constructor of `Param`.
 const WAYS: [fn(&Device) -> Param<Tensor<2>>; 12] = [
     |device| Param::from_data(values(1), device),
     |device| Param::from_tensor(Tensor::from_data(values(1), device)),
@@ -191,8 +191,8 @@ fn every_initializer() {
     }
 }
 
-/// Burn's usual way to pretrained weights. The reference is plain Burn from the first line: it neither materializes
-/// nor splits by this crate.
+/// Burn's usual way to load pretrained weights. The reference is plain Burn only: it neither
+/// materializes nor splits with this crate.
 #[test]
 fn a_record_that_is_loaded_by_the_constructor() {
     fn pretrained() -> Net {
@@ -230,7 +230,7 @@ struct Pair {
     target: Param<Tensor<2>>,
 }
 
-/// A target network: its parameter begins as the value of another.
+/// A target network: its parameter starts with the value of another.
 #[test]
 fn two_parameters_of_one_tensor() {
     fn forward(net: &Pair, (x, y): Batch) -> Computed {
@@ -250,7 +250,7 @@ fn two_parameters_of_one_tensor() {
                 target,
             }
         },
-        // One that does not train.
+        // A frozen one.
         |device| {
             let online = linear(device);
             let target = Param::from_tensor(online.weight.val().detach()).set_require_grad(false);
@@ -299,7 +299,7 @@ fn a_shared_parameter_of_plain_data() {
     compare(case(init, forward));
 }
 
-/// Burn's optimizers know a parameter by its id, which clones share, also after one was changed.
+/// Burn's optimizers identify a parameter by its id, which clones share, also after one was changed.
 #[test]
 fn clones_are_refused_also_when_they_were_changed() {
     let inits: [fn(&Device) -> Plain; 2] = [
@@ -334,7 +334,7 @@ fn clones_are_refused_also_when_they_were_changed() {
         };
         let paths = ["layers.0.weight", "layers.1.weight"];
         assert_eq!([first.as_str(), second.as_str()], paths);
-        // Evaluation needs no optimizer, and no identity.
+        // Evaluation needs no optimizer, and no ids.
         let mut evaluation = Pipeline::new(&model, &trace, &plan).start().unwrap();
         evaluation.evaluate(example).unwrap();
     }
@@ -345,9 +345,9 @@ struct Plain {
     layers: Vec<Linear>,
 }
 
-/// What a source gives is what is trained, whatever the constructor made.
+/// The values of a source are trained, whatever the constructor computed.
 #[test]
-fn a_parameter_of_plain_data_takes_the_value_of_a_source() {
+fn a_parameter_of_plain_data_gets_the_value_of_a_source() {
     let init = |device: &Device| Net::with(device, Param::from_data(values(1), device));
     let model = Deferred::new(init).unwrap();
     let example = batch(0, &Device::flex());

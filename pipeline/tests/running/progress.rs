@@ -47,7 +47,7 @@ fn evaluate(pipeline: &mut Pipeline<Net, Tensor<2>>) {
     assert!(output.unwrap().loss.unwrap().is_finite());
 }
 
-/// Values of a replay, each after something else was done.
+/// Values of a replay, each after a call of `before`.
 struct Paced<F> {
     replay: Replay,
     before: F,
@@ -79,7 +79,7 @@ impl<F: Fn(&ParameterPath, &dyn Observer) + Send + Sync> Source for Paced<F> {
     }
 }
 
-/// Reports bytes of one value for a time.
+/// Reports bytes of one value for some time.
 fn read_for(time: Duration) -> impl Fn(&ParameterPath, &dyn Observer) + Send + Sync {
     move |path, observer| {
         let begun = Instant::now();
@@ -90,7 +90,7 @@ fn read_for(time: Duration) -> impl Fn(&ParameterPath, &dyn Observer) + Send + S
     }
 }
 
-/// Never comes back from one value, until the sender is gone.
+/// Blocks in one value until the sender is dropped.
 fn stuck_at(
     stuck: &'static str,
 ) -> (
@@ -123,7 +123,7 @@ fn a_long_start_and_a_long_restore_progress_by_bytes_of_one_value() {
     evaluate(&mut pipeline);
 }
 
-/// Values that come one by one, and none in a piece: each is released by the test.
+/// Values that complete one by one, without partial reports: the test releases each.
 #[test]
 fn a_long_start_progresses_by_parameters() {
     const TIMEOUT: Duration = Duration::from_millis(600);
@@ -148,7 +148,7 @@ fn a_long_start_progresses_by_parameters() {
 }
 
 #[test]
-fn a_start_that_stalls_is_named_with_how_far_it_was() {
+fn a_start_that_stalls_is_reported_with_its_progress() {
     let (release, before) = stuck_at("layers.2.bias");
     let begun = Instant::now();
     let started = builder().timeout(SHORT).source(paced(before)).start();
@@ -157,13 +157,13 @@ fn a_start_that_stalls_is_named_with_how_far_it_was() {
     assert!(matches!(error, PipelineError::Stalled { .. }), "{error}");
     assert_eq!(
         error.to_string(),
-        "rank 1 made no progress for 100ms while it was asked to make its parameters: 1 of 2 parameters, 64 B"
+        "rank 1 made no progress for 100ms during the request to materialize its parameters: 1 of 2 parameters, 64 B"
     );
     drop(release);
 }
 
 #[test]
-fn a_restore_that_stalls_is_named_and_ends_the_pipeline() {
+fn a_restore_that_stalls_is_reported_and_ends_the_pipeline() {
     let mut pipeline = builder().timeout(SHORT).start().unwrap();
     let (release, before) = stuck_at("layers.0.bias");
     let error = pipeline
@@ -171,7 +171,7 @@ fn a_restore_that_stalls_is_named_and_ends_the_pipeline() {
         .unwrap_err();
     assert_eq!(
         error.to_string(),
-        "rank 0 made no progress for 100ms while it was asked to restore a saved state: 1 of 4 parameters, 64 B"
+        "rank 0 made no progress for 100ms during the request to restore a saved state: 1 of 4 parameters, 64 B"
     );
     let again = pipeline.restore(paced(read_for(SHORT)), SavedState::default());
     let again = again.unwrap_err();
@@ -183,9 +183,9 @@ fn a_restore_that_stalls_is_named_and_ends_the_pipeline() {
     drop(release);
 }
 
-/// A user's call has the timeout for all of it, unless it reports.
+/// A user's call must finish within the timeout, unless it reports progress.
 #[test]
-fn a_long_call_goes_on_where_it_reports() {
+fn a_long_call_continues_while_it_reports() {
     let mut pipeline = builder().timeout(SHORT).start().unwrap();
     let begun = Instant::now();
     let reported = pipeline.on_ranks(|rank, stages| {
@@ -205,7 +205,7 @@ fn a_long_call_goes_on_where_it_reports() {
     });
     assert_eq!(
         silent.unwrap_err().to_string(),
-        "rank 0 did not answer within 100ms while it was asked to run a call"
+        "rank 0 did not reply within 100ms to the request to run a call"
     );
     drop(release);
 }

@@ -1,4 +1,4 @@
-//! What would be trained or gathered as another model than the user's is refused, by name.
+//! Models that would be trained or gathered differently from the user's model are refused by name.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -57,7 +57,7 @@ fn a_random_field_that_the_forward_reads() {
         table: Tensor::random([1, WIDTH], Distribution::Default, device),
         last: linear(device),
     });
-    insta::assert_snapshot!(error.unwrap_err(), @"the forward reads a tensor that the constructor makes at random (`Float.Random(Default) -> f32[1, 6]`) and that is no parameter, in field `table`: no checkpoint has it, and every construction makes another; make it a parameter that does not train, `Param::from_tensor(tensor).set_require_grad(false)`");
+    insta::assert_snapshot!(error.unwrap_err(), @"the forward reads a random tensor of the constructor (`Float.Random(Default) -> f32[1, 6]`) that is not a parameter, in field `table`: no checkpoint contains it, and every construction draws another; store it as a frozen parameter, `Param::from_tensor(tensor).set_require_grad(false)`");
     // Computed from a parameter that is random.
     let error = trace(|device| {
         let first = linear(device);
@@ -68,7 +68,7 @@ fn a_random_field_that_the_forward_reads() {
             last: linear(device),
         }
     });
-    insta::assert_snapshot!(error.unwrap_err(), @"the forward reads a tensor that the constructor makes at random (`Float.Random(Uniform(-0.4082482904638631, 0.4082482904638631)) -> f32[6, 6]`) and that is no parameter, in field `table`: no checkpoint has it, and every construction makes another; make it a parameter that does not train, `Param::from_tensor(tensor).set_require_grad(false)`");
+    insta::assert_snapshot!(error.unwrap_err(), @"the forward reads a random tensor of the constructor (`Float.Random(Uniform(-0.4082482904638631, 0.4082482904638631)) -> f32[6, 6]`) that is not a parameter, in field `table`: no checkpoint contains it, and every construction draws another; store it as a frozen parameter, `Param::from_tensor(tensor).set_require_grad(false)`");
 }
 
 #[test]
@@ -86,7 +86,8 @@ fn a_field_with_a_gradient_for_a_parameter() {
     insta::assert_snapshot!(error.unwrap_err(), @"the forward reads a tensor field that the constructor computed from parameter `first.weight`, and passes a gradient through it: compute it from the parameter in the forward, or `detach` it in the constructor");
 }
 
-/// What comes from data is the same in every construction: the pipeline trains with it, and a gathered model has it.
+/// Fields of data are the same in every construction: the pipeline trains with them, and a gathered
+/// model has them.
 #[test]
 fn fields_of_data_train_and_gather_as_in_plain_burn() {
     let inits: [fn(&Device) -> Net; 2] = [
@@ -95,7 +96,7 @@ fn fields_of_data_train_and_gather_as_in_plain_burn() {
             table: floats([1, WIDTH], 9, device).exp(),
             last: linear(device),
         },
-        // The initial value of a parameter stays what it was.
+        // The initial value of a parameter is not changed.
         |device| {
             let mut first = linear(device);
             first.weight = Param::from_tensor(floats([WIDTH, WIDTH], 3, device));
@@ -139,7 +140,7 @@ struct Unread {
     last: Linear,
 }
 
-/// A random field that no traced forward reads depends on the seed alone, in every gathered model.
+/// A random field that no traced forward reads depends only on the seed, in every gathered model.
 #[test]
 fn a_random_field_that_is_not_read_follows_the_seed() {
     let model = Deferred::new(|device| Unread {
@@ -159,7 +160,7 @@ fn a_random_field_that_is_not_read_follows_the_seed() {
             .micro_batches(1)
             .seed(seed);
         let mut pipeline = pipeline.start().unwrap();
-        // What others drew before does not show.
+        // Earlier random draws have no influence.
         let _ = Tensor::<1>::random([3], Distribution::Default, &Device::flex());
         let net = pipeline.gather(&Device::flex()).unwrap();
         net.noise.into_data()
@@ -168,7 +169,7 @@ fn a_random_field_that_is_not_read_follows_the_seed() {
     assert_ne!(noise(1), noise(2));
 }
 
-/// So does one that is computed from a parameter.
+/// The same holds for a field that is computed from a parameter.
 #[test]
 fn a_field_of_a_parameter_that_is_not_read_follows_the_seed() {
     let model = Deferred::new(|device| {
@@ -202,7 +203,7 @@ fn normed(net: &Normed, (x, y): Batch) -> Computed {
     (squared(net.last.forward(x), y), None)
 }
 
-/// Made outside autodiff, batch norm records its new statistics, which nobody would keep.
+/// Constructed outside autodiff, batch norm records its new statistics, which a pipeline would lose.
 #[test]
 fn running_statistics_that_are_updated() {
     let model = Deferred::new(|device| Normed {
@@ -213,7 +214,7 @@ fn running_statistics_that_are_updated() {
     let example = batch(0, &Device::flex());
     let outputs = |net: &Normed, batch| Outputs::loss(normed(net, batch).0);
     let error = model.unwrap().trace(&example, outputs).unwrap_err();
-    insta::assert_snapshot!(error, @"the forward computes a new value of the running state `norm.running_mean`, which a pipeline can't keep yet: freeze the module (`BatchNorm::freeze`), or use GroupNorm, LayerNorm, RmsNorm or InstanceNorm in its place");
+    insta::assert_snapshot!(error, @"the forward computes a new value of the running state `norm.running_mean`, which a pipeline can't store: freeze the module (`BatchNorm::freeze`), or use GroupNorm, LayerNorm, RmsNorm or InstanceNorm instead");
 }
 
 #[derive(Module, Debug)]
@@ -223,9 +224,9 @@ struct Centered {
     last: Linear,
 }
 
-/// A state whose new value the loss reads too, and one whose old value nothing reads.
+/// A state whose new value the loss reads too, and one whose old value no operation reads.
 #[test]
-fn running_states_of_ones_own_that_are_updated() {
+fn custom_running_states_that_are_updated() {
     let forwards: [fn(&Centered, Tensor<2>) -> Tensor<2>; 2] = [
         |net, x| {
             let mean = net.mean.value() * 0.9 + x.clone().mean_dim(0).detach() * 0.1;
@@ -267,7 +268,8 @@ struct Distilled {
     teacher: Linear,
 }
 
-/// A field that no visitor sees is made at its first use, in every run of a recorded forward anew.
+/// A field that no visitor sees is initialized at its first use, again in every run of a recorded
+/// forward.
 #[test]
 fn a_parameter_in_a_skipped_field() {
     let outputs = |net: &Distilled, (x, _): Batch| {
@@ -279,8 +281,8 @@ fn a_parameter_in_a_skipped_field() {
         teacher: linear(device),
     });
     let error = model.unwrap().trace(&batch(0, &Device::flex()), outputs);
-    insta::assert_snapshot!(error.unwrap_err(), @"the forward draws the value of a parameter that no visitor of the module sees, in one of the fields `teacher.weight`, `teacher.bias`, as in a field with `#[module(skip)]`: every run would draw another; make it a field of the module and freeze it (`no_grad`)");
-    // Made of data, it is the same in every construction.
+    insta::assert_snapshot!(error.unwrap_err(), @"the forward initializes a parameter that no visitor of the module sees, in one of the fields `teacher.weight`, `teacher.bias`, as in a field with `#[module(skip)]`: every run would draw another value; make it a field of the module and freeze it (`no_grad`)");
+    // Initialized from data, it is the same in every construction.
     let fixed = |device: &Device| Distilled {
         student: linear(device),
         teacher: Linear {
@@ -303,7 +305,7 @@ fn a_parameter_in_a_skipped_field() {
     }
 }
 
-/// What the example does not reach is found with the first batch that does.
+/// Branches that the example does not reach are checked with the first batch that does.
 #[test]
 fn a_parameter_in_a_skipped_field_that_some_batches_read() {
     let model = Deferred::new(|device| Distilled {
@@ -332,7 +334,7 @@ fn a_parameter_in_a_skipped_field_that_some_batches_read() {
     }
 }
 
-/// Dropout draws in each forward; that is no parameter.
+/// Dropout draws in each forward, without a parameter.
 #[test]
 fn dropout_is_no_skipped_parameter() {
     let model = Deferred::new(two).unwrap();
@@ -366,7 +368,7 @@ fn a_trace_of_another_constructor() {
     let error = Pipeline::new(&model(2.0), &trace, &plan)
         .start()
         .unwrap_err();
-    insta::assert_snapshot!(full_text(&error), @"the trace is of another model than the pipeline trains: in the constructor, constant 1 was f32[1, 6] with 1 at element 0 and is now f32[1, 6] with 2 at element 0; trace the model that is trained");
+    insta::assert_snapshot!(full_text(&error), @"the trace is of another model: in the constructor, constant 1 was f32[1, 6] with 1 at element 0 and is now f32[1, 6] with 2 at element 0; trace the model that is trained");
 }
 
 #[test]
@@ -377,10 +379,10 @@ fn a_sum_over_a_count() {
         let count = y.clone().greater_elem(0.0).int().sum();
         Outputs::sum(squared(net.layers[1].forward(x), y)).weighted_by(count)
     });
-    insta::assert_snapshot!(error.unwrap_err(), @"the loss was given as a sum and as a mean over a count: use `Outputs::sum(loss)` alone for a sum, or `Outputs::loss(loss).weighted_by(count)` for a mean");
+    insta::assert_snapshot!(error.unwrap_err(), @"the loss is declared both as a sum and as a mean over a count: use `Outputs::sum(loss)` alone for a sum, or `Outputs::loss(loss).weighted_by(count)` for a mean");
 }
 
-/// A shape that is no longer kept is recorded again, and must be what it was.
+/// A shape that is no longer kept is recorded again, and must equal its first recording.
 #[test]
 fn a_forward_that_changes_while_it_trains() {
     let scale = Arc::new(AtomicU64::new(1));
@@ -409,11 +411,11 @@ fn a_forward_that_changes_while_it_trains() {
     let error = pipeline.step(LR, of(4)).unwrap_err();
     insta::assert_snapshot!(full_text(&error), @r#"
     the model could not be traced for this batch
-    the forward of training 0:F32[4, 6] 1:F32[4, 6] differs from its earlier recording: a forward must depend on the model and the batch alone, so take what changes with the step from the batch
+    the forward of training 0:F32[4, 6] 1:F32[4, 6] differs from its earlier recording: a forward must depend only on the model and the batch, so pass values that change with the step in the batch
     "#);
 }
 
-/// Frozen, its statistics are constants: bit for bit plain Burn.
+/// Frozen statistics are constants: bit for bit plain Burn.
 #[test]
 fn a_frozen_batch_norm_trains_as_in_plain_burn() {
     let case = Case {
@@ -445,7 +447,7 @@ fn two(device: &Device) -> Two {
     }
 }
 
-/// A number of the host that is another one at each call: a clock, a counter, the host's randomness.
+/// A number of the host that differs at each call: a clock, a counter, the host's randomness.
 #[test]
 fn a_forward_that_differs_from_call_to_call() {
     let calls = AtomicU64::new(0);
@@ -458,7 +460,7 @@ fn a_forward_that_differs_from_call_to_call() {
             Outputs::loss(squared(net.layers[1].forward(x), y))
         },
     );
-    insta::assert_snapshot!(error.unwrap_err(), @"two recordings of the same forward differ: in the forward, operation 10 was NumericFloat.MulScalar(Float(1.0)) -> f32[8, 6] and is now NumericFloat.MulScalar(Float(2.0)) -> f32[8, 6]; a forward must depend on the model and the batch alone, so take random values from `Tensor::random`, and what changes with the step from the batch");
+    insta::assert_snapshot!(error.unwrap_err(), @"two recordings of the same forward differ: in the forward, operation 10 was NumericFloat.MulScalar(Float(1.0)) -> f32[8, 6] and is now NumericFloat.MulScalar(Float(2.0)) -> f32[8, 6]; a forward must depend only on the model and the batch, so draw random values with `Tensor::random`, and pass values that change with the step in the batch");
 
     let calls = AtomicU64::new(0);
     let model = Deferred::new(two).unwrap();
@@ -474,10 +476,10 @@ fn a_forward_that_differs_from_call_to_call() {
             Outputs::loss(squared(z, y)).with("features", named)
         },
     );
-    insta::assert_snapshot!(error.unwrap_err(), @"two recordings of the same forward differ in what output `features` is: a forward must depend on the model and the batch alone");
+    insta::assert_snapshot!(error.unwrap_err(), @"two recordings of the same forward differ in output `features`: a forward must depend only on the model and the batch");
 }
 
-/// It was the same twice, and changes before the pipeline starts.
+/// The forward was the same twice, and changes before the pipeline starts.
 #[test]
 fn a_forward_that_changes_after_its_trace() {
     let scale = Arc::new(AtomicU64::new(1));
@@ -507,7 +509,7 @@ fn a_forward_that_changes_after_its_trace() {
     );
 }
 
-/// Found when it is traced, not when it is gathered after training.
+/// Detected when it is traced, not when it is gathered after training.
 #[test]
 fn a_constructor_that_differs_from_call_to_call() {
     let calls = AtomicU64::new(0);
@@ -526,12 +528,12 @@ fn a_constructor_that_differs_from_call_to_call() {
             Outputs::loss(squared(net.layers[1].forward(x), y))
         });
     insta::assert_snapshot!(full_text(&error.unwrap_err()), @r#"
-the model can't be constructed twice alike
+two constructions of the model differ
 the closure made another model at its second call: in the recipe of parameter `layers.1.weight`, constant 1 was f32[6, 6] with 0 at element 0 and is now f32[6, 6] with 1 at element 0; it must make the same model at every call: draw random values through Burn's tensors, not from the host
 "#);
 }
 
-/// A batch that a trace does not fit ends in an error that names the tensor, not in a panic of Burn.
+/// A batch that does not fit the trace causes an error that names the tensor, not a panic of Burn.
 #[test]
 fn a_batch_of_another_dtype() {
     let case = Case {

@@ -1,4 +1,5 @@
-//! Batches of other shapes share the parameters, and a plan serves them all or says why not.
+//! Batches of other shapes share the parameters; a plan is valid for all of them or an error explains
+//! why not.
 
 use std::sync::{Arc, Mutex};
 
@@ -35,7 +36,7 @@ fn of(x: Tensor<3>) -> Computed {
 }
 
 fn check(lengths: fn(u64) -> usize, forward: fn(&Net, Tensor<3>) -> Computed) {
-    // A function pointer can't hold the lengths, so both of them are named here.
+    // A function pointer can't capture the lengths, so both are named here.
     let batch: fn(u64, &Device) -> Tensor<3> = match lengths(0) {
         LONG => |n, device| floats([SAMPLES, long_first(n), WIDTH], n, device),
         _ => |n, device| floats([SAMPLES, short_first(n), WIDTH], n, device),
@@ -77,9 +78,9 @@ fn every_step_may_have_another_shape() {
 }
 
 /// Where the fewest bytes cross depends on the length: the second read of `shared` must not move to a
-/// stage that has no copy.
+/// stage without a copy.
 #[test]
-fn a_cut_of_another_shape_leaves_parameters_where_the_plan_has_them() {
+fn a_cut_of_another_shape_keeps_the_owners_of_the_plan() {
     for lengths in [long_first as fn(u64) -> usize, short_first] {
         check(lengths, |net, x| {
             let x = net.shared.forward(x);
@@ -91,7 +92,7 @@ fn a_cut_of_another_shape_leaves_parameters_where_the_plan_has_them() {
 }
 
 #[test]
-fn a_shape_that_reads_other_parameters_is_refused_and_the_pipeline_goes_on() {
+fn a_shape_that_reads_other_parameters_is_refused_and_the_pipeline_continues() {
     let model = Deferred::new(init).unwrap();
     let device = Device::flex();
     let batch = |length| floats::<3>([SAMPLES, length, WIDTH], 1, &device);
@@ -113,8 +114,7 @@ fn a_shape_that_reads_other_parameters_is_refused_and_the_pipeline_goes_on() {
         let error = pipeline.step(LR, batch(SHORT)).unwrap_err();
         assert_eq!(
             full_text(&error),
-            "the plan can't be used\nstage 1 reads `shared.weight` for a batch of this shape, and the \
-             plan gives it no copy: make the plan from a trace of such a batch"
+            "the plan can't be used\nstage 1 reads `shared.weight` for a batch of this shape, but the plan assigns it no copy: create the plan from a trace of such a batch"
         );
         pipeline.step(LR, batch(LONG)).unwrap();
     }
@@ -154,13 +154,12 @@ fn a_trace_or_plan_of_another_model_is_refused() {
         .unwrap();
 }
 
-/// Said once, when a pipeline drops its first program.
-const FIRST_DROP: &str = "message: batches have more shapes than programs are kept: a shape that comes again after \
-                          others is recorded, cut and loaded again; keep more (`keep_programs`), or pad batches to fewer \
+/// Logged once, when a pipeline drops its first program.
+const FIRST_DROP: &str = "message: batches have more shapes than programs are kept: a shape that recurs after others is recorded, cut and loaded again; keep more (`keep_programs`), or pad batches to fewer \
                           shapes; \n";
 
 #[test]
-fn programs_that_were_not_used_for_longest_are_dropped() {
+fn the_least_recently_used_programs_are_dropped() {
     let device = Device::flex();
     let model = Deferred::new(init).unwrap();
     let batch = |length| floats::<3>([SAMPLES, length, WIDTH], 1, &device);
@@ -183,12 +182,12 @@ fn programs_that_were_not_used_for_longest_are_dropped() {
     };
     let made = |length, made| {
         format!(
-            "message: program is made; program: training :F32[8, {length}, 5]; made: {made}; \n"
+            "message: program created; program: training :F32[8, {length}, 5]; made: {made}; \n"
         )
     };
     let dropped = |length, count| {
         format!(
-            "message: program is dropped; program: training :F32[8, {length}, 5]; dropped: {count}; \n"
+            "message: program dropped; program: training :F32[8, {length}, 5]; dropped: {count}; \n"
         )
     };
     events::collect();
@@ -200,7 +199,7 @@ fn programs_that_were_not_used_for_longest_are_dropped() {
         (3, String::new()),
         (5, made(5, 3) + FIRST_DROP + &dropped(4, 1)),
         (3, String::new()),
-        // The program of the example is cut again, and not recorded again.
+        // The program of the example is cut again, but not recorded again.
         (LONG, made(LONG, 4) + &dropped(5, 2)),
         // Recordings are kept in the order of their own last use.
         (4, made(4, 5) + &dropped(3, 3)),
@@ -209,9 +208,10 @@ fn programs_that_were_not_used_for_longest_are_dropped() {
         pipeline.step(LR, batch(length)).unwrap();
         assert_eq!(events::take(), expected, "length {length}");
     }
-    // The first recording of a shape is made twice, and compared; a later one is compared with its digest.
+    // The first recording of a shape is repeated and compared; a later one is compared with its digest.
     assert_eq!(*recorded.lock().unwrap(), [3, 3, 4, 4, 5, 5, 3]);
-    // Eight samples are micro-batches of three, three and two: what one step needs is kept for the next.
+    // Eight samples are micro-batches of three, three and two: the programs of one step are kept for
+    // the next.
     let mut pipeline = start(0, 3);
     pipeline.step(LR, batch(4)).unwrap();
     assert_eq!(events::take().lines().count(), 2);

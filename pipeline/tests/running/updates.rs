@@ -1,5 +1,5 @@
-//! What stands between gradients and parameters: clipping, accumulation, learning-rate schedules, each
-//! against plain Burn doing the same, bit for bit.
+//! Clipping, accumulation and learning-rate schedules between gradients and parameters, each compared
+//! with plain Burn bit for bit.
 
 use std::collections::BTreeMap;
 
@@ -64,7 +64,7 @@ const SHAPES: [(usize, ScheduleKind); 6] = [
     (2, ScheduleKind::InterleavedZb),
 ];
 
-/// The same in f64, whose digits anything that goes through f32 loses.
+/// The same in f64, whose digits would be lost in any f32 computation.
 const CASE_F64: Case<Net, Batch> = Case {
     init: |device| (CASE.init)(device).map(&mut ToF64),
     forward,
@@ -142,7 +142,7 @@ fn plain_of(
     parameters(&net)
 }
 
-/// Multiplies all gradients by one factor, as the documentation of `Clipping::GlobalNorm` has it.
+/// Multiplies all gradients by one factor, as documented at `Clipping::GlobalNorm`.
 fn clip_by_global_norm(net: &Net, gradients: GradientsParams, max: f64) -> (GradientsParams, f64) {
     struct Squares<'a>(&'a GradientsParams, f64);
     impl ModuleVisitor for Squares<'_> {
@@ -183,7 +183,7 @@ fn gathered(pipeline: &mut Pipeline<Net, Batch>) -> BTreeMap<String, Vec<u8>> {
 
 #[test]
 fn clipped_by_the_norm_of_all_gradients() {
-    // One that bites at every step, and one that never does.
+    // One that clips at every step, and one that never does.
     for max in [0.01, 1e6] {
         let norms = std::cell::RefCell::new(Vec::new());
         let clip = |net: &Net, gradients| {
@@ -252,7 +252,7 @@ fn clipped_each_by_itself() {
             }
             assert!(gathered(&mut pipeline) == expected, "{ranks} ranks, {kind}");
         }
-        // The same, asked for in the optimizer's configuration, as Burn's own `init` takes it.
+        // The same, configured in the optimizer as for Burn's own `init`.
         let of_adam = AdamWConfig::new().with_grad_clipping(Some(config.clone()));
         let found = trained(builder(2, ScheduleKind::ZbH1).optimizer(of_adam.clone()));
         assert!(found == expected, "{config:?} of AdamW");
@@ -326,14 +326,13 @@ fn a_batch_of_few_samples() {
             full_text(&error),
             format!(
                 "the batch can't be used\na batch of {samples} samples can't be split into {MICRO_BATCHES} \
-                 micro-batches, and the schedule is written for a fixed number: drop the batch, or train under a named \
-                 schedule, which is generated for fewer"
+                 micro-batches, and the schedule is for a fixed number: drop the batch, or use a named schedule, which is generated for fewer"
             )
         );
     }
 }
 
-/// The plan's own schedule, found for its micro-batches, is found anew for fewer.
+/// The plan's own schedule, searched for its micro-batches, is searched again for fewer.
 #[test]
 fn a_batch_of_few_samples_under_the_schedule_of_a_plan() {
     let losses = |builder: PipelineBuilder<Net, Batch>| {
@@ -429,7 +428,7 @@ fn accumulated_batches() {
     );
 }
 
-/// What does not fit is refused before any parameter is made.
+/// Schedules that do not fit are refused before any parameter is materialized.
 #[test]
 fn schedules_that_do_not_fit_the_plan() {
     let text =
@@ -450,29 +449,27 @@ fn schedules_that_do_not_fit_the_plan() {
     };
     assert_eq!(
         text(start(ScheduleKind::Zbv.into())),
-        "schedule `zbv` runs its stages on ranks [0, 1, 1, 0], the plan has them on ranks \
-         [0, 1, 0, 1]: make the plan for it, with `Machine::with_chunks` or `Planner::on_ranks`"
+        "schedule `zbv` places its stages on ranks [0, 1, 1, 0], but the plan places them on ranks [0, 1, 0, 1]: create the plan for this schedule with `Machine::with_chunks` or `Planner::on_ranks`"
     );
     let one_chunk = text(start(ScheduleKind::OneFOneB.into()));
     assert!(
-        one_chunk.starts_with("the schedule can't be made\n"),
+        one_chunk.starts_with("the schedule can't be generated\n"),
         "{one_chunk}"
     );
     let rows = "0F0 2F0 2B0 0B0\n1F0 3F0 3B0 1B0";
     let written = |rows| Schedule::parse("mine", rows).unwrap();
-    // The schedule says how many micro-batches there are: a batch that is split otherwise is refused.
+    // The schedule fixes the number of micro-batches: a batch that is split otherwise is refused.
     let mut pipeline = start(written(rows).into()).unwrap();
     let error = pipeline
         .step(LR, (CASE.batch)(0, &Device::flex()))
         .unwrap_err();
     assert_eq!(
         full_text(&error),
-        "schedule `mine` is written for 1 micro-batches, the step has 4: give a batch that splits \
-         into as many, or take a named schedule"
+        "schedule `mine` is for 1 micro-batches, but the step has 4: use a batch that splits into as many, or use a named schedule"
     );
     assert_eq!(
         text(start(written("0F0 2F0\n1F0 3F0").into())),
-        "schedule `mine` has no backward: a step trains, and `evaluate` needs no schedule"
+        "schedule `mine` has no backward: a training step needs one, and `evaluate` needs no schedule"
     );
     let short = text(start(written("0F0 2F0 2B0 0B0\n1F0 3F0 3B0").into()));
     assert!(
@@ -493,8 +490,7 @@ fn schedules_that_do_not_fit_the_plan() {
         .unwrap_err();
     assert_eq!(
         full_text(&error),
-        "a named schedule has as many stages on every rank, the plan has 4 stages on 3 ranks: make \
-         the plan with `Machine::with_chunks`, or write a schedule for it"
+        "a named schedule needs the same number of stages on every rank, but the plan has 4 stages on 3 ranks: create the plan with `Machine::with_chunks`, or write a schedule for it"
     );
     for max in [0.0, -1.0, f64::NAN, f64::INFINITY] {
         let clipped = builder(2, ScheduleKind::OneFOneB).clip(Clipping::GlobalNorm(max));

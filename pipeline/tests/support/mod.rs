@@ -1,4 +1,4 @@
-//! Numbers for batches, and plain Burn as the reference.
+//! Values for batches, and plain Burn as the reference.
 
 use std::collections::BTreeMap;
 
@@ -13,14 +13,14 @@ pub use split::{Split, split};
 
 mod split;
 
-/// Seed of all tests.
+/// The seed of all tests.
 pub const SEED: u64 = 7;
-/// Learning rate of all tests.
+/// The learning rate of all tests.
 pub const LR: f64 = 1e-2;
-/// Samples of every batch.
+/// The number of samples of every batch.
 pub const SAMPLES: usize = 8;
 
-/// The loss, and a named output `y` where there is one.
+/// The loss, and a named output `y` if there is one.
 pub type Computed = (Tensor<1>, Option<Tensor<2>>);
 
 /// A model with batches to train it on.
@@ -70,7 +70,7 @@ impl<M: Module + Sync + 'static, B: Batch> Case<M, B> {
     }
 }
 
-/// How a batch is run.
+/// The settings of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
     pub stages: usize,
@@ -78,7 +78,7 @@ pub struct Setting {
     pub micro_batches: usize,
 }
 
-/// Stages by both schedules, for a number of micro-batches.
+/// Stages under both schedules, for a number of micro-batches.
 pub fn settings(stages: impl IntoIterator<Item = usize>, micro_batches: usize) -> Vec<Setting> {
     let schedules = [
         ScheduleKind::GPipe,
@@ -95,7 +95,7 @@ pub fn settings(stages: impl IntoIterator<Item = usize>, micro_batches: usize) -
     stages.into_iter().flat_map(of).collect()
 }
 
-/// What a run computed: a loss and an output per step and micro-batch, and all parameters in the end.
+/// The results of a run: a loss and an output per step and micro-batch, and all parameters at the end.
 #[derive(Debug, Default, PartialEq)]
 pub struct Run {
     pub losses: Vec<Vec<f64>>,
@@ -128,7 +128,7 @@ pub fn plain<M: Module + Sync + 'static, B: Batch + Split>(
     train(case, module.unwrap(), optimizer, micro_batches, steps)
 }
 
-/// As [`plain`], for a model whose constructor draws nothing: it is called as plain Burn calls it.
+/// As [`plain`], for a model whose constructor draws nothing: it is called as in plain Burn.
 pub fn data_run<M: Module + Sync + 'static, B: Batch + Split>(
     case: Case<M, B>,
     optimizer: ModuleOptimizer,
@@ -240,7 +240,7 @@ fn bytes(tensor: Tensor<2>) -> Vec<u8> {
     data_of(tensor.into())
 }
 
-/// An error with all of its sources, one a line.
+/// An error with all of its sources, one per line.
 pub fn full_text(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -251,7 +251,7 @@ pub fn full_text(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// Numbers between -1 and 1 that look random and are the same everywhere.
+/// Pseudorandom numbers between -1 and 1, the same on every machine.
 pub fn noise(count: usize, number: u64) -> Vec<f32> {
     let mut state = number.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(1);
     let mut next = || {

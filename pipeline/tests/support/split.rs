@@ -1,14 +1,14 @@
-//! Micro-batches by Burn's own `narrow`, for references: nothing here is of the crate that is tested.
+//! Micro-batches by Burn's own `narrow`, for references: independent of the tested crate.
 
 use burn::tensor::{Tensor, kind::Basic};
 use tinderbox_pipeline::Whole;
 
 /// A batch that a reference divides.
 pub trait Split: Clone {
-    /// The number of samples; `None` where nothing is divided.
+    /// The number of samples; `None` if nothing is divided.
     fn samples(&self) -> Option<usize>;
 
-    /// Some samples.
+    /// A range of samples.
     fn rows(&self, start: usize, count: usize) -> Self;
 }
 

@@ -1,14 +1,14 @@
-//! All partitioners, and the fastest of what they find.
+//! Runs all partitioners and chooses the fastest result.
 
 use super::partitioner::{Candidate, Partitioner, Planned, candidate};
 use super::reasons;
 use crate::{Machine, PlannerError, Step, Work};
 
-/// Runs all partitioners and chooses the fastest partition that fits: of equals the one with
-/// fewer crossing bytes, then the first in the order of [`Partitioner::ALL`].
+/// Runs all partitioners and chooses the fastest partition that fits; ties are broken by fewer crossing
+/// bytes, then by the order of [`Partitioner::ALL`].
 ///
-/// So it is never slower, by [`predict()`](crate::predict()), than any of them. It takes as long as all
-/// of them together.
+/// By [`predict()`](crate::predict()), the result is never slower than that of any partitioner. The
+/// time is the sum of their times.
 pub(super) fn auto(work: &Work, machine: &Machine, step: &Step) -> Result<Planned, PlannerError> {
     work.check()?;
     let mut tried = Vec::new();
@@ -45,16 +45,16 @@ pub(super) fn auto(work: &Work, machine: &Machine, step: &Step) -> Result<Planne
     choose(tried).map_err(|NothingFound| chain_error.expect("`chain` is always run"))
 }
 
-/// What became of one partitioner.
+/// The result of one partitioner.
 enum Tried {
     Found(Box<Candidate>),
-    /// Why there is nothing.
+    /// It found no plan.
     Not(String),
 }
 
 struct NothingFound;
 
-/// The best of what was found, with a sentence on each, its own first.
+/// The best result, with one sentence for each partitioner, that of the chosen one first.
 fn choose(mut tried: Vec<Tried>) -> Result<Planned, NothingFound> {
     let key = |tried: &Tried| match tried {
         Tried::Found(found) => {
@@ -70,10 +70,10 @@ fn choose(mut tried: Vec<Tried>) -> Result<Planned, NothingFound> {
         return Err(NothingFound);
     };
     let others = tried.iter().map(|tried| match tried {
-        Tried::Found(found) => reasons::loser(found, &best),
+        Tried::Found(found) => reasons::rejected(found, &best),
         Tried::Not(why) => why.clone(),
     });
-    let reasons = [reasons::winner(&best)].into_iter().chain(others);
+    let reasons = [reasons::chosen(&best)].into_iter().chain(others);
     let reasons = reasons.collect();
     Ok(best.planned(reasons))
 }

@@ -1,17 +1,17 @@
-//! What a schedule makes a stage keep at a time.
+//! The micro-batches and weight gradients that a schedule makes a stage keep at a time.
 
 use tinderbox_schedule::{Compute, RankIndex, Schedule, StageIndex};
 
-/// How much a stage has in flight: `F` that wait for their backward, and `I` that wait for their `W`.
+/// A state of a stage: micro-batches that wait for their backward and `I`s that wait for their `W`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Flight {
     /// Micro-batches whose activations it keeps.
     pub(super) micro_batches: u64,
-    /// Micro-batches of which it keeps what `W` needs.
+    /// Micro-batches for which it keeps the inputs of `W`.
     pub(super) weight_gradients: u64,
 }
 
-/// The states of a stage in which it keeps most: every other state has at most as many of both. At
+/// The states of a stage that keep most: every other state has at most as many of both. Contains at
 /// least one micro-batch, whatever the lists are. Linear in the list of the stage's rank.
 pub(super) fn flights(lists: Option<&Schedule>, stage: StageIndex) -> Vec<Flight> {
     let one = Flight {
@@ -49,7 +49,7 @@ pub(super) fn flights(lists: Option<&Schedule>, stage: StageIndex) -> Vec<Flight
     most
 }
 
-/// The most bytes of states with so many bytes per micro-batch and per weight gradient.
+/// The maximum bytes of the states, by bytes per micro-batch and per weight gradient.
 pub(super) fn most_bytes(flights: &[Flight], activation: u64, weight_gradient: u64) -> u64 {
     let held = flights.iter().map(|flight| {
         activation
@@ -59,7 +59,7 @@ pub(super) fn most_bytes(flights: &[Flight], activation: u64, weight_gradient: u
     held.max().unwrap_or(0)
 }
 
-/// Adds a state, unless another has as many of both, and drops those that it has as many of.
+/// Adds a state unless another has at least as many of both, and removes the states that it dominates.
 fn keep(most: &mut Vec<Flight>, now: Flight) {
     let is_within = |a: &Flight, b: &Flight| {
         a.micro_batches <= b.micro_batches && a.weight_gradients <= b.weight_gradients
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stage_keeps_what_its_list_says() {
+    fn flights_match_the_lists() {
         assert_eq!(pairs(ScheduleKind::GPipe, 4, 8, 2), [(8, 0)]);
         assert_eq!(pairs(ScheduleKind::OneFOneB, 4, 8, 1), [(3, 0)]);
         assert_eq!(pairs(ScheduleKind::OneFOneB, 4, 2, 0), [(2, 0)]);

@@ -7,7 +7,7 @@ use crate::{Step, Work};
 /// One block, or several that stay together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Node {
-    /// The lowest of its blocks: ties are broken by it.
+    /// The lowest of its blocks, which breaks ties.
     pub first: usize,
     /// Nanoseconds of `F` at speed 1.
     pub forward: u64,
@@ -15,40 +15,40 @@ pub(super) struct Node {
     pub backward: u64,
     /// Bytes that `I` leaves for `W`, per micro-batch.
     pub weight_gradient_bytes: u64,
-    /// The most that one of its programs holds for itself.
+    /// The maximum transient bytes of one of its programs.
     pub transient: u64,
-    /// Bytes that it keeps per micro-batch of values which nobody else needs.
+    /// Bytes that it keeps per micro-batch, of values that no other node uses.
     pub kept: u64,
-    /// Bytes of parameters that nobody else reads, with their gradients and optimizer state.
+    /// Bytes of parameters that no other node reads, with their gradients and optimizer state.
     pub resident: u64,
 }
 
 impl Node {
-    /// Nanoseconds of a micro-batch, there and back.
+    /// Returns the nanoseconds of a micro-batch, forward and backward.
     pub const fn time(&self) -> u64 {
         self.forward + self.backward
     }
 }
 
-/// What a node does with a value that another one makes.
+/// How a node uses a value of another node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Pin {
     pub node: usize,
-    /// Its forward reads the value.
+    /// Whether its forward reads the value.
     pub reads: bool,
-    /// Its backward does.
+    /// Whether its backward reads the value.
     pub keeps: bool,
 }
 
-/// A value that at least two nodes touch, or the gradient of a parameter.
+/// A value that at least two nodes use, or the gradient of a parameter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Net {
     pub bytes: u64,
     pub gradient_bytes: u64,
     pub maker: usize,
-    /// Whether the maker's own backward reads it.
+    /// Whether the backward of the maker reads the value.
     pub maker_keeps: bool,
-    /// The others, ascending.
+    /// The other nodes, ascending.
     pub pins: Vec<Pin>,
 }
 
@@ -57,22 +57,22 @@ pub(super) struct Net {
 pub(super) struct Shared {
     /// Bytes of each copy.
     pub copy: u64,
-    /// Bytes of the gradient and of the optimizer's state, which the owner alone holds.
+    /// Bytes of the gradient and of the optimizer state, which only the owner holds.
     pub own: u64,
     /// The node of the first reader.
     pub owner: usize,
-    /// All that read it, the owner included, ascending.
+    /// All nodes that read it, the owner included, ascending.
     pub readers: Vec<usize>,
 }
 
-/// What a node is to a net.
+/// The relation of a node to a net.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
     Maker,
     Pin { reads: bool, keeps: bool },
 }
 
-/// Nodes, what they exchange, and the order that this leaves them. It has no cycles.
+/// Nodes, the values between them, and the order that these require. It has no cycles.
 #[derive(Debug, Clone)]
 pub(super) struct Graph {
     pub nodes: Vec<Node>,
@@ -89,8 +89,8 @@ pub(super) struct Graph {
 }
 
 impl Graph {
-    /// The graph of a work that was checked, one node per block. Times and bytes are capped so that no
-    /// sum of them passes `u64`: at some days per block where there are thousands.
+    /// Creates the graph of valid work, one node per block. Times and bytes are capped so that no sum of them
+    /// overflows `u64`: at some days per block where there are thousands.
     pub fn of_work(work: &Work, step: &Step) -> Self {
         let cap = cap(work);
         let nodes = work.blocks.iter().enumerate().map(|(first, block)| {
@@ -162,7 +162,7 @@ impl Graph {
         Self::of_parts(nodes.collect(), nets.collect(), shared.collect())
     }
 
-    /// The graph whose nodes are groups of this one's. The groups must not form a cycle.
+    /// Returns the graph whose nodes are groups of this one's. The groups must not form a cycle.
     pub fn contract(&self, group_of: &[usize], groups: usize) -> Self {
         let empty = Node {
             first: usize::MAX,
@@ -220,7 +220,7 @@ impl Graph {
         Self::of_parts(nodes, nets, shared)
     }
 
-    /// Folds what one node has to itself into that node, and joins nets with the same ends.
+    /// Adds nets and parameters of a single node to that node, and merges nets with the same ends.
     fn of_parts(mut nodes: Vec<Node>, nets: Vec<Net>, shared: Vec<Shared>) -> Self {
         let mut joined: BTreeMap<(usize, bool, Vec<Pin>), (u64, u64)> = BTreeMap::new();
         for net in nets {
@@ -263,7 +263,7 @@ impl Graph {
         graph
     }
 
-    /// Fills in what each node is next to.
+    /// Computes the neighbours of each node.
     fn link(&mut self) {
         for (index, net) in self.nets.iter().enumerate() {
             self.incident[net.maker].push((index, Role::Maker));
@@ -285,7 +285,7 @@ impl Graph {
         }
     }
 
-    /// An order in which the nodes can run: of those that can, the one with the lowest block first.
+    /// Returns an order in which the nodes can run: always the ready node with the lowest block.
     pub fn order(&self) -> Vec<usize> {
         let mut waits: Vec<usize> = self.before.iter().map(Vec::len).collect();
         let mut ready: BTreeSet<(usize, usize)> = BTreeSet::new();
@@ -305,7 +305,7 @@ impl Graph {
     }
 }
 
-/// The largest time or size of one thing that no sum over a work takes beyond `u64`.
+/// The largest time or size of one item such that no sum over the work overflows `u64`.
 fn cap(work: &Work) -> u64 {
     let ends = |lists: [&Vec<usize>; 2]| lists.into_iter().map(Vec::len).sum::<usize>();
     let values = work.values.iter();

@@ -1,4 +1,4 @@
-//! What each stage takes, holds and exchanges while blocks move from one to another.
+//! The times, memory and messages of each stage while blocks move between stages.
 
 use std::collections::BTreeMap;
 
@@ -7,8 +7,8 @@ use super::graph::{Graph, Role};
 use super::terms::{ACTIONS, Terms};
 use crate::Partition;
 
-/// Bytes beyond the memory of ranks, then the time of the rank whose stages take longest together, then
-/// bytes between ranks. Less is better.
+/// Bytes beyond the memory of ranks, then the time of the slowest rank, then bytes between ranks. Lower
+/// is better.
 pub(super) type Score = [u128; 3];
 
 /// The sums of one stage.
@@ -19,15 +19,16 @@ struct Stage {
     backward: u64,
     weight_gradient_bytes: u64,
     resident: u64,
-    /// Bytes kept per micro-batch of values that it makes.
+    /// Bytes kept per micro-batch of values that it computes.
     own: u64,
-    /// The same of values that it gets.
+    /// Bytes kept per micro-batch of values that it receives.
     got: u64,
-    /// Bytes per micro-batch between ranks: in and out of `F`, in and out of the backward.
+    /// Bytes per micro-batch between ranks: received and sent by `F`, received and sent by the
+    /// backward.
     traffic: [u64; 4],
-    /// Messages per micro-batch between ranks, both ways.
+    /// Messages per micro-batch between ranks, in both directions.
     messages: u64,
-    /// How many of its nodes have each transient size.
+    /// The number of its nodes of each transient size.
     transients: BTreeMap<u64, usize>,
 }
 
@@ -36,7 +37,7 @@ const FORWARD_OUT: usize = 1;
 const BACKWARD_IN: usize = 2;
 const BACKWARD_OUT: usize = 3;
 
-/// The programs that an edge joins.
+/// The programs that an edge connects.
 #[derive(Debug, Clone, Copy)]
 enum Joins {
     Forwards = 0,
@@ -46,19 +47,19 @@ enum Joins {
 
 /// Stages of a graph under an assignment that changes node by node.
 ///
-/// A shift takes time for the node's nets, and for the stages where it makes values; a score for the
-/// stages. Memory: nets times stages.
+/// A shift takes time for the node's nets, and for the stages where it is their maker; a score takes
+/// time for the stages. Memory: nets times stages.
 #[derive(Debug, Clone)]
 pub(super) struct Loads<'a> {
     pub graph: &'a Graph,
     pub terms: &'a Terms,
     stage_of: Vec<usize>,
     stages: Vec<Stage>,
-    /// Of each net and stage the nodes beside the maker that read and that keep.
+    /// For each net and stage, the nodes besides the maker that read and that keep.
     pins: Vec<[u32; 2]>,
-    /// Of each shared parameter and stage the nodes that read it.
+    /// For each shared parameter and stage, the nodes that read it.
     readers: Vec<u32>,
-    /// Of each pair of stages the nets that cross, by what they join.
+    /// For each pair of stages, the nets that cross, by the programs that they connect.
     edges: Vec<[u32; 3]>,
     crossing: u64,
     is_stale: Vec<bool>,
@@ -75,7 +76,7 @@ fn change(sum: &mut u64, by: u64, adds: bool) {
 }
 
 impl<'a> Loads<'a> {
-    /// The loads of an assignment of nodes to stages.
+    /// Computes the loads of an assignment of nodes to stages.
     pub fn new(graph: &'a Graph, terms: &'a Terms, stage_of: Vec<usize>) -> Self {
         let stages = terms.stages();
         let mut loads = Self {
@@ -116,17 +117,17 @@ impl<'a> Loads<'a> {
         loads
     }
 
-    /// The stage of each node.
+    /// Returns the stage of each node.
     pub fn stage_of(&self) -> &[usize] {
         &self.stage_of
     }
 
-    /// How many nodes a stage has.
+    /// Returns the number of nodes of a stage.
     pub fn members(&self, stage: usize) -> usize {
         self.stages[stage].members
     }
 
-    /// The lowest and the highest stage that a node can be on while all others stay.
+    /// Returns the lowest and the highest stage that a node can move to while all others stay.
     pub fn range(&self, node: usize) -> (usize, usize) {
         let stage = |node: &usize| self.stage_of[*node];
         let low = self.graph.before[node].iter().map(stage).max();
@@ -134,14 +135,14 @@ impl<'a> Loads<'a> {
         (low.unwrap_or(0), high.unwrap_or(self.stages.len() - 1))
     }
 
-    /// How good the assignment is.
+    /// Returns the score of the assignment.
     pub fn score(&self) -> Score {
         let excess = self.excess.iter().map(|bytes| u128::from(*bytes)).sum();
         let largest = self.rank_ns().max().unwrap_or(0);
         [excess, largest, u128::from(self.crossing)]
     }
 
-    /// The assignment as a partition, where nodes are blocks.
+    /// Returns the assignment as a partition, where nodes are blocks.
     pub fn partition(&self) -> Partition {
         Partition {
             stage_of: self.stage_of.clone(),
@@ -158,15 +159,15 @@ impl<'a> Loads<'a> {
         })
     }
 
-    /// The rank that keeps the score from being better: the one most over its memory, else the one
-    /// whose stages take longest together. Of equals the first.
+    /// Returns the rank that limits the score: the one that exceeds its memory most, else the slowest; the
+    /// first of equals.
     pub fn worst_rank(&self) -> usize {
         let ranks = self.excess.iter().zip(self.rank_ns()).enumerate();
         let worst = ranks.rev().max_by_key(|(_, load)| *load);
         worst.map_or(0, |(rank, _)| rank)
     }
 
-    /// Puts a node on a stage.
+    /// Moves a node to a stage.
     pub fn shift(&mut self, node: usize, to: usize) {
         let from = self.stage_of[node];
         if from == to {
@@ -225,7 +226,7 @@ impl<'a> Loads<'a> {
         self.refresh();
     }
 
-    /// Adds what a node has to itself to a stage, or takes it away.
+    /// Adds the node's own sums to a stage, or subtracts them.
     fn carry(&mut self, node: usize, stage: usize, adds: bool) {
         self.is_stale[self.terms.rank_of[stage]] = true;
         let node = &self.graph.nodes[node];
@@ -252,7 +253,7 @@ impl<'a> Loads<'a> {
         }
     }
 
-    /// Adds or takes away a reader of a shared parameter.
+    /// Adds or removes a reader of a shared parameter.
     fn read(&mut self, shared: usize, stage: usize, adds: bool) {
         let readers = &mut self.readers[shared * self.stages.len() + stage];
         let before = *readers;
@@ -267,9 +268,9 @@ impl<'a> Loads<'a> {
         }
     }
 
-    /// Adds or takes away what a net means to one stage, while its maker is on another or the same.
-    /// Gradients count as if each stage handed its part to the maker's: with one stage a rank as many
-    /// bytes cross where they are handed down from stage to stage.
+    /// Adds or subtracts the contribution of a net to one stage. Gradients count as if each stage sent
+    /// its own directly to the maker's stage: with one stage per rank as many bytes cross where they
+    /// are passed down from stage to stage.
     fn contribute(&mut self, net: usize, maker: usize, stage: usize, adds: bool) {
         let [reads, keeps] = self.pins[net * self.stages.len() + stage];
         let net = &self.graph.nets[net];
@@ -292,7 +293,7 @@ impl<'a> Loads<'a> {
         }
     }
 
-    /// Adds or takes away bytes that one stage hands to another.
+    /// Adds or subtracts bytes that one stage sends to another.
     fn cross(&mut self, from: usize, to: usize, joins: Joins, bytes: u64, adds: bool) {
         let ranks = [from, to].map(|stage| self.terms.rank_of[stage]);
         if bytes == 0 || ranks[0] == ranks[1] {
@@ -321,16 +322,16 @@ impl<'a> Loads<'a> {
         }
     }
 
-    /// Reckons the ranks that changed.
+    /// Recomputes the ranks that changed.
     fn refresh(&mut self) {
         for rank in 0..self.is_stale.len() {
             if std::mem::take(&mut self.is_stale[rank]) {
-                self.reckon(rank);
+                self.recompute_rank(rank);
             }
         }
     }
 
-    fn reckon(&mut self, rank: usize) {
+    fn recompute_rank(&mut self, rank: usize) {
         let terms = self.terms;
         let model = terms.ranks[rank];
         let stages = &terms.stages_of[rank];
@@ -368,7 +369,7 @@ impl<'a> Loads<'a> {
                 let bytes = sums.traffic[a].max(sums.traffic[b]);
                 terms.link.transfer(bytes)
             };
-            // What a link takes beyond the compute that it runs beside; both ways apart.
+            // The time of a link beyond the compute that it overlaps with, in each direction.
             let forward = model.time(sums.forward);
             let forward = forward.max(link(FORWARD_IN, FORWARD_OUT));
             let backward = model.time(sums.backward + again);
@@ -380,7 +381,7 @@ impl<'a> Loads<'a> {
         }
     }
 
-    /// Bytes that a rank holds at most. Of messages that wait two of each kind are counted.
+    /// The peak bytes of a rank, with two waiting messages of each kind.
     fn held(&self, rank: usize) -> u64 {
         let (mut always, mut transient) = (0_u64, 0);
         for index in &self.terms.stages_of[rank] {
@@ -442,7 +443,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
-        /// After any moves the loads are those of the assignment made anew.
+        /// Any sequence of moves leaves the loads of the resulting assignment.
         #[test]
         fn shifts_leave_no_trace(shape in 0..4_u64, seed in any::<u64>(), v in 1..3_usize) {
             let work = work(shape, 24, seed);
@@ -462,15 +463,15 @@ mod tests {
             prop_assert_eq!(loads.partition(), anew.partition());
         }
 
-        /// Groups of nodes weigh what their nodes do under the same assignment.
+        /// Groups of nodes have the loads of their nodes under the same assignment.
         #[test]
-        fn a_contracted_graph_has_the_same_loads(shape in 0..4_u64, seed in any::<u64>()) {
+        fn contraction_preserves_loads(shape in 0..4_u64, seed in any::<u64>()) {
             let work = work(shape, 24, seed);
             let step = Step::new(ScheduleKind::OneFOneB, 6);
             let mut random = Random::new(seed);
             let terms = Terms::of_map(&machine(), &step, &[0, 1, 2], 3);
             let graph = Graph::of_work(&work, &step);
-            // Stretches of the order form no cycle.
+            // Ranges of the order form no cycle.
             let order = graph.order();
             let mut group_of = vec![0; order.len()];
             let mut groups = 1;
@@ -487,9 +488,9 @@ mod tests {
             prop_assert_eq!(fine.score(), coarse.score());
         }
 
-        /// Bytes, times and memory are those of the simulator, except for what waits.
+        /// Bytes, times and memory equal those of the simulator, except for waiting messages.
         #[test]
-        fn loads_are_what_is_predicted(shape in 0..4_u64, seed in any::<u64>(), zb in any::<bool>()) {
+        fn loads_match_the_prediction(shape in 0..4_u64, seed in any::<u64>(), zb in any::<bool>()) {
             let work = work(shape, 24, seed);
             let kind = if zb { ScheduleKind::ZbH1 } else { ScheduleKind::OneFOneB };
             let step = Step::new(kind, 6);

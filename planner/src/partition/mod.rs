@@ -1,23 +1,23 @@
-//! The partitioners: which stage runs each block, and which rank each stage.
+//! The partitioners, which assign blocks to stages and stages to ranks.
 //!
-//! All take a [`Work`](crate::Work), a [`Machine`](crate::Machine) and a [`Step`](crate::Step), and give
-//! stages numbered along the flow: no value goes from a stage to a lower one. [`partition`] runs any of
-//! them by its [`Partitioner`] and predicts the step.
+//! All partitioners take a [`Work`](crate::Work), a [`Machine`](crate::Machine) and a
+//! [`Step`](crate::Step), and return stages numbered along the flow: no value flows from a stage to a
+//! lower one. [`partition`] runs a [`Partitioner`] and predicts the step.
 //!
 //! | partitioner | minimizes | use it for | time | source |
 //! |---|---|---|---|---|
 //! | [`chain`] | the step of contiguous stages, by a cost model | models that are a line of blocks | stages x 512² per limit | Alpa (arXiv 2201.12023), PipeDream |
-//! | `mixed` | the most loaded rank, with several stages each | few and uneven blocks, branches, ranks of different speeds | blocks x window of the order, and a schedule search per candidate | FTPipe (USENIX ATC 2021) |
+//! | `mixed` | the time of the slowest rank, with several stages per rank | few and uneven blocks, branches, ranks of different speeds | blocks x window of the order, and a schedule search per candidate | FTPipe (USENIX ATC 2021) |
 //! | `metis` (a feature) | bytes between parts of equal weight | graphs with little direction, several experts | blocks + values | Karypis and Kumar 1998 |
-//! | `auto` | the step, by the simulator | always, unless planning has to be quick | the sum | |
+//! | `auto` | the step, by the simulator | everything, unless planning must be fast | the sum | |
 //!
 //! | file | contents |
 //! |---|---|
 //! | `flight` | micro-batches in flight on each stage |
-//! | `graph` | the work as a graph that can be contracted |
+//! | `graph` | the work as a contractible graph |
 //! | `terms` | stages on ranks, and links |
-//! | `loads` | what stages take, hold and exchange while blocks move |
-//! | `refine` | the moves |
+//! | `loads` | times, memory and messages of stages while blocks move |
+//! | `refine` | moves of blocks between stages |
 //! | `limits` | memory as the simulator counts it |
 //! | `reasons` | why a partition was chosen |
 

@@ -1,4 +1,4 @@
-//! The partitioners by name, and the one way to run any of them.
+//! The partitioners by name.
 
 use std::fmt;
 use std::str::FromStr;
@@ -32,7 +32,7 @@ impl Partitioner {
     /// All partitioners, in the order in which `auto` tries them.
     pub const ALL: [Self; 4] = [Self::Mixed, Self::Chain, Self::Metis, Self::Auto];
 
-    /// Its name.
+    /// Returns its name.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
@@ -62,18 +62,19 @@ impl FromStr for Partitioner {
     }
 }
 
-/// A partition with what it will take and why it was chosen.
+/// A partition with its prediction and the reasons for choosing it.
 #[derive(Debug, Clone)]
 pub struct Planned {
     /// The partition.
     pub partition: Partition,
     /// Schedule, times and memory.
     pub predicted: Predicted,
-    /// Which partitioner made it, and one sentence for each that was tried, its own first.
+    /// The partitioner that found it, and one sentence for each that was tried, that of the chosen one
+    /// first.
     pub choice: Choice,
 }
 
-/// Partitions a work and predicts the step.
+/// Partitions work and predicts the step.
 ///
 /// ```
 /// use tinderbox_planner::{Block, Machine, Partitioner, Step, Value, Work, partition};
@@ -107,9 +108,9 @@ pub struct Planned {
 ///
 /// # Errors
 ///
-/// What the partitioner says; [`Infeasible`] where what it found does not fit the ranks' memory;
-/// [`PlannerError::NotBuiltIn`] for METIS without the feature `metis`. `auto` fails where all do, with
-/// the error of `chain`.
+/// The error of the partitioner; [`Infeasible`] where the partition does not fit the memory of the
+/// ranks; [`PlannerError::NotBuiltIn`] for METIS without the feature `metis`. `auto` fails where all
+/// partitioners do, with the error of `chain`.
 pub fn partition(
     partitioner: Partitioner,
     work: &Work,
@@ -123,28 +124,28 @@ pub fn partition(
     if let Some(over) = candidate.over() {
         return Err(over.into());
     }
-    let reason = reasons::winner(&candidate);
+    let reason = reasons::chosen(&candidate);
     Ok(candidate.planned(vec![reason]))
 }
 
-/// What one partitioner found.
+/// The result of one partitioner.
 #[derive(Debug, Clone)]
 pub(super) struct Candidate {
     pub partitioner: Partitioner,
     pub partition: Partition,
     pub predicted: Predicted,
-    /// The time by the cost model of `chain`, where its stages are the optimum.
+    /// The time by the cost model of `chain`, if its stages are optimal.
     pub optimal_ns: Option<u64>,
     over: Option<Infeasible>,
 }
 
 impl Candidate {
-    /// The rank that would hold too much, if one would.
+    /// Returns the rank that exceeds its memory, if any.
     pub fn over(&self) -> Option<Infeasible> {
         self.over.clone()
     }
 
-    /// The plan, with why it was chosen.
+    /// Adds the reasons for choosing it.
     pub fn planned(self, reasons: Vec<String>) -> Planned {
         Planned {
             choice: Choice {
@@ -157,7 +158,7 @@ impl Candidate {
     }
 }
 
-/// Runs one partitioner, which is not `auto`, and predicts what it found.
+/// Runs one partitioner other than `auto`, and predicts its result.
 pub(super) fn candidate(
     partitioner: Partitioner,
     work: &Work,
@@ -199,7 +200,7 @@ pub(super) fn candidate(
 #[cfg(feature = "metis")]
 use super::metis::metis;
 
-/// METIS where it is not built in.
+/// Fails where METIS is not built in.
 #[cfg(not(feature = "metis"))]
 fn metis(_: &Work, _: &Machine, _: &Step) -> Result<Partition, PlannerError> {
     Err(PlannerError::NotBuiltIn {
@@ -223,7 +224,7 @@ mod tests {
         let unknown = "chian".parse::<Partitioner>().unwrap_err();
         insta::assert_snapshot!(
             unknown,
-            @"no partitioner is called `chian`: there are mixed, chain, metis and auto"
+            @"unknown partitioner `chian`: expected mixed, chain, metis or auto"
         );
     }
 }

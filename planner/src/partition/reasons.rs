@@ -1,11 +1,12 @@
-//! Why a partition was taken, in sentences.
+//! The reasons for choosing a partition, in sentences.
 
 use super::partitioner::{Candidate, Partitioner};
 
-/// What the partition that was taken will do.
-pub(super) fn winner(candidate: &Candidate) -> String {
+/// The prediction of the chosen partition.
+pub(super) fn chosen(candidate: &Candidate) -> String {
     let prediction = &candidate.predicted.prediction;
-    // Stages that do not lie as the step's schedule has them run under lists made for them.
+    // Stages that are not placed as the step's schedule requires run under lists that were searched for
+    // them.
     let schedule = match candidate.predicted.schedule.name.as_str() {
         "auto" => " under a schedule found for it",
         _ => "",
@@ -26,13 +27,13 @@ pub(super) fn winner(candidate: &Candidate) -> String {
     )
 }
 
-/// Why another one that fits was not taken.
-pub(super) fn loser(candidate: &Candidate, winner: &Candidate) -> String {
-    let (name, other) = (candidate.partitioner, winner.partitioner);
-    if candidate.partition == winner.partition {
+/// Why another partition that fits was not chosen.
+pub(super) fn rejected(candidate: &Candidate, chosen: &Candidate) -> String {
+    let (name, other) = (candidate.partitioner, chosen.partitioner);
+    if candidate.partition == chosen.partition {
         return format!("{name}: the same as {other}");
     }
-    let [own, best] = [candidate, winner].map(|one| &one.predicted.prediction);
+    let [own, best] = [candidate, chosen].map(|one| &one.predicted.prediction);
     let slower = u128::from(own.step_ns.saturating_sub(best.step_ns));
     let permille = (slower * 1000).div_ceil(u128::from(best.step_ns.max(1)));
     if slower > 0 {
@@ -45,7 +46,7 @@ pub(super) fn loser(candidate: &Candidate, winner: &Candidate) -> String {
     }
 }
 
-/// Why one that is over memory, or found nothing, was not taken.
+/// Why a partitioner that found nothing, or exceeded memory, was not chosen.
 pub(super) fn failed(partitioner: Partitioner, error: &dyn std::error::Error) -> String {
     let mut text = format!("{partitioner}: no plan, {error}");
     let mut source = error.source();
@@ -56,23 +57,23 @@ pub(super) fn failed(partitioner: Partitioner, error: &dyn std::error::Error) ->
     text
 }
 
-/// Why one was not tried.
+/// Why a partitioner was not run.
 pub(super) fn not_run(partitioner: Partitioner, why: &str) -> String {
     format!("{partitioner}: not run, {why}")
 }
 
-/// Thousandths as per cent, `9.1 %`.
+/// Thousandths as a percentage, `9.1 %`.
 fn percent(permille: u64) -> String {
     format!("{}.{} %", permille / 10, permille % 10)
 }
 
-/// Nanoseconds in the largest unit of which there are ten, with one decimal.
+/// Nanoseconds in the largest unit with a value of at least ten, with one decimal.
 fn duration(ns: u64) -> String {
     let units = [(1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs")];
     scaled(ns, 10, &units).unwrap_or(format!("{ns} ns"))
 }
 
-/// Bytes in the largest unit of which there is one, with one decimal.
+/// Bytes in the largest unit with a value of at least one, with one decimal.
 fn bytes(bytes: u64) -> String {
     let units = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
     scaled(bytes, 1, &units).unwrap_or(format!("{bytes} bytes"))

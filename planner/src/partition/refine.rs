@@ -1,16 +1,17 @@
-//! Local moves: blocks go from stage to stage while that makes the score better.
+//! Local moves: blocks move between stages while the score improves.
 //!
-//! A block may only go where nothing that it reads is made later and nothing that reads it runs
-//! earlier, so stages stay numbered in an order in which they can run and need no check for cycles.
-//! No stage loses its last block.
+//! A block may only move where nothing that it reads is computed later and nothing that reads it runs
+//! earlier, so stages stay numbered in an order in which they can run, without a check for cycles. No
+//! stage loses its last block.
 //!
-//! The moves are those of Moreira, Popp and Schulz (arXiv 1704.00705): *simple* ones to a stage beside,
-//! *global* ones to any stage in the range, and walks of *Fiduccia and Mattheyses* (1982), in which
-//! each block moves once, for the worse if need be, and what follows the best point is taken back.
+//! The moves are those of Moreira, Popp and Schulz (arXiv 1704.00705): *simple* ones to an adjacent
+//! stage, *global* ones to any stage in the range, and walks of *Fiduccia and Mattheyses* (1982), in
+//! which each block moves once, even if that makes the score worse, and the moves after the best score
+//! are undone.
 
 use super::loads::{Loads, Score};
 
-/// How many assignments may be scored: a measure that is the same on every machine.
+/// The remaining number of assignments that may be scored: a measure that is the same on every machine.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Effort(pub usize);
 
@@ -24,16 +25,16 @@ impl Effort {
     }
 }
 
-/// Rounds of all kinds of moves; they end earlier where a round changes nothing.
+/// Maximum number of rounds of all kinds of moves; they end earlier after a round without changes.
 const ROUNDS: usize = 6;
 
-/// Moves of a walk that make nothing better before it is given up.
+/// Moves without improvement after which a walk ends.
 const STALLED: usize = 12;
 
-/// Blocks that a walk looks at in one step.
+/// Candidate blocks of one step of a walk.
 const POOL: usize = 24;
 
-/// Moves blocks until no move helps or the effort is spent. The score never gets worse.
+/// Moves blocks until no move improves the score or the effort is spent. The score never gets worse.
 pub(super) fn refine(loads: &mut Loads<'_>, order: &[usize], effort: &mut Effort) {
     let mut locked = vec![false; order.len()];
     for _ in 0..ROUNDS {
@@ -55,13 +56,13 @@ pub(super) fn refine(loads: &mut Loads<'_>, order: &[usize], effort: &mut Effort
     }
 }
 
-/// Whether a node can move as things are.
+/// Whether a node can move under the current assignment.
 fn can_move(loads: &Loads<'_>, node: usize) -> bool {
     let (low, high) = loads.range(node);
     low < high && loads.members(loads.stage_of()[node]) > 1
 }
 
-/// Whether it can, and has a neighbour elsewhere.
+/// Whether a node can move and has a neighbour on another stage.
 fn is_border(loads: &Loads<'_>, node: usize) -> bool {
     let stage = |node: &usize| loads.stage_of()[*node];
     let (before, after) = (&loads.graph.before[node], &loads.graph.after[node]);
@@ -78,7 +79,7 @@ fn of_rank(loads: &Loads<'_>, order: &[usize], rank: usize, locked: &[bool]) -> 
     own.take(POOL).collect()
 }
 
-/// Moves each node to the best stage within reach, if one is better than its own.
+/// Moves each node to the best stage within reach if that improves the score.
 fn sweep<'n>(
     loads: &mut Loads<'_>,
     nodes: impl Iterator<Item = &'n usize>,
@@ -99,7 +100,7 @@ fn sweep<'n>(
     }
 }
 
-/// The best stage of a node but its own, and the score with it there. The node stays.
+/// The best other stage of a node, and the score with the node on it. The node stays.
 fn best_stage(
     loads: &mut Loads<'_>,
     node: usize,
@@ -123,8 +124,8 @@ fn best_stage(
     best
 }
 
-/// Moves nodes one after the other, the best move first, each node once, and goes back to where the
-/// score was best.
+/// Moves nodes one after the other, the best move first, each node once, and returns to the assignment
+/// with the best score.
 fn walk(
     loads: &mut Loads<'_>,
     order: &[usize],
@@ -157,7 +158,7 @@ fn walk(
         }
         let (before, after) = (&loads.graph.before[node], &loads.graph.after[node]);
         let neighbours = before.iter().chain(after).copied().take(POOL);
-        // Who is worst now may be another one, which can hand on what it was given.
+        // Another rank may be the worst one now; its nodes can move on.
         let worst = of_rank(loads, order, loads.worst_rank(), locked);
         pool.retain(|node| !locked[*node]);
         pool.truncate(POOL);
@@ -167,7 +168,8 @@ fn walk(
     }
     for (node, from) in trail.drain(kept..).rev() {
         loads.shift(node, from);
-        // What was taken back may move in another walk of this round, but not begin one again.
+        // Nodes whose moves were undone may move in another walk of this round, but not start one
+        // again.
         locked[node] = true;
     }
 }

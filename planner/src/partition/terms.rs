@@ -1,4 +1,4 @@
-//! What does not change while blocks move from stage to stage.
+//! Inputs that do not change while blocks move between stages.
 
 use tinderbox_schedule::{LinkCosts, RankIndex, StageIndex};
 
@@ -17,18 +17,18 @@ pub(super) struct Terms {
     pub stages_of: Vec<Vec<usize>>,
     /// The ranks.
     pub ranks: Vec<RankModel>,
-    /// What messages take.
+    /// The time of messages.
     pub link: LinkCosts,
-    /// Nanoseconds of an action besides its work.
+    /// Overhead of an action in nanoseconds.
     pub action_ns: u64,
     /// Whether a stage may recompute activations.
     pub may_recompute: bool,
-    /// What each stage has in flight.
+    /// The states of each stage that keep most.
     pub flights: Vec<Vec<Flight>>,
 }
 
 impl Terms {
-    /// Stages as the machine has them, under the schedule of the step.
+    /// Places stages as the machine does, under the schedule of the step.
     pub fn of_machine(machine: &Machine, step: &Step) -> Self {
         let map = machine.stage_to_rank();
         let (ranks, chunks) = (machine.ranks(), machine.chunks());
@@ -40,8 +40,8 @@ impl Terms {
         Self::new(machine, step, &rank_of, flights)
     }
 
-    /// Stages on the ranks of a map, of whose lists nothing is known except that each stage has at most
-    /// so many micro-batches in flight.
+    /// Places stages on the given ranks, under unknown lists that have at most `in_flight`
+    /// micro-batches in flight on each stage.
     pub fn of_map(machine: &Machine, step: &Step, rank_of: &[usize], in_flight: usize) -> Self {
         let flight = Flight {
             micro_batches: in_flight as u64,
@@ -67,12 +67,12 @@ impl Terms {
         }
     }
 
-    /// Number of stages.
+    /// Returns the number of stages.
     pub fn stages(&self) -> usize {
         self.rank_of.len()
     }
 
-    /// The rank of each stage.
+    /// Returns the rank of each stage.
     pub fn stage_to_rank(&self) -> Vec<RankIndex> {
         self.rank_of
             .iter()

@@ -1,4 +1,4 @@
-//! The ends of what crosses between stages, in words.
+//! Texts for the ends of values that cross between stages.
 
 use std::fmt::Display;
 
@@ -22,7 +22,7 @@ pub(super) fn end_text(end: Endpoint) -> String {
     format!("stage {}", end.stage)
 }
 
-/// Between which ranks an edge goes: `0 -> 1`, or `within 0`.
+/// The ranks of an edge: `0 -> 1`, or `within 0`.
 pub(super) fn route_text(plan: &PlanFile, edge: &Edge) -> String {
     let rank = |end: Endpoint| plan.stages.get(end.stage.index()).map(|stage| stage.rank);
     match (rank(edge.from), rank(edge.to)) {
@@ -32,7 +32,7 @@ pub(super) fn route_text(plan: &PlanFile, edge: &Edge) -> String {
     }
 }
 
-/// Several of a kind: `stage 1`, `stages 1 and 4`.
+/// A list with its noun: `stage 1`, `stages 1 and 4`.
 pub(super) fn joined<T: Display>(noun: &str, all: &[T]) -> String {
     let texts: Vec<String> = all.iter().map(ToString::to_string).collect();
     match texts.as_slice() {

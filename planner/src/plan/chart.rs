@@ -2,7 +2,7 @@
 
 use super::escape::xml;
 
-/// Pixels of a chart of bars: its width, the labels on its left, the longest bar, a row.
+/// Pixels of a chart: its width, the labels on its left, the longest bar, a row.
 const WIDTH: u64 = 1100;
 const LABELS: u64 = 90;
 const PLOT: u64 = 820;
@@ -17,7 +17,7 @@ pub(super) struct Bar {
     pub(super) limit: Option<u64>,
 }
 
-/// A chart of bars on one scale, with the name and the colour of each part above.
+/// A chart of bars on one scale, with the name and the colour of each part above it.
 pub(super) fn chart(
     label: &str,
     key: &[(&str, &str)],
@@ -38,7 +38,7 @@ pub(super) fn chart(
     };
     let longest = bars.iter().map(|bar| sum(bar).max(bar.limit.unwrap_or(0)));
     let longest = longest.max().unwrap_or(0).max(1);
-    // Hundredths of a pixel: thin parts must not vanish.
+    // Hundredths of a pixel, so that thin parts stay visible.
     let place = |size: u64| {
         let share = size.min(longest) as f64 / longest as f64;
         (share * PLOT as f64 * 100.0).round() / 100.0

@@ -10,16 +10,15 @@ use super::show::wrapped;
 use super::units::{bytes_text, share_text, time_text};
 use super::{PlanFile, PlanStage};
 
-/// Letters of a line of a label.
+/// Characters in a line of a label.
 const LINE: usize = 28;
-/// Lines of modules in a label; the rest is left out.
+/// Maximum lines of modules in a label.
 const LINES: usize = 4;
 
 impl PlanFile {
-    /// The stages in Graphviz' language: a cluster per rank, a node per stage, solid edges for what a
-    /// forward sends to a forward, dashed ones for what goes to or comes from a backward, dotted ones
-    /// for ties, with bytes per micro-batch. `dot -Tsvg` draws it. Linear in stages, boundaries and
-    /// ties.
+    /// Returns the stages in the language of Graphviz: a cluster per rank, a node per stage, solid
+    /// edges for values between forwards, dashed ones for values to or from a backward, dotted ones for
+    /// ties, with bytes per micro-batch. `dot -Tsvg` draws it. Linear in stages, boundaries and ties.
     #[must_use]
     pub fn to_dot(&self) -> String {
         let modules = summaries(self);
@@ -47,7 +46,7 @@ impl PlanFile {
     }
 }
 
-/// How much of its memory a rank needs, after its name.
+/// The memory that a rank needs, for its label.
 fn memory_text(plan: &PlanFile, rank: RankIndex) -> String {
     let prediction = plan.prediction.ranks.get(rank.index());
     let Some(prediction) = prediction.filter(|one| one.rank == rank) else {
@@ -105,14 +104,14 @@ fn module_lines(modules: &str) -> Vec<String> {
     lines
 }
 
-/// Graphviz makes a node of a stage that an edge names and that the plan does not have.
+/// Graphviz creates a node for a stage that an edge names but that the plan does not have.
 fn edges(plan: &PlanFile) -> String {
     let boundaries = plan.boundaries.iter().map(|boundary| {
         let (from, to) = (boundary.edge.from, boundary.edge.to);
         let (solid, dashed) = ("style=solid", "style=dashed constraint=false");
         let (color, style) = match (from.compute, to.compute) {
             (Compute::Forward, Compute::Forward) => (COLORS[0], solid),
-            // Kept for a backward: it goes forward too, but what waits for it is another program.
+            // A value that is kept for a backward flows forward, but another program waits for it.
             (Compute::Forward, _) => (COLORS[2], dashed),
             _ => (COLORS[1], dashed),
         };

@@ -1,4 +1,4 @@
-//! What a plan is for and what a step costs, as named lines for every view.
+//! The purpose and the costs of a plan as named lines, for every view.
 
 use tinderbox_schedule::Placement;
 
@@ -13,7 +13,7 @@ const DIGEST: usize = 12;
 /// A name and its lines.
 pub(super) type Fact = (&'static str, Vec<String>);
 
-/// What the plan is for.
+/// The model, program, machine, schedule and partitioner of the plan.
 pub(super) fn purpose(plan: &PlanFile) -> Vec<Fact> {
     let owned = plan.stages.iter().map(|stage| stage.parameter_bytes);
     let bytes = bytes_text(owned.fold(0, u64::saturating_add));
@@ -30,7 +30,7 @@ pub(super) fn purpose(plan: &PlanFile) -> Vec<Fact> {
     ]
 }
 
-/// What a step costs.
+/// The costs of a step.
 pub(super) fn outcome(plan: &PlanFile) -> Vec<Fact> {
     let prediction = &plan.prediction;
     let (step, idle) = (prediction.step_ns, prediction.idle_permille);
@@ -46,7 +46,7 @@ pub(super) fn outcome(plan: &PlanFile) -> Vec<Fact> {
         ),
         (
             "lower bound",
-            format!("{bound}, so the step is at most {gap} above the best there is"),
+            format!("{bound}, so the step is at most {gap} above the optimum"),
         ),
         (
             "bottleneck",
@@ -63,7 +63,7 @@ pub(super) fn digest(digest: &str) -> String {
     visible(&short).into_owned()
 }
 
-/// The machine in two lines: its ranks, and what messages and actions cost.
+/// The machine in two lines: its ranks, and the costs of messages and actions.
 fn machine(machine: &Machine) -> Vec<String> {
     let mut ranks = count_text(machine.ranks(), "rank");
     if machine.chunks() > 1 {
@@ -74,7 +74,7 @@ fn machine(machine: &Machine) -> Vec<String> {
     let limit = match extremes(models().filter_map(|rank| rank.memory_bytes)) {
         Some((least, most)) if least == most => format!("{} each", bytes_text(least)),
         Some((least, most)) => format!("{} to {}", bytes_text(least), bytes_text(most)),
-        None => "no limit of memory".to_owned(),
+        None => "no memory limit".to_owned(),
     };
     let limited = models().filter(|rank| rank.memory_bytes.is_some()).count();
     let some = match limited > 0 && limited < machine.ranks() {
@@ -97,7 +97,7 @@ fn machine(machine: &Machine) -> Vec<String> {
     let action = time_text(machine.action_ns);
     vec![
         format!("{ranks}, {limit}{some}{speed}"),
-        format!("a message takes {latency}{transfer}, an action {action} beside its work"),
+        format!("a message takes {latency}{transfer}, an action {action} besides its work"),
     ]
 }
 
@@ -105,7 +105,7 @@ fn extremes(values: impl Iterator<Item = u64> + Clone) -> Option<(u64, u64)> {
     Some((values.clone().min()?, values.max()?))
 }
 
-/// How the stages of a rank are placed.
+/// The name of a placement.
 pub(super) const fn placement(placement: Placement) -> &'static str {
     match placement {
         Placement::Loop => "loop",
@@ -121,7 +121,7 @@ fn schedule(plan: &PlanFile) -> String {
         count => format!("{count} micro-batches"),
     };
     let lists = match &plan.lists {
-        Some(_) => format!("lists of its own, as {name} does not fit the ranks"),
+        Some(_) => format!("its own compute lists, since {name} does not fit the ranks"),
         None => name.to_string(),
     };
     let recompute = match plan.step.may_recompute {
@@ -131,7 +131,7 @@ fn schedule(plan: &PlanFile) -> String {
     format!("{lists}, {batches}{recompute}")
 }
 
-/// The partitioner, and why it was chosen.
+/// The partitioner, and the reasons for choosing it.
 fn choice(plan: &PlanFile) -> Vec<String> {
     let partitioner = [&plan.choice.partitioner].into_iter();
     let lines = partitioner.chain(&plan.choice.reasons);

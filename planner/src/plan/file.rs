@@ -1,4 +1,4 @@
-//! The plan file: its fields, and how it is read and written.
+//! The plan file: its fields, and reading and writing it.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -19,11 +19,11 @@ pub const PLAN_VERSION: u32 = 2;
 /// A parameter of the model that a plan is for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlanParameter {
-    /// Its path.
+    /// The path of the parameter.
     pub path: ParameterPath,
-    /// Its shape.
+    /// The shape.
     pub shape: Vec<usize>,
-    /// Its dtype, as Burn names it.
+    /// The dtype, as Burn names it.
     pub dtype: String,
 }
 
@@ -52,7 +52,7 @@ pub struct PlanValue {
 pub struct PlanProgram {
     /// `forward`, `backward`, `input gradient`, `weight gradient`.
     pub name: String,
-    /// What it reads from elsewhere, one line each.
+    /// Its inputs from other programs, one line each.
     pub reads: Vec<String>,
     /// Its operations in order, one line each: result and operands, the module path, and what is kept,
     /// sent or freed after it.
@@ -80,8 +80,8 @@ pub struct PlanStage {
     pub forward_flops: u64,
     /// Backward FLOPs of one micro-batch.
     pub backward_flops: u64,
-    /// Bytes that it passes to other stages per micro-batch, forward and backward; to those on its own
-    /// rank without a message.
+    /// Bytes that it passes to other stages per micro-batch, forward and backward; stages on the same
+    /// rank receive them without a message.
     pub boundary_bytes: u64,
     /// Whether its backward recomputes the activations, so that the forward keeps only the values of
     /// other stages: less memory for one more forward.
@@ -91,11 +91,11 @@ pub struct PlanStage {
     pub operations: Vec<(usize, usize)>,
     /// Times in nanoseconds, and bytes.
     pub costs: StageCosts,
-    /// Values that come from other stages' forwards.
+    /// Values that other stages' forwards send to it.
     pub live_in: Vec<PlanValue>,
-    /// Values that go to other stages.
+    /// Values that it sends to other stages.
     pub live_out: Vec<PlanValue>,
-    /// Values that go from a lower stage to a higher one past this.
+    /// Values that a lower stage sends to a higher one without passing through this stage.
     pub bypassing: Vec<PlanValue>,
     /// Its programs as text; empty in a plan without them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -110,12 +110,12 @@ impl PlanStage {
     }
 }
 
-/// Values that one stage's program sends to another's, per micro-batch.
+/// Values that a program of one stage sends to a program of another, per micro-batch.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Boundary {
-    /// From which program to which.
+    /// The programs that the edge connects.
     pub edge: Edge,
-    /// How many values.
+    /// The number of values.
     pub values: usize,
     /// Their bytes.
     pub bytes: u64,
@@ -135,7 +135,7 @@ pub struct TieGroup {
     pub copies: Vec<StageIndex>,
 }
 
-/// Which partitioner made a plan, and why it was chosen.
+/// The partitioner that created a plan, and the reasons for choosing it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Choice {
     /// Its name: `chain`, `mixed`, `metis`, or `manual` for manual cuts.
@@ -147,7 +147,7 @@ pub struct Choice {
 /// A plan: which stage owns, runs and sends what, and the predicted time and memory of a step.
 ///
 /// Ownership is by path, so a plan is valid for every mode and batch shape of its model; operations,
-/// boundaries and predictions are those of the traced batch. The same inputs give the same bytes.
+/// boundaries and predictions are those of the traced batch. The same inputs produce the same bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlanFile {
     /// [`PLAN_VERSION`].
@@ -161,7 +161,7 @@ pub struct PlanFile {
     pub structure: String,
     /// Mode and batch shapes of the traced program.
     pub program: String,
-    /// How the stages were chosen.
+    /// The partitioner and the reasons.
     pub choice: Choice,
     /// The machine.
     pub machine: Machine,
@@ -179,7 +179,7 @@ pub struct PlanFile {
     pub forward: Vec<String>,
     /// Parameters that several stages read.
     pub ties: Vec<TieGroup>,
-    /// What crosses between stages.
+    /// Values that cross between stages.
     pub boundaries: Vec<Boundary>,
     /// The stages in order.
     pub stages: Vec<PlanStage>,
@@ -237,7 +237,7 @@ impl PlanFile {
     /// When the text is not a plan of this version, or its stages and ranks are not numbered in order.
     pub fn from_json(text: &str) -> Result<Self, PlanFileError> {
         let json = |source| PlanFileError::Json { source };
-        // The version first: another one may have other fields.
+        // The version is checked first: another one may have other fields.
         let Versioned { version } = serde_json::from_str(text).map_err(json)?;
         if version != PLAN_VERSION {
             return Err(PlanFileError::Version {
@@ -340,8 +340,8 @@ impl PlanFile {
         (schedule.stage_to_rank == self.stage_to_rank()).then_some(schedule)
     }
 
-    /// Returns a schedule of the stages for a number of micro-batches and their dependencies: the plan's
-    /// own where it is valid for them, else one that is searched by the stages' costs.
+    /// Returns a schedule of the stages for a number of micro-batches and their dependencies: the
+    /// plan's own if it is valid for them, else the result of a search by the stages' costs.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! The plan as one page for a browser.
+//! The plan as one HTML page.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
@@ -18,27 +18,27 @@ use super::units::{bytes_text, count_text, share_text, time_text};
 use super::{PlanFile, PlanParameter, PlanStage, model};
 use crate::RankPrediction;
 
-/// What is the same on every page.
+/// The style of every page.
 const STYLE: &str = include_str!("style.css");
 
-/// Nothing is loaded and nothing runs, whatever a name in the file is.
+/// Nothing is loaded or executed, whatever names the file contains.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'";
 
-/// Forwards and messages of a step above which it is not simulated for a page: it would take seconds,
-/// and a micro-batch would be less than a pixel wide.
+/// Forwards and messages of a step above which the page has no timeline: the simulation would take
+/// seconds, and a micro-batch would be less than a pixel wide.
 const MOST_ACTIONS: usize = 1 << 18;
-/// Bytes of a picture above which it is left out: browsers become slow.
+/// Bytes of a picture above which it is left out, since browsers become slow.
 const MOST_BYTES: usize = 4 << 20;
 
 impl PlanFile {
-    /// The plan as one page of HTML that needs no other file, no network and no script: summary,
+    /// Returns the plan as one HTML page that needs no other file, no network and no script: summary,
     /// timeline of a step, stages with their modules and parameters, memory, boundaries, ties and
-    /// programs. For light and dark screens, narrow ones and paper.
+    /// programs. It supports light and dark modes, narrow screens and print.
     ///
-    /// The timeline is the simulator's of the plan's schedule; it is left out, with a sentence, where a
-    /// step has too many programs or no schedule runs the stages. Time and memory are linear in the
-    /// file and in the programs of a step, and the page has at most some megabytes beside the file's
-    /// own text.
+    /// The timeline is simulated from the plan's schedule; a sentence replaces it where a step has too
+    /// many programs or the stages have no valid schedule. Time and memory are linear in the file and
+    /// in the programs of a step; the page has at most some megabytes in addition to the text of the
+    /// file.
     #[must_use]
     pub fn to_html(&self) -> String {
         let title = xml(&format!("Plan of model {}", digest(&self.model)));
@@ -95,7 +95,7 @@ parts, I and W.</footer>
     }
 }
 
-/// What a step costs, as tiles, and what the plan is for.
+/// The costs of a step as tiles, and the purpose of the plan.
 fn facts(plan: &PlanFile) -> String {
     let tiles = outcome(plan).into_iter().map(|(name, lines)| {
         let line = lines.join(" ");
@@ -117,11 +117,11 @@ fn facts(plan: &PlanFile) -> String {
     format!("<ul class=\"tiles\">\n{tiles}</ul>\n<dl class=\"facts\">\n{facts}</dl>\n")
 }
 
-/// The picture of a step, or why there is none.
+/// The timeline of a step, or the reason for leaving it out.
 fn timeline(plan: &PlanFile) -> String {
     match picture(plan) {
         Ok(picture) => format!(
-            "<p>When each rank runs what, as predicted by the simulator. A box is a program with its \
+            "<p>The programs that each rank runs, as predicted by the simulator. A box is a program with its \
              micro-batch; the curve below a rank is the memory that it holds.</p>\n\
              <div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Timeline of a step\">\n\
              {picture}</div>\n"
@@ -135,14 +135,15 @@ fn picture(plan: &PlanFile) -> Result<String, String> {
         let each = stages.saturating_add(plan.boundaries.len());
         match each.saturating_mul(micro_batches) {
             actions if actions > MOST_ACTIONS => Err(format!(
-                "a step has {actions} forwards and messages, and a page shows {MOST_ACTIONS} at most"
+                "a step has {actions} forwards and messages, and a page shows at most {MOST_ACTIONS}"
             )),
             _ => Ok(()),
         }
     };
     check_size(plan.stages.len(), plan.step.micro_batches)?;
     let schedule = plan.schedule();
-    let schedule = schedule.ok_or("the file has no lists that run its stages on its ranks")?;
+    let schedule =
+        schedule.ok_or("the file has no valid compute lists for its stages and ranks")?;
     check_size(schedule.stages, schedule.micro_batches)?;
     let step = simulate(&schedule, &plan.dependencies(), &plan.costs());
     let step = step.map_err(|fault| format!("the schedule can't run: {fault}"))?;
@@ -159,13 +160,13 @@ fn picture(plan: &PlanFile) -> Result<String, String> {
     let picture = svg(&[&step], &options);
     match picture.len() {
         size if size > MOST_BYTES => Err(format!(
-            "its picture has {size} bytes, and a page has {MOST_BYTES} at most"
+            "its picture has {size} bytes, and a page has at most {MOST_BYTES}"
         )),
         _ => Ok(picture),
     }
 }
 
-/// The times as bars, the tables, and the modules and parameters of each stage, to be opened.
+/// The times as bars, the tables, and the modules and parameters of each stage in collapsible sections.
 fn stages(plan: &PlanFile) -> String {
     let bar = |stage: &PlanStage| {
         let (forward, backward) = (stage.costs.forward, stage.costs.backward);
@@ -197,7 +198,7 @@ fn stages(plan: &PlanFile) -> String {
     )
 }
 
-/// The modules of a stage in a line, and below it all of them with the parameters.
+/// The modules of a stage in one line, and below it the full list with parameters.
 fn content(
     stage: &PlanStage,
     modules: &str,
@@ -249,7 +250,7 @@ fn content(
     format!("<details><summary>Stage {name}: {short}{tag}</summary><ul>{lists}</ul></details>\n")
 }
 
-/// What each rank holds, as bars and as a table.
+/// The memory of each rank, as bars and as a table.
 fn memory(plan: &PlanFile) -> String {
     let ranks = &plan.prediction.ranks;
     let limit = |rank: &RankPrediction| plan.machine.rank(rank.rank).memory_bytes;
@@ -279,13 +280,13 @@ fn memory(plan: &PlanFile) -> String {
         .collect();
     let bars: Vec<Bar> = ranks.iter().map(bar).collect();
     let bars = chart(
-        "Memory of each rank at its peak, by what it is for",
+        "Memory of each rank at its peak, by purpose",
         &key,
         bytes_text,
         &bars,
     );
     let table = tables::memory(plan).to_html("");
-    let exact = "<p>Each part is at its own peak, so the total is an upper bound.</p>\n";
+    let exact = "<p>Each part has its own peak, so the total is an upper bound.</p>\n";
     format!("{note}{bars}{exact}{table}")
 }
 
@@ -298,10 +299,10 @@ fn ties(plan: &PlanFile) -> String {
     format!("<p>The owner updates a shared parameter and sends it to the copies.</p>\n{table}")
 }
 
-/// What each stage runs, to be opened.
+/// The programs of each stage in collapsible sections.
 fn programs(plan: &PlanFile) -> String {
     let note = match plan.stages.iter().all(|stage| stage.programs.is_empty()) {
-        true => "<p>This plan was made without the text of its programs.</p>\n",
+        true => "<p>The plan was created without the text of its programs.</p>\n",
         false => "",
     };
     let stages = plan.stages.iter().map(|stage| {

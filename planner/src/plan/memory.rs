@@ -1,4 +1,4 @@
-//! What ranks hold, by what it is for.
+//! The memory of ranks by purpose.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +27,7 @@ impl PlanStage {
     }
 }
 
-/// The stages of each rank that has one, ascending.
+/// The stages of each rank that has any, ascending.
 pub(super) fn stages_by_rank(plan: &PlanFile) -> BTreeMap<RankIndex, Vec<&PlanStage>> {
     let mut ranks: BTreeMap<RankIndex, Vec<&PlanStage>> = BTreeMap::new();
     for stage in &plan.stages {

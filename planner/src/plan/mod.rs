@@ -1,15 +1,15 @@
-//! The plan file, which planner, simulator, runtime and command line read, and its views.
+//! The plan file, which the planner, simulator, runtime and command line read, and its views.
 //!
-//! | view | for |
+//! | view | purpose |
 //! |---|---|
 //! | [`Display`](std::fmt::Display) | the terminal: tables |
-//! | [`PlanFile::programs_text`] | the terminal: what each stage runs, line by line |
+//! | [`PlanFile::programs_text`] | the terminal: the programs of each stage, line by line |
 //! | [`PlanFile::to_dot`] | Graphviz |
-//! | [`PlanFile::to_html`] | a browser: one page that needs nothing else |
-//! | [`PlanFile::diff`] | what differs between two plans |
+//! | [`PlanFile::to_html`] | a browser: one self-contained page |
+//! | [`PlanFile::diff`] | the differences between two plans |
 //!
-//! Views are pure functions of the file. They accept any file that can be read, with any figures, stages
-//! and names, and never panic; names are escaped.
+//! Views are pure functions of the file. They accept any file that can be read, with any figures,
+//! stages and names, and never panic; they escape names.
 
 use tinderbox_schedule::draw::{escape, units};
 

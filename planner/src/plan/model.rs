@@ -1,4 +1,4 @@
-//! Whether a plan is for a model.
+//! Checks whether a plan is for a model.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,7 +9,7 @@ use super::escape::visible;
 use super::units::count_text;
 use super::{PlanFile, PlanParameter};
 
-/// Parameters of each kind that a message names.
+/// Maximum parameters of each kind that a message names.
 const NAMED: usize = 5;
 
 /// How the parameters of a model differ from those that a plan is for.
@@ -32,7 +32,7 @@ impl std::error::Error for ModelDifference {}
 
 impl PlanFile {
     /// Compares the parameters of a model with those that the plan is for. Linear in the parameters,
-    /// but for the logarithm of their number.
+    /// times the logarithm of their number.
     ///
     /// # Errors
     ///
@@ -100,7 +100,7 @@ impl fmt::Display for ModelDifference {
         }
         write!(
             f,
-            "the plan is for another model: {}; make a plan for this one",
+            "the plan is for another model: {}; create a plan for this one",
             kinds.join("; ")
         )
     }
@@ -127,31 +127,31 @@ mod tests {
     use crate::plan::tests::samples;
 
     #[test]
-    fn the_model_of_the_plan_is_taken() {
+    fn the_model_of_the_plan_is_accepted() {
         let plan = samples::four_stages();
         assert_eq!(plan.check_parameters(&plan.parameters), Ok(()));
     }
 
     #[test]
-    fn what_differs_is_named() {
+    fn differences_are_named() {
         let plan = samples::two_stages();
         let refused = |change: fn(&mut Vec<PlanParameter>)| {
             let mut found = plan.parameters.clone();
             change(&mut found);
             plan.check_parameters(&found).unwrap_err().to_string()
         };
-        insta::assert_snapshot!(refused(|all| { all.remove(3); }), @"the plan is for another model: 1 parameter is missing (`blocks.0.attention.bias`); make a plan for this one");
+        insta::assert_snapshot!(refused(|all| { all.remove(3); }), @"the plan is for another model: 1 parameter is missing (`blocks.0.attention.bias`); create a plan for this one");
         insta::assert_snapshot!(refused(|all| {
             let mut one = all[0].clone();
             one.path = "extra.\u{1b}".into();
             all.push(one);
-        }), @r"the plan is for another model: 1 parameter is added (`extra.\u{1b}`); make a plan for this one");
+        }), @r"the plan is for another model: 1 parameter is added (`extra.\u{1b}`); create a plan for this one");
         insta::assert_snapshot!(refused(|all| {
             all[0].shape = vec![3];
             all[1].dtype = "bf16".to_owned();
-        }), @"the plan is for another model: 2 parameters are of another shape or dtype (`embedding.weight`: f32[512, 12288] planned, f32[3] found, `embedding.bias`: f32[24576] planned, bf16[24576] found); make a plan for this one");
-        insta::assert_snapshot!(refused(|all| all.swap(4, 5)), @"the plan is for another model: the parameters have another order, or one is repeated, from position 4 on; make a plan for this one");
-        insta::assert_snapshot!(refused(|all| all.push(all[0].clone())), @"the plan is for another model: the parameters have another order, or one is repeated, from position 16 on; make a plan for this one");
-        insta::assert_snapshot!(refused(Vec::clear), @"the plan is for another model: 16 parameters are missing (`embedding.weight`, `embedding.bias`, `blocks.0.attention.weight`, `blocks.0.attention.bias`, `blocks.0.feed_forward.weight`, and 11 more); make a plan for this one");
+        }), @"the plan is for another model: 2 parameters are of another shape or dtype (`embedding.weight`: f32[512, 12288] planned, f32[3] found, `embedding.bias`: f32[24576] planned, bf16[24576] found); create a plan for this one");
+        insta::assert_snapshot!(refused(|all| all.swap(4, 5)), @"the plan is for another model: the parameters have another order, or one is repeated, from position 4 on; create a plan for this one");
+        insta::assert_snapshot!(refused(|all| all.push(all[0].clone())), @"the plan is for another model: the parameters have another order, or one is repeated, from position 16 on; create a plan for this one");
+        insta::assert_snapshot!(refused(Vec::clear), @"the plan is for another model: 16 parameters are missing (`embedding.weight`, `embedding.bias`, `blocks.0.attention.weight`, `blocks.0.attention.bias`, `blocks.0.feed_forward.weight`, and 11 more); create a plan for this one");
     }
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::PlanFile;
 use super::escape::visible;
 
-/// What summaries show of a module: the element of its outermost list, or its first name.
+/// The part of a module path that summaries show: the element of its outermost list, or its first name.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Shown<'a> {
     name: &'a str,
@@ -16,7 +16,7 @@ impl<'a> Shown<'a> {
     fn of(module: &'a str) -> Self {
         let mut end = 0;
         for part in module.split('.') {
-            // Digits alone: `+1` is no element of a list.
+            // Only digits are an index: `+1` is not an element of a list.
             let element = part.bytes().all(|b| b.is_ascii_digit());
             let element = part.parse().ok().filter(|_| element && end > 0);
             if element.is_some() {
@@ -60,7 +60,7 @@ pub(super) fn summaries(plan: &PlanFile) -> Vec<String> {
         .collect()
 }
 
-/// As [`summaries`], of modules or parameters without regard to stages.
+/// As [`summaries`], for modules or parameters without regard to stages.
 pub(super) fn summary(paths: &[&str]) -> String {
     described(paths, |_| false)
 }
@@ -89,7 +89,7 @@ mod tests {
     use crate::plan::tests::samples;
 
     #[test]
-    fn what_follows_each_other_is_joined() {
+    fn consecutive_elements_are_joined() {
         for (modules, expected) in [
             (&[][..], ""),
             (&["", "norm"], "(root) norm"),
@@ -142,7 +142,7 @@ mod tests {
 
     /// Two stages have a part of `blocks.3` each.
     #[test]
-    fn what_stages_share_stands_alone() {
+    fn shared_elements_are_listed_separately() {
         let mut plan = samples::two_stages();
         let blocks = |range: std::ops::RangeInclusive<usize>, last: &str| -> Vec<String> {
             let blocks = range.map(|block| format!("blocks.{block}.norm"));

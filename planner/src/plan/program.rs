@@ -20,8 +20,8 @@ impl PlanFile {
         let texts: Vec<String> = shown.map(|stage| StageText(stage).to_string()).collect();
         let note = match self.stages.iter().all(|stage| stage.programs.is_empty()) {
             true => {
-                "This plan was made without the text of its programs: make it again with them to \
-                     see what each stage runs.\n\n"
+                "The plan was created without the text of its programs: create it again with them to \
+                        see what each stage runs.\n\n"
             }
             false => "",
         };
@@ -29,7 +29,7 @@ impl PlanFile {
     }
 }
 
-/// One stage: what it holds, what crosses its ends, its programs.
+/// The text of one stage: its modules and parameters, the values at its boundaries, its programs.
 pub(super) struct StageText<'a>(pub(super) &'a PlanStage);
 
 impl fmt::Display for StageText<'_> {
@@ -63,9 +63,9 @@ impl fmt::Display for StageText<'_> {
             }
         )?;
         for (heading, values) in [
-            ("comes in", &stage.live_in),
-            ("goes out", &stage.live_out),
-            ("passes by", &stage.bypassing),
+            ("receives", &stage.live_in),
+            ("sends", &stage.live_out),
+            ("bypassed by", &stage.bypassing),
         ] {
             write_values(f, heading, values)?;
         }
@@ -87,7 +87,7 @@ fn write_programs(f: &mut fmt::Formatter<'_>, stage: &PlanStage) -> fmt::Result 
             writeln!(f, "    {}", visible(line))?;
         }
         if program.reads.is_empty() && program.operations.is_empty() {
-            writeln!(f, "    nothing to do")?;
+            writeln!(f, "    no operations")?;
         }
     }
     Ok(())
@@ -155,7 +155,7 @@ mod tests {
         insta::assert_snapshot!(samples::own_lists().programs_text(&[]), @r"
         === stage 0 on rank 0: embedding blocks.0.attention
             4 parameters, 28.1 MiB; F 960 µs, B 1.92 ms
-          goes out: 2 values, 4.25 MiB per micro-batch
+          sends: 2 values, 4.25 MiB per micro-batch
             v19  f32[8, 128, 1024]  4.00 MiB  add in blocks.0.attention, stage 0 -> 1
             v79  f32[8, 128, 64]     256 KiB  add in embedding, stage 0 -> 2
 
@@ -173,11 +173,11 @@ mod tests {
 
         === stage 1 on rank 1: blocks.0.feed_forward blocks.1.attention blocks.1.feed_forward
             6 parameters, 20.1 MiB; F 3.70 ms, B 7.40 ms
-          comes in: 1 value, 4.00 MiB per micro-batch
+          receives: 1 value, 4.00 MiB per micro-batch
             v19  f32[8, 128, 1024]  4.00 MiB  add in blocks.0.attention, stage 0 -> 1
-          goes out: 1 value, 4.00 MiB per micro-batch
+          sends: 1 value, 4.00 MiB per micro-batch
             v49  f32[8, 128, 1024]  4.00 MiB  add in blocks.1.feed_forward, stage 1 -> 2
-          passes by: 1 value, 256 KiB per micro-batch
+          bypassed by: 1 value, 256 KiB per micro-batch
             v79  f32[8, 128, 64]  256 KiB  add in embedding, stage 0 -> 2
 
         --- forward of stage 1
@@ -196,7 +196,7 @@ mod tests {
 
         === stage 2 on rank 0: blocks.2.attention blocks.2.feed_forward head
             6 parameters (+1 shared), 37.1 MiB; F 3.00 ms, B 6.00 ms
-          comes in: 2 values, 4.25 MiB per micro-batch
+          receives: 2 values, 4.25 MiB per micro-batch
             v49  f32[8, 128, 1024]  4.00 MiB  add in blocks.1.feed_forward, stage 1 -> 2
             v79  f32[8, 128, 64]     256 KiB  add in embedding, stage 0 -> 2
 
@@ -238,14 +238,14 @@ mod tests {
         }
         plan.stages[0].modules.clear();
         insta::assert_snapshot!(plan.programs_text(&[]), @r"
-        This plan was made without the text of its programs: make it again with them to see what each stage runs.
+        The plan was created without the text of its programs: create it again with them to see what each stage runs.
 
         === stage 0 on rank 0: no modules
             2 parameters, 24.1 MiB; F 60.0 µs, B 120 µs
 
         === stage 1 on rank 1: head
             2 parameters (+1 shared), 25.0 MiB; F 700 µs, B 2.10 ms, recomputes its activations
-          comes in: 2 values, 4.25 MiB per micro-batch
+          receives: 2 values, 4.25 MiB per micro-batch
             v9   f32[8, 128, 1024]  4.00 MiB  add in embedding, stage 0 -> 1
             v19  f32[8, 128, 64]     256 KiB  add in embedding, stage 0 -> 1
         ");

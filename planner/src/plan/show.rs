@@ -6,8 +6,8 @@ use super::PlanFile;
 use super::facts::{outcome, purpose};
 use super::tables::{self, WIDTH};
 
-/// What a plan is for, and its stages, ranks, boundaries and ties in tables of at most 100 columns
-/// where names allow it. Linear in the file, but for the parameters of the stages, which are counted.
+/// Formats the purpose of the plan, and its stages, ranks, boundaries and ties in tables of at most 100
+/// columns where names allow it. Linear in the file and in the parameters of its stages.
 impl fmt::Display for PlanFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const NAMES: usize = 13;
@@ -35,7 +35,7 @@ impl fmt::Display for PlanFile {
     }
 }
 
-/// A line in several of at most so many characters, if its words allow it.
+/// Splits a line into lines of at most `width` characters, if its words allow it.
 pub(super) fn wrapped(line: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for (position, word) in line.split(' ').enumerate() {
@@ -61,14 +61,14 @@ mod tests {
         insta::assert_snapshot!(samples::two_stages().to_string(), @r#"
         model        5f3c9a1e0000, 16 parameters, 61.2 MiB
         program      training: tokens i64[8, 128], targets i64[8, 128], operations 07ab41c2d9e8
-        machine      2 ranks, no limit of memory
-                     a message takes 5.00 µs, an action 3.00 µs beside its work
+        machine      2 ranks, no memory limit
+                     a message takes 5.00 µs, an action 3.00 µs besides its work
         schedule     1f1b, 4 micro-batches
         partitioner  chain
                      the blocks form a chain, of which every cut was tried
 
         step         168 ms, of which the ranks are idle 31.9 %
-        lower bound  46.0 ms, so the step is at most 264.9 % above the best there is
+        lower bound  46.0 ms, so the step is at most 264.9 % above the optimum
         bottleneck   stage 0, 14.0 ms of F and B per micro-batch
         messages     129 MiB between ranks per step
 
@@ -127,13 +127,13 @@ mod tests {
         model        5f3c9a1e0000, 36 parameters, 121 MiB
         program      training: tokens i64[8, 128], targets i64[8, 128], operations 07ab41c2d9e8
         machine      4 ranks, 1.00 GiB to 2.00 GiB, at 100.0 % to 150.0 % of full speed
-                     a message takes 20.0 µs and 80.0 µs per MiB, an action 3.00 µs beside its work
+                     a message takes 20.0 µs and 80.0 µs per MiB, an action 3.00 µs besides its work
         schedule     zb-h1, 8 micro-batches, stages may recompute
         partitioner  chain
                      the blocks form a chain, of which every cut was tried
 
         step         247 ms, of which the ranks are idle 35.8 %
-        lower bound  92.0 ms, so the step is at most 168.6 % above the best there is
+        lower bound  92.0 ms, so the step is at most 168.6 % above the optimum
         bottleneck   stage 1, 18.4 ms of F and B per micro-batch
         messages     386 MiB between ranks per step
 
@@ -209,13 +209,13 @@ mod tests {
         model        5f3c9a1e0000, 68 parameters, 218 MiB
         program      training: tokens i64[8, 128], targets i64[8, 128], operations 07ab41c2d9e8
         machine      4 ranks of 2 stages in a loop, 900 MiB each
-                     a message takes 5.00 µs, an action 3.00 µs beside its work
+                     a message takes 5.00 µs, an action 3.00 µs besides its work
         schedule     interleaved-1f1b, 8 micro-batches
         partitioner  chain
                      the blocks form a chain, of which every cut was tried
 
         step         443 ms, of which the ranks are idle 21.8 %
-        lower bound  225 ms, so the step is at most 96.7 % above the best there is
+        lower bound  225 ms, so the step is at most 96.7 % above the optimum
         bottleneck   stage 7, 15.9 ms of F and B per micro-batch
         messages     642 MiB between ranks per step
 
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_has_no_table() {
+    fn empty_tables_are_omitted() {
         let mut plan = samples::own_lists();
         plan.boundaries.clear();
         plan.ties.clear();
@@ -307,14 +307,14 @@ mod tests {
         insta::assert_snapshot!(plan.to_string(), @r#"
         model        5f3c9a1e0000, 16 parameters, 61.2 MiB
         program      training: tokens i64[8, 128], targets i64[8, 128], operations 07ab41c2d9e8
-        machine      2 ranks, no limit of memory
-                     a message takes 5.00 µs, an action 3.00 µs beside its work
-        schedule     lists of its own, as 1f1b does not fit the ranks, 3 micro-batches
+        machine      2 ranks, no memory limit
+                     a message takes 5.00 µs, an action 3.00 µs besides its work
+        schedule     its own compute lists, since 1f1b does not fit the ranks, 3 micro-batches
         partitioner  chain
                      the blocks form a chain, of which every cut was tried
 
         step         129 ms, of which the ranks are idle 20.5 %
-        lower bound  34.5 ms, so the step is at most 274.8 % above the best there is
+        lower bound  34.5 ms, so the step is at most 274.8 % above the optimum
         bottleneck   stage 1, 11.1 ms of F and B per micro-batch
         messages     48.0 MiB between ranks per step
 

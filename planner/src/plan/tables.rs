@@ -15,7 +15,7 @@ use super::units::{Scale, permille_text, share_text};
 use super::{PlanFile, PlanStage};
 use crate::RankPrediction;
 
-/// Columns of a terminal that a table is made for.
+/// The width in columns for which tables are formatted.
 pub(super) const WIDTH: usize = 100;
 
 /// A table with a title.
@@ -62,7 +62,7 @@ impl Table {
         self.column(name.to_owned(), true, cells.collect())
     }
 
-    /// Adds a column of numbers in the unit of a scale, which its name has too.
+    /// Adds a column of numbers in the unit of a scale, which is part of its name.
     fn scaled(self, name: &str, scale: Scale, values: impl IntoIterator<Item = u64>) -> Self {
         let cells = values.into_iter().map(|value| scale.number(value));
         let name = format!("{name} {}", scale.unit);
@@ -83,7 +83,8 @@ impl Table {
         columns.map(move |column| (column, column.cells[row].as_str()))
     }
 
-    /// The table for a page, in a box that scrolls on narrow screens; another text where it has no rows.
+    /// Returns the table as HTML, in a box that scrolls on narrow screens; `otherwise` if it has no
+    /// rows.
     pub(super) fn to_html(&self, otherwise: &str) -> String {
         if self.rows() == 0 {
             return otherwise.to_owned();
@@ -120,7 +121,7 @@ impl Table {
     }
 }
 
-/// Title and table for the terminal, after an empty line; nothing if there are no rows.
+/// Formats title and table for the terminal, after an empty line; nothing if there are no rows.
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.rows() == 0 {
@@ -148,7 +149,7 @@ impl fmt::Display for Table {
     }
 }
 
-/// What each stage owns.
+/// The modules and parameters of each stage.
 pub(super) fn stages(plan: &PlanFile) -> Table {
     let stages = || plan.stages.iter();
     let flops = |stage: &PlanStage| stage.forward_flops.saturating_add(stage.backward_flops);
@@ -168,7 +169,7 @@ pub(super) fn stages(plan: &PlanFile) -> Table {
         .words("backward", recompute)
 }
 
-/// What each stage costs per micro-batch.
+/// The costs of each stage per micro-batch.
 pub(super) fn costs(plan: &PlanFile) -> Table {
     type Time = fn(&StageCosts) -> u64;
     let costs = || plan.stages.iter().map(|stage| &stage.costs);
@@ -190,7 +191,7 @@ pub(super) fn costs(plan: &PlanFile) -> Table {
         .bytes("sent", plan.stages.iter().map(|stage| stage.boundary_bytes))
 }
 
-/// What each rank does in a step.
+/// The times of each rank in a step.
 pub(super) fn ranks(plan: &PlanFile) -> Table {
     let ranks = || plan.prediction.ranks.iter();
     let scale = Scale::times(ranks().flat_map(|rank| [rank.busy_ns, rank.bubble_ns]));
@@ -216,7 +217,7 @@ pub(super) fn ranks(plan: &PlanFile) -> Table {
         .numbers("bubble", ranks().map(bubble))
 }
 
-/// What each rank holds at its peak.
+/// The memory of each rank at its peak.
 pub(super) fn memory(plan: &PlanFile) -> Table {
     let ranks = || plan.prediction.ranks.iter();
     let scale = Scale::bytes(ranks().map(|rank| rank.memory.total()));
@@ -241,7 +242,7 @@ pub(super) fn memory(plan: &PlanFile) -> Table {
         .numbers("full", limited(&share_text))
 }
 
-/// What the stages send each other per micro-batch.
+/// The values that the stages exchange per micro-batch.
 pub(super) fn boundaries(plan: &PlanFile) -> Table {
     let all = || plan.boundaries.iter();
     let end = |end: Endpoint| format!("{} {}", end_text(end), program_text(end.compute));

@@ -1,14 +1,13 @@
-//! A step time that no plan can be below.
+//! A lower bound of the step time of every plan.
 
 use crate::{Block, Machine, Step, Work};
 
-/// Nanoseconds that a step of this work takes at the least, under any partition and schedule.
+/// Returns the minimum nanoseconds of a step of this work, under any partition and schedule.
 ///
-/// The largest of these, each of which holds alone: all work spread over all ranks by their speed; the
-/// largest block on the fastest rank; the longest path of one micro-batch through the blocks, forward
-/// and, where gradients flow, back again, on the fastest rank. A backward in two halves is counted
-/// where it is shorter than a whole one. Messages and the cost of actions are left out. Linear in the
-/// readers of values.
+/// The bound is the largest of: all work spread over all ranks by their speed; the largest block on the
+/// fastest rank; the longest path of one micro-batch through the blocks, forward and, where gradients
+/// flow, backward, on the fastest rank. A split backward is counted where it is shorter than a whole
+/// one. Messages and the overhead of actions are left out. Linear in the readers of values.
 #[must_use]
 pub fn lower_bound(work: &Work, machine: &Machine, step: &Step) -> u64 {
     let micro_batches = step.micro_batches as u64;
@@ -26,7 +25,7 @@ pub fn lower_bound(work: &Work, machine: &Machine, step: &Step) -> u64 {
     let spread = spread.saturating_mul(1000) / u128::from(speed.max(1));
     let largest = work.blocks.iter().map(least).max().unwrap_or(0);
     let largest = fastest.time(largest).saturating_mul(micro_batches);
-    // A stage's time is rounded down on its rank, which is less than a nanosecond for each program.
+    // A stage's time is rounded down on its rank, by less than a nanosecond for each program.
     let stages = machine.ranks().saturating_mul(machine.chunks());
     let programs = stages.saturating_mul(step.micro_batches).saturating_mul(3);
     u64::try_from(spread)
@@ -36,13 +35,13 @@ pub fn lower_bound(work: &Work, machine: &Machine, step: &Step) -> u64 {
         .saturating_sub(programs as u64)
 }
 
-/// Nanoseconds of a block's forward and backward, the backward in the faster of its two forms.
+/// The nanoseconds of a block's forward and backward, the backward in the faster of its two forms.
 fn least(block: &Block) -> u64 {
     let halves = block.input_gradient.saturating_add(block.weight_gradient);
     block.forward.saturating_add(block.backward.min(halves))
 }
 
-/// The longest path of a micro-batch: forward alone, or there and back where gradients flow.
+/// The longest path of a micro-batch: forward alone, or forward and backward where gradients flow.
 fn longest_path(work: &Work) -> u64 {
     let mut readers: Vec<Vec<(usize, bool)>> = vec![Vec::new(); work.blocks.len()];
     for value in &work.values {
@@ -50,7 +49,7 @@ fn longest_path(work: &Work) -> u64 {
         let later = value.readers.iter().map(|reader| (*reader, flows));
         readers[value.maker].extend(later);
     }
-    // From each block to the end: forward alone, and there and back.
+    // From each block to the end: forward alone, and forward and backward.
     let mut tails = vec![(0_u64, 0_u64); work.blocks.len()];
     let mut longest = 0;
     for (index, block) in work.blocks.iter().enumerate().rev() {

@@ -1,4 +1,4 @@
-//! What the stages of a partition cost, take and exchange.
+//! The time, memory and messages of the stages of a partition.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use tinderbox_schedule::{
 
 use crate::{Machine, Partition, Step, Work};
 
-/// What a partition makes each stage hold beside its activations, in bytes.
+/// Bytes that a stage holds besides its activations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct StageBytes {
     /// Parameters, copies included.
@@ -17,12 +17,12 @@ pub struct StageBytes {
     pub gradients: u64,
     /// State of the optimizer.
     pub optimizer: u64,
-    /// The most that a program holds at a time beside what is kept and sent.
+    /// The maximum that a program holds at a time besides values that are kept and sent.
     pub transient: u64,
 }
 
 impl StageBytes {
-    /// What is held all the time.
+    /// Returns the bytes that are held all the time.
     #[must_use]
     pub fn resident(&self) -> u64 {
         let held = self.parameters.saturating_add(self.gradients);
@@ -30,18 +30,18 @@ impl StageBytes {
     }
 }
 
-/// The costs of a partition's stages, what depends on what, and what each stage holds.
+/// The costs of a partition's stages, their dependencies, and the bytes that each stage holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PartitionCosts {
-    /// For the simulator: a tick is a nanosecond.
+    /// The costs for the simulator: a tick is a nanosecond.
     pub costs: Costs,
     /// Edges and ties.
     pub dependencies: Dependencies,
-    /// What each stage holds beside activations.
+    /// The bytes that each stage holds besides activations.
     pub bytes: Vec<StageBytes>,
 }
 
-/// Works out what a partition costs. Linear in blocks, and in the readers of values and parameters.
+/// Computes the costs of a partition. Linear in blocks, and in the readers of values and parameters.
 #[must_use]
 pub fn partition_costs(
     work: &Work,
@@ -65,7 +65,7 @@ pub fn partition_costs(
     }
     let mut edges = Edges::default();
     let (ties, trained) = hold_parameters(work, step, partition, &mut bytes, &mut edges);
-    // What each stage keeps of its own values, and of those that it gets.
+    // The bytes that each stage keeps of its own values, and of those that it receives.
     let mut kept = vec![(0_u64, 0_u64); stages];
     for value in &work.values {
         let from = partition.stage_of[value.maker];
@@ -150,8 +150,8 @@ impl Edges {
         }
     }
 
-    /// Adds what a gradient does on its way: each stage adds its part and hands the sum to the next
-    /// lower one, as Burn's backward pass adds them up.
+    /// Adds the path of a gradient: each stage adds its part and sends the sum to the next lower one,
+    /// as Burn's backward pass accumulates them.
     fn hand_down(&mut self, stages: impl Iterator<Item = usize>, bytes: u64) {
         let stages: BTreeSet<usize> = stages.collect();
         for (to, from) in stages.iter().zip(stages.iter().skip(1)) {
@@ -160,8 +160,8 @@ impl Edges {
     }
 }
 
-/// Gives every parameter to the stages that read it, of which the lowest owns it: the ties, and the bytes
-/// that each stage trains.
+/// Adds every parameter to the stages that read it, of which the lowest owns it; returns the ties, and
+/// the bytes that each stage trains.
 fn hold_parameters(
     work: &Work,
     step: &Step,
@@ -182,7 +182,7 @@ fn hold_parameters(
             let held = &mut bytes[stage];
             held.parameters = held.parameters.saturating_add(parameter.held_bytes());
             if stage != owner {
-                // Its parts of the gradient go down micro-batch by micro-batch.
+                // The parts of its gradient are sent down micro-batch by micro-batch.
                 let [owner, replica] = [owner, stage].map(StageIndex::new);
                 ties.insert(Tie { owner, replica });
             } else if parameter.is_trainable {

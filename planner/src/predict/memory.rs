@@ -1,4 +1,4 @@
-//! What each rank holds at its peak, by what it is for.
+//! The memory of each rank at its peak, by purpose.
 
 use std::collections::HashMap;
 
@@ -8,25 +8,25 @@ use tinderbox_schedule::{Action, Costs, Message, RankIndex, Schedule, Span, Time
 use super::{PartitionCosts, held_bytes};
 use crate::Machine;
 
-/// Bytes of a rank at its peak. Each part is taken at its own peak, so the sum is at most too large.
+/// Bytes of a rank at its peak. Each part has its own peak, so the sum is an upper bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct RankMemory {
-    /// Parameters, copies of other stages' included.
+    /// Parameters, copies of other stages' parameters included.
     pub parameters: u64,
     /// Gradients.
     pub gradients: u64,
     /// State of the optimizer.
     pub optimizer: u64,
-    /// What micro-batches in flight keep for their backwards.
+    /// Values that micro-batches in flight keep for their backwards.
     pub activations: u64,
-    /// What a program holds while it runs.
+    /// Values that a program holds while it runs.
     pub transient: u64,
-    /// What has come from other ranks and was not read yet.
+    /// Messages from other ranks that were not read yet.
     pub buffers: u64,
 }
 
 impl RankMemory {
-    /// All of it.
+    /// Returns the sum of all parts.
     #[must_use]
     pub fn total(&self) -> u64 {
         [
@@ -42,7 +42,7 @@ impl RankMemory {
     }
 }
 
-/// The first rank that would hold more than it may, with its bytes and its limit.
+/// Returns the first rank that exceeds its memory, with its bytes and its limit.
 #[must_use]
 pub fn over_limit(machine: &Machine, memory: &[RankMemory]) -> Option<(RankIndex, u64, u64)> {
     let ranks = memory.iter().enumerate();
@@ -82,7 +82,7 @@ pub(super) fn of_ranks(
     ranks
 }
 
-/// The most bytes that have come to each rank and wait to be read, while its actions run.
+/// The maximum bytes of messages that wait on each rank to be read, while its actions run.
 pub(super) fn waiting_bytes(timeline: &Timeline, costs: &Costs) -> Vec<u64> {
     let bytes = |message: &Message| match message {
         Message::Values { edge, .. } => costs.message_bytes.get(edge).copied().unwrap_or(0),
@@ -105,7 +105,7 @@ pub(super) fn waiting_bytes(timeline: &Timeline, costs: &Costs) -> Vec<u64> {
                 events.push((span.end.max(*come), false, bytes));
             }
         }
-        // What leaves at an instant makes room for what comes then.
+        // Messages that are read at an instant free their memory before others arrive.
         events.sort_unstable();
         let (mut held, mut most) = (0_u64, 0);
         for (_, comes, bytes) in events {

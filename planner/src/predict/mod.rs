@@ -1,4 +1,4 @@
-//! What a partition will take: step time, bubbles and memory, by the simulator.
+//! Predicts a partition's step time, bubbles and memory with the simulator.
 
 mod bound;
 mod costs;
@@ -17,31 +17,31 @@ use tinderbox_schedule::{
 
 use crate::{Machine, Partition, PlannerError, Step, Work};
 
-/// What one rank does in a step.
+/// The predicted times and memory of one rank in a step.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RankPrediction {
     /// The rank.
     pub rank: RankIndex,
-    /// Nanoseconds in which it works.
+    /// Nanoseconds in which it is busy.
     pub busy_ns: u64,
     /// Nanoseconds in which it is idle between its first action and its last.
     pub bubble_ns: u64,
-    /// What it holds.
+    /// Its memory at its peak.
     pub memory: RankMemory,
 }
 
-/// What a step will take.
+/// The predicted time and memory of a step.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Prediction {
     /// Nanoseconds of a step.
     pub step_ns: u64,
-    /// A time that no plan of this work on this machine can be below, in nanoseconds.
+    /// The lower bound of the step time of any plan of this work on this machine, in nanoseconds.
     pub lower_bound_ns: u64,
-    /// The share of all ranks' time in which they are idle, in thousandths.
+    /// The fraction of all ranks' time in which they are idle, in thousandths.
     pub idle_permille: u64,
-    /// The stage that takes longest.
+    /// The slowest stage.
     pub bottleneck: StageIndex,
-    /// `F` and `B` of it, in nanoseconds.
+    /// The nanoseconds of `F` and `B` of the slowest stage.
     pub bottleneck_ns: u64,
     /// Bytes that cross between ranks in a step.
     pub crossing_bytes: u64,
@@ -50,7 +50,7 @@ pub struct Prediction {
 }
 
 impl Prediction {
-    /// How far the step is above the lower bound, in thousandths of it.
+    /// Returns how far the step is above the lower bound, in thousandths of the bound.
     #[must_use]
     pub fn gap_permille(&self) -> u64 {
         let above = self.step_ns.saturating_sub(self.lower_bound_ns);
@@ -59,12 +59,12 @@ impl Prediction {
     }
 }
 
-/// A partition with the schedule that runs it and what the simulator says of both.
+/// A partition's schedule, simulated step and costs.
 #[derive(Debug, Clone)]
 pub struct Predicted {
     /// The compute actions of every rank.
     pub schedule: Schedule,
-    /// The step in time.
+    /// The simulated step.
     pub timeline: Timeline,
     /// Costs, edges, ties.
     pub costs: PartitionCosts,
@@ -74,12 +74,12 @@ pub struct Predicted {
 
 /// Simulates a step of a partition.
 ///
-/// Stages that lie on the ranks as the step's schedule has them run under it; others under lists that
-/// [`auto`](tinderbox_schedule::auto()) finds for them.
+/// Stages that are placed on the ranks as the step's schedule requires run under it; others under lists
+/// that [`auto`](tinderbox_schedule::auto()) finds for them.
 ///
 /// # Errors
 ///
-/// When the partition has no order in which it can run, or no list of its ranks fits their memory.
+/// When the partition has no order in which it can run, or no schedule of its ranks fits their memory.
 pub fn predict(
     work: &Work,
     machine: &Machine,
@@ -91,7 +91,7 @@ pub fn predict(
     predict_costs(machine, step, &partition.stage_to_rank, costs, bound)
 }
 
-/// As [`predict`], of stages whose costs are known, with the lower bound of their work.
+/// Simulates a step of stages with known costs, with the lower bound of their work.
 ///
 /// # Errors
 ///
@@ -121,7 +121,7 @@ pub fn predict_costs(
     });
     let stages = costs.costs.stages.iter().enumerate();
     let time = |stage: &StageCosts| stage.forward.saturating_add(stage.backward);
-    // Of equals the first.
+    // The first of equals.
     let slowest = stages.rev().max_by_key(|(_, stage)| time(stage));
     let crossing = costs.costs.message_bytes.iter().filter(|(edge, _)| {
         let rank = |stage: StageIndex| stage_to_rank[stage.index()];
@@ -146,7 +146,7 @@ pub fn predict_costs(
     })
 }
 
-/// The most bytes that each rank holds of parameters and activations.
+/// The maximum bytes of parameters and activations that each rank holds.
 pub(crate) fn held_bytes(schedule: &Schedule, costs: &PartitionCosts) -> Vec<u64> {
     peak_bytes(schedule, &costs.costs)
 }

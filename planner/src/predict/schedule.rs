@@ -9,8 +9,8 @@ use super::memory::waiting_bytes;
 
 use crate::{Machine, PlannerError, Step};
 
-/// The schedule of stages on these ranks: the step's own, or lists that are found for them within the
-/// memory of the ranks where there are any.
+/// Returns the schedule of stages on these ranks: the step's own, or lists found by a search within the
+/// memory of the ranks, if it is limited.
 pub(crate) fn schedule_of(
     machine: &Machine,
     step: &Step,
@@ -28,8 +28,8 @@ pub(crate) fn schedule_of(
     {
         return Ok(named);
     }
-    // Lists that are found split a backward where that helps; a schedule that never does is found with
-    // all work of a backward in its first half, which then stands for the whole.
+    // The search splits a backward where that helps; for schedules that never split, all work of a
+    // backward is put into its first half, which then represents the whole.
     let splits = step.splits_backward();
     let searched = match splits {
         true => costs.clone(),
@@ -76,11 +76,11 @@ pub(crate) fn schedule_of(
     Ok(schedule)
 }
 
-/// Searches for lists at the most: the search does not know how many messages wait under its lists, so
-/// limits are lowered by what they exceed.
+/// Maximum number of searches: the search does not know how many messages wait under its lists, so
+/// limits are lowered by the excess.
 const ATTEMPTS: usize = 3;
 
-/// Bytes by which each rank exceeds its memory, messages that wait included.
+/// Bytes by which each rank exceeds its memory, waiting messages included.
 fn excess(
     schedule: &Schedule,
     dependencies: &Dependencies,
@@ -106,7 +106,7 @@ fn excess(
     Ok(over.collect())
 }
 
-/// The same costs with nothing left for the second half of a backward.
+/// The same costs with no work in the second half of a backward.
 fn unsplit(costs: &Costs) -> Costs {
     let mut costs = costs.clone();
     for stage in &mut costs.stages {
@@ -117,7 +117,7 @@ fn unsplit(costs: &Costs) -> Costs {
     costs
 }
 
-/// Makes whole backwards of split ones.
+/// Replaces split backwards by whole ones.
 fn join_halves(schedule: &mut Schedule) {
     for list in &mut schedule.ranks {
         list.retain_mut(|action| match action {

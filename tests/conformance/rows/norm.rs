@@ -17,7 +17,7 @@ macro_rules! batch_norm {
             "the forward could not be recorded, and `",
             $path,
             "` is a BatchNorm: it moves its running statistics between devices, which can't be \
-             recorded; use GroupNorm, LayerNorm, RmsNorm or InstanceNorm in its place, or train with \
+             recorded; use GroupNorm, LayerNorm, RmsNorm or InstanceNorm instead, or train with \
              fixed statistics (`config.init(&device.clone().without_autodiff()).freeze()`): the recorded \
              code moved a fake tensor between devices or autodiff contexts (Cannot move a tensor to \
              a capture device with autodiff enabled; remove autodiff with without_autodiff() before \

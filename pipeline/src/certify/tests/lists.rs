@@ -30,11 +30,11 @@ fn every_schedule_is_certified() {
             }
         }
     }
-    // Seven kinds take one chunk, seven take two; two models, kept or not, with a norm or without.
+    // Seven kinds use one chunk, seven use two; two models, kept or recomputed, with a norm or without.
     assert_eq!(certified, 4 * 14 * 2 * 2 * 2);
 }
 
-/// The last micro-batch has fewer samples; and an evaluation has forwards alone.
+/// The last micro-batch has fewer samples; an evaluation has only forwards.
 #[test]
 fn other_shapes_and_modes_are_certified() {
     let model = with_dropout(3);
@@ -65,7 +65,7 @@ fn other_shapes_and_modes_are_certified() {
     run_each(&model, vec![part; 2], &lists, false).unwrap();
 }
 
-/// A schedule in words, with a change to its lowered lists.
+/// A schedule as text, with a change to its lowered lists.
 struct Case {
     model: Model,
     stages: Vec<StagePrograms>,
@@ -129,7 +129,7 @@ fn the_wrong_micro_batch_is_sent() {
 #[test]
 fn a_message_in_another_order() {
     let mut case = Case::new(tied(2), GPIPE);
-    // The gradient of what is sent on, and that of the shared parameter.
+    // The gradient of the sent value, and that of the shared parameter.
     let receives = case.stages[0].receives.values_mut();
     let mut messages = receives.filter(|values| values.len() > 1);
     messages.next().unwrap().swap(0, 1);
@@ -143,7 +143,7 @@ fn a_micro_batch_is_missing_in_a_sum() {
     insta::assert_snapshot!(case.refused(), @"rank 0, stage 0, action 0R0: the gradient of `layers.0.weight` adds nothing, expected micro-batch 1");
 }
 
-/// The gradients of all micro-batches are there, and added up in another order.
+/// The gradients of all micro-batches exist, but are added in another order.
 #[test]
 fn micro_batches_are_added_in_another_order() {
     let mut case = Case::new(with_dropout(1), "0F0 0F1 0B0 0B1");
@@ -157,7 +157,7 @@ fn the_halves_of_a_backward_are_exchanged() {
     case.swap(1, "1I0", "1W0");
     insta::assert_snapshot!(case.refused(), @"rank 1, stage 1, micro-batch 0, action 1W0: expected %86 of micro-batch 0, found nothing");
 
-    // The programs themselves, each of which makes what it says.
+    // The programs are swapped; each computes its own outputs.
     let mut case = Case::new(with_dropout(2), SPLIT);
     let backward = case.stages[1].backward.as_mut().unwrap();
     std::mem::swap(&mut backward.input, &mut backward.weight);
@@ -168,7 +168,7 @@ fn the_halves_of_a_backward_are_exchanged() {
 fn a_missing_message_of_a_shared_parameter() {
     let mut case = Case::new(tied(2), GPIPE);
     case.remove(0, "0U>1U");
-    insta::assert_snapshot!(case.refused(), @"rank 1, stage 1, action 1U<0U: expected a message that is sent, found none");
+    insta::assert_snapshot!(case.refused(), @"rank 1, stage 1, action 1U<0U: expected a message that is sent, found no such message");
     case.remove(1, "1U<0U");
     insta::assert_snapshot!(case.refused(), @"rank 1, stage 1, end of the step: `embed.weight` is its value before the update, expected its value after the update");
     // The message comes before the update.
@@ -195,12 +195,12 @@ fn a_norm_before_its_gradients_are_complete() {
     let place = lists.ranks[1].iter().position(is_norm).unwrap();
     lists.ranks[1].remove(place);
     let error = run(&model, &stages, &lists, true).unwrap_err();
-    insta::assert_snapshot!(text(&error), @"rank 1, stage 1, action 1U: expected the norms of stage 0, found none");
+    insta::assert_snapshot!(text(&error), @"rank 1, stage 1, action 1U: expected the norms of stage 0, found no norms");
 }
 
-/// A value that the programs keep for a use that never comes.
+/// A value that the programs keep for a use that never happens.
 #[test]
-fn a_value_that_nobody_uses() {
+fn an_unused_value() {
     let mut case = Case::new(with_dropout(2), GPIPE);
     case.stages[0].forward.outputs[0].1.whole += 1;
     insta::assert_snapshot!(case.refused(), @"rank 0, stage 0, micro-batch 0, end of the step: expected no value that is still kept, found %21 with 1 uses left");

@@ -1,4 +1,4 @@
-//! Every schedule of two models certifies, and every mutation of one is refused.
+//! Every schedule of two models is certified, and every mutation of one is refused.
 
 mod lists;
 mod models;
@@ -19,7 +19,7 @@ use crate::schedule::{Compute, Dependencies, RankIndex, Schedule, StageIndex, Ti
 use crate::trace::{JointGraph, Roles};
 use models::Model;
 
-/// The programs of every stage of a model, made by the cut from any graph.
+/// Cuts a graph of a model into the programs of every stage.
 fn programs(model: &Model, joint: &JointGraph, recompute: bool) -> Vec<StagePrograms> {
     let (table, roles) = (model.trace.parameters(), Roles::of(joint));
     let chain = Chain::new(joint, &roles, table);
@@ -34,7 +34,7 @@ fn certified(model: &Model, stages: &[StagePrograms]) -> Result<Certificate, Cer
     certify_programs(&model.joint, model.trace.parameters(), stages, &ranks)
 }
 
-/// The lists that a schedule of compute actions is lowered to.
+/// Lowers a schedule of compute actions.
 fn lowered(model: &Model, stages: &[StagePrograms], compute: &Schedule, norm: bool) -> Schedule {
     let edges = stages
         .iter()
@@ -106,7 +106,7 @@ fn text(error: &CertifyError) -> String {
     source.map_or_else(|| error.to_string(), |source| format!("{error}: {source}"))
 }
 
-/// A model's graph with changed operations, built anew node by node; the ids are those of before.
+/// A model's graph with changed operations, rebuilt node by node with the same ids.
 fn changed(joint: &JointGraph, change: impl Fn(NodeId, &mut OperationIr)) -> JointGraph {
     rebuilt(joint, change, |data| data)
 }

@@ -15,7 +15,7 @@ use crate::{Cut, Outputs, Plan};
 const LAYERS: usize = 8;
 const WIDTH: usize = 3;
 
-/// A traced model in stages of as many layers.
+/// A traced model that is cut into stages of equally many layers.
 pub(super) struct Model {
     pub(super) name: &'static str,
     pub(super) trace: Trace<Tensor<2>>,

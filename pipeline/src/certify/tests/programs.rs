@@ -14,7 +14,7 @@ fn refused(model: &Model, stages: &[StagePrograms]) -> String {
     text(&certified(model, stages).unwrap_err())
 }
 
-/// The node that adds up the gradient of the parameter that two stages read.
+/// The node that sums the gradient of the parameter that two stages read.
 fn sum_of_tie(joint: &JointGraph) -> NodeId {
     let gradient = joint.gradients()[0].unwrap();
     let producer = joint.graph().value(gradient).producer.unwrap();
@@ -82,7 +82,7 @@ fn a_sum_in_another_order() {
     insta::assert_snapshot!(refused(&model, &stages), @"rank 0, stage 0, program B: %129, at the gradient of parameter `embed.weight`, is computed by NumericFloat.Add() -> f32[3, 3] of %118 f32[3, 3], %128 f32[3, 3], expected NumericFloat.Add() -> f32[3, 3] of %128 f32[3, 3], %118 f32[3, 3]");
 }
 
-/// The forward draws what it is to draw, and the backward draws its mask again with another key.
+/// The forward draws its mask correctly, and the backward draws it again with another key.
 #[test]
 fn another_random_key_where_a_mask_is_drawn_again() {
     let model = with_dropout(3);
@@ -106,7 +106,7 @@ fn another_random_key_where_a_mask_is_drawn_again() {
 fn a_wrong_constant() {
     let model = with_dropout(3);
     let zeros = |data: TensorData| match data.shape().as_slice() == [1, 3] {
-        // Equal as a number, and another one to whoever divides by it.
+        // Equal as a number, but not as a divisor.
         true => TensorData::new(vec![1.0_f32, -0.0, 3.0], [1, 3]),
         false => data,
     };
@@ -143,7 +143,7 @@ fn an_input_bound_to_another_value() {
     insta::assert_snapshot!(refused(&model, &stages), @"rank 1, stage 1, program F: an input is bound to parameter `layers.2.bias`, expected parameter `layers.2.weight`");
 }
 
-/// A gradient that a program makes and nobody adds.
+/// A gradient that a program computes and that is never added.
 #[test]
 fn a_gradient_that_is_not_bound() {
     let model = with_dropout(3);

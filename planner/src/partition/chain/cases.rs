@@ -1,4 +1,4 @@
-//! Work, machines and a slow way to the best cuts, for tests and figures.
+//! Work, machines and an exhaustive search for the best cuts, for tests and benchmarks.
 
 use tinderbox_schedule::{Compute, ComputeTimes, LinkCosts, Placement, Schedule, ScheduleKind};
 
@@ -10,19 +10,18 @@ use crate::{
     partition_costs,
 };
 
-/// A sequence of numbers that looks random and is the same for the same seed (SplitMix64, Steele et al.,
-/// OOPSLA 2014).
+/// Pseudorandom numbers from a seed (SplitMix64, Steele et al., OOPSLA 2014).
 #[derive(Debug, Clone)]
 pub struct Numbers(u64);
 
 impl Numbers {
-    /// The sequence of a seed.
+    /// Starts the sequence of a seed.
     #[must_use]
     pub const fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// A number below `end`, which is not 0.
+    /// Returns a number below `end`, which is not 0.
     pub fn below(&mut self, end: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut mixed = self.0;
@@ -32,19 +31,19 @@ impl Numbers {
     }
 }
 
-/// How times lie over the blocks of a large case.
+/// The distribution of times over the blocks of a large case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Times {
-    /// All the same.
+    /// All equal.
     Equal,
-    /// From one to three times the least, all different.
+    /// From one to three times the minimum, all different.
     Distinct,
     /// A hundredth of the blocks take as long as all others together.
     Few,
 }
 
-/// A chain of `blocks` blocks as of a large model: each has a parameter, hands a value to the next, and
-/// every tenth hands one to a block further on.
+/// Returns a chain of blocks like that of a large model: each has a parameter and a value that the next
+/// block reads; every tenth has a value that a later block reads.
 #[must_use]
 pub fn large_case(blocks: usize, times: Times, seed: u64) -> Work {
     let mut numbers = Numbers::new(seed);
@@ -97,7 +96,7 @@ pub fn large_case(blocks: usize, times: Times, seed: u64) -> Work {
     work
 }
 
-/// A small piece of work with all that makes cuts hard: values that skip blocks, shared parameters,
+/// Returns small work with everything that makes cuts hard: values that skip blocks, shared parameters,
 /// blocks without times.
 #[must_use]
 pub fn small_case(blocks: usize, numbers: &mut Numbers) -> Work {
@@ -149,7 +148,7 @@ pub fn small_case(blocks: usize, numbers: &mut Numbers) -> Work {
     work
 }
 
-/// A machine and a step for [`small_case`]: ranks that differ, tight memory, links that take time.
+/// Returns a machine and a step for [`small_case`]: ranks that differ, tight memory, links with costs.
 #[must_use]
 pub fn small_step(numbers: &mut Numbers, kind: ScheduleKind) -> (Machine, Step) {
     let chunks = if kind.chunks().contains(1) { 1 } else { 2 };
@@ -191,9 +190,9 @@ pub fn small_step(numbers: &mut Numbers, kind: ScheduleKind) -> (Machine, Step) 
     (machine, step)
 }
 
-/// The time in nanoseconds of the best contiguous stages by the model of [`chain`](super::chain), found by
-/// trying all and making again every set of them; `None` where none fits. Stages
-/// that share a rank have to fit it together.
+/// Returns the time in nanoseconds of the best contiguous stages by the model of
+/// [`chain`](super::chain), found by trying all cuts with every set of recomputing stages; `None` where
+/// none fits. Stages that share a rank must fit it together.
 ///
 /// Exponential in blocks and in stages.
 #[must_use]
@@ -231,9 +230,9 @@ pub fn brute_force(work: &Work, machine: &Machine, step: &Step) -> Option<u64> {
     }
 }
 
-/// The time in nanoseconds of what [`chain`](super::chain) finds by its model alone, to be compared
-/// with [`brute_force`]: messages that wait are counted as two at each end of a stage, whatever the
-/// schedule holds.
+/// Returns the time in nanoseconds that [`chain`](super::chain) finds by its model alone, for
+/// comparison with [`brute_force`]: two waiting messages are counted at each end of a stage, whatever
+/// the schedule.
 #[must_use]
 pub fn chain_ns(work: &Work, machine: &Machine, step: &Step) -> Option<u64> {
     let found = chain_by_model(work, machine, step, POSITIONS);
@@ -255,14 +254,14 @@ fn advance(starts: &mut [usize], blocks: usize) -> bool {
     false
 }
 
-/// Whether a stage's neighbour before it lies on another rank.
-fn comes_far(partition: &Partition, stage: usize) -> bool {
+/// Whether the stage before is on another rank.
+fn receives(partition: &Partition, stage: usize) -> bool {
     let map = &partition.stage_to_rank;
     stage > 0 && map[stage - 1] != map[stage]
 }
 
-/// Bytes that a stage gets in the forward, sends in the forward, sends in the backward, and gets in the
-/// backward of later stages.
+/// Bytes that a stage receives and sends in the forward, sends in the backward, and receives from the
+/// backwards of later stages.
 fn messages(costs: &PartitionCosts, stage: usize) -> [u64; 4] {
     let mut bytes = [0; 4];
     for (edge, size) in &costs.costs.message_bytes {
@@ -289,9 +288,9 @@ fn fits(
     for (stage, rank) in partition.stage_to_rank.iter().enumerate() {
         let rank = rank.index();
         let far = |is_far: bool, bytes: u64| if is_far { 2 * bytes } else { 0 };
-        held[rank] += far(comes_far(partition, stage), messages(costs, stage)[0]);
-        let goes_far = stage + 1 < partition.stages() && comes_far(partition, stage + 1);
-        held[rank] += far(goes_far, messages(costs, stage)[3]);
+        held[rank] += far(receives(partition, stage), messages(costs, stage)[0]);
+        let sends = stage + 1 < partition.stages() && receives(partition, stage + 1);
+        held[rank] += far(sends, messages(costs, stage)[3]);
         transient[rank] = costs.bytes[stage].transient.max(transient[rank]);
     }
     let ranks = machine.rank_models().iter().zip(held.iter().zip(transient));
@@ -316,9 +315,9 @@ fn time_ns(
     for stage in 0..partition.stages() {
         let [into, out, back, returned] = messages(costs, stage);
         let far = |is_far: bool, bytes: u64| if is_far { bytes } else { 0 };
-        let [into, back] = [into, back].map(|bytes| far(comes_far(partition, stage), bytes));
-        let goes_far = stage + 1 < partition.stages() && comes_far(partition, stage + 1);
-        let [out, returned] = [out, returned].map(|bytes| far(goes_far, bytes));
+        let [into, back] = [into, back].map(|bytes| far(receives(partition, stage), bytes));
+        let sends = stage + 1 < partition.stages() && receives(partition, stage + 1);
+        let [out, returned] = [out, returned].map(|bytes| far(sends, bytes));
         let actions = |messages: [u64; 2]| {
             let messages = messages.iter().filter(|bytes| **bytes > 0).count();
             machine.action_ns * (1 + messages as u64)

@@ -1,4 +1,4 @@
-//! Why no cuts fit: the smallest set of facts, each of which leaves no way alone.
+//! Explains why no cuts fit: the smallest set of facts that rules them out.
 
 use tinderbox_schedule::RankIndex;
 
@@ -7,7 +7,7 @@ use super::solve::Problem;
 use super::stages::Stages;
 use crate::Infeasible;
 
-/// A rank that holds more than it may.
+/// A rank that exceeds its memory limit.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Excess {
     pub(super) rank: RankIndex,
@@ -16,7 +16,7 @@ pub(super) struct Excess {
 }
 
 impl Excess {
-    /// What it holds, in thousandths of its limit.
+    /// The bytes that it holds, in thousandths of its limit.
     pub(super) fn permille(&self) -> u128 {
         u128::from(self.needed) * 1000 / u128::from(self.limit.max(1))
     }
@@ -31,8 +31,8 @@ impl Excess {
     }
 }
 
-/// Why no cuts fit: one block, all blocks, a stretch of them, or, where none of these is too large by
-/// itself, what comes closest.
+/// Returns why no cuts fit: one block, all blocks, a range of them or, where none of these is too large
+/// alone, the closest cuts.
 pub(super) fn infeasible(
     problem: &Problem<'_>,
     stages: &mut Stages,
@@ -40,11 +40,11 @@ pub(super) fn infeasible(
 ) -> Infeasible {
     block(problem, stages)
         .or_else(|| total(problem))
-        .or_else(|| stretch(problem, stages))
+        .or_else(|| blocks_of_rank(problem, stages))
         .unwrap_or_else(|| closest(problem, stages, best))
 }
 
-/// The first block that fits in no place.
+/// The first block that fits on no rank.
 fn block(problem: &Problem<'_>, stages: &Stages) -> Option<Infeasible> {
     let blocks = problem.work.blocks.iter().enumerate();
     let mut too_large = blocks.filter_map(|(at, block)| {
@@ -73,7 +73,7 @@ fn block(problem: &Problem<'_>, stages: &Stages) -> Option<Infeasible> {
     too_large.next()
 }
 
-/// Whether all ranks together are too small for parameters, their gradients and states, and the
+/// Checks whether all ranks together are too small for parameters, their gradients and states, and the
 /// activations of one micro-batch.
 fn total(problem: &Problem<'_>) -> Option<Infeasible> {
     let all = problem.ranges.at_least(0, problem.work.blocks.len());
@@ -89,9 +89,8 @@ fn total(problem: &Problem<'_>) -> Option<Infeasible> {
     (needed > available).then_some(Infeasible::Total { needed, available })
 }
 
-/// The rank with the fewest blocks that it would have to hold, because the ranks before and behind it
-/// can't, and which don't fit.
-fn stretch(problem: &Problem<'_>, stages: &Stages) -> Option<Infeasible> {
+/// The rank with the fewest blocks that fit neither on the ranks before and after it nor on this rank.
+fn blocks_of_rank(problem: &Problem<'_>, stages: &Stages) -> Option<Infeasible> {
     let blocks = problem.work.blocks.len();
     let needed = |place: usize, from: usize, to: usize| {
         stages.least_bytes(place, (from, to), &problem.ranges.at_least(from, to))
@@ -99,7 +98,7 @@ fn stretch(problem: &Problem<'_>, stages: &Stages) -> Option<Infeasible> {
     let fits = |place: usize, from: usize, to: usize| {
         needed(place, from, to) <= stages.places[place].limit_bytes
     };
-    // How far the places before each reach, and from where those behind it go to the end.
+    // How far the places before each one reach, and from where the places after it reach the end.
     let mut reached = vec![0];
     for place in 0..stages.count() {
         let from = reached[place];
@@ -115,7 +114,7 @@ fn stretch(problem: &Problem<'_>, stages: &Stages) -> Option<Infeasible> {
     let over = ranges.filter(|(place, from, to)| from < to && !fits(*place, *from, *to));
     let (place, from, to) = over.min_by_key(|(place, from, to)| (to - from, *place))?;
     let name = |at: usize| problem.work.blocks[at].name.clone();
-    Some(Infeasible::Stretch {
+    Some(Infeasible::Range {
         rank: map[place],
         first: name(from),
         last: name(to - 1),
@@ -124,7 +123,8 @@ fn stretch(problem: &Problem<'_>, stages: &Stages) -> Option<Infeasible> {
     })
 }
 
-/// The rank that is furthest over its limit where all limits are raised by as little as leaves cuts.
+/// The rank that exceeds its limit most where all limits are raised by the least amount that permits
+/// cuts.
 fn closest(
     problem: &Problem<'_>,
     stages: &mut Stages,
@@ -181,7 +181,7 @@ fn closest(
     over.unwrap_or(none).infeasible(stages.count())
 }
 
-/// The largest number from `from` to `to` up to which `is_fine` holds, which it does for `from`.
+/// Returns the largest number in `from..=to` up to which `is_fine` holds; it must hold for `from`.
 fn furthest(from: usize, to: usize, is_fine: impl Fn(usize) -> bool) -> usize {
     let (mut low, mut high) = (from, to);
     while low < high {

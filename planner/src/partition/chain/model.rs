@@ -8,14 +8,14 @@
 //! T = max over k of (n · period(k) - head(k))  +  (sum over k of head(k) + links(k)) / v
 //! ```
 //!
-//! where `n = v · m`, and `(v - 1)(p - m)` more for schedules with whole backwards where `m < p`: rounds
-//! of fewer micro-batches than ranks leave the first rank waiting between them. `period` is what a stage
-//! takes per micro-batch in the steady state, `head` what it adds to the way of the first micro-batch
-//! and of the last, and a link on which a stage's messages of a micro-batch take longer than the stage
-//! itself takes its place in the maximum. With `period = head = F + B` and one stage a rank this is
-//! Alpa's `(m - 1) · max + sum` (arXiv 2201.12023). The heads of the other schedules are their bubbles'
-//! formulas, which stand beside [`ScheduleKind`], and where the last rank ends later than the first, the
-//! way of the first forward:
+//! where `n = v · m`, plus `(v - 1)(p - m)` for schedules with whole backwards where `m < p`: the first
+//! rank waits between rounds of fewer micro-batches than ranks. `period` is the time of a stage per
+//! micro-batch in the steady state, and `head` its contribution to the path of the first and of the
+//! last micro-batch. A link on which a stage's messages of a micro-batch take longer than the stage
+//! replaces it in the maximum. With `period = head = F + B` and one stage per rank this is Alpa's `(m -
+//! 1) · max + sum` (arXiv 2201.12023). The heads of the other schedules are the formulas of their
+//! bubbles, documented at [`ScheduleKind`], plus the path of the first forward where the last rank ends
+//! later than the first:
 //!
 //! | schedule | period | head |
 //! |---|---|---|
@@ -27,21 +27,22 @@
 //! | V-Half | `max(F + I + W, 2F + W, 2I + W / 2)` | `period` |
 //! | V-Min | `max(F + I + W, 3F, 3I)` | `4/3 period` |
 //!
-//! With fewer micro-batches than a warm-up holds, fewer weight gradients stand in it, so their part in
-//! the head of ZB-H1 and ZB-H2 is smaller. For stages that are alike the formulas are exact where the
-//! literature's are; the tests of this module say how far from the simulator they are where stages differ.
+//! With fewer micro-batches than a warm-up holds, the warm-up has fewer weight gradients, so their part
+//! in the head of ZB-H1 and ZB-H2 is smaller. For equal stages the formulas are exact where those of
+//! the literature are; the tests of this module record the deviation from the simulator where stages
+//! differ.
 //!
-//! An action costs a rank time beside its work, and a stage has up to two messages per direction, so
-//! both stand in the programs' times.
+//! An action has an overhead, and a stage has up to two messages per direction; both are part of the
+//! programs' times.
 
 use tinderbox_schedule::{Action, Compute, Schedule, ScheduleKind};
 
 use crate::Step;
 
-/// The largest time that a program of a stage counts with, so that no sum overflows: nineteen hours.
+/// The largest time of a program of a stage, so that no sum overflows: nineteen hours.
 pub(super) const LONGEST_NS: u64 = 1 << 46;
 
-/// Times of a stage's programs on its rank, in nanoseconds, with the cost of actions and messages.
+/// Times of a stage's programs on its rank in nanoseconds, including overheads of actions and messages.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Programs {
     pub(super) forward: u64,
@@ -56,18 +57,19 @@ pub(super) struct StepModel {
     kind: Option<ScheduleKind>,
     /// Stages per rank.
     pub(super) chunks: u64,
-    /// How many periods the slowest stage runs.
+    /// The number of periods that the slowest stage runs.
     periods: u64,
-    /// Backwards in one piece and in two, of all stages.
+    /// Whole and split backwards of all stages.
     whole: u64,
     split: u64,
-    /// Weight gradients in the warm-up of zero bubble schedules, in shares of a rank: numerator and
+    /// Weight gradients in the warm-up of zero bubble schedules, as a fraction of a rank: numerator and
     /// denominator.
     warm: (u64, u64),
 }
 
 impl StepModel {
-    /// The model of a step. Without the schedule's own lists that of 1F1B stands for what a search finds.
+    /// The model of a step. Without a named schedule's lists, the lists of 1F1B approximate those of a
+    /// search.
     pub(super) fn new(step: &Step, ranks: usize, chunks: usize, lists: Option<&Schedule>) -> Self {
         let [ranks, chunks, micro_batches] =
             [ranks, chunks, step.micro_batches].map(|count| (count as u64).min(1 << 26));
@@ -107,7 +109,7 @@ impl StepModel {
         }
     }
 
-    /// What a stage takes per micro-batch in the steady state.
+    /// The time of a stage per micro-batch in the steady state.
     fn period(&self, times: Programs) -> u64 {
         let Programs {
             forward,
@@ -135,7 +137,7 @@ impl StepModel {
         }
     }
 
-    /// What a stage adds to the way of the first micro-batch and of the last.
+    /// The contribution of a stage to the path of the first and of the last micro-batch.
     fn head(&self, times: Programs, period: u64) -> u64 {
         let Programs {
             forward,
@@ -175,7 +177,7 @@ impl StepModel {
         }
     }
 
-    /// A stage's part in the maximum, which grows with each of the times, and its part in the sum,
+    /// A stage's term of the maximum, which grows with each of the times, and its term of the sum,
     /// which is at most the sum of those of its blocks.
     pub(super) fn stage(&self, times: Programs) -> (u64, u64) {
         let period = self.period(times);
@@ -184,13 +186,13 @@ impl StepModel {
         (most.saturating_sub(head), head)
     }
 
-    /// A link's part in the maximum, where a micro-batch keeps it busy for so long.
+    /// A link's term of the maximum, where a micro-batch occupies it for `busy` nanoseconds.
     pub(super) fn link(&self, busy: u64) -> u64 {
         busy.saturating_mul(self.periods.saturating_sub(1))
     }
 
-    /// The time of a step in nanoseconds times [`StepModel::chunks`]: whole numbers, so that times
-    /// that differ do so here.
+    /// The time of a step in nanoseconds times [`StepModel::chunks`]: an integer without rounding, so
+    /// that different times remain different.
     pub(super) fn scaled(&self, most: u64, sum: u64) -> u64 {
         most.saturating_mul(self.chunks).saturating_add(sum)
     }

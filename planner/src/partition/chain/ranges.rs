@@ -1,32 +1,32 @@
-//! What a stage of blocks `i` to `j` reads, holds and sends, for every `i` and `j` of a table.
+//! Bytes that a stage of blocks `i` to `j` reads, holds and sends, for every `i` and `j` of a table.
 
 use tinderbox_schedule::LinkCosts;
 
 use super::stages::message_ns;
 use crate::{Step, Work};
 
-/// Bytes of a stage by where it begins and ends.
+/// Bytes of a stage by its first and last block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct RangeBytes {
     /// Parameters, gradients and optimizer state; grows with the range.
     pub(super) resident: u64,
     /// Values that its backward reads, each once; grows with the range.
     pub(super) kept: u64,
-    /// Those of them that come from earlier stages.
+    /// The part of `kept` that earlier stages compute.
     pub(super) got: u64,
-    /// Values that come from earlier stages.
+    /// Values that earlier stages compute.
     pub(super) forward_in: u64,
-    /// Gradients of them and of parameters that earlier stages read too, which go down.
+    /// Gradients sent to earlier stages: of their values and of parameters that they read too.
     pub(super) gradient_out: u64,
-    /// Gradients that come down, of what this stage and later ones share.
+    /// Gradients received from later stages, of values and parameters shared with them.
     pub(super) gradient_in: u64,
     /// Its values that later stages read.
     pub(super) forward_out: u64,
-    /// The most that a program holds beside; grows with the range.
+    /// The maximum transient bytes of a program; grows with the range.
     pub(super) transient: u64,
 }
 
-/// Names a sum in [`RangeBytes`].
+/// Selects a sum in [`RangeBytes`].
 type Field = fn(&mut RangeBytes) -> &mut u64;
 
 /// Ranges to which an item adds its bytes: it is in the range `i..j` when `after < i <= at` and
@@ -40,21 +40,20 @@ struct Rectangle {
     field: Field,
 }
 
-/// The rectangles of a piece of work. A value that several blocks read is in a range once: at the
-/// first of its readers there, which is where the range begins behind the reader before.
+/// The rectangles of a piece of work. A value that several blocks read counts once in a range, at its
+/// first reader there: the range then begins after the previous reader.
 #[derive(Debug)]
 pub(super) struct Ranges {
     rectangles: Vec<Rectangle>,
-    /// Running maxima of transient bytes over stretches of 1, 2, 4, ... blocks.
+    /// Running maxima of transient bytes over 1, 2, 4, ... blocks.
     transients: Vec<Vec<u64>>,
-    /// Sums of bytes over the blocks before each position, each item at its first use: of `resident`
-    /// and of `kept`.
+    /// Prefix sums of `resident` and `kept` over the blocks, each item counted at its first use.
     first_uses: Vec<[u64; 2]>,
     blocks: usize,
 }
 
 impl Ranges {
-    /// Linear in readers and keepers, but for the logarithm of the number of blocks.
+    /// Linear in readers and keepers, times the logarithm of the number of blocks.
     pub(super) fn new(work: &Work, step: &Step) -> Self {
         let readers = work
             .parameters
@@ -78,7 +77,7 @@ impl Ranges {
         };
         ranges.add_parameters(work, step);
         ranges.add_values(work);
-        // No sum of all of them passes the end of the numbers; sizes beyond that are of no machine.
+        // Caps sizes so that no sum overflows; no machine has as many bytes.
         let largest = u64::MAX / 8 / (ranges.rectangles.len() as u64).max(1);
         for rectangle in &mut ranges.rectangles {
             rectangle.bytes = rectangle.bytes.min(largest);
@@ -119,8 +118,8 @@ impl Ranges {
         }
     }
 
-    /// What comes down from later readers to a range with the first block or another reader, and what
-    /// goes down from a range with readers to the first block or an earlier reader.
+    /// Gradients that later readers send to a range with the first block or another reader, and
+    /// gradients that a range with readers sends to the first block or an earlier reader.
     fn add_gradient(&mut self, first: usize, readers: &[usize], bytes: u64) {
         let readers = readers.iter().copied();
         let last = readers.clone().last().unwrap_or(first);
@@ -141,7 +140,7 @@ impl Ranges {
         }
     }
 
-    /// Bytes of ranges that use an item, and where `from` is given begin behind that block.
+    /// Adds bytes to ranges that use an item and, with `from`, begin after that block.
     fn add_uses(
         &mut self,
         uses: impl Iterator<Item = usize>,
@@ -164,7 +163,7 @@ impl Ranges {
         }
     }
 
-    /// Bytes of ranges that hold a block and end before the last use of what it makes.
+    /// Adds bytes to ranges that contain a block and end before the last use of its value.
     fn add_maker(&mut self, maker: usize, last: usize, bytes: u64, field: Field) {
         if bytes > 0 && last > maker {
             self.rectangles.push(Rectangle {
@@ -194,7 +193,8 @@ impl Ranges {
         sums
     }
 
-    /// What grows with a range, at least: an item that blocks before the range use too is left out.
+    /// A lower bound of the fields that grow with a range: items that blocks before the range use too
+    /// are left out.
     pub(super) fn at_least(&self, from: usize, to: usize) -> RangeBytes {
         let [a, b] = [from.min(to), to].map(|at| self.first_uses[at]);
         RangeBytes {
@@ -205,7 +205,7 @@ impl Ranges {
         }
     }
 
-    /// The most transient bytes of blocks `from..to`.
+    /// The maximum transient bytes of blocks `from..to`.
     fn transient(&self, from: usize, to: usize) -> u64 {
         let Some(level) = to.saturating_sub(from).checked_ilog2() else {
             return 0;
@@ -214,10 +214,10 @@ impl Ranges {
         row[from].max(row[to - (1 << level)])
     }
 
-    /// The bytes of every range between two of some ascending positions. Takes time and memory of the
-    /// square of their number, and its logarithm per item.
+    /// The bytes of every range between two of some ascending positions. Takes quadratic time and
+    /// memory in their number, and logarithmic time per item.
     pub(super) fn table(&self, positions: &[usize]) -> RangeTable {
-        // One row and one column more, for where rectangles end.
+        // One more row and column, for the ends of rectangles.
         let width = positions.len() + 1;
         let mut cells = vec![RangeBytes::default(); width * width];
         let after = |at: usize| positions.partition_point(|position| *position <= at);
@@ -231,7 +231,7 @@ impl Ranges {
                 let sum = (rectangle.field)(&mut cells[row * width + column]);
                 *sum = sum.wrapping_add(bytes);
             };
-            // Differences: two of them are below zero until they are summed up.
+            // Differences: two of them are negative until they are summed.
             add(rows.start, columns.start, rectangle.bytes);
             add(rows.end, columns.end, rectangle.bytes);
             add(rows.end, columns.start, rectangle.bytes.wrapping_neg());
@@ -246,11 +246,11 @@ impl Ranges {
         RangeTable { width, cells }
     }
 
-    /// What the messages of a stage that begins with a block add to the sum at the least: of what that
-    /// block reads.
+    /// A lower bound of the time that messages of a stage add to the sum, by its first block: those of
+    /// the values that this block reads.
     pub(super) fn links(&self, link: LinkCosts) -> Vec<u64> {
         let mut first = vec![RangeBytes::default(); self.blocks];
-        // The range of one block has a use in that block, whatever was before.
+        // The range of one block has a use in that block, whatever is before it.
         for rectangle in &self.rectangles {
             let sum = (rectangle.field)(&mut first[rectangle.at]);
             *sum = sum.wrapping_add(rectangle.bytes);
@@ -276,7 +276,7 @@ impl RangeTable {
     }
 }
 
-/// Makes sums of differences, along rows and then along columns.
+/// Turns differences into sums, along rows and then along columns.
 fn sum_up(cells: &mut [RangeBytes], width: usize) {
     for row in cells.chunks_exact_mut(width) {
         let mut left = RangeBytes::default();
@@ -301,7 +301,7 @@ fn add_to(cell: &mut RangeBytes, other: &RangeBytes) {
     cell.forward_out = cell.forward_out.wrapping_add(other.forward_out);
 }
 
-/// Row `l` has the maxima of `2^l` numbers each, from every place on.
+/// Row `l` contains the maximum of `2^l` numbers from every index on.
 fn maxima(numbers: Vec<u64>) -> Vec<Vec<u64>> {
     let mut rows = vec![numbers];
     let mut length = 1;

@@ -1,9 +1,9 @@
-//! The best cuts of a chain: the slowest stage enumerated, the least sum of stages below it.
+//! The best cuts of a chain: enumerates the limit of the slowest stage and minimizes the sum below it.
 //!
-//! For a limit `C` of the slowest stage, `S(C)` is the least sum over stages of which none takes longer:
-//! one pass over stages and pairs of positions. `S` falls where `C` grows, so an interval of limits whose
-//! upper end is known has the bound `scaled(lower end, S(upper end))`. The interval with the lowest bound
-//! is halved until no bound is below the best time found, which is then the optimum.
+//! For a limit `C` on the time of every stage, `S(C)` is the least sum over stages, computed in one
+//! pass over stages and pairs of positions. `S` decreases as `C` grows, so an interval of limits whose
+//! upper end is known has the bound `scaled(lower end, S(upper end))`. The interval with the lowest
+//! bound is halved until no bound is below the best time found, which is then the optimum.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -11,10 +11,10 @@ use std::collections::BinaryHeap;
 use super::ranges::RangeTable;
 use super::stages::Stages;
 
-/// A partition into contiguous stages, with its parts of the step's time.
+/// A partition into contiguous stages, with its terms of the step's time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Cuts {
-    /// Where each stage begins.
+    /// The first block of each stage.
     pub(super) starts: Vec<usize>,
     /// Which stages recompute their activations.
     pub(super) recompute: Vec<bool>,
@@ -24,14 +24,14 @@ pub(super) struct Cuts {
     pub(super) sum: u64,
 }
 
-/// What a stage between two positions adds to the time of a step.
+/// The contribution of a stage between two positions to the time of a step.
 #[derive(Debug, Clone, Copy, Default)]
 struct Cell {
-    /// To the maximum without its messages, which grows with the stage's blocks.
+    /// The term of the maximum without messages, which grows with the stage's blocks.
     alone: u64,
-    /// To the maximum.
+    /// The term of the maximum.
     most: u64,
-    /// To the sum.
+    /// The term of the sum.
     sum: u64,
 }
 
@@ -45,7 +45,7 @@ pub(super) struct Search<'a> {
 }
 
 impl<'a> Search<'a> {
-    /// Computes what a stage between any two positions adds. Quadratic in positions.
+    /// Computes the contribution of a stage between any two positions. Quadratic in positions.
     pub(super) fn new(stages: &Stages, table: RangeTable, positions: &'a [usize]) -> Self {
         let width = positions.len();
         let cells = stages.kinds.iter().map(|place| {
@@ -67,12 +67,12 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// The cuts of the least time that fit; `None` where none do.
+    /// The fastest cuts that fit; `None` if none fit.
     pub(super) fn best(&self, stages: &Stages) -> Option<Cuts> {
         let scaled = |most: u64, sum: u64| stages.model.scaled(most, sum);
         let mut best = self.below(stages, u64::MAX)?;
         let mut best_scaled = scaled(best.most, best.sum);
-        // Intervals of limits by their bounds, with the least sum up to their upper end.
+        // Intervals of limits by their bounds, with the least sum at their upper end.
         let mut open = BinaryHeap::new();
         let push = |open: &mut BinaryHeap<_>, from: u64, to: u64, sum: u64| {
             if from <= to {
@@ -84,11 +84,11 @@ impl<'a> Search<'a> {
             if bound >= best_scaled {
                 break;
             }
-            // A higher limit is not better with such a sum.
+            // A higher limit does not improve the time with this sum.
             let highest = best_scaled.saturating_sub(sum) / stages.model.chunks;
             let limit = from + (to.min(highest) - from) / 2;
             push(&mut open, limit + 1, to.min(highest), sum);
-            // Maxima between that of what is found and the limit have no lower sum.
+            // Limits between the maximum found and this limit have the same sum.
             if let Some(found) = self.below(stages, limit) {
                 push(&mut open, from, found.most.saturating_sub(1), found.sum);
                 if scaled(found.most, found.sum) < best_scaled {
@@ -100,10 +100,10 @@ impl<'a> Search<'a> {
         Some(best)
     }
 
-    /// The cuts of the least sum of which no stage adds more than `limit` to the maximum.
+    /// The cuts with the least sum where no stage adds more than `limit` to the maximum.
     fn below(&self, stages: &Stages, limit: u64) -> Option<Cuts> {
         let (count, end) = (stages.count(), self.positions.len() - 1);
-        // The least sums of the stages before each position, and where the last of them begins.
+        // The least sums of the stages before each position, and the start of the last of these stages.
         let mut sums = vec![u64::MAX; end + 1];
         sums[0] = 0;
         let mut parents = Vec::with_capacity(count);
@@ -125,7 +125,7 @@ impl<'a> Search<'a> {
                     if cell.alone > limit {
                         break;
                     }
-                    // With recomputation it takes longer.
+                    // Recomputation makes the stage slower.
                     if cell.most > limit || sums[from] + cell.sum >= next[to] {
                         continue;
                     }
@@ -148,7 +148,7 @@ impl<'a> Search<'a> {
         (sums[end] < u64::MAX).then(|| self.cuts(stages, &parents, sums[end]))
     }
 
-    /// The cuts that a pass found.
+    /// Reconstructs the cuts that a pass found.
     fn cuts(&self, stages: &Stages, parents: &[Vec<usize>], sum: u64) -> Cuts {
         let count = stages.count();
         let mut cuts = Cuts {

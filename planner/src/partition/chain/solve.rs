@@ -1,4 +1,5 @@
-//! The partitioner: positions for cuts, the search, and the memory that the schedule really holds.
+//! The partitioner: positions of cuts, the search, and the check against the memory that the schedule
+//! requires.
 
 use tinderbox_schedule::Schedule;
 
@@ -8,16 +9,17 @@ use super::search::{Cuts, Search};
 use super::stages::Stages;
 use crate::{Machine, Partition, PlannerError, Predicted, Step, Work, predict};
 
-/// Positions for cuts that are compared in one search, which takes their square in time and memory.
+/// Maximum number of positions in one search, which is quadratic in them in time and memory.
 pub(super) const POSITIONS: usize = 514;
 
-/// The same near cuts that were found among fewer positions than there are.
+/// The maximum number near cuts that were found among fewer positions than there are.
 const NEAR_POSITIONS: usize = 384;
 
-/// Searches near the cuts found at the most.
+/// Maximum number of searches near the cuts found.
 const NEAR_SEARCHES: usize = 16;
 
-/// How often the limits of ranks are lowered where a schedule holds more than the model says.
+/// Maximum number of times that rank limits are lowered where a schedule needs more than the model
+/// predicts.
 const CORRECTIONS: usize = 12;
 
 /// Contiguous stages, and their time by the cost model.
@@ -27,40 +29,42 @@ pub struct Chained {
     pub partition: Partition,
     /// Time of a step by the cost model, in nanoseconds.
     pub model_ns: u64,
-    /// Whether no contiguous stages within the memory limits take less by the cost model: all
+    /// Whether no contiguous stages within the memory limits are faster by the cost model: all
     /// positions were compared, and no limit was lowered afterwards.
     pub is_optimal: bool,
 }
 
-/// Cuts the blocks, in their order, into one stage for each stage of the machine, in the least time by
-/// the cost model that fits the memory of the ranks.
+/// Cuts the blocks, in their order, into one stage for each stage of the machine, with the least time
+/// by the cost model that fits the memory of the ranks.
 ///
-/// The cost model is a maximum over stages and a sum over them: with one stage a rank and whole backwards
-/// `(m - 1) · max + sum` of the stages' times (Alpa, arXiv 2201.12023), and for other schedules the forms
-/// whose bubbles [`ScheduleKind`](tinderbox_schedule::ScheduleKind) states, with the times of messages and
-/// of actions. It is exact where stages are alike and links cost nothing; the simulator deviates from it by
-/// a few percent at most for stages that differ by a fifth and schedules of one stage a rank.
+/// The cost model is a maximum over stages plus a sum over them: with one stage per rank and whole
+/// backwards `(m - 1) · max + sum` of the stages' times (Alpa, arXiv 2201.12023), and for other
+/// schedules the forms whose bubbles are documented at
+/// [`ScheduleKind`](tinderbox_schedule::ScheduleKind), with the times of messages and of actions. It is
+/// exact for equal stages and links without costs; for stages that differ by a fifth and schedules with
+/// one stage per rank the simulator deviates from it by at most a few percent.
 ///
 /// The optimum is found by dynamic programming below each limit of the slowest stage (Alpa; PipeDream,
-/// SOSP 2019). More than 513 blocks are cut at about 512 positions of about equal distance in time and bytes
-/// first, and then at all positions near the cuts that were found, which is not always the optimum.
+/// SOSP 2019). More than 513 blocks are first cut at about 512 positions of about equal distance in
+/// time and bytes, then at all positions near the cuts found; this does not always find the optimum.
 ///
-/// Stages that fit only with recomputation of their activations do so where the step allows it. A rank with
-/// one stage holds what [`predict()`] says, except for messages that wait: the search counts two at
-/// each end of a stage, and where the schedule holds more, the rank's limit is lowered and the search
-/// runs again. Several stages of a rank are limited one by one at first, and their limits are lowered until
-/// they fit together.
+/// Stages that fit only with recomputation of their activations recompute them if the step allows it. A
+/// rank with one stage holds the bytes that [`predict()`] predicts, except for waiting messages: the
+/// search counts two at each end of a stage, and where the schedule holds more, the rank's limit is
+/// lowered and the search runs again. Several stages of a rank are at first limited one by one, and
+/// their limits are lowered until they fit together.
 ///
 /// # Errors
 ///
-/// [`PlannerError::Work`] for invalid work, [`PlannerError::TooManyStages`] where there are fewer
-/// blocks than stages, and [`PlannerError::Infeasible`] where no cuts fit, or none were found for ranks
-/// with several stages.
+/// [`PlannerError::Work`] for invalid work, [`PlannerError::TooManyStages`] for fewer blocks than
+/// stages, and [`PlannerError::Infeasible`] where no cuts fit, or none were found for ranks with
+/// several stages.
 pub fn chain(work: &Work, machine: &Machine, step: &Step) -> Result<Chained, PlannerError> {
     Problem::new(work, machine, step, POSITIONS)?.solve(true)
 }
 
-/// The same by the cost model alone, whatever the schedule holds, with so many positions in one search.
+/// As [`chain`] by the cost model alone, whatever the schedule holds, with at most `most_positions` in
+/// one search.
 pub(super) fn chain_by_model(
     work: &Work,
     machine: &Machine,
@@ -70,7 +74,7 @@ pub(super) fn chain_by_model(
     Problem::new(work, machine, step, most_positions)?.solve(false)
 }
 
-/// What stays the same while limits change.
+/// The inputs that stay the same while limits change.
 pub(super) struct Problem<'a> {
     pub(super) work: &'a Work,
     pub(super) machine: &'a Machine,
@@ -139,8 +143,8 @@ impl<'a> Problem<'a> {
         self.work.blocks.len() < self.most_positions
     }
 
-    /// All positions or, of a long chain, both ends and the position with the cheapest messages of each of
-    /// some groups of blocks: one half of the groups alike in time, the other in bytes.
+    /// Returns all positions or, of a long chain, both ends and the position with the cheapest messages
+    /// in each of some groups of blocks: half of the groups equal in time, the others in bytes.
     fn positions(&self, stages: &Stages) -> Vec<usize> {
         let blocks = self.work.blocks.len();
         if self.is_small() {
@@ -152,7 +156,7 @@ impl<'a> Problem<'a> {
             let before = self.ranges.at_least(0, at);
             before.resident.saturating_add(before.kept)
         };
-        // Work without times or bytes makes few groups; even positions are as good then.
+        // Work without times or bytes has few groups; evenly spaced positions are as good then.
         let even = (0..=stages.count()).map(|stage| stage * blocks / stages.count());
         let mut positions: Vec<usize> = even.collect();
         let measures: [&dyn Fn(usize) -> u64; 2] = [&|at| stages.work_before(at), &bytes];
@@ -168,7 +172,7 @@ impl<'a> Problem<'a> {
         positions
     }
 
-    /// Improves cuts by positions near them, at ever smaller distances.
+    /// Improves cuts with positions near them, at decreasing distances.
     fn nearer(&self, stages: &Stages, mut best: Cuts) -> Cuts {
         let blocks = self.work.blocks.len();
         let reach = (NEAR_POSITIONS / (2 * stages.count())).max(1);
@@ -176,7 +180,7 @@ impl<'a> Problem<'a> {
         for _ in 0..NEAR_SEARCHES {
             let near = best.starts.iter().flat_map(|start| {
                 let first = start.saturating_sub(reach * stride);
-                // The start itself is one of them.
+                // The start itself is one of the positions.
                 let first = first + (start - first) % stride;
                 (first..=start + reach * stride).step_by(stride)
             });
@@ -195,7 +199,7 @@ impl<'a> Problem<'a> {
         best
     }
 
-    /// Cuts whose ranks hold no more than they may when the schedule runs.
+    /// Corrects cuts until their ranks stay within their limits when the schedule runs.
     fn corrected(
         &self,
         stages: &mut Stages,
@@ -225,7 +229,7 @@ impl<'a> Problem<'a> {
         Err(closest.infeasible(stages.count()).into())
     }
 
-    /// Lowers the limits of stages on ranks that hold too much, and returns the worst of these.
+    /// Lowers the limits of stages on ranks that exceed their memory, and returns the worst excess.
     fn lower_limits(
         &self,
         stages: &mut Stages,
@@ -267,7 +271,7 @@ impl<'a> Problem<'a> {
         worst
     }
 
-    /// What a stage holds by the cost model.
+    /// The bytes that a stage holds by the cost model.
     pub(super) fn held(&self, stages: &Stages, cuts: &Cuts, stage: usize) -> u64 {
         let from = cuts.starts[stage];
         let next = cuts.starts.get(stage + 1);

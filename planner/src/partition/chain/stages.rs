@@ -1,4 +1,4 @@
-//! What a stage of some blocks takes on its rank, and whether it fits.
+//! The time and memory of a stage on its rank.
 
 use tinderbox_schedule::{LinkCosts, Schedule, StageIndex};
 
@@ -7,11 +7,11 @@ use super::ranges::RangeBytes;
 use crate::partition::flight::{Flight, flights, most_bytes};
 use crate::{Machine, RankModel, Step, Work};
 
-/// The rank of a stage, and where its neighbours are.
+/// The rank of a stage, and whether its neighbours are on other ranks.
 #[derive(Debug, Clone)]
 pub(super) struct Place {
     pub(super) rank: RankModel,
-    /// Bytes that the stage may hold.
+    /// The memory limit of the stage in bytes.
     pub(super) limit_bytes: u64,
     /// Whether the stage before is on another rank.
     receives: bool,
@@ -20,7 +20,7 @@ pub(super) struct Place {
     flights: Vec<Flight>,
 }
 
-/// Sums over the blocks before each position.
+/// Prefix sums over the blocks.
 #[derive(Debug)]
 struct Sums {
     programs: Vec<Programs>,
@@ -32,7 +32,7 @@ struct Sums {
 pub(super) struct Stages {
     sums: Sums,
     pub(super) places: Vec<Place>,
-    /// One place of each kind: in places of a kind the same blocks take the same time.
+    /// One place of each kind: the same blocks take the same time at all places of a kind.
     pub(super) kinds: Vec<usize>,
     /// The kind of each place.
     pub(super) kind_of: Vec<usize>,
@@ -88,8 +88,8 @@ impl Stages {
         self.places.len()
     }
 
-    /// Whether a stage recomputes its activations, since it does not fit otherwise; `None` where it does
-    /// not fit at all. A stage that keeps them takes less time.
+    /// Returns whether a stage recomputes its activations because it does not fit otherwise; `None` if
+    /// it does not fit at all. A stage that keeps its activations is faster.
     pub(super) fn recomputes(
         &self,
         place: usize,
@@ -107,14 +107,13 @@ impl Stages {
         }
     }
 
-    /// The least that a stage with these blocks adds to the maximum: without messages. Grows with the
-    /// blocks.
+    /// A lower bound of the stage's term of the maximum: without messages. Grows with the blocks.
     pub(super) fn least_most(&self, place: usize, range: (usize, usize)) -> u64 {
         let times = self.programs(self.places[place].rank, range, false);
         self.model.stage(times).0
     }
 
-    /// A stage's parts in the maximum and in the sum.
+    /// The stage's terms of the maximum and of the sum.
     pub(super) fn parts(
         &self,
         place: usize,
@@ -141,7 +140,7 @@ impl Stages {
         };
         let (most, mut sum) = stage(recompute);
         if recompute {
-            // Some heads fall where `I` grows; work that is done twice is no gain.
+            // Some heads decrease as `I` grows; recomputation must not count as a gain.
             sum = sum.max(stage(false).1);
         }
         sum += message_ns(self.link, into) + message_ns(self.link, back);
@@ -156,7 +155,7 @@ impl Stages {
             times.backward += times.forward;
             times.input += times.forward;
         }
-        // As `RankModel::time`, without numbers of 128 bits: a thousand times the longest fits.
+        // As `RankModel::time`, but in 64 bits: a thousand times the longest time fits.
         let time = |nanoseconds: u64| {
             let scaled = match rank.speed_permille {
                 1000 => nanoseconds,
@@ -172,7 +171,7 @@ impl Stages {
         }
     }
 
-    /// What a stage holds at its peak, with two messages waiting at each of its ends.
+    /// The bytes of a stage at its peak, with two messages waiting at each end.
     pub(super) fn held_bytes(
         &self,
         place: usize,
@@ -196,7 +195,7 @@ impl Stages {
             .saturating_add(buffers)
     }
 
-    /// What any stage with these blocks holds at the least. Grows with the blocks.
+    /// A lower bound of the bytes of any stage with these blocks. Grows with the blocks.
     pub(super) fn least_bytes(
         &self,
         place: usize,
@@ -209,7 +208,7 @@ impl Stages {
             return most_bytes(&self.places[place].flights, bytes.kept, each)
                 .saturating_add(resident);
         }
-        // One micro-batch's activations are there while its backward runs.
+        // The activations of one micro-batch exist while its backward runs.
         let held = self.places[place].flights.iter().map(|flight| {
             let kept = if flight.micro_batches > 0 {
                 bytes.kept
@@ -227,14 +226,14 @@ impl Stages {
         before.forward + before.backward
     }
 
-    /// Time of a step in nanoseconds: rounded up, with the reduce and the update that end it.
+    /// The time of a step in nanoseconds: rounded up, including the reduce and the update at its end.
     pub(super) fn step_ns(&self, scaled: u64) -> u64 {
         let time = scaled.div_ceil(self.model.chunks);
         time.saturating_add(2 * self.action_ns)
     }
 }
 
-/// What a message of so many bytes adds to the sum; nothing where there is none.
+/// The nanoseconds that a message adds to the sum; 0 for no bytes.
 pub(super) fn message_ns(link: LinkCosts, bytes: u64) -> u64 {
     match bytes {
         0 => 0,

@@ -1,10 +1,10 @@
 //! K-way partitions by METIS (Karypis and Kumar, *A fast and high quality multilevel scheme for
-//! partitioning irregular graphs*, 1998), made runnable.
+//! partitioning irregular graphs*, 1998), converted to runnable stages.
 //!
-//! METIS partitions an undirected graph: blocks weigh their time and, where a rank's memory is limited, their
-//! bytes; an edge weighs what its ends exchange. Its parts are balanced and exchange little, but they
-//! may depend on each other in cycles. So each part is a rank, which runs as many stages as the flow of
-//! values requires.
+//! METIS partitions an undirected graph: the weight of a block is its time and, where a rank's memory
+//! is limited, its bytes; the weight of an edge is the bytes that its ends exchange. The parts are
+//! balanced and exchange little, but they may depend on each other in cycles. So each part becomes a
+//! rank, which runs as many stages as the flow of values requires.
 
 mod parts;
 
@@ -12,10 +12,10 @@ use super::graph::Graph;
 use super::mixed::{divided, fastest, fewest, refined};
 use crate::{Machine, Partition, PlannerError, Step, Work};
 
-/// The most stages, in stages per rank.
+/// The maximum number of stages per rank.
 const STAGES_PER_RANK: usize = 8;
 
-/// Cuts the blocks into parts by METIS and makes stages of them.
+/// Partitions the blocks with METIS and converts the parts to stages.
 ///
 /// # Errors
 ///

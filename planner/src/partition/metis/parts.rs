@@ -1,4 +1,4 @@
-//! The call of METIS.
+//! Calls METIS.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -9,20 +9,20 @@ use metis::{Idx, Real};
 use super::super::graph::Graph;
 use crate::{PlannerError, RankModel};
 
-/// What all weights of one kind sum up to at the most: far from where 32-bit sums overflow.
+/// The maximum sum of all weights of one kind, far below the overflow of 32-bit sums.
 const TOTAL_WEIGHT: u128 = 1 << 26;
 
-/// METIS draws from the C library's generator, which the process has one of. It is seeded by each call,
-/// so that a call that no other one interrupts gives the same parts every time.
+/// METIS uses the C library's generator, which is global to the process. Each call seeds it, so that
+/// calls that are not interleaved with others return the same parts.
 static GENERATOR: Mutex<()> = Mutex::new(());
 
 const SEED: Idx = 1;
 
-/// How much larger than its target a part may be: the default of METIS.
+/// The allowed excess of a part over its target: the default of METIS.
 const IMBALANCE_PERMILLE: Idx = 30;
 
-/// The part of each node; each part gets one at least. Parts are as large as their ranks are fast and,
-/// where all are limited, have memory.
+/// The part of each node; each part has at least one. The size of parts is proportional to the speed of
+/// their ranks and, where all are limited, to their memory.
 pub(super) fn parts(graph: &Graph, ranks: &[RankModel]) -> Result<Vec<usize>, PlannerError> {
     let nodes = graph.nodes.len();
     let neighbours = neighbours(graph);
@@ -68,14 +68,14 @@ fn index(number: usize) -> Result<Idx, PlannerError> {
     Idx::try_from(number).map_err(|_| PlannerError::TooLarge { blocks: number })
 }
 
-/// A weight of at least one, so that nothing is free to be anywhere.
+/// A weight of at least one, so that every node counts.
 fn weight(size: u128, total: u128) -> Idx {
     let scaled = size.saturating_mul(TOTAL_WEIGHT) / total.max(TOTAL_WEIGHT);
     Idx::try_from(scaled.max(1)).unwrap_or(Idx::MAX)
 }
 
-/// What each node exchanges with each other, in bytes. A value with many readers is sent to their parts
-/// once each, so its readers share its weight.
+/// The bytes that each pair of nodes exchanges. A value with many readers is sent to each of their
+/// parts once, so its weight is divided among the readers.
 fn neighbours(graph: &Graph) -> Vec<BTreeMap<usize, u128>> {
     let mut neighbours = vec![BTreeMap::new(); graph.nodes.len()];
     for net in &graph.nets {
@@ -117,7 +117,7 @@ fn sizes(graph: &Graph, ranks: &[RankModel]) -> Vec<Vec<u128>> {
     sizes
 }
 
-/// The share of each part, kind by kind.
+/// The target fraction of each part, kind by kind.
 fn targets(ranks: &[RankModel], kinds: usize) -> Vec<Real> {
     let speed: u128 = ranks.iter().map(|r| u128::from(r.speed_permille)).sum();
     let bytes = |rank: &RankModel| u128::from(rank.memory_bytes.unwrap_or(0));
@@ -136,7 +136,7 @@ fn targets(ranks: &[RankModel], kinds: usize) -> Vec<Real> {
     ranks.iter().flat_map(of_rank).collect()
 }
 
-/// Gives every part a node, from the part that has most of them.
+/// Moves a node from the largest part to every empty part.
 fn fill(graph: &Graph, parts: &mut [usize], count: usize) {
     let mut nodes = vec![0_usize; count];
     for part in parts.iter() {

@@ -1,4 +1,4 @@
-//! Groups to ranks: the largest first, each to the rank that would be done with it first.
+//! Assigns groups to ranks: the largest first, each to the rank that would finish it first.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -6,11 +6,11 @@ use std::collections::BTreeSet;
 use super::super::graph::Graph;
 use crate::Machine;
 
-/// The rank of each node of a graph of groups; every rank gets one where there are as many.
+/// Returns the rank of each node of a graph of groups; every rank has a node if there are enough.
 ///
-/// Longest processing time first (Graham 1969), on ranks of different speeds by finish time; among
-/// equals the rank that the group exchanges most bytes with. A rank takes a group only within its
-/// memory, reckoned with `in_flight` micro-batches, as long as some rank has room. Nodes times ranks.
+/// Longest processing time first (Graham 1969) on ranks of different speeds by finish time; ties are
+/// broken by the bytes exchanged with the rank. A rank is used only within its memory, with `in_flight`
+/// micro-batches counted, while any rank has enough. Nodes times ranks.
 pub(super) fn assign(graph: &Graph, machine: &Machine, in_flight: u64) -> Vec<usize> {
     let ranks = machine.rank_models();
     let bytes = bytes(graph, in_flight);
@@ -28,7 +28,7 @@ pub(super) fn assign(graph: &Graph, machine: &Machine, in_flight: u64) -> Vec<us
             let limit = ranks[*rank].memory_bytes.unwrap_or(u64::MAX);
             let after = held[*rank].saturating_add(bytes[node]);
             let finish = ranks[*rank].time(load[*rank] + graph.nodes[node].time());
-            // Where it fits nowhere, the rank that is over its limit by least.
+            // Where it fits nowhere, the rank with the smallest excess is used.
             (
                 after.saturating_sub(limit),
                 finish,
@@ -59,7 +59,7 @@ fn affinity(graph: &Graph, node: usize, rank_of: &[usize], ranks: usize) -> Vec<
     bytes
 }
 
-/// Bytes that each node adds to its rank at the most.
+/// An upper bound of the bytes that each node adds to its rank.
 fn bytes(graph: &Graph, in_flight: u64) -> Vec<u64> {
     let mut kept: Vec<u64> = graph.nodes.iter().map(|node| node.kept).collect();
     let mut bytes: Vec<u64> = graph.nodes.iter().map(|node| node.resident).collect();

@@ -1,9 +1,9 @@
-//! Groups of blocks: what stays together, merged pair by pair, each merge checked for cycles.
+//! Groups of blocks that stay together: merged pair by pair, each merge checked for cycles.
 //!
-//! The rules and their order are FTPipe's (Eliad, Hakimi, De Jagger, Silberstein and Schuster, *Fine-tuning
-//! giant neural networks on commodity hardware with automatic pipeline model parallelism*, USENIX ATC
-//! 2021): blocks of one module, values too large to send, blocks that take no time, the worst ratio of
-//! communication to computation, and last the smallest.
+//! The rules and their order are those of FTPipe (Eliad, Hakimi, De Jagger, Silberstein and Schuster,
+//! *Fine-tuning giant neural networks on commodity hardware with automatic pipeline model parallelism*,
+//! USENIX ATC 2021): blocks of one module, values too large to send, blocks without time, the worst
+//! ratio of communication to computation, and last the smallest.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -16,23 +16,23 @@ use crate::Work;
 /// Groups of the nodes of a graph, and an order in which they can run.
 #[derive(Debug, Clone)]
 pub(super) struct Groups {
-    /// The group of each node, by the lowest node in it.
+    /// The group of each node, named by the lowest node in it.
     of: Vec<usize>,
-    /// By lowest node; empty for nodes that are not the lowest of their group.
+    /// The nodes of each group by lowest node; empty for nodes that are not the lowest of their group.
     members: Vec<Vec<usize>>,
     before: Vec<BTreeMap<usize, u64>>,
-    /// What each group hands to others, in bytes both ways.
+    /// The bytes that each group exchanges with later groups, in both directions.
     after: Vec<BTreeMap<usize, u64>>,
     time: Vec<u64>,
     order: Vec<usize>,
-    /// Where each group stands in the order.
+    /// The index of each group in the order.
     position: Vec<usize>,
-    /// The module that all blocks of a group stand in.
+    /// The innermost module that contains all blocks of a group.
     scope: Vec<String>,
 }
 
 impl Groups {
-    /// Every block a group.
+    /// Makes every block a group.
     pub fn new(work: &Work, graph: &Graph) -> Self {
         let nodes = graph.nodes.len();
         let mut groups = Self {
@@ -56,19 +56,19 @@ impl Groups {
         groups
     }
 
-    /// Number of groups.
+    /// Returns the number of groups.
     pub fn len(&self) -> usize {
         self.order.len()
     }
 
-    /// The group of each node, numbered along the order.
+    /// Returns the group of each node, numbered along the order.
     pub fn numbers(&self) -> Vec<usize> {
         let number = |group: &usize| self.position[*group];
         self.of.iter().map(number).collect()
     }
 
-    /// Merges groups until there are no more than asked for. `most_ns` bounds what all rules but the
-    /// last may put together.
+    /// Merges groups until at most `count` remain. `most_ns` bounds the time of groups that all rules
+    /// but the last create.
     pub fn merge_to(&mut self, count: usize, most_ns: u64, link: LinkCosts) {
         let deepest = self.order.iter().map(|group| depth(&self.scope[*group]));
         for level in (1..=deepest.max().unwrap_or(0)).rev() {
@@ -78,7 +78,7 @@ impl Groups {
                 (same && groups.together(from, to) <= most_ns).then_some(0)
             });
         }
-        // What takes longer to send than its smaller end takes to run.
+        // Values that take longer to send than their smaller end takes to run.
         self.merge_edges(count, |groups, from, to, bytes| {
             let smaller = groups.time[from].min(groups.time[to]);
             let is_dear = link.transfer(bytes) > smaller;
@@ -101,7 +101,7 @@ impl Groups {
         self.time[a] + self.time[b]
     }
 
-    /// Merges along edges that a rule gives a place, the lowest place first. What a rule says is asked
+    /// Merges along edges to which a rule assigns a priority, the lowest first. The rule is evaluated
     /// again where one of the ends was merged before.
     fn merge_edges(
         &mut self,
@@ -130,7 +130,7 @@ impl Groups {
         }
     }
 
-    /// Merges the smallest group with its smallest neighbour, again and again.
+    /// Merges the smallest group with its smallest neighbour repeatedly.
     fn merge_smallest(&mut self, count: usize) {
         while self.len() > count.max(1) {
             let smallest = self.order.iter().min_by_key(|g| (self.time[**g], **g));
@@ -163,11 +163,11 @@ impl Groups {
         }
     }
 
-    /// Merges two groups, the first before the other in the order, unless a third one stands on a way
-    /// between them. Says whether they were merged. Time for the groups that stand between them.
+    /// Merges two groups, the first before the other in the order, unless a path between them passes
+    /// through a third group. Returns whether they were merged. Linear in the groups between them.
     fn merge(&mut self, first: usize, then: usize) -> bool {
         let (from, to) = (self.position[first], self.position[then]);
-        // Groups between them that wait for the first.
+        // Groups between them that depend on the first.
         let mut waits = vec![false; to - from + 1];
         waits[0] = true;
         for at in from..to {
@@ -185,7 +185,7 @@ impl Groups {
         if waits[to - from] {
             return false;
         }
-        // Those that wait for the first run behind the pair, all others before it.
+        // Groups that depend on the first run after the pair, all others before it.
         let between = self.order[from + 1..to].to_vec();
         let (behind, ahead): (Vec<usize>, Vec<usize>) = between
             .into_iter()
@@ -199,7 +199,7 @@ impl Groups {
         true
     }
 
-    /// Gives one group what another one has.
+    /// Moves the members of one group to another.
     fn join(&mut self, low: usize, high: usize) {
         for node in std::mem::take(&mut self.members[high]) {
             self.of[node] = low;
@@ -230,7 +230,7 @@ impl Groups {
     }
 }
 
-/// How many modules a path has.
+/// The number of modules in a path.
 fn depth(scope: &str) -> usize {
     match scope.is_empty() {
         true => 0,
@@ -238,7 +238,7 @@ fn depth(scope: &str) -> usize {
     }
 }
 
-/// The first so many modules of a path, if it has as many.
+/// The first `level` modules of a path, if it has as many.
 fn prefix(scope: &str, level: usize) -> Option<&str> {
     let mut ends = scope.match_indices('.').map(|(at, _)| at);
     match depth(scope) {
@@ -248,7 +248,7 @@ fn prefix(scope: &str, level: usize) -> Option<&str> {
     }
 }
 
-/// The modules that two paths begin with.
+/// The common modules at the start of two paths.
 fn shared_scope<'s>(a: &'s str, b: &str) -> &'s str {
     let same = a.split('.').zip(b.split('.')).take_while(|(a, b)| a == b);
     prefix(a, same.count()).unwrap_or("")
@@ -314,9 +314,9 @@ mod tests {
         assert_eq!(all.numbers(), [0, 0, 1]);
     }
 
-    /// What stands between and waits for nobody comes before the pair, what waits for it behind it.
+    /// Groups between the pair go before it unless they depend on it.
     #[test]
-    fn the_order_stays_one_in_which_groups_can_run() {
+    fn merges_keep_a_valid_order() {
         let work = work(&["a", "b", "c", "d"], &[(0, 1), (0, 3), (2, 3)]);
         let mut groups = groups(&work);
         assert!(groups.merge(0, 3));

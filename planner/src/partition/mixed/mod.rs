@@ -1,10 +1,10 @@
-//! The mixed pipe: ranks run several stages that need not be next to each other.
+//! The mixed pipe: ranks run several stages, which need not be contiguous.
 //!
-//! After FTPipe (Eliad et al., USENIX ATC 2021): blocks are merged into groups, groups go to ranks by
-//! their load, what is connected on a rank becomes a stage, and borders are moved. It balances models
-//! whose blocks are few and uneven, which no contiguous cut does. Here the largest group comes first,
-//! memory is watched in every move with the micro-batches in flight counted, and the number of groups
-//! is chosen by what the simulator says of the best candidates.
+//! After FTPipe (Eliad et al., USENIX ATC 2021): blocks are merged into groups, groups are assigned to
+//! ranks by their load, connected groups on a rank become a stage, and blocks at the borders are moved.
+//! It balances models with few and uneven blocks, which no contiguous cut does. Unlike FTPipe, the
+//! largest group is assigned first, every move respects memory with the micro-batches in flight
+//! counted, and the number of groups is chosen by simulating the best candidates.
 
 mod assign;
 mod groups;
@@ -20,34 +20,34 @@ use super::refine::{Effort, refine};
 use super::terms::Terms;
 use crate::{Machine, Partition, PlannerError, Step, Work, over_limit, predict};
 
-/// The most stages, in stages per rank: each one takes actions of every micro-batch.
+/// The maximum number of stages per rank: each stage adds actions for every micro-batch.
 const STAGES_PER_RANK: usize = 4;
 
-/// How many candidates are simulated, those with the best scores.
+/// The number of candidates that are simulated, those with the best scores.
 const CANDIDATES: usize = 4;
 
 /// Groups of blocks per rank that are tried, each with its candidates.
 const GROUPS_PER_RANK: [usize; 8] = [16, 12, 8, 6, 4, 3, 2, 1];
 
-/// Scores of the moves of groups, and of blocks.
+/// Maximum number of scores while groups, and then blocks, move.
 const EFFORT: usize = 2_500;
 
-/// Scores of the moves from contiguous stages.
+/// Maximum number of scores while blocks move from contiguous stages.
 const CHAIN_EFFORT: usize = 40_000;
 
-/// Gives blocks to ranks by their load and makes stages of what is connected on each.
+/// Assigns blocks to ranks by load and forms stages of connected blocks on each rank.
 ///
-/// The stages are numbered along the flow, and the ranks of stages follow no pattern: their schedule
-/// comes from [`auto`](tinderbox_schedule::auto). Candidates with 1 to 16 groups per
-/// rank are made, and the fastest by [`predict()`] is returned, of those that fit if any does.
+/// The stages are numbered in the order of the forward, and their ranks follow no pattern: their
+/// schedule is searched by [`auto`](tinderbox_schedule::auto). Candidates have 1 to 16 groups per rank;
+/// the fastest by [`predict()`] that fits is returned, or the fastest of all if none fits.
 ///
-/// Time: blocks times a window of the order for the groups, a fixed number of moves looked at per
-/// candidate, and a search for a schedule for each that is simulated. Memory: values times stages.
+/// Time: blocks times a window of the order for the groups, a fixed number of moves per candidate, and
+/// a schedule search for each candidate that is simulated. Memory: values times stages.
 ///
 /// # Errors
 ///
-/// [`PlannerError::Work`], [`PlannerError::TooManyStages`] for fewer blocks than ranks, and what
-/// [`predict()`] says where no candidate has a schedule.
+/// [`PlannerError::Work`], [`PlannerError::TooManyStages`] for fewer blocks than ranks, and the error
+/// of [`predict()`] where no candidate has a schedule.
 pub(super) fn mixed(
     work: &Work,
     machine: &Machine,
@@ -70,7 +70,7 @@ pub(super) fn mixed(
         most: ranks.saturating_mul(STAGES_PER_RANK),
     };
     // Named schedules have as many micro-batches in flight as there are ranks; where memory is limited,
-    // lists with fewer may be found for partitions that are faster.
+    // a search may find lists with fewer for faster partitions.
     let mut in_flight = step.micro_batches.min(ranks).max(1);
     let mut candidates = vec![finder.moved_chain()?];
     candidates.extend(finder.candidates(in_flight));
@@ -82,20 +82,20 @@ pub(super) fn mixed(
     fastest(work, machine, step, candidates.into_iter())
 }
 
-/// What candidates are made of.
+/// The inputs of candidates.
 #[derive(Debug)]
 struct Finder<'a> {
     work: &'a Work,
     machine: &'a Machine,
     step: &'a Step,
     graph: &'a Graph,
-    /// The most stages.
+    /// The maximum number of stages.
     most: usize,
 }
 
 impl Finder<'_> {
-    /// The contiguous stages of `chain`, after moves of blocks: some read and are read by other stages
-    /// than those beside them.
+    /// The contiguous stages of `chain` after moves of blocks: some exchange values with stages that
+    /// are not adjacent.
     fn moved_chain(&self) -> Result<Partition, PlannerError> {
         let (work, step) = (self.work, self.step);
         let chained = chain(work, self.machine, step)
@@ -106,7 +106,7 @@ impl Finder<'_> {
         Ok(loads.partition())
     }
 
-    /// The candidates with the best scores where each stage has so many micro-batches in flight.
+    /// The candidates with the best scores where each stage has `in_flight` micro-batches in flight.
     fn candidates(&self, in_flight: usize) -> impl Iterator<Item = Partition> + use<> {
         let (machine, graph) = (self.machine, self.graph);
         let ranks = machine.ranks();
@@ -140,7 +140,7 @@ impl Finder<'_> {
         best.take(CANDIDATES)
     }
 
-    /// Moves groups between stages, and says which stage each block is on then.
+    /// Moves groups between stages, and returns the stage of each block.
     fn finer(
         &self,
         coarse: &Graph,
@@ -159,8 +159,8 @@ impl Finder<'_> {
     }
 }
 
-/// Moves blocks between stages. Memory is reckoned with so many micro-batches in flight on every stage;
-/// a schedule that has fewer may fit where this says that nothing does.
+/// Moves blocks between stages. Memory is computed with `in_flight` micro-batches on every stage; a
+/// schedule with fewer may fit where this finds nothing.
 pub(super) fn refined(
     graph: &Graph,
     machine: &Machine,
@@ -174,8 +174,8 @@ pub(super) fn refined(
     (loads.score(), loads.partition())
 }
 
-/// The fastest of partitions by the simulator: those within the memory of ranks first, of equals the one
-/// with fewer crossing bytes, then the first.
+/// The fastest partition by the simulator: those within the memory of ranks first; ties are broken by
+/// fewer crossing bytes, then by order.
 pub(super) fn fastest(
     work: &Work,
     machine: &Machine,

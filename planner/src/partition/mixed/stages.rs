@@ -1,4 +1,4 @@
-//! Stages of blocks that were given to ranks: as few as can be run one after the other.
+//! Forms stages of the blocks on each rank: as few as can run one after the other.
 
 use std::collections::BTreeMap;
 
@@ -15,8 +15,8 @@ pub(in crate::partition) struct Staged {
 }
 
 impl Staged {
-    /// The same, where of equal ranks the lower ones come first in the flow: names of ranks that mean
-    /// nothing are chosen so that stages lie as a named schedule has them, if they can.
+    /// Renames equal ranks so that lower ones come first in the flow, to match the placement of a named
+    /// schedule where possible.
     pub fn in_order_of_use(mut self, ranks: &[RankModel]) -> Self {
         let mut names: BTreeMap<usize, usize> = BTreeMap::new();
         for rank in &self.rank_of {
@@ -35,22 +35,22 @@ impl Staged {
     }
 }
 
-/// Which rank's nodes become the next stage.
+/// The rule that selects the rank of the next stage.
 #[derive(Debug, Clone, Copy)]
 enum Turn {
-    /// Those of the rank that can run the most work.
+    /// The rank that can run the most work.
     MostTime,
-    /// Those of the rank that can run the most nodes.
+    /// The rank that can run the most nodes.
     MostNodes,
-    /// Those of the next rank.
+    /// The next rank.
     Next,
 }
 
-/// Stages along the flow. A stage is all that one rank can run when the stages before are done, so no
-/// stage of a rank can be merged with the one before it on the same rank. Which rank comes next is
-/// tried by three rules, and the fewest stages are kept: a heuristic, since the fewest of all is a
-/// shortest common supersequence. `None` where there would be more than `most`. Nodes times ranks
-/// times stages at the most.
+/// Returns stages in the order of the flow. A stage contains all that one rank can run when the stages
+/// before are done, so no stage can be merged with the previous one on the same rank. Three rules
+/// select the next rank, and the result with the fewest stages is kept: a heuristic, since the optimum
+/// is a shortest common supersequence. `None` where there would be more than `most`. At most nodes
+/// times ranks times stages.
 pub(in crate::partition) fn fewest(
     graph: &Graph,
     rank_of: &[usize],
@@ -75,7 +75,7 @@ fn along(
         stage_of: vec![usize::MAX; waits.len()],
         rank_of: Vec::new(),
     };
-    // Nodes of each rank that wait for nobody.
+    // Nodes of each rank that wait for no other node.
     let mut ready = vec![Vec::new(); ranks];
     for node in (0..waits.len()).filter(|node| waits[*node] == 0) {
         ready[rank_of[node]].push(node);
@@ -88,7 +88,7 @@ fn along(
             let size = match turn {
                 Turn::MostTime => nodes.iter().map(|node| graph.nodes[*node].time()).sum(),
                 Turn::MostNodes => nodes.len() as u64,
-                // The next rank after the last one has the largest.
+                // After the last rank, the first is next.
                 Turn::Next => (ranks - 1 - (rank + ranks - 1 - last) % ranks) as u64,
             };
             (size, std::cmp::Reverse(rank), nodes)
@@ -114,7 +114,7 @@ fn along(
     }
 }
 
-/// All that a rank can run from these nodes on without another rank.
+/// Returns all nodes that a rank can run, starting with these, without another rank.
 fn closure(graph: &Graph, rank_of: &[usize], waits: &[usize], ready: &[usize]) -> Vec<usize> {
     let mut nodes = ready.to_vec();
     let mut met = BTreeMap::new();
@@ -135,8 +135,8 @@ fn closure(graph: &Graph, rank_of: &[usize], waits: &[usize], ready: &[usize]) -
     nodes
 }
 
-/// The same, where parts of a stage that hand nothing to each other become stages of their own.
-/// `None` where these are more than `most`, or none is divided.
+/// Splits stages whose parts exchange no values into separate stages. `None` if there would be more
+/// than `most`, or if no stage is split.
 pub(in crate::partition) fn divided(graph: &Graph, staged: &Staged, most: usize) -> Option<Staged> {
     let nets = graph.nets.iter();
     let edges = nets.flat_map(|net| net.pins.iter().map(|pin| (net.maker, pin.node)));
@@ -163,8 +163,8 @@ pub(in crate::partition) fn divided(graph: &Graph, staged: &Staged, most: usize)
     })
 }
 
-/// The connected parts of sets of nodes: of each node the lowest node that it is joined with by
-/// edges within its set. Linear in edges, but for a factor that is as good as constant.
+/// The connected components within sets of nodes: for each node, the lowest node of its component.
+/// Nearly linear in edges.
 fn components(set_of: &[usize], edges: impl Iterator<Item = (usize, usize)>) -> Vec<usize> {
     let mut roots: Vec<usize> = (0..set_of.len()).collect();
     for (a, b) in edges {
@@ -178,7 +178,7 @@ fn components(set_of: &[usize], edges: impl Iterator<Item = (usize, usize)>) -> 
         .collect()
 }
 
-/// The root of a node; the way to it is halved on the way.
+/// Returns the root of a node, halving the path to it.
 fn root(roots: &mut [usize], mut node: usize) -> usize {
     while roots[node] != node {
         roots[node] = roots[roots[node]];
@@ -197,7 +197,7 @@ mod tests {
     use crate::Step;
     use crate::partition::tests::works::{Random, random_graph};
 
-    /// The fewest stages there are: all that can be done with so many, until all is done.
+    /// The minimum number of stages, by breadth-first search over sets of nodes that are done.
     fn fewest_of_all(graph: &Graph, rank_of: &[usize], ranks: usize) -> usize {
         let all = graph.nodes.len();
         let mut reached: BTreeSet<BTreeSet<usize>> = [BTreeSet::new()].into();

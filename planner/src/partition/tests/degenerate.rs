@@ -1,4 +1,4 @@
-//! Works, machines and steps at the edge: errors, but no panics.
+//! Degenerate work, machines and steps: errors, but no panics.
 
 use tinderbox_schedule::{Placement, ScheduleKind};
 
@@ -6,7 +6,7 @@ use super::super::partitioner::{Partitioner, partition};
 use super::{check_valid, works};
 use crate::{Machine, PlannerError, RankModel, Step, Work};
 
-/// Runs all partitioners, and says of each whether there is a plan.
+/// Runs all partitioners, and returns whether each found a plan.
 fn outcomes(work: &Work, machine: &Machine, step: &Step) -> Vec<(Partitioner, bool)> {
     let all = Partitioner::ALL.into_iter();
     let all = all.filter(|one| *one != Partitioner::Metis || cfg!(feature = "metis"));
@@ -69,7 +69,7 @@ fn no_time_and_no_bytes() {
 }
 
 #[test]
-fn nothing_joins_the_blocks() {
+fn blocks_without_values() {
     let mut work = works::line(12, 3);
     work.values.clear();
     check(&work, &Machine::local(3).unwrap(), &STEP, true);
@@ -118,7 +118,7 @@ fn ranks_of_very_different_speeds() {
 }
 
 #[test]
-fn chunks_that_the_schedule_does_not_take() {
+fn chunks_that_the_schedule_does_not_support() {
     let work = works::experts(3, 4, 2);
     let machine = Machine::local(2).unwrap();
     let machine = machine.with_chunks(2, Placement::V).unwrap();
@@ -126,7 +126,7 @@ fn chunks_that_the_schedule_does_not_take() {
 }
 
 #[test]
-fn work_that_is_none_is_refused() {
+fn invalid_work_is_refused() {
     let mut work = works::line(4, 1);
     work.values[0].readers = vec![0];
     let machine = Machine::local(2).unwrap();

@@ -1,4 +1,4 @@
-//! What holds of all partitioners, on works from seeds.
+//! Properties of all partitioners, on generated work.
 
 mod degenerate;
 mod reasons;
@@ -31,7 +31,7 @@ pub(super) fn check_valid(work: &Work, machine: &Machine, partition: &Partition)
     assert!(ranks.into_iter().eq(0..machine.ranks()));
 }
 
-/// Works of several shapes.
+/// Generates work of several shapes.
 pub(super) fn work(shape: u64, size: usize, seed: u64) -> Work {
     let work = match shape % 4 {
         0 => works::line(size, seed),
@@ -43,7 +43,7 @@ pub(super) fn work(shape: u64, size: usize, seed: u64) -> Work {
     work
 }
 
-/// A machine with costs that matter, every second rank of it slower if asked for.
+/// A machine with overheads; with `is_uneven`, every second rank is slower.
 fn machine(ranks: usize, is_uneven: bool) -> Machine {
     let rank = |rank: usize| RankModel {
         memory_bytes: None,
@@ -85,9 +85,9 @@ proptest! {
         }
     }
 
-    /// What is claimed to fit does, by the simulator, with what waits to be read counted.
+    /// Partitions within the limits fit by the simulator, waiting messages included.
     #[test]
-    fn memory_is_kept(
+    fn memory_limits_hold(
         shape in 0..4_u64,
         seed in any::<u64>(),
         limit in 300_000..4_000_000_u64,
@@ -122,7 +122,7 @@ proptest! {
     }
 
     #[test]
-    fn the_same_inputs_give_the_same_partition(shape in 0..4_u64, seed in any::<u64>()) {
+    fn the_same_inputs_return_the_same_partition(shape in 0..4_u64, seed in any::<u64>()) {
         let work = work(shape, 30, seed);
         let machine = machine(3, true);
         let step = Step::new(ScheduleKind::ZbH1, 6);
@@ -134,9 +134,9 @@ proptest! {
     }
 }
 
-/// Ranks of different speeds are done at about the same time.
+/// Ranks of different speeds finish at about the same time.
 #[test]
-fn uneven_ranks_get_what_they_can_run() {
+fn uneven_ranks_are_balanced() {
     let work = works::experts(40, 8, 5);
     let machine = machine(4, true);
     let step = Step::new(ScheduleKind::OneFOneB, 8);
@@ -149,7 +149,7 @@ fn uneven_ranks_get_what_they_can_run() {
 
 /// Few uneven blocks: no contiguous cut into two stages is balanced, several stages per rank are.
 #[test]
-fn mixed_balances_what_no_contiguous_cut_does() {
+fn mixed_balances_where_no_contiguous_cut_does() {
     let mut work = works::line(6, 1);
     for (block, time) in work.blocks.iter_mut().zip([50, 10, 10, 10, 10, 30]) {
         *block = works::block(block.name.clone(), time * 100_000);
@@ -165,9 +165,9 @@ fn mixed_balances_what_no_contiguous_cut_does() {
     assert_eq!(busy, [16 * 18_000_000; 2]);
 }
 
-/// A cut by time alone is over the memory of the small rank; the moves find one that is not.
+/// A cut by time alone exceeds the memory of the small rank; the moves find one that fits.
 #[test]
-fn moves_go_where_memory_is() {
+fn moves_respect_memory() {
     let mut work = works::line(24, 3);
     for parameter in &mut work.parameters {
         (parameter.bytes, parameter.is_trainable) = (100_000, true);
@@ -203,7 +203,7 @@ fn activations_are_recomputed_where_memory_requires_it() {
     let step = Step::new(ScheduleKind::GPipe, 4);
     let plain = partition(Partitioner::Chain, &work, &machine, &step);
     assert!(matches!(plain, Err(PlannerError::Infeasible(_))));
-    // Lists that are found have fewer micro-batches in flight than GPipe.
+    // Searched lists have fewer micro-batches in flight than GPipe.
     partition(Partitioner::Mixed, &work, &machine, &step).unwrap();
     let step = step.with_recomputation();
     let planned = partition(Partitioner::Chain, &work, &machine, &step).unwrap();

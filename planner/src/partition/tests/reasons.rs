@@ -1,4 +1,4 @@
-//! What users read.
+//! The reasons that users read.
 
 use tinderbox_schedule::ScheduleKind;
 
@@ -58,7 +58,7 @@ fn of_one_rank() {
 fn of_too_little_memory() {
     let work = works::line(16, 7);
     let machine = Machine::local(2).unwrap().with_memory(1000);
-    insta::assert_snapshot!(reasons(&work, &machine), @"`blocks.0` needs 217142 bytes on whichever rank it lies, and the largest rank may hold 1000 bytes: take smaller micro-batches, finer blocks, or let stages make their activations again");
+    insta::assert_snapshot!(reasons(&work, &machine), @"`blocks.0` needs at least 217142 bytes on any rank, and the largest memory limit is 1000 bytes: use smaller micro-batches or finer blocks, or allow recomputation of activations");
 }
 
 #[test]

@@ -1,8 +1,8 @@
-//! Works to cut: lines, branches, skips, and random graphs, all from seeds.
+//! Generated work: lines, branches, skips, and random graphs.
 
 use crate::{Block, Parameter, Value, Work};
 
-/// Random numbers by a linear congruence (Knuth's MMIX), the same every time.
+/// Pseudorandom numbers of a linear congruential generator (Knuth's MMIX).
 #[derive(Debug)]
 pub(in crate::partition) struct Random(u64);
 
@@ -11,7 +11,7 @@ impl Random {
         Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
     }
 
-    /// A number below another one.
+    /// Returns a number below `end`.
     pub(in crate::partition) fn below(&mut self, end: u64) -> u64 {
         let product = self.0.wrapping_mul(6_364_136_223_846_793_005);
         self.0 = product.wrapping_add(1_442_695_040_888_963_407);
@@ -19,7 +19,7 @@ impl Random {
     }
 }
 
-/// A block that takes so long; the backward twice as long.
+/// A block with a forward of `time` nanoseconds and a backward of twice that.
 pub(in crate::partition) fn block(name: String, time: u64) -> Block {
     Block {
         name,
@@ -72,7 +72,7 @@ pub(in crate::partition) fn line(blocks: usize, seed: u64) -> Work {
     with_parameters(work, &mut random)
 }
 
-/// Blocks where each reads up to three earlier ones, most of them near; some read nothing.
+/// Blocks that read up to three earlier ones each, most of them near.
 pub(in crate::partition) fn random_graph(blocks: usize, seed: u64) -> Work {
     let mut random = Random::new(seed);
     let mut readers: Vec<Vec<usize>> = vec![Vec::new(); blocks];
@@ -153,7 +153,7 @@ pub(in crate::partition) fn experts(layers: usize, width: usize, seed: u64) -> W
     with_parameters(work, &mut random)
 }
 
-/// A U-Net: every block on the way down is read by its twin on the way up.
+/// A U-Net: every block on the way down is read by its counterpart on the way up.
 pub(in crate::partition) fn u_net(depth: usize, seed: u64) -> Work {
     let mut random = Random::new(seed);
     let blocks = 2 * depth + 1;

@@ -9,7 +9,7 @@ use crate::PlanFile;
 
 /// The differences between two plans, returned by [`PlanFile::diff`].
 ///
-/// Its text groups the changes, formats units and leaves out what follows from other changes; its JSON
+/// Its text groups the changes, formats units and leaves out consequences of other changes; its JSON
 /// has every change: `{"changes": [{"path": "step.micro_batches", "before": 4, "after": 8}]}`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct PlanDiff {
@@ -19,24 +19,24 @@ pub struct PlanDiff {
 
 /// A value that differs between two plans.
 ///
-/// Lists of strings and numbers are one value. Objects in a list are compared by key, which is their
-/// path, name, stage, rank or edge, else their index: where the lists have other keys or another order,
-/// the keys are the value, and elements of both lists are compared field by field.
+/// Lists of strings and numbers are one value. Objects in a list are compared by key: their path, name,
+/// stage, rank or edge, else their index. Where the lists differ in keys or order, the keys are one
+/// value, and elements of both lists are compared field by field.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Change {
     /// The fields from the root and the keys of elements: `stages[0].costs.forward`. Two fields are
     /// not in the file: `parameters[<path>].stage`, the stage that owns the parameter, and
     /// `prediction.ranks[<rank>].memory.total`, in bytes.
     pub path: String,
-    /// In the earlier plan; null where it has no such value.
+    /// The value in the earlier plan; null if it has none.
     pub before: Value,
-    /// In the later plan; null where it has no such value.
+    /// The value in the later plan; null if it has none.
     pub after: Value,
 }
 
 impl PlanFile {
     /// Compares the plan with a later one. The result is empty if and only if both plans have the same
-    /// [JSON](Self::to_json). Linear in both files, but for logarithms.
+    /// [JSON](Self::to_json). Linear in both files, times a logarithm.
     #[must_use]
     pub fn diff(&self, later: &Self) -> PlanDiff {
         let mut diff = PlanDiff::default();
@@ -52,7 +52,7 @@ impl PlanDiff {
         self.changes.is_empty()
     }
 
-    /// Adds the differences between two values at a path: at least one, where they are not equal.
+    /// Adds the differences between two values at a path: at least one if they are not equal.
     pub(super) fn compare(&mut self, path: &str, before: &Value, after: &Value) {
         let (before, after) = match (before, after) {
             _ if before == after => return,
@@ -112,7 +112,7 @@ fn json(plan: &PlanFile) -> Value {
     json
 }
 
-/// What identifies each object of a list, and the count of such objects up to it.
+/// The key of each object of a list, and the count of objects with this key up to it.
 fn keys(list: &[Value]) -> Vec<(String, usize)> {
     let mut counts = BTreeMap::new();
     let keys = list.iter().enumerate().map(|(index, element)| {

@@ -1,4 +1,4 @@
-//! What differs between two plans: a generic comparison of their JSON, and its text.
+//! The differences between two plans: a generic comparison of their JSON, and its text.
 
 mod compare;
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The differences in lines.
+//! The text of a [`PlanDiff`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -13,7 +13,7 @@ use crate::plan::units::{bytes_text, count_text, permille, permille_text, time_t
 
 /// The heading of parameters that another stage owns.
 const MOVES: &str = "moved parameters";
-/// Characters of a longer text that are shown.
+/// The number of characters after which texts are cut off.
 const WIDTH: usize = 64;
 
 impl fmt::Display for PlanDiff {
@@ -60,7 +60,8 @@ fn place(change: &Change) -> (usize, String, &str) {
     }
 }
 
-/// The parameters of each pair of stages in a line: `blocks.4..7 head (26 parameters): stage 1 -> 2`.
+/// The parameters that move between each pair of stages, in one line: `blocks.4..7 head (26
+/// parameters): stage 1 -> 2`.
 fn moves(changes: &[&Change]) -> Vec<String> {
     let mut moves: BTreeMap<_, Vec<&str>> = BTreeMap::new();
     for change in changes {
@@ -78,8 +79,8 @@ fn moves(changes: &[&Change]) -> Vec<String> {
     lines.collect()
 }
 
-/// Changes with their names in a column. Of a stage those that the others follow from, if there are
-/// any, and the number of the others.
+/// Changes with their names in a column. For a stage, only the changes that cause the others if there
+/// are any, and the number of the others.
 fn columns(changes: &[&Change]) -> Vec<String> {
     let is_main = |change: &&Change| match place(change).2 {
         "rank" | "recompute" | "modules" | "parameter_bytes" => true,
@@ -126,7 +127,7 @@ fn values(change: &Change) -> String {
     format!("{before} -> {after}")
 }
 
-/// How the numbers of a field are written, and whether their difference is written as a percentage.
+/// The format of the numbers of a field, and whether their difference is shown as a percentage.
 fn unit(path: &str) -> (fn(u64) -> String, bool) {
     let mut names = path.rsplit('.');
     let (field, parent) = (names.next().unwrap_or(""), names.next().unwrap_or(""));
@@ -141,7 +142,7 @@ fn unit(path: &str) -> (fn(u64) -> String, bool) {
     }
 }
 
-/// Two lists of strings: `added blocks.3.attention; removed head`.
+/// The differences of two lists of strings: `added blocks.3.attention; removed head`.
 fn strings(lists: [&Value; 2]) -> String {
     let [before, after] = lists.map(|list| {
         let strings = list.as_array().into_iter().flatten();

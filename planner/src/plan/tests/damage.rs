@@ -1,4 +1,4 @@
-//! Files that were damaged or made up.
+//! Damaged and invalid files.
 
 use serde_json::Value;
 use tinderbox_schedule::{RankIndex, StageIndex};
@@ -7,9 +7,9 @@ use super::{samples, show};
 use crate::PlanFile;
 
 #[test]
-fn a_file_that_ends_early_is_no_plan() {
+fn a_truncated_file_is_not_a_plan() {
     let json = samples::smallest().to_json();
-    // All but the line end behind the last brace.
+    // All but the line end after the last brace.
     for length in 0..json.len() - 1 {
         if let Some(start) = json.get(..length) {
             assert!(PlanFile::from_json(start).is_err(), "{length}");
@@ -34,11 +34,11 @@ fn a_flipped_bit_is_an_error_or_another_plan_that_can_be_shown() {
             plans += 1;
         }
     }
-    // Digits and letters of names: a test that reads nothing proves nothing.
+    // Digits and letters of names: ensures that enough damaged files are still plans.
     assert!(plans > json.len() / 20, "{plans} of {}", json.len());
 }
 
-/// What stands in for a value of the file.
+/// The replacements of a value of the file.
 fn replacements(value: &Value) -> Vec<Value> {
     match value {
         Value::Number(_) => {
@@ -70,7 +70,7 @@ fn replacements(value: &Value) -> Vec<Value> {
     }
 }
 
-/// The places of all values below one.
+/// The pointers to all values below one.
 fn places(value: &Value, here: String, all: &mut Vec<String>) {
     match value {
         Value::Object(fields) => {
@@ -119,9 +119,9 @@ fn nonsense_can_be_shown_and_is_a_difference() {
     }
 }
 
-/// Values that no file gives, but a program might.
+/// Values that no file contains, but a program might create.
 #[test]
-fn nonsense_that_no_file_gives_can_be_shown() {
+fn nonsense_that_no_file_contains_can_be_shown() {
     let mut plan = samples::own_lists();
     plan.stages[1].rank = RankIndex::new(usize::MAX);
     plan.stages[2].stage = StageIndex::new(usize::MAX);
@@ -137,22 +137,22 @@ fn nonsense_that_no_file_gives_can_be_shown() {
     assert!(plan.diff(&other).to_string().contains(" added 0, 1\n"));
 }
 
-/// Lists in a file that are long, or claim to be.
+/// Lists in a file that are invalid or too long.
 #[test]
-fn lists_of_actions_that_can_not_be_drawn_are_told() {
+fn lists_that_cannot_be_drawn_are_reported() {
     let page = |lists: &str| {
         let mut plan = samples::own_lists();
         plan.lists = Some(lists.to_owned());
         plan.to_html()
     };
     for (lists, expected) in [
-        ("garbage", "no lists that run its stages"),
-        ("", "no lists that run its stages"),
+        ("garbage", "no valid compute lists"),
+        ("", "no valid compute lists"),
         (
             "0F0 2F0\n1F0 1F99999999999",
             "forwards and messages, and a page shows",
         ),
-        ("0F0 0B0\n1F0 1B0", "no lists that run its stages"),
+        ("0F0 0B0\n1F0 1B0", "no valid compute lists"),
         ("0F0 2F0 0B0 2B0\n1F0 1B0", "can&#39;t run: "),
         ("0F0 2F0 2B0 0B0\n1F0 1B0", "<svg xmlns"),
     ] {

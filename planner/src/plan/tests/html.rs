@@ -6,13 +6,13 @@ use super::samples::{self, Sample};
 use crate::plan::PlanFile;
 use crate::{Machine, Step};
 
-/// Checks that every element is closed where it should be; gives the names of all.
+/// Checks that every element is closed where it should be; returns the names of all.
 fn elements(page: &str) -> Vec<String> {
     const VOID: [&str; 2] = ["meta", "link"];
     let (mut open, mut all) = (Vec::new(), Vec::new());
     let mut rest = page
         .strip_prefix("<!doctype html>")
-        .expect("a page says what it is");
+        .expect("a page has a doctype");
     while let Some(at) = rest.find('<') {
         assert!(
             !rest[..at].contains('>') || open.last().is_some_and(|name| name == "style"),
@@ -73,7 +73,7 @@ fn pages_have_all_parts() {
 }
 
 #[test]
-fn pages_ask_for_nothing() {
+fn pages_load_nothing() {
     for plan in [samples::two_stages(), samples::eight_stages()] {
         let page = plan.to_html();
         for forbidden in [
@@ -81,7 +81,7 @@ fn pages_ask_for_nothing() {
         ] {
             assert!(!page.contains(forbidden), "{forbidden}");
         }
-        // The name of SVG's language is no address that is asked for.
+        // The SVG namespace is not loaded.
         let addresses = page.matches("http://").count();
         assert_eq!(
             addresses,
@@ -109,7 +109,7 @@ fn names_cannot_leave_their_text() {
     assert!(page.matches("&lt;script&gt;").count() > 50);
     assert_eq!(count(&page, "section"), 7);
     assert!(
-        page.contains("The timeline is left out: the file has no lists"),
+        page.contains("The timeline is left out: the file has no valid compute lists"),
         "{page}"
     );
 }
@@ -146,13 +146,13 @@ fn large_plans_have_pages_of_some_megabytes() {
     larger.step.micro_batches = 1400;
     let page = larger.to_html();
     assert!(
-        page.contains("a step has 268800 forwards and messages, and a page shows 262144 at most")
+        page.contains("a step has 268800 forwards and messages, and a page shows at most 262144")
     );
     assert!(page.len() < 1 << 20, "{}", page.len());
 }
 
 #[test]
-fn ranks_that_are_too_full_stand_out() {
+fn ranks_over_their_limit_are_highlighted() {
     let mut plan = samples::two_stages();
     assert!(!plan.to_html().contains("class=\"limit\""));
     // 267 MiB on rank 0, 99 MiB on rank 1.
@@ -165,7 +165,7 @@ fn ranks_that_are_too_full_stand_out() {
 }
 
 #[test]
-fn what_is_not_there_is_said() {
+fn empty_sections_have_a_sentence() {
     let mut plan = samples::smallest();
     plan.boundaries.clear();
     plan.ties.clear();
@@ -186,9 +186,9 @@ fn what_is_not_there_is_said() {
     }
 }
 
-/// For people, and for `scripts/check-plan-page`.
+/// For inspection in a browser, and for `scripts/check-plan-page`.
 #[test]
-fn pages_are_written_where_they_are_asked_for() {
+fn pages_are_written_to_the_requested_folder() {
     let Ok(folder) = std::env::var("TINDERBOX_WRITE_PAGES") else {
         return;
     };

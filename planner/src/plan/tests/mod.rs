@@ -1,5 +1,5 @@
-//! The plan file and all its views together: what is read comes back, and nothing that can be read
-//! makes a view panic.
+//! The plan file and all its views together: files are read back unchanged, and no file that can be
+//! read makes a view panic.
 
 mod damage;
 mod html;
@@ -21,7 +21,7 @@ fn samples() -> [PlanFile; 5] {
     ]
 }
 
-/// Shows a plan in every way; gives how much text that was.
+/// Shows a plan in every view; returns the length of the text.
 fn show(plan: &PlanFile) -> usize {
     let texts = [
         plan.to_string(),
@@ -34,7 +34,7 @@ fn show(plan: &PlanFile) -> usize {
 }
 
 #[test]
-fn a_plan_comes_back_byte_by_byte() {
+fn a_plan_is_read_back_byte_by_byte() {
     for plan in samples() {
         let json = plan.to_json();
         let read = PlanFile::from_json(&json).unwrap();
@@ -106,8 +106,8 @@ fn stages_and_ranks_are_numbered_without_gaps() {
             .unwrap_err()
             .to_string()
     };
-    insta::assert_snapshot!(refused(|plan| plan.stages.clear()), @"the plan needs stages numbered from 0 in order");
-    insta::assert_snapshot!(refused(|plan| plan.stages.swap(0, 1)), @"the plan needs stages numbered from 0 in order");
+    insta::assert_snapshot!(refused(|plan| plan.stages.clear()), @"the stages of the plan are not numbered from 0 in order");
+    insta::assert_snapshot!(refused(|plan| plan.stages.swap(0, 1)), @"the stages of the plan are not numbered from 0 in order");
     insta::assert_snapshot!(refused(|plan| plan.stages[0].rank = plan.stages[1].rank), @"rank 0 has no stage: the ranks of a plan are numbered from 0 without gaps");
     insta::assert_snapshot!(
         refused(|plan| plan.stages[1].rank = tinderbox_schedule::RankIndex::new(usize::MAX)), @"rank 1 has no stage: the ranks of a plan are numbered from 0 without gaps"
@@ -115,7 +115,7 @@ fn stages_and_ranks_are_numbered_without_gaps() {
 }
 
 #[test]
-fn files_that_are_not_there_are_named() {
+fn missing_files_are_named() {
     let error = PlanFile::load("no/such/plan.json").unwrap_err().to_string();
     assert_eq!(error, "the plan file no/such/plan.json can't be read");
     let error = samples::smallest()

@@ -14,7 +14,7 @@ use crate::{Block, Machine, Parameter, Partition, RankModel, Step, Value, Work, 
 
 const MIB: u64 = 1 << 20;
 
-/// What a sample is cut into.
+/// The parameters of a sample plan.
 pub(crate) struct Sample {
     pub(crate) layers: usize,
     pub(crate) machine: Machine,
@@ -75,7 +75,7 @@ pub(crate) fn eight_stages() -> PlanFile {
     .plan()
 }
 
-/// Stages of one rank that do not lie as a named schedule has them: the plan has lists of its own.
+/// Stages that are not placed as a named schedule requires: the plan has its own lists.
 pub(crate) fn own_lists() -> PlanFile {
     Sample {
         layers: 3,
@@ -88,7 +88,7 @@ pub(crate) fn own_lists() -> PlanFile {
     .plan()
 }
 
-/// All that a small file can hold.
+/// The smallest plan.
 pub(crate) fn smallest() -> PlanFile {
     let mut plan = Sample {
         layers: 0,
@@ -203,7 +203,7 @@ fn work(layers: usize) -> Work {
             gradient_bytes: 4 * MIB,
         });
     }
-    // The mask, which no gradient flows back through.
+    // The mask, through which no gradient flows back.
     work.values.push(Value {
         bytes: MIB / 4,
         maker: 0,

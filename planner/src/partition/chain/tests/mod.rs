@@ -1,4 +1,4 @@
-//! The search against all cuts, and the model against the simulator.
+//! Compares the search with an exhaustive one, and the model with the simulator.
 
 use tinderbox_schedule::{ComputeTimes, LinkCosts, Placement, ScheduleKind};
 
@@ -10,11 +10,11 @@ use crate::{
     predict,
 };
 
-/// Few positions in one search, so that small chains are searched as large ones are.
+/// Few positions in one search, so that small chains are searched like large ones.
 const FEW: usize = 3;
 
-/// Small cases against all cuts, one chunk a rank: the best time and nothing else, and no cuts exactly
-/// where there are none.
+/// Small cases with one stage per rank: the search finds the best time, and no cuts exactly where none
+/// fit.
 #[test]
 fn the_best_of_all_cuts_is_found() {
     let kinds = ScheduleKind::ALL
@@ -48,8 +48,8 @@ fn the_best_of_all_cuts_is_found() {
     );
 }
 
-/// Chains of more blocks than positions: what is found fits, is not better than the optimum, and on
-/// average is close to it.
+/// Chains of more blocks than positions: the cuts found fit, are not better than the optimum, and on
+/// average are close to it.
 #[test]
 fn long_chains_are_cut_near_the_optimum() {
     let (mut solved, mut ratios) = (0, 0.0);
@@ -62,7 +62,7 @@ fn long_chains_are_cut_near_the_optimum() {
         let best = brute_force(&work, &machine, &step);
         match chain_by_model(&work, &machine, &step, FEW) {
             Ok(found) => {
-                let best = best.expect("cuts that were found fit");
+                let best = best.expect("cuts found fit");
                 assert!(best <= found.model_ns && !found.is_optimal, "{seed}");
                 ratios += found.model_ns as f64 / best.max(1) as f64;
                 solved += 1;
@@ -76,7 +76,7 @@ fn long_chains_are_cut_near_the_optimum() {
     assert!(solved > 300 && mean < 1.01, "{solved} {mean}");
 }
 
-/// A chain of 700 blocks with fewer positions, against the optimum.
+/// A chain of 700 blocks with fewer positions, compared with the optimum.
 #[test]
 fn positions_near_cuts_lead_to_the_optimum() {
     let machine = Machine::local(4).unwrap();
@@ -93,7 +93,7 @@ fn positions_near_cuts_lead_to_the_optimum() {
     }
 }
 
-/// Ranks with several stages: what is found fits when it runs, and is the optimum without limits.
+/// Ranks with several stages: the cuts found fit when they run, and are optimal without limits.
 #[test]
 fn stages_that_share_a_rank_fit_it() {
     let kinds = ScheduleKind::ALL
@@ -127,9 +127,9 @@ fn stages_that_share_a_rank_fit_it() {
     assert!(solved > 300, "{solved}");
 }
 
-/// Whether a rank's limit holds when the schedule runs, buffers and all.
+/// The limits of ranks hold when the schedule runs, buffers included.
 #[test]
-fn what_is_found_fits_when_it_runs() {
+fn cuts_found_fit_when_they_run() {
     for seed in 0..400 {
         let mut numbers = Numbers::new(seed);
         let work = small_case(6, &mut numbers);
@@ -148,7 +148,7 @@ fn what_is_found_fits_when_it_runs() {
     }
 }
 
-/// One block a stage, so that cuts are given.
+/// One block per stage, so that the cuts are fixed.
 fn stages_of(times: &[[u64; 3]]) -> Work {
     let blocks =
         times
@@ -186,7 +186,7 @@ fn free_machine(kind: ScheduleKind, ranks: usize, chunks: usize) -> Machine {
     machine
 }
 
-/// The time of the model and of the simulator, with one block in each stage.
+/// The times of the model and of the simulator, with one block in each stage.
 fn model_and_simulator(kind: ScheduleKind, size: [usize; 3], times: &[[u64; 3]]) -> [u64; 2] {
     let [ranks, chunks, micro_batches] = size;
     let machine = free_machine(kind, ranks, chunks);
@@ -197,7 +197,7 @@ fn model_and_simulator(kind: ScheduleKind, size: [usize; 3], times: &[[u64; 3]])
     [found.model_ns, predicted.prediction.step_ns]
 }
 
-/// Stages that are alike, for every schedule with a formula.
+/// Equal stages, for every schedule with a formula.
 #[test]
 fn the_model_is_exact_where_formulas_are() {
     let alike = [
@@ -254,7 +254,7 @@ fn the_model_is_exact_below_one_round() {
 }
 
 /// Mean and largest deviation from the simulator over random stages whose times differ by up to a
-/// fifth, in thousandths: the table beside the bounds says what they were.
+/// fifth, in thousandths.
 #[test]
 fn the_model_is_near_the_simulator() {
     let mut table = String::new();
@@ -324,40 +324,40 @@ fn refused(work: &Work, machine: &Machine, step: &Step) -> String {
 }
 
 #[test]
-fn what_does_not_fit_is_said() {
+fn the_reason_for_no_cuts_is_reported() {
     let step = Step::new(ScheduleKind::OneFOneB, 4);
     let machine = |bytes| Machine::local(3).unwrap().with_memory(bytes);
     let mut large = chain_of(6, 1 << 20, 0);
     large.parameters[4].bytes = 40 << 20;
     insta::assert_snapshot!(
         refused(&large, &machine(100 << 20), &step),
-        @"`b4` needs 160.0 MiB on whichever rank it lies, and the largest rank may hold 100.0 MiB: take smaller micro-batches, finer blocks, or let stages make their activations again"
+        @"`b4` needs at least 160.0 MiB on any rank, and the largest memory limit is 100.0 MiB: use smaller micro-batches or finer blocks, or allow recomputation of activations"
     );
     let all = chain_of(6, 100, 0);
     insta::assert_snapshot!(
         refused(&all, &machine(700), &step),
-        @"the stages need 2400 bytes in all, and the ranks may hold 2100 bytes together: take more ranks, smaller micro-batches or an optimizer with less state"
+        @"the stages need at least 2400 bytes in total, and the memory limits of the ranks add up to 2100 bytes: use more ranks, smaller micro-batches or an optimizer with less state"
     );
-    // Rank 0 keeps three micro-batches and can hold one block, rank 1 one and rank 2 two: two less than
-    // there are.
+    // Rank 0 keeps three micro-batches and fits one block, rank 1 one and rank 2 two: two less than there
+    // are.
     let uneven = chain_of(6, 100, 100);
     insta::assert_snapshot!(
         refused(&uneven, &machine(1100), &step),
-        @"rank 0 would have to hold the blocks from `b0` to `b2`, which the ranks before and behind it can't take too: they need 2100 bytes and it may hold 1100 bytes: take more ranks, another schedule with fewer micro-batches in flight, or let stages make their activations again"
+        @"the blocks from `b0` to `b2` don't fit the ranks before and after rank 0; on this rank they need 2100 bytes and its memory limit is 1100 bytes: use more ranks or a schedule with fewer micro-batches in flight, or allow recomputation of activations"
     );
-    // What a stage gets waits twice: no stage is too large without it.
+    // Two messages wait at each stage; no stage is too large without them.
     let mut wide = chain_of(2, 1, 1);
     wide.values[0].bytes = 500;
     let two = Machine::local(2).unwrap().with_memory(600);
     insta::assert_snapshot!(
         refused(&wide, &two, &step),
-        @"no cuts into 2 stages were found that fit: those that come closest need 1005 bytes on rank 1, which may hold 600 bytes: take more ranks or smaller micro-batches, or let stages make their activations again"
+        @"found no cuts into 2 stages that fit: the closest need 1005 bytes on rank 1, whose memory limit is 600 bytes: use more ranks or smaller micro-batches, or allow recomputation of activations"
     );
 }
 
-/// A rank that can hold its stage only by making activations again does so, and no other.
+/// Exactly the ranks whose stages fit only with recomputation recompute activations.
 #[test]
-fn activations_are_made_again_where_memory_asks_for_it() {
+fn activations_are_recomputed_where_memory_requires_it() {
     let work = chain_of(4, 0, 100);
     let machine = Machine::local(4).unwrap().with_memory(250);
     let step = Step::new(ScheduleKind::OneFOneB, 8).with_recomputation();
@@ -366,9 +366,9 @@ fn activations_are_made_again_where_memory_asks_for_it() {
     assert!(found.is_optimal);
 }
 
-/// Nothing here has an answer worth much; none may panic, and what comes has as many stages as asked.
+/// Degenerate work must not panic, and results have the requested number of stages.
 #[test]
-fn degenerate_work_is_taken_or_refused() {
+fn degenerate_work_is_cut_or_refused() {
     let block = |time: u64| Block {
         backward: time,
         weight_gradient_bytes: time,
@@ -453,10 +453,10 @@ fn degenerate_work_is_taken_or_refused() {
     assert!(matches!(wrong, Err(PlannerError::Work(_))));
 }
 
-/// A schedule for other numbers of stages than the machine has: the model of 1F1B, and lists that are
-/// searched for.
+/// A schedule for other numbers of stages than the machine has is replaced by the model of 1F1B and
+/// searched lists.
 #[test]
-fn a_schedule_that_does_not_fit_the_ranks_is_stood_in_for() {
+fn a_schedule_that_does_not_fit_the_ranks_is_replaced() {
     let work = large_case(12, Times::Distinct, 3);
     let machine = Machine::local(2)
         .unwrap()

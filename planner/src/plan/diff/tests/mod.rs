@@ -313,7 +313,7 @@ fn fields(path: &str) -> Vec<&str> {
     fields.filter(|name| !name.is_empty()).collect()
 }
 
-/// The places of all values that are no object or list.
+/// The pointers to all values that are not objects or lists.
 fn leaves(value: &Value, place: String, all: &mut Vec<String>) {
     match value {
         Value::Object(fields) => {
@@ -332,7 +332,7 @@ fn leaves(value: &Value, place: String, all: &mut Vec<String>) {
 
 #[test]
 fn every_value_of_the_file_is_compared() {
-    /// Fields that identify elements: another value is another element.
+    /// Fields that identify elements: a changed value is another element.
     const KEYS: [&str; 5] = ["path", "name", "rank", "stage", "compute"];
     let mut refused = BTreeSet::new();
     for plan in [samples::four_stages(), samples::own_lists()] {
@@ -385,7 +385,7 @@ fn every_value_of_the_file_is_compared() {
     assert_eq!(refused, ["stages.rank", "stages.stage", "version"]);
 }
 
-/// JSON with lists as the plan file has them, and with repeated keys; a plan file has no null.
+/// JSON with lists as in the plan file, and with repeated keys; a plan file has no null.
 fn values() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         any::<bool>().prop_map(Value::from),

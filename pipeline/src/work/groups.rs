@@ -1,27 +1,28 @@
-//! Which operations of a forward are never separated.
+//! Groups of forward operations that are never separated.
 
 use tinderbox_deferred::ParameterTable;
 
 use crate::partition::Chain;
 use crate::trace::JointGraph;
 
-/// How many operations two parameters of one module may be apart to stay together: a weight and its
-/// bias, with what broadcasts the bias between them.
+/// The maximum distance in operations of two parameters of one module that stay together: a weight and
+/// its bias, with the operations that broadcast the bias between them.
 const NEAR: usize = 3;
 
-/// Runs of operations of a chain, each of which is one block of its work.
+/// Indivisible groups of consecutive operations of a chain, each of which is one block of its work.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Atoms {
+pub(crate) struct OperationGroups {
     /// The block of each position.
     block_of: Vec<usize>,
     /// The first position of each block.
     starts: Vec<usize>,
 }
 
-impl Atoms {
-    /// One operation each, with two exceptions. A module's parameters that are read one after another
-    /// within a few operations are not separated: no stage gets a weight without its bias. And what reads
-    /// nothing but parameters, a transposed weight say, stays with what reads it, if that is as near.
+impl OperationGroups {
+    /// Creates groups of one operation each, with two exceptions. Parameters of a module that are read
+    /// within a few operations of each other are not separated, so that a weight stays with its bias.
+    /// An operation that reads only parameters, such as a transpose of a weight, stays with its reader,
+    /// if that is as near.
     pub(crate) fn new(joint: &JointGraph, chain: &Chain, table: &ParameterTable) -> Self {
         let reads = table.distinct();
         let reads = reads.filter_map(|parameter| {
@@ -53,7 +54,7 @@ impl Atoms {
         Self { block_of, starts }
     }
 
-    /// Number of blocks.
+    /// The number of blocks.
     pub(crate) fn len(&self) -> usize {
         self.starts.len()
     }
@@ -68,7 +69,7 @@ impl Atoms {
         &self.starts
     }
 
-    /// Something of every block as something of every position.
+    /// Expands a value per block to one per position.
     pub(crate) fn spread<T: Copy>(&self, of_blocks: &[T]) -> Vec<T> {
         let blocks = self.block_of.iter();
         blocks.map(|block| of_blocks[*block]).collect()
