@@ -7,7 +7,7 @@ use crate::action::Action;
 use crate::dependencies::{Edge, Tie};
 use crate::generate::{ChunkCounts, ScheduleKind};
 use crate::index::{RankIndex, StageIndex};
-use crate::lists::{Form, Mode};
+use crate::lists::{Form, ScheduleMode};
 
 /// An action and its place in a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Display)]
@@ -165,7 +165,7 @@ pub enum VerifyError {
         /// The action.
         at: Place,
         /// The schedule's mode.
-        mode: Mode,
+        mode: ScheduleMode,
         /// The schedule's form.
         form: Form,
     },

@@ -79,7 +79,7 @@ pub use dependencies::{Dependencies, Edge, Endpoint, Tie};
 pub use error::{GenerateError, Place, Rule, VerifyError, Wait};
 pub use generate::{ChunkCounts, Placement, ScheduleKind, forward_only_on};
 pub use index::{GroupIndex, MicroBatchIndex, RankIndex, StageIndex};
-pub use lists::{Form, Mode, Schedule};
+pub use lists::{Form, Schedule, ScheduleMode};
 pub use lower::lower;
 pub use simulate::{
     ComputeTimes, Costs, LinkCosts, RankTimeline, Span, StageCosts, TimeUnit, Timeline,

@@ -11,7 +11,7 @@ use crate::index::{RankIndex, StageIndex};
 /// What a schedule is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Display)]
 #[serde(rename_all = "snake_case")]
-pub enum Mode {
+pub enum ScheduleMode {
     /// Forward, backward and update of every stage.
     #[display("training")]
     Training,
@@ -45,7 +45,7 @@ pub struct Schedule {
     /// The name that reports show.
     pub name: String,
     /// Training or forward only.
-    pub mode: Mode,
+    pub mode: ScheduleMode,
     /// Compute actions alone, or all actions.
     pub form: Form,
     /// The number of stages.
@@ -128,7 +128,7 @@ impl Schedule {
 
     /// Whether an edge counts in this schedule's mode.
     pub(crate) fn has_edge(&self, edge: Edge) -> bool {
-        self.mode == Mode::Training || edge.is_forward()
+        self.mode == ScheduleMode::Training || edge.is_forward()
     }
 
     /// Whether two stages are on two ranks, so that values between them need a message.

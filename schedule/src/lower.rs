@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::action::{Action, Message, Task};
 use crate::dependencies::{Dependencies, Edge, Tie};
 use crate::index::{GroupIndex, RankIndex, StageIndex};
-use crate::lists::{Form, Mode, Schedule};
+use crate::lists::{Form, Schedule, ScheduleMode};
 
 /// Adds sends, receives, reduces and updates to the compute actions of a schedule.
 ///
@@ -80,7 +80,7 @@ impl Lowering<'_> {
                 self.end_stage(*stage, &mut list);
             }
         }
-        if self.schedule.mode == Mode::Training {
+        if self.schedule.mode == ScheduleMode::Training {
             self.end_step(rank, &mut list);
         }
         list
@@ -112,7 +112,7 @@ impl Lowering<'_> {
         computes: impl Iterator<Item = &'a Action>,
     ) -> BTreeMap<usize, Vec<StageIndex>> {
         let mut ends = BTreeMap::new();
-        if self.schedule.mode != Mode::Training {
+        if self.schedule.mode != ScheduleMode::Training {
             return ends;
         }
         let mut last: BTreeMap<StageIndex, usize> = BTreeMap::new();

@@ -5,7 +5,7 @@ use crate::dependencies::Dependencies;
 use crate::error::VerifyError;
 use crate::generate::ScheduleKind;
 use crate::index::RankIndex;
-use crate::lists::{Form, Mode, Schedule};
+use crate::lists::{Form, Schedule, ScheduleMode};
 use crate::simulate::Costs;
 use crate::verify::verify;
 
@@ -280,7 +280,7 @@ fn check(
     let world_size = world_size.min(expected);
     let empty = Schedule {
         name: String::new(),
-        mode: Mode::Training,
+        mode: ScheduleMode::Training,
         form: Form::ComputeOnly,
         stages: expected,
         micro_batches,

@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::action::{Action, Compute, Task};
 use crate::dependencies::Dependencies;
 use crate::index::{MicroBatchIndex, RankIndex, StageIndex};
-use crate::lists::{Form, Mode, Schedule};
+use crate::lists::{Form, Schedule, ScheduleMode};
 use crate::simulate::Costs;
 
 /// One entry of a rank's list while it is searched: a program of a stage, without its micro-batch.
@@ -334,7 +334,7 @@ impl<'a> Problem<'a> {
         };
         Schedule {
             name: name.to_owned(),
-            mode: Mode::Training,
+            mode: ScheduleMode::Training,
             form: Form::ComputeOnly,
             stages: self.stages(),
             micro_batches: self.micro_batches,

@@ -3,7 +3,7 @@
 
 use crate::action::{Action, Compute, Task};
 use crate::index::{MicroBatchIndex, RankIndex, StageIndex};
-use crate::lists::{Form, Mode, Schedule};
+use crate::lists::{Form, Schedule, ScheduleMode};
 
 use super::placement::Shape;
 
@@ -41,7 +41,7 @@ pub fn forward_only_on(stage_to_rank: &[RankIndex], micro_batches: usize) -> Sch
     }
     Schedule {
         name: "forward-only".to_owned(),
-        mode: Mode::ForwardOnly,
+        mode: ScheduleMode::ForwardOnly,
         form: Form::ComputeOnly,
         stages,
         micro_batches,

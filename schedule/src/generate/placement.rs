@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::action::{Action, Compute, Task};
 use crate::index::{MicroBatchIndex, RankIndex, StageIndex};
-use crate::lists::{Form, Mode, Schedule};
+use crate::lists::{Form, Schedule, ScheduleMode};
 
 /// How the stages are laid over the ranks when a rank runs several: chunk c of a rank is its stage
 /// among the stages c x ranks to (c+1) x ranks - 1.
@@ -82,7 +82,7 @@ impl Shape {
     pub(super) fn schedule_of(self, name: &str, ranks: Vec<Vec<Action>>) -> Schedule {
         Schedule {
             name: name.to_owned(),
-            mode: Mode::Training,
+            mode: ScheduleMode::Training,
             form: Form::ComputeOnly,
             stages: self.ranks * self.chunks,
             micro_batches: self.micro_batches,

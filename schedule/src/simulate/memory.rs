@@ -4,7 +4,7 @@ use super::costs::Costs;
 use crate::action::{Action, Compute};
 use crate::error::{Place, VerifyError};
 use crate::index::RankIndex;
-use crate::lists::{Mode, Schedule};
+use crate::lists::{Schedule, ScheduleMode};
 
 /// The bytes of a rank while each of its actions runs, and after it.
 ///
@@ -25,8 +25,8 @@ fn bytes_of(schedule: &Schedule, costs: &Costs, rank: RankIndex, resident: u64) 
         for task in action.tasks() {
             let costs = stage(task.stage.index());
             held = match (task.compute, schedule.mode) {
-                (Compute::Forward, Mode::Training) => held,
-                (Compute::Forward, Mode::ForwardOnly) | (Compute::Backward, _) => {
+                (Compute::Forward, ScheduleMode::Training) => held,
+                (Compute::Forward, ScheduleMode::ForwardOnly) | (Compute::Backward, _) => {
                     held.saturating_sub(costs.activation_bytes)
                 }
                 (Compute::InputGradient, _) => held

@@ -1,7 +1,9 @@
 //! The texts of refusals, one list per kind of fault.
 
 use super::{RankIndex, rich, stage};
-use crate::{Dependencies, Edge, Endpoint, Form, Mode, Schedule, Tie, VerifyError, gpipe, verify};
+use crate::{
+    Dependencies, Edge, Endpoint, Form, Schedule, ScheduleMode, Tie, VerifyError, gpipe, verify,
+};
 
 /// The text of the refusal of two stages on a chain.
 fn refusal(text: &str) -> String {
@@ -36,7 +38,7 @@ fn counts_and_maps() {
         refusal_of(|_| (), &Dependencies::chain(3)),
         refusal_of(|_| (), &Dependencies::new(2, [edge], [])),
         refusal_of(|_| (), &Dependencies::new(2, [], [tie])),
-        refusal_of(|s| s.mode = Mode::ForwardOnly, &chain),
+        refusal_of(|s| s.mode = ScheduleMode::ForwardOnly, &chain),
     ];
     insta::assert_snapshot!(texts.join("\n"), @r"
     a schedule of 2 stages and 0 micro-batches has nothing to run: give it at least one of each

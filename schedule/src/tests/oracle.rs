@@ -5,8 +5,8 @@
 use std::collections::HashSet;
 
 use crate::{
-    Action, Compute, Dependencies, Endpoint, Form, Message, MicroBatchIndex, Mode, Schedule,
-    StageIndex, Task,
+    Action, Compute, Dependencies, Endpoint, Form, Message, MicroBatchIndex, Schedule,
+    ScheduleMode, StageIndex, Task,
 };
 
 /// Whether the lists run to the end.
@@ -71,7 +71,7 @@ fn needs(
         Action::Compute(task) => {
             let mut list = Vec::new();
             for edge in dependencies.read_by(task) {
-                if schedule.mode == Mode::ForwardOnly && !edge.is_forward() {
+                if schedule.mode == ScheduleMode::ForwardOnly && !edge.is_forward() {
                     continue;
                 }
                 if together(edge.from.stage, edge.to.stage) || schedule.form == Form::ComputeOnly {

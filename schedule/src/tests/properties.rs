@@ -6,8 +6,8 @@ use proptest::prelude::*;
 
 use super::{RankIndex, rich};
 use crate::{
-    Action, Compute, Dependencies, Form, Mode, Schedule, forward_only, gpipe, lower, one_f_one_b,
-    peak_activations, simulate, verify,
+    Action, Compute, Dependencies, Form, Schedule, ScheduleMode, forward_only, gpipe, lower,
+    one_f_one_b, peak_activations, simulate, verify,
 };
 
 const GENERATORS: [fn(usize, usize) -> Schedule; 3] = [gpipe, one_f_one_b, forward_only];
@@ -33,7 +33,7 @@ fn every_generator_verifies_raw_and_lowered() {
                     schedule.name
                 );
                 // The lists are as long as the arithmetic says: one message per boundary and way.
-                let training = usize::from(schedule.mode == Mode::Training);
+                let training = usize::from(schedule.mode == ScheduleMode::Training);
                 let compute = p * m * (1 + training);
                 let messages = 2 * (p - 1) * m * (1 + training);
                 assert_eq!(schedule.action_count(), compute);
@@ -141,7 +141,7 @@ proptest! {
         let parse = |word: &String| word.parse::<Action>().ok();
         let schedule = Schedule {
             name: "any".to_owned(),
-            mode: if is_training { Mode::Training } else { Mode::ForwardOnly },
+            mode: if is_training { ScheduleMode::Training } else { ScheduleMode::ForwardOnly },
             form: if is_lowered { Form::Lowered } else { Form::ComputeOnly },
             stages,
             micro_batches,

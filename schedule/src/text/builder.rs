@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::error::{ParseError, TextPosition};
 use crate::action::{Action, Compute};
 use crate::index::{RankIndex, StageIndex};
-use crate::lists::{Form, Mode, Schedule};
+use crate::lists::{Form, Schedule, ScheduleMode};
 
 /// Rank by rank, the lists and what they imply: stages, counts, mode and form.
 ///
@@ -15,7 +15,7 @@ pub(super) struct Builder {
     /// Per stage, the rank that first runs it and where that stands.
     stages: BTreeMap<StageIndex, (RankIndex, TextPosition)>,
     micro_batches: usize,
-    mode: Mode,
+    mode: ScheduleMode,
     form: Form,
 }
 
@@ -25,7 +25,7 @@ impl Builder {
             ranks: Vec::new(),
             stages: BTreeMap::new(),
             micro_batches: 0,
-            mode: Mode::ForwardOnly,
+            mode: ScheduleMode::ForwardOnly,
             form: Form::ComputeOnly,
         }
     }
@@ -53,14 +53,14 @@ impl Builder {
             let count = task.micro_batch.index().saturating_add(1);
             self.micro_batches = self.micro_batches.max(count);
             if task.compute != Compute::Forward {
-                self.mode = Mode::Training;
+                self.mode = ScheduleMode::Training;
             }
         }
         if action.tasks().is_empty() {
             self.form = Form::Lowered;
         }
         if matches!(action, Action::Reduce { .. } | Action::Update { .. }) {
-            self.mode = Mode::Training;
+            self.mode = ScheduleMode::Training;
         }
     }
 

@@ -193,7 +193,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{Dependencies, Form, Mode, lower, one_f_one_b, verify};
+    use crate::{Dependencies, Form, ScheduleMode, lower, one_f_one_b, verify};
 
     /// Reads a text and checks what it says against the text form.
     fn check(csv: &str, expected: &str) -> Schedule {
@@ -207,7 +207,7 @@ mod tests {
         let schedule = check(csv, expected);
         assert_eq!(
             (schedule.mode, schedule.form),
-            (Mode::Training, Form::ComputeOnly)
+            (ScheduleMode::Training, Form::ComputeOnly)
         );
         let chain = Dependencies::chain(schedule.stages);
         assert_eq!(verify(&schedule, &chain), Ok(()));

@@ -108,7 +108,7 @@ fn words(line: &str) -> impl Iterator<Item = (usize, &str)> + Clone {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Dependencies, Form, Mode, RankIndex, gpipe, lower, one_f_one_b};
+    use crate::{Dependencies, Form, RankIndex, ScheduleMode, gpipe, lower, one_f_one_b};
 
     #[test]
     fn a_schedule_survives_a_round_trip() {
@@ -129,7 +129,7 @@ mod tests {
         assert_eq!((schedule.stages, schedule.micro_batches), (4, 1));
         assert_eq!(
             (schedule.mode, schedule.form),
-            (Mode::ForwardOnly, Form::ComputeOnly)
+            (ScheduleMode::ForwardOnly, Form::ComputeOnly)
         );
     }
 

@@ -9,7 +9,7 @@ use crate::action::{Action, Compute, Message, Task};
 use crate::dependencies::{Dependencies, Edge, Tie};
 use crate::error::{Rule, VerifyError};
 use crate::index::{GroupIndex, MicroBatchIndex, RankIndex, StageIndex};
-use crate::lists::{Form, Mode, Schedule};
+use crate::lists::{Form, Schedule, ScheduleMode};
 
 use table::Table;
 
@@ -39,7 +39,7 @@ pub(crate) fn verified_order(
     };
     checks.backwards()?;
     checks.edges()?;
-    if schedule.mode == Mode::Training && schedule.form == Form::Lowered {
+    if schedule.mode == ScheduleMode::Training && schedule.form == Form::Lowered {
         checks.updates()?;
         checks.ties()?;
         if dependencies.has_global_norm() {
@@ -120,7 +120,7 @@ impl Checks<'_> {
                     micro_batch,
                 };
                 let forward = self.require(task(Compute::Forward))?;
-                if schedule.mode == Mode::ForwardOnly {
+                if schedule.mode == ScheduleMode::ForwardOnly {
                     continue;
                 }
                 let end = self.backward(stage, micro_batch, forward)?;

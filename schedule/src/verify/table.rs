@@ -6,7 +6,7 @@ use crate::action::{Action, Compute, Message, Task};
 use crate::dependencies::{Dependencies, Endpoint};
 use crate::error::{Place, VerifyError};
 use crate::index::{MicroBatchIndex, RankIndex, StageIndex};
-use crate::lists::{Form, Mode, Schedule};
+use crate::lists::{Form, Schedule, ScheduleMode};
 
 /// The positions of all actions in the lists of their ranks.
 ///
@@ -122,7 +122,7 @@ impl<'a> Table<'a> {
             Action::Send(Message::Norm { from, to })
             | Action::Receive(Message::Norm { from, to }) => {
                 let known = self.dependencies.has_global_norm()
-                    && mode == Mode::Training
+                    && mode == ScheduleMode::Training
                     && self.schedule.are_apart(from, to)
                     && self.lowest.get(&self.rank(to)) == Some(&to);
                 if !known {
@@ -224,7 +224,7 @@ impl<'a> Table<'a> {
     fn is_sent(&self, message: Message) -> bool {
         let counts = match message {
             Message::Values { edge, .. } => self.schedule.has_edge(edge),
-            Message::Tie(_) => self.schedule.mode == Mode::Training,
+            Message::Tie(_) => self.schedule.mode == ScheduleMode::Training,
             // They have a map of their own.
             Message::Norm { .. } => false,
         };
@@ -255,12 +255,12 @@ impl<'a> Table<'a> {
 }
 
 /// Whether a schedule of this mode and form can hold the action at all.
-fn is_allowed(action: &Action, mode: Mode, form: Form) -> bool {
+fn is_allowed(action: &Action, mode: ScheduleMode, form: Form) -> bool {
     let in_mode = match action {
-        Action::Compute(task) => mode == Mode::Training || task.compute == Compute::Forward,
-        Action::Overlap(_) => mode == Mode::Training,
+        Action::Compute(task) => mode == ScheduleMode::Training || task.compute == Compute::Forward,
+        Action::Overlap(_) => mode == ScheduleMode::Training,
         Action::Send(_) | Action::Receive(_) => true,
-        Action::Reduce { .. } | Action::Update { .. } => mode == Mode::Training,
+        Action::Reduce { .. } | Action::Update { .. } => mode == ScheduleMode::Training,
     };
     in_mode && (form == Form::Lowered || !action.tasks().is_empty())
 }
