@@ -41,8 +41,8 @@ fn a_closure_that_can_not_be_recorded() {
         chain(&error),
         format!(
             "{constructed} read the data of a fake tensor in `Tensor::into_data`, called at \
-             tests/errors.rs:{line}:37; a fake tensor has a shape and no data: keep the value a tensor, and \
-             return it as a named output to look at it"
+             tests/errors.rs:{line}:37; a fake tensor has a shape and no data: keep the value as a tensor, and \
+             return it as a named output to inspect it"
         )
     );
     let error = Deferred::new(|d| {
@@ -170,7 +170,7 @@ fn files_that_are_no_recipes() {
     let recipe = model.replay(Seed::new(1)).recipe("layers.0.weight");
     let bytes = recipe.unwrap().to_bytes().unwrap();
     let refused = |bytes: &[u8]| chain(&Recipe::from_bytes(bytes).unwrap_err());
-    let no_recipe = "file of a recipe: these are no recorded operations, or they are damaged";
+    let no_recipe = "file of a recipe: not a file of recorded operations, or a damaged one";
     assert_eq!(refused(&[]), format!("{no_recipe}: they end too early"));
     assert_eq!(
         refused(&bytes[..20]),

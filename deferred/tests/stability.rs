@@ -142,7 +142,7 @@ fn what_differs_is_named() {
     check(
         |net| net.own = |device| Tensor::random([4], Distribution::Uniform(-0.1, 0.1), device),
         "in the recipe of parameter `own`, operation 2 was NumericFloat.MulScalar(Float(2.0)) -> \
-         f32[4] and is gone",
+         f32[4] and no longer exists",
     );
     check(
         |net| net.field = 0.25,

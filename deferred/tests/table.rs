@@ -152,7 +152,7 @@ fn the_table_is_json_for_people_and_comes_back() {
     assert!(
         error
             .to_string()
-            .starts_with("`i33` is no dtype: the dtypes are f64, f32"),
+            .starts_with("`i33` is not a dtype: the dtypes are f64, f32"),
         "{error}"
     );
 }

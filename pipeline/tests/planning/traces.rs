@@ -77,7 +77,7 @@ fn what_only_real_tensors_have() {
     });
     insta::assert_snapshot!(error, @r#"
     the forward could not be recorded
-    the recorded code read the data of a fake tensor in `Tensor::into_scalar`, called at the line; a fake tensor has a shape and no data: keep the value a tensor, and return it as a named output to look at it
+    the recorded code read the data of a fake tensor in `Tensor::into_scalar`, called at the line; a fake tensor has a shape and no data: keep the value as a tensor, and return it as a named output to inspect it
     "#);
     let error = refused(|net, x| {
         let labels = x.clone().argmax(1).squeeze_dim::<1>(1);
@@ -115,7 +115,7 @@ fn what_only_real_tensors_have() {
     });
     insta::assert_snapshot!(error, @r#"
     the forward could not be recorded
-    the recorded code used a tensor that is not of this recording in `Tensor::mul`, called at the line (The provided tensors are not on the same device): make it inside, on the device that the closure was given, or pass its data
+    the recorded code used a tensor that does not belong to this recording in `Tensor::mul`, called at the line (The provided tensors are not on the same device): create it inside, on the device that the closure was given, or pass its data
     "#);
     let error = refused(|net, x| {
         let real = Tensor::<1>::ones([1], &Device::flex());
@@ -128,7 +128,7 @@ fn what_only_real_tensors_have() {
     });
     insta::assert_snapshot!(error, @r#"
     the forward could not be recorded
-    the recorded code used a tensor that is not of this recording (The provided tensors are not on the same device): make it inside, on the device that the closure was given, or pass its data
+    the recorded code used a tensor that does not belong to this recording (The provided tensors are not on the same device): create it inside, on the device that the closure was given, or pass its data
     "#);
 }
 
