@@ -171,10 +171,10 @@ fn files_that_are_no_recipes() {
     let bytes = recipe.unwrap().to_bytes().unwrap();
     let refused = |bytes: &[u8]| chain(&Recipe::from_bytes(bytes).unwrap_err());
     let no_recipe = "file of a recipe: not a file of recorded operations, or a damaged one";
-    assert_eq!(refused(&[]), format!("{no_recipe}: they end too early"));
+    assert_eq!(refused(&[]), format!("{no_recipe}: the file is truncated"));
     assert_eq!(
         refused(&bytes[..20]),
-        format!("{no_recipe}: they end too early")
+        format!("{no_recipe}: the file is truncated")
     );
     assert_eq!(
         refused(b"hello"),

@@ -91,12 +91,12 @@ fn decoder_says(error: ciborium::de::Error<std::io::Error>) -> String {
     use ciborium::de::Error;
     match error {
         Error::Io(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
-            "they are truncated".into()
+            "the file is truncated".into()
         }
         Error::Io(error) => error.to_string(),
         Error::Syntax(offset) => format!("byte {offset} is not CBOR"),
         Error::Semantic(_, reason) => reason,
-        Error::RecursionLimitExceeded => "they are nested too deeply".into(),
+        Error::RecursionLimitExceeded => "it is nested too deeply".into(),
     }
 }
 

@@ -284,7 +284,7 @@ fn a_tensor_of_an_earlier_recording_on_the_same_device_is_an_error() {
         assert_eq!(
             error.to_string().replacen(&origin, "", 1),
             format!(
-                "the recorded code used a tensor that does not belong to this recording ({said}): make it \
+                "the recorded code used a tensor that does not belong to this recording ({said}): create it \
                  inside, on the device that the closure was given, or pass its data"
             )
         );

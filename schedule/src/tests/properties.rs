@@ -1,4 +1,4 @@
-//! What holds for every generator, size and set of dependencies.
+//! Properties of every generator, size and set of dependencies.
 
 use std::collections::HashSet;
 
@@ -32,7 +32,7 @@ fn every_generator_verifies_raw_and_lowered() {
                     "{} {p} {m}",
                     schedule.name
                 );
-                // The lists are as long as the arithmetic says: one message per boundary and way.
+                // The lists have the expected length: one message per boundary and direction.
                 let training = usize::from(schedule.mode == ScheduleMode::Training);
                 let compute = p * m * (1 + training);
                 let messages = 2 * (p - 1) * m * (1 + training);
@@ -79,7 +79,7 @@ fn one_f_one_b_without_enough_micro_batches_is_as_fast_as_gpipe() {
     }
 }
 
-/// A million actions: a check that is quadratic in them would not end.
+/// A million actions, which a quadratic check would not finish.
 #[test]
 fn long_lists_are_checked_in_linear_time() {
     let (p, m) = (64, 2600);
@@ -89,7 +89,7 @@ fn long_lists_are_checked_in_linear_time() {
     assert_eq!(verify(&lowered, &chain), Ok(()));
 }
 
-/// A schedule from a file can claim anything.
+/// A schedule from a file can have any counts.
 #[test]
 fn absurd_counts_are_refused_without_allocating() {
     let mut schedule = gpipe(2, 2);
@@ -127,7 +127,7 @@ fn any_word() -> impl Strategy<Value = String> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
-    /// No text and no counts make any function panic, and what is accepted is complete.
+    /// No text and no counts cause a panic, and accepted schedules are complete.
     #[test]
     fn arbitrary_lists_never_panic(
         words in prop::collection::vec(prop::collection::vec(any_word(), 0..12), 0..4),
@@ -164,7 +164,7 @@ proptest! {
         }
     }
 
-    /// Reading back what was written gives the same action; on disk it is the same word.
+    /// Parsing the written word returns the same action; the serialized form is the same word.
     #[test]
     fn words_are_the_file_form(word in any_word()) {
         if let Ok(action) = word.parse::<Action>() {

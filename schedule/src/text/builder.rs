@@ -1,4 +1,4 @@
-//! What rows of actions imply about their schedule.
+//! The schedule that rows of actions imply.
 
 use std::collections::BTreeMap;
 
@@ -7,12 +7,12 @@ use crate::action::{Action, Compute};
 use crate::index::{RankIndex, StageIndex};
 use crate::lists::{Form, Schedule, ScheduleMode};
 
-/// Rank by rank, the lists and what they imply: stages, counts, mode and form.
+/// The lists rank by rank, and what they imply: stages, counts, mode and form.
 ///
-/// Grows with the words read and never with a number in them.
+/// Memory is proportional to the words read, never to a number in them.
 pub(super) struct Builder {
     ranks: Vec<Vec<Action>>,
-    /// Per stage, the rank that first runs it and where that stands.
+    /// Per stage, the rank that first runs it and the position of that word.
     stages: BTreeMap<StageIndex, (RankIndex, TextPosition)>,
     micro_batches: usize,
     mode: ScheduleMode,
@@ -30,7 +30,7 @@ impl Builder {
         }
     }
 
-    /// Adds the next rank's list, or ends with the first word that is none.
+    /// Adds the next rank's list, or fails at the first word that is not an action.
     pub(super) fn add_rank(
         &mut self,
         row: impl Iterator<Item = Result<(TextPosition, Action), ParseError>>,
@@ -46,7 +46,7 @@ impl Builder {
         Ok(())
     }
 
-    /// Takes in what one action implies.
+    /// Records what one action implies.
     fn note(&mut self, rank: RankIndex, at: TextPosition, action: &Action) {
         for task in action.tasks() {
             self.stages.entry(task.stage).or_insert((rank, at));
@@ -64,7 +64,7 @@ impl Builder {
         }
     }
 
-    /// The schedule, if its stages have no gap.
+    /// Returns the schedule, if its stages have no gap.
     pub(super) fn finish(self, name: &str) -> Result<Schedule, ParseError> {
         let mut stages = self.stages.iter().enumerate();
         if let Some((gap, (&found, &(_, at)))) = stages.find(|(at, (s, _))| s.index() != *at) {
