@@ -86,7 +86,7 @@ fn a_parameter_that_can_not_be_recorded_is_named() {
     let error = Deferred::new(orthogonal).unwrap_err();
     assert_eq!(
         chain(&error).replace(&origin(&error), ""),
-        "parameter `layers.1.bias` could not be made on a recording device: the recorded code \
+        "parameter `layers.1.bias` could not be created on a recording device: the recorded code \
          panicked: Expected D (in Tensor<D>) to be greater or equal 2; (D >= 2)"
     );
     // The next recording does not hear of it.

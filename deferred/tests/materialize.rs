@@ -504,7 +504,7 @@ fn a_closure_that_makes_another_model_is_an_error() {
             error.to_string(),
             format!(
                 "parameter `{changed}` is not the same as when the model was recorded: the closure \
-                 must make the same model at every call"
+                 must create the same model at every call"
             )
         );
         // Without the closure, the recorded parameters are there.
@@ -769,7 +769,7 @@ fn a_source_that_breaks_its_promise_is_an_error() {
     };
     check(
         |r| (r.path.leaf() == "bias").then(|| DynTensor::zeros([3].into(), r.dtype, &r.device)),
-        "a test gave 1 values for 2 requests",
+        "a test returned 1 values for 2 requests",
     );
     check(
         |r| Some(DynTensor::zeros([2, 3].into(), DType::F16, &r.device)),

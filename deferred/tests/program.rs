@@ -226,11 +226,11 @@ fn errors_say_what_is_wrong() {
             &[z],
             &keys
         )),
-        "NumericFloat.Add reads %1, which is no input, no constant, and not made before"
+        "NumericFloat.Add reads %1, which is not an input, a constant or computed before"
     );
     assert_eq!(
         error(Program::new(graph, [], &[x], &[z], &keys)),
-        "the program's output reads %2, which is no input, no constant, and not made before"
+        "the program's output reads %2, which is not an input, a constant or computed before"
     );
     let program = Program::new(graph, graph.node_ids(), &[x, y], &[z], &keys).unwrap();
     let executable = Executor::new(&flex()).unwrap().load(program);
@@ -239,16 +239,16 @@ fn errors_say_what_is_wrong() {
         let error = executable.run(inputs, &context()).map(drop).unwrap_err();
         assert_eq!(error.to_string(), expected);
     };
-    check(vec![good()], "the program takes 2 inputs, and was given 1");
+    check(vec![good()], "the program has 2 inputs, found 1");
     check(
         vec![good(), DynTensor::zeros([2, 2].into(), DType::F32, &flex())],
-        "input %1 of the program is f32[4], and was given as f32[2, 2]",
+        "input %1 of the program must be f32[4], found f32[2, 2]",
     );
     check(
         vec![DynTensor::zeros([4].into(), DType::I32, &flex()), good()],
-        "input %0 of the program is f32[4], and was given as i32[4]",
+        "input %0 of the program must be f32[4], found i32[4]",
     );
-    let tail = "can't go into a program: it must be on the program's backend, without autodiff";
+    let tail = "can't be an input of a program: it must be on the program's backend, without autodiff";
     check(
         vec![good(), good().to_device(&flex().autodiff()).unwrap()],
         &format!("tensor(..., size=[4], dtype=f32, device=flex, fake=false) {tail}"),

@@ -8,7 +8,7 @@ use burn::nn::{Linear, LinearConfig, LinearLayout};
 use burn::tensor::{DType, Device, Distribution, Shape, Tensor};
 use tinderbox_deferred::{Deferred, DeferredError};
 
-const HINT: &str = "; it must make the same model at every call: draw random values through Burn's \
+const HINT: &str = "; it must create the same model at every call: draw random values through Burn's \
                     tensors, not from the host";
 
 #[derive(Module, Debug)]
@@ -101,17 +101,17 @@ fn what_differs_is_named() {
         let error = changing(usual(), now).check_stable().unwrap_err();
         assert_eq!(
             error.to_string(),
-            format!("the closure made another model at its second call: {expected}{HINT}")
+            format!("the closure created another model at its second call: {expected}{HINT}")
         );
     };
     check(
         |net| net.outputs = 5,
         "parameter `first.weight` had shape [2, 3] and has [2, 5]",
     );
-    check(|net| net.bias = false, "parameter `first.bias` is gone");
-    check(|net| net.first = false, "parameter `first.weight` is gone");
+    check(|net| net.bias = false, "parameter `first.bias` no longer exists");
+    check(|net| net.first = false, "parameter `first.weight` no longer exists");
     check(|net| net.layers = 2, "parameter `last.1.weight` is new");
-    check(|net| net.layers = 0, "parameter `last.0.weight` is gone");
+    check(|net| net.layers = 0, "parameter `last.0.weight` no longer exists");
     check(
         |net| net.frozen = true,
         "parameter `own` differs in its training state, which was trainable and is now frozen",
@@ -146,7 +146,7 @@ fn what_differs_is_named() {
     );
     check(
         |net| net.field = 0.25,
-        "beside the recipes of all parameters, constant 1 was f32[2] with 0.5 at element 0 and is \
+        "outside the recipes of all parameters, constant 1 was f32[2] with 0.5 at element 0 and is \
          now f32[2] with 0.25 at element 0",
     );
 }

@@ -100,7 +100,7 @@ fn operations_of_no_backend() {
                 }))
             })
         },
-        "operation Module.CtcLossBackward can't be replayed: no backend here has it: record the \
+        "operation Module.CtcLossBackward can't be replayed: no supported backend implements it: record the \
          gradients of `ctc_loss` with Burn's autodiff",
     );
     check(
@@ -111,7 +111,7 @@ fn operations_of_no_backend() {
                 OperationIr::NumericFloat(DType::F32, random)
             })
         },
-        "operation NumericFloat.IntRandom can't be replayed: it makes ints: draw floats, or an int \
+        "operation NumericFloat.IntRandom can't be replayed: its result is an int tensor: draw floats, or an int \
          tensor",
     );
 }

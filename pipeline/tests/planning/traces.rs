@@ -221,7 +221,7 @@ fn a_closure_that_makes_another_model_every_time() {
         let traced = model.trace(&x(4), |net: &Growing, _| Outputs::loss(net.scale.val()));
         let error = full_text(&traced.unwrap_err());
         let expected = format!(
-            "the model can't be constructed twice alike\nthe closure made another model at its second call: {change}; "
+            "the model can't be constructed twice alike\nthe closure created another model at its second call: {change}; "
         );
         assert!(error.starts_with(&expected), "{error}");
     }
