@@ -545,8 +545,8 @@ fn a_parameter_of_another_device_is_an_error() {
         assert_eq!(
             chain(&error),
             format!(
-                "parameter `{named}` was made on {found}, not on the device that the closure was \
-                 given: pass that device to every `init`"
+                "parameter `{named}` was created on {found}, not on the device that was passed to \
+                 the closure: pass that device to every `init`"
             )
         );
     };

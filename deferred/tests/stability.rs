@@ -168,7 +168,7 @@ fn parameters_that_change_places() {
     });
     let error = model.unwrap().check_stable().unwrap_err().to_string();
     assert!(
-        error.contains(": parameter `Left.weight` is gone;"),
+        error.contains(": parameter `Left.weight` no longer exists;"),
         "{error}"
     );
 }

@@ -90,7 +90,7 @@ struct ResetToFake<'a> {
     path: Vec<String>,
     expected: BTreeMap<&'a ParameterPath, Expected<'a>>,
     places: BTreeMap<ParameterPath, Device>,
-    // Clones of a running state share their value: a later one is already fake when it is visited.
+    /// Clones of a running state share their value: a later one is already fake when it is visited.
     first_devices: HashMap<ParamId, Device>,
     changed: Option<ParameterPath>,
 }

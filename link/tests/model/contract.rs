@@ -13,9 +13,9 @@ const SOON: Duration = Duration::from_millis(1);
 /// `run_clock` lets time pass from now on.
 fn check<C: Channels>(channels: &C, run_clock: impl FnOnce()) {
     waits_end_by_the_first_of_signal_message_close_and_time(channels, run_clock);
-    a_firing_wakes_all_who_wait(channels);
+    a_firing_wakes_all_waiting_threads(channels);
     messages_arrive_once_and_in_their_senders_order(channels);
-    a_value_is_changed_by_one_at_a_time(channels);
+    a_value_is_changed_by_one_thread_at_a_time(channels);
 }
 
 fn waits_end_by_the_first_of_signal_message_close_and_time<C: Channels>(

@@ -1,4 +1,4 @@
-//! Any region alone is the same region of the whole.
+//! Any region generated alone equals the same region of the whole.
 
 use half::{bf16, f16};
 use proptest::prelude::*;
@@ -80,7 +80,7 @@ fn the_last_element_can_be_made_and_the_one_after_cannot() {
     let default = Distribution::Default;
     let last_two = made::<u32>(&stream, default, u64::MAX - 1, 2);
     assert_eq!(last_two[1..], made::<u32>(&stream, default, u64::MAX, 1));
-    // The counter wraps within the last chunk, and must not reach what is returned.
+    // The counter wraps within the last chunk, and must not affect the result.
     assert_ne!(last_two, made::<u32>(&stream, default, 2, 2));
 
     let mut out = [7u32; 3];
