@@ -183,7 +183,9 @@ pub enum RecipeError {
     #[error(transparent)]
     Unknown(#[from] crate::UnknownPath),
     /// The tensor was not created in the recording.
-    #[error("{tensor} does not belong to this recording: pass the recording in which it was created")]
+    #[error(
+        "{tensor} does not belong to this recording: pass the recording in which it was created"
+    )]
     Foreign {
         /// The tensor.
         tensor: String,

@@ -1,4 +1,4 @@
-//! What the library tells a subscriber. A program of its own: a subscriber belongs to the process.
+//! Events that the library emits. A program of its own: a subscriber is global.
 
 use std::sync::{Arc, Mutex};
 
@@ -6,7 +6,7 @@ use burn::nn::LinearConfig;
 use burn::tensor::Device;
 use tinderbox_deferred::{Deferred, random::Seed};
 
-/// What the library's events say, as text.
+/// The library's events, as text.
 #[derive(Clone, Default)]
 struct Text(Arc<Mutex<Vec<u8>>>);
 

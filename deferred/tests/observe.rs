@@ -1,4 +1,4 @@
-//! What an observer hears.
+//! Events of an observer.
 
 use std::sync::{Arc, Mutex};
 
@@ -11,7 +11,7 @@ use tinderbox_deferred::{
 };
 use tinderbox_fake::DynTensor;
 
-/// Writes down what it hears.
+/// Records all events.
 #[derive(Default)]
 struct Log(Mutex<Vec<String>>);
 
@@ -88,7 +88,7 @@ fn an_observed_source_tells_whoever_loads() {
     assert_eq!(own.take(), HEARD);
 }
 
-/// Takes every request, and answers none.
+/// Accepts every request, and serves none.
 struct Broken;
 
 impl Source for Broken {

@@ -1,4 +1,4 @@
-//! Closures that make the same model at every call, and closures that do not.
+//! Closures that create the same model at every call, and closures that do not.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,7 +20,7 @@ struct Net {
     field: Tensor<1>,
 }
 
-/// What of `Net` may differ from call to call.
+/// The properties of `Net` that may differ from call to call.
 #[derive(Clone)]
 struct Layout {
     bias: bool,
@@ -83,7 +83,7 @@ fn build(shape: &Layout, device: &Device) -> Net {
     }
 }
 
-/// A model that is made by `before` at the first call and by `now` at every later one.
+/// A model that is created by `before` at the first call and by `now` at every later one.
 fn changing(before: Layout, now: Layout) -> Deferred<Net> {
     let calls = AtomicUsize::new(0);
     let init = move |device: &Device| match calls.fetch_add(1, Ordering::Relaxed) {
@@ -108,10 +108,19 @@ fn what_differs_is_named() {
         |net| net.outputs = 5,
         "parameter `first.weight` had shape [2, 3] and has [2, 5]",
     );
-    check(|net| net.bias = false, "parameter `first.bias` no longer exists");
-    check(|net| net.first = false, "parameter `first.weight` no longer exists");
+    check(
+        |net| net.bias = false,
+        "parameter `first.bias` no longer exists",
+    );
+    check(
+        |net| net.first = false,
+        "parameter `first.weight` no longer exists",
+    );
     check(|net| net.layers = 2, "parameter `last.1.weight` is new");
-    check(|net| net.layers = 0, "parameter `last.0.weight` no longer exists");
+    check(
+        |net| net.layers = 0,
+        "parameter `last.0.weight` no longer exists",
+    );
     check(
         |net| net.frozen = true,
         "parameter `own` differs in its training state, which was trainable and is now frozen",

@@ -1,4 +1,4 @@
-//! The table of parameters: what is found in it, and what is said of what is not.
+//! The table of parameters: lookups, and errors of lookups.
 
 use burn::module::{Module, Param, ParamId};
 use burn::nn::{Linear, LinearConfig, RmsNorm, RmsNormConfig};

@@ -143,7 +143,9 @@ pub enum FakeError {
         source: Box<burn_backend::ExecutionError>,
     },
     /// A device label could not be parsed.
-    #[error("`{label}` is not a device label: write a backend and an index, like `cuda:7`, or `flex`")]
+    #[error(
+        "`{label}` is not a device label: write a backend and an index, like `cuda:7`, or `flex`"
+    )]
     BadLabel {
         /// The text.
         label: String,

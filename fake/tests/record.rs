@@ -50,7 +50,8 @@ fn reading_data_is_an_error() {
             "the recorded code read the data of a fake tensor; a fake tensor has a shape and no data: {instead}"
         )
     };
-    let tensor = expected("keep the value as a tensor, and return it as a named output to inspect it");
+    let tensor =
+        expected("keep the value as a tensor, and return it as a named output to inspect it");
     let reads: [fn(&Device); 6] = [
         |d| drop(Tensor::<1>::zeros([1], d).into_data()),
         |d| drop(Tensor::<1>::zeros([1], d).to_data()),

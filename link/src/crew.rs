@@ -272,7 +272,11 @@ mod tests {
         assert_eq!(format!("{crew:?}"), "Crew { ranks: 3, stopped: false, .. }");
         drop(crew);
         assert!(abort.is_triggered());
-        assert_eq!(abort.take_reason(), None, "the end of a crew is not a failure");
+        assert_eq!(
+            abort.take_reason(),
+            None,
+            "the end of a crew is not a failure"
+        );
     }
 
     #[test]

@@ -195,7 +195,11 @@ mod tests {
         let huge = |faults, part| bytes_populated(faults, PAGE, true, part);
         assert_eq!(huge(0, 8 * MIB), None, "populated with the previous part");
         assert_eq!(huge(4, 8 * MIB), Some(8 * MIB));
-        assert_eq!(huge(2048, 8 * MIB), Some(8 * MIB), "only small pages were available");
+        assert_eq!(
+            huge(2048, 8 * MIB),
+            Some(8 * MIB),
+            "only small pages were available"
+        );
         // Three in the middle, and small pages at both ends.
         assert_eq!(huge(3 + 480, 8 * MIB), Some(6 * MIB + 480 * PAGE));
         // A part that is smaller than a huge page: at its end, around it, or before the first.

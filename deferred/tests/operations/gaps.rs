@@ -18,10 +18,16 @@ pub(crate) const GAPS: &[Gap] = &[
     gap("BaseBool.ScatterNd", NUMBERS),
     gap("BaseBool.GatherNd", NUMBERS),
     gap("BaseBool.Cast", NUMBERS),
-    gap("NumericFloat.IntRandom", "its result is an int tensor; refused"),
+    gap(
+        "NumericFloat.IntRandom",
+        "its result is an int tensor; refused",
+    ),
     gap("Float.Quantize", QUANTIZED),
     gap("Float.Dequantize", QUANTIZED),
-    gap("Module.CtcLossBackward", "no supported backend implements it; refused"),
+    gap(
+        "Module.CtcLossBackward",
+        "no supported backend implements it; refused",
+    ),
     gap("Distributed.AllReduce", COLLECTIVE),
     gap("Distributed.SyncCollective", COLLECTIVE),
     gap("Custom", "only its author's backend knows it; refused"),

@@ -1,4 +1,4 @@
-//! Operations that no call records, put into a recording by hand.
+//! Operations that no call records, added to a recording by hand.
 
 use burn::tensor::{DType, Device};
 use burn_capture::{CaptureBackend, CaptureChannel};

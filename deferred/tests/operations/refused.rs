@@ -1,4 +1,4 @@
-//! What no program can run is refused by name when the program is made.
+//! Operations that no program can run are rejected by name when the program is created.
 
 use burn::tensor::quantization::QuantScheme;
 use burn::tensor::{Bool, DType, Device, Distribution, IndexingUpdateOp, Int, Tensor};

@@ -87,7 +87,9 @@ pub(crate) fn build(captured: CapturedGraph) -> Result<Built, RecordError> {
         }
     }
     let constants = captured.values.into_iter().map(|(id, data)| {
-        let id = ids.value_of(id).expect("the list has every tensor of the operations");
+        let id = ids
+            .value_of(id)
+            .expect("the list has every tensor of the operations");
         (id, Constant::from(data))
     });
     // Burn records an operation after those whose results it reads, so the check can't fail.
