@@ -5,7 +5,8 @@ use tinderbox_fake::DynTensor;
 
 use crate::{Observer, ParameterTable, Request, Source, SourceError};
 
-/// The values of one source, in models that are constructed for another one; see [`constructed_by`](Source::constructed_by).
+/// The values of one source, in models that are constructed for another one; see
+/// [`constructed_by`](Source::constructed_by).
 #[derive(Clone, Debug)]
 pub struct ConstructedBy<S, C> {
     values: S,

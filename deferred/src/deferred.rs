@@ -214,8 +214,8 @@ impl<M: Module> Deferred<M> {
         Ok(Blueprint::record(&*self.init, options)?.table)
     }
 
-    /// Returns two parameters with one `ParamId`, if there are any. Burn's gradients and optimizers are keyed by the id, so
-    /// plain Burn trains one of them, with the gradient of the other.
+    /// Returns two parameters with one `ParamId`, if there are any. Burn's gradients and optimizers are keyed by the
+    /// id, so plain Burn trains one of them, with the gradient of the other.
     pub fn shared_id(&self) -> Option<&SharedId> {
         self.shared_id.as_deref()
     }

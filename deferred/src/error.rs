@@ -380,7 +380,7 @@ pub enum MaterializeError {
         source: tinderbox_fake::RegionError,
     },
     /// A value does not fit its parameter.
-    #[error("the value of `{path}` can't be put into its parameter")]
+    #[error("the value of `{path}` can't be assigned to its parameter")]
     Value {
         /// The parameter.
         path: ParameterPath,

@@ -158,7 +158,10 @@ impl<M: Module> Deferred<M> {
         let requests = vec![request];
         memory::check(&requests, source, 0, &options)?;
         let mut values = load(requests, source, &options)?;
-        Ok(values.pop().expect("one value for one request").1)
+        Ok(values
+            .pop()
+            .expect("a source returns one value per request")
+            .1)
     }
 }
 

@@ -23,8 +23,8 @@ pub struct Reload {
 }
 
 impl Reload {
-    /// Creates a reload of a module's parameters, in the dtypes of the table. Parameters that the table lacks keep their
-    /// values.
+    /// Creates a reload of a module's parameters, in the dtypes of the table. Parameters that the table lacks keep
+    /// their values.
     pub fn new(table: &ParameterTable, module: &PartialModule, device: &Device) -> Self {
         let parameters = module.paths().filter_map(|path| table.get(path));
         let requests = parameters.map(|parameter| request(parameter, device, parameter.dtype));

@@ -73,7 +73,8 @@ pub enum Change {
         /// The difference in its recipe.
         difference: Difference,
     },
-    /// No parameter differs; the initialization differs in the computation of other values, such as a plain tensor field.
+    /// No parameter differs; the initialization differs in the computation of other values, such as a plain tensor
+    /// field.
     #[display("outside the recipes of all parameters, {difference}")]
     Outside {
         /// The difference in the initialization.

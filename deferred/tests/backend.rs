@@ -146,7 +146,7 @@ fn regions_and_casts_are_those_of_plain_burn() {
 /// A random field that is not a parameter is the same at every materialization, also with the
 /// counter-based generator, which does not generate it.
 #[test]
-fn a_seed_gives_the_same_random_fields() {
+fn a_seed_determines_the_random_fields() {
     let _held = hold();
     let (model, replay) = deferred();
     let counter = replay.with_rng(Rng::Counter);

@@ -79,7 +79,7 @@ fn every_parameter_has_the_same_bits() {
 }
 
 #[test]
-fn a_region_is_made_alone() {
+fn a_region_is_generated_alone() {
     let model = model();
     let source = model.replay(Seed::new(7));
     for parameter in model.parameters().iter() {
@@ -96,7 +96,7 @@ fn a_region_is_made_alone() {
 }
 
 #[test]
-fn a_cast_is_made_on_the_device() {
+fn a_cast_runs_on_the_device() {
     let model = model();
     let source = model.replay(Seed::new(7));
     let cast = |device: &Device| {

@@ -21,7 +21,7 @@ impl std::io::Write for Text {
 }
 
 #[test]
-fn a_span_says_what_and_an_event_how_long() {
+fn a_span_has_the_source_and_an_event_the_time() {
     let text = Text::default();
     let writer = text.clone();
     let subscriber = tracing_subscriber::fmt()

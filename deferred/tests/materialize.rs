@@ -299,7 +299,7 @@ fn trainable<M: Module>(module: &M) -> Vec<String> {
 }
 
 #[test]
-fn what_is_not_selected_stays_fake_and_is_named() {
+fn unselected_parameters_stay_fake_and_are_named() {
     let model = zoo();
     let source = model.replay(Seed::new(3));
     for device in [flex(), flex().autodiff()] {
@@ -567,7 +567,7 @@ fn a_parameter_of_another_device_is_an_error() {
 }
 
 #[test]
-fn a_fake_device_takes_no_values() {
+fn a_fake_device_is_rejected() {
     let model = zoo();
     let options = RecordOptions::default().claiming("cuda:3".parse().unwrap());
     let ((), _) = record(&options, |device| {
@@ -642,7 +642,7 @@ fn a_region_is_a_slice_of_the_whole() {
 
 /// As checkpoints do.
 #[test]
-fn values_that_nothing_asked_for_are_named() {
+fn extra_values_are_named() {
     let model = zoo();
     let all = || parameter_values(&Zoo::new(&flex())).into_iter();
     let known = |values: Values| model.materialize(&flex(), &values).map(drop);

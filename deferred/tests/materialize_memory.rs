@@ -71,7 +71,7 @@ fn from_data(parameters: usize, data: &TensorData, device: &Device) -> Net {
 const BESIDE: usize = 1;
 
 #[test]
-fn no_more_than_one_tensor_beside_the_result() {
+fn at_most_one_tensor_in_addition_to_the_result() {
     let check = |lazy, eager, dtype, whole, expected: usize| {
         let found = growth(lazy, eager, dtype, whole);
         assert!(

@@ -173,7 +173,7 @@ fn ints_bools_and_constants() {
 }
 
 #[test]
-fn only_what_is_asked_for_stays() {
+fn only_outputs_are_kept() {
     let ((x, y), recording) = record(&RecordOptions::default(), |d| {
         let x = Tensor::<1>::zeros([4], d);
         let y = x.clone().exp();

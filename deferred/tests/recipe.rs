@@ -150,7 +150,7 @@ fn ints(device: &Device) -> Tensor<2, Int> {
 }
 
 #[test]
-fn integers_and_truth_values_are_made_in_parts() {
+fn integers_and_booleans_are_sliceable() {
     let check = |init: fn(&Device) -> DynTensor| {
         let whole = recipe(init);
         let wanted = region(&[1, 2], &[3, 4]);
@@ -180,7 +180,7 @@ fn integers_and_truth_values_are_made_in_parts() {
 }
 
 #[test]
-fn a_region_takes_the_work_of_the_region() {
+fn the_cost_of_a_region_is_proportional_to_it() {
     // 4 TiB, of which 24 bytes are needed.
     let huge = recipe(|device| {
         let weight = Tensor::<2>::random([1 << 20, 1 << 20], Distribution::Default, device);
@@ -199,7 +199,7 @@ fn a_region_takes_the_work_of_the_region() {
 }
 
 #[test]
-fn what_is_made_whole_is_named() {
+fn operations_that_are_not_sliceable_are_named() {
     let orthogonal = recipe(|device| {
         Initializer::Orthogonal { gain: 1.0 }
             .init::<2, _>([6, 4], device)
@@ -210,7 +210,7 @@ fn what_is_made_whole_is_named() {
     let part = orthogonal.region(&wanted).unwrap();
     assert_eq!(data(&part), cut(&orthogonal, &wanted));
     let whole = part.plan().made_whole;
-    assert!(!whole.is_empty(), "a decomposition is not made in parts");
+    assert!(!whole.is_empty(), "a decomposition is not sliceable");
     let (first, bytes) = (&whole[0], part.plan().bytes);
     assert_eq!(first.bytes, first.shape.iter().product::<u64>() * 4);
     let text = part.plan().to_string();
@@ -226,7 +226,7 @@ type Program<'a> = &'a dyn Fn(&Device) -> DynTensor;
 /// `flex` sums a view in another order than the same values in row-major order, and whether a value is a view
 /// depends on its other uses.
 #[test]
-fn what_is_made_whole_does_not_depend_on_the_region() {
+fn operations_that_are_not_sliceable_do_not_depend_on_the_region() {
     let wide = |device: &Device| normal(device, [64, 64]);
     let scaled = |y: Tensor<2>, s: Tensor<1>| DynTensor::from(y * s.reshape([1, 1]));
     let programs: [(&str, Program<'_>); 6] = [
@@ -306,7 +306,7 @@ fn dimensions_of_no_elements_need_nothing() {
 
 /// Values that share memory need less than their bytes.
 #[test]
-fn a_repeated_value_is_predicted_and_made() {
+fn the_memory_of_a_repeated_value_is_predicted() {
     let model =
         Deferred::new(|d: &Device| Param::from_tensor(Tensor::<1>::ones([1], d).expand([1024])))
             .unwrap();
@@ -395,7 +395,7 @@ fn damaged_files_are_refused() {
 }
 
 #[test]
-fn a_parameter_is_made_of_its_recipe_alone() {
+fn a_parameter_depends_on_its_recipe_alone() {
     let model = Deferred::new(|d: &Device| {
         vec![
             LinearConfig::new(6, 4).init(d),

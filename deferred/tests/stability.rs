@@ -257,7 +257,7 @@ fn every_check_fails_alike() {
 }
 
 #[test]
-fn a_closure_that_fails_later_says_so() {
+fn a_closure_that_fails_later_is_reported() {
     let calls = AtomicUsize::new(0);
     let model = Deferred::new(move |device| {
         assert!(calls.fetch_add(1, Ordering::Relaxed) == 0, "only once");

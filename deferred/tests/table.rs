@@ -54,7 +54,7 @@ fn every_path_is_found() {
 }
 
 #[test]
-fn an_unknown_path_is_told_what_was_meant() {
+fn an_unknown_path_has_suggestions() {
     let table = table();
     for (path, expected) in [
         (
@@ -102,7 +102,7 @@ fn an_unknown_path_is_told_what_was_meant() {
     let none = ParameterTable::default();
     assert_eq!(
         none.find("head.weight").unwrap_err().to_string(),
-        "the model has no parameter `head.weight`: it has none at all"
+        "the model has no parameter `head.weight`: it has no parameters"
     );
 }
 
@@ -114,7 +114,7 @@ fn unknown_modules_too() {
 }
 
 #[test]
-fn the_table_is_json_for_people_and_comes_back() {
+fn the_table_is_readable_json_and_round_trips() {
     let table = table();
     let json = serde_json::to_value(&table).unwrap();
     let dtypes = ["head.weight", "positions", "mask"].map(|path| {

@@ -24,12 +24,11 @@ use crate::{FakeError, Region, TensorMeta, dtype_on};
 /// Held while a tensor is sent from one device to another.
 ///
 /// With CubeCL 0.11.3, where NCCL can be loaded, such a copy is a send in the queue of one GPU and a receive in that of
-/// the other, submitted one after the other without a lock. Two threads that copy in opposite directions could queue both
-/// sends before both receives and deadlock; two that copy in one direction could pair each other's halves. With one order
-/// for all threads neither can happen, because submitted work only waits for work that was submitted before. CubeCL 0.12
-/// has a lock of its own. Other copies wait while one is submitted: if operations of the source are still to be fused,
-/// they are compiled and queued first. The copies themselves run after the lock is released.
-/// to be fused, that compiles and queues them first. The copies themselves run after the lock is free.
+/// the other, submitted one after the other without a lock. Two threads that copy in opposite directions could queue
+/// both sends before both receives and deadlock; two that copy in one direction could pair each other's halves. With
+/// one order for all threads neither can happen, because submitted work only waits for work that was submitted before.
+/// CubeCL 0.12 has a lock of its own. Other copies wait while one is submitted: if operations of the source are still
+/// to be fused, they are compiled and queued first. The copies themselves run after the lock is released.
 static COPIES: Mutex<()> = Mutex::new(());
 
 /// The kind of a tensor in Burn: float, int or bool.
@@ -248,7 +247,8 @@ impl DynTensor {
             TensorKind::Int => Dispatch::int_from_inner(moved),
             TensorKind::Bool => Dispatch::bool_from_inner(moved),
         };
-        // Burn uses the default strategy on entering autodiff, and rejects operations on tensors with different strategies.
+        // Burn uses the default strategy on entering autodiff, and rejects operations on tensors with different
+        // strategies.
         tracked.autodiff = DispatchAutodiffContext::Enabled(strategy);
         Ok(Self(tracked))
     }
@@ -279,8 +279,8 @@ impl DynTensor {
         })
     }
 
-    /// Copies the tensor to memory of its own size: a slice shares the memory of the whole tensor and keeps it allocated.
-    /// Cost: one copy, on the tensor's device.
+    /// Copies the tensor to memory of its own size: a slice shares the memory of the whole tensor and keeps it
+    /// allocated. Cost: one copy, on the tensor's device.
     ///
     /// # Errors
     ///

@@ -79,7 +79,8 @@ pub(crate) fn claim(index: u16, label: DeviceLabel) {
         .insert(index, label);
 }
 
-/// Returns whether tensors on a device are in this process' memory, where every CPU backend can read them: only on `flex`.
+/// Returns whether tensors on a device are in this process' memory, where every CPU backend can read them: only on
+/// `flex`.
 pub fn is_host(device: &burn::tensor::Device) -> bool {
     match device.as_dispatch() {
         DispatchDevice::Autodiff(device) => {

@@ -11,8 +11,8 @@ mod frames;
 use frames::{Found, find};
 
 thread_local! {
-    /// The last panic of each recording that runs on this thread, the innermost last. Thread-local, because a panic hook
-    /// has no other context.
+    /// The last panic of each recording that runs on this thread, the innermost last. Thread-local, because a panic
+    /// hook has no other context.
     static WATCHED: RefCell<Vec<Option<Caught>>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -30,8 +30,8 @@ struct Panic {
 }
 
 impl ErrorOrigin {
-    /// Returns the operation of Burn that failed, such as `Tensor::one_hot` or `Linear::forward`: the outermost one, which
-    /// the recorded code called directly. `None` if that code panicked itself, and if names are unknown.
+    /// Returns the operation of Burn that failed, such as `Tensor::one_hot` or `Linear::forward`: the outermost one,
+    /// which the recorded code called directly. `None` if that code panicked itself, and if names are unknown.
     pub fn operation(&self) -> Option<&str> {
         self.found()?.operation.as_deref()
     }
@@ -93,8 +93,8 @@ impl Watch {
         })
     }
 
-    /// Returns the origin of the panic with this message. Unknown if the panic came from another thread, or if a hook that
-    /// was set later does not call this one.
+    /// Returns the origin of the panic with this message. Unknown if the panic came from another thread, or if a hook
+    /// that was set later does not call this one.
     pub(crate) fn origin(&self, message: &str) -> ErrorOrigin {
         let caught = self.take();
         let caught = caught.filter(|caught| caught.message.as_deref().is_none_or(|m| m == message));

@@ -55,7 +55,7 @@ pub fn unseal<T: DeserializeOwned>(
     mut bytes: &[u8],
 ) -> Result<T, GraphFileError> {
     let failed = |e| GraphFileError::Decode {
-        reason: decoder_says(e),
+        reason: decoder_error(e),
     };
     let header: Header = ciborium::from_reader(&mut bytes).map_err(failed)?;
     for (field, expected, found) in [
@@ -87,7 +87,7 @@ pub fn unseal<T: DeserializeOwned>(
     Ok(body)
 }
 
-fn decoder_says(error: ciborium::de::Error<std::io::Error>) -> String {
+fn decoder_error(error: ciborium::de::Error<std::io::Error>) -> String {
     use ciborium::de::Error;
     match error {
         Error::Io(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {

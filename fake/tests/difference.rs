@@ -18,7 +18,7 @@ fn draw(device: &Device) -> Tensor<1> {
 }
 
 #[test]
-fn a_recipe_is_the_same_wherever_it_stands() {
+fn a_recipe_is_the_same_at_any_position() {
     let recipe = |device: &Device| draw(device) + Tensor::from_floats([f32::NAN; 8], device);
     let (alone, value) = recorded(recipe);
     let (behind, behind_value) = recorded(|device| {
@@ -37,7 +37,7 @@ fn a_recipe_is_the_same_wherever_it_stands() {
 }
 
 #[test]
-fn each_difference_in_words() {
+fn each_difference_has_a_text() {
     let (before, value) = recorded(|device| draw(device).add_scalar(1.0));
     let check = |expected: &str, run: fn(&Device) -> Tensor<1>| {
         let (now, value_now) = recorded(run);

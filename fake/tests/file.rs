@@ -51,7 +51,7 @@ fn from_bytes(bytes: &[u8]) -> Result<Graph, GraphFileError> {
 }
 
 #[test]
-fn graphs_come_back() {
+fn graphs_round_trip() {
     for run in [small as fn(&Device), large, |_| ()] {
         let graph = graph(run);
         let bytes = to_bytes(&graph);
@@ -62,7 +62,7 @@ fn graphs_come_back() {
 }
 
 #[test]
-fn every_float_comes_back() {
+fn every_float_round_trips() {
     for value in FLOATS
         .into_iter()
         .chain([f64::from_bits(0x7ff8_0000_dead_beef)])

@@ -157,7 +157,8 @@ fn bytes_populated(faults: u64, page: u64, huge: bool, part: u64) -> Option<u64>
     const HUGE: u64 = HUGE_PAGE as u64;
     let in_small = faults * page;
     if !huge {
-        // Few faults: the kernel used larger pages without advice, or a huge page of the previous part extends into this.
+        // Few faults: the kernel used larger pages without advice, or a huge page of the previous part extends into
+        // this.
         return (in_small >= part / 2).then_some(in_small);
     }
     // Small pages are at the ends of the memory, or everywhere if the kernel had no huge ones.

@@ -269,7 +269,7 @@ pub enum VerifyError {
     #[error(
         "deadlock, no rank of this cycle can continue: {}; move one of the awaited actions \
              before the action at which its own rank waits",
-        circle(cycle)
+        cycle_text(cycle)
     )]
     Deadlock {
         /// The cycle: each rank waits for the next, the last for the first.
@@ -278,7 +278,7 @@ pub enum VerifyError {
 }
 
 /// Returns the text of a deadlock, one clause per rank.
-fn circle(cycle: &[Wait]) -> String {
+fn cycle_text(cycle: &[Wait]) -> String {
     let clause = |wait: &Wait| format!("{} waits for {}", wait.waiting, wait.awaited);
     cycle.iter().map(clause).collect::<Vec<_>>().join(", ")
 }

@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_skip_goes_straight_to_its_consumer_and_a_tie_comes_last() {
+    fn a_skip_is_sent_directly_to_its_consumer_and_a_tie_is_last() {
         let lowered = lower(&one_f_one_b(3, 1), &with_skip_and_tie());
         insta::assert_snapshot!(lowered, @r"
         0F0 0F0>1F0 0F0>2F0 0B0<1B0 0B0<2B0 0B0 0R0 0U 0U>2U

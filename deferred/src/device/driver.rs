@@ -7,7 +7,8 @@ use nvml_wrapper::{Nvml, cuda_driver_version_major, cuda_driver_version_minor};
 /// The oldest CUDA release whose driver loads the compiled kernels.
 pub(super) const OLDEST: (i32, i32) = (12, 0);
 
-/// Returns the CUDA release of the driver, if it is older than the kernels need; `None` if the driver does not report it.
+/// Returns the CUDA release of the driver, if it is older than the kernels need; `None` if the driver does not report
+/// it.
 pub(super) fn too_old() -> Option<(i32, i32)> {
     static FOUND: OnceLock<Option<(i32, i32)>> = OnceLock::new();
     let found = FOUND.get_or_init(|| {

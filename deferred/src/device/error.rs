@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_is_named() {
+    fn missing_devices_are_named() {
         let device: DeviceLabel = "cuda:1".parse().unwrap();
         let old = DeviceError::OldDriver {
             device: device.clone(),

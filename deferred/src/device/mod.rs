@@ -142,7 +142,7 @@ mod tests {
 
     #[cfg(not(feature = "cuda"))]
     #[test]
-    fn a_build_without_cuda_says_so() {
+    fn a_build_without_cuda_reports_it() {
         assert_eq!(
             open_devices("cuda:1").unwrap_err().to_string(),
             format!(

@@ -114,8 +114,8 @@ impl ResetToFake<'_> {
         let id = param.id;
         let (_, fake, mapper) = twin.clone().consume();
         self.places.insert(path, device);
-        // A lazy parameter would be initialized if it were asked for its mappers, so the counterpart's are used. One that
-        // has a value may have got its training state from the kind of device that it is on.
+        // A lazy parameter would be initialized if it were asked for its mappers, so the counterpart's are used. One
+        // that has a value may have got its training state from the kind of device that it is on.
         let mapper = match declared.lazy {
             true => mapper,
             false => param.consume().2,

@@ -36,8 +36,8 @@ pub trait Interpreter {
     /// When the constant is rejected.
     fn constant(&mut self, value: ValueId, data: &TensorData) -> Result<Self::Value, Self::Error>;
 
-    /// Runs an operation: pushes one value per output, in the order of `operation.outputs()`. The inputs are in the order
-    /// of `operation.inputs()`.
+    /// Runs an operation: pushes one value per output, in the order of `operation.outputs()`. The inputs are in the
+    /// order of `operation.inputs()`.
     ///
     /// # Errors
     ///
@@ -65,8 +65,8 @@ impl Program {
     ///
     /// # Errors
     ///
-    /// When the number of inputs is wrong, when a value is read that does not exist or no longer exists, and the errors of
-    /// the interpreter.
+    /// When the number of inputs is wrong, when a value is read that does not exist or no longer exists, and the errors
+    /// of the interpreter.
     pub fn interpret<I: Interpreter>(
         &self,
         interpreter: &mut I,
@@ -162,8 +162,8 @@ impl<V: Clone> Held<V> {
 
     /// Reads the inputs of an operation, and frees those that it uses last.
     ///
-    /// The interpreter of tensors may fetch operands in another order than they are listed, so an operation that reads a
-    /// value twice must not free it.
+    /// The interpreter of tensors may fetch operands in another order than they are listed, so an operation that reads
+    /// a value twice must not free it.
     fn take_all(
         &mut self,
         operation: &OperationIr,
@@ -177,7 +177,7 @@ impl<V: Clone> Held<V> {
             let mut reads = operation.inputs().filter(|input| input.id == *last);
             if let (Some(input), Some(_)) = (reads.next(), reads.next()) {
                 return Err(ProgramError::Freed {
-                    value: ValueId::of_tensor(input).expect("it was just read"),
+                    value: ValueId::of_tensor(input).expect("its id was valid when it was read"),
                     reader: operation_name(operation),
                 });
             }

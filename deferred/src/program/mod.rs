@@ -68,7 +68,7 @@ impl Draw {
         let offset = offsets.map(|(outer, inner)| outer + inner).collect();
         let region = Region::new(offset, region.size().to_vec());
         Self {
-            region: region.expect("a part of a part lies inside the whole"),
+            region: region.expect("a part of a part is inside the whole"),
             ..self.clone()
         }
     }
@@ -159,8 +159,8 @@ impl IrVisitorMut for LastUses<'_> {
 }
 
 impl Program {
-    /// Returns the program with the dtypes that its tensors have on a device. Those of its operations are looked up when
-    /// they run.
+    /// Returns the program with the dtypes that its tensors have on a device. Those of its operations are looked up
+    /// when they run.
     fn for_device(mut self: Arc<Self>, device: &Device) -> Arc<Self> {
         if is_host(device) {
             return self;

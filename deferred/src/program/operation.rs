@@ -17,7 +17,7 @@ pub(super) fn supported(node: &Node) -> Result<(), ProgramError> {
     let quantized = |t: &TensorIr| matches!(t.dtype, DType::QFloat(_));
     let update = "bools are only or-ed into place: use `IndexingUpdateOp::Add`, or compute on ints";
     let reason = match &node.operation {
-        OperationIr::Custom(_) => "custom operations are unknown here: use Burn's own operations",
+        OperationIr::Custom(_) => "custom operations are not supported: use Burn's own operations",
         OperationIr::Distributed(_) => "a recording has one device: leave collectives out of it",
         OperationIr::Float(_, FloatOperationIr::Quantize(_) | FloatOperationIr::Dequantize(_)) => {
             "quantized tensors are not supported: quantize after materialization"
@@ -37,7 +37,7 @@ pub(super) fn supported(node: &Node) -> Result<(), ProgramError> {
         }
         OperationIr::BaseBool(
             BaseOperationIr::ScatterNd(_) | BaseOperationIr::GatherNd(_) | BaseOperationIr::Cast(_),
-        ) => "Burn has it for numbers only: compute on ints, and compare",
+        ) => "Burn supports it for numbers only: compute on ints, and compare",
         OperationIr::NumericFloat(_, NumericOperationIr::IntRandom(_)) => {
             "its result is an int tensor: draw floats, or an int tensor"
         }

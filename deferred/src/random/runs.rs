@@ -75,8 +75,8 @@ impl Runs {
         self.length
     }
 
-    /// Returns the same runs, counted in groups of this many consecutive elements, if every group is completely in a run
-    /// and begins at a multiple of its size.
+    /// Returns the same runs, counted in groups of this many consecutive elements, if every group is completely in a
+    /// run and begins at a multiple of its size.
     #[cfg(feature = "cubecl")]
     pub(super) fn in_groups(&self, of: u64) -> Option<Self> {
         let fits = |count: u64| count.is_multiple_of(of);
@@ -170,7 +170,7 @@ mod tests {
     #[test]
     fn trailing_dimensions_join_the_run() {
         let check = |whole: &[usize], offset: &[u64], size: &[u64], length, starts: &[u64]| {
-            let runs = runs(whole, offset, size).expect("it lies inside");
+            let runs = runs(whole, offset, size).expect("it is inside");
             assert_eq!(runs.length(), length, "{whole:?} {offset:?} {size:?}");
             let elements = size.iter().product::<u64>() as usize;
             let pieces: Vec<u64> = runs
@@ -202,7 +202,7 @@ mod tests {
 
     #[test]
     fn pieces_begin_and_end_inside_of_runs() {
-        let runs = runs(&[4, 10], &[1, 2], &[3, 5]).expect("it lies inside");
+        let runs = runs(&[4, 10], &[1, 2], &[3, 5]).expect("it is inside");
         let pieces: Vec<_> = runs.pieces(3, 9).collect();
         let piece = |first_element, elements| Piece {
             first_element,
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_lie_inside_is_refused() {
+    fn regions_outside_are_rejected() {
         let check = |whole: &[usize], offset: &[u64], size: &[u64], expected: &str| {
             let error = runs(whole, offset, size).expect_err("it is refused");
             assert_eq!(error.to_string(), expected);

@@ -31,7 +31,7 @@ pub(super) fn cover(before: &[u64], after: &[u64], wanted: &Region) -> Cover {
             wanted.offset()[outer.clone()].to_vec(),
             wanted.size()[outer.clone()].to_vec(),
         );
-        let part = part.expect("a part of a region is one");
+        let part = part.expect("a part of a region is a region");
         let (b, a) = cover_group(&before[inner], &after[outer], part);
         found.before = joined(&found.before, &b);
         found.after = joined(&found.after, &a);
@@ -47,7 +47,7 @@ fn scalar() -> Region {
 fn joined(first: &Region, second: &Region) -> Region {
     let offset = [first.offset(), second.offset()].concat();
     let size = [first.size(), second.size()].concat();
-    Region::new(offset, size).expect("both lie inside one tensor")
+    Region::new(offset, size).expect("both are inside one tensor")
 }
 
 /// Returns groups of consecutive dimensions of both shapes with equal numbers of elements, as small as possible.
@@ -127,7 +127,7 @@ fn consecutive(shape: &[u64], elements: Range<u64>) -> Region {
             split = begin != end;
         }
     }
-    Region::new(offset, size).expect("the box lies inside the shape")
+    Region::new(offset, size).expect("the box is inside the shape")
 }
 
 #[cfg(test)]

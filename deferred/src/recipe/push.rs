@@ -85,7 +85,9 @@ fn empty(graph: &Graph, output: ValueId, region: &Region) -> Pushed {
 /// The step for no elements of an operation's result, which has no dependencies.
 fn nothing(operation: &OperationIr, wanted: &Region) -> Step {
     let out = operation.outputs().next();
-    let out = out.expect("the caller has seen its result").clone();
+    let out = out
+        .expect("the caller has checked that it has a result")
+        .clone();
     let family = family(out.dtype);
     Step {
         out: wanted.clone(),
@@ -312,13 +314,16 @@ struct Replace<'a> {
 impl IrVisitorMut for Replace<'_> {
     fn visit_tensor_mut(&mut self, tensor: &mut TensorIr) {
         if tensor.status == TensorStatus::NotInit {
-            *tensor = self.outs.pop_front().expect("an output for each");
+            *tensor = self
+                .outs
+                .pop_front()
+                .expect("the operation has an output for each tensor");
             return;
         }
         // An operation may be visited in another order than it lists its inputs.
         let at = self.parts.iter().position(|(id, _)| *id == tensor.id);
         let part = at.and_then(|at| self.parts.remove(at));
-        let (_, value) = part.expect("a part for each input");
+        let (_, value) = part.expect("there is a part for each input");
         *tensor = self.builder.input(value);
     }
 }

@@ -255,14 +255,14 @@ fn dims(tensor: &TensorIr) -> Vec<u64> {
 
 fn permuted(region: &Region, axes: &[usize]) -> Region {
     let pick = |of: &[u64]| axes.iter().map(|axis| of[*axis]).collect();
-    Region::new(pick(region.offset()), pick(region.size())).expect("a permuted region is one")
+    Region::new(pick(region.offset()), pick(region.size())).expect("a permuted region is a region")
 }
 
 /// Returns a region with another range in one dimension.
 fn with_range(region: &Region, dim: usize, offset: u64, size: u64) -> Region {
     let (mut offsets, mut sizes) = (region.offset().to_vec(), region.size().to_vec());
     (offsets[dim], sizes[dim]) = (offset, size);
-    Region::new(offsets, sizes).expect("the range lies inside the tensor")
+    Region::new(offsets, sizes).expect("the range is inside the tensor")
 }
 
 fn flipped(flip: &FlipOpIr, operation: OperationIr, wanted: &Region) -> Step {
@@ -397,6 +397,6 @@ fn selected(select: &SelectOpIr, operation: OperationIr, wanted: &Region) -> Ste
     let dim = select.dim;
     let tensor = with_range(wanted, dim, 0, select.tensor.shape[dim] as u64);
     let indices = Region::new(vec![wanted.offset()[dim]], vec![wanted.size()[dim]]);
-    let indices = indices.expect("a range of a region is one");
+    let indices = indices.expect("a range of a region is a region");
     run(wanted.clone(), vec![Some(tensor), Some(indices)], operation)
 }

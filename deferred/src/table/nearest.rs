@@ -34,7 +34,7 @@ pub enum UnknownPath {
 
 fn did_you_mean(near: &[ParameterPath]) -> String {
     match near {
-        [] => ": it has none at all".into(),
+        [] => ": it has no parameters".into(),
         [only] => format!(": the nearest is `{only}`"),
         several => format!(": the nearest are {}", quoted(several)),
     }

@@ -55,7 +55,7 @@ impl ParameterTable {
     ///
     /// # Errors
     ///
-    /// When there is none: the error names the nearest existing paths, or the parameters of the
+    /// When there is no such parameter: the error names the nearest existing paths, or the parameters of the
     /// module at the path.
     pub fn find(&self, path: &str) -> Result<&Parameter, super::UnknownPath> {
         let position = self.position(path);

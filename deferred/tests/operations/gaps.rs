@@ -10,7 +10,7 @@ const fn gap(key: &'static str, reason: &'static str) -> Gap {
     Gap { key, reason }
 }
 
-const NUMBERS: &str = "Burn has it for numbers only; refused";
+const NUMBERS: &str = "Burn supports it for numbers only; refused";
 const COLLECTIVE: &str = "a recording has one device; refused";
 const QUANTIZED: &str = "a recording device has no quantized tensors; refused";
 

@@ -61,7 +61,7 @@ fn operations_of_no_backend() {
                 OperationIr::Custom(CustomOpIr::new("fused_rope", &[input], &[out]))
             })
         },
-        "operation Custom.fused_rope can't be replayed: custom operations are unknown here: use \
+        "operation Custom.fused_rope can't be replayed: custom operations are not supported: use \
          Burn's own operations",
     );
     let distributed = "a recording has one device: leave collectives out of it";
@@ -162,7 +162,7 @@ fn bools_are_no_numbers() {
     let update = IndexingUpdateOp::Mul;
     let or_only =
         "bools are only or-ed into place: use `IndexingUpdateOp::Add`, or compute on ints";
-    let numbers_only = "Burn has it for numbers only: compute on ints, and compare";
+    let numbers_only = "Burn supports it for numbers only: compute on ints, and compare";
     check(
         |d| {
             on_bools(d, |tensor, indices, value, out| {

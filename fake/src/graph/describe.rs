@@ -95,7 +95,7 @@ mod tests {
     use crate::{RecordOptions, record};
 
     #[test]
-    fn says_name_arguments_and_outputs() {
+    fn has_name_arguments_and_outputs() {
         let ((), recording) = record(&RecordOptions::default(), |device| {
             let x = Tensor::<2>::random([2, 3], Distribution::Uniform(-0.5, 0.5), device);
             let y = x.clone().clamp(-0.25, 0.25).add_scalar(2.0).transpose();

@@ -84,8 +84,8 @@ impl Graph {
         )
     }
 
-    /// Returns a hash of all operations and constants, equal for two recordings if [`difference`](Self::difference) finds
-    /// none between them. Not cryptographic.
+    /// Returns a hash of all operations and constants, equal for two recordings if [`difference`](Self::difference)
+    /// finds none between them. Not cryptographic.
     ///
     /// Cost: each operation is encoded once, about a microsecond; a pass over the constants.
     pub fn digest(&self) -> u128 {
@@ -229,8 +229,8 @@ fn compare(before: &mut Side<'_>, now: &mut Side<'_>) -> Option<Difference> {
 
 /// Appends an operation, or an attribute of one, as CBOR. Two operations have the same bytes only if they are equal.
 ///
-/// Bytes are compared because equality of Burn's operations is that of floats, for which -0 equals 0 and NaN differs from
-/// NaN, and because their hash ignores the arguments of distributions.
+/// Bytes are compared because equality of Burn's operations is that of floats, for which -0 equals 0 and NaN differs
+/// from NaN, and because their hash ignores the arguments of distributions.
 pub fn encode(value: &impl Serialize, bytes: &mut Vec<u8>) {
     ciborium::into_writer(value, bytes).expect("operations and their attributes can be encoded");
 }

@@ -60,7 +60,8 @@ index!(ValueId, "%");
 index!(NodeId, "#");
 
 impl ValueId {
-    /// Returns the value that a tensor of a graph's operation refers to; `None` for an id that is out of range for all graphs.
+    /// Returns the value that a tensor of a graph's operation refers to; `None` for an id that is out of range for all
+    /// graphs.
     pub fn of_tensor(tensor: &TensorIr) -> Option<Self> {
         u32::try_from(tensor.id.value()).ok().map(Self)
     }

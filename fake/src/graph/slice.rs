@@ -52,7 +52,7 @@ mod tests {
     use crate::{RecordOptions, record};
 
     #[test]
-    fn takes_what_is_needed_and_stops_at_given_values() {
+    fn contains_what_is_needed_and_stops_at_given_values() {
         let (ids, recording) = record(&RecordOptions::default(), |device| {
             let a = Tensor::<1>::zeros([4], device);
             let b = Tensor::<1>::from_floats([1.0, 2.0, 3.0, 4.0], device);

@@ -10,7 +10,6 @@
 //!   Until its first backward can begin, it only runs forwards, and no more than fit. A rank with one
 //!   stage waits a second time: from its last forward to that micro-batch's backward it only runs the remaining work
 //!   of other micro-batches in flight, and those must fit in addition.
-//!   other micro-batches in flight have left, and those fit beside it.
 
 use super::paths::{FORWARD, INPUT, Paths, update};
 use super::problem::Problem;

@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn an_action_has_as_many_boxes_as_programs_or_one_where_it_takes_time() {
+    fn an_action_has_as_many_boxes_as_programs_or_one_if_it_has_a_duration() {
         let cases = [
             ("0F4", 0, "F0 4"),
             ("0F4&3B1", 2, "F0 4, B1 1"),

@@ -128,7 +128,7 @@ struct Plot {
     /// The bytes at the top of a curve.
     most_bytes: u64,
     is_detailed: bool,
-    /// The number of figures beside each row.
+    /// The number of figures next to each row.
     figures: usize,
 }
 

@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_step_shows_kinds_and_says_so() {
+    fn a_long_step_shows_kinds_and_a_note() {
         insta::assert_snapshot!(check(&one_f_one_b_sample(3, 24), 40), @r"
         1f1b  3 ranks  78 ticks
         largest bubble 6 ticks (7.7 %)
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn stages_of_a_rank_and_pairs_are_told_apart() {
+    fn stages_of_a_rank_and_pairs_are_distinguishable() {
         insta::assert_snapshot!(check(&pairs_sample(), 72), @r"
         pairs  2 ranks  40 ticks  largest bubble 16 ticks (40.0 %)  idle 40.0 %
         rank  0         10        20        30           bubble  held

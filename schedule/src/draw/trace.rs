@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_and_nonsense_are_written_too() {
+    fn empty_and_invalid_timelines_are_written() {
         assert_eq!(events(&[]), Vec::<Value>::new());
         let mut broken = measured_sample();
         for span in &mut broken.ranks[1].spans {

@@ -174,7 +174,7 @@ fn errors_say_what_is_missing() {
     let error = |map: &[usize], m: usize, dependencies: &Dependencies, costs: &Costs| {
         with_source(auto(&ranks(map), m, dependencies, costs, options).unwrap_err())
     };
-    let circle = [(0, 1), (1, 2), (2, 0)].map(|(from, to)| Edge {
+    let cycle = [(0, 1), (1, 2), (2, 0)].map(|(from, to)| Edge {
         from: Endpoint::forward(stage(from)),
         to: Endpoint::forward(stage(to)),
     });
@@ -184,7 +184,7 @@ fn errors_say_what_is_missing() {
         error(&[0, 1], 4, &chain, &costs),
         error(&[0, 1, 1 << 40], 4, &chain, &costs),
         error(&[0, 1, 2], 4, &chain, &Costs::uniform(2, TIMES)),
-        error(&[0, 1, 2], 1, &Dependencies::new(3, circle, []), &costs),
+        error(&[0, 1, 2], 1, &Dependencies::new(3, cycle, []), &costs),
     ];
     insta::assert_snapshot!(texts.join("\n"), @r"
     rank 1 holds 71 bytes with one micro-batch in flight, and 70 is its limit: make the micro-batches smaller, give the rank fewer layers, or raise its limit

@@ -72,8 +72,8 @@ impl Schedule {
     ///
     /// One row per rank, one cell per action, with `I` for an input gradient and
     /// `(2F5;1B3)OVERLAP_F_B` for an overlapped pair, which older releases of PyTorch don't support. There are no cells
-    /// for idle time, which depends on costs and not on the list, and none for messages. A rank without actions is a row
-    /// with a single `""`. Rows end with a line feed.
+    /// for idle time, which depends on costs and not on the list, and none for messages. A rank without actions is a
+    /// row with a single `""`. Rows end with a line feed.
     #[must_use]
     pub fn to_csv(&self) -> String {
         let row = |actions: &Vec<Action>| {

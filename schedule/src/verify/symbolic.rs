@@ -46,7 +46,7 @@ pub(super) fn run(table: &Table<'_>) -> Result<Vec<(RankIndex, usize)>, VerifyEr
         Ok(order)
     } else {
         Err(VerifyError::Deadlock {
-            cycle: circle(table, &heads),
+            cycle: find_cycle(table, &heads),
         })
     }
 }
@@ -76,7 +76,7 @@ fn blocker(table: &Table<'_>, heads: &[usize], rank: usize) -> Option<(usize, us
 ///
 /// Each blocked rank waits for exactly one action of another blocked rank, so
 /// following the waits from any of them leads to a rank seen before.
-fn circle(table: &Table<'_>, heads: &[usize]) -> Vec<Wait> {
+fn find_cycle(table: &Table<'_>, heads: &[usize]) -> Vec<Wait> {
     let Some(mut rank) = (0..heads.len()).find(|&rank| blocker(table, heads, rank).is_some())
     else {
         return Vec::new();
@@ -146,7 +146,7 @@ mod tests {
 
     /// A plan whose edges form a cycle: both ranks wait at the actions that the other awaits.
     #[test]
-    fn a_circle_of_edges_is_a_deadlock_in_every_order() {
+    fn a_cycle_of_edges_is_a_deadlock_in_every_order() {
         let [first, second] = [0, 1].map(|stage| Endpoint::forward(StageIndex::new(stage)));
         let edges = [
             Edge {
@@ -159,7 +159,7 @@ mod tests {
             },
         ];
         let circular = Dependencies::new(2, edges, []);
-        let schedule = Schedule::parse("circle", "0F0\n1F0").unwrap();
+        let schedule = Schedule::parse("cycle", "0F0\n1F0").unwrap();
         for schedule in [lower(&schedule, &circular), schedule] {
             let error = verify(&schedule, &circular).unwrap_err();
             let VerifyError::Deadlock { cycle } = error else {

@@ -97,7 +97,7 @@ fn a_value_is_gone_after_its_last_use() {
 }
 
 #[test]
-fn a_value_that_was_dropped_or_never_made_can_not_be_read() {
+fn a_value_that_was_dropped_or_never_computed_can_not_be_read() {
     let mut without_sum = program();
     without_sum.steps.remove(0);
     let error = without_sum.interpret(&mut Count, vec![0, 0]).unwrap_err();

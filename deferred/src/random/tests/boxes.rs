@@ -41,7 +41,7 @@ fn check(shape: &[usize], offset: &[u64], size: &[u64]) {
             let whole = generate(&stream(), distribution, shape_of_whole.clone(), dtype);
             let whole = whole.expect("the parameters are valid");
             let part = generate_region(&stream(), distribution, &shape_of_whole, region, dtype);
-            let part = part.expect("it lies inside");
+            let part = part.expect("it is inside");
             assert_eq!(part.dtype(), dtype);
             let sizes: Vec<usize> = region.size().iter().map(|s| *s as usize).collect();
             assert_eq!(*part.shape(), Shape::from(sizes));
@@ -107,7 +107,7 @@ fn a_tensor_of_more_than_two_to_the_32_elements_has_its_boxes() {
     let whole = Shape::from(vec![1usize << 20, 1 << 40]);
     let region = Region::new(vec![3, (1 << 35) + 5], vec![2, 70]).expect("a small region");
     let part = generate_region(&stream(), NORMAL, &whole, &region, DType::F32);
-    let part = part.expect("it lies inside").try_to_vec::<f32>();
+    let part = part.expect("it is inside").try_to_vec::<f32>();
     let rows = [3, 4].map(|row| {
         let first = (row << 40) + (1 << 35) + 5;
         made::<f32>(&stream(), NORMAL, first, 70)
@@ -117,7 +117,7 @@ fn a_tensor_of_more_than_two_to_the_32_elements_has_its_boxes() {
     // One column of it: the elements are 2^40 apart.
     let region = Region::new(vec![100, 7], vec![90, 1]).expect("a small region");
     let column = generate_region(&stream(), NORMAL, &whole, &region, DType::F64);
-    let column = column.expect("it lies inside").try_to_vec::<f64>();
+    let column = column.expect("it is inside").try_to_vec::<f64>();
     let single = |row: u64| made::<f64>(&stream(), NORMAL, (row << 40) + 7, 1);
     let expected: Vec<f64> = (100..190).flat_map(single).collect();
     assert_eq!(column.expect("f64"), expected);

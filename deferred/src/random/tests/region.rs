@@ -75,7 +75,7 @@ fn every_alignment_of_a_short_region_is_right() {
 }
 
 #[test]
-fn the_last_element_can_be_made_and_the_one_after_cannot() {
+fn the_last_element_can_be_generated_but_not_the_one_after() {
     let stream = Stream::new(Seed::new(5), Domain::Init, "end", 0);
     let default = Distribution::Default;
     let last_two = made::<u32>(&stream, default, u64::MAX - 1, 2);

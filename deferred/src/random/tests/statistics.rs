@@ -102,7 +102,7 @@ fn the_reference_distribution_has_the_values_of_the_tables() {
 }
 
 #[test]
-fn the_measures_find_what_is_wrong() {
+fn the_measures_detect_faults() {
     let ramp: Vec<f64> = (0..10_000).map(|i| f64::from(i) / 10_000.0).collect();
     assert!(correlation(&ramp, &ramp) > 0.999);
     let uniform = |x: f64| x.clamp(0.0, 1.0);

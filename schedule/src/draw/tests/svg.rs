@@ -146,7 +146,7 @@ fn a_huge_step_is_as_large_as_its_picture() {
 }
 
 #[test]
-fn nothing_and_nonsense_are_drawn_too() {
+fn empty_and_invalid_timelines_are_drawn() {
     check_well_formed(&svg(&[], &SvgOptions::default()));
     let mut broken = measured_sample();
     broken.stage_to_rank.clear();
@@ -165,7 +165,7 @@ fn nothing_and_nonsense_are_drawn_too() {
 
 /// A legend has the kinds that occur, in as many lines as it needs.
 #[test]
-fn a_legend_names_what_is_there() {
+fn a_legend_has_the_kinds_that_occur() {
     let legend = |timeline: &Timeline, width_px| {
         let title = None;
         let found = svg(&[timeline], &SvgOptions { width_px, title });

@@ -149,7 +149,7 @@ fn regions() -> impl Strategy<Value = (Vec<usize>, Region)> {
         let size = dimensions.iter().map(|d| d.2).collect();
         (
             whole,
-            Region::new(offset, size).expect("as many dimensions"),
+            Region::new(offset, size).expect("the ranks are equal"),
         )
     })
 }

@@ -44,7 +44,8 @@ pub(in crate::random::cube) fn device() -> Arc<DeviceProperties> {
     ))
 }
 
-/// Returns the PTX of a kernel for a generation of GPUs and the CUDA release of a driver, with the scalars that CubeCL has then.
+/// Returns the PTX of a kernel for a generation of GPUs and the CUDA release of a driver, with the scalars that CubeCL
+/// has then.
 fn ptx(kernel: &dyn CubeKernel, arch: u32, driver: i32) -> String {
     let mut compiler = PlironCompiler {
         target: LlvmTarget::Nvptx,
