@@ -6,7 +6,7 @@ use derive_more::Display;
 use tinderbox_fake::dtype_name;
 
 use crate::ParameterPath;
-use crate::table::human_bytes_beside;
+use crate::table::human_bytes_distinct;
 
 /// One reason why a source can't serve a request.
 #[derive(Clone, Debug, PartialEq, Eq, Display)]
@@ -359,7 +359,7 @@ pub enum MaterializeError {
     #[error(
         "{parameters} parameter(s) need {} on {device}, and {} are available: select fewer, choose a \
          smaller dtype, or spread them over more ranks",
-        human_bytes_beside(*needed_bytes, *available_bytes), human_bytes_beside(*available_bytes, *needed_bytes)
+        human_bytes_distinct(*needed_bytes, *available_bytes), human_bytes_distinct(*available_bytes, *needed_bytes)
     )]
     Memory {
         /// The device.

@@ -109,7 +109,7 @@ pub use source::{Request, Source};
 pub use stability::Change;
 pub use table::{
     Entry, ModuleSummary, Origin, Parameter, ParameterTable, Summary, SummaryTable, Totals,
-    UnknownPath, human_bytes, human_bytes_beside,
+    UnknownPath, human_bytes, human_bytes_distinct,
 };
 pub use tinderbox_path::ParameterPath;
 pub use values::Values;

@@ -353,7 +353,7 @@ pub fn human_bytes(bytes: u64) -> String {
 
 /// Like [`human_bytes`], or with all digits if another number has the same three: two numbers in one sentence that
 /// differ never look the same.
-pub fn human_bytes_beside(bytes: u64, other: u64) -> String {
+pub fn human_bytes_distinct(bytes: u64, other: u64) -> String {
     match human_bytes(bytes) {
         same if same == human_bytes(other) => format!("{bytes} B"),
         distinct => distinct,
