@@ -86,7 +86,7 @@ fn a_file_is_a_schedule_like_any_other() {
     let (code, out, _) = schedule(&["show", &text(&rows)]);
     assert_eq!(code, 1);
     assert!(
-        out.starts_with("mine can't run: `1B0` (rank 1, position 0) stands before"),
+        out.starts_with("mine can't run: `1B0` (rank 1, position 0) is before"),
         "{out}"
     );
 

@@ -1,11 +1,12 @@
-//! Values of one source, in a model that is constructed as another has it.
+//! A source that combines the values of one source with the construction of another.
 
 use burn::tensor::Device;
 use tinderbox_fake::DynTensor;
 
 use crate::{Observer, ParameterTable, Request, Source, SourceError};
 
-/// A source whose models are constructed as for another one; see [`constructed_by`](Source::constructed_by).
+/// The values of one source, in models that are constructed for another one; see
+/// [`constructed_by`](Source::constructed_by).
 #[derive(Clone, Debug)]
 pub struct ConstructedBy<S, C> {
     values: S,

@@ -1,4 +1,4 @@
-//! A model that was constructed without memory.
+//! A model that is constructed without memory.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -14,12 +14,12 @@ use crate::module::{Declared, Found, declarations, find, twins};
 use crate::random::Seed;
 use crate::{DeferredError, Origin, Parameter, ParameterPath, ParameterTable, Replay};
 
-/// How a model is made, for use on any thread.
+/// The closure that constructs a model, for use on any thread.
 type Init<M> = Arc<dyn Fn(&Device) -> M + Send + Sync>;
 
-/// A model whose parameters are fake: it knows how each would be made, and holds none.
+/// A model whose parameters are fake: it has the recipe of each, and no values.
 ///
-/// Made from the closure that constructs the model, `|device| config.init(device)`. It is never
+/// Created from the closure that constructs the model, `|device| config.init(device)`. It is never
 /// consumed: it can be materialized many times, in parts, on any device.
 #[derive(Clone)]
 pub struct Deferred<M> {
@@ -39,19 +39,19 @@ pub(crate) type Twins = Vec<Box<dyn Any + Send + Sync>>;
 /// Two parameters with one `ParamId`: the second is a clone of the first, or was one before its value was changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SharedId {
-    /// The first of them, in visiting order.
+    /// The first, in visiting order.
     pub first: ParameterPath,
-    /// The other.
+    /// The second.
     pub second: ParameterPath,
 }
 
-/// What one call of a model's closure recorded.
+/// The recording of one call of a model's closure.
 pub(crate) struct Blueprint<M> {
     pub(crate) module: M,
     pub(crate) graph: Graph,
     pub(crate) table: ParameterTable,
     pub(crate) shared_id: Option<SharedId>,
-    /// What each parameter was before it had its fake value.
+    /// The declaration of each parameter before it had its fake value.
     pub(crate) declared: Vec<Declared>,
 }
 
@@ -60,7 +60,7 @@ impl<M: Module> Blueprint<M> {
         init: &dyn Fn(&Device) -> M,
         options: &RecordOptions,
     ) -> Result<Self, DeferredError> {
-        // Which parameter is being made, for an error.
+        // The parameter that is being initialized, for an error.
         let at = RefCell::default();
         let recorded = record(options, |device| {
             let module = init(device);
@@ -86,7 +86,7 @@ impl<M: Module> Blueprint<M> {
     }
 }
 
-/// The first two parameters with one id.
+/// Returns the first two parameters with one id.
 fn shared_id(found: &[Found]) -> Option<SharedId> {
     let mut first_of = HashMap::with_capacity(found.len());
     found.iter().find_map(|found| {
@@ -98,8 +98,8 @@ fn shared_id(found: &[Found]) -> Option<SharedId> {
     })
 }
 
-/// The parameters that were found, each with its place in the recording. Not generic, so it is compiled
-/// once for all models.
+/// Returns the table of the parameters that were found, each with its value in the recording. Not generic, so that it
+/// is compiled once for all models.
 fn table(
     found: Vec<Found>,
     declared: &[Declared],
@@ -110,7 +110,7 @@ fn table(
         found.len(),
         "a module visits the same parameters each time"
     );
-    // Clones share their id and their value. One that was changed since has its own value.
+    // Clones share their id and their value. A clone that was changed since has its own value.
     let mut first_of = HashMap::with_capacity(found.len());
     let mut parameters: Vec<Parameter> = Vec::with_capacity(found.len());
     for (found, declared) in found.into_iter().zip(declared) {
@@ -149,7 +149,7 @@ fn table(
 }
 
 impl<M: Module> Deferred<M> {
-    /// Constructs the model on a device that records: milliseconds, whatever its size.
+    /// Constructs the model on a recording device, which takes milliseconds, whatever its size.
     ///
     /// # Errors
     ///
@@ -167,7 +167,7 @@ impl<M: Module> Deferred<M> {
         options: RecordOptions,
         init: impl Fn(&Device) -> M + Send + Sync + 'static,
     ) -> Result<Self, DeferredError> {
-        // With gradients, because a parameter shows only there whether it is trainable.
+        // With gradients, because only then does a parameter show whether it is trainable.
         let options = options.in_mode(Mode::Training);
         let blueprint = Blueprint::record(&init, &options)?;
         Ok(Self {
@@ -182,27 +182,27 @@ impl<M: Module> Deferred<M> {
         })
     }
 
-    /// The fake module: its parameters have shapes and no data.
+    /// Returns the fake module: its parameters have shapes and no data.
     pub fn module(&self) -> &M {
         &self.module
     }
 
-    /// The parameters.
+    /// Returns the parameters.
     pub fn parameters(&self) -> &Arc<ParameterTable> {
         &self.table
     }
 
-    /// The recorded initialization.
+    /// Returns the recorded initialization.
     pub fn graph(&self) -> &Arc<Graph> {
         &self.graph
     }
 
-    /// How the model was recorded.
+    /// Returns the options of the recording.
     pub fn options(&self) -> &RecordOptions {
         &self.options
     }
 
-    /// The parameters as the model makes them on a device with other default dtypes. Records the construction again.
+    /// Returns the parameters of the model on a device with other default dtypes. Records the construction again.
     ///
     /// # Errors
     ///
@@ -214,23 +214,23 @@ impl<M: Module> Deferred<M> {
         Ok(Blueprint::record(&*self.init, options)?.table)
     }
 
-    /// Two parameters with one `ParamId`, if there are any. Burn's gradients and optimizers are keyed by the id, so
-    /// plain Burn trains one of them, with the gradient of the other.
+    /// Returns two parameters with one `ParamId`, if there are any. Burn's gradients and optimizers are keyed by the
+    /// id, so plain Burn trains one of them, with the gradient of the other.
     pub fn shared_id(&self) -> Option<&SharedId> {
         self.shared_id.as_deref()
     }
 
-    /// The fake `Param` of each parameter, in the order of the table.
+    /// Returns the fake `Param` of each parameter, in the order of the table.
     pub(crate) fn twins(&self) -> &Twins {
         self.twins.get_or_init(|| twins(&self.module))
     }
 
-    /// Constructs the model again on a device. Its lazy parameters hold no values yet.
+    /// Constructs the model again on a device. Its lazy parameters are not initialized.
     pub fn construct(&self, device: &Device) -> M {
         (self.init)(device)
     }
 
-    /// The source that makes each parameter as the model would, from a seed.
+    /// Returns the source that computes each parameter as the model's initialization would, from a seed.
     pub fn replay(&self, seed: Seed) -> Replay {
         Replay::new(self.graph.clone(), self.table.clone(), seed)
     }

@@ -6,9 +6,9 @@ use derive_more::Display;
 use tinderbox_fake::dtype_name;
 
 use crate::ParameterPath;
-use crate::table::human_bytes_beside;
+use crate::table::human_bytes_distinct;
 
-/// One reason why a source can't answer one request.
+/// One reason why a source can't serve a request.
 #[derive(Clone, Debug, PartialEq, Eq, Display)]
 #[non_exhaustive]
 pub enum Mismatch {
@@ -55,17 +55,17 @@ pub enum Mismatch {
     Region {
         /// Path of the parameter.
         path: ParameterPath,
-        /// What is wrong with it.
+        /// The error of the region.
         reason: tinderbox_fake::RegionError,
     },
 }
 
-/// Every mismatch of a load, one to a line.
+/// All mismatches of a load, one per line.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Mismatches(pub Vec<Mismatch>);
 
 impl Mismatches {
-    /// Refuses a source that they are found in, unless there are none.
+    /// Returns an error unless there are no mismatches.
     ///
     /// # Errors
     ///
@@ -90,61 +90,61 @@ impl fmt::Display for Mismatches {
     }
 }
 
-/// Why a source gave no values.
+/// An error of a source.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SourceError {
-    /// Some requests can't be answered; nothing was loaded.
+    /// Some requests can't be served; nothing was loaded.
     #[error("{described} does not fit the model, nothing was loaded:{mismatches}")]
     Mismatch {
-        /// What the source is.
+        /// The description of the source.
         described: String,
-        /// All that is wrong.
+        /// All mismatches.
         mismatches: Mismatches,
     },
-    /// The source broke its promise of one value for each request.
-    #[error("{described} gave {found} values for {expected} requests")]
+    /// The source did not return one value per request.
+    #[error("{described} returned {found} values for {expected} requests")]
     Count {
-        /// What the source is.
+        /// The description of the source.
         described: String,
         /// Number of requests.
         expected: usize,
         /// Number of values.
         found: usize,
     },
-    /// The source did not construct the module that it was asked to.
+    /// The source did not construct the module.
     #[error("{described} did not call the closure that constructs the model")]
     NotConstructed {
-        /// What the source is.
+        /// The description of the source.
         described: String,
     },
     /// The source itself failed: a file, a digest, an operation.
     #[error("loading from {described} failed")]
     Failed {
-        /// What the source is.
+        /// The description of the source.
         described: String,
-        /// What went wrong.
+        /// The cause.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
 }
 
-/// Why a model could not be constructed deferred.
+/// An error of constructing a deferred model.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeferredError {
     /// The construction failed under recording.
     #[error("the model could not be constructed on a recording device")]
     Record {
-        /// What went wrong.
+        /// The cause.
         #[from]
         source: tinderbox_fake::RecordError,
     },
     /// The initializer of a parameter failed under recording.
-    #[error("parameter `{path}` could not be made on a recording device")]
+    #[error("parameter `{path}` could not be created on a recording device")]
     Parameter {
-        /// Which one.
+        /// The parameter.
         path: ParameterPath,
-        /// What went wrong.
+        /// The cause.
         source: tinderbox_fake::RecordError,
     },
     /// Two parameters have one path.
@@ -153,20 +153,20 @@ pub enum DeferredError {
         /// The path.
         path: ParameterPath,
     },
-    /// A parameter was not made on the device that the closure was given.
+    /// A parameter was not created on the device that was passed to the closure.
     #[error(
-        "parameter `{path}` was made on {device}, not on the device that the closure was given: \
+        "parameter `{path}` was created on {device}, not on the device that was passed to the closure: \
          pass that device to every `init`"
     )]
     NotRecorded {
         /// The parameter.
         path: ParameterPath,
-        /// Where it was made.
+        /// The device on which it was created.
         device: String,
     },
-    /// The closure makes another model now than at its first call.
+    /// The closure creates another model now than at its first call.
     #[error(
-        "the closure made another model at its second call: {change}; it must make the same model \
+        "the closure created another model at its second call: {change}; it must create the same model \
          at every call: draw random values through Burn's tensors, not from the host"
     )]
     Unstable {
@@ -175,34 +175,36 @@ pub enum DeferredError {
     },
 }
 
-/// Why a recipe could not be made, written or read.
+/// An error of a recipe.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RecipeError {
     /// The model has no such parameter.
     #[error(transparent)]
     Unknown(#[from] crate::UnknownPath),
-    /// The tensor was not made under the recording.
-    #[error("{tensor} is not of this recording: give the recording that it was made under")]
+    /// The tensor was not created in the recording.
+    #[error(
+        "{tensor} does not belong to this recording: pass the recording in which it was created"
+    )]
     Foreign {
         /// The tensor.
         tensor: String,
     },
-    /// The region does not lie inside the result.
+    /// The region is not inside the result.
     #[error("region of {name}")]
     Region {
         /// Name of the recipe.
         name: String,
-        /// What is wrong with it.
+        /// The error of the region.
         source: tinderbox_fake::RegionError,
     },
     /// The file can't be written or read.
     #[error("file of a recipe")]
     File(#[from] tinderbox_fake::GraphFileError),
-    /// A part of a constant could not be cut out.
-    #[error("a part of a constant could not be cut out")]
+    /// A part of a constant could not be extracted.
+    #[error("a part of a constant could not be extracted")]
     Constant(#[from] tinderbox_fake::FakeError),
-    /// The backend's generator has no recipes: its values depend on all that was drawn before.
+    /// The backend's generator has no recipes: its values depend on all earlier draws.
     #[error(
         "a replay with the backend's generator has no recipes, since its values depend on all that \
          was drawn before: use the counter-based generator"
@@ -210,24 +212,24 @@ pub enum RecipeError {
     Backend,
 }
 
-/// Why a program could not be made or run.
+/// An error of creating or running a program.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProgramError {
-    /// A value is read before it is there.
-    #[error("{reader} reads {value}, which is no input, no constant, and not made before")]
+    /// A value is read before it is computed.
+    #[error("{reader} reads {value}, which is not an input, a constant or computed before")]
     NotAtHand {
         /// The value.
         value: tinderbox_fake::ValueId,
-        /// What reads it.
+        /// The operation or output that reads it.
         reader: String,
     },
-    /// A value is read after its memory was given back.
+    /// A value is read after its memory was freed.
     #[error("{reader} reads {value} after its last use")]
     Freed {
         /// The value.
         value: tinderbox_fake::ValueId,
-        /// What reads it.
+        /// The operation that reads it.
         reader: String,
     },
     /// A random operation has no key.
@@ -236,35 +238,35 @@ pub enum ProgramError {
         /// The operation.
         node: tinderbox_fake::NodeId,
     },
-    /// No program can run an operation.
+    /// An operation that can't run in a program.
     #[error("operation {operation} can't be replayed: {reason}")]
     Unsupported {
         /// Its name.
         operation: String,
-        /// Why, and what to do instead.
+        /// The reason, and what to do instead.
         reason: &'static str,
     },
     /// Programs can't run on this device.
     #[error(transparent)]
     Device(#[from] crate::DeviceError),
-    /// An input is on another backend than the program, or is not plain.
+    /// An input is on another backend than the program, or on an autodiff device.
     #[error(
-        "{tensor} can't go into a program: it must be on the program's backend, without autodiff"
+        "{tensor} can't be an input of a program: it must be on the program's backend, without autodiff"
     )]
     InputDevice {
         /// The tensor.
         tensor: String,
     },
     /// Too few or too many inputs.
-    #[error("the program takes {expected} inputs, and was given {found}")]
+    #[error("the program has {expected} inputs, found {found}")]
     InputCount {
-        /// What it takes.
+        /// The number of inputs.
         expected: usize,
-        /// What it was given.
+        /// The number of values passed.
         found: usize,
     },
-    /// An input has another shape or dtype than the value whose place it takes.
-    #[error("input {value} of the program is {expected}, and was given as {found}")]
+    /// An input has another shape or dtype than its value.
+    #[error("input {value} of the program must be {expected}, found {found}")]
     InputType {
         /// The value.
         value: tinderbox_fake::ValueId,
@@ -273,18 +275,18 @@ pub enum ProgramError {
         /// Those of the input.
         found: String,
     },
-    /// An operation would read or write outside of a tensor.
+    /// An operation would read or write out of the range of a tensor.
     #[error("{}", out_of_range(operation, *index, position, *size))]
     IndexOutOfRange {
         /// Its name.
         operation: String,
-        /// Index of the value that it makes, in the graph that the program is of.
+        /// Index of its output in the graph of the program.
         made: u64,
-        /// The index that does not fit.
+        /// The index that is out of range.
         index: i64,
-        /// Where it is in the tensor of indices.
+        /// Its position in the tensor of indices.
         position: Vec<usize>,
-        /// Elements of the dimension that it indexes.
+        /// Elements of the indexed dimension.
         size: usize,
     },
     /// The operations could not be rewritten for a part of their result.
@@ -293,8 +295,8 @@ pub enum ProgramError {
     /// A value could not be copied.
     #[error("a value could not be copied")]
     Copy(#[from] tinderbox_fake::FakeError),
-    /// Random values could not be made.
-    #[error("random values could not be made")]
+    /// Random values could not be generated.
+    #[error("random values could not be generated")]
     Random(#[from] crate::random::RandomError),
 }
 
@@ -306,7 +308,7 @@ fn out_of_range(operation: &str, index: i64, position: &[usize], size: usize) ->
     format!("{operation} was given the index {index} at {position:?}: {allowed}")
 }
 
-/// A dtype that was asked for a parameter which can't have it.
+/// A requested dtype that a parameter can't have.
 #[derive(Clone, Debug, PartialEq, Eq, Display)]
 #[display("`{path}` is {}, not {}", dtype_name(*from), dtype_name(*to))]
 pub struct Cast {
@@ -314,81 +316,81 @@ pub struct Cast {
     pub path: ParameterPath,
     /// Its own dtype.
     pub from: burn::tensor::DType,
-    /// The dtype that was asked for.
+    /// The requested dtype.
     pub to: burn::tensor::DType,
 }
 
-/// Why a model could not be materialized.
+/// An error of materializing a model.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MaterializeError {
     /// The model has no such parameter.
     #[error(transparent)]
     Unknown(#[from] crate::UnknownPath),
-    /// The closure makes another model than it did when it was recorded.
+    /// The closure creates another model than when it was recorded.
     #[error(transparent)]
     Changed(#[from] DeferredError),
-    /// The source gave no values.
+    /// The source failed.
     #[error("the parameters could not be loaded")]
     Source(#[from] SourceError),
-    /// The closure makes another model than it did when it was recorded.
+    /// The closure creates another model than when it was recorded.
     #[error(
-        "parameter `{path}` is not the same as when the model was recorded: the closure must make \
+        "parameter `{path}` is not the same as when the model was recorded: the closure must create \
          the same model at every call"
     )]
     Unstable {
         /// The first parameter that differs.
         path: ParameterPath,
     },
-    /// Parameters were asked for in a dtype that they can't be cast to; nothing was made.
+    /// Parameters were requested in a dtype that they can't be cast to; nothing was computed.
     #[error(
         "only float parameters are cast, and to f64, f32, f16 or bf16: {}; choose a dtype by kind, as in \
          `.dtype(|p| (p.kind == TensorKind::Float).then_some(DType::BF16))`",
         list(casts)
     )]
     Cast {
-        /// All of them.
+        /// All such parameters.
         casts: Vec<Cast>,
     },
-    /// The device can't be used; nothing was made.
+    /// The device can't be used; nothing was computed.
     #[error(transparent)]
     Device(#[from] crate::DeviceError),
-    /// The values will not fit into memory; nothing was made.
+    /// The values do not fit into memory; nothing was computed.
     #[error(
         "{parameters} parameter(s) need {} on {device}, and {} are available: select fewer, choose a \
          smaller dtype, or spread them over more ranks",
-        human_bytes_beside(*needed_bytes, *available_bytes), human_bytes_beside(*available_bytes, *needed_bytes)
+        human_bytes_distinct(*needed_bytes, *available_bytes), human_bytes_distinct(*available_bytes, *needed_bytes)
     )]
     Memory {
-        /// Where they were to be made.
+        /// The device.
         device: String,
-        /// How many.
+        /// The number of parameters.
         parameters: usize,
-        /// Bytes of their values and of what the source takes beside them, at least.
+        /// A lower bound of the bytes of their values and of the source's working memory.
         needed_bytes: u64,
-        /// Bytes that the process can still get.
+        /// Bytes that the process can still allocate.
         available_bytes: u64,
     },
-    /// A region does not lie inside of its parameter.
+    /// A region is not inside its parameter.
     #[error("parameter `{path}` has no such region")]
     Region {
         /// The parameter.
         path: ParameterPath,
-        /// What is wrong with it.
+        /// The error of the region.
         source: tinderbox_fake::RegionError,
     },
     /// A value does not fit its parameter.
-    #[error("the value of `{path}` can't be put into its parameter")]
+    #[error("the value of `{path}` can't be assigned to its parameter")]
     Value {
         /// The parameter.
         path: ParameterPath,
-        /// What is wrong with it.
+        /// The cause.
         source: tinderbox_fake::FakeError,
     },
-    /// A parameter has a rank that a stage can't hold.
+    /// A parameter has a rank that a stage does not support.
     #[error("parameters of a stage have rank 1 to 8")]
     Rank {
-        /// Which one.
+        /// The parameter.
         source: tinderbox_fake::FakeError,
     },
     /// Parameters are fake.
@@ -397,12 +399,12 @@ pub enum MaterializeError {
          materialized", paths.len(), paths[0]
     )]
     NotMaterialized {
-        /// All of them.
+        /// All fake parameters.
         paths: Vec<ParameterPath>,
     },
 }
 
-/// The first few of a list, and how many more there are.
+/// Returns the first few items of a list, and the number of the others.
 fn list(items: &[impl fmt::Display]) -> String {
     const SHOWN: usize = 4;
     let shown = items.iter().take(SHOWN);

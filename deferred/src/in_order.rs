@@ -1,4 +1,4 @@
-//! Values by the backend's own generator, in recorded order.
+//! Values from the backend's own generator, in recorded order.
 
 use burn::tensor::Device;
 use tinderbox_fake::{DynTensor, Graph, NodeId, ValueId};
@@ -7,7 +7,7 @@ use crate::program::{Executor, Generator, Program, RunContext, is_random};
 use crate::random::Seed;
 use crate::{Observer, ProgramError, Request};
 
-/// Draws in the order in which plain Burn would, and drops what nobody asked for.
+/// Draws in the order in which plain Burn would, and discards values that were not requested.
 pub(crate) struct InOrder<'a> {
     graph: &'a Graph,
     seed: Seed,
@@ -15,9 +15,9 @@ pub(crate) struct InOrder<'a> {
     draws: Vec<NodeId>,
 }
 
-/// Requests whose random operations are interleaved: they are made together.
+/// Requests whose random operations are interleaved: they are computed together.
 struct Segment {
-    /// Positions of the requests.
+    /// Indices of the requests.
     requests: Vec<usize>,
     nodes: Vec<NodeId>,
     /// Their first and last random operation; `None` for values without any.
@@ -34,7 +34,7 @@ impl<'a> InOrder<'a> {
         }
     }
 
-    /// The requested parts of `values`, each cast before the next is made. The caller keeps others from
+    /// Returns the requested parts of `values`, each cast before the next is computed. The caller keeps others from
     /// the backend's generator meanwhile.
     pub(crate) fn values(
         &self,
@@ -48,7 +48,7 @@ impl<'a> InOrder<'a> {
             first.device.seed(self.seed.value());
         }
         for segment in self.segments(values) {
-            // Draws of what was not requested, one at a time: all of them may take longer than the requests.
+            // Unrequested draws run one at a time: all of them together may need more memory than the requests.
             let first = segment.draws.map_or(0, |(first, _)| first.index());
             while let Some(draw) = self.draws.get(drawn).filter(|draw| draw.index() < first) {
                 let device = &requests[segment.requests[0]].device;
@@ -92,7 +92,7 @@ impl<'a> InOrder<'a> {
             .run(Vec::new(), &context)
     }
 
-    /// The requests in the order of their random operations, those without any first.
+    /// Returns the requests in the order of their random operations, those without any first.
     fn segments(&self, values: &[ValueId]) -> Vec<Segment> {
         let mut alone: Vec<Segment> = values
             .iter()
@@ -127,7 +127,7 @@ impl<'a> InOrder<'a> {
     }
 }
 
-/// Whether the second run of random operations, which begins no earlier, begins before the first ends.
+/// Returns whether the second range of random operations, which begins no earlier, begins before the first ends.
 fn overlap(first: Option<(NodeId, NodeId)>, second: Option<(NodeId, NodeId)>) -> bool {
     matches!((first, second), (Some((_, end)), Some((begin, _))) if begin <= end)
 }

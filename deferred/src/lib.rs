@@ -1,10 +1,10 @@
 //! Deferred modules, the executor, and materialization.
 //!
-//! A [`Deferred`] model was constructed without memory: it knows how each parameter would be made.
-//! Parameters are made later, in part, on any device, from a [`Source`]: the replay of the recorded
+//! A [`Deferred`] model is constructed without memory: it has a recipe of each parameter instead of a value.
+//! Parameters are materialized later, in part, on any device, from a [`Source`]: the replay of the recorded
 //! initialization, a checkpoint, or values in memory.
 //!
-//! This crate knows nothing of stages, schedules or files.
+//! This crate does not depend on stages, schedules or files.
 //!
 //! ```
 //! use burn::module::Module;
@@ -26,7 +26,7 @@
 //!
 //! let source = model.replay(Seed::new(42));
 //! let whole: Net = model.materialize(&Device::flex(), &source)?;
-//! // A rank that owns the second layer makes just that, and the same bits.
+//! // A rank that owns the second layer materializes only that, with the same bits.
 //! let second = MaterializeOptions::only(|p| p.path.is_under("second"));
 //! let part = model.materialize_parameters(&Device::flex(), &source, second)?;
 //! assert_eq!(part.len(), 2);
@@ -36,26 +36,26 @@
 //!
 //! # Architecture invariants
 //!
-//! - A parameter's bits depend on the seed, its path and its recipe: never on which others are made,
+//! - A parameter's bits depend on the seed, its path and its recipe: never on which others are materialized,
 //!   in which order, where, or by how many ranks.
-//! - Programs run on Burn's own interpreter of recorded operations; only random operations are ours,
-//!   and those only with the counter-based generator.
-//! - A [`Recipe`] is a graph of its own: a part of a tensor is a smaller graph, not a later cut. What it
-//!   makes whole reads values in row-major order, since a backend may add up a view in another order.
-//! - What a materialization needs is known, and refused if it will not fit, before any of it is taken.
+//! - Programs run on Burn's own interpreter of recorded operations; only random operations are replaced,
+//!   and only with the counter-based generator.
+//! - A [`Recipe`] is a graph of its own: a part of a tensor is a smaller graph, not a slice of the whole. Operations
+//!   that are not sliceable read values in row-major order, since a backend may sum a view in another order.
+//! - The memory that a materialization needs is compared with the available memory before anything is allocated.
 //! - `Deferred` is never consumed, and its closure is called only to rebuild a whole module.
 //! - Identity is the module path; Burn's `ParamId` differs from construction to construction.
 //!
-//! What happens to each kind of module, field and parameter is a table of its own: [`kinds`].
+//! The table [`kinds`] lists how each kind of module, field and parameter is handled.
 //!
 //! # Limits
 //!
 //! - Programs run on the CPU backend (`flex`), and with the features `cuda` and `cpu` on NVIDIA GPUs and on
-//!   CubeCL's CPU runtime. There, what other operations than random ones compute has the device's own rounding.
-//! - A region is pushed back to random values, constants and fills through operations that work element
-//!   by element, shape operations and joins. Through others it is not: they run whole, and the
+//!   CubeCL's CPU runtime. There, operations other than random ones have the device's own rounding.
+//! - A region is propagated back to random values, constants and fills through elementwise
+//!   operations, shape operations and joins. Other operations run whole, and the
 //!   [plan of the recipe](Recipe::plan) names them.
-//! - Plain `Tensor` fields and skipped fields are made by the model itself when it is rebuilt; random
+//! - Plain `Tensor` fields and skipped fields are computed by the model itself when it is rebuilt; random
 //!   ones then come from the backend's generator, which is seeded for it, and one that is computed from
 //!   a parameter is computed from the value that the closure gave it.
 
@@ -109,7 +109,7 @@ pub use source::{Request, Source};
 pub use stability::Change;
 pub use table::{
     Entry, ModuleSummary, Origin, Parameter, ParameterTable, Summary, SummaryTable, Totals,
-    UnknownPath, human_bytes, human_bytes_beside,
+    UnknownPath, human_bytes, human_bytes_distinct,
 };
 pub use tinderbox_path::ParameterPath;
 pub use values::Values;

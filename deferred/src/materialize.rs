@@ -1,4 +1,4 @@
-//! Values for the parameters of a deferred model, on a device.
+//! Materialization: values for the parameters of a deferred model, on a device.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -17,23 +17,23 @@ use crate::{
 };
 
 impl<M: Module> Deferred<M> {
-    /// The whole model on a device, with values from a source. Parameters keep their load and save
+    /// Materializes the whole model on a device, with values from a source. Parameters keep their load and save
     /// mappers and their training state; on an autodiff device the trainable ones require gradients.
     ///
-    /// Plain `Tensor` fields and skipped fields are made by the model itself, on the device.
+    /// Plain `Tensor` fields and skipped fields are computed by the model itself, on the device.
     ///
-    /// Memory: the model, and what the source needs beside it: one tensor, for a replay. What the closure
-    /// makes eagerly is there before, and gone when the values are made.
+    /// Memory: the model, and the working memory of the source: one tensor, for a replay. Values that the closure
+    /// creates eagerly are allocated before and freed when the parameters are materialized.
     ///
     /// # Errors
     ///
-    /// When the source lacks a value, the closure makes another model than it did before, or the
-    /// memory will not suffice.
+    /// When the source lacks a value, the closure creates another model than when it was recorded, or there is
+    /// not enough memory.
     pub fn materialize(&self, device: &Device, source: &dyn Source) -> Result<M, MaterializeError> {
         self.materialize_with(device, source, MaterializeOptions::default())
     }
 
-    /// The model on a device, with values for the selected parameters. The others stay fake:
+    /// Materializes the model on a device, with values for the selected parameters. The others stay fake:
     /// [`check_materialized`](crate::check_materialized) names them.
     ///
     /// # Errors
@@ -61,10 +61,10 @@ impl<M: Module> Deferred<M> {
         source.check(&self.table, &requests)?;
         memory::check(&requests, source, self.table.eager_bytes(), &options)?;
         self.check_stable()?;
-        // The module first: a source that seeds the backend's generator leaves it as plain Burn would.
+        // The module is constructed first: a source that seeds the backend's generator leaves it as plain Burn would.
         let mut module = None;
         {
-            // What the closure draws must not come between the draws of a replay on another thread.
+            // Draws of the closure must not be interleaved with those of a replay on another thread.
             let _held = hold_backend_generator();
             source.construct(device, &mut || module = Some(self.construct(device)));
         }
@@ -96,12 +96,12 @@ impl<M: Module> Deferred<M> {
         module.fill(slots)
     }
 
-    /// The selected parameters on a device, without autodiff and without their module; the closure is
-    /// not called. Of clones, the first stands for all: it is taken where its own path is selected.
+    /// Materializes the selected parameters on a device, without autodiff and without their module; the closure is
+    /// not called. Of clones, only the first is materialized, if its own path is selected.
     ///
     /// # Errors
     ///
-    /// When the source lacks a value, or gives one of another shape or dtype.
+    /// When the source lacks a value, or returns one of another shape or dtype.
     pub fn materialize_parameters(
         &self,
         device: &Device,
@@ -111,7 +111,7 @@ impl<M: Module> Deferred<M> {
         materialize_parameters(&self.table, device, source, options)
     }
 
-    /// One parameter on a device, without autodiff.
+    /// Materializes one parameter on a device, without autodiff.
     ///
     /// # Errors
     ///
@@ -127,13 +127,13 @@ impl<M: Module> Deferred<M> {
         self.one(request, source)
     }
 
-    /// A region of one parameter on a device, without autodiff: the bits of the same region of the
-    /// whole, which is not made where the source can do without. A replay says so in its
+    /// Materializes a region of one parameter on a device, without autodiff: the bits of the same region of the
+    /// whole, which is not computed if the source can avoid it. For a replay see its
     /// [recipe](crate::Recipe::region).
     ///
     /// # Errors
     ///
-    /// When the model or the source has no such parameter, or the region does not lie inside of it.
+    /// When the model or the source has no such parameter, or the region is not inside it.
     pub fn materialize_region(
         &self,
         path: &str,
@@ -158,15 +158,18 @@ impl<M: Module> Deferred<M> {
         let requests = vec![request];
         memory::check(&requests, source, 0, &options)?;
         let mut values = load(requests, source, &options)?;
-        Ok(values.pop().expect("one value for one request").1)
+        Ok(values
+            .pop()
+            .expect("a source returns one value per request")
+            .1)
     }
 }
 
-/// The selected parameters of a table on a device, without autodiff, as a module of their own.
+/// Materializes the selected parameters of a table on a device, without autodiff, as a module of their own.
 ///
 /// # Errors
 ///
-/// When the source lacks a value, gives one of another shape or dtype, or the memory will not suffice.
+/// When the source lacks a value, returns one of another shape or dtype, or there is not enough memory.
 pub fn materialize_parameters(
     table: &ParameterTable,
     device: &Device,
@@ -205,7 +208,7 @@ fn requests<'a>(
     }
 }
 
-/// A source knows the first of several clones.
+/// Returns the path by which a source has the value: that of the first of several clones.
 pub(crate) fn request(parameter: &Parameter, device: &Device, dtype: DType) -> Request {
     let region = Region::whole(&parameter.shape);
     let first = parameter.clone_of.as_ref().unwrap_or(&parameter.path);
@@ -218,7 +221,7 @@ pub(crate) fn request(parameter: &Parameter, device: &Device, dtype: DType) -> R
     }
 }
 
-/// The requested values, as the source promises them.
+/// Loads the requested values and checks that the source returned what it promises.
 fn load(
     requests: Vec<Request>,
     source: &dyn Source,
@@ -238,7 +241,7 @@ fn load(
     Ok(paths.zip(values).collect())
 }
 
-/// What a source gives for the requests, proven to answer them.
+/// The values of a source for the requests, checked to match them.
 pub(crate) fn answers(
     requests: &[Request],
     source: &dyn Source,

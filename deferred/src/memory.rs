@@ -1,4 +1,4 @@
-//! Whether the device is there and its memory will suffice, before any of it is taken.
+//! Checks of the device and its memory, before anything is allocated.
 
 use burn::tensor::Device;
 use burn_dispatch::DispatchDevice;
@@ -7,10 +7,10 @@ use tinderbox_fake::{DeviceLabel, is_host};
 
 use crate::{MaterializeError, MaterializeOptions, MemoryCheck, Request, Source, check_device};
 
-/// Refuses requests to a device that is not there, and those whose values, with what the source needs beside
-/// them, will not fit.
+/// Rejects requests to a device that does not exist, and those whose values, with the working memory of the source,
+/// do not fit.
 ///
-/// `before` are bytes that are taken first, and given back before the values are made.
+/// `before` are bytes that are allocated first, and freed before the values are computed.
 pub(crate) fn check(
     requests: &[Request],
     source: &dyn Source,
@@ -53,7 +53,7 @@ pub fn available_for(device: &Device, needed_bytes: u64) -> Option<u64> {
     }
 }
 
-/// Bytes that this process can still get for tensors on a device; `None` where nobody says.
+/// Returns the bytes that this process can still allocate for tensors on a device; `None` if unknown.
 pub fn available_bytes(device: &Device) -> Option<u64> {
     match device.as_dispatch() {
         DispatchDevice::Flex(_) => host_bytes(),
@@ -61,7 +61,7 @@ pub fn available_bytes(device: &Device) -> Option<u64> {
         DispatchDevice::Cube(burn_cubecl::CubeDevice::Cpu(_)) => host_bytes(),
         #[cfg(feature = "cuda")]
         DispatchDevice::Cube(burn_cubecl::CubeDevice::Cuda(cuda)) => {
-            // What is kept for reuse serves the thread that used it alone: given back, it is free for all.
+            // Memory that is kept for reuse only serves the thread that used it; freed, it is available to all.
             device.sync().ok()?;
             device.memory_cleanup();
             crate::device::driver::free_bytes(cuda.index)
@@ -70,7 +70,7 @@ pub fn available_bytes(device: &Device) -> Option<u64> {
     }
 }
 
-/// Bytes that this process can still get from the machine.
+/// Returns the bytes that this process can still get from the machine.
 fn host_bytes() -> Option<u64> {
     let memory = MemoryRefreshKind::everything();
     let system = System::new_with_specifics(RefreshKind::nothing().with_memory(memory));
@@ -81,8 +81,8 @@ fn host_bytes() -> Option<u64> {
     Some(available.min(address_space_left().unwrap_or(u64::MAX)))
 }
 
-/// What is left of the process' limit on its address space, if it has one. Linux says so in files; other
-/// systems are not asked.
+/// Returns the remainder of the process' limit on its address space, if it has one. Only Linux reports it, in
+/// files.
 fn address_space_left() -> Option<u64> {
     let limits = std::fs::read_to_string("/proc/self/limits").ok()?;
     let limit = limits

@@ -1,4 +1,4 @@
-//! Progress of long work.
+//! Progress of long operations.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,35 +8,35 @@ use tinderbox_fake::DynTensor;
 
 use crate::{ParameterPath, ParameterTable, Request, Source, SourceError};
 
-/// Is notified how far a materialization or a load is: a progress bar, say.
+/// Receives the progress of a materialization or a load, for example for a progress bar.
 ///
-/// Calls come from any thread, and in any order of the parameters.
+/// Methods are called from any thread, and in any order of the parameters.
 pub trait Observer: Send + Sync {
-    /// Values are about to be made or read: how many parameters, and bytes of all.
+    /// Called before values are computed or read, with the number of parameters and the bytes of all.
     fn begin(&self, parameters: usize, bytes: u64) {
         let _ = (parameters, bytes);
     }
 
-    /// So many more bytes of values that are not yet complete were made or read; 0 for other work that takes its time.
-    /// A source that makes each value at once reports [`made`](Self::made) only.
+    /// Called after more bytes of incomplete values were computed or read; 0 for other work that takes time.
+    /// A source that computes each value in one step only reports [`made`](Self::made).
     fn advanced(&self, bytes: u64) {
         let _ = bytes;
     }
 
-    /// One value is there.
+    /// Called after one value is complete.
     fn made(&self, path: &ParameterPath, bytes: u64) {
         let _ = (path, bytes);
     }
 
-    /// Everything is there. Not called after an error.
+    /// Called after all values are complete. Not called after an error.
     fn end(&self) {}
 }
 
 /// Ignores all events.
 impl Observer for () {}
 
-/// A source that tells an observer of all that is loaded from it, whoever loads: the ranks of a
-/// pipeline, say, each of which begins and ends for itself.
+/// A source that reports everything that is loaded from it to an observer, whoever the caller is, for example the
+/// ranks of a pipeline, each of which begins and ends on its own.
 #[derive(Clone)]
 pub struct Observed<S> {
     source: S,
@@ -44,7 +44,7 @@ pub struct Observed<S> {
 }
 
 impl<S: Source> Observed<S> {
-    /// The source, with an observer.
+    /// Creates a source with an observer.
     pub fn new(source: S, observer: Arc<dyn Observer>) -> Self {
         Self { source, observer }
     }
@@ -89,7 +89,7 @@ impl<S: Source> Source for Observed<S> {
     }
 }
 
-/// Tells two observers of each value.
+/// Reports each value to two observers.
 struct Both<'a>(&'a dyn Observer, &'a dyn Observer);
 
 impl Observer for Both<'_> {

@@ -1,4 +1,4 @@
-//! What is materialized, and how.
+//! Options of a materialization.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use burn::tensor::DType;
 
 use crate::{Observer, Parameter};
 
-/// Which parameters are materialized, in which dtype, and who hears of it.
+/// Options of a materialization: the parameters, their dtypes, the observer and the memory check.
 ///
 /// ```
 /// use burn::tensor::DType;
@@ -27,21 +27,21 @@ pub struct MaterializeOptions<'a> {
 type Select<'a> = Option<Box<dyn Fn(&Parameter) -> bool + 'a>>;
 type Dtypes<'a> = Box<dyn Fn(&Parameter) -> Option<DType> + 'a>;
 
-/// Whether the needed memory is compared with the available memory before anything is made.
+/// Whether the needed memory is compared with the available memory before anything is allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum MemoryCheck {
-    /// Against what the process can still get: free memory of the machine and its swap space, limits of
+    /// Compared with what the process can still allocate: free memory of the machine and its swap space, limits of
     /// its control group and of its address space.
     #[default]
     Available,
-    /// Against a number of bytes.
+    /// Compared with a number of bytes.
     Bytes(u64),
     /// Not compared.
     Off,
 }
 
 impl<'a> MaterializeOptions<'a> {
-    /// All parameters, each in its own dtype.
+    /// Selects all parameters, each in its own dtype.
     pub fn new() -> Self {
         Self {
             select: None,
@@ -51,7 +51,7 @@ impl<'a> MaterializeOptions<'a> {
         }
     }
 
-    /// The parameters for which `select` holds: by path, kind, bytes or stage.
+    /// Selects the parameters for which `select` returns true: by path, kind, bytes or stage.
     pub fn only(select: impl Fn(&Parameter) -> bool + 'a) -> Self {
         Self {
             select: Some(Box::new(select)),
@@ -59,8 +59,8 @@ impl<'a> MaterializeOptions<'a> {
         }
     }
 
-    /// Float parameters in another float dtype; `None` leaves a parameter in its own. A parameter is
-    /// cast as soon as it is made, so at most one exists in full precision beside its result.
+    /// Casts float parameters to another float dtype; `None` keeps the parameter's own. A parameter is
+    /// cast as soon as it is complete, so at most one exists in full precision in addition to its result.
     #[must_use]
     pub fn dtype(self, dtype: impl Fn(&Parameter) -> Option<DType> + 'a) -> Self {
         Self {
@@ -69,13 +69,13 @@ impl<'a> MaterializeOptions<'a> {
         }
     }
 
-    /// Tells an observer how far it is.
+    /// Reports progress to an observer.
     #[must_use]
     pub fn observer(self, observer: &'a dyn Observer) -> Self {
         Self { observer, ..self }
     }
 
-    /// What the needed memory is compared with.
+    /// Sets what the needed memory is compared with.
     #[must_use]
     pub fn memory(self, memory: MemoryCheck) -> Self {
         Self { memory, ..self }

@@ -1,4 +1,4 @@
-//! One source after the other.
+//! A source with a fallback.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use crate::{
 };
 
 /// A source, and another for the parameters that the first lacks; see
-/// [`or_else`](Source::or_else). What does not fit in the first is an error all the same.
+/// [`or_else`](Source::or_else). A mismatch other than a missing parameter in the first is still an error.
 #[derive(Clone, Debug)]
 pub struct OrElse<A, B> {
     first: A,
@@ -30,7 +30,7 @@ impl<A: Source, B: Source> Source for OrElse<A, B> {
         observer: &dyn Observer,
     ) -> Result<Vec<DynTensor>, SourceError> {
         let missing = match self.first.load(requests, observer) {
-            // Nothing was made: a source checks all requests before the first.
+            // Nothing was computed: a source checks all requests before it serves the first.
             Err(SourceError::Mismatch {
                 described,
                 mismatches,
@@ -70,7 +70,7 @@ impl<A: Source, B: Source> Source for OrElse<A, B> {
         Ok(values.into_iter().flatten().collect())
     }
 
-    /// What the first lacks is asked of the second.
+    /// Requests that the first source can't serve are checked with the second.
     fn check(&self, model: &ParameterTable, requests: &[Request]) -> Result<(), SourceError> {
         let (described, mismatches) = match self.first.check(model, requests) {
             Err(SourceError::Mismatch {
@@ -93,7 +93,7 @@ impl<A: Source, B: Source> Source for OrElse<A, B> {
         first.max(self.second.working_bytes(requests))
     }
 
-    /// By the second source: the first gives saved values, the second has the seed.
+    /// Uses the second source: the first has saved values, the second has the seed.
     fn construct(&self, device: &Device, construct: &mut dyn FnMut()) {
         self.second.construct(device, construct);
     }
@@ -107,7 +107,7 @@ impl<A: Source, B: Source> Source for OrElse<A, B> {
     }
 }
 
-/// The paths that a source lacks, when that is all that is wrong.
+/// Returns the paths that a source lacks, if there are no other mismatches.
 fn missing(mismatches: &[Mismatch]) -> Option<BTreeSet<ParameterPath>> {
     let paths = mismatches.iter().map(|mismatch| match mismatch {
         Mismatch::Missing { path } => Some(path.clone()),

@@ -1,4 +1,4 @@
-//! New values for parameters that are held already.
+//! Replaces the values of parameters.
 
 use std::ops::Range;
 use std::time::Instant;
@@ -12,9 +12,9 @@ use crate::{
     Request, Source,
 };
 
-/// New values for all parameters of a [`PartialModule`], which replace the old ones in place.
+/// Replaces the values of all parameters of a [`PartialModule`], in place.
 ///
-/// What can be checked without values is checked by [`check`](Self::check), before
+/// Everything that can be checked without values is checked by [`check`](Self::check), before
 /// [`run`](Self::run) changes anything.
 #[derive(Clone, Debug)]
 pub struct Reload {
@@ -23,8 +23,8 @@ pub struct Reload {
 }
 
 impl Reload {
-    /// New values for a module's parameters, in the dtypes of the table. Parameters that the table lacks keep their
-    /// values.
+    /// Creates a reload of a module's parameters, in the dtypes of the table. Parameters that the table lacks keep
+    /// their values.
     pub fn new(table: &ParameterTable, module: &PartialModule, device: &Device) -> Self {
         let parameters = module.paths().filter_map(|path| table.get(path));
         let requests = parameters.map(|parameter| request(parameter, device, parameter.dtype));
@@ -33,7 +33,7 @@ impl Reload {
         }
     }
 
-    /// Refuses a source that does not fit the model, and memory that does not suffice for one group of values.
+    /// Rejects a source that does not match the model, and memory that is not enough for one group of values.
     /// Reads no values.
     ///
     /// # Errors
@@ -55,12 +55,12 @@ impl Reload {
 
     /// Replaces the values.
     ///
-    /// Memory: beside the values, and what the source needs, at most as many bytes as the largest value has: values
-    /// are loaded in groups of that size, and each group replaces the old values before the next is loaded.
+    /// Memory: in addition to the values and the working memory of the source, at most the bytes of the largest value:
+    /// values are loaded in groups of that size, and each group replaces the old values before the next is loaded.
     ///
     /// # Errors
     ///
-    /// When the source fails, or gives another shape or dtype. Some parameters then have new values, and others the
+    /// When the source fails, or returns another shape or dtype. Some parameters then have new values, and others the
     /// old ones.
     pub fn run(
         &self,
@@ -90,7 +90,7 @@ impl Reload {
         Ok(())
     }
 
-    /// Neighbours that together have no more bytes than the largest value.
+    /// Returns ranges of consecutive parameters that together have no more bytes than the largest value.
     fn groups(&self) -> Vec<Range<usize>> {
         let most = self.requests.iter().map(Request::bytes).max().unwrap_or(0);
         let (mut groups, mut begin, mut held) = (Vec::new(), 0, 0_u64);

@@ -1,4 +1,4 @@
-//! Values by running the recorded initialization.
+//! Values from running the recorded initialization.
 
 use std::cell::Cell;
 use std::collections::HashSet;
@@ -18,27 +18,27 @@ use crate::{
     Source, SourceError,
 };
 
-/// What makes the random values of a replay.
+/// The generator of the random values of a replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Rng {
     /// The counter-based generator of [`random`](crate::random): each value depends on the seed, the
-    /// parameter's path and its own recipe, so any part is made alone, in any order, on all cores.
+    /// parameter's path and its own recipe, so any part is computed alone, in any order, on all cores.
     #[default]
     Counter,
     /// The backend's own generator, in recorded order: the bits of plain Burn after `device.seed(seed)`,
-    /// the model's construction, and a visit of its parameters in order. Draws of what is not asked
-    /// for are made and dropped, one at a time, so a part costs the time of all that comes before it.
+    /// the model's construction, and a visit of its parameters in order. Draws that were not requested
+    /// are computed and discarded, one at a time, so a part costs the time of everything before it.
     ///
-    /// The generator belongs to the process. Replays wait for each other; other code that draws or
+    /// The generator is global. Replays wait for each other; other code that draws or
     /// seeds at the same time changes the values.
     Backend,
 }
 
-/// Makes parameters as their model would, from a seed.
+/// A source that computes parameters as their model's initialization would, from a seed.
 ///
 /// Each value depends on the seed, the parameter's path and its own recipe: not on which others are
-/// made, in which order, where, or by how many ranks.
+/// computed, in which order, where, or by how many ranks.
 #[derive(Clone, Debug)]
 pub struct Replay {
     graph: Arc<Graph>,
@@ -48,7 +48,7 @@ pub struct Replay {
     keys: Arc<OnceLock<RandomKeys>>,
 }
 
-/// Held while the backend's generator is seeded and drawn from: it is one for the process.
+/// Held while the backend's generator is seeded and drawn from, because it is global.
 static BACKEND_GENERATOR: Mutex<()> = Mutex::new(());
 
 thread_local! {
@@ -56,11 +56,11 @@ thread_local! {
     static HELD: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Gives the generator back when dropped, on the thread that took it.
+/// Releases the generator when dropped, on the thread that acquired it.
 pub(crate) struct Held {
     /// The first of this thread has the lock.
     _lock: Option<MutexGuard<'static, ()>>,
-    /// Neither goes to another thread.
+    /// Not `Send`, because the count is per thread.
     _here: PhantomData<*const ()>,
 }
 
@@ -70,9 +70,9 @@ impl Drop for Held {
     }
 }
 
-/// A closure or an observer that runs under it may itself replay: on one thread it is held again.
+/// A closure or an observer that runs under it may replay too, so the lock is reentrant on one thread.
 pub(crate) fn hold_backend_generator() -> Held {
-    // The lock guards no data of ours, so a panic under it leaves nothing broken.
+    // The lock protects no data, so it can be used after a panic.
     let lock = || {
         let lock = BACKEND_GENERATOR.lock();
         lock.unwrap_or_else(|poisoned| poisoned.into_inner())
@@ -86,7 +86,7 @@ pub(crate) fn hold_backend_generator() -> Held {
 }
 
 impl Replay {
-    /// Replays the initialization in `graph` of the parameters in `table`.
+    /// Creates a replay of the initialization in `graph` of the parameters in `table`.
     pub(crate) fn new(graph: Arc<Graph>, table: Arc<ParameterTable>, seed: Seed) -> Self {
         Self {
             graph,
@@ -97,15 +97,15 @@ impl Replay {
         }
     }
 
-    /// The same replay with random values by another generator.
+    /// Returns the same replay with random values of another generator.
     #[must_use]
     pub fn with_rng(self, rng: Rng) -> Self {
         Self { rng, ..self }
     }
 
-    /// The keys of all random operations of the initialization: the owner of one is the first
-    /// parameter, in visiting order, whose recipe reaches it, and its draw is its position among
-    /// the random operations of that recipe. One that no parameter reaches belongs to itself.
+    /// Returns the keys of all random operations of the initialization: the owner of one is the first
+    /// parameter, in visiting order, whose recipe contains it, and its draw is its index among
+    /// the random operations of that recipe. One that is in no recipe is its own owner.
     pub fn random_keys(&self) -> &RandomKeys {
         self.keys.get_or_init(|| {
             let parameters = self.table.iter().map(|p| (p.path.as_str(), p.value));
@@ -113,7 +113,7 @@ impl Replay {
         })
     }
 
-    /// How a parameter is made, on its own.
+    /// Returns the recipe of one parameter.
     ///
     /// # Errors
     ///
@@ -163,7 +163,7 @@ impl Replay {
     }
 }
 
-/// Keys of the random operations that the parameters of a graph are made with.
+/// Returns the keys of the random operations in the recipes of a graph's parameters.
 pub fn initialization_keys<'a>(
     graph: &Graph,
     parameters: impl IntoIterator<Item = (&'a str, ValueId)>,
@@ -201,7 +201,7 @@ pub fn initialization_keys<'a>(
 }
 
 impl Replay {
-    /// Whether the constructor computes something that is random and that no parameter needs: fields may hold it.
+    /// Returns whether the constructor computes random values that no parameter needs: fields may hold them.
     fn makes_random_fields(&self) -> bool {
         let values = self.table.iter().map(|parameter| parameter.value);
         let needed = self.graph.backward_slice(values, |_| false).nodes;
@@ -256,7 +256,7 @@ impl Source for Replay {
                     let plan = self.recipe_for(request, value).ok()?.plan();
                     (plan.peak_bytes, plan.bytes)
                 }
-                // A part or a cast is taken from the whole, which is made first.
+                // A part or a cast is computed from the whole.
                 Rng::Backend => {
                     let keys = self.random_keys();
                     let whole =
@@ -272,8 +272,8 @@ impl Source for Replay {
         beside.max().unwrap_or(0)
     }
 
-    /// Seeds the backend's generator where the closure draws from it: in backend mode, and where the
-    /// model makes random values beside its parameters.
+    /// Seeds the backend's generator if the closure draws from it: in backend mode, and if the
+    /// model draws random values outside of parameters.
     fn construct(&self, device: &Device, construct: &mut dyn FnMut()) {
         let seeds = match self.rng {
             Rng::Backend => true,

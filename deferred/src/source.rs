@@ -1,4 +1,4 @@
-//! Where parameter values come from.
+//! Sources of parameter values.
 
 use burn::tensor::{DType, Device};
 use tinderbox_fake::{DynTensor, FakeError, Region, dtype_name, dtype_on};
@@ -8,34 +8,34 @@ use crate::{
     SourceError,
 };
 
-/// Whether values of a dtype are cast to another.
+/// Whether values of a dtype can be cast to another.
 pub(crate) fn can_cast(from: DType, to: DType) -> bool {
     let is_float = |dtype| matches!(dtype, DType::F64 | DType::F32 | DType::F16 | DType::BF16);
     is_float(from) && is_float(to)
 }
 
-/// One value that is asked for.
+/// A request for one value.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// Which parameter.
+    /// The parameter.
     pub path: ParameterPath,
     /// The whole parameter's size per dimension.
     pub shape: Vec<u64>,
-    /// Which part of it.
+    /// The requested part of it.
     pub region: Region,
-    /// In which dtype.
+    /// The requested dtype.
     pub dtype: DType,
-    /// On which device.
+    /// The requested device.
     pub device: Device,
 }
 
 impl Request {
-    /// Bytes of the value that answers it.
+    /// Returns the bytes of the requested value.
     pub fn bytes(&self) -> u64 {
         self.region.num_elements() * self.dtype.size() as u64
     }
 
-    /// All that keeps a whole value of this shape and dtype from answering the request. Float dtypes
+    /// Returns all mismatches between the request and a whole value of this shape and dtype. Float dtypes
     /// are cast to each other, others must be equal.
     pub(crate) fn mismatches(&self, shape: &[u64], dtype: DType) -> Vec<Mismatch> {
         let path = || self.path.clone();
@@ -50,7 +50,7 @@ impl Request {
         if dtype != self.dtype && !can_cast(dtype, self.dtype) {
             mismatches.push(self.of_dtype(dtype));
         }
-        // Against its own shape, since the other is reported already.
+        // Compared with the request's own shape, since the other mismatch is reported already.
         if let Err(reason) = self.region.check_inside(&self.shape) {
             let path = path();
             mismatches.push(Mismatch::Region { path, reason });
@@ -58,7 +58,7 @@ impl Request {
         mismatches
     }
 
-    /// The requested part of the whole value, in memory of its own and in the requested dtype.
+    /// Returns the requested part of the whole value, in memory of its own and in the requested dtype.
     pub(crate) fn part_of(&self, whole: DynTensor) -> Result<DynTensor, FakeError> {
         let part = match self.region.is_whole(&self.shape) {
             true => whole,
@@ -68,7 +68,7 @@ impl Request {
         Ok(part.cast_float(self.dtype))
     }
 
-    /// All that is wrong with an answer to the request.
+    /// Returns all mismatches between the request and its value.
     pub(crate) fn mismatches_of(&self, answer: &DynTensor) -> Vec<Mismatch> {
         let found: Vec<u64> = answer.shape().iter().map(|d| *d as u64).collect();
         let mut mismatches = Vec::new();
@@ -102,49 +102,49 @@ impl Request {
 /// Values of parameters, by path and region: a replay of the recorded initialization, a checkpoint,
 /// a gathered model.
 pub trait Source: Send + Sync {
-    /// The requested values, in the order of the requests.
+    /// Loads the requested values, in the order of the requests.
     ///
     /// # Errors
     ///
-    /// All requests that can't be answered are named in one [`SourceError::Mismatch`]; nothing is
-    /// returned unless everything is there.
+    /// All requests that can't be served are named in one [`SourceError::Mismatch`]; either all
+    /// values are returned or none.
     ///
-    /// The observer is notified of each value when it is there; `&()` ignores all events.
+    /// The observer is notified of each complete value; `&()` ignores all events.
     fn load(
         &self,
         requests: &[Request],
         observer: &dyn Observer,
     ) -> Result<Vec<DynTensor>, SourceError>;
 
-    /// Refuses a model, and what will be asked for of it, before anything is made: for what a source has
-    /// and the model has not, say. Takes everything, unless the source knows better; what
-    /// [`load`](Self::load) refuses need not be refused here.
+    /// Checks a model and the requests before anything is computed, for example for values that a source has
+    /// and the model does not. Accepts everything by default; requests that
+    /// [`load`](Self::load) rejects need not be rejected here.
     ///
     /// # Errors
     ///
-    /// All that does not fit, in one [`SourceError::Mismatch`].
+    /// All mismatches, in one [`SourceError::Mismatch`].
     fn check(&self, _model: &ParameterTable, _requests: &[Request]) -> Result<(), SourceError> {
         Ok(())
     }
 
-    /// Bytes that [`load`](Self::load) takes for a while beside the values: a lower bound, for an
-    /// error before anything is made. 0 unless the source knows better.
+    /// Returns a lower bound of the bytes that [`load`](Self::load) temporarily needs in addition to the values, for an
+    /// error before anything is computed. 0 by default.
     fn working_bytes(&self, _requests: &[Request]) -> u64 {
         0
     }
 
-    /// Runs the closure that constructs a model whose parameters this source gives. A source that
-    /// has a seed can seed the backend's generator before it, so that what the closure draws
-    /// outside of parameters is the same each time.
+    /// Runs the closure that constructs a model whose parameters this source loads. A source that
+    /// has a seed can seed the backend's generator first, so that values that the closure draws
+    /// outside of parameters are the same each time.
     fn construct(&self, _device: &Device, construct: &mut dyn FnMut()) {
         construct();
     }
 
-    /// A line for error messages, such as ``replay of seed 42`` or a directory.
+    /// Returns a description for error messages, such as ``replay of seed 42`` or a directory.
     fn describe(&self) -> String;
 
-    /// This source, and another for the parameters that it lacks: a checkpoint, and a replay for what was
-    /// added to the model since.
+    /// Combines this source with another for the parameters that it lacks: for example a checkpoint, and a replay for
+    /// parameters that were added to the model since.
     fn or_else<S: Source>(self, other: S) -> OrElse<Self, S>
     where
         Self: Sized,
@@ -152,8 +152,8 @@ pub trait Source: Send + Sync {
         OrElse::new(self, other)
     }
 
-    /// The values of this source, in a model that is constructed as another source has it: saved values, and a replay
-    /// that seeds what the constructor draws outside of parameters.
+    /// Combines the values of this source with the construction of another: for example saved values, and a replay
+    /// that seeds the values that the constructor draws outside of parameters.
     fn constructed_by<C: Source>(self, constructor: C) -> ConstructedBy<Self, C>
     where
         Self: Sized,
@@ -162,7 +162,7 @@ pub trait Source: Send + Sync {
     }
 }
 
-/// What a pointer to a source does.
+/// Forwards all methods of a pointer to a source.
 macro_rules! pointer {
     ($($pointer:ty),*) => {$(
         impl<S: Source + ?Sized> Source for $pointer {
@@ -195,7 +195,7 @@ macro_rules! pointer {
 
 pointer!(&S, Box<S>, std::sync::Arc<S>);
 
-/// What answers each request, or all that can't be answered in one error.
+/// Returns the value for each request, or all mismatches in one error.
 pub(crate) fn check_all<T>(
     source: &impl Source,
     requests: &[Request],

@@ -1,4 +1,4 @@
-//! Whether a model's closure makes the same model at every call.
+//! Checks that a model's closure creates the same model at every call.
 
 use burn::module::Module;
 use burn::tensor::DType;
@@ -8,28 +8,28 @@ use tinderbox_fake::{Difference, dtype_name};
 use crate::deferred::Blueprint;
 use crate::{Deferred, DeferredError, Parameter, ParameterPath, ParameterTable};
 
-/// The first difference between a model as it was recorded first and as its closure makes it now.
+/// The first difference between the first recording of a model and a later one.
 #[derive(Clone, Debug, PartialEq, Eq, Display)]
 #[non_exhaustive]
 pub enum Change {
-    /// A parameter is gone.
-    #[display("parameter `{path}` is gone")]
+    /// A parameter was removed.
+    #[display("parameter `{path}` no longer exists")]
     Missing {
         /// Its path.
         path: ParameterPath,
     },
-    /// A parameter is new.
+    /// A parameter was added.
     #[display("parameter `{path}` is new")]
     Extra {
         /// Its path.
         path: ParameterPath,
     },
-    /// A parameter has the position of another one.
-    #[display("parameter `{now}` stands where `{path}` stood")]
+    /// A parameter is at the position of another one.
+    #[display("parameter `{now}` is at the position of `{path}`")]
     Order {
-        /// Path of the one that had the position.
+        /// Path of the parameter that had the position.
         path: ParameterPath,
-        /// Path of the one that has it now.
+        /// Path of the parameter that has it now.
         now: ParameterPath,
     },
     /// A parameter has another shape.
@@ -37,9 +37,9 @@ pub enum Change {
     Shape {
         /// Its path.
         path: ParameterPath,
-        /// The shape that it had.
+        /// The shape before.
         before: Vec<u64>,
-        /// The shape that it has.
+        /// The shape now.
         now: Vec<u64>,
     },
     /// A parameter has another dtype.
@@ -47,51 +47,51 @@ pub enum Change {
     DType {
         /// Its path.
         path: ParameterPath,
-        /// The dtype that it had.
+        /// The dtype before.
         before: DType,
-        /// The dtype that it has.
+        /// The dtype now.
         now: DType,
     },
-    /// A parameter differs in what its module declares of it: the module's own type, whether it is
-    /// trainable, lazy or a clone of another, the shape that it is saved with.
+    /// A parameter has another declaration in its module: the module's own type, whether it is
+    /// trainable, lazy or a clone of another, the shape in which it is saved.
     #[display("parameter `{path}` differs in its {property}, which was {before} and is now {now}")]
     Property {
         /// Its path.
         path: ParameterPath,
-        /// What differs.
+        /// The property that differs.
         property: &'static str,
-        /// What it was.
+        /// The property before.
         before: String,
-        /// What it is.
+        /// The property now.
         now: String,
     },
-    /// A parameter is made by other operations, or from other data of the host.
+    /// A parameter is computed by other operations, or from other data of the host.
     #[display("in the recipe of parameter `{path}`, {difference}")]
     Recipe {
         /// Its path.
         path: ParameterPath,
-        /// Where its recipe differs.
+        /// The difference in its recipe.
         difference: Difference,
     },
-    /// No parameter differs; the initialization does what makes none, such as a plain tensor field,
-    /// in another way.
-    #[display("beside the recipes of all parameters, {difference}")]
+    /// No parameter differs; the initialization differs in the computation of other values, such as a plain tensor
+    /// field.
+    #[display("outside the recipes of all parameters, {difference}")]
     Outside {
-        /// Where the initialization differs.
+        /// The difference in the initialization.
         difference: Difference,
     },
 }
 
 impl<M: Module> Deferred<M> {
-    /// Records the construction once more and compares it with the first recording: operations,
+    /// Records the construction again and compares it with the first recording: operations,
     /// data from the host and parameters, floats bit by bit.
     ///
     /// Cost: that of [`Deferred::new`] and about a microsecond for each operation.
     ///
     /// # Errors
     ///
-    /// [`DeferredError::Unstable`] names the first parameter that differs, and how: the closure
-    /// draws from the host's randomness, or behaves differently from call to call.
+    /// [`DeferredError::Unstable`] with the first parameter that differs, and how: the closure
+    /// draws random values on the host, or behaves differently from call to call.
     pub fn check_stable(&self) -> Result<(), DeferredError> {
         let now = Blueprint::record(&*self.init, &self.options)?;
         match self.change(&now) {
@@ -105,7 +105,7 @@ impl<M: Module> Deferred<M> {
     fn change(&self, now: &Blueprint<M>) -> Option<Change> {
         let difference = self.graph.difference(&now.graph);
         if difference.is_none() && *self.table == now.table {
-            // The graph shows all that is made; what a lazy parameter declares is beside it.
+            // The graph has all computations; the declarations of lazy parameters are separate.
             if *self.declared == now.declared {
                 return None;
             }

@@ -1,4 +1,4 @@
-//! Values that are in memory already.
+//! Values that are in memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,9 +9,9 @@ use crate::{
     Mismatch, Mismatches, Observer, ParameterPath, ParameterTable, Request, Source, SourceError,
 };
 
-/// Values that are in memory already, by path: a gathered model, say.
+/// A source of values that are in memory, by path, such as a gathered model.
 ///
-/// As a source it refuses a model that lacks a parameter for one of them, and names every such value.
+/// It rejects a model that lacks a parameter for one of them, and names every such value.
 #[derive(Clone, Debug, Default)]
 pub struct Values {
     values: BTreeMap<ParameterPath, DynTensor>,
@@ -64,7 +64,7 @@ impl Source for Values {
             })
     }
 
-    /// Names every value that the model has no parameter for, beside what does not fit.
+    /// Reports every value that the model has no parameter for, in addition to other mismatches.
     fn check(&self, model: &ParameterTable, requests: &[Request]) -> Result<(), SourceError> {
         let wrong = requests
             .iter()

@@ -1,4 +1,4 @@
-//! The backend's own generator: the bits of plain Burn, whole or in part.
+//! The backend's own generator: the bits of plain Burn, of the whole model or a part.
 
 use std::sync::{Mutex, MutexGuard};
 
@@ -13,7 +13,7 @@ use tinderbox_deferred::{
 };
 use tinderbox_fake::Region;
 
-/// The generator is one for the process, and tests run at the same time.
+/// The generator is global, and tests run concurrently.
 static GENERATOR: Mutex<()> = Mutex::new(());
 
 fn hold() -> MutexGuard<'static, ()> {
@@ -24,7 +24,7 @@ fn hold() -> MutexGuard<'static, ()> {
 
 const SEED: u64 = 11;
 
-/// Lazy and eager parameters, shared draws, and a random field that is no parameter.
+/// Lazy and eager parameters, shared draws, and a random field that is not a parameter.
 #[derive(Module, Debug)]
 struct Net {
     embedding: Embedding,
@@ -81,7 +81,7 @@ fn the_whole_is_plain_burn() {
     let (model, replay) = deferred();
     for _ in 0..2 {
         let made = model.materialize(&flex(), &replay).unwrap();
-        // What is drawn next is what plain Burn would draw next.
+        // The next draw is the one that plain Burn would make next.
         let next = Tensor::<1>::random([8], Distribution::Default, &flex()).into_data();
         assert_eq!(next, after);
         assert_eq!(made.noise.to_data(), expected.noise.to_data());
@@ -115,7 +115,7 @@ fn every_part_is_plain_burn() {
         check(&|at| at != one);
         check(&|at| at >= one);
     }
-    // Requests in any order give the same values.
+    // Requests in any order have the same values.
     for (path, bits) in values.iter().rev() {
         let value = model
             .materialize_tensor(path.as_str(), &flex(), &replay)
@@ -143,10 +143,10 @@ fn regions_and_casts_are_those_of_plain_burn() {
     assert_eq!(cast.value(0).to_data().unwrap(), expected);
 }
 
-/// A random field that is no parameter is the same at every materialization, also with the
-/// counter-based generator, which does not make it.
+/// A random field that is not a parameter is the same at every materialization, also with the
+/// counter-based generator, which does not generate it.
 #[test]
-fn a_seed_gives_the_same_random_fields() {
+fn a_seed_determines_the_random_fields() {
     let _held = hold();
     let (model, replay) = deferred();
     let counter = replay.with_rng(Rng::Counter);

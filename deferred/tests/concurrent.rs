@@ -9,14 +9,14 @@ use burn::tensor::Device;
 use tinderbox_deferred::random::Seed;
 use tinderbox_deferred::{Deferred, MaterializeOptions, Observer, ParameterPath};
 
-/// Says that a value was made, and goes on when it is told to.
+/// Reports that a value is complete, and waits for permission to continue.
 struct Waits(Mutex<(Sender<()>, Receiver<()>)>);
 
 impl Observer for Waits {
     fn made(&self, _: &ParameterPath, _: u64) {
         let (begun, told) = &*self.0.lock().unwrap();
         begun.send(()).unwrap();
-        // Told when the sender is gone: the other values do not wait.
+        // Fails when the sender is dropped: the other values do not wait.
         let _ = told.recv_timeout(Duration::from_secs(60));
     }
 }

@@ -1,4 +1,4 @@
-//! The same parameters on every device: CubeCL's CPU runtime, whose kernels are those of GPUs, against `flex`.
+//! The same parameters on every device: CubeCL's CPU runtime, with the kernels of GPUs, compared with `flex`.
 
 use burn::module::{Module, Param, ParamId};
 use burn::nn::conv::{Conv2d, Conv2dConfig};
@@ -14,7 +14,7 @@ use tinderbox_deferred::{
 };
 use tinderbox_fake::{DynTensor, RecordOptions, Region, record};
 
-/// Random values of every kind that Burn's modules draw, constants, and values that are computed.
+/// Random values of every kind that Burn's modules draw, constants, and computed values.
 #[derive(Module, Debug)]
 struct Net {
     tokens: Embedding,
@@ -79,7 +79,7 @@ fn every_parameter_has_the_same_bits() {
 }
 
 #[test]
-fn a_region_is_made_alone() {
+fn a_region_is_generated_alone() {
     let model = model();
     let source = model.replay(Seed::new(7));
     for parameter in model.parameters().iter() {
@@ -96,7 +96,7 @@ fn a_region_is_made_alone() {
 }
 
 #[test]
-fn a_cast_is_made_on_the_device() {
+fn a_cast_runs_on_the_device() {
     let model = model();
     let source = model.replay(Seed::new(7));
     let cast = |device: &Device| {
@@ -111,7 +111,7 @@ fn a_cast_is_made_on_the_device() {
     assert_eq!(cast(&Device::cpu()), cast(&Device::flex()));
 }
 
-/// The module that a user holds works on the device.
+/// The module of a user works on the device.
 #[test]
 fn the_module_computes() {
     let model = model();
@@ -132,8 +132,8 @@ fn the_module_computes() {
     assert_eq!(made.len(), 14);
 }
 
-/// Booleans, which kernels store in another way than Rust: given, made, constant, used, and given back. Each is an
-/// output, so that none stays inside of a fused kernel.
+/// Booleans, which kernels store in another way than Rust: inputs, results, constants, operands, and outputs. Each is
+/// an output, so that none stays inside a fused kernel.
 #[test]
 fn truth_values_are_the_same() {
     const SHAPE: [usize; 2] = [33, 65];
@@ -175,7 +175,7 @@ fn truth_values_are_the_same() {
         let bools: Vec<bool> = (0..elements).map(|i| i % 5 < 3).collect();
         let given = vec![
             DynTensor::from_data(TensorData::new(values, SHAPE), device),
-            // Whatever the device that it comes from.
+            // Whatever its original device.
             DynTensor::from_data(TensorData::new(bools, SHAPE), &flex)
                 .to_device(device)
                 .unwrap(),

@@ -1,4 +1,4 @@
-//! What is said of models that can't be recorded, and of what can't be made of them.
+//! Errors of models that can't be recorded or materialized.
 
 use burn::module::{Module, Param};
 use burn::nn::{Initializer, Linear, LinearConfig};
@@ -14,7 +14,7 @@ fn chain(error: &dyn std::error::Error) -> String {
     format!("{error}{}", cause.unwrap_or_default())
 }
 
-/// Where in this file the recorded code failed, with its operation.
+/// The place in this file where the recorded code failed, with its operation.
 fn origin(error: &DeferredError) -> String {
     let (DeferredError::Record { source } | DeferredError::Parameter { source, .. }) = error else {
         panic!("{error}");
@@ -41,8 +41,8 @@ fn a_closure_that_can_not_be_recorded() {
         chain(&error),
         format!(
             "{constructed} read the data of a fake tensor in `Tensor::into_data`, called at \
-             tests/errors.rs:{line}:37; a fake tensor has a shape and no data: keep the value a tensor, and \
-             return it as a named output to look at it"
+             tests/errors.rs:{line}:37; a fake tensor has a shape and no data: keep the value as a tensor, and \
+             return it as a named output to inspect it"
         )
     );
     let error = Deferred::new(|d| {
@@ -71,7 +71,7 @@ fn net(device: &Device) -> Net {
     }
 }
 
-/// Burn makes no orthogonal vectors, and says so when the bias is made: after the closure.
+/// Burn rejects orthogonal vectors when the bias is initialized, which is after the closure.
 #[test]
 fn a_parameter_that_can_not_be_recorded_is_named() {
     let orthogonal = |d: &Device| Net {
@@ -86,10 +86,10 @@ fn a_parameter_that_can_not_be_recorded_is_named() {
     let error = Deferred::new(orthogonal).unwrap_err();
     assert_eq!(
         chain(&error).replace(&origin(&error), ""),
-        "parameter `layers.1.bias` could not be made on a recording device: the recorded code \
+        "parameter `layers.1.bias` could not be created on a recording device: the recorded code \
          panicked: Expected D (in Tensor<D>) to be greater or equal 2; (D >= 2)"
     );
-    // The next recording does not hear of it.
+    // The next recording is not affected.
     let error = Deferred::new(|_| -> Net { panic!("no such file") }).unwrap_err();
     assert!(!chain(&error).contains("layers.1.bias"), "{error}");
 }
@@ -134,7 +134,7 @@ fn many_casts_that_are_refused_are_counted() {
     let error = error.unwrap_err().to_string();
     let listed = "`counts.2` is i32, not bf16, `counts.3` is i32, not bf16, and 2 more; choose";
     assert!(error.contains(listed), "{error}");
-    // A float type that no values are kept in.
+    // A float type that parameters can't have.
     let options = MaterializeOptions::new().dtype(|p| p.dtype.is_float().then_some(DType::Flex32));
     let error = model.materialize_with(&Device::flex(), &replay, options);
     let error = error.unwrap_err().to_string();
@@ -170,11 +170,11 @@ fn files_that_are_no_recipes() {
     let recipe = model.replay(Seed::new(1)).recipe("layers.0.weight");
     let bytes = recipe.unwrap().to_bytes().unwrap();
     let refused = |bytes: &[u8]| chain(&Recipe::from_bytes(bytes).unwrap_err());
-    let no_recipe = "file of a recipe: these are no recorded operations, or they are damaged";
-    assert_eq!(refused(&[]), format!("{no_recipe}: they end too early"));
+    let no_recipe = "file of a recipe: not a file of recorded operations, or a damaged one";
+    assert_eq!(refused(&[]), format!("{no_recipe}: the file is truncated"));
     assert_eq!(
         refused(&bytes[..20]),
-        format!("{no_recipe}: they end too early")
+        format!("{no_recipe}: the file is truncated")
     );
     assert_eq!(
         refused(b"hello"),

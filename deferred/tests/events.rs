@@ -1,4 +1,4 @@
-//! What the library tells a subscriber. A program of its own: a subscriber belongs to the process.
+//! Events that the library emits. A program of its own: a subscriber is global.
 
 use std::sync::{Arc, Mutex};
 
@@ -6,7 +6,7 @@ use burn::nn::LinearConfig;
 use burn::tensor::Device;
 use tinderbox_deferred::{Deferred, random::Seed};
 
-/// What the library's events say, as text.
+/// The library's events, as text.
 #[derive(Clone, Default)]
 struct Text(Arc<Mutex<Vec<u8>>>);
 
@@ -21,7 +21,7 @@ impl std::io::Write for Text {
 }
 
 #[test]
-fn a_span_says_what_and_an_event_how_long() {
+fn a_span_has_the_source_and_an_event_the_time() {
     let text = Text::default();
     let writer = text.clone();
     let subscriber = tracing_subscriber::fmt()

@@ -1,4 +1,4 @@
-//! From a deferred model to real parameters: what is listed, what is made, what is refused.
+//! From a deferred model to real parameters: the table, the values, the errors.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ enum Head {
     Normed(LayerNorm),
 }
 
-/// One of everything that a module may hold.
+/// One of every kind of value that a module may have.
 #[derive(Module, Debug)]
 struct Zoo {
     row: Linear,
@@ -182,7 +182,7 @@ fn a_model_without_parameters() {
     assert!(none.is_none());
 }
 
-/// A value from the specified generator: what a recipe of one draw must give.
+/// A value of the specified generator: the expected result of a recipe with one draw.
 fn drawn(
     seed: u64,
     owner: &str,
@@ -261,8 +261,8 @@ fn a_whole_model_is_the_plain_one() {
             saved(&made).shape(),
             made.col.weight.val().to_data().shape()
         );
-        // Burn refuses to load a record into a materialized parameter of column layout: its shape is not the
-        // saved one. So the mapper is asked alone.
+        // Burn rejects a record for a materialized parameter of column layout, because its shape is not the
+        // saved one. The mapper is therefore tested alone.
         let file = Tensor::from_data(saved(&plain), &device);
         let loaded = made
             .col
@@ -299,7 +299,7 @@ fn trainable<M: Module>(module: &M) -> Vec<String> {
 }
 
 #[test]
-fn what_is_not_selected_stays_fake_and_is_named() {
+fn unselected_parameters_stay_fake_and_are_named() {
     let model = zoo();
     let source = model.replay(Seed::new(3));
     for device in [flex(), flex().autodiff()] {
@@ -397,7 +397,7 @@ fn any_subset_in_any_order_has_the_bits_of_the_whole() {
     for (request, value) in requests.iter().zip(source.load(&requests, &()).unwrap()) {
         assert_eq!(value.to_data().unwrap(), whole[request.path.as_str()]);
     }
-    // On an autodiff device too, parameters of their own are plain.
+    // On an autodiff device too, parameters without their module are plain.
     let part = model
         .materialize_parameters(&flex().autodiff(), &source, MaterializeOptions::new())
         .unwrap();
@@ -491,7 +491,7 @@ impl Fickle {
 #[test]
 fn a_closure_that_makes_another_model_is_an_error() {
     let check = |changed: &str, make: fn(usize, &Device) -> Fickle| {
-        // The second call, which only compares, sees no change; the third, on the device, does.
+        // The second call, which only compares, is unchanged; the third, on the device, is not.
         let calls = AtomicUsize::new(0);
         let change = move |d: &Device| {
             let call = calls.fetch_add(1, Ordering::SeqCst);
@@ -504,10 +504,10 @@ fn a_closure_that_makes_another_model_is_an_error() {
             error.to_string(),
             format!(
                 "parameter `{changed}` is not the same as when the model was recorded: the closure \
-                 must make the same model at every call"
+                 must create the same model at every call"
             )
         );
-        // Without the closure, the recorded parameters are there.
+        // Without the closure, the recorded parameters are used.
         model
             .materialize_parameters(&flex(), &source, MaterializeOptions::new())
             .unwrap();
@@ -545,8 +545,8 @@ fn a_parameter_of_another_device_is_an_error() {
         assert_eq!(
             chain(&error),
             format!(
-                "parameter `{named}` was made on {found}, not on the device that the closure was \
-                 given: pass that device to every `init`"
+                "parameter `{named}` was created on {found}, not on the device that was passed to \
+                 the closure: pass that device to every `init`"
             )
         );
     };
@@ -567,13 +567,13 @@ fn a_parameter_of_another_device_is_an_error() {
 }
 
 #[test]
-fn a_fake_device_takes_no_values() {
+fn a_fake_device_is_rejected() {
     let model = zoo();
     let options = RecordOptions::default().claiming("cuda:3".parse().unwrap());
     let ((), _) = record(&options, |device| {
         let source = model.replay(Seed::new(1));
         let error = model.materialize(device, &source).map(drop).unwrap_err();
-        // What the build has follows.
+        // The devices of the build follow.
         let expected =
             "programs can't run on a recording device (cuda:3): this build runs them on flex";
         let said = chain(&error);
@@ -642,7 +642,7 @@ fn a_region_is_a_slice_of_the_whole() {
 
 /// As checkpoints do.
 #[test]
-fn values_that_nothing_asked_for_are_named() {
+fn extra_values_are_named() {
     let model = zoo();
     let all = || parameter_values(&Zoo::new(&flex())).into_iter();
     let known = |values: Values| model.materialize(&flex(), &values).map(drop);
@@ -661,7 +661,7 @@ fn values_that_nothing_asked_for_are_named() {
         std::error::Error::source(&error).unwrap().to_string(),
         expected
     );
-    // A part of the model is asked for: what the rest of it has is not too much.
+    // Only a part of the model is requested: values for the rest are not extra.
     let part = |values: &Values| {
         let options = MaterializeOptions::only(|p| p.path.as_str() == "row.weight");
         model.materialize_parameters(&flex(), values, options)
@@ -743,7 +743,7 @@ fn all_mismatches_are_in_one_error() {
     assert_eq!(Mismatch::Extra { path: path("x") }.to_string(), "extra: x");
 }
 
-/// A source that answers as it likes.
+/// A source with arbitrary answers.
 struct Answers(fn(&Request) -> Option<DynTensor>);
 
 impl Source for Answers {
@@ -769,7 +769,7 @@ fn a_source_that_breaks_its_promise_is_an_error() {
     };
     check(
         |r| (r.path.leaf() == "bias").then(|| DynTensor::zeros([3].into(), r.dtype, &r.device)),
-        "a test gave 1 values for 2 requests",
+        "a test returned 1 values for 2 requests",
     );
     check(
         |r| Some(DynTensor::zeros([2, 3].into(), DType::F16, &r.device)),

@@ -1,4 +1,4 @@
-//! How much memory a materialization takes, measured on the heap. One test, alone in its process.
+//! Peak memory of a materialization, measured on the heap. One test, alone in its process.
 
 use burn::module::{Module, Param};
 use burn::nn::{Linear, LinearConfig};
@@ -30,7 +30,7 @@ fn net(lazy: usize, eager: usize, device: &Device) -> Net {
     }
 }
 
-/// The most that the heap grows by, in MiB, rounded up.
+/// The maximum growth of the heap, in MiB, rounded up.
 fn growth(lazy: usize, eager: usize, dtype: DType, whole: bool) -> usize {
     let model = Deferred::new(move |device| net(lazy, eager, device)).unwrap();
     let source = model.replay(Seed::new(1));
@@ -48,7 +48,7 @@ fn growth(lazy: usize, eager: usize, dtype: DType, whole: bool) -> usize {
             }
         }
     };
-    // Threads and their buffers are made in the first run.
+    // Threads and their buffers are created in the first run.
     make();
     let before = HEAP.current_usage();
     HEAP.reset_peak_usage();
@@ -56,7 +56,7 @@ fn growth(lazy: usize, eager: usize, dtype: DType, whole: bool) -> usize {
     HEAP.peak_usage().saturating_sub(before).div_ceil(MIB)
 }
 
-/// A model whose parameters are made from data, all the same.
+/// A model whose parameters are all created from the same data.
 fn from_data(parameters: usize, data: &TensorData, device: &Device) -> Net {
     let matrix = || Tensor::from_data(data.clone(), device);
     Net {
@@ -67,35 +67,35 @@ fn from_data(parameters: usize, data: &TensorData, device: &Device) -> Net {
     }
 }
 
-/// One MiB for all that is not a tensor.
+/// One MiB for everything that is not a tensor.
 const BESIDE: usize = 1;
 
 #[test]
-fn no_more_than_one_tensor_beside_the_result() {
+fn at_most_one_tensor_in_addition_to_the_result() {
     let check = |lazy, eager, dtype, whole, expected: usize| {
         let found = growth(lazy, eager, dtype, whole);
         assert!(
             found <= expected + BESIDE,
             "{lazy} lazy and {eager} eager matrices as {dtype:?}: {found} MiB, not {expected}"
         );
-        // What is measured is there at all.
+        // The measurement is not zero.
         assert!(found >= expected - 1, "{found} MiB, not {expected}");
     };
     for whole in [true, false] {
         check(LAYERS, 0, DType::F32, whole, LAYERS);
-        // The last one stands there in both precisions.
+        // The last one exists in both precisions.
         check(LAYERS, 0, DType::BF16, whole, LAYERS / 2 + 1);
         check(LAYERS, 0, DType::F16, whole, LAYERS / 2 + 1);
     }
     check(0, LAYERS, DType::BF16, false, LAYERS / 2 + 1);
-    // The closure itself makes them in full precision. They are gone when the values are made.
+    // The closure itself creates them in full precision. They are freed before the values are computed.
     check(0, LAYERS, DType::BF16, true, LAYERS);
     check(0, LAYERS, DType::F32, true, LAYERS);
     check(LAYERS, LAYERS, DType::BF16, true, LAYERS + 1);
     data_is_not_copied();
 }
 
-/// The recording holds the data once, and parameters on the CPU are that data.
+/// The recording holds the data once, and parameters on the CPU share it.
 fn data_is_not_copied() {
     let data = TensorData::new(vec![0.5_f32; SIDE * SIDE], [SIDE, SIDE]);
     let model = Deferred::new(move |device| from_data(LAYERS, &data, device)).unwrap();
@@ -116,7 +116,7 @@ fn data_is_not_copied() {
     );
     drop(made);
 
-    // Written in place, since nobody else holds the tensor: it gets bytes of its own then.
+    // Written in place, because the tensor is not shared: it gets bytes of its own then.
     let first = || model.materialize_tensor("eager.0", &Device::flex(), &source);
     let one: Tensor<2> = first().unwrap().typed().unwrap();
     let written = one.add_scalar(1.0).into_data();

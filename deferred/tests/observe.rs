@@ -1,4 +1,4 @@
-//! What an observer hears.
+//! Events of an observer.
 
 use std::sync::{Arc, Mutex};
 
@@ -11,7 +11,7 @@ use tinderbox_deferred::{
 };
 use tinderbox_fake::DynTensor;
 
-/// Writes down what it hears.
+/// Records all events.
 #[derive(Default)]
 struct Log(Mutex<Vec<String>>);
 
@@ -42,7 +42,7 @@ impl Observer for Log {
 const HEARD: [&str; 4] = ["2 parameters, 36 bytes", "weight: 24", "bias: 12", "end"];
 
 #[test]
-fn every_source_tells_of_every_value() {
+fn every_source_reports_every_value() {
     let init = |d: &Device| LinearConfig::new(2, 3).init(d);
     let model = Deferred::new(init).unwrap();
     let values: Values = parameter_values(&init(&Device::flex()))
@@ -75,7 +75,7 @@ fn bytes_are_those_of_the_result() {
 }
 
 #[test]
-fn an_observed_source_tells_whoever_loads() {
+fn an_observed_source_reports_every_load() {
     let model = Deferred::new(|d: &Device| LinearConfig::new(2, 3).init(d)).unwrap();
     let log = Arc::new(Log::default());
     let source = Observed::new(model.replay(Seed::new(1)), log.clone());
@@ -88,7 +88,7 @@ fn an_observed_source_tells_whoever_loads() {
     assert_eq!(own.take(), HEARD);
 }
 
-/// Takes every request, and answers none.
+/// Accepts every request, and serves none.
 struct Broken;
 
 impl Source for Broken {

@@ -1,4 +1,4 @@
-//! What a run holds, measured on the heap. One test, alone in its process.
+//! Peak memory of a run, measured on the heap. One test, alone in its process.
 
 use burn::tensor::{Device, Tensor, TensorData};
 use peak_alloc::PeakAlloc;
@@ -14,7 +14,7 @@ const SIDE: usize = 512;
 const STEPS: usize = 40;
 const MIB: usize = 1 << 20;
 
-/// Runs `steps` on a matrix that nobody else holds. The heap may grow over what it was with the
+/// Runs `steps` on a matrix that is not shared. The heap may grow beyond its size with the
 /// matrix by this many matrices, and a little for the interpreter itself.
 fn check(name: &str, more_matrices: usize, steps: impl Fn(Tensor<2>) -> Tensor<2>) {
     let (ids, recording) = record(&RecordOptions::default(), |device| {
@@ -36,7 +36,7 @@ fn check(name: &str, more_matrices: usize, steps: impl Fn(Tensor<2>) -> Tensor<2
         let value = vec![0.25_f32; SIDE * SIDE];
         DynTensor::from_data(TensorData::new(value, [SIDE, SIDE]), &device)
     };
-    // Threads and their buffers are made in the first run.
+    // Threads and their buffers are created in the first run.
     drop(run(matrix()));
     let input = matrix();
     let before = HEAP.current_usage();
@@ -53,9 +53,9 @@ fn check(name: &str, more_matrices: usize, steps: impl Fn(Tensor<2>) -> Tensor<2
 
 #[test]
 fn values_are_freed_or_used_again() {
-    // In place: the input itself is worked on from end to end.
+    // In place: the input itself is modified by every step.
     check("a chain", 0, |x| (0..STEPS).fold(x, |x, _| x.tanh()));
-    // The input of a step is read twice, so it lives beside the first half of the step.
+    // The input of a step is read twice, so it is alive during the first half of the step.
     check("a chain of residual steps", 1, |x| {
         (0..STEPS).fold(x, |x, _| x.clone() + x.tanh())
     });

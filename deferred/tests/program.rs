@@ -1,4 +1,4 @@
-//! Programs give what Burn gives, whatever is shared, reused, kept or dropped.
+//! Programs return what Burn returns, whatever is shared, reused, kept or dropped.
 
 use burn::nn::DropoutConfig;
 use burn::tensor::{Bool, DType, Device, Int, Tensor, TensorData};
@@ -43,14 +43,14 @@ fn run(
     first
 }
 
-/// One operation on a pool of square matrices: what it is, and which of them it reads.
+/// One operation on a pool of square matrices: its kind, and the matrices that it reads.
 #[derive(Clone, Debug)]
 struct Op(u8, usize, usize, usize);
 
 const SIDE: usize = 3;
 const INPUTS: usize = 3;
 
-/// Runs operations on a growing pool. Tensors that nothing clones are used up, so that Burn itself
+/// Runs operations on a growing pool. Tensors without clones are consumed, so that Burn itself
 /// works in place where it can.
 fn apply(inputs: Vec<Tensor<2>>, ops: &[Op]) -> Vec<Tensor<2>> {
     let mut pool = inputs;
@@ -115,7 +115,7 @@ proptest! {
     ) {
         let ops: Vec<Op> = ops.into_iter().map(|(k, a, b, c)| Op(k, a, b, c)).collect();
         let expected = apply(given(seed), &ops);
-        // Outputs: some of the pool, inputs and repetitions among them.
+        // Outputs: some of the pool, including inputs and repetitions.
         let kept: Vec<usize> = kept.into_iter().map(|k| k % expected.len()).collect();
         let (pool, recording) = record(&RecordOptions::default(), |device| {
             let inputs = (0..INPUTS).map(|_| Tensor::zeros([SIDE, SIDE], device)).collect();
@@ -135,7 +135,7 @@ proptest! {
         }
         let after: Vec<TensorData> = clones.into_iter().map(|t| t.into_data()).collect();
         prop_assert_eq!(after, before, "the caller's clones are intact");
-        // The same without anybody who holds the inputs.
+        // The same without other references to the inputs.
         let program = Program::new(
             recording.graph(), recording.graph().node_ids(), &ids[..INPUTS], &outputs, &RandomKeys::new(),
         ).unwrap();
@@ -173,7 +173,7 @@ fn ints_bools_and_constants() {
 }
 
 #[test]
-fn only_what_is_asked_for_stays() {
+fn only_outputs_are_kept() {
     let ((x, y), recording) = record(&RecordOptions::default(), |d| {
         let x = Tensor::<1>::zeros([4], d);
         let y = x.clone().exp();
@@ -185,7 +185,7 @@ fn only_what_is_asked_for_stays() {
     let graph = recording.graph();
     let keys = RandomKeys::new();
     let whole = Program::new(graph, graph.node_ids(), &[x], &[y], &keys).unwrap();
-    // An input is not made again, and frees are not counted.
+    // An input is not recomputed, and frees are not counted.
     assert_eq!((whole.len(), whole.inputs()), (3, &[x][..]));
     let slice = graph.backward_slice([y], |v| v == x);
     let least = Program::new(graph, slice.nodes, &[x], &[y], &keys).unwrap();
@@ -226,11 +226,11 @@ fn errors_say_what_is_wrong() {
             &[z],
             &keys
         )),
-        "NumericFloat.Add reads %1, which is no input, no constant, and not made before"
+        "NumericFloat.Add reads %1, which is not an input, a constant or computed before"
     );
     assert_eq!(
         error(Program::new(graph, [], &[x], &[z], &keys)),
-        "the program's output reads %2, which is no input, no constant, and not made before"
+        "the program's output reads %2, which is not an input, a constant or computed before"
     );
     let program = Program::new(graph, graph.node_ids(), &[x, y], &[z], &keys).unwrap();
     let executable = Executor::new(&flex()).unwrap().load(program);
@@ -239,16 +239,17 @@ fn errors_say_what_is_wrong() {
         let error = executable.run(inputs, &context()).map(drop).unwrap_err();
         assert_eq!(error.to_string(), expected);
     };
-    check(vec![good()], "the program takes 2 inputs, and was given 1");
+    check(vec![good()], "the program has 2 inputs, found 1");
     check(
         vec![good(), DynTensor::zeros([2, 2].into(), DType::F32, &flex())],
-        "input %1 of the program is f32[4], and was given as f32[2, 2]",
+        "input %1 of the program must be f32[4], found f32[2, 2]",
     );
     check(
         vec![DynTensor::zeros([4].into(), DType::I32, &flex()), good()],
-        "input %0 of the program is f32[4], and was given as i32[4]",
+        "input %0 of the program must be f32[4], found i32[4]",
     );
-    let tail = "can't go into a program: it must be on the program's backend, without autodiff";
+    let tail =
+        "can't be an input of a program: it must be on the program's backend, without autodiff";
     check(
         vec![good(), good().to_device(&flex().autodiff()).unwrap()],
         &format!("tensor(..., size=[4], dtype=f32, device=flex, fake=false) {tail}"),
@@ -261,7 +262,7 @@ fn errors_say_what_is_wrong() {
 
     let options = RecordOptions::default().claiming("cuda:7".parse().unwrap());
     let (device, _) = record(&options, Device::clone).unwrap();
-    // What the build has follows.
+    // The devices of the build follow.
     let expected =
         "programs can't run on a recording device (cuda:7): this build runs them on flex";
     let said = Executor::new(&device).map(drop).unwrap_err().to_string();
@@ -320,7 +321,7 @@ fn random_values_follow_their_key() {
     ] {
         assert_ne!(other, base);
     }
-    // Two draws of one owner: values are 0, or 1 over the kept share of both.
+    // Two draws of one owner: values are 0, or 1 over the kept fraction of both.
     let values: Vec<f32> = base
         .chunks(4)
         .map(|b| f32::from_le_bytes(b.try_into().unwrap()))

@@ -1,4 +1,4 @@
-//! Recipes: a region equals the same region of the whole, bit for bit, and a file makes the same bits.
+//! Recipes: a region equals the same region of the whole, bit for bit, and a file computes the same bits.
 
 use burn::module::Param;
 use burn::nn::{Initializer, LinearConfig};
@@ -31,7 +31,7 @@ fn data(recipe: &Recipe) -> TensorData {
     recipe.materialize(&flex()).unwrap().to_data().unwrap()
 }
 
-/// The region of the whole, cut out of it.
+/// The region of the whole, sliced from it.
 fn cut(whole: &Recipe, region: &Region) -> TensorData {
     let whole = whole.materialize(&flex()).unwrap();
     whole.slice(region).to_data().unwrap()
@@ -101,7 +101,7 @@ fn grow(tensors: &mut Vec<Tensor<2>>, (code, pick): (u8, u64), device: &Device) 
             let indices: Vec<i32> = (0..1 + below(4)).map(|_| below(rows) as i32).collect();
             x.select(0, Tensor::<1, Int>::from_ints(indices.as_slice(), device))
         }
-        // What can't be made in parts.
+        // Operations that are not sliceable.
         24 if rows <= 8 => x.clone().matmul(x.swap_dims(0, 1)).clamp(-3.0, 3.0),
         25 => x.clone().sum_dim(1).expand([rows, columns]) + x,
         _ => x.cast(DType::BF16).cast(DType::F32),
@@ -136,7 +136,7 @@ proptest! {
         let part = whole.region(&wanted).unwrap();
         prop_assert_eq!(part.shape(), wanted.size().to_vec());
         prop_assert_eq!(data(&part), cut(&whole, &wanted));
-        // A region of a region, and through a file.
+        // A region of a region, and a round trip through a file.
         let read = Recipe::from_bytes(&part.to_bytes().unwrap()).unwrap();
         prop_assert_eq!(&read, &part);
         let inner: Vec<u64> = wanted.size().iter().map(|s| s.div_ceil(2)).collect();
@@ -150,7 +150,7 @@ fn ints(device: &Device) -> Tensor<2, Int> {
 }
 
 #[test]
-fn integers_and_truth_values_are_made_in_parts() {
+fn integers_and_booleans_are_sliceable() {
     let check = |init: fn(&Device) -> DynTensor| {
         let whole = recipe(init);
         let wanted = region(&[1, 2], &[3, 4]);
@@ -180,8 +180,8 @@ fn integers_and_truth_values_are_made_in_parts() {
 }
 
 #[test]
-fn a_region_takes_the_work_of_the_region() {
-    // 4 TiB, of which 24 bytes are wanted.
+fn the_cost_of_a_region_is_proportional_to_it() {
+    // 4 TiB, of which 24 bytes are needed.
     let huge = recipe(|device| {
         let weight = Tensor::<2>::random([1 << 20, 1 << 20], Distribution::Default, device);
         let scaled = (weight * 2.0 - 1.0) * 0.02;
@@ -192,14 +192,14 @@ fn a_region_takes_the_work_of_the_region() {
     });
     assert_eq!(huge.plan().bytes, 1 << 42);
     let part = huge.region(&region(&[5, 7, 1000], &[1, 1, 6])).unwrap();
-    // Twice, since what was transposed is copied for its new shape.
+    // Twice, because a transposed tensor is copied when it is reshaped.
     assert_eq!(part.plan().peak_bytes, 48);
     assert_eq!(part.plan().made_whole, []);
     assert_eq!(part.materialize(&flex()).unwrap().bytes(), 24);
 }
 
 #[test]
-fn what_is_made_whole_is_named() {
+fn operations_that_are_not_sliceable_are_named() {
     let orthogonal = recipe(|device| {
         Initializer::Orthogonal { gain: 1.0 }
             .init::<2, _>([6, 4], device)
@@ -210,12 +210,12 @@ fn what_is_made_whole_is_named() {
     let part = orthogonal.region(&wanted).unwrap();
     assert_eq!(data(&part), cut(&orthogonal, &wanted));
     let whole = part.plan().made_whole;
-    assert!(!whole.is_empty(), "a decomposition is not made in parts");
+    assert!(!whole.is_empty(), "a decomposition is not sliceable");
     let (first, bytes) = (&whole[0], part.plan().bytes);
     assert_eq!(first.bytes, first.shape.iter().product::<u64>() * 4);
     let text = part.plan().to_string();
     assert!(text.contains(&first.operation) && bytes == 24, "{text}");
-    // The memory of the whole is not kept by the part.
+    // The part does not keep the memory of the whole.
     let product = recipe(|device| normal(device, [8, 8]).matmul(normal(device, [8, 8])).into());
     let part = product.region(&region(&[0, 0], &[2, 2])).unwrap();
     insta::assert_snapshot!(part.plan());
@@ -223,10 +223,10 @@ fn what_is_made_whole_is_named() {
 
 type Program<'a> = &'a dyn Fn(&Device) -> DynTensor;
 
-/// `flex` adds up a view in another order than the same values in row-major order, and what is a view
-/// depends on what else is made.
+/// `flex` sums a view in another order than the same values in row-major order, and whether a value is a view
+/// depends on its other uses.
 #[test]
-fn what_is_made_whole_does_not_depend_on_the_region() {
+fn operations_that_are_not_sliceable_do_not_depend_on_the_region() {
     let wide = |device: &Device| normal(device, [64, 64]);
     let scaled = |y: Tensor<2>, s: Tensor<1>| DynTensor::from(y * s.reshape([1, 1]));
     let programs: [(&str, Program<'_>); 6] = [
@@ -268,7 +268,7 @@ fn what_is_made_whole_does_not_depend_on_the_region() {
         ] {
             let part = whole.region(&wanted).unwrap();
             assert_eq!(data(&part), cut(&whole, &wanted), "{name}, {wanted}");
-            // A part of a part, and what it says of itself.
+            // A part of a part, and its plan.
             let size = wanted.size().iter().map(|size| size.div_ceil(2)).collect();
             let inner = Region::new(vec![0, 0], size).unwrap();
             let again = part.region(&inner).unwrap();
@@ -304,9 +304,9 @@ fn dimensions_of_no_elements_need_nothing() {
     check(&[0, 4], &|d| none(d).flatten::<2>(1, 2).exp());
 }
 
-/// Values that share their memory with themselves take less than their bytes.
+/// Values that share memory need less than their bytes.
 #[test]
-fn a_repeated_value_is_predicted_and_made() {
+fn the_memory_of_a_repeated_value_is_predicted() {
     let model =
         Deferred::new(|d: &Device| Param::from_tensor(Tensor::<1>::ones([1], d).expand([1024])))
             .unwrap();
@@ -323,7 +323,7 @@ fn a_repeated_value_is_predicted_and_made() {
     assert!(model.materialize_with(&flex(), &replay, options).is_err());
 }
 
-/// From the backend's generator, a region is cut out of the whole, and the whole is predicted.
+/// With the backend's generator, a region is sliced from the whole, and the memory of the whole is predicted.
 #[test]
 fn the_backend_makes_the_whole_of_a_region() {
     let model = Deferred::new(|d: &Device| LinearConfig::new(64, 64).init(d)).unwrap();
@@ -339,7 +339,7 @@ fn the_backend_makes_the_whole_of_a_region() {
     assert!(replay.working_bytes(&[request(DType::F32)]) >= 64 * 64 * 4);
 }
 
-/// A closure that makes a constant from a replay of another model, under a replay of its own.
+/// A closure that computes a constant by a replay of another model, within a replay of its own.
 #[test]
 fn replays_may_be_nested() {
     let teacher = Deferred::new(|d: &Device| LinearConfig::new(4, 4).init(d)).unwrap();
@@ -395,7 +395,7 @@ fn damaged_files_are_refused() {
 }
 
 #[test]
-fn a_parameter_is_made_of_its_recipe_alone() {
+fn a_parameter_depends_on_its_recipe_alone() {
     let model = Deferred::new(|d: &Device| {
         vec![
             LinearConfig::new(6, 4).init(d),
@@ -432,7 +432,7 @@ const FILE: &str = "TINDERBOX_TEST_RECIPE";
 #[test]
 fn another_process_makes_the_same_bits() {
     if let Some(file) = std::env::var_os(FILE) {
-        // The child knows the file and nothing of the program below.
+        // The child process only has the file, and none of the program below.
         let made = data(&Recipe::load(file.as_ref()).unwrap());
         std::fs::write(
             std::path::Path::new(&file).with_extension("bits"),

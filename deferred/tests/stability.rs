@@ -1,4 +1,4 @@
-//! Closures that make the same model at every call, and closures that do not.
+//! Closures that create the same model at every call, and closures that do not.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,7 +8,7 @@ use burn::nn::{Linear, LinearConfig, LinearLayout};
 use burn::tensor::{DType, Device, Distribution, Shape, Tensor};
 use tinderbox_deferred::{Deferred, DeferredError};
 
-const HINT: &str = "; it must make the same model at every call: draw random values through Burn's \
+const HINT: &str = "; it must create the same model at every call: draw random values through Burn's \
                     tensors, not from the host";
 
 #[derive(Module, Debug)]
@@ -20,7 +20,7 @@ struct Net {
     field: Tensor<1>,
 }
 
-/// What of `Net` may differ from call to call.
+/// The properties of `Net` that may differ from call to call.
 #[derive(Clone)]
 struct Layout {
     bias: bool,
@@ -83,7 +83,7 @@ fn build(shape: &Layout, device: &Device) -> Net {
     }
 }
 
-/// A model that is made by `before` at the first call and by `now` at every later one.
+/// A model that is created by `before` at the first call and by `now` at every later one.
 fn changing(before: Layout, now: Layout) -> Deferred<Net> {
     let calls = AtomicUsize::new(0);
     let init = move |device: &Device| match calls.fetch_add(1, Ordering::Relaxed) {
@@ -101,17 +101,26 @@ fn what_differs_is_named() {
         let error = changing(usual(), now).check_stable().unwrap_err();
         assert_eq!(
             error.to_string(),
-            format!("the closure made another model at its second call: {expected}{HINT}")
+            format!("the closure created another model at its second call: {expected}{HINT}")
         );
     };
     check(
         |net| net.outputs = 5,
         "parameter `first.weight` had shape [2, 3] and has [2, 5]",
     );
-    check(|net| net.bias = false, "parameter `first.bias` is gone");
-    check(|net| net.first = false, "parameter `first.weight` is gone");
+    check(
+        |net| net.bias = false,
+        "parameter `first.bias` no longer exists",
+    );
+    check(
+        |net| net.first = false,
+        "parameter `first.weight` no longer exists",
+    );
     check(|net| net.layers = 2, "parameter `last.1.weight` is new");
-    check(|net| net.layers = 0, "parameter `last.0.weight` is gone");
+    check(
+        |net| net.layers = 0,
+        "parameter `last.0.weight` no longer exists",
+    );
     check(
         |net| net.frozen = true,
         "parameter `own` differs in its training state, which was trainable and is now frozen",
@@ -142,11 +151,11 @@ fn what_differs_is_named() {
     check(
         |net| net.own = |device| Tensor::random([4], Distribution::Uniform(-0.1, 0.1), device),
         "in the recipe of parameter `own`, operation 2 was NumericFloat.MulScalar(Float(2.0)) -> \
-         f32[4] and is gone",
+         f32[4] and no longer exists",
     );
     check(
         |net| net.field = 0.25,
-        "beside the recipes of all parameters, constant 1 was f32[2] with 0.5 at element 0 and is \
+        "outside the recipes of all parameters, constant 1 was f32[2] with 0.5 at element 0 and is \
          now f32[2] with 0.25 at element 0",
     );
 }
@@ -168,7 +177,7 @@ fn parameters_that_change_places() {
     });
     let error = model.unwrap().check_stable().unwrap_err().to_string();
     assert!(
-        error.contains(": parameter `Left.weight` is gone;"),
+        error.contains(": parameter `Left.weight` no longer exists;"),
         "{error}"
     );
 }
@@ -248,7 +257,7 @@ fn every_check_fails_alike() {
 }
 
 #[test]
-fn a_closure_that_fails_later_says_so() {
+fn a_closure_that_fails_later_is_reported() {
     let calls = AtomicUsize::new(0);
     let model = Deferred::new(move |device| {
         assert!(calls.fetch_add(1, Ordering::Relaxed) == 0, "only once");

@@ -1,4 +1,4 @@
-//! The table of parameters: what is found in it, and what is said of what is not.
+//! The table of parameters: lookups, and errors of lookups.
 
 use burn::module::{Module, Param, ParamId};
 use burn::nn::{Linear, LinearConfig, RmsNorm, RmsNormConfig};
@@ -54,7 +54,7 @@ fn every_path_is_found() {
 }
 
 #[test]
-fn an_unknown_path_is_told_what_was_meant() {
+fn an_unknown_path_has_suggestions() {
     let table = table();
     for (path, expected) in [
         (
@@ -102,7 +102,7 @@ fn an_unknown_path_is_told_what_was_meant() {
     let none = ParameterTable::default();
     assert_eq!(
         none.find("head.weight").unwrap_err().to_string(),
-        "the model has no parameter `head.weight`: it has none at all"
+        "the model has no parameter `head.weight`: it has no parameters"
     );
 }
 
@@ -114,7 +114,7 @@ fn unknown_modules_too() {
 }
 
 #[test]
-fn the_table_is_json_for_people_and_comes_back() {
+fn the_table_is_readable_json_and_round_trips() {
     let table = table();
     let json = serde_json::to_value(&table).unwrap();
     let dtypes = ["head.weight", "positions", "mask"].map(|path| {
@@ -152,7 +152,7 @@ fn the_table_is_json_for_people_and_comes_back() {
     assert!(
         error
             .to_string()
-            .starts_with("`i33` is no dtype: the dtypes are f64, f32"),
+            .starts_with("`i33` is not a dtype: the dtypes are f64, f32"),
         "{error}"
     );
 }

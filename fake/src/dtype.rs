@@ -1,9 +1,9 @@
-//! Names of dtypes, for people and for files that people read.
+//! Names of dtypes, for users and for text files.
 
 use burn::tensor::{BoolStore, DType, Device};
 use burn_dispatch::DispatchDevice;
 
-/// The name of every dtype that a recording can have. Quantized ones can't be recorded.
+/// The name of every dtype that can be recorded. Quantized dtypes can't.
 const NAMES: [(DType, &str); 16] = [
     (DType::F64, "f64"),
     (DType::F32, "f32"),
@@ -23,15 +23,15 @@ const NAMES: [(DType, &str); 16] = [
     (DType::Bool(BoolStore::U32), "bool_u32"),
 ];
 
-/// The short name of a dtype: `f32`, `bf16`, `bool`. Booleans that are not stored in Rust's own way
-/// say how: `bool_u8`.
+/// Returns the short name of a dtype: `f32`, `bf16`, `bool`. Booleans that are not stored as Rust's `bool` include
+/// their storage: `bool_u8`.
 pub fn dtype_name(dtype: DType) -> &'static str {
     let named = NAMES.iter().find(|(known, _)| *known == dtype);
     named.map_or("quantized", |(_, name)| name)
 }
 
-/// The dtype that values recorded with a dtype have on a device. It differs for booleans alone: CubeCL's
-/// kernels have none of Rust's own, so they are bytes of 0 and 1 there (`bool_u8`).
+/// Returns the dtype on a device of values that were recorded with a dtype. It differs only for booleans: CubeCL's
+/// kernels have no native ones, so they are bytes of 0 and 1 there (`bool_u8`).
 pub fn dtype_on(dtype: DType, device: &Device) -> DType {
     match dtype {
         DType::Bool(BoolStore::Native) if is_cube(device.as_dispatch()) => {
@@ -50,7 +50,7 @@ fn is_cube(device: &DispatchDevice) -> bool {
     }
 }
 
-/// Dtypes in serde's formats by their short names, for fields with
+/// Serializes dtypes by their short names, for fields with
 /// `#[serde(with = "tinderbox_fake::dtype_names")]`.
 pub mod dtype_names {
     use burn::tensor::DType;
@@ -62,7 +62,7 @@ pub mod dtype_names {
     ///
     /// # Errors
     ///
-    /// When the format fails.
+    /// When the serializer fails.
     pub fn serialize<S: Serializer>(dtype: &DType, to: S) -> Result<S::Ok, S::Error> {
         to.serialize_str(dtype_name(*dtype))
     }
@@ -71,14 +71,14 @@ pub mod dtype_names {
     ///
     /// # Errors
     ///
-    /// When it is the name of no dtype that can be recorded.
+    /// When the name is not that of a dtype that can be recorded.
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<DType, D::Error> {
         let name = String::deserialize(from)?;
         let known = NAMES.iter().find(|(_, known)| *known == name);
         known.map(|(dtype, _)| *dtype).ok_or_else(|| {
             let names: Vec<&str> = NAMES.iter().map(|(_, name)| *name).collect();
             D::Error::custom(format!(
-                "`{name}` is no dtype: the dtypes are {}",
+                "`{name}` is not a dtype: the dtypes are {}",
                 names.join(", ")
             ))
         })

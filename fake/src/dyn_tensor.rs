@@ -24,14 +24,14 @@ use crate::{FakeError, Region, TensorMeta, dtype_on};
 /// Held while a tensor is sent from one device to another.
 ///
 /// With CubeCL 0.11.3, where NCCL can be loaded, such a copy is a send in the queue of one GPU and a receive in that of
-/// the other, submitted one after the other without a lock. Two threads that copy in opposite directions could queue both
-/// sends before both receives, and wait for each other for ever; two that copy in one direction could pair each other's
-/// halves. In one order for all threads neither can happen: what is submitted waits for work that was submitted before.
-/// CubeCL 0.12 holds a lock of its own. Other copies wait while one is submitted: where operations of the source are still
-/// to be fused, that compiles and queues them first. The copies themselves run after the lock is free.
+/// the other, submitted one after the other without a lock. Two threads that copy in opposite directions could queue
+/// both sends before both receives and deadlock; two that copy in one direction could pair each other's halves. With
+/// one order for all threads neither can happen, because submitted work only waits for work that was submitted before.
+/// CubeCL 0.12 has a lock of its own. Other copies wait while one is submitted: if operations of the source are still
+/// to be fused, they are compiled and queued first. The copies themselves run after the lock is released.
 static COPIES: Mutex<()> = Mutex::new(());
 
-/// Float, int or bool: which of Burn's three kinds a tensor has.
+/// The kind of a tensor in Burn: float, int or bool.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize,
 )]
@@ -46,7 +46,7 @@ pub enum TensorKind {
 }
 
 impl TensorKind {
-    /// The kind of tensors of this dtype.
+    /// Returns the kind of tensors of this dtype.
     pub fn of(dtype: DType) -> Self {
         if dtype.is_bool() {
             Self::Bool
@@ -59,7 +59,7 @@ impl TensorKind {
 }
 
 /// A tensor whose rank and kind are known at run time: what crosses a stage boundary, what a source
-/// gives and what a program takes. Cloning shares the data.
+/// returns and what a program has as inputs. Cloning shares the data.
 #[derive(Clone, Debug, From, Into)]
 pub struct DynTensor(DispatchTensor);
 
@@ -86,7 +86,7 @@ impl DynTensor {
         })
     }
 
-    /// A tensor of zeros (or `false`), in the dtype that values of this one have [there](crate::dtype_on).
+    /// Creates a tensor of zeros (or `false`), in the dtype that `dtype` is stored as [there](crate::dtype_on).
     pub fn zeros(shape: Shape, dtype: DType, device: &Device) -> Self {
         let dtype = dtype_on(dtype, device);
         let dispatch = device.as_dispatch();
@@ -97,42 +97,42 @@ impl DynTensor {
         })
     }
 
-    /// Size per dimension.
+    /// Returns the size per dimension.
     pub fn shape(&self) -> Shape {
         self.0.shape()
     }
 
-    /// Type of an element.
+    /// Returns the type of an element.
     pub fn dtype(&self) -> DType {
         self.0.dtype()
     }
 
-    /// Float, int or bool.
+    /// Returns the kind: float, int or bool.
     pub fn kind(&self) -> TensorKind {
         TensorKind::of(self.dtype())
     }
 
-    /// Bytes of the elements.
+    /// Returns the bytes of the elements.
     pub fn bytes(&self) -> u64 {
         self.shape().num_elements() as u64 * self.dtype().size() as u64
     }
 
-    /// The device that holds the tensor.
+    /// Returns the device that holds the tensor.
     pub fn device(&self) -> Device {
         Device::new(self.0.device())
     }
 
-    /// Shape, dtype and device.
+    /// Returns shape, dtype and device.
     pub fn meta(&self) -> TensorMeta {
         TensorMeta::new(self.shape(), self.dtype(), &self.0.device())
     }
 
-    /// Whether the tensor has no data.
+    /// Returns whether the tensor has no data.
     pub fn is_fake(&self) -> bool {
         crate::meta::is_capture(&self.0.device())
     }
 
-    /// The same tensor with its rank and kind in its type.
+    /// Returns the same tensor with its rank and kind in its type.
     ///
     /// # Errors
     ///
@@ -154,8 +154,8 @@ impl DynTensor {
         Ok(Tensor::from_dispatch(self.0))
     }
 
-    /// The bytes of the elements in row-major order, where they lie so in the memory of this process: a
-    /// tensor on the CPU that is no view. `None` for all others; [`to_data`](Self::to_data) copies them.
+    /// Returns the bytes of the elements if they are in the memory of this process, in row-major order: for a
+    /// tensor on the CPU that is not a view. `None` for all others; [`to_data`](Self::to_data) copies them.
     pub fn host_bytes(&self) -> Option<&[u8]> {
         let DispatchTensorKind::Flex(tensor) = &self.0.kind else {
             return None;
@@ -172,7 +172,7 @@ impl DynTensor {
         (row_major && bytes.len() as u64 == self.bytes()).then_some(bytes)
     }
 
-    /// Copies the data to the host, now: what is done to the tensor afterwards does not show in it.
+    /// Copies the data to the host immediately: later changes to the tensor do not affect the copy.
     ///
     /// # Errors
     ///
@@ -197,8 +197,8 @@ impl DynTensor {
             })
     }
 
-    /// The tensor on another device; the same data when it is there already. On an autodiff device
-    /// it is a leaf without gradient, whatever it was before, and has the device's strategy of gradient
+    /// Moves the tensor to another device; returns the same data if it is there already. On an autodiff device
+    /// the result is a leaf without gradient, whatever the tensor was before, and has the device's strategy of gradient
     /// checkpointing.
     ///
     /// # Errors
@@ -219,20 +219,20 @@ impl DynTensor {
         let crosses = matches!(dispatch, DispatchDevice::Flex(_)) != is_on_host;
         let is_between_devices = !is_on_host && !crosses && tensor.0.device() != *dispatch;
         let copying = is_between_devices.then(|| {
-            // It guards no data: a copy that panicked leaves nothing half done behind it.
+            // The lock protects no data, so it can be used after a panic.
             COPIES
                 .lock()
                 .unwrap_or_else(|poisoned| poisoned.into_inner())
         });
         let moved = match kind {
-            // Booleans are stored in different ways there and here.
+            // Booleans are stored differently on the two devices.
             TensorKind::Bool if crosses => {
                 let data = tensor
                     .to_data()?
                     .convert_dtype(DType::Bool(BoolStore::Native));
                 Self::from_data(data, &plain).0
             }
-            // Burn would read when the tensor is first used.
+            // Burn would copy lazily, when the tensor is first used.
             _ if crosses && !is_on_host => Self::from_data(tensor.to_data()?, &plain).0,
             TensorKind::Float => Dispatch::float_to_device(tensor.0, dispatch),
             TensorKind::Int => Dispatch::int_to_device(tensor.0, dispatch),
@@ -247,12 +247,13 @@ impl DynTensor {
             TensorKind::Int => Dispatch::int_from_inner(moved),
             TensorKind::Bool => Dispatch::bool_from_inner(moved),
         };
-        // Burn enters autodiff with its default, and refuses operations on tensors that differ in it.
+        // Burn uses the default strategy on entering autodiff, and rejects operations on tensors with different
+        // strategies.
         tracked.autodiff = DispatchAutodiffContext::Enabled(strategy);
         Ok(Self(tracked))
     }
 
-    /// The tensor outside of any autodiff context; the same tensor when it is in none.
+    /// Returns the tensor outside of any autodiff context; the same tensor if it is in none.
     pub fn without_autodiff(self) -> Self {
         if self.0.autodiff == DispatchAutodiffContext::Disabled {
             return self;
@@ -264,11 +265,11 @@ impl DynTensor {
         })
     }
 
-    /// The elements of a region.
+    /// Returns the elements of a region.
     ///
     /// # Panics
     ///
-    /// When the region does not lie inside the tensor.
+    /// When the region is not inside the tensor.
     pub fn slice(self, region: &Region) -> Self {
         let slices: Vec<Slice> = region.ranges().into_iter().map(Slice::from).collect();
         Self(match self.kind() {
@@ -278,8 +279,8 @@ impl DynTensor {
         })
     }
 
-    /// The tensor in memory of its own size: a slice shares the memory of the whole, and keeps it.
-    /// Cost: one copy, on the tensor's device.
+    /// Copies the tensor to memory of its own size: a slice shares the memory of the whole tensor and keeps it
+    /// allocated. Cost: one copy, on the tensor's device.
     ///
     /// # Errors
     ///
@@ -299,7 +300,7 @@ impl DynTensor {
         }))
     }
 
-    /// The tensor in another float dtype; other kinds are returned as they are.
+    /// Casts a float tensor to another float dtype; other kinds are returned unchanged.
     pub fn cast_float(self, dtype: DType) -> Self {
         if self.dtype() == dtype || self.kind() != TensorKind::Float {
             return self;
@@ -307,7 +308,7 @@ impl DynTensor {
         Self(Dispatch::float_cast(self.0, dtype.into()))
     }
 
-    /// The id of a fake tensor in its recording; `None` for a real one.
+    /// Returns the id of a fake tensor in its recording; `None` for a real one.
     pub fn captured_id(&self) -> Option<TensorId> {
         let captured = |tensor: &BackendTensor<CaptureBackend>| match tensor {
             BackendTensor::Float(t) | BackendTensor::Int(t) | BackendTensor::Bool(t) => {
@@ -327,9 +328,9 @@ impl DynTensor {
     }
 }
 
-/// The same data in memory of its own. Burn's data of a GPU is read when it is first looked at, and what is done to the
-/// tensor in place until then shows in it; it also holds the GPU's memory as long as it lives. Other data is returned as
-/// it is. Costs the transfer, and a copy of the bytes on the host.
+/// Copies the data into memory of its own. Burn reads the data of a GPU tensor lazily, when it is first accessed, so
+/// in-place changes before that show in it; it also keeps the GPU's memory allocated. Other data is returned unchanged.
+/// Cost: the transfer, and a copy of the bytes on the host.
 ///
 /// # Errors
 ///
@@ -344,7 +345,7 @@ pub fn read_now(data: TensorData) -> Result<TensorData, burn_backend::ExecutionE
     let read = read.map_err(|error| burn_backend::ExecutionError::WithContext {
         reason: error.to_string(),
     })?;
-    // Aligned as the elements need it, or Burn copies it again.
+    // Aligned as the elements require, otherwise Burn copies it again.
     let own = match dtype.size() {
         2 => Bytes::from_elems::<u16>(pod_collect_to_vec(read)),
         4 => Bytes::from_elems::<u32>(pod_collect_to_vec(read)),
@@ -354,7 +355,7 @@ pub fn read_now(data: TensorData) -> Result<TensorData, burn_backend::ExecutionE
     Ok(TensorData::from_bytes(own, shape, dtype))
 }
 
-/// The sum of two float tensors of one shape, in place where the left one shares its data with nobody.
+/// Adds two float tensors of one shape, in place if the left one does not share its data.
 ///
 /// # Panics
 ///

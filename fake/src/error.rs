@@ -2,80 +2,80 @@
 
 use crate::{ErrorOrigin, TensorMeta};
 
-/// Why a recording failed.
+/// An error of a recording.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RecordError {
-    /// The recorded code asked for the data of a fake tensor.
+    /// The recorded code read the data of a fake tensor.
     #[error(
         "the recorded code read the data of a fake tensor{origin}; a fake tensor has a shape and no data: {}",
         instead_of(origin.operation())
     )]
     DataRead {
-        /// What Burn reports: it names a tensor by a number that differs from run to run.
+        /// Burn's message: it names a tensor by a number that differs from run to run.
         message: String,
-        /// Where.
+        /// The origin of the error.
         origin: ErrorOrigin,
     },
-    /// The recorded code did what a recording with gradients does not allow.
+    /// The recorded code did something that a recording with gradients does not allow.
     #[error(
         "the recorded code moved a fake tensor between devices or autodiff contexts{origin} ({message}); \
          `to_device`, `inner` and `from_inner` can't be recorded: create tensors on the device of \
          their input"
     )]
     Moved {
-        /// What Burn reports.
+        /// Burn's message.
         message: String,
-        /// Where.
+        /// The origin of the error.
         origin: ErrorOrigin,
     },
-    /// The recorded code met something that is not implemented, which is how Burn refuses to quantize on
-    /// a recording device.
+    /// The recorded code called something that is not implemented; Burn reports quantization on a recording device
+    /// this way.
     #[error(
-        "the recorded code did what is not implemented{origin} ({message}): a recording device can't \
+        "the recorded code called something that is not implemented{origin} ({message}): a recording device can't \
          quantize, so if it was that, quantize the materialized module"
     )]
     NotImplemented {
-        /// What Burn reports.
+        /// Burn's message.
         message: String,
-        /// Where.
+        /// The origin of the error.
         origin: ErrorOrigin,
     },
     /// The recorded code panicked.
     #[error("the recorded code panicked{origin}: {message}")]
     Panicked {
-        /// Text of the panic.
+        /// The message of the panic.
         message: String,
-        /// Where.
+        /// The origin of the error.
         origin: ErrorOrigin,
     },
-    /// An operation reads a tensor that the recording did not make, fake or real.
+    /// An operation reads a fake or real tensor that was not created in the recording.
     #[error(
-        "the recorded code used a tensor that is not of this recording{origin} ({message}): make it inside, \
+        "the recorded code used a tensor that does not belong to this recording{origin} ({message}): create it inside, \
          on the device that the closure was given, or pass its data"
     )]
     Foreign {
-        /// What Burn reports, or which operation it was.
+        /// Burn's message, or the operation.
         message: String,
-        /// Where, if Burn refused it there and then.
+        /// The origin of the error, if Burn reported it while the code ran.
         origin: ErrorOrigin,
     },
-    /// The capture device refused the default dtypes.
-    #[error("the recording device refused the default dtypes")]
+    /// The capture device rejected the default dtypes.
+    #[error("the recording device rejected the default dtypes")]
     Defaults {
-        /// What Burn reports.
+        /// Burn's error.
         source: burn::tensor::DeviceError,
     },
-    /// Burn refused the capture scope.
+    /// Burn rejected the capture scope.
     #[error("the capture scope failed: {reason}")]
     Capture {
-        /// Burn's error, whose type implements no `Error`.
+        /// Burn's error, whose type does not implement `Error`.
         reason: burn_capture::CaptureError,
     },
 }
 
 impl RecordError {
-    /// Where in the recorded code the error arose; `None` for errors that do not come from a panic.
+    /// Returns where in the recorded code the error arose; `None` for errors that are not panics.
     pub fn origin(&self) -> Option<&ErrorOrigin> {
         match self {
             Self::DataRead { origin, .. }
@@ -88,7 +88,7 @@ impl RecordError {
     }
 }
 
-/// What to write in place of an operation that reads data.
+/// Advice on how to replace an operation that reads data.
 fn instead_of(operation: Option<&str>) -> &'static str {
     let (of, method) = operation
         .and_then(|name| name.rsplit_once("::"))
@@ -105,7 +105,7 @@ fn instead_of(operation: Option<&str>) -> &'static str {
             "write ones into zeros with `scatter`, or compare with `arange` by `equal`"
         }
         (_, method) if method.contains("to_data") || method.contains("to_scalar") => {
-            "keep the value a tensor, and return it as a named output to look at it"
+            "keep the value as a tensor, and return it as a named output to inspect it"
         }
         (_, "nonzero" | "nonzero_async" | "argwhere" | "argwhere_async") => {
             "the shape of its result depends on data; use a mask, as with `mask_where` or a product"
@@ -114,92 +114,94 @@ fn instead_of(operation: Option<&str>) -> &'static str {
     }
 }
 
-/// Wrong use of a fake tensor.
+/// An error in the use of a tensor.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FakeError {
-    /// The data of a fake tensor were asked for.
+    /// The data of a fake tensor was requested.
     #[error("{tensor} has no data: materialize it first")]
     NoData {
         /// The tensor.
         tensor: Box<TensorMeta>,
     },
-    /// A tensor was taken for one of another rank or kind.
+    /// A tensor was converted to another rank or kind.
     #[error("{tensor} is not a tensor of rank {rank} and kind {kind}")]
     WrongType {
         /// The tensor.
         tensor: Box<TensorMeta>,
-        /// The rank asked for.
+        /// The requested rank.
         rank: usize,
-        /// The kind asked for.
+        /// The requested kind.
         kind: &'static str,
     },
-    /// The device failed to give or take the data.
+    /// The device failed to read or write the data.
     #[error("reading {tensor} failed")]
     Execution {
         /// The tensor.
         tensor: Box<TensorMeta>,
-        /// What the device reports.
+        /// The device's error.
         source: Box<burn_backend::ExecutionError>,
     },
-    /// A device label could not be read.
-    #[error("`{label}` is no device label: write a backend and an index, like `cuda:7`, or `flex`")]
+    /// A device label could not be parsed.
+    #[error(
+        "`{label}` is not a device label: write a backend and an index, like `cuda:7`, or `flex`"
+    )]
     BadLabel {
         /// The text.
         label: String,
     },
 }
 
-/// Why a graph file could not be written or read.
+/// An error of reading or writing a graph file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum GraphFileError {
     /// The file system failed.
     #[error("{action} {path} failed")]
     Io {
-        /// What was tried.
+        /// The action, such as "reading".
         action: &'static str,
         /// The file.
         path: std::path::PathBuf,
-        /// What the system reports.
+        /// The error of the file system.
         source: std::io::Error,
     },
     /// The bytes are not a graph.
-    #[error("these are no recorded operations, or they are damaged: {reason}")]
+    #[error("not a file of recorded operations, or a damaged one: {reason}")]
     Decode {
-        /// What the decoder reports.
+        /// The decoder's error.
         reason: String,
     },
     /// The graph could not be encoded.
     #[error("the graph could not be encoded: {reason}")]
     Encode {
-        /// What the encoder reports.
+        /// The encoder's error.
         reason: String,
     },
     /// The file is of another format, format version or Burn version.
     #[error(
-        "the file has {field} `{found}`, this build reads `{expected}`: record again and write it anew"
+        "the file has {field} `{found}`, this build reads `{expected}`: record and write it again"
     )]
     Version {
-        /// Which of them.
+        /// The field of the header.
         field: &'static str,
-        /// What this build reads.
+        /// The value that this build reads.
         expected: String,
-        /// What the file has.
+        /// The value in the file.
         found: String,
     },
-    /// The bytes are not those that were written.
+    /// The bytes differ from those that were written.
     #[error("the file is damaged: its digest is {found}, not {expected}")]
     Damaged {
         /// XXH3-128 in the header of the file, in hexadecimal digits.
         expected: String,
-        /// That of the bytes.
+        /// XXH3-128 of the bytes.
         found: String,
     },
     /// The parts of the file contradict each other.
     #[error("the graph in the file is inconsistent: {reason}")]
     Inconsistent {
-        /// What does not fit.
+        /// The contradiction.
         reason: &'static str,
     },
 }

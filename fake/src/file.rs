@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 use crate::GraphFileError;
 use crate::graph::{Constant, Graph, Node, Value, ValueId};
 
-/// What a node reads and makes is in its operation, and nowhere else.
+/// The operands of a node are only stored in its operation.
 #[derive(Serialize, Deserialize)]
 struct Body<'a> {
     operations: Vec<Cow<'a, OperationIr>>,
@@ -23,7 +23,7 @@ enum Stored {
     Inline(Constant),
 }
 
-/// All constants included. Equal graphs have equal bytes.
+/// Includes all constants. Equal graphs have equal bytes.
 impl Serialize for Graph {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let nodes = self.nodes().iter();

@@ -3,13 +3,13 @@
 //! A fake tensor has a shape, a dtype and a device, and no memory. Code that runs on fake tensors
 //! is recorded as a [`Graph`] of Burn's own operations; nothing is executed.
 //!
-//! This crate does not execute graphs, and knows nothing of modules: that is `tinderbox-deferred`.
+//! This crate neither executes graphs nor handles modules: `tinderbox-deferred` does.
 //!
 //! ```
 //! use burn::tensor::Tensor;
 //! use tinderbox_fake::{RecordOptions, record};
 //!
-//! // 4 TiB of f32, and no memory taken.
+//! // 4 TiB of f32, without any memory.
 //! let (square, recording) = record(&RecordOptions::default(), |device| {
 //!     let x = Tensor::<2>::zeros([1 << 20, 1 << 20], device);
 //!     x.clone().matmul(x)
@@ -22,8 +22,8 @@
 //! # Architecture invariants
 //!
 //! - [`record`] is the only place that opens or closes a capture scope.
-//! - Ids in a [`Graph`] are dense and in recorded order; two recordings of one program have the same
-//!   bytes, in one process or in two.
+//! - Ids in a [`Graph`] are dense and in recorded order; two recordings of one program are equal byte by
+//!   byte, also across processes.
 //! - Shape and dtype rules are Burn's: an operation is stored as Burn's own [`burn_ir::OperationIr`].
 //!
 //! # Limits

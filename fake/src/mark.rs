@@ -1,4 +1,4 @@
-//! Places in a forward that its author names.
+//! Places in a forward function that its author marks.
 
 use std::cell::RefCell;
 
@@ -9,14 +9,13 @@ use crate::DynTensor;
 
 thread_local! {
     /// Marks of the recordings that run on this thread, the innermost last. A recording runs its closure
-    /// on the thread that asked for it, and nothing else can be handed to the author's forward.
+    /// on the calling thread, and the forward function has no parameter for the marks.
     static MARKS: RefCell<Vec<Vec<TensorId>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Marks a place where a forward may be cut into stages: behind what makes this value. While the forward
-/// is recorded, the value is remembered ([`Recording::marks`](crate::Recording::marks)) and no operation
-/// is added. The identity everywhere else, and it costs nothing there but a look at a thread's
-/// variable.
+/// Marks a place at which a forward function may be cut into stages: after the operation that computes this value.
+/// While the forward function is recorded, the value is stored ([`Recording::marks`](crate::Recording::marks)) and no
+/// operation is added. Otherwise it returns the tensor, at the cost of reading a thread-local variable.
 pub fn cut<const D: usize, K: Basic>(tensor: Tensor<D, K>) -> Tensor<D, K> {
     MARKS.with_borrow_mut(|recordings| {
         if let Some(marks) = recordings.last_mut() {
@@ -26,7 +25,7 @@ pub fn cut<const D: usize, K: Basic>(tensor: Tensor<D, K>) -> Tensor<D, K> {
     tensor
 }
 
-/// The marks of one recording; they are dropped with it, also while a panic unwinds.
+/// The marks of one recording; dropped with it, also while a panic unwinds.
 pub(crate) struct Marking {
     depth: usize,
 }
@@ -41,7 +40,7 @@ impl Marking {
         })
     }
 
-    /// The marks so far, of this recording and none inside it.
+    /// Returns the marks of this recording, without those of nested recordings.
     pub(crate) fn end(self) -> Vec<TensorId> {
         MARKS.with_borrow_mut(|recordings| {
             recordings.truncate(self.depth);

@@ -1,4 +1,4 @@
-//! What a tensor is, without what it holds.
+//! Metadata of tensors.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{DynTensor, FakeError};
 
-/// The name of a device, such as `flex` or `cuda:7`. The machine need not have it.
+/// The name of a device, such as `flex` or `cuda:7`. The device need not exist.
 #[derive(
     Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, Display, Into,
 )]
@@ -20,17 +20,17 @@ use crate::{DynTensor, FakeError};
 pub struct DeviceLabel(String);
 
 impl DeviceLabel {
-    /// The CPU backend of the default build.
+    /// Returns the label of the CPU backend of the default build.
     pub fn flex() -> Self {
         Self("flex".into())
     }
 
-    /// The label of a real device.
+    /// Returns the label of a real device.
     pub fn of(device: &burn::tensor::Device) -> Self {
         of_dispatch(device.as_dispatch())
     }
 
-    /// The label as text.
+    /// Returns the label as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -45,7 +45,7 @@ impl FromStr for DeviceLabel {
             && backend
                 .chars()
                 .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit());
-        // `+7` and `07` are numbers too, but a device has one name.
+        // `+7` and `07` parse as numbers too, but each device has exactly one label.
         let canonical = |number: u16| number.to_string() == index;
         if named && index.parse().is_ok_and(canonical) {
             Ok(Self(label.into()))
@@ -65,13 +65,13 @@ impl TryFrom<String> for DeviceLabel {
     }
 }
 
-/// Which device each capture device claims to be, by its index.
+/// The claimed device of each capture device, by its index.
 ///
-/// State of the process because a tensor carries no more than the index of its capture device. An
-/// entry never changes: the pool hands a device out again only for the same claim.
+/// Global because a tensor only has the index of its capture device. An
+/// entry never changes: the pool reuses a device only for the same claim.
 static CLAIMS: LazyLock<RwLock<BTreeMap<u16, DeviceLabel>>> = LazyLock::new(RwLock::default);
 
-/// Notes what a new capture device claims to be.
+/// Registers the claim of a new capture device.
 pub(crate) fn claim(index: u16, label: DeviceLabel) {
     CLAIMS
         .write()
@@ -79,7 +79,8 @@ pub(crate) fn claim(index: u16, label: DeviceLabel) {
         .insert(index, label);
 }
 
-/// Whether tensors on a device lie in this process' memory, where every backend for CPUs can read them: `flex` alone.
+/// Returns whether tensors on a device are in this process' memory, where every CPU backend can read them: only on
+/// `flex`.
 pub fn is_host(device: &burn::tensor::Device) -> bool {
     match device.as_dispatch() {
         DispatchDevice::Autodiff(device) => {
@@ -115,14 +116,14 @@ pub struct TensorMeta {
     pub shape: Shape,
     /// Type of an element.
     pub dtype: DType,
-    /// Where the tensor is, or where a fake tensor claims to be.
+    /// The tensor's device; for a fake tensor, the device that it claims to be on.
     pub device: DeviceLabel,
     /// Whether the tensor has no data.
     pub fake: bool,
 }
 
 impl TensorMeta {
-    /// What `tensor` is. Reads no data; works after the recording of a fake tensor is closed.
+    /// Returns the metadata of `tensor`. Reads no data; works after the recording of a fake tensor is closed.
     pub fn of<const D: usize, K: Basic>(tensor: &Tensor<D, K>) -> Self {
         DynTensor::from(tensor.clone()).meta()
     }
@@ -136,7 +137,7 @@ impl TensorMeta {
         }
     }
 
-    /// Bytes that the tensor takes when it is real.
+    /// Returns the bytes that the tensor has when it is real.
     pub fn bytes(&self) -> u64 {
         self.shape.num_elements() as u64 * self.dtype.size() as u64
     }
@@ -166,7 +167,7 @@ pub(crate) fn is_capture(device: &DispatchDevice) -> bool {
     }
 }
 
-/// Whether a tensor is fake: it has a shape and a dtype, and no data.
+/// Returns whether a tensor is fake: it has a shape and a dtype, and no data.
 pub fn is_fake<const D: usize, K: Basic>(tensor: &Tensor<D, K>) -> bool {
     DynTensor::from(tensor.clone()).is_fake()
 }

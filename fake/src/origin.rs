@@ -1,4 +1,4 @@
-//! Where in the recorded code a panic arose.
+//! The place in the recorded code where a panic arose.
 
 use std::backtrace::Backtrace;
 use std::cell::RefCell;
@@ -11,15 +11,15 @@ mod frames;
 use frames::{Found, find};
 
 thread_local! {
-    /// The last panic of each recording that runs on this thread, the innermost last. A panic hook gets no context
-    /// of its own.
+    /// The last panic of each recording that runs on this thread, the innermost last. Thread-local, because a panic
+    /// hook has no other context.
     static WATCHED: RefCell<Vec<Option<Caught>>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Where in the recorded code an error arose: the operation of Burn that failed, and the line that called it, as far
-/// as the program has names and lines. A build without debug information has no lines, a stripped one no names.
+/// as the program has debug information. Without it there are no lines, and in a stripped program no names.
 ///
-/// Names and lines are looked up when they are first asked for, which takes some milliseconds.
+/// Names and lines are resolved on first use, which takes a few milliseconds.
 #[derive(Clone, Default)]
 pub struct ErrorOrigin(Option<Arc<Panic>>);
 
@@ -30,13 +30,13 @@ struct Panic {
 }
 
 impl ErrorOrigin {
-    /// The operation of Burn that failed, such as `Tensor::one_hot` or `Linear::forward`: the outermost one, which the
-    /// recorded code called itself. `None` where that code panicked itself, and where names are unknown.
+    /// Returns the operation of Burn that failed, such as `Tensor::one_hot` or `Linear::forward`: the outermost one,
+    /// which the recorded code called directly. `None` if that code panicked itself, and if names are unknown.
     pub fn operation(&self) -> Option<&str> {
         self.found()?.operation.as_deref()
     }
 
-    /// File, line and column in the recorded code.
+    /// Returns file, line and column in the recorded code.
     pub fn place(&self) -> Option<&str> {
         let found = self.found()?;
         let own_panic = found.is_in_caller && found.operation.is_none();
@@ -71,13 +71,13 @@ impl fmt::Debug for ErrorOrigin {
     }
 }
 
-/// A panic that the hook saw in a recording.
+/// A panic that the hook recorded.
 struct Caught {
     message: Option<String>,
     origin: ErrorOrigin,
 }
 
-/// Notes the panics of one recording instead of printing them; ends when dropped, also while a panic unwinds.
+/// Records the panics of one recording instead of printing them; ends when dropped, also while a panic unwinds.
 pub(crate) struct Watch {
     depth: usize,
 }
@@ -93,8 +93,8 @@ impl Watch {
         })
     }
 
-    /// Where the panic with this text arose. Unknown where the panic came from another thread, or where a hook that
-    /// was set later keeps panics for itself.
+    /// Returns the origin of the panic with this message. Unknown if the panic came from another thread, or if a hook
+    /// that was set later does not call this one.
     pub(crate) fn origin(&self, message: &str) -> ErrorOrigin {
         let caught = self.take();
         let caught = caught.filter(|caught| caught.message.as_deref().is_none_or(|m| m == message));
@@ -104,7 +104,7 @@ impl Watch {
     /// Reports a panic that the recorded code caught itself: the hook did not print it.
     pub(crate) fn report_caught(&self) {
         if let Some(Caught { message, origin }) = self.take() {
-            let message = message.unwrap_or_else(|| "a panic without a text".into());
+            let message = message.unwrap_or_else(|| "a panic without a message".into());
             tracing::warn!("the recorded code caught a panic{origin}: {message}");
         }
     }
@@ -120,11 +120,11 @@ impl Drop for Watch {
     }
 }
 
-/// Puts our hook before the present one, once in a process. A hook that is set later replaces it: errors then have no
-/// origin, and panics are printed again.
+/// Installs our hook in front of the present one, once per process. A hook that is set later replaces it: errors then
+/// have no origin, and panics are printed again.
 fn install() {
     static INSTALLED: Once = Once::new();
-    // Hooks can't be changed by a thread that unwinds.
+    // A thread that unwinds must not change the hook.
     if std::thread::panicking() {
         return;
     }
@@ -138,8 +138,8 @@ fn install() {
     });
 }
 
-/// Notes a panic of a thread that records, and whether that is enough. It is not where an earlier one was not taken yet:
-/// this may be the second of two panics at once, which ends the process.
+/// Records a panic of a thread that records, and returns whether it should not be printed. It should if an earlier one
+/// was not taken yet: this may be the second of two panics at once, which aborts the process.
 fn note(info: &PanicHookInfo<'_>) -> bool {
     let noted = WATCHED.try_with(|recordings| {
         let mut recordings = recordings.try_borrow_mut().ok()?;

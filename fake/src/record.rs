@@ -1,4 +1,4 @@
-//! Runs code on a device that executes nothing and keeps what was asked of it.
+//! Runs code on a device that executes nothing and records the operations.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,8 +15,8 @@ use crate::mark::Marking;
 use crate::origin::{ErrorOrigin, Watch};
 use crate::{DeviceLabel, Graph, RecordError, ValueId, meta};
 
-/// Whether gradients are tracked while a recording runs. It is to code under recording what an
-/// autodiff device is to code that runs: Burn's dropout is active in training only.
+/// Whether gradients are tracked while a recording runs: the recorded code runs on a plain or on an
+/// autodiff device. Burn's dropout, for example, is only active in training.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, Default,
 )]
@@ -29,7 +29,7 @@ pub enum Mode {
     Training,
 }
 
-/// The dtypes that a device gives to tensors whose creator names none.
+/// The dtypes of tensors that are created without a dtype.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Defaults {
     /// For float tensors.
@@ -41,7 +41,7 @@ pub struct Defaults {
 }
 
 impl Defaults {
-    /// The defaults of a real device.
+    /// Returns the defaults of a real device.
     pub fn of(device: &Device) -> Self {
         let settings = device.settings();
         Self {
@@ -53,7 +53,7 @@ impl Defaults {
 }
 
 impl Default for Defaults {
-    /// Those of the CPU backend of the default build: f32, i32, native bool.
+    /// Returns those of the CPU backend of the default build: f32, i32, native bool.
     fn default() -> Self {
         Self {
             float: FloatDType::F32,
@@ -63,19 +63,19 @@ impl Default for Defaults {
     }
 }
 
-/// How to record.
+/// The options of a recording.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordOptions {
     /// Whether gradients are tracked.
     pub mode: Mode,
     /// Default dtypes of the recording device.
     pub defaults: Defaults,
-    /// The device that fake tensors claim to be on; the machine need not have it.
+    /// The device that fake tensors claim to be on; it need not exist.
     pub claim: DeviceLabel,
 }
 
 impl Default for RecordOptions {
-    /// Inference, with the dtypes and the name of the CPU backend.
+    /// Returns inference, with the dtypes and the name of the CPU backend.
     fn default() -> Self {
         Self {
             mode: Mode::Inference,
@@ -86,7 +86,7 @@ impl Default for RecordOptions {
 }
 
 impl RecordOptions {
-    /// Records as if on `device`: with its default dtypes, its name, and gradients if it tracks them.
+    /// Returns options to record as if on `device`: its default dtypes, its name, and gradients if it tracks them.
     pub fn like(device: &Device) -> Self {
         Self {
             mode: if device.is_autodiff() {
@@ -99,18 +99,18 @@ impl RecordOptions {
         }
     }
 
-    /// The same options in a mode.
+    /// Sets the mode.
     pub fn in_mode(self, mode: Mode) -> Self {
         Self { mode, ..self }
     }
 
-    /// Claims another device.
+    /// Sets the device that fake tensors claim to be on.
     pub fn claiming(self, claim: DeviceLabel) -> Self {
         Self { claim, ..self }
     }
 }
 
-/// What a recording kept: the graph, and where each fake tensor stands in it.
+/// The result of a recording: the graph, and the value of each fake tensor in it.
 #[derive(Clone, Debug)]
 pub struct Recording {
     graph: Graph,
@@ -119,37 +119,37 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// The recorded operations.
+    /// Returns the recorded operations.
     pub fn graph(&self) -> &Graph {
         &self.graph
     }
 
-    /// The graph alone.
+    /// Returns the graph and drops the rest.
     pub fn into_graph(self) -> Graph {
         self.graph
     }
 
-    /// The values that [`cut`](crate::cut()) was called with, in order.
+    /// Returns the values that [`cut`](crate::cut()) was called with, in order.
     pub fn marks(&self) -> Vec<ValueId> {
         let marks = self.marks.iter();
         marks.filter_map(|id| self.ids.value_of(*id)).collect()
     }
 
-    /// Where a tensor of this recording stands in the graph; `None` for tensors of others.
+    /// Returns the value of a tensor of this recording; `None` for other tensors.
     pub fn value_of(&self, id: TensorId) -> Option<ValueId> {
         self.ids.value_of(id)
     }
 }
 
-/// What a capture device was set up for. Burn sets default dtypes once per device, and a device's
-/// claim must not change under tensors that are still alive.
+/// The settings of a capture device. Burn sets default dtypes once per device, and a device's
+/// claim must not change while its tensors are alive.
 type PoolKey = (String, DeviceLabel);
 
-/// Capture devices that no recording uses, to be used again: Burn never recycles their ids and
-/// allows 65,536 in a process. State of the process, because the ids are.
+/// Capture devices that no recording uses, for reuse: Burn never recycles their ids and
+/// allows 65,536 per process. Global, because the ids are.
 static POOL: LazyLock<Mutex<BTreeMap<PoolKey, Vec<Device>>>> = LazyLock::new(Mutex::default);
 
-/// A device out of the pool; it goes back when dropped, also while a panic unwinds.
+/// A device from the pool; it is returned when dropped, also while a panic unwinds.
 struct Pooled {
     key: PoolKey,
     device: Option<Device>,
@@ -178,7 +178,7 @@ impl Pooled {
 
 impl Drop for Pooled {
     fn drop(&mut self) {
-        // A device whose settings were refused is not used again.
+        // A device whose settings were rejected is not reused.
         if let Some(device) = self.device.take().filter(|_| self.configured) {
             lock_pool()
                 .entry(self.key.clone())
@@ -189,22 +189,21 @@ impl Drop for Pooled {
 }
 
 fn lock_pool() -> std::sync::MutexGuard<'static, BTreeMap<PoolKey, Vec<Device>>> {
-    // A push or pop that panicked leaves the map whole, so a poisoned pool is still a pool.
+    // A panic during a push or pop leaves the map valid, so the pool can be used after it.
     POOL.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// Runs `run` on a recording device and returns its result with what it recorded.
+/// Runs `run` on a recording device and returns its result and the recording.
 ///
 /// Recordings may be nested and may run on several threads at once: each has its own device. The
 /// fake tensors in the result keep their shape and dtype; any operation on them after the recording
-/// panics in Burn, since nothing is left to record it.
+/// panics in Burn, since it can't be recorded.
 ///
-/// Cost: time and memory by the number of operations, and none for tensor data.
+/// Cost: time and memory proportional to the number of operations, independent of the size of tensors.
 ///
 /// # Errors
 ///
-/// When the code panics, reads data, or uses a tensor of another recording. The device is then used
-/// again for other recordings all the same.
+/// When the code panics, reads data, or uses a tensor of another recording. Later recordings are not affected.
 pub fn record<T>(
     options: &RecordOptions,
     run: impl FnOnce(&Device) -> T,
@@ -218,7 +217,7 @@ pub fn record<T>(
     Ok((result, recording))
 }
 
-/// [`record`] without a type of its own for every closure, so it is compiled once.
+/// [`record`] for a closure of dynamic type, so that it is compiled once.
 fn record_dyn(
     options: &RecordOptions,
     run: &mut dyn FnMut(&Device),
@@ -250,7 +249,7 @@ fn record_dyn(
     pooled.configured = true;
     let captured = match captured {
         Ok(Ok(captured)) => captured,
-        // A scope without declared inputs refuses a graph that reads foreign tensors.
+        // A scope without declared inputs rejects a graph that reads foreign tensors.
         Ok(Err(burn_capture::CaptureError::UndeclaredInput { .. })) => {
             return Err(RecordError::Foreign {
                 message: "an operation reads an undeclared input".into(),
@@ -258,7 +257,7 @@ fn record_dyn(
             });
         }
         Ok(Err(reason)) => return Err(RecordError::Capture { reason }),
-        // The panic itself: a reference to its box would be taken for the payload.
+        // Dereferenced, because a reference to the box would itself be the payload.
         Err(panic) => return Err(explain(&*panic, &watch)),
     };
     watch.report_caught();
@@ -275,8 +274,8 @@ fn configure(device: &mut Device, defaults: Defaults) -> Result<(), burn::tensor
     ))
 }
 
-/// Texts of the panics by which Burn 0.22.1 reports wrong use of a fake tensor. They are whole phrases,
-/// because a panic of the recorded code itself may speak of the same things.
+/// Messages of the panics by which Burn 0.22.1 reports wrong use of a fake tensor. They are whole phrases,
+/// because a panic of the recorded code may contain the same words.
 const READ: [&str; 2] = ["has no concrete value", "has no initialized value"];
 const MOVED: [&str; 4] = [
     "Cannot move a tensor from a capture device",
@@ -284,7 +283,7 @@ const MOVED: [&str; 4] = [
     "Cannot move this autodiff tensor between",
     "Capture tensors do not support autodiff",
 ];
-/// The whole text.
+/// The whole message.
 const NOT_IMPLEMENTED: &str = "not implemented";
 const FOREIGN: [&str; 3] = [
     "The provided tensors are not on the same device",
@@ -292,7 +291,7 @@ const FOREIGN: [&str; 3] = [
     "capture tensor operations must run inside CaptureDevice::capture_scope",
 ];
 
-/// What was done wrong, from the text of Burn's panic.
+/// Returns the error for a panic, from Burn's message.
 fn explain(panic: &(dyn std::any::Any + Send), watch: &Watch) -> RecordError {
     let message = panic_message(panic);
     let origin = watch.origin(&message);
@@ -318,5 +317,5 @@ fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
         .downcast_ref::<&str>()
         .map(|text| (*text).to_owned())
         .or_else(|| panic.downcast_ref::<String>().cloned())
-        .unwrap_or_else(|| "a panic without a text".into())
+        .unwrap_or_else(|| "a panic without a message".into())
 }

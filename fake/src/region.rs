@@ -1,25 +1,25 @@
-//! A box in a tensor: offset and size per dimension.
+//! A rectangular region of a tensor: offset and size per dimension.
 
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize, Serializer};
 
-/// A box in a tensor: the elements whose index in every dimension `d` lies in
+/// A rectangular region of a tensor: the elements whose index in every dimension `d` is in
 /// `offset[d] .. offset[d] + size[d]`.
 ///
-/// The one type for slices, chunks and shards. A region of rank 0 is a scalar and holds one element.
+/// The common type for slices, chunks and shards. A region of rank 0 is a scalar and has one element.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize)]
 #[serde(try_from = "Form<Vec<u64>>")]
 pub struct Region {
-    /// Empty if all are 0, as in most regions: a manifest has millions.
+    /// Empty if all are 0, as in most regions: a manifest may have millions.
     offset: Vec<u64>,
     size: Vec<u64>,
 }
 
-/// As many dimensions as most tensors have at most.
+/// The maximum number of dimensions of most tensors.
 const ZEROS: [u64; 32] = [0; 32];
 
-/// A region in a file.
+/// The serialized form of a region.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename = "Region")]
 struct Form<T> {
@@ -52,7 +52,7 @@ impl std::fmt::Debug for Region {
     }
 }
 
-/// Why a region can't be used.
+/// An error in a region.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RegionError {
@@ -64,7 +64,7 @@ pub enum RegionError {
         /// Number of sizes.
         size: usize,
     },
-    /// The end of a dimension does not fit 64 bits, or the number of elements does not.
+    /// The end of a dimension or the number of elements does not fit in 64 bits.
     #[error("region {offset:?}+{size:?} overflows 64 bits")]
     Overflow {
         /// Offset per dimension.
@@ -83,7 +83,7 @@ pub enum RegionError {
         /// Shape of the tensor.
         shape: Vec<u64>,
     },
-    /// The region does not lie inside the tensor.
+    /// The region is not inside the tensor.
     #[error("region {region} reaches past the shape {shape:?}")]
     OutOfBounds {
         /// The region.
@@ -94,7 +94,7 @@ pub enum RegionError {
 }
 
 impl Region {
-    /// A region from its offset and size per dimension.
+    /// Creates a region from its offset and size per dimension.
     ///
     /// # Errors
     ///
@@ -117,7 +117,7 @@ impl Region {
         Ok(Self::of(offset, size))
     }
 
-    /// Of what is known to fit.
+    /// Creates a region that is known to fit.
     fn of(mut offset: Vec<u64>, size: Vec<u64>) -> Self {
         if ZEROS.starts_with(&offset) {
             offset = Vec::new();
@@ -132,7 +132,7 @@ impl Region {
         }
     }
 
-    /// The whole of a tensor of this shape.
+    /// Returns the region of all elements of a tensor of this shape.
     ///
     /// # Errors
     ///
@@ -141,13 +141,13 @@ impl Region {
         Self::new(vec![0; shape.len()], shape.to_vec())
     }
 
-    /// The whole of a tensor in memory, whose size is known to fit.
+    /// Returns the region of all elements of a tensor in memory, whose size is known to fit.
     pub fn of_shape(shape: &[usize]) -> Self {
         let size = shape.iter().map(|d| *d as u64).collect();
         Self::of(vec![0; shape.len()], size)
     }
 
-    /// First index per dimension.
+    /// Returns the first index per dimension.
     pub fn offset(&self) -> &[u64] {
         match self.offset.is_empty() {
             true => &ZEROS[..self.size.len()],
@@ -155,31 +155,31 @@ impl Region {
         }
     }
 
-    /// Number of indices per dimension.
+    /// Returns the number of indices per dimension.
     pub fn size(&self) -> &[u64] {
         &self.size
     }
 
-    /// Number of dimensions.
+    /// Returns the number of dimensions.
     pub fn rank(&self) -> usize {
         self.size.len()
     }
 
-    /// Number of elements.
+    /// Returns the number of elements.
     pub fn num_elements(&self) -> u64 {
         self.size.iter().product()
     }
 
-    /// Whether this is the whole of a tensor of this shape.
+    /// Returns whether this is the whole of a tensor of this shape.
     pub fn is_whole(&self, shape: &[u64]) -> bool {
         self.size == shape && self.offset().iter().all(|o| *o == 0)
     }
 
-    /// Refuses a region that does not lie inside a tensor of this shape.
+    /// Checks that the region is inside a tensor of this shape.
     ///
     /// # Errors
     ///
-    /// When the ranks differ or a dimension reaches past its end.
+    /// When the ranks differ or the region exceeds the shape in a dimension.
     pub fn check_inside(&self, shape: &[u64]) -> Result<(), RegionError> {
         if self.rank() != shape.len() {
             return Err(RegionError::OtherRank {
@@ -197,7 +197,7 @@ impl Region {
         }
     }
 
-    /// The elements that both regions hold, or `None` when there are none or the ranks differ.
+    /// Returns the elements that are in both regions, or `None` when there are none or the ranks differ.
     pub fn intersection(&self, other: &Self) -> Option<Self> {
         if self.rank() != other.rank() {
             return None;
@@ -221,7 +221,7 @@ impl Region {
         start..start + self.size[dimension]
     }
 
-    /// The smallest region that holds both.
+    /// Returns the smallest region that contains both.
     ///
     /// # Panics
     ///
@@ -238,21 +238,21 @@ impl Region {
         Self::of(offset, size)
     }
 
-    /// The same elements, counted from the first of a region that holds them.
+    /// Returns the same elements relative to the offset of a region that contains them.
     ///
     /// # Panics
     ///
-    /// When the region does not lie inside the other.
+    /// When the region is not inside the other.
     #[must_use]
     pub fn relative_to(&self, outer: &Self) -> Self {
         let inside = outer.intersection(self).is_some_and(|both| both == *self);
-        assert!(inside, "{self} lies inside {outer}");
+        assert!(inside, "{self} is inside {outer}");
         let offsets = self.offset().iter().zip(outer.offset());
         let offset = offsets.map(|(inner, outer)| inner - outer).collect();
         Self::of(offset, self.size.clone())
     }
 
-    /// The half-open range per dimension, as Burn's slicing takes it.
+    /// Returns the half-open range per dimension, in the type of Burn's slicing.
     pub fn ranges(&self) -> Vec<Range<usize>> {
         let ranges = (0..self.rank()).map(|d| self.range(d));
         ranges.map(|r| r.start as usize..r.end as usize).collect()
@@ -312,7 +312,7 @@ mod tests {
         assert_eq!(scalar.intersection(&scalar), Some(scalar.clone()));
     }
 
-    /// Zeros are not kept, up to 32 of them.
+    /// Zero offsets are not stored, up to 32 of them.
     #[test]
     fn offsets_of_zeros_are_there() {
         for rank in [0, 1, 32, 33, 40] {

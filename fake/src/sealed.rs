@@ -1,6 +1,6 @@
-//! Files of recorded operations: CBOR, because JSON has no infinities and no NaN.
+//! Files of recorded operations: CBOR, because JSON can't represent infinities and NaN.
 //!
-//! Two items follow each other: a header, and the body, whose digest is in the header.
+//! A file has two items: a header, and the body, whose digest is in the header.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -8,7 +8,7 @@ use twox_hash::XxHash3_128;
 
 use crate::GraphFileError;
 
-/// The recorded operations are Burn's own types, so a file belongs to one release of Burn.
+/// The recorded operations are Burn's own types, so a file depends on the release of Burn.
 const BURN: &str = "0.22.1";
 
 #[derive(Serialize, Deserialize)]
@@ -20,12 +20,12 @@ struct Header {
     digest: String,
 }
 
-/// Bytes of a file that begins with its format, its version, Burn's release and the digest of its body. Equal
-/// bodies give equal bytes.
+/// Serializes a file: a header with its format, its version, Burn's release and the digest of its body, and the body.
+/// Equal bodies have equal bytes.
 ///
 /// # Errors
 ///
-/// When the encoder refuses a value.
+/// When the encoder rejects a value.
 pub fn seal(format: &str, version: u32, body: &impl Serialize) -> Result<Vec<u8>, GraphFileError> {
     let failed = |e: ciborium::ser::Error<std::io::Error>| GraphFileError::Encode {
         reason: e.to_string(),
@@ -44,7 +44,7 @@ pub fn seal(format: &str, version: u32, body: &impl Serialize) -> Result<Vec<u8>
     Ok(bytes)
 }
 
-/// The body of a file of [`seal`].
+/// Reads the body of a file of [`seal`].
 ///
 /// # Errors
 ///
@@ -55,7 +55,7 @@ pub fn unseal<T: DeserializeOwned>(
     mut bytes: &[u8],
 ) -> Result<T, GraphFileError> {
     let failed = |e| GraphFileError::Decode {
-        reason: decoder_says(e),
+        reason: decoder_error(e),
     };
     let header: Header = ciborium::from_reader(&mut bytes).map_err(failed)?;
     for (field, expected, found) in [
@@ -87,16 +87,16 @@ pub fn unseal<T: DeserializeOwned>(
     Ok(body)
 }
 
-fn decoder_says(error: ciborium::de::Error<std::io::Error>) -> String {
+fn decoder_error(error: ciborium::de::Error<std::io::Error>) -> String {
     use ciborium::de::Error;
     match error {
         Error::Io(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
-            "they end too early".into()
+            "the file is truncated".into()
         }
         Error::Io(error) => error.to_string(),
-        Error::Syntax(offset) => format!("byte {offset} is no CBOR"),
+        Error::Syntax(offset) => format!("byte {offset} is not CBOR"),
         Error::Semantic(_, reason) => reason,
-        Error::RecursionLimitExceeded => "they are nested too deeply".into(),
+        Error::RecursionLimitExceeded => "it is nested too deeply".into(),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Two recordings of what should be one program, compared.
+//! Comparisons of two recordings of one program.
 
 use burn::tensor::{Device, Distribution, Tensor};
 use tinderbox_fake::{DynTensor, Graph, RecordOptions, ValueId, record};
@@ -18,7 +18,7 @@ fn draw(device: &Device) -> Tensor<1> {
 }
 
 #[test]
-fn a_recipe_is_the_same_wherever_it_stands() {
+fn a_recipe_is_the_same_at_any_position() {
     let recipe = |device: &Device| draw(device) + Tensor::from_floats([f32::NAN; 8], device);
     let (alone, value) = recorded(recipe);
     let (behind, behind_value) = recorded(|device| {
@@ -37,7 +37,7 @@ fn a_recipe_is_the_same_wherever_it_stands() {
 }
 
 #[test]
-fn each_difference_in_words() {
+fn each_difference_has_a_text() {
     let (before, value) = recorded(|device| draw(device).add_scalar(1.0));
     let check = |expected: &str, run: fn(&Device) -> Tensor<1>| {
         let (now, value_now) = recorded(run);
@@ -45,7 +45,7 @@ fn each_difference_in_words() {
         assert_eq!(difference.unwrap().to_string(), expected);
     };
     check(
-        "operation 2 was NumericFloat.AddScalar(Float(1.0)) -> f32[8] and is gone",
+        "operation 2 was NumericFloat.AddScalar(Float(1.0)) -> f32[8] and no longer exists",
         draw,
     );
     check(
@@ -58,7 +58,7 @@ fn each_difference_in_words() {
         |device| Tensor::ones([8], device).add_scalar(1.0),
     );
     check(
-        "operation 1 was Float.Random(Normal(0.0, 1.0)) -> f32[8] and is gone",
+        "operation 1 was Float.Random(Normal(0.0, 1.0)) -> f32[8] and no longer exists",
         |device| Tensor::from_floats([0.0], device),
     );
 }
@@ -80,7 +80,7 @@ fn constants_that_nothing_reads_count_in_the_whole() {
             "constant 1 was f32[2] with 1 at element 0 and is now f32[2] with 3 at element 0",
         ),
         (with(&[1.0, 1.0]), "constant 2 is new: f32[2]"),
-        (with(&[]), "constant 1 was f32[2] and is gone"),
+        (with(&[]), "constant 1 was f32[2] and no longer exists"),
     ] {
         assert_eq!(before.difference(&now.0).unwrap().to_string(), expected);
         assert_eq!(before.recipe_difference(value, &now.0, now.1), None);

@@ -1,4 +1,4 @@
-//! Graph files: what comes back, and what damage does.
+//! Graph files: round trips and damaged files.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -12,7 +12,7 @@ fn graph(run: impl FnOnce(&Device)) -> Graph {
         .into_graph()
 }
 
-/// Numbers that JSON, or a shorter float, would lose.
+/// Numbers that JSON, or a shorter float, can't represent.
 const FLOATS: [f64; 8] = [
     f64::INFINITY,
     f64::NEG_INFINITY,
@@ -51,7 +51,7 @@ fn from_bytes(bytes: &[u8]) -> Result<Graph, GraphFileError> {
 }
 
 #[test]
-fn graphs_come_back() {
+fn graphs_round_trip() {
     for run in [small as fn(&Device), large, |_| ()] {
         let graph = graph(run);
         let bytes = to_bytes(&graph);
@@ -62,7 +62,7 @@ fn graphs_come_back() {
 }
 
 #[test]
-fn every_float_comes_back() {
+fn every_float_round_trips() {
     for value in FLOATS
         .into_iter()
         .chain([f64::from_bits(0x7ff8_0000_dead_beef)])
@@ -125,7 +125,7 @@ fn a_flip_of_every_bit_is_an_error_or_the_same_graph() {
     );
 }
 
-/// Damage that a digest does not find, because somebody wrote it.
+/// Damage that a digest does not detect, because the digest was computed after it.
 #[test]
 fn sealed_nonsense_is_refused_without_a_panic() {
     let bytes = to_bytes(&graph(small));
@@ -160,14 +160,14 @@ fn sealed_nonsense_is_refused_without_a_panic() {
             sealed[place..start].copy_from_slice(seal.as_bytes());
             let decoded = catch_unwind(AssertUnwindSafe(|| {
                 let graph = from_bytes(&sealed).ok()?;
-                // What is accepted can be used.
+                // An accepted graph can be used.
                 let _ = graph.to_string();
                 Some(to_bytes(&graph))
             }));
             kept += usize::from(decoded.expect("no panic").is_some());
         }
     }
-    // Numbers inside operations are theirs to choose.
+    // Numbers inside operations may have any value.
     assert!(kept > 0);
 }
 
@@ -183,17 +183,17 @@ fn other_versions_are_named() {
     check(
         b"tinderbox-graph",
         b"tinderbox-grave",
-        "the file has format `tinderbox-grave`, this build reads `tinderbox-graph`: record again and write it anew",
+        "the file has format `tinderbox-grave`, this build reads `tinderbox-graph`: record and write it again",
     );
     check(
         b"version\x01",
         b"version\x02",
-        "the file has version `2`, this build reads `1`: record again and write it anew",
+        "the file has version `2`, this build reads `1`: record and write it again",
     );
     check(
         b"0.22.1",
         b"0.23.0",
-        "the file has Burn version `0.23.0`, this build reads `0.22.1`: record again and write it anew",
+        "the file has Burn version `0.23.0`, this build reads `0.22.1`: record and write it again",
     );
 }
 

@@ -1,4 +1,4 @@
-//! What a recording takes, what it refuses, and that it is the same every time.
+//! What a recording accepts and rejects, and that it is deterministic.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::Command;
@@ -35,7 +35,7 @@ fn check_error(modes: &[Mode], expected: &str, run: impl Fn(&Device)) {
             expected,
             "{mode:?}{origin}"
         );
-        // The next recording, on the same device, is not disturbed.
+        // The next recording, on the same device, is not affected.
         let (_, recording) = record(&options, |d| Tensor::<1>::zeros([1], d).exp()).unwrap();
         assert_eq!(names(&recording), ["BaseFloat.Zeros", "Float.Exp"]);
     }
@@ -50,7 +50,8 @@ fn reading_data_is_an_error() {
             "the recorded code read the data of a fake tensor; a fake tensor has a shape and no data: {instead}"
         )
     };
-    let tensor = expected("keep the value a tensor, and return it as a named output to look at it");
+    let tensor =
+        expected("keep the value as a tensor, and return it as a named output to inspect it");
     let reads: [fn(&Device); 6] = [
         |d| drop(Tensor::<1>::zeros([1], d).into_data()),
         |d| drop(Tensor::<1>::zeros([1], d).to_data()),
@@ -96,7 +97,7 @@ fn errors_have_an_origin() {
     let check = |operation: Option<&str>, line: u32, run: &dyn Fn(&Device)| {
         let error = record(&training(), run).map(drop).unwrap_err();
         let origin = error.origin().unwrap();
-        // Debug information of lines alone has no types: the module stands for it.
+        // Debug information of lines only has no types, so the module replaces the type.
         let found = origin.operation().map(str::to_lowercase);
         assert_eq!(found, operation.map(str::to_lowercase), "{error}");
         let place = origin.place().unwrap();
@@ -116,7 +117,7 @@ fn errors_have_an_origin() {
     check(Some("Tensor::add"), line!() + 1, &|d| {
         drop(Tensor::<1>::zeros([1], d) + Tensor::zeros([1], &Device::flex()));
     });
-    // An operation inside of a module is the module's.
+    // An operation inside a module is attributed to the module.
     check(Some("Linear::forward"), line!() + 2, &|d| {
         let linear = LinearConfig::new(2, 3).init(d);
         drop(linear.forward(Tensor::<2>::zeros([1, 5], d)));
@@ -127,7 +128,7 @@ fn errors_have_an_origin() {
     });
 }
 
-/// Where the recorded code's panics go, in a process of its own.
+/// The output of a process that panics in the given way.
 fn printed(kind: &str) -> String {
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "panics_of_others_are_printed", "--nocapture"])
@@ -138,8 +139,8 @@ fn printed(kind: &str) -> String {
     String::from_utf8(output.stderr).unwrap()
 }
 
-/// A panic that becomes an error is not printed; one of another thread, one outside of recordings, and those that the
-/// recorded code catches all but the last of, are.
+/// A panic that becomes an error is not printed. One of another thread, one outside of recordings, and all but the last
+/// that the recorded code catches are printed.
 #[test]
 fn panics_of_others_are_printed() {
     let quiet = |run: &dyn Fn()| catch_unwind(AssertUnwindSafe(run)).unwrap_err();
@@ -148,7 +149,7 @@ fn panics_of_others_are_printed() {
         Ok("recorded") => {
             let error = record(&options, |_| panic!("text of it")).map(|((), _)| ());
             assert!(error.unwrap_err().to_string().ends_with(": text of it"));
-            // A recording in another, and one that follows.
+            // A nested recording, and one after it.
             let inner = || record(&options, |_| panic!("text of it")).map(|((), _)| ());
             let (error, _) = record(&options, |_| inner().unwrap_err()).unwrap();
             assert!(error.origin().unwrap().place().is_some());
@@ -232,7 +233,7 @@ fn moving_a_fake_tensor_is_an_error() {
 fn tensors_of_others_are_an_error() {
     let check = |said: &str, run: &dyn Fn(&Device)| {
         let expected = format!(
-            "the recorded code used a tensor that is not of this recording ({said}): make it inside, \
+            "the recorded code used a tensor that does not belong to this recording ({said}): create it inside, \
              on the device that the closure was given, or pass its data"
         );
         check_error(&BOTH, &expected, run);
@@ -241,7 +242,7 @@ fn tensors_of_others_are_an_error() {
     let devices = "The provided tensors are not on the same device";
     check(devices, &|d| drop(zeros(d) + zeros(&Device::flex())));
     check(devices, &|d| drop(zeros(&Device::flex()) + zeros(d)));
-    // Burn knows no difference between a closed recording and the one that has its device now.
+    // Burn does not distinguish a closed recording from the current one on the same device.
     let like = |d: &Device| match d.is_autodiff() {
         true => training(),
         false => RecordOptions::default(),
@@ -257,7 +258,7 @@ fn tensors_of_others_are_an_error() {
         let outer = zeros(d);
         let inner = record(&like(d), |e| zeros(e) + outer).map(drop);
         let RecordError::Foreign { message, .. } = inner.unwrap_err() else {
-            panic!("the inner recording takes a tensor of the outer one");
+            panic!("the inner recording uses a tensor of the outer one");
         };
         panic!("{message}");
     });
@@ -265,7 +266,7 @@ fn tensors_of_others_are_an_error() {
 
 #[test]
 fn a_tensor_of_an_earlier_recording_on_the_same_device_is_an_error() {
-    // A claim of its own, so that both recordings get one device.
+    // A claim that no other test uses, so that both recordings get the same device.
     let options = RecordOptions::default().claiming("cuda:90".parse().unwrap());
     let (x, first) = record(&options, |d| Tensor::<1>::zeros([2], d)).unwrap();
     for (said, own_first) in [
@@ -284,7 +285,7 @@ fn a_tensor_of_an_earlier_recording_on_the_same_device_is_an_error() {
         assert_eq!(
             error.to_string().replacen(&origin, "", 1),
             format!(
-                "the recorded code used a tensor that is not of this recording ({said}): make it \
+                "the recorded code used a tensor that does not belong to this recording ({said}): create it \
                  inside, on the device that the closure was given, or pass its data"
             )
         );
@@ -302,10 +303,10 @@ fn panics_of_the_recorded_code_keep_their_text() {
     let panicked = |text| format!("the recorded code panicked: {text}");
     check_error(&BOTH, &panicked("boom"), |_| panic!("boom"));
     check_error(&BOTH, &panicked("boom 7"), |_| panic!("boom {}", 7));
-    check_error(&BOTH, &panicked("a panic without a text"), |_| {
+    check_error(&BOTH, &panicked("a panic without a message"), |_| {
         std::panic::panic_any(7)
     });
-    // Words that Burn's own texts have too.
+    // Words that Burn's own messages have too.
     let text = "the autodiff context of to_device must run inside";
     check_error(&BOTH, &panicked(text), |_| panic!("{text}"));
 }
@@ -401,7 +402,7 @@ fn metadata_print_the_claimed_device() {
         .unwrap();
         assert_eq!(TensorMeta::of(&i).to_string(), text("i32"));
         assert_eq!(TensorMeta::of(&b).to_string(), text("bool"));
-        // Another claim is made by another device; this one keeps its own.
+        // Another claim uses another device; this one keeps its own.
         let other = RecordOptions::default().claiming("rocm:3".parse().unwrap());
         let (y, _) = record(&other, |d| Tensor::<1>::zeros([10], d)).unwrap();
         assert_eq!(TensorMeta::of(&y).device.as_str(), "rocm:3");
@@ -440,7 +441,7 @@ fn labels() {
             Err(error) => assert_eq!(
                 error.to_string(),
                 format!(
-                    "`{label}` is no device label: write a backend and an index, like `cuda:7`, or \
+                    "`{label}` is not a device label: write a backend and an index, like `cuda:7`, or \
                      `flex`"
                 )
             ),
@@ -491,7 +492,7 @@ fn recordings_may_be_nested() {
         let ((), inner) = record(&training(), |inner| {
             assert_ne!(inner.clone().without_autodiff(), *outer);
             drop(Tensor::<1>::ones([3], inner).exp());
-            // The outer device goes on recording meanwhile.
+            // The outer device continues to record meanwhile.
             drop(x.clone().log());
         })
         .unwrap();
@@ -644,7 +645,7 @@ fn uses_and_slices() {
     }
 }
 
-/// Names of operations, which stand in plans and error texts.
+/// Names of operations, which occur in plans and error messages.
 #[test]
 fn operations_have_names() {
     let check = |expected: &str, run: fn(&Device)| {

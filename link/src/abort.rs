@@ -1,12 +1,12 @@
-//! The stop that all ranks share.
+//! The stop signal that all ranks share.
 
 use std::fmt;
 use std::sync::Arc;
 
 use crate::channels::Channels;
 
-/// The stop signal that all ranks share, and the reason of the first that failed. Clones are the same
-/// signal.
+/// The stop signal that all ranks share, and the reason of the first failure. Clones share the signal and the
+/// reason.
 pub struct Abort<E: Send + 'static, C: Channels> {
     channels: C,
     first: Arc<C::Cell<First<E>>>,
@@ -15,16 +15,16 @@ pub struct Abort<E: Send + 'static, C: Channels> {
 
 /// The first reason.
 enum First<E> {
-    /// Nobody has failed.
+    /// No rank has failed.
     None,
-    /// Said and not yet taken.
+    /// Stored, and not taken yet.
     Kept(E),
-    /// Taken, or too late: what is said now is an effect of the stop.
+    /// Taken, or the ranks were stopped: later reasons are effects of the stop.
     Past,
 }
 
 impl<E: Send + 'static, C: Channels> Abort<E, C> {
-    /// A stop that nobody has asked for.
+    /// Creates a signal that has not fired.
     pub fn new(channels: C) -> Self {
         Self {
             first: Arc::new(channels.cell(First::None)),
@@ -33,30 +33,30 @@ impl<E: Send + 'static, C: Channels> Abort<E, C> {
         }
     }
 
-    /// Wakes every wait; keeps the first reason. When it returns, the signal has fired, whoever was
-    /// first.
+    /// Wakes every wait, and stores the reason if it is the first. When this returns, the signal has fired, by this
+    /// call or an earlier one.
     pub fn trigger(&self, reason: E) {
         self.channels.with(&self.first, |first| {
-            // A rank that was woken reports only that others failed.
+            // A rank that was woken by the signal only reports that another rank failed.
             if let First::None = first {
                 *first = First::Kept(reason);
             }
         });
-        // After the reason is kept: whoever is woken finds it.
+        // After the reason is stored, so that the threads that are woken find it.
         self.channels.fire(&self.signal);
     }
 
-    /// Fires when a rank fails.
+    /// Returns the signal, which fires when a rank fails or the ranks are stopped.
     pub fn signal(&self) -> &C::Signal {
         &self.signal
     }
 
-    /// Whether a rank has failed, or the ranks were ended.
+    /// Returns whether a rank has failed or the ranks were stopped.
     pub fn is_triggered(&self) -> bool {
         self.channels.is_fired(&self.signal)
     }
 
-    /// The first reason, once.
+    /// Takes the first reason; later calls return `None`.
     pub fn take_reason(&self) -> Option<E> {
         self.channels.with(&self.first, |first| match first {
             First::Kept(_) => first.take(),
@@ -64,8 +64,8 @@ impl<E: Send + 'static, C: Channels> Abort<E, C> {
         })
     }
 
-    /// Wakes every wait and gives the first reason. What ranks say later is not kept: they were told
-    /// to end.
+    /// Wakes every wait and returns the first reason. Reasons that ranks report later are ignored, since they were
+    /// stopped.
     pub(crate) fn close(&self) -> Option<E> {
         let reason = self.channels.with(&self.first, First::take);
         self.channels.fire(&self.signal);
@@ -116,7 +116,7 @@ mod tests {
     use crate::Crossbeam;
 
     #[test]
-    fn the_first_reason_is_kept_and_given_once() {
+    fn the_first_reason_is_returned_once() {
         let abort = Abort::<_, Crossbeam>::default();
         assert!(!abort.is_triggered());
         assert_eq!(abort.take_reason(), None);

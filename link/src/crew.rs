@@ -1,4 +1,4 @@
-//! The driver: it asks ranks, gathers their replies, and ends them.
+//! The driver: sends requests to the ranks, collects their replies and stops them.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,28 +9,28 @@ use crate::abort::Abort;
 use crate::channels::{Channels, Received};
 use crate::error::CrewError;
 
-/// How long a stop waits for ranks that compute. A rank that waits for anything ends at once; one
-/// that is inside an operation ends when it is done, and the error does not wait that long.
+/// How long a stop waits for the threads to end. Ranks that wait for a message or a request end at once; a rank that
+/// runs an operation ends when the operation returns, and the error is not delayed until then.
 const LAST_WAIT: Duration = Duration::from_millis(500);
 
-/// One rank before it is started.
+/// A rank that has not been started yet.
 #[derive(Clone, Copy, Debug)]
 pub struct Member<L, B> {
-    /// Its link to the others. It outlives the body: the rank's end is announced before the link is
-    /// dropped, so that others learn the reason and not that a mailbox is gone.
+    /// The rank's connection to the others. It is dropped after the end of the rank is announced, so that other ranks
+    /// receive the reason and not an error about a closed mailbox.
     pub link: L,
-    /// What the rank does: it serves requests until no more can come. To fail, it triggers the
+    /// The rank's main function: serves requests until the request channel is closed. To fail, it triggers the
     /// crew's [`Abort`] and returns.
     pub body: B,
 }
 
-/// Ranks on threads, one each, and the driver's side of the protocol. Dropping it ends the ranks and
+/// The driver's side of the protocol, and the threads of the ranks, one per rank. Dropping it stops the ranks and
 /// joins their threads.
 ///
-/// `Q` is what the driver asks for, `E` why a rank fails.
+/// `Q` is the type of a request, `E` the reason of a failure.
 pub struct Crew<Q: Send + 'static, E: Send + 'static, C: Channels> {
     requests: Vec<C::Sender<Q>>,
-    /// `None` where the thread was joined.
+    /// `None` once the thread is joined.
     threads: Vec<Option<C::Thread>>,
     ends: C::Receiver<RankIndex>,
     abort: Abort<E, C>,
@@ -39,15 +39,15 @@ pub struct Crew<Q: Send + 'static, E: Send + 'static, C: Channels> {
 }
 
 impl<Q: Send + 'static, E: Send + 'static, C: Channels> Crew<Q, E, C> {
-    /// Starts a thread per member, in the order of the ranks. `lost` is the reason of a rank that ends
-    /// without one, as by a panic.
+    /// Starts a thread per member, in the order of the ranks. `lost` returns the reason for a rank that ends without
+    /// one, for example by a panic.
     ///
-    /// A rank that fails triggers `abort`; a request that it drops without a reply is otherwise one
-    /// that the driver waits for until its time is up.
+    /// A rank that fails must trigger `abort`. If it only drops a request without a reply, the driver waits for that
+    /// reply until the timeout.
     ///
     /// # Errors
     ///
-    /// When a thread can't be started; those that were are ended.
+    /// When a thread can't be started; the threads started before it are stopped.
     pub fn start<L: Send + 'static, B: FnOnce(&mut L, &C::Receiver<Q>) + Send + 'static>(
         abort: &Abort<E, C>,
         members: Vec<Member<L, B>>,
@@ -74,7 +74,7 @@ impl<Q: Send + 'static, E: Send + 'static, C: Channels> Crew<Q, E, C> {
             let run = move || {
                 let mut link = link;
                 let requests = requests;
-                // Declared last, so dropped first, by a panic too.
+                // Declared last so that it is dropped first, also when a panic unwinds.
                 let _end = end;
                 body(&mut link, &requests);
             };
@@ -87,19 +87,19 @@ impl<Q: Send + 'static, E: Send + 'static, C: Channels> Crew<Q, E, C> {
         Ok(crew)
     }
 
-    /// How many ranks there are.
+    /// Returns the number of ranks.
     pub fn ranks(&self) -> usize {
         self.threads.len()
     }
 
-    /// Sends every rank a request and gathers one reply from each, in the order of the ranks. `make`
-    /// gets a rank and the sender of its reply.
+    /// Sends a request to every rank and returns one reply from each, in the order of the ranks. `make` receives a
+    /// rank and the sender for its reply, and returns the request.
     ///
     /// # Errors
     ///
-    /// When a rank fails, with its reason; when one does not reply within `timeout`; when the crew has
-    /// stopped before. After an error all ranks have been told to end, and threads that did so within
-    /// half a second are joined; a rank that is stuck in an operation is left behind.
+    /// When a rank fails, with its reason; when a rank does not reply within `timeout`; when the crew was stopped by
+    /// an earlier error. After an error all ranks are stopped. Threads that end within half a second are joined; a
+    /// thread that is still inside an operation is detached.
     pub fn ask<R: Send + 'static>(
         &mut self,
         timeout: Duration,
@@ -108,13 +108,14 @@ impl<Q: Send + 'static, E: Send + 'static, C: Channels> Crew<Q, E, C> {
         self.ask_while(timeout, || false, make)
     }
 
-    /// As [`ask`](Self::ask), for as long as the ranks make progress: whenever `timeout` has passed, `progressed`
-    /// returns whether any rank has made progress since it was called before, and if so, the driver waits for another
-    /// `timeout`. A rank that stalls while others make progress is named once they have replied.
+    /// Like [`ask`](Self::ask), but waits as long as the ranks make progress: each time `timeout` has passed, the
+    /// driver calls `progressed`, which returns whether any rank has made progress since the previous call. If so, the
+    /// driver waits for another `timeout`. A rank that stalls while others make progress is reported once the others
+    /// have replied.
     ///
     /// # Errors
     ///
-    /// As there; ranks that stall are stopped between one and two timeouts later.
+    /// As [`ask`](Self::ask); ranks that stall are stopped between one and two timeouts after they stalled.
     pub fn ask_while<R: Send + 'static>(
         &mut self,
         timeout: Duration,
@@ -125,12 +126,12 @@ impl<Q: Send + 'static, E: Send + 'static, C: Channels> Crew<Q, E, C> {
             return Err(CrewError::Stopped);
         }
         let channels = self.abort.channels().clone();
-        // The driver keeps a sender of its own. That a rank dropped its reply tells nothing: the
-        // signal does, and it comes with the reason.
+        // The driver keeps a sender, so a dropped reply does not close the channel: the signal reports the failure,
+        // together with its reason.
         let (reply, replies) = channels.channel();
         for (rank, requests) in self.requests.iter().enumerate() {
             let rank = RankIndex::new(rank);
-            // A rank that is gone has fired the signal before, which the wait below sees.
+            // A rank that has ended fired the signal before, which ends the wait below.
             let _ = channels.send(requests, make(rank, reply.clone()));
         }
         let mut deadline = channels.deadline(timeout);
@@ -153,7 +154,7 @@ impl<Q: Send + 'static, E: Send + 'static, C: Channels> Crew<Q, E, C> {
         Ok(results.into_iter().flatten().collect())
     }
 
-    /// Ends all ranks and gives the first reason, or `otherwise` when none gave one.
+    /// Stops all ranks and returns the first reason, or `otherwise` if there is none.
     fn stop(&mut self, otherwise: CrewError<E>) -> CrewError<E> {
         self.is_stopped = true;
         let reason = self.abort.close();
@@ -162,11 +163,11 @@ impl<Q: Send + 'static, E: Send + 'static, C: Channels> Crew<Q, E, C> {
         reason.map_or(otherwise, |reason| CrewError::Failed { reason })
     }
 
-    /// Joins the threads that end soon.
+    /// Joins the threads that end within the grace period.
     fn join_ended(&mut self) {
         let channels = self.abort.channels();
         let deadline = channels.deadline(LAST_WAIT);
-        // The signal of the ranks has fired; this wait is for after that.
+        // The stop signal has already fired, so this wait needs a signal of its own.
         let never = channels.signal();
         while self.threads.iter().any(Option::is_some) {
             let Received::Message(rank) = channels.receive(&self.ends, &never, deadline) else {
@@ -181,8 +182,7 @@ impl<Q: Send + 'static, E: Send + 'static, C: Channels> Crew<Q, E, C> {
 
 impl<Q: Send + 'static, E: Send + 'static, C: Channels> Drop for Crew<Q, E, C> {
     fn drop(&mut self) {
-        // After a stop, the threads that are left are inside an operation: to wait for them could
-        // take forever. They end by themselves.
+        // After a stop, the remaining threads are inside an operation that may never return. They are detached.
         if self.is_stopped {
             return;
         }
@@ -213,9 +213,9 @@ struct End<E: Send + 'static, C: Channels> {
 
 impl<E: Send + 'static, C: Channels> Drop for End<E, C> {
     fn drop(&mut self) {
-        // Not kept when the rank or another gave a reason, or when the driver ends all.
+        // Ignored when a reason is already stored, and when the driver stops all ranks.
         self.abort.trigger((self.lost)(self.rank));
-        // The driver may be gone.
+        // The receiver is closed when the driver has been dropped.
         let _ = self.abort.channels().send(&self.announce, self.rank);
     }
 }
@@ -233,7 +233,7 @@ mod tests {
     type Request = Box<dyn FnOnce(RankIndex) + Send>;
     type Calls = Crew<Request, String, Crossbeam>;
 
-    /// Ranks that run what they are asked to.
+    /// Ranks that run the closures sent to them.
     fn start(ranks: usize) -> (Calls, Abort<String, Crossbeam>) {
         let abort = Abort::default();
         let member = |rank| Member {
@@ -263,7 +263,7 @@ mod tests {
     const LONG: Duration = Duration::from_secs(60);
 
     #[test]
-    fn replies_come_in_the_order_of_the_ranks() {
+    fn replies_are_in_the_order_of_the_ranks() {
         let (mut crew, abort) = start(3);
         for factor in 1..3 {
             let replies = call(&mut crew, LONG, move |rank| rank.index() * factor);
@@ -272,7 +272,11 @@ mod tests {
         assert_eq!(format!("{crew:?}"), "Crew { ranks: 3, stopped: false, .. }");
         drop(crew);
         assert!(abort.is_triggered());
-        assert_eq!(abort.take_reason(), None, "an end is no failure");
+        assert_eq!(
+            abort.take_reason(),
+            None,
+            "the end of a crew is not a failure"
+        );
     }
 
     #[test]
@@ -305,7 +309,7 @@ mod tests {
         let mut looks = 0;
         let progressed = || {
             looks += 1;
-            // Several timeouts after the request.
+            // Replies after several timeouts.
             if looks == 5 {
                 release.send(()).unwrap();
             }
@@ -324,7 +328,7 @@ mod tests {
 
     /// Neither the error nor the drop waits for a rank that is stuck.
     #[test]
-    fn a_rank_that_is_stuck_is_named_and_left_behind() {
+    fn a_rank_that_is_stuck_is_named_and_detached() {
         let (mut crew, abort) = start(2);
         let (release, stuck) = bounded::<()>(0);
         let (sender, ended) = bounded(1);

@@ -1,52 +1,52 @@
 //! Errors of this crate.
 //!
-//! They are exhaustive on purpose: whoever builds on this crate turns each into an error of its own,
-//! and must hear of a new one.
+//! The enums are exhaustive on purpose: crates that build on this one convert every variant into an error of their
+//! own, and should fail to compile when a variant is added.
 
 use std::io;
 use std::time::Duration;
 
 use tinderbox_schedule::RankIndex;
 
-/// Why a message did not arrive or leave.
+/// An error of sending or receiving a message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MailboxError<K> {
-    /// The message did not come in time.
+    /// The message did not arrive in time.
     #[error("no `{key}` from rank {from} within {timeout:?}")]
     Timeout {
         /// The sender.
         from: RankIndex,
-        /// What was waited for.
+        /// The key of the message.
         key: K,
-        /// How long.
+        /// The timeout of the mailbox.
         timeout: Duration,
     },
-    /// A rank has failed, or the driver has stopped all.
+    /// A rank has failed, or the driver has stopped all ranks.
     #[error("another rank failed")]
     Aborted,
-    /// The other rank is gone, or no rank has that number.
+    /// The other rank has ended, or there is no rank with that index.
     #[error("rank {rank} has ended")]
     Closed {
         /// The other rank.
         rank: RankIndex,
     },
-    /// Two messages came under one key.
+    /// Two messages with the same key arrived.
     #[error("rank {from} sent `{key}` twice: a key names one message")]
     Repeated {
         /// The sender.
         from: RankIndex,
-        /// The key of both.
+        /// The key of both messages.
         key: K,
     },
 }
 
-/// Why a crew of ranks has stopped.
+/// The reason why a crew of ranks has stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum CrewError<E> {
-    /// A rank failed; this is the first reason that any rank gave.
+    /// A rank failed.
     #[error("a rank failed")]
     Failed {
-        /// What it said.
+        /// The first reason that a rank reported.
         #[source]
         reason: E,
     },
@@ -58,7 +58,7 @@ pub enum CrewError<E> {
         /// How long the driver waited.
         timeout: Duration,
     },
-    /// The crew has stopped before, or somebody else took the reason.
+    /// The crew was stopped by an earlier error, or the reason was taken from the [`Abort`](crate::Abort).
     #[error("the ranks have stopped after an earlier error: start new ones")]
     Stopped,
     /// A thread could not be started.
@@ -66,7 +66,7 @@ pub enum CrewError<E> {
     Spawn {
         /// The rank.
         rank: RankIndex,
-        /// What the system said.
+        /// The error of the operating system.
         source: io::Error,
     },
 }

@@ -1,11 +1,11 @@
-//! Messages between ranks that are matched by tag, and a stop that wakes every wait.
+//! Messages between ranks, matched by key, and a stop signal that wakes every wait.
 //!
-//! Ranks run side by side, each with a [`Mailbox`]. A driver holds the [`Crew`]: it asks all ranks for
-//! something, gathers one reply from each, and when one fails it ends them all and says why. What
-//! they share is an [`Abort`].
+//! Each rank runs on a thread of its own and has a [`Mailbox`]. A driver owns the [`Crew`]: it sends a request to all
+//! ranks, collects one reply from each, and when one fails, stops all of them and returns the reason. Ranks and driver
+//! share an [`Abort`].
 //!
-//! This crate knows nothing of tensors: a message is a key and a value of any types. It is no
-//! transport either. Between processes something else carries the messages; the rules are these.
+//! This crate does not depend on tensors: a message is a key and a value of any types. It does not transport
+//! messages between processes; another transport has to follow the rules below.
 //!
 //! ```
 //! use std::time::Duration;
@@ -22,7 +22,7 @@
 //!         link,
 //!         body: {
 //!             let abort = abort.clone();
-//!             // Both send a number to the other and reply what they got, until one gets none.
+//!             // Both send a number to the other and reply what they got, until one gets a zero.
 //!             move |link: &mut Link, requests: &crossbeam_channel::Receiver<(u32, Reply)>| {
 //!                 let other = RankIndex::new(1 - link.rank().index());
 //!                 for (number, reply) in requests {
@@ -51,76 +51,74 @@
 //!
 //! A rank is in one of four states.
 //!
-//! | state | it leaves it by |
+//! | state | transitions |
 //! |---|---|
-//! | idle: it waits for a request | a request, then it runs; or the driver drops the requests, then it ends |
-//! | running | a poll for a message that is not there, then it waits; a reply, then it is idle; a failure, then it triggers the abort and ends |
-//! | waiting for a message | the message, then it runs; the abort or its time, then it fails as above, and what it says is not kept if another said something first |
-//! | ended | never |
+//! | idle: waits for a request | a request → running; the driver drops the requests → ended |
+//! | running | a poll for a message that has not arrived → waiting; a reply → idle; a failure: triggers the abort → ended |
+//! | waiting for a message | the message → running; the abort or the timeout: fails as above (its reason is ignored if an earlier one is stored) → ended |
+//! | ended | none |
 //!
-//! The driver is in one of three.
+//! The driver is in one of three states.
 //!
-//! | state | it leaves it by |
+//! | state | transitions |
 //! |---|---|
-//! | ready | [`Crew::ask`] sends the requests, then it gathers; a drop closes the abort, drops the requests and joins all |
-//! | gathering | a reply of every rank, then it is ready; its time, where a rank has made progress since then ([`Crew::ask_while`]), then it gathers for as long again; the abort or its time otherwise, then it closes the abort, takes the first reason, drops the requests, joins who ends soon, and has stopped |
-//! | stopped | never: it refuses to ask; a new crew has new channels and a new abort |
+//! | ready | [`Crew::ask`]: sends the requests → gathering; a drop: closes the abort, drops the requests and joins all threads |
+//! | gathering | a reply of every rank → ready; the timeout, if a rank has made progress since the last one ([`Crew::ask_while`]) → gathering for another timeout; the abort, or the timeout otherwise: closes the abort, takes the first reason, drops the requests, joins the threads that end soon → stopped |
+//! | stopped | none: requests are rejected; a new crew has new channels and a new abort |
 //!
-//! Four events wake somebody, and nothing else does.
+//! Exactly four events wake a thread:
 //!
-//! 1. A message wakes the rank that waits on its mailbox. It looks whether it is the one, and keeps it
-//!    if not.
+//! 1. A message wakes the rank that waits on its mailbox. If the rank waits for another message, it stores this
+//!    one.
 //! 2. A reply wakes the driver.
-//! 3. The signal of the abort wakes every waiting rank and the driver. Who fires it: a rank that fails,
-//!    after its reason is kept; the end of every rank's thread, by whatever way; the driver, before it
+//! 3. The signal of the abort wakes every waiting rank and the driver. It is fired by a rank that fails,
+//!    after its reason is stored; by every rank's thread when it ends, for any reason; and by the driver, before it
 //!    drops the requests.
-//! 4. The drop of the requests wakes the idle ranks.
+//! 4. Dropping the requests wakes the idle ranks.
 //!
-//! None of them is lost:
+//! No wake-up is lost:
 //!
-//! - A wait is registered with its channel and with the signal before it looks at either for the last
-//!   time ([`Channels::receive`]). So what happens before the look is seen, and what happens after it
-//!   wakes. A signal stays fired, so a rank that comes late does not wait at all.
-//! - Idle ranks do not listen to the signal. They need not: whoever fires it, the driver is gathering
-//!   and is woken, or asks later and finds it fired, or is dropped. Each of the three drops the
-//!   requests.
-//! - Every thread fires the signal when it ends, with a reason of last resort, and does so before its
-//!   mailbox and its requests are dropped. So a rank that finds a mailbox gone knows that the signal
-//!   has fired, and a driver that finds requests gone needs no look at them.
+//! - A wait is registered with its channel and with the signal before it checks either for the last
+//!   time ([`Channels::receive`]). An event before the check is seen, and an event after it wakes the
+//!   thread. A signal stays fired, so a later wait returns immediately.
+//! - Idle ranks do not wait for the signal. When it is fired, the driver is gathering and is woken, or sends its next
+//!   request later and finds the signal fired, or is dropped. In each of the three cases it drops the requests.
+//! - Every thread fires the signal when it ends, with a fallback reason, and does so before its
+//!   mailbox and its requests are dropped. A rank that finds a mailbox closed can therefore assume that the signal
+//!   has fired, and the driver need not check whether the receivers of its requests still exist.
 //!
-//! And the reason is the right one: it is kept before the signal fires, so who was woken speaks later
-//! than who failed. Who speaks later is not heard.
+//! The reason is that of the first failure: it is stored before the signal fires, so a rank that was woken by the
+//! signal reports later, and later reasons are ignored.
 //!
 //! # Architecture invariants
 //!
-//! - The protocol touches channels, locks, threads and the clock through [`Channels`] alone, and no
-//!   state outlives its values. This is what lets the tests run the very same code under a model
-//!   checker.
-//! - The only lock, that of the reason, is held while one value moves, never over a wait, a send or the
-//!   signal.
-//! - Nothing is polled, and every wait but that for a request has a deadline.
+//! - The protocol uses channels, locks, threads and the clock only through [`Channels`], and has no
+//!   global state, so the tests can run the same code under a model checker.
+//! - The only lock, that of the reason, is held while one value is moved, and never during a wait, a send or the
+//!   firing of the signal.
+//! - Nothing is polled, and every wait except the one for a request has a deadline.
 //!
 //! # What is checked
 //!
-//! `tests/model` runs ranks, driver and clock on `shuttle`, which picks at every lock, wait and start
-//! of a thread who goes on: in all orders for the smallest cases, in seeded random ones for crews of
+//! `tests/model` runs ranks, driver and clock on `shuttle`, which chooses the thread to run at every lock, wait and
+//! start of a thread: all orders for the smallest cases, and seeded random orders for crews of
 //! two and three ranks that fail at every step of an exchange. It finds no deadlock, no thread that
-//! is left, no message lost, doubled or taken for another, and no reason but that of a rank that
-//! failed. The same checks are run on four protocols with one fault each, and find every fault.
+//! is not joined, no message lost, duplicated or confused with another, and no reason except that of a rank that
+//! failed. The same checks run on four protocols with one fault each, and find every fault.
 //!
-//! Stated and not checked: that a `select` of `crossbeam-channel` keeps the contract of [`Channels`].
-//! One test holds it and the model to the same observable rules. In the model the clock is a thread: a
-//! deadline passes at any moment at which somebody waits for one, whatever its duration. And a rank
-//! ends early by returning there, since a panic would end the check; that a panic does the same is
-//! tested on real threads.
+//! Not model-checked: that a `select` of `crossbeam-channel` satisfies the contract of [`Channels`].
+//! One test checks it and the model against the same observable rules. In the model the clock is a thread: a
+//! deadline may pass at any time while a thread waits for one, whatever its duration. A rank that
+//! panics is modelled by an early return, since a panic would end the check; that a panic has the same effect is
+//! tested on operating system threads.
 //!
 //! # Limits
 //!
-//! - A thread that never comes back from an operation can't be ended. The driver names its rank after
-//!   the timeout and leaves the thread behind.
-//! - A key names one message at a time. A second one under it is an error while the first was not asked
-//!   for, and is the next message of that name afterwards.
-//! - A reason that somebody takes with [`Abort::take_reason`] is gone for the driver.
+//! - A thread inside an operation that never returns can't be stopped. The driver reports its rank after
+//!   the timeout and detaches the thread.
+//! - A key identifies one message at a time. A second message with the same key is an error while the first has not
+//!   been polled; afterwards it is the next message with that key.
+//! - A reason that was taken with [`Abort::take_reason`] is no longer available to the driver.
 
 mod abort;
 mod channels;

@@ -17,23 +17,23 @@ struct Letter<K, V> {
     value: V,
 }
 
-/// One rank's end of the messages between all ranks.
+/// The endpoint of one rank for messages to and from all ranks.
 ///
-/// Every message has a key, which names it between its two ranks. Messages may arrive in any order;
-/// one that comes before it is asked for is kept.
+/// Every message has a key that identifies it between its two ranks. Messages may arrive in any order; one that
+/// arrives before it is polled is stored.
 pub struct Mailbox<K: Send + 'static, V: Send + 'static, C: Channels> {
     channels: C,
     rank: RankIndex,
     inbox: C::Receiver<Letter<K, V>>,
-    /// One of them is the own: the inbox stays open while its owner lives.
+    /// Includes the rank's own sender, so the inbox stays open while the mailbox exists.
     peers: Vec<C::Sender<Letter<K, V>>>,
     early: BTreeMap<(RankIndex, K), V>,
     stop: C::Signal,
     timeout: Duration,
 }
 
-/// The mailboxes of `ranks` ranks, in the order of the ranks. A wait for a message ends with an error
-/// after `timeout`. Memory is quadratic in the ranks: every one can send to every one.
+/// Creates the mailboxes of `ranks` ranks, in the order of the ranks. A wait for a message fails after
+/// `timeout`. Memory is quadratic in the number of ranks: each has a sender to every other.
 pub fn mailboxes<K: Send + 'static, V: Send + 'static, E: Send + 'static, C: Channels>(
     ranks: usize,
     abort: &Abort<E, C>,
@@ -54,18 +54,18 @@ pub fn mailboxes<K: Send + 'static, V: Send + 'static, E: Send + 'static, C: Cha
 }
 
 impl<K: Ord + Send + 'static, V: Send + 'static, C: Channels> Mailbox<K, V, C> {
-    /// The rank that this is the end of.
+    /// Returns the rank that owns this mailbox.
     pub fn rank(&self) -> RankIndex {
         self.rank
     }
 
-    /// How long a wait for a message lasts at most.
+    /// Returns the maximum time of a wait for a message.
     pub fn timeout(&self) -> Duration {
         self.timeout
     }
 
-    /// Says that a message will be asked for. A mailbox takes messages whether they are waited for or
-    /// not, so all that this does is to fail early.
+    /// Announces that a message will be polled. A mailbox accepts messages at any time, so this only checks for an
+    /// abort, to fail early.
     ///
     /// # Errors
     ///
@@ -77,7 +77,7 @@ impl<K: Ord + Send + 'static, V: Send + 'static, C: Channels> Mailbox<K, V, C> {
         }
     }
 
-    /// Sends a value, without waiting.
+    /// Sends a value without blocking.
     ///
     /// # Errors
     ///
@@ -91,8 +91,8 @@ impl<K: Ord + Send + 'static, V: Send + 'static, C: Channels> Mailbox<K, V, C> {
         let from = self.rank;
         let letter = Letter { from, key, value };
         self.channels.send(peer, letter).map_err(|_| {
-            // A rank of a crew stops all before its mailbox goes. That it is gone is then an effect
-            // of that stop and no reason of its own.
+            // A rank of a crew fires the signal before its mailbox is dropped, so a closed mailbox is an effect of
+            // that stop and not a reason of its own.
             match self.channels.is_fired(&self.stop) {
                 true => MailboxError::Aborted,
                 false => closed,
@@ -100,13 +100,13 @@ impl<K: Ord + Send + 'static, V: Send + 'static, C: Channels> Mailbox<K, V, C> {
         })
     }
 
-    /// Waits for a message. The time is logarithmic in the messages that came early.
+    /// Waits for a message. The time is logarithmic in the number of stored messages.
     ///
     /// # Errors
     ///
-    /// When it does not come in time, a rank has aborted, or a key comes twice.
+    /// When the message does not arrive in time, a rank has aborted, or two messages have the same key.
     pub fn poll(&mut self, from: RankIndex, key: K) -> Result<V, MailboxError<K>> {
-        // An early message is taken without a wait, which would have seen the stop.
+        // A stored message is returned without a wait, which would have checked the signal.
         self.post(from, &key)?;
         let deadline = self.channels.deadline(self.timeout);
         let wanted = (from, key);
@@ -142,8 +142,8 @@ impl<K: Ord + Send + 'static, V: Send + 'static, C: Channels> Mailbox<K, V, C> {
         }
     }
 
-    /// The messages that came and were not asked for yet, in the order of their senders and keys.
-    /// What still lies in the channel is not among them.
+    /// Returns the messages that were received and not polled yet, ordered by sender and key. Messages that are still
+    /// in the channel are not included.
     pub fn unclaimed(&self) -> impl Iterator<Item = (RankIndex, &K)> {
         self.early.keys().map(|(from, key)| (*from, key))
     }
@@ -194,7 +194,7 @@ mod tests {
         ) {
             let (a, mut b, _) = pair(LONG);
             for message in sent {
-                // Half of them goes to the sender itself, under the same keys.
+                // Half of the messages go to the sender itself, under the same keys.
                 let from = [&a, &b][message % 2];
                 from.send(rank(1), message / 2, message).unwrap();
             }
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_say_what_was_waited_for() {
+    fn errors_name_the_expected_message() {
         let (a, mut b, abort) = pair(Duration::from_millis(20));
         a.send(rank(1), 1, 10).unwrap();
         let late = b.poll(rank(0), 3).unwrap_err();
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn an_early_message_is_not_given_after_an_abort() {
+    fn an_early_message_is_not_returned_after_an_abort() {
         let (a, mut b, abort) = pair(LONG);
         a.send(rank(1), 1, 10).unwrap();
         a.send(rank(1), 0, 10).unwrap();

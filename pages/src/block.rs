@@ -1,7 +1,7 @@
 //! Blocks of the global allocator, and the freed blocks that are kept for reuse.
 //!
-//! Why safe code can't do it: the kernel may replace the pages of a kept block by zeros at any time, so it
-//! can't stay an initialized `Vec`.
+//! This needs `unsafe`: the kernel may replace the pages of a kept block by zeros at any time, so the block can't be
+//! an initialized `Vec` meanwhile.
 #![allow(unsafe_code)]
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
@@ -23,15 +23,15 @@ pub(crate) struct Block {
 
 // SAFETY: a block is owned like a `Box` of bytes.
 unsafe impl Send for Block {}
-// SAFETY: as above; a shared block can only be looked at.
+// SAFETY: as above; a shared reference only allows reads.
 unsafe impl Sync for Block {}
 
-/// Where a block's memory comes from.
+/// The origin of a block's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
-    /// Zeros from the allocator, too few to populate.
+    /// Zeros from the allocator, too small to populate.
     Small,
-    /// Zeros from the allocator, most often without pages.
+    /// Zeros from the allocator, usually without pages.
     Fresh,
     /// A reused block. The kernel may zero a page until it is written to.
     Reused,
@@ -40,14 +40,14 @@ pub(crate) enum Origin {
 impl Block {
     /// Allocates at least `bytes` bytes; `None` when there is not enough memory.
     pub(crate) fn take(bytes: usize, align: usize) -> Option<(Self, Origin)> {
-        // A whole number of elements of any type, and not empty.
+        // At least one byte, and a multiple of the alignment.
         let size = bytes.checked_next_multiple_of(64)?.max(64);
         let layout = Layout::from_size_align(size, align).ok()?;
         if size < LEAST_KEPT {
             return Some((Self::zeroed(layout)?, Origin::Small));
         }
         let (used, removed) = kept().reuse(layout);
-        // Freed outside of the lock.
+        // Freed after the lock is released.
         drop(removed);
         let block = match used {
             Some(block) => Some((block, Origin::Reused)),
@@ -94,27 +94,27 @@ impl Block {
         NonNull::new(start).map(|start| Self { start, layout })
     }
 
-    /// Alignment of its address in bytes.
+    /// Returns the alignment in bytes.
     pub(crate) fn align(&self) -> usize {
         self.layout.align()
     }
 
-    /// Its bytes.
+    /// Returns the bytes.
     pub(crate) fn bytes(&self) -> &[MaybeUninit<u8>] {
-        // SAFETY: it has so many bytes as long as it is there, and they may hold anything.
+        // SAFETY: the block has this many bytes while it exists, and `MaybeUninit` allows any contents.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr().cast(), self.layout.size()) }
     }
 
-    /// Its bytes.
+    /// Returns the bytes for writing.
     pub(crate) fn bytes_mut(&mut self) -> &mut [MaybeUninit<u8>] {
-        // SAFETY: as above, and nobody else has a reference.
+        // SAFETY: as above, and `&mut self` is the only reference.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr().cast(), self.layout.size()) }
     }
 }
 
 impl Drop for Block {
     fn drop(&mut self) {
-        // SAFETY: allocated with this layout, and nobody uses it any more.
+        // SAFETY: allocated with this layout, and not used afterwards.
         unsafe { dealloc(self.start.as_ptr(), self.layout) }
     }
 }
@@ -135,13 +135,13 @@ fn kept() -> MutexGuard<'static, Kept> {
         used: 0,
         most_used: 0,
     });
-    // Nothing panics halfway through a change.
+    // No change panics halfway, so the state is valid after a panic.
     KEPT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Kept {
-    /// Counts a block of this layout as used. Returns a kept block that is at most an eighth larger; otherwise the
-    /// blocks to free before a new one is allocated.
+    /// Counts a block of this layout as used. Returns a kept block that is at most an eighth larger; if there is none,
+    /// returns the blocks to free before a new one is allocated.
     fn reuse(&mut self, layout: Layout) -> (Option<Block>, Vec<Block>) {
         let size = layout.size();
         let fits = |block: &Block| {
@@ -170,17 +170,17 @@ impl Kept {
     }
 }
 
-/// Frees all memory that is kept for reuse, here and in the C library
+/// Frees all memory that is kept for reuse, by this crate and by the C library
 /// ([`keep_freed_blocks`](crate::keep_freed_blocks)). Returns whether there was any.
 pub fn release_freed_memory() -> bool {
-    // Freed outside of the lock.
+    // Freed after the lock is released.
     let blocks = std::mem::take(&mut kept().blocks);
     let any = !blocks.is_empty();
     drop(blocks);
     system::trim() || any
 }
 
-/// Sizes of the kept blocks in bytes.
+/// Returns the sizes of the kept blocks in bytes.
 #[cfg(test)]
 pub(crate) fn kept_sizes() -> Vec<usize> {
     kept()

@@ -1,4 +1,4 @@
-//! Memory for tensors: populated in the faster page size, and reused after it was freed.
+//! Memory for tensors: populated in the faster page size, and reused after it is freed.
 //!
 //! Writing to a large new tensor spends most of its time in page faults, one per page of 4 KiB. This crate
 //! reduces them in three ways:
@@ -11,8 +11,8 @@
 //!
 //! [`keep_freed_blocks`] configures the C library to reuse the memory of all other tensors.
 //!
-//! # What it is not
-//! An allocator: each block comes from the global allocator, and Burn can turn it into a `Vec` without a copy.
+//! # Not an allocator
+//! Each block is allocated by the global allocator, and Burn can turn it into a `Vec` without a copy.
 //!
 //! # Invariants
 //! - Page size and reuse affect speed only.
@@ -21,8 +21,9 @@
 //! - All `unsafe` code of the workspace is in this crate.
 //!
 //! # Limits
-//! - Other systems than Linux get ordinary allocations. Linux populates since 5.14. It has a choice of page sizes where
-//!   `/sys/kernel/mm/transparent_hugepage/enabled` is `madvise`; with `always` it uses huge pages without advice.
+//! - On systems other than Linux, allocations are ordinary. Memory is populated since Linux 5.14. Page sizes can be
+//!   chosen if `/sys/kernel/mm/transparent_hugepage/enabled` is `madvise`; with `always`, Linux uses huge pages without
+//!   advice.
 
 mod block;
 mod mapped;

@@ -1,21 +1,20 @@
-//! Copies from files through a mapping: what positioned reads are compared with.
+//! Copies from a file through a memory mapping, for comparison with positioned reads.
 //!
-//! Why safe code can't do it: a mapping is memory that other processes may change. No reference to it is
-//! made here; its bytes are copied as a system call would copy them.
+//! This needs `unsafe`: a mapping is memory that other processes may change. No reference to it is
+//! created here; its bytes are copied as a system call would copy them.
 #![allow(unsafe_code)]
 
 #[cfg(target_os = "linux")]
 use std::{fs::File, io};
 
-/// Fills the buffer from a place in the file through a memory mapping of that part.
+/// Fills the buffer from `start` in the file through a memory mapping of that part.
 ///
-/// For comparisons: when somebody cuts the file meanwhile, the system ends this process, where a
-/// positioned read gives an error.
+/// For comparisons only: if the file is truncated meanwhile, the system kills this process, where a
+/// positioned read returns an error.
 ///
 /// # Errors
 ///
-/// When the part can't be mapped, or the file ends before. `start` is rounded by the caller to whole
-/// pages.
+/// When the part can't be mapped, or the file ends before its end. `start` must be a multiple of the page size.
 #[cfg(target_os = "linux")]
 pub fn copy_mapped(file: &File, start: u64, into: &mut [u8]) -> io::Result<()> {
     use std::os::fd::AsRawFd;
@@ -29,7 +28,7 @@ pub fn copy_mapped(file: &File, start: u64, into: &mut [u8]) -> io::Result<()> {
     let start = start
         .try_into()
         .map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
-    // SAFETY: a new mapping at a place that the system chooses, of an open file.
+    // SAFETY: a new mapping of an open file, at an address that the system chooses.
     let map = unsafe {
         libc::mmap(
             std::ptr::null_mut(),
@@ -44,7 +43,7 @@ pub fn copy_mapped(file: &File, start: u64, into: &mut [u8]) -> io::Result<()> {
         return Err(io::Error::last_os_error());
     }
     // SAFETY: the mapping has as many bytes as the buffer, they do not overlap, and no reference to the
-    // mapping is made, whose bytes others may change. It is unmapped once, and not used after.
+    // mapping, whose bytes other processes may change, is created. It is unmapped once, and not used afterwards.
     unsafe {
         std::ptr::copy_nonoverlapping(map.cast::<u8>(), into.as_mut_ptr(), into.len());
         libc::munmap(map, into.len());

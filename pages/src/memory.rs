@@ -17,7 +17,7 @@ use crate::system::SMALL_PAGE;
 
 /// Memory for the bytes of a tensor.
 ///
-/// Its contents are unspecified at first: zeros, or those of a freed block.
+/// Its initial contents are unspecified: zeros, or those of a freed block.
 ///
 /// ```
 /// let mut memory = tinderbox_pages::Memory::new(8 << 20, 4).ok_or("not enough memory")?;
@@ -41,9 +41,9 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Allocates `bytes` bytes; `None` when there is not enough memory, or `align` is no power of two.
+    /// Allocates `bytes` bytes; `None` when there is not enough memory, or `align` is not a power of two.
     ///
-    /// Cost: none per byte, unless the allocator clears memory that it reuses.
+    /// The cost does not depend on the size, unless the allocator clears memory that it reuses.
     pub fn new(bytes: usize, align: usize) -> Option<Self> {
         let (block, origin) = Block::take(bytes, align)?;
         Some(Self {
@@ -54,9 +54,9 @@ impl Memory {
         })
     }
 
-    /// Borrows all of it, to be split among threads.
+    /// Borrows the whole memory, to be split among threads.
     pub fn parts(&mut self) -> Part<'_> {
-        // Parts of one call are disjoint, so that each byte counts once.
+        // Parts of one call are disjoint, so that each byte is counted once.
         *self.ready.get_mut() = 0;
         let bytes = self.block.as_mut().map_or(&mut [][..], Block::bytes_mut);
         let bytes = &mut bytes[..self.length];
@@ -77,7 +77,7 @@ impl Memory {
         if *self.ready.get_mut() < length {
             self.parts().ready();
         }
-        // SAFETY: all bytes are initialized and stay as they are: all parts are ready.
+        // SAFETY: all parts are ready, so all bytes are initialized and are not changed by the kernel.
         unsafe { Bytes::from_controller(Box::new(self), length) }
     }
 }
@@ -131,12 +131,12 @@ struct Whole<'a> {
 }
 
 impl<'a> Part<'a> {
-    /// Number of bytes.
+    /// Returns the number of bytes.
     pub fn len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Whether the part is empty.
+    /// Returns whether the part is empty.
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
@@ -145,7 +145,7 @@ impl<'a> Part<'a> {
     ///
     /// # Panics
     ///
-    /// When the part is shorter.
+    /// When the part is shorter than `bytes`.
     pub fn split_at(self, bytes: usize) -> (Self, Self) {
         let (first, rest) = self.bytes.split_at_mut(bytes);
         let of = self.of.clone();
@@ -168,8 +168,8 @@ impl<'a> Part<'a> {
         chunks.map(part).collect()
     }
 
-    /// Populates the pages of the part on this thread, and returns the memory. Contents are unspecified. Parts
-    /// of 256 KiB to some MiB stay in the caches until they are written to.
+    /// Populates the pages of the part on this thread, and returns the memory, whose contents are unspecified. Parts
+    /// of 256 KiB to a few MiB stay in the caches until they are written to.
     pub fn ready(self) -> &'a mut [u8] {
         let Whole {
             addresses,
@@ -181,7 +181,7 @@ impl<'a> Part<'a> {
             let steps = (0..self.bytes.len()).step_by(SMALL_PAGE);
             for at in steps.chain(self.bytes.len().checked_sub(1)) {
                 let byte = &raw mut self.bytes[at];
-                // SAFETY: it points to a byte of this part.
+                // SAFETY: the pointer is to a byte of this part.
                 unsafe { byte.write_volatile(byte.read_volatile()) };
             }
         }
@@ -202,7 +202,7 @@ mod tests {
     use crate::block::kept_sizes as kept;
     use crate::release_freed_memory;
 
-    /// What is kept belongs to the whole process, so one test looks at it.
+    /// The kept blocks are shared by the process, so only one test examines them.
     #[test]
     fn freed_blocks_are_used_again() {
         const BYTES: usize = 6 << 20;
@@ -224,7 +224,7 @@ mod tests {
             assert_eq!((origin, address(&second)), (Origin::Reused, was));
         }
         assert!(second.iter().all(|byte| *byte == 2));
-        // One in use and none kept: the second is new, and so is one of another alignment or much smaller.
+        // One in use and none kept: the second is new, and so is one of another alignment or a much smaller size.
         let (origin, third) = filled(3);
         assert_eq!(origin, Origin::Fresh);
         drop((second, third));
@@ -233,11 +233,11 @@ mod tests {
             Memory::new(BYTES - (1 << 20), 4).unwrap().origin,
             Origin::Fresh
         );
-        // Together they are never more than two blocks: one of the first two was freed for these.
+        // In total there are at most two blocks: one of the first two was freed for these.
         assert_eq!(kept().len(), 2);
         assert!(release_freed_memory());
         assert!(kept().is_empty());
-        // Burn may take it as a `Vec`, which then belongs to the allocator.
+        // Burn may turn it into a `Vec`, which then belongs to the allocator.
         let (_, bytes) = filled(4);
         let was = address(&bytes);
         let taken: Vec<u32> = bytes.try_into_vec().unwrap();
@@ -245,7 +245,7 @@ mod tests {
         assert_eq!(taken, vec![0x0404_0404; BYTES / 4]);
         drop(taken);
         assert!(kept().is_empty());
-        // What was written stays, whichever parts of used memory were made ready, and how often.
+        // Written bytes stay, whichever parts of reused memory were made ready, and however often.
         drop(filled(5));
         let mut memory = Memory::new(BYTES, 4).unwrap();
         let half = |memory: &mut Memory| memory.parts().split_at(BYTES / 2).0.ready().to_vec();
@@ -253,11 +253,11 @@ mod tests {
         assert_eq!(half(&mut memory), half(&mut memory));
         let bytes = memory.into_bytes();
         assert!(bytes[..BYTES / 2].iter().all(|byte| *byte == 6));
-        // What there is no memory for leaves what is counted as it was.
+        // A failed allocation does not change the counts.
         for bytes in [isize::MAX as usize - 100, usize::MAX - 3, usize::MAX] {
             assert!(Memory::new(bytes, 8).is_none(), "{bytes}");
         }
-        assert!(Memory::new(8, 3).is_none(), "no power of two");
+        assert!(Memory::new(8, 3).is_none(), "not a power of two");
         drop(bytes);
         drop(Memory::new(BYTES, 8));
         assert_eq!(kept().len(), 2, "as many as were in use at a time");

@@ -1,8 +1,8 @@
 //! The page size in which new memory is populated.
 //!
 //! Huge pages are several times as fast on hardware. On a virtual machine that returns free memory to its host
-//! some of them are ten times as slow: the host allocates each in hundreds of small pages. Which ones can't be
-//! queried, so it is measured on the memory that is populated anyway, and one slow part is enough to stop.
+//! some of them are ten times as slow, because the host allocates each as hundreds of small pages. Which ones can't be
+//! queried, so the speed is measured while memory is populated, and one slow part is enough to stop using huge pages.
 
 use std::fmt;
 use std::ops::Range;
@@ -15,9 +15,9 @@ const LEAST: usize = 128 << 10;
 /// Bytes that are populated in small pages before the first part in huge pages.
 const MEASURED: u64 = 32 << 20;
 /// Bytes after which a part is populated in the page size that is not chosen (small, huge), to measure it again. Huge
-/// pages are tried less often: they may cost ten times as much.
+/// pages are measured less often, because they may cost ten times as much.
 const TRIED_EVERY: [u64; 2] = [256 << 20, 1 << 30];
-/// Number of recent parts that count.
+/// Number of recent parts that are averaged.
 const PARTS: usize = 16;
 
 /// The measured speed of one page size.
@@ -98,7 +98,7 @@ impl PageChoice {
     }
 }
 
-/// Whether the next part is populated in huge pages.
+/// Decides whether the next part is populated in huge pages.
 fn next_is_huge(speeds: &mut [Speed; 2]) -> bool {
     let huge = PageChoice::of(speeds).huge;
     let other = &mut speeds[usize::from(!huge)];
@@ -108,7 +108,7 @@ fn next_is_huge(speeds: &mut [Speed; 2]) -> bool {
     };
     let other_is_due = other.since >= tried_after;
     if other_is_due {
-        // By this thread, and no other at the same time.
+        // Only one thread measures at a time.
         other.since = 0;
     }
     huge != other_is_due
@@ -151,16 +151,17 @@ pub(crate) fn populate(part: &mut [u8], whole: &Range<usize>) {
     }
 }
 
-/// Bytes that `faults` populated for a part of `part` bytes, with or without advice to use huge pages. `None` where
-/// they say nothing of the speed of that page size.
+/// Returns the bytes that `faults` populated in a part of `part` bytes, with or without advice to use huge pages.
+/// `None` if they are no measurement of that page size.
 fn bytes_populated(faults: u64, page: u64, huge: bool, part: u64) -> Option<u64> {
     const HUGE: u64 = HUGE_PAGE as u64;
     let in_small = faults * page;
     if !huge {
-        // Few faults: the kernel used larger pages without advice, or a huge page of the part before extends into this.
+        // Few faults: the kernel used larger pages without advice, or a huge page of the previous part extends into
+        // this.
         return (in_small >= part / 2).then_some(in_small);
     }
-    // Small pages are at the ends of the memory, or everywhere if the kernel had no others.
+    // Small pages are at the ends of the memory, or everywhere if the kernel had no huge ones.
     let rest = part.saturating_sub(in_small);
     let has_whole_huge_page = part >= 2 * HUGE;
     if faults == 0 || (rest < part / 2 && !has_whole_huge_page) {
@@ -193,9 +194,13 @@ mod tests {
         const MIB: u64 = 1 << 20;
         const PAGE: u64 = 4 << 10;
         let huge = |faults, part| bytes_populated(faults, PAGE, true, part);
-        assert_eq!(huge(0, 8 * MIB), None, "populated with the part before");
+        assert_eq!(huge(0, 8 * MIB), None, "populated with the previous part");
         assert_eq!(huge(4, 8 * MIB), Some(8 * MIB));
-        assert_eq!(huge(2048, 8 * MIB), Some(8 * MIB), "there were only small");
+        assert_eq!(
+            huge(2048, 8 * MIB),
+            Some(8 * MIB),
+            "only small pages were available"
+        );
         // Three in the middle, and small pages at both ends.
         assert_eq!(huge(3 + 480, 8 * MIB), Some(6 * MIB + 480 * PAGE));
         // A part that is smaller than a huge page: at its end, around it, or before the first.
@@ -206,7 +211,7 @@ mod tests {
         let small = |faults| bytes_populated(faults, PAGE, false, 8 * MIB);
         assert_eq!(small(0), None);
         assert_eq!(small(2048), Some(8 * MIB));
-        assert_eq!(small(1800), Some(1800 * PAGE), "some were there");
+        assert_eq!(small(1800), Some(1800 * PAGE), "some pages existed before");
         assert_eq!(small(5), None, "huge");
     }
 
@@ -225,9 +230,9 @@ mod tests {
         };
         assert_eq!(filled(4, 0.5), 0, "small pages are measured first");
         assert!((950..1000).contains(&filled(1000, 0.5)));
-        // One slow part is enough; then one part of each GiB tries again.
+        // One slow part is enough; then one part per GiB measures again.
         assert_eq!(filled(1 + 129 * 3, 16.0), 4);
-        // 16 that are fast.
+        // 16 fast parts.
         assert_eq!(filled(129 * 16, 0.5), 16);
         assert!(filled(1000, 0.5) > 800);
     }
@@ -237,7 +242,7 @@ mod tests {
         let mut speeds = [Speed::NONE, Speed::NONE];
         record(&mut speeds, false, MEASURED, 1.0);
         assert!(next_is_huge(&mut speeds));
-        assert!(!next_is_huge(&mut speeds), "while it is populated");
+        assert!(!next_is_huge(&mut speeds), "while a part is populated");
         record(&mut speeds, true, MEASURED / 16, 1.0);
         assert!(!next_is_huge(&mut speeds), "slower");
     }

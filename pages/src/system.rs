@@ -1,17 +1,17 @@
 //! System calls on memory of the process.
 //!
-//! Why safe code can't do it: neither the standard library nor a well-kept crate has a safe function for
-//! `madvise` on memory that the caller owns (`memmap2` has one for its own mappings, but a mapping is no
-//! `Vec`, which Burn takes a tensor's bytes as without a copy), nor for the settings of the C library's
+//! This needs `unsafe`: neither the standard library nor a well-maintained crate has a safe function for
+//! `madvise` on memory that the caller owns (`memmap2` has one for its own mappings, but a mapping can't become the
+//! `Vec` from which Burn creates a tensor without a copy), nor for the settings of the C library's
 //! allocator.
 #![allow(unsafe_code)]
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-/// Bytes of a huge page on most machines. On others the rounding of advice differs, and what is measured.
+/// Bytes of a huge page on most machines. On others advice is rounded differently, and the measurement is less exact.
 pub(crate) const HUGE_PAGE: usize = 2 << 20;
-/// Bytes of a small page on most machines, and a divisor on all.
+/// Bytes of a small page on most machines, and a divisor of the page size on all.
 pub(crate) const SMALL_PAGE: usize = 4 << 10;
 
 /// Bytes of a small page; `None` on systems without these calls.
@@ -20,7 +20,7 @@ pub(crate) fn page() -> Option<usize> {
     {
         static PAGE: std::sync::OnceLock<Option<usize>> = std::sync::OnceLock::new();
         *PAGE.get_or_init(|| {
-            // SAFETY: a query without arguments that point anywhere.
+            // SAFETY: a query without pointer arguments.
             let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
             usize::try_from(page)
                 .ok()
@@ -50,7 +50,7 @@ unsafe fn advise(pointer: *mut u8, range: Range<usize>, advice: i32) -> bool {
 
 #[cfg(not(target_os = "linux"))]
 mod libc {
-    //! Unused there.
+    //! Unused on this system.
     pub const MADV_HUGEPAGE: i32 = 0;
     pub const MADV_POPULATE_WRITE: i32 = 0;
     pub const MADV_FREE: i32 = 0;
@@ -64,7 +64,7 @@ pub(crate) fn advise_huge_pages_within(part: &mut [u8], whole: &Range<usize>) {
     let end = addresses.end.addr().next_multiple_of(HUGE_PAGE);
     let start = start.max(whole.start.next_multiple_of(page));
     let end = end.min(whole.end / page * page);
-    // SAFETY: this advice changes nothing in the pages.
+    // SAFETY: this advice does not change the contents of the pages.
     unsafe { advise(part.as_mut_ptr(), start..end, libc::MADV_HUGEPAGE) };
 }
 
@@ -74,11 +74,11 @@ pub fn advise_huge_pages(memory: &mut [u8]) {
     advise_huge_pages_within(memory, &(addresses.start.addr()..addresses.end.addr()));
 }
 
-/// What populating cost the thread.
+/// The cost of populating memory, for the thread.
 pub(crate) struct Populated {
     /// Page faults; 0 where the system can't populate, and the pages fault when they are written to.
     pub faults: u64,
-    /// Seconds of processor time: what other threads do on the same core does not count.
+    /// Seconds of processor time, so other threads on the same core are not counted.
     pub seconds: f64,
 }
 
@@ -89,7 +89,7 @@ pub(crate) fn populate(part: &mut [u8]) -> Populated {
         let addresses = part.as_ptr_range();
         let start = addresses.start.addr() / page * page;
         let end = addresses.end.addr().next_multiple_of(page);
-        // SAFETY: this advice changes nothing in the pages. Before Linux 5.14 it is refused.
+        // SAFETY: this advice does not change the contents of the pages. Before Linux 5.14 it fails.
         unsafe { advise(part.as_mut_ptr(), start..end, libc::MADV_POPULATE_WRITE) };
     }
     Populated {
@@ -103,7 +103,7 @@ fn page_faults() -> u64 {
     #[cfg(target_os = "linux")]
     {
         let mut usage = MaybeUninit::<libc::rusage>::zeroed();
-        // SAFETY: the call fills the structure; all zeros are valid for it too, if it fails.
+        // SAFETY: the call fills the structure; if it fails, all zeros are valid too.
         let usage = unsafe {
             libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr());
             usage.assume_init()
@@ -114,12 +114,12 @@ fn page_faults() -> u64 {
     0
 }
 
-/// Processor time of this thread so far. `getrusage` has it too, but only as of the last tick.
+/// Processor time of this thread so far. `getrusage` only has it as of the last timer tick.
 fn processor_seconds() -> f64 {
     #[cfg(target_os = "linux")]
     {
         let mut time = MaybeUninit::<libc::timespec>::zeroed();
-        // SAFETY: the call fills the structure; all zeros are valid for it too, if it fails.
+        // SAFETY: the call fills the structure; if it fails, all zeros are valid too.
         let time = unsafe {
             libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, time.as_mut_ptr());
             time.assume_init()
@@ -135,7 +135,7 @@ fn processor_seconds() -> f64 {
 pub(crate) fn allow_reclaim(memory: &mut [MaybeUninit<u8>]) -> bool {
     let Some(page) = page() else { return false };
     let addresses = memory.as_ptr_range();
-    // Whole pages: those at the ends hold bytes of others too.
+    // Whole pages only: the pages at the ends also contain bytes outside this memory.
     let start = addresses.start.addr().next_multiple_of(page);
     let end = addresses.end.addr() / page * page;
     // SAFETY: all pages of the range belong to memory with unspecified contents.
@@ -146,9 +146,9 @@ pub(crate) fn allow_reclaim(memory: &mut [MaybeUninit<u8>]) -> bool {
 /// process. Returns `false` with other C libraries.
 ///
 /// By default glibc unmaps large blocks and empty thread heaps, so that every micro-batch faults in the same tensors
-/// again. Each thread then holds up to what it once used, until the process ends or
+/// again. With this setting each thread keeps up to as much memory as it once used, until the process ends or
 /// [`release_freed_memory`](crate::release_freed_memory) is called. Rust programs with another global allocator
-/// are not affected, the C libraries that they use are.
+/// are not affected, but the C libraries that they use are.
 pub fn keep_freed_blocks() -> bool {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     {
@@ -158,7 +158,7 @@ pub fn keep_freed_blocks() -> bool {
         const BLOCK: libc::c_int = 1 << 30;
         /// The largest heap of a thread. An empty heap is unmapped unless the padding is larger.
         const HEAP: libc::c_int = 64 << 20;
-        // SAFETY: `mallopt` takes any two integers, from any thread; it refuses what it does not know.
+        // SAFETY: `mallopt` accepts any two integers, from any thread; it rejects unknown ones.
         unsafe {
             let blocks = libc::mallopt(libc::M_MMAP_THRESHOLD, BLOCK) == 1
                 || libc::mallopt(libc::M_MMAP_THRESHOLD, LARGEST_BLOCK) == 1;

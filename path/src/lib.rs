@@ -1,41 +1,41 @@
-//! The names of parameters in a module tree.
+//! The path of a parameter in a module tree.
 //!
-//! The one word that models, plans and checkpoints share, in a crate of its own: what plans without
-//! Burn speaks of the same parameters as what trains with it.
+//! Models, plans and checkpoints refer to parameters by these paths. The type has a crate of its own so that the crates
+//! without Burn can use it.
 
 use serde::{Deserialize, Serialize};
 
-/// Where a parameter stands in its module: field names and indices joined by dots, such as
-/// `blocks.3.norm.gamma`. It identifies the parameter in every process, file and plan; Burn's own
+/// The path of a parameter in its module: field names and indices joined by dots, such as
+/// `blocks.3.norm.gamma`. It identifies the parameter in every process, file and plan, whereas Burn's
 /// `ParamId` is random per construction.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ParameterPath(String);
 
 impl ParameterPath {
-    /// A path from its text.
+    /// Creates a path from its text.
     pub fn new(path: impl Into<String>) -> Self {
         Self(path.into())
     }
 
-    /// The text.
+    /// Returns the path as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// The path of the module that owns the parameter: all but the last component.
+    /// Returns the path of the module that owns the parameter: all but the last component.
     pub fn module(&self) -> &str {
         self.0.rsplit_once('.').map_or("", |(module, _)| module)
     }
 
-    /// The parameter's own name: the last component.
+    /// Returns the name of the parameter in its module: the last component.
     pub fn leaf(&self) -> &str {
         self.0
             .rsplit_once('.')
             .map_or(self.as_str(), |(_, leaf)| leaf)
     }
 
-    /// Whether the parameter stands at or below a module path. Every path stands below the empty one.
+    /// Returns whether the parameter is at or below a module path. Every path is below the empty one.
     pub fn is_under(&self, module: &str) -> bool {
         module.is_empty()
             || self

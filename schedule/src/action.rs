@@ -1,4 +1,4 @@
-//! The actions that a rank's list is made of.
+//! The actions in the list of a rank.
 
 use std::slice;
 
@@ -10,8 +10,8 @@ use crate::index::{GroupIndex, MicroBatchIndex, StageIndex};
 
 /// A program that a stage runs once per micro-batch.
 ///
-/// `Backward` is `InputGradient` and `WeightGradient` in one; a micro-batch of a stage has either the
-/// one or the other two.
+/// `Backward` combines `InputGradient` and `WeightGradient`; for each micro-batch a stage has either the
+/// combined program or the other two.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -22,7 +22,7 @@ pub enum Compute {
     Backward,
     /// `I`: the part of the backward pass that other stages wait for.
     InputGradient,
-    /// `W`: the rest of the backward pass, which nobody waits for.
+    /// `W`: the rest of the backward pass, which no other stage waits for.
     WeightGradient,
 }
 
@@ -35,7 +35,7 @@ impl Compute {
         Self::WeightGradient,
     ];
 
-    /// The letter of the text form.
+    /// Returns the letter in the text form.
     #[must_use]
     pub const fn letter(self) -> char {
         match self {
@@ -46,13 +46,13 @@ impl Compute {
         }
     }
 
-    /// Whether this program adds to the stage's weight gradients and lets go of the activations.
+    /// Returns whether this program adds to the stage's weight gradients and frees the activations.
     #[must_use]
     pub const fn ends_backward(self) -> bool {
         matches!(self, Self::Backward | Self::WeightGradient)
     }
 
-    /// The place of this program in a table with one row per stage and micro-batch.
+    /// Returns the column of this program in a table with one row per stage and micro-batch.
     #[must_use]
     pub const fn slot(self) -> usize {
         match self {
@@ -76,12 +76,12 @@ pub struct Task {
     pub micro_batch: MicroBatchIndex,
 }
 
-/// What travels between two ranks in one piece, by the name under which it is sent and received.
+/// A message between two ranks, identified by the name under which it is sent and received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Message {
     /// All values of one edge for one micro-batch.
     Values {
-        /// The program that makes the values and the one that reads them.
+        /// The program that computes the values and the one that reads them.
         edge: Edge,
         /// The micro-batch that the values belong to.
         micro_batch: MicroBatchIndex,
@@ -89,9 +89,9 @@ pub enum Message {
     /// The updated values of the parameters that two stages share, once per step.
     Tie(Tie),
     /// The sums of squares of a stage's gradients, once per step, for a rank that clips by the norm of
-    /// all gradients. They are for every stage of the receiver's rank; `to` is its lowest.
+    /// all gradients. They are used by every stage of the receiving rank; `to` is its lowest.
     Norm {
-        /// The stage whose gradients are measured.
+        /// The stage whose gradients are summed.
         from: StageIndex,
         /// The lowest stage of the rank that receives.
         to: StageIndex,
@@ -99,7 +99,7 @@ pub enum Message {
 }
 
 impl Message {
-    /// The stage that sends.
+    /// Returns the stage that sends.
     #[must_use]
     pub const fn sender(self) -> StageIndex {
         match self {
@@ -109,7 +109,7 @@ impl Message {
         }
     }
 
-    /// The stage that receives.
+    /// Returns the stage that receives.
     #[must_use]
     pub const fn receiver(self) -> StageIndex {
         match self {
@@ -122,7 +122,7 @@ impl Message {
 
 /// One entry of a rank's list.
 ///
-/// On disk an action is its text, such as `"2F5"`; the words are listed in the
+/// Serialized as text, such as `"2F5"`; the words are listed in the
 /// [crate's docs](crate).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
@@ -130,29 +130,29 @@ impl Message {
 pub enum Action {
     /// Runs a program of a stage.
     Compute(Task),
-    /// Runs a forward and a backward of two stages of one rank, at the same time where the rank has
-    /// threads for both. The forward stands first.
+    /// Runs a forward and a backward of two stages of one rank, concurrently if the rank has
+    /// threads for both. The forward is first.
     Overlap([Task; 2]),
-    /// Hands a message to the link; it never waits.
+    /// Passes a message to the link, without blocking.
     Send(Message),
     /// Waits for a message.
     Receive(Message),
-    /// Sums the stage's gradients over the ranks of a group; nothing to do in a group of one.
+    /// Sums the stage's gradients over the ranks of a group; does nothing in a group of one rank.
     Reduce {
         /// The stage whose gradients are complete on this rank.
         stage: StageIndex,
-        /// The ranks that take part.
+        /// The ranks of the group.
         group: GroupIndex,
     },
     /// Runs the optimizer on the stage's parameters, once per step.
     Update {
-        /// The stage whose parameters change.
+        /// The stage whose parameters are updated.
         stage: StageIndex,
     },
 }
 
 impl Action {
-    /// A compute action.
+    /// Creates a compute action.
     #[must_use]
     pub const fn compute(
         stage: StageIndex,
@@ -166,13 +166,13 @@ impl Action {
         })
     }
 
-    /// A forward and a backward that run at the same time.
+    /// Creates an overlapped forward and backward.
     #[must_use]
     pub const fn overlap(forward: Task, backward: Task) -> Self {
         Self::Overlap([forward, backward])
     }
 
-    /// The stage that acts: the action stands in the list of this stage's rank. Of an overlapped pair
+    /// Returns the stage of the action, whose rank has the action in its list. Of an overlapped pair
     /// it is the forward's.
     #[must_use]
     pub const fn stage(&self) -> StageIndex {
@@ -184,8 +184,8 @@ impl Action {
         }
     }
 
-    /// The micro-batch that the action works on, of an overlapped pair the forward's; `None` for what
-    /// happens once per step.
+    /// Returns the micro-batch of the action, of an overlapped pair the forward's; `None` for actions
+    /// that run once per step.
     #[must_use]
     pub const fn micro_batch(&self) -> Option<MicroBatchIndex> {
         match self {
@@ -196,7 +196,7 @@ impl Action {
         }
     }
 
-    /// The programs that the action runs: two for an overlapped pair, none for what is not compute.
+    /// Returns the programs that the action runs: two for an overlapped pair, none if it is not a compute action.
     #[must_use]
     pub const fn tasks(&self) -> &[Task] {
         match self {

@@ -1,4 +1,4 @@
-//! What depends on what: the edges between programs of stages, and the ties between parameters.
+//! Dependencies: the edges between programs of stages, and the ties between parameters.
 
 use derive_more::Display;
 use serde::{Deserialize, Serialize};
@@ -8,10 +8,10 @@ use crate::index::StageIndex;
 
 /// A program of a stage, as one end of an edge.
 ///
-/// An edge is written once and holds for every schedule, whether a micro-batch has a whole backward
-/// or a split one. So `Backward` stands for the `B` of a micro-batch or, where it is split, for its
-/// `I`, which makes and reads all that crosses a boundary. `InputGradient` and `WeightGradient` stand
-/// for themselves or, where the micro-batch is not split, for its `B`.
+/// An edge is the same for every schedule, whether a micro-batch has a whole backward
+/// or a split one. `Backward` therefore means the `B` of a micro-batch or, if it is split, its
+/// `I`, which computes and reads all values that cross a boundary. `InputGradient` and `WeightGradient` mean
+/// themselves or, if the micro-batch is not split, its `B`.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, Display,
 )]
@@ -24,7 +24,7 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// The forward of a stage.
+    /// Creates the forward endpoint of a stage.
     #[must_use]
     pub const fn forward(stage: StageIndex) -> Self {
         Self {
@@ -33,7 +33,7 @@ impl Endpoint {
         }
     }
 
-    /// The backward of a stage.
+    /// Creates the backward endpoint of a stage.
     #[must_use]
     pub const fn backward(stage: StageIndex) -> Self {
         Self {
@@ -42,13 +42,13 @@ impl Endpoint {
         }
     }
 
-    /// Whether this end is the given task, on the task's micro-batch.
+    /// Returns whether this endpoint is the given task, on the task's micro-batch.
     #[must_use]
     pub fn is_run_by(self, task: &Task) -> bool {
         self.stage == task.stage && self.programs().contains(&task.compute)
     }
 
-    /// The programs that can stand for this end; a micro-batch of a valid schedule has one of them.
+    /// Returns the programs that can be this endpoint; a micro-batch of a valid schedule has one of them.
     pub(crate) const fn programs(self) -> &'static [Compute] {
         match self.compute {
             Compute::Forward => &[Compute::Forward],
@@ -60,22 +60,22 @@ impl Endpoint {
     }
 }
 
-/// All values that one program makes for another stage's program: one message per micro-batch.
+/// The values that one program computes for another stage's program: one message per micro-batch.
 ///
-/// A stage's own forward is always a dependency of its backward, and needs no edge.
+/// A stage's own forward is always a dependency of its backward, without an edge.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, Display,
 )]
 #[display("{from}>{to}")]
 pub struct Edge {
-    /// The program that makes the values.
+    /// The program that computes the values.
     pub from: Endpoint,
     /// The program that reads them.
     pub to: Endpoint,
 }
 
 impl Edge {
-    /// From the forward of a stage to the forward of the next.
+    /// Creates an edge from the forward of a stage to the forward of the next.
     #[must_use]
     pub const fn chain_forward(stage: StageIndex) -> Self {
         let next = StageIndex::new(stage.index() + 1);
@@ -85,7 +85,7 @@ impl Edge {
         }
     }
 
-    /// From the backward of the next stage to the backward of a stage.
+    /// Creates an edge from the backward of the next stage to the backward of a stage.
     #[must_use]
     pub const fn chain_backward(stage: StageIndex) -> Self {
         let next = StageIndex::new(stage.index() + 1);
@@ -95,7 +95,7 @@ impl Edge {
         }
     }
 
-    /// Whether the edge exists without a backward pass.
+    /// Returns whether the edge exists without a backward pass.
     #[must_use]
     pub const fn is_forward(self) -> bool {
         matches!(
@@ -108,7 +108,7 @@ impl Edge {
 /// Parameters that two stages read: the owner updates them and sends the values to the replica
 /// before the step ends.
 ///
-/// The replica's gradients reach the owner by ordinary edges.
+/// The replica's gradients reach the owner through ordinary edges.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, Display,
 )]
@@ -120,10 +120,10 @@ pub struct Tie {
     pub replica: StageIndex,
 }
 
-/// The set of edges and ties of a plan.
+/// The edges and ties of a plan.
 ///
-/// Kept sorted, once by producer and once by consumer, so that the edges of one stage are a slice and
-/// the same set always lowers to the same lists.
+/// Sorted, once by producer and once by consumer, so that the edges of one stage are a slice and
+/// equal sets lower to equal lists.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Dependencies {
     stages: usize,
@@ -134,9 +134,9 @@ pub struct Dependencies {
 }
 
 impl Dependencies {
-    /// The set of the given edges and ties; repeated ones count once.
+    /// Creates the set of the given edges and ties; repeated ones count once.
     ///
-    /// [`verify`](crate::verify) refuses edges that no schedule can serve.
+    /// [`verify`](crate::verify) rejects edges that no schedule can satisfy.
     #[must_use]
     pub fn new(
         stages: usize,
@@ -160,21 +160,21 @@ impl Dependencies {
         }
     }
 
-    /// The same set for a step that clips by the norm of all gradients: every rank then needs the
-    /// norms of all stages before its first update. Without it, no rank waits for another to update.
+    /// Sets that the step clips by the norm of all gradients: every rank then needs the
+    /// norms of all stages before its first update. Otherwise no rank waits for another to update.
     #[must_use]
     pub fn with_global_norm(mut self) -> Self {
         self.global_norm = true;
         self
     }
 
-    /// Whether the step clips by the norm of all gradients.
+    /// Returns whether the step clips by the norm of all gradients.
     #[must_use]
     pub const fn has_global_norm(&self) -> bool {
         self.global_norm
     }
 
-    /// A chain of stages without skips: every forward feeds the next, every backward the one before.
+    /// Creates a chain of stages without skips: every forward feeds the next, every backward the previous one.
     #[must_use]
     pub fn chain(stages: usize) -> Self {
         let edges = (1..stages).flat_map(|next| {
@@ -184,25 +184,25 @@ impl Dependencies {
         Self::new(stages, edges, [])
     }
 
-    /// The number of stages that the edges speak of.
+    /// Returns the number of stages that the edges refer to.
     #[must_use]
     pub const fn stages(&self) -> usize {
         self.stages
     }
 
-    /// All edges, sorted by producer.
+    /// Returns all edges, sorted by producer.
     #[must_use]
     pub fn edges(&self) -> &[Edge] {
         &self.edges
     }
 
-    /// All ties, sorted by owner.
+    /// Returns all ties, sorted by owner.
     #[must_use]
     pub fn ties(&self) -> &[Tie] {
         &self.ties
     }
 
-    /// The edges that carry what a task makes.
+    /// Returns the edges that carry the outputs of a task.
     pub fn made_by(&self, task: Task) -> impl Iterator<Item = Edge> + '_ {
         let start = self
             .edges
@@ -214,7 +214,7 @@ impl Dependencies {
             .copied()
     }
 
-    /// The edges that carry what a task reads.
+    /// Returns the edges that carry the inputs of a task.
     pub fn read_by(&self, task: Task) -> impl Iterator<Item = Edge> + '_ {
         let start = self
             .edges_by_consumer
@@ -226,7 +226,7 @@ impl Dependencies {
             .copied()
     }
 
-    /// The place of an edge in [`Dependencies::edges`].
+    /// Returns the index of an edge in [`Dependencies::edges`].
     pub(crate) fn position(&self, edge: Edge) -> Option<usize> {
         self.edges.binary_search(&edge).ok()
     }
@@ -263,7 +263,7 @@ mod tests {
         assert_eq!(Dependencies::new(5, again, []), chain);
     }
 
-    /// A whole backward stands for both of its parts, and an edge of a backward is served by `I`.
+    /// A whole backward is both of its parts, and an edge of a backward is satisfied by `I`.
     #[test]
     fn edges_hold_for_whole_and_split_backwards() {
         let cases = [

@@ -1,4 +1,4 @@
-//! What can be wrong with a schedule, in words that name the action.
+//! Errors of a schedule, which name the action.
 
 use derive_more::Display;
 use thiserror::Error;
@@ -7,9 +7,9 @@ use crate::action::Action;
 use crate::dependencies::{Edge, Tie};
 use crate::generate::{ChunkCounts, ScheduleKind};
 use crate::index::{RankIndex, StageIndex};
-use crate::lists::{Form, Mode};
+use crate::lists::{Form, ScheduleMode};
 
-/// An action and its place in a list.
+/// An action and its position in a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Display)]
 #[display("`{action}` (rank {rank}, position {position})")]
 pub struct Place {
@@ -30,7 +30,7 @@ pub struct Wait {
     pub awaited: Place,
 }
 
-/// Why one action of a rank has to come after another of the same rank.
+/// The reason why one action of a rank has to be after another of the same rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Display)]
 #[non_exhaustive]
 pub enum Rule {
@@ -41,21 +41,21 @@ pub enum Rule {
     #[display("a weight gradient reads what its input gradient kept")]
     WeightAfterInput,
     /// A program reads values of another stage on the same rank.
-    #[display("it reads values that the other makes")]
+    #[display("it reads values that the other computes")]
     ConsumerAfterProducer,
-    /// A message is sent when its values exist.
+    /// A message is sent after its values are computed.
     #[display("values are sent after they are computed")]
     SendAfterCompute,
-    /// A program starts when its values are there.
+    /// A program starts after its values are received.
     #[display("values are received before they are read")]
     ComputeAfterReceive,
-    /// Gradients are added up in micro-batch order.
+    /// Gradients are summed in micro-batch order.
     #[display(
         "a stage adds its gradients in micro-batch order, so that every schedule gives \
          the same bits"
     )]
     GradientOrder,
-    /// Gradients are reduced when all micro-batches have added theirs.
+    /// Gradients are reduced after all micro-batches have added theirs.
     #[display("gradients are reduced after the last backward")]
     ReduceAfterBackward,
     /// The optimizer needs the gradients of all micro-batches.
@@ -64,31 +64,31 @@ pub enum Rule {
     /// The optimizer needs the reduced gradients.
     #[display("parameters are updated after their gradients are reduced")]
     UpdateAfterReduce,
-    /// Tied values are sent when they are updated.
+    /// Tied values are sent after their update.
     #[display("tied values are sent after their update")]
     SendAfterUpdate,
-    /// Tied values arrive when the stage is done with the old ones.
+    /// Tied values are received after the stage's last use of the old ones.
     #[display("tied values are received after the stage's own update")]
     ReceiveAfterUpdate,
-    /// Tied values on one rank change when the other stage is done with the old ones.
+    /// Tied values on one rank are updated after the other stage's last use of the old ones.
     #[display("tied values are updated after the last backward of the stage that shares them")]
     UpdateAfterReplica,
-    /// Norms are of complete gradients.
+    /// Norms are computed of complete gradients.
     #[display("norms are those of reduced gradients")]
     NormAfterReduce,
     /// A clip by the norm of all gradients needs the norms of all stages.
     #[display("a clip by the norm of all gradients comes before the first update")]
     UpdateAfterNorms,
-    /// What a micro-batch keeps on a stage is freed when its backward has run.
-    #[display("what a micro-batch keeps is freed when its backward has run, so it is sent before")]
+    /// What a micro-batch keeps on a stage is freed after its backward.
+    #[display("what a micro-batch keeps is freed after its backward, so it is sent before")]
     SendBeforeFree,
 }
 
-/// Why [`verify`](crate::verify) refuses a schedule.
+/// An error of [`verify`](crate::verify).
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum VerifyError {
-    /// Without a stage or a micro-batch there is no step.
+    /// A step needs a stage and a micro-batch.
     #[error(
         "a schedule of {stages} stages and {micro_batches} micro-batches has nothing to run: give it \
          at least one of each"
@@ -120,9 +120,9 @@ pub enum VerifyError {
         /// The number of lists.
         world_size: usize,
     },
-    /// The dependencies are of another cut.
+    /// The dependencies and the schedule have different numbers of stages.
     #[error(
-        "the dependencies are of {found} stages, the schedule has {expected}: take both from one plan"
+        "the dependencies have {found} stages, the schedule has {expected}: use both from one plan"
     )]
     Dependencies {
         /// The schedule's number of stages.
@@ -130,23 +130,23 @@ pub enum VerifyError {
         /// The dependencies' number of stages.
         found: usize,
     },
-    /// An edge with an end that does not exist, or both ends on one stage.
-    #[error("no schedule can serve the edge `{edge}`: an edge joins two of the {stages} stages")]
+    /// An edge with an endpoint that does not exist, or both endpoints on one stage.
+    #[error("invalid edge `{edge}`: an edge joins two of the {stages} stages")]
     Edge {
         /// The edge.
         edge: Edge,
         /// The number of stages.
         stages: usize,
     },
-    /// A tie with an end that does not exist, or both ends on one stage.
-    #[error("no schedule can serve the tie `{tie}`: a tie joins two of the {stages} stages")]
+    /// A tie with a stage that does not exist, or the same stage twice.
+    #[error("invalid tie `{tie}`: a tie joins two of the {stages} stages")]
     Tie {
         /// The tie.
         tie: Tie,
         /// The number of stages.
         stages: usize,
     },
-    /// A stage or micro-batch beyond the schedule's.
+    /// An action of a stage or micro-batch that the schedule does not have.
     #[error(
         "{at} is beyond the schedule's {stages} stages and {micro_batches} micro-batches: remove it \
          or raise the count"
@@ -160,12 +160,12 @@ pub enum VerifyError {
         micro_batches: usize,
     },
     /// An action that the schedule's mode or form does not have.
-    #[error("{at} has no place in a {mode} schedule that is {form}: remove it")]
+    #[error("{at} is not allowed in a {mode} schedule that is {form}: remove it")]
     NotAllowed {
         /// The action.
         at: Place,
         /// The schedule's mode.
-        mode: Mode,
+        mode: ScheduleMode,
         /// The schedule's form.
         form: Form,
     },
@@ -178,7 +178,7 @@ pub enum VerifyError {
         expected: RankIndex,
     },
     /// The same action twice.
-    #[error("{at} is there already, at position {first}: remove one of them")]
+    #[error("{at} is already at position {first}: remove one of them")]
     Duplicate {
         /// The second action.
         at: Place,
@@ -193,17 +193,17 @@ pub enum VerifyError {
         /// The whole backward.
         whole: Box<Place>,
     },
-    /// An action that has to be there is not.
-    #[error("rank {rank} misses `{action}`: add it to the list")]
+    /// A required action is missing.
+    #[error("rank {rank} lacks `{action}`: add it to the list")]
     Missing {
         /// The rank that runs the action's stage.
         rank: RankIndex,
         /// The action.
         action: Action,
     },
-    /// A message that no edge between two ranks asks for.
+    /// A message of no edge between two ranks.
     #[error(
-        "{at} is no message of this plan: remove it, or lower the schedule with the plan's \
+        "{at} is not a message of this plan: remove it, or lower the schedule with the plan's \
          dependencies"
     )]
     UnknownMessage {
@@ -217,47 +217,47 @@ pub enum VerifyError {
         at: Place,
     },
     /// A send without its receive, or a receive without its send.
-    #[error("{at} has no counterpart: rank {rank} misses `{missing}`; add it or lower again")]
+    #[error("{at} has no counterpart: rank {rank} lacks `{missing}`; add it or lower again")]
     Unpaired {
-        /// The half that is there.
+        /// The half that exists.
         at: Place,
-        /// The rank that misses the other half.
+        /// The rank that lacks the other half.
         rank: RankIndex,
         /// The other half.
         missing: Box<Action>,
     },
     /// Two actions of one rank in the wrong order.
-    #[error("{early} stands before {late}: {rule}; move it behind")]
+    #[error("{early} is before {late}: {rule}; move the first after the second")]
     OutOfOrder {
-        /// The action that stands too early.
+        /// The action that is too early.
         early: Place,
-        /// The action that it has to stand behind.
+        /// The action that has to be before it.
         late: Box<Place>,
-        /// Why.
+        /// The rule that requires the order.
         rule: Rule,
     },
     /// An overlapped pair that is not a forward and a backward of one rank.
     #[error(
-        "{at} is no pair: an overlapped pair is a forward and then a backward, of stages of one rank"
+        "{at} is not a pair: an overlapped pair is a forward and then a backward, of stages of one rank"
     )]
     Overlap {
         /// The pair.
         at: Place,
     },
-    /// A rank holds more than it may.
+    /// A rank exceeds its memory limit.
     #[error(
         "{at} makes the rank hold {bytes} bytes, and {limit} is its limit: run a backward before it, \
          or take a schedule with fewer micro-batches in flight"
     )]
     Memory {
-        /// The first action that passes the limit.
+        /// The first action that exceeds the limit.
         at: Place,
         /// The bytes held while it runs.
         bytes: u64,
         /// The rank's limit.
         limit: u64,
     },
-    /// Costs of another number of stages.
+    /// Costs for another number of stages.
     #[error("there are costs of {found} stages for a schedule of {expected}: give one per stage")]
     Costs {
         /// The schedule's number of stages.
@@ -265,49 +265,49 @@ pub enum VerifyError {
         /// The number of costs.
         found: usize,
     },
-    /// Ranks that wait for each other in a circle.
+    /// Ranks that wait for each other in a cycle.
     #[error(
-        "deadlock, no rank of this circle can go on: {}; move one of the awaited actions \
+        "deadlock, no rank of this cycle can continue: {}; move one of the awaited actions \
              before the action at which its own rank waits",
-        circle(cycle)
+        cycle_text(cycle)
     )]
     Deadlock {
-        /// The circle: each rank waits for the next, the last for the first.
+        /// The cycle: each rank waits for the next, the last for the first.
         cycle: Vec<Wait>,
     },
 }
 
-/// The text of a deadlock, one clause per rank.
-fn circle(cycle: &[Wait]) -> String {
+/// Returns the text of a deadlock, one clause per rank.
+fn cycle_text(cycle: &[Wait]) -> String {
     let clause = |wait: &Wait| format!("{} waits for {}", wait.waiting, wait.awaited);
     cycle.iter().map(clause).collect::<Vec<_>>().join(", ")
 }
 
-/// Why there is no schedule of a name or size.
+/// An error of generating a schedule.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum GenerateError {
-    /// A name that no schedule has.
-    #[error("`{name}` is no schedule{}: write one of {}", hint(*nearest), names())]
+    /// No schedule has the name.
+    #[error("`{name}` is not a schedule{}: write one of {}", hint(*nearest), names())]
     Name {
-        /// The text.
+        /// The name.
         name: String,
-        /// The schedule whose name begins most like it.
+        /// The schedule whose name has the longest prefix in common.
         nearest: Option<ScheduleKind>,
     },
-    /// A number of chunks per rank that the schedule does not take.
+    /// A number of chunks per rank that the schedule does not support.
     #[error(
-        "{kind} runs {expected} per rank, found {found}: change the number of stages or take another schedule"
+        "{kind} runs {expected} per rank, found {found}: change the number of stages or use another schedule"
     )]
     Chunks {
         /// The schedule.
         kind: ScheduleKind,
-        /// What it takes.
+        /// The supported numbers.
         expected: ChunkCounts,
-        /// The number asked for.
+        /// The requested number.
         found: usize,
     },
-    /// More than any step has.
+    /// More actions than the limit.
     #[error(
         "{ranks} ranks with {chunks} chunks and {micro_batches} micro-batches are more than {limit} \
          forwards: make the step smaller"
@@ -324,12 +324,12 @@ pub enum GenerateError {
     },
 }
 
-/// A guess at what was meant.
+/// Returns a suggestion.
 fn hint(nearest: Option<ScheduleKind>) -> String {
-    nearest.map_or_else(String::new, |kind| format!(", `{kind}` may be meant"))
+    nearest.map_or_else(String::new, |kind| format!(" (did you mean `{kind}`?)"))
 }
 
-/// All names.
+/// Returns all names.
 fn names() -> String {
     ScheduleKind::ALL.map(ScheduleKind::name).join(", ")
 }

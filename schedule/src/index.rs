@@ -1,4 +1,4 @@
-//! The indices of a schedule, each its own type, so that a stage is never taken for a rank.
+//! The indices of a schedule, each with a type of its own, so that stages and ranks are not confused.
 
 use derive_more::Display;
 use serde::{Deserialize, Serialize};
@@ -14,13 +14,13 @@ macro_rules! indices {
         pub struct $name(usize);
 
         impl $name {
-            /// The index that counts from zero.
+            /// Creates an index that counts from zero.
             #[must_use]
             pub const fn new(index: usize) -> Self {
                 Self(index)
             }
 
-            /// The number, for indexing a list.
+            /// Returns the number, for indexing a list.
             #[must_use]
             pub const fn index(self) -> usize {
                 self.0
@@ -36,7 +36,7 @@ indices! {
     RankIndex;
     /// A micro-batch of one training step.
     MicroBatchIndex;
-    /// A group of ranks that hold the same stage and sum its gradients. Its number is the stage's.
+    /// A group of ranks that hold the same stage and sum its gradients. Its index is the stage's.
     GroupIndex;
 }
 

@@ -1,13 +1,13 @@
 //! Schedules as data: per rank, the list of actions that one training step runs.
 //!
-//! A [`Schedule`] is a value. A named generator ([`ScheduleKind`]), [`auto`] or a user
+//! A [`Schedule`] is plain data. A named generator ([`ScheduleKind`]), [`auto`] or a user
 //! ([`Schedule::parse`]) writes the compute actions; [`lower()`] derives the sends, receives, reduces
-//! and updates from the plan's [`Dependencies`]; [`verify()`] refuses a list that cannot run and names
-//! the action at fault; a rank then executes its list in order. [`simulate()`] says how long a list
-//! takes and what it holds, without running it; [`auto`] finds a list for given costs and memory, at
-//! least as fast as every named one that fits; [`draw`] shows it.
+//! and updates from the plan's [`Dependencies`]; [`verify()`] rejects a list that cannot run and names
+//! the faulty action; a rank then executes its list in order. [`simulate()`] computes the duration and the memory of a
+//! list without running it; [`auto`] finds a list for given costs and memory, at
+//! least as fast as every named one that fits; [`draw`] draws it.
 //!
-//! It is not a runtime: there is no thread, clock, file or device here, and nothing of Burn.
+//! The crate has no runtime: it uses no thread, clock, file or device, and does not depend on Burn.
 //!
 //! ```
 //! use tinderbox_schedule::{ComputeTimes, Costs, Dependencies, ScheduleKind, simulate};
@@ -22,36 +22,36 @@
 //!
 //! # Text
 //!
-//! One row per rank, one word per action; the action's own stage always stands on the left.
+//! One row per rank, one word per action; the action's own stage is always on the left.
 //!
 //! | word | action |
 //! |---|---|
 //! | `2F5`, `2B5`, `2I5`, `2W5` | forward, backward, input gradient, weight gradient of stage 2, micro-batch 5 |
 //! | `2F5&1B3` | a forward and a backward that overlap, of two stages of one rank |
-//! | `2F5>3F5` | stage 2 sends what its forward made for the forward of stage 3 |
+//! | `2F5>3F5` | stage 2 sends the output of its forward to the forward of stage 3 |
 //! | `3F5<2F5` | stage 3 receives it |
 //! | `2R2` | the gradients of stage 2 are summed over group 2 |
 //! | `2U` | the optimizer updates the parameters of stage 2 |
 //! | `0U>3U`, `3U<0U` | stage 0 sends the updated values of its tied parameters to their replica on stage 3 |
-//! | `0N>1N`, `1N<0N` | the squared norms of stage 0's gradients go to the rank whose lowest stage is 1, to clip by the norm of all gradients |
-//! | `-` | alone in its row: a rank without actions |
+//! | `0N>1N`, `1N<0N` | the squared norms of stage 0's gradients are sent to the rank whose lowest stage is 1, to clip by the norm of all gradients |
+//! | `-` | the only word of its row: a rank without actions |
 //!
-//! What follows a `#` is a comment, and blank rows are skipped. [`Schedule::parse`] reads this form and
+//! Text after a `#` is a comment, and blank rows are skipped. [`Schedule::parse`] reads this form and
 //! [`Display`](std::fmt::Display) writes it; [`Schedule::parse_csv`] and [`Schedule::to_csv`] are for the
 //! CSV files of PyTorch's pipeline schedules, [`Schedule::from_json`] and [`Schedule::to_json`] for files
-//! with all fields, and [`Schedule::parse_any`] tells the three apart.
+//! with all fields, and [`Schedule::parse_any`] detects which of the three a text is.
 //!
 //! # Architecture invariants
 //!
-//! - The weight gradients of a stage are added up in micro-batch order, whatever the schedule, so the
-//!   sum has the same bits under every schedule. [`verify()`] refuses another order.
-//! - A message is named by its edge and micro-batch and matched by that name, never by its place in
-//!   a queue. Links buffer, so a send never waits.
+//! - The weight gradients of a stage are summed in micro-batch order, whatever the schedule, so the
+//!   sum has the same bits under every schedule. [`verify()`] rejects another order.
+//! - A message is identified by its edge and micro-batch, never by its position in
+//!   a queue. Links buffer, so a send never blocks.
 //! - A backward is either one `B` or an `I` and a later `W`, chosen per stage and micro-batch. Edges
-//!   of the plan are written once, for both ([`Endpoint`]).
+//!   of the plan are the same for both ([`Endpoint`]).
 //! - Everything here is deterministic, and a value read from a file is untrusted until [`verify()`] has
-//!   accepted it: no function panics or allocates more than the lists justify.
-//! - Modules import in the order of the flow: lists and text, lower, verify, simulate, generate, auto, draw.
+//!   accepted it: no function panics or allocates more than is proportional to the lists.
+//! - Modules import in the order of the data flow: lists and text, lower, verify, simulate, generate, auto, draw.
 //!
 //! # Limits
 //!
@@ -79,7 +79,7 @@ pub use dependencies::{Dependencies, Edge, Endpoint, Tie};
 pub use error::{GenerateError, Place, Rule, VerifyError, Wait};
 pub use generate::{ChunkCounts, Placement, ScheduleKind, forward_only_on};
 pub use index::{GroupIndex, MicroBatchIndex, RankIndex, StageIndex};
-pub use lists::{Form, Mode, Schedule};
+pub use lists::{Form, Schedule, ScheduleMode};
 pub use lower::lower;
 pub use simulate::{
     ComputeTimes, Costs, LinkCosts, RankTimeline, Span, StageCosts, TimeUnit, Timeline,

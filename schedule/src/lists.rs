@@ -8,45 +8,45 @@ use crate::dependencies::Edge;
 use crate::error::Place;
 use crate::index::{RankIndex, StageIndex};
 
-/// What a schedule is for.
+/// The purpose of a schedule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Display)]
 #[serde(rename_all = "snake_case")]
-pub enum Mode {
+pub enum ScheduleMode {
     /// Forward, backward and update of every stage.
     #[display("training")]
     Training,
-    /// Forward of every stage and nothing else, for evaluation.
+    /// Forward of every stage only, for evaluation.
     #[display("forward-only")]
     ForwardOnly,
 }
 
-/// How much of a schedule is written out.
+/// Which actions a schedule has.
 ///
-/// A field and not a guess from the lists: a list that lost its messages must not pass for one that
-/// never had any.
+/// A field, because it can't be inferred from the lists: a list that lost its messages must not be confused with one
+/// that never had any.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Display)]
 #[serde(rename_all = "snake_case")]
 pub enum Form {
-    /// Compute actions alone; dependencies between ranks are implied. This is what generators and
-    /// users write.
+    /// Compute actions only; dependencies between ranks are implied. Generators and
+    /// users write this form.
     #[display("compute only")]
     ComputeOnly,
-    /// With sends, receives, reduces and updates: what a rank executes.
+    /// With sends, receives, reduces and updates: the form that ranks execute.
     #[display("lowered")]
     Lowered,
 }
 
-/// Per rank, the actions of one step in the order in which the rank runs them.
+/// The actions of one step per rank, in the order in which the rank runs them.
 ///
-/// The fields are plain data, and a schedule from a file or a user is a claim until
-/// [`verify`](crate::verify) has accepted it; the accessors take any value and never panic.
+/// The fields are plain data, and a schedule from a file or a user is not trusted until
+/// [`verify`](crate::verify) has accepted it; the accessors accept any value and never panic.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Schedule {
-    /// The name that reports show.
+    /// The name in reports.
     pub name: String,
     /// Training or forward only.
-    pub mode: Mode,
-    /// Compute actions alone, or all actions.
+    pub mode: ScheduleMode,
+    /// Compute actions only, or all actions.
     pub form: Form,
     /// The number of stages.
     pub stages: usize,
@@ -59,19 +59,19 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// The number of ranks.
+    /// Returns the number of ranks.
     #[must_use]
     pub fn world_size(&self) -> usize {
         self.ranks.len()
     }
 
-    /// The rank that runs a stage, or `None` if the schedule has no such stage.
+    /// Returns the rank that runs a stage, or `None` if the schedule has no such stage.
     #[must_use]
     pub fn rank_of(&self, stage: StageIndex) -> Option<RankIndex> {
         self.stage_to_rank.get(stage.index()).copied()
     }
 
-    /// The stages of a rank, in ascending order.
+    /// Returns the stages of a rank, in ascending order.
     pub fn stages_of(&self, rank: RankIndex) -> impl Iterator<Item = StageIndex> + '_ {
         let owned = self
             .stage_to_rank
@@ -81,19 +81,19 @@ impl Schedule {
         owned.map(|(stage, _)| StageIndex::new(stage))
     }
 
-    /// The list of a rank; empty if there is no such rank.
+    /// Returns the list of a rank; empty if there is no such rank.
     #[must_use]
     pub fn actions(&self, rank: RankIndex) -> &[Action] {
         self.ranks.get(rank.index()).map_or(&[], Vec::as_slice)
     }
 
-    /// The number of actions of all ranks.
+    /// Returns the number of actions of all ranks.
     #[must_use]
     pub fn action_count(&self) -> usize {
         self.ranks.iter().map(Vec::len).sum()
     }
 
-    /// All actions with their places, rank by rank.
+    /// Returns all actions with their positions, rank by rank.
     pub fn places(&self) -> impl Iterator<Item = Place> + '_ {
         self.ranks.iter().enumerate().flat_map(|(rank, actions)| {
             actions
@@ -107,7 +107,7 @@ impl Schedule {
         })
     }
 
-    /// The same schedule without what [`lower`](crate::lower) adds.
+    /// Returns the schedule without the actions that [`lower`](crate::lower) adds.
     #[must_use]
     pub fn compute_only(&self) -> Self {
         let keep = |actions: &Vec<Action>| {
@@ -126,12 +126,12 @@ impl Schedule {
         }
     }
 
-    /// Whether an edge counts in this schedule's mode.
+    /// Returns whether an edge is used in this schedule's mode.
     pub(crate) fn has_edge(&self, edge: Edge) -> bool {
-        self.mode == Mode::Training || edge.is_forward()
+        self.mode == ScheduleMode::Training || edge.is_forward()
     }
 
-    /// Whether two stages are on two ranks, so that values between them need a message.
+    /// Returns whether two stages are on two ranks, so that values between them need a message.
     pub(crate) fn are_apart(&self, from: StageIndex, to: StageIndex) -> bool {
         self.rank_of(from) != self.rank_of(to)
     }

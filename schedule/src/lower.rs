@@ -1,28 +1,28 @@
-//! Lowering: from compute actions to everything that a rank executes.
+//! Lowering: from compute actions to all actions that a rank executes.
 
 use std::collections::BTreeMap;
 
 use crate::action::{Action, Message, Task};
 use crate::dependencies::{Dependencies, Edge, Tie};
 use crate::index::{GroupIndex, RankIndex, StageIndex};
-use crate::lists::{Form, Mode, Schedule};
+use crate::lists::{Form, Schedule, ScheduleMode};
 
 /// Adds sends, receives, reduces and updates to the compute actions of a schedule.
 ///
-/// - A send stands right behind the program that makes the values, a receive right before the
+/// - A send is directly after the program that computes the values, a receive directly before the
 ///   program that reads them: links buffer, so an early send costs nothing and a late receive waits
-///   least. So no compute action waits that could run. A runtime posts all receives of a step before
+///   least. No compute action waits that could run. A runtime posts all receives of a step before
 ///   it runs the list.
-/// - Stages on one rank need no message: the values stay where they are.
-/// - A stage's gradients are reduced and its parameters updated right behind its last backward, while
-///   other stages of the rank, and other ranks, still compute; where a stage on the same rank shares
-///   the parameters, behind that one's last backward too. Tied values are received last, so two stages
+/// - Stages on one rank need no message.
+/// - A stage's gradients are reduced and its parameters updated directly after its last backward, while
+///   other stages of the rank, and other ranks, still compute; if a stage on the same rank shares
+///   the parameters, after that one's last backward too. Tied values are received last, so two stages
 ///   that own each other's ties do not wait for each other.
-/// - With a clip by the norm of all gradients, every stage sends its norms to all other ranks behind
-///   its reduce, and the updates stand at the end, behind the norms of all others.
+/// - With a clip by the norm of all gradients, every stage sends its norms to all other ranks after
+///   its reduce, and the updates are at the end, after the norms of all others.
 ///
-/// What the schedule had besides compute is derived anew, so lowering twice is lowering once. A list
-/// that cannot run lowers to one that [`verify`](crate::verify) refuses. Linear in actions and
+/// Actions other than compute are derived anew, so lowering twice equals lowering once. A list
+/// that cannot run lowers to one that [`verify`](crate::verify) rejects. Linear in actions and
 /// messages.
 #[must_use]
 pub fn lower(schedule: &Schedule, dependencies: &Dependencies) -> Schedule {
@@ -39,7 +39,7 @@ pub fn lower(schedule: &Schedule, dependencies: &Dependencies) -> Schedule {
     lowered
 }
 
-/// The stages of each rank that has one, in order.
+/// Returns the stages of each rank that has one, in order.
 fn stages_by_rank(schedule: &Schedule) -> BTreeMap<RankIndex, Vec<StageIndex>> {
     let mut stages: BTreeMap<RankIndex, Vec<StageIndex>> = BTreeMap::new();
     for (stage, rank) in schedule.stage_to_rank.iter().enumerate() {
@@ -58,7 +58,7 @@ struct Lowering<'a> {
 }
 
 impl Lowering<'_> {
-    /// The whole list of one rank, from its compute actions.
+    /// Returns the whole list of one rank, from its compute actions.
     fn list(&self, rank: RankIndex) -> Vec<Action> {
         let computes = || {
             let actions = self.schedule.actions(rank).iter();
@@ -80,7 +80,7 @@ impl Lowering<'_> {
                 self.end_stage(*stage, &mut list);
             }
         }
-        if self.schedule.mode == Mode::Training {
+        if self.schedule.mode == ScheduleMode::Training {
             self.end_step(rank, &mut list);
         }
         list
@@ -90,7 +90,7 @@ impl Lowering<'_> {
         self.stages.get(&rank).map_or(&[], Vec::as_slice)
     }
 
-    /// The messages of a task's edges.
+    /// Returns the messages of a task's edges.
     fn messages(
         &self,
         task: Task,
@@ -105,14 +105,14 @@ impl Lowering<'_> {
         })
     }
 
-    /// Behind which compute action the gradients of which stages are complete and no longer needed.
+    /// Returns after which compute action the gradients of which stages are complete and no longer needed.
     fn ends<'a>(
         &self,
         rank: RankIndex,
         computes: impl Iterator<Item = &'a Action>,
     ) -> BTreeMap<usize, Vec<StageIndex>> {
         let mut ends = BTreeMap::new();
-        if self.schedule.mode != Mode::Training {
+        if self.schedule.mode != ScheduleMode::Training {
             return ends;
         }
         let mut last: BTreeMap<StageIndex, usize> = BTreeMap::new();
@@ -137,14 +137,14 @@ impl Lowering<'_> {
         ends
     }
 
-    /// What follows the last backward of a stage.
+    /// Appends the actions after the last backward of a stage.
     fn end_stage(&self, stage: StageIndex, list: &mut Vec<Action>) {
         let group = GroupIndex::new(stage.index());
         list.push(Action::Reduce { stage, group });
         if !self.dependencies.has_global_norm() {
             return self.update(stage, list);
         }
-        // The lowest stage of a rank stands for all of it.
+        // The lowest stage of a rank represents all its stages.
         let others = self.stages.values().filter_map(|stages| stages.first());
         let others = others.filter(|other| self.schedule.are_apart(stage, **other));
         list.extend(others.map(|to| {
@@ -161,7 +161,7 @@ impl Lowering<'_> {
         list.extend(ties.map(|tie| Action::Send(Message::Tie(tie))));
     }
 
-    /// What ends the list of a rank.
+    /// Appends the actions at the end of the list of a rank.
     fn end_step(&self, rank: RankIndex, list: &mut Vec<Action>) {
         if self.dependencies.has_global_norm()
             && let Some(to) = self.stages_of(rank).first().copied()
@@ -179,7 +179,7 @@ impl Lowering<'_> {
         list.extend(copied.map(|tie| Action::Receive(Message::Tie(tie))));
     }
 
-    /// The ties between two ranks.
+    /// Returns the ties between two ranks.
     fn ties(&self) -> impl Iterator<Item = Tie> + '_ {
         let all = self.dependencies.ties().iter();
         all.filter(|tie| self.schedule.are_apart(tie.owner, tie.replica))
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_skip_goes_straight_to_its_consumer_and_a_tie_comes_last() {
+    fn a_skip_is_sent_directly_to_its_consumer_and_a_tie_is_last() {
         let lowered = lower(&one_f_one_b(3, 1), &with_skip_and_tie());
         insta::assert_snapshot!(lowered, @r"
         0F0 0F0>1F0 0F0>2F0 0B0<1B0 0B0<2B0 0B0 0R0 0U 0U>2U
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn an_overlapped_pair_receives_before_and_sends_behind_it() {
+    fn an_overlapped_pair_receives_before_and_sends_after_it() {
         let text = "0F0 3F0 0F1&3B0 3F1 3B1 0B0 0B1\n1F0 2F0 1F1 2F1&2B0 1B0 2B1 1B1";
         let schedule = Schedule::parse("pair", text).unwrap();
         let lowered = lower(&schedule, &Dependencies::chain(4));
@@ -272,7 +272,7 @@ mod tests {
         assert_eq!(lower(&once, &with_skip_and_tie()), once);
     }
 
-    /// Three stages; stage 2 also reads what stage 0 made, and shares a parameter with it.
+    /// Three stages; stage 2 also reads a value of stage 0, and shares a parameter with it.
     fn with_skip_and_tie() -> Dependencies {
         let [first, last] = [0, 2].map(StageIndex::new);
         let skip = Edge {

@@ -170,7 +170,7 @@ fn wrong_values_get_one_line_and_exit_code_2() {
         ),
         (
             vec!["--schedule", "fast"],
-            "error: invalid value 'fast' for '--schedule <SCHEDULE>': `fast` is no schedule: write \
+            "error: invalid value 'fast' for '--schedule <SCHEDULE>': `fast` is not a schedule: write \
              one of gpipe, 1f1b, looped-bfs, interleaved-1f1b, zb-h1, zb-h2, interleaved-zb, zbv, \
              v-half, v-min, dualpipev (see --help)",
         ),

@@ -1,13 +1,14 @@
-//! What the driver of NVIDIA GPUs says.
+//! The driver of NVIDIA GPUs.
 
 use std::sync::OnceLock;
 
 use nvml_wrapper::{Nvml, cuda_driver_version_major, cuda_driver_version_minor};
 
-/// The oldest CUDA release whose driver loads what the kernels are compiled to.
+/// The oldest CUDA release whose driver loads the compiled kernels.
 pub(super) const OLDEST: (i32, i32) = (12, 0);
 
-/// The CUDA release of the driver, where it is older than the kernels need. A driver that does not tell is taken.
+/// Returns the CUDA release of the driver, if it is older than the kernels need; `None` if the driver does not report
+/// it.
 pub(super) fn too_old() -> Option<(i32, i32)> {
     static FOUND: OnceLock<Option<(i32, i32)>> = OnceLock::new();
     let found = FOUND.get_or_init(|| {
@@ -18,7 +19,7 @@ pub(super) fn too_old() -> Option<(i32, i32)> {
     found.filter(|found| *found < OLDEST)
 }
 
-/// Free bytes of a GPU, as its driver says. Opens the device.
+/// Returns the free bytes of a GPU, as reported by its driver. Opens the device.
 pub(crate) fn free_bytes(index: usize) -> Option<u64> {
     let context = cudarc::driver::CudaContext::new(index).ok()?;
     let (free, _) = context.mem_get_info().ok()?;

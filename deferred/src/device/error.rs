@@ -1,23 +1,23 @@
-//! Why a device can't be used.
+//! Errors of opening a device.
 
 use tinderbox_fake::DeviceLabel;
 
-/// Why a device can't be used. Nothing was done there.
+/// An error of opening a device. The device was not changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceError {
-    /// Programs don't run there.
+    /// Programs can't run on the device.
     #[error("programs can't run on {device}: this build runs them on {}", built())]
     NoPrograms {
         /// The device.
         device: String,
     },
-    /// No device has such a name.
+    /// There is no device of that name.
     #[error(
         "there is no device `{name}`: devices are flex, cpu, cuda:0, and lists such as cuda:0,1"
     )]
     Unknown {
-        /// What was asked for.
+        /// The requested name.
         name: String,
     },
     /// The build lacks a feature.
@@ -28,10 +28,10 @@ pub enum DeviceError {
     NotBuilt {
         /// The device.
         device: DeviceLabel,
-        /// The feature that has it.
+        /// The feature that enables it.
         feature: &'static str,
     },
-    /// The machine has no driver for the device, or the driver finds none.
+    /// There is no driver for the device, or the driver finds none.
     #[error(
         "{device} can't be used: there is no NVIDIA driver, or it finds no GPU (`nvidia-smi` must list one)"
     )]
@@ -39,15 +39,15 @@ pub enum DeviceError {
         /// The device.
         device: DeviceLabel,
     },
-    /// The machine has fewer of its kind.
+    /// The machine has fewer devices of its kind.
     #[error("{device} can't be used: this machine has {available} of its kind, counted from 0")]
     NoSuchDevice {
         /// The device.
         device: DeviceLabel,
-        /// How many of its kind there are.
+        /// The number of devices of its kind.
         available: usize,
     },
-    /// The driver does not load what kernels are compiled to.
+    /// The driver does not load the compiled kernels.
     #[error(
         "{device} can't be used: its driver is for CUDA {}.{}, and CUDA {}.{} or newer is needed: install a newer driver",
         .found.0, .found.1, .oldest.0, .oldest.1
@@ -57,12 +57,12 @@ pub enum DeviceError {
         device: DeviceLabel,
         /// The CUDA release of the driver, as major and minor number.
         found: (i32, i32),
-        /// The oldest that works.
+        /// The oldest release that is supported.
         oldest: (i32, i32),
     },
 }
 
-/// The devices that this build has.
+/// The devices that this build supports.
 pub(super) fn built() -> &'static str {
     match (cfg!(feature = "cuda"), cfg!(feature = "cpu")) {
         (true, true) => "flex, cuda and cpu",
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_is_named() {
+    fn missing_devices_are_named() {
         let device: DeviceLabel = "cuda:1".parse().unwrap();
         let old = DeviceError::OldDriver {
             device: device.clone(),

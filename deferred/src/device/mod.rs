@@ -1,4 +1,4 @@
-//! Devices by name, and whether the machine has them.
+//! Devices by name, and checks that the machine has them.
 
 #[cfg(feature = "cuda")]
 pub(crate) mod driver;
@@ -10,9 +10,9 @@ use tinderbox_fake::DeviceLabel;
 
 pub use error::DeviceError;
 
-/// The devices of a list: `flex`, `cpu` (CubeCL's CPU runtime), `cuda`, `cuda:1`, or several GPUs as `cuda:0,1`.
+/// Opens the devices of a list: `flex`, `cpu` (CubeCL's CPU runtime), `cuda`, `cuda:1`, or several GPUs as `cuda:0,1`.
 ///
-/// A device may be in the list several times. All of them are there: this asks the machine.
+/// A device may occur several times. All of them are checked to exist.
 ///
 /// # Errors
 ///
@@ -21,7 +21,7 @@ pub use error::DeviceError;
 pub fn open_devices(list: &str) -> Result<Vec<Device>, DeviceError> {
     let unknown = || DeviceError::Unknown { name: list.into() };
     let (backend, indices) = list.split_once(':').unwrap_or((list, "0"));
-    // All names before any device: what is wrong with the list is no matter of the machine.
+    // All names are parsed before any device is opened, because errors in the list do not depend on the machine.
     let indices = indices.split(',').map(str::parse);
     let indices: Vec<u16> = indices.collect::<Result<_, _>>().map_err(|_| unknown())?;
     let only_first = indices.iter().all(|index| *index == 0);
@@ -52,7 +52,7 @@ fn not_built(name: String, feature: &'static str) -> DeviceError {
     DeviceError::NotBuilt { device, feature }
 }
 
-/// Asks whether programs can run on a device, since Burn panics where the machine does not have it.
+/// Checks that programs can run on a device, since Burn panics if the machine does not have it.
 ///
 /// # Errors
 ///
@@ -79,7 +79,7 @@ fn check_cube(cube: &burn_cubecl::CubeDevice, device: DeviceLabel) -> Result<(),
     use cubecl::device::DeviceUnavailable;
     use std::sync::{Mutex, PoisonError};
 
-    /// Those that are there: looking for a driver opens its library, and a device does not go away.
+    /// The devices that were found: loading a driver opens its library, and devices do not disappear.
     static FOUND: Mutex<Vec<CubeDevice>> = Mutex::new(Vec::new());
     let known = || FOUND.lock().unwrap_or_else(PoisonError::into_inner);
     if known().contains(cube) {
@@ -88,7 +88,7 @@ fn check_cube(cube: &burn_cubecl::CubeDevice, device: DeviceLabel) -> Result<(),
     let found = match cube {
         CubeDevice::Cuda(cuda) => CubeDevice::cuda(cuda.index),
         CubeDevice::Cpu(_) => CubeDevice::cpu(),
-        // No feature of this crate has others.
+        // Without the features of this crate there are no other devices.
         _ => return Ok(()),
     };
     match found {
@@ -142,7 +142,7 @@ mod tests {
 
     #[cfg(not(feature = "cuda"))]
     #[test]
-    fn a_build_without_cuda_says_so() {
+    fn a_build_without_cuda_reports_it() {
         assert_eq!(
             open_devices("cuda:1").unwrap_err().to_string(),
             format!(

@@ -1,4 +1,4 @@
-//! Fields of a module that no visitor sees, from its debug text.
+//! Fields of a module that visitors do not see, from its debug text.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -7,8 +7,8 @@ use burn::module::Module;
 
 use super::visit::ids;
 
-/// The paths of the fields of a module that are tensors and no parameters, for errors. A field whose type prints itself
-/// in another way is left out.
+/// Returns the paths of the fields of a module that are tensors but not parameters, for errors. Fields of types with
+/// another debug format are not found.
 pub fn tensor_fields(module: &impl Debug) -> Vec<String> {
     let mut found = Vec::new();
     walk(module, |path, value| {
@@ -19,8 +19,8 @@ pub fn tensor_fields(module: &impl Debug) -> Vec<String> {
     found
 }
 
-/// The paths of the parameters of a module that its visitors do not see, as in a field with `#[module(skip)]`, for
-/// errors. A field whose type prints itself in another way is left out.
+/// Returns the paths of the parameters of a module that its visitors do not see, as in a field with `#[module(skip)]`,
+/// for errors. Fields of types with another debug format are not found.
 pub fn skipped_parameters(module: &impl Module) -> Vec<String> {
     let seen: BTreeSet<String> = ids(module).iter().map(ToString::to_string).collect();
     let mut found = Vec::new();
@@ -34,10 +34,10 @@ pub fn skipped_parameters(module: &impl Module) -> Vec<String> {
     found
 }
 
-/// How the debug text of a parameter begins; its id follows.
+/// The prefix of the debug text of a parameter; its id follows.
 const PARAMETER: &str = "Param: ";
 
-/// Visits the path and the text of every value, or of what opens it.
+/// Visits the path and the text of every value, or of the line that opens it.
 fn walk(module: &impl Debug, mut visit: impl FnMut(String, &str)) {
     let mut open: Vec<Open> = Vec::new();
     // A pretty-printed value opens (`name: Type {`), closes (`},`) or is whole (`name: 3,`) on each line.
@@ -61,10 +61,10 @@ fn walk(module: &impl Debug, mut visit: impl FnMut(String, &str)) {
     }
 }
 
-/// A value that the text is inside of.
+/// A value whose text is not closed yet.
 struct Open {
     name: Option<String>,
-    /// The next element's number, where elements have no names.
+    /// The next element's index, if elements have no names.
     next: Option<usize>,
 }
 
@@ -77,7 +77,7 @@ impl Open {
         };
         Self {
             name: field.map(str::to_owned).or_else(index),
-            // A list or a tuple; what is inside of `Some(` goes by the option's name.
+            // A list or a tuple; the content of `Some(` has the path of the option.
             next: matches!(value, "[" | "(").then_some(0),
         }
     }

@@ -1,4 +1,4 @@
-//! Puts values into the parameters of a module.
+//! Assigns values to the parameters of a module.
 
 use std::any::Any;
 use std::collections::{BTreeMap, HashMap};
@@ -10,36 +10,36 @@ use tinderbox_fake::{DynTensor, FakeError};
 use super::Declared;
 use crate::{MaterializeError, ParameterPath};
 
-/// What one parameter of a rebuilt module must be.
+/// The expected state of one parameter of a rebuilt module.
 pub(crate) struct Expected<'a> {
-    /// The fake twin's `Param`: it has the mappers and the training state.
+    /// The `Param` of the fake counterpart: it has the mappers and the training state.
     pub(crate) twin: &'a (dyn Any + Send + Sync),
-    /// What the fake twin declared before it had its value.
+    /// The declaration of the fake counterpart before it had its value.
     pub(crate) declared: &'a Declared,
 }
 
-/// What a parameter gets.
+/// The value of a parameter.
 pub(crate) struct Slot {
     pub(crate) value: DynTensor,
     /// The first of its clones, or itself: clones that train have one gradient, the sum of all uses.
     pub(crate) first: ParameterPath,
-    /// Whether it trains.
+    /// Whether it is trainable.
     pub(crate) trainable: bool,
 }
 
-/// A rebuilt module whose parameters are all fake. What the closure made itself is gone, so its memory
-/// can hold other values.
+/// A rebuilt module whose parameters are all fake. The values that the closure created are freed, so their memory
+/// can be used for others.
 pub(crate) struct Emptied<M> {
     module: M,
-    /// Where the closure made each parameter, or would have made it.
+    /// The device on which the closure created each parameter, or would have.
     places: BTreeMap<ParameterPath, Device>,
 }
 
-/// Puts the fake value of its twin into each parameter.
+/// Assigns the fake value of its counterpart to each parameter.
 ///
 /// # Errors
 ///
-/// When the module has a parameter without a twin, or one of another type or shape: the closure that
+/// When the module has a parameter without a counterpart, or one of another type or shape: the closure that
 /// built it behaves differently from call to call.
 pub(crate) fn empty<'a, M: Module>(
     module: M,
@@ -64,7 +64,7 @@ pub(crate) fn empty<'a, M: Module>(
 }
 
 impl<M: Module> Emptied<M> {
-    /// Puts each slot's value into the parameter of its path, on the device that is its own. A parameter
+    /// Assigns each slot's value to the parameter of its path, on that parameter's device. A parameter
     /// without a slot stays fake.
     ///
     /// # Errors
@@ -90,7 +90,7 @@ struct ResetToFake<'a> {
     path: Vec<String>,
     expected: BTreeMap<&'a ParameterPath, Expected<'a>>,
     places: BTreeMap<ParameterPath, Device>,
-    /// Clones of a running state share their value: a later one is fake when its turn comes.
+    /// Clones of a running state share their value: a later one is already fake when it is visited.
     first_devices: HashMap<ParamId, Device>,
     changed: Option<ParameterPath>,
 }
@@ -114,8 +114,8 @@ impl ResetToFake<'_> {
         let id = param.id;
         let (_, fake, mapper) = twin.clone().consume();
         self.places.insert(path, device);
-        // A lazy parameter would make its value to give its mappers, so its twin gives them. One that
-        // has a value may have taken its training state from the kind of device that it is on.
+        // A lazy parameter would be initialized if it were asked for its mappers, so the counterpart's are used. One
+        // that has a value may have got its training state from the kind of device that it is on.
         let mapper = match declared.lazy {
             true => mapper,
             false => param.consume().2,
@@ -177,7 +177,7 @@ impl Filler {
     }
 }
 
-/// A mapper that puts something into each parameter, by its path.
+/// A mapper that assigns a value to each parameter, by its path.
 macro_rules! puts {
     ($mapper:ty) => {
         impl ModuleMapper for $mapper {

@@ -1,4 +1,4 @@
-//! Some parameters of a model, as a module of their own.
+//! A subset of a model's parameters, as a module.
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::tensor::{Bool, Device, Int, Tensor};
@@ -6,7 +6,7 @@ use tinderbox_fake::{DynTensor, FakeError, TensorKind};
 
 use crate::ParameterPath;
 
-/// Parameters of a model under their original paths: what one rank holds. It is a Burn module, so
+/// Parameters of a model under their original paths, such as those of one rank. It is a Burn module, so
 /// Burn's visitors, stores, gradient clipping and parameter groups work on it.
 #[derive(Clone, Debug, Default)]
 pub struct PartialModule {
@@ -20,7 +20,7 @@ struct Entry {
 }
 
 /// A parameter of any rank and kind. Burn's tensors have both in their type, and a module visits
-/// typed parameters, so each pair is a variant.
+/// typed parameters, so each combination is a variant.
 macro_rules! any_param {
     ($($rank:literal: $float:ident $int:ident $bool:ident),*) => {
         #[derive(Clone, Debug)]
@@ -60,7 +60,7 @@ macro_rules! any_param {
                     }
                     ($rank, TensorKind::Int) => Self::$int(Param::initialized(id, value.typed()?)),
                     ($rank, TensorKind::Bool) => Self::$bool(Param::initialized(id, value.typed()?)),)*
-                    // Burn's own optimizers know no higher rank either.
+                    // Burn's own optimizers do not support higher ranks either.
                     _ => return value.typed().map(|t| Self::F8(Param::initialized(id, t))),
                 })
             }
@@ -74,7 +74,7 @@ any_param!(
 );
 
 impl PartialModule {
-    /// A module of these parameters, in this order.
+    /// Creates a module of these parameters, in this order.
     ///
     /// # Errors
     ///
@@ -92,28 +92,28 @@ impl PartialModule {
         Ok(Self { entries })
     }
 
-    /// Paths, in order.
+    /// Returns the paths, in order.
     pub fn paths(&self) -> impl Iterator<Item = &ParameterPath> {
         self.entries.iter().map(|entry| &entry.path)
     }
 
-    /// Paths and values, in order. Values are shared, not copied.
+    /// Returns paths and values, in order. Values are shared, not copied.
     pub fn values(&self) -> impl Iterator<Item = (&ParameterPath, DynTensor)> {
         self.entries
             .iter()
             .map(|entry| (&entry.path, each!(&entry.param, p => p.val().into())))
     }
 
-    /// The value at a position.
+    /// Returns the value at an index.
     ///
     /// # Panics
     ///
-    /// When there are fewer parameters.
+    /// When the index is out of range.
     pub fn value(&self, position: usize) -> DynTensor {
         each!(&self.entries[position].param, p => p.val().into())
     }
 
-    /// Takes another value for a parameter; its id stays.
+    /// Replaces the value of a parameter; its id stays the same.
     ///
     /// # Errors
     ///
@@ -121,7 +121,7 @@ impl PartialModule {
     ///
     /// # Panics
     ///
-    /// When there are fewer parameters.
+    /// When the index is out of range.
     pub fn replace(&mut self, position: usize, value: DynTensor) -> Result<(), FakeError> {
         let entry = &mut self.entries[position];
         let id = each!(&entry.param, p => p.id);
@@ -129,22 +129,22 @@ impl PartialModule {
         Ok(())
     }
 
-    /// Where a parameter stands.
+    /// Returns the index of a parameter.
     pub fn position(&self, path: &ParameterPath) -> Option<usize> {
         self.entries.iter().position(|entry| &entry.path == path)
     }
 
-    /// Number of parameters.
+    /// Returns the number of parameters.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no parameters.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Bytes of all values.
+    /// Returns the bytes of all values.
     pub fn bytes(&self) -> u64 {
         self.values().map(|(_, value)| value.bytes()).sum()
     }
@@ -161,7 +161,7 @@ impl PartialModule {
     }
 }
 
-/// What a visitor is told of the containers on the way to a parameter: their types are not known.
+/// The container type that is passed to visitors on the way to a parameter: the original types are not known.
 const CONTAINER: &str = "Struct:PartialModule";
 
 impl Module for PartialModule {

@@ -1,4 +1,4 @@
-//! A module that is recorded with a value of its own for every parameter.
+//! A module that is recorded with a distinct value for every parameter.
 
 use std::collections::BTreeMap;
 
@@ -10,28 +10,28 @@ use super::fill::puts;
 use super::visit::{ids, parameter_values};
 use crate::{Deferred, ParameterPath, ParameterTable};
 
-/// A module under recording whose parameters are placeholders: values that no operation of the constructor made and
-/// that hold no data of it, one for each parameter. What reads a parameter in such a recording reads its placeholder,
-/// so a program of these operations can get the parameter from outside only.
+/// A module under recording whose parameters are placeholders: values that are not the output of any operation of the
+/// constructor and not its constants, one for each parameter. Operations that read a parameter in such a recording read
+/// its placeholder, so a program of these operations can only get the parameter as an input.
 #[derive(Debug)]
 pub struct Placeholders<M> {
     /// The module.
     pub module: M,
     /// The placeholder of each parameter, in the order of the table. Clones of one parameter share theirs.
     pub values: Vec<DynTensor>,
-    /// The value that the constructor gave each parameter; `None` for a parameter whose value is made at its first use.
+    /// The value that the constructor gave each parameter; `None` for a parameter that is initialized at its first use.
     pub constructed: Vec<Option<DynTensor>>,
-    /// The positions of running states, which a forward may update.
+    /// The indices of running states, which a forward may update.
     pub running: Vec<usize>,
 }
 
 impl<M: Module> Placeholders<M> {
-    /// Replaces the value of each parameter of a module that was constructed on a device that records, by a
-    /// placeholder of the shape and dtype that the table has for it. Lazy parameters are not initialized.
+    /// Replaces the value of each parameter of a module that was constructed on a recording device by a
+    /// placeholder of its shape and dtype in the table. Lazy parameters are not initialized.
     ///
     /// # Errors
     ///
-    /// The path of the first parameter that is not the table's.
+    /// The path of the first parameter that is not in the table at its index.
     pub fn put(module: M, table: &ParameterTable) -> Result<Self, ParameterPath> {
         let mut mapper = PutPlaceholders {
             path: Vec::new(),
@@ -47,7 +47,7 @@ impl<M: Module> Placeholders<M> {
         if let Some(path) = mapper.changed.take().or_else(missing) {
             return Err(path);
         }
-        // A running state takes the value that a mapper gives it, and keeps its id.
+        // A running state accepts the value that a mapper returns, and keeps its id.
         let now = ids(&module);
         let ids = now.iter().zip(&mapper.ids);
         Ok(Self {
@@ -61,8 +61,8 @@ impl<M: Module> Placeholders<M> {
         })
     }
 
-    /// The positions of the running states that have another value than their placeholder: those that a forward has
-    /// updated before the last one.
+    /// Returns the indices of the running states whose value is not their placeholder: those that a forward before the
+    /// last one has updated.
     pub fn updated_states(&self) -> Vec<usize> {
         let now = parameter_values(&self.module);
         let is_updated = |at: &usize| now[*at].1.captured_id() != self.values[*at].captured_id();
@@ -71,11 +71,11 @@ impl<M: Module> Placeholders<M> {
 }
 
 impl<M: Module> Deferred<M> {
-    /// Constructs the model on a device that records, with a placeholder for each parameter.
+    /// Constructs the model on a recording device, with a placeholder for each parameter.
     ///
     /// # Errors
     ///
-    /// The path of the first parameter that is not the table's.
+    /// The path of the first parameter that is not in the table at its index.
     pub fn construct_with_placeholders(
         &self,
         device: &burn::tensor::Device,

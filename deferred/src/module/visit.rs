@@ -1,4 +1,4 @@
-//! Finds every parameter of a module.
+//! Visits every parameter of a module.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -9,7 +9,7 @@ use tinderbox_fake::{DynTensor, TensorKind};
 
 use crate::{MaterializeError, ParameterPath};
 
-/// A parameter as it is in a module that is recorded.
+/// A parameter of a recorded module.
 pub(crate) struct Found {
     pub(crate) path: ParameterPath,
     /// Types of the modules around it, as in [`crate::Parameter::modules`].
@@ -22,8 +22,8 @@ pub(crate) struct Found {
     pub(crate) value: DynTensor,
 }
 
-/// What a parameter declares while it may not have a value yet. A lazy one in column layout
-/// declares the shape that it is saved with, not the one that it gets.
+/// The declaration of a parameter that may not have a value yet. A lazy one in column layout
+/// declares the shape in which it is saved, not the shape of its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Declared {
     pub(crate) lazy: bool,
@@ -39,14 +39,14 @@ impl Declared {
     }
 }
 
-/// What every parameter of a module declares, in the order in which the module visits them. Giving a
-/// lazy parameter its value gives it to its clones too, so this comes before [`find`].
+/// Returns the declaration of every parameter of a module, in visiting order. Initializing a
+/// lazy parameter also initializes its clones, so this has to be called before [`find`].
 pub(crate) fn declarations<M: Module>(module: &M) -> Vec<Declared> {
     collect(module, |_, param| param.declared())
 }
 
-/// Every tensor parameter, in the order in which the module visits them. Gives each lazy one its
-/// value, so that a recording sees how it is made; meanwhile its path is in `at`.
+/// Returns every tensor parameter, in visiting order. Initializes each lazy one, so that its operations
+/// are recorded; meanwhile its path is in `at`.
 pub(crate) fn find<M: Module>(module: &M, at: &RefCell<Option<String>>) -> Vec<Found> {
     let found = collect(module, |place, param| {
         let path = at.take().unwrap_or_default();
@@ -68,26 +68,26 @@ pub(crate) fn find<M: Module>(module: &M, at: &RefCell<Option<String>>) -> Vec<F
     found
 }
 
-/// The `Param<Tensor<D, K>>` of every parameter, for its mappers and training state, in visiting
+/// Returns the `Param<Tensor<D, K>>` of every parameter, for its mappers and training state, in visiting
 /// order.
 pub(crate) fn twins<M: Module>(module: &M) -> Vec<Box<dyn Any + Send + Sync>> {
     collect(module, |_, param| param.to_any())
 }
 
-/// The id of every tensor parameter, in visiting order.
+/// Returns the id of every tensor parameter, in visiting order.
 pub(super) fn ids<M: Module>(module: &M) -> Vec<ParamId> {
     collect(module, |_, param| param.id())
 }
 
-/// Path and value of every tensor parameter of a module, in visiting order. A lazy parameter is given
-/// its value.
+/// Returns path and value of every tensor parameter of a module, in visiting order. Lazy parameters are
+/// initialized.
 pub fn parameter_values<M: Module>(module: &M) -> Vec<(ParameterPath, DynTensor)> {
     collect(module, |place, param| {
         (ParameterPath::new(place.path), param.value())
     })
 }
 
-/// Refuses a module some of whose parameters are fake, before a forward panics in Burn.
+/// Returns an error if some parameters of a module are fake, before a forward panics in Burn.
 ///
 /// # Errors
 ///
@@ -109,9 +109,9 @@ pub fn check_materialized<M: Module>(module: &M) -> Result<(), MaterializeError>
 trait AnyParam {
     fn id(&self) -> ParamId;
     fn declared(&self) -> Declared;
-    /// The value; a lazy parameter is given its value.
+    /// Returns the value; a lazy parameter is initialized.
     fn value(&self) -> DynTensor;
-    /// Whether the value trains; a lazy parameter is given its value.
+    /// Returns whether the value is trainable; a lazy parameter is initialized.
     fn is_trainable(&self) -> bool;
     fn to_any(&self) -> Box<dyn Any + Send + Sync>;
 }
@@ -138,13 +138,13 @@ impl<T: Parameter + Into<DynTensor> + Sync + 'static> AnyParam for Param<T> {
     }
 }
 
-/// Where a parameter is: its path, and the types of the modules around it.
+/// The place of a parameter: its path, and the types of the modules around it.
 struct Place<'a> {
     path: &'a str,
     modules: &'a str,
 }
 
-/// What is read from each parameter, in visiting order.
+/// Reads a value from each parameter, in visiting order.
 fn collect<M: Module, T>(module: &M, read: impl FnMut(Place<'_>, &dyn AnyParam) -> T) -> Vec<T> {
     let mut walk = Walk {
         read,
@@ -176,7 +176,7 @@ impl<T, F: FnMut(Place<'_>, &dyn AnyParam) -> T> Walk<T, F> {
 impl<T, F: FnMut(Place<'_>, &dyn AnyParam) -> T> ModuleVisitor for Walk<T, F> {
     fn enter_module(&mut self, name: &str, container: &str) {
         self.path.push(name);
-        // Burn gives what it is before the name: `Struct:Linear`.
+        // Burn puts the kind before the name: `Struct:Linear`.
         let kind = container
             .split_once(':')
             .map_or(container, |(_, name)| name);
@@ -201,8 +201,8 @@ impl<T, F: FnMut(Place<'_>, &dyn AnyParam) -> T> ModuleVisitor for Walk<T, F> {
     }
 }
 
-/// Names joined by dots, one pushed for each module that is entered. Kept as text, because a path is
-/// asked for at every parameter.
+/// Names joined by dots, one for each entered module. Stored as text, because the path is
+/// needed at every parameter.
 #[derive(Default)]
 struct Dotted {
     text: String,

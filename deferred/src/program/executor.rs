@@ -13,7 +13,7 @@ use super::{Dtypes, Program, RandomKey, RandomStep, Step, indices, operation, te
 use crate::random::{RandomBackend, Seed, Stream, Wanted, tensor};
 use crate::{ProgramError, check_device};
 
-/// What random operations depend on beside their key.
+/// The inputs of random operations in addition to their key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunContext {
     /// Seed of the model or run.
@@ -25,7 +25,7 @@ pub struct RunContext {
 }
 
 impl RunContext {
-    /// The context of initialization.
+    /// Returns the context of initialization.
     pub fn initialization(seed: Seed) -> Self {
         Self {
             seed,
@@ -47,11 +47,11 @@ pub struct Executor {
 }
 
 impl Executor {
-    /// An executor on a plain (not autodiff) device.
+    /// Creates an executor on a plain (not autodiff) device.
     ///
     /// # Errors
     ///
-    /// When the device is a fake one, or the machine does not have it.
+    /// When the device is fake, or the machine does not have it.
     pub fn new(device: &Device) -> Result<Self, ProgramError> {
         let device = device.clone().without_autodiff();
         check_device(&device)?;
@@ -61,9 +61,9 @@ impl Executor {
         })
     }
 
-    /// Whether its programs compare indices with what they index before each gather, selection, embedding and scatter.
-    /// They don't by default: an index out of range is then what the backend makes of it, on the CPU a panic. Costs one
-    /// pass over the indices; on a GPU, each such operation waits for all that was queued before it.
+    /// Sets whether programs check indices before each gather, selection, embedding and scatter. By default they
+    /// don't: the effect of an index out of range then depends on the backend, on the CPU it is a panic. Costs one
+    /// pass over the indices; on a GPU, each such operation waits for all work that was queued before it.
     #[must_use]
     pub fn checking_indices(self, checks: bool) -> Self {
         Self {
@@ -72,12 +72,12 @@ impl Executor {
         }
     }
 
-    /// The device.
+    /// Returns the device.
     pub fn device(&self) -> &Device {
         &self.device
     }
 
-    /// Puts the constants of a program on the device, so that it can run many times. On the CPU a program behind an
+    /// Copies the constants of a program to the device, so that it can run many times. On the CPU a program in an
     /// `Arc` is shared, not copied.
     pub fn load(&self, program: impl Into<Arc<Program>>) -> Executable {
         let program: Arc<Program> = program.into();
@@ -105,24 +105,24 @@ pub struct Executable {
 }
 
 impl Executable {
-    /// The program.
+    /// Returns the program.
     pub fn program(&self) -> &Program {
         &self.program
     }
 
     /// Runs the program and returns its outputs in order.
     ///
-    /// An input whose data nobody else holds is freed or reused at its last use.
+    /// An input whose data is not shared is freed or reused at its last use.
     ///
     /// # Errors
     ///
-    /// When there are more or fewer inputs than the program takes, or one is of another shape, dtype
-    /// or backend; when random values can't be made; when an index is out of range, where indices are
+    /// When there are more or fewer inputs than the program has, or one is of another shape, dtype
+    /// or backend; when random values can't be generated; when an index is out of range and indices are
     /// [checked](Executor::checking_indices).
     ///
     /// # Panics
     ///
-    /// Where Burn's operation panics.
+    /// When Burn's operation panics.
     pub fn run(
         &self,
         mut inputs: Vec<DynTensor>,
@@ -136,7 +136,7 @@ impl Executable {
         }
         let takes = self.program.inputs.iter().zip(&self.program.input_types);
         for ((value, (shape, dtype)), input) in takes.zip(&mut inputs) {
-            // What comes from another device may store booleans in another way.
+            // Booleans from another device may be stored differently.
             if let (DType::Bool(expected), DType::Bool(found)) = (*dtype, input.dtype())
                 && expected != found
             {

@@ -1,4 +1,4 @@
-//! Compares indices with what they index, before an operation reads with them.
+//! Checks indices against the indexed tensor, before an operation reads with them.
 
 use burn::tensor::TensorData;
 use burn_dispatch::{DispatchKindConversion, DispatchTensor};
@@ -9,12 +9,12 @@ use tinderbox_fake::{Node, ValueId, operation_name};
 use crate::ProgramError;
 use crate::random::{RandomBackend, tensor};
 
-/// An index tensor and the sizes of what it indexes: of one dimension, or of one for each element of the tensor's
+/// An index tensor and the sizes of the indexed dimensions: one, or one for each element of the tensor's
 /// last dimension.
 type Indexing<'a> = (&'a TensorIr, &'a [usize]);
 
-/// What an operation reads by index: gathers, selections, embeddings, scatters. The targets of a cross-entropy are the
-/// indices of a gather.
+/// Returns the indexing of an operation: gathers, selections, embeddings, scatters. The targets of a cross-entropy are
+/// the indices of a gather.
 fn indexing(operation: &OperationIr) -> Option<Indexing<'_>> {
     let base = match operation {
         OperationIr::BaseFloat(base) | OperationIr::BaseInt(base) | OperationIr::BaseBool(base) => {
@@ -42,7 +42,7 @@ fn indexing(operation: &OperationIr) -> Option<Indexing<'_>> {
     Some((indices, tensor.shape.as_slice().get(dims)?))
 }
 
-/// The index tensor of an operation that reads by index, and the sizes of what it indexes: of one dimension, or of one
+/// Returns the index tensor of an operation that reads by index, and the sizes of the indexed dimensions: one, or one
 /// for each element of the tensor's last dimension. `None` for other operations.
 pub fn indices_of(node: &Node) -> Option<(ValueId, &[usize])> {
     let (indices, sizes) = indexing(&node.operation)?;
@@ -51,12 +51,12 @@ pub fn indices_of(node: &Node) -> Option<(ValueId, &[usize])> {
     Some((indices, sizes))
 }
 
-/// Refuses indices that are not below the sizes of what the operation of a node indexes; takes any for an operation that
+/// Returns an error if an index of a node's operation is out of range; accepts any data for an operation that
 /// does not read by index.
 ///
 /// # Errors
 ///
-/// [`ProgramError::IndexOutOfRange`] with the first of them.
+/// [`ProgramError::IndexOutOfRange`] with the first such index.
 pub fn check_indices(node: &Node, data: &TensorData) -> Result<(), ProgramError> {
     match indexing(&node.operation) {
         Some((_, sizes)) => in_range(&node.operation, data, sizes),
@@ -64,8 +64,8 @@ pub fn check_indices(node: &Node, data: &TensorData) -> Result<(), ProgramError>
     }
 }
 
-/// Refuses an operation that would read or write outside of a tensor. Reads the indices: on a GPU that waits for all
-/// that was queued.
+/// Rejects an operation that would read or write out of range. Reads the indices, which on a GPU waits for all
+/// queued work.
 pub(super) fn check<B>(
     interpreter: &mut TensorInterpreter<B>,
     operation: &OperationIr,
@@ -100,7 +100,7 @@ fn in_range(
     }
 }
 
-/// The first index that is not below its size: where, which, and the size.
+/// Returns the first index that is out of range: its position, the index, and the size.
 fn wrong(data: &TensorData, sizes: &[usize]) -> Option<(Vec<usize>, i64, usize)> {
     let mut sizes = sizes.iter().cycle();
     let pairs = data

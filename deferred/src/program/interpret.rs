@@ -1,4 +1,4 @@
-//! Runs a program on something other than tensors, by the liveness that it runs with on tensors.
+//! Runs a program on values other than tensors, with the same liveness as on tensors.
 
 use burn::tensor::{Distribution, Shape, TensorData};
 use burn_ir::{OperationIr, TensorId, TensorIr};
@@ -7,41 +7,41 @@ use tinderbox_fake::{Region, ValueId, operation_name};
 use super::{Program, RandomKey, Step};
 use crate::ProgramError;
 
-/// Random values that a program makes with our generator.
+/// Random values that a program generates with the counter-based generator.
 #[derive(Clone, Copy, Debug)]
 pub struct RandomValues<'a> {
-    /// The tensor that is made.
+    /// The output tensor.
     pub out: &'a TensorIr,
-    /// How its elements are distributed.
+    /// The distribution of its elements.
     pub distribution: Distribution,
-    /// The stream that they come from.
+    /// The key of its stream.
     pub key: &'a RandomKey,
     /// Shape of the whole random tensor.
     pub whole: &'a Shape,
-    /// The part of it that is made.
+    /// The part of it that is generated.
     pub region: &'a Region,
 }
 
-/// What the steps of a program mean for values that are no tensors, such as hashes.
+/// The semantics of a program's steps for values that are not tensors, such as hashes.
 pub trait Interpreter {
-    /// What stands for a tensor.
+    /// The value of a tensor.
     type Value: Clone;
-    /// Why a program is refused.
+    /// The error of a rejected program.
     type Error: From<ProgramError>;
 
-    /// A constant of the program.
+    /// Returns the value of a constant of the program.
     ///
     /// # Errors
     ///
-    /// When the constant is refused.
+    /// When the constant is rejected.
     fn constant(&mut self, value: ValueId, data: &TensorData) -> Result<Self::Value, Self::Error>;
 
-    /// An operation: pushes one value per output, in the order of `operation.outputs()`. The inputs are in the order
-    /// of `operation.inputs()`.
+    /// Runs an operation: pushes one value per output, in the order of `operation.outputs()`. The inputs are in the
+    /// order of `operation.inputs()`.
     ///
     /// # Errors
     ///
-    /// When the operation is refused.
+    /// When the operation is rejected.
     fn operation(
         &mut self,
         operation: &OperationIr,
@@ -49,24 +49,24 @@ pub trait Interpreter {
         outputs: &mut Vec<Self::Value>,
     ) -> Result<(), Self::Error>;
 
-    /// Random values.
+    /// Returns the value of a random tensor.
     ///
     /// # Errors
     ///
-    /// When they are refused.
+    /// When it is rejected.
     fn random(&mut self, random: RandomValues<'_>) -> Result<Self::Value, Self::Error>;
 }
 
 impl Program {
     /// Runs the program on values of an interpreter and returns its outputs in order.
     ///
-    /// A value is gone where the program on tensors frees it or reuses its memory: after its last use, or by a drop.
+    /// A value is removed where the program on tensors frees it or reuses its memory: after its last use, or by a drop.
     /// Cost: linear in the program.
     ///
     /// # Errors
     ///
-    /// When the number of inputs is another one, when a value is read that is not there or no longer there, and what
-    /// the interpreter refuses.
+    /// When the number of inputs is wrong, when a value is read that does not exist or no longer exists, and the errors
+    /// of the interpreter.
     pub fn interpret<I: Interpreter>(
         &self,
         interpreter: &mut I,
@@ -153,7 +153,7 @@ impl<V: Clone> Held<V> {
         }
     }
 
-    /// Gives back a value that no operation uses last.
+    /// Frees a value that no operation uses last.
     fn free(&mut self, tensor: &TensorIr) -> Result<(), ProgramError> {
         self.read(tensor, || "a drop".into())?;
         self.0[tensor.id.value() as usize] = Slot::Freed;
@@ -162,8 +162,8 @@ impl<V: Clone> Held<V> {
 
     /// Reads the inputs of an operation, and frees those that it uses last.
     ///
-    /// The interpreter of tensors may fetch operands in another order than they are listed, so none may be freed by
-    /// an operation that reads it twice.
+    /// The interpreter of tensors may fetch operands in another order than they are listed, so an operation that reads
+    /// a value twice must not free it.
     fn take_all(
         &mut self,
         operation: &OperationIr,
@@ -177,7 +177,7 @@ impl<V: Clone> Held<V> {
             let mut reads = operation.inputs().filter(|input| input.id == *last);
             if let (Some(input), Some(_)) = (reads.next(), reads.next()) {
                 return Err(ProgramError::Freed {
-                    value: ValueId::of_tensor(input).expect("it was just read"),
+                    value: ValueId::of_tensor(input).expect("its id was valid when it was read"),
                     reader: operation_name(operation),
                 });
             }

@@ -1,4 +1,4 @@
-//! Marks the last use of every value, so that its memory is freed or used again there.
+//! Marks the last use of every value, where its memory is freed or reused.
 
 use std::collections::{HashMap, HashSet};
 
@@ -6,11 +6,11 @@ use burn_ir::{TensorId, TensorIr, TensorStatus};
 
 use super::{Program, Step, tensor_id};
 
-/// Notes the last uses of a program's steps, and frees what no step uses last.
+/// Records the last uses in a program's steps, and adds steps that free other values.
 ///
-/// A value that an operation reads once, and last, may be worked on in place. One that it reads twice
+/// A value that an operation reads once, and last, may be modified in place. One that it reads twice
 /// is freed after it instead, because the interpreter may fetch its operands in another order than it
-/// lists them. Values that nothing reads are freed where they are made, inputs at the start.
+/// lists them. Unread values are freed where they are computed, unread inputs at the start.
 pub(super) fn mark(program: &mut Program) {
     let nodes = program.nodes.clone();
     let mut left: HashMap<TensorId, u32> = HashMap::new();

@@ -1,4 +1,4 @@
-//! Operations that run together on one device.
+//! Programs: operations that run together on one device.
 
 mod executor;
 mod indices;
@@ -27,13 +27,13 @@ pub use interpret::{Interpreter, RandomValues};
 use crate::ProgramError;
 use crate::random::Domain;
 
-/// Where the values of one random operation come from: with the seed it is the whole key of its
-/// stream, so they depend on nothing else.
+/// The origin of the values of one random operation: together with the seed it is the whole key of its
+/// stream, so the values depend on nothing else.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct RandomKey {
-    /// Initialization or forward: they never share a stream.
+    /// Initialization or forward, which never share a stream.
     pub domain: Domain,
-    /// The parameter whose recipe draws it, or the operation's ordinal in the forward.
+    /// The parameter whose recipe contains it, or the operation's ordinal in the forward.
     pub owner: String,
     /// Index of the random operation among those of its owner.
     pub draw: u64,
@@ -42,18 +42,18 @@ pub struct RandomKey {
 /// Keys of the random operations of a graph.
 pub type RandomKeys = BTreeMap<NodeId, RandomKey>;
 
-/// Which elements of which random tensor an operation makes.
+/// The elements of a random tensor that an operation generates.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Draw {
     pub(crate) key: RandomKey,
     /// Shape of the whole random tensor.
     pub(crate) whole: Shape,
-    /// The part of it that the operation makes.
+    /// The part of it that the operation generates.
     pub(crate) region: Region,
 }
 
 impl Draw {
-    /// All elements of a random tensor.
+    /// Returns all elements of a random tensor.
     pub(crate) fn whole(key: RandomKey, shape: &Shape) -> Self {
         Self {
             key,
@@ -62,31 +62,31 @@ impl Draw {
         }
     }
 
-    /// A part of these elements.
+    /// Returns a part of these elements.
     pub(crate) fn part(&self, region: &Region) -> Self {
         let offsets = self.region.offset().iter().zip(region.offset());
         let offset = offsets.map(|(outer, inner)| outer + inner).collect();
         let region = Region::new(offset, region.size().to_vec());
         Self {
-            region: region.expect("a part of a part lies inside the whole"),
+            region: region.expect("a part of a part is inside the whole"),
             ..self.clone()
         }
     }
 }
 
-/// What makes the values of a program's random operations.
+/// The generator of a program's random operations.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Generator<'a> {
-    /// Our own: the whole tensor of each operation, by its key.
+    /// The counter-based generator: the whole tensor of each operation, by its key.
     Keys(&'a RandomKeys),
-    /// Our own: a part of a tensor for each operation.
+    /// The counter-based generator: a part of a tensor for each operation.
     Draws(&'a BTreeMap<NodeId, Draw>),
     /// The backend's, in the order of the operations.
     Backend,
 }
 
 impl Generator<'_> {
-    /// What our generator makes for an operation; `None` when it is the backend's to make.
+    /// Returns what the counter-based generator generates for an operation; `None` if the backend's does.
     fn draw(&self, node: NodeId, out: &TensorIr) -> Result<Option<Draw>, ProgramError> {
         let draw = match self {
             Self::Backend => return Ok(None),
@@ -105,12 +105,12 @@ enum Step {
     /// The operation of a node.
     Operation {
         node: NodeId,
-        /// Where the program lists the values that it reads for the last time.
+        /// The range of the values that it reads for the last time, in the program's list.
         last_uses: Range<u32>,
     },
     /// Frees a value.
     Free(Box<TensorIr>),
-    /// Random values of our generator, in place of the backend's.
+    /// Generates random values with the counter-based generator, in place of the backend's.
     Random(Box<RandomStep>),
 }
 
@@ -121,11 +121,11 @@ struct RandomStep {
     draw: Draw,
 }
 
-/// Operations of a graph in order, what goes in, and what comes out.
+/// Operations of a graph in order, with inputs and outputs.
 ///
-/// Every value is freed, or its memory used again, at its last use; outputs stay. Constants of the
-/// graph go in by themselves. The operations are those of the graph, which all of its programs share: a program takes
-/// some ten bytes for each.
+/// Every value is freed, or its memory reused, at its last use; outputs are kept. Constants of the
+/// graph are not inputs. The operations are those of the graph, which all of its programs share: a program needs
+/// about ten bytes for each.
 #[derive(Clone, Debug)]
 pub struct Program {
     nodes: Arc<Vec<Node>>,
@@ -138,7 +138,7 @@ pub struct Program {
     constants: Vec<(ValueId, TensorData)>,
 }
 
-/// Gives tensors the dtypes that they have on a device.
+/// Sets the dtypes that tensors have on a device.
 struct Dtypes<'a>(&'a Device);
 
 impl IrVisitorMut for Dtypes<'_> {
@@ -159,8 +159,8 @@ impl IrVisitorMut for LastUses<'_> {
 }
 
 impl Program {
-    /// The same program with the dtypes that its tensors have on a device. Those of its operations are looked up when
-    /// they run.
+    /// Returns the program with the dtypes that its tensors have on a device. Those of its operations are looked up
+    /// when they run.
     fn for_device(mut self: Arc<Self>, device: &Device) -> Arc<Self> {
         if is_host(device) {
             return self;
@@ -183,7 +183,7 @@ impl Program {
         self
     }
 
-    /// A node's operation as a step runs it, with what it may work on in place.
+    /// Returns a node's operation as a step runs it, with marks of what it may modify in place.
     fn operation(&self, node: NodeId, last_uses: &Range<u32>) -> OperationIr {
         let mut operation = self.nodes[node.index()].operation.clone();
         let last_uses = &self.last_uses[last_uses.start as usize..last_uses.end as usize];
@@ -193,13 +193,13 @@ impl Program {
         operation
     }
 
-    /// The program that runs `nodes` of `graph`, given `inputs`, for `outputs`.
+    /// Creates the program that runs `nodes` of `graph`, given `inputs`, for `outputs`.
     ///
     /// # Errors
     ///
-    /// When a node reads a value that is neither made before it, nor an input, nor a constant; when
+    /// When a node reads a value that is not computed before it, an input or a constant; when
     /// an output is not available; when a random operation has no key; when the interpreter does not
-    /// know an operation.
+    /// support an operation.
     pub fn new(
         graph: &Graph,
         nodes: impl IntoIterator<Item = NodeId>,
@@ -210,7 +210,7 @@ impl Program {
         Self::with_generator(graph, nodes, inputs, outputs, Generator::Keys(keys))
     }
 
-    /// As [`Program::new`], with random values by any generator.
+    /// Like [`Program::new`], with random values of any generator.
     pub(crate) fn with_generator(
         graph: &Graph,
         nodes: impl IntoIterator<Item = NodeId>,
@@ -239,7 +239,7 @@ impl Program {
         for id in nodes {
             let node = graph.node(id);
             operation::supported(node)?;
-            // An input that a node of the program would make again is taken as given.
+            // An input that a node of the program would recompute is used as given.
             if node.outputs().iter().all(|output| at_hand.contains(output)) {
                 continue;
             }
@@ -284,23 +284,23 @@ impl Program {
         Ok(program)
     }
 
-    /// Values that go in, in order.
+    /// Returns the inputs, in order.
     pub fn inputs(&self) -> &[ValueId] {
         &self.inputs
     }
 
-    /// Shape and dtype of each input.
+    /// Returns shape and dtype of each input.
     pub fn input_types(&self) -> &[(Shape, DType)] {
         &self.input_types
     }
 
-    /// Number of operations, those that only free a value left out.
+    /// Returns the number of operations, without those that only free a value.
     pub fn len(&self) -> usize {
         let frees = |step: &&Step| matches!(step, Step::Free(_));
         self.steps.iter().filter(|step| !frees(step)).count()
     }
 
-    /// Whether the program runs no operation.
+    /// Returns whether the program runs no operation.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -320,12 +320,12 @@ fn tensor_id(value: ValueId) -> TensorId {
     TensorId::new(value.index() as u64)
 }
 
-/// Whether a node draws random values, and which.
+/// Returns whether a node draws random values.
 pub fn is_random(node: &Node) -> bool {
     random(&node.operation).is_some()
 }
 
-/// The result and the distribution of an operation that draws random values.
+/// Returns the result and the distribution of an operation that draws random values.
 pub(crate) fn random(operation: &OperationIr) -> Option<(&TensorIr, Distribution)> {
     match operation {
         OperationIr::Float(_, FloatOperationIr::Random(random))

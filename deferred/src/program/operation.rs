@@ -1,4 +1,4 @@
-//! Single operations: those that no program can run, and those that Burn's interpreter does not run
+//! Operations that no program can run, and operations that Burn's interpreter does not run
 //! as they were recorded.
 
 use burn::tensor::{DType, read_sync};
@@ -12,12 +12,12 @@ use tinderbox_fake::Node;
 
 use crate::ProgramError;
 
-/// Refuses what the interpreter would panic at.
+/// Rejects operations at which the interpreter would panic.
 pub(super) fn supported(node: &Node) -> Result<(), ProgramError> {
     let quantized = |t: &TensorIr| matches!(t.dtype, DType::QFloat(_));
     let update = "bools are only or-ed into place: use `IndexingUpdateOp::Add`, or compute on ints";
     let reason = match &node.operation {
-        OperationIr::Custom(_) => "custom operations are unknown here: use Burn's own operations",
+        OperationIr::Custom(_) => "custom operations are not supported: use Burn's own operations",
         OperationIr::Distributed(_) => "a recording has one device: leave collectives out of it",
         OperationIr::Float(_, FloatOperationIr::Quantize(_) | FloatOperationIr::Dequantize(_)) => {
             "quantized tensors are not supported: quantize after materialization"
@@ -37,13 +37,13 @@ pub(super) fn supported(node: &Node) -> Result<(), ProgramError> {
         }
         OperationIr::BaseBool(
             BaseOperationIr::ScatterNd(_) | BaseOperationIr::GatherNd(_) | BaseOperationIr::Cast(_),
-        ) => "Burn has it for numbers only: compute on ints, and compare",
+        ) => "Burn supports it for numbers only: compute on ints, and compare",
         OperationIr::NumericFloat(_, NumericOperationIr::IntRandom(_)) => {
-            "it makes ints: draw floats, or an int tensor"
+            "its result is an int tensor: draw floats, or an int tensor"
         }
-        // Recorded nowhere: Burn asks the backend first, and takes the gradients of the loss apart.
+        // Never recorded: Burn asks the backend first, and decomposes the gradients of the loss.
         OperationIr::Module(ModuleOperationIr::CtcLossBackward(_)) => {
-            "no backend here has it: record the gradients of `ctc_loss` with Burn's autodiff"
+            "no supported backend implements it: record the gradients of `ctc_loss` with Burn's autodiff"
         }
         OperationIr::NumericInt(_, operation) if !positions_fit(operation) => {
             "its positions do not fit the dtype of its input: cast the input to i32 or i64 before"
@@ -56,7 +56,7 @@ pub(super) fn supported(node: &Node) -> Result<(), ProgramError> {
     })
 }
 
-/// The positions that an operation gives: of which tensor, along which dimension, and where they go.
+/// Returns the positions that an operation computes: of which tensor, along which dimension, and the output.
 fn positions(operation: &NumericOperationIr) -> Option<(&TensorIr, usize, &TensorIr)> {
     match operation {
         NumericOperationIr::ArgMax(op)
@@ -72,7 +72,7 @@ fn positions(operation: &NumericOperationIr) -> Option<(&TensorIr, usize, &Tenso
     }
 }
 
-/// Burn records the positions in an int tensor with the dtype of the tensor itself.
+/// Returns whether the positions fit: Burn records them in an int tensor with the dtype of the tensor itself.
 fn positions_fit(operation: &NumericOperationIr) -> bool {
     let Some((tensor, dim, out)) = positions(operation) else {
         return true;
@@ -89,23 +89,23 @@ fn positions_fit(operation: &NumericOperationIr) -> bool {
     tensor.shape[dim] as u128 <= largest + 1
 }
 
-/// Runs one operation, so that its outputs have the dtypes that were recorded.
+/// Runs one operation, so that its outputs have the recorded dtypes.
 ///
 /// # Panics
 ///
-/// Where Burn's operation panics.
+/// When Burn's operation panics.
 pub(super) fn run<B: BackendIr>(interpreter: &mut TensorInterpreter<B>, operation: OperationIr) {
     let conforming = match &operation {
-        // Burn records casts between ints, and its interpreter has no arm for them.
+        // Burn records casts between ints, which its interpreter does not implement.
         OperationIr::BaseInt(BaseOperationIr::Cast(cast)) => {
             let tensor = interpreter.get_tensor(&cast.input);
             interpreter.register_tensor_to_device(cast.out.id, tensor);
             return conform(interpreter, &cast.out);
         }
-        // `flex` gives positions in an int tensor as i64; the recording says, and goes on with, the
+        // `flex` returns positions in an int tensor as i64; the recording has, and continues with, the
         // dtype of the tensor itself.
         OperationIr::NumericInt(_, operation) => positions(operation).map(|(_, _, out)| out),
-        // `flex` calls what it selects from bools u8.
+        // `flex` gives selected bools the dtype u8.
         OperationIr::BaseBool(BaseOperationIr::Select(select)) => Some(&select.out),
         OperationIr::BaseBool(BaseOperationIr::Gather(gather)) => Some(&gather.out),
         _ => None,
@@ -117,7 +117,7 @@ pub(super) fn run<B: BackendIr>(interpreter: &mut TensorInterpreter<B>, operatio
     }
 }
 
-/// Gives a value the dtype that was recorded for it, where the backend chose another.
+/// Casts a value to its recorded dtype, if the backend chose another.
 fn conform<B: BackendIr>(interpreter: &mut TensorInterpreter<B>, value: &TensorIr) {
     let mut taken = value.clone();
     taken.status = TensorStatus::ReadWrite;

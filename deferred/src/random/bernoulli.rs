@@ -1,23 +1,23 @@
-//! One with a given probability, else zero: an integer comparison.
+//! Bernoulli values: one with a given probability, else zero, by an integer comparison.
 
 /// 1 for a word below a threshold: the probability is `floor(p * 2^bits) / 2^bits`.
 ///
 /// The error of the probability is below 2^-32 for elements of one word and below 2^-64 for
 /// elements of two. A probability of 1 needs the threshold 2^bits, which the word's type cannot
-/// hold; `always` is set instead, so that the comparison stays as narrow as the word.
+/// represent; `always` is set instead, so that the comparison stays as narrow as the word.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Threshold<W> {
     pub(super) below: W,
     pub(super) always: bool,
 }
 
-/// The threshold of a word, and an integer that also holds 2^bits.
+/// The threshold of a word, and an integer that can represent 2^bits.
 macro_rules! threshold {
     ($word:ident, $wider:ident) => {
         impl Threshold<$word> {
-            /// `probability` is within 0 to 1.
+            /// `probability` must be within 0 to 1.
             pub(super) fn new(probability: f64) -> Self {
-                // Multiplying by a power of two is exact, and the conversion cuts off: this is the floor.
+                // Multiplying by a power of two is exact, and the conversion truncates: this is the floor.
                 let words = ((1 as $wider) << $word::BITS) as f64;
                 let below = (probability * words) as $wider;
                 Self {

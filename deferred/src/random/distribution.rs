@@ -1,10 +1,10 @@
-//! The distributions, and the checks that hold for every element type.
+//! The distributions, and the checks that are common to all element types.
 
 use burn::tensor::Distribution;
 
 use super::error::RandomError;
 
-/// Checks that hold whatever the element type is.
+/// Checks that do not depend on the element type.
 pub(super) fn check(distribution: Distribution) -> Result<(), RandomError> {
     match distribution {
         Distribution::Default => Ok(()),

@@ -1,4 +1,4 @@
-//! What an element type is, and how the words of a chunk reach its elements.
+//! Element types, and the assignment of a chunk's words to its elements.
 
 use burn::tensor::Distribution;
 use bytemuck::Pod;
@@ -11,25 +11,24 @@ use super::philox::VECTORS_OF_BLOCKS;
 use super::stream::Stream;
 use super::{normal_f32, normal_f64};
 
-/// Blocks made at once: a multiple of those that one step makes with the widest vectors in use, which
+/// Blocks generated at once: a multiple of those that one step generates with the widest supported vectors, which
 /// have 16 lanes of 32 bits.
 pub(super) const BLOCKS: usize = 16 * VECTORS_OF_BLOCKS;
 
-/// Elements made at once. Whatever is asked for, this many are computed together.
+/// Elements generated at once, however many are requested.
 pub(super) const CHUNK: usize = 4 * BLOCKS;
 
-/// The blocks that a chunk is made of: [`BLOCKS`] for elements of one word, which leave the rest alone,
-/// and twice as many for elements of two.
+/// The blocks of a chunk: [`BLOCKS`] for elements of one word, and twice as many for elements of two.
 #[derive(Debug, Clone, Copy)]
 pub enum Blocks<'a> {
-    /// From this one on; a chunk may hold blocks after the last that nobody reads.
+    /// Consecutive blocks from this one on; a chunk may have unused blocks after the last one that is read.
     From(u64),
-    /// These.
+    /// These blocks.
     Listed(&'a [u64; 2 * BLOCKS]),
 }
 
 impl Blocks<'_> {
-    /// The indices of as many blocks as one step makes, from the `skipped`-th on.
+    /// Returns the indices of as many blocks as one step generates, from the `skipped`-th on.
     #[inline(always)]
     fn indices<S: Simd>(self, simd: S, skipped: usize) -> [S::u64s; VECTORS] {
         const COUNT: [u64; 8] = [0, 1, 2, 3, 4, 5, 6, 7];
@@ -50,28 +49,28 @@ impl Blocks<'_> {
     }
 }
 
-/// A type that [`fill`](super::fill()) can make: `f64`, `f32`, `f16`, `bf16` and the integers of 8 to
+/// A type that [`fill`](super::fill()) can generate: `f64`, `f32`, `f16`, `bf16` and the integers of 8 to
 /// 64 bits, signed and unsigned.
 ///
-/// Types of up to 32 bits take one word of 32 bits an element, so a block holds four: element `e`
-/// is word `e % 4` of block `e / 4`. Types of 64 bits take two, so a block holds two elements:
+/// Types of up to 32 bits use one word of 32 bits per element, so a block has four elements: element `e`
+/// is word `e % 4` of block `e / 4`. Types of 64 bits use two, so a block has two elements:
 /// element `e` is words `2 (e % 2)` (low) and `2 (e % 2) + 1` (high) of block `e / 2`.
 ///
 /// The trait is sealed: the values of a type are part of a format, which a new type would extend.
 pub trait RandomElement: Sample {}
 
-/// What [`RandomElement`] does, out of reach of other crates.
+/// The methods of [`RandomElement`], hidden from other crates.
 pub trait Sample: Copy + Default + Pod {
-    /// The parameters of a distribution, checked and brought into the form that the loops use.
+    /// The parameters of a distribution, checked and converted for the inner loops.
     type Sampler: std::fmt::Debug + Sync;
 
-    /// How many elements a block of four words holds.
+    /// The number of elements of a block of four words.
     const PER_BLOCK: u64;
 
     /// Checks and prepares a distribution.
     fn sampler(distribution: Distribution) -> Result<Self::Sampler, RandomError>;
 
-    /// Makes all elements of the blocks given: those of the first block first.
+    /// Generates all elements of the given blocks, in the order of the blocks.
     fn sample<S: Simd>(
         simd: S,
         sampler: &Self::Sampler,
@@ -81,7 +80,7 @@ pub trait Sample: Copy + Default + Pod {
     );
 }
 
-/// What to do with each word; chosen once a chunk, outside of the loops.
+/// The conversion of each word; chosen once per chunk, outside of the loops.
 #[derive(Debug)]
 pub enum Sampler<Range, Word, Real> {
     /// Uniform values.
@@ -97,14 +96,14 @@ pub enum Sampler<Range, Word, Real> {
     },
 }
 
-/// How many blocks one step makes with these vectors.
+/// Returns the number of blocks that one step generates with these vectors.
 #[inline(always)]
 fn step<S: Simd>() -> usize {
     const { assert!(BLOCKS.is_multiple_of(VECTORS_OF_BLOCKS * S::u32s::LEN)) };
     VECTORS_OF_BLOCKS * S::u32s::LEN
 }
 
-/// The words of [`BLOCKS`] blocks, from the `skipped`-th on, one block after the other.
+/// Returns the words of [`BLOCKS`] blocks, from the `skipped`-th on, one block after the other.
 #[inline(always)]
 pub(super) fn words<S: Simd>(
     simd: S,
@@ -121,7 +120,7 @@ pub(super) fn words<S: Simd>(
     words
 }
 
-/// Fills a chunk of one-word elements with normal values: words 0 and 1 of a block make elements 0
+/// Fills a chunk of one-word elements with normal values: words 0 and 1 of a block give elements 0
 /// and 1, words 2 and 3 elements 2 and 3.
 #[inline(always)]
 pub(super) fn normals<S: Simd>(
@@ -143,8 +142,8 @@ pub(super) fn normals<S: Simd>(
     }
 }
 
-/// The word of every element of a chunk of two-word elements, in two rounds of blocks, as each block
-/// holds two elements.
+/// Returns the word of every element of a chunk of two-word elements, in two rounds of blocks, as each block
+/// has two elements.
 #[inline(always)]
 pub(super) fn wide_words<S: Simd>(simd: S, stream: &Stream, blocks: Blocks<'_>) -> [u64; CHUNK] {
     let mut wide = [0; CHUNK];
@@ -157,9 +156,9 @@ pub(super) fn wide_words<S: Simd>(simd: S, stream: &Stream, blocks: Blocks<'_>) 
     wide
 }
 
-/// Standard normal values for a chunk of two-word elements.
+/// Returns standard normal values for a chunk of two-word elements.
 ///
-/// In three passes, since the compiler makes vector code of each, and of all at once it does not.
+/// In three passes, because the compiler vectorizes each of them, but not a single one.
 #[inline(always)]
 pub(super) fn wide_normals<S: Simd>(simd: S, stream: &Stream, blocks: Blocks<'_>) -> [f64; CHUNK] {
     let words = wide_words(simd, stream, blocks);

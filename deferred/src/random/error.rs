@@ -1,8 +1,8 @@
-//! What can be wrong with a request for random values.
+//! Errors of generating random values.
 
 use crate::DeviceError;
 
-/// Why no random values were made. Nothing is written when one of these is returned.
+/// An error of generating random values. Nothing is written when one of these is returned.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RandomError {
@@ -12,39 +12,39 @@ pub enum RandomError {
     /// A parameter is NaN or infinite.
     #[error("{parameter} of the random distribution is {value}, it must be finite")]
     NotFinite {
-        /// Which parameter: "low", "high", "mean" or "standard deviation".
+        /// The parameter: "low", "high", "mean" or "standard deviation".
         parameter: &'static str,
-        /// What it is.
+        /// Its value.
         value: f64,
     },
     /// A probability is NaN or outside of 0 to 1.
     #[error("probability {probability} of the bernoulli distribution is not within 0 to 1")]
     Probability {
-        /// The probability given.
+        /// The given probability.
         probability: f64,
     },
-    /// A standard deviation is below zero.
+    /// A standard deviation is negative.
     #[error("standard deviation {std} of the normal distribution is negative")]
     NegativeStd {
-        /// The standard deviation given.
+        /// The given standard deviation.
         std: f64,
     },
-    /// The bounds of a uniform distribution are the wrong way round.
+    /// The lower bound of a uniform distribution is above the upper one.
     #[error("low {low} of the uniform distribution is above high {high}")]
     ReversedBounds {
-        /// The lower bound given.
+        /// The given lower bound.
         low: f64,
-        /// The upper bound given.
+        /// The given upper bound.
         high: f64,
     },
-    /// A parameter lies outside of the values that the element type can hold.
+    /// A parameter is outside of the range of the element type.
     #[error("{parameter} {value} of the random distribution is out of the range of {element}")]
     OutOfRange {
-        /// Which parameter: "low", "high", "mean" or "standard deviation".
+        /// The parameter: "low", "high", "mean" or "standard deviation".
         parameter: &'static str,
-        /// What it is.
+        /// Its value.
         value: f64,
-        /// The element type, as Rust names it.
+        /// The Rust name of the element type.
         element: &'static str,
     },
     /// Both bounds are finite, but the distance between them is not.
@@ -52,31 +52,31 @@ pub enum RandomError {
         "the distance from low {low} to high {high} overflows {arithmetic}, split the range in two"
     )]
     WidthOverflow {
-        /// The lower bound given.
+        /// The given lower bound.
         low: f64,
-        /// The upper bound given.
+        /// The given upper bound.
         high: f64,
         /// The type in which the values are computed.
         arithmetic: &'static str,
     },
-    /// The region ends after the last element that a stream has.
+    /// The region ends after the last element of a stream.
     #[error("{elements} elements from element {first_element} on end after element 2^64 - 1")]
     RegionTooLong {
-        /// The first element asked for.
+        /// The first requested element.
         first_element: u64,
-        /// How many elements were asked for.
+        /// The number of requested elements.
         elements: u64,
     },
-    /// The region asked for is not one of the tensor.
+    /// The requested region is not inside the tensor.
     #[error("there are no random values of a region that is not inside its tensor")]
     Region {
-        /// What is wrong with it.
+        /// The error of the region.
         source: tinderbox_fake::RegionError,
     },
-    /// There are no random values of this dtype.
+    /// Random values of this dtype are not supported.
     #[error("there are no random values of dtype {dtype:?}")]
     Unsupported {
-        /// The dtype asked for.
+        /// The requested dtype.
         dtype: burn::tensor::DType,
     },
 }

@@ -12,30 +12,30 @@ use super::stream::Stream;
 
 /// Fills `out` with the elements `first_element ..` of a random tensor, in row-major order.
 ///
-/// The values depend on the stream, the distribution and each element's index only: filling in
-/// pieces, in any order and at any alignment, gives the same bits as filling at once.
+/// The values depend only on the stream, the distribution and each element's index: filling in
+/// pieces, in any order and at any alignment, generates the same bits as filling at once.
 ///
 /// | | `f64` `f32` `bf16` `f16` | integers |
 /// |---|---|---|
 /// | `Default` | `Uniform(0, 1)` | every value of the type, equally likely |
 /// | `Bernoulli(p)` | 1 with probability `p`, else 0 | the same |
-/// | `Uniform(low, high)` | `low` and up, always below `high` | `low`, ..., `high - 1` |
-/// | `Normal(mean, std)` | mean and standard deviation | the same, cut to an integer |
+/// | `Uniform(low, high)` | from `low` up, always below `high` | `low`, ..., `high - 1` |
+/// | `Normal(mean, std)` | mean and standard deviation | the same, truncated to an integer |
 ///
 /// The bounds of `Uniform` are first rounded to the element type (the nearest float, through `f32` for
-/// those of 16 bits; for integers towards zero), and two bounds that are then equal give that bound. For integers `high` may be
-/// one past the largest value of the type, so that every value can be reached. Mean and standard
+/// those of 16 bits; for integers towards zero), and if they are then equal, every value is that bound. For integers
+/// `high` may be one more than the largest value of the type, so that every value can be generated. Mean and standard
 /// deviation are rounded to `f32` for the floats of up to 32 bits.
 ///
-/// `Normal` on integers cuts the fraction off (towards zero) and stays within the type's range.
+/// `Normal` on integers truncates the fraction (towards zero) and saturates at the type's range.
 /// `Normal` on a float type is infinite where the value is beyond its range: in `f16`, from 65520 on.
 ///
-/// Runs on this thread, with the widest vector instructions that the machine has. Takes no memory
-/// beyond `out` and time in proportion to its length, with up to two chunks of 128 elements to spare
-/// when the ends are not aligned. For the most speed, split work at multiples of 128 elements.
+/// Runs on this thread, with the widest vector instructions of the machine. Needs no memory
+/// beyond `out` and time in proportion to its length, plus that of up to two chunks of 128 elements
+/// if the ends are not aligned. For the highest speed, split work at multiples of 128 elements.
 ///
 /// # Errors
-/// [`RandomError`] when the distribution's parameters are invalid, or do not fit into `T`, or the
+/// [`RandomError`] when the distribution's parameters are invalid or out of the range of `T`, or the
 /// region ends after element 2^64 - 1. `out` is then unchanged.
 ///
 /// ```
@@ -59,7 +59,7 @@ pub fn fill<T: RandomElement>(
     fill_at(Level::new(), stream, distribution, first_element, out)
 }
 
-/// [`fill()`] with the vector instructions of a level, which this machine has.
+/// [`fill()`] with the vector instructions of a level, which this machine must support.
 pub(super) fn fill_at<T: RandomElement>(
     level: Level,
     stream: &Stream,
@@ -68,7 +68,7 @@ pub(super) fn fill_at<T: RandomElement>(
     out: &mut [T],
 ) -> Result<(), RandomError> {
     let sampler = T::sampler(distribution)?;
-    // The last element's index must fit, not the index after it.
+    // The last element's index must be representable, not the index after it.
     let after_first = (out.len() as u64).saturating_sub(1);
     if first_element.checked_add(after_first).is_none() {
         return Err(RandomError::RegionTooLong {
@@ -81,7 +81,7 @@ pub(super) fn fill_at<T: RandomElement>(
     Ok(())
 }
 
-/// Makes elements of one random tensor, anywhere in it.
+/// Generates elements of one random tensor, at any position.
 #[derive(Debug)]
 pub(super) struct Filler<'a, T: RandomElement> {
     level: Level,
@@ -100,7 +100,7 @@ impl<'a, T: RandomElement> Filler<'a, T> {
         }
     }
 
-    /// Fills `out` with the pieces that make the elements from `skipped` on of a region.
+    /// Fills `out` with the elements of a region from the `skipped`-th on.
     ///
     /// The region must have that many elements.
     pub(super) fn fill_region(&self, runs: &Runs, skipped: u64, out: &mut [T]) {
@@ -116,14 +116,14 @@ impl<'a, T: RandomElement> Filler<'a, T> {
         }
     }
 
-    /// Fills `out` with the elements from `first_element` on.
+    /// Fills `out` with the consecutive elements from `first_element` on.
     fn fill_neighbours(&self, first_element: u64, out: &mut [T]) {
         let mut block = first_element / T::PER_BLOCK;
         let skipped = (first_element % T::PER_BLOCK) as usize;
         let mut chunk = [[T::default(); CHUNK]];
         let mut rest = out;
 
-        // A chunk may begin at any block, so only the first one can be cut at its start.
+        // A chunk may begin at any block, so only the first block can be truncated at its start.
         if skipped != 0 {
             let head_length = rest.len().min(CHUNK - skipped);
             let (head, after) = rest.split_at_mut(head_length);
@@ -141,8 +141,8 @@ impl<'a, T: RandomElement> Filler<'a, T> {
         }
     }
 
-    /// Fills `out` with short pieces, one after the other. A chunk for each would mostly be thrown
-    /// away, so a chunk is made of the blocks of many pieces.
+    /// Fills `out` with short pieces, one after the other. Most of a chunk per piece would be
+    /// discarded, so a chunk is generated from the blocks of many pieces.
     fn fill_short(&self, pieces: Pieces, out: &mut [T]) {
         let per_block = T::PER_BLOCK as usize;
         let mut rest = out;
@@ -168,8 +168,7 @@ impl<'a, T: RandomElement> Filler<'a, T> {
         self.make_wanted(&mut wanted, rest);
     }
 
-    /// Makes the blocks that are wanted, takes the elements out of them, and returns what is left of
-    /// the place for them.
+    /// Generates the wanted blocks, copies their elements to `out`, and returns the rest of `out`.
     fn make_wanted<'b>(&self, wanted: &mut Wanted, out: &'b mut [T]) -> &'b mut [T] {
         let mut chunk = [T::default(); CHUNK];
         let blocks = Blocks::Listed(&wanted.indices);
@@ -186,7 +185,7 @@ impl<'a, T: RandomElement> Filler<'a, T> {
         rest
     }
 
-    /// Makes whole chunks of the blocks from this one on.
+    /// Generates whole chunks of the blocks from this one on.
     fn make_chunks(&self, first_block: u64, out: &mut [[T; CHUNK]]) {
         dispatch!(self.level, simd => {
             sample_chunks(simd, &self.sampler, self.stream, first_block, out);
@@ -199,7 +198,7 @@ impl<'a, T: RandomElement> Filler<'a, T> {
 struct Wanted {
     indices: [u64; 2 * BLOCKS],
     blocks: usize,
-    /// What to take out of the chunk, in order.
+    /// The elements to copy from the chunk, in order.
     parts: Vec<Range<usize>>,
 }
 
@@ -212,7 +211,7 @@ impl Wanted {
         }
     }
 
-    /// Wants these elements of the chunk, which lie in the blocks from `first` on.
+    /// Adds these elements of the chunk, which are in the blocks from `first` on.
     fn push(&mut self, first: u64, blocks: usize, elements: Range<usize>) {
         let indices = &mut self.indices[self.blocks..self.blocks + blocks];
         for (index, block) in indices.iter_mut().zip(first..) {
@@ -223,8 +222,8 @@ impl Wanted {
     }
 }
 
-/// What is compiled for each level of vector instructions. Everything below here is inlined into it, so
-/// that the whole computation is compiled for them. The bits are the same at every level:
+/// The code that is compiled for each level of vector instructions. Everything below is inlined into it, so
+/// that the whole computation is compiled for them. The bits are the same at every level, because
 /// the compiler neither fuses nor reorders float operations by itself.
 #[inline(always)]
 fn sample_chunks<S: Simd, T: RandomElement>(

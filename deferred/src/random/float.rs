@@ -16,8 +16,8 @@ use super::uniform::FloatRange;
 /// The sampler of floats of at most 32 bits, all computed in `f32`.
 pub type NarrowSampler = Sampler<FloatRange<f32>, u32, f32>;
 
-/// Rounds a parameter to the nearest value of a narrow float type. It goes through `f32` for every
-/// type, since libraries disagree on the direct way from `f64` to 16 bits.
+/// Rounds a parameter to the nearest value of a narrow float type. Always through `f32`, because
+/// libraries disagree on the direct conversion from `f64` to 16 bits.
 fn round<T>(
     parameter: &'static str,
     value: f64,
@@ -37,8 +37,8 @@ fn round<T>(
     }
 }
 
-/// The bits of the largest value below a finite value of a 16-bit float, given as bits. All formats
-/// of sign, exponent and mantissa count the same way.
+/// Returns the bits of the largest value below a finite value of a 16-bit float, given as bits. The arithmetic is the
+/// same for all formats of sign, exponent and mantissa.
 const fn next_down(bits: u16) -> u16 {
     match bits {
         0 | 0x8000 => 0x8001,
@@ -47,7 +47,7 @@ const fn next_down(bits: u16) -> u16 {
     }
 }
 
-/// Makes a chunk of one-word floats in `f32`.
+/// Generates a chunk of one-word floats in `f32`.
 #[inline(always)]
 fn sample_f32<S: Simd>(
     simd: S,
@@ -88,7 +88,7 @@ macro_rules! narrow_float_sampler {
                     return Ok(Sampler::Bernoulli(Threshold::<u32>::new(probability)));
                 }
                 Distribution::Normal(mean, std) => {
-                    // Both must fit into the element, and are used as `f32`.
+                    // Both must be in the range of the element, and are used as `f32`.
                     round("mean", mean, NAME, $round, $widen)?;
                     round("standard deviation", std, NAME, $round, $widen)?;
                     let (mean, std) = (mean as f32, std as f32);
@@ -120,10 +120,10 @@ impl Sample for f32 {
     }
 }
 
-/// The bits of a value rounded to `bf16`, to the nearest, ties to even.
+/// Returns the bits of a value rounded to `bf16`, to the nearest, ties to even.
 ///
-/// For all but NaN, which no sampler makes. A value past the middle between the largest `bf16` and
-/// the next power of two carries into the exponent and becomes infinite, as it must.
+/// For all values but NaN, which no sampler generates. A value above the midpoint between the largest `bf16` and
+/// the next power of two carries into the exponent and correctly becomes infinite.
 #[inline(always)]
 fn bf16_bits(value: f32) -> u16 {
     let bits = value.to_bits();
@@ -131,24 +131,24 @@ fn bf16_bits(value: f32) -> u16 {
     ((bits + (0x7fff + last_kept)) >> 16) as u16
 }
 
-/// The bits of a value rounded to `f16`, to the nearest, ties to even, for all but NaN.
+/// Returns the bits of a value rounded to `f16`, to the nearest, ties to even, for all but NaN.
 ///
-/// Integer operations and one addition, without a branch, so that vector instructions do it on every
-/// machine; the instruction of some machines gives the same bits.
+/// Integer operations and one addition, without a branch, so that they vectorize on every
+/// machine; the conversion instruction of some machines has the same bits.
 #[inline(always)]
 fn f16_bits(value: f32) -> u16 {
-    /// The smallest magnitude that is infinite after rounding is 65520; from 65536 on, and not from
-    /// there, the exponent has no place in an `f16`.
+    /// The smallest magnitude that is infinite after rounding is 65520; only from 65536 on does
+    /// the exponent not fit in an `f16`.
     const TOO_LARGE: u32 = 65536f32.to_bits();
     const SMALLEST_NORMAL: u32 = 6.103_515_6e-5f32.to_bits();
-    /// Has the step of the subnormal `f16`s, 2^-24, as the step of its last digit.
+    /// A value whose last digit has the step of the subnormal `f16`s, 2^-24.
     const SUBNORMAL_SHIFT: f32 = 0.5;
     const INFINITE: u32 = 0x7c00;
 
     let sign = value.to_bits() & 0x8000_0000;
     let magnitude = value.to_bits() ^ sign;
     let last_kept = (magnitude >> 13) & 1;
-    // The exponent's bias goes from 127 to 15; a carry out of the mantissa is right.
+    // The exponent's bias changes from 127 to 15; a carry out of the mantissa is correct.
     let rebiased = magnitude.wrapping_sub((127 - 15) << 23);
     let normal = rebiased.wrapping_add(0xfff + last_kept) >> 13;
     let shifted = f32::from_bits(magnitude) + SUBNORMAL_SHIFT;
@@ -262,7 +262,7 @@ mod tests {
             }
             let down = f16::from_bits(next_down(bits));
             assert!(down < value, "{value}");
-            // Nothing lies between: the middle rounds to one of the two.
+            // There is no value between: the midpoint rounds to one of the two.
             let middle = f16::from_f32((f32::from(value) + f32::from(down)) / 2.0);
             assert!(middle == value || middle == down, "{value}");
         }
@@ -274,8 +274,8 @@ mod tests {
         assert_eq!(next_down(0x8000), 0x8001);
     }
 
-    /// Rounding changes its answer only at values of the narrow type and at the middles between two:
-    /// those and their neighbours stand for all others.
+    /// The result of rounding changes only at values of the narrow type and at the midpoints between two,
+    /// so only those and their neighbours are tested.
     #[test]
     fn rounding_to_16_bits_is_to_the_nearest_even() {
         for bits in 0..=u16::MAX {

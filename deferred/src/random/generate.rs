@@ -12,7 +12,7 @@ use super::fill::Filler;
 use super::runs::Runs;
 use super::{RandomElement, RandomError, Stream};
 
-/// The dtypes that have random values of their own. `Flex32` is `F32` here.
+/// The dtypes for which random values are supported. `Flex32` is `F32` here.
 pub const DTYPES: [DType; 12] = [
     DType::F64,
     DType::F32,
@@ -28,19 +28,19 @@ pub const DTYPES: [DType; 12] = [
     DType::U8,
 ];
 
-/// Elements of one task: enough to hide its cost, and to populate huge pages where there are many tasks.
+/// Minimum elements of a task: enough to amortize its cost, and to populate huge pages if there are many tasks.
 const LEAST_OF_TASK: usize = 1 << 16;
 const MOST_OF_TASK: usize = 1 << 20;
 /// Number of tasks that balance the threads.
 const TASKS: usize = 64;
 
-/// Random values of a stream for a tensor of this shape and dtype.
+/// Generates random values of a stream for a tensor of this shape and dtype.
 ///
-/// Runs in the current rayon pool. Every element depends on the stream and its own index only.
+/// Runs in the current rayon pool. Every element depends only on the stream and its own index.
 ///
 /// # Errors
 ///
-/// When the distribution's parameters are invalid, or there are no random values of this dtype.
+/// When the distribution's parameters are invalid, or random values of this dtype are not supported.
 pub fn generate(
     stream: &Stream,
     distribution: Distribution,
@@ -51,17 +51,17 @@ pub fn generate(
     generate_region(stream, distribution, &shape, &whole, dtype)
 }
 
-/// Random values of a stream for a region of a tensor of this shape and dtype: the same bits as that
+/// Generates random values of a stream for a region of a tensor of this shape and dtype: the same bits as that
 /// region of [`generate`], in row-major order, without the rest.
 ///
-/// Runs in the current rayon pool. Takes no memory beyond the region, and time in proportion to it.
-/// Blocks of four neighbours (two, for elements of 64 bits) are made whole, so an element of a column
-/// costs several times as much as one of a row.
+/// Runs in the current rayon pool. Needs no memory beyond the region, and time in proportion to it.
+/// Blocks of four consecutive elements (two, for elements of 64 bits) are always generated whole, so an element of a
+/// column costs several times as much as one of a row.
 ///
 /// # Errors
 ///
-/// When the distribution's parameters are invalid, there are no random values of this dtype, the
-/// region does not lie inside the tensor, or the tensor has more than 2^64 - 1 elements.
+/// When the distribution's parameters are invalid, random values of this dtype are not supported, the
+/// region is not inside the tensor, or the tensor has more than 2^64 - 1 elements.
 pub fn generate_region(
     stream: &Stream,
     distribution: Distribution,
@@ -101,7 +101,7 @@ fn tensor<T: RandomElement + Element + Send>(
     let elements = shape.num_elements();
     let task_elements = (elements / TASKS).clamp(LEAST_OF_TASK, MOST_OF_TASK);
     if elements <= LEAST_OF_TASK {
-        // One task, which needs no other thread.
+        // One task, which runs on this thread.
         let mut values = vec![T::zeroed(); elements];
         filler.fill_region(runs, 0, &mut values);
         return Ok(TensorData::new(values, shape));

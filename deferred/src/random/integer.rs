@@ -68,7 +68,7 @@ macro_rules! narrow_integer {
                         let mut standard = [0.0; CHUNK];
                         normals(simd, stream, blocks, (0.0, 1.0), &mut standard);
                         for (out, z) in out.iter_mut().zip(standard) {
-                            // The conversion cuts towards zero and saturates.
+                            // The conversion truncates towards zero and saturates.
                             *out = (f64::from(z) * std + mean) as $type;
                         }
                     }

@@ -1,15 +1,15 @@
 //! Several vectors of the machine's own width, computed in lockstep.
 //!
-//! A long chain of dependent operations on one vector leaves most of a core idle: each waits some four
-//! cycles for the one before it. Every operation here is done for all vectors of a group before the
-//! next one begins, so a core always has several that wait for nothing.
+//! A long chain of dependent operations on one vector leaves most of a core idle: each waits about four
+//! cycles for the previous one. Here every operation is done for all vectors of a group before the
+//! next one begins, so a core always has several independent ones.
 
 use std::ops::{Add, BitAnd, BitXor, Mul, Sub};
 
 use fearless_simd::prelude::*;
 
 /// Vectors of a group: enough to hide the latency of float operations, and few enough that a formula
-/// stays within 32 registers.
+/// needs at most 32 registers.
 pub(super) const VECTORS: usize = 4;
 
 /// Floats of single precision.
@@ -74,8 +74,8 @@ impl<S: Simd> Floats<S> {
         self.vectors
     }
 
-    /// `self * factor + term`, rounded once: by one instruction where the machine has it, and with the
-    /// same bits where it has not.
+    /// Returns `self * factor + term`, rounded once: by one instruction if the machine has it, and with the
+    /// same bits if not.
     #[inline(always)]
     pub(super) fn mul_add(mut self, factor: Self, term: Self) -> Self {
         for i in 0..VECTORS {
@@ -84,13 +84,13 @@ impl<S: Simd> Floats<S> {
         self
     }
 
-    /// `self * factor + term`, rounded once.
+    /// Returns `self * factor + term`, rounded once.
     #[inline(always)]
     pub(super) fn mul_add_constant(self, factor: Self, term: f32) -> Self {
         self.mul_add(factor, Self::splat(self.simd, term))
     }
 
-    /// `self * factor + term`, rounded once.
+    /// Returns `self * factor + term`, rounded once.
     #[inline(always)]
     pub(super) fn scale(self, factor: f32, term: f32) -> Self {
         self.mul_add_constant(Self::splat(self.simd, factor), term)
@@ -113,7 +113,7 @@ impl<S: Simd> Floats<S> {
         words
     }
 
-    /// Where `self` is negative that of `then`, elsewhere that of `otherwise`.
+    /// Selects `then` where `self` is negative, `otherwise` elsewhere.
     #[inline(always)]
     pub(super) fn if_negative(self, then: Self, mut otherwise: Self) -> Self {
         for i in 0..VECTORS {
@@ -140,7 +140,7 @@ impl<S: Simd> Words<S> {
         self.simd
     }
 
-    /// The floats of these bits.
+    /// Returns the floats of these bits.
     #[inline(always)]
     pub(super) fn as_floats(self) -> Floats<S> {
         let mut floats = Floats::splat(self.simd, 0.0);
@@ -150,7 +150,7 @@ impl<S: Simd> Words<S> {
         floats
     }
 
-    /// The words as signed numbers, each rounded to the nearest float.
+    /// Converts the words as signed numbers, each to the nearest float.
     #[inline(always)]
     pub(super) fn signed_to_floats(self) -> Floats<S> {
         let mut floats = Floats::splat(self.simd, 0.0);
@@ -161,7 +161,7 @@ impl<S: Simd> Words<S> {
         floats
     }
 
-    /// The words as signed numbers, shifted to the right: the sign comes in from the left.
+    /// Shifts the words right as signed numbers, with sign extension.
     #[inline(always)]
     pub(super) fn signed_shift_right(mut self, by: u32) -> Self {
         for vector in &mut self.vectors {
@@ -171,7 +171,7 @@ impl<S: Simd> Words<S> {
         self
     }
 
-    /// Where the word is zero that of `then`, elsewhere that of `otherwise`.
+    /// Selects `then` where the word is zero, `otherwise` elsewhere.
     #[inline(always)]
     pub(super) fn if_zero(self, then: Floats<S>, mut otherwise: Floats<S>) -> Floats<S> {
         for i in 0..VECTORS {
@@ -182,7 +182,7 @@ impl<S: Simd> Words<S> {
     }
 }
 
-/// Writes four lanes, element by element in turn: the first of each, the second of each, and so on.
+/// Writes four lanes interleaved: the first element of each, the second of each, and so on.
 #[inline(always)]
 pub(super) fn store_interleaved<S: Simd, V: SimdBase<S>, const N: usize>(
     lanes: [[V; N]; 4],

@@ -4,19 +4,19 @@
 //! Annals of Mathematical Statistics 29, 1958: for independent uniform u and v in (0, 1),
 //! `sqrt(-2 ln u) cos(2 pi v)` and `sqrt(-2 ln u) sin(2 pi v)` are independent standard normals.
 //!
-//! The logarithm, sine and cosine are our own polynomials, because those of the system's library
-//! differ between systems. There is no branch, and a multiplication and addition that are written as
-//! one are rounded once, at every level of vector instructions.
+//! The logarithm, sine and cosine are polynomials of this crate, because those of the system's library
+//! differ between systems. There is no branch, and explicitly fused multiply-adds
+//! are rounded once, at every level of vector instructions.
 
 use fearless_simd::prelude::*;
 
 use super::lanes::{Floats, Words};
 
-/// 2^-32, the width of the interval that one word stands for.
+/// 2^-32, the width of the interval of one word.
 pub(super) const WORD_WIDTH: f32 = f32::from_bits(0x2f80_0000);
-/// The bits of sqrt(1/2), rounded down: mantissas are brought to [sqrt(1/2), sqrt(2)).
+/// The bits of sqrt(1/2), rounded down: mantissas are normalized to [sqrt(1/2), sqrt(2)).
 pub(super) const SQRT_HALF_BITS: u32 = 0x3f35_04f3;
-/// ln 2, off by 2^-28.4 of itself.
+/// ln 2, with a relative error of 2^-28.4.
 pub(super) const LN_2: f32 = f32::from_bits(0x3f31_7218);
 /// `(ln(1 + f) - f + f^2 / 2) / f^3` on [sqrt(1/2) - 1, sqrt(2) - 1], constant term first. Remez
 /// fit, relative error of the logarithm 2^-27.
@@ -30,7 +30,7 @@ pub(super) const LOG: [f32; 8] = [
     f32::from_bits(0x3e02_ad46),
     f32::from_bits(0xbd9c_599a),
 ];
-/// 2 pi / 2^32, the angle that one step of a word stands for.
+/// 2 pi / 2^32, the angle of one step of a word.
 pub(super) const WORD_ANGLE: f32 = f32::from_bits(0x30c9_0fdb);
 /// `(sin(x) - x) / x^3` in powers of `x^2` on |x| <= pi / 4. Remez fit, relative error 2^-28.
 pub(super) const SINE: [f32; 3] = [
@@ -46,7 +46,7 @@ pub(super) const COSINE: [f32; 3] = [
     f32::from_bits(0x37cc_f5d3),
 ];
 
-/// Two independent standard normal values for each two words. The largest possible is 6.76.
+/// Returns two independent standard normal values for each two words. The largest possible is 6.76.
 #[inline(always)]
 pub(super) fn standard_pairs<S: Simd>(
     radius_words: Words<S>,
@@ -57,12 +57,12 @@ pub(super) fn standard_pairs<S: Simd>(
     (radius * cosine, radius * sine)
 }
 
-/// `sqrt(-2 ln u)` for `u = (word + 1/2) / 2^32`.
+/// Returns `sqrt(-2 ln u)` for `u = (word + 1/2) / 2^32`.
 ///
-/// The word is read as a signed number, which makes `w`: u itself in the lower half of the unit
-/// interval and u - 1 in the upper half. Both are precise where they are small. So the tail is
-/// precise (u near 0) and so is the centre (u near 1), where u as a float would lose all digits of
-/// its logarithm and the value would be exactly zero once in 2^25 pairs.
+/// The word is read as a signed number, which gives `w`: u itself in the lower half of the unit
+/// interval and u - 1 in the upper half. Both are precise where they are small, so both the tail
+/// (u near 0) and the centre (u near 1) are precise. With u as a float, the centre would lose all digits of
+/// the logarithm, and the value would be exactly zero once in 2^25 pairs.
 #[inline(always)]
 pub(super) fn radius<S: Simd>(word: Words<S>) -> Floats<S> {
     let w = word.signed_to_floats().scale(WORD_WIDTH, 0.5 * WORD_WIDTH);
@@ -88,10 +88,10 @@ pub(super) fn radius<S: Simd>(word: Words<S>) -> Floats<S> {
     (log * -2.0).sqrt()
 }
 
-/// Sine and cosine of `2 pi v` for `v = (word + 1/2) / 2^32`.
+/// Returns sine and cosine of `2 pi v` for `v = (word + 1/2) / 2^32`.
 ///
-/// The two upper bits, after rounding, are the quadrant; what remains is an angle within pi / 4 of
-/// it, taken from the integer and therefore without cancellation.
+/// The two upper bits, after rounding, are the quadrant; the rest is an angle within pi / 4 of
+/// it, computed from the integer and therefore without cancellation.
 #[inline(always)]
 fn sine_cosine<S: Simd>(word: Words<S>) -> (Floats<S>, Floats<S>) {
     let turned = word + 0x2000_0000;
@@ -151,7 +151,7 @@ mod tests {
         (-2.0 * log).sqrt()
     }
 
-    /// What the other tests show of one value at a time holds in every lane of every vector.
+    /// The properties that the other tests check one value at a time hold in every lane of every vector.
     #[test]
     fn every_level_makes_the_bits_of_one_value_at_a_time() {
         let radius_words: Vec<u32> = words().step_by(3).collect();

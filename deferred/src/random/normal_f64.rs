@@ -1,13 +1,13 @@
 //! Standard normal values in `f64` arithmetic. The method is that of `normal_f32`, with words of 64
 //! bits, a division in the logarithm instead of a longer polynomial, and more terms.
 
-/// 2^-64, the width of the interval that one word stands for.
+/// 2^-64, the width of the interval of one word.
 pub(super) const WORD_WIDTH: f64 = f64::from_bits(0x3bf0_0000_0000_0000);
-/// The bits of sqrt(1/2): mantissas are brought to [sqrt(1/2), sqrt(2)).
+/// The bits of sqrt(1/2): mantissas are normalized to [sqrt(1/2), sqrt(2)).
 pub(super) const SQRT_HALF_BITS: u64 = 0x3fe6_a09e_667f_3bcd;
 /// ln 2 with zero bits at the end, so that its product with any exponent here is exact.
 pub(super) const LN_2_HIGH: f64 = f64::from_bits(0x3fe6_2e42_fee0_0000);
-/// What `LN_2_HIGH` leaves of ln 2.
+/// The difference of ln 2 and `LN_2_HIGH`.
 pub(super) const LN_2_LOW: f64 = f64::from_bits(0x3dea_39ef_3579_3c76);
 /// `(2 atanh(s) - 2 s) / s^3` in powers of `s^2` for `s = f / (2 + f)` and f as in `normal_f32`:
 /// `ln(1 + f) = 2 atanh(s)`. Remez fit, relative error of the logarithm 2^-59.
@@ -20,7 +20,7 @@ pub(super) const LOG: [f64; 7] = [
     f64::from_bits(0x3fc3_9a1f_d230_b5e9),
     f64::from_bits(0x3fc2_f02d_621a_1328),
 ];
-/// 2 pi / 2^64, the angle that one step of a word stands for.
+/// 2 pi / 2^64, the angle of one step of a word.
 pub(super) const WORD_ANGLE: f64 = f64::from_bits(0x3c19_21fb_5444_2d18);
 /// `(sin(x) - x) / x^3` in powers of `x^2` on |x| <= pi / 4. Remez fit, relative error 2^-57.
 pub(super) const SINE: [f64; 6] = [
@@ -42,8 +42,8 @@ pub(super) const COSINE: [f64; 6] = [
     f64::from_bits(0xbda8_fa49_bac4_5b49),
 ];
 
-/// `sqrt(-2 ln u)` for `u = (word + 1/2) / 2^64`; see `normal_f32` for the signed reading. The largest
-/// possible is 9.49.
+/// Returns `sqrt(-2 ln u)` for `u = (word + 1/2) / 2^64`; see `normal_f32` for the signed word. The largest
+/// possible value is 9.49.
 #[inline(always)]
 pub(super) fn radius(word: u64) -> f64 {
     let w = (word as i64 as f64 + 0.5) * WORD_WIDTH;
@@ -70,7 +70,7 @@ pub(super) fn radius(word: u64) -> f64 {
     (-2.0 * log).sqrt()
 }
 
-/// Sine and cosine of `2 pi v` for `v = (word + 1/2) / 2^64`.
+/// Returns sine and cosine of `2 pi v` for `v = (word + 1/2) / 2^64`.
 #[inline(always)]
 pub(super) fn sine_cosine(word: u64) -> (f64, f64) {
     let turned = word.wrapping_add(1 << 61);

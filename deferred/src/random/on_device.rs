@@ -1,4 +1,4 @@
-//! Random values of a stream as tensors, on every device that programs run on.
+//! Random values of a stream as tensors, on every device that can run programs.
 
 use burn::tensor::{DType, Device, Distribution, Shape};
 use burn_backend::ops::{FloatTensorOps, IntTensorOps};
@@ -11,16 +11,16 @@ use tinderbox_fake::{DynTensor, Region, TensorKind};
 use super::{RandomError, Stream, generate_region};
 use crate::check_device;
 
-/// Random values of a stream for a region of a tensor, on a device: the bits of [`generate_region`], in a tensor of the
-/// region's shape, made where they stay.
+/// Generates random values of a stream for a region of a tensor, on a device: the bits of [`generate_region`], in a
+/// tensor of the region's shape.
 ///
-/// On a GPU a kernel is queued that writes into the new tensor; nothing is copied from the host, and no memory is taken
-/// beside the tensor. Takes time in proportion to the region; one that does not begin and end at multiples of four
-/// elements (two, for elements of 64 bits), or whose rows do not, up to four times as much.
+/// On a GPU a kernel is queued that writes into the new tensor; nothing is copied from the host, and no memory except
+/// the tensor is allocated. Time is in proportion to the region; one that does not begin and end at multiples of four
+/// elements (two, for elements of 64 bits), or whose rows do not, needs up to four times as much.
 ///
 /// # Errors
 ///
-/// As [`generate_region`], and when the device is not there.
+/// As [`generate_region`], and when the device does not exist.
 pub fn generate_on_device(
     device: &Device,
     stream: &Stream,
@@ -46,9 +46,9 @@ pub fn generate_on_device(
     }
 }
 
-/// Runs the generator without writing what it makes: each of `units` works out `blocks_per_unit` blocks of four words
-/// and keeps one word. Beside [`generate_on_device`] it tells what the arithmetic takes, and what the memory. `None`
-/// where no kernels run.
+/// Runs the generator without writing its values: each of `units` computes `blocks_per_unit` blocks of four words
+/// and keeps one word. Compared with [`generate_on_device`] it separates the time of the arithmetic from that of the
+/// memory. `None` for devices without kernels.
 #[doc(hidden)]
 #[cfg_attr(
     not(feature = "cubecl"),
@@ -67,7 +67,7 @@ pub fn words_only(device: &Device, units: usize, blocks_per_unit: u32) -> Option
     }
 }
 
-/// A tensor of a backend as one of any.
+/// Converts a tensor of a backend to a dispatching one.
 pub(crate) fn tensor<B: BackendIr>(handle: HandleKind<B>) -> DynTensor
 where
     DispatchTensor: DispatchKindConversion<B>,
@@ -99,13 +99,13 @@ impl Wanted<'_> {
     }
 }
 
-/// A backend that programs run on.
+/// A backend that can run programs.
 pub(crate) trait RandomBackend: BackendIr {
-    /// A tensor of the wanted values, the same bits on every backend.
+    /// Returns a tensor of the requested values, the same bits on every backend.
     ///
     /// # Errors
     ///
-    /// When the distribution's parameters are invalid, or there are no random values of this dtype.
+    /// When the distribution's parameters are invalid, or random values of this dtype are not supported.
     fn random(
         device: &BackendDevice<Self>,
         wanted: &Wanted<'_>,
@@ -144,7 +144,7 @@ mod cube {
     use super::*;
     use crate::random::cube::generate_on;
 
-    /// What a kernel makes, as a tensor of Burn's fusion.
+    /// The output of a kernel, as a tensor of Burn's fusion.
     pub(super) fn fused(device: &CubeDevice, made: CubeTensor) -> IntTensor<Cube> {
         let (shape, dtype) = (made.meta.shape().clone(), made.dtype);
         let client = get_client::<CubeBackend>(device);
@@ -157,8 +157,8 @@ mod cube {
     }
 
     impl RandomBackend for Cube {
-        /// The kernel runs at once, on this thread's stream; operations that read its output are fused
-        /// and queued behind it.
+        /// The kernel is launched immediately, on this thread's stream; operations that read its output are fused
+        /// and queued after it.
         fn random(
             device: &BackendDevice<Self>,
             wanted: &Wanted<'_>,

@@ -7,7 +7,7 @@ use fearless_simd::prelude::*;
 
 use super::lanes::VECTORS;
 
-/// Vectors of 32-bit words that one call of [`blocks`] makes for each lane.
+/// Vectors of 32-bit words that one call of [`blocks`] generates for each lane.
 pub(super) const VECTORS_OF_BLOCKS: usize = VECTORS / 2;
 
 /// Words of as many blocks as [`VECTORS_OF_BLOCKS`] vectors have elements: `words[lane][vector]`.
@@ -21,7 +21,7 @@ pub(super) const KEY_STEP_0: u32 = 0x9e37_79b9;
 /// The square root of 3, less 1, as a fraction of 2^32.
 pub(super) const KEY_STEP_1: u32 = 0xbb67_ae85;
 
-/// One block: four random words for a counter and a key. What [`blocks`] is compared with.
+/// Returns one block: four random words for a counter and a key. The reference for [`blocks`].
 #[cfg(test)]
 pub(super) fn philox4x32_10(counter: [u32; 4], key: [u32; 2]) -> [u32; 4] {
     let [mut c0, mut c1, mut c2, mut c3] = counter;
@@ -39,10 +39,10 @@ pub(super) fn philox4x32_10(counter: [u32; 4], key: [u32; 2]) -> [u32; 4] {
     [c0, c1, c2, c3]
 }
 
-/// The blocks of these indices, for the counters whose high words are `high`.
+/// Returns the blocks of these indices, for the counters whose high words are `high`.
 ///
-/// A word lies in the lower half of 64 bits, where the product of two is made. What the upper half
-/// holds does not matter, so nothing clears it.
+/// A word is in the lower half of 64 bits, in which the product of two is computed. The contents of the upper half
+/// do not matter, so it is not cleared.
 #[inline(always)]
 pub(super) fn blocks<S: Simd>(
     simd: S,
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
     use crate::random::tests::levels;
 
-    /// The `philox4x32 10` lines of Random123's `kat_vectors`: counter, key, answer.
+    /// The `philox4x32 10` lines of Random123's `kat_vectors`: counter, key, result.
     #[test]
     fn known_answers() {
         let check = |counter, key, expected| {
@@ -117,7 +117,7 @@ mod tests {
         );
     }
 
-    /// As many of the blocks as one call makes.
+    /// As many blocks as one call generates.
     #[inline(always)]
     fn made<S: Simd>(simd: S, indices: &[u64], high: [u32; 2], key: [u32; 2]) -> Vec<[u32; 4]> {
         let count = VECTORS_OF_BLOCKS * S::u32s::LEN;

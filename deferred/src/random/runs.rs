@@ -1,19 +1,19 @@
-//! Where the elements of a region lie in the whole tensor.
+//! The positions of a region's elements in the whole tensor.
 
 use burn::tensor::Shape;
 use tinderbox_fake::{Region, RegionError};
 
-/// The elements of a region in row-major order, as runs of elements that are neighbours in the whole.
+/// The elements of a region in row-major order, as runs of elements that are consecutive in the whole.
 ///
-/// Trailing dimensions that the region takes whole join the run of the dimension before them, so the
-/// whole of a tensor is one run, and so are some of its rows.
+/// Trailing dimensions that the region covers completely are part of the run of the dimension before them, so the
+/// whole of a tensor is one run, and so are several complete rows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Runs {
     /// Index in the whole of the region's first element.
     pub(super) first: u64,
     /// Elements of a run.
     pub(super) length: u64,
-    /// The dimensions that count the runs, the innermost first.
+    /// The dimensions over which the runs are counted, the innermost first.
     pub(super) axes: Vec<Axis>,
 }
 
@@ -25,20 +25,20 @@ pub(super) struct Axis {
     pub(super) stride: u64,
 }
 
-/// Part of a run: elements that are neighbours both in the region and in the whole.
+/// A part of a run: elements that are consecutive both in the region and in the whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Piece {
     /// Index of its first element in the whole.
     pub(super) first_element: u64,
-    /// How many elements it has; never zero.
+    /// Number of elements; never zero.
     pub(super) elements: usize,
 }
 
 impl Runs {
-    /// The runs of a region of a tensor of this shape.
+    /// Returns the runs of a region of a tensor of this shape.
     ///
     /// # Errors
-    /// When the region does not lie inside, or the whole has more than 2^64 - 1 elements.
+    /// When the region is not inside the tensor, or the whole has more than 2^64 - 1 elements.
     pub(super) fn new(whole: &Shape, region: &Region) -> Result<Self, RegionError> {
         let shape: Vec<u64> = whole.as_slice().iter().map(|d| *d as u64).collect();
         region.check_inside(&shape)?;
@@ -70,13 +70,13 @@ impl Runs {
         Ok(runs)
     }
 
-    /// Elements of a run.
+    /// Returns the elements of a run.
     pub(super) fn length(&self) -> u64 {
         self.length
     }
 
-    /// The same runs, counted in groups of so many neighbours, where every group lies whole in a run and begins
-    /// at a multiple of its size.
+    /// Returns the same runs, counted in groups of this many consecutive elements, if every group is completely in a
+    /// run and begins at a multiple of its size.
     #[cfg(feature = "cubecl")]
     pub(super) fn in_groups(&self, of: u64) -> Option<Self> {
         let fits = |count: u64| count.is_multiple_of(of);
@@ -93,9 +93,9 @@ impl Runs {
         })
     }
 
-    /// The pieces that make the elements `skipped .. skipped + elements` of the region.
+    /// Returns the pieces of the elements `skipped .. skipped + elements` of the region.
     ///
-    /// Both must lie inside of the region.
+    /// Both must be inside the region.
     pub(super) fn pieces(&self, skipped: u64, elements: usize) -> Pieces<'_> {
         let mut pieces = Pieces {
             runs: self,
@@ -121,10 +121,10 @@ impl Runs {
 #[derive(Debug)]
 pub(super) struct Pieces<'a> {
     runs: &'a Runs,
-    /// The index along each axis of the run that comes next.
+    /// The index along each axis of the next run.
     indices: Vec<u64>,
     run_start: u64,
-    /// Elements of that run which were skipped.
+    /// Number of skipped elements of that run.
     inside_run: u64,
     rest: usize,
 }
@@ -144,7 +144,7 @@ impl Iterator for Pieces<'_> {
         };
         self.rest -= piece.elements;
         self.inside_run = 0;
-        // Counting up, the innermost axis first; a count that is full begins again.
+        // Increments the innermost axis first; an axis that is complete restarts at zero.
         for (axis, index) in self.runs.axes.iter().zip(&mut self.indices) {
             *index += 1;
             if *index < axis.size {
@@ -170,7 +170,7 @@ mod tests {
     #[test]
     fn trailing_dimensions_join_the_run() {
         let check = |whole: &[usize], offset: &[u64], size: &[u64], length, starts: &[u64]| {
-            let runs = runs(whole, offset, size).expect("it lies inside");
+            let runs = runs(whole, offset, size).expect("it is inside");
             assert_eq!(runs.length(), length, "{whole:?} {offset:?} {size:?}");
             let elements = size.iter().product::<u64>() as usize;
             let pieces: Vec<u64> = runs
@@ -202,7 +202,7 @@ mod tests {
 
     #[test]
     fn pieces_begin_and_end_inside_of_runs() {
-        let runs = runs(&[4, 10], &[1, 2], &[3, 5]).expect("it lies inside");
+        let runs = runs(&[4, 10], &[1, 2], &[3, 5]).expect("it is inside");
         let pieces: Vec<_> = runs.pieces(3, 9).collect();
         let piece = |first_element, elements| Piece {
             first_element,
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_lie_inside_is_refused() {
+    fn regions_outside_are_rejected() {
         let check = |whole: &[usize], offset: &[u64], size: &[u64], expected: &str| {
             let error = runs(whole, offset, size).expect_err("it is refused");
             assert_eq!(error.to_string(), expected);

@@ -1,4 +1,4 @@
-//! Which random numbers: the key, and the counter's high words.
+//! Streams: the key and the counter's high words.
 
 use derive_more::{Display, From};
 use fearless_simd::Simd;
@@ -8,7 +8,7 @@ use twox_hash::XxHash3_64;
 use super::lanes::VECTORS;
 use super::philox::{Words, blocks};
 
-/// The number that a user gives to choose one whole set of random values.
+/// A seed, which determines one complete set of random values.
 #[derive(
     Debug,
     Clone,
@@ -28,30 +28,30 @@ use super::philox::{Words, blocks};
 pub struct Seed(u64);
 
 impl Seed {
-    /// Every value is a good seed, zero included: it is hashed before use.
+    /// Creates a seed. Every value is suitable, including zero: it is hashed before use.
     pub const fn new(value: u64) -> Self {
         Self(value)
     }
 
-    /// The number given to [`Seed::new`].
+    /// Returns the number given to [`Seed::new`].
     pub const fn value(self) -> u64 {
         self.0
     }
 }
 
-/// What the values are for. Two domains never share a stream.
+/// The purpose of the values. Two domains never share a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum Domain {
     /// Values of parameters and buffers at initialization.
     Init,
-    /// Values drawn while the model runs, for example dropout masks.
+    /// Values drawn while the model runs, such as dropout masks.
     Forward,
 }
 
 impl Domain {
-    /// The byte that stands for the domain in the hashed key. Part of the format: never changes.
+    /// Returns the byte of the domain in the hashed key. Part of the format: never changes.
     const fn byte(self) -> u8 {
         match self {
             Self::Init => 0,
@@ -73,7 +73,7 @@ impl Domain {
 /// | 25 | n | owner, UTF-8 |
 ///
 /// The counter is block index (words 0 and 1, low word first), step (word 2), micro-batch (word 3).
-/// The step and the micro-batch stay out of the hash so that they can never collide.
+/// The step and the micro-batch are not hashed, so that they can never collide.
 ///
 /// Keys have 64 bits: among n streams of one seed, the chance that any two share a key is about
 /// n^2 / 2^65, which is 3e-8 for a million streams.
@@ -84,9 +84,9 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// The stream of the `draw`-th random operation of `owner`, at step 0 and micro-batch 0.
+    /// Returns the stream of the `draw`-th random operation of `owner`, at step 0 and micro-batch 0.
     ///
-    /// `owner` is taken byte by byte: names that differ in case or in Unicode normalization are
+    /// `owner` is compared byte by byte: names that differ in case or in Unicode normalization are
     /// different owners.
     pub fn new(seed: Seed, domain: Domain, owner: &str, draw: u64) -> Self {
         let mut bytes = Vec::with_capacity(25 + owner.len());
@@ -102,7 +102,7 @@ impl Stream {
         }
     }
 
-    /// The same owner and draw at another step and micro-batch: all values are new.
+    /// Returns the stream of the same owner and draw at another step and micro-batch: all values are different.
     #[must_use]
     pub const fn at(self, step: u32, micro_batch: u32) -> Self {
         Self {
@@ -111,12 +111,12 @@ impl Stream {
         }
     }
 
-    /// The two words of the Philox key, for a kernel that makes the values elsewhere.
+    /// Returns the two words of the Philox key, for a kernel.
     pub const fn key(&self) -> [u32; 2] {
         self.key
     }
 
-    /// The counter of a block, for a kernel that makes the values elsewhere.
+    /// Returns the counter of a block, for a kernel.
     pub const fn counter(&self, block: u64) -> [u32; 4] {
         [
             block as u32,
@@ -126,7 +126,7 @@ impl Stream {
         ]
     }
 
-    /// The words of a few blocks.
+    /// Returns the words of a few blocks.
     #[inline(always)]
     pub(super) fn words<S: Simd>(&self, simd: S, indices: [S::u64s; VECTORS]) -> Words<S> {
         blocks(simd, indices, self.high, self.key)

@@ -9,9 +9,9 @@ pub(super) const STEP_F64: f64 = f64::from_bits(0x3ca0_0000_0000_0000);
 
 /// Values from `low` up, never above `limit`, which is the largest value below the upper bound.
 ///
-/// `low + (high - low) * u` can round to the upper bound or even past it. A selection against
-/// `limit` ends that without a branch. It moves values of `f32` and `f64` by one step at most, where
-/// rounding would have moved them by as much; for `bf16` and `f16`, `random.md` says how far.
+/// `low + (high - low) * u` can round to the upper bound or even beyond it. A selection against
+/// `limit` prevents that without a branch. It changes values of `f32` and `f64` by at most one step, which is no more
+/// than rounding would have; for `bf16` and `f16`, `random.md` has the bound.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct FloatRange<F> {
     pub(super) low: F,
@@ -19,7 +19,7 @@ pub struct FloatRange<F> {
     pub(super) limit: F,
 }
 
-/// The range of a float type: its word, what a position is converted by, and the bits that are no part of it.
+/// The types of a float range: its word, the conversion of a position, and the bits of the word that are not used.
 macro_rules! float_range {
     ($float:ident, $word:ident as $signed:ident >> $dropped:literal, $step:ident) => {
         impl FloatRange<$float> {
@@ -46,7 +46,7 @@ macro_rules! float_range {
                 Ok(Self { low, width, limit })
             }
 
-            /// The value for a word: its upper bits, as many as the type's precision, are the position
+            /// Returns the value for a word: its upper bits, as many as the type's precision, are the position
             /// within the range.
             #[inline(always)]
             pub(super) fn sample(&self, word: $word) -> $float {
@@ -69,9 +69,9 @@ float_range!(f64, u64 as i64 >> 11, STEP_F64);
 
 /// The integers `low ..= low + last`.
 ///
-/// A word is scaled by multiplication, as D. Lemire, "Fast Random Integer Generation in an
-/// Interval", ACM TOMACS 29, 2019, without his rejection step, because each element has exactly one
-/// word. So the probability of any sub-range is off by less than 2^-32 for elements of one word, and
+/// A word is scaled by multiplication, as in D. Lemire, "Fast Random Integer Generation in an
+/// Interval", ACM TOMACS 29, 2019, without its rejection step, because each element has exactly one
+/// word. The error of the probability of any sub-range is less than 2^-32 for elements of one word, and
 /// 2^-64 for elements of two.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct IntegerRange<W> {
@@ -80,14 +80,14 @@ pub struct IntegerRange<W> {
     pub(super) last: W,
 }
 
-/// Cuts the bounds to integers and checks them against the element type's `min` and `max`. Returns
+/// Truncates the bounds to integers and checks them against the element type's `min` and `max`. Returns
 /// the lowest value and the distance to the highest.
 fn integer_bounds(
     (low, high): (f64, f64),
     (min, max): (i128, i128),
     element: &'static str,
 ) -> Result<(i128, u128), RandomError> {
-    // The conversion cuts off the fraction and saturates far outside of every element type.
+    // The conversion truncates the fraction and saturates far outside of every element type.
     let (lowest, end) = (low as i128, high as i128);
     let out_of_range = |parameter, value| RandomError::OutOfRange {
         parameter,
@@ -100,19 +100,19 @@ fn integer_bounds(
     if end > max + 1 {
         return Err(out_of_range("high", high));
     }
-    // An empty range holds its lower bound.
+    // If the range is empty, every value is its lower bound.
     let last = (end - 1).max(lowest);
     Ok((lowest, last.abs_diff(lowest)))
 }
 
-/// The range of a word, and the integer that holds a product of two.
+/// The word of a range, and the integer type of a product of two.
 macro_rules! integer_range {
     ($word:ident, $product:ident) => {
         impl IntegerRange<$word> {
             /// The integers of `bounds.0 .. bounds.1` for an element type of at most the word's width.
             ///
             /// # Errors
-            /// [`RandomError::OutOfRange`] when a bound does not fit into the element type.
+            /// [`RandomError::OutOfRange`] when a bound is not in the range of the element type.
             pub(super) fn new(
                 bounds: (f64, f64),
                 limits: (i128, i128),
@@ -125,10 +125,10 @@ macro_rules! integer_range {
                 })
             }
 
-            /// The value for a word, as the two's complement bits of the element.
+            /// Returns the value for a word, as the two's complement bits of the element.
             #[inline(always)]
             pub(super) fn sample(&self, word: $word) -> $word {
-                // word * (last + 1), written so that it also holds when last + 1 is 2^bits.
+                // word * (last + 1), in a form that is also correct when last + 1 is 2^bits.
                 let scaled =
                     $product::from(word) * $product::from(self.last) + $product::from(word);
                 self.low.wrapping_add((scaled >> $word::BITS) as $word)
@@ -239,7 +239,7 @@ mod tests {
         fn float_values_stay_within_any_bounds(
             a in -1e30f32..1e30, b in -1e30f32..1e30, word: u32, shrink in 0..40i32
         ) {
-            // A width far below the magnitude of the bounds is where rounding bites.
+            // Rounding matters most where the width is far below the magnitude of the bounds.
             let (a, b) = (a, a + (b - a) * 2f32.powi(-shrink));
             let (low, high) = if a <= b { (a, b) } else { (b, a) };
             let value = f32_range(low, high).sample(word);

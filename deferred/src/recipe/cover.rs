@@ -1,7 +1,7 @@
-//! Which part of a tensor another shape of it needs.
+//! The part of a tensor that a region in another shape of it needs.
 //!
-//! A box in a reshaped tensor is in general no box in the tensor itself. What is found here is a
-//! pair of boxes, one in each shape, that hold the same elements, the second around the wanted one,
+//! A box in a reshaped tensor is in general not a box in the tensor itself. This module computes a
+//! pair of boxes, one in each shape, with the same elements, the second around the wanted one,
 //! and as small as boxes of consecutive elements allow.
 
 use std::ops::Range;
@@ -11,16 +11,16 @@ use tinderbox_fake::Region;
 /// A box of a tensor, and the same elements as a box of the tensor in another shape.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Cover {
-    /// The box in the shape before.
+    /// The box in the original shape.
     pub(super) before: Region,
-    /// The box in the shape after: around the wanted one.
+    /// The box in the new shape, around the wanted one.
     pub(super) after: Region,
 }
 
-/// Finds boxes of the same elements in the shapes `before` and `after`, around `wanted` of `after`.
+/// Returns boxes with the same elements in the shapes `before` and `after`, around `wanted` of `after`.
 ///
-/// Dimensions are taken in the smallest groups whose products agree; a group of one dimension on each
-/// side passes its range through.
+/// Dimensions are processed in the smallest groups with equal products; a group of one dimension on each
+/// side keeps its range.
 pub(super) fn cover(before: &[u64], after: &[u64], wanted: &Region) -> Cover {
     let mut found = Cover {
         before: scalar(),
@@ -31,7 +31,7 @@ pub(super) fn cover(before: &[u64], after: &[u64], wanted: &Region) -> Cover {
             wanted.offset()[outer.clone()].to_vec(),
             wanted.size()[outer.clone()].to_vec(),
         );
-        let part = part.expect("a part of a region is one");
+        let part = part.expect("a part of a region is a region");
         let (b, a) = cover_group(&before[inner], &after[outer], part);
         found.before = joined(&found.before, &b);
         found.after = joined(&found.after, &a);
@@ -43,21 +43,21 @@ fn scalar() -> Region {
     Region::new(Vec::new(), Vec::new()).expect("a scalar is a region")
 }
 
-/// The box over the dimensions of both.
+/// Returns the box over the dimensions of both.
 fn joined(first: &Region, second: &Region) -> Region {
     let offset = [first.offset(), second.offset()].concat();
     let size = [first.size(), second.size()].concat();
-    Region::new(offset, size).expect("both lie inside one tensor")
+    Region::new(offset, size).expect("both are inside one tensor")
 }
 
-/// Consecutive dimensions of both shapes with equal numbers of elements, as small as possible.
+/// Returns groups of consecutive dimensions of both shapes with equal numbers of elements, as small as possible.
 fn groups(before: &[u64], after: &[u64]) -> Vec<(Range<usize>, Range<usize>)> {
     let mut groups = Vec::new();
     let (mut i, mut o) = (0, 0);
     while i < before.len() || o < after.len() {
         let (from_i, from_o) = (i, o);
         let (mut inner, mut outer) = (1, 1);
-        // One dimension of each side to begin with, where there is one.
+        // Begin with one dimension of each side, if there is one.
         if i < before.len() {
             inner *= before[i];
             i += 1;
@@ -98,7 +98,7 @@ fn cover_group(before: &[u64], after: &[u64], wanted: Region) -> (Region, Region
     }
 }
 
-/// The row-major indices of the first element of a box and after its last one.
+/// Returns the row-major range of indices of a box.
 fn span(shape: &[u64], region: &Region) -> Range<u64> {
     let (mut first, mut last) = (0, 0);
     for (d, size) in shape.iter().enumerate() {
@@ -108,7 +108,7 @@ fn span(shape: &[u64], region: &Region) -> Range<u64> {
     first..last + 1
 }
 
-/// The smallest box of consecutive elements that holds a span of row-major indices.
+/// Returns the smallest box of consecutive elements that contains a range of row-major indices.
 fn consecutive(shape: &[u64], elements: Range<u64>) -> Region {
     let (mut first, mut last) = (elements.start, elements.end - 1);
     let mut stride: u64 = shape.iter().product();
@@ -127,7 +127,7 @@ fn consecutive(shape: &[u64], elements: Range<u64>) -> Region {
             split = begin != end;
         }
     }
-    Region::new(offset, size).expect("the box lies inside the shape")
+    Region::new(offset, size).expect("the box is inside the shape")
 }
 
 #[cfg(test)]
@@ -151,19 +151,19 @@ mod tests {
             };
             assert_eq!(found, expected, "{before:?} to {after:?}");
         };
-        // Rows of a matrix, out of a vector.
+        // Rows of a matrix, from a vector.
         let wanted: Boxed = (&[1, 0], &[2, 4]);
         check(&[12], &[3, 4], wanted, (&[4], &[8]), wanted);
         // Columns of one row.
         let wanted: Boxed = (&[1, 1], &[1, 2]);
         check(&[12], &[3, 4], wanted, (&[5], &[2]), wanted);
-        // Columns of several rows take those rows whole.
+        // Columns of several rows need those rows whole.
         let rows: Boxed = (&[1, 0], &[2, 4]);
         check(&[12], &[3, 4], (&[1, 1], &[2, 2]), (&[4], &[8]), rows);
-        // A vector out of a matrix.
+        // A vector from a matrix.
         let rows: Boxed = (&[0, 0], &[2, 4]);
         check(&[3, 4], &[12], (&[3], &[2]), rows, (&[0], &[8]));
-        // Dimensions of one element, and dimensions that stay.
+        // Dimensions of one element, and unchanged dimensions.
         check(
             &[5, 6],
             &[5, 1, 6],

@@ -14,7 +14,7 @@ use crate::RecipeError;
 use crate::program::{Draw, is_random};
 use crate::random::Seed;
 
-/// Names the format in the file.
+/// The name of the format in the file.
 const FORMAT: &str = "tinderbox-recipe";
 /// Version of the format that this build writes and reads.
 const VERSION: u32 = 1;
@@ -31,11 +31,11 @@ struct Body<'a> {
 }
 
 impl Recipe {
-    /// The recipe as bytes: CBOR, so that every float keeps its bits. Equal recipes have equal bytes.
+    /// Serializes the recipe as CBOR, so that every float keeps its bits. Equal recipes have equal bytes.
     ///
     /// # Errors
     ///
-    /// When the encoder refuses a value.
+    /// When the encoder rejects a value.
     pub fn to_bytes(&self) -> Result<Vec<u8>, RecipeError> {
         let made = &self.made;
         let body = Body {
@@ -50,7 +50,7 @@ impl Recipe {
         Ok(seal(FORMAT, VERSION, &body)?)
     }
 
-    /// A recipe from the bytes of [`Recipe::to_bytes`].
+    /// Reads a recipe from the bytes of [`Recipe::to_bytes`].
     ///
     /// # Errors
     ///
@@ -94,7 +94,7 @@ impl Recipe {
         Self::from_bytes(&bytes)
     }
 
-    /// The contradiction in a file, where there is one: a program made of it would panic.
+    /// Returns the contradiction in a file, if there is one: a program of it would panic.
     fn contradiction(&self) -> Option<&'static str> {
         let Pushed { graph, draws, .. } = &self.made;
         if self.made.output.index() >= graph.values().len() {

@@ -1,9 +1,9 @@
-//! How operations leave their results in memory, as `flex` runs them.
+//! The memory layout of the results of operations, as `flex` runs them.
 //!
-//! What an operation that is made whole computes may depend on more than values: `flex` adds up the
+//! The result of an operation that is not sliceable may depend on more than values: `flex` sums the
 //! elements of a tensor in row-major order in another order than those of a view. Whether a value is a
-//! view depends on what else is made of it, which differs from region to region. So in a recipe such an
-//! operation reads row-major values only.
+//! view depends on its other uses, which differ from region to region. In a recipe such an
+//! operation therefore reads row-major values only.
 
 use burn_ir::{BaseOperationIr, FloatOperationIr, NumericOperationIr, OperationIr};
 use tinderbox_fake::{Graph, ValueId};
@@ -11,7 +11,7 @@ use tinderbox_fake::{Graph, ValueId};
 use super::rules::is_elementwise;
 use crate::program::random;
 
-/// Whether the result is a view into the memory of the first input, as long as that is in row-major
+/// Returns whether the result is a view into the memory of the first input, if that is in row-major
 /// order.
 pub(super) fn is_view(operation: &OperationIr) -> bool {
     use BaseOperationIr as B;
@@ -28,8 +28,7 @@ pub(super) fn is_view(operation: &OperationIr) -> bool {
     })
 }
 
-/// Whether the result is certainly in row-major order without gaps, where each of the inputs is or is
-/// not.
+/// Returns whether the result is certainly in row-major order without gaps, given whether each of the inputs is.
 pub(super) fn is_row_major(
     operation: &OperationIr,
     inputs: impl IntoIterator<Item = bool>,
@@ -49,7 +48,7 @@ pub(super) fn is_row_major(
             true
         }
         _ => match base(operation) {
-            // What is in another order is copied for its new shape.
+            // A value in another order is copied when it is reshaped.
             Some(B::Reshape(_) | B::Zeros(_) | B::Ones(_) | B::Cat(_)) => true,
             Some(B::SliceAssign(_)) => inputs.next().unwrap_or(true),
             _ => false,
@@ -57,7 +56,7 @@ pub(super) fn is_row_major(
     }
 }
 
-/// Whether a value is a view into memory that holds more than it.
+/// Returns whether a value is a view into memory that is larger than it.
 pub(super) fn is_part_of_more(graph: &Graph, value: ValueId) -> bool {
     let bytes = graph.value(value).bytes();
     let mut at = value;

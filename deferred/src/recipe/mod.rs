@@ -1,4 +1,4 @@
-//! How one tensor is made.
+//! Recipes: how one tensor is computed.
 
 mod cover;
 mod file;
@@ -18,10 +18,10 @@ use crate::source::can_cast;
 use crate::{ProgramError, RecipeError, initialization_keys};
 use push::Pushed;
 
-/// How one tensor, or a region of it, is made: its operations, and the keys of its random values.
+/// The recipe of one tensor, or of a region of it: its operations, and the keys of its random values.
 ///
-/// It needs neither the model nor its code: written to a file and read in another process, it makes
-/// the same bits. It holds no values but the constants that the tensor is made of.
+/// It needs neither the model nor its code: written to a file and read in another process, it computes
+/// the same bits. It contains no values except the constants of the operations.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Recipe {
     name: String,
@@ -30,7 +30,7 @@ pub struct Recipe {
 }
 
 impl Recipe {
-    /// The recipe of a value of a graph.
+    /// Creates the recipe of a value of a graph.
     pub(crate) fn of_value(
         name: String,
         seed: Seed,
@@ -41,7 +41,7 @@ impl Recipe {
         Self::of_region(name, seed, graph, value, None, keys)
     }
 
-    /// The recipe of a region of a value of a graph; of the whole, when no region is given.
+    /// Creates the recipe of a region of a value of a graph; of the whole, if no region is given.
     pub(crate) fn of_region(
         name: String,
         seed: Seed,
@@ -63,7 +63,7 @@ impl Recipe {
         Ok(Self { name, seed, made })
     }
 
-    /// The recipe of a fake tensor that belongs to no module, made under
+    /// Creates the recipe of a fake tensor that belongs to no module, created under
     /// [`record`](tinderbox_fake::record).
     ///
     /// Random operations of the recording are numbered in recorded order, so two tensors of one
@@ -71,7 +71,7 @@ impl Recipe {
     ///
     /// # Errors
     ///
-    /// When the tensor is not of this recording.
+    /// When the tensor does not belong to this recording.
     pub fn of_tensor(
         recording: &Recording,
         tensor: &DynTensor,
@@ -85,42 +85,42 @@ impl Recipe {
         Self::of_value(value.to_string(), seed, recording.graph(), value, &keys)
     }
 
-    /// Path of the parameter, or the tensor's name in its recording.
+    /// Returns the path of the parameter, or the tensor's name in its recording.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The seed of its random values.
+    /// Returns the seed of its random values.
     pub fn seed(&self) -> Seed {
         self.seed
     }
 
-    /// Size per dimension of the result.
+    /// Returns the size per dimension of the result.
     pub fn shape(&self) -> Vec<u64> {
         let shape = &self.made.graph.value(self.made.output).shape;
         shape.iter().map(|d| *d as u64).collect()
     }
 
-    /// Type of an element of the result.
+    /// Returns the type of an element of the result.
     pub fn dtype(&self) -> DType {
         self.made.graph.value(self.made.output).dtype
     }
 
-    /// The operations.
+    /// Returns the operations.
     pub fn graph(&self) -> &Graph {
         &self.made.graph
     }
 
-    /// The recipe of a region of the result, with the same bits.
+    /// Returns the recipe of a region of the result, with the same bits.
     ///
-    /// The region is pushed back through operations that work element by element, shape operations
-    /// and joins, to random values, constants and fills, of which only the needed part is made. An
-    /// operation that can't be made in parts (a matrix product, a reduction, the QR decomposition of
-    /// an orthogonal initialization) is run whole, on what it needs: [`Recipe::plan`] names each.
+    /// The region is propagated back through elementwise operations, shape operations
+    /// and joins, to random values, constants and fills, of which only the needed part is computed. An
+    /// operation that is not sliceable (a matrix product, a reduction, the QR decomposition of
+    /// an orthogonal initialization) runs whole, on all that it needs: [`Recipe::plan`] names each.
     ///
     /// # Errors
     ///
-    /// When the region does not lie inside the result.
+    /// When the region is not inside the result.
     pub fn region(&self, region: &Region) -> Result<Self, RecipeError> {
         region
             .check_inside(&self.shape())
@@ -141,11 +141,11 @@ impl Recipe {
         })
     }
 
-    /// The recipe of the result in another float dtype; a result of another kind stays as it is.
+    /// Returns the recipe of the result in another float dtype; a result of another kind is unchanged.
     ///
     /// # Errors
     ///
-    /// Never for a recipe of this build; a graph that contradicts itself is refused.
+    /// Never for a recipe of this build; a graph that contradicts itself is rejected.
     pub fn cast(self, dtype: DType) -> Result<Self, RecipeError> {
         if !can_cast(self.dtype(), dtype) {
             return Ok(self);
@@ -154,13 +154,13 @@ impl Recipe {
         Ok(Self { made, ..self })
     }
 
-    /// What making it takes.
+    /// Returns the operations and memory that the tensor needs.
     pub fn plan(&self) -> RecipePlan {
         let made = &self.made;
         RecipePlan::of(&made.graph, made.output, &made.made_whole)
     }
 
-    /// Makes the tensor on a device, without autodiff.
+    /// Computes the tensor on a device, without autodiff.
     ///
     /// # Errors
     ///

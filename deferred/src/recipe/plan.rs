@@ -1,4 +1,4 @@
-//! What making a tensor takes.
+//! The operations and memory that a tensor needs.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt;
@@ -8,7 +8,7 @@ use tinderbox_fake::{Graph, Node, NodeId, ValueId};
 
 use super::layout::{is_row_major, is_view};
 
-/// A result of which a part was wanted, and which can only be made whole.
+/// A result of which a part is needed, but which is not sliceable.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MadeWhole {
     /// The operation, such as `Float.Matmul`.
@@ -19,17 +19,17 @@ pub struct MadeWhole {
     pub bytes: u64,
 }
 
-/// What making a tensor takes, known before anything is made.
+/// The operations and memory that a tensor needs, known before anything is computed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecipePlan {
     /// Number of operations.
     pub operations: usize,
     /// Bytes of the result.
     pub bytes: u64,
-    /// Bytes at the peak, the result included: views take none, and an operation that works element by
-    /// element takes the memory of an input that nothing else reads.
+    /// Bytes at the peak, the result included: views need none, and an elementwise operation
+    /// reuses the memory of an input that nothing else reads.
     pub peak_bytes: u64,
-    /// Results that are made whole though only a part of them is needed.
+    /// Results that are not sliceable, and are computed whole though only a part of them is needed.
     pub made_whole: Vec<MadeWhole>,
 }
 
@@ -54,7 +54,7 @@ impl fmt::Display for RecipePlan {
         for whole in &self.made_whole {
             write!(
                 f,
-                "\n  whole, since it can't be made in parts: {} {:?}, {} bytes",
+                "\n  not sliceable, computed whole: {} {:?}, {} bytes",
                 whole.operation, whole.shape, whole.bytes
             )?;
         }
@@ -62,7 +62,7 @@ impl fmt::Display for RecipePlan {
     }
 }
 
-/// Bytes alive at the worst moment, when every value is freed at its last use.
+/// Returns the peak of the allocated bytes, when every value is freed at its last use.
 fn peak_bytes(graph: &Graph, output: ValueId) -> u64 {
     let mut last: HashMap<ValueId, NodeId> = HashMap::new();
     for id in graph.node_ids() {
@@ -136,7 +136,7 @@ fn alive(buffers: &BTreeMap<ValueId, Buffer>) -> u64 {
     buffers.values().map(|buffer| buffer.bytes).sum()
 }
 
-/// The buffer of an input that the result of a node takes over or shares.
+/// Returns the buffer of an input that the result of a node reuses or shares.
 fn shared_buffer(
     graph: &Graph,
     node: &Node,
@@ -148,7 +148,7 @@ fn shared_buffer(
     let [out] = node.outputs() else { return None };
     if is_view(&node.operation) {
         let input = node.inputs().first()?;
-        // In its new shape, a value in another order is a copy.
+        // A value in another order is copied when it is reshaped.
         let copied = row_major.contains(out) && !row_major.contains(input);
         return (!copied).then(|| buffer_of[input]);
     }

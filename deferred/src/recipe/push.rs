@@ -1,4 +1,4 @@
-//! Makes a graph of the part of one value, out of the graph of the whole.
+//! Creates the graph of a part of a value from the graph of the whole.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
@@ -20,16 +20,16 @@ pub(super) struct Pushed {
     pub(super) graph: Graph,
     pub(super) output: ValueId,
     pub(super) draws: BTreeMap<NodeId, Draw>,
-    /// Results of which a part was wanted, and which can only be made whole.
+    /// Results of which a part is needed, but which are not sliceable.
     pub(super) made_whole: Vec<MadeWhole>,
-    /// Whether the output is a view into a larger tensor, whose memory it would keep.
+    /// Whether the output is a view into a larger tensor, whose memory it would keep allocated.
     pub(super) is_view: bool,
 }
 
-/// Pushes a region of `output` through the operations that make it, back to their beginnings.
+/// Propagates a region of `output` back through the operations that compute it, to constants and fills.
 ///
-/// `draws` says which random values each random operation of the graph makes. Time: by the number
-/// of operations that the value is made by.
+/// `draws` has the random values that each random operation of the graph generates. Time: linear in the number
+/// of operations that the value depends on.
 pub(super) fn push(
     graph: &Graph,
     output: ValueId,
@@ -65,7 +65,7 @@ pub(super) fn push(
     })
 }
 
-/// A part without elements needs nothing.
+/// A part without elements has no dependencies.
 fn empty(graph: &Graph, output: ValueId, region: &Region) -> Pushed {
     let mut builder = GraphBuilder::new();
     let out = builder.output(shape_of(region), graph.value(output).dtype);
@@ -82,10 +82,12 @@ fn empty(graph: &Graph, output: ValueId, region: &Region) -> Pushed {
     }
 }
 
-/// No elements of an operation's result need anything.
+/// The step for no elements of an operation's result, which has no dependencies.
 fn nothing(operation: &OperationIr, wanted: &Region) -> Step {
     let out = operation.outputs().next();
-    let out = out.expect("the caller has seen its result").clone();
+    let out = out
+        .expect("the caller has checked that it has a result")
+        .clone();
     let family = family(out.dtype);
     Step {
         out: wanted.clone(),
@@ -96,7 +98,7 @@ fn nothing(operation: &OperationIr, wanted: &Region) -> Step {
     }
 }
 
-/// What is needed of each value and how it is made, in recorded order.
+/// The needed part of each value and how it is computed, in recorded order.
 struct Demand {
     steps: BTreeMap<NodeId, Step>,
     constants: BTreeMap<ValueId, Region>,
@@ -104,8 +106,8 @@ struct Demand {
 }
 
 impl Demand {
-    /// Walks from the output to the beginnings. All that read a value are recorded after what makes it,
-    /// so when its maker is reached, all that is needed of it is known: the box around all of that.
+    /// Walks from the output to the leaves. All readers of a value are recorded after its producer,
+    /// so when its producer is reached, all needed parts of it are known; their bounding box is computed.
     fn of(graph: &Graph, output: ValueId, region: &Region) -> Self {
         let mut needed: BTreeMap<ValueId, Region> = BTreeMap::from([(output, region.clone())]);
         let mut demand = Self {
@@ -120,7 +122,7 @@ impl Demand {
                 [one] => match needed.get(one) {
                     Some(wanted) if wanted.num_elements() == 0 => nothing(&node.operation, wanted),
                     Some(wanted) => step(&node.operation, wanted),
-                    // Its only reader turned out not to need it.
+                    // Its only reader does not need it after all.
                     None => continue,
                 },
                 several if several.iter().any(|out| needed.contains_key(out)) => {
@@ -164,7 +166,7 @@ impl Demand {
     }
 }
 
-/// A value of the new graph, and which part of the old one's it is.
+/// A value of the new graph, and the part of the old graph's value that it is.
 struct Made {
     id: ValueId,
     region: Region,
@@ -254,7 +256,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// The same value in row-major order: see [`layout`](super::layout).
+    /// Returns the same value in row-major order: see [`layout`](super::layout).
     fn in_row_major_order(&mut self, value: ValueId) -> ValueId {
         if self.row_major.contains(&value) {
             return value;
@@ -280,7 +282,7 @@ impl Writer<'_> {
         id
     }
 
-    /// The part of a value, cut out of what was made of it.
+    /// Returns the part of a value, sliced from the part that was computed.
     fn part(&mut self, value: ValueId, region: &Region) -> ValueId {
         let made = &self.made[&value];
         if made.region == *region {
@@ -301,10 +303,10 @@ impl Writer<'_> {
     }
 }
 
-/// Puts the tensors of the new graph into an operation of the old one.
+/// Inserts the tensors of the new graph into an operation of the old one.
 struct Replace<'a> {
     builder: &'a GraphBuilder,
-    /// The old id and the new value of each input that is left, in the operation's order.
+    /// The old id and the new value of each remaining input, in the operation's order.
     parts: VecDeque<(TensorId, ValueId)>,
     outs: VecDeque<TensorIr>,
 }
@@ -312,18 +314,21 @@ struct Replace<'a> {
 impl IrVisitorMut for Replace<'_> {
     fn visit_tensor_mut(&mut self, tensor: &mut TensorIr) {
         if tensor.status == TensorStatus::NotInit {
-            *tensor = self.outs.pop_front().expect("an output for each");
+            *tensor = self
+                .outs
+                .pop_front()
+                .expect("the operation has an output for each tensor");
             return;
         }
         // An operation may be visited in another order than it lists its inputs.
         let at = self.parts.iter().position(|(id, _)| *id == tensor.id);
         let part = at.and_then(|at| self.parts.remove(at));
-        let (_, value) = part.expect("a part for each input");
+        let (_, value) = part.expect("there is a part for each input");
         *tensor = self.builder.input(value);
     }
 }
 
-/// Ends a graph with a cast of its output.
+/// Appends a cast of a graph's output.
 pub(super) fn cast(pushed: Pushed, dtype: DType) -> Result<Pushed, RecipeError> {
     let known = pushed.graph.value(pushed.output);
     if known.dtype == dtype {
@@ -356,7 +361,7 @@ fn shape_of(region: &Region) -> Shape {
     Shape::from(dims)
 }
 
-/// The family of base operations for tensors of a dtype.
+/// Returns the family of base operations for tensors of a dtype.
 fn family(dtype: DType) -> fn(BaseOperationIr) -> OperationIr {
     match TensorKind::of(dtype) {
         TensorKind::Float => OperationIr::BaseFloat,

@@ -1,4 +1,4 @@
-//! What a part of an operation's result needs of its inputs, operation by operation.
+//! The parts of an operation's inputs that a part of its result needs, by operation.
 
 use burn::tensor::Slice;
 use burn_ir::{
@@ -11,36 +11,36 @@ use tinderbox_fake::Region;
 use super::cover::{Cover, cover};
 use crate::program::random;
 
-/// How a part of an operation's result is made.
+/// How a part of an operation's result is computed.
 #[derive(Clone, Debug)]
 pub(super) struct Step {
-    /// The part that is made: around the wanted one.
+    /// The part that is computed, around the wanted one.
     pub(super) out: Region,
-    /// What is needed of each input, in the operation's order; `None` where it is not needed.
+    /// The needed part of each input, in the operation's order; `None` if it is not needed.
     pub(super) inputs: Vec<Option<Region>>,
-    /// What is run.
+    /// The operation to run.
     pub(super) make: Make,
 }
 
-/// What is run for a part of an operation's result.
+/// The operation to run for a part of an operation's result.
 #[derive(Clone, Debug)]
 pub(super) enum Make {
     /// This operation on the needed parts.
     Run(Box<OperationIr>),
-    /// Nothing: the result is the needed part of its only needed input.
+    /// None: the result is the needed part of its only needed input.
     Alias,
     /// A part of random values.
     Draw,
-    /// The operation as it was recorded: its result can't be made in parts.
+    /// The operation as it was recorded: it is not sliceable.
     Whole,
 }
 
 /// The family of a base operation: the same operation exists for each kind of tensor.
 type Family = fn(BaseOperationIr) -> OperationIr;
 
-/// How the wanted part of the result of an operation with one output is made.
+/// Returns how the wanted part of the result of an operation with one output is computed.
 ///
-/// The wanted part is not empty. What is not listed here is made whole: that is always right.
+/// The wanted part is not empty. Operations that are not listed here are computed whole, which is always correct.
 pub(super) fn step(operation: &OperationIr, wanted: &Region) -> Step {
     let pushed = match operation {
         OperationIr::BaseFloat(base) => base_step(base, OperationIr::BaseFloat, wanted),
@@ -74,8 +74,8 @@ pub(super) fn whole(operation: &OperationIr) -> Step {
     }
 }
 
-/// Whether each element of the result depends on the elements of the inputs at its own index, and on
-/// scalars, by an operation that works element by element.
+/// Returns whether each element of the result only depends on the elements of the inputs at the same index, and on
+/// scalars.
 pub(super) fn is_elementwise(operation: &OperationIr) -> bool {
     use NumericOperationIr as N;
     match operation {
@@ -155,7 +155,7 @@ pub(super) fn is_elementwise(operation: &OperationIr) -> bool {
     }
 }
 
-/// `None` for an operation that does not work element by element.
+/// Returns the step of an elementwise operation; `None` for others.
 fn elementwise(operation: &OperationIr, wanted: &Region) -> Option<Step> {
     if !is_elementwise(operation) {
         return None;
@@ -171,7 +171,7 @@ fn elementwise(operation: &OperationIr, wanted: &Region) -> Option<Step> {
     })
 }
 
-/// What a part of a result needs of an input that is repeated along its dimensions of one element.
+/// Returns the needed part of an input that is broadcast along its dimensions of one element.
 fn broadcast(input: &[usize], result: &[usize], wanted: &Region) -> Option<Region> {
     if input.len() != result.len() {
         return None;
@@ -186,7 +186,7 @@ fn broadcast(input: &[usize], result: &[usize], wanted: &Region) -> Option<Regio
     Region::new(offset, size).ok()
 }
 
-/// Shape operations and joins. `None` for what has no rule.
+/// Returns the step of a shape operation or join; `None` for operations without a rule.
 fn base_step(base: &BaseOperationIr, family: Family, wanted: &Region) -> Option<Step> {
     use BaseOperationIr as B;
     match base {
@@ -195,7 +195,7 @@ fn base_step(base: &BaseOperationIr, family: Family, wanted: &Region) -> Option<
             Some(run(after, vec![Some(before)], family(base.clone())))
         }
         B::Expand(expand) => {
-            // New dimensions come first.
+            // New dimensions are first.
             let new = expand.out.shape.num_dims() - expand.input.shape.num_dims();
             let kept = Region::new(
                 wanted.offset()[new..].to_vec(),
@@ -255,14 +255,14 @@ fn dims(tensor: &TensorIr) -> Vec<u64> {
 
 fn permuted(region: &Region, axes: &[usize]) -> Region {
     let pick = |of: &[u64]| axes.iter().map(|axis| of[*axis]).collect();
-    Region::new(pick(region.offset()), pick(region.size())).expect("a permuted region is one")
+    Region::new(pick(region.offset()), pick(region.size())).expect("a permuted region is a region")
 }
 
-/// A region with another range in one dimension.
+/// Returns a region with another range in one dimension.
 fn with_range(region: &Region, dim: usize, offset: u64, size: u64) -> Region {
     let (mut offsets, mut sizes) = (region.offset().to_vec(), region.size().to_vec());
     (offsets[dim], sizes[dim]) = (offset, size);
-    Region::new(offsets, sizes).expect("the range lies inside the tensor")
+    Region::new(offsets, sizes).expect("the range is inside the tensor")
 }
 
 fn flipped(flip: &FlipOpIr, operation: OperationIr, wanted: &Region) -> Step {
@@ -275,7 +275,7 @@ fn flipped(flip: &FlipOpIr, operation: OperationIr, wanted: &Region) -> Step {
     run(wanted.clone(), vec![Some(needed)], operation)
 }
 
-/// Only steps forward have a rule.
+/// Only positive steps have a rule.
 fn sliced(slice: &SliceOpIr, family: Family, wanted: &Region) -> Option<Step> {
     let mut needed = Region::of_shape(&slice.tensor.shape);
     let mut ranges = Vec::new();
@@ -306,7 +306,7 @@ fn sliced(slice: &SliceOpIr, family: Family, wanted: &Region) -> Option<Step> {
     })
 }
 
-/// The box that a value is written to, in steps of one; `None` for other steps.
+/// Returns the box that a value is written to, for steps of one; `None` for other steps.
 fn target(assign: &SliceAssignOpIr) -> Option<Region> {
     let whole = Region::of_shape(&assign.tensor.shape);
     let (mut offset, size) = (whole.offset().to_vec(), dims(&assign.value));
@@ -348,7 +348,7 @@ fn repeated(repeat: &RepeatDimOpIr, operation: OperationIr, wanted: &Region) -> 
     let (offset, size) = (wanted.offset()[dim], wanted.size()[dim]);
     let within = offset % length;
     if within + size <= length {
-        // Inside of one repetition.
+        // Inside one repetition.
         return Step {
             out: wanted.clone(),
             inputs: vec![Some(with_range(wanted, dim, within, size))],
@@ -392,11 +392,11 @@ fn joined(cat: &CatOpIr, family: Family, wanted: &Region) -> Step {
     }
 }
 
-/// The indices of the wanted rows, and the whole of the selected dimension.
+/// Returns the indices of the wanted rows, and the whole of the selected dimension.
 fn selected(select: &SelectOpIr, operation: OperationIr, wanted: &Region) -> Step {
     let dim = select.dim;
     let tensor = with_range(wanted, dim, 0, select.tensor.shape[dim] as u64);
     let indices = Region::new(vec![wanted.offset()[dim]], vec![wanted.size()[dim]]);
-    let indices = indices.expect("a range of a region is one");
+    let indices = indices.expect("a range of a region is a region");
     run(wanted.clone(), vec![Some(tensor), Some(indices)], operation)
 }

@@ -10,4 +10,4 @@ pub use nearest::UnknownPath;
 pub use parameter::{Origin, Parameter};
 pub use parameters::ParameterTable;
 pub use summary::{Entry, ModuleSummary, Summary, Totals};
-pub use text::{SummaryTable, human_bytes, human_bytes_beside};
+pub use text::{SummaryTable, human_bytes, human_bytes_distinct};

@@ -1,26 +1,26 @@
-//! What may have been meant by a path that no parameter has.
+//! Suggestions for a path that no parameter has.
 
 use std::collections::BTreeSet;
 
 use super::ParameterTable;
 use crate::ParameterPath;
 
-/// Number of paths that an error names.
+/// Number of paths in an error.
 const SHOWN: usize = 3;
 
-/// Why a path names no parameter.
+/// An error of looking up a path.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum UnknownPath {
-    /// Nothing stands there.
+    /// There is nothing at the path.
     #[error("the model has no parameter `{path}`{}", did_you_mean(near))]
     Nothing {
         /// The path.
         path: String,
-        /// The nearest existing ones, the nearest first.
+        /// The nearest existing paths, the nearest first.
         near: Vec<ParameterPath>,
     },
-    /// A module stands there.
+    /// There is a module at the path.
     #[error("{} is a module of {}", module(path), parameters_of_module(*count, parameters))]
     Module {
         /// The path.
@@ -34,7 +34,7 @@ pub enum UnknownPath {
 
 fn did_you_mean(near: &[ParameterPath]) -> String {
     match near {
-        [] => ": it has none at all".into(),
+        [] => ": it has no parameters".into(),
         [only] => format!(": the nearest is `{only}`"),
         several => format!(": the nearest are {}", quoted(several)),
     }
@@ -79,7 +79,7 @@ impl ParameterTable {
         }
     }
 
-    /// The paths of parameters that resemble an unknown one most, the nearest first, for error
+    /// Returns the paths of parameters that are most similar to an unknown one, the nearest first, for error
     /// messages. Cost: an edit distance to every path.
     pub fn near(&self, path: &str) -> Vec<ParameterPath> {
         let paths = self.iter().map(|parameter| parameter.path.as_str());
@@ -87,7 +87,7 @@ impl ParameterTable {
         nearest.map(ParameterPath::new).collect()
     }
 
-    /// The paths of modules with parameters that resemble an unknown one most, the nearest first,
+    /// Returns the paths of modules with parameters that are most similar to an unknown one, the nearest first,
     /// for error messages. Cost: an edit distance to every module's path.
     pub fn near_modules(&self, path: &str) -> Vec<String> {
         let mut modules = BTreeSet::new();
@@ -102,8 +102,8 @@ impl ParameterTable {
     }
 }
 
-/// The candidates that resemble a path most: few slips of the pen, a common beginning, and the same
-/// indices, since `layers.4.weight` is hardly what `layers.3.weigth` means.
+/// Returns the candidates that are most similar to a path: few typing errors, a common prefix, and the same
+/// indices, since `layers.4.weight` is hardly meant by `layers.3.weigth`.
 fn nearest<'a>(path: &str, candidates: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     let mut ranked: Vec<_> = candidates
         .map(|candidate| (far(path, candidate), candidate))
@@ -115,14 +115,14 @@ fn nearest<'a>(path: &str, candidates: impl Iterator<Item = &'a str>) -> Vec<&'a
     ranked.into_iter().map(|(_, path)| path).collect()
 }
 
-/// As many slips as another index counts for.
+/// The number of typing errors that a different index is equivalent to.
 const OTHER_INDEX: i64 = 8;
-/// Slips that a common component makes up for.
+/// The number of typing errors that a common component compensates.
 const COMMON_COMPONENT: i64 = 2;
 
-/// How far a path is from another: slips, and the difference of their first different indices.
+/// Returns the distance of two paths: typing errors, and the difference of their first different indices.
 fn far(path: &str, candidate: &str) -> (i64, u64) {
-    // A transposition is one slip, not two.
+    // A transposition is one error, not two.
     let slips = strsim::osa_distance(path, candidate) as i64;
     let mut pairs = path.split('.').zip(candidate.split('.'));
     let mut common = 0;

@@ -1,4 +1,4 @@
-//! What is known of one parameter.
+//! The description of one parameter.
 
 use burn::tensor::DType;
 use serde::{Deserialize, Serialize};
@@ -6,11 +6,11 @@ use tinderbox_fake::{TensorKind, ValueId};
 
 use crate::ParameterPath;
 
-/// When a module makes a parameter's value.
+/// When a module initializes a parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Origin {
-    /// At its first use; never, if it gets another value before.
+    /// At its first use; never, if its value is replaced before.
     Lazy,
     /// While the module is constructed (`Param::from_tensor`, running statistics).
     Eager,
@@ -19,37 +19,37 @@ pub enum Origin {
 /// One parameter of a model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Parameter {
-    /// Where it stands in the module.
+    /// Its path in the module.
     pub path: ParameterPath,
     /// Types of the modules around it, the outermost first, one for each component of the path:
     /// `Gpt.Vec.Block.Linear` for `blocks.0.query.weight`.
     pub modules: String,
     /// Float, int or bool.
     pub kind: TensorKind,
-    /// Size per dimension, as the forward sees it.
+    /// Size per dimension, as seen by the forward.
     pub shape: Vec<u64>,
     /// Type of an element.
     #[serde(with = "tinderbox_fake::dtype_names")]
     pub dtype: DType,
     /// Bytes of the elements.
     pub bytes: u64,
-    /// Whether it gets gradients; buffers do not.
+    /// Whether it has gradients; buffers do not.
     pub trainable: bool,
-    /// When the module makes it.
+    /// When the module initializes it.
     pub origin: Origin,
-    /// The first parameter that shares its id, when that is another one: clones of one `Param`.
+    /// The first parameter with the same id, if that is another one: clones of one `Param`.
     pub clone_of: Option<ParameterPath>,
     /// Its initial value in the graph of the model.
     pub value: ValueId,
 }
 
 impl Parameter {
-    /// Type of the module that owns it, such as `Linear`.
+    /// Returns the type of the module that owns it, such as `Linear`.
     pub fn owner(&self) -> &str {
         self.modules.rsplit('.').next().unwrap_or("")
     }
 
-    /// Number of elements.
+    /// Returns the number of elements.
     pub fn elements(&self) -> u64 {
         self.shape.iter().product()
     }

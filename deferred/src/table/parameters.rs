@@ -12,7 +12,7 @@ use crate::ParameterPath;
 #[serde(transparent)]
 pub struct ParameterTable {
     parameters: Vec<Parameter>,
-    /// Positions by path, sorted when a path is asked for first: a recording needs none.
+    /// Indices by path, sorted on the first lookup, because a recording needs none.
     #[serde(skip)]
     by_path: OnceLock<Vec<u32>>,
 }
@@ -31,39 +31,39 @@ impl ParameterTable {
         }
     }
 
-    /// The parameters in visiting order.
+    /// Returns the parameters in visiting order.
     pub fn iter(&self) -> std::slice::Iter<'_, Parameter> {
         self.parameters.iter()
     }
 
-    /// Number of parameters, clones included.
+    /// Returns the number of parameters, clones included.
     pub fn len(&self) -> usize {
         self.parameters.len()
     }
 
-    /// Whether the model has none.
+    /// Returns whether the model has no parameters.
     pub fn is_empty(&self) -> bool {
         self.parameters.is_empty()
     }
 
-    /// The parameter at a path. Cost: a binary search, after the first call, which sorts.
+    /// Returns the parameter at a path. Cost: a binary search, after the first call, which sorts.
     pub fn get(&self, path: &ParameterPath) -> Option<&Parameter> {
         self.position(path.as_str()).map(|at| &self.parameters[at])
     }
 
-    /// The parameter at a path, or what to write instead.
+    /// Returns the parameter at a path, or an error with suggestions.
     ///
     /// # Errors
     ///
-    /// When there is none: the error names the nearest existing paths, or the parameters of the
-    /// module that stands at the path.
+    /// When there is no such parameter: the error names the nearest existing paths, or the parameters of the
+    /// module at the path.
     pub fn find(&self, path: &str) -> Result<&Parameter, super::UnknownPath> {
         let position = self.position(path);
         let position = position.ok_or_else(|| self.unknown(path))?;
         Ok(&self.parameters[position])
     }
 
-    /// The place of a parameter in visiting order.
+    /// Returns the index of a parameter in visiting order.
     fn position(&self, path: &str) -> Option<usize> {
         let by_path = self.by_path.get_or_init(|| {
             let count = u32::try_from(self.parameters.len());
@@ -78,17 +78,17 @@ impl ParameterTable {
         Some(by_path[found] as usize)
     }
 
-    /// Bytes of all parameters, clones counted once.
+    /// Returns the bytes of all parameters, clones counted once.
     pub fn bytes(&self) -> u64 {
         self.distinct().map(|parameter| parameter.bytes).sum()
     }
 
-    /// Elements of all parameters, clones counted once.
+    /// Returns the elements of all parameters, clones counted once.
     pub fn elements(&self) -> u64 {
         self.distinct().map(Parameter::elements).sum()
     }
 
-    /// Bytes of parameters that constructing the module on a real device would take at once, materialized or not.
+    /// Returns the bytes of parameters that constructing the module on a real device allocates at once.
     pub fn eager_bytes(&self) -> u64 {
         self.distinct()
             .filter(|parameter| parameter.origin == Origin::Eager)
@@ -96,7 +96,7 @@ impl ParameterTable {
             .sum()
     }
 
-    /// The parameters that are no clones of earlier ones: what is loaded, saved and counted.
+    /// Returns the parameters that are not clones of earlier ones: those that are loaded, saved and counted.
     pub fn distinct(&self) -> impl Iterator<Item = &Parameter> {
         self.parameters
             .iter()

@@ -1,14 +1,14 @@
-//! A model's modules and parameters as a report: a tree with totals.
+//! A summary of a model's modules and parameters: a tree with totals.
 
 use serde::Serialize;
 
 use super::{Origin, Parameter, ParameterTable};
 
-/// The modules and parameters of a model, with totals: a value for programs, and by
-/// [`width`](Self::width) or its `Display` a table for people.
+/// The modules and parameters of a model, with totals: structured data, and by
+/// [`width`](Self::width) or its `Display` a table.
 ///
 /// Its JSON form is that of the outermost module: its path, type and totals, and in its entries the
-/// modules and parameters that stand in it.
+/// modules and parameters in it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(transparent)]
 pub struct Summary {
@@ -16,10 +16,10 @@ pub struct Summary {
     pub model: ModuleSummary,
 }
 
-/// One module, with what stands in it.
+/// One module, with its contents.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ModuleSummary {
-    /// Where it stands in the model; empty for the model itself.
+    /// Its path in the model; empty for the model itself.
     pub path: String,
     /// Its type, such as `Linear`, or `Vec`, `Array` and `Tuple` for Rust's own.
     #[serde(rename = "type")]
@@ -30,7 +30,7 @@ pub struct ModuleSummary {
     pub entries: Vec<Entry>,
 }
 
-/// What stands in a module.
+/// An entry of a module.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum Entry {
@@ -40,7 +40,7 @@ pub enum Entry {
     Parameter(Parameter),
 }
 
-/// What a set of parameters comes to. Clones are counted and add nothing: their original does.
+/// The totals of a set of parameters. Clones are counted but add no elements or bytes: their original does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize)]
 pub struct Totals {
     /// Number of parameters.
@@ -49,15 +49,15 @@ pub struct Totals {
     pub clones: u64,
     /// Elements of all parameters.
     pub elements: u64,
-    /// Elements of those that get gradients.
+    /// Elements of trainable parameters.
     pub trainable_elements: u64,
     /// Bytes of all parameters.
     pub bytes: u64,
-    /// Bytes of those that get gradients.
+    /// Bytes of trainable parameters.
     pub trainable_bytes: u64,
-    /// Elements of those that a module makes while it is constructed.
+    /// Elements of parameters that are initialized during construction.
     pub eager_elements: u64,
-    /// Bytes of those that a module makes while it is constructed.
+    /// Bytes of parameters that are initialized during construction.
     pub eager_bytes: u64,
 }
 
@@ -82,7 +82,7 @@ impl Totals {
 }
 
 impl ParameterTable {
-    /// The modules and parameters as a tree with totals.
+    /// Returns the modules and parameters as a tree with totals.
     pub fn summary(&self) -> Summary {
         let kind = self.iter().next().and_then(|p| p.modules.split('.').next());
         let mut model = ModuleSummary::new("", kind.unwrap_or(""));
@@ -103,13 +103,13 @@ impl ModuleSummary {
         }
     }
 
-    /// Its name in the module around it; empty for the model itself.
+    /// Returns its name in the module around it; empty for the model itself.
     pub fn name(&self) -> &str {
         self.path.rsplit('.').next().unwrap_or("")
     }
 
-    /// Adds a parameter that stands in it, where its own path takes `start` bytes of the parameter's,
-    /// with the dot behind, and stands at `depth`.
+    /// Adds a parameter at any depth. Its own path has `start` bytes of the parameter's path,
+    /// including the dot after it, and is at `depth`.
     fn insert(&mut self, parameter: &Parameter, start: usize, depth: usize) {
         self.totals.add(parameter);
         let path = parameter.path.as_str();
@@ -118,7 +118,7 @@ impl ModuleSummary {
             return;
         };
         let inner = &path[..start + name.len()];
-        // A module is visited at one go, so it is the last one, or new.
+        // The parameters of a module are visited consecutively, so it is the last one, or new.
         match self.entries.last_mut() {
             Some(Entry::Module(module)) if module.path == inner => {
                 module.insert(parameter, inner.len() + 1, depth + 1);
@@ -132,12 +132,12 @@ impl ModuleSummary {
         }
     }
 
-    /// Whether another module is the same but for its path: the next layer of a model, say.
+    /// Returns whether another module is the same except for its path, such as the next layer of a model.
     pub fn is_like(&self, other: &Self) -> bool {
         self.is_like_within(other, &self.path, &other.path)
     }
 
-    /// Compares modules inside of two that are compared, whose paths do not count.
+    /// Compares modules inside of two compared modules, whose paths are ignored.
     fn is_like_within(&self, other: &Self, outer: &str, other_outer: &str) -> bool {
         self.kind == other.kind
             && self.totals == other.totals

@@ -1,4 +1,4 @@
-//! A summary as a table for people, in a terminal of any width.
+//! A summary as a table in a terminal of any width.
 
 use std::fmt;
 
@@ -6,13 +6,13 @@ use super::summary::{Entry, ModuleSummary, Summary};
 use super::{Origin, Parameter, ParameterTable};
 use crate::Deferred;
 
-/// Width where nobody says it and standard output is no terminal.
+/// Default width if standard output is not a terminal.
 const USUAL_WIDTH: usize = 100;
-/// Below this width nothing can be read; lines are then longer than the terminal.
+/// Minimum width of a table; on a narrower terminal lines are longer than the terminal.
 const LEAST_WIDTH: usize = 24;
 /// Columns between two cells.
 const GAP: usize = 2;
-/// Columns that a module's contents stand further right.
+/// Indentation of a module's contents.
 const INDENT: usize = 2;
 
 const HEADERS: [&str; COLUMNS] = [
@@ -35,19 +35,19 @@ const BYTES: usize = 5;
 const TRAINABLE: usize = 6;
 const NOTES: usize = 7;
 
-/// The order in which columns are left out of a narrow table.
+/// The order in which columns are removed from a narrow table.
 const LEFT_OUT: [usize; 6] = [TYPE, TRAINABLE, DTYPE, NOTES, BYTES, SHAPE];
 /// Columns whose texts are shortened in the middle, and the width that they keep as long as there is
-/// another column to leave out.
+/// another column to remove.
 const SHORTENED: [(usize, usize); 3] = [(NOTES, 16), (TYPE, 12), (MODULE, 24)];
 
 type Row = [String; COLUMNS];
 
 /// A summary as a table of a given width.
 ///
-/// Where a table is too wide, columns are left out, in this order: type, trainable, dtype, notes,
-/// bytes, shape. Long names are shortened in the middle. Equal elements of a list that follow each
-/// other, the layers of a model, are shown once, with the numbers of each.
+/// If a table is too wide, columns are removed, in this order: type, trainable, dtype, notes,
+/// bytes, shape. Long names are shortened in the middle. Consecutive equal elements of a list,
+/// such as the layers of a model, are shown once, with the numbers of each.
 #[derive(Clone, Copy, Debug)]
 pub struct SummaryTable<'a> {
     summary: &'a Summary,
@@ -56,7 +56,7 @@ pub struct SummaryTable<'a> {
 }
 
 impl Summary {
-    /// The table of a width, in columns of the terminal.
+    /// Returns the table for a width, in columns of the terminal.
     pub fn width(&self, width: usize) -> SummaryTable<'_> {
         SummaryTable {
             summary: self,
@@ -168,7 +168,7 @@ impl SummaryTable<'_> {
     }
 }
 
-/// Whether two modules are elements of a list, and the same.
+/// Returns whether two modules are equal elements of a list.
 fn is_like(module: &ModuleSummary, entry: &Entry) -> bool {
     let is_element = |module: &ModuleSummary| module.name().parse::<u64>().is_ok();
     matches!(entry, Entry::Module(other)
@@ -232,7 +232,7 @@ impl fmt::Display for SummaryTable<'_> {
     }
 }
 
-/// The columns that are shown, with their widths.
+/// Returns the columns that are shown, with their widths.
 fn columns(rows: &[Row], width: usize) -> Vec<(usize, usize)> {
     let needs = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
     let mut columns: Vec<(usize, usize)> = (0..COLUMNS)
@@ -256,7 +256,7 @@ fn columns(rows: &[Row], width: usize) -> Vec<(usize, usize)> {
         let Some((column, width)) = columns.iter_mut().find(|(c, _)| *c == shortened) else {
             continue;
         };
-        // With nothing left to leave out, names give up what they must.
+        // If no column can be removed, names are shortened further.
         let least = if *column == MODULE { LEAST_NAME } else { least };
         let taken = excess.min(width.saturating_sub(least));
         *width -= taken;
@@ -265,7 +265,7 @@ fn columns(rows: &[Row], width: usize) -> Vec<(usize, usize)> {
     columns
 }
 
-/// The least that is left of a name.
+/// The minimum length of a shortened name.
 const LEAST_NAME: usize = 6;
 
 fn cell(text: &str, column: usize, width: usize) -> String {
@@ -276,8 +276,7 @@ fn cell(text: &str, column: usize, width: usize) -> String {
     }
 }
 
-/// A text of at most `width` characters, without its middle where it is longer. The space in front
-/// of it stays.
+/// Shortens a text to at most `width` characters by removing its middle. The indentation stays.
 fn shorten(text: &str, width: usize) -> String {
     let count = text.chars().count();
     if count <= width {
@@ -285,7 +284,7 @@ fn shorten(text: &str, width: usize) -> String {
     }
     let indent = text.chars().take_while(|c| *c == ' ').count();
     let name: Vec<char> = text.trim_start().chars().collect();
-    // Deep down, the name needs the space more than its indentation does.
+    // At a large depth, the name needs the space more than its indentation.
     let indent = indent.min((width / 2).max(width.saturating_sub(name.len())));
     let room = width - indent;
     if name.len() <= room {
@@ -299,7 +298,7 @@ fn shorten(text: &str, width: usize) -> String {
     indented(&short, indent)
 }
 
-/// A table as wide as the formatter says (`{:60}`), or else as the terminal, or else of 100 columns;
+/// A table as wide as the formatter's width (`{:60}`), or else as the terminal, or else of 100 columns;
 /// the alternate form (`{:#}`) shows each of equal modules.
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -330,7 +329,7 @@ fn terminal_width() -> usize {
     size.map_or(USUAL_WIDTH, |(width, _)| usize::from(width.0))
 }
 
-/// Three digits and a unit: `3.91 GiB`.
+/// Formats bytes with three digits and a unit: `3.91 GiB`.
 pub fn human_bytes(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     if bytes < 1024 {
@@ -352,16 +351,16 @@ pub fn human_bytes(bytes: u64) -> String {
     }
 }
 
-/// As [`human_bytes`], or with all digits where another number has the same three: two numbers in one sentence that
+/// Like [`human_bytes`], or with all digits if another number has the same three: two numbers in one sentence that
 /// differ never look the same.
-pub fn human_bytes_beside(bytes: u64, other: u64) -> String {
+pub fn human_bytes_distinct(bytes: u64, other: u64) -> String {
     match human_bytes(bytes) {
         same if same == human_bytes(other) => format!("{bytes} B"),
         distinct => distinct,
     }
 }
 
-/// A number with a comma between groups of three digits.
+/// Formats a number with a comma between groups of three digits.
 fn group_digits(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();

@@ -1,4 +1,4 @@
-//! Again, and elsewhere.
+//! Repeated and concurrent materialization.
 
 use std::sync::Arc;
 
@@ -63,7 +63,7 @@ fn a_deferred_model_is_never_consumed() {
         let made_on = again.layers[0].weight.val().device();
         assert_eq!(made_on.is_autodiff(), device.is_autodiff());
     }
-    // It is as it was: fake, and listed alike.
+    // It is unchanged: fake, with the same table.
     assert_eq!(*model.parameters(), listed);
     let MaterializeError::NotMaterialized { paths } =
         check_materialized(model.module()).unwrap_err()
@@ -110,7 +110,7 @@ fn clones_share_the_fake_model() {
     assert_eq!(ids(clone.module()), ids(model.module()));
     let source = model.replay(Seed::new(SEED));
     let expected = bits(&model.materialize(&flex(), &source).unwrap());
-    // What one of them did is not undone when it goes.
+    // The effects of one of them are not undone when it is dropped.
     drop((model, source));
     let source = clone.replay(Seed::new(SEED));
     assert_eq!(

@@ -1,4 +1,4 @@
-//! What must hold for every kind of module.
+//! Checks of every kind of module.
 
 use std::sync::{Mutex, MutexGuard};
 
@@ -15,7 +15,7 @@ use crate::facts::{Facts, Use, values};
 
 pub const SEED: u64 = 7;
 
-/// The backend's generator is one for the process, and tests run at the same time.
+/// The backend's generator is global, and tests run concurrently.
 static GENERATOR: Mutex<()> = Mutex::new(());
 
 pub fn hold() -> MutexGuard<'static, ()> {
@@ -28,7 +28,7 @@ pub fn flex() -> Device {
     Device::flex()
 }
 
-/// A plain device, one with gradients, and one that computes activations again.
+/// A plain device, one with gradients, and one that recomputes activations.
 pub fn devices() -> [Device; 3] {
     [
         flex(),
@@ -37,7 +37,7 @@ pub fn devices() -> [Device; 3] {
     ]
 }
 
-/// Different numbers, for a forward.
+/// Distinct numbers, for a forward.
 pub fn input(shape: [usize; 2], device: &Device) -> Tensor<2> {
     let elements = (shape[0] * shape[1]) as i64;
     let numbers = Tensor::<1, Int>::arange(0..elements, device).float();
@@ -75,7 +75,7 @@ pub fn listing(table: &ParameterTable) -> Vec<String> {
 /// One kind of module.
 pub struct Kind<M> {
     pub make: fn(&Device) -> M,
-    /// What the table lists.
+    /// The lines of the table.
     pub table: &'static [&'static str],
     pub with: Use<M>,
 }
@@ -92,13 +92,13 @@ pub fn kind<M>(
 }
 
 impl<M: Module + 'static> Kind<M> {
-    /// With values that no visitor sees.
+    /// Adds values that no visitor sees.
     pub fn with_fields(mut self, fields: fn(&M) -> Vec<DynTensor>) -> Self {
         self.with.fields = fields;
         self
     }
 
-    /// Checks all that must hold.
+    /// Checks all properties.
     pub fn check(self) -> Deferred<M> {
         let _held = hold();
         let model = self.listed();
@@ -106,7 +106,7 @@ impl<M: Module + 'static> Kind<M> {
         for device in devices() {
             self.equals_plain_burn(&model, &device);
             let first = self.made(&model, &device, &replay);
-            // What others draw in between changes nothing.
+            // Draws of others in between change nothing.
             flex().seed(SEED + 1);
             assert_eq!(self.made(&model, &device, &replay), first);
         }
@@ -119,14 +119,14 @@ impl<M: Module + 'static> Kind<M> {
         model
     }
 
-    /// The model, whose table lists what it should.
+    /// Returns the model, after checking its table.
     pub fn listed(&self) -> Deferred<M> {
         let model = Deferred::new(self.make).unwrap();
         assert_eq!(listing(model.parameters()), self.table);
         model
     }
 
-    /// In backend mode, a seed gives what it gives in plain Burn. The caller holds the backend's generator.
+    /// In backend mode, a seed has the same values as in plain Burn. The caller holds the backend's generator.
     pub fn equals_plain_burn(&self, model: &Deferred<M>, device: &Device) {
         let eager = self.eager(device);
         let eager = self.with.facts(&eager, device, &|| (self.make)(device));
@@ -149,7 +149,7 @@ impl<M: Module + 'static> Kind<M> {
     }
 }
 
-/// One parameter alone, and all the others without it.
+/// One parameter alone, and all others without it.
 fn parts<M: Module>(model: &Deferred<M>, replay: &Replay, one: &str) {
     let whole = values(&model.materialize(&flex(), replay).unwrap());
     let bits = |path: &str| &whole.iter().find(|(p, ..)| p == path).unwrap().2;

@@ -1,4 +1,4 @@
-//! What holds modules: generics, enums, `Option`, `Vec`, tuples, arrays, and each in the others.
+//! Containers of modules: generics, enums, `Option`, `Vec`, tuples, arrays, and nested combinations.
 
 use std::marker::PhantomData;
 
@@ -244,7 +244,7 @@ fn arrays() {
     .check();
 }
 
-/// Each in the others.
+/// Nested combinations.
 type Everything = Option<Vec<(Head<Linear>, [Option<Tagged<Linear, u8>>; 2])>>;
 
 #[derive(Module, Debug)]

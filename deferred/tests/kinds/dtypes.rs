@@ -1,4 +1,4 @@
-//! Into another dtype while values are made.
+//! Casts to another dtype during materialization.
 
 use burn::module::{Lora, Module, ModuleMapper, Param, ParamId};
 use burn::nn::{
@@ -116,7 +116,7 @@ fn check(make: fn(&Device) -> Net, choose: Choice) {
             .unwrap();
         assert_eq!(USE.facts(&made, &device, &|| make(&device)), expected);
     }
-    // With the other generator: the cast values of the whole, alone too.
+    // With the other generator: the cast values of the whole, also alone.
     let counter = model.replay(Seed::new(SEED));
     let whole = cast(model.materialize(&flex(), &counter).unwrap(), choose);
     let made = model
@@ -204,7 +204,7 @@ fn ints_and_bools_stay_as_they_are() {
     ];
     let made_values = values(&made).into_iter().map(|(.., data)| data);
     assert_eq!(made_values.collect::<Vec<_>>(), expected);
-    // Nobody chooses for what is no parameter.
+    // The choice is not called for values that are not parameters.
     assert_eq!(made.rotary.freq_complex.dtype(), DType::F32);
     assert_eq!(
         made.rotary.freq_complex.into_data(),
@@ -236,7 +236,7 @@ fn other_casts_are_refused() {
         |p| (p.kind != TensorKind::Bool).then_some(DType::I64),
         "`float` is f32, not i64, `int` is i32, not i64",
     );
-    // What is not selected is not looked at.
+    // Parameters that are not selected are not checked.
     let selected = MaterializeOptions::only(|p| p.kind == TensorKind::Float);
     let part = selected.dtype(|_| Some(DType::BF16));
     let part = model
@@ -245,12 +245,12 @@ fn other_casts_are_refused() {
     assert_eq!(part.value(0).dtype(), DType::BF16);
 }
 
-/// Values from elsewhere, in dtypes of their own.
+/// Values of another source, in dtypes of their own.
 #[test]
 fn values_of_any_float_dtype() {
     let _held = hold();
     let model = Deferred::new(net).unwrap();
-    // Always anew, because clones of a running state are one state.
+    // Always a new one, because clones of a running state share it.
     let plain = |dtype: DType| eager(&flex(), net, &|_| Some(dtype));
     let at = |dtype: DType| -> Values { parameter_values(&plain(dtype)).into_iter().collect() };
     let bits =
@@ -262,7 +262,7 @@ fn values_of_any_float_dtype() {
     for half in HALVES {
         let rounded = bits(&plain(half));
         assert_eq!(made(&at(DType::F32), half), rounded);
-        // Already there: not touched. To the model's own dtype: exactly.
+        // In the requested dtype already: unchanged. In the model's own dtype: exact.
         assert_eq!(made(&at(half), half), rounded);
         let widened = bits(&cast(plain(half), &|_| Some(DType::F32)));
         assert_eq!(made(&at(half), DType::F32), widened);
@@ -271,7 +271,7 @@ fn values_of_any_float_dtype() {
     }
 }
 
-/// A model that is written in a half precision, in single precision.
+/// A model in half precision, materialized in single precision.
 #[test]
 fn models_in_half_precision() {
     let _held = hold();
@@ -300,7 +300,7 @@ fn models_in_half_precision() {
         .unwrap()
         .val();
     assert_eq!(made.into_data(), plain.cast(FloatDType::F32).into_data());
-    // One tensor, and one that is in no dtype of its own.
+    // One tensor, and one that has another dtype.
     let one: DynTensor = model.materialize_tensor("", &flex(), &source).unwrap();
     assert_eq!(one.dtype(), DType::BF16);
     let missing = model.materialize_tensor("weight", &flex(), &source);

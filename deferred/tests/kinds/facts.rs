@@ -1,4 +1,4 @@
-//! All that can be seen of a module.
+//! The observable state of a module.
 
 use burn::module::{Flag, Module, ModuleVisitor, Param, ParamId};
 use burn::optim::{GradientsParams, SgdConfig};
@@ -10,7 +10,7 @@ use tinderbox_fake::DynTensor;
 pub struct Use<M> {
     /// Values that no visitor sees.
     pub fields: fn(&M) -> Vec<DynTensor>,
-    /// What it computes, out of all that it holds. The device is the module's.
+    /// The output computed from everything in the module. The device is the module's.
     pub forward: fn(&M, &Device) -> Tensor<2>,
 }
 
@@ -25,14 +25,14 @@ impl<M> Clone for Use<M> {
 /// Path, autodiff context and elements of a parameter, in visiting order.
 type Values = Vec<(String, String, TensorData)>;
 
-/// All that can be seen of a module, bit for bit. Two modules with equal facts can't be told apart.
+/// The observable state of a module, bit for bit. Two modules with equal facts are indistinguishable.
 #[derive(Debug, PartialEq)]
 pub struct Facts {
     pub values: Values,
     state: State,
     elements: usize,
     pub fields: Vec<TensorData>,
-    /// Twice, because running statistics show only at the second call.
+    /// Twice, because running statistics affect only the second call.
     pub forward: [TensorData; 2],
     after_forward: Values,
     merged: Values,
@@ -40,13 +40,13 @@ pub struct Facts {
     training_again: State,
     /// After two optimizer steps.
     trained: Values,
-    /// Its record, in a module that was just constructed.
+    /// Its record, loaded into a module that was just constructed.
     reloaded: Result<Values, String>,
-    /// The record of a module that was just constructed, in this one.
+    /// The record of a module that was just constructed, loaded into this one.
     loaded: Result<Values, String>,
 }
 
-/// What a module says of its parameters beside their values.
+/// The declarations of a module's parameters, without their values.
 #[derive(Debug, Default, PartialEq)]
 struct State {
     path: Vec<String>,
@@ -63,7 +63,7 @@ impl State {
         module.visit(&mut state);
         let first = |id| state.ids.iter().position(|other| other == id).unwrap();
         state.firsts = state.ids.iter().map(first).collect();
-        // Ids are drawn anew at every construction.
+        // Ids are new at every construction.
         state.ids.clear();
         state
     }
@@ -99,7 +99,7 @@ impl ModuleVisitor for State {
     }
 }
 
-/// Values of a module's parameters, without what is laid over them.
+/// Returns the values of a module's parameters, without adapters.
 pub fn values<M: Module>(module: &M) -> Values {
     let values = parameter_values(module).into_iter();
     let values = values.map(|(path, value)| {
@@ -111,7 +111,7 @@ pub fn values<M: Module>(module: &M) -> Values {
 }
 
 impl<M: Module> Use<M> {
-    /// The facts of a module that was made on `device`; `fresh` makes another one like it there. The caller
+    /// Returns the facts of a module on `device`; `fresh` creates another one like it there. The caller
     /// holds the backend's generator.
     pub fn facts(&self, module: &M, device: &Device, fresh: &dyn Fn() -> M) -> Facts {
         // Dropout, and parameters in skipped fields, draw from the backend's generator.
@@ -131,7 +131,7 @@ impl<M: Module> Use<M> {
             loaded: Err(String::new()),
         };
         facts.trained = values(&self.train(module.clone(), device));
-        // Last, because clones of a running state share what is loaded.
+        // Last, because clones of a running state share the loaded value.
         facts.loaded = reload(module.clone(), &fresh());
         facts
     }
@@ -141,7 +141,7 @@ impl<M: Module> Use<M> {
         fields.map(|field| field.to_data().unwrap()).collect()
     }
 
-    /// Two steps of an optimizer, where the module trains.
+    /// Runs two steps of an optimizer, if the module is trainable.
     pub fn train(&self, mut module: M, device: &Device) -> M {
         let mut optimizer = SgdConfig::new().init();
         for _ in 0..2 {

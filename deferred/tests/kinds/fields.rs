@@ -1,4 +1,4 @@
-//! What a module holds beside its parameters: plain tensors, skipped fields, running states.
+//! Values of a module outside of its parameters: plain tensors, skipped fields, running states.
 
 use burn::module::{Module, Param, ParamId, RunningState};
 use burn::nn::{
@@ -120,7 +120,7 @@ struct Seen {
     param: Param<Tensor<2>>,
 }
 
-/// No visitor sees a module in a skipped field. As in plain Burn, a lazy parameter of it is made at its
+/// No visitor sees a module in a skipped field. As in plain Burn, a lazy parameter of it is initialized at its
 /// first use.
 #[test]
 fn skipped_modules() {
@@ -223,7 +223,7 @@ struct Twice {
     second: BatchNorm,
 }
 
-/// Clones of a running state are one state.
+/// Clones of a running state share one state.
 #[test]
 fn clones_of_a_running_state() {
     let kind = kind(
@@ -255,7 +255,7 @@ fn clones_of_a_running_state() {
     for device in devices() {
         kind.equals_plain_burn(&model, &device);
     }
-    // Whichever of them is selected, both have its value.
+    // If either is selected, both have its value.
     let source = model.replay(Seed::new(2));
     for selected in ["first", "second"] {
         let only = MaterializeOptions::only(|p| p.path.is_under(selected));
@@ -274,7 +274,7 @@ struct Identified {
     param: Param<Tensor<1>>,
 }
 
-/// A running state is no clone of the parameter whose id it was given.
+/// A running state is not a clone of the parameter with the same id.
 #[test]
 fn ids_that_are_used_twice() {
     kind(

@@ -1,4 +1,4 @@
-//! What is laid over a parameter: LoRA adapters, other reparameterizations, quantization.
+//! Adapters and reparameterizations: LoRA, other reparameterizations, quantization.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -79,7 +79,7 @@ fn lora_in_the_closure() {
         forward,
     )
     .check();
-    // Burn makes the adapted weights while it attaches the adapters: that is said before.
+    // Burn initializes the adapted weights when it attaches the adapters, which is documented.
     assert_eq!(
         model.parameters().eager_bytes(),
         4 * (6 + 4 + 6 + 6 + 6 + 4)
@@ -137,7 +137,7 @@ fn lora_after_materialization() {
     }
 }
 
-/// Pretrained weights under fresh adapters: each request goes to the source that has it.
+/// Pretrained weights under fresh adapters: each request is served by the source that has it.
 struct Under {
     weights: Values,
     adapters: Replay,
@@ -181,7 +181,7 @@ fn lora_over_pretrained_weights() {
         let base = values(&made).into_iter().find(|(p, ..)| *p == path);
         assert_eq!(base.unwrap().2, data, "{path}");
     }
-    // A fresh adapter changes nothing, and trains.
+    // A fresh adapter does not change the output, and trains.
     let data = |weight: &Param<Tensor<2>>| -> TensorData { weight.val().into_data() };
     assert_eq!(data(&made.first.weight), data(&pretrained.first.weight));
     assert_eq!(
@@ -196,7 +196,7 @@ fn lora_over_pretrained_weights() {
     assert_ne!(data(&trained.first.weight), data(&pretrained.first.weight));
 }
 
-/// Adapters are attached to weights that are there. One that is fake can't tell its adapter where to be.
+/// Adapters need weights with values. A fake one has no device for its adapter.
 #[test]
 fn lora_on_a_part_of_a_model() {
     let _held = hold();
@@ -294,7 +294,7 @@ fn reparameterizations_of_your_own() {
         forward,
     )
     .check();
-    // What is computed from a weight is computed from the values that the weight gets.
+    // Values that are computed from a weight are computed from the weight's final values.
     let _held = hold();
     let made = model
         .materialize(&flex(), &model.replay(Seed::new(3)))
@@ -334,8 +334,8 @@ fn quantization_in_the_closure() {
         );
         assert_eq!(
             chain(&error).replace(&origin.to_string(), ""),
-            "the model could not be constructed on a recording device: the recorded code did what \
-             is not implemented (not implemented): a recording device can't quantize, so if it was \
+            "the model could not be constructed on a recording device: the recorded code called \
+             something that is not implemented (not implemented): a recording device can't quantize, so if it was \
              that, quantize the materialized module"
         );
     }

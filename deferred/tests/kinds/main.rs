@@ -1,5 +1,5 @@
-//! Every kind of module that an author of Burn models writes: what the table lists of it, and that it is
-//! what plain Burn makes. `src/kinds.md` has a row for each, and names its test.
+//! Every kind of module that authors of Burn models write: its table, and that it equals
+//! plain Burn's. `src/kinds.md` has a row for each, and names its test.
 
 mod again;
 mod check;
@@ -30,7 +30,7 @@ fn named() -> BTreeSet<String> {
     names
 }
 
-/// The harness itself says which tests there are.
+/// The test harness lists the tests.
 #[test]
 fn every_row_has_its_test_and_every_test_its_row() {
     let harness = std::env::current_exe().unwrap();

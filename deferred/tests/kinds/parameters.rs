@@ -1,4 +1,4 @@
-//! Kinds of parameters, and how they are made.
+//! Kinds of parameters, and their initialization.
 
 use burn::module::{Module, Param, ParamId};
 use burn::nn::{Linear, LinearConfig, LinearLayout};
@@ -99,7 +99,7 @@ fn eager_parameters() {
             Three {
                 first: Param::from_tensor(draw.clone().exp()),
                 second: Param::from_data([[1.0f32, 2.0], [3.0, 4.0]], device),
-                // Made of the same draw, and no parameter that trains.
+                // Of the same draw, and not trainable.
                 third: Param::initialized(ParamId::new(), draw * 2.0),
             }
         },
@@ -203,7 +203,7 @@ fn clones_of_an_eager_parameter() {
     .check();
 }
 
-/// A clone that was changed shares the id, and no value.
+/// A clone that was changed shares the id, but not the value.
 #[test]
 fn clones_that_were_changed() {
     let model = kind(
@@ -267,7 +267,7 @@ fn linear_layers_in_column_layout() {
     );
 }
 
-/// What is saved has other elements in another shape, and a mapper on one side only.
+/// The saved form has other elements in another shape, and a mapper on one side only.
 #[test]
 fn mappers_of_your_own() {
     let kind = kind(

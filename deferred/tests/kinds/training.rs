@@ -1,4 +1,4 @@
-//! Training state: what trains, what is frozen, flags, gradient checkpointing.
+//! Training state: trainable and frozen parameters, flags, gradient checkpointing.
 
 use burn::module::{Flag, Module, Param, ParamGroup, ParamId};
 use burn::nn::{
@@ -185,7 +185,7 @@ struct OfEachKind {
     bool: Param<Tensor<2, Bool>>,
 }
 
-/// Burn refuses operations on tensors of different strategies.
+/// Burn rejects operations on tensors of different strategies.
 #[test]
 fn gradient_checkpointing() {
     let make = |device: &Device| OfEachKind {
@@ -228,7 +228,7 @@ struct Mixed {
     head: LayerNorm,
 }
 
-/// A part that the closure makes without gradients stays without.
+/// A part that the closure creates without gradients stays without.
 #[test]
 fn parts_without_autodiff() {
     let make = |device: &Device| {
@@ -277,7 +277,7 @@ fn validation_inside_the_closure() {
         ),
         "{text}"
     );
-    // After materialization it is Burn's own.
+    // After materialization Burn's own methods work.
     let model = Deferred::new(net).unwrap();
     let made = model
         .materialize(&flex().autodiff(), &model.replay(Seed::new(1)))

@@ -23,7 +23,7 @@ type Tracked = Autodiff<CaptureBackend>;
 type Unary = fn(Tensor<2>) -> Tensor<2>;
 type Binary = fn(&Device, Tensor<2>, Tensor<2>) -> Tensor<2>;
 
-/// Tensors whose gradients a row asks for.
+/// Tensors for which a row needs gradients.
 struct Leaves<'a> {
     device: &'a Device,
     leaves: Vec<DynTensor>,
@@ -44,8 +44,8 @@ impl<'a> Leaves<'a> {
         leaf
     }
 
-    /// The output, and the gradients of the leaves for a loss in which every element counts
-    /// differently.
+    /// Returns the output, and the gradients of the leaves for a loss in which every element has a
+    /// different weight.
     fn gradients<const D: usize>(self, output: Tensor<D>) -> Vec<DynTensor> {
         let weights = floats(self.device, output.dims(), 99);
         let loss = DynTensor::from((output.clone() * weights).sum());
@@ -64,7 +64,7 @@ fn eager(loss: DynTensor, leaves: Vec<DynTensor>) -> Vec<DynTensor> {
     leaves.into_iter().map(gradient).collect()
 }
 
-/// The dispatching backend refuses to differentiate on a capture device; the backend itself does not.
+/// The dispatching backend rejects differentiation on a capture device; the backend itself does not.
 fn recorded(loss: DynTensor, leaves: Vec<DynTensor>) -> Vec<DynTensor> {
     let tracked = |tensor: DynTensor| {
         match <DispatchTensor as DispatchKindConversion<Tracked>>::try_into_backend(tensor.into()) {

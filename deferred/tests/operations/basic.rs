@@ -54,7 +54,7 @@ fn shapes<K: Basic + 'static>(dtype: DType) -> Vec<Row> {
 fn contents<K: Basic + 'static>(dtype: DType) -> Vec<Row> {
     let mut rows = Rows::new(&format!("contents {dtype:?}"));
     let x = move |device: &Device, seed| values::<2, K>(device, dtype, [3, 4], seed);
-    // The only update of bools.
+    // The only update that bools support.
     rows.add("select assign, add", move |d| {
         let indices = ints(d, [2], &[2, 0]);
         one(x(d, 1).select_assign(
@@ -97,7 +97,7 @@ fn contents<K: Basic + 'static>(dtype: DType) -> Vec<Row> {
     rows.add("ones", move |d| {
         one(Tensor::<2, K>::ones([3, 2], (d, dtype)))
     });
-    // What an empty tensor holds is undefined, so it is filled before it is looked at.
+    // The contents of an empty tensor are undefined, so it is filled before it is read.
     rows.add("empty", move |d| {
         one(Tensor::<2, K>::empty([3, 4], (d, dtype)).slice_assign([0..3, 0..4], x(d, 1)))
     });

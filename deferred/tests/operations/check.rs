@@ -13,7 +13,7 @@ use crate::keys::key;
 
 type Run = dyn Fn(&Device) -> Vec<DynTensor>;
 
-/// Calls of the tensor API on a device, and a name to find them by.
+/// Calls of the tensor API on a device, with a name.
 pub(crate) struct Row {
     name: String,
     mode: Mode,
@@ -54,8 +54,8 @@ impl Rows {
         });
     }
 
-    /// A row that gives positions in a tensor of this dtype. `flex` gives those in an int tensor as
-    /// i64; Burn records, and a program gives, the dtype of the tensor itself.
+    /// A row with positions in a tensor of this dtype. `flex` returns those in an int tensor as
+    /// i64; Burn records, and a program returns, the dtype of the tensor itself.
     pub(crate) fn add_positions(
         &mut self,
         dtype: DType,
@@ -63,7 +63,7 @@ impl Rows {
         run: impl Fn(&Device) -> Vec<DynTensor> + 'static,
     ) {
         self.add(name, run);
-        let row = self.rows.last_mut().expect("it was just added");
+        let row = self.rows.last_mut().expect("a row was just added");
         row.dtype_differs = !dtype.is_float() && dtype != DType::I64;
     }
 
@@ -82,8 +82,8 @@ pub(crate) fn two((a, b): (impl Into<DynTensor>, impl Into<DynTensor>)) -> Vec<D
     vec![a.into(), b.into()]
 }
 
-/// A tensor whose elements follow from `seed`: floats in [-2, 2], signed integers from -4 to 5 and
-/// unsigned ones from 1 to 9 without 0 (so that they divide), and booleans.
+/// A tensor whose elements are derived from `seed`: floats in [-2, 2], signed integers from -4 to 5 and
+/// unsigned ones from 1 to 9 without 0 (so that they are valid divisors), and booleans.
 pub(crate) fn values<const D: usize, K: Basic>(
     device: &Device,
     dtype: DType,
@@ -137,7 +137,7 @@ pub(crate) fn bools<const D: usize>(
     values(device, device.settings().bool_dtype.into(), shape, seed)
 }
 
-/// The operations that the programs of the rows really ran, and what failed of each row.
+/// The operations that the programs of the rows actually ran, and the failures of each row.
 pub(crate) fn check(rows: &[Row]) -> (BTreeSet<String>, Vec<String>) {
     let mut ran = BTreeSet::new();
     let mut failures = Vec::new();
@@ -184,16 +184,14 @@ fn verify(row: &Row) -> Result<BTreeSet<String>, String> {
         }
     }
     if differs != row.dtype_differs {
-        return Err(format!(
-            "another dtype is recorded than Burn gives: {differs}"
-        ));
+        return Err(format!("the recorded dtype is not Burn's: {differs}"));
     }
     let slice = graph.backward_slice(outputs.iter().copied(), |_| false);
     let mut keys = BTreeSet::new();
     for id in &slice.nodes {
         keys.insert(consistent_key(graph.node(*id))?);
     }
-    // Constants stay whatever the program does; as inputs they are used up, and worked on in place.
+    // Constants are never modified by the program; inputs are consumed, and modified in place.
     compare(graph, &outputs, &[], &expected)?;
     compare(graph, &outputs, &slice.leaves, &expected)?;
     Ok(keys)
@@ -228,7 +226,7 @@ fn consistent_key(node: &Node) -> Result<String, String> {
 }
 
 /// Runs the program of `outputs` with these constants as inputs: twice while the caller holds the
-/// inputs, and once while nobody else does.
+/// inputs, and once without other references.
 fn compare(
     graph: &Graph,
     outputs: &[ValueId],
@@ -279,7 +277,7 @@ fn compare(
     }
 }
 
-/// Whether dtype, shape and every bit agree: NaN is compared by its bits.
+/// Returns whether dtype, shape and every bit are equal: NaN is compared by its bits.
 pub(crate) fn same_bits(a: &TensorData, b: &TensorData) -> bool {
     a.dtype() == b.dtype() && a.shape() == b.shape() && a.as_bytes() == b.as_bytes()
 }

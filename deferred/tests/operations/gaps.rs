@@ -10,7 +10,7 @@ const fn gap(key: &'static str, reason: &'static str) -> Gap {
     Gap { key, reason }
 }
 
-const NUMBERS: &str = "Burn has it for numbers only; refused";
+const NUMBERS: &str = "Burn supports it for numbers only; refused";
 const COLLECTIVE: &str = "a recording has one device; refused";
 const QUANTIZED: &str = "a recording device has no quantized tensors; refused";
 
@@ -18,10 +18,16 @@ pub(crate) const GAPS: &[Gap] = &[
     gap("BaseBool.ScatterNd", NUMBERS),
     gap("BaseBool.GatherNd", NUMBERS),
     gap("BaseBool.Cast", NUMBERS),
-    gap("NumericFloat.IntRandom", "it makes ints; refused"),
+    gap(
+        "NumericFloat.IntRandom",
+        "its result is an int tensor; refused",
+    ),
     gap("Float.Quantize", QUANTIZED),
     gap("Float.Dequantize", QUANTIZED),
-    gap("Module.CtcLossBackward", "no backend here has it; refused"),
+    gap(
+        "Module.CtcLossBackward",
+        "no supported backend implements it; refused",
+    ),
     gap("Distributed.AllReduce", COLLECTIVE),
     gap("Distributed.SyncCollective", COLLECTIVE),
     gap("Custom", "only its author's backend knows it; refused"),

@@ -1,4 +1,4 @@
-//! Operations that no call records, put into a recording by hand.
+//! Operations that no call records, added to a recording by hand.
 
 use burn::tensor::{DType, Device};
 use burn_capture::{CaptureBackend, CaptureChannel};
@@ -20,7 +20,7 @@ pub(crate) fn hand_made<const D: usize>(
     make: impl FnOnce(Vec<TensorIr>, TensorIr) -> OperationIr,
 ) -> DynTensor {
     let DispatchDevice::Capture(capture) = device.as_dispatch() else {
-        panic!("only a recording takes operations by hand");
+        panic!("operations can only be added to a recording");
     };
     let client = get_client::<CaptureChannel>(capture);
     let inputs = inputs.into_iter().map(|input| primitive(input).into_ir());

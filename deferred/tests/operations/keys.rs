@@ -11,8 +11,8 @@ trait Variants {
     fn variant(&self) -> &'static str;
 }
 
-/// The list and the match come from one table, and the match has no wildcard: an operation that a
-/// later release of Burn adds does not compile until it stands here, and then needs a row or a gap.
+/// The list and the match are generated from one table, and the match has no wildcard: an operation that a
+/// later release of Burn adds does not compile until it is listed here, and then needs a row or a gap.
 macro_rules! variants {
     ($($operation:ident { $($variant:ident)* })*) => {$(
         impl Variants for $operation {

@@ -1,4 +1,4 @@
-//! Operations that only floats, only integers or only bools have, and casts.
+//! Operations of floats, integers or bools only, and casts.
 
 use burn::tensor::ops::{GridSampleOptions, GridSamplePaddingMode, InterpolateMode};
 use burn::tensor::{
@@ -153,7 +153,7 @@ pub(crate) fn int_rows(dtype: DType) -> Vec<Row> {
         one(x(d, 1).bitwise_right_shift_scalar(2))
     });
     rows.add("square", move |d| one(x(d, 1).square()));
-    // Where the input is i32, Burn does not record the cast: its positions are i32 already.
+    // If the input is i32, Burn does not record the cast, because its positions are i32 already.
     rows.add("positions as i32", move |d| {
         let positions = x(d, 1).argmax(1).cast(IntDType::I32);
         one(positions * Tensor::from_ints([[2], [3], [4]], d))

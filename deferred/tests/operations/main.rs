@@ -48,7 +48,7 @@ fn all_rows() -> Vec<Row> {
     rows
 }
 
-/// Runs every row, and says which operations ran: what the recordings hold, not what a row claims.
+/// Runs every row, and reports the operations that ran, from the recordings and not from what a row claims.
 #[test]
 fn coverage() {
     let rows = all_rows();

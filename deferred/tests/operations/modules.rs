@@ -1,4 +1,4 @@
-//! What layers call: convolution, pooling, attention, normalization, activations.
+//! Operations of layers: convolution, pooling, attention, normalization, activations.
 
 use burn::tensor::module::{
     adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d, attention, avg_pool1d,
@@ -306,7 +306,7 @@ fn attentions() -> Vec<Row> {
                         softcap: (!is_causal).then_some(5.0),
                         is_causal,
                     };
-                    // Every query sees at least one key.
+                    // Every query attends to at least one key.
                     let mask = mask.then(|| bools(d, [2, 2, 3, 3], 4).bool_and(diagonal(d)));
                     let bias = bias.then(|| floats(d, [2, 2, 3, 3], 5));
                     one(attention(heads(1), heads(2), heads(3), mask, bias, options))

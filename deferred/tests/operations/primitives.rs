@@ -1,5 +1,5 @@
-//! Operations that stand behind the tensor API, but that it does not record: a backend called by
-//! itself records some, and others are put into the recording by hand.
+//! Operations behind the tensor API that it does not record: a backend that is called
+//! directly records some, and others are added to the recording by hand.
 
 use burn::tensor::{DType, Device, Int, Tensor, activation, module};
 use burn_backend::Backend;
@@ -49,7 +49,7 @@ where
     ))
 }
 
-/// Adds a row that calls the backend of the device itself.
+/// Adds a row that calls the backend of the device directly.
 macro_rules! on_backend {
     ($rows:ident, $name:literal, |$device:ident, $backend:ident| $call:expr) => {
         $rows.add($name, |device| {

@@ -1,4 +1,4 @@
-//! Random operations: a program's values are those of our generator, by the operation's key.
+//! Random operations: a program's values are those of the counter-based generator, by the operation's key.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +17,7 @@ const DISTRIBUTIONS: [Distribution; 4] = [
     Distribution::Normal(1.0, 2.0),
 ];
 
-/// The operations that ran; panics where a program gives anything else than the generator.
+/// Returns the operations that ran; panics if a program's values are not the generator's.
 pub(crate) fn verify() -> BTreeSet<String> {
     let mut ran = BTreeSet::new();
     for dtype in DTYPES {
@@ -28,7 +28,7 @@ pub(crate) fn verify() -> BTreeSet<String> {
     ran
 }
 
-/// A random tensor, and another that is made from it: it is read and kept.
+/// A random tensor, and another that is computed from it: it is read and kept.
 fn call(drawn: DynTensor) -> Vec<DynTensor> {
     let read = match drawn.kind() {
         TensorKind::Int => {

@@ -1,4 +1,4 @@
-//! What no program can run is refused by name when the program is made.
+//! Operations that no program can run are rejected by name when the program is created.
 
 use burn::tensor::quantization::QuantScheme;
 use burn::tensor::{Bool, DType, Device, Distribution, IndexingUpdateOp, Int, Tensor};
@@ -61,7 +61,7 @@ fn operations_of_no_backend() {
                 OperationIr::Custom(CustomOpIr::new("fused_rope", &[input], &[out]))
             })
         },
-        "operation Custom.fused_rope can't be replayed: custom operations are unknown here: use \
+        "operation Custom.fused_rope can't be replayed: custom operations are not supported: use \
          Burn's own operations",
     );
     let distributed = "a recording has one device: leave collectives out of it";
@@ -100,7 +100,7 @@ fn operations_of_no_backend() {
                 }))
             })
         },
-        "operation Module.CtcLossBackward can't be replayed: no backend here has it: record the \
+        "operation Module.CtcLossBackward can't be replayed: no supported backend implements it: record the \
          gradients of `ctc_loss` with Burn's autodiff",
     );
     check(
@@ -111,7 +111,7 @@ fn operations_of_no_backend() {
                 OperationIr::NumericFloat(DType::F32, random)
             })
         },
-        "operation NumericFloat.IntRandom can't be replayed: it makes ints: draw floats, or an int \
+        "operation NumericFloat.IntRandom can't be replayed: its result is an int tensor: draw floats, or an int \
          tensor",
     );
 }
@@ -162,7 +162,7 @@ fn bools_are_no_numbers() {
     let update = IndexingUpdateOp::Mul;
     let or_only =
         "bools are only or-ed into place: use `IndexingUpdateOp::Add`, or compute on ints";
-    let numbers_only = "Burn has it for numbers only: compute on ints, and compare";
+    let numbers_only = "Burn supports it for numbers only: compute on ints, and compare";
     check(
         |d| {
             on_bools(d, |tensor, indices, value, out| {

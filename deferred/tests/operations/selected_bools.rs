@@ -1,4 +1,4 @@
-//! Bools picked by indices: on `flex` Burn calls them u8.
+//! Bools selected by indices: on `flex` Burn gives them the dtype u8.
 
 use std::collections::BTreeSet;
 
@@ -19,8 +19,8 @@ fn call(device: &Device) -> [Tensor<2, Bool>; 2] {
     ]
 }
 
-/// The operations that ran; panics where a program gives other booleans than Burn, or gives
-/// them as anything else than bools.
+/// Returns the operations that ran; panics if a program returns other booleans than Burn, or
+/// another dtype.
 pub(crate) fn verify() -> BTreeSet<String> {
     let device = Device::flex();
     let (fakes, recording) = record(&RecordOptions::like(&device), |d| {
@@ -35,7 +35,7 @@ pub(crate) fn verify() -> BTreeSet<String> {
     let found = executable.run(Vec::new(), &context).unwrap();
     for (found, expected) in found.iter().zip(call(&device)) {
         let (found, expected) = (found.to_data().unwrap(), expected.into_data());
-        // Once Burn gives bools here, a program need not correct them.
+        // Once Burn returns bools here, a program need not correct them.
         assert_eq!(expected.dtype(), DType::U8);
         assert_eq!(found.dtype(), device.settings().bool_dtype.into());
         assert_eq!(found.as_bytes(), expected.as_bytes());

@@ -1,4 +1,4 @@
-//! From Burn's captured operations to a graph with dense ids.
+//! Builds a graph with dense ids from Burn's captured operations.
 
 use burn_capture::CapturedGraph;
 use burn_ir::{IrVisitorMut, OperationIr, TensorId, TensorIr, TensorStatus};
@@ -6,24 +6,24 @@ use burn_ir::{IrVisitorMut, OperationIr, TensorId, TensorIr, TensorStatus};
 use super::{Constant, Graph, Node, NodeId, Operands, Value, ValueId};
 use crate::{ErrorOrigin, RecordError};
 
-/// A graph, and where each tensor of the recording went.
+/// A graph, and the value of each tensor of the recording.
 pub(crate) struct Built {
     pub(crate) graph: Graph,
     pub(crate) ids: DenseIds,
 }
 
-/// The tensors of a recording in recorded order: the position of one is its value's id.
+/// The tensors of a recording in recorded order: the index of a tensor is the id of its value.
 ///
-/// Burn numbers tensors over the whole process, so the order of its ids within one recording is
-/// the recorded order, and the same in every process; the ids themselves are not.
+/// Burn numbers tensors over the whole process, so sorting its ids within one recording gives
+/// the recorded order, which is the same in every process, unlike the ids.
 #[derive(Clone, Debug)]
 pub(crate) struct DenseIds(Vec<TensorId>);
 
 impl DenseIds {
-    /// The value of a tensor; `None` for one of another recording.
+    /// Returns the value of a tensor; `None` for a tensor of another recording.
     pub(crate) fn value_of(&self, id: TensorId) -> Option<ValueId> {
         let first = self.0.first()?.value();
-        // Numbers are missing only where another thread made tensors meanwhile.
+        // Ids are skipped only if another thread created tensors meanwhile.
         let expected = usize::try_from(id.value().checked_sub(first)?).ok()?;
         if self.0.get(expected) == Some(&id) {
             return Some(ValueId::at(expected));
@@ -32,7 +32,7 @@ impl DenseIds {
     }
 }
 
-/// Gives every tensor and operation a dense id and makes the statuses neutral.
+/// Assigns a dense id to every tensor and operation, and resets the statuses.
 pub(crate) fn build(captured: CapturedGraph) -> Result<Built, RecordError> {
     let mut operations = captured.graph.operations;
     let count = operations.iter().filter(|op| is_recorded(op)).count();
@@ -55,12 +55,12 @@ pub(crate) fn build(captured: CapturedGraph) -> Result<Built, RecordError> {
             made.push((output.id, value));
         }
     }
-    // Nearly in order already, which this sort makes use of.
+    // Nearly sorted already, which this sort exploits.
     made.sort_by_key(|(id, _)| *id);
     let (ids, values): (Vec<TensorId>, Vec<Value>) = made.into_iter().unzip();
     let ids = DenseIds(ids);
 
-    // Operations are large, so they are changed where they are and moved once.
+    // Operations are large, so they are modified in place and moved once.
     let mut renumber = Renumber {
         ids: &ids,
         foreign: false,
@@ -79,7 +79,7 @@ pub(crate) fn build(captured: CapturedGraph) -> Result<Built, RecordError> {
     let mut nodes = Vec::with_capacity(count);
     for operation in operations {
         if is_recorded(&operation) {
-            let operands = Operands::of(&operation).expect("the ids were just made dense");
+            let operands = Operands::of(&operation).expect("the ids are dense");
             nodes.push(Node {
                 operation,
                 operands,
@@ -87,16 +87,18 @@ pub(crate) fn build(captured: CapturedGraph) -> Result<Built, RecordError> {
         }
     }
     let constants = captured.values.into_iter().map(|(id, data)| {
-        let id = ids.value_of(id).expect("it was just listed");
+        let id = ids
+            .value_of(id)
+            .expect("the list has every tensor of the operations");
         (id, Constant::from(data))
     });
-    // Burn records an operation after the operations that it reads, so nothing is left to check.
+    // Burn records an operation after those whose results it reads, so the check can't fail.
     let graph = Graph::assemble(nodes, values, constants.collect());
     debug_assert!(graph.check().is_ok(), "{:?}", graph.check());
     Ok(Built { graph, ids })
 }
 
-/// Whether an operation computes something: what `Init` makes is a constant, and `Drop` frees.
+/// Returns whether an operation computes something: `Init` creates a constant, and `Drop` frees.
 fn is_recorded(operation: &OperationIr) -> bool {
     !matches!(operation, OperationIr::Init(_) | OperationIr::Drop(_))
 }

@@ -1,4 +1,4 @@
-//! Makes a graph by hand: what rewrites a recorded graph gives its result with this.
+//! Builds a graph node by node, for code that rewrites recorded graphs.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use burn_ir::{OperationIr, TensorId, TensorIr, TensorStatus};
 use super::{Constant, Graph, Node, NodeId, Value, ValueId};
 use crate::GraphFileError;
 
-/// A graph that grows node by node.
+/// A builder of a graph.
 #[derive(Debug, Default)]
 pub struct GraphBuilder {
     nodes: Vec<Node>,
@@ -18,19 +18,19 @@ pub struct GraphBuilder {
 }
 
 impl GraphBuilder {
-    /// A builder without nodes.
+    /// Creates a builder without nodes.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A value that came from the host.
+    /// Adds a constant.
     pub fn constant(&mut self, data: TensorData) -> ValueId {
         let id = self.value(data.shape().clone(), data.dtype());
         self.constants.insert(id, data.into());
         id
     }
 
-    /// A tensor that the next [`node`](Self::node) makes, for use as an output in its operation.
+    /// Declares a tensor that the next [`node`](Self::node) computes, for use as an output in its operation.
     pub fn output(&mut self, shape: Shape, dtype: DType) -> TensorIr {
         let id = self.value(shape.clone(), dtype);
         TensorIr {
@@ -41,7 +41,7 @@ impl GraphBuilder {
         }
     }
 
-    /// A known value, for use as an input of an operation.
+    /// Returns a value as a tensor, for use as an input of an operation.
     pub fn input(&self, id: ValueId) -> TensorIr {
         let value = &self.values[id.index()];
         TensorIr {
@@ -52,16 +52,16 @@ impl GraphBuilder {
         }
     }
 
-    /// The value of a tensor that [`output`](Self::output) gave.
+    /// Returns the value of a tensor that [`output`](Self::output) returned.
     pub fn id_of(&self, output: &TensorIr) -> ValueId {
         ValueId::at(output.id.value() as usize)
     }
 
-    /// An operation, all of whose tensors are values of this builder.
+    /// Adds an operation, all of whose tensors are values of this builder.
     ///
     /// # Panics
     ///
-    /// When it names a tensor that is none.
+    /// When a tensor of the operation is not a value of this builder.
     pub fn node(&mut self, operation: OperationIr) -> NodeId {
         let id = NodeId::at(self.nodes.len());
         let node = Node::new(operation).expect("ids of a builder are small");
@@ -72,11 +72,11 @@ impl GraphBuilder {
         id
     }
 
-    /// The graph.
+    /// Returns the graph.
     ///
     /// # Errors
     ///
-    /// When an output was declared and no node makes it, or a node reads what comes after it.
+    /// When an output was declared and no node computes it, or a node reads the output of a later node.
     pub fn finish(self) -> Result<Graph, GraphFileError> {
         Graph::new(self.nodes, self.values, self.constants)
     }
@@ -92,7 +92,7 @@ impl GraphBuilder {
     }
 }
 
-/// Goes on where a graph ends.
+/// Continues at the end of a graph.
 impl From<Graph> for GraphBuilder {
     fn from(graph: Graph) -> Self {
         Self {

@@ -1,4 +1,4 @@
-//! Operations in words, for errors and printed graphs.
+//! Descriptions of operations, for errors and printed graphs.
 
 use burn::tensor::{DType, Shape};
 use burn_ir::OperationIr;
@@ -24,13 +24,13 @@ pub fn operation_name(operation: &OperationIr) -> String {
     }
 }
 
-/// Dtype and shape, such as `f32[4, 8]`.
+/// Returns dtype and shape, such as `f32[4, 8]`.
 pub(super) fn typed_shape(dtype: DType, shape: &Shape) -> String {
     let dims: Vec<String> = shape.iter().map(|d| d.to_string()).collect();
     format!("{}[{}]", crate::dtype_name(dtype), dims.join(", "))
 }
 
-/// Name, arguments and outputs, such as `Float.Random(Uniform(-0.1, 0.1)) -> f32[4, 8]`.
+/// Returns name, arguments and outputs, such as `Float.Random(Uniform(-0.1, 0.1)) -> f32[4, 8]`.
 pub(super) fn describe(operation: &OperationIr) -> String {
     let outputs = operation.outputs();
     let outputs: Vec<String> = outputs.map(|t| typed_shape(t.dtype, &t.shape)).collect();
@@ -49,13 +49,13 @@ pub fn describe_with_inputs(operation: &OperationIr) -> String {
     format!("{} of {}", describe(operation), inputs.join(", "))
 }
 
-/// The arguments of an operation that are no tensors, from its debug text, which ends with the fields
+/// Returns the arguments of an operation that are not tensors, from its debug text, which ends with the fields
 /// of Burn's struct for it: `Float(F32, Random(RandomOpIr { out: TensorIr { .. }, .. }))`.
 fn arguments(text: &str) -> String {
     let Some((before, fields)) = text.split_once("Ir { ") else {
         return String::new();
     };
-    // The operation is a tensor and nothing else.
+    // The operation has a tensor and no other field.
     if before.ends_with("Tensor") {
         return String::new();
     }
@@ -78,7 +78,7 @@ fn arguments(text: &str) -> String {
     }
     arguments.retain(|argument| !argument.contains("TensorIr {"));
     match arguments.as_slice() {
-        // One argument is known by the operation's name.
+        // The name of a single argument is implied by the operation's name.
         [only] => only
             .split_once(": ")
             .map_or(*only, |(_, value)| value)
@@ -95,7 +95,7 @@ mod tests {
     use crate::{RecordOptions, record};
 
     #[test]
-    fn says_name_arguments_and_outputs() {
+    fn has_name_arguments_and_outputs() {
         let ((), recording) = record(&RecordOptions::default(), |device| {
             let x = Tensor::<2>::random([2, 3], Distribution::Uniform(-0.5, 0.5), device);
             let y = x.clone().clamp(-0.25, 0.25).add_scalar(2.0).transpose();

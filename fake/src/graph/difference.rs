@@ -1,4 +1,4 @@
-//! How two recordings of what should be one program differ.
+//! Comparison of two recordings of one program.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -11,34 +11,34 @@ use twox_hash::XxHash3_128;
 use super::describe::{describe, describe_with_inputs, typed_shape};
 use super::{Graph, Slice, ValueId};
 
-/// The first difference between two recordings. Operations and constants are counted from 1, in
-/// recorded order, within what was compared.
+/// The first difference between two recordings of one program. Operations and constants are counted from 1, in
+/// recorded order, within the compared part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Difference {
-    /// An operation, one of its arguments, or what it reads.
+    /// An operation, one of its arguments or one of its inputs differs.
     Operation {
-        /// Its number.
+        /// The number of the operation.
         number: usize,
-        /// What it was; `None` for one that is new.
+        /// The operation before; `None` if it was added.
         before: Option<String>,
-        /// What it is; `None` for one that is gone.
+        /// The operation now; `None` if it was removed.
         now: Option<String>,
     },
-    /// Data that came from the host.
+    /// A constant differs.
     Constant {
-        /// Its number.
+        /// The number of the constant.
         number: usize,
-        /// What it was; `None` for one that is new.
+        /// The constant before; `None` if it was added.
         before: Option<String>,
-        /// What it is; `None` for one that is gone.
+        /// The constant now; `None` if it was removed.
         now: Option<String>,
     },
     /// The value is another output of the last operation.
     Output {
-        /// Which it was.
+        /// The number of the value before.
         before: u32,
-        /// Which it is.
+        /// The number of the value now.
         now: u32,
     },
 }
@@ -65,7 +65,7 @@ impl fmt::Display for Difference {
         };
         match (before, now) {
             (Some(before), Some(now)) => write!(f, "{what} {number} was {before} and is now {now}"),
-            (Some(before), None) => write!(f, "{what} {number} was {before} and is gone"),
+            (Some(before), None) => write!(f, "{what} {number} was {before} and no longer exists"),
             (None, Some(now)) => write!(f, "{what} {number} is new: {now}"),
             (None, None) => write!(f, "{what} {number} differs"),
         }
@@ -73,8 +73,8 @@ impl fmt::Display for Difference {
 }
 
 impl Graph {
-    /// The first difference from a later recording of what should be the same program; `None` when
-    /// all operations and all constants are the same, floats bit by bit.
+    /// Returns the first difference from a later recording of the same program; `None` when
+    /// all operations and all constants are equal, floats bit by bit.
     ///
     /// Cost: each operation is encoded once, about a microsecond.
     pub fn difference(&self, now: &Graph) -> Option<Difference> {
@@ -84,8 +84,8 @@ impl Graph {
         )
     }
 
-    /// A hash of all operations and constants, which two recordings share where [`difference`](Self::difference) finds
-    /// none between them. Not cryptographic.
+    /// Returns a hash of all operations and constants, equal for two recordings if [`difference`](Self::difference)
+    /// finds none between them. Not cryptographic.
     ///
     /// Cost: each operation is encoded once, about a microsecond; a pass over the constants.
     pub fn digest(&self) -> u128 {
@@ -97,7 +97,7 @@ impl Graph {
             hasher.write(bytes);
         };
         for index in 0..slice.nodes.len() {
-            let operation = side.operation(index).expect("it is one of the slice");
+            let operation = side.operation(index).expect("the index is in the slice");
             bytes.clear();
             encode(&operation, &mut bytes);
             write(&bytes);
@@ -110,7 +110,7 @@ impl Graph {
         hasher.finish_128()
     }
 
-    /// All of it.
+    /// Returns the slice of the whole graph.
     fn all(&self) -> Slice {
         Slice {
             nodes: self.node_ids().collect(),
@@ -118,11 +118,11 @@ impl Graph {
         }
     }
 
-    /// The first difference between how `value` is made and how a value of a later recording is
-    /// made; `None` when both come from the same operations on the same constants, floats bit by
-    /// bit. Where in its graph each recipe stands does not matter.
+    /// Returns the first difference between the recipe of `value` and that of a value of a later recording;
+    /// `None` when both are computed by the same operations from the same constants, floats bit by
+    /// bit. The positions of the recipes in their graphs do not matter.
     ///
-    /// Cost: by the size of the recipes.
+    /// Cost: proportional to the size of the recipes.
     pub fn recipe_difference(
         &self,
         value: ValueId,
@@ -139,8 +139,8 @@ impl Graph {
     }
 }
 
-/// One of two programs that are compared. Its values are numbered as they come, so that equal
-/// programs number them equally wherever they stand in their graphs.
+/// One of the two programs that are compared. Its values are numbered in the order of their first use, so that equal
+/// programs have equal numbers wherever they are in their graphs.
 struct Side<'a> {
     graph: &'a Graph,
     slice: &'a Slice,
@@ -161,7 +161,7 @@ impl<'a> Side<'a> {
         *self.numbers.entry(value).or_insert(next)
     }
 
-    /// The operation with this program's own numbers.
+    /// Returns the operation with this program's own numbers.
     fn operation(&mut self, index: usize) -> Option<OperationIr> {
         let node = self.graph.node(*self.slice.nodes.get(index)?);
         let mut operation = node.operation.clone();
@@ -229,13 +229,13 @@ fn compare(before: &mut Side<'_>, now: &mut Side<'_>) -> Option<Difference> {
 
 /// Appends an operation, or an attribute of one, as CBOR. Two operations have the same bytes only if they are equal.
 ///
-/// Bytes, because equality of Burn's operations is that of floats, for which -0 is 0 and NaN is not NaN, and their hash
-/// leaves the arguments of distributions out.
+/// Bytes are compared because equality of Burn's operations is that of floats, for which -0 equals 0 and NaN differs
+/// from NaN, and because their hash ignores the arguments of distributions.
 pub fn encode(value: &impl Serialize, bytes: &mut Vec<u8>) {
     ciborium::into_writer(value, bytes).expect("operations and their attributes can be encoded");
 }
 
-/// Position of the first element that differs, when shapes and dtypes agree.
+/// Returns the index of the first element that differs, if shapes and dtypes are equal.
 fn first_difference(before: &TensorData, now: &TensorData) -> Option<usize> {
     if before.shape() != now.shape() || before.dtype() != now.dtype() {
         return None;

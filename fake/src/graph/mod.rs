@@ -24,12 +24,12 @@ pub use slice::Slice;
 
 use crate::GraphFileError;
 
-/// A value of a graph: the output of a node, or a constant. Dense, in recorded order.
+/// The id of a value of a graph: the output of a node, or a constant. Dense, in recorded order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ValueId(u32);
 
-/// An operation of a graph. Dense, in recorded order.
+/// The id of an operation of a graph. Dense, in recorded order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct NodeId(u32);
@@ -37,12 +37,12 @@ pub struct NodeId(u32);
 macro_rules! index {
     ($id:ident, $letter:literal) => {
         impl $id {
-            /// The id at a position in recorded order.
+            /// Returns the id at an index in recorded order.
             pub(crate) fn at(index: usize) -> Self {
                 Self(u32::try_from(index).expect("a graph has fewer than 2^32 values and nodes"))
             }
 
-            /// The position in recorded order.
+            /// Returns the index in recorded order.
             pub fn index(self) -> usize {
                 self.0 as usize
             }
@@ -60,15 +60,16 @@ index!(ValueId, "%");
 index!(NodeId, "#");
 
 impl ValueId {
-    /// The value that a tensor of a graph's operation names; `None` for an id that no graph has.
+    /// Returns the value that a tensor of a graph's operation refers to; `None` for an id that is out of range for all
+    /// graphs.
     pub fn of_tensor(tensor: &TensorIr) -> Option<Self> {
         u32::try_from(tensor.id.value()).ok().map(Self)
     }
 }
 
-/// Data that came from the host while the graph was recorded. Equal when the bytes are.
+/// Data that was uploaded from the host while the graph was recorded. Equal when the bytes are equal.
 ///
-/// Clones share the bytes, and so do the tensors that `flex` makes of them, until one is written.
+/// Clones share the bytes, and so do the tensors that `flex` creates from them, until one is written.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(from = "TensorData")]
 pub(crate) struct Constant(TensorData);
@@ -86,26 +87,26 @@ impl From<TensorData> for Constant {
     }
 }
 
-/// What a graph knows of one value.
+/// The metadata of a value.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Value {
     /// Size per dimension.
     pub shape: Shape,
     /// Type of an element.
     pub dtype: DType,
-    /// The node that makes it; `None` for a constant.
+    /// The node that computes it; `None` for a constant.
     pub producer: Option<NodeId>,
 }
 
 impl Value {
-    /// Bytes of the elements.
+    /// Returns the bytes of the elements.
     pub fn bytes(&self) -> u64 {
         self.shape.num_elements() as u64 * self.dtype.size() as u64
     }
 }
 
-/// One recorded operation. The tensor ids inside are those of [`ValueId`], every status is
-/// `ReadOnly` or `NotInit`: whoever executes the graph decides what may be reused in place.
+/// One recorded operation. Its tensor ids are those of [`ValueId`], and every status is
+/// `ReadOnly` or `NotInit`: the executor of the graph decides which memory is reused.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Node {
     /// Burn's operation.
@@ -113,16 +114,16 @@ pub struct Node {
     operands: Operands,
 }
 
-/// What an operation reads, and behind it what it makes.
+/// The inputs of an operation, followed by its outputs.
 #[derive(Clone, Debug, PartialEq)]
 struct Operands {
-    /// In place, because most operations have two inputs and an output, or fewer.
+    /// Stored inline, because most operations have at most two inputs and an output.
     values: SmallVec<[ValueId; 4]>,
     inputs: usize,
 }
 
 impl Operands {
-    /// Those of an operation whose tensor ids are those of values; `None` when one is too large.
+    /// Returns the operands of an operation whose tensor ids are value ids; `None` when an id is out of range.
     fn of(operation: &OperationIr) -> Option<Self> {
         let mut values = SmallVec::new();
         for tensor in operation.inputs() {
@@ -137,7 +138,7 @@ impl Operands {
 }
 
 impl Node {
-    /// The node of an operation whose tensor ids are those of values; `None` when one is too large.
+    /// Creates a node from an operation whose tensor ids are value ids; `None` when an id is out of range.
     pub(crate) fn new(operation: OperationIr) -> Option<Self> {
         let operands = Operands::of(&operation)?;
         Some(Self {
@@ -146,17 +147,17 @@ impl Node {
         })
     }
 
-    /// Values that it reads, in the operation's order; a value read twice stands twice.
+    /// Returns the values that it reads, in the operation's order; a value that is read twice is listed twice.
     pub fn inputs(&self) -> &[ValueId] {
         &self.operands.values[..self.operands.inputs]
     }
 
-    /// Values that it makes.
+    /// Returns the values that it computes.
     pub fn outputs(&self) -> &[ValueId] {
         &self.operands.values[self.operands.inputs..]
     }
 
-    /// The operation's name, such as `Float.Matmul`.
+    /// Returns the operation's name, such as `Float.Matmul`.
     pub fn name(&self) -> String {
         describe::operation_name(&self.operation)
     }
@@ -164,7 +165,7 @@ impl Node {
 
 /// The operations that a closure ran, with the values between them.
 ///
-/// Built once and never changed; clones share the operations. Memory: about the size of Burn's operations, a few
+/// Immutable; clones share the operations. Memory: about the size of Burn's operations, a few
 /// hundred bytes each, and the constants.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Graph {
@@ -175,7 +176,7 @@ pub struct Graph {
 }
 
 impl Graph {
-    /// Joins the parts, and refuses parts that contradict each other.
+    /// Assembles a graph, and rejects parts that contradict each other.
     pub(crate) fn new(
         nodes: Vec<Node>,
         values: Vec<Value>,
@@ -186,7 +187,7 @@ impl Graph {
         Ok(graph)
     }
 
-    /// Joins parts that fit.
+    /// Assembles a graph from consistent parts.
     fn assemble(
         nodes: Vec<Node>,
         values: Vec<Value>,
@@ -201,7 +202,7 @@ impl Graph {
         }
     }
 
-    /// Whether the parts fit.
+    /// Checks that the parts are consistent.
     fn check(&self) -> Result<(), GraphFileError> {
         let inconsistent = |reason| Err(GraphFileError::Inconsistent { reason });
         let values = &self.values;
@@ -209,16 +210,16 @@ impl Graph {
         for (id, node) in self.node_ids().zip(self.nodes()) {
             for input in node.inputs() {
                 if !made.get(input.index()).copied().unwrap_or(false) {
-                    return inconsistent("a node reads a value that was not made before it");
+                    return inconsistent("a node reads a value that no earlier node computes");
                 }
             }
             for (output, tensor) in node.outputs().iter().zip(node.operation.outputs()) {
                 let value = match values.get(output.index()) {
                     Some(value) if value.producer == Some(id) => value,
-                    _ => return inconsistent("a node makes a value that names another producer"),
+                    _ => return inconsistent("a node computes a value that has another producer"),
                 };
                 if value.shape != tensor.shape || value.dtype != tensor.dtype {
-                    return inconsistent("a node makes a value of another shape or dtype");
+                    return inconsistent("a node computes a value of another shape or dtype");
                 }
                 made[output.index()] = true;
             }
@@ -229,33 +230,33 @@ impl Graph {
         for (id, value) in values.iter().enumerate() {
             let constant = self.constants.get(&ValueId::at(id));
             if value.producer.is_some() == constant.is_some() {
-                return inconsistent("a constant has no data, or a made value has some");
+                return inconsistent("a constant has no data, or a computed value has some");
             }
             if constant.is_some_and(|c| {
                 c.data().dtype() != value.dtype || c.data().shape() != &value.shape
             }) {
-                return inconsistent("a constant's data are of another shape or dtype");
+                return inconsistent("a constant's data has another shape or dtype");
             }
         }
         Ok(())
     }
 
-    /// Operations in recorded order.
+    /// Returns the operations in recorded order.
     pub fn nodes(&self) -> &[Node] {
         &self.nodes
     }
 
-    /// The operations in recorded order, to be kept: programs run them without copies of their own.
+    /// Returns the operations in recorded order, shared, so that programs do not copy them.
     pub fn shared_nodes(&self) -> Arc<Vec<Node>> {
         self.nodes.clone()
     }
 
-    /// Values in recorded order.
+    /// Returns the values in recorded order.
     pub fn values(&self) -> &[Value] {
         &self.values
     }
 
-    /// One operation.
+    /// Returns an operation.
     ///
     /// # Panics
     ///
@@ -264,7 +265,7 @@ impl Graph {
         &self.nodes[id.index()]
     }
 
-    /// Name, arguments and outputs of an operation, such as `Float.Random(Uniform(-0.1, 0.1)) -> f32[4, 8]`.
+    /// Returns name, arguments and outputs of an operation, such as `Float.Random(Uniform(-0.1, 0.1)) -> f32[4, 8]`.
     ///
     /// # Panics
     ///
@@ -273,7 +274,7 @@ impl Graph {
         describe::describe(&self.node(id).operation)
     }
 
-    /// One value.
+    /// Returns the metadata of a value.
     ///
     /// # Panics
     ///
@@ -282,32 +283,32 @@ impl Graph {
         &self.values[id.index()]
     }
 
-    /// Ids of all nodes, in recorded order.
+    /// Returns the ids of all nodes, in recorded order.
     pub fn node_ids(&self) -> impl DoubleEndedIterator<Item = NodeId> + use<> {
         (0..self.nodes.len()).map(NodeId::at)
     }
 
-    /// Ids of all values, in recorded order.
+    /// Returns the ids of all values, in recorded order.
     pub fn value_ids(&self) -> impl DoubleEndedIterator<Item = ValueId> + use<> {
         (0..self.values.len()).map(ValueId::at)
     }
 
-    /// The data of a constant; `None` for a value that a node makes.
+    /// Returns the data of a constant; `None` for a value that a node computes.
     pub fn constant(&self, id: ValueId) -> Option<&TensorData> {
         self.constants.get(&id).map(Constant::data)
     }
 
-    /// All constants, in recorded order.
+    /// Returns all constants, in recorded order.
     pub(crate) fn constants(&self) -> &BTreeMap<ValueId, Constant> {
         &self.constants
     }
 
-    /// Nodes that read a value, in recorded order, each once.
+    /// Returns the nodes that read a value, in recorded order, each once.
     pub fn users(&self, id: ValueId) -> &[NodeId] {
         self.users.of_value(id)
     }
 
-    /// Whether a value came from the host: it stays what it is in every run.
+    /// Returns whether a value is a constant, the same in every run.
     pub fn is_constant(&self, id: ValueId) -> bool {
         self.values[id.index()].producer.is_none()
     }

@@ -1,11 +1,11 @@
-//! What a set of values is made from.
+//! The part of a graph that a set of values depends on.
 
 use std::collections::BTreeSet;
 
 use super::{Graph, NodeId, ValueId};
 
-/// The part of a graph that makes some values: the nodes in recorded order, and the leaves where
-/// the search stopped (constants and the values that were named as given).
+/// The part of a graph that computes some values: the nodes in recorded order, and the leaves at which
+/// the search stopped (constants and given values).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Slice {
     /// Nodes, in recorded order.
@@ -15,9 +15,9 @@ pub struct Slice {
 }
 
 impl Graph {
-    /// The nodes that `targets` depend on, not going past the values for which `given` holds.
+    /// Returns the nodes that `targets` depend on, without those before the values for which `given` returns true.
     ///
-    /// A target that is given or constant is a leaf. Cost: by the size of the result.
+    /// A target that is given or constant is a leaf. Cost: proportional to the size of the result.
     pub fn backward_slice(
         &self,
         targets: impl IntoIterator<Item = ValueId>,
@@ -52,7 +52,7 @@ mod tests {
     use crate::{RecordOptions, record};
 
     #[test]
-    fn takes_what_is_needed_and_stops_at_given_values() {
+    fn contains_what_is_needed_and_stops_at_given_values() {
         let (ids, recording) = record(&RecordOptions::default(), |device| {
             let a = Tensor::<1>::zeros([4], device);
             let b = Tensor::<1>::from_floats([1.0, 2.0, 3.0, 4.0], device);

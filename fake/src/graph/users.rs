@@ -1,19 +1,19 @@
-//! Which nodes read each value.
+//! The nodes that read each value.
 
 use super::{Node, NodeId, ValueId};
 
-/// The nodes that read each value, one list behind the other: two allocations for a whole graph.
+/// The nodes that read each value, as concatenated lists: two allocations for a whole graph.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Users {
     nodes: Vec<NodeId>,
-    /// Where the list of each value ends; it begins where the one before ends.
+    /// The end of each value's list, which is the start of the next.
     ends: Vec<u32>,
 }
 
 impl Users {
-    /// Values beyond `values` are left out.
+    /// Ignores values from `values` on.
     pub(super) fn of(nodes: &[Node], values: usize) -> Self {
-        // One place too many, so that each list's beginning can move forward to its end.
+        // One entry more, so that the start of each list can advance to its end.
         let mut ends = vec![0_u32; values + 1];
         let mut count = 0_u32;
         each_read(nodes, values, |value, _| {
@@ -43,7 +43,7 @@ impl Users {
     }
 }
 
-/// Calls `read` for each value that each node reads, once where a node reads a value twice.
+/// Calls `read` once for each value that each node reads, even if a node reads it twice.
 fn each_read(nodes: &[Node], values: usize, mut read: impl FnMut(ValueId, NodeId)) {
     for (index, node) in nodes.iter().enumerate() {
         let inputs = node.inputs();

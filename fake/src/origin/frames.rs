@@ -1,6 +1,6 @@
-//! Reads the text of a backtrace, whose frames the standard library does not give.
+//! Parses the text of a backtrace, because the frames are not public in the standard library.
 
-/// What a backtrace says of a panic.
+/// The information that a backtrace has about a panic.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Found {
     /// The outermost operation of Burn.
@@ -11,20 +11,20 @@ pub(super) struct Found {
     pub(super) is_in_caller: bool,
 }
 
-/// Whose code a frame is.
+/// The owner of a frame's code.
 #[derive(Clone, Copy, PartialEq)]
 enum Owner {
     Burn,
-    /// The standard library, this project, and frames of which nothing is known.
+    /// The standard library, this project, and frames without information.
     Between,
     Caller,
 }
 
-/// Walks outwards to the first frame of the recorded code.
+/// Searches outwards for the first frame of the recorded code.
 pub(super) fn find(backtrace: &str) -> Found {
     let mut found = Found::default();
     for Frame { name, place } in frames(backtrace) {
-        // Outside of this is whoever asked for the recording: the operation was not the recorded code's.
+        // Frames further out are the caller of the recording, so the recorded code did not call the operation.
         if name.starts_with("tinderbox_fake::record::") || is_in(place, "fake", "record.rs:") {
             return Found::default();
         }
@@ -64,7 +64,7 @@ fn frames(backtrace: &str) -> impl Iterator<Item = Frame<'_>> {
 /// The crates of this project that call Burn, by the names of their folders.
 const OWN: [&str; 4] = ["fake", "deferred", "pipeline", "checkpoint"];
 
-/// What Burn runs its own work on.
+/// The runtimes on which Burn runs its own work.
 const RUNTIMES: [&str; 3] = ["futures_lite", "rayon", "rayon_core"];
 
 fn owner(name: &str, place: Option<&str>) -> Owner {
@@ -73,7 +73,7 @@ fn owner(name: &str, place: Option<&str>) -> Owner {
         return Owner::Between;
     }
     let by_name = paths(name).into_iter().filter_map(crate_owner);
-    // Where debug information is of lines alone, names are without their path.
+    // With debug information of lines only, names have no path.
     let owners: Vec<Owner> = match by_name.collect::<Vec<_>>() {
         none if none.is_empty() => place.map(place_owner).into_iter().collect(),
         some => some,
@@ -88,7 +88,7 @@ fn owner(name: &str, place: Option<&str>) -> Owner {
     }
 }
 
-/// The paths whose crates a name may belong to: `<A as B>::c` is code of the crate of `A` or of that of `B`.
+/// Returns the paths whose crates may own a name: `<A as B>::c` is code of the crate of `A` or of that of `B`.
 fn paths(name: &str) -> Vec<&str> {
     match name.strip_prefix('<').and_then(inside) {
         Some(inner) => parts(inner, " as "),
@@ -96,7 +96,7 @@ fn paths(name: &str) -> Vec<&str> {
     }
 }
 
-/// Whose a path is, if it begins with the name of a crate.
+/// Returns the owner of a path, if it begins with the name of a crate.
 fn crate_owner(path: &str) -> Option<Owner> {
     let path = path.trim_start_matches(|c: char| !(c.is_alphanumeric() || c == '_'));
     let path = ["mut ", "const ", "dyn "]
@@ -123,12 +123,12 @@ fn place_owner(place: &str) -> Owner {
     }
 }
 
-/// Whether a place lies in the sources of a crate of this project, in files that begin so.
+/// Returns whether a place is in the sources of a crate of this project, in a file whose path begins with `file`.
 fn is_in(place: Option<&str>, folder: &str, file: &str) -> bool {
     let Some(place) = place else {
         return false;
     };
-    // This crate's folder in a workspace, `tinderbox-fake-0.1.0` in a registry.
+    // The folder of this crate: `fake` in a workspace, `tinderbox-fake-0.1.0` in a registry.
     let (root, this) = env!("CARGO_MANIFEST_DIR")
         .rsplit_once('/')
         .unwrap_or_default();
@@ -140,7 +140,7 @@ fn is_in(place: Option<&str>, folder: &str, file: &str) -> bool {
     }
 }
 
-/// The package that a place in Cargo's sources belongs to, and the file in it.
+/// Returns the package that a place in Cargo's sources belongs to, and the file in it.
 fn package(place: &str) -> Option<(&str, &str)> {
     let sources = ["/registry/src/", "/git/checkouts/"];
     let (_, inside) = sources
@@ -154,7 +154,7 @@ fn package(place: &str) -> Option<(&str, &str)> {
     Some((name.map_or(folder, |(name, _)| name), file))
 }
 
-/// `Type::method`. Where the name has no path, the type is that of the file, or its module.
+/// Returns `Type::method`. If the name has no path, the type is that of the file, or its module.
 fn operation(name: &str, place: Option<&str>) -> Option<String> {
     let mut segments = parts(name, "::").into_iter().rev();
     let method = segments.find(|segment| !segment.starts_with(['{', '<']))?;
@@ -183,7 +183,7 @@ fn operation(name: &str, place: Option<&str>) -> Option<String> {
     })
 }
 
-/// What stands before the bracket that closes an open one.
+/// Returns the text before the bracket that closes an open one.
 fn inside(text: &str) -> Option<&str> {
     let mut depth = 1;
     let end = text.char_indices().find(|(at, c)| {
@@ -193,7 +193,7 @@ fn inside(text: &str) -> Option<&str> {
     end.map(|(at, _)| &text[..at])
 }
 
-/// The parts between separators that stand in no brackets.
+/// Splits at the separators that are not inside brackets.
 fn parts<'a>(text: &'a str, separator: &str) -> Vec<&'a str> {
     let (mut parts, mut depth, mut start) = (Vec::new(), 0, 0);
     for (at, c) in text.char_indices() {
@@ -207,7 +207,7 @@ fn parts<'a>(text: &'a str, separator: &str) -> Vec<&'a str> {
     parts
 }
 
-/// How a character changes the depth of brackets; that of an arrow does not.
+/// Returns by how much a character changes the nesting depth; that of an arrow does not.
 fn step(text: &str, at: usize, c: char) -> i32 {
     match c {
         '<' => 1,
@@ -258,7 +258,7 @@ mod tests {
         }
     }
 
-    /// Debug information of lines alone has no paths.
+    /// Debug information of lines only has no paths.
     #[test]
     fn names_without_a_path_have_that_of_the_file() {
         let registry = "/home/me/.cargo/registry/src/index.crates.io-1949cf8c6b5b557f";
@@ -316,7 +316,7 @@ mod tests {
         ] {
             check(&caller(name), operation, place, true);
         }
-        // Without lines, and without a caller inside of the recording.
+        // Without lines, and without a caller inside the recording.
         check(
             &format!("{inner}   6: gpt::forward\n"),
             operation,

@@ -1,4 +1,4 @@
-//! The threads and channels of a process.
+//! Channels and threads within a process.
 
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,23 +9,23 @@ use crossbeam_channel::{Receiver, Sender, select_biased, unbounded};
 
 use super::{Channels, Disconnected, Received};
 
-/// Channels of `crossbeam-channel` and threads of the system.
+/// An environment of `crossbeam-channel` channels and operating system threads.
 ///
-/// A wait sleeps in a `select` over its channel and the signal: a message or the signal wakes it at
-/// once, and nothing is polled.
+/// A wait is a `select` over the channel and the signal: a message or the signal wakes it immediately,
+/// without polling.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Crossbeam;
 
-/// A signal: a channel that carries nothing and is closed to fire.
+/// A signal: a channel that carries no messages and is closed to fire.
 #[derive(Clone, Debug)]
 pub struct Wire {
-    /// Taken by the first that fires; dropping it closes the channel.
+    /// Removed by the first call of `fire`; dropping it closes the channel.
     armed: Arc<Mutex<Option<Sender<()>>>>,
     end: Receiver<()>,
 }
 
 impl Wire {
-    /// Disconnected once the signal has fired, for a `select` of one's own.
+    /// Returns a receiver that is disconnected once the signal has fired, for use in other `select`s.
     pub fn receiver(&self) -> &Receiver<()> {
         &self.end
     }
@@ -68,12 +68,12 @@ impl Channels for Crossbeam {
     }
 
     fn fire(&self, signal: &Wire) {
-        // Under the lock: who comes second must not return before the first has closed the channel.
+        // Under the lock, so that a second call does not return before the first has closed the channel.
         self.with(&signal.armed, |armed| drop(armed.take()));
     }
 
     fn is_fired(&self, signal: &Wire) -> bool {
-        // Nothing is ever sent, so the channel is empty or closed.
+        // No message is ever sent, so the channel is either empty or closed.
         signal.end.try_recv() == Err(crossbeam_channel::TryRecvError::Disconnected)
     }
 
@@ -82,12 +82,12 @@ impl Channels for Crossbeam {
     }
 
     fn with<T: Send + 'static, R>(&self, cell: &Mutex<T>, run: impl FnOnce(&mut T) -> R) -> R {
-        // The protocol replaces values whole, so a panic of another thread leaves them usable.
+        // The protocol replaces values as a whole, so a value is valid even after a panic of another thread.
         run(&mut cell.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     fn deadline(&self, timeout: Duration) -> Instant {
-        // Farther than any run lasts, and near enough for the clock of every system.
+        // Longer than any run, and within the range of every system's clock.
         const YEARS: Duration = Duration::from_secs(1 << 30);
         let now = Instant::now();
         now.checked_add(timeout).unwrap_or_else(|| now + YEARS)
@@ -102,7 +102,7 @@ impl Channels for Crossbeam {
     }
 
     fn join(&self, thread: JoinHandle<()>) {
-        // The panic was reported when it happened.
+        // The panic hook has already reported the panic.
         let _ = thread.join();
     }
 }

@@ -1,4 +1,4 @@
-//! What the protocol needs of the outside: channels, a stop signal, a lock, threads and a clock.
+//! The environment of the protocol: channels, a stop signal, locks, threads and a clock.
 
 mod crossbeam;
 
@@ -7,67 +7,67 @@ use std::time::Duration;
 
 pub use crossbeam::{Crossbeam, Wire};
 
-/// How a wait ended.
+/// The result of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Received<T> {
-    /// With a message.
+    /// A message was received.
     Message(T),
     /// The stop signal has fired.
     Stopped,
-    /// Every sender is gone, and so is every message.
+    /// The channel is empty and all its senders are dropped.
     Closed,
     /// The deadline has passed.
     TimedOut,
 }
 
-/// The other end of a channel is gone.
+/// The error of a send whose receiver is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Disconnected;
 
-/// Everything of the outside that the protocol touches.
+/// The environment of the protocol: everything outside of it that it uses.
 ///
-/// The protocol is written over this trait so that a model checker can stand in for the machine: the
-/// tests of this crate run it on `shuttle`, which picks every order of events itself.
+/// The protocol is generic over this trait so that a model checker can replace the operating system: the
+/// tests of this crate run it on `shuttle`, which chooses the order of events.
 ///
 /// # Contract
 ///
-/// - A channel is unbounded, so a send never waits. What one sender sends arrives once and in the
-///   order in which it was sent.
-/// - A signal fires once and stays so.
+/// - A channel is unbounded, so a send never blocks. Messages of one sender are received exactly once and in the
+///   order in which they were sent.
+/// - A signal fires at most once and stays fired.
 /// - A wait in [`receive`](Self::receive) is registered with the channel and with the signal before
-///   either is looked at for the last time. So no send and no firing falls between the look and the
-///   sleep.
-/// - What a thread did before it fired a signal or sent a message is seen by whoever that wakes.
+///   either is checked for the last time. A send or a firing between that check and the sleep therefore wakes it.
+/// - Everything that a thread did before it fired a signal or sent a message is visible to the threads that it
+///   wakes.
 pub trait Channels: Clone + Send + Sync + 'static {
-    /// Where messages go in. It can be cloned; the channel closes when the last one is dropped.
+    /// The sending end of a channel. It can be cloned; the channel closes when the last clone is dropped.
     type Sender<T: Send + 'static>: Clone + Send;
-    /// Where messages come out.
+    /// The receiving end of a channel.
     type Receiver<T: Send + 'static>: Send;
-    /// Fires once and wakes every wait on it.
+    /// A signal that fires once and wakes every wait on it.
     type Signal: Clone + Send + Sync;
-    /// A value behind a lock.
+    /// A value protected by a lock.
     type Cell<T: Send + 'static>: Send + Sync;
-    /// A running thread. Dropping it leaves the thread to itself.
+    /// A running thread. Dropping it detaches the thread.
     type Thread: Send;
-    /// A moment of the clock.
+    /// A point in time.
     type Deadline: Copy;
 
-    /// A new channel.
+    /// Creates a channel.
     fn channel<T: Send + 'static>(&self) -> (Self::Sender<T>, Self::Receiver<T>);
 
-    /// Sends a message without waiting.
+    /// Sends a message without blocking.
     ///
     /// # Errors
     ///
-    /// When the receiver is gone.
+    /// When the receiver is dropped.
     fn send<T: Send + 'static>(
         &self,
         sender: &Self::Sender<T>,
         message: T,
     ) -> Result<(), Disconnected>;
 
-    /// Waits for a message until the signal fires or the deadline passes. Where several have happened
-    /// the signal goes first, then the message.
+    /// Waits for a message until the signal fires or the deadline passes. The signal takes precedence over a message,
+    /// and a message over the deadline.
     fn receive<T: Send + 'static>(
         &self,
         receiver: &Self::Receiver<T>,
@@ -75,32 +75,32 @@ pub trait Channels: Clone + Send + Sync + 'static {
         deadline: Self::Deadline,
     ) -> Received<T>;
 
-    /// A signal that has not fired.
+    /// Creates a signal that has not fired.
     fn signal(&self) -> Self::Signal;
 
-    /// Fires a signal. When it returns the signal has fired, by this call or another.
+    /// Fires a signal. When this returns, the signal has fired, by this call or an earlier one.
     fn fire(&self, signal: &Self::Signal);
 
-    /// Whether a signal has fired.
+    /// Returns whether a signal has fired.
     fn is_fired(&self, signal: &Self::Signal) -> bool;
 
-    /// Puts a value behind a lock.
+    /// Wraps a value in a lock.
     fn cell<T: Send + 'static>(&self, value: T) -> Self::Cell<T>;
 
-    /// Runs code on the value while no other thread does.
+    /// Runs a closure on the value while the lock is held.
     fn with<T: Send + 'static, R>(&self, cell: &Self::Cell<T>, run: impl FnOnce(&mut T) -> R) -> R;
 
-    /// The moment after a time; `Duration::MAX` never comes.
+    /// Returns the point in time `timeout` from now; `Duration::MAX` is never reached.
     fn deadline(&self, timeout: Duration) -> Self::Deadline;
 
     /// Starts a thread.
     ///
     /// # Errors
     ///
-    /// When the system has no thread to give.
+    /// When the operating system can't start a thread.
     fn spawn(&self, name: String, body: impl FnOnce() + Send + 'static)
     -> io::Result<Self::Thread>;
 
-    /// Waits until a thread has ended, by a panic or without.
+    /// Waits until a thread has ended, normally or by a panic.
     fn join(&self, thread: Self::Thread);
 }

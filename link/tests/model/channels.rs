@@ -9,24 +9,24 @@ use shuttle::sync::{Condvar, Mutex, MutexGuard};
 use shuttle::thread::{self, JoinHandle};
 use tinderbox_link::{Channels, Disconnected, Received};
 
-/// What is wrong with these channels, to see whether the checks notice.
+/// A fault of these channels, to test that the checks find it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// Nothing.
+    /// No fault.
     None,
-    /// A wait looks at the signal before it is registered with it, and not again.
+    /// A wait checks the signal before it is registered with it, and not again.
     LooksBeforeItRegisters,
-    /// The signal wakes one of those who wait.
+    /// The signal wakes only one of the threads that wait for it.
     WakesOne,
-    /// There is no thread for the second rank: the system's fault, which the protocol must bear.
+    /// The thread of the second rank can't be started: an error of the system, which the protocol has to handle.
     RefusesAThread,
 }
 
-/// A machine of which the checker decides every step. Clones are the same machine.
+/// An environment in which the checker controls every step. Clones share its state.
 ///
-/// Every event happens under the machine's lock. A wait is registered with what can end it, its
-/// channel, its signal and the clock, and only these wake it: a wake-up that was forgotten is not made
-/// good by another event.
+/// Every event happens under the model's lock. A wait is registered with what can end it (its
+/// channel, its signal and the clock), and only these wake it, so that another event does not hide a missing
+/// wake-up.
 #[derive(Clone)]
 pub struct Model {
     machine: Arc<Machine>,
@@ -37,14 +37,14 @@ struct Machine {
     state: Mutex<State>,
     /// A thread has ended.
     ended: Condvar,
-    /// Somebody waits with a deadline, or the clock is to end.
+    /// A thread waits with a deadline, or the clock is to end.
     watched: Condvar,
 }
 
 struct State {
     /// The time in ticks.
     now: u64,
-    /// Waits that have a deadline, and when it is.
+    /// Waits that have a deadline, and the deadline.
     timed: Vec<(Arc<Condvar>, u64)>,
     /// Threads that have not ended.
     running: usize,
@@ -52,7 +52,7 @@ struct State {
     is_over: bool,
 }
 
-/// Waits that an event wakes. Touched under the machine's lock alone.
+/// Waits that an event wakes. Accessed only under the model's lock.
 #[derive(Default)]
 struct Waits(Vec<Arc<Condvar>>);
 
@@ -89,8 +89,8 @@ impl Model {
         }
     }
 
-    /// Lets a number of ticks pass, each at a moment that the checker picks while somebody waits for a deadline
-    /// that has not passed. Without it time does not pass, so a wait that only its deadline could end is a deadlock.
+    /// Lets a number of ticks pass, each at a time that the checker chooses while a thread waits for a deadline
+    /// that has not passed. Otherwise time does not pass, so a wait that only its deadline could end is a deadlock.
     pub fn run_clock(&self, ticks: u64) {
         let clock = self.clone();
         let body = move || {
@@ -109,13 +109,12 @@ impl Model {
         self.spawn("clock".into(), body).unwrap();
     }
 
-    /// How many threads have not ended.
+    /// Number of threads that have not ended.
     pub fn running(&self) -> usize {
         self.lock().running
     }
 
-    /// Ends the clock and waits until every thread has ended; if one never does, the checker reports a
-    /// deadlock.
+    /// Ends the clock and waits until every thread has ended; if one never ends, the checker reports a deadlock.
     pub fn settle(&self) {
         let mut state = self.lock();
         state.is_over = true;
@@ -131,7 +130,7 @@ impl Model {
     }
 }
 
-/// The messages of a channel, and whether its ends live. Touched under the machine's lock alone.
+/// The messages of a channel, and whether its ends still exist. Accessed only under the model's lock.
 struct Queue<T> {
     messages: VecDeque<T>,
     senders: usize,
@@ -151,7 +150,7 @@ pub struct Receiver<T> {
 
 impl<T> Clone for Sender<T> {
     fn clone(&self) -> Self {
-        // Nobody can see that there is one more, so it is no event.
+        // No thread can observe an additional sender, so this is no step of the checker.
         self.queue.lock().unwrap().senders += 1;
         Self {
             queue: self.queue.clone(),
@@ -180,13 +179,13 @@ impl<T> Drop for Receiver<T> {
         queue.has_receiver = false;
         let left = std::mem::take(&mut queue.messages);
         drop((queue, state));
-        // Messages hold senders, whose drop takes the lock.
+        // Messages may contain senders, whose drop acquires the lock.
         drop(left);
     }
 }
 
-/// Wakes all who wait on a channel. The waits are copied: to wake is a step of the checker, and no
-/// plain lock may be held over one.
+/// Wakes all threads that wait on a channel. The waits are copied, because a wake-up is a step of the checker, and a
+/// plain lock must not be held during one.
 fn wake_all<T>(queue: &Plain<Queue<T>>) {
     let waits = Waits(queue.lock().unwrap().waits.0.clone());
     waits.wake(usize::MAX);
@@ -197,7 +196,7 @@ pub struct Signal(Arc<Plain<(bool, Waits)>>);
 
 pub struct Thread(JoinHandle<()>);
 
-/// Counts a thread as ended, at its very end.
+/// Counts a thread as ended, as its last action.
 struct Running(Model);
 
 impl Drop for Running {
@@ -235,7 +234,7 @@ impl Channels for Model {
         let state = self.lock();
         let mut queue = sender.queue.lock().unwrap();
         if !queue.has_receiver {
-            // The message may hold a sender, whose drop takes the lock.
+            // The message may contain a sender, whose drop acquires the lock.
             drop((queue, state));
             drop(message);
             return Err(Disconnected);
@@ -318,7 +317,7 @@ impl Channels for Model {
         run(&mut cell.lock().unwrap())
     }
 
-    /// A tick for every second that has begun.
+    /// One tick per started second.
     fn deadline(&self, timeout: Duration) -> u64 {
         let ticks = u64::try_from(timeout.as_millis().div_ceil(1000)).unwrap_or(u64::MAX);
         match timeout == Duration::MAX {

@@ -1,4 +1,4 @@
-//! The rules of `Channels` that can be seen from outside, for the machine and for the model of it.
+//! The observable rules of `Channels`, for the threads of the process and for the model.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,12 +10,12 @@ use crate::checker::try_orders;
 
 const SOON: Duration = Duration::from_millis(1);
 
-/// `run_clock` sees to it that time passes from now on.
+/// `run_clock` lets time pass from now on.
 fn check<C: Channels>(channels: &C, run_clock: impl FnOnce()) {
     waits_end_by_the_first_of_signal_message_close_and_time(channels, run_clock);
-    a_firing_wakes_all_who_wait(channels);
+    a_firing_wakes_all_waiting_threads(channels);
     messages_arrive_once_and_in_their_senders_order(channels);
-    a_value_is_changed_by_one_at_a_time(channels);
+    a_value_is_changed_by_one_thread_at_a_time(channels);
 }
 
 fn waits_end_by_the_first_of_signal_message_close_and_time<C: Channels>(
@@ -35,7 +35,7 @@ fn waits_end_by_the_first_of_signal_message_close_and_time<C: Channels>(
     assert_eq!(
         channels.receive(&receiver, &stop, soon),
         Received::Message(1),
-        "what is there is taken after the deadline too"
+        "a message that is present is received even after the deadline"
     );
     channels.send(&sender, 2).unwrap();
     drop(sender.clone());
@@ -48,7 +48,7 @@ fn waits_end_by_the_first_of_signal_message_close_and_time<C: Channels>(
     assert_eq!(
         channels.receive(&receiver, &stop, forever),
         Received::Message(3),
-        "what was sent outlives its sender"
+        "a message outlives its sender"
     );
     assert_eq!(
         channels.receive(&receiver, &stop, forever),
@@ -63,13 +63,13 @@ fn waits_end_by_the_first_of_signal_message_close_and_time<C: Channels>(
     assert_eq!(
         channels.receive(&receiver, &stop, forever),
         Received::Stopped,
-        "the signal goes before a message"
+        "the signal takes precedence over a message"
     );
     drop(receiver);
     assert_eq!(channels.send(&sender, 5), Err(Disconnected));
 }
 
-fn a_firing_wakes_all_who_wait<C: Channels>(channels: &C) {
+fn a_firing_wakes_all_waiting_threads<C: Channels>(channels: &C) {
     let stop = channels.signal();
     let waits = |number: usize| {
         let (stop, waiter) = (stop.clone(), channels.clone());
@@ -105,7 +105,7 @@ fn messages_arrive_once_and_in_their_senders_order<C: Channels>(channels: &C) {
     assert_eq!(got, [[0, 1, 2], [0, 1, 2]]);
 }
 
-fn a_value_is_changed_by_one_at_a_time<C: Channels>(channels: &C) {
+fn a_value_is_changed_by_one_thread_at_a_time<C: Channels>(channels: &C) {
     let cell = Arc::new(channels.cell(0));
     let adds = |number: usize| {
         let (cell, of_thread) = (cell.clone(), channels.clone());
@@ -118,7 +118,7 @@ fn a_value_is_changed_by_one_at_a_time<C: Channels>(channels: &C) {
 }
 
 #[test]
-fn the_machine_keeps_the_contract() {
+fn threads_satisfy_the_contract() {
     for _ in 0..200 {
         check(&Crossbeam, || {});
     }
@@ -127,7 +127,7 @@ fn the_machine_keeps_the_contract() {
 }
 
 #[test]
-fn the_model_keeps_the_contract() {
+fn the_model_satisfies_the_contract() {
     try_orders(1, 300, || {
         let model = Model::new(Fault::None);
         check(&model, || model.run_clock(1));

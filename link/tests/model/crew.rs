@@ -1,4 +1,4 @@
-//! Driver and ranks, where one or two of them fail.
+//! Driver and ranks, where one or two ranks fail.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -18,7 +18,7 @@ fn steps(ranks: usize, micro_batches: usize) -> Vec<(usize, usize)> {
         .collect()
 }
 
-/// The case ends in every order by one of these reasons.
+/// Checks that the case ends by one of these reasons in every order.
 fn check(seed: u64, orders: usize, case: Case, expected: Vec<Reason>) {
     try_orders(seed, orders, move || match case.run() {
         Err(CrewError::Failed { reason }) => {
@@ -36,8 +36,8 @@ fn an_exchange_ends_and_another_follows() {
     }
 }
 
-/// At every step of every rank: the driver hears this rank and no other, all threads end, and the
-/// crew refuses to go on.
+/// A failure at every step of every rank: the driver reports that rank, all threads end, and the
+/// crew rejects further requests.
 #[test]
 fn a_failure_at_every_step_is_named_and_ends_all() {
     for (ranks, micro_batches, orders) in [(2, 2, 100), (3, 2, 60)] {
@@ -72,7 +72,7 @@ fn of_two_failures_one_is_named_and_all_end() {
     }
 }
 
-/// Time passes at any moment, and one rank fails: whatever is first is named truly, and all end.
+/// Time passes at any point, and one rank fails: the error names the first of the two, and all threads end.
 #[test]
 fn a_deadline_may_pass_at_any_moment() {
     let seen = Arc::new(Mutex::new(BTreeSet::new()));
@@ -97,7 +97,7 @@ fn a_deadline_may_pass_at_any_moment() {
     assert_eq!(seen.lock().unwrap().len(), 3, "{seen:?}");
 }
 
-/// A message is lost, and only the driver's time passes: the driver speaks, and ends who waits.
+/// A message is lost, and only the driver's timeout passes: the driver reports it and stops the rank that waits.
 #[test]
 fn a_rank_that_would_wait_forever_is_ended_by_the_driver() {
     let mut case = Case::new(3, 1).failing(0, 0, Failure::Skips);
@@ -109,7 +109,7 @@ fn a_rank_that_would_wait_forever_is_ended_by_the_driver() {
     });
 }
 
-/// After a failure a new crew starts on the same machine.
+/// A new crew starts in the same environment after a failure.
 #[test]
 fn a_new_crew_starts_after_a_failure() {
     try_orders(8, 300, || {
@@ -120,7 +120,7 @@ fn a_new_crew_starts_after_a_failure() {
     });
 }
 
-/// A rank that can't be started is named, and the one that was before it ends.
+/// A rank that can't be started is named, and the rank started before it ends.
 #[test]
 fn ranks_end_where_one_can_not_start() {
     let mut case = Case::new(3, 1);

@@ -1,4 +1,4 @@
-//! A crew that exchanges messages as a training step does, and that fails where it is told to.
+//! A crew that exchanges messages as a training step does, with injected failures.
 
 use std::fmt;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::channels::{Fault, Model, Receiver, Sender};
 /// How long the driver waits for a round: two ticks.
 const DRIVER_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The name of a message: round, kind and micro-batch.
+/// The key of a message: round, kind and micro-batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key(pub usize, pub char, pub usize);
 
@@ -30,8 +30,8 @@ pub enum Step {
 }
 
 /// The lists of a step: forward values up the ranks, cotangents down, then a tie from the last rank to
-/// the first, which closes the ring. Later micro-batches are asked for first on the way down, so some
-/// messages always come early.
+/// the first, which closes the ring. On the way down later micro-batches are polled first, so some
+/// messages always arrive early.
 pub fn lists(ranks: usize, micro_batches: usize) -> Vec<Vec<Step>> {
     let last = ranks - 1;
     let list = |rank: usize| {
@@ -51,42 +51,42 @@ pub fn lists(ranks: usize, micro_batches: usize) -> Vec<Vec<Step>> {
     (0..ranks).map(list).collect()
 }
 
-/// Why a rank failed.
+/// The reason of a failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// It was told to.
+    /// Injected by the test.
     Injected(usize),
-    /// A message did not come or go: an effect of another's failure, or its time was up.
+    /// A message could not be sent or received: an effect of another failure, or a timeout.
     Message(usize, MailboxError<Key>),
-    /// It ended and said nothing.
+    /// The rank ended without a reason.
     Lost(usize),
 }
 
 /// How a rank fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// It says why.
+    /// It reports its reason.
     Says,
-    /// It ends without a word, as by a panic that nobody catches.
+    /// It ends without a reason, as by a panic.
     Silent,
-    /// It leaves out the step and goes on.
+    /// It skips the step and continues.
     Skips,
-    /// It wakes the others before it says why: a fault of the protocol.
+    /// It wakes the others before it reports its reason: a fault of the protocol.
     WakesThenSays,
 }
 
-/// What is tried.
+/// A test case.
 #[derive(Clone, Debug)]
 pub struct Case {
     pub ranks: usize,
     pub micro_batches: usize,
-    /// Which rank fails at which step of the first round.
+    /// Which rank fails at which step of the first round, and how.
     pub failures: Vec<(usize, usize, Failure)>,
-    /// How many ticks pass.
+    /// Number of ticks that pass.
     pub ticks: u64,
-    /// How long a rank waits for a message. A tick, less than the driver waits.
+    /// How long a rank waits for a message: a tick, less than the driver's timeout.
     pub rank_timeout: Duration,
-    /// Whether the mailbox is the rank's link, as it should be, or dropped by its body.
+    /// Whether the mailbox is the rank's link, as it should be, or is dropped by its body.
     pub mailbox_outlives_body: bool,
     pub fault: Fault,
 }
@@ -115,13 +115,13 @@ impl Case {
         self.failures.iter().find(here).map(|failure| failure.2)
     }
 
-    /// One crew: two rounds, or one that fails. Gives how it ended, after all threads have ended and,
-    /// where a round failed, another was refused.
+    /// Runs one crew: two rounds, or one that fails. Returns its result after all threads have ended and,
+    /// where a round failed, a second request was rejected.
     pub fn run(&self) -> Result<(), CrewError<Reason>> {
         self.run_on(&Model::new(self.fault))
     }
 
-    /// As [`run`](Self::run), on a machine that may have seen other crews.
+    /// As [`run`](Self::run), in an environment that may have run other crews before.
     pub fn run_on(&self, model: &Model) -> Result<(), CrewError<Reason>> {
         if self.ticks > 0 {
             model.run_clock(self.ticks);
@@ -181,7 +181,7 @@ struct Request {
     reply: Sender<(RankIndex, usize)>,
 }
 
-/// Every rank must reply with its own number.
+/// Checks that every rank replies with its own number.
 fn ask(crew: &mut RingCrew, round: usize) -> Result<(), CrewError<Reason>> {
     let replies = crew.ask(DRIVER_TIMEOUT, |_, reply| Request { round, reply })?;
     assert!(replies.iter().copied().eq(0..crew.ranks()), "{replies:?}");
@@ -205,12 +205,12 @@ impl Rank {
             if self.round(round, mailbox).is_none() {
                 return;
             }
-            // The driver may have given up.
+            // The driver may have stopped waiting.
             let _ = model.send(&reply, (RankIndex::new(self.index), self.index));
         }
     }
 
-    /// `None` when the rank is to end.
+    /// Returns `None` when the rank is to end.
     fn round(&self, round: usize, mailbox: &mut RingMailbox) -> Option<()> {
         for (number, step) in self.list.iter().enumerate() {
             match self.case.failure(self.index, round, number) {
@@ -245,7 +245,7 @@ impl Rank {
             Step::Receive(from, kind, number) => {
                 let key = Key(round, kind, number);
                 let got = mailbox.poll(RankIndex::new(from), key)?;
-                assert_eq!(got, (from, key), "a message is what its key says");
+                assert_eq!(got, (from, key), "a message matches its key");
                 Ok(())
             }
         }

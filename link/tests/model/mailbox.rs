@@ -27,7 +27,7 @@ fn faulty_machine(ranks: usize, fault: Fault) -> (Model, Abort<&'static str, Mod
     (model, abort, ends)
 }
 
-/// Two ranks send to a third, under the same keys, in an order that is not the one of the asking.
+/// Two ranks send to a third under the same keys, in another order than that of the polls.
 #[test]
 fn messages_are_matched_in_any_order_of_arrival() {
     try_orders(2, 1000, || {
@@ -61,15 +61,15 @@ fn abort_while_waiting(fault: Fault) -> usize {
             .unwrap();
         let error = ends[0].poll(rank(1), 0).unwrap_err();
         assert_eq!(error, MailboxError::Aborted);
-        // What is dropped after this has one order.
+        // Everything after this point has one order.
         model.join(thread);
         assert_eq!(abort.take_reason(), Some("failed"));
     })
 }
 
-/// In every order the wait ends; and where a wait looks too early, one order shows it.
+/// In every order the wait ends; if a wait checks too early, one order shows it.
 #[test]
-fn an_abort_never_misses_who_is_about_to_wait() {
+fn an_abort_never_misses_a_rank_about_to_wait() {
     let orders = abort_while_waiting(Fault::None);
     assert!(orders > 10, "{orders} orders");
     let missed = found(|| {
@@ -78,10 +78,10 @@ fn an_abort_never_misses_who_is_about_to_wait() {
     assert!(missed.is_some_and(|text| text.contains("deadlock")));
 }
 
-/// A rank stops all and then drops its mailbox: who sends to it is told of the stop, never of the
-/// mailbox.
+/// A rank stops all ranks and then drops its mailbox: a rank that sends to it receives the stop, never an error about
+/// the mailbox.
 #[test]
-fn a_mailbox_that_goes_after_a_stop_is_not_the_news() {
+fn a_mailbox_dropped_after_a_stop_is_not_the_reason() {
     let orders = try_all_orders(200_000, || {
         let (model, abort, mut ends) = machine(2);
         let ending = ends.pop().unwrap();
@@ -100,7 +100,7 @@ fn a_mailbox_that_goes_after_a_stop_is_not_the_news() {
     assert!(orders > 10, "{orders} orders");
 }
 
-/// Two ranks fail at once: in every order one reason is kept, and whoever has failed finds the signal
+/// Two ranks fail at once: in every order one reason is stored, and after its own failure each rank finds the signal
 /// fired.
 #[test]
 fn of_two_failures_one_is_kept() {
@@ -123,8 +123,8 @@ fn of_two_failures_one_is_kept() {
     assert!(0 < first && first < orders, "{first} of {orders}");
 }
 
-/// A message, the abort and the deadline race: the wait ends by each of them in some order, and the
-/// message is not lost where it is late.
+/// A message, the abort and the deadline race: each of them ends the wait in some order, and a late message is not
+/// lost.
 #[test]
 fn a_wait_ends_by_message_abort_or_time() {
     let ended = Arc::new([const { AtomicUsize::new(0) }; 3]);
@@ -134,7 +134,7 @@ fn a_wait_ends_by_message_abort_or_time() {
         let sender = ends.pop().unwrap();
         model.run_clock(1);
         let sending = move || {
-            // Refused when the abort was first.
+            // Fails when the abort was first.
             let _ = sender.send(rank(0), 7, 70);
         };
         model.spawn("sends".into(), sending).unwrap();

@@ -1,6 +1,6 @@
 //! The protocol under a model checker: every test here runs it in many orders of events.
 //!
-//! A failure prints the order that led to it; `shuttle::replay` runs it again.
+//! A failure prints the order of events; `shuttle::replay` runs it again.
 
 mod channels;
 mod checker;

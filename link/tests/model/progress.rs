@@ -1,4 +1,4 @@
-//! A driver that waits for as long as its ranks make progress.
+//! A driver that waits as long as its ranks make progress.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -12,18 +12,18 @@ use crate::checker::try_orders;
 
 /// One tick.
 const TIMEOUT: Duration = Duration::from_secs(1);
-/// Pieces of work of each rank.
+/// Work items of each rank.
 const PIECES: usize = 3;
 
 type Reply = Sender<(RankIndex, usize)>;
 
-/// How a call ended, and what the driver saw at each look.
+/// The result of a call, and what the driver observed at each check.
 struct Ended {
     result: Result<Vec<usize>, CrewError<usize>>,
     looks: Vec<bool>,
 }
 
-/// Two ranks count their pieces, for a driver that looks at the count; the second is stuck after `stuck` pieces.
+/// Two ranks count their work items, for a driver that checks the count; the second is stuck after `stuck` items.
 fn call(ticks: u64, stuck: Option<usize>) -> Ended {
     let model = Model::new(Fault::None);
     model.run_clock(ticks);
@@ -43,7 +43,7 @@ fn call(ticks: u64, stuck: Option<usize>) -> Ended {
                     }
                     model.with(&count, |count| *count += 1);
                 }
-                // The driver may have given up.
+                // The driver may have stopped waiting.
                 let _ = model.send(&reply, (*link, rank));
             }
         };
@@ -67,8 +67,8 @@ fn call(ticks: u64, stuck: Option<usize>) -> Ended {
     Ended { result, looks }
 }
 
-/// In every order: the driver ends a call only after a look at which nothing had happened since the one before, and
-/// never one that is replied to.
+/// In every order the driver ends a call only after a check that found no progress since the previous one, and never a
+/// call that was replied to.
 #[test]
 fn a_call_ends_by_its_replies_or_when_all_stall() {
     let seen = Arc::new(Mutex::new(BTreeSet::new()));
@@ -80,17 +80,17 @@ fn a_call_ends_by_its_replies_or_when_all_stall() {
             let way = match result {
                 Ok(replies) => {
                     assert_eq!(replies, [0, 1]);
-                    assert_eq!(progressed, looks.len(), "it went on after every look");
+                    assert_eq!(progressed, looks.len(), "it continued after every check");
                     if progressed == 0 {
                         "in time"
                     } else {
-                        "after its time"
+                        "after its timeout"
                     }
                 }
                 Err(CrewError::Timeout { timeout, .. }) => {
                     assert_eq!(timeout, TIMEOUT);
                     assert_eq!(looks.last(), Some(&false));
-                    assert_eq!(progressed, looks.len() - 1, "the first such look ends it");
+                    assert_eq!(progressed, looks.len() - 1, "the first such check ends it");
                     "stalled"
                 }
                 other => panic!("{other:?}"),
@@ -101,11 +101,11 @@ fn a_call_ends_by_its_replies_or_when_all_stall() {
     assert_eq!(seen.lock().unwrap().len(), 3, "{seen:?}");
 }
 
-/// However much was done before: a rank that never replies is not waited for forever.
+/// A rank that never replies is not waited for forever, however much progress was made before.
 #[test]
 fn a_rank_that_is_stuck_ends_the_call() {
     for stuck in 0..PIECES {
-        // A look for each piece, one that sees nothing, and one for those that are joined.
+        // A check for each item, one without progress, and one for those that are joined.
         let ticks = 2 * PIECES as u64 + 2;
         try_orders(13, 200, move || match call(ticks, Some(stuck)) {
             Ended {

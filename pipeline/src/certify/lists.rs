@@ -11,7 +11,7 @@ use super::programs::Certificate;
 use crate::cut::{Binding, Layout, Phase, StagePrograms};
 use crate::kept::Kept;
 use crate::schedule::{
-    Action, Compute, Message, MicroBatchIndex, Mode, RankIndex, Schedule, StageIndex, Task,
+    Action, Compute, Message, MicroBatchIndex, RankIndex, Schedule, ScheduleMode, StageIndex, Task,
 };
 use crate::{CertifyError, CertifySite};
 
@@ -325,8 +325,8 @@ impl<'a> Run<'a> {
         }
         self.end_reports()?;
         match schedule.mode {
-            Mode::Training => self.end_copies(),
-            Mode::ForwardOnly => Ok(()),
+            ScheduleMode::Training => self.end_copies(),
+            ScheduleMode::ForwardOnly => Ok(()),
         }
     }
 

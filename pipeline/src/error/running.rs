@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tinderbox_deferred::{
-    DeviceError, MaterializeError, ParameterPath, ProgramError, human_bytes, human_bytes_beside,
+    DeviceError, MaterializeError, ParameterPath, ProgramError, human_bytes, human_bytes_distinct,
 };
 use tinderbox_fake::{DeviceLabel, Difference};
 use tinderbox_planner::PlannerError;
@@ -26,8 +26,8 @@ pub enum PipelineError {
         "ranks {} need {} on {device} for parameters and gradients alone, but {} are available: distribute the ranks over \
          more devices, or start without this check (`memory(MemoryCheck::Off)`)",
         ranks.iter().map(RankIndex::to_string).collect::<Vec<_>>().join(", "),
-        human_bytes_beside(*needed_bytes, *available_bytes),
-        human_bytes_beside(*available_bytes, *needed_bytes)
+        human_bytes_distinct(*needed_bytes, *available_bytes),
+        human_bytes_distinct(*available_bytes, *needed_bytes)
     )]
     Memory {
         /// The device.

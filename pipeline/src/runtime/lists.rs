@@ -6,8 +6,8 @@ use tinderbox_planner::PlanFile;
 
 use crate::PipelineError;
 use crate::schedule::{
-    Action, Compute, Dependencies, Mode, RankIndex, Schedule, ScheduleKind, StageIndex, lower,
-    verify,
+    Action, Compute, Dependencies, RankIndex, Schedule, ScheduleKind, ScheduleMode, StageIndex,
+    lower, verify,
 };
 
 /// The schedule of a training step.
@@ -86,7 +86,7 @@ impl ScheduleChoice {
                         found: micro_batches,
                     });
                 }
-                if schedule.mode != Mode::Training {
+                if schedule.mode != ScheduleMode::Training {
                     return Err(PipelineError::NoBackward {
                         schedule: schedule.name.clone(),
                     });

@@ -76,7 +76,7 @@ fn functions_that_need_real_tensors() {
     });
     insta::assert_snapshot!(error, @r#"
     the forward could not be recorded
-    the recorded code read the data of a fake tensor in `Tensor::into_scalar`, called at the line; a fake tensor has a shape and no data: keep the value a tensor, and return it as a named output to look at it
+    the recorded code read the data of a fake tensor in `Tensor::into_scalar`, called at the line; a fake tensor has a shape and no data: keep the value as a tensor, and return it as a named output to inspect it
     "#);
     let error = refused(|net, x| {
         let labels = x.clone().argmax(1).squeeze_dim::<1>(1);
@@ -114,7 +114,7 @@ fn functions_that_need_real_tensors() {
     });
     insta::assert_snapshot!(error, @r#"
     the forward could not be recorded
-    the recorded code used a tensor that is not of this recording in `Tensor::mul`, called at the line (The provided tensors are not on the same device): make it inside, on the device that the closure was given, or pass its data
+    the recorded code used a tensor that does not belong to this recording in `Tensor::mul`, called at the line (The provided tensors are not on the same device): create it inside, on the device that the closure was given, or pass its data
     "#);
     let error = refused(|net, x| {
         let real = Tensor::<1>::ones([1], &Device::flex());
@@ -127,7 +127,7 @@ fn functions_that_need_real_tensors() {
     });
     insta::assert_snapshot!(error, @r#"
     the forward could not be recorded
-    the recorded code used a tensor that is not of this recording (The provided tensors are not on the same device): make it inside, on the device that the closure was given, or pass its data
+    the recorded code used a tensor that does not belong to this recording (The provided tensors are not on the same device): create it inside, on the device that the closure was given, or pass its data
     "#);
 }
 
@@ -220,7 +220,7 @@ fn a_closure_that_constructs_another_model_every_time() {
         let traced = model.trace(&x(4), |net: &Growing, _| Outputs::loss(net.scale.val()));
         let error = full_text(&traced.unwrap_err());
         let expected = format!(
-            "two constructions of the model differ\nthe closure made another model at its second call: {change}; "
+            "two constructions of the model differ\nthe closure created another model at its second call: {change}; "
         );
         assert!(error.starts_with(&expected), "{error}");
     }

@@ -529,7 +529,7 @@ fn a_constructor_that_differs_from_call_to_call() {
         });
     insta::assert_snapshot!(full_text(&error.unwrap_err()), @r#"
 two constructions of the model differ
-the closure made another model at its second call: in the recipe of parameter `layers.1.weight`, constant 1 was f32[6, 6] with 0 at element 0 and is now f32[6, 6] with 1 at element 0; it must make the same model at every call: draw random values through Burn's tensors, not from the host
+the closure created another model at its second call: in the recipe of parameter `layers.1.weight`, constant 1 was f32[6, 6] with 0 at element 0 and is now f32[6, 6] with 1 at element 0; it must create the same model at every call: draw random values through Burn's tensors, not from the host
 "#);
 }
 

@@ -473,7 +473,7 @@ fn schedules_that_do_not_fit_the_plan() {
     );
     let short = text(start(written("0F0 2F0 2B0 0B0\n1F0 3F0 3B0").into()));
     assert!(
-        short.starts_with("the schedule can't be run\nrank 1 misses `1B0`"),
+        short.starts_with("the schedule can't be run\nrank 1 lacks `1B0`"),
         "{short}"
     );
 

@@ -1,20 +1,20 @@
-//! A makespan that no schedule can be below.
+//! A lower bound of the makespan of all schedules.
 //!
-//! The largest of these, each of which holds alone:
+//! The maximum of these lower bounds:
 //!
 //! - the longest path of one micro-batch through all stages, with the update at its end;
-//! - for every rank, and for every choice of programs of its stages: how soon the first of them can
-//!   begin, their work, and the least that must follow the last of them (the bound of one machine
+//! - for every rank, and for every set of programs of its stages: the earliest start of the first of them,
+//!   their work, and the minimum time after the last of them (the bound of one machine
 //!   with heads and tails, Carlier 1982);
-//! - for every rank: its work, and the time in which it must be idle because it may not hold more.
-//!   Until its first backward can begin, it runs forwards alone, and no more than fit. A rank with one
-//!   stage waits once more: from its last forward to that micro-batch's backward it runs only what
-//!   other micro-batches in flight have left, and those fit beside it.
+//! - for every rank: its work, and the time in which it must be idle because of its memory limit.
+//!   Until its first backward can begin, it only runs forwards, and no more than fit. A rank with one
+//!   stage waits a second time: from its last forward to that micro-batch's backward it only runs the remaining work
+//!   of other micro-batches in flight, and those must fit in addition.
 
 use super::paths::{FORWARD, INPUT, Paths, update};
 use super::problem::Problem;
 
-/// The least makespan, in ticks. Cubic in the stages of a rank, linear in ranks.
+/// Returns the least makespan, in ticks. Cubic in the stages of a rank, linear in ranks.
 pub(super) fn lower_bound(problem: &Problem<'_>, paths: &Paths) -> u64 {
     let ranks = (0..problem.ranks).filter(|&rank| !problem.stages_of[rank].is_empty());
     let bounds = ranks.map(|rank| {
@@ -38,10 +38,10 @@ struct Rank<'a> {
 }
 
 impl Rank<'_> {
-    /// What all micro-batches of some programs take at the least.
+    /// Returns the minimum time of all micro-batches of some programs.
     ///
-    /// A forward and a backward may overlap: then they take their share of both, but for rounding,
-    /// and have one overhead.
+    /// A forward and a backward may overlap: then their time is the overlapped fraction of both, up to rounding,
+    /// and they have one overhead.
     fn work(&self, ticks: u64) -> u64 {
         let costs = self.problem.costs;
         let m = self.problem.micro_batches as u64;
@@ -55,7 +55,7 @@ impl Rank<'_> {
             .saturating_sub(lost.saturating_mul(pairs))
     }
 
-    /// The best choice of programs, by how soon they can begin and how much must follow.
+    /// Returns the largest bound over sets of programs, by their earliest start and the minimum time after them.
     fn machine(&self) -> u64 {
         let thresholds = |of: fn(&Paths, usize, usize) -> u64| {
             let kinds = self
@@ -82,7 +82,7 @@ impl Rank<'_> {
                     ticks = ticks.saturating_add(self.paths.times[stage][FORWARD]);
                 }
                 if is_in(stage, INPUT) {
-                    // What is not waited for need not be done before the tail.
+                    // Programs that no other waits for need not be done before the tail.
                     let end = update(self.problem, stage);
                     ticks = ticks.saturating_add(match tail <= end {
                         true => self.problem.least_backward(stage),
@@ -91,7 +91,7 @@ impl Rank<'_> {
                     updates = updates.saturating_add(if tail == 0 { end } else { 0 });
                 }
             }
-            // Thresholds that no program meets say nothing.
+            // Thresholds that no program meets give no bound.
             let work = self.work(ticks).saturating_add(updates);
             match ticks {
                 0 => 0,
@@ -101,7 +101,7 @@ impl Rank<'_> {
         bounds.max().unwrap_or(0)
     }
 
-    /// The rank's work and the time in which it may not hold enough to work.
+    /// Returns the rank's work and the time in which its memory limit keeps it idle.
     fn memory(&self) -> u64 {
         let m = self.problem.micro_batches as u64;
         let (mut ticks, mut updates) = (0_u64, 0_u64);
@@ -132,12 +132,12 @@ impl Rank<'_> {
         begin.saturating_add(idle).saturating_add(work)
     }
 
-    /// The time in which a rank with one stage is idle after its last forward.
+    /// Returns the time in which a rank with one stage is idle after its last forward.
     fn idle_at_the_end(&self) -> u64 {
         let &[stage] = self.stages else { return 0 };
         let costs = &self.problem.costs.stages[stage];
         let m = self.problem.micro_batches as u64;
-        // Where all forwards fit, the last one may run before the first backward, and both pauses
+        // If all forwards fit, the last one may run before the first backward, and both pauses
         // may be the same.
         let all = costs.activation_bytes.saturating_mul(m);
         let Some(beside) = self.budget.checked_sub(costs.activation_bytes) else {
@@ -158,9 +158,9 @@ impl Rank<'_> {
     }
 }
 
-/// The most work of things that fit in some bytes: each has ticks, bytes and how many there are.
+/// Returns the maximum work of items that fit in some bytes: each has ticks, bytes and a count.
 ///
-/// An upper bound: it cuts things, or takes all for as small as the smallest and as long as the longest.
+/// An upper bound: it splits items, or treats all as being as small as the smallest and as long as the longest.
 fn most_work(mut things: Vec<(u64, u64, u64)>, mut bytes: u64) -> u64 {
     things.retain(|(ticks, _, _)| *ticks > 0);
     let longest = things.iter().map(|(ticks, _, _)| *ticks).max().unwrap_or(0);
@@ -169,7 +169,7 @@ fn most_work(mut things: Vec<(u64, u64, u64)>, mut bytes: u64) -> u64 {
         .checked_div(smallest)
         .map(|count| longest.saturating_mul(count));
     let uncut = uncut.unwrap_or(u64::MAX);
-    // The most ticks per byte first; what takes no bytes before all.
+    // Descending by ticks per byte; items without bytes are first.
     things.sort_by(|a, b| {
         let (left, right) = (
             u128::from(a.0) * u128::from(b.1),

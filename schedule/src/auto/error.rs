@@ -1,24 +1,24 @@
-//! Why there is no schedule to find.
+//! Errors of the search.
 
 use thiserror::Error;
 
 use crate::error::VerifyError;
 use crate::index::RankIndex;
 
-/// Why [`auto`](crate::auto()) finds no schedule.
+/// An error of [`auto`](crate::auto()).
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum AutoError {
-    /// The stages, the map, the dependencies or the costs do not fit each other, or the edges form a
-    /// circle.
+    /// The stages, the map, the dependencies or the costs are inconsistent, or the edges form a
+    /// cycle.
     #[error("there is no schedule for these stages")]
     Step(#[from] VerifyError),
     /// Programs that wait for each other's weight gradients, which no list can run.
-    #[error("the edges of the stages form a circle: remove one of them")]
+    #[error("the edges of the stages form a cycle: remove one of them")]
     Circle,
-    /// A rank may hold less than a single micro-batch needs.
+    /// A rank's limit is below what a single micro-batch needs.
     ///
-    /// `needed` is what one micro-batch at a time makes the rank hold. No schedule needs less if
+    /// `needed` is what the rank holds with one micro-batch at a time. No schedule needs less if
     /// every stage's backward comes after the forwards of all stages, as in a chain.
     #[error(
         "rank {rank} holds {needed} bytes with one micro-batch in flight, and {limit} is its limit: \
@@ -29,7 +29,7 @@ pub enum AutoError {
         rank: RankIndex,
         /// The bytes of its stages and of one micro-batch.
         needed: u64,
-        /// The bytes that it may hold.
+        /// The rank's limit in bytes.
         limit: u64,
     },
 }

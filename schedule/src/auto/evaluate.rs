@@ -1,25 +1,25 @@
-//! The evaluator: how long the lists of a search take, without lowering them.
+//! The evaluator: the makespan of the lists of a search, without lowering them.
 //!
-//! It gives the makespan of [`simulate`](crate::simulate()) of the same lists, to the tick, and
-//! refuses what [`verify`](crate::verify()) and [`check_memory`](crate::check_memory) refuse.
+//! It returns the makespan that [`simulate`](crate::simulate()) returns for the same lists, exactly, and
+//! rejects what [`verify`](crate::verify()) and [`check_memory`](crate::check_memory()) reject.
 
 use crate::action::Compute;
 
 use super::problem::{Lists, Problem, Turn, count};
 
-/// A message that has not been made.
+/// The arrival time of a message that does not exist yet.
 const NOT_MADE: u64 = u64::MAX;
 
-/// No message: the action began when the one before it on its rank ended.
+/// No message: the action began when the previous one on its rank ended.
 pub(super) const NO_MESSAGE: usize = usize::MAX;
 
-/// Times lists. The arrays are kept from one run to the next.
+/// Computes makespans of lists. The arrays are reused from one run to the next.
 #[derive(Debug)]
 pub(super) struct Evaluator<'a> {
     problem: &'a Problem<'a>,
-    /// The entries timed so far, the measure of effort.
+    /// The number of entries timed so far, the measure of effort.
     pub turns: u64,
-    /// Per message, when it arrives; within a rank, zero once it is made.
+    /// Per message, when it arrives; within a rank, zero once it is computed.
     arrivals: Vec<u64>,
     /// Per message, the position of its producer in the list of its rank.
     pub made_at: Vec<usize>,
@@ -36,12 +36,12 @@ pub(super) struct Evaluator<'a> {
     norm_arrivals: Vec<u64>,
 }
 
-/// Where one rank is.
+/// The state of one rank.
 #[derive(Debug, Clone, Copy, Default)]
 struct RankState {
     head: usize,
     free: u64,
-    /// Bytes held beside what is resident.
+    /// Bytes held in addition to the resident ones.
     held: u64,
     budget: u64,
     /// The work of the entries that have not run.
@@ -50,14 +50,14 @@ struct RankState {
     blocked_on: usize,
 }
 
-/// When a program can begin, and the message that it waits for longest.
+/// The earliest start of a program, and the message that arrives last.
 #[derive(Debug, Clone, Copy)]
 struct Begin {
     start: u64,
     cause: usize,
 }
 
-/// Why a run ended before its lists did.
+/// Why a run ended before the end of its lists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stop {
     /// The head waits for a message.
@@ -67,7 +67,7 @@ enum Stop {
 }
 
 impl<'a> Evaluator<'a> {
-    /// An evaluator for lists of one problem.
+    /// Creates an evaluator for lists of one problem.
     pub fn new(problem: &'a Problem<'a>) -> Self {
         Self {
             problem,
@@ -85,7 +85,7 @@ impl<'a> Evaluator<'a> {
         }
     }
 
-    /// The makespan of the lists, or `None` where they cannot run, hold more bytes than they may, or
+    /// Returns the makespan of the lists, or `None` if they cannot run, exceed a memory limit, or
     /// take longer than `cutoff`. Linear in entries and messages.
     pub fn makespan(&mut self, lists: &Lists, cutoff: u64) -> Option<u64> {
         self.reset(lists);
@@ -190,7 +190,7 @@ impl<'a> Evaluator<'a> {
         Ok(())
     }
 
-    /// The micro-batch of an entry, if the stage's own order lets it run.
+    /// Returns the micro-batch of an entry, if the stage's own order allows it to run.
     fn micro_batch(&self, turn: Turn) -> Result<usize, Stop> {
         let [forwards, inputs, weights] = self.counts[turn.stage()];
         let (k, is_legal) = match turn.compute {
@@ -202,7 +202,7 @@ impl<'a> Evaluator<'a> {
         if is_legal { Ok(k) } else { Err(Stop::Refused) }
     }
 
-    /// Waits for what a program reads.
+    /// Waits for the inputs of a program.
     fn receive(&self, turn: Turn, k: usize, begin: &mut Begin) -> Result<(), Stop> {
         for read in self.problem.reads(turn.stage(), turn.compute) {
             let message = read.message + k;
@@ -221,7 +221,7 @@ impl<'a> Evaluator<'a> {
         Ok(())
     }
 
-    /// Takes and frees bytes.
+    /// Allocates and frees bytes.
     fn hold(&mut self, rank: usize, turn: Turn) -> Result<(), Stop> {
         let state = &mut self.ranks[rank];
         state.held = self.problem.held_after(state.held, turn);
@@ -231,7 +231,7 @@ impl<'a> Evaluator<'a> {
         Ok(())
     }
 
-    /// Hands over what a program has made, and wakes the rank that waits for it.
+    /// Sends the outputs of a program, and wakes the rank that waits for them.
     fn send(&mut self, rank: usize, turn: Turn, position: usize) {
         let [forwards, inputs, weights] = self.counts[turn.stage()];
         let k = match turn.compute {
@@ -254,7 +254,7 @@ impl<'a> Evaluator<'a> {
         }
     }
 
-    /// A send of a rank: the time at which the message arrives.
+    /// Sends a message and returns the time at which it arrives.
     fn transfer(&mut self, rank: usize, link: usize, ticks: u64) -> u64 {
         let state = &mut self.ranks[rank];
         state.free = state.free.saturating_add(self.problem.costs.overhead);
@@ -264,7 +264,7 @@ impl<'a> Evaluator<'a> {
         arrival.min(NOT_MADE - 1)
     }
 
-    /// What follows the last backward of a stage: reduces, and where nothing is waited for, updates.
+    /// Runs the actions after the last backward of a stage: reduces, and updates unless they wait for another stage.
     fn end_stage(&mut self, rank: usize, turn: Turn) {
         let problem = self.problem;
         let is_last = self.counts[turn.stage()][2] == problem.micro_batches;
@@ -306,7 +306,7 @@ impl<'a> Evaluator<'a> {
         }
     }
 
-    /// What ends the list of every rank, and the time at which the last rank is done.
+    /// Runs the actions at the end of every rank's list, and returns the time at which the last rank is done.
     fn end_step(&mut self) -> u64 {
         let problem = self.problem;
         let overhead = problem.costs.overhead;
@@ -336,7 +336,7 @@ impl<'a> Evaluator<'a> {
         self.ranks.iter().map(|rank| rank.free).max().unwrap_or(0)
     }
 
-    /// Per rank, when it was done in the last run.
+    /// Returns the end of each rank in the last run.
     pub fn ends(&self) -> impl Iterator<Item = u64> + '_ {
         self.ranks.iter().map(|rank| rank.free)
     }

@@ -1,15 +1,15 @@
-//! The list scheduler: runs the step event by event and lets every rank choose its next program.
+//! The list scheduler: simulates the step event by event; every rank chooses its next program.
 //!
 //! # Why it never stalls
 //!
 //! A rank may run a forward only if all micro-batches that it has begun can still end, oldest first:
-//! with what is free, the oldest can run its other forwards; what its backwards free and what is
-//! free lets the next one run its own, and so on. (This is the safety test of the banker's algorithm,
+//! with the free memory, the oldest can run its other forwards; with the memory that its backwards free in
+//! addition, the next one can run its own, and so on. (This is the safety test of the banker's algorithm,
 //! with the micro-batches of one rank as customers.) Running a forward of the oldest micro-batch, a
-//! whole backward or a weight gradient never breaks the test. Of the micro-batches that some rank has
-//! not ended take the oldest: every rank has ended all before it, so it is the first in every rank's
-//! order, and its programs may run wherever their inputs are there. One of them is always next, unless
-//! the edges form a circle.
+//! whole backward or a weight gradient never violates the test. Consider the oldest micro-batch that some rank has
+//! not ended: every rank has ended all before it, so it is the first in every rank's
+//! order, and its programs may run as soon as their inputs exist. One of them can always run next, unless
+//! the edges form a cycle.
 
 use std::mem;
 
@@ -20,19 +20,19 @@ use super::problem::{Lists, Problem, Turn, count};
 /// The kinds of programs, in the order in which a rank prefers them.
 pub(super) type Preference = [Compute; 3];
 
-/// How the list scheduler chooses.
+/// The policy of the list scheduler.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Policy {
-    /// Which kind of program goes first; `InputGradient` stands for a whole backward too.
+    /// Which kind of program has priority; `InputGradient` includes whole backwards.
     pub preference: Preference,
     /// Whether backwards run in two parts.
     pub is_split: bool,
     /// Per stage, how many forwards may wait for their backward. The oldest micro-batch is exempt.
     pub in_flight: Vec<usize>,
-    /// How long a rank waits for a program that it prefers, in thousandths of the one it could run.
+    /// How long a rank waits for a program that it prefers, in thousandths of the time of the one that it could run.
     pub patience_permille: u64,
-    /// Among the backwards of a rank, whether those of later stages go first. Of its forwards those
-    /// of later stages always do: they belong to older micro-batches.
+    /// Whether backwards of later stages of a rank have priority. Forwards of later stages always
+    /// have, because they belong to older micro-batches.
     pub prefers_late_backwards: bool,
 }
 
@@ -43,7 +43,7 @@ const NOT_MADE: u64 = u64::MAX;
 struct Candidate {
     turn: Turn,
     start: u64,
-    /// Lower goes first.
+    /// Lower values have priority.
     preference: (usize, usize),
 }
 
@@ -58,15 +58,15 @@ struct Run<'a> {
     free: Vec<u64>,
     link_free: Vec<u64>,
     lists: Lists,
-    /// Per rank, the work that is left, at the least.
+    /// Per rank, a lower bound of the remaining work.
     work: Vec<u64>,
     /// Per rank, what it could run next.
     candidates: Vec<Vec<Candidate>>,
-    /// Per rank, whether that has to be looked at again.
+    /// Per rank, whether its candidates have to be recomputed.
     is_stale: Vec<bool>,
 }
 
-/// The lists that a policy makes, or `None` where the edges form a circle or the step gets longer
+/// Returns the lists of a policy, or `None` if the edges form a cycle or the step gets longer
 /// than `cutoff`.
 ///
 /// Every list is within the budgets, if one micro-batch at a time is.
@@ -101,7 +101,7 @@ pub(super) fn schedule(problem: &Problem<'_>, policy: &Policy, cutoff: u64) -> O
 }
 
 impl Run<'_> {
-    /// The rank that can run something first; the lowest of them.
+    /// Returns the rank whose next program can start first; the lowest of several.
     fn next_rank(&mut self) -> Option<usize> {
         for rank in 0..self.candidates.len() {
             if mem::take(&mut self.is_stale[rank]) {
@@ -121,9 +121,8 @@ impl Run<'_> {
         firsts.min().map(|(_, rank)| rank)
     }
 
-    /// The program that a rank runs next.
-    ///
-    /// The most preferred one whose start the rank is patient enough to wait for.
+    /// Returns the program that a rank runs next: the most preferred one among those that start within the rank's
+    /// patience.
     fn choose(&self, rank: usize) -> Option<Candidate> {
         let all = || self.candidates[rank].iter();
         let now = all().map(|one| one.start).min()?;
@@ -137,7 +136,7 @@ impl Run<'_> {
             .copied()
     }
 
-    /// The programs of a stage whose inputs are on their way, and that memory allows.
+    /// Returns the programs of a stage whose inputs are on their way, and that memory allows.
     fn candidates_of(&self, rank: usize, stage: usize) -> [Option<Candidate>; 3] {
         let [forwards, inputs, weights] = self.counts[stage];
         let of = |compute: Compute, k: usize| self.candidate(rank, stage, compute, k);
@@ -157,7 +156,7 @@ impl Run<'_> {
         [forward, input, weight]
     }
 
-    /// A program, if all that it reads has been made.
+    /// Returns a candidate, if all its inputs have been computed.
     fn candidate(
         &self,
         rank: usize,
@@ -192,8 +191,8 @@ impl Run<'_> {
         })
     }
 
-    /// Whether the next backward of a stage runs in two parts: where the policy says so, and what
-    /// the first leaves for the second fits.
+    /// Returns whether the next backward of a stage runs in two parts: if the policy splits backwards, and what
+    /// the first part keeps for the second fits.
     fn splits(&self, rank: usize, stage: usize, inputs: usize) -> bool {
         let costs = &self.problem.costs.stages[stage];
         let (takes, frees) = (costs.weight_gradient_bytes, costs.activation_bytes);
@@ -201,7 +200,7 @@ impl Run<'_> {
         self.policy.is_split && (taken == 0 || self.is_safe(rank, taken, (stage, inputs, 0)))
     }
 
-    /// Whether a rank may run a forward.
+    /// Returns whether a rank may run a forward.
     fn may_forward(&self, rank: usize, stage: usize, k: usize) -> bool {
         let stages = self.problem.stages_of[rank].iter();
         let oldest = stages.map(|&stage| self.counts[stage][2]).min();
@@ -214,7 +213,7 @@ impl Run<'_> {
             && self.is_safe(rank, bytes, (stage, k, bytes))
     }
 
-    /// Whether all micro-batches that a rank has begun can still end, oldest first, when it takes
+    /// Returns whether all micro-batches that a rank has begun can still end, oldest first, after it allocates
     /// some more bytes for one of them, of which `ran` bytes are those of a forward.
     fn is_safe(
         &self,
@@ -241,7 +240,7 @@ impl Run<'_> {
         let oldest = stages().map(|(_, [_, _, weights], _)| weights).min();
         let newest = stages().map(|(_, [forwards, _, _], _)| forwards).max();
         let end = newest.unwrap_or(0).max(micro_batch + 1);
-        // Where all that is begun fits at once, the order does not matter.
+        // If all that is begun fits at once, the order does not matter.
         let claims = stages().map(|(_, [forwards, _, _], (activation, _))| {
             activation.saturating_mul(end.saturating_sub(forwards) as u64)
         });
@@ -271,7 +270,7 @@ impl Run<'_> {
         true
     }
 
-    /// Runs a program, and sends what it makes.
+    /// Runs a program, and sends its outputs.
     fn run(&mut self, rank: usize, Candidate { turn, start, .. }: Candidate) {
         let problem = self.problem;
         let overhead = problem.costs.overhead;

@@ -1,31 +1,31 @@
-//! The scheduler: finds a schedule for what a step costs, under a limit of memory.
+//! The automatic scheduler: finds a schedule for the costs of a step, within a memory limit.
 //!
-//! [`auto`] is a portfolio. It times every named schedule that has the given stage-to-rank map, makes
-//! list schedules under some dozens of policies, and improves the best of them all by a local search.
-//! So it is never slower than a named schedule that fits.
+//! [`auto`] is a portfolio. It times every named schedule that has the given stage-to-rank map, creates
+//! list schedules under several dozen policies, and improves the best of all by a local search.
+//! It is therefore never slower than a named schedule that fits.
 //!
-//! | room | what is in it |
+//! | module | contents |
 //! |---|---|
 //! | `problem` | the inputs as dense arrays; lists without micro-batch numbers |
 //! | `evaluate` | the time of such lists, equal to the simulator's to the tick |
 //! | `paths` | the longest paths of one micro-batch |
-//! | `bound` | a time that no schedule can be below |
+//! | `bound` | a lower bound of the makespan of all schedules |
 //! | `named` | the named schedules, timed |
 //! | `greedy` | the list scheduler, which never stalls under a memory limit |
-//! | `variants` | the policies that it is tried with |
+//! | `variants` | the policies of the list scheduler |
 //! | `search` | small changes along the critical path |
-//! | `random` | numbers for the search, the same every time |
-//! | `portfolio` | all of it together |
+//! | `random` | random numbers for the search, with a fixed seed |
+//! | `portfolio` | the whole search |
 //!
-//! The times, bytes and the idea of trying variants of a greedy scheduler are those of the automatic
-//! scheduler of Qi et al. (arXiv 2401.10241); lists, bound and search are not.
+//! Times, bytes and the variants of a greedy scheduler follow the automatic
+//! scheduler of Qi et al. (arXiv 2401.10241); lists, bound and local search do not.
 //!
 //! # Invariants
 //!
 //! - Every stage runs its forwards, its input gradients and its weight gradients each in ascending
-//!   micro-batch order, as the sum of gradients asks for. So a list is a sequence of programs without
-//!   micro-batches, and every change of it is again of this form.
-//! - There is no clock, and random numbers have a fixed seed: the effort is counted in actions timed.
+//!   micro-batch order, as the order of the gradient sum requires. A list is therefore a sequence of programs without
+//!   micro-batches, and every change of it has this form again.
+//! - There is no clock, and random numbers have a fixed seed: the effort is counted in timed actions.
 
 mod bound;
 mod error;

@@ -1,4 +1,4 @@
-//! The named schedules of a stage-to-rank map, timed.
+//! The named schedules of a stage-to-rank map, with their makespans.
 
 use crate::generate::ScheduleKind;
 use crate::lists::Schedule;
@@ -15,7 +15,7 @@ pub(super) struct Named {
     pub lists: Lists,
 }
 
-/// The named schedules that have the problem's map and fit its memory, the fastest first.
+/// Returns the named schedules that have the problem's map and fit its memory, the fastest first.
 pub(super) fn named(problem: &Problem<'_>, evaluator: &mut Evaluator<'_>) -> Vec<Named> {
     let Some(chunks) = problem.stages().checked_div(problem.ranks) else {
         return Vec::new();
@@ -38,7 +38,7 @@ pub(super) fn named(problem: &Problem<'_>, evaluator: &mut Evaluator<'_>) -> Vec
             })
         })
         .collect();
-    // A stable sort: of two that are as fast, the one that is listed first.
+    // A stable sort: of equally fast schedules, the one that is listed first.
     found.sort_by_key(|named| named.makespan);
     found
 }

@@ -1,12 +1,12 @@
-//! The longest paths of one micro-batch through all stages: how soon a program can begin, and how
-//! much must follow it.
+//! The longest paths of one micro-batch through all stages: the earliest start of each program, and
+//! the minimum time after it.
 
 use crate::action::Compute;
 
 use super::problem::Problem;
 
 /// The three kinds of work of a stage on a micro-batch: `F`, then the part of the backward that
-/// others wait for (an `I`, or a whole `B`), then the rest (a `W`, or nothing behind a `B`).
+/// others wait for (an `I`, or a whole `B`), then the rest (a `W`, or nothing after a `B`).
 pub(super) const FORWARD: usize = 0;
 pub(super) const INPUT: usize = 1;
 pub(super) const WEIGHT: usize = 2;
@@ -14,19 +14,19 @@ pub(super) const WEIGHT: usize = 2;
 /// Per stage and kind of work, in ticks.
 #[derive(Debug, Clone)]
 pub(super) struct Paths {
-    /// How soon it can begin.
+    /// The earliest start.
     pub heads: Vec<[u64; 3]>,
-    /// The least that follows its end until the step ends.
+    /// The minimum time from its end to the end of the step.
     pub tails: Vec<[u64; 3]>,
-    /// The least that it takes.
+    /// The minimum duration.
     pub times: Vec<[u64; 3]>,
     /// The longest path of one micro-batch.
     pub longest: u64,
-    /// Stages and kinds, each behind what it reads.
+    /// Stages and kinds, each after its inputs.
     pub order: Vec<(usize, usize)>,
 }
 
-/// A program that reads what another makes, at the earliest so many ticks after its end.
+/// A program that reads the output of another, at the earliest this many ticks after its end.
 #[derive(Debug, Clone, Copy)]
 struct Arc {
     from: (usize, usize),
@@ -35,8 +35,8 @@ struct Arc {
 }
 
 impl Paths {
-    /// The paths of a problem, or `None` where the edges form a circle. Linear in stages and edges
-    /// but for the depth of the graph.
+    /// Returns the paths of a problem, or `None` if the edges form a cycle. Linear in stages and edges,
+    /// times the depth of the graph.
     pub fn new(problem: &Problem<'_>) -> Option<Self> {
         let arcs = arcs(problem);
         let order = order(problem.stages(), &arcs)?;
@@ -44,7 +44,7 @@ impl Paths {
             .map(|stage| {
                 let of = |compute: Compute| problem.times[stage][compute.slot()];
                 let [forward, whole] = [of(Compute::Forward), of(Compute::Backward)];
-                // A whole backward leaves nothing to do.
+                // A whole backward leaves no work for the third kind.
                 [forward, whole.min(of(Compute::InputGradient)), 0]
             })
             .collect();
@@ -84,21 +84,21 @@ impl Paths {
         })
     }
 
-    /// Ticks from the beginning of a stage's forward to that of its backward, at the least.
+    /// Returns the minimum ticks from the start of a stage's forward to that of its backward.
     pub fn round_trip(&self, stage: usize) -> u64 {
         let [forward, input, _] = self.heads[stage];
         input.saturating_sub(forward)
     }
 }
 
-/// What follows the last backward of a stage on its own rank.
+/// Returns the time after the last backward of a stage on its own rank.
 pub(super) fn update(problem: &Problem<'_>, stage: usize) -> u64 {
     let costs = problem.costs;
     let actions = costs.overhead.saturating_mul(2);
     costs.stages[stage].update.saturating_add(actions)
 }
 
-/// All dependencies of one micro-batch.
+/// Returns all dependencies of one micro-batch.
 fn arcs(problem: &Problem<'_>) -> Vec<Arc> {
     let costs = problem.costs;
     let kind = |compute: Compute| match compute {
@@ -135,7 +135,7 @@ fn arcs(problem: &Problem<'_>) -> Vec<Arc> {
     edges.chain(own).collect()
 }
 
-/// The work of one micro-batch, each behind what it reads, or `None` where there is a circle.
+/// Returns the work of one micro-batch in topological order, or `None` if there is a cycle.
 fn order(stages: usize, arcs: &[Arc]) -> Option<Vec<(usize, usize)>> {
     let mut waits = vec![[0_usize; 3]; stages];
     for arc in arcs {

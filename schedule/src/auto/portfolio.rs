@@ -1,11 +1,11 @@
-//! The search as a whole: named schedules, list schedules, and the best of both improved.
+//! The whole search: named schedules, list schedules, and the improvement of the best of both.
 
 use crate::action::Compute;
 use crate::dependencies::Dependencies;
 use crate::error::VerifyError;
 use crate::generate::ScheduleKind;
 use crate::index::RankIndex;
-use crate::lists::{Form, Mode, Schedule};
+use crate::lists::{Form, Schedule, ScheduleMode};
 use crate::simulate::Costs;
 use crate::verify::verify;
 
@@ -17,16 +17,16 @@ use super::paths::{INPUT, Paths, WEIGHT};
 use super::problem::{Lists, Problem, Turn, fixed_bytes};
 use super::{greedy, search, variants};
 
-/// How long [`auto`] searches, in actions timed: a measure that is the same on every machine.
+/// The effort of [`auto`], in timed actions: a measure that does not depend on the machine.
 ///
-/// A million take about a tenth of a second. The named schedules are timed whatever the effort, so
-/// that no effort at all still gives the best of them. A list is searched well with some thousand
-/// times its length: give a step of many ranks and micro-batches more than the default.
+/// A million actions are timed in about a tenth of a second. The named schedules are always timed, so
+/// that even with no effort the result is the best of them. A list is searched well with several thousand
+/// times its length: increase the effort for a step of many ranks and micro-batches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Effort(u64);
 
 impl Effort {
-    /// So many actions timed.
+    /// Creates an effort of this many timed actions.
     #[must_use]
     pub const fn actions(count: u64) -> Self {
         Self(count)
@@ -34,51 +34,51 @@ impl Effort {
 }
 
 impl Default for Effort {
-    /// Half a million actions.
+    /// Returns half a million actions.
     fn default() -> Self {
         Self(500_000)
     }
 }
 
-/// What [`auto`] may use.
+/// Options of [`auto`].
 #[derive(Debug, Clone, Copy, Default)]
 pub struct AutoOptions<'a> {
-    /// The bytes that each rank may hold, resident ones included. A rank beyond the end has no limit.
+    /// The memory limit of each rank in bytes, resident ones included. Ranks beyond the end have no limit.
     pub memory_limits: Option<&'a [u64]>,
-    /// How long to search.
+    /// The effort of the search.
     pub effort: Effort,
 }
 
-/// What [`auto`] found.
+/// The result of [`auto`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Auto {
-    /// The schedule: compute actions alone, by the name of the named one if it is one, else `auto`.
+    /// The schedule: compute actions only, with the name of the named schedule if it is one, else `auto`.
     pub schedule: Schedule,
-    /// The ticks of its step, as [`simulate`](crate::simulate()) has them.
+    /// The ticks of its step, as computed by [`simulate`](crate::simulate()).
     pub makespan: u64,
-    /// The fastest named schedule with this stage-to-rank map that fits, and its ticks; `None` where
-    /// the map is of no named schedule, or none fits.
+    /// The fastest named schedule with this stage-to-rank map that fits, and its ticks; `None` if
+    /// no named schedule has the map, or none fits.
     pub best_named: Option<(ScheduleKind, u64)>,
-    /// Ticks that no schedule of these stages can be below. The optimum is not below it and may be
-    /// above, most of all where memory is scarce and a rank has several stages.
+    /// A lower bound of the ticks of all schedules of these stages. The optimum may be above it, in particular
+    /// if memory is scarce and a rank has several stages.
     pub lower_bound: u64,
 }
 
-/// The share of the effort that list schedules may take, as a divisor.
+/// The fraction of the effort that list schedules may use, as a divisor.
 const GREEDY_SHARE: u64 = 2;
 
-/// What an entry of a list schedule costs, in entries timed.
+/// The cost of an entry of a list schedule, in timed entries.
 const GREEDY_TURNS: u64 = 4;
 
-/// List schedules that are slower than the best by more than this part of it are not looked at.
+/// List schedules that are slower than the best by more than this fraction of it are discarded.
 const GREEDY_SLACK: u64 = 50;
 
-/// How many candidates are improved, each with its share of the effort.
+/// How many candidates are improved, with equal fractions of the effort.
 const STARTS: usize = 3;
 
 /// Finds a schedule for stages on ranks, at least as fast as every named one that fits.
 ///
-/// The costs are those of [`simulate`](crate::simulate()), bytes included. The same inputs give the
+/// The costs are those of [`simulate`](crate::simulate()), bytes included. The same inputs return the
 /// same schedule. Time and memory grow with stages times micro-batches, and time with the effort.
 ///
 /// ```
@@ -100,8 +100,8 @@ const STARTS: usize = 3;
 ///
 /// # Errors
 ///
-/// [`AutoError::Step`] for inputs that do not fit each other, and [`AutoError::Memory`] where a rank
-/// may hold less than one micro-batch needs.
+/// [`AutoError::Step`] for inconsistent inputs, and [`AutoError::Memory`] if the limit of a rank is
+/// less than one micro-batch needs.
 pub fn auto(
     stage_to_rank: &[RankIndex],
     micro_batches: usize,
@@ -113,7 +113,7 @@ pub fn auto(
     let limits = options.memory_limits.unwrap_or(&[]);
     let problem = Problem::new(stage_to_rank, micro_batches, dependencies, costs, limits);
     let Some(paths) = Paths::new(&problem) else {
-        // The verifier says which edges form the circle.
+        // The verifier reports the edges that form the cycle.
         let lists = one_at_a_time(&problem, &all_programs(problem.stages()));
         verify(&problem.schedule_of("auto", &lists), dependencies)?;
         return Err(AutoError::Circle);
@@ -152,7 +152,7 @@ pub fn auto(
     })
 }
 
-/// The better of what the search and the generators have.
+/// Returns the better of the result of the search and the generators.
 fn chosen(
     problem: &Problem<'_>,
     best: Option<Candidate>,
@@ -175,7 +175,7 @@ fn chosen(
 #[derive(Debug, Clone)]
 struct Candidate {
     makespan: u64,
-    /// The bytes of all ranks' peaks, and the number of entries: what decides between equals.
+    /// The bytes of all ranks' peaks, and the number of entries: the tie-breakers.
     size: (u64, usize),
     lists: Lists,
     /// Its name, if it is a named one.
@@ -210,7 +210,7 @@ impl Pool<'_> {
             .min()
     }
 
-    /// Tries the policies of the list scheduler, until one reaches the bound or the effort is spent.
+    /// Runs the policies of the list scheduler, until one reaches the bound or the effort is used up.
     fn list_schedules(
         &mut self,
         paths: &Paths,
@@ -242,7 +242,7 @@ impl Pool<'_> {
         bound: u64,
         turns: u64,
     ) -> Option<Candidate> {
-        // A stable sort: equals stay in the order in which they were tried.
+        // A stable sort: equal makespans stay in the order in which they were tried.
         self.candidates
             .sort_by_key(|candidate| (candidate.makespan, candidate.size));
         self.candidates.dedup_by_key(|candidate| candidate.makespan);
@@ -266,7 +266,7 @@ impl Pool<'_> {
     }
 }
 
-/// Refuses inputs that do not fit each other.
+/// Checks that the inputs are consistent.
 fn check(
     stage_to_rank: &[RankIndex],
     micro_batches: usize,
@@ -280,7 +280,7 @@ fn check(
     let world_size = world_size.min(expected);
     let empty = Schedule {
         name: String::new(),
-        mode: Mode::Training,
+        mode: ScheduleMode::Training,
         form: Form::ComputeOnly,
         stages: expected,
         micro_batches,
@@ -288,7 +288,7 @@ fn check(
         ranks: vec![Vec::new(); world_size],
     };
     match verify(&empty, dependencies) {
-        // The counts and the map were accepted, and the lists are what is looked for.
+        // The counts and the map are valid, and the lists are yet to be found.
         Ok(()) | Err(VerifyError::Missing { .. }) => {}
         Err(error) => return Err(error.into()),
     }
@@ -299,7 +299,7 @@ fn check(
     Ok(())
 }
 
-/// Refuses a limit that is below what one micro-batch at a time needs.
+/// Checks that no limit is below what one micro-batch at a time needs.
 fn check_memory(problem: &Problem<'_>, serial: &Lists, limits: &[u64]) -> Result<(), AutoError> {
     for (rank, peak) in problem.peaks(serial).into_iter().enumerate() {
         let Some(&limit) = limits.get(rank) else {
@@ -319,14 +319,14 @@ fn check_memory(problem: &Problem<'_>, serial: &Lists, limits: &[u64]) -> Result
     Ok(())
 }
 
-/// All programs of one micro-batch, in the order of a chain.
+/// Returns all programs of one micro-batch, in the order of a chain.
 fn all_programs(stages: usize) -> Vec<(usize, usize)> {
     let forwards = (0..stages).map(|stage| (stage, 0));
     let backwards = (0..stages).rev().map(|stage| (stage, INPUT));
     forwards.chain(backwards).collect()
 }
 
-/// One micro-batch after the other, each in the given order of stages and kinds of work.
+/// Returns lists that run one micro-batch after the other, each in the given order of stages and kinds of work.
 fn one_at_a_time(problem: &Problem<'_>, order: &[(usize, usize)]) -> Lists {
     let mut lists = vec![Vec::new(); problem.ranks];
     for _ in 0..problem.micro_batches {

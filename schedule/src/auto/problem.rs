@@ -5,13 +5,13 @@ use std::ops::Range;
 use crate::action::{Action, Compute, Task};
 use crate::dependencies::Dependencies;
 use crate::index::{MicroBatchIndex, RankIndex, StageIndex};
-use crate::lists::{Form, Mode, Schedule};
+use crate::lists::{Form, Schedule, ScheduleMode};
 use crate::simulate::Costs;
 
-/// One entry of a rank's list while it is searched: a program of a stage, without its micro-batch.
+/// One entry of a rank's list during the search: a program of a stage, without its micro-batch.
 ///
 /// Every stage runs each of its programs in ascending micro-batch order, so the micro-batch is the
-/// number of entries of that kind before this one, and an entry can move without a new label.
+/// number of entries of that kind before this one, and an entry can move without being relabelled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Turn {
     /// The stage, below the number of stages.
@@ -23,7 +23,7 @@ pub(super) struct Turn {
 }
 
 impl Turn {
-    /// An entry that stands alone.
+    /// Creates an entry that is not part of a pair.
     pub fn new(stage: usize, compute: Compute) -> Self {
         Self {
             stage: u32::try_from(stage).expect("stages are counted before the search"),
@@ -32,7 +32,7 @@ impl Turn {
         }
     }
 
-    /// The stage, for indexing.
+    /// Returns the stage, for indexing.
     pub const fn stage(self) -> usize {
         self.stage as usize
     }
@@ -41,7 +41,7 @@ impl Turn {
 /// The list of each rank.
 pub(super) type Lists = Vec<Vec<Turn>>;
 
-/// An edge as its reader sees it.
+/// An edge from the point of view of its reader.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Read {
     /// The first of the edge's messages; that of micro-batch `k` is `k` further.
@@ -50,18 +50,18 @@ pub(super) struct Read {
     pub is_received: bool,
 }
 
-/// An edge as its producer sees it.
+/// An edge from the point of view of its producer.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Made {
     /// The first of the edge's messages.
     pub message: usize,
-    /// Where the values go, if to another rank.
+    /// The transfer of the values, if the reader is on another rank.
     pub sent: Option<Sent>,
     /// The rank that reads the values.
     pub reader: usize,
 }
 
-/// The way of a message between two ranks.
+/// A transfer between two ranks.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sent {
     /// The pair of ranks, for indexing.
@@ -70,8 +70,8 @@ pub(super) struct Sent {
     pub transfer: u64,
 }
 
-/// The bytes that a rank with some stages holds whatever its list is: what is resident, and the most that
-/// one of its programs holds besides.
+/// Returns the bytes that a rank with some stages holds whatever its list is: the resident ones, and the maximum that
+/// one of its programs holds in addition.
 pub(super) fn fixed_bytes(costs: &Costs, stages: &[usize]) -> u64 {
     let costs = || stages.iter().map(|&stage| &costs.stages[stage]);
     let transient = costs().map(|stage| stage.transient_bytes).max();
@@ -93,14 +93,14 @@ pub(super) struct Problem<'a> {
     /// The stages of each rank, in ascending order.
     pub stages_of: Vec<Vec<usize>>,
     /// The bytes that each rank may hold for its micro-batches: its limit less [`fixed_bytes`], or
-    /// `None` where not even these fit.
+    /// `None` if not even these fit.
     pub budgets: Vec<Option<u64>>,
     /// Per stage and program, its ticks with the overhead of the action.
     pub times: Vec<[u64; 4]>,
     /// The edges that a stage's program reads, one range per stage and program.
     reads: Vec<Read>,
     read_ranges: Vec<Range<usize>>,
-    /// The edges that carry what a stage's program makes.
+    /// The edges that carry the outputs of a stage's program.
     made: Vec<Made>,
     made_ranges: Vec<Range<usize>>,
     /// For each stage, the stages of its rank whose update waits for its last backward.
@@ -110,7 +110,7 @@ pub(super) struct Problem<'a> {
 }
 
 impl<'a> Problem<'a> {
-    /// The arrays of a step. Stages, map, dependencies and costs have been checked to agree.
+    /// Creates the arrays of a step. Stages, map, dependencies and costs must be consistent.
     pub fn new(
         stage_to_rank: &'a [RankIndex],
         micro_batches: usize,
@@ -155,44 +155,44 @@ impl<'a> Problem<'a> {
         problem
     }
 
-    /// The number of stages.
+    /// Returns the number of stages.
     pub fn stages(&self) -> usize {
         self.rank_of.len()
     }
 
-    /// The number of messages between programs, those within a rank included.
+    /// Returns the number of messages between programs, those within a rank included.
     pub fn messages(&self) -> usize {
         self.dependencies.edges().len() * self.micro_batches
     }
 
-    /// The edges that a stage's program reads, in the order in which they are received.
+    /// Returns the edges that a stage's program reads, in the order in which they are received.
     pub fn reads(&self, stage: usize, compute: Compute) -> &[Read] {
         &self.reads[self.read_ranges[stage * 4 + compute.slot()].clone()]
     }
 
-    /// The edges that carry what a stage's program makes, in the order in which they are sent.
+    /// Returns the edges that carry the outputs of a stage's program, in the order in which they are sent.
     pub fn made(&self, stage: usize, compute: Compute) -> &[Made] {
         &self.made[self.made_ranges[stage * 4 + compute.slot()].clone()]
     }
 
-    /// Ticks of a program with its overhead.
+    /// Returns the ticks of a program with its overhead.
     pub fn time(&self, turn: Turn) -> u64 {
         self.times[turn.stage()][turn.compute.slot()]
     }
 
-    /// The least that a stage's backward takes, in one part or in two.
+    /// Returns the minimum ticks of a stage's backward, in one part or in two.
     pub fn least_backward(&self, stage: usize) -> u64 {
         let [_, whole, input, weight] = self.times[stage];
         whole.min(input.saturating_add(weight))
     }
 
-    /// The least that a stage takes for a micro-batch, where nothing overlaps.
+    /// Returns the minimum ticks of a stage for a micro-batch, without overlap.
     pub fn least_work(&self, stage: usize) -> u64 {
         let [forward, ..] = self.times[stage];
         forward.saturating_add(self.least_backward(stage))
     }
 
-    /// Ticks of an overlapped pair with its overhead.
+    /// Returns the ticks of an overlapped pair with its overhead.
     pub fn pair_time(&self, forward: Turn, backward: Turn) -> u64 {
         let task = |turn: Turn| Task {
             stage: StageIndex::new(turn.stage()),
@@ -203,12 +203,12 @@ impl<'a> Problem<'a> {
         self.costs.time(&pair)
     }
 
-    /// The bytes that a rank may hold for its micro-batches; none where the residents are too many.
+    /// Returns the bytes that a rank may hold for its micro-batches; zero if the resident bytes exceed the limit.
     pub fn budget(&self, rank: usize) -> u64 {
         self.budgets[rank].unwrap_or(0)
     }
 
-    /// The bytes that a rank holds behind an entry, of those before it.
+    /// Returns the bytes that a rank holds after an entry, given those before it.
     pub fn held_after(&self, held: u64, turn: Turn) -> u64 {
         let costs = &self.costs.stages[turn.stage()];
         let (activation, weight) = (costs.activation_bytes, costs.weight_gradient_bytes);
@@ -220,7 +220,7 @@ impl<'a> Problem<'a> {
         }
     }
 
-    /// The most bytes that each rank holds beside what is resident.
+    /// Returns the most bytes that each rank holds in addition to the resident ones.
     pub fn peaks(&self, lists: &Lists) -> Vec<u64> {
         let peak = |list: &Vec<Turn>| {
             let (mut held, mut peak) = (0, 0);
@@ -266,7 +266,7 @@ impl<'a> Problem<'a> {
         }
     }
 
-    /// A stage updates behind its own last backward, and behind those of the stages of its rank
+    /// A stage updates after its own last backward, and after those of the stages of its rank
     /// that share its parameters.
     fn enter_updates(&mut self) {
         for stage in 0..self.stages() {
@@ -284,7 +284,7 @@ impl<'a> Problem<'a> {
         }
     }
 
-    /// The lists of a schedule, if it is of these stages and micro-batches and every stage runs each
+    /// Returns the lists of a schedule, if it has these stages and micro-batches and every stage runs each
     /// of its programs in ascending micro-batch order.
     pub fn lists_of(&self, schedule: &Schedule) -> Option<Lists> {
         let mut counts = vec![[0; 3]; self.stages()];
@@ -309,7 +309,7 @@ impl<'a> Problem<'a> {
         Some(lists)
     }
 
-    /// The schedule of the lists.
+    /// Returns the schedule of the lists.
     pub fn schedule_of(&self, name: &str, lists: &Lists) -> Schedule {
         let mut counts = vec![[0; 3]; self.stages()];
         let mut label = |turn: Turn| Task {
@@ -334,7 +334,7 @@ impl<'a> Problem<'a> {
         };
         Schedule {
             name: name.to_owned(),
-            mode: Mode::Training,
+            mode: ScheduleMode::Training,
             form: Form::ComputeOnly,
             stages: self.stages(),
             micro_batches: self.micro_batches,

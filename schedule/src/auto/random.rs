@@ -1,11 +1,11 @@
-//! Numbers that look random and are the same every time.
+//! Pseudorandom numbers with a fixed seed.
 
 /// SplitMix64 (Steele, Lea, Flood 2014), with a fixed seed.
 #[derive(Debug, Clone)]
 pub(super) struct Random(pub(super) u64);
 
 impl Random {
-    /// The next number, of all 64-bit ones.
+    /// Returns the next number, of all 64-bit ones.
     pub(super) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;
@@ -14,7 +14,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// The next number below a bound.
+    /// Returns the next number below a bound.
     pub(super) fn below(&mut self, bound: usize) -> usize {
         let wide = u128::from(self.next()) * bound as u128;
         (wide >> 64) as usize

@@ -1,4 +1,4 @@
-//! The local search: small changes along the critical path, kept when the step gets no longer.
+//! The local search: small changes along the critical path, kept if the step gets no longer.
 
 use std::mem;
 
@@ -8,7 +8,7 @@ use super::evaluate::{Evaluator, NO_MESSAGE};
 use super::problem::{Lists, Problem, Turn, count};
 use super::random::Random;
 
-/// Actions of one rank that run without a pause on the critical path.
+/// Actions of one rank on the critical path that run without a pause.
 #[derive(Debug, Clone, Copy)]
 struct Block {
     rank: usize,
@@ -16,18 +16,18 @@ struct Block {
     last: usize,
 }
 
-/// How many accepted makespans back a change is compared with (late acceptance hill climbing, Burke
-/// and Bykov 2017): long enough to leave a plateau, short enough to converge within the effort.
+/// The number of accepted makespans after which a change is compared with an older one (late acceptance hill climbing,
+/// Burke and Bykov 2017): large enough to leave a plateau, small enough to converge within the effort.
 const MEMORY: usize = 30;
 
 /// How far a change moves an action beyond the critical path, in actions.
 const REACH: usize = 6;
 
-/// What drawing and refusing a change costs, in entries timed.
+/// The cost of drawing and rejecting a change, in timed entries.
 const DRAW_TURNS: u64 = 4;
 
 /// Improves lists until `turns` more entries have been timed or `target` is reached. The result is
-/// at least as good as the start, which has to be one that can run.
+/// at least as good as the initial lists, which must be able to run.
 pub(super) fn improve(
     problem: &Problem<'_>,
     evaluator: &mut Evaluator<'_>,
@@ -53,7 +53,7 @@ pub(super) fn improve(
     search.find_blocks(evaluator);
     while evaluator.turns < end && best.0 > target {
         step += 1;
-        // A step that changes nothing still costs a little.
+        // A step without a change has a small cost, so that the search ends.
         evaluator.turns += DRAW_TURNS;
         let Some(rank) = search.change() else {
             continue;
@@ -82,16 +82,16 @@ struct Search<'a> {
     lists: Lists,
     /// The critical path of the lists, from its end.
     blocks: Vec<Block>,
-    /// The list that the last change was made to, as it was.
+    /// The original of the list that the last change was made to.
     backup: Vec<Turn>,
-    /// Whether a pair takes less than its two programs one after the other.
+    /// Whether a pair takes less time than its two programs one after the other.
     overlaps: bool,
-    /// Per stage, what of it has run, for a check of one list.
+    /// Per stage, the number of its programs that have run, for checking a list.
     counts: Vec<[usize; 3]>,
 }
 
 impl Search<'_> {
-    /// Follows the critical path of the lists that were timed last.
+    /// Finds the critical path of the lists that were timed last.
     fn find_blocks(&mut self, evaluator: &Evaluator<'_>) {
         self.blocks.clear();
         let last = evaluator
@@ -125,7 +125,7 @@ impl Search<'_> {
         }
     }
 
-    /// Changes the list of one rank, and returns the rank; `None` where the change that was drawn
+    /// Changes the list of one rank, and returns the rank; `None` if the drawn change
     /// is not possible.
     fn change(&mut self) -> Option<usize> {
         let block = *self.blocks.get(self.random.below(self.blocks.len()))?;
@@ -141,7 +141,7 @@ impl Search<'_> {
     /// Draws a change of a block of the critical path.
     ///
     /// A path gets shorter when the last action of a block, whose message the next block waits for,
-    /// moves ahead of others, or when an action that nobody waits for moves behind it.
+    /// moves forward, or when an action that no other waits for moves after it.
     fn draw(&mut self, Block { rank, first, last }: Block) -> Option<()> {
         let total = self.lists[rank].len();
         let inside = first + self.random.below(last - first + 1);
@@ -188,7 +188,7 @@ impl Search<'_> {
         Some(())
     }
 
-    /// Makes a pair of a forward and a backward that stand together, or parts one.
+    /// Makes a pair of an adjacent forward and backward, or separates one.
     fn pair_or_part(&mut self, rank: usize, at: usize) -> Option<()> {
         let list = &mut self.lists[rank];
         let [turn, next] = [*list.get(at)?, *list.get(at + 1)?];
@@ -208,7 +208,7 @@ impl Search<'_> {
         Some(())
     }
 
-    /// Makes two programs of a whole backward, or one of two.
+    /// Splits a whole backward into two programs, or joins them.
     fn split_or_join(&mut self, rank: usize, at: usize) -> Option<()> {
         let beyond = 1 + self.random.below(REACH);
         let list = &mut self.lists[rank];
@@ -244,7 +244,7 @@ impl Search<'_> {
         Some(())
     }
 
-    /// Whether a list keeps every stage's own order, and the rank's budget.
+    /// Returns whether a list keeps every stage's own order and the rank's budget.
     fn is_legal(&mut self, rank: usize) -> bool {
         for &stage in &self.problem.stages_of[rank] {
             self.counts[stage] = [0; 3];
@@ -269,7 +269,7 @@ impl Search<'_> {
     }
 }
 
-/// Whether the entry at a position is the backward of an overlapped pair.
+/// Returns whether the entry at a position is the backward of an overlapped pair.
 fn is_second(list: &[Turn], position: usize) -> bool {
     let before = position.checked_sub(1).and_then(|before| list.get(before));
     before.is_some_and(|turn| turn.is_paired)

@@ -1,4 +1,4 @@
-//! The policies that the list scheduler is tried with.
+//! The policies with which the list scheduler runs.
 
 use crate::action::Compute;
 
@@ -22,7 +22,7 @@ const WEIGHTS_EARLY: Preference = [
     Compute::Forward,
 ];
 
-/// The kinds of policies: what goes first, the patience in thousandths, and whether backwards run in
+/// The kinds of policies: the preferred program, the patience in thousandths, and whether backwards run in
 /// two parts.
 const KINDS: [(Preference, u64, bool); 8] = [
     (BACKWARD_FIRST, 0, true),
@@ -36,14 +36,14 @@ const KINDS: [(Preference, u64, bool); 8] = [
 ];
 
 /// How many forwards may wait for their backward, in thousandths of those that a stage starts while
-/// the first of them comes back, at the pace of the slowest rank. Without a bound memory is the only
+/// the first of them returns, at the pace of the slowest rank. Without this bound, memory is the only
 /// one.
 const DEPTHS_PERMILLE: [u64; 3] = [UNBOUNDED, 2000, 1500];
 
-/// No bound on what is in flight.
+/// No bound on the micro-batches in flight.
 const UNBOUNDED: u64 = u64::MAX;
 
-/// The policies, the more promising ones first. They were chosen by how often each was the best on
+/// The policies, the more promising ones first, by how often each was the best on
 /// the [grid](super::grid).
 pub(super) fn policies(problem: &Problem<'_>, paths: &Paths) -> impl Iterator<Item = Policy> {
     let is_chunked = problem.stages_of.iter().any(|stages| stages.len() > 1);
@@ -73,7 +73,7 @@ pub(super) fn policies(problem: &Problem<'_>, paths: &Paths) -> impl Iterator<It
     )
 }
 
-/// Per stage, the forwards that may wait for their backward.
+/// Returns the forwards per stage that may wait for their backward.
 fn in_flight(problem: &Problem<'_>, paths: &Paths, depth_permille: u64) -> Vec<usize> {
     let pace = problem.stages_of.iter().map(|stages| {
         let work = stages.iter().map(|&stage| problem.least_work(stage));
@@ -92,7 +92,7 @@ fn in_flight(problem: &Problem<'_>, paths: &Paths, depth_permille: u64) -> Vec<u
     (0..problem.stages()).map(of_stage).collect()
 }
 
-/// The largest depth at which all that may be in flight fits, up to the largest that is tried.
+/// Returns the largest depth at which everything in flight fits, up to the largest that is tried.
 fn fitting_depth(problem: &Problem<'_>, paths: &Paths) -> u64 {
     let fits = |depth: u64| {
         let in_flight = in_flight(problem, paths, depth);

@@ -1,8 +1,8 @@
-//! Names as safe text: timelines and plans come from any file, and a name may be any text.
+//! Escaping of names: timelines and plans may be read from any file, and a name may be any text.
 
 use std::borrow::Cow;
 
-/// Whether a character acts instead of being shown: terminal controls, marks that change the direction
+/// Returns whether a character is a control and not printable: terminal controls, marks that change the direction
 /// of the text after them, and the two characters that XML does not allow.
 fn is_hidden(char: char) -> bool {
     let marks =

@@ -1,8 +1,8 @@
 //! Pictures of a step: for the terminal, as SVG, and as a trace for Perfetto and `chrome://tracing`.
 //!
-//! All three show a [`Timeline`](crate::Timeline), predicted by the simulator or measured by a run. They
-//! are pure functions to text: the same timeline gives the same bytes. They accept any timeline, also
-//! one that no schedule could have: names are escaped, and times after the end are drawn at the edge.
+//! All three show a [`Timeline`](crate::Timeline), predicted by the simulator or measured in a run. They
+//! are pure functions to text: equal timelines have equal bytes. They accept any timeline, also
+//! one of no schedule: names are escaped, and times after the end are drawn at the edge.
 //!
 //! Programs are drawn with their micro-batch. Updates, reduces and sends are drawn where they have a
 //! duration. During a receive the rank waits, so it is drawn as idle.

@@ -8,11 +8,11 @@ pub const COLORS: [&str; 7] = [
     "#5c93f2", "#58b862", "#35b6c6", "#f09a40", "#b087ea", "#e878a6", "#939dab",
 ];
 
-/// How far the colours of a rank's first to fourth stage are mixed with white, in percent. Stages that
-/// follow each other differ most.
+/// How much the colours of a rank's first to fourth stage are mixed with white, in percent. The differences between
+/// consecutive stages are the largest.
 pub(super) const SHADES: [u32; 4] = [0, 56, 30, 82];
 
-/// What a drawn action is.
+/// The kind of a drawn action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {
     Forward,
@@ -25,7 +25,7 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// The letter of the text form, the word for legends, and the name of a similar colour in Chrome's
+    /// Returns the letter of the text form, the word for legends, and the name of a similar colour in Chrome's
     /// trace viewer.
     const fn names(self) -> (char, &'static str, &'static str) {
         match self {
@@ -51,7 +51,7 @@ impl Kind {
         self.names().2
     }
 
-    /// The colour of a rank's stage, by the number of the rank's lower stages.
+    /// Returns the colour of a rank's stage, by the number of the rank's lower stages.
     fn rgb(self, chunk: usize) -> [u8; 3] {
         let color = u32::from_str_radix(&COLORS[self as usize][1..], 16);
         let [_, rgb @ ..] = color.expect("a colour has six digits").to_be_bytes();
@@ -59,13 +59,13 @@ impl Kind {
         rgb.map(|channel| 255 - (u32::from(255 - channel) * (100 - share) / 100) as u8)
     }
 
-    /// The colour for SVG.
+    /// Returns the colour for SVG.
     pub(super) fn fill(self, chunk: usize) -> String {
         let [red, green, blue] = self.rgb(chunk);
         format!("#{red:02x}{green:02x}{blue:02x}")
     }
 
-    /// The nearest colour of the 6 x 6 x 6 cube that terminals of 256 colours share. The levels of the
+    /// Returns the nearest colour of the 6 x 6 x 6 cube that terminals of 256 colours share. The levels of the
     /// cube are 0, 95, 135, 175, 215 and 255.
     pub(super) fn terminal_color(self, chunk: usize) -> u8 {
         let levels = self
@@ -122,7 +122,7 @@ mod tests {
         (0.2126 * red + 0.7152 * green + 0.0722 * blue + 0.05) / 0.05
     }
 
-    /// WCAG asks for a ratio of 4.5 between text and its background.
+    /// WCAG requires a ratio of 4.5 between text and its background.
     #[test]
     fn every_number_is_readable_on_its_box() {
         const LEVELS: [u8; 6] = [0, 95, 135, 175, 215, 255];

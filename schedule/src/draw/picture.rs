@@ -1,4 +1,4 @@
-//! What all pictures show: the actions of each rank with their boxes, and the figures beside them.
+//! The common model of all pictures: the actions of each rank as boxes, and figures next to them.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::simulate::{RankTimeline, Span, TimeUnit, Timeline};
 
 /// The names of a row's figures.
 pub(super) const FIGURES: [&str; 3] = ["bubble", "held", "peak"];
-/// A short step has at most so many columns for its shortest common time.
+/// The maximum number of columns per quantum of time in a short step.
 const MAX_COLUMNS_PER_QUANTUM: u64 = 8;
 
 /// One box. An overlapped pair has two.
@@ -36,9 +36,9 @@ pub(super) struct Row<'a> {
     /// `stage 3` or `stages 0, 7`; empty for a rank without stages.
     pub(super) stages: String,
     pub(super) actions: Vec<Drawn<'a>>,
-    /// The most micro-batches that waited for the end of their backward at a time, once per stage.
+    /// The maximum number of micro-batches that waited for the end of their backward at a time, once per stage.
     pub(super) held: usize,
-    /// The rank's bubble as a share of the whole step.
+    /// The rank's bubble as a fraction of the whole step.
     pub(super) bubble: String,
 }
 
@@ -47,9 +47,9 @@ pub(super) struct Row<'a> {
 pub(super) struct Picture<'a> {
     pub(super) timeline: &'a Timeline,
     pub(super) rows: Vec<Row<'a>>,
-    /// The end of the last action, also where the lists are not in order.
+    /// The end of the last action, even if the lists are not in order.
     pub(super) length: u64,
-    /// The most stages that a rank has.
+    /// The largest number of stages of a rank.
     pub(super) chunks: usize,
     /// Whether peak bytes differ from `held`: uniform costs count one byte per micro-batch.
     pub(super) has_bytes: bool,
@@ -91,17 +91,17 @@ impl<'a> Picture<'a> {
         }
     }
 
-    /// All boxes.
+    /// Returns all boxes.
     pub(super) fn pieces(&self) -> impl Iterator<Item = &Piece> {
         let actions = self.rows.iter().flat_map(|row| &row.actions);
         actions.flat_map(|action| &action.pieces)
     }
 
-    /// The step in a few words each: ranks, time, bubble, idle time.
+    /// Returns a summary of the step: ranks, time, bubble, idle time.
     pub(super) fn summary(&self) -> Vec<String> {
         let (timeline, unit) = (self.timeline, self.timeline.unit);
         let (bubble, makespan) = (timeline.largest_bubble(), timeline.makespan());
-        // Times that overlap, as no rank has them, would give less than nothing.
+        // Overlapping times, which no rank has, would make this negative.
         let idle = (timeline.idle_share().clamp(0.0, 1.0) * 1000.0).round();
         vec![
             count_text(timeline.ranks.len(), "rank"),
@@ -115,10 +115,10 @@ impl<'a> Picture<'a> {
         ]
     }
 
-    /// The number of columns of a terminal that the time has, at most `available`.
+    /// Returns the number of columns of a terminal for the time axis, at most `available`.
     ///
-    /// Where all times are multiples of a quantum, every quantum has the same number of columns if there
-    /// are enough, so that equal times look equal. Else the whole width is used.
+    /// If all times are multiples of a quantum, every quantum has the same number of columns if there
+    /// are enough, so that equal times have equal widths. Otherwise the whole width is used.
     pub(super) fn columns(&self, available: usize) -> usize {
         let spans = self.rows.iter().flat_map(|row| &row.list.spans);
         let quantum = spans
@@ -135,15 +135,15 @@ impl<'a> Picture<'a> {
 }
 
 impl Row<'_> {
-    /// For each of `count` columns over `length`, the position of the action that it shows, or `None` for
+    /// Returns for each of `count` columns over `length` the position of the action that it shows, or `None` for
     /// idle time.
     ///
-    /// A column shows the kind that has most of its time, and of it the longest action. Where actions are
-    /// narrower than a column, kinds and idle time alternate in proportion to their times, but a column in
-    /// which such an action has its middle is never idle.
+    /// A column shows the kind that has most of its time, and the longest action of that kind. If actions are
+    /// narrower than a column, kinds and idle time alternate in proportion to their times, but a column
+    /// with the middle of such an action is never idle.
     pub(super) fn shown(&self, length: u64, count: usize) -> Vec<Option<usize>> {
         let width = length as f64 / count as f64;
-        // The time that each kind, and last idle time, had in earlier columns without being shown.
+        // The time of each kind, and last of idle time, in earlier columns that did not show it.
         let mut waiting = [0.0; COLORS.len() + 1];
         let show = (0..count).map(|column| {
             let (left, right) = (column as f64 * width, (column + 1) as f64 * width);
@@ -178,7 +178,7 @@ impl Row<'_> {
             }
             let kinds = (0..waiting.len()).filter(|kind| times[*kind] > 0.0);
             let kinds = kinds.filter(|kind| *kind < COLORS.len() || !is_busy);
-            // The first kind of those that wait as long.
+            // The first of the kinds with the same time.
             let kind = kinds
                 .rev()
                 .max_by(|a, b| waiting[*a].total_cmp(&waiting[*b]))?;
@@ -188,15 +188,15 @@ impl Row<'_> {
         show.collect()
     }
 
-    /// Bubble, held micro-batches and peak bytes.
+    /// Returns bubble, held micro-batches and peak bytes.
     pub(super) fn figures(&self) -> [String; FIGURES.len()] {
         let bytes = super::units::bytes_text(self.list.peak_bytes());
         [self.bubble.clone(), self.held.to_string(), bytes]
     }
 }
 
-/// The actions of a rank that are drawn. A receive is not, and what is done once per step is drawn
-/// where it takes time. `chunks` are the numbers of lower stages of each stage's rank.
+/// Returns the actions of a rank that are drawn. Receives are not, and actions that run once per step are drawn
+/// if they have a duration. `chunks` are the numbers of lower stages of each stage's rank.
 fn drawn<'a>(list: &'a RankTimeline, chunks: &[usize]) -> Vec<Drawn<'a>> {
     let chunk = |stage: StageIndex| chunks.get(stage.index()).copied().unwrap_or(0);
     let task = |task: &Task| Piece {
@@ -222,7 +222,7 @@ fn drawn<'a>(list: &'a RankTimeline, chunks: &[usize]) -> Vec<Drawn<'a>> {
     list.spans.iter().filter_map(action).collect()
 }
 
-/// Forwards without the end of their backward, at the worst moment.
+/// Returns the maximum number of forwards without the end of their backward.
 fn held(list: &RankTimeline) -> usize {
     let (mut now, mut most) = (0_usize, 0);
     for span in &list.spans {
@@ -230,7 +230,7 @@ fn held(list: &RankTimeline) -> usize {
             let tasks = span.action.tasks().iter();
             tasks.filter(|task| which(&task.compute)).count()
         };
-        // The forward of a pair first: its backward frees nothing before the pair has ended.
+        // The forward of a pair is first, because its backward frees nothing before the pair has ended.
         now += count(|compute| *compute == Compute::Forward);
         most = most.max(now);
         now = now.saturating_sub(count(|compute| compute.ends_backward()));
@@ -245,7 +245,7 @@ const fn common_divisor(mut a: u64, mut b: u64) -> u64 {
     a
 }
 
-/// A time with its unit: `33 ticks`, `1.25 ms`.
+/// Returns a time with its unit: `33 ticks`, `1.25 ms`.
 pub(super) fn time_in(time: u64, unit: TimeUnit) -> String {
     match unit {
         TimeUnit::Ticks if time == 1 => "1 tick".to_owned(),
@@ -254,8 +254,8 @@ pub(super) fn time_in(time: u64, unit: TimeUnit) -> String {
     }
 }
 
-/// The marks of the time axis: zero and at most `most` times after it, up to `length`, at multiples of
-/// 1, 2 or 5 times a power of ten. Measured times have their unit, ticks none.
+/// Returns the marks of the time axis: zero and at most `most` times after it, up to `length`, at multiples of
+/// 1, 2 or 5 times a power of ten. Measured times have their unit, ticks have none.
 pub(super) fn marks(length: u64, unit: TimeUnit, most: u64) -> impl Iterator<Item = (u64, String)> {
     let powers = (0..20).map(|digits| 10_u64.pow(digits));
     let mut steps = powers.flat_map(|power| [1, 2, 5].map(|factor| power.saturating_mul(factor)));
@@ -327,7 +327,7 @@ mod tests {
         check_shown(&[("0F0", 30, 20), ("0F1", 94, 900)], "·········1");
     }
 
-    /// Forwards have a third of the time, so they have a third of the columns: also where a column is as
+    /// Forwards have a third of the time, so they have a third of the columns, even if a column is as
     /// long as the period.
     #[test]
     fn narrow_kinds_share_the_columns() {
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn an_action_has_as_many_boxes_as_programs_or_one_where_it_takes_time() {
+    fn an_action_has_as_many_boxes_as_programs_or_one_if_it_has_a_duration() {
         let cases = [
             ("0F4", 0, "F0 4"),
             ("0F4&3B1", 2, "F0 4, B1 1"),
@@ -437,7 +437,7 @@ mod tests {
     }
 
     proptest! {
-        /// Actions one after the other, each at least a column long, all show, in their order.
+        /// Consecutive actions, each at least a column long, are all shown, in their order.
         #[test]
         fn wide_actions_are_never_lost(times in prop::collection::vec(10_u64..50, 1..30), scale in 1_u64..1000) {
             let words = ["0F0", "0B0", "0I0", "0W0"].iter().cycle();
@@ -455,7 +455,7 @@ mod tests {
             prop_assert_eq!(shown, (0..times.len()).map(Some).collect::<Vec<_>>());
         }
 
-        /// Any times at all, as a file may have them.
+        /// Arbitrary times, as in a file.
         #[test]
         fn no_times_are_refused(
             times in prop::collection::vec((any::<u64>(), any::<u64>()), 0..20),

@@ -15,17 +15,17 @@ pub(super) const MAX_DETAILED: usize = 20_000;
 const WIDTHS: (u32, u32) = (600, 20_000);
 /// Space around the picture.
 const MARGIN: f64 = 24.0;
-/// Widths of the figures beside the rows.
+/// Widths of the figures next to the rows.
 const FIGURE_WIDTHS: [f64; FIGURES.len()] = [64.0, 44.0, 74.0];
 /// Height of the curve of bytes, and the space below it.
 const CURVE: f64 = 16.0;
 const RANK_GAP: f64 = 12.0;
-/// Width of a letter of 11 pixels, of common monospace fonts the widest.
+/// Width of a letter of 11 pixels, in the widest of the common monospace fonts.
 const LETTER: f64 = 6.8;
-/// Longer names are cut.
+/// Longer names are truncated.
 const MAX_NAME: usize = 18;
 
-/// What is the same in every picture. Fills of boxes are the same on light and on dark pages.
+/// The style of every picture. Fills of boxes are the same on light and on dark pages.
 const STYLE: &str = r#"<style>
 text{font-family:ui-monospace,SFMono-Regular,Menlo,Consolas,"DejaVu Sans Mono",monospace;font-size:11px}
 .title{font-size:16px;font-weight:600}.sub{font-size:12px}.small{font-size:9px}
@@ -46,12 +46,12 @@ text{font-family:ui-monospace,SFMono-Regular,Menlo,Consolas,"DejaVu Sans Mono",m
 pub struct SvgOptions {
     /// The width in pixels, figures and labels included; from 600 to 20,000.
     pub width_px: u32,
-    /// The line above; without it, the names of the timelines.
+    /// The title; by default the names of the timelines.
     pub title: Option<String>,
 }
 
 impl Default for SvgOptions {
-    /// 1200 pixels.
+    /// Returns 1200 pixels, without a title.
     fn default() -> Self {
         Self {
             width_px: 1200,
@@ -62,19 +62,19 @@ impl Default for SvgOptions {
 
 /// Draws timelines as one SVG: a row per rank, a box per action, one time axis.
 ///
-/// The text needs no script, no font and no other file, and has colours for light and dark pages. A box
-/// has the colour of its kind, in a shade for each of the rank's stages, its micro-batch where it fits, and
+/// The SVG needs no script, font or other file, and has colours for light and dark pages. A box
+/// has the colour of its kind, in a shade for each of the rank's stages, its micro-batch if it fits, and
 /// action, start, end and duration as a tooltip. An overlapped pair is a forward above a backward.
-/// Beside each row are the rank's bubble as a share of the step, the most micro-batches that it held at a
-/// time and, where the costs are in bytes, its peak bytes; below it is the curve of its bytes, for all
-/// ranks on one scale.
+/// Next to each row are the rank's bubble as a fraction of the step, the maximum number of micro-batches that it held
+/// at a time and, if the costs are in bytes, its peak bytes; below it is the curve of its bytes, with
+/// one scale for all ranks.
 ///
-/// Several timelines, such as a predicted and a measured one, have a row of each for each rank, labelled
-/// with the timeline's name. They share the axis of the first, so times in other units are
+/// Several timelines, such as a predicted and a measured one, have a row each for every rank, labelled
+/// with the timeline's name. They share the axis of the first, so times in other units have to be
 /// [scaled](Timeline::scaled) before.
 ///
 /// More than 20,000 boxes have neither micro-batches nor tooltips. They are drawn in columns of a pixel,
-/// which kinds share in proportion to their time, so the size of the text is bounded by the picture's.
+/// which kinds share in proportion to their time, so the size of the text is bounded by the size of the picture.
 /// Below that an action has up to 300 bytes. Time and memory are linear in the number of actions.
 #[must_use]
 pub fn svg(timelines: &[&Timeline], options: &SvgOptions) -> String {
@@ -84,7 +84,7 @@ pub fn svg(timelines: &[&Timeline], options: &SvgOptions) -> String {
     let names = timelines.iter().map(|one| one.name.as_str());
     let title = options.title.clone();
     let title = title.unwrap_or_else(|| names.collect::<Vec<_>>().join(" | "));
-    // Letters that fit beside each other.
+    // The number of letters that fit in the width.
     let room = |size: f64| ((width - 2.0 * MARGIN) / (LETTER * size / 11.0)) as usize;
     let mut out = text("title", MARGIN, 32.0, &cut(&title, room(16.0)));
     let mut y = 33.0;
@@ -116,7 +116,7 @@ pub fn svg(timelines: &[&Timeline], options: &SvgOptions) -> String {
     )
 }
 
-/// Where times are, and how ranks are drawn.
+/// The layout of times and ranks.
 struct Plot {
     left: f64,
     right: f64,
@@ -128,7 +128,7 @@ struct Plot {
     /// The bytes at the top of a curve.
     most_bytes: u64,
     is_detailed: bool,
-    /// The number of figures beside each row.
+    /// The number of figures next to each row.
     figures: usize,
 }
 
@@ -157,7 +157,7 @@ impl Plot {
         }
     }
 
-    /// A rank: its name and stages, a row of each timeline with its figures, and the curves of bytes.
+    /// Draws a rank: its name and stages, a row of each timeline with its figures, and the curves of bytes.
     fn rank(&self, pictures: &[Picture<'_>], rank: usize, top: f64) -> String {
         let mut out = text("rank", MARGIN, top + 12.0, &format!("rank {rank}"));
         let first = pictures.first().and_then(|picture| picture.rows.get(rank));
@@ -190,7 +190,7 @@ impl Plot {
         out + &curves
     }
 
-    /// The figures beside a row, or their names.
+    /// Draws the figures next to a row, or their names.
     fn figures(&self, texts: [String; FIGURES.len()], y: f64) -> String {
         let mut x = self.right;
         let texts = texts.iter().zip(FIGURE_WIDTHS).take(self.figures);
@@ -206,7 +206,7 @@ impl Plot {
         px(self.left + share * (self.right - self.left))
     }
 
-    /// Lines at round times, and their labels below the rows.
+    /// Draws lines at round times, and their labels below the rows.
     fn axis(&self, unit: TimeUnit, top: f64, bottom: f64) -> String {
         let mut out = String::new();
         let most = ((self.right - self.left) / 90.0) as u64;
@@ -221,7 +221,7 @@ impl Plot {
         out
     }
 
-    /// The empty row.
+    /// Draws the empty row.
     fn track(&self, y: f64) -> String {
         let (x, width, height) = (self.left, self.right - self.left, self.lane);
         format!(
@@ -229,7 +229,7 @@ impl Plot {
         )
     }
 
-    /// A group per action, with tooltip and micro-batch.
+    /// Draws a group per action, with tooltip and micro-batch.
     fn boxes(&self, row: &Row<'_>, unit: TimeUnit, top: f64) -> String {
         let mut out = String::new();
         for action in &row.actions {
@@ -262,8 +262,7 @@ impl Plot {
         out
     }
 
-    /// One path per colour, in columns of a pixel. A hundred thousand boxes would keep a browser busy for
-    /// minutes.
+    /// Draws one path per colour, in columns of a pixel. Browsers need minutes for a hundred thousand boxes.
     fn dense(&self, row: &Row<'_>, top: f64) -> String {
         let shown = row.shown(self.length, (self.right - self.left) as usize);
         let mut paths: BTreeMap<String, String> = BTreeMap::new();
@@ -284,7 +283,7 @@ impl Plot {
         paths.into_iter().map(path).collect()
     }
 
-    /// The bytes of a rank over time. Values at the same pixel become one line up to the largest, so that
+    /// Draws the bytes of a rank over time. Values at the same pixel become one line up to the largest, so that
     /// no peak is lost and a long step has a short path.
     fn curve(&self, lane: usize, list: &RankTimeline, base: f64) -> String {
         if list.peak_bytes() == 0 {
@@ -308,7 +307,7 @@ impl Plot {
     }
 }
 
-/// What the colours mean: each kind, the shades of a rank's higher stages, and the curves. `y` moves below
+/// Draws the legend: each kind, the shades of a rank's higher stages, and the curves. Moves `y` below
 /// the last line.
 fn legend(pictures: &[Picture<'_>], curves: bool, width: f64, y: &mut f64) -> String {
     let pieces = || pictures.iter().flat_map(Picture::pieces);
@@ -344,13 +343,13 @@ fn text(class: &str, x: f64, y: f64, text: &str) -> String {
     format!("<text class=\"{class}\" x=\"{x}\" y=\"{y}\">{text}</text>\n")
 }
 
-/// A coordinate with at most two decimals; the shortest form of such a number is written.
+/// Rounds a coordinate to two decimals; the shortest form of such a number is written.
 fn px(value: f64) -> f64 {
     // A negative zero would keep its sign.
     (value * 100.0).round() / 100.0 + 0.0
 }
 
-/// A text of at most so many letters, with an ellipsis where it was cut.
+/// Truncates a text to at most this many letters, with an ellipsis.
 fn cut(text: &str, letters: usize) -> String {
     if text.chars().count() <= letters {
         return text.to_owned();

@@ -7,7 +7,7 @@ use super::palette::Kind;
 use super::picture::{FIGURES, Picture, Piece, Row, marks};
 use crate::simulate::Timeline;
 
-/// Bounds of the width: the labels and figures need the least, and the most bounds the memory.
+/// Bounds of the width: labels and figures need the minimum, and the maximum limits the memory.
 const WIDTHS: (usize, usize) = (40, 4096);
 /// Widths of the figures: `100.0 %`, micro-batches, `1023 MiB`, each with a space before it.
 const FIGURE_WIDTHS: [usize; FIGURES.len()] = [8, 6, 10];
@@ -15,7 +15,7 @@ const FIGURE_WIDTHS: [usize; FIGURES.len()] = [8, 6, 10];
 /// The width and the colours of a terminal picture.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TerminalOptions {
-    /// The most columns of a line; less than 40 counts as 40.
+    /// The maximum columns of a line; less than 40 counts as 40.
     pub width: usize,
     /// Whether actions are coloured, by escape sequences for 256 colours. The caller decides whether
     /// the terminal and `NO_COLOR` allow it.
@@ -23,7 +23,7 @@ pub struct TerminalOptions {
 }
 
 impl Default for TerminalOptions {
-    /// 100 columns without colour.
+    /// Returns 100 columns without colour.
     fn default() -> Self {
         Self {
             width: 100,
@@ -35,13 +35,13 @@ impl Default for TerminalOptions {
 /// Draws a timeline as text: a header, a row per rank, a legend. Every line ends with a line break.
 ///
 /// An action is its letter and micro-batch, such as `F3`, followed by `─` over its time; an overlapped
-/// pair is `F3&B1`. The letters of a rank's second stage, and of every second one after it, are small.
-/// Where an action is too narrow for its micro-batch, the letter is alone. Where actions are narrower
+/// pair is `F3&B1`. The letters of a rank's second stage, and of every second one after it, are lower case.
+/// If an action is too narrow for its micro-batch, only the letter is shown. If actions are narrower
 /// than a column, kinds share the columns in proportion to their time, and a line below has the number of
 /// actions that are not shown. `·` is idle time.
 ///
-/// Beside each row are the rank's bubble as a share of the step, the most micro-batches that it held
-/// at a time and, where the costs are in bytes, its peak bytes. Time and memory are linear in the number
+/// Next to each row are the rank's bubble as a fraction of the step, the maximum number of micro-batches that it held
+/// at a time and, if the costs are in bytes, its peak bytes. Time and memory are linear in the number
 /// of actions and the width.
 #[must_use]
 pub fn terminal(timeline: &Timeline, options: &TerminalOptions) -> String {
@@ -50,7 +50,7 @@ pub fn terminal(timeline: &Timeline, options: &TerminalOptions) -> String {
     let shown = if picture.has_bytes { 3 } else { 2 };
     let last_rank = timeline.ranks.len().saturating_sub(1).to_string();
     let label_width = last_rank.len().max("rank".len());
-    // Two strokes and a space are between the label, the columns and the figures.
+    // Two strokes and a space separate the label, the columns and the figures.
     let beside = label_width + 3 + FIGURE_WIDTHS[..shown].iter().sum::<usize>();
     let count = picture.columns(width.saturating_sub(beside));
     let figures = |texts: [String; FIGURES.len()]| -> String {
@@ -90,7 +90,7 @@ pub fn terminal(timeline: &Timeline, options: &TerminalOptions) -> String {
     lines.collect()
 }
 
-/// Round marks, each at the column of its time; labels have two spaces between them and do not reach the
+/// Returns round marks, each at the column of its time; labels have two spaces between them and do not reach the
 /// figures.
 fn axis(picture: &Picture<'_>, count: usize) -> String {
     let mut line = String::new();
@@ -106,7 +106,7 @@ fn axis(picture: &Picture<'_>, count: usize) -> String {
     line
 }
 
-/// The columns of a rank, and how many of its actions are not in them.
+/// Returns the columns of a rank, and how many of its actions they do not show.
 fn cells(row: &Row<'_>, length: u64, count: usize, color: bool) -> (String, usize) {
     let mut text = String::new();
     let mut shown = BTreeSet::new();
@@ -156,7 +156,7 @@ fn legend(picture: &Picture<'_>) -> Vec<String> {
     parts
 }
 
-/// The longest form of an action's name that fits; no number is ever cut.
+/// Returns the longest form of an action's name that fits; numbers are never truncated.
 fn label(pieces: &[Piece], width: usize) -> String {
     let letters = pieces.iter().map(|piece| match piece.chunk % 2 {
         0 => piece.kind.letter(),
@@ -174,7 +174,7 @@ fn label(pieces: &[Piece], width: usize) -> String {
     fitting.next().unwrap_or_default()
 }
 
-/// Parts with two spaces between them, broken into lines of at most `width` characters.
+/// Joins parts with two spaces between them, in lines of at most `width` characters.
 fn flow(parts: &[String], width: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for part in parts {
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_step_shows_kinds_and_says_so() {
+    fn a_long_step_shows_kinds_and_a_note() {
         insta::assert_snapshot!(check(&one_f_one_b_sample(3, 24), 40), @r"
         1f1b  3 ranks  78 ticks
         largest bubble 6 ticks (7.7 %)
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn stages_of_a_rank_and_pairs_are_told_apart() {
+    fn stages_of_a_rank_and_pairs_are_distinguishable() {
         insta::assert_snapshot!(check(&pairs_sample(), 72), @r"
         pairs  2 ranks  40 ticks  largest bubble 16 ticks (40.0 %)  idle 40.0 %
         rank  0         10        20        30           bubble  held

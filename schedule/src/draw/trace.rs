@@ -1,4 +1,4 @@
-//! A timeline as a trace that Perfetto and `chrome://tracing` open.
+//! A timeline as a trace for Perfetto and `chrome://tracing`.
 //!
 //! The format is Chrome's "Trace Event Format", an object of JSON with a list of events: `M` names
 //! processes and threads, `X` is a slice, `C` a counter, `s` and `f` are the ends of an arrow.
@@ -13,28 +13,28 @@ use crate::dependencies::Endpoint;
 use crate::index::MicroBatchIndex;
 use crate::simulate::{Span, TimeUnit, Timeline};
 
-/// How long before the end of a slice an arrow begins, in microseconds: one nanosecond. Viewers bind the
-/// beginning of an arrow to the slice around it.
+/// How long before the end of a slice an arrow begins, in microseconds: one nanosecond. Viewers attach the
+/// start of an arrow to the slice around it.
 const INSIDE_US: f64 = 0.001;
 
-/// The colour of waiting, among those that Chrome's trace viewer knows by name: a light grey.
+/// The colour of waiting, one of the named colours of Chrome's trace viewer: a light grey.
 const WAIT_COLOR: &str = "thread_state_sleeping";
 
-/// Writes timelines as one trace in JSON for Perfetto or `chrome://tracing`.
+/// Writes timelines as one JSON trace for Perfetto or `chrome://tracing`.
 ///
-/// A timeline is a process with its name, a rank a thread. Actions are slices: programs all of them,
-/// the others where they take time, and a receive is a slice named `wait`. The two programs of an
-/// overlapped pair are one below the other. Arrows lead from the program that made values to the
-/// program that reads them on another rank. Bytes of a rank are a counter.
+/// A timeline is a process with its name, a rank is a thread. Actions are slices: all programs,
+/// other actions if they have a duration, and a receive is a slice named `wait`. The two programs of an
+/// overlapped pair are one below the other. Arrows lead from the program that computed values to the
+/// program that reads them on another rank. The bytes of a rank are a counter.
 ///
-/// A trace has microseconds; a tick is shown as one. Events are in order of time. Time and memory are
-/// linear in the number of actions, but for the sorting.
+/// Times are in microseconds; a tick is shown as one. Events are sorted by time. Time and memory are
+/// linear in the number of actions, except for the sorting.
 #[must_use]
 pub fn trace(timelines: &[&Timeline]) -> String {
     let mut names = Vec::new();
     let mut events = Vec::new();
     let mut arrow_count = 0;
-    // A thread with the number of its process would be taken for the main thread.
+    // Viewers treat a thread with the number of its process as the main thread.
     let mut first_thread = timelines.len() + 1;
     for (index, timeline) in timelines.iter().enumerate() {
         // Processes count from one: zero is the idle process of a machine.
@@ -48,7 +48,7 @@ pub fn trace(timelines: &[&Timeline]) -> String {
         process.write_slices(&mut events);
         process.write_arrows(&mut events, &mut arrow_count);
     }
-    // Stable, so that events of one moment keep their order: outer slices, inner slices, arrows.
+    // Stable, so that simultaneous events keep their order: outer slices, inner slices, arrows.
     events.sort_by(|a: &(f64, Value), b| a.0.total_cmp(&b.0));
     names.extend(events.into_iter().map(|(_, event)| event));
     json!({ "displayTimeUnit": "ns", "traceEvents": names }).to_string()
@@ -62,7 +62,7 @@ struct Process<'a> {
 }
 
 impl Process<'_> {
-    /// A time in microseconds.
+    /// Returns a time in microseconds.
     fn us(&self, time: u64) -> f64 {
         match self.picture.timeline.unit {
             TimeUnit::Ticks => time as f64,
@@ -97,7 +97,7 @@ impl Process<'_> {
         }
     }
 
-    /// The slices of the actions and of waiting, and the counter of bytes.
+    /// Writes the slices of the actions and of waiting, and the counter of bytes.
     fn write_slices(&self, events: &mut Vec<(f64, Value)>) {
         let pid = self.pid;
         for (rank, row) in self.picture.rows.iter().enumerate() {
@@ -147,7 +147,7 @@ impl Process<'_> {
         }
     }
 
-    /// Both ends of every arrow; viewers match the ends by category, name and id.
+    /// Writes both ends of every arrow; viewers match the ends by category, name and id.
     fn write_arrows(&self, events: &mut Vec<(f64, Value)>, count: &mut usize) {
         for [from, to] in arrows(self.picture.timeline) {
             let ends = [
@@ -155,7 +155,7 @@ impl Process<'_> {
                 (to.0, "f", self.us(to.1.start)),
             ];
             for (rank, ph, ts) in ends {
-                // `bp`: the arrow ends at the slice around the moment and not at the next one.
+                // `bp`: the arrow ends at the slice that encloses the time and not at the next one.
                 let event = json!({
                     "name": "message", "cat": "message", "id": *count, "ph": ph, "bp": "e", "ts": ts,
                     "pid": self.pid, "tid": self.first_thread + rank,
@@ -170,12 +170,12 @@ impl Process<'_> {
 /// A rank and one of its spans.
 type End<'a> = (usize, &'a Span);
 
-/// For each send of values, in the order of the lists, the program that made them and the one that reads
+/// Returns for each send of values, in the order of the lists, the program that computed them and the one that reads
 /// them.
 ///
-/// An arrow joins the two programs and not the send and the receive, which often take no time. A message
-/// without both programs has none, neither has one of programs that take no time, and neither has one
-/// that would point back in time, as it can where the clocks of two ranks differ.
+/// An arrow joins the two programs and not the send and the receive, which often have no duration. There is no arrow
+/// for a message without both programs, for programs without a duration, and for times
+/// that would go backwards, as they can if the clocks of two ranks differ.
 fn arrows(timeline: &Timeline) -> Vec<[End<'_>; 2]> {
     let lists = timeline.ranks.iter().enumerate();
     let spans = lists.flat_map(|(rank, list)| list.spans.iter().map(move |span| (rank, span)));
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_trace_reads_like_this() {
+    fn a_small_trace_has_these_events() {
         let timeline = one_f_one_b_sample(2, 1);
         let lines = trace(&[&timeline]).replace("},{\"", "},\n{\"");
         insta::assert_snapshot!(lines, @r#"
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_and_nonsense_are_written_too() {
+    fn empty_and_invalid_timelines_are_written() {
         assert_eq!(events(&[]), Vec::<Value>::new());
         let mut broken = measured_sample();
         for span in &mut broken.ranks[1].spans {

@@ -1,6 +1,6 @@
-//! Bytes, times and shares as text, in integer arithmetic.
+//! Bytes, times and fractions as text, in integer arithmetic.
 
-/// Units of bytes, and how many bytes each is.
+/// Units of bytes, and their sizes in bytes.
 const BYTES: [(&str, u64); 7] = [
     ("B", 1),
     ("KiB", 1 << 10),
@@ -10,7 +10,7 @@ const BYTES: [(&str, u64); 7] = [
     ("PiB", 1 << 50),
     ("EiB", 1 << 60),
 ];
-/// Units of times, and how many nanoseconds each is.
+/// Units of time, and their lengths in nanoseconds.
 const TIMES: [(&str, u64); 4] = [
     ("ns", 1),
     ("µs", 1_000),
@@ -18,7 +18,7 @@ const TIMES: [(&str, u64); 4] = [
     ("s", 1_000_000_000),
 ];
 
-/// The unit and the number of decimals that all numbers of a column have.
+/// The unit and the number of decimals of all numbers in a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Scale {
     /// The name of the unit.
@@ -28,7 +28,7 @@ pub struct Scale {
 }
 
 impl Scale {
-    /// Returns the scale of a column of bytes: four digits for the largest, so that smaller ones show.
+    /// Returns the scale of a column of bytes: four digits for the largest, so that smaller ones are visible.
     #[must_use]
     pub fn bytes(values: impl IntoIterator<Item = u64>) -> Self {
         Self::of(&BYTES, values.into_iter().max().unwrap_or(0), 4)
@@ -40,7 +40,7 @@ impl Scale {
         Self::of(&TIMES, values.into_iter().max().unwrap_or(0), 4)
     }
 
-    /// The largest unit that `largest` reaches, with so many digits of it.
+    /// Returns the largest unit that `largest` reaches, with this many digits of it.
     fn of(units: &[(&'static str, u64)], largest: u64, digits: usize) -> Self {
         let reached = units.iter().rfind(|(_, size)| largest >= *size);
         let (unit, size) = *reached.unwrap_or(&units[0]);
@@ -90,7 +90,7 @@ pub fn permille_text(permille: u64) -> String {
     format!("{}.{} %", permille / 10, permille % 10)
 }
 
-/// Returns a part of a whole in thousandths, rounded; zero where the whole is zero.
+/// Returns a part of a whole in thousandths, rounded; zero if the whole is zero.
 #[must_use]
 pub fn permille(part: u64, whole: u64) -> u64 {
     let whole = u128::from(whole);

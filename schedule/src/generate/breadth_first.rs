@@ -1,9 +1,9 @@
-//! Schedules that run a chunk for all micro-batches before the next one: GPipe and looped BFS, and
-//! forward passes alone.
+//! Schedules that run a chunk for all micro-batches before the next one: GPipe, looped BFS, and
+//! forward passes only.
 
 use crate::action::{Action, Compute, Task};
 use crate::index::{MicroBatchIndex, RankIndex, StageIndex};
-use crate::lists::{Form, Mode, Schedule};
+use crate::lists::{Form, Schedule, ScheduleMode};
 
 use super::placement::Shape;
 
@@ -21,11 +21,11 @@ pub(super) fn breadth_first(name: &str, shape: Shape) -> Schedule {
     })
 }
 
-/// Forward passes alone on the ranks of any plan: each rank runs its stages in ascending order, each
+/// Returns forward passes only, on the ranks of any plan: each rank runs its stages in ascending order, each
 /// for all micro-batches.
 ///
-/// Ranks are numbered without a gap. A rank whose number is not below the number of stages gets no
-/// list, and [`verify`](crate::verify) refuses the schedule.
+/// Ranks must be numbered without a gap. A rank whose number is not below the number of stages gets no
+/// list, and [`verify`](crate::verify) rejects the schedule.
 #[must_use]
 pub fn forward_only_on(stage_to_rank: &[RankIndex], micro_batches: usize) -> Schedule {
     let stages = stage_to_rank.len();
@@ -41,7 +41,7 @@ pub fn forward_only_on(stage_to_rank: &[RankIndex], micro_batches: usize) -> Sch
     }
     Schedule {
         name: "forward-only".to_owned(),
-        mode: Mode::ForwardOnly,
+        mode: ScheduleMode::ForwardOnly,
         form: Form::ComputeOnly,
         stages,
         micro_batches,

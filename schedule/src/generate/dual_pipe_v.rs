@@ -9,10 +9,10 @@ use super::placement::Shape;
 
 /// DualPipeV for at least 2p micro-batches (DeepSeek-V3, arXiv 2412.19437; cut in half to a V).
 ///
-/// Each rank's list has eight phases. It fills the first chunk (1), then both chunks (2). It hands
-/// the first gradients back quickly (3), with their weight gradients in the gaps. In the middle (4) a
-/// forward of one chunk overlaps a backward of the other. When the first chunk has no forwards left
-/// (5), and the second none either (6), backwards alone are left, the later ones split; their weight
+/// Each rank's list has eight phases. It fills the first chunk (1), then both chunks (2). It returns
+/// the first gradients early (3), with their weight gradients in the gaps. In the middle (4) a
+/// forward of one chunk overlaps a backward of the other. When the first chunk has no more forwards
+/// (5), and then neither has the second (6), only backwards remain, the later ones split; their weight
 /// gradients fill the waits (7) and the end (8).
 pub(super) fn dual_pipe_v(name: &str, shape: Shape) -> Schedule {
     let lists = (0..shape.ranks).map(|rank| list(shape, rank));
@@ -36,8 +36,8 @@ fn list(shape: Shape, rank: usize) -> Vec<Action> {
     }
     for step in 0..shape.micro_batches + ahead - 2 * shape.ranks {
         if step == 0 && behind == 0 {
-            // The published list keeps these two of the last rank apart: the bubble is smaller where F
-            // and I differ, and the same where they do not.
+            // The published list does not overlap these two on the last rank: the bubble is smaller if F
+            // and I differ, and the same if they do not.
             list.forward(0);
             list.backward(1);
         } else {
@@ -49,8 +49,8 @@ fn list(shape: Shape, rank: usize) -> Vec<Action> {
         list.backward(1);
         list.pair(1, 0);
     }
-    // Of the backwards that are left, the first half stays whole: the rank has no wait for their
-    // weight gradients to fill.
+    // The first half of the remaining backwards is not split: the rank has no waits that their
+    // weight gradients could fill.
     for step in 0..2 * ahead {
         let chunk = (step + 1) % 2;
         if step < ahead {
@@ -67,7 +67,7 @@ fn list(shape: Shape, rank: usize) -> Vec<Action> {
     list.actions
 }
 
-/// A rank's list while it is made; every way of a chunk goes on where it stopped.
+/// A rank's list during generation; every direction of a chunk continues where it stopped.
 struct List {
     shape: Shape,
     rank: usize,
@@ -106,7 +106,7 @@ impl List {
         self.actions.push(Action::Compute(task));
     }
 
-    /// The oldest weight gradient, if one is left.
+    /// Runs the oldest remaining weight gradient, if any.
     fn weight_gradient(&mut self) -> bool {
         let task = self.weights.pop_front();
         self.actions.extend(task.map(Action::Compute));

@@ -6,11 +6,11 @@ use crate::lists::Schedule;
 
 use super::placement::Shape;
 
-/// 1F1B (PipeDream-Flush, Narayanan et al. 2021, arXiv 2006.09503), over several chunks per rank too (Narayanan et al.
-/// 2021, arXiv 2104.04473).
+/// 1F1B (PipeDream-Flush, Narayanan et al. 2021, arXiv 2006.09503), also with several chunks per rank (Narayanan et
+/// al. 2021, arXiv 2104.04473).
 ///
-/// Rank r begins with as many forwards as it takes until the first gradient can be back: one round
-/// for each chunk but the last, and two for each rank behind it, one down and one up.
+/// Rank r begins with as many forwards as it can run until the first gradient can arrive: one round
+/// for each chunk but the last, and two for each rank after it, one down and one up.
 pub(super) fn interleaved(name: &str, shape: Shape) -> Schedule {
     let round = first_round(shape);
     shape.schedule(name, |rank| {
@@ -32,8 +32,8 @@ pub(super) fn interleaved(name: &str, shape: Shape) -> Schedule {
 
 /// ZB-H1 over one or more chunks per rank (ZB1P, Qi et al. 2024, arXiv 2401.10241).
 ///
-/// The last rank holds as many chunks as the first rank of 1F1B, by leaving weight gradients for
-/// later; so it hands gradients back earlier, and has work left at the end.
+/// The last rank holds as many chunks as the first rank of 1F1B, because it delays weight gradients;
+/// it therefore returns gradients earlier, and has work left at the end.
 pub(super) fn zero_bubble(name: &str, shape: Shape) -> Schedule {
     let others = shape.chunks.saturating_sub(1) * first_round(shape);
     let limit = others + shape.ranks;
@@ -43,7 +43,7 @@ pub(super) fn zero_bubble(name: &str, shape: Shape) -> Schedule {
 }
 
 /// ZB-H2 (ZB2P, Qi et al. 2024, arXiv 2401.10241): with twice the warm-up no rank waits for the
-/// first gradient, and 2p-1 micro-batches in flight on every rank pay for it.
+/// first gradient, at the cost of 2p-1 micro-batches in flight on every rank.
 pub(super) fn zero_bubble_h2(name: &str, shape: Shape) -> Schedule {
     let limit = (2 * shape.ranks).saturating_sub(1);
     shape.schedule(name, |rank| {
@@ -51,10 +51,10 @@ pub(super) fn zero_bubble_h2(name: &str, shape: Shape) -> Schedule {
     })
 }
 
-/// The list of a rank with split backwards that may have `limit` chunks in flight.
+/// Returns the list of a rank with split backwards that may have `limit` chunks in flight.
 ///
-/// A weight gradient runs when the next forward would pass the limit, and once there are no more
-/// forwards behind each input gradient, where the rank would else wait for the next one.
+/// A weight gradient runs when the next forward would exceed the limit, and, once there are no more
+/// forwards, after each input gradient, where the rank would otherwise wait for the next one.
 fn split_list(shape: Shape, rank: usize, warm_up: usize, limit: usize) -> Vec<Task> {
     let mut forwards = order(shape, rank, Compute::Forward).into_iter();
     let mut weights = order(shape, rank, Compute::WeightGradient).into_iter();
@@ -77,8 +77,8 @@ fn split_list(shape: Shape, rank: usize, warm_up: usize, limit: usize) -> Vec<Ta
     list
 }
 
-/// A rank's programs of one kind: round by round, in a round chunk by chunk, in a chunk micro-batch
-/// by micro-batch. Forwards take the chunks in ascending order, all others in descending order.
+/// Returns a rank's programs of one kind: by round, within a round by chunk, within a chunk by micro-batch.
+/// Forwards have the chunks in ascending order, all others in descending order.
 fn order(shape: Shape, rank: usize, compute: Compute) -> Vec<Task> {
     let mut list = Vec::with_capacity(shape.chunks * shape.micro_batches);
     let mut start = 0;
@@ -96,18 +96,18 @@ fn order(shape: Shape, rank: usize, compute: Compute) -> Vec<Task> {
     list
 }
 
-/// The number of micro-batches of each round: a round passes all chunks before the next one begins.
+/// Returns the number of micro-batches of each round: a round passes all chunks before the next one begins.
 ///
-/// The literature's rounds are of p. When m is no multiple of p, the rest is spread over the rounds:
+/// In the literature rounds have p micro-batches. If m is not a multiple of p, the rest is distributed over the rounds:
 /// a round shorter than p would make the first rank wait for the last one in the middle of the step,
-/// and with three chunks or more it makes ranks wait for each other in a circle.
+/// and with three chunks or more it makes ranks wait for each other in a cycle.
 fn rounds(shape: Shape) -> impl Iterator<Item = usize> {
     let count = (shape.micro_batches / shape.ranks.max(1)).max(1);
     let (length, rest) = (shape.micro_batches / count, shape.micro_batches % count);
     (0..count).map(move |round| length + usize::from(round < rest))
 }
 
-/// The length of the first round; none is longer.
+/// Returns the length of the first round; no round is longer.
 fn first_round(shape: Shape) -> usize {
     rounds(shape).next().unwrap_or(0)
 }

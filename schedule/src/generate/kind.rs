@@ -12,19 +12,19 @@ use crate::lists::Schedule;
 use super::placement::{Placement, Shape};
 use super::{breadth_first, dual_pipe_v, interleaved, v_shape};
 
-/// The largest number of stages times micro-batches that is generated: a list of some gigabytes,
+/// The maximum number of stages times micro-batches that is generated: a list of some gigabytes,
 /// beyond any real step.
 const MAX_TASKS: usize = 1 << 26;
 
 /// A known schedule.
 ///
 /// In the formulas p is the number of ranks, v the chunks per rank, m the micro-batches, and F, I, W
-/// and B = I + W are the times of a rank's whole share of the model, all chunks together. The bubble
-/// is the time in which a rank does nothing between its first action and its last, and the peak the
-/// number of micro-batches of its whole share that it holds at most, both on the worst rank.
+/// and B = I + W are the times of all chunks of a rank together. The bubble
+/// is the time in which a rank is idle between its first action and its last, and the peak is the maximum
+/// number of micro-batches that it holds for all its chunks, both on the worst rank.
 ///
-/// Every number of micro-batches works. Below the number that a formula asks for, the schedule is
-/// the same with a larger bubble, or another one where that is said.
+/// Every number of micro-batches is supported. Below the number that a formula requires, the schedule is
+/// the same with a larger bubble, or another one where stated.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]
@@ -33,44 +33,44 @@ const MAX_TASKS: usize = 1 << 26;
 pub enum ScheduleKind {
     /// `gpipe`: all forwards, then all backwards. Bubble (p-1)(F+B), peak m (arXiv 1811.06965).
     GPipe,
-    /// `1f1b`: forwards and backwards in turn. Bubble (p-1)(F+B) from m = p on, peak min(m, p-r) on
+    /// `1f1b`: forwards and backwards in turn. Bubble (p-1)(F+B) for m >= p, peak min(m, p-r) on
     /// rank r (arXiv 2006.09503).
     #[default]
     OneFOneB,
-    /// `looped-bfs`: GPipe chunk by chunk. Bubble (p-1)(F+B)/v from m = p on, peak m
+    /// `looped-bfs`: GPipe chunk by chunk. Bubble (p-1)(F+B)/v for m >= p, peak m
     /// (arXiv 2211.05953).
     LoopedBfs,
-    /// `interleaved-1f1b`: 1F1B over several chunks. Bubble (p-1)(F+B)/v from m = p on, peak
-    /// p + (p-1)/v on rank 0. When m is no multiple of p, the rounds are longer than p, and all
-    /// chunks but one hold as much more (arXiv 2104.04473).
+    /// `interleaved-1f1b`: 1F1B over several chunks. Bubble (p-1)(F+B)/v for m >= p, peak
+    /// p + (p-1)/v on rank 0. If m is not a multiple of p, the rounds are longer than p, and all
+    /// chunks but one hold correspondingly more (arXiv 2104.04473).
     Interleaved1F1B,
-    /// `zb-h1`: 1F1B with split backwards. Bubble (p-1)(F+I-W), or (p-1)I where W is longer than F,
-    /// from m = p on; peak p on every rank (arXiv 2401.10241).
+    /// `zb-h1`: 1F1B with split backwards. Bubble (p-1)(F+I-W), or (p-1)I if W is longer than F,
+    /// for m >= p; peak p on every rank (arXiv 2401.10241).
     ZbH1,
     /// `zb-h2`: ZB-H1 with a longer warm-up. Bubble (p-1)(F+I-2W), or (p-1)(I-F) if that is more, or
-    /// none if both are negative, from m = 2p-1 on; peak 2p-1 (arXiv 2401.10241).
+    /// 0 if both are negative, for m >= 2p-1; peak 2p-1 (arXiv 2401.10241).
     ZbH2,
     /// `interleaved-zb`: ZB-H1 over several chunks. Its bubble is that of ZB-H1 divided by v, its
-    /// peak p, and more as for interleaved 1F1B when m is no multiple of p.
+    /// peak p, and more as for interleaved 1F1B if m is not a multiple of p.
     InterleavedZb,
-    /// `zbv`: two chunks in a V with split backwards. No bubble at F = I = W from m = 2p-1 on, peak p
+    /// `zbv`: two chunks in a V with split backwards. No bubble at F = I = W for m >= 2p-1, peak p
     /// on every rank (arXiv 2401.10241).
     Zbv,
-    /// `v-half`: a V that holds half as much. Bubble less than (p-1)(F+B)/2 at F = I = W, peak (p+2)/2
+    /// `v-half`: a V with half the peak. Bubble less than (p-1)(F+B)/2 at F = I = W, peak (p+2)/2
     /// rounded down (arXiv 2405.15362).
     VHalf,
-    /// `v-min`: a V that holds a third. Bubble less than 2(p-1)(F+B)/3 at F = I = W, peak (p+4)/3
-    /// rounded down. At other times it waits in every micro-batch, so the bubble grows with m
+    /// `v-min`: a V with a third of the peak. Bubble less than 2(p-1)(F+B)/3 at F = I = W, peak (p+4)/3
+    /// rounded down. If F, I and W differ, it waits in every micro-batch, so the bubble grows with m
     /// (arXiv 2405.15362).
     VMin,
     /// `dualpipev`: a V that overlaps the forward of one chunk with the backward of the other. Bubble
-    /// (p-1)(F+B)/3 at F = I = W, less where a pair takes less time than its programs one after the
-    /// other; peak p + 1/2 on every rank. Below m = 2p it is [`ScheduleKind::Zbv`], name included
+    /// (p-1)(F+B)/3 at F = I = W, less if a pair takes less time than its programs one after the
+    /// other; peak p + 1/2 on every rank. For m < 2p it is [`ScheduleKind::Zbv`], including the name
     /// (arXiv 2412.19437).
     DualPipeV,
 }
 
-/// The numbers of chunks per rank that a schedule takes.
+/// The numbers of chunks per rank that a schedule supports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Display)]
 pub enum ChunkCounts {
     /// One stage per rank.
@@ -85,7 +85,7 @@ pub enum ChunkCounts {
 }
 
 impl ChunkCounts {
-    /// Whether a number of chunks is one of them.
+    /// Returns whether a number of chunks is supported.
     #[must_use]
     pub const fn contains(self, chunks: usize) -> bool {
         match self {
@@ -112,7 +112,7 @@ impl ScheduleKind {
         Self::DualPipeV,
     ];
 
-    /// The name, which is also the text and file form.
+    /// Returns the name, which is also the text and file form.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -130,7 +130,7 @@ impl ScheduleKind {
         }
     }
 
-    /// How it lays stages over ranks.
+    /// Returns the placement of stages on ranks.
     #[must_use]
     pub const fn placement(self) -> Placement {
         match self {
@@ -139,7 +139,7 @@ impl ScheduleKind {
         }
     }
 
-    /// The numbers of chunks per rank that it takes.
+    /// Returns the supported numbers of chunks per rank.
     #[must_use]
     pub const fn chunks(self) -> ChunkCounts {
         match self {
@@ -149,7 +149,7 @@ impl ScheduleKind {
         }
     }
 
-    /// Whether it has `I` and `W`, for some micro-batches at least.
+    /// Returns whether it has `I` and `W`, at least for some micro-batches.
     #[must_use]
     pub const fn splits_backward(self) -> bool {
         !matches!(
@@ -158,15 +158,15 @@ impl ScheduleKind {
         )
     }
 
-    /// The compute actions of one training step; stages = ranks x chunks.
+    /// Returns the compute actions of one training step; stages = ranks x chunks.
     ///
-    /// Without a rank or a micro-batch the lists are empty, and [`verify`](crate::verify) refuses
-    /// them. Linear in actions; the V-shaped kinds take p (p + m) steps.
+    /// Without a rank or a micro-batch the lists are empty, and [`verify`](crate::verify) rejects
+    /// them. Linear in actions; the V-shaped kinds need p (p + m) steps.
     ///
     /// # Errors
     ///
-    /// [`GenerateError::Chunks`] for a number of chunks that the kind does not take, and
-    /// [`GenerateError::TooLarge`] for more actions than any step has.
+    /// [`GenerateError::Chunks`] for a number of chunks that the kind does not support, and
+    /// [`GenerateError::TooLarge`] for more actions than the limit.
     pub fn generate(
         self,
         ranks: usize,
@@ -243,7 +243,7 @@ impl FromStr for ScheduleKind {
     }
 }
 
-/// The first kind whose name has the longest beginning in common with a text, if they have any.
+/// Returns the first kind whose name has the longest prefix in common with a text, if any.
 fn nearest(text: &str) -> Option<ScheduleKind> {
     let shared = |kind: ScheduleKind| {
         let letters = kind.name().chars().zip(text.chars());

@@ -1,25 +1,25 @@
-//! Which rank runs which stage, and the counts that every generator starts from.
+//! The placement of stages on ranks, and the counts that every generator starts from.
 
 use serde::{Deserialize, Serialize};
 
 use crate::action::{Action, Compute, Task};
 use crate::index::{MicroBatchIndex, RankIndex, StageIndex};
-use crate::lists::{Form, Mode, Schedule};
+use crate::lists::{Form, Schedule, ScheduleMode};
 
-/// How the stages are laid over the ranks when a rank runs several: chunk c of a rank is its stage
+/// The placement of stages on ranks when a rank runs several: chunk c of a rank is its stage
 /// among the stages c x ranks to (c+1) x ranks - 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Placement {
-    /// Stage s is on rank s mod p: the last rank hands over to the first one.
+    /// Stage s is on rank s mod p: the last rank sends to the first one.
     Loop,
-    /// Every second chunk runs backwards, so a rank at the end of one chunk begins the next one
+    /// Every second chunk is in descending order of ranks, so a rank at the end of one chunk begins the next one
     /// itself. With two chunks rank r has the stages r and 2p-1-r, and the first rank has the loss.
     V,
 }
 
 impl Placement {
-    /// The rank of every stage, in the order of the stages.
+    /// Returns the rank of every stage, in the order of the stages.
     #[must_use]
     pub fn stage_to_rank(self, ranks: usize, chunks: usize) -> Vec<RankIndex> {
         let chunks = 0..chunks;
@@ -27,12 +27,12 @@ impl Placement {
         all.map(RankIndex::new).collect()
     }
 
-    /// The stage that is a rank's chunk.
+    /// Returns the stage of a rank's chunk.
     pub(super) const fn stage(self, rank: usize, chunk: usize, ranks: usize) -> StageIndex {
         StageIndex::new(chunk * ranks + self.turn(rank, chunk, ranks))
     }
 
-    /// The rank of a place in a chunk, and as well the place of a rank: it is its own inverse.
+    /// Returns the rank at an index in a chunk, or the index of a rank: the map is its own inverse.
     const fn turn(self, at: usize, chunk: usize, ranks: usize) -> usize {
         match self {
             Self::V if chunk % 2 == 1 => ranks - 1 - at,
@@ -41,7 +41,7 @@ impl Placement {
     }
 }
 
-/// What a training schedule is generated for.
+/// The size of a training schedule.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Shape {
     pub(super) placement: Placement,
@@ -51,7 +51,7 @@ pub(super) struct Shape {
 }
 
 impl Shape {
-    /// A program of a rank's chunk on a micro-batch.
+    /// Returns a program of a rank's chunk on a micro-batch.
     pub(super) const fn task(
         self,
         rank: usize,
@@ -66,7 +66,7 @@ impl Shape {
         }
     }
 
-    /// A schedule of one list of tasks per rank.
+    /// Creates a schedule from one list of tasks per rank.
     pub(super) fn schedule<T>(self, name: &str, list: impl Fn(usize) -> T) -> Schedule
     where
         T: IntoIterator<Item = Task>,
@@ -78,11 +78,11 @@ impl Shape {
         self.schedule_of(name, lists.collect())
     }
 
-    /// A schedule of finished lists.
+    /// Creates a schedule from complete lists.
     pub(super) fn schedule_of(self, name: &str, ranks: Vec<Vec<Action>>) -> Schedule {
         Schedule {
             name: name.to_owned(),
-            mode: Mode::Training,
+            mode: ScheduleMode::Training,
             form: Form::ComputeOnly,
             stages: self.ranks * self.chunks,
             micro_batches: self.micro_batches,

@@ -1,15 +1,15 @@
 //! The V-shaped schedules ZBV, V-Half and V-Min: one block of six programs, repeated for every
 //! micro-batch.
 //!
-//! A block says at which tick each rank runs the two forwards and the two input gradients of a
+//! A block has the tick at which each rank runs the two forwards and the two input gradients of a
 //! micro-batch, with every program one tick long. The next micro-batch runs the same block
-//! six ticks later, which are the ticks of its programs on a rank; so the block is right when no two
-//! of its starts on a rank are equal modulo six. A steep block keeps activations for long, a flat
-//! one for a short time: how steep it is fixes the memory (Qi et al. 2024, arXiv 2405.15362).
+//! six ticks later, which is the duration of its programs on a rank; a block is therefore valid if no two
+//! of its starts on a rank are equal modulo six. A steep block keeps activations for a long time, a flat
+//! one for a short time: the slope determines the memory (Qi et al. 2024, arXiv 2405.15362).
 //!
-//! The ticks give the order of forwards and input gradients. The weight gradients go where a rank
-//! would wait or would pass its limit; a clock finds these places. The lists can run at any times, but
-//! without a wait in the middle of the step only where F, I and W are alike.
+//! The ticks determine the order of forwards and input gradients. Weight gradients are placed where a rank
+//! would wait or would exceed its limit, which a simulation finds. The lists can run with any times, but
+//! without a wait in the middle of the step only if F, I and W are equal.
 
 use std::collections::VecDeque;
 
@@ -22,17 +22,17 @@ use super::placement::Shape;
 /// The ticks between the blocks of two micro-batches: a rank's programs of one micro-batch.
 const PERIOD: usize = 6;
 
-/// When the parts of a micro-batch run, and what a rank may hold.
+/// The times of the parts of a micro-batch, and the limit of a rank.
 #[derive(Debug, Clone, Copy)]
 struct Block {
     /// Ticks from one rank to the next on the way down the first chunk, up the second, back down the
     /// second and back up the first.
     steps: [usize; 4],
-    /// Ticks from one way to the next on the rank where both are.
+    /// Ticks from one way to the next on the rank where both meet.
     turns: [usize; 3],
-    /// The chunks that a rank may have in flight.
+    /// The maximum number of chunks that a rank has in flight.
     limit: usize,
-    /// Whether a rank that waits runs forwards of its first chunk ahead of the block.
+    /// Whether a rank that waits runs forwards of its first chunk earlier than in the block.
     runs_ahead: bool,
 }
 
@@ -51,8 +51,8 @@ pub(super) fn zbv(name: &str, shape: Shape) -> Schedule {
 pub(super) fn v_half(name: &str, shape: Shape) -> Schedule {
     let block = Block {
         steps: [1, 2, 1, 2],
-        // Of the turns that keep a rank's starts apart modulo the period, those that wait least at
-        // other times too.
+        // Of the turns that keep a rank's starts distinct modulo the period, those with the shortest waits if
+        // F, I and W differ.
         turns: if shape.ranks.is_multiple_of(2) {
             [4, 2, 4]
         } else {
@@ -65,11 +65,11 @@ pub(super) fn v_half(name: &str, shape: Shape) -> Schedule {
 }
 
 /// V-Min (Qi et al. 2024, arXiv 2405.15362): a third of the memory of 1F1B, two thirds of its
-/// bubble. Where F, I and W differ, every micro-batch waits a little, and the bubble grows with m.
+/// bubble. If F, I and W differ, every micro-batch waits a little, and the bubble grows with m.
 pub(super) fn v_min(name: &str, shape: Shape) -> Schedule {
     let block = Block {
         steps: [1; 4],
-        // With turns of one tick a micro-batch is back on its rank after 2p ticks, and if 3 divides p
+        // With turns of one tick a micro-batch returns to its rank after 2p ticks, and if 3 divides p
         // that is a multiple of the period.
         turns: if shape.ranks.is_multiple_of(3) {
             [3, 1, 3]
@@ -102,7 +102,7 @@ impl Block {
         shape.schedule_of(name, lists.collect())
     }
 
-    /// The ticks at which a rank runs the four ways of the first micro-batch.
+    /// Returns the ticks at which a rank runs the four ways of the first micro-batch.
     fn starts(self, ranks: usize, rank: usize) -> [usize; 4] {
         let behind = ranks - 1 - rank;
         let [down, up, back_down, back_up] = self.steps;
@@ -118,7 +118,7 @@ impl Block {
     }
 }
 
-/// One way of the V on a rank: a program of a chunk, micro-batch after micro-batch.
+/// One way of the V on a rank: a program of a chunk, for one micro-batch after the other.
 #[derive(Debug, Clone, Copy)]
 struct Way {
     stage: StageIndex,
@@ -128,7 +128,7 @@ struct Way {
     start: usize,
 }
 
-/// A rank while its list is made.
+/// The state of a rank during generation.
 #[derive(Debug)]
 struct Rank {
     ways: [Way; 4],
@@ -166,7 +166,7 @@ impl Rank {
         }
     }
 
-    /// The list with the weight gradients that are left.
+    /// Returns the list with the remaining weight gradients.
     fn finish(mut self) -> Vec<Action> {
         self.list
             .extend(self.weights.into_iter().map(Action::Compute));
@@ -174,23 +174,23 @@ impl Rank {
     }
 }
 
-/// All ranks at one tick.
+/// The state of all ranks at one tick.
 struct Clock {
     shape: Shape,
     block: Block,
     ranks: Vec<Rank>,
     /// Per stage the forwards and the input gradients that have run. Each runs in micro-batch order,
-    /// so a number says which.
+    /// so a count identifies them.
     done: Vec<[usize; 2]>,
-    /// What runs in the present tick; others can read it in the next.
+    /// What runs in the current tick; other ranks can read it in the next.
     ran: Vec<(StageIndex, Compute)>,
 }
 
 impl Clock {
     /// Lets every rank run one program, and returns the number of forwards and input gradients run.
     ///
-    /// Some rank always runs one or clears a weight gradient: of all that has not run, what is
-    /// earliest in the blocks has all that it reads.
+    /// At least one rank always runs one of these or a weight gradient: among all programs that have not run, the
+    /// earliest in the blocks has all its inputs.
     fn tick(&mut self) -> usize {
         self.ran.clear();
         for rank in 0..self.ranks.len() {
@@ -223,14 +223,14 @@ impl Clock {
         self.ran.len()
     }
 
-    /// The way on which a rank goes on, or `None` if a weight gradient or a wait is next.
+    /// Returns the way on which a rank continues, or `None` if a weight gradient or a wait is next.
     fn choose(&self, rank: &Rank) -> Option<usize> {
         let is_left = |way: &usize| rank.ways[*way].next < self.shape.micro_batches;
         let left = (0..rank.ways.len()).filter(is_left);
         let first = left.min_by_key(|way| rank.ways[*way].start)?;
         let has_room = rank.in_flight < self.block.limit;
         let is_forward = rank.ways[first].compute == Compute::Forward;
-        // Without a weight gradient to run, a forward passes the limit rather than wait for ever.
+        // Without a weight gradient to run, a forward exceeds the limit, because waiting would never end.
         let may_run = has_room || !is_forward || rank.weights.is_empty();
         if may_run && self.is_ready(&rank.ways[first]) {
             return Some(first);
@@ -239,7 +239,7 @@ impl Clock {
         (runs_ahead && is_left(&0) && self.is_ready(&rank.ways[0])).then_some(0)
     }
 
-    /// Whether what a way's next program reads has been made.
+    /// Returns whether the inputs of a way's next program exist.
     fn is_ready(&self, way: &Way) -> bool {
         let stage = way.stage.index();
         match way.compute {

@@ -1,4 +1,4 @@
-//! What the actions of a step cost, in ticks and bytes.
+//! The costs of the actions of a step, in ticks and bytes.
 
 use std::collections::BTreeMap;
 
@@ -18,12 +18,12 @@ pub struct ComputeTimes {
     pub weight_gradient: u64,
 }
 
-/// What one stage takes and holds.
+/// The times and bytes of one stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct StageCosts {
     /// `F`, in ticks.
     pub forward: u64,
-    /// `B`, in ticks; less than `I` and `W` together where these do work twice.
+    /// `B`, in ticks; less than `I` and `W` together if these repeat work.
     pub backward: u64,
     /// `I`, in ticks.
     pub input_gradient: u64,
@@ -33,11 +33,11 @@ pub struct StageCosts {
     pub update: u64,
     /// Bytes that a forward keeps for its micro-batch until `B` or `I` has run.
     pub activation_bytes: u64,
-    /// Bytes that `I` leaves for `W`.
+    /// Bytes that `I` keeps for `W`.
     pub weight_gradient_bytes: u64,
-    /// Bytes that the stage holds all the time: parameters, gradients, optimizer state.
+    /// Bytes that the stage always holds: parameters, gradients, optimizer state.
     pub resident_bytes: u64,
-    /// The most bytes that one of its programs holds besides what is kept and sent.
+    /// The maximum bytes that one of its programs holds in addition to what is kept and sent.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub transient_bytes: u64,
 }
@@ -48,7 +48,7 @@ const fn is_zero(bytes: &u64) -> bool {
 }
 
 impl ComputeTimes {
-    /// `B`, in ticks: the sum of both parts.
+    /// Returns the ticks of `B`: the sum of both parts.
     #[must_use]
     pub const fn backward(self) -> u64 {
         self.input_gradient.saturating_add(self.weight_gradient)
@@ -56,8 +56,8 @@ impl ComputeTimes {
 }
 
 impl StageCosts {
-    /// Times alone; `B` takes `I` and `W` together, and a micro-batch holds one byte until its
-    /// backward is done.
+    /// Creates costs with times only; `B` takes as long as `I` and `W` together, and a micro-batch holds one byte until
+    /// its backward is done.
     #[must_use]
     pub const fn of(times: ComputeTimes) -> Self {
         Self {
@@ -73,7 +73,7 @@ impl StageCosts {
         }
     }
 
-    /// Ticks of a program.
+    /// Returns the ticks of a program.
     #[must_use]
     pub const fn time(&self, compute: Compute) -> u64 {
         match compute {
@@ -85,7 +85,7 @@ impl StageCosts {
     }
 }
 
-/// What a message takes between two ranks. Messages of one rank to another go one after the other.
+/// The costs of a message between two ranks. Messages from one rank to another are transferred one after the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct LinkCosts {
     /// From the end of the transfer to the arrival, in ticks.
@@ -95,7 +95,7 @@ pub struct LinkCosts {
 }
 
 impl LinkCosts {
-    /// Ticks that the link is busy with a message.
+    /// Returns the ticks that the link is busy with a message.
     #[must_use]
     pub fn transfer(&self, bytes: u64) -> u64 {
         let ticks = (u128::from(bytes) * u128::from(self.ticks_per_mib)) >> 20;
@@ -103,32 +103,32 @@ impl LinkCosts {
     }
 }
 
-/// What a step costs. A tick is any unit of time; measured costs are in nanoseconds.
+/// The costs of a step. A tick is any unit of time; measured costs are in nanoseconds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Costs {
-    /// Each stage.
+    /// The costs of each stage.
     pub stages: Vec<StageCosts>,
-    /// Bytes of the message of each edge, per micro-batch; none for an edge that is not listed.
+    /// Bytes of the message of each edge, per micro-batch; 0 for an edge that is not listed.
     #[serde(with = "edge_list", default)]
     pub message_bytes: BTreeMap<Edge, u64>,
-    /// Every link.
+    /// The costs of every link.
     pub link: LinkCosts,
-    /// What each action takes beside its work, in ticks.
+    /// The overhead of each action, in ticks.
     pub overhead: u64,
     /// Ticks of an overlapped pair per thousand ticks of its two programs one after the other; a
-    /// pair never takes less than the longer of the two.
+    /// pair never takes less time than the longer of the two.
     pub overlap_permille: u64,
 }
 
 impl Costs {
-    /// The same times for every stage; links, updates and actions take no time of their own, and an
+    /// Creates costs with the same times for every stage; links, updates and overhead have no duration, and an
     /// overlapped pair takes as long as its programs one after the other.
     #[must_use]
     pub fn uniform(stages: usize, times: ComputeTimes) -> Self {
         Self::of_stages(vec![StageCosts::of(times); stages])
     }
 
-    /// Different stages; links and actions take no time of their own.
+    /// Creates costs of different stages; links and overhead have no duration.
     #[must_use]
     pub const fn of_stages(stages: Vec<StageCosts>) -> Self {
         Self {
@@ -143,7 +143,7 @@ impl Costs {
         }
     }
 
-    /// Ticks of an action on its rank; a receive takes none but the waiting.
+    /// Returns the ticks of an action on its rank, without waiting; a receive has none.
     #[must_use]
     pub fn time(&self, action: &Action) -> u64 {
         let stage = |index: usize| self.stages.get(index).copied().unwrap_or_default();
@@ -162,7 +162,7 @@ impl Costs {
     }
 }
 
-/// A map with edges as keys, as a list of pairs: JSON's keys are strings.
+/// A map with edges as keys, as a list of pairs, because keys in JSON are strings.
 mod edge_list {
     use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Costs read off a measured step.
+//! Costs from measured steps.
 
 use std::collections::BTreeMap;
 
@@ -9,19 +9,19 @@ use super::costs::{Costs, StageCosts};
 use super::timeline::{Span, Timeline};
 
 impl Costs {
-    /// The same bytes with the times of measured steps, in nanoseconds; medians over their micro-batches.
+    /// Returns the same bytes with the times of measured steps, in nanoseconds; medians over their micro-batches.
     ///
-    /// A program that did not run takes what the others say: `B` as long as `I` and `W` together, `I`
-    /// and `W` half of `B` each. A link's latency is the median time from the end of a send to the end of
+    /// The time of a program that did not run is derived: `B` is as long as `I` and `W` together, `I`
+    /// and `W` are half of `B` each. A link's latency is the median time from the end of a send to the end of
     /// its receive, over the receives that waited. A stage that did not run keeps its times. Programs
-    /// of overlapped pairs are left out, for they slow each other down.
+    /// of overlapped pairs are ignored, because they slow each other down.
     #[must_use]
     pub fn with_times<'t>(mut self, steps: impl IntoIterator<Item = &'t Timeline>) -> Self {
         let mut samples = Samples::default();
         for step in steps {
             samples.add(step);
         }
-        // A send does nothing but what every action costs beside its work, which is part of each sample.
+        // The time of a send is the overhead of an action, which is part of each sample.
         let overhead = median(&mut samples.sends).unwrap_or(self.overhead);
         self.overhead = overhead;
         for (index, stage) in self.stages.iter_mut().enumerate() {
@@ -29,7 +29,7 @@ impl Costs {
         }
         if let Some(latency) = median(&mut samples.latencies) {
             self.link.latency = latency.saturating_sub(overhead);
-            // What the bytes took is in it.
+            // The latency includes the transfer of the bytes.
             self.link.ticks_per_mib = 0;
         }
         self
@@ -96,7 +96,7 @@ impl Samples {
     }
 }
 
-/// The lower of the two middle samples, or the middle one.
+/// Returns the lower of the two middle samples, or the middle one.
 fn median(samples: &mut [u64]) -> Option<u64> {
     samples.sort_unstable();
     let middle = samples.len().checked_sub(1)? / 2;
@@ -114,7 +114,7 @@ mod tests {
         weight_gradient: 200,
     };
 
-    /// What was simulated is read back.
+    /// Reads back the times of a simulation.
     #[test]
     fn times_of_a_step_are_found_again() {
         let text = "0F0 0F1 0I0 0W0 0I1 0W1\n1F0 1I0 1F1 1I1 1W0 1W1";

@@ -1,15 +1,15 @@
-//! The bytes that a rank's list makes it hold, action by action.
+//! The bytes that a rank holds, action by action.
 
 use super::costs::Costs;
 use crate::action::{Action, Compute};
 use crate::error::{Place, VerifyError};
 use crate::index::RankIndex;
-use crate::lists::{Mode, Schedule};
+use crate::lists::{Schedule, ScheduleMode};
 
-/// The bytes of a rank while each of its actions runs, and after it.
+/// Returns the bytes of a rank while each of its actions runs, and after it.
 ///
-/// A forward takes its activations when it begins; `B` and `W` free what is left of them when they
-/// end, `I` all but what `W` needs. Without a backward pass a forward frees its own.
+/// A forward allocates its activations when it begins; `B` and `W` free the rest of them when they
+/// end, `I` frees all that `W` does not need. Without a backward pass a forward frees its own.
 fn bytes_of(schedule: &Schedule, costs: &Costs, rank: RankIndex, resident: u64) -> Vec<(u64, u64)> {
     let stage = |index: usize| costs.stages.get(index).copied().unwrap_or_default();
     let mut held = resident;
@@ -25,8 +25,8 @@ fn bytes_of(schedule: &Schedule, costs: &Costs, rank: RankIndex, resident: u64) 
         for task in action.tasks() {
             let costs = stage(task.stage.index());
             held = match (task.compute, schedule.mode) {
-                (Compute::Forward, Mode::Training) => held,
-                (Compute::Forward, Mode::ForwardOnly) | (Compute::Backward, _) => {
+                (Compute::Forward, ScheduleMode::Training) => held,
+                (Compute::Forward, ScheduleMode::ForwardOnly) | (Compute::Backward, _) => {
                     held.saturating_sub(costs.activation_bytes)
                 }
                 (Compute::InputGradient, _) => held
@@ -40,7 +40,7 @@ fn bytes_of(schedule: &Schedule, costs: &Costs, rank: RankIndex, resident: u64) 
     walk.collect()
 }
 
-/// The same for every rank.
+/// Returns the same for every rank.
 pub(super) fn bytes_of_all(
     schedule: &Schedule,
     costs: &Costs,
@@ -55,7 +55,7 @@ pub(super) fn bytes_of_all(
     ranks.map(|(rank, resident)| bytes_of(schedule, costs, RankIndex::new(rank), resident))
 }
 
-/// The most bytes that each rank holds at a time. They depend on the order of its actions alone, not
+/// Returns the most bytes that each rank holds at a time. They depend only on the order of its actions, not
 /// on their times.
 #[must_use]
 pub fn peak_bytes(schedule: &Schedule, costs: &Costs) -> Vec<u64> {
@@ -65,11 +65,11 @@ pub fn peak_bytes(schedule: &Schedule, costs: &Costs) -> Vec<u64> {
         .collect()
 }
 
-/// Refuses a schedule that makes a rank hold more than it may.
+/// Checks that no rank exceeds its memory limit.
 ///
 /// # Errors
 ///
-/// [`VerifyError::Memory`] names the first action, rank by rank, at which the limit is passed.
+/// [`VerifyError::Memory`] names the first action, rank by rank, that exceeds the limit.
 /// A rank beyond the end of `limits` has none.
 pub fn check_memory(schedule: &Schedule, costs: &Costs, limits: &[u64]) -> Result<(), VerifyError> {
     let ranks = limits.iter().zip(bytes_of_all(schedule, costs));
@@ -93,7 +93,7 @@ pub fn check_memory(schedule: &Schedule, costs: &Costs, limits: &[u64]) -> Resul
     Ok(())
 }
 
-/// Per rank, the largest number of micro-batches that wait for their backward, each counted once per
+/// Returns per rank the largest number of micro-batches that wait for their backward, each counted once per
 /// stage of the rank.
 #[must_use]
 pub fn peak_activations(schedule: &Schedule) -> Vec<usize> {
@@ -102,7 +102,7 @@ pub fn peak_activations(schedule: &Schedule) -> Vec<usize> {
         input_gradient: 0,
         weight_gradient: 0,
     };
-    // More stages than the lists can name would be a claim of a file.
+    // A file can claim more stages than its lists have.
     let named = schedule.places().flat_map(|at| {
         let tasks: Vec<_> = at
             .action

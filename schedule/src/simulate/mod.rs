@@ -1,4 +1,4 @@
-//! The simulator: how long a step takes, where ranks are idle and what they hold, without running it.
+//! The simulator: duration, idle time and memory of a step, without running it.
 
 mod costs;
 mod measured;
@@ -19,15 +19,15 @@ use crate::lists::{Form, Schedule};
 use crate::lower::lower;
 use crate::verify::verified_order;
 
-/// Runs a schedule in ticks: each rank its actions in order, each as soon as it can.
+/// Simulates a schedule in ticks: each rank runs its actions in order, each as soon as possible.
 ///
-/// A compute-only schedule is lowered first. A send hands its message to the link and goes on; the
-/// link carries the messages of one rank to another one after the other. A receive waits for its
-/// message. Linear in actions, but for the logarithm of the number of messages.
+/// A compute-only schedule is lowered first. A send passes its message to the link and does not block; the
+/// link transfers the messages from one rank to another one after the other. A receive waits for its
+/// message. Linear in actions, times the logarithm of the number of messages.
 ///
 /// # Errors
 ///
-/// What [`verify`](crate::verify) says of the schedule, and [`VerifyError::Costs`] when there are
+/// The errors of [`verify`](crate::verify), and [`VerifyError::Costs`] when there are
 /// costs for another number of stages.
 pub fn simulate(
     schedule: &Schedule,
@@ -44,7 +44,7 @@ pub fn simulate(
     let schedule = match schedule.form {
         Form::Lowered => schedule,
         Form::ComputeOnly => {
-            // What is wrong with the compute actions is said in their own words.
+            // Errors in the compute actions are reported before lowering, for the actions that the user wrote.
             verified_order(schedule, dependencies)?;
             lowered = lower(schedule, dependencies);
             &lowered
@@ -54,7 +54,7 @@ pub fn simulate(
     Ok(run(schedule, costs, &order))
 }
 
-/// Gives every action its time, in an order in which the lists can run.
+/// Computes the times of every action, in an order in which the lists can run.
 fn run(schedule: &Schedule, costs: &Costs, order: &[(RankIndex, usize)]) -> Timeline {
     let mut ranks: Vec<RankTimeline> = schedule
         .ranks
@@ -180,15 +180,15 @@ mod tests {
         }
     }
 
-    /// Two ranks, a split backward: the weight gradient of rank 1 fills no gap of its own, that of
-    /// rank 0 neither; worked out by hand from F = I = W = 1.
+    /// Two ranks, a split backward: the weight gradients of neither rank fill a gap;
+    /// derived by hand from F = I = W = 1.
     #[test]
     fn a_split_backward_is_timed_by_its_parts() {
         let text = "0F0 0F1 0I0 0W0 0I1 0W1\n1F0 1I0 1F1 1I1 1W0 1W1";
         let schedule = Schedule::parse("zb", text).unwrap();
         let costs = Costs::uniform(2, TIMES[0]);
         let found = simulate(&schedule, &Dependencies::chain(2), &costs).unwrap();
-        // Rank 0: F 0-2, waits for rank 1's I0 (2-3), I 3-4, W 4-5, I1 (made 4-5) 5-6, W 6-7.
+        // Rank 0: F 0-2, waits for rank 1's I0 (2-3), I 3-4, W 4-5, I1 (computed 4-5) 5-6, W 6-7.
         let bubbles: Vec<u64> = found.ranks.iter().map(RankTimeline::bubble).collect();
         assert_eq!((found.makespan(), bubbles), (7, vec![1, 0]));
         assert_eq!(peak_activations(&schedule), [2, 2]);

@@ -1,4 +1,4 @@
-//! When each action of a step ran: predicted by the simulator or measured by a run.
+//! The times of each action of a step: predicted by the simulator or measured in a run.
 
 use std::num::NonZeroU64;
 
@@ -11,16 +11,16 @@ use crate::index::RankIndex;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TimeUnit {
-    /// Any unit of the costs that were given.
+    /// The unit of the costs, whatever it is.
     Ticks,
     /// Measured times.
     Nanoseconds,
 }
 
-/// One action in time.
+/// One action with its times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Span {
-    /// What ran.
+    /// The action.
     pub action: Action,
     /// When it began, since the beginning of the step.
     pub start: u64,
@@ -29,61 +29,61 @@ pub struct Span {
 }
 
 impl Span {
-    /// How long the action took; of a receive, how long the rank waited.
+    /// Returns the duration of the action; of a receive, how long the rank waited.
     #[must_use]
     pub const fn duration(&self) -> u64 {
         self.end.saturating_sub(self.start)
     }
 
-    /// Whether the rank only waited.
+    /// Returns whether the rank only waited.
     #[must_use]
     pub const fn is_wait(&self) -> bool {
         matches!(self.action, Action::Receive(_))
     }
 }
 
-/// What one rank did in a step.
+/// The actions of one rank in a step, with their times.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct RankTimeline {
     /// Its actions in order.
     pub spans: Vec<Span>,
-    /// Time and bytes held from then on, in order of time.
+    /// Pairs of a time and the bytes held from then on, sorted by time.
     pub bytes: Vec<(u64, u64)>,
-    /// The time that its programs took of its actions'; the rest is what actions cost beside them. Only
-    /// a measured step knows it.
+    /// The time of the programs within its actions; the rest is overhead. Only
+    /// known for measured steps.
     #[serde(default)]
     pub program_time: u64,
 }
 
 impl RankTimeline {
-    /// The time in which the rank did something.
+    /// Returns the time in which the rank was not idle.
     #[must_use]
     pub fn busy(&self) -> u64 {
         let work = self.spans.iter().filter(|span| !span.is_wait());
         work.map(Span::duration).fold(0, u64::saturating_add)
     }
 
-    /// When the rank began its first action that is more than waiting.
+    /// Returns when the rank began its first action that is more than waiting.
     #[must_use]
     pub fn start(&self) -> u64 {
         let first = self.spans.iter().find(|span| !span.is_wait());
         first.map_or(0, |span| span.start)
     }
 
-    /// When the rank ended its last action.
+    /// Returns when the rank ended its last action.
     #[must_use]
     pub fn end(&self) -> u64 {
         self.spans.last().map_or(0, |span| span.end)
     }
 
-    /// The bubble: from the first start to the last end, the time in which the rank did nothing.
+    /// Returns the bubble: the idle time between the first start and the last end.
     #[must_use]
     pub fn bubble(&self) -> u64 {
         let span = self.end().saturating_sub(self.start());
         span.saturating_sub(self.busy())
     }
 
-    /// The most bytes that the rank held at a time.
+    /// Returns the most bytes that the rank held at a time.
     #[must_use]
     pub fn peak_bytes(&self) -> u64 {
         self.bytes
@@ -94,7 +94,7 @@ impl RankTimeline {
     }
 }
 
-/// When each action of a step ran, on every rank.
+/// The times of each action of a step, on every rank.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Timeline {
     /// The name of the schedule.
@@ -103,12 +103,12 @@ pub struct Timeline {
     pub unit: TimeUnit,
     /// The rank that runs each stage.
     pub stage_to_rank: Vec<RankIndex>,
-    /// Each rank.
+    /// The timeline of each rank.
     pub ranks: Vec<RankTimeline>,
 }
 
 impl Timeline {
-    /// The number of micro-batches that the actions speak of.
+    /// Returns the number of micro-batches of the actions.
     #[must_use]
     pub fn micro_batches(&self) -> usize {
         let spans = self.ranks.iter().flat_map(|rank| &rank.spans);
@@ -117,13 +117,13 @@ impl Timeline {
         last.map_or(0, |last| last.saturating_add(1))
     }
 
-    /// From the beginning of the step to the end of its last action.
+    /// Returns the time from the beginning of the step to the end of its last action.
     #[must_use]
     pub fn makespan(&self) -> u64 {
         self.ranks.iter().map(RankTimeline::end).max().unwrap_or(0)
     }
 
-    /// The bubble of the rank that has the largest.
+    /// Returns the largest bubble of a rank.
     #[must_use]
     pub fn largest_bubble(&self) -> u64 {
         self.ranks
@@ -133,7 +133,7 @@ impl Timeline {
             .unwrap_or(0)
     }
 
-    /// The share of all ranks' time in which they did nothing, from 0 to 1.
+    /// Returns the fraction of all ranks' time in which they were idle, from 0 to 1.
     #[must_use]
     pub fn idle_share(&self) -> f64 {
         let whole = self.makespan() as f64 * self.ranks.len() as f64;
@@ -141,11 +141,11 @@ impl Timeline {
         if whole > 0.0 { 1.0 - busy / whole } else { 0.0 }
     }
 
-    /// The same step in another unit: every time is multiplied by `numerator` and divided by
-    /// `denominator`, rounded down, so times keep their order. Bytes stay as they are.
+    /// Returns the step in another unit: every time is multiplied by `numerator` and divided by
+    /// `denominator`, rounded down, so times keep their order. Bytes do not change.
     ///
-    /// It lays a predicted step beside a measured one: a tick of costs in nanoseconds is one
-    /// nanosecond, and other ticks take the measured makespan over the predicted one.
+    /// Used to compare a predicted step with a measured one: a tick of costs in nanoseconds is one
+    /// nanosecond, and other ticks are scaled by the measured makespan over the predicted one.
     #[must_use]
     pub fn scaled(&self, numerator: u64, denominator: NonZeroU64, unit: TimeUnit) -> Self {
         let scale = |time: u64| {
@@ -202,7 +202,7 @@ mod tests {
         let scaled = timeline.scaled(7, NonZeroU64::new(2).unwrap(), TimeUnit::Nanoseconds);
         assert_eq!(scaled.unit, TimeUnit::Nanoseconds);
         let span = scaled.ranks[0].spans[0];
-        // 3 * 7 / 2 is rounded down; what does not fit stays at the end of all times.
+        // 3 * 7 / 2 is rounded down; times that overflow are saturated.
         assert_eq!((span.start, span.end), (10, u64::MAX));
         assert_eq!(scaled.ranks[0].bytes, [(10, 7)]);
         let one = NonZeroU64::MIN;

@@ -1,4 +1,4 @@
-//! The scheduler against the named schedules, and what it reports when there is nothing to find.
+//! The scheduler compared with the named schedules, and its errors.
 
 use std::error::Error;
 
@@ -19,7 +19,7 @@ fn ranks(of: &[usize]) -> Vec<RankIndex> {
     of.iter().copied().map(RankIndex::new).collect()
 }
 
-/// Solves a setting and checks what has to hold for each.
+/// Solves a setting and checks the properties of every solution.
 fn solve(setting: &Setting) -> Auto {
     let Setting {
         name,
@@ -45,13 +45,13 @@ fn solve(setting: &Setting) -> Auto {
     found
 }
 
-/// The middle of some ratios.
+/// Returns the median of some ratios.
 fn median(mut ratios: Vec<f64>) -> f64 {
     ratios.sort_by(f64::total_cmp);
     ratios[ratios.len() / 2]
 }
 
-/// Never slower than the best named schedule that fits, and faster where stages differ and memory
+/// Never slower than the best named schedule that fits, and faster if stages differ and memory
 /// is scarce.
 #[test]
 fn the_grid() {
@@ -91,7 +91,7 @@ fn the_grid() {
     assert!(gap <= 1.01, "median {gap} of the lower bound");
 }
 
-/// A single rank never waits, and keeps one micro-batch at a time.
+/// A single rank never waits, and holds one micro-batch at a time.
 #[test]
 fn one_rank_alone() {
     for (stages, expected) in [
@@ -107,7 +107,7 @@ fn one_rank_alone() {
     }
 }
 
-/// Where a whole backward takes less than its parts, the last rank splits none but the last, whose
+/// If a whole backward takes less time than its parts, the last rank only splits the last one, whose
 /// first part another rank waits for.
 #[test]
 fn a_cheap_whole_backward_stays_whole() {
@@ -128,7 +128,7 @@ fn a_cheap_whole_backward_stays_whole() {
     assert!(found.makespan <= named);
 }
 
-/// Pairs are used where they take less than their programs one after the other.
+/// Pairs are used if they take less time than their programs one after the other.
 #[test]
 fn pairs_are_used_where_they_pay() {
     let map = Placement::V.stage_to_rank(2, 2);
@@ -142,7 +142,7 @@ fn pairs_are_used_where_they_pay() {
     assert!(pairs.filter(|action| action.tasks().len() == 2).count() > 0);
 }
 
-/// A map that no named schedule has.
+/// A map of no named schedule.
 #[test]
 fn any_map_has_a_schedule() {
     let costs = Costs::uniform(5, TIMES);
@@ -174,7 +174,7 @@ fn errors_say_what_is_missing() {
     let error = |map: &[usize], m: usize, dependencies: &Dependencies, costs: &Costs| {
         with_source(auto(&ranks(map), m, dependencies, costs, options).unwrap_err())
     };
-    let circle = [(0, 1), (1, 2), (2, 0)].map(|(from, to)| Edge {
+    let cycle = [(0, 1), (1, 2), (2, 0)].map(|(from, to)| Edge {
         from: Endpoint::forward(stage(from)),
         to: Endpoint::forward(stage(to)),
     });
@@ -184,7 +184,7 @@ fn errors_say_what_is_missing() {
         error(&[0, 1], 4, &chain, &costs),
         error(&[0, 1, 1 << 40], 4, &chain, &costs),
         error(&[0, 1, 2], 4, &chain, &Costs::uniform(2, TIMES)),
-        error(&[0, 1, 2], 1, &Dependencies::new(3, circle, []), &costs),
+        error(&[0, 1, 2], 1, &Dependencies::new(3, cycle, []), &costs),
     ];
     insta::assert_snapshot!(texts.join("\n"), @r"
     rank 1 holds 71 bytes with one micro-batch in flight, and 70 is its limit: make the micro-batches smaller, give the rank fewer layers, or raise its limit
@@ -192,6 +192,6 @@ fn errors_say_what_is_missing() {
     there is no schedule for these stages: the stage-to-rank map has 2 entries for 3 stages: give one per stage
     there is no schedule for these stages: stage 2 is on rank 1099511627776, but there are lists for 3 ranks: add the list or correct the stage-to-rank map
     there is no schedule for these stages: there are costs of 2 stages for a schedule of 3: give one per stage
-    there is no schedule for these stages: deadlock, no rank of this circle can go on: `0F0` (rank 0, position 0) waits for `2F0` (rank 2, position 0), `2F0` (rank 2, position 0) waits for `1F0` (rank 1, position 0), `1F0` (rank 1, position 0) waits for `0F0` (rank 0, position 0); move one of the awaited actions before the action at which its own rank waits
+    there is no schedule for these stages: deadlock, no rank of this cycle can continue: `0F0` (rank 0, position 0) waits for `2F0` (rank 2, position 0), `2F0` (rank 2, position 0) waits for `1F0` (rank 1, position 0), `1F0` (rank 1, position 0) waits for `0F0` (rank 0, position 0); move one of the awaited actions before the action at which its own rank waits
     ");
 }

@@ -1,4 +1,4 @@
-//! The formulas of the literature, met exactly, and what holds for every generated schedule.
+//! The formulas of the literature, matched exactly, and properties of every generated schedule.
 
 use proptest::prelude::*;
 
@@ -22,7 +22,7 @@ const SIZES: [(usize, usize); 9] = [
     (8, 4),
 ];
 
-/// F, I and W of a chunk: alike, W short, F long, I long, W as long as F, and W longer.
+/// F, I and W of a chunk: equal, W short, F long, I long, W as long as F, and W longer.
 const TIMES: [[u64; 3]; 8] = [
     [1, 1, 1],
     [2, 3, 1],
@@ -52,7 +52,7 @@ fn bubble(schedule: &Schedule, costs: &Costs) -> u64 {
     simulate(schedule, &chain, costs).unwrap().largest_bubble()
 }
 
-/// A rank's times are v times a chunk's, so the v of the literature's divisors is gone here.
+/// A rank's times are v times a chunk's, which cancels the v of the literature's divisors.
 #[test]
 fn bubbles_of_loop_placement() {
     type Formula = fn(u64, u64, u64) -> u64;
@@ -70,7 +70,7 @@ fn bubbles_of_loop_placement() {
     ];
     for (kind, chunks, rounds, formula) in cases {
         for (v, (p, per_rank)) in chunks.flat_map(|v| SIZES.map(|size| (v, size))) {
-            // One micro-batch more than a multiple of p is no worse.
+            // One micro-batch more than a multiple of p is not worse.
             for m in [p * per_rank, p * per_rank + 1] {
                 if m + 1 < p * rounds {
                     continue;
@@ -172,7 +172,7 @@ fn peaks() {
     }
 }
 
-/// A number of micro-batches that is no multiple of p costs at most the longer rounds.
+/// A number of micro-batches that is not a multiple of p costs at most the longer rounds.
 #[test]
 fn peaks_of_uneven_rounds() {
     for (p, m) in (1..=12_usize).flat_map(|p| (1..=40_usize).map(move |m| (p, m))) {
@@ -193,7 +193,7 @@ fn peaks_of_uneven_rounds() {
     }
 }
 
-/// Every kind with so many chunks, 1 to 16 ranks, 1 to 64 micro-batches.
+/// Every kind with this many chunks, 1 to 16 ranks, 1 to 64 micro-batches.
 fn check_every_size(chunks: usize) {
     let kinds = ScheduleKind::ALL.into_iter();
     for kind in kinds.filter(|kind| kind.chunks().contains(chunks)) {
@@ -274,7 +274,7 @@ fn evaluation_refuses_a_rank_without_a_stage() {
     );
 }
 
-/// A list of 64 ranks and 512 micro-batches: a generator that is quadratic would not end.
+/// A list of 64 ranks and 512 micro-batches, which a quadratic generator would not finish.
 #[test]
 fn large_steps_are_generated() {
     for kind in ScheduleKind::ALL {

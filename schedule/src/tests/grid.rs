@@ -1,4 +1,4 @@
-//! Settings to judge the scheduler by: the same two hundred for the tests and, included by path, for the benches.
+//! Settings to evaluate the scheduler: two hundred, the same for the tests and, included by path, for the benches.
 
 use super::{
     ComputeTimes, Costs, Dependencies, Placement, RankIndex, Schedule, ScheduleKind, StageCosts,
@@ -8,7 +8,7 @@ use super::{
 /// One step to schedule.
 #[derive(Debug, Clone)]
 pub struct Setting {
-    /// What it is, in words.
+    /// A description.
     pub name: String,
     /// The rank of each stage.
     pub stage_to_rank: Vec<RankIndex>,
@@ -16,9 +16,9 @@ pub struct Setting {
     pub micro_batches: usize,
     /// The stages in a chain.
     pub dependencies: Dependencies,
-    /// What the stages take and hold.
+    /// The costs of the stages.
     pub costs: Costs,
-    /// The bytes that each rank may hold, if that is bounded.
+    /// The memory limit of each rank in bytes, if there is one.
     pub memory_limits: Option<Vec<u64>>,
     /// Whether stages differ, by a factor of up to two.
     pub is_unequal: bool,
@@ -35,11 +35,11 @@ const ACTIVATION: u64 = 1 << 20;
 /// Ticks of `I` and `W` per hundred ticks of `F`.
 const RATIOS: [(u64, u64); 4] = [(100, 100), (150, 100), (150, 70), (110, 90)];
 
-/// Two hundred settings: 2 to 8 ranks, up to 4 micro-batches per rank, one stage a rank or two in a
-/// loop or a V, equal and unequal, fast and slow links, with and without a limit that binds.
+/// Two hundred settings: 2 to 8 ranks, up to 4 micro-batches per rank, one stage per rank or two in a
+/// loop or a V, equal and unequal, fast and slow links, with and without a limit that is a constraint.
 ///
-/// The same list every time. A limit binds somewhere between the smallest named schedule and the
-/// fastest; where one schedule is both, there is none to set.
+/// Deterministic. A limit is between the peaks of the smallest named schedule and the
+/// fastest; if one schedule is both, there is no such limit.
 #[must_use]
 pub fn settings() -> Vec<Setting> {
     let mut random = Random(7);
@@ -105,7 +105,7 @@ fn setting(index: usize, random: &mut Random) -> Setting {
     setting
 }
 
-/// Sets the limit that lets the smallest named schedule fit and the fastest not.
+/// Sets a limit at which the smallest named schedule fits and the fastest does not.
 fn bind(setting: &mut Setting, ranks: usize, chunks: usize, tightness: u64) {
     let named = ScheduleKind::ALL.into_iter().filter_map(|kind| {
         let schedule = kind.generate(ranks, chunks, setting.micro_batches).ok()?;

@@ -28,7 +28,7 @@ fn named(kind: ScheduleKind, stages: usize, micro_batches: usize) -> Schedule {
     schedule.expect("the kind has one chunk per rank, and the step is small")
 }
 
-/// Forward passes alone, with one stage per rank.
+/// Forward passes only, with one stage per rank.
 pub(crate) fn forward_only(stages: usize, micro_batches: usize) -> Schedule {
     forward_only_on(&Placement::Loop.stage_to_rank(stages, 1), micro_batches)
 }
@@ -73,7 +73,7 @@ fn v_shaped() -> Schedule {
     Schedule::parse("v", text).unwrap()
 }
 
-/// Three ranks with split backwards, but for the last micro-batch of the last rank.
+/// Three ranks with split backwards, except for the last micro-batch of the last rank.
 fn zero_bubble() -> Schedule {
     let text = "0F0 0F1 0I0 0W0 0I1 0W1\n1F0 1F1 1I0 1I1 1W0 1W1\n2F0 2I0 2F1 2W0 2B1";
     Schedule::parse("zb", text).unwrap()

@@ -1,4 +1,4 @@
-//! Every single-action mutation of a list is refused, unless the oracle says that it is harmless.
+//! Every single-action mutation of a list is rejected, unless the oracle accepts it.
 
 use proptest::prelude::*;
 
@@ -9,9 +9,9 @@ use crate::{
     one_f_one_b, verify,
 };
 
-/// Tries all drops, duplicates and swaps, and returns how many swaps were accepted and refused.
+/// Tries all drops, duplicates and swaps, and returns how many swaps were accepted and rejected.
 ///
-/// A drop or a duplicate changes the set of actions and must be refused. A swap keeps it, so the
+/// A drop or a duplicate changes the set of actions and must be rejected. A swap keeps it, so the
 /// verifier and the oracle must agree on it.
 fn check(schedule: &Schedule, dependencies: &Dependencies) -> (usize, usize) {
     assert_eq!(verify(schedule, dependencies), Ok(()));
@@ -60,7 +60,7 @@ fn check(schedule: &Schedule, dependencies: &Dependencies) -> (usize, usize) {
     (accepted, refused)
 }
 
-/// Also actions that move to another rank: refused, whatever they are.
+/// Also actions that move to another rank, all of which are rejected.
 fn check_moves(schedule: &Schedule, dependencies: &Dependencies) {
     for at in schedule.places() {
         for other in (0..schedule.world_size()).filter(|other| *other != at.rank.index()) {
@@ -103,7 +103,7 @@ fn small_schedules_exhaustively() {
             check_swaps_of_compute(&schedule, &dependencies);
         }
     }
-    // Both answers occur, so the comparison with the oracle says something about each.
+    // Both answers occur, so the comparison with the oracle tests each.
     assert!(
         accepted > 100 && refused > 1000,
         "{accepted} accepted, {refused} refused"
@@ -115,7 +115,7 @@ fn small_schedules_exhaustively() {
 fn named_schedules_exhaustively() {
     for kind in ScheduleKind::ALL {
         let chunks = if kind.chunks().contains(1) { 1 } else { 2 };
-        // Fewer than two per rank are no overlap.
+        // With fewer than two per rank there is no overlap.
         let micro_batches = if kind == ScheduleKind::DualPipeV {
             4
         } else {
@@ -134,7 +134,7 @@ fn named_schedules_exhaustively() {
     }
 }
 
-/// Without messages, waits are implied; the verifier and the oracle agree there too.
+/// Without messages, waits are implied; the verifier and the oracle agree on these lists too.
 fn check_swaps_of_compute(schedule: &Schedule, dependencies: &Dependencies) {
     assert_eq!(schedule.form, Form::ComputeOnly);
     check(schedule, dependencies);
@@ -169,7 +169,7 @@ proptest! {
         let found = verify(&schedule, &dependencies);
         prop_assert_eq!(found.is_ok(), completes(&schedule, &dependencies), "{:?}", found);
         if let Err(VerifyError::Deadlock { cycle }) = found {
-            // A circle: each rank waits for the next one, further down than where that one stands.
+            // A cycle: each rank waits for an action of the next one that is after the action at which that rank waits.
             prop_assert!(cycle.len() > 1);
             for (at, wait) in cycle.iter().enumerate() {
                 let next = cycle[(at + 1) % cycle.len()].waiting;

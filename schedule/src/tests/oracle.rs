@@ -1,15 +1,15 @@
-//! A second, slow statement of when lists can run, to judge the verifier by.
+//! A second, slow definition of when lists can run, to test the verifier.
 //!
-//! It knows only what each action needs done before, and tries all ranks until nothing moves.
+//! It only uses the prerequisites of each action, and tries all ranks until none advances.
 
 use std::collections::HashSet;
 
 use crate::{
-    Action, Compute, Dependencies, Endpoint, Form, Message, MicroBatchIndex, Mode, Schedule,
-    StageIndex, Task,
+    Action, Compute, Dependencies, Endpoint, Form, Message, MicroBatchIndex, Schedule,
+    ScheduleMode, StageIndex, Task,
 };
 
-/// Whether the lists run to the end.
+/// Returns whether the lists run to the end.
 pub(super) fn completes(schedule: &Schedule, dependencies: &Dependencies) -> bool {
     let all: HashSet<Action> = schedule.ranks.iter().flatten().copied().collect();
     let mut done = HashSet::new();
@@ -35,7 +35,7 @@ pub(super) fn completes(schedule: &Schedule, dependencies: &Dependencies) -> boo
     }
 }
 
-/// All actions that have to run before the given one.
+/// Returns all actions that have to run before the given one.
 fn needs(
     action: &Action,
     all: &HashSet<Action>,
@@ -71,7 +71,7 @@ fn needs(
         Action::Compute(task) => {
             let mut list = Vec::new();
             for edge in dependencies.read_by(task) {
-                if schedule.mode == Mode::ForwardOnly && !edge.is_forward() {
+                if schedule.mode == ScheduleMode::ForwardOnly && !edge.is_forward() {
                     continue;
                 }
                 if together(edge.from.stage, edge.to.stage) || schedule.form == Form::ComputeOnly {
@@ -97,7 +97,7 @@ fn needs(
                 let before = MicroBatchIndex::new(task.micro_batch.index() - 1);
                 list.push(ends(task.stage, before));
             }
-            // What the backward frees has left before, if it has to leave at all.
+            // What the backward frees is sent before, if it is sent at all.
             if task.compute.ends_backward() && schedule.form == Form::Lowered {
                 let edges = dependencies.edges().iter().copied();
                 let from = Endpoint::forward(task.stage);

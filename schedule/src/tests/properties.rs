@@ -1,4 +1,4 @@
-//! What holds for every generator, size and set of dependencies.
+//! Properties of every generator, size and set of dependencies.
 
 use std::collections::HashSet;
 
@@ -6,8 +6,8 @@ use proptest::prelude::*;
 
 use super::{RankIndex, rich};
 use crate::{
-    Action, Compute, Dependencies, Form, Mode, Schedule, forward_only, gpipe, lower, one_f_one_b,
-    peak_activations, simulate, verify,
+    Action, Compute, Dependencies, Form, Schedule, ScheduleMode, forward_only, gpipe, lower,
+    one_f_one_b, peak_activations, simulate, verify,
 };
 
 const GENERATORS: [fn(usize, usize) -> Schedule; 3] = [gpipe, one_f_one_b, forward_only];
@@ -32,8 +32,8 @@ fn every_generator_verifies_raw_and_lowered() {
                     "{} {p} {m}",
                     schedule.name
                 );
-                // The lists are as long as the arithmetic says: one message per boundary and way.
-                let training = usize::from(schedule.mode == Mode::Training);
+                // The lists have the expected length: one message per boundary and direction.
+                let training = usize::from(schedule.mode == ScheduleMode::Training);
                 let compute = p * m * (1 + training);
                 let messages = 2 * (p - 1) * m * (1 + training);
                 assert_eq!(schedule.action_count(), compute);
@@ -79,7 +79,7 @@ fn one_f_one_b_without_enough_micro_batches_is_as_fast_as_gpipe() {
     }
 }
 
-/// A million actions: a check that is quadratic in them would not end.
+/// A million actions, which a quadratic check would not finish.
 #[test]
 fn long_lists_are_checked_in_linear_time() {
     let (p, m) = (64, 2600);
@@ -89,7 +89,7 @@ fn long_lists_are_checked_in_linear_time() {
     assert_eq!(verify(&lowered, &chain), Ok(()));
 }
 
-/// A schedule from a file can claim anything.
+/// A schedule from a file can have any counts.
 #[test]
 fn absurd_counts_are_refused_without_allocating() {
     let mut schedule = gpipe(2, 2);
@@ -127,7 +127,7 @@ fn any_word() -> impl Strategy<Value = String> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
-    /// No text and no counts make any function panic, and what is accepted is complete.
+    /// No text and no counts cause a panic, and accepted schedules are complete.
     #[test]
     fn arbitrary_lists_never_panic(
         words in prop::collection::vec(prop::collection::vec(any_word(), 0..12), 0..4),
@@ -141,7 +141,7 @@ proptest! {
         let parse = |word: &String| word.parse::<Action>().ok();
         let schedule = Schedule {
             name: "any".to_owned(),
-            mode: if is_training { Mode::Training } else { Mode::ForwardOnly },
+            mode: if is_training { ScheduleMode::Training } else { ScheduleMode::ForwardOnly },
             form: if is_lowered { Form::Lowered } else { Form::ComputeOnly },
             stages,
             micro_batches,
@@ -164,7 +164,7 @@ proptest! {
         }
     }
 
-    /// Reading back what was written gives the same action; on disk it is the same word.
+    /// Parsing the written word returns the same action; the serialized form is the same word.
     #[test]
     fn words_are_the_file_form(word in any_word()) {
         if let Ok(action) = word.parse::<Action>() {

@@ -1,21 +1,21 @@
-//! What rows of actions imply about their schedule.
+//! The schedule that rows of actions imply.
 
 use std::collections::BTreeMap;
 
 use super::error::{ParseError, TextPosition};
 use crate::action::{Action, Compute};
 use crate::index::{RankIndex, StageIndex};
-use crate::lists::{Form, Mode, Schedule};
+use crate::lists::{Form, Schedule, ScheduleMode};
 
-/// Rank by rank, the lists and what they imply: stages, counts, mode and form.
+/// The lists rank by rank, and what they imply: stages, counts, mode and form.
 ///
-/// Grows with the words read and never with a number in them.
+/// Memory is proportional to the words read, never to a number in them.
 pub(super) struct Builder {
     ranks: Vec<Vec<Action>>,
-    /// Per stage, the rank that first runs it and where that stands.
+    /// Per stage, the rank that first runs it and the position of that word.
     stages: BTreeMap<StageIndex, (RankIndex, TextPosition)>,
     micro_batches: usize,
-    mode: Mode,
+    mode: ScheduleMode,
     form: Form,
 }
 
@@ -25,12 +25,12 @@ impl Builder {
             ranks: Vec::new(),
             stages: BTreeMap::new(),
             micro_batches: 0,
-            mode: Mode::ForwardOnly,
+            mode: ScheduleMode::ForwardOnly,
             form: Form::ComputeOnly,
         }
     }
 
-    /// Adds the next rank's list, or ends with the first word that is none.
+    /// Adds the next rank's list, or fails at the first word that is not an action.
     pub(super) fn add_rank(
         &mut self,
         row: impl Iterator<Item = Result<(TextPosition, Action), ParseError>>,
@@ -46,25 +46,25 @@ impl Builder {
         Ok(())
     }
 
-    /// Takes in what one action implies.
+    /// Records what one action implies.
     fn note(&mut self, rank: RankIndex, at: TextPosition, action: &Action) {
         for task in action.tasks() {
             self.stages.entry(task.stage).or_insert((rank, at));
             let count = task.micro_batch.index().saturating_add(1);
             self.micro_batches = self.micro_batches.max(count);
             if task.compute != Compute::Forward {
-                self.mode = Mode::Training;
+                self.mode = ScheduleMode::Training;
             }
         }
         if action.tasks().is_empty() {
             self.form = Form::Lowered;
         }
         if matches!(action, Action::Reduce { .. } | Action::Update { .. }) {
-            self.mode = Mode::Training;
+            self.mode = ScheduleMode::Training;
         }
     }
 
-    /// The schedule, if its stages have no gap.
+    /// Returns the schedule, if its stages have no gap.
     pub(super) fn finish(self, name: &str) -> Result<Schedule, ParseError> {
         let mut stages = self.stages.iter().enumerate();
         if let Some((gap, (&found, &(_, at)))) = stages.find(|(at, (s, _))| s.index() != *at) {

@@ -5,28 +5,28 @@ use super::numbers::{last_number, split_digits, split_stage};
 use crate::action::{Action, Compute, Task};
 use crate::index::MicroBatchIndex;
 
-/// How the cell of an overlapped pair ends.
+/// The suffix of the cell of an overlapped pair.
 pub(super) const OVERLAP: &str = ")OVERLAP_F_B";
 
-/// What a cell says.
+/// The meaning of a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Cell {
-    /// `0F1`, `(0F1;1B0)OVERLAP_F_B`: what a rank computes.
+    /// `0F1`, `(0F1;1B0)OVERLAP_F_B`: a compute action.
     Action(Action),
     /// `0BW1`: a whole backward, where `B` is the input gradient.
     WholeBackward(Task),
-    /// `0SEND_F1`, `0UNSHARD`: what lowering derives anew.
+    /// `0SEND_F1`, `0UNSHARD`: an action that lowering derives.
     Derived,
 }
 
-/// The meaning of a cell without spaces and quotes around it.
+/// Parses a cell without spaces and quotes around it.
 pub(super) fn parse_cell(cell: &str) -> Result<Cell, WordFault> {
     let Some(inside) = cell.strip_prefix('(') else {
         return parse_single(cell);
     };
     let pair = inside.strip_suffix(OVERLAP).ok_or(WordFault::CellShape)?;
     let (forward, backward) = pair.split_once(';').ok_or(WordFault::Pair)?;
-    // Pairs don't nest, so a hostile cell can't make this recursive.
+    // Pairs don't nest, so an untrusted cell can't cause deep recursion.
     match (
         parse_single(forward.trim())?,
         parse_single(backward.trim())?,
@@ -38,7 +38,7 @@ pub(super) fn parse_cell(cell: &str) -> Result<Cell, WordFault> {
     }
 }
 
-/// The meaning of a cell that is no pair.
+/// Parses a cell that is not a pair.
 fn parse_single(cell: &str) -> Result<Cell, WordFault> {
     let (stage, rest) = split_stage(cell)?;
     let end = rest.find(|c: char| !c.is_ascii_uppercase() && c != '_');

@@ -1,4 +1,4 @@
-//! Schedules as PyTorch's `torch.distributed.pipelining` dumps and loads them: CSV files with one row
+//! Schedules as written and read by PyTorch's `torch.distributed.pipelining`: CSV files with one row
 //! per rank and one cell per time step.
 
 use std::collections::HashSet;
@@ -15,24 +15,24 @@ use crate::lists::Schedule;
 impl Schedule {
     /// Reads the CSV of PyTorch's pipeline schedules, compute-only or with communication.
     ///
-    /// A row is a rank and a cell a time step; empty cells, where a rank idles, are skipped. Cells of
+    /// A row is a rank and a cell a time step; empty cells, where a rank is idle, are skipped. Cells of
     /// communication (`0SEND_F1`, `1RECV_F1`, `1SEND_B1`, `0RECV_B1`) and of sharding (`0UNSHARD`,
     /// `0RESHARD`, `0REDUCE_GRAD`) are checked and dropped, so the result is compute-only:
-    /// [`lower`](crate::lower) derives messages from the plan's own edges, which know of skips and
-    /// ties. Quotes and spaces around a cell are fine. Blank lines at the end of the text are no ranks;
-    /// an empty row elsewhere is a rank that does nothing, and so is a row with a lone `""` or comma.
+    /// [`lower`](crate::lower) derives messages from the plan's own edges, which include skips and
+    /// ties. Quotes and spaces around a cell are allowed. Blank lines at the end of the text are not ranks;
+    /// an empty row elsewhere is a rank without actions, and so is a row with a single `""` or comma.
     ///
-    /// Older releases of PyTorch had no `I`: they wrote `B` for the input gradient, and then `BW` for a
+    /// Older releases of PyTorch had no `I`: they wrote `B` for the input gradient, and `BW` for a
     /// whole backward. In a text without any `I`, a `B` is therefore an `I` if its stage and micro-batch
-    /// have a `W` too; every other `B` is whole, as it is today.
+    /// have a `W` too; every other `B` is whole, as in current releases.
     ///
-    /// What the rows imply is told as for [`Schedule::parse`]. Linear in the text, but for the logarithm
+    /// Stages, counts and mode are inferred as by [`Schedule::parse`]. Linear in the text, times the logarithm
     /// of the number of stages.
     ///
     /// # Errors
     ///
     /// [`ParseError::Cell`] for the first cell that PyTorch would not write, [`ParseError::Gap`] if
-    /// stages are missing; both say where.
+    /// stages are missing; both have the position.
     pub fn parse_csv(name: &str, text: &str) -> Result<Self, ParseError> {
         let mut builder = Builder::new();
         let mut whole = HashSet::new();
@@ -45,7 +45,7 @@ impl Schedule {
                 blank_rows += 1;
                 continue;
             }
-            // These turned out not to be the end of the text.
+            // Not the end of the text, so the blank lines are ranks.
             for _ in 0..std::mem::take(&mut blank_rows) {
                 builder.add_rank(std::iter::empty())?;
             }
@@ -68,12 +68,12 @@ impl Schedule {
         Ok(schedule)
     }
 
-    /// Writes the compute actions as PyTorch's `_load_csv(..., format="compute_only")` reads them.
+    /// Writes the compute actions in the format that PyTorch's `_load_csv(..., format="compute_only")` reads.
     ///
     /// One row per rank, one cell per action, with `I` for an input gradient and
-    /// `(2F5;1B3)OVERLAP_F_B` for an overlapped pair, which older releases of PyTorch don't know. There are no cells for idle time, which is a
-    /// matter of costs and not of the list, and none for messages. A rank without actions is a row
-    /// with a lone `""`. Rows end with a line feed.
+    /// `(2F5;1B3)OVERLAP_F_B` for an overlapped pair, which older releases of PyTorch don't support. There are no cells
+    /// for idle time, which depends on costs and not on the list, and none for messages. A rank without actions is a
+    /// row with a single `""`. Rows end with a line feed.
     #[must_use]
     pub fn to_csv(&self) -> String {
         let row = |actions: &Vec<Action>| {
@@ -87,7 +87,7 @@ impl Schedule {
     }
 }
 
-/// An action as a cell, or `None` for what is not compute.
+/// Returns an action as a cell, or `None` if it is not a compute action.
 fn written_cell(action: &Action) -> Option<String> {
     match action.tasks() {
         [] => None,
@@ -99,11 +99,11 @@ fn written_cell(action: &Action) -> Option<String> {
     }
 }
 
-/// The cells of a line that are not empty, without spaces and quotes, each with its column.
+/// Returns the cells of a line that are not empty, without spaces and quotes, each with its column.
 ///
-/// No cell of a schedule has a comma, a quote or a line end in it, so a split at the commas reads
-/// all that PyTorch writes. A parser of CSV at large would be a dependency for quoted cells that
-/// could only be refused, and it would not give the column.
+/// No cell of a schedule contains a comma, a quote or a line end, so splitting at the commas reads
+/// all that PyTorch writes. A general CSV parser would be a dependency for quoted cells that
+/// are rejected anyway, and would not return the column.
 fn cells(line: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut next_column = 1;
     let cells = line.split(',').map(move |cell| {
@@ -116,14 +116,14 @@ fn cells(line: &str) -> impl Iterator<Item = (usize, &str)> {
     cells.filter(|(_, cell)| !cell.is_empty())
 }
 
-/// A cell without the quotes around it.
+/// Returns a cell without the quotes around it.
 fn without_quotes(cell: &str) -> &str {
     let inside = cell.strip_prefix('"');
     let inside = inside.and_then(|cell| cell.strip_suffix('"'));
     inside.unwrap_or(cell)
 }
 
-/// Reads a cell, and looks twice at one that is none.
+/// Reads a cell, with a more specific error for one that is not valid.
 fn read_cell(at: TextPosition, cell: &str) -> Result<Cell, ParseError> {
     parse_cell(cell).map_err(|fault| ParseError::Cell {
         at,
@@ -132,7 +132,7 @@ fn read_cell(at: TextPosition, cell: &str) -> Result<Cell, ParseError> {
     })
 }
 
-/// The mistake that a refused cell looks like, or else the fault at which its reading ended.
+/// Returns the likely mistake in a rejected cell, or else the fault at which parsing ended.
 fn explain(cell: &str, fault: WordFault) -> WordFault {
     if cell.starts_with('#') {
         return WordFault::Comment;
@@ -155,14 +155,14 @@ fn explain(cell: &str, fault: WordFault) -> WordFault {
     }
 }
 
-/// The stage and micro-batch that a task is for.
+/// Returns the stage and micro-batch of a task.
 fn key(task: &Task) -> (StageIndex, MicroBatchIndex) {
     (task.stage, task.micro_batch)
 }
 
 /// In a text in PyTorch's older letters, turns each `B` that has a `W` into an `I`.
 ///
-/// A `B` of `whole` was written `BW`; a `W` beside it is an error, for the verifier to find.
+/// A `B` in `whole` was written as `BW`; a `W` in addition to it is an error, reported by the verifier.
 fn split_backwards(ranks: &mut [Vec<Action>], whole: &HashSet<(StageIndex, MicroBatchIndex)>) {
     let mut weights = HashSet::new();
     for task in ranks.iter().flatten().flat_map(Action::tasks) {
@@ -193,21 +193,21 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{Dependencies, Form, Mode, lower, one_f_one_b, verify};
+    use crate::{Dependencies, Form, ScheduleMode, lower, one_f_one_b, verify};
 
-    /// Reads a text and checks what it says against the text form.
+    /// Reads a text and compares the result with the text form.
     fn check(csv: &str, expected: &str) -> Schedule {
         let schedule = Schedule::parse_csv("torch", csv).unwrap();
         assert_eq!(schedule, Schedule::parse("torch", expected).unwrap());
         schedule
     }
 
-    /// The same, for a schedule that a chain of stages can run, also when lowered.
+    /// The same, for a schedule that a chain of stages can run, also after lowering.
     fn check_runs(csv: &str, expected: &str) {
         let schedule = check(csv, expected);
         assert_eq!(
             (schedule.mode, schedule.form),
-            (Mode::Training, Form::ComputeOnly)
+            (ScheduleMode::Training, Form::ComputeOnly)
         );
         let chain = Dependencies::chain(schedule.stages);
         assert_eq!(verify(&schedule, &chain), Ok(()));
@@ -260,7 +260,7 @@ mod tests {
             "0F0,0F1,0SEND_F1_1RECV_B0,0BW0,0B1,0W1\n1F0,1B0,1F1,1B1,1W0,1W1\n",
             "0F0 0F1 0B0 0I1 0W1\n1F0 1I0 1F1 1I1 1W0 1W1",
         );
-        // Where there is an `I`, and behind `BW`, a `B` with a `W` is a mistake that stays visible.
+        // If there is an `I`, and after `BW`, a `B` with a `W` is a mistake that stays visible.
         for csv in ["0F0,0B0,0W0,0F1,0I1,0W1", "0F0,0BW0,0W0"] {
             let schedule = Schedule::parse_csv("mixed", csv).unwrap();
             let error = verify(&schedule, &Dependencies::chain(1)).unwrap_err();
@@ -300,19 +300,19 @@ mod tests {
         ];
         let refusal = |text: &str| Schedule::parse_csv("bad", text).unwrap_err().to_string();
         insta::assert_snapshot!(texts.map(refusal).join("\n"), @r#"
-        row 2, column 6: `nonsense` is no cell of a schedule: write it as PyTorch does, such as `0F2`, `(0F2;1B0)OVERLAP_F_B`, `0SEND_F2` or `0UNSHARD`
-        row 1, column 8: `0f1` is no cell of a schedule: letters are upper case: write `0F1`
-        row 1, column 5: `é` is no cell of a schedule: write it as PyTorch does, such as `0F2`, `(0F2;1B0)OVERLAP_F_B`, `0SEND_F2` or `0UNSHARD`
-        row 1, column 5: `0F` is no cell of a schedule: the number behind the letter is missing: write it out, such as in `0F0`
-        row 1, column 5: `0F1 0F2` is no cell of a schedule: a cell holds one action: part two by a comma, or all of them by spaces alone
-        row 1, column 5: `0F0>1F0` is no cell of a schedule: it is a word of the text form: part the words by spaces and not by commas
-        row 1, column 5: `0U` is no cell of a schedule: it is a word of the text form: part the words by spaces and not by commas
-        row 1, column 5: `"0F1` is no cell of a schedule: write it as PyTorch does, such as `0F2`, `(0F2;1B0)OVERLAP_F_B`, `0SEND_F2` or `0UNSHARD`
-        row 1, column 5: `(0F1;1B0;2B0)OVERLAP_F_B` is no cell of a schedule: write it as PyTorch does, such as `0F2`, `(0F2;1B0)OVERLAP_F_B`, `0SEND_F2` or `0UNSHARD`
-        row 1, column 5: `(0F1)OVERLAP_F_B` is no cell of a schedule: an overlapped pair is of two programs: write `2F5&1B3`, in CSV `(2F5;1B3)OVERLAP_F_B`
-        row 1, column 5: `0F99999999999999999999` is no cell of a schedule: numbers go up to 18446744073709551615
-        row 1, column 1: `rank` is no cell of a schedule: write it as PyTorch does, such as `0F2`, `(0F2;1B0)OVERLAP_F_B`, `0SEND_F2` or `0UNSHARD`
-        row 2, column 2: an action of stage 2 stands here, but no row runs stage 1: number the stages from 0 without a gap
+        row 2, column 6: `nonsense` is not a cell of a schedule: write it as PyTorch does, such as `0F2`, `(0F2;1B0)OVERLAP_F_B`, `0SEND_F2` or `0UNSHARD`
+        row 1, column 8: `0f1` is not a cell of a schedule: letters are upper case: write `0F1`
+        row 1, column 5: `é` is not a cell of a schedule: write it as PyTorch does, such as `0F2`, `(0F2;1B0)OVERLAP_F_B`, `0SEND_F2` or `0UNSHARD`
+        row 1, column 5: `0F` is not a cell of a schedule: the number after the letter is missing: write it out, such as in `0F0`
+        row 1, column 5: `0F1 0F2` is not a cell of a schedule: a cell has one action: separate two by a comma, or all of them by spaces only
+        row 1, column 5: `0F0>1F0` is not a cell of a schedule: it is a word of the text form: separate the words by spaces, not by commas
+        row 1, column 5: `0U` is not a cell of a schedule: it is a word of the text form: separate the words by spaces, not by commas
+        row 1, column 5: `"0F1` is not a cell of a schedule: write it as PyTorch does, such as `0F2`, `(0F2;1B0)OVERLAP_F_B`, `0SEND_F2` or `0UNSHARD`
+        row 1, column 5: `(0F1;1B0;2B0)OVERLAP_F_B` is not a cell of a schedule: write it as PyTorch does, such as `0F2`, `(0F2;1B0)OVERLAP_F_B`, `0SEND_F2` or `0UNSHARD`
+        row 1, column 5: `(0F1)OVERLAP_F_B` is not a cell of a schedule: an overlapped pair is of two programs: write `2F5&1B3`, in CSV `(2F5;1B3)OVERLAP_F_B`
+        row 1, column 5: `0F99999999999999999999` is not a cell of a schedule: numbers go up to 18446744073709551615
+        row 1, column 1: `rank` is not a cell of a schedule: write it as PyTorch does, such as `0F2`, `(0F2;1B0)OVERLAP_F_B`, `0SEND_F2` or `0UNSHARD`
+        row 2, column 2: this is an action of stage 2, but no row runs stage 1: number the stages from 0 without a gap
         "#);
     }
 
@@ -329,7 +329,7 @@ mod tests {
         assert_eq!(lowered.to_csv(), schedule.to_csv());
     }
 
-    /// Lists in no order that could run: of every micro-batch on every stage a forward and a
+    /// Lists in arbitrary order: of every micro-batch on every stage a forward and a
     /// backward, whole or split, some of them as pairs.
     fn any_lists() -> impl Strategy<Value = String> {
         let tasks = (1..5_usize, 1..5_usize).prop_flat_map(|(stages, micro_batches)| {

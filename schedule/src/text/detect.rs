@@ -1,23 +1,23 @@
-//! Which of the forms a text is in.
+//! Detects the form of a text.
 
 use super::error::ParseError;
 use super::rows::{lines, without_comment, without_mark};
 use crate::lists::Schedule;
 
 impl Schedule {
-    /// Reads a text in any of the three forms, told apart by signs that the others can't have.
+    /// Reads a text in any of the three forms, which are distinguished as follows.
     ///
-    /// - A text whose first character, but for spaces, is `{` is JSON ([`Schedule::from_json`]), and has
+    /// - A text whose first character after spaces is `{` is JSON ([`Schedule::from_json`]), and has
     ///   its own name.
-    /// - Else a text with a comma in front of any `#` of its line is CSV ([`Schedule::parse_csv`]): no
-    ///   word of the text form has a comma.
-    /// - Else it is in the text form ([`Schedule::parse`]). A CSV file with at most one cell per row
-    ///   has no comma; of its cells those of compute are words too and mean the same, an error names
-    ///   the others, but blank lines are no ranks.
+    /// - Otherwise a text with a comma before any `#` of its line is CSV ([`Schedule::parse_csv`]): no
+    ///   word of the text form contains a comma.
+    /// - Otherwise it is in the text form ([`Schedule::parse`]). A CSV file with at most one cell per row
+    ///   has no comma; its compute cells are words with the same meaning, its other cells are reported as
+    ///   errors, and blank lines are not ranks.
     ///
     /// # Errors
     ///
-    /// Those of the form that was found.
+    /// Those of the detected form.
     pub fn parse_any(name: &str, text: &str) -> Result<Self, ParseError> {
         if without_mark(text).trim_start().starts_with('{') {
             return Self::from_json(text);
@@ -37,7 +37,7 @@ mod tests {
     use crate::{Dependencies, gpipe, lower};
 
     #[test]
-    fn every_form_is_told() {
+    fn every_form_is_detected() {
         let schedule = gpipe(2, 3);
         for text in [
             schedule.to_json(),
@@ -71,17 +71,17 @@ mod tests {
         ];
         let refusal = |text: &str| Schedule::parse_any("mixed", text).unwrap_err().to_string();
         insta::assert_snapshot!(texts.map(refusal).join("\n"), @r#"
-        row 1, column 6: `0F1>1F1` is no cell of a schedule: it is a word of the text form: part the words by spaces and not by commas
-        row 1, column 1: `# cells` is no cell of a schedule: CSV has no comments: remove it
-        row 1, column 1: `0F0 0F1` is no cell of a schedule: a cell holds one action: part two by a comma, or all of them by spaces alone
-        row 1, column 1: `0SEND_F0` is no action: it is a cell of PyTorch's CSV: read the text as CSV
-        row 1, column 1: `(0F1;1B0)OVERLAP_F_B` is no action: it is a cell of PyTorch's CSV: read the text as CSV
-        row 1, column 1: `["0F0"]` is no action: write stage, letter F, B, I or W and micro-batch, such as `0F2`, or `0F2>1F2`, `1F2<0F2`, `0F2&1B0`, `0R0`, `0U`, `0U>3U`, `3U<0U`, `0N>1N`, `1N<0N`
+        row 1, column 6: `0F1>1F1` is not a cell of a schedule: it is a word of the text form: separate the words by spaces, not by commas
+        row 1, column 1: `# cells` is not a cell of a schedule: CSV has no comments: remove it
+        row 1, column 1: `0F0 0F1` is not a cell of a schedule: a cell has one action: separate two by a comma, or all of them by spaces only
+        row 1, column 1: `0SEND_F0` is not an action: it is a cell of PyTorch's CSV: read the text as CSV
+        row 1, column 1: `(0F1;1B0)OVERLAP_F_B` is not an action: it is a cell of PyTorch's CSV: read the text as CSV
+        row 1, column 1: `["0F0"]` is not an action: write stage, letter F, B, I or W and micro-batch, such as `0F2`, or `0F2>1F2`, `1F2<0F2`, `0F2&1B0`, `0R0`, `0U`, `0U>3U`, `3U<0U`, `0N>1N`, `1N<0N`
         row 1, column 2: this is not the JSON of a schedule
         "#);
     }
 
-    /// Texts that come close to a schedule in one of the forms, and texts that don't.
+    /// Texts that resemble a schedule in one of the forms, and texts that don't.
     fn any_text() -> impl Strategy<Value = String> {
         let close = "([0-9]{1,3}|[0-9]{18,22}|[0-9]{1,2}[FBIW][0-9]|SEND_F|[(;)]|OVERLAP_F_B|[-#,\"{&<> \n\r\t\0]){0,40}";
         prop_oneof![

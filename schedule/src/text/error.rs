@@ -1,4 +1,4 @@
-//! What can be wrong with a text, in words that show the place and the way out.
+//! Errors of reading a text, with the position and the fix.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use thiserror::Error;
 
 use crate::index::StageIndex;
 
-/// Where a word begins in a text.
+/// The position of a word in a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Display)]
 #[display("row {row}, column {column}")]
 pub struct TextPosition {
@@ -17,66 +17,66 @@ pub struct TextPosition {
     pub column: usize,
 }
 
-/// Why a text is no schedule.
+/// An error of reading a schedule.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ParseError {
-    /// A word that is no action.
-    #[error("{}`{}` is no action: {fault}", prefix(*at), Shown(word))]
+    /// A word that is not an action.
+    #[error("{}`{}` is not an action: {fault}", prefix(*at), Shown(word))]
     Word {
-        /// Where it begins; `None` if it was read alone.
+        /// The position of the word; `None` if it was read alone.
         at: Option<TextPosition>,
-        /// The word, cut after its first 40 characters.
+        /// The word, truncated to its first 40 characters.
         word: String,
-        /// What is wrong with it.
+        /// The fault of the word.
         fault: WordFault,
     },
-    /// A cell of a CSV file that is no action.
-    #[error("{at}: `{}` is no cell of a schedule: {fault}", Shown(cell))]
+    /// A cell of a CSV file that is not an action.
+    #[error("{at}: `{}` is not a cell of a schedule: {fault}", Shown(cell))]
     Cell {
-        /// Where it begins, behind spaces and a quote.
+        /// The position of the cell, after spaces and a quote.
         at: TextPosition,
-        /// The cell, cut after its first 40 characters.
+        /// The cell, truncated to its first 40 characters.
         cell: String,
-        /// What is wrong with it.
+        /// The fault of the cell.
         fault: WordFault,
     },
-    /// A stage that nothing runs, below one that something runs.
+    /// A stage that no row runs, below one that a row runs.
     #[error(
-        "{at}: an action of stage {found} stands here, but no row runs stage {stage}: number the \
+        "{at}: this is an action of stage {found}, but no row runs stage {stage}: number the \
          stages from 0 without a gap"
     )]
     Gap {
-        /// The lowest stage that nothing runs.
+        /// The lowest stage that no row runs.
         stage: StageIndex,
-        /// The next stage that something runs.
+        /// The next stage that a row runs.
         found: StageIndex,
-        /// Where the first action of that stage stands.
+        /// The position of the first action of that stage.
         at: TextPosition,
     },
-    /// JSON that is not that of a schedule.
+    /// JSON that is not a schedule.
     #[error(
         "row {}, column {}: this is not the JSON of a schedule",
         .source.line(),
         .source.column()
     )]
     Json {
-        /// What went wrong.
+        /// The error of the JSON parser.
         source: serde_json::Error,
     },
 }
 
-/// What is wrong with one word or cell.
+/// The fault of one word or cell.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum WordFault {
-    /// It has the shape of no word.
+    /// It does not have the shape of a word.
     #[error(
         "write stage, letter F, B, I or W and micro-batch, such as `0F2`, or `0F2>1F2`, `1F2<0F2`, \
          `0F2&1B0`, `0R0`, `0U`, `0U>3U`, `3U<0U`, `0N>1N`, `1N<0N`"
     )]
     Shape,
-    /// It has the shape of no cell.
+    /// It does not have the shape of a cell.
     #[error(
         "write it as PyTorch does, such as `0F2`, `(0F2;1B0)OVERLAP_F_B`, `0SEND_F2` or `0UNSHARD`"
     )]
@@ -90,20 +90,20 @@ pub enum WordFault {
     /// It would be right in upper case.
     #[error("letters are upper case: write `{instead}`")]
     LowerCase {
-        /// The word in upper case, cut after its first 40 characters.
+        /// The word in upper case, truncated to its first 40 characters.
         instead: String,
     },
-    /// It begins with the letter.
+    /// The stage is missing.
     #[error("the stage is missing: begin with its number, such as in `0F2`")]
     NoStage,
-    /// It ends with a letter that has a number behind it.
-    #[error("the number behind the letter is missing: write it out, such as in `{example}`")]
+    /// The number after the letter is missing.
+    #[error("the number after the letter is missing: write it out, such as in `{example}`")]
     NoNumber {
         /// A word that has one.
         example: String,
     },
-    /// A number behind a letter that has none.
-    #[error("no number stands behind the letter {letter}, which has no micro-batch: remove it")]
+    /// A number after a letter that has none.
+    #[error("the letter {letter} has no micro-batch: remove the number after it")]
     OncePerStep {
         /// The letter.
         letter: char,
@@ -111,22 +111,22 @@ pub enum WordFault {
     /// A number with a plus or minus.
     #[error("numbers have no sign: stages and micro-batches count from 0")]
     Sign,
-    /// A number that the machine's integers don't hold.
+    /// A number that does not fit `usize`.
     #[error("numbers go up to {}", usize::MAX)]
     TooLarge,
     /// Several actions without a space.
     #[error("it looks like several actions: put a space between them")]
     Glued,
     /// A comma in the text form.
-    #[error("spaces alone part the words: remove the commas, or read the text as CSV")]
+    #[error("words are separated by spaces only: remove the commas, or read the text as CSV")]
     Comma,
     /// A space within a cell.
-    #[error("a cell holds one action: part two by a comma, or all of them by spaces alone")]
+    #[error("a cell has one action: separate two by a comma, or all of them by spaces only")]
     Space,
     /// A comment in a CSV file.
     #[error("CSV has no comments: remove it")]
     Comment,
-    /// The two ends of a message don't fit.
+    /// The two ends of a message are inconsistent.
     #[error(
         "a message joins two programs for one micro-batch, two updates or two norms: write \
          `0F2>1F2`, `0U>3U` or `0N>1N`"
@@ -135,28 +135,28 @@ pub enum WordFault {
     /// A norm that is not sent or received.
     #[error("a norm is only sent and received: write `0N>1N` and `1N<0N`")]
     Norm,
-    /// A pair of something besides two programs.
+    /// A pair that is not of two programs.
     #[error(
         "an overlapped pair is of two programs: write `2F5&1B3`, in CSV `(2F5;1B3)OVERLAP_F_B`"
     )]
     Pair,
-    /// A dash beside other words.
-    #[error("it says that a rank does nothing: leave it alone in its row")]
+    /// A dash in addition to other words.
+    #[error("it marks a rank without actions: make it the only word of its row")]
     Dash,
     /// A cell of a CSV file in the text form.
     #[error("it is a cell of PyTorch's CSV: read the text as CSV")]
     Cell,
     /// A word of the text form in a CSV file.
-    #[error("it is a word of the text form: part the words by spaces and not by commas")]
+    #[error("it is a word of the text form: separate the words by spaces, not by commas")]
     Word,
 }
 
-/// The position in front of a message, where there is one.
+/// Returns the position in front of a message, if there is one.
 fn prefix(at: Option<TextPosition>) -> String {
     at.map_or_else(String::new, |at| format!("{at}: "))
 }
 
-/// A word of a stranger's file: what a terminal would obey or hide is escaped.
+/// A word from an untrusted file: control and invisible characters are escaped.
 struct Shown<'a>(&'a str);
 
 impl fmt::Display for Shown<'_> {
@@ -168,11 +168,11 @@ impl fmt::Display for Shown<'_> {
     }
 }
 
-/// The most characters of a word that an error keeps: more than any sensible action has, and short
+/// The maximum length in characters of a word in an error: more than any real action has, and short
 /// enough for one line.
 const EXCERPT_CHARS: usize = 40;
 
-/// A word as errors keep it.
+/// Returns a word as errors store it.
 pub(super) fn excerpt(word: &str) -> String {
     match word.char_indices().nth(EXCERPT_CHARS) {
         Some((end, _)) => format!("{}...", &word[..end]),
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn words_of_strangers_are_cut_and_escaped() {
+    fn untrusted_words_are_truncated_and_escaped() {
         check("0F0", "0F0");
         check("0\u{e9}0\"'\\", "0\u{e9}0\"'\\");
         check("a\0b\u{1b}[31m\u{202e}", "a\\0b\\u{1b}[31m\\u{202e}");

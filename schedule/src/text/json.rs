@@ -7,12 +7,12 @@ use crate::lists::Schedule;
 impl Schedule {
     /// Reads the file form, with all fields as [`Schedule::to_json`] writes them.
     ///
-    /// Unlike a text, it says its own name, counts, mode and form. They are not compared with the
-    /// lists here: the result is a claim until [`verify`](crate::verify) has accepted it.
+    /// Unlike a text, it contains name, counts, mode and form. They are not compared with the
+    /// lists here: the result is not trusted until [`verify`](crate::verify) has accepted it.
     ///
     /// # Errors
     ///
-    /// [`ParseError::Json`] with line and column, its source saying what was expected.
+    /// [`ParseError::Json`] with line and column, whose source has what was expected.
     pub fn from_json(text: &str) -> Result<Self, ParseError> {
         serde_json::from_str(without_mark(text)).map_err(|source| ParseError::Json { source })
     }
@@ -63,7 +63,7 @@ mod tests {
         insta::assert_snapshot!(refusals.join("\n"), @"
         row 1, column 0: this is not the JSON of a schedule: EOF while parsing a value at line 1 column 0
         row 2, column 11: this is not the JSON of a schedule: invalid type: integer `3`, expected a string at line 2 column 11
-        row 1, column 121: this is not the JSON of a schedule: `0f0` is no action: letters are upper case: write `0F0` at line 1 column 121
+        row 1, column 121: this is not the JSON of a schedule: `0f0` is not an action: letters are upper case: write `0F0` at line 1 column 121
         accepted
         row 1, column 67: this is not the JSON of a schedule: invalid value: integer `-1`, expected usize at line 1 column 67
         row 1, column 118: this is not the JSON of a schedule: missing field `stages` at line 1 column 118

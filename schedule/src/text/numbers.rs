@@ -1,9 +1,9 @@
-//! The numbers of a word: digits alone, no sign, within the machine's integers.
+//! The numbers of a word: digits only, no sign, within `usize`.
 
 use super::error::WordFault;
 use crate::index::StageIndex;
 
-/// The digits at the start of a text, and what follows them.
+/// Returns the digits at the start of a text, and the rest.
 pub(super) fn split_digits(text: &str) -> (&str, &str) {
     let end = text
         .find(|c: char| !c.is_ascii_digit())
@@ -11,7 +11,7 @@ pub(super) fn split_digits(text: &str) -> (&str, &str) {
     text.split_at(end)
 }
 
-/// The stage at the start of a word, and what follows it, which is not empty.
+/// Returns the stage at the start of a word, and the rest, which is not empty.
 pub(super) fn split_stage(word: &str) -> Result<(StageIndex, &str), WordFault> {
     let (stage, rest) = split_digits(word);
     if stage.is_empty() {
@@ -23,7 +23,7 @@ pub(super) fn split_stage(word: &str) -> Result<(StageIndex, &str), WordFault> {
     Ok((StageIndex::new(value(stage)?), rest))
 }
 
-/// What is wrong with a word that does not begin with a digit.
+/// Returns the fault of a word that does not begin with a digit.
 fn without_stage(word: &str) -> WordFault {
     if word.starts_with(['+', '-']) {
         return WordFault::Sign;
@@ -35,9 +35,9 @@ fn without_stage(word: &str) -> WordFault {
     WordFault::Shape
 }
 
-/// The number behind a letter, to the end of the word.
+/// Returns the number after a letter, up to the end of the word.
 ///
-/// `example` makes a word that has such a number, for the error.
+/// `example` returns a word that has such a number, for the error.
 pub(super) fn last_number(
     text: &str,
     example: impl FnOnce() -> String,
@@ -54,7 +54,7 @@ pub(super) fn last_number(
     }
 }
 
-/// The value of one or more digits.
+/// Returns the value of one or more digits.
 fn value(digits: &str) -> Result<usize, WordFault> {
     digits.parse().map_err(|_| WordFault::TooLarge)
 }

@@ -7,10 +7,10 @@ use super::error::{ParseError, TextPosition, WordFault, excerpt};
 use super::words::read_word;
 use crate::lists::Schedule;
 
-/// The row of a rank without actions, since a blank row is no rank.
+/// The row of a rank without actions, since blank rows are skipped.
 const IDLE: &str = "-";
 
-/// From here to the end of its line, a text is for people alone.
+/// Starts a comment, which extends to the end of its line.
 const COMMENT: char = '#';
 
 /// One row per rank, without name, counts and stage-to-rank map, which the rows imply.
@@ -33,20 +33,20 @@ impl fmt::Display for Schedule {
 }
 
 impl Schedule {
-    /// Reads the text form: one row per rank, the words of the [crate's docs](crate) parted by spaces.
+    /// Reads the text form: one row per rank, with the words of the [crate's docs](crate) separated by spaces.
     ///
-    /// Blank rows are skipped, and so is what follows a `#` to the end of its line. A rank without
+    /// Blank rows are skipped, and so is text from a `#` to the end of its line. A rank without
     /// actions is a row with a single `-`.
     ///
-    /// A stage is on the rank whose row first runs it; there are as many micro-batches as the highest
-    /// number asks for. A text with a backward, reduce or update is for training, one with anything
-    /// besides compute is lowered. The result is a claim until [`verify`](crate::verify) has accepted
-    /// it. Linear in the text, but for the logarithm of the number of stages.
+    /// A stage is on the rank whose row first runs it; the number of micro-batches is inferred from the highest
+    /// micro-batch. A text with a backward, reduce or update is for training, one with any action
+    /// other than compute is lowered. The result is not trusted until [`verify`](crate::verify) has accepted
+    /// it. Linear in the text, times the logarithm of the number of stages.
     ///
     /// # Errors
     ///
-    /// [`ParseError::Word`] for the first word that is no action, [`ParseError::Gap`] if stages are
-    /// missing; both say where.
+    /// [`ParseError::Word`] for the first word that is not an action, [`ParseError::Gap`] if stages are
+    /// missing; both have the position.
     pub fn parse(name: &str, text: &str) -> Result<Self, ParseError> {
         let mut builder = Builder::new();
         for (index, line) in lines(text).enumerate() {
@@ -75,22 +75,22 @@ impl Schedule {
     }
 }
 
-/// A text without the mark that some editors put at the start of a file.
+/// Returns a text without the byte order mark that some editors write.
 pub(super) fn without_mark(text: &str) -> &str {
     text.strip_prefix('\u{feff}').unwrap_or(text)
 }
 
-/// The lines of a text, without their ends.
+/// Returns the lines of a text, without their ends.
 pub(super) fn lines(text: &str) -> impl Iterator<Item = &str> {
     without_mark(text).lines()
 }
 
-/// A line of the text form up to its comment.
+/// Returns a line of the text form up to its comment.
 pub(super) fn without_comment(line: &str) -> &str {
     line.split(COMMENT).next().unwrap_or(line)
 }
 
-/// The words of a line, each with its column.
+/// Returns the words of a line, each with its column.
 fn words(line: &str) -> impl Iterator<Item = (usize, &str)> + Clone {
     let (mut column, mut rest) = (1, line);
     iter::from_fn(move || {
@@ -108,7 +108,7 @@ fn words(line: &str) -> impl Iterator<Item = (usize, &str)> + Clone {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Dependencies, Form, Mode, RankIndex, gpipe, lower, one_f_one_b};
+    use crate::{Dependencies, Form, RankIndex, ScheduleMode, gpipe, lower, one_f_one_b};
 
     #[test]
     fn a_schedule_survives_a_round_trip() {
@@ -129,7 +129,7 @@ mod tests {
         assert_eq!((schedule.stages, schedule.micro_batches), (4, 1));
         assert_eq!(
             (schedule.mode, schedule.form),
-            (Mode::ForwardOnly, Form::ComputeOnly)
+            (ScheduleMode::ForwardOnly, Form::ComputeOnly)
         );
     }
 
@@ -150,7 +150,7 @@ mod tests {
         assert_eq!(Schedule::parse("none", " \n# -\n").unwrap().world_size(), 0);
     }
 
-    /// The refusals of texts, one per line.
+    /// The errors of texts, one per line.
     fn refusals(texts: &[&str]) -> String {
         let refusal = |text: &&str| Schedule::parse("bad", text).unwrap_err().to_string();
         texts.iter().map(refusal).collect::<Vec<_>>().join("\n")
@@ -171,16 +171,16 @@ mod tests {
             "0F0 18446744073709551616F0",
         ];
         insta::assert_snapshot!(refusals(&texts), @"
-        row 2, column 5: `nonsense` is no action: write stage, letter F, B, I or W and micro-batch, such as `0F2`, or `0F2>1F2`, `1F2<0F2`, `0F2&1B0`, `0R0`, `0U`, `0U>3U`, `3U<0U`, `0N>1N`, `1N<0N`
-        row 3, column 7: `0f1` is no action: letters are upper case: write `0F1`
-        row 1, column 1: `0F0,` is no action: spaces alone part the words: remove the commas, or read the text as CSV
-        row 2, column 6: `1é0` is no action: no action has the letter é: write F, B, I or W, or R, U or N
-        row 1, column 5: `-` is no action: it says that a rank does nothing: leave it alone in its row
-        row 1, column 1: `-` is no action: it says that a rank does nothing: leave it alone in its row
-        row 1, column 5: an action of stage 18446744073709551615 stands here, but no row runs stage 1: number the stages from 0 without a gap
-        row 2, column 1: an action of stage 2 stands here, but no row runs stage 1: number the stages from 0 without a gap
-        row 1, column 1: an action of stage 1 stands here, but no row runs stage 0: number the stages from 0 without a gap
-        row 1, column 5: `18446744073709551616F0` is no action: numbers go up to 18446744073709551615
+        row 2, column 5: `nonsense` is not an action: write stage, letter F, B, I or W and micro-batch, such as `0F2`, or `0F2>1F2`, `1F2<0F2`, `0F2&1B0`, `0R0`, `0U`, `0U>3U`, `3U<0U`, `0N>1N`, `1N<0N`
+        row 3, column 7: `0f1` is not an action: letters are upper case: write `0F1`
+        row 1, column 1: `0F0,` is not an action: words are separated by spaces only: remove the commas, or read the text as CSV
+        row 2, column 6: `1é0` is not an action: no action has the letter é: write F, B, I or W, or R, U or N
+        row 1, column 5: `-` is not an action: it marks a rank without actions: make it the only word of its row
+        row 1, column 1: `-` is not an action: it marks a rank without actions: make it the only word of its row
+        row 1, column 5: this is an action of stage 18446744073709551615, but no row runs stage 1: number the stages from 0 without a gap
+        row 2, column 1: this is an action of stage 2, but no row runs stage 1: number the stages from 0 without a gap
+        row 1, column 1: this is an action of stage 1, but no row runs stage 0: number the stages from 0 without a gap
+        row 1, column 5: `18446744073709551616F0` is not an action: numbers go up to 18446744073709551615
         ");
     }
 }

@@ -1,4 +1,4 @@
-//! The word of an action, read and written.
+//! Reading and writing of the word of an action.
 
 use std::fmt;
 use std::str::FromStr;
@@ -63,12 +63,12 @@ impl FromStr for Action {
     }
 }
 
-/// Reads a word, and looks twice at one that is no action.
+/// Reads a word, with a more specific error for one that is not an action.
 pub(super) fn read_word(word: &str) -> Result<Action, WordFault> {
     parse_word(word).map_err(|fault| explain(word, fault))
 }
 
-/// The action of a word.
+/// Parses the action of a word.
 pub(super) fn parse_word(word: &str) -> Result<Action, WordFault> {
     if let Some((forward, backward)) = word.split_once('&') {
         return match (parse_side(forward)?, parse_side(backward)?) {
@@ -90,7 +90,7 @@ pub(super) fn parse_word(word: &str) -> Result<Action, WordFault> {
     }
 }
 
-/// What stands on one side of a `>`, `<` or `&`, or alone.
+/// The text on one side of a `>`, `<` or `&`, or the whole word.
 enum Side {
     /// `2F5`.
     Task(Task),
@@ -130,7 +130,7 @@ fn parse_side(text: &str) -> Result<Side, WordFault> {
     }
 }
 
-/// The program of a letter.
+/// Returns the program of a letter.
 fn program(letter: char) -> Result<Compute, WordFault> {
     let mut programs = Compute::ALL.into_iter();
     let found = programs.find(|compute| compute.letter() == letter);
@@ -141,7 +141,7 @@ fn program(letter: char) -> Result<Compute, WordFault> {
     })
 }
 
-/// The message between two sides; they speak of one micro-batch, of two updates or of two norms.
+/// Returns the message between two sides: both of one micro-batch, of two updates or of two norms.
 fn message(from: Side, to: Side) -> Result<Message, WordFault> {
     match (from, to) {
         (Side::Task(from), Side::Task(to)) if from.micro_batch == to.micro_batch => {
@@ -164,7 +164,7 @@ fn message(from: Side, to: Side) -> Result<Message, WordFault> {
     }
 }
 
-/// The mistake that a refused word looks like, or else the fault at which its reading ended.
+/// Returns the likely mistake in a rejected word, or else the fault at which parsing ended.
 fn explain(word: &str, fault: WordFault) -> WordFault {
     if word.contains(',') {
         return WordFault::Comma;
@@ -184,9 +184,9 @@ fn explain(word: &str, fault: WordFault) -> WordFault {
     fault
 }
 
-/// Whether a word is stages, letters and micro-batches of several actions, such as `0F00F1`.
+/// Returns whether a word is stages, letters and micro-batches of several actions, such as `0F00F1`.
 ///
-/// Where one ends and the next begins can't be told, so nothing is proposed.
+/// The boundary between them is ambiguous, so nothing is suggested.
 fn is_glued(word: &str) -> bool {
     let mut letters = 0;
     let mut before = ' ';
@@ -218,7 +218,7 @@ mod tests {
         }
     }
 
-    /// The refusals of words, one per line.
+    /// The errors of words, one per line.
     fn refusals(words: &[&str]) -> String {
         let refusal = |word: &&str| word.parse::<Action>().unwrap_err().to_string();
         words.iter().map(refusal).collect::<Vec<_>>().join("\n")
@@ -253,7 +253,7 @@ mod tests {
             };
             assert_eq!(fault, expected, "{word}");
         }
-        insta::assert_snapshot!(refusals(&["nonsense"]), @"`nonsense` is no action: write stage, letter F, B, I or W and micro-batch, such as `0F2`, or `0F2>1F2`, `1F2<0F2`, `0F2&1B0`, `0R0`, `0U`, `0U>3U`, `3U<0U`, `0N>1N`, `1N<0N`");
+        insta::assert_snapshot!(refusals(&["nonsense"]), @"`nonsense` is not an action: write stage, letter F, B, I or W and micro-batch, such as `0F2`, or `0F2>1F2`, `1F2<0F2`, `0F2&1B0`, `0R0`, `0U`, `0U>3U`, `3U<0U`, `0N>1N`, `1N<0N`");
     }
 
     #[test]
@@ -277,22 +277,22 @@ mod tests {
             "0F99999999999999999999999",
         ];
         insta::assert_snapshot!(refusals(&words), @"
-        `0X0` is no action: no action has the letter X: write F, B, I or W, or R, U or N
-        `0é0` is no action: no action has the letter é: write F, B, I or W, or R, U or N
-        `0f0` is no action: letters are upper case: write `0F0`
-        `0f2>1f2` is no action: letters are upper case: write `0F2>1F2`
-        `0x0` is no action: no action has the letter x: write F, B, I or W, or R, U or N
-        `F0` is no action: the stage is missing: begin with its number, such as in `0F2`
-        `F` is no action: the stage is missing: begin with its number, such as in `0F2`
-        `0F` is no action: the number behind the letter is missing: write it out, such as in `0F0`
-        `2B` is no action: the number behind the letter is missing: write it out, such as in `2B0`
-        `3R` is no action: the number behind the letter is missing: write it out, such as in `3R3`
-        `0U0` is no action: no number stands behind the letter U, which has no micro-batch: remove it
-        `2N1` is no action: no number stands behind the letter N, which has no micro-batch: remove it
-        `0F+1` is no action: numbers have no sign: stages and micro-batches count from 0
-        `0F-1` is no action: numbers have no sign: stages and micro-batches count from 0
-        `-1F0` is no action: numbers have no sign: stages and micro-batches count from 0
-        `0F99999999999999999999999` is no action: numbers go up to 18446744073709551615
+        `0X0` is not an action: no action has the letter X: write F, B, I or W, or R, U or N
+        `0é0` is not an action: no action has the letter é: write F, B, I or W, or R, U or N
+        `0f0` is not an action: letters are upper case: write `0F0`
+        `0f2>1f2` is not an action: letters are upper case: write `0F2>1F2`
+        `0x0` is not an action: no action has the letter x: write F, B, I or W, or R, U or N
+        `F0` is not an action: the stage is missing: begin with its number, such as in `0F2`
+        `F` is not an action: the stage is missing: begin with its number, such as in `0F2`
+        `0F` is not an action: the number after the letter is missing: write it out, such as in `0F0`
+        `2B` is not an action: the number after the letter is missing: write it out, such as in `2B0`
+        `3R` is not an action: the number after the letter is missing: write it out, such as in `3R3`
+        `0U0` is not an action: the letter U has no micro-batch: remove the number after it
+        `2N1` is not an action: the letter N has no micro-batch: remove the number after it
+        `0F+1` is not an action: numbers have no sign: stages and micro-batches count from 0
+        `0F-1` is not an action: numbers have no sign: stages and micro-batches count from 0
+        `-1F0` is not an action: numbers have no sign: stages and micro-batches count from 0
+        `0F99999999999999999999999` is not an action: numbers go up to 18446744073709551615
         ");
     }
 
@@ -314,19 +314,19 @@ mod tests {
             "(0F1;1B0)OVERLAP_F_B",
         ];
         insta::assert_snapshot!(refusals(&words), @"
-        `0F0>1F1` is no action: a message joins two programs for one micro-batch, two updates or two norms: write `0F2>1F2`, `0U>3U` or `0N>1N`
-        `0F0>1U` is no action: a message joins two programs for one micro-batch, two updates or two norms: write `0F2>1F2`, `0U>3U` or `0N>1N`
-        `0U<1F0` is no action: a message joins two programs for one micro-batch, two updates or two norms: write `0F2>1F2`, `0U>3U` or `0N>1N`
-        `0R0>1R0` is no action: a message joins two programs for one micro-batch, two updates or two norms: write `0F2>1F2`, `0U>3U` or `0N>1N`
-        `0N>1U` is no action: a message joins two programs for one micro-batch, two updates or two norms: write `0F2>1F2`, `0U>3U` or `0N>1N`
-        `0N` is no action: a norm is only sent and received: write `0N>1N` and `1N<0N`
-        `0F0&1U` is no action: an overlapped pair is of two programs: write `2F5&1B3`, in CSV `(2F5;1B3)OVERLAP_F_B`
-        `0F00F1` is no action: it looks like several actions: put a space between them
-        `0U1U` is no action: it looks like several actions: put a space between them
-        `0F0,0F1` is no action: spaces alone part the words: remove the commas, or read the text as CSV
-        `0F0,` is no action: spaces alone part the words: remove the commas, or read the text as CSV
-        `0SEND_F0` is no action: it is a cell of PyTorch's CSV: read the text as CSV
-        `(0F1;1B0)OVERLAP_F_B` is no action: it is a cell of PyTorch's CSV: read the text as CSV
+        `0F0>1F1` is not an action: a message joins two programs for one micro-batch, two updates or two norms: write `0F2>1F2`, `0U>3U` or `0N>1N`
+        `0F0>1U` is not an action: a message joins two programs for one micro-batch, two updates or two norms: write `0F2>1F2`, `0U>3U` or `0N>1N`
+        `0U<1F0` is not an action: a message joins two programs for one micro-batch, two updates or two norms: write `0F2>1F2`, `0U>3U` or `0N>1N`
+        `0R0>1R0` is not an action: a message joins two programs for one micro-batch, two updates or two norms: write `0F2>1F2`, `0U>3U` or `0N>1N`
+        `0N>1U` is not an action: a message joins two programs for one micro-batch, two updates or two norms: write `0F2>1F2`, `0U>3U` or `0N>1N`
+        `0N` is not an action: a norm is only sent and received: write `0N>1N` and `1N<0N`
+        `0F0&1U` is not an action: an overlapped pair is of two programs: write `2F5&1B3`, in CSV `(2F5;1B3)OVERLAP_F_B`
+        `0F00F1` is not an action: it looks like several actions: put a space between them
+        `0U1U` is not an action: it looks like several actions: put a space between them
+        `0F0,0F1` is not an action: words are separated by spaces only: remove the commas, or read the text as CSV
+        `0F0,` is not an action: words are separated by spaces only: remove the commas, or read the text as CSV
+        `0SEND_F0` is not an action: it is a cell of PyTorch's CSV: read the text as CSV
+        `(0F1;1B0)OVERLAP_F_B` is not an action: it is a cell of PyTorch's CSV: read the text as CSV
         ");
     }
 
@@ -334,7 +334,7 @@ mod tests {
         #[test]
         fn any_word_is_an_action_or_refused(word in "[0-9FBIWRUN<>&]{0,9}|\\PC{0,12}|.{0,80}") {
             match word.parse::<Action>() {
-                // Zeros in front of a number are read and not written.
+                // Leading zeros of a number are read and not written.
                 Ok(action) => prop_assert_eq!(action.to_string().parse::<Action>().unwrap(), action),
                 Err(error) => prop_assert!(error.to_string().len() < 1000),
             }

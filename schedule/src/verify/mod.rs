@@ -1,4 +1,4 @@
-//! The verifier: refuses lists that cannot run, and names the action.
+//! The verifier: rejects lists that cannot run, and names the action.
 
 mod symbolic;
 mod table;
@@ -9,16 +9,16 @@ use crate::action::{Action, Compute, Message, Task};
 use crate::dependencies::{Dependencies, Edge, Tie};
 use crate::error::{Rule, VerifyError};
 use crate::index::{GroupIndex, MicroBatchIndex, RankIndex, StageIndex};
-use crate::lists::{Form, Mode, Schedule};
+use crate::lists::{Form, Schedule, ScheduleMode};
 
 use table::Table;
 
 /// Checks that every rank can run its list to the end, and that the step is then complete.
 ///
-/// A list that passes has every action once, on the rank of its stage, each behind what it needs;
-/// every send has its receive; gradients add up in micro-batch order; and ranks never wait for each
-/// other in a circle. Compute-only lists are checked with their dependencies implied. Linear in
-/// actions and in edges times micro-batches, but for logarithms of the numbers of edges and ranks; a
+/// A list that passes has every action once, on the rank of its stage, each after what it needs;
+/// every send has its receive; gradients are summed in micro-batch order; and ranks never wait for each
+/// other in a cycle. Compute-only lists are checked with their dependencies implied. Linear in
+/// actions and in edges times micro-batches, times logarithms of the numbers of edges and ranks; a
 /// clip by the norm of all gradients has as many messages as stages times ranks.
 ///
 /// # Errors
@@ -28,7 +28,7 @@ pub fn verify(schedule: &Schedule, dependencies: &Dependencies) -> Result<(), Ve
     verified_order(schedule, dependencies).map(|_| ())
 }
 
-/// Rank and position of every action, in an order in which a valid schedule can run them.
+/// Returns rank and position of every action, in an order in which a valid schedule can run them.
 pub(crate) fn verified_order(
     schedule: &Schedule,
     dependencies: &Dependencies,
@@ -39,7 +39,7 @@ pub(crate) fn verified_order(
     };
     checks.backwards()?;
     checks.edges()?;
-    if schedule.mode == Mode::Training && schedule.form == Form::Lowered {
+    if schedule.mode == ScheduleMode::Training && schedule.form == Form::Lowered {
         checks.updates()?;
         checks.ties()?;
         if dependencies.has_global_norm() {
@@ -49,7 +49,7 @@ pub(crate) fn verified_order(
     symbolic::run(&checks.table)
 }
 
-/// Checks all that is not a list.
+/// Checks everything except the lists.
 fn check_counts(schedule: &Schedule, dependencies: &Dependencies) -> Result<(), VerifyError> {
     let Schedule {
         stages,
@@ -101,14 +101,14 @@ fn check_counts(schedule: &Schedule, dependencies: &Dependencies) -> Result<(), 
     Ok(())
 }
 
-/// What is checked with the table alone: that actions are there, and their order on each rank.
+/// Checks with the table only: that actions exist, and their order on each rank.
 struct Checks<'a> {
     table: Table<'a>,
 }
 
 impl Checks<'_> {
-    /// Every stage has a forward and, in training, a whole or split backward behind it per
-    /// micro-batch, and adds its gradients in micro-batch order.
+    /// Checks that every stage has a forward and, in training, a whole or split backward after it per
+    /// micro-batch, and sums its gradients in micro-batch order.
     fn backwards(&self) -> Result<(), VerifyError> {
         let schedule = self.table.schedule;
         for stage in (0..schedule.stages).map(StageIndex::new) {
@@ -120,7 +120,7 @@ impl Checks<'_> {
                     micro_batch,
                 };
                 let forward = self.require(task(Compute::Forward))?;
-                if schedule.mode == Mode::ForwardOnly {
+                if schedule.mode == ScheduleMode::ForwardOnly {
                     continue;
                 }
                 let end = self.backward(stage, micro_batch, forward)?;
@@ -165,7 +165,7 @@ impl Checks<'_> {
         Ok(weight)
     }
 
-    /// Every edge between two ranks has its messages, every edge within a rank its order.
+    /// Checks that every edge between two ranks has its messages, and every edge within a rank its order.
     fn edges(&self) -> Result<(), VerifyError> {
         let Schedule {
             micro_batches,
@@ -179,7 +179,7 @@ impl Checks<'_> {
                 .schedule
                 .are_apart(edge.from.stage, edge.to.stage);
             for micro_batch in (0..micro_batches).map(MicroBatchIndex::new) {
-                // Both are there: `backwards` has checked every program that can stand for an end.
+                // Both exist: `backwards` has checked every program that can be an endpoint.
                 let (Some(producer), Some(consumer)) = (
                     self.table.end(edge.from, micro_batch),
                     self.table.end(edge.to, micro_batch),
@@ -200,7 +200,7 @@ impl Checks<'_> {
         Ok(())
     }
 
-    /// What a forward made is sent before the backward of its micro-batch ends and frees it.
+    /// Checks that the outputs of a forward are sent before the backward of its micro-batch ends and frees them.
     fn sent_before_free(
         &self,
         edge: Edge,
@@ -217,7 +217,7 @@ impl Checks<'_> {
         }
     }
 
-    /// Every rank has the norms of all stages before its first update. There are as many messages as
+    /// Checks that every rank has the norms of all stages before its first update. There are as many messages as
     /// stages times ranks.
     fn norms(&self) -> Result<(), VerifyError> {
         let schedule = self.table.schedule;
@@ -246,7 +246,7 @@ impl Checks<'_> {
         Ok(())
     }
 
-    /// Every stage has its reduce and update behind its last backward.
+    /// Checks that every stage has its reduce and update after its last backward.
     fn updates(&self) -> Result<(), VerifyError> {
         for stage in (0..self.table.schedule.stages).map(StageIndex::new) {
             let last = self.last_backward(stage);
@@ -261,7 +261,7 @@ impl Checks<'_> {
         Ok(())
     }
 
-    /// Every tie carries new values to a stage that is done with the old ones.
+    /// Checks that every tie sends new values to a stage after its last use of the old ones.
     fn ties(&self) -> Result<(), VerifyError> {
         for &tie in self.table.dependencies.ties() {
             let Tie { owner, replica } = tie;
@@ -287,8 +287,8 @@ impl Checks<'_> {
         Ok(())
     }
 
-    /// Where the last backward of a stage ends; the one of the last micro-batch, because gradients
-    /// add up in order.
+    /// Returns where the last backward of a stage ends; the one of the last micro-batch, because gradients
+    /// are summed in order.
     fn last_backward(&self, stage: StageIndex) -> usize {
         let last = MicroBatchIndex::new(self.table.schedule.micro_batches - 1);
         let find = |compute| self.table.task(stage, compute, last);
@@ -316,7 +316,7 @@ impl Checks<'_> {
         position.ok_or(VerifyError::Missing { rank, action })
     }
 
-    /// The positions of a message's send and receive.
+    /// Returns the positions of a message's send and receive.
     fn pair(&self, message: Message) -> Result<(usize, usize), VerifyError> {
         let sender = self.table.rank(message.sender());
         let receiver = self.table.rank(message.receiver());
@@ -346,7 +346,7 @@ impl Checks<'_> {
         }
     }
 
-    /// Checks that of two actions of a stage's rank the first stands before the second.
+    /// Checks that of two actions of a stage's rank the first is before the second.
     fn order(
         &self,
         stage: StageIndex,

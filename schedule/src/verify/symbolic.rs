@@ -1,4 +1,4 @@
-//! The symbolic run: all ranks walk their lists, and wait where a real run would.
+//! The symbolic run: all ranks run their lists, and wait where a real run would.
 
 use std::collections::BTreeSet;
 
@@ -11,8 +11,8 @@ use super::table::Table;
 
 /// Runs the lists and returns rank and position of every action in an order in which they can run.
 ///
-/// A rank that waits is looked at again only when the action that it waits for has run, so
-/// the cost is linear in actions and edges times micro-batches, but for the logarithm of the number
+/// A rank that waits is checked again only when the action that it waits for has run, so
+/// the cost is linear in actions and edges times micro-batches, times the logarithm of the number
 /// of ranks. Whether the run completes does not depend on the order in which ranks are advanced,
 /// because an action that can run stays able to run.
 ///
@@ -23,7 +23,7 @@ pub(super) fn run(table: &Table<'_>) -> Result<Vec<(RankIndex, usize)>, VerifyEr
     let lists = &table.schedule.ranks;
     let mut heads = vec![0; lists.len()];
     let mut order = Vec::with_capacity(table.schedule.action_count());
-    // Per rank, who waits for it: the awaited position, then the waiting rank.
+    // Per rank, the ranks that wait for it: the awaited position, then the waiting rank.
     let mut waiting = vec![BTreeSet::new(); lists.len()];
     let mut ready: Vec<usize> = (0..lists.len()).rev().collect();
     while let Some(rank) = ready.pop() {
@@ -46,12 +46,12 @@ pub(super) fn run(table: &Table<'_>) -> Result<Vec<(RankIndex, usize)>, VerifyEr
         Ok(order)
     } else {
         Err(VerifyError::Deadlock {
-            cycle: circle(table, &heads),
+            cycle: find_cycle(table, &heads),
         })
     }
 }
 
-/// Rank and position of an action that has to run before the one at the head of a rank's list.
+/// Returns rank and position of an action that has to run before the one at the head of a rank's list.
 fn blocker(table: &Table<'_>, heads: &[usize], rank: usize) -> Option<(usize, usize)> {
     let action = table.schedule.ranks[rank].get(heads[rank])?;
     let is_ahead = |&(rank, position): &(usize, usize)| heads[rank] <= position;
@@ -63,7 +63,7 @@ fn blocker(table: &Table<'_>, heads: &[usize], rank: usize) -> Option<(usize, us
                 .map(|position| (sender, position))
                 .filter(is_ahead)
         }
-        // In a lowered list the receives have done the waiting.
+        // In a lowered list the receives wait.
         (_, Form::Lowered) => None,
         (_, Form::ComputeOnly) => action.tasks().iter().find_map(|task| {
             let mut producers = table.producers(*task).map(|(rank, at)| (rank.index(), at));
@@ -72,11 +72,11 @@ fn blocker(table: &Table<'_>, heads: &[usize], rank: usize) -> Option<(usize, us
     }
 }
 
-/// A circle of waiting ranks, from the lowest of its ranks on.
+/// Returns a cycle of waiting ranks, from the lowest of its ranks on.
 ///
-/// Each rank that is blocked waits for exactly one action of a rank that is blocked as well, so
-/// following the waits from any of them comes back to a rank seen before.
-fn circle(table: &Table<'_>, heads: &[usize]) -> Vec<Wait> {
+/// Each blocked rank waits for exactly one action of another blocked rank, so
+/// following the waits from any of them leads to a rank seen before.
+fn find_cycle(table: &Table<'_>, heads: &[usize]) -> Vec<Wait> {
     let Some(mut rank) = (0..heads.len()).find(|&rank| blocker(table, heads, rank).is_some())
     else {
         return Vec::new();
@@ -111,7 +111,7 @@ mod tests {
         verify,
     };
 
-    /// Every action comes once, behind all that it waits for, also when ranks are visited against
+    /// Every action appears once, after all that it waits for, also if ranks are visited against
     /// the flow.
     #[test]
     fn the_order_puts_producers_first() {
@@ -144,9 +144,9 @@ mod tests {
         }
     }
 
-    /// A plan whose edges form a circle: both ranks stand at the very actions that the other awaits.
+    /// A plan whose edges form a cycle: both ranks wait at the actions that the other awaits.
     #[test]
-    fn a_circle_of_edges_is_a_deadlock_in_every_order() {
+    fn a_cycle_of_edges_is_a_deadlock_in_every_order() {
         let [first, second] = [0, 1].map(|stage| Endpoint::forward(StageIndex::new(stage)));
         let edges = [
             Edge {
@@ -159,7 +159,7 @@ mod tests {
             },
         ];
         let circular = Dependencies::new(2, edges, []);
-        let schedule = Schedule::parse("circle", "0F0\n1F0").unwrap();
+        let schedule = Schedule::parse("cycle", "0F0\n1F0").unwrap();
         for schedule in [lower(&schedule, &circular), schedule] {
             let error = verify(&schedule, &circular).unwrap_err();
             let VerifyError::Deadlock { cycle } = error else {

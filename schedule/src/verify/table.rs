@@ -1,4 +1,4 @@
-//! Where each action of a schedule stands, in tables that the checks look up.
+//! The positions of all actions of a schedule, in tables that the checks use.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,12 +6,12 @@ use crate::action::{Action, Compute, Message, Task};
 use crate::dependencies::{Dependencies, Endpoint};
 use crate::error::{Place, VerifyError};
 use crate::index::{MicroBatchIndex, RankIndex, StageIndex};
-use crate::lists::{Form, Mode, Schedule};
+use crate::lists::{Form, Schedule, ScheduleMode};
 
 /// The positions of all actions in the lists of their ranks.
 ///
 /// That the table exists proves: every action is on the rank of its stage, within the counts, known
-/// to the dependencies and there once. It does not prove that any action is there.
+/// to the dependencies and unique. It does not prove that any action exists.
 pub(super) struct Table<'a> {
     pub(super) schedule: &'a Schedule,
     pub(super) dependencies: &'a Dependencies,
@@ -29,9 +29,9 @@ pub(super) struct Table<'a> {
 }
 
 impl<'a> Table<'a> {
-    /// Looks at every action once.
+    /// Enters every action.
     ///
-    /// The counts, the stage-to-rank map and the dependencies have been checked before.
+    /// The counts, the stage-to-rank map and the dependencies must have been checked before.
     pub(super) fn build(
         schedule: &'a Schedule,
         dependencies: &'a Dependencies,
@@ -122,7 +122,7 @@ impl<'a> Table<'a> {
             Action::Send(Message::Norm { from, to })
             | Action::Receive(Message::Norm { from, to }) => {
                 let known = self.dependencies.has_global_norm()
-                    && mode == Mode::Training
+                    && mode == ScheduleMode::Training
                     && self.schedule.are_apart(from, to)
                     && self.lowest.get(&self.rank(to)) == Some(&to);
                 if !known {
@@ -144,7 +144,7 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// Where a stage runs a program on a micro-batch.
+    /// Returns where a stage runs a program on a micro-batch.
     pub(super) fn task(
         &self,
         stage: StageIndex,
@@ -154,24 +154,24 @@ impl<'a> Table<'a> {
         self.tasks[self.row(stage, micro_batch)][compute.slot()]
     }
 
-    /// Where the program that stands for one end of an edge runs on a micro-batch.
+    /// Returns where the program of an endpoint of an edge runs on a micro-batch.
     pub(super) fn end(&self, end: Endpoint, micro_batch: MicroBatchIndex) -> Option<usize> {
         end.programs()
             .iter()
             .find_map(|&compute| self.task(end.stage, compute, micro_batch))
     }
 
-    /// Where a stage's gradients are reduced.
+    /// Returns where a stage's gradients are reduced.
     pub(super) fn reduce(&self, stage: StageIndex) -> Option<usize> {
         self.reduces[stage.index()]
     }
 
-    /// Where a stage's parameters are updated.
+    /// Returns where a stage's parameters are updated.
     pub(super) fn update(&self, stage: StageIndex) -> Option<usize> {
         self.updates[stage.index()]
     }
 
-    /// Where a message is sent, in the list of the sender's rank.
+    /// Returns where a message is sent, in the list of the sender's rank.
     pub(super) fn send(&self, message: Message) -> Option<usize> {
         match message {
             Message::Norm { .. } => self.norms.get(&Action::Send(message)).copied(),
@@ -179,7 +179,7 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// Where a message is received, in the list of the receiver's rank.
+    /// Returns where a message is received, in the list of the receiver's rank.
     pub(super) fn receive(&self, message: Message) -> Option<usize> {
         match message {
             Message::Norm { .. } => self.norms.get(&Action::Receive(message)).copied(),
@@ -189,12 +189,12 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// The lowest stage of each rank that has one: it stands for the rank in messages to all of it.
+    /// Returns the lowest stage of each rank that has one: it represents the rank in messages to all its stages.
     pub(super) fn representatives(&self) -> impl Iterator<Item = (RankIndex, StageIndex)> + '_ {
         self.lowest.iter().map(|(rank, stage)| (*rank, *stage))
     }
 
-    /// Rank and position of the programs whose values a task reads.
+    /// Returns rank and position of the programs whose values a task reads.
     pub(super) fn producers(&self, task: Task) -> impl Iterator<Item = (RankIndex, usize)> + '_ {
         let edges = self
             .dependencies
@@ -206,12 +206,12 @@ impl<'a> Table<'a> {
         })
     }
 
-    /// The rank of a stage below the stage count.
+    /// Returns the rank of a stage below the stage count.
     pub(super) fn rank(&self, stage: StageIndex) -> RankIndex {
         self.schedule.stage_to_rank[stage.index()]
     }
 
-    /// The action at a position of a rank, with its place.
+    /// Returns the action at a position of a rank, with its place.
     pub(super) fn place(&self, rank: RankIndex, position: usize) -> Place {
         Place {
             rank,
@@ -220,12 +220,12 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// Whether a message of the dependencies travels between two ranks in this mode.
+    /// Returns whether a message of the dependencies is sent between two ranks in this mode.
     fn is_sent(&self, message: Message) -> bool {
         let counts = match message {
             Message::Values { edge, .. } => self.schedule.has_edge(edge),
-            Message::Tie(_) => self.schedule.mode == Mode::Training,
-            // They have a map of their own.
+            Message::Tie(_) => self.schedule.mode == ScheduleMode::Training,
+            // Norms have a map of their own.
             Message::Norm { .. } => false,
         };
         counts
@@ -254,20 +254,20 @@ impl<'a> Table<'a> {
     }
 }
 
-/// Whether a schedule of this mode and form can hold the action at all.
-fn is_allowed(action: &Action, mode: Mode, form: Form) -> bool {
+/// Returns whether a schedule of this mode and form can have the action at all.
+fn is_allowed(action: &Action, mode: ScheduleMode, form: Form) -> bool {
     let in_mode = match action {
-        Action::Compute(task) => mode == Mode::Training || task.compute == Compute::Forward,
-        Action::Overlap(_) => mode == Mode::Training,
+        Action::Compute(task) => mode == ScheduleMode::Training || task.compute == Compute::Forward,
+        Action::Overlap(_) => mode == ScheduleMode::Training,
         Action::Send(_) | Action::Receive(_) => true,
-        Action::Reduce { .. } | Action::Update { .. } => mode == Mode::Training,
+        Action::Reduce { .. } | Action::Update { .. } => mode == ScheduleMode::Training,
     };
     in_mode && (form == Form::Lowered || !action.tasks().is_empty())
 }
 
-/// The number of stages times micro-batches, if the lists have that many forwards.
+/// Returns the number of stages times micro-batches, if the lists have that many forwards.
 ///
-/// Counts from a file can be anything; a table is allocated only when as many actions are there.
+/// Counts from a file may be arbitrary; a table is allocated only if there are as many actions.
 fn checked_rows(schedule: &Schedule) -> Result<usize, VerifyError> {
     let tasks = || schedule.ranks.iter().flatten().flat_map(Action::tasks);
     let forwards = || tasks().filter(|task| task.compute == Compute::Forward);
@@ -282,7 +282,7 @@ fn checked_rows(schedule: &Schedule) -> Result<usize, VerifyError> {
     }
 }
 
-/// The first forward that is not in the set; found after at most as many steps as the set has.
+/// Returns the first forward that is not in the set, within as many steps as the set has elements.
 fn first_missing(
     schedule: &Schedule,
     present: &BTreeSet<(StageIndex, MicroBatchIndex)>,

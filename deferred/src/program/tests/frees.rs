@@ -1,4 +1,4 @@
-//! When values are freed: each right after its last use, and nothing before.
+//! Values are freed directly after their last use.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -31,11 +31,11 @@ fn kept(program: &Program) -> BTreeSet<TensorId> {
     program.outputs.iter().map(|out| out.id).collect()
 }
 
-/// What is alive after each operation, by what the program frees and uses up.
+/// Returns what is alive after each operation, by what the program frees and consumes.
 ///
 /// # Panics
 ///
-/// When a value is read, used up or freed that is not alive.
+/// When a value is read, consumed or freed that is not alive.
 fn alive_by_program(program: &Program) -> Vec<BTreeSet<TensorId>> {
     let mut alive: BTreeSet<TensorId> = given(program).collect();
     let mut after: Vec<BTreeSet<TensorId>> = Vec::new();
@@ -44,7 +44,7 @@ fn alive_by_program(program: &Program) -> Vec<BTreeSet<TensorId>> {
         if let OperationIr::Drop(value) = &operation {
             assert!(
                 alive.remove(&value.id),
-                "{} is freed, and is not there",
+                "{} is freed, and does not exist",
                 value.id
             );
             // A free belongs to the operation before it; those at the start belong to none.
@@ -56,7 +56,7 @@ fn alive_by_program(program: &Program) -> Vec<BTreeSet<TensorId>> {
         for input in operation.inputs() {
             assert!(
                 alive.contains(&input.id),
-                "{} is read, and is not there",
+                "{} is read, and does not exist",
                 input.id
             );
         }
@@ -70,7 +70,7 @@ fn alive_by_program(program: &Program) -> Vec<BTreeSet<TensorId>> {
     after
 }
 
-/// The same by definition: what is there by then, and is read later or kept.
+/// The same by definition: values that exist by then, and are read later or kept.
 fn alive_by_definition(program: &Program) -> Vec<BTreeSet<TensorId>> {
     let program = without_liveness(program);
     let mut last_read: BTreeMap<TensorId, usize> = BTreeMap::new();

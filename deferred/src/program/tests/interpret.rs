@@ -1,4 +1,4 @@
-//! Programs on something other than tensors: liveness holds there too.
+//! Programs on values other than tensors, with the same liveness.
 
 use burn::tensor::{Tensor, TensorData};
 use burn_ir::{OperationIr, TensorId};
@@ -57,10 +57,10 @@ fn values_go_through_the_steps() {
     // One sum, read twice by a product; and a difference.
     assert_eq!(made, [4]);
     let error = program().interpret(&mut Count, vec![0]).unwrap_err();
-    insta::assert_snapshot!(error, @"the program takes 2 inputs, and was given 1");
+    insta::assert_snapshot!(error, @"the program has 2 inputs, found 1");
 }
 
-/// The same program, in which every operation uses a value last that it reads.
+/// The same program, in which every operation that reads the value uses it last.
 fn freed_by_all(mut program: Program, value: TensorId) -> Program {
     program.last_uses = vec![value];
     for step in &mut program.steps {
@@ -92,16 +92,16 @@ fn a_value_is_gone_after_its_last_use() {
     // `x` is read by the sum and by the difference.
     let x = TensorId::new(program.inputs()[0].index() as u64);
     insta::assert_snapshot!(freed_too_early(x), @"NumericFloat.Sub reads %0 after its last use");
-    // The product reads the sum twice, in an order that is the interpreter's own.
+    // The product reads the sum twice, in an order that the interpreter chooses.
     insta::assert_snapshot!(freed_too_early(sum.unwrap().id), @"NumericFloat.Mul reads %2 after its last use");
 }
 
 #[test]
-fn a_value_that_was_dropped_or_never_made_can_not_be_read() {
+fn a_value_that_was_dropped_or_never_computed_can_not_be_read() {
     let mut without_sum = program();
     without_sum.steps.remove(0);
     let error = without_sum.interpret(&mut Count, vec![0, 0]).unwrap_err();
-    insta::assert_snapshot!(error, @"NumericFloat.Mul reads %2, which is no input, no constant, and not made before");
+    insta::assert_snapshot!(error, @"NumericFloat.Mul reads %2, which is not an input, a constant or computed before");
     let mut dropped = program();
     let is_drop = |step: &Step| matches!(step, Step::Free(_));
     let drop = dropped.steps.iter().position(is_drop).unwrap();

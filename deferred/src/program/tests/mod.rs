@@ -1,4 +1,4 @@
-//! Programs with our liveness against programs without any, and against Burn.
+//! Programs with liveness compared with programs without it, and with Burn.
 
 mod frees;
 mod interpret;
@@ -10,7 +10,7 @@ use tinderbox_fake::{DynTensor, Recording, ValueId};
 use super::{Executor, Program, RunContext, Step};
 use crate::random::Seed;
 
-/// The same program with every value kept until the end, and none worked on in place.
+/// The same program with every value kept until the end, and none modified in place.
 fn without_liveness(program: &Program) -> Program {
     let mut program = program.clone();
     program.steps.retain(|step| !matches!(step, Step::Free(_)));

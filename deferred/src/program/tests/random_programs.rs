@@ -1,4 +1,4 @@
-//! Random programs: shared values, views, values read twice, chances to work in place, several
+//! Random programs: shared values, views, values read twice, in-place modifications, several
 //! outputs, unread outputs.
 
 use std::fmt;
@@ -11,7 +11,7 @@ use tinderbox_fake::{DynTensor, RecordOptions, Recording, ValueId, record};
 use super::{data, run, value_of, without_liveness};
 use crate::program::{Program, RandomKeys};
 
-/// What an operation may read: two floats, integers and bools of any small shapes, and a number.
+/// The operands of an operation: two floats, integers and bools of any small shapes, and a number.
 struct Operands {
     x: Tensor<2>,
     y: Tensor<2>,
@@ -44,7 +44,7 @@ fn floats(tensors: Vec<Tensor<2>>) -> Vec<Made> {
     tensors.into_iter().map(Made::Float).collect()
 }
 
-/// A tensor stretched and cut to a shape, by views where it can.
+/// A tensor expanded and sliced to a shape, as a view if possible.
 fn fit<K: burn::tensor::kind::Basic>(
     tensor: Tensor<2, K>,
     [rows, columns]: [usize; 2],
@@ -183,7 +183,7 @@ const OPERATIONS: &[Operation] = &[
     }),
 ];
 
-/// An operation, what it reads (counted around the pools), and its number.
+/// An operation, its operands (indices modulo the pools), and its number.
 #[derive(Clone)]
 pub(super) struct Call(usize, [usize; 5]);
 
@@ -201,7 +201,7 @@ pub(super) fn calls() -> impl Strategy<Value = Vec<Call>> {
     )
 }
 
-/// How many tensors of data a program begins with.
+/// Number of tensors of data at the start of a program.
 pub(super) const GIVEN: usize = 5;
 
 fn numbers(shape: [usize; 2], seed: u64) -> TensorData {
@@ -212,7 +212,7 @@ fn numbers(shape: [usize; 2], seed: u64) -> TensorData {
     TensorData::new(values, shape)
 }
 
-/// All tensors that the calls make, after the given ones.
+/// All tensors that the calls compute, after the given ones.
 pub(super) fn apply(device: &Device, seed: u64, calls: &[Call]) -> Vec<DynTensor> {
     let mut x: Vec<Tensor<2>> = [[3, 4], [1, 5], [4, 2]]
         .map(|shape| Tensor::from_data(numbers(shape, seed), device))
@@ -255,7 +255,7 @@ pub(super) fn apply(device: &Device, seed: u64, calls: &[Call]) -> Vec<DynTensor
     all
 }
 
-/// The tensor, or a corner of it where it has grown large.
+/// The tensor, or a corner of it if it is large.
 fn small(tensor: Tensor<2>) -> Tensor<2> {
     let [rows, columns] = tensor.dims();
     match rows * columns > 64 {
@@ -264,7 +264,7 @@ fn small(tensor: Tensor<2>) -> Tensor<2> {
     }
 }
 
-/// A recording of random calls, and where its tensors stand.
+/// A recording of random calls, and the values of its tensors.
 pub(super) fn recorded(seed: u64, calls: &[Call]) -> (Recording, Vec<ValueId>) {
     let (fakes, recording) = record(&RecordOptions::like(&Device::flex()), |d| {
         apply(d, seed, calls)
@@ -309,10 +309,10 @@ proptest! {
         let (recording, ids) = recorded(seed, &calls);
         let graph = recording.graph();
         let outputs: Vec<ValueId> = kept.iter().map(|k| ids[*k]).collect();
-        // Some of the data go in as inputs, to be used up; the others are constants.
+        // Some of the data are inputs, to be consumed; the others are constants.
         let inputs: Vec<ValueId> =
             (0..GIVEN).filter(|index| given[*index]).map(|index| ids[index]).collect();
-        // All operations, unread ones among them, or those that the outputs need.
+        // All operations, including unread ones, or only those that the outputs need.
         let nodes = match whole {
             true => graph.node_ids().collect(),
             false => graph.backward_slice(outputs.iter().copied(), |_| false).nodes,
@@ -366,7 +366,7 @@ proptest! {
         let program = Program::new(
             graph, graph.node_ids(), &ids[..2], &ids[2..], &RandomKeys::new(),
         ).unwrap();
-        // A tensor and a view of it go in, and nobody else holds them.
+        // The inputs are a tensor and a view of it, not shared otherwise.
         let found = run(&program, vec![x.clone().into(), x.transpose().into()]);
         prop_assert!(same_bits(&found, &expected[2..]), "{:?}", calls);
     }

@@ -1,16 +1,16 @@
-//! Arithmetic that no compiler may change.
+//! Arithmetic that compilers must not fuse.
 
 use cubecl::prelude::*;
 
-/// `a * b`, rounded, whatever is done with it.
+/// Returns `a * b`, rounded, whatever it is used for.
 ///
-/// For GPUs, CubeCL allows the compiler to fuse a multiplication with an addition that follows, which
-/// rounds once where the CPU's code rounds twice. A fused multiply-add of its own, which adds negative
-/// zero, is the same product to the sign of a zero, and carries no such permission: it becomes the
-/// multiplication whose rounding is written down.
+/// For GPUs, CubeCL allows the compiler to fuse a multiplication with a subsequent addition, which
+/// rounds once where the CPU's code rounds twice. An explicit fused multiply-add of negative
+/// zero is the same product including the sign of a zero, and must not be fused: it is compiled to a
+/// multiplication with an explicit rounding mode.
 ///
-/// A fused multiply-add that is written as one stays one on every device that has it, which all GPUs do
-/// that CUDA knows, and all x86-64 CPUs since 2013.
+/// An explicit fused multiply-add stays one on every device that supports it: all GPUs that CUDA supports, and all
+/// x86-64 CPUs since 2013.
 #[cube]
 pub(super) fn product<F: Float>(a: F, b: F) -> F {
     fma(a, b, F::new(-0.0))

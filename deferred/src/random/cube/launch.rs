@@ -1,4 +1,4 @@
-//! The kernels, and which one makes a region.
+//! The kernels, and the choice of the kernel for a region.
 
 use burn::tensor::{DType, Distribution, Shape};
 use burn_cubecl::CubeDevice;
@@ -22,14 +22,14 @@ const PER_NARROW_BLOCK: u64 = <u32 as Sample>::PER_BLOCK;
 /// Elements of a block of 64 bits each.
 const PER_WIDE_BLOCK: u64 = <u64 as Sample>::PER_BLOCK;
 
-/// One of the dimensions that count the runs of a region.
+/// One of the dimensions over which the runs of a region are counted.
 #[derive(CubeType, CubeLaunch, Clone, Copy)]
 struct Axis {
     size: u64,
     stride: u64,
 }
 
-/// Where a region lies in the whole, counted in blocks or in elements: as [`Runs`].
+/// The position of a region in the whole, counted in blocks or in elements: as [`Runs`].
 #[derive(CubeType, CubeLaunch)]
 struct Places {
     first: u64,
@@ -40,7 +40,7 @@ struct Places {
 
 #[cube]
 impl Places {
-    /// The place in the whole of what has this place in the region.
+    /// Returns the position in the whole of a position in the region.
     fn in_the_whole(&self, position: u64) -> u64 {
         let count = self.axes.len();
         if comptime!(count == 0) {
@@ -87,7 +87,7 @@ fn narrow_blocks<U: Int, N: Size>(
     }
 }
 
-/// One element a unit, wherever it lies in its block: at most four times the work.
+/// One element a unit, at any position in its block: at most four times the work.
 #[cube(launch, address_type = "dynamic")]
 fn narrow_elements<U: Int>(
     out: &mut [U],
@@ -118,7 +118,7 @@ fn wide_blocks<N: Size>(out: &mut [Vector<u64, N>], asked: Asked, #[comptime] va
     }
 }
 
-/// One element a unit, wherever it lies in its block: at most twice the work.
+/// One element a unit, at any position in its block: at most twice the work.
 #[cube(launch, address_type = "dynamic")]
 fn wide_elements(out: &mut [u64], asked: Asked, #[comptime] values: Wide) {
     if ABSOLUTE_POS < out.len() {
@@ -128,7 +128,7 @@ fn wide_elements(out: &mut [u64], asked: Asked, #[comptime] values: Wide) {
     }
 }
 
-/// Random values of a stream for a region of a tensor, made on the device: the bits of
+/// Generates random values of a stream for a region of a tensor on the device: the bits of
 /// [`generate_region`](crate::random::generate_region). The kernel is queued on the device's stream, and
 /// writes to the new tensor directly; nothing is copied.
 ///
@@ -172,11 +172,11 @@ pub fn generate_on(
     Ok(out)
 }
 
-/// One kernel, ready to be launched.
+/// A kernel with its arguments.
 struct Launch<'a> {
     client: &'a Client,
     elements: usize,
-    /// The unsigned integer that has as many bits as an element.
+    /// The unsigned integer with as many bits as an element.
     unit: UIntKind,
     stream: &'a Stream,
     task: Task,

@@ -1,4 +1,4 @@
-//! The generator without its writes: the limit that its integer arithmetic sets.
+//! The generator without its writes, to measure the limit of its integer arithmetic.
 
 use burn::tensor::{DType, Shape};
 use burn_cubecl::CubeDevice;
@@ -8,7 +8,7 @@ use cubecl::prelude::*;
 
 use super::philox::{Draw, DrawLaunch, block};
 
-/// Some blocks a unit, of which one word is left.
+/// Several blocks a unit, of which one word is kept.
 #[cube(launch)]
 fn blocks_only(out: &mut [u32], draw: Draw, blocks: u32) {
     if ABSOLUTE_POS < out.len() {
@@ -22,7 +22,7 @@ fn blocks_only(out: &mut [u32], draw: Draw, blocks: u32) {
     }
 }
 
-/// One word for each unit: the exclusive or of all words of its blocks.
+/// Returns one word for each unit: the exclusive or of all words of its blocks.
 pub fn blocks_on(device: &CubeDevice, units: usize, blocks_per_unit: u32) -> CubeTensor {
     let client = device.client();
     let shape = Shape::from([units]);

@@ -7,21 +7,21 @@ use super::normal::standard_pair;
 use super::philox::{Draw, Words, block};
 use crate::random::uniform::STEP_F32;
 
-/// What the words become. In brackets: the [`Parameters`], of which floats of `f32` and integers lie in
-/// the lower half.
+/// The values computed from the words. In parentheses: the [`Parameters`], of which floats of `f32` and integers are
+/// in the lower half.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Narrow {
     /// Floats (`f32`: low, width, limit).
     Uniform(Storage),
     /// Floats (`f32`: mean, standard deviation).
     Normal(Storage),
-    /// (the word below which; not zero: always; the bits of one).
+    /// (threshold; nonzero: always; the bits of one).
     Bernoulli,
     /// Integers (the lowest; the distance to the highest).
     Range,
-    /// Normal values without their fraction (`f64`: mean, standard deviation, lowest, highest).
+    /// Normal values truncated to integers (`f64`: mean, standard deviation, lowest, highest).
     CutNormal {
-        /// Whether there are negative ones.
+        /// Whether the type is signed.
         signed: bool,
     },
 }
@@ -34,7 +34,7 @@ pub(super) enum Storage {
     F16,
 }
 
-/// The numbers that the values depend on, as bits.
+/// The parameters of the distribution, as bits.
 #[derive(CubeType, CubeLaunch, Clone, Copy)]
 pub(super) struct Parameters {
     pub(super) a: u64,
@@ -43,7 +43,7 @@ pub(super) struct Parameters {
     pub(super) d: u64,
 }
 
-/// The four elements of a block, as bits.
+/// Returns the four elements of a block, as bits.
 #[cube]
 pub(super) fn narrow(
     index: u64,
@@ -119,7 +119,7 @@ fn float(bits: u64) -> f32 {
     f32::reinterpret(u32::cast_from(bits))
 }
 
-/// The bits of a float in its type, rounded to the nearest, ties to even: see `float` of the CPU's code.
+/// Returns the bits of a float in its type, rounded to the nearest, ties to even: see `float` of the CPU's code.
 #[cube]
 fn stored(value: f32, #[comptime] storage: Storage) -> u32 {
     let bits = u32::reinterpret(value);

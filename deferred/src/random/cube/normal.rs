@@ -1,4 +1,4 @@
-//! Standard normal values of single precision: the formulas of `normal_f32`, in its order.
+//! Standard normal values of single precision: the formulas of `normal_f32`, in the same order.
 
 use cubecl::prelude::*;
 
@@ -12,7 +12,7 @@ pub(super) struct Pair {
     pub(super) second: f32,
 }
 
-/// Two independent standard normal values for two words.
+/// Returns two independent standard normal values for two words.
 #[cube]
 pub(super) fn standard_pair(radius_word: u32, angle_word: u32) -> Pair {
     let radius = radius(radius_word);
@@ -47,7 +47,7 @@ fn radius(word: u32) -> f32 {
     product::<f32>(log, -2.0).sqrt()
 }
 
-/// The sine and the cosine.
+/// Returns the sine and the cosine.
 #[cube]
 fn sine_cosine(word: u32) -> Pair {
     let turned = word + 0x2000_0000u32;

@@ -1,4 +1,4 @@
-//! Standard normal values of double precision: the formulas of `normal_f64`, in its order.
+//! Standard normal values of double precision: the formulas of `normal_f64`, in the same order.
 
 use cubecl::prelude::*;
 
@@ -14,7 +14,7 @@ pub(super) struct Pair {
     pub(super) second: f64,
 }
 
-/// Two independent standard normal values for two words.
+/// Returns two independent standard normal values for two words.
 #[cube]
 pub(super) fn standard_pair(radius_word: u64, angle_word: u64) -> Pair {
     let radius = radius(radius_word);
@@ -52,7 +52,7 @@ fn radius(word: u64) -> f64 {
     product::<f64>(log, -2.0).sqrt()
 }
 
-/// The sine and the cosine.
+/// Returns the sine and the cosine.
 #[cube]
 fn sine_cosine(word: u64) -> Pair {
     let turned = word + 0x2000_0000_0000_0000u64;

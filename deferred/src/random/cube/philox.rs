@@ -22,7 +22,7 @@ pub(super) struct Words {
     pub(super) d: u32,
 }
 
-/// The words of a block.
+/// Returns the words of a block.
 #[cube]
 pub(super) fn block(index: u64, draw: &Draw) -> Words {
     let mut c0 = u32::cast_from(index);

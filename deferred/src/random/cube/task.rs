@@ -1,4 +1,4 @@
-//! A distribution as what the kernels take.
+//! A distribution as the kernels' arguments.
 
 use burn::tensor::{DType, Distribution};
 use half::{bf16, f16};
@@ -19,7 +19,7 @@ pub(super) enum Values {
     Wide(Wide),
 }
 
-/// What to make, and the numbers that it depends on, as bits.
+/// The kind of values, and the parameters, as bits.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Task {
     pub(super) values: Values,
@@ -27,12 +27,12 @@ pub(super) struct Task {
 }
 
 impl Task {
-    /// The task for a distribution over a dtype.
+    /// Returns the task for a distribution over a dtype.
     ///
     /// # Errors
     ///
-    /// As on the CPU: when the distribution's parameters are invalid, or there are no random values of
-    /// this dtype.
+    /// As on the CPU: when the distribution's parameters are invalid, or random values of this dtype are not
+    /// supported.
     pub(super) fn new(distribution: Distribution, dtype: DType) -> Result<Self, RandomError> {
         let narrow = |sampler, storage, one: u32| narrow_floats(sampler, storage, one.into());
         Ok(match dtype {

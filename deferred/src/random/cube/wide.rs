@@ -8,32 +8,32 @@ use super::normal_wide::standard_pair;
 use super::philox::{Draw, Words, block};
 use crate::random::uniform::STEP_F64;
 
-/// What the words become. In brackets: the [`Parameters`].
+/// The values computed from the words. In parentheses: the [`Parameters`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Wide {
     /// Floats (low, width, limit).
     Uniform,
     /// Floats (mean, standard deviation).
     Normal,
-    /// (the word below which; not zero: always; the bits of one).
+    /// (threshold; nonzero: always; the bits of one).
     Bernoulli,
     /// Integers (the lowest; the distance to the highest).
     Range,
-    /// Normal values without their fraction (`f64`: mean, standard deviation).
+    /// Normal values truncated to integers (`f64`: mean, standard deviation).
     CutNormal {
-        /// Whether there are negative ones.
+        /// Whether the type is signed.
         signed: bool,
     },
 }
 
-/// The two elements of a block, as bits.
+/// Returns the two elements of a block, as bits.
 #[derive(CubeType, Clone, Copy)]
 pub(super) struct WideWords {
     pub(super) first: u64,
     pub(super) second: u64,
 }
 
-/// The two elements of a block, as bits.
+/// Returns the two elements of a block, as bits.
 #[cube]
 pub(super) fn wide(
     index: u64,
@@ -97,10 +97,10 @@ fn scaled(standard: f64, p: &Parameters, #[comptime] values: Wide) -> u64 {
     }
 }
 
-/// A float without its fraction, or the end of the type's range that it lies beyond.
+/// Returns a float truncated to an integer, saturated to the type's range.
 #[cube]
 fn cut(value: f64, #[comptime] signed: bool) -> u64 {
-    // One past the highest value, which no `f64` is.
+    // One more than the highest value, which is not an `f64`.
     let end = if comptime!(signed) {
         f64::reinterpret(0x43e0_0000_0000_0000u64)
     } else {
@@ -112,7 +112,7 @@ fn cut(value: f64, #[comptime] signed: bool) -> u64 {
         f64::reinterpret(0u64)
     };
     let is_beyond = value >= end;
-    // What is cast lies inside.
+    // The value is in range.
     let value = select(is_beyond || value < lowest, lowest, value);
     if comptime!(signed) {
         let inside = u64::reinterpret(i64::cast_from(value));

@@ -1,4 +1,4 @@
-//! Boxes of tensors against the same elements of the whole.
+//! Boxes of tensors compared with the same elements of the whole.
 
 use burn::tensor::{DType, Distribution, Shape, TensorData};
 use half::{bf16, f16};
@@ -14,7 +14,7 @@ fn stream() -> Stream {
     Stream::new(Seed::new(5), Domain::Init, "box", 1).at(2, 3)
 }
 
-/// The elements of a region, one by one, from the values of the whole.
+/// Returns the elements of a region, one by one, from the values of the whole.
 fn slice<E: Copy>(whole: &[E], shape: &[usize], region: &Region) -> Vec<E> {
     let mut out = Vec::new();
     for (element, value) in whole.iter().enumerate() {
@@ -41,7 +41,7 @@ fn check(shape: &[usize], offset: &[u64], size: &[u64]) {
             let whole = generate(&stream(), distribution, shape_of_whole.clone(), dtype);
             let whole = whole.expect("the parameters are valid");
             let part = generate_region(&stream(), distribution, &shape_of_whole, region, dtype);
-            let part = part.expect("it lies inside");
+            let part = part.expect("it is inside");
             assert_eq!(part.dtype(), dtype);
             let sizes: Vec<usize> = region.size().iter().map(|s| *s as usize).collect();
             assert_eq!(*part.shape(), Shape::from(sizes));
@@ -64,7 +64,7 @@ fn check(shape: &[usize], offset: &[u64], size: &[u64]) {
     check_dtype::<u8>(DType::U8, shape, &region);
 }
 
-/// A shape and a box in it, of any rank up to 5; empty ones and whole dimensions come up often.
+/// A shape and a box in it, of any rank up to 5, often empty or with whole dimensions.
 fn shape_and_box() -> impl Strategy<Value = (Vec<usize>, Vec<u64>, Vec<u64>)> {
     let dimension = (1usize..12).prop_flat_map(|length| {
         let part = (0..=length as u64, 0..=length as u64)
@@ -88,7 +88,7 @@ proptest! {
     }
 }
 
-/// Boxes of several tasks: their ends fall inside of runs, and the runs are of every kind.
+/// Boxes of several tasks: their ends are inside runs, and the runs are of every kind.
 #[test]
 fn large_boxes_equal_their_parts_of_the_whole() {
     check(&[], &[], &[]);
@@ -103,21 +103,21 @@ fn large_boxes_equal_their_parts_of_the_whole() {
 
 #[test]
 fn a_tensor_of_more_than_two_to_the_32_elements_has_its_boxes() {
-    // Row 3 begins at element 3 * 2^40: only `fill` can make the same elements alone.
+    // Row 3 begins at element 3 * 2^40: only `fill` can generate the same elements alone.
     let whole = Shape::from(vec![1usize << 20, 1 << 40]);
     let region = Region::new(vec![3, (1 << 35) + 5], vec![2, 70]).expect("a small region");
     let part = generate_region(&stream(), NORMAL, &whole, &region, DType::F32);
-    let part = part.expect("it lies inside").try_to_vec::<f32>();
+    let part = part.expect("it is inside").try_to_vec::<f32>();
     let rows = [3, 4].map(|row| {
         let first = (row << 40) + (1 << 35) + 5;
         made::<f32>(&stream(), NORMAL, first, 70)
     });
     assert_eq!(part.expect("f32"), rows.concat());
 
-    // One column of it: the elements lie 2^40 apart.
+    // One column of it: the elements are 2^40 apart.
     let region = Region::new(vec![100, 7], vec![90, 1]).expect("a small region");
     let column = generate_region(&stream(), NORMAL, &whole, &region, DType::F64);
-    let column = column.expect("it lies inside").try_to_vec::<f64>();
+    let column = column.expect("it is inside").try_to_vec::<f64>();
     let single = |row: u64| made::<f64>(&stream(), NORMAL, (row << 40) + 7, 1);
     let expected: Vec<f64> = (100..190).flat_map(single).collect();
     assert_eq!(column.expect("f64"), expected);

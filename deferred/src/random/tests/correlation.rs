@@ -19,7 +19,7 @@ fn values<T: RandomElement + Into<f64>>(stream: &Stream, distribution: Distribut
     values.into_iter().map(Into::into).collect()
 }
 
-/// Both series have mean zero and no correlation: neither the values, nor their sizes, as the two
+/// Checks that both series have mean zero and no correlation: neither of the values, nor of their squares, as the two
 /// normal values of a pair share their radius.
 fn check(name: &str, a: &[f64], b: &[f64]) {
     let allowed = SIGMAS / (a.len().min(b.len()) as f64).sqrt();
@@ -35,7 +35,7 @@ fn elements_are_uncorrelated() {
     fn check_type<T: RandomElement + Into<f64>>(name: &str) {
         for distribution in [NORMAL, UNIFORM] {
             let all = values::<T>(&base(), distribution);
-            // Neighbours within a block and a chunk, of the next chunk, and of far ones.
+            // Neighbours within a block and a chunk, in the next chunk, and far away.
             for distance in [1, 2, 3, 4, 5, 7, 8, 16, 32, 64, 128, 1024, 65_536] {
                 let context = format!("{name} {distribution:?} distance {distance}");
                 check(&context, &all[distance..], &all[..COUNT - distance]);
@@ -69,8 +69,8 @@ fn operations_and_seeds_are_uncorrelated() {
     }
 }
 
-/// One element of very many streams is as random as very many elements of one: what differs is one
-/// number only.
+/// One element of very many streams is as random as very many elements of one, although the streams differ in a single
+/// number.
 #[test]
 fn consecutive_streams_are_a_random_series() {
     const STREAMS: u32 = 100_000;

@@ -1,4 +1,4 @@
-//! Every element type and distribution against the committed bits of version 1.
+//! Every element type and distribution compared with the committed bits of version 1.
 
 use std::fmt::Write;
 
@@ -14,10 +14,10 @@ use crate::random::{Domain, RandomElement, Seed, Stream};
 
 const COMMITTED: &str = include_str!("../golden/random_v1.txt");
 
-/// Where the lines begin: the start, an element inside of a block, one far beyond 2^32 blocks.
+/// The first elements of the lines: the start, an element inside a block, one far beyond 2^32 blocks.
 const FIRST_ELEMENTS: [u64; 3] = [0, 6, (1 << 40) + 1];
 const ELEMENTS_PER_LINE: usize = 6;
-/// The last bits of a polynomial's smallest term show in few elements only: so many are hashed.
+/// The last bits of a polynomial's smallest term only affect few elements, so this many are hashed.
 const ELEMENTS_PER_DIGEST: usize = 1 << 14;
 
 fn stream() -> Stream {
@@ -58,7 +58,7 @@ fn lines<T: RandomElement>(
     }
 }
 
-/// The content that `golden/random_v1.txt` has when nothing has changed.
+/// Returns the expected content of `golden/random_v1.txt`.
 fn current(level: Level) -> String {
     let key = stream().key();
     let mut text = String::from(
@@ -106,8 +106,8 @@ fn current(level: Level) -> String {
     text
 }
 
-/// On failure the current content is printed, ready to be committed as a *new* version: values that
-/// users can already have made must stay as they are.
+/// On failure the current content is printed, to be committed as a *new* version: values that
+/// users may already have must not change.
 #[test]
 fn the_bits_are_those_of_version_1_at_every_level() {
     for level in levels() {
@@ -116,7 +116,7 @@ fn the_bits_are_those_of_version_1_at_every_level() {
 }
 
 fn check(current: &str) {
-    // A checkout may have turned the line ends.
+    // Git may have converted the line ends.
     let committed = COMMITTED.replace("\r\n", "\n");
     if current != committed {
         print!("{current}");

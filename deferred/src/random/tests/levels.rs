@@ -1,4 +1,4 @@
-//! Every level of vector instructions that this machine has against one block at a time.
+//! Every level of vector instructions of this machine compared with one block at a time.
 
 use std::fmt::Debug;
 use std::hint::black_box;
@@ -20,7 +20,7 @@ type NarrowIntegerSampler = Sampler<IntegerRange<u32>, u32, f64>;
 type WideIntegerSampler = Sampler<IntegerRange<u64>, u64, f64>;
 type WideSampler = Sampler<FloatRange<f64>, u64, f64>;
 
-/// The levels that this machine has, the widest first.
+/// Returns the levels that this machine supports, the widest first.
 pub(in crate::random) fn levels() -> Vec<Level> {
     let widest = Level::new();
     #[cfg(target_arch = "x86_64")]
@@ -33,7 +33,7 @@ pub(in crate::random) fn levels() -> Vec<Level> {
         ];
         let levels: Vec<Level> = narrower.into_iter().flatten().collect();
         assert_eq!(format!("{:?}", levels[0]), format!("{widest:?}"));
-        // A build for the instructions of one machine would run that level in place of each.
+        // A build for the instructions of one machine would run that level instead of each.
         for level in &levels {
             let used = dispatch!(*level, simd => simd.level());
             assert_eq!(format!("{used:?}"), format!("{level:?}"));
@@ -44,7 +44,7 @@ pub(in crate::random) fn levels() -> Vec<Level> {
     vec![widest]
 }
 
-/// Two standard normal values for each two words.
+/// Returns two standard normal values for each two words.
 fn normals([a, b, c, d]: [u32; 4]) -> [f32; 4] {
     let (z0, z1) = scalar::standard_pair(a, b);
     let (z2, z3) = scalar::standard_pair(c, d);
@@ -57,7 +57,7 @@ fn wide_normals(a: u64, b: u64) -> [f64; 2] {
     [radius * cosine, radius * sine]
 }
 
-/// The two wide words of a block.
+/// Returns the two wide words of a block.
 fn wide([a, b, c, d]: [u32; 4]) -> [u64; 2] {
     let join = |low, high| u64::from(low) | u64::from(high) << 32;
     [join(a, b), join(c, d)]
@@ -86,7 +86,7 @@ fn bits(threshold: &Threshold<u64>, words: [u64; 2]) -> [u8; 2] {
     words.map(|word| u8::from(threshold.accepts(word)))
 }
 
-/// Integers as the `i64` of the same value: all are cut to their type by `as` from there.
+/// Returns integers as the `i64` of the same value, which `as` truncates to their type.
 fn narrow_integers(
     sampler: &NarrowIntegerSampler,
     words: [u32; 4],
@@ -123,7 +123,7 @@ fn check<T, const N: usize>(
         for first in [0, 3, (1 << 36) - 2001] {
             let blocks = first / N as u64..;
             let values = blocks.flat_map(|block| {
-                // Hidden from the compiler, so that it can't make several at once.
+                // Hidden from the compiler, so that it does not vectorize over blocks.
                 let words = philox4x32_10(black_box(stream.counter(block)), stream.key());
                 block_of(&sampler, black_box(words))
             });

@@ -1,4 +1,4 @@
-//! What holds for all element types and distributions together.
+//! Tests that are common to all element types and distributions.
 
 mod boxes;
 mod correlation;
@@ -16,7 +16,7 @@ pub(super) use levels::levels;
 
 use super::{RandomElement, Stream, fill};
 
-/// `count` elements from `first` on; the parameters are valid in every test that uses this.
+/// Returns `count` elements from `first` on; the parameters are valid in every test that uses this.
 fn made<T: RandomElement>(
     stream: &Stream,
     distribution: Distribution,

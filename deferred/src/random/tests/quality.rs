@@ -89,8 +89,8 @@ fn normal_floats_have_their_moments_and_distribution() {
     check::<f64>("f64");
 }
 
-/// The values are rounded to the nearest: those up to the middle above a value are that value or
-/// below it. The last uniform value takes in all above it, which moves the mean by less than 1e-4.
+/// The values are rounded to the nearest: those up to the midpoint above a value are that value or
+/// below it. The last uniform value includes all above it, which changes the mean by less than 1e-4.
 #[test]
 fn sixteen_bit_floats_have_their_moments_and_distribution() {
     fn check<T: RandomElement + Into<f64>>(name: &str, next_up: impl Fn(f64) -> f64) {
@@ -110,7 +110,7 @@ fn sixteen_bit_floats_have_their_moments_and_distribution() {
         let distance = kolmogorov_of_kinds(uniform, |x| if x == highest { 1.0 } else { middle(x) });
         check_distance(name, distance);
     }
-    // Steps away from zero for negative values, and their neighbour towards zero is asked for.
+    // Moves away from zero for negative values, whose neighbour towards zero is needed.
     let step = |x: f64, bits: u16| if x < 0.0 { bits - 1 } else { bits + 1 };
     check::<f16>("f16", |x| {
         f16::from_bits(step(x, f16::from_f64(x).to_bits())).into()
@@ -174,12 +174,12 @@ fn integers_are_even_over_a_range_and_over_their_type() {
     check::<u8>("u8", 8, false);
 }
 
-/// Normal values are cut towards zero: k stands for k to k + 1 above zero, and zero for -1 to 1.
+/// Normal values are truncated towards zero: k means k to k + 1 above zero, and zero means -1 to 1.
 #[test]
 fn normal_integers_have_their_distribution() {
     fn check<T: RandomElement + TryInto<i128>>(name: &str, mean: f64) {
         const STD: f64 = 12.0;
-        // Three deviations to each side; what is beyond counts with the ends.
+        // Three deviations to each side; values beyond are counted with the ends.
         let (first, last) = (mean as i128 - 36, mean as i128 + 36);
         let below = |x: f64| 1.0 - upper_tail((x - mean) / STD);
         let upper_end = |k: i128| match k {

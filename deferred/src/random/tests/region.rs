@@ -1,4 +1,4 @@
-//! Any region alone is the same region of the whole.
+//! Any region generated alone equals the same region of the whole.
 
 use half::{bf16, f16};
 use proptest::prelude::*;
@@ -75,12 +75,12 @@ fn every_alignment_of_a_short_region_is_right() {
 }
 
 #[test]
-fn the_last_element_can_be_made_and_the_one_after_cannot() {
+fn the_last_element_can_be_generated_but_not_the_one_after() {
     let stream = Stream::new(Seed::new(5), Domain::Init, "end", 0);
     let default = Distribution::Default;
     let last_two = made::<u32>(&stream, default, u64::MAX - 1, 2);
     assert_eq!(last_two[1..], made::<u32>(&stream, default, u64::MAX, 1));
-    // The counter wraps within the last chunk, and must not reach what is returned.
+    // The counter wraps within the last chunk, and must not affect the result.
     assert_ne!(last_two, made::<u32>(&stream, default, 2, 2));
 
     let mut out = [7u32; 3];

@@ -1,15 +1,15 @@
-//! The normal values of `random.md` once more, one at a time: what the vectors are compared with.
+//! The normal values of `random.md`, one at a time: the reference for the vectors.
 
 use crate::random::normal_f32::{COSINE, LN_2, LOG, SINE, SQRT_HALF_BITS, WORD_ANGLE, WORD_WIDTH};
 
-/// Two standard normal values for two words.
+/// Returns two standard normal values for two words.
 pub(in crate::random) fn standard_pair(radius_word: u32, angle_word: u32) -> (f32, f32) {
     let radius = radius(radius_word);
     let (sine, cosine) = sine_cosine(angle_word);
     (radius * cosine, radius * sine)
 }
 
-/// `sqrt(-2 ln u)` for `u = (word + 1/2) / 2^32`.
+/// Returns `sqrt(-2 ln u)` for `u = (word + 1/2) / 2^32`.
 pub(in crate::random) fn radius(word: u32) -> f32 {
     let w = (word as i32 as f32).mul_add(WORD_WIDTH, 0.5 * WORD_WIDTH);
     let u = if w < 0.0 { 1.0 + w } else { w };
@@ -25,7 +25,7 @@ pub(in crate::random) fn radius(word: u32) -> f32 {
     (-2.0 * (exponent as f32).mul_add(LN_2, log_mantissa)).sqrt()
 }
 
-/// Sine and cosine of `2 pi (word + 1/2) / 2^32`.
+/// Returns sine and cosine of `2 pi (word + 1/2) / 2^32`.
 pub(in crate::random) fn sine_cosine(word: u32) -> (f32, f32) {
     let turned = word.wrapping_add(0x2000_0000);
     let remainder = (turned & 0x3fff_ffff) as i32 - 0x2000_0000;

@@ -1,11 +1,11 @@
-//! Measures that the tests of quality share.
+//! Statistics that the tests of quality share.
 
-/// Five standard errors: a perfect generator passes but for about one seed in a million.
+/// Five standard errors: a perfect generator fails for about one seed in a million.
 pub(super) const SIGMAS: f64 = 5.0;
-/// The Kolmogorov-Smirnov statistic times sqrt(n) passes this once in a million:
+/// The Kolmogorov-Smirnov statistic times sqrt(n) exceeds this once in a million:
 /// `2 exp(-2 x^2) = 1e-6`.
 pub(super) const KOLMOGOROV: f64 = 2.69;
-/// And falls below this, which is too even for random values, about as rarely.
+/// And is below this, which is too even for random values, about as rarely.
 pub(super) const KOLMOGOROV_LEAST: f64 = 0.2;
 
 pub(super) fn mean(values: &[f64]) -> f64 {
@@ -25,8 +25,8 @@ pub(super) fn correlation(a: &[f64], b: &[f64]) -> f64 {
 
 /// The upper tail of the standard normal distribution, relative error below 1e-12.
 ///
-/// The integral of the density by the continued fraction of Laplace where it converges fast, by the
-/// power series of the lower part else (Abramowitz and Stegun 26.2.14 and 26.2.11).
+/// The integral of the density by the continued fraction of Laplace where it converges fast, else by the
+/// power series of the lower part (Abramowitz and Stegun 26.2.14 and 26.2.11).
 pub(super) fn upper_tail(x: f64) -> f64 {
     let density = (-0.5 * x * x).exp() / std::f64::consts::TAU.sqrt();
     if x < 0.0 {
@@ -57,8 +57,8 @@ pub(super) fn kolmogorov(mut values: Vec<f64>, cdf: impl Fn(f64) -> f64) -> f64 
     worst * n.sqrt()
 }
 
-/// The same for values of few kinds: compared after each kind, where `cdf` is the probability of that
-/// kind and all below it.
+/// The same for discrete values: compared after each value, where `cdf` is the probability of that
+/// value and all below it.
 pub(super) fn kolmogorov_of_kinds(mut values: Vec<f64>, cdf: impl Fn(f64) -> f64) -> f64 {
     values.sort_unstable_by(f64::total_cmp);
     let n = values.len() as f64;
@@ -102,7 +102,7 @@ fn the_reference_distribution_has_the_values_of_the_tables() {
 }
 
 #[test]
-fn the_measures_find_what_is_wrong() {
+fn the_measures_detect_faults() {
     let ramp: Vec<f64> = (0..10_000).map(|i| f64::from(i) / 10_000.0).collect();
     assert!(correlation(&ramp, &ramp) > 0.999);
     let uniform = |x: f64| x.clamp(0.0, 1.0);

@@ -43,15 +43,15 @@ fn beyond<T: RandomElement + Into<f64>>(pieces: u64) -> [[f64; 2]; 4] {
 #[test]
 fn samples_fill_the_tails_beyond_five_sigma() {
     let [_, _, [below, above], _] = beyond::<f32>(1 << 9);
-    // Fewer than 4 or more than 45 come up once in 100 000 seeds.
+    // Fewer than 4 or more than 45 occur once in 100 000 seeds.
     assert!((4.0..45.0).contains(&(below + above)), "{below} {above}");
     beyond::<f64>(1 << 6);
 }
 
 /// The probability that a normal value exceeds `bound`, summed over all radius words instead of
-/// sampled: words count up as radii go down, and beyond 5 sigma there are 16 000 of them.
+/// sampled: radii decrease with the words, and beyond 5 sigma there are 16 000 of them.
 ///
-/// A radius r exceeds the bound along one axis for the share acos(bound / r) / pi of all angles.
+/// A radius r exceeds the bound along one axis for the fraction acos(bound / r) / pi of all angles.
 fn exact_tail(bound: f64, radius: impl Fn(u64) -> f64, word_bits: i32) -> f64 {
     let angles = (0..)
         .map(radius)
@@ -60,8 +60,8 @@ fn exact_tail(bound: f64, radius: impl Fn(u64) -> f64, word_bits: i32) -> f64 {
     angles.sum::<f64>() / 2f64.powi(word_bits)
 }
 
-/// No sampling error here, so the bounds are tight: what is left is the step of the 32-bit words,
-/// which grows towards the largest value of 6.76, and is stated for each bound.
+/// There is no sampling error here, so the bounds are tight: the remaining error is the step of the 32-bit words,
+/// which grows towards the largest value of 6.76, and is given for each bound.
 #[test]
 fn the_tail_of_all_f32_values_has_its_probability_beyond_five_sigma() {
     let check = |bound: f64, allowed: f64| {
@@ -80,7 +80,7 @@ fn the_tail_of_all_f32_values_has_its_probability_beyond_five_sigma() {
 
 #[test]
 fn the_tail_of_f64_values_goes_on_where_that_of_f32_ends() {
-    // 2^64 words are too many: the ones beyond 8.5 sigma alone are 3700.
+    // 2^64 words are too many: only those beyond 8.5 sigma, which are 3700.
     let check = |bound: f64, allowed: f64| {
         let tail = exact_tail(bound, normal_f64::radius, 64);
         let error = (tail / upper_tail(bound) - 1.0).abs();

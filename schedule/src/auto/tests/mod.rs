@@ -1,4 +1,4 @@
-//! What holds for every step: the evaluator is the simulator, lists fit, the bound is below them.
+//! Properties of every step: the evaluator equals the simulator, lists fit, the bound is below them.
 
 use proptest::prelude::*;
 
@@ -40,7 +40,7 @@ impl Step {
         auto(stage_to_rank, *micro_batches, dependencies, costs, options)
     }
 
-    /// What one micro-batch needs on each rank of a chain, and the slack.
+    /// The needs of one micro-batch on each rank of a chain, and the slack.
     fn limits(&self) -> Vec<u64> {
         let ranks = self.stage_to_rank.iter().map(|rank| rank.index() + 1);
         let mut limits = vec![self.slack; ranks.max().unwrap_or(0)];
@@ -128,7 +128,7 @@ fn any_step() -> impl Strategy<Value = Step> {
     )
 }
 
-/// The lists have the simulator's makespan and bytes, are accepted, and are read back.
+/// Checks that the lists have the simulator's makespan and bytes, are accepted, and are read back.
 fn check_lists(
     problem: &Problem<'_>,
     lists: &Lists,
@@ -149,7 +149,7 @@ fn check_lists(
         peak + resident.sum::<u64>()
     });
     for ((peak, found), list) in peaks.zip(peak_bytes(&schedule, problem.costs)).zip(lists) {
-        // A rank that does nothing has no peak.
+        // A rank without actions has no peak.
         prop_assert!(peak == found || list.is_empty(), "{peak} {found}");
     }
     Ok(())
@@ -159,9 +159,9 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(192))]
 
     /// Under any policy and a limit of as little as one micro-batch, the list scheduler ends; its
-    /// lists, and those of a search from there, take the time and the bytes that the simulator says.
+    /// lists, and those of a search from there, have the simulator's time and bytes.
     #[test]
-    fn lists_are_what_the_simulator_says(step in any_step()) {
+    fn lists_agree_with_the_simulator(step in any_step()) {
         let limits = step.limits();
         let Step { stage_to_rank, micro_batches, dependencies, costs, .. } = &step;
         let problem = Problem::new(stage_to_rank, *micro_batches, dependencies, costs, &limits);
@@ -190,7 +190,7 @@ proptest! {
         }
     }
 
-    /// A schedule is found exactly where one micro-batch fits; it runs, and the same comes again.
+    /// A schedule is found exactly if one micro-batch fits; it runs, and is the same every time.
     #[test]
     fn every_step_has_its_schedule(step in any_step(), missing in 0..2_u64) {
         let needs = Step { slack: 0, ..step.clone() }.limits();

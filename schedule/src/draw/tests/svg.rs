@@ -1,11 +1,11 @@
-//! The text of an SVG: well formed, complete, and harmless.
+//! The text of an SVG: well formed, complete, and escaped.
 
 use super::samples::{measured_sample, one_f_one_b_sample, pairs_sample, split_sample};
 use crate::Timeline;
 use crate::draw::svg::MAX_DETAILED;
 use crate::draw::{SvgOptions, svg};
 
-/// Every tag that opens closes, in order; attributes are quoted; no text holds a bare `<` or `&`.
+/// Every tag that opens closes, in order; attributes are quoted; no text contains an unescaped `<` or `&`.
 fn check_well_formed(xml: &str) {
     let mut open: Vec<&str> = Vec::new();
     let mut rest = xml;
@@ -105,7 +105,7 @@ fn two_timelines_share_one_axis() {
         assert!(found.contains(expected), "{expected}");
     }
     assert_eq!(found.matches("class=\"track\"").count(), 6);
-    // Both timelines have the same times, so every left edge is there twice.
+    // Both timelines have the same times, so every left edge occurs twice.
     let mut edges: Vec<String> = numbers(&found, "rect", "x")
         .map(|x| x.to_string())
         .collect();
@@ -146,7 +146,7 @@ fn a_huge_step_is_as_large_as_its_picture() {
 }
 
 #[test]
-fn nothing_and_nonsense_are_drawn_too() {
+fn empty_and_invalid_timelines_are_drawn() {
     check_well_formed(&svg(&[], &SvgOptions::default()));
     let mut broken = measured_sample();
     broken.stage_to_rank.clear();
@@ -163,9 +163,9 @@ fn nothing_and_nonsense_are_drawn_too() {
     check_well_formed(&svg(&[&broken], &SvgOptions::default()));
 }
 
-/// A legend names what is there, in as many lines as it needs.
+/// A legend has the kinds that occur, in as many lines as it needs.
 #[test]
-fn a_legend_names_what_is_there() {
+fn a_legend_has_the_kinds_that_occur() {
     let legend = |timeline: &Timeline, width_px| {
         let title = None;
         let found = svg(&[timeline], &SvgOptions { width_px, title });

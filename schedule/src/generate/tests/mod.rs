@@ -1,4 +1,4 @@
-//! The lists of every generator at a size that fits the eye, its names and its errors.
+//! The lists of every generator at a small size, its names and its errors.
 
 use crate::{ChunkCounts, GenerateError, Schedule, ScheduleKind, forward_only, gpipe, one_f_one_b};
 
@@ -197,7 +197,7 @@ fn names_are_the_text_and_file_form() {
 }
 
 #[test]
-fn an_unknown_name_is_answered_with_the_nearest() {
+fn the_nearest_name_is_suggested() {
     let cases = [
         ("GPipe", Some(ScheduleKind::GPipe)),
         ("zb", Some(ScheduleKind::ZbH1)),
@@ -217,7 +217,7 @@ fn an_unknown_name_is_answered_with_the_nearest() {
 }
 
 #[test]
-fn errors_say_what_is_taken() {
+fn errors_name_what_is_supported() {
     let errors = [
         "zb".parse::<ScheduleKind>().unwrap_err(),
         "?".parse::<ScheduleKind>().unwrap_err(),
@@ -234,11 +234,11 @@ fn errors_say_what_is_taken() {
     ];
     let text = errors.map(|error| error.to_string()).join("\n");
     insta::assert_snapshot!(text, @r"
-        `zb` is no schedule, `zb-h1` may be meant: write one of gpipe, 1f1b, looped-bfs, interleaved-1f1b, zb-h1, zb-h2, interleaved-zb, zbv, v-half, v-min, dualpipev
-        `?` is no schedule: write one of gpipe, 1f1b, looped-bfs, interleaved-1f1b, zb-h1, zb-h2, interleaved-zb, zbv, v-half, v-min, dualpipev
-        zbv runs 2 chunks per rank, found 3: change the number of stages or take another schedule
-        1f1b runs 1 chunk per rank, found 2: change the number of stages or take another schedule
-        looped-bfs runs 1 chunk or more per rank, found 0: change the number of stages or take another schedule
+        `zb` is not a schedule (did you mean `zb-h1`?): write one of gpipe, 1f1b, looped-bfs, interleaved-1f1b, zb-h1, zb-h2, interleaved-zb, zbv, v-half, v-min, dualpipev
+        `?` is not a schedule: write one of gpipe, 1f1b, looped-bfs, interleaved-1f1b, zb-h1, zb-h2, interleaved-zb, zbv, v-half, v-min, dualpipev
+        zbv runs 2 chunks per rank, found 3: change the number of stages or use another schedule
+        1f1b runs 1 chunk per rank, found 2: change the number of stages or use another schedule
+        looped-bfs runs 1 chunk or more per rank, found 0: change the number of stages or use another schedule
         18446744073709551615 ranks with 2 chunks and 8 micro-batches are more than 67108864 forwards: make the step smaller
         18446744073709551615 ranks with 1 chunks and 0 micro-batches are more than 67108864 forwards: make the step smaller
         1048576 ranks with 1 chunks and 1024 micro-batches are more than 67108864 forwards: make the step smaller

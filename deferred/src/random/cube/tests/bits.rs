@@ -1,4 +1,4 @@
-//! Every bit that a kernel makes is the one that the CPU's code makes.
+//! The kernels generate the same bits as the CPU's code.
 
 use burn::tensor::{DType, Distribution, Shape, TensorData};
 use burn_cubecl::CubeDevice;
@@ -8,7 +8,7 @@ use tinderbox_fake::Region;
 use crate::random::cube::generate_on;
 use crate::random::{DTYPES, Domain, RandomError, Seed, Stream, generate_region};
 
-/// The distributions of the committed values.
+/// The distributions of the golden file.
 fn distributions(dtype: DType) -> [Distribution; 4] {
     let (uniform, normal) = match dtype.is_float() {
         true => ((-1.5, 2.7), (0.1, 1.9)),
@@ -22,7 +22,7 @@ fn distributions(dtype: DType) -> [Distribution; 4] {
     ]
 }
 
-/// The stream of the committed values.
+/// The stream of the golden file.
 fn stream() -> Stream {
     let seed = Seed::new(0x0123_4567_89ab_cdef);
     Stream::new(seed, Domain::Init, "model.layers.0.weight", 2).at(7, 3)
@@ -32,7 +32,7 @@ fn device() -> CubeDevice {
     CubeDevice::cpu().expect("the build has the CPU runtime")
 }
 
-/// What the kernel makes and what the CPU's code makes.
+/// Returns the results of the kernel and of the CPU's code.
 fn both(
     distribution: Distribution,
     whole: &[usize],
@@ -65,7 +65,7 @@ fn check(distribution: Distribution, whole: &[usize], region: &Region, dtype: DT
     assert!(!differ, "{distribution:?} {dtype:?} {whole:?} {region:?}");
 }
 
-/// The committed values of `golden/random_v1.txt` are at these places, and the CPU's code is tested
+/// The values of `golden/random_v1.txt` are at these positions, and the CPU's code is tested
 /// against them.
 #[test]
 fn the_committed_values() {
@@ -80,7 +80,7 @@ fn the_committed_values() {
     }
 }
 
-/// Ends and special values of the parameters.
+/// Limits and special values of the parameters.
 #[test]
 fn parameters_at_the_ends() {
     let whole = Region::of_shape(&[4096]);
@@ -89,7 +89,7 @@ fn parameters_at_the_ends() {
         Distribution::Bernoulli(1.0),
         Distribution::Uniform(2.0, 2.0),
         Distribution::Normal(-3.0, 0.0),
-        // Beyond the range of most types, also of integers that are cut.
+        // Beyond the range of most types, also of truncated integers.
         Distribution::Normal(0.0, 1e4),
         Distribution::Normal(-40.0, 1e9),
     ];
@@ -149,7 +149,7 @@ fn regions() -> impl Strategy<Value = (Vec<usize>, Region)> {
         let size = dimensions.iter().map(|d| d.2).collect();
         (
             whole,
-            Region::new(offset, size).expect("as many dimensions"),
+            Region::new(offset, size).expect("the ranks are equal"),
         )
     })
 }

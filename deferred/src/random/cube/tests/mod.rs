@@ -1,4 +1,4 @@
-//! The kernels on CubeCL's CPU runtime against the CPU's own code, and what they are compiled to for GPUs.
+//! The kernels on CubeCL's CPU runtime compared with the CPU's own code, and their compiled code for GPUs.
 
 mod bits;
 pub(super) mod ptx;

@@ -1,4 +1,4 @@
-//! Every kernel with every kind of values, made without a device.
+//! Every kernel with every kind of values, compiled without a device.
 
 use std::sync::Arc;
 
@@ -57,7 +57,7 @@ const WIDE: [Wide; 6] = [
     Wide::CutNormal { signed: false },
 ];
 
-/// What all kernels begin with.
+/// The common beginning of all kernels.
 macro_rules! kernel {
     ($kernel:path, $($rest:expr),*) => {
         Box::new(<$kernel>::new(

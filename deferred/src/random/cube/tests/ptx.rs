@@ -1,4 +1,4 @@
-//! The kernels are compiled for GPUs without one, and their arithmetic survives it.
+//! Compiling the kernels for GPUs without a GPU keeps their arithmetic.
 
 use std::sync::Arc;
 
@@ -44,7 +44,8 @@ pub(in crate::random::cube) fn device() -> Arc<DeviceProperties> {
     ))
 }
 
-/// A kernel as text for a generation of GPUs and the CUDA release of a driver, with scalars where CubeCL has them then.
+/// Returns the PTX of a kernel for a generation of GPUs and the CUDA release of a driver, with the scalars that CubeCL
+/// has then.
 fn ptx(kernel: &dyn CubeKernel, arch: u32, driver: i32) -> String {
     let mut compiler = PlironCompiler {
         target: LlvmTarget::Nvptx,
@@ -63,7 +64,7 @@ fn ptx(kernel: &dyn CubeKernel, arch: u32, driver: i32) -> String {
     text.map(|c| *c as u8 as char).collect()
 }
 
-/// Multiplications whose rounding is written down, or fused ones; both mean one thing only.
+/// Returns whether all multiplications have an explicit rounding mode or are explicitly fused, which is unambiguous.
 fn is_exact(ptx: &str) -> bool {
     let vague = ["mul.f32", "mul.f64", "approx", "full", "ftz"];
     !vague.iter().any(|word| ptx.contains(word))
@@ -78,7 +79,7 @@ fn every_kernel_compiles_for_gpus_and_stays_exact() {
             let ptx = ptx(&*kernel, arch, driver);
             assert!(ptx.contains(&format!(".target sm_{arch}")), "{name}");
             assert!(is_exact(&ptx), "{name} for sm_{arch}, {driver}:\n{ptx}");
-            // Uniform values are multiplied, rounded, and added: never at once.
+            // Uniform values are multiplied, rounded, and added: never fused.
             if name.contains("Uniform") {
                 assert!(
                     ptx.contains("mul.rn.f") && !ptx.contains("fma"),
@@ -89,7 +90,7 @@ fn every_kernel_compiles_for_gpus_and_stays_exact() {
     }
 }
 
-/// A product that is added as it is written may be fused: what `exact` is there for.
+/// A product that is added in the source may be fused, which `exact` prevents.
 #[cube(launch)]
 fn careless(out: &mut [f32], a: f32, b: f32, c: f32) {
     out[ABSOLUTE_POS] = a * b + c;
