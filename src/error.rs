@@ -17,7 +17,7 @@ pub enum CheckpointsError {
     Save {
         /// The step.
         step: u64,
-        /// What went wrong.
+        /// The cause.
         source: Box<SaveError>,
     },
     /// The plan has no form in the checkpoint.
@@ -25,7 +25,7 @@ pub enum CheckpointsError {
     Plan {
         /// The step.
         step: u64,
-        /// What went wrong.
+        /// The cause.
         source: serde_json::Error,
     },
     /// The checkpoint was saved, and an earlier one could not be removed.
@@ -33,7 +33,7 @@ pub enum CheckpointsError {
     Prune {
         /// The step.
         step: u64,
-        /// What went wrong.
+        /// The cause.
         source: Box<SaveError>,
     },
     /// Leftovers of an earlier run could not be removed.
@@ -41,7 +41,7 @@ pub enum CheckpointsError {
     Open {
         /// The directory.
         path: PathBuf,
-        /// What went wrong.
+        /// The cause.
         source: Box<SaveError>,
     },
     /// The checkpoint can't be used.
@@ -64,7 +64,7 @@ pub enum CheckpointsError {
         rank: RankIndex,
         /// The checkpoint.
         path: PathBuf,
-        /// What went wrong.
+        /// The cause.
         source: Box<RestoreError>,
     },
     /// A checkpoint could not be read to its end, and no other could be restored instead.
@@ -81,7 +81,7 @@ pub enum CheckpointsError {
     /// A module could not be made of the checkpoint.
     #[error("the checkpoint could not be loaded into a module")]
     Materialize {
-        /// What went wrong.
+        /// The cause.
         source: MaterializeError,
     },
     /// The pipeline runs with another seed than the checkpoint.

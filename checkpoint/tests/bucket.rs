@@ -247,7 +247,7 @@ fn a_service_without_conditions_is_refused_at_once() {
     objects.set_fault(Some(Fault::NoConditions));
     let error = run.begin(replacing(1, false)).unwrap_err();
     let text = chain(&error);
-    assert!(text.contains("does not look at the condition"), "{text}");
+    assert!(text.contains("ignores the condition"), "{text}");
     assert!(names(&store).is_empty());
 }
 
@@ -278,7 +278,7 @@ fn a_straggler_leaves_nothing_behind() {
     drop(attempt);
     let tensors = &halves(&small_contents(1))[0];
     let error = handle.write_rank(0, tensors, &BTreeMap::new()).unwrap_err();
-    assert!(matches!(error, SaveError::GivenUp { .. }), "{error}");
+    assert!(matches!(error, SaveError::Aborted { .. }), "{error}");
     assert!(names(&store).is_empty(), "{:?}", names(&store));
     // One that was killed before it could look, beside something that is not ours.
     store.put("x/y", b"somebody else's").unwrap();
@@ -315,7 +315,7 @@ fn one_call_writes_for_a_rank() {
 
 /// Whether the error says that it is not known what became of the save.
 fn is_unknown(error: &SaveError) -> bool {
-    error.to_string().contains("can't learn whether")
+    error.to_string().contains("can't determine whether")
 }
 
 #[test]

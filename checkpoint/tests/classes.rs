@@ -106,8 +106,8 @@ fn the_error_says_what_to_do() {
     let error = run.latest().unwrap_err();
     assert_eq!(
         chain(&error),
-        "the checkpoint of step 2 can't be used; it is not proven to be damaged, so no older one is taken (let this \
-         program read it; to go on from an older step, move this one out of the run): can't open \
+        "the checkpoint of step 2 can't be used; it is not known to be damaged, so no older one is used (give \
+         this program read access; to resume from an older step, move this one out of the run): can't open \
          /volatile/step-00000002/manifest.json: permission denied"
     );
 }

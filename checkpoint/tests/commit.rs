@@ -77,15 +77,15 @@ fn what_is_not_whole_is_refused_with_its_reason() {
         ),
         (
             &[(&[rows("w", 0, 2)], &[]), (&[rows("w", 3, 1)], &[])],
-            "the attempt can't be described: the chunks of tensor `w` do not tile it: 1 of 4 elements lie in no chunk: every chunk must be saved",
+            "the metadata of the attempt can't be written: the chunks of tensor `w` do not tile it: 1 of 4 elements are in no chunk: every chunk must be saved",
         ),
         (
             &[(&[w()], &[]), (&[long], &[])],
-            "rank 1 says that tensor `w` is F32 of shape [5], another that it is F32 of shape [4]",
+            "rank 1 saves tensor `w` as F32 of shape [5], another rank as F32 of shape [4]",
         ),
         (
             &[(&[w()], &[]), (&[wide], &[])],
-            "rank 1 says that tensor `w` is F64 of shape [4], another that it is F32 of shape [4]",
+            "rank 1 saves tensor `w` as F64 of shape [4], another rank as F32 of shape [4]",
         ),
         (
             &[(&[], &[("t", one)]), (&[], &[("t", one)])],
@@ -93,7 +93,7 @@ fn what_is_not_whole_is_refused_with_its_reason() {
         ),
         (
             &[(&[w(), w()], &[])],
-            "the header of model-rank-00000.safetensors can't be written: tensor `w` is there twice or has a reserved name",
+            "the header of model-rank-00000.safetensors can't be written: tensor `w` is listed twice or has a reserved name",
         ),
         (
             &[(&[outside], &[])],
@@ -105,11 +105,11 @@ fn what_is_not_whole_is_refused_with_its_reason() {
         ),
         (
             &[(&[rows("w", 0, 0)], &[])],
-            "a chunk of tensor `w` can't be saved: chunk [0..0] holds no element: leave it out",
+            "a chunk of tensor `w` can't be saved: chunk [0..0] is empty: omit it",
         ),
         (
             &[(&[SaveTensor::whole("w", Role::Model, flex)], &[])],
-            "tensor `w` has dtype flex32, which has no form in a file: cast it first",
+            "tensor `w` has dtype flex32, which can't be stored: cast it first",
         ),
         (
             &[(&[whole("", 0.0)], &[])],
@@ -214,7 +214,7 @@ fn parts_of_another_rank_or_with_damage_are_refused() {
         let expected = if damage {
             "it is damaged"
         } else {
-            "is of rank 0 instead of 1"
+            "belongs to rank 0 instead of 1"
         };
         assert!(
             text.contains(expected) && text.contains("part-rank-00001"),
@@ -295,7 +295,7 @@ fn calls_that_make_no_sense_are_refused() {
     let attempt = Run::local(run.path()).begin(meta(1, 1)).unwrap();
     let none = BTreeMap::new();
     let error = attempt.handle().write_rank(1, &[], &none).unwrap_err();
-    assert_eq!(error.to_string(), "rank 1 of a world of 1");
+    assert_eq!(error.to_string(), "rank 1 is out of range for world size 1");
     attempt.handle().write_rank(0, &[], &none).unwrap();
     let error = attempt.handle().write_rank(0, &[], &none).unwrap_err();
     assert!(
@@ -345,7 +345,7 @@ fn a_rank_finds_the_living_attempt_of_its_step() {
     drop(one);
     let error = joined.wait_published(TIMEOUT).unwrap_err();
     assert!(
-        matches!(error, SaveError::GivenUp { step: 2, .. }),
+        matches!(error, SaveError::Aborted { step: 2, .. }),
         "{error}"
     );
     let error = joined
@@ -382,7 +382,7 @@ fn the_coordinator_repeats_why_a_rank_failed() {
     );
     assert_eq!(
         chain(&error),
-        "rank 1 failed: tensor `w` has dtype flex32, which has no form in a file: cast it first"
+        "rank 1 failed: tensor `w` has dtype flex32, which can't be stored: cast it first"
     );
     assert_eq!(names(run.path()), [""; 0]);
 }
@@ -454,7 +454,7 @@ fn what_is_not_kept_is_removed() {
     let mut removed = vec![ours, trash("b")];
     removed.sort();
     assert_eq!(cleaned.removed, removed);
-    let reason = "neither marker nor manifest says that it was ours";
+    let reason = "neither marker nor manifest identifies it as a directory of a save";
     assert_eq!(cleaned.kept, [(trash("c"), reason)]);
     assert!(run.latest().unwrap().is_none());
 }
@@ -534,7 +534,7 @@ fn a_failed_rank_leaves_no_file_and_may_try_again() {
         let error = attempt.handle().write_rank(0, &tensors, &none);
         let text = chain(&error.unwrap_err());
         assert!(
-            text.contains(name.trim_end_matches(".tmp")) || text.contains("has written"),
+            text.contains(name.trim_end_matches(".tmp")) || text.contains("has already written"),
             "{text}"
         );
         fs::remove_dir(&obstacle).unwrap();

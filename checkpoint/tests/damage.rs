@@ -310,7 +310,7 @@ fn latest_skips_what_can_not_be_used() {
         ]
     ));
     let text = error.to_string();
-    let expected = "step-00000007 holds step 1, by its name it should hold 7";
+    let expected = "step-00000007 holds step 1; its name specifies step 7";
     assert!(
         text.contains(expected) && text.contains("none of the 4 checkpoint(s)"),
         "{text}"
@@ -339,11 +339,11 @@ fn a_header_that_names_other_tensors_is_refused() {
         (
             "mask",
             "task",
-            "tensor `mask` differs from what the manifest says",
+            "tensor `mask` does not match its entry in the manifest",
         ),
-        ("[5,7]", "[7,5]", "tensor `embed.weight` differs"),
+        ("[5,7]", "[7,5]", "tensor `embed.weight` does not match"),
         ("BF16", "F1.6", "dtype F1.6"),
-        ("[5,7]", "[5,8]", "takes 160 bytes by its shape"),
+        ("[5,7]", "[5,8]", "has 160 bytes by its shape"),
     ] {
         let mut bytes = old.clone();
         let start = at(from.as_bytes());
@@ -375,9 +375,9 @@ fn a_truth_value_that_is_neither_is_refused() {
         body["tensors"][0]["chunks"][0]["digests"][0] = digest.into();
     });
     let error = open_and_load(&dir).unwrap_err();
-    assert!(matches!(error, LoadError::TruthValue { .. }), "{error}");
+    assert!(matches!(error, LoadError::InvalidBoolean { .. }), "{error}");
     let error = Checkpoint::open(&dir).unwrap().verify().unwrap_err();
-    assert!(matches!(error, LoadError::TruthValue { .. }), "{error}");
+    assert!(matches!(error, LoadError::InvalidBoolean { .. }), "{error}");
 }
 
 #[test]
@@ -401,7 +401,7 @@ fn a_claimed_size_is_never_allocated() {
         chunk["digests"] = digests.into();
     });
     let error = Checkpoint::open(&dir).unwrap_err();
-    assert!(chain(&error).contains("do not fit its size"), "{error}");
+    assert!(chain(&error).contains("does not match its size"), "{error}");
     // With as many digests as it takes, the size of the file decides.
     reseal(&dir, |body| {
         let header = body["files"][0]["header_bytes"].as_u64().unwrap();

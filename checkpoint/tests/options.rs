@@ -84,7 +84,7 @@ fn names_change_by_pattern() {
     let error = checkpoint().source(same).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "`a.weight` and `b.weight` would both be called `c.weight`: change the patterns that rename"
+        "`a.weight` and `b.weight` would both be renamed to `c.weight`: change the rename patterns"
     );
 }
 

@@ -238,7 +238,7 @@ impl Model {
             "{aside:?} became {left:?}: {what}"
         );
         assert!(
-            reached || done.is_ok() || done.as_ref().is_err_and(|e| e.contains("there already")),
+            reached || done.is_ok() || done.as_ref().is_err_and(|e| e.contains("already exists")),
             "{what}"
         );
         self.whole = after;

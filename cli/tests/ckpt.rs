@@ -271,7 +271,7 @@ fn reshard_keeps_everything_but_the_ranks() {
         }
         // It is there now.
         let error = ckpt(&arguments).fails();
-        check_contains(&error, &["is there already"]);
+        check_contains(&error, &["already exists"]);
         ckpt(&[&arguments[..], &["--replace"]].concat()).ends(0);
     }
     // Back to two, from rows, in place.
@@ -358,7 +358,7 @@ fn export_writes_what_other_readers_take() {
     }
     // What is there stays, and nothing of ours is left.
     let error = ckpt(&arguments).fails();
-    check_contains(&error, &["is there already and not an empty directory"]);
+    check_contains(&error, &["already exists and is not an empty directory"]);
     assert_eq!(names(dir.path()), ["many", "one", "run"]);
 }
 
@@ -390,7 +390,7 @@ fn import_brings_back_what_was_exported() {
     let file = dir.path().join("plain-1000/model.safetensors");
     let run = dir.path().join("back-1");
     let arguments = ["import", text(&file), "--to", text(&run), "--step", "9"];
-    check_contains(&ckpt(&arguments).fails(), &["is there already"]);
+    check_contains(&ckpt(&arguments).fails(), &["already exists"]);
     ckpt(&[&arguments[..], &["--replace"]].concat()).ends(0);
     ckpt(&["diff", text(&step), text(&run)]).ends(0);
 }
@@ -422,16 +422,16 @@ fn import_refuses_what_is_not_sound() {
     check(&[], "has neither model.safetensors nor");
     check(&[(model, &weight[..weight.len() - 1])], "the file holds");
     check(&[(model, &[&weight[..], b"x"].concat())], "the file holds");
-    check(&[(model, b"short")], "reaches past the end");
+    check(&[(model, b"short")], "extends past the end");
     let truth = plain("mask", StoredDType::Bool, &[0, 2]);
     check(&[(model, &truth)], "neither 0 nor 1");
     let empty = encode_header(&[], &[]).unwrap();
-    check(&[(model, &empty)], "holds no parameter");
+    check(&[(model, &empty)], "contains no parameters");
     for name in ["../from/a", "/etc/passwd", "b/a", ".."] {
         let index = index(&format!(r#"{{"w":"{name}"}}"#));
         check(
             &[("a", &weight), (listed, &index)],
-            "which is no plain name",
+            "which is not a plain file name",
         );
     }
     let twice = index(r#"{"w":"a","w":"b"}"#);
@@ -446,10 +446,10 @@ fn import_refuses_what_is_not_sound() {
     let files: [(&str, &[u8]); 3] = [("a", &weight), ("b", &weight), (listed, &other)];
     check(&files, r#"in a file and not in it: ["w"]"#);
     let gone = index(r#"{"w":"c"}"#);
-    check(&[(listed, &gone)], "there is no file");
+    check(&[(listed, &gone)], "does not exist");
     let one = index(r#"{"w":"a"}"#);
     let files: [(&str, &[u8]); 3] = [("a", &weight), (model, &weight), (listed, &one)];
-    check(&files, "that its index does not name");
+    check(&files, "that its index does not list");
 }
 
 #[test]
@@ -523,22 +523,22 @@ fn wrong_arguments_are_one_line_and_code_2() {
             &["export", run, "--to", "x", "--max-file-bytes", "0"],
             "invalid value",
         ),
-        (&["import", nothing, "--to", run], "there is no file"),
+        (&["import", nothing, "--to", run], "does not exist"),
         (&["gc", run, "--keep-last", "0"], "at least 1"),
         (&["gc", nothing], "is no directory"),
         // In buckets; this command is built without the services.
-        (&["inspect", "s3://bucket/run"], "needs the feature `aws`"),
+        (&["inspect", "s3://bucket/run"], "requires the feature `aws`"),
         (
             &["verify", "gs://bucket/run/step-00000001"],
-            "needs the feature `gcp`",
+            "requires the feature `gcp`",
         ),
-        (&["gc", "az://container/run"], "needs the feature `azure`"),
+        (&["gc", "az://container/run"], "requires the feature `azure`"),
         (
             &["import", run, "--to", "https://host/run"],
-            "needs the feature `http`",
+            "requires the feature `http`",
         ),
         (&["diff", "memory:///run", run], "neither a checkpoint"),
-        (&["inspect", "file:///run"], "open it as one"),
+        (&["inspect", "file:///run"], "use a local path"),
     ] {
         check_contains(&ckpt(arguments).fails(), &[expected]);
     }
@@ -592,7 +592,7 @@ fn remove_says_what_it_removes() {
     let error = ckpt(&["remove", text(&step(1)), "--yes"]).fails();
     check_contains(&error, &["has a sound manifest", "give --sound"]);
     let error = ckpt(&["remove", text(dir.path()), "--yes"]).fails();
-    check_contains(&error, &["is not the directory of a step"]);
+    check_contains(&error, &["is neither the directory of a step"]);
     let told = ckpt(&["remove", text(&step(2))]).ends(0);
     check_contains(
         &told,

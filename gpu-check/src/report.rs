@@ -35,7 +35,7 @@ pub struct Part {
 pub struct Check {
     /// What is asked for.
     pub asked: String,
-    /// What was found.
+    /// The actual value.
     pub found: String,
     /// Whether it holds.
     pub passed: bool,

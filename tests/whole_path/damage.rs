@@ -162,7 +162,7 @@ fn a_checkpoint_of_a_newer_program_is_an_error_and_no_older_one_is_taken() {
     let before = values(&mut again);
     let error = saves.resume(&mut again).unwrap_err();
     let text = format!("{:#}", anyhow::Error::from(error));
-    for part in ["step 2", "no older one is taken", "version 9", "newer one"] {
+    for part in ["step 2", "no older one is used", "version 9", "newer one"] {
         assert!(text.contains(part), "{part} in: {text}");
     }
     assert!(values(&mut again) == before);
@@ -253,7 +253,7 @@ fn a_failed_save_in_the_background_is_the_error_of_the_next_call_of_any_kind() {
         let saves = failing(dir.path(), &mut pipeline);
         let error = call(&saves, &mut pipeline).unwrap_err();
         let text = format!("{:#}", anyhow::Error::from(error));
-        assert!(text.contains("is there already"), "{name}: {text}");
+        assert!(text.contains("already exists"), "{name}: {text}");
         assert!(saves.wait().unwrap().is_none(), "{name}: it was told once");
     }
 }

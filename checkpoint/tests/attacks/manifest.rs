@@ -170,7 +170,7 @@ fn something_listed_twice() {
 
 fn check_order(error: FormatError, list: &str) {
     let text = chain(&error);
-    let expected = format!("the list of {list} is not in order, or has one twice");
+    let expected = format!("the list of {list} is not sorted, or has duplicates");
     assert!(text.contains(&expected), "{text}");
 }
 
@@ -331,7 +331,7 @@ fn a_tied_name_that_shadows() {
         assert!(
             matches!(
                 &error,
-                FormatError::Name { name: found, reason: "stands for two tensors" } if found == name
+                FormatError::Name { name: found, reason: "identifies two tensors" } if found == name
             ),
             "{name}: {error}"
         );
@@ -403,7 +403,7 @@ fn block_sizes_that_are_none() {
         u64::MAX,
         1 << 63,
     ] {
-        check_json(set("/block_bytes", json!(bytes)), "is no power of two");
+        check_json(set("/block_bytes", json!(bytes)), "is not a power of two");
     }
     check_json(set("/block_bytes", json!(-64)), "");
     check_json(set("/block_bytes", json!(64.0)), "");
@@ -596,7 +596,7 @@ fn a_feature_that_is_not_known_is_named() {
     let error = Checkpoint::open(&victim.dir).unwrap_err();
     assert_eq!(error.class(), ErrorClass::NotSupported);
     let text = chain(&error);
-    assert!(text.contains("needs the feature `sparse`"), "{text}");
+    assert!(text.contains("requires the feature `sparse`"), "{text}");
     victim.reseal(|body| body["required_features"] = json!([]));
     victim.set("/tensors", Victim::whole().body()["tensors"].take());
     Checkpoint::open(&victim.dir).unwrap();

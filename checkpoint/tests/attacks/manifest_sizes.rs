@@ -214,7 +214,7 @@ fn huge_arrays() {
         let victim = Victim::whole();
         victim.reseal(|body| body[list] = json!(vec![body[list][0].clone(); many / 10]));
         let text = crate::support::chain(&victim.manifest_error());
-        let expected = format!("the list of {list} is not in order");
+        let expected = format!("the list of {list} is not sorted");
         assert!(text.contains(&expected), "{text}");
     }
 }

@@ -25,21 +25,21 @@ fn check(path: &Path, expected: &str) {
 fn what_is_no_file_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);
-    check(&at("nowhere"), "there is no file");
-    check(&at("nowhere/.."), "no name of a file");
+    check(&at("nowhere"), "does not exist");
+    check(&at("nowhere/.."), "does not end in a file name");
     check(dir.path(), "has neither model.safetensors nor");
     // A pipe waits for its writer, a device may have no end.
     let made = std::process::Command::new("mkfifo")
         .arg(at("pipe"))
         .status();
     assert!(made.unwrap().success());
-    check(&at("pipe"), "is not a plain file");
-    check(Path::new("/dev/zero"), "is not a plain file");
+    check(&at("pipe"), "is not a regular file");
+    check(Path::new("/dev/zero"), "is not a regular file");
     symlink(at("b"), at("a")).unwrap();
     symlink(at("a"), at("b")).unwrap();
     check(&at("a"), "can't open");
     fs::create_dir(at("model.safetensors")).unwrap();
-    check(dir.path(), "is not a plain file");
+    check(dir.path(), "is not a regular file");
     fs::write(at("huge.index.json"), "").unwrap();
     let huge = fs::File::options()
         .write(true)
@@ -71,7 +71,7 @@ fn an_index_of_any_name_may_be_given() {
     let read = weights.read(tensor, &tensor.chunks[0].region).unwrap();
     assert_eq!(read.as_bytes(), [1, 2]);
     fs::write(&index, text.replace("one", "../one")).unwrap();
-    check(&index, "no plain name of a file beside it");
+    check(&index, "not a plain file name in the same directory");
 }
 
 /// Another file under the same name, with the same header: nothing tells the two apart by then.
