@@ -93,7 +93,7 @@ fn verify_names_every_damaged_block() {
     let dir = tempfile::tempdir().unwrap();
     let [good, bad] = [1, 2].map(|step| Sample::new().save(dir.path(), step));
     let whole = ckpt(&["verify", text(dir.path())]).ends(0);
-    assert_eq!(whole.matches(": whole, 3 file(s)").count(), 2, "{whole}");
+    assert_eq!(whole.matches(": intact, 3 file(s)").count(), 2, "{whole}");
 
     let checkpoint = Checkpoint::open(&bad).unwrap();
     let mut expected = Vec::new();
@@ -111,7 +111,7 @@ fn verify_names_every_damaged_block() {
         expected.push((name, format!("bytes {start}..{end} of {}", file.display())));
     }
     let found = ckpt(&["verify", text(dir.path())]).ends(1);
-    check_contains(&found, &[&format!("{}: whole", good.display())]);
+    check_contains(&found, &[&format!("{}: intact", good.display())]);
     let damaged: Vec<&str> = found
         .lines()
         .filter(|l| l.starts_with("damaged: "))
@@ -437,14 +437,14 @@ fn import_refuses_what_is_not_sound() {
     let twice = index(r#"{"w":"a","w":"b"}"#);
     check(
         &[("a", &weight), (listed, &twice)],
-        "tensor `w` is there twice",
+        "tensor `w` is listed twice",
     );
     let missing = index(r#"{"w":"a","v":"a"}"#);
-    check(&[("a", &weight), (listed, &missing)], r#"it names: ["v"]"#);
+    check(&[("a", &weight), (listed, &missing)], r#"missing from the listed file: ["v"]"#);
     // The same tensor in two files.
     let other = index(r#"{"w":"a","v":"b"}"#);
     let files: [(&str, &[u8]); 3] = [("a", &weight), ("b", &weight), (listed, &other)];
-    check(&files, r#"in a file and not in it: ["w"]"#);
+    check(&files, r#"in a file but not listed: ["w"]"#);
     let gone = index(r#"{"w":"c"}"#);
     check(&[(listed, &gone)], "does not exist");
     let one = index(r#"{"w":"a"}"#);
@@ -477,8 +477,8 @@ fn gc_removes_only_when_told_to() {
             "keep step 5: it is the newest\n",
             "would remove step 1: ",
             "would remove step 3: ",
-            &format!("{attempt}: left behind by a save\n"),
-            "nothing was removed: give --yes to do it\n",
+            &format!("{attempt}: remains of a save\n"),
+            "nothing was removed: use --yes to remove it\n",
         ],
     );
     assert_eq!(names(dir.path()), before);
@@ -525,7 +525,7 @@ fn wrong_arguments_are_one_line_and_code_2() {
         ),
         (&["import", nothing, "--to", run], "does not exist"),
         (&["gc", run, "--keep-last", "0"], "at least 1"),
-        (&["gc", nothing], "is no directory"),
+        (&["gc", nothing], "is not a directory"),
         // In buckets; this command is built without the services.
         (&["inspect", "s3://bucket/run"], "requires the feature `aws`"),
         (
@@ -544,7 +544,7 @@ fn wrong_arguments_are_one_line_and_code_2() {
     }
     check_contains(
         &ckpt(&["verify", "--help"]).ends(0),
-        &["exit code 1 if anything is"],
+        &["exit code 1 if there is any"],
     );
 }
 
@@ -567,8 +567,8 @@ fn no_command_takes_an_older_step_on_its_own() {
             &error,
             &[
                 "the newest step of ",
-                ", 12, can't be used; give ",
-                "step-00000005 for the step before it",
+                ", 12, can't be used; use ",
+                "step-00000005 for the previous step",
                 "the digest is",
             ],
         );
@@ -590,7 +590,7 @@ fn remove_says_what_it_removes() {
     let aside = dir.path().join("damaged-00000003-2");
 
     let error = ckpt(&["remove", text(&step(1)), "--yes"]).fails();
-    check_contains(&error, &["has a sound manifest", "give --sound"]);
+    check_contains(&error, &["has a valid manifest", "or --sound"]);
     let error = ckpt(&["remove", text(dir.path()), "--yes"]).fails();
     check_contains(&error, &["is neither the directory of a step"]);
     let told = ckpt(&["remove", text(&step(2))]).ends(0);
@@ -599,7 +599,7 @@ fn remove_says_what_it_removes() {
         &[
             "step-00000002: step 2, without a manifest\n",
             "  model-rank-00000.safetensors (",
-            "nothing was removed: give --yes",
+            "nothing was removed: use --yes",
         ],
     );
     assert!(step(2).exists());
@@ -633,8 +633,8 @@ fn gc_keeps_the_newest_whole_checkpoint() {
     check_contains(
         &told,
         &[
-            "keep step 2: no newer one that is to be kept is whole",
-            "removed step 1: not to be kept",
+            "keep step 2: no newer kept checkpoint is intact",
+            "removed step 1: not kept by the rule",
         ],
     );
     assert_eq!(names(dir.path()), ["step-00000002", "step-00000003"]);

@@ -172,18 +172,18 @@ fn wrong_arguments_say_what_is_wanted() {
     for (arguments, expected) in [
         (
             &["show", "1f1b"][..],
-            "a named schedule needs --stages and --micro-batches",
+            "a named schedule requires --stages and --micro-batches",
         ),
         (
             &["show", "zigzag", "--stages", "2"],
-            "and there is no such file",
+            "and no file has this name",
         ),
         (&show("zbv", &["--chunks", "3"]), "2 chunks"),
         (&show("1f1b", &["--times", "1,2"]), "three whole numbers"),
         (&["show", "1f1b", "--stages", "0"], "0 is not in 1..=4096"),
         (
             &["list", "--times", "1,1,1"],
-            "2 chunks of looped-bfs can't share 1 ticks",
+            "1 ticks are not divisible by the 2 chunks of looped-bfs",
         ),
         (
             &[
@@ -194,7 +194,7 @@ fn wrong_arguments_say_what_is_wanted() {
                 "--micro-batches",
                 "4096",
             ],
-            "more than a picture shows",
+            "the maximum for drawing",
         ),
     ] {
         let error = refused(arguments);
