@@ -88,7 +88,7 @@ fn a_signal_ends_the_training_after_its_step() {
         };
         assert_eq!(
             last,
-            format!("go on with the same arguments and --resume {saves}")
+            format!("resume with the same arguments and --resume {saves}")
         );
         let checkpoint = saved.strip_prefix("saved ").unwrap();
         let step = ended.strip_prefix("interrupted after step ").unwrap();
@@ -150,7 +150,7 @@ fn a_second_signal_ends_the_program_at_once() {
 fn a_signal_without_a_place_to_save_tells_so() {
     let (code, printed, errors) = interrupted("INT", &[]);
     assert_eq!(code, Some(130), "{printed}{errors}");
-    let told = "nothing was saved: give --save DIR, and an interrupted training can go on";
+    let told = "nothing was saved: use --save DIR to make an interrupted training resumable";
     assert_eq!(printed.lines().last(), Some(told));
 }
 
@@ -190,7 +190,7 @@ fn wrong_values_get_one_line_and_exit_code_2() {
         ),
         (
             vec!["--compare", "--resume", empty],
-            "error: --compare starts from fresh values: it can't be used with --resume (see --help)",
+            "error: --compare starts from initial values: it can't be used with --resume (see --help)",
         ),
     ] {
         let output = train_lm(&arguments);
@@ -200,7 +200,7 @@ fn wrong_values_get_one_line_and_exit_code_2() {
     }
     let output = train_lm(&["--steps", "1", "--resume", empty]);
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(errors.contains("there is no checkpoint"), "{errors}");
+    assert!(errors.contains("the directory contains no checkpoint"), "{errors}");
     assert_eq!(output.status.code(), Some(2));
 }
 

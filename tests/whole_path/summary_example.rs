@@ -57,7 +57,7 @@ fn wrong_values_get_one_line_and_exit_code_2() {
         ),
         (
             vec!["--width", "3"],
-            "error: invalid value '3' for '--width <N>': it must be a whole number of at least 24 \
+            "error: invalid value '3' for '--width <N>': expected a whole number of at least 24 \
              (see --help)\n",
         ),
         (
