@@ -1,4 +1,4 @@
-//! `tinderbox ckpt`, as a process, over checkpoints that the library has saved.
+//! Tests of `tinderbox ckpt` as a process, on checkpoints saved by the library.
 
 mod support;
 
@@ -78,7 +78,7 @@ fn inspect_lists_the_steps_of_a_run() {
     let list = json_of(ckpt(&["inspect", run, "--all", "--json"]), 0);
     assert_eq!(list["steps"][0]["world_size"], 2);
     assert!(list["steps"][1]["error"].is_string(), "{list}");
-    // The newest that can be used, and a word on the other.
+    // The newest usable checkpoint, and a warning about the other.
     let ran = ckpt(&["inspect", run]);
     assert_eq!(ran.code, Some(0));
     check_contains(&ran.out, &["step           5\n"]);
@@ -221,7 +221,7 @@ fn diff_compares_a_tied_weight_by_all_its_names() {
     let values = tensors
         .iter()
         .filter(|t| t["difference"]["values"].is_object());
-    // The weight under its second name: every element but the first.
+    // The weight under its second name: every element except the first.
     let differing: Vec<&Value> = values
         .map(|t| &t["difference"]["values"]["differing"])
         .collect();
@@ -269,12 +269,12 @@ fn reshard_keeps_everything_but_the_ranks() {
                 assert_eq!(ranks_of(&new, Role::Model, "norm.gamma"), [0, 1, 2]);
             }
         }
-        // It is there now.
+        // Now it exists.
         let error = ckpt(&arguments).fails();
         check_contains(&error, &["already exists"]);
         ckpt(&[&arguments[..], &["--replace"]].concat()).ends(0);
     }
-    // Back to two, from rows, in place.
+    // Back to two ranks, from rows, in place.
     let rows = dir.path().join("rows");
     let arguments = [
         "reshard",
@@ -356,7 +356,7 @@ fn export_writes_what_other_readers_take() {
         ];
         assert_eq!(found, expected);
     }
-    // What is there stays, and nothing of ours is left.
+    // Existing files stay, and there are no remains.
     let error = ckpt(&arguments).fails();
     check_contains(&error, &["already exists and is not an empty directory"]);
     assert_eq!(names(dir.path()), ["many", "one", "run"]);
@@ -386,7 +386,7 @@ fn import_brings_back_what_was_exported() {
         let manifest = Checkpoint::open(back).unwrap().manifest().clone();
         assert_eq!(manifest.world_size.to_string(), ranks);
     }
-    // A file by itself, and the step of another import.
+    // A single file, and the step of another import.
     let file = dir.path().join("plain-1000/model.safetensors");
     let run = dir.path().join("back-1");
     let arguments = ["import", text(&file), "--to", text(&run), "--step", "9"];
@@ -395,7 +395,7 @@ fn import_brings_back_what_was_exported() {
     ckpt(&["diff", text(&step), text(&run)]).ends(0);
 }
 
-/// The bytes of a plain file with one tensor.
+/// Returns a plain file with one tensor.
 fn plain(name: &str, dtype: StoredDType, data: &[u8]) -> Vec<u8> {
     let shape = [data.len() as u64 / dtype.size_bytes()];
     let mut bytes = encode_header(&[], &[(name, dtype, &shape)]).unwrap();
@@ -458,7 +458,7 @@ fn gc_removes_only_when_told_to() {
     for step in 1..=5 {
         Sample::parameters().save(dir.path(), step);
     }
-    // Between two calls a kill leaves an empty directory.
+    // A kill between two calls leaves an empty directory.
     let attempt = format!(".attempt-6-{}", "0123456789abcdef".repeat(2));
     fs::create_dir(dir.path().join(&attempt)).unwrap();
     let foreign = dir.path().join(".attempt-mine");
@@ -593,9 +593,9 @@ fn remove_says_what_it_removes() {
     check_contains(&error, &["has a valid manifest", "or --sound"]);
     let error = ckpt(&["remove", text(dir.path()), "--yes"]).fails();
     check_contains(&error, &["is neither the directory of a step"]);
-    let told = ckpt(&["remove", text(&step(2))]).ends(0);
+    let out = ckpt(&["remove", text(&step(2))]).ends(0);
     check_contains(
-        &told,
+        &out,
         &[
             "step-00000002: step 2, without a manifest\n",
             "  model-rank-00000.safetensors (",
@@ -610,8 +610,8 @@ fn remove_says_what_it_removes() {
     );
 
     for (path, arguments) in [(&step(2), &["--yes"][..]), (&aside, &["--yes"])] {
-        let told = ckpt(&[&["remove", text(path)], arguments].concat()).ends(0);
-        check_contains(&told, &[&format!("removed {}", path.display())]);
+        let out = ckpt(&[&["remove", text(path)], arguments].concat()).ends(0);
+        check_contains(&out, &[&format!("removed {}", path.display())]);
     }
     ckpt(&["remove", text(&step(1)), "--sound", "--yes"]).ends(0);
     assert_eq!(names(dir.path()), [""; 0]);
@@ -629,9 +629,9 @@ fn gc_keeps_the_newest_whole_checkpoint() {
     let last = fs::metadata(&file).unwrap().len() - 1;
     flip(&file, last);
     let run = text(dir.path());
-    let told = ckpt(&["gc", run, "--keep-last", "1", "--yes"]).ends(0);
+    let out = ckpt(&["gc", run, "--keep-last", "1", "--yes"]).ends(0);
     check_contains(
-        &told,
+        &out,
         &[
             "keep step 2: no newer kept checkpoint is intact",
             "removed step 1: not kept by the rule",
