@@ -12,10 +12,15 @@ pub(crate) fn parallel<T: Send, R: Send>(
         Mutex::new(work.into_iter().enumerate()),
         Mutex::new(Vec::new()),
     );
-    let (waiting, _) = work.lock().expect("no thread panics while it holds the lock").size_hint();
+    let (waiting, _) = work
+        .lock()
+        .expect("no thread panics while it holds the lock")
+        .size_hint();
     let go = || {
         while let Some((at, item)) = {
-            let mut work = work.lock().expect("no thread panics while it holds the lock");
+            let mut work = work
+                .lock()
+                .expect("no thread panics while it holds the lock");
             work.next()
         } {
             let result = run(item);
@@ -31,7 +36,9 @@ pub(crate) fn parallel<T: Send, R: Send>(
         }
         go();
     });
-    let mut results = results.into_inner().expect("no thread panics while it holds the lock");
+    let mut results = results
+        .into_inner()
+        .expect("no thread panics while it holds the lock");
     results.sort_by_key(|(at, _)| *at);
     results.into_iter().map(|(_, result)| result).collect()
 }

@@ -157,7 +157,7 @@ fn a_directory_that_vanishes() {
                     .publish(std::time::Duration::from_millis(50))
                     .unwrap_err(),
             };
-            let text = message(error);
+            let text = message(&error);
             let named = text.contains(&place.display().to_string()) || text.contains("rank");
             assert!(named, "{text}");
             let latest = run.latest().unwrap();

@@ -440,7 +440,10 @@ fn import_refuses_what_is_not_sound() {
         "tensor `w` is listed twice",
     );
     let missing = index(r#"{"w":"a","v":"a"}"#);
-    check(&[("a", &weight), (listed, &missing)], r#"missing from the listed file: ["v"]"#);
+    check(
+        &[("a", &weight), (listed, &missing)],
+        r#"missing from the listed file: ["v"]"#,
+    );
     // The same tensor in two files.
     let other = index(r#"{"w":"a","v":"b"}"#);
     let files: [(&str, &[u8]); 3] = [("a", &weight), ("b", &weight), (listed, &other)];
@@ -527,12 +530,18 @@ fn wrong_arguments_are_one_line_and_code_2() {
         (&["gc", run, "--keep-last", "0"], "at least 1"),
         (&["gc", nothing], "is not a directory"),
         // In buckets; this command is built without the services.
-        (&["inspect", "s3://bucket/run"], "requires the feature `aws`"),
+        (
+            &["inspect", "s3://bucket/run"],
+            "requires the feature `aws`",
+        ),
         (
             &["verify", "gs://bucket/run/step-00000001"],
             "requires the feature `gcp`",
         ),
-        (&["gc", "az://container/run"], "requires the feature `azure`"),
+        (
+            &["gc", "az://container/run"],
+            "requires the feature `azure`",
+        ),
         (
             &["import", run, "--to", "https://host/run"],
             "requires the feature `http`",

@@ -69,7 +69,11 @@ fn main() -> ExitCode {
 
 fn run(flags: &Flags) -> Result<()> {
     let path = &flags.weights;
-    ensure!(path.exists(), "{} does not exist; {WEIGHTS}", path.display());
+    ensure!(
+        path.exists(),
+        "{} does not exist; {WEIGHTS}",
+        path.display()
+    );
     let weights = Pretrained::open(path)?;
     let golden = Golden::read()?;
     let device = Device::flex();
@@ -131,7 +135,9 @@ fn run(flags: &Flags) -> Result<()> {
 /// Returns the concatenated embeddings of all sentences.
 fn embeddings(pipeline: &mut Encoder, sentences: Sentences) -> Result<Vec<f32>> {
     let output = pipeline.evaluate(sentences)?;
-    let parts = output.output("embedding").context("the output is missing")?;
+    let parts = output
+        .output("embedding")
+        .context("the output is missing")?;
     let mut all = Vec::new();
     for part in parts {
         all.extend(part.to_data()?.try_to_vec::<f32>()?);

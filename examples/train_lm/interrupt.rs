@@ -59,6 +59,8 @@ pub fn report(step: u64, steps: u64, saved: Option<&Path>, save: Option<&Path>) 
             println!("saved {}", saved.display());
             println!("resume with the same arguments and --resume {dir}");
         }
-        _ => println!("nothing was saved: use --save DIR to make an interrupted training resumable"),
+        _ => {
+            println!("nothing was saved: use --save DIR to make an interrupted training resumable")
+        }
     }
 }

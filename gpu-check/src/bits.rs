@@ -206,7 +206,8 @@ fn stages(bench: &Bench, part: &mut Part) -> Result<()> {
             }
         }
     }
-    let asked = format!("{parameters} parameters of {STAGES} stages match those materialized on the CPU");
+    let asked =
+        format!("{parameters} parameters of {STAGES} stages match those materialized on the CPU");
     let found = match wrong.is_empty() {
         true => "every bit".into(),
         false => format!("different bits: {}", wrong.join(", ")),

@@ -93,7 +93,10 @@ fn materialize(
     let of_stage = MaterializeOptions::only(|p| stage.parameters.contains(&p.path));
     let made = model.materialize_parameters(&bench.device, &source, of_stage)?;
     bench.device.sync()?;
-    let asked = format!("rank {rank} materializes the {:.1} MiB of its stage", mib(planned));
+    let asked = format!(
+        "rank {rank} materializes the {:.1} MiB of its stage",
+        mib(planned)
+    );
     part.check(
         asked,
         format!("{:.1} MiB", mib(made.bytes())),

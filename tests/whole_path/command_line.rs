@@ -200,7 +200,10 @@ fn wrong_values_get_one_line_and_exit_code_2() {
     }
     let output = train_lm(&["--steps", "1", "--resume", empty]);
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(errors.contains("the directory contains no checkpoint"), "{errors}");
+    assert!(
+        errors.contains("the directory contains no checkpoint"),
+        "{errors}"
+    );
     assert_eq!(output.status.code(), Some(2));
 }
 

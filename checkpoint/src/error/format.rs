@@ -17,7 +17,9 @@ pub enum HeaderError {
         limit_bytes: u64,
     },
     /// The header extends past the end of the file.
-    #[error("the header of {header_bytes} bytes extends past the end of the file at byte {file_bytes}")]
+    #[error(
+        "the header of {header_bytes} bytes extends past the end of the file at byte {file_bytes}"
+    )]
     PastEnd {
         /// Bytes of the header.
         header_bytes: u64,
@@ -149,9 +151,7 @@ pub enum LayoutError {
         region: Region,
     },
     /// The chunks form an irregular pattern that would take too long to check.
-    #[error(
-        "the {chunks} chunks do not form a grid: cut the tensor along whole dimensions"
-    )]
+    #[error("the {chunks} chunks do not form a grid: cut the tensor along whole dimensions")]
     Tangled {
         /// Number of the chunks.
         chunks: usize,
@@ -216,7 +216,9 @@ pub enum FormatError {
         limit: usize,
     },
     /// The file requires a feature that this program does not support.
-    #[error("it requires the feature `{feature}`, which this program does not support: use a newer version")]
+    #[error(
+        "it requires the feature `{feature}`, which this program does not support: use a newer version"
+    )]
     Feature {
         /// Name of the feature.
         feature: String,
@@ -321,7 +323,9 @@ pub enum FormatError {
         source: Box<LayoutError>,
     },
     /// The byte count or the number of digests of a chunk does not match its region.
-    #[error("the byte count or number of digests of chunk {region} of tensor `{tensor}` does not match its size")]
+    #[error(
+        "the byte count or number of digests of chunk {region} of tensor `{tensor}` does not match its size"
+    )]
     ChunkSize {
         /// Name of the tensor.
         tensor: String,

@@ -256,7 +256,9 @@ fn way_out(class: ErrorClass) -> &'static str {
             "use the version of the program that wrote it, or a newer one; to resume from an older step, move this one out of the run"
         }
         ErrorClass::Transient => "its store failed repeatedly: retry when the store is available",
-        _ => "give this program read access; to resume from an older step, move this one out of the run",
+        _ => {
+            "give this program read access; to resume from an older step, move this one out of the run"
+        }
     }
 }
 

@@ -55,7 +55,8 @@ impl Json {
 
     /// Parses the value.
     pub(crate) fn value(&self) -> Value {
-        serde_json::from_str(self.text()).expect("the constructors check that the text can be parsed")
+        serde_json::from_str(self.text())
+            .expect("the constructors check that the text can be parsed")
     }
 }
 

@@ -161,11 +161,7 @@ mod tests {
         check(&[4], &[region(&[2], &[2]), region(&[0], &[2])], "tiles");
         check(&[4], &[region(&[0], &[2]), region(&[3], &[1])], "no chunk");
         check(&[4], &[region(&[0], &[3]), region(&[2], &[2])], "twice");
-        check(
-            &[4],
-            &[region(&[0], &[4]), region(&[2], &[0])],
-            "is empty",
-        );
+        check(&[4], &[region(&[0], &[4]), region(&[2], &[0])], "is empty");
         check(&[4], &[region(&[0], &[5])], "past the shape");
         check(&[4], &[region(&[0, 0], &[4, 1])], "2 dimension(s)");
         // As many elements as the tensor has, but an invalid tiling.

@@ -211,7 +211,10 @@ fn place(path: &Path) -> Result<(LocalStore, String), LoadError> {
     let name = name.ok_or_else(|| LoadError::Io {
         action: "open",
         path: path.to_owned(),
-        source: io::Error::new(io::ErrorKind::InvalidFilename, "the path does not end in a file name in UTF-8"),
+        source: io::Error::new(
+            io::ErrorKind::InvalidFilename,
+            "the path does not end in a file name in UTF-8",
+        ),
     })?;
     let parent = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,

@@ -40,7 +40,10 @@ pub fn check_conformance(store: &Arc<dyn Store>) -> Result<(), Violation> {
         },
     )?;
     for _ in 0..2 {
-        done("the root is created, also if it exists", store.create_root())?;
+        done(
+            "the root is created, also if it exists",
+            store.create_root(),
+        )?;
     }
     files(store)?;
     locks(store)?;
@@ -49,7 +52,11 @@ pub fn check_conformance(store: &Arc<dyn Store>) -> Result<(), Violation> {
 
 fn files(store: &dyn Store) -> Result<(), Violation> {
     let missing = |kind| kind == ErrorKind::NotFound;
-    expect_error("opening a missing file is `NotFound`", missing, store.open("none"))?;
+    expect_error(
+        "opening a missing file is `NotFound`",
+        missing,
+        store.open("none"),
+    )?;
     expect_error(
         "looking up a missing name is `NotFound`",
         missing,

@@ -130,7 +130,8 @@ fn leftover(
             false => Err("neither marker nor manifest identifies it as a directory of a save"),
         };
     }
-    let (step, attempt) = parse_attempt_dir_name(name).ok_or("its name is not that of an attempt")?;
+    let (step, attempt) =
+        parse_attempt_dir_name(name).ok_or("its name is not that of an attempt")?;
     let gone = |lock| Ok(Some(Leftover::Attempt(attempt, step, lock)));
     if empty {
         return gone(None);

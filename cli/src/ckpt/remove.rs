@@ -103,7 +103,10 @@ fn state_of(run: &Run, dir: &Path, name: &str, sound: bool) -> anyhow::Result<St
 fn list(dir: &Path, out: &mut dyn Write) -> anyhow::Result<()> {
     let found = fs::symlink_metadata(dir).with_context(|| dir.display().to_string())?;
     if !found.is_dir() {
-        writeln!(out, "  not a directory; the target of a link is not removed")?;
+        writeln!(
+            out,
+            "  not a directory; the target of a link is not removed"
+        )?;
         return Ok(());
     }
     let mut files = Vec::new();

@@ -47,9 +47,7 @@ impl Given {
         const MOST: u64 = 1 << 20;
         let programs = stages.saturating_mul(chunks).saturating_mul(micro_batches);
         if programs > MOST {
-            bail!(
-                "stages times micro-batches is {programs}, the maximum for drawing is {MOST}"
-            );
+            bail!("stages times micro-batches is {programs}, the maximum for drawing is {MOST}");
         }
         Ok(kind.generate(
             usize::try_from(stages)?,

@@ -77,7 +77,9 @@ fn row(flags: &Flags, kind: ScheduleKind) -> anyhow::Result<Row> {
     let schedule = kind.generate(ranks, chunks, usize::try_from(flags.micro_batches)?)?;
     let share = |ticks: u64| match ticks % chunks as u64 {
         0 => Ok(ticks / chunks as u64),
-        _ => bail!("--times: {ticks} ticks are not divisible by the {chunks} chunks of {kind}: use a multiple"),
+        _ => bail!(
+            "--times: {ticks} ticks are not divisible by the {chunks} chunks of {kind}: use a multiple"
+        ),
     };
     let mut times = flags.times.0;
     times.forward = share(times.forward)?;
