@@ -76,7 +76,7 @@ impl Run {
                         skipped,
                     }));
                 }
-                Err(reason) => skipped.extend(self.step_over(step, reason)?),
+                Err(reason) => skipped.extend(self.skip_damaged(step, reason)?),
             }
         }
         match skipped.is_empty() {
@@ -90,7 +90,7 @@ impl Run {
 
     /// Returns the report on a checkpoint that is known to be damaged; `None` if another process has removed
     /// it meanwhile.
-    fn step_over(&self, step: u64, reason: LoadError) -> Result<Option<Skipped>, LoadError> {
+    fn skip_damaged(&self, step: u64, reason: LoadError) -> Result<Option<Skipped>, LoadError> {
         if !matches!(reason.class(), ErrorClass::Damaged | ErrorClass::Missing) {
             return Err(LoadError::NotUsable {
                 step,
