@@ -65,7 +65,7 @@ fn resume(saves: &Checkpoints, pipeline: &mut Pipeline<Tower, Tensor<2>>) -> (us
 }
 
 #[test]
-fn no_more_than_one_tensor_per_rank_beside_what_is_held() {
+fn a_resume_needs_at_most_one_tensor_per_rank() {
     let dir = tempfile::tempdir().unwrap();
     let saves = Checkpoints::open(dir.path()).unwrap();
     let mut first = start(2, true);

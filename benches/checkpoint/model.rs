@@ -50,9 +50,7 @@ impl Weights {
 
 /// Returns the bytes of a tensor, without a copy.
 pub fn host_bytes(tensor: &DynTensor) -> &[u8] {
-    tensor
-        .host_bytes()
-        .expect("a tensor on the CPU that is no view")
+    tensor.host_bytes().expect("a contiguous tensor on the CPU")
 }
 
 /// Reads a byte of every page.

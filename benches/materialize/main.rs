@@ -147,7 +147,7 @@ fn time_replay(weight: &Weight, device: &Device) -> f64 {
         let options = MaterializeOptions::default();
         let made = model.materialize_parameters(device, &source, options);
         device.sync().expect("the device works");
-        made.expect("the parameter is made")
+        made.expect("the parameter is materialized")
     })
 }
 

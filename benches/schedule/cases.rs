@@ -150,7 +150,9 @@ impl Plain {
         let device = Device::flex().autodiff();
         let model = case.model();
         let replay = model.replay(tinderbox::random::Seed::new(0));
-        let module = model.materialize(&device, &replay).expect("it is made");
+        let module = model
+            .materialize(&device, &replay)
+            .expect("it is materialized");
         let batch = case.batch(&device);
         Self {
             pool: Arc::new(pool.expect("threads start")),

@@ -271,7 +271,7 @@ fn a_write_that_lands_late_finds_its_files() {
 
 /// The rank was slow, and its coordinator has aborted.
 #[test]
-fn a_straggler_leaves_nothing_behind() {
+fn a_delayed_rank_leaves_no_files() {
     let (store, run) = bucket(&Faulty::default());
     let attempt = run.begin(replacing(1, false)).unwrap();
     let handle = attempt.handle();

@@ -111,7 +111,7 @@ fn floats_are_cast_when_asked_for() {
 }
 
 #[test]
-fn what_is_missing_comes_from_the_source_behind() {
+fn missing_parameters_come_from_the_next_source() {
     let zero = |path: &str, elements: usize| {
         let data = TensorData::new(vec![0.0f32; elements], [elements]);
         (

@@ -26,7 +26,7 @@ fn it_is_a_store_without_locks() {
 
 /// Copies an attempt's directory: its lock is not visible, like that of a live attempt on another machine.
 #[test]
-fn an_attempt_stays_until_nobody_saves() {
+fn an_attempt_is_kept_until_no_process_saves() {
     let dir = tempfile::tempdir().unwrap();
     let other = tempfile::tempdir().unwrap();
     let attempt = Run::local(other.path()).begin(meta(7, 1)).unwrap();

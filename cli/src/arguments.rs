@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_arguments_are_told_on_one_line() {
+    fn invalid_arguments_are_reported_on_one_line() {
         for (arguments, expected) in [
             (
                 &["ckpt", "reshard", "a", "--to", "b"][..],

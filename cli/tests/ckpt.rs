@@ -125,7 +125,7 @@ fn verify_names_every_damaged_block() {
 }
 
 #[test]
-fn verify_tells_damage_from_what_is_no_checkpoint() {
+fn verify_distinguishes_damage_from_other_errors() {
     let check = |spoil: fn(&Path), code: i32, expected: &str| {
         let dir = tempfile::tempdir().unwrap();
         let step = Sample::new().save(dir.path(), 1);
@@ -456,7 +456,7 @@ fn import_refuses_what_is_not_sound() {
 }
 
 #[test]
-fn gc_removes_only_when_told_to() {
+fn gc_removes_only_with_yes() {
     let dir = tempfile::tempdir().unwrap();
     for step in 1..=5 {
         Sample::parameters().save(dir.path(), step);

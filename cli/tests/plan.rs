@@ -139,7 +139,7 @@ fn plans_are_compared() {
 }
 
 #[test]
-fn files_that_are_no_plan_are_told_in_plain_words() {
+fn invalid_plan_files_are_reported() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("plan.json");
     for (content, expected) in [

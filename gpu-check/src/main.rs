@@ -67,7 +67,10 @@ fn main() -> ExitCode {
         return ExitCode::from(WRONG_ARGUMENTS);
     }
     let device = match tinderbox::open_devices(&flags.device()) {
-        Ok(devices) => devices.into_iter().next().expect("one was asked for"),
+        Ok(devices) => devices
+            .into_iter()
+            .next()
+            .expect("one device was requested"),
         Err(error) => {
             eprintln!("error: {error}");
             return ExitCode::from(NO_DEVICE);

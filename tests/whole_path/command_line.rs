@@ -147,7 +147,7 @@ fn a_second_signal_ends_the_program_at_once() {
 
 #[cfg(unix)]
 #[test]
-fn a_signal_without_a_place_to_save_tells_so() {
+fn a_signal_without_save_is_reported() {
     let (code, printed, errors) = interrupted("INT", &[]);
     assert_eq!(code, Some(130), "{printed}{errors}");
     let expected = "nothing was saved: use --save DIR to make an interrupted training resumable";

@@ -416,7 +416,7 @@ fn block_sizes_that_are_none() {
 }
 
 #[test]
-fn another_version_is_told_before_anything_else() {
+fn another_version_is_reported_first() {
     for version in [0, 2, u32::MAX] {
         let victim = Victim::whole();
         victim.reseal(|body| {

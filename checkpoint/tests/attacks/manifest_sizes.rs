@@ -327,7 +327,7 @@ fn a_manifest_larger_than_any() {
 }
 
 #[test]
-fn many_chunks_that_no_dimension_tells_apart() {
+fn many_chunks_that_no_dimension_separates() {
     // Half of them are rows, half are columns: all pairs of one half overlap in the sweep over each
     // dimension.
     let many = 4096u64;

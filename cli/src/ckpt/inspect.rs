@@ -243,7 +243,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranks_are_told_as_ranges() {
+    fn ranks_are_shown_as_ranges() {
         for (ranks, expected) in [
             (&[][..], ""),
             (&[3], "3"),
