@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Reads a checkpoint, from FORMAT.md alone: Python 3.9 or later, nothing but its standard library.
+"""Reads a checkpoint; written from FORMAT.md alone, with only the standard library of Python 3.9 or later.
 
     read_checkpoint.py STEP_DIR                what it holds, as JSON, after every byte was checked
     read_checkpoint.py STEP_DIR ROLE NAME      the bytes of a tensor, row-major and little-endian, to standard output
@@ -107,7 +107,7 @@ def digest(data):
     return f"{high << 64 | low:032x}"
 
 class Bad(ValueError):
-    """Damage, or what is not of the format."""
+    """Damage, or a violation of the format."""
 def need(holds, *what):
     if not holds:
         raise Bad(" ".join(map(str, what)))
@@ -117,7 +117,7 @@ SIZES.update({"U32": 4, "I32": 4, "F32": 4, "U64": 8, "I64": 8, "F64": 8})
 SCALARS = {"int": "-?[0-9]+", "uint": "[0-9]+", "bool": "True|False", "float": "'[0-9a-f]{16}'"}
 HEX = re.compile("[0-9a-f]{32}")
 def no_doubles(pairs):
-    need(len(fields := dict(pairs)) == len(pairs), "a field is there twice")
+    need(len(fields := dict(pairs)) == len(pairs), "a field is duplicated")
     return fields
 def parse(text):
     integer = lambda digits: int(digits) if digits != "-0" else -0.0
@@ -126,11 +126,11 @@ def nesting(value):
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
     return 0 if inner is None else 1 + max(map(nesting, inner), default=0)
 def get(entry, field, kind, most=(1 << 64) - 1):
-    need(isinstance(entry, dict) and type(entry.get(field)) is kind, "field", field, "is missing or of another type")
+    need(isinstance(entry, dict) and type(entry.get(field)) is kind, "field", field, "is missing or has another type")
     need(kind is not int or 0 <= entry[field] <= most, "field", field, "is out of range")
     return entry[field]
 def get_digest(entry, field):
-    need(HEX.fullmatch(get(entry, field, str)), "field", field, "is no digest")
+    need(HEX.fullmatch(get(entry, field, str)), "field", field, "is not a digest")
     return entry[field]
 def get_name(entry, name=None):
     name = get(entry, "name", str) if name is None else name
@@ -138,16 +138,16 @@ def get_name(entry, name=None):
     return name
 def get_numbers(entry, field):
     values = get(entry, field, list)
-    need(len(values) <= 32 and all(type(v) is int and 0 <= v < 1 << 64 for v in values), "field", field, "is no shape")
+    need(len(values) <= 32 and all(type(v) is int and 0 <= v < 1 << 64 for v in values), "field", field, "is not a shape")
     return values
 def rising(what, keys):
-    need(all(a < b for a, b in zip(keys, keys[1:])), "the list of", what, "is not in order")
+    need(all(a < b for a, b in zip(keys, keys[1:])), "the list of", what, "is not sorted")
 def bytes_of(shape, dtype):
     need(SIZES[dtype] * math.prod(max(d, 1) for d in shape) < 1 << 63, "a tensor is too large")
     return SIZES[dtype] * math.prod(shape)
 
 class Checkpoint:
-    """A checkpoint whose manifest was proven; every byte is checked when it is read."""
+    """A checkpoint with a validated manifest; every byte is checked when it is read."""
     def __init__(self, step_dir):
         self.dir = step_dir
         with open(os.path.join(step_dir, "manifest.json"), "rb") as file:
@@ -159,14 +159,14 @@ class Checkpoint:
         self.manifest = m = parse(around[2])
         need(get(m, "format", str) == "tinderbox-checkpoint" and len(m) <= 1024, "another format")
         need(get(m, "version", int) == 1, "version", m["version"], "is not supported")
-        need(m.get("required_features", []) == [], "the feature", m.get("required_features"), "is not known")
+        need(m.get("required_features", []) == [], "the feature", m.get("required_features"), "is not supported")
         self._check_run(m)
         self.files = {f["name"]: f for f in map(self._check_file, get(m, "files", list))}
         rising("files", [f["name"] for f in m["files"]])
         rising("tensors", [(get(t, "role", str), get_name(t)) for t in get(m, "tensors", list)])
         self.tensors = {(t["role"], get_name(t, n)): t for t in m["tensors"] for n in [t["name"], *t.get("tied", [])]}
         tied = sum(len(t.get("tied", [])) for t in m["tensors"])
-        need(len(self.tensors) == len(m["tensors"]) + tied and tied <= 65536, "a name is there twice, or too many")
+        need(len(self.tensors) == len(m["tensors"]) + tied and tied <= 65536, "a name is duplicated, or there are too many names")
         spans = {name: [] for name in self.files}
         for tensor in m["tensors"]:
             rising("tied names", get({"tied": [], **tensor}, "tied", list))
@@ -179,19 +179,19 @@ class Checkpoint:
             need(spans[name] and end == f["size_bytes"], "bytes of", name, "are in no chunk")
         whole = [len(t["chunks"]) == 1 for t in m["tensors"] if t["role"] == "model"]
         index = self._document("index", "model.safetensors.index.json")
-        need((index is not None) == (bool(whole) and all(whole)), "an index where there can be none, or none")
+        need((index is not None) == (bool(whole) and all(whole)), "the index does not match the chunks")
         self.plan = self._document("plan", "plan.json") if get({"minor": 0, **m}, "minor", int, (1 << 32) - 1) else m.get("plan")
 
     def _check_run(self, m):
         step, name = get(m, "step", int), os.path.basename(os.path.abspath(self.dir))
-        need(not re.fullmatch("step-[0-9]{8,}", name) or name == f"step-{step:08}", "the directory is of another step")
+        need(not re.fullmatch("step-[0-9]{8,}", name) or name == f"step-{step:08}", "the directory name has another step")
         get_digest(m, "attempt"), get(m, "seed", int), get(m, "data_position", int)
         need(get(m, "world_size", int, 65536) >= 1, "no ranks")
         self.block = get(m, "block_bytes", int, 1 << 26)
         need(self.block >= 64 and self.block & (self.block - 1) == 0, "blocks of", self.block, "bytes")
         for field, limit in (("metadata", 1 << 20), ("plan", 16 << 20)):
             size = len(json.dumps(m[field], ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode())
-            need(size <= limit and nesting(m[field]) <= 126, field, "is too large or nested too deep")
+            need(size <= limit and nesting(m[field]) <= 126, field, "is too large or nested too deeply")
         rising("scalars", [get_name(s) for s in get(m, "scalars", list)])
         for scalar in m["scalars"]:
             [(kind, value)] = get(scalar, "value", dict).items()
@@ -210,7 +210,7 @@ class Checkpoint:
         need(role in ("model", "state") and rank < self.manifest["world_size"], "a file of", role, rank)
         numbers = ["" if n == 0 else f"-{n:05}" for n in (max(0, number - 1), number)]
         names = [f"{role}-rank-{rank:05}{n}.safetensors" for n in numbers]
-        need(get(f, "name", str) == names[-1], "a file of another name:", repr(f["name"])[:80])
+        need(get(f, "name", str) == names[-1], "unexpected file name:", repr(f["name"])[:80])
         need(any(other.get("name") == names[0] for other in self.manifest["files"]), "no file", names[0])
         get_digest(f, "header_digest")
         need(8 < get(f, "header_bytes", int, 100_000_008) <= get(f, "size_bytes", int), "the header of", names[-1])
@@ -242,12 +242,12 @@ class Checkpoint:
     def _read(self, name, file_bytes, start, size):
         path = os.path.join(self.dir, name)
         plain = os.path.isfile(path) and not os.path.islink(path)
-        need(plain and os.path.getsize(path) == file_bytes, path, "is not a plain file of", file_bytes, "bytes")
+        need(plain and os.path.getsize(path) == file_bytes, path, "is not a regular file of", file_bytes, "bytes")
         with open(path, "rb") as file:
             file.seek(start)
             return file.read(size)
 
-    def check_header(self, f):  # it names exactly what the manifest lists
+    def check_header(self, f):  # it must list exactly the tensors of the manifest
         header = self._read(f["name"], f["size_bytes"], 0, f["header_bytes"])
         need(digest(header) == f["header_digest"], "the header of", f["name"], "is damaged")
         need(word(header, 0) == len(header) - 8 and header[8:9] == b"{", "the header of", f["name"])
@@ -263,7 +263,7 @@ class Checkpoint:
         need(not found, "the header of", f["name"], "has more:", list(found)[:3])
 
     def read(self, role, name):
-        """The bytes of a tensor, by its own name or a tied one."""
+        """Returns the bytes of a tensor, by its own name or a tied one."""
         t = self.tensors[role, name]
         item = SIZES[t["dtype"]]
         strides = [item * math.prod(t["shape"][d + 1 :]) for d in range(len(t["shape"]))]

@@ -1,4 +1,4 @@
-//! What each rank of a plan would read of saved parameters.
+//! The bytes that each rank of a plan would read.
 
 use burn::module::Module;
 use burn::tensor::Device;
@@ -10,14 +10,14 @@ use tinderbox_pipeline::Plan;
 use crate::DryRunError;
 use crate::checkpoints::held_by_ranks;
 
-/// What each rank of a plan would read of a checkpoint or of pretrained weights: bytes, files, and memory
-/// at its highest. Reads nothing, and nothing of the model is made.
+/// Returns what each rank of a plan would read from a checkpoint or pretrained weights: bytes, files and peak
+/// memory. Reads no tensor and materializes nothing.
 ///
 /// # Errors
 ///
-/// [`DryRunError::Plan`] when the plan is for another model; else as the load itself:
-/// [`SourceError::Mismatch`](tinderbox_deferred::SourceError::Mismatch) with all that does not fit. What may be missing is
-/// left out.
+/// Returns [`DryRunError::Plan`] if the plan is for another model; otherwise the errors of the load itself:
+/// [`SourceError::Mismatch`](tinderbox_deferred::SourceError::Mismatch) with all mismatches. Parameters that
+/// are allowed to be missing are omitted.
 pub fn dry_run<M: Module>(
     model: &Deferred<M>,
     plan: &Plan,

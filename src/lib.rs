@@ -1,5 +1,5 @@
-// The links of the README are relative to the repository. Of several definitions of a link the first counts, so these are
-// the links of the crate's page.
+// The links of the README are relative to the repository. The first of several definitions of a link is used,
+// so these replace them on the crate's page.
 //! [getting-started]: https://docs.rs/crate/tinderbox/latest/source/docs/src/getting-started.md
 //! [deferred]: https://docs.rs/crate/tinderbox/latest/source/docs/src/deferred.md
 //! [pretrained]: https://docs.rs/crate/tinderbox/latest/source/docs/src/pretrained.md
@@ -34,7 +34,7 @@
 //! tinderbox <- gpu-check
 //! ```
 //!
-//! | crate | what it has | what it does not know |
+//! | crate | contents | independent of |
 //! |---|---|---|
 //! | `tinderbox_pages` | memory for tensors, populated in the faster page size and reused; the only `unsafe` code | tensors |
 //! | [`tinderbox_fake`] | recording, the graph, regions | modules, execution |
@@ -46,113 +46,120 @@
 //! | [`tinderbox_pipeline`] | traces, costs, profiles, cuts, ranks | checkpoints |
 //! | [`tinderbox_checkpoint`] | the format, stores, commits, verified reads, tools | pipelines, optimizers |
 //! | `tinderbox` | [`Checkpoints`], which saves what a pipeline holds | |
-//! | `tinderbox-gpu-check` | the program that checks a GPU by the interface of `tinderbox` | the runtime's inside |
+//! | `tinderbox-gpu-check` | a program that checks a GPU through the public interface of `tinderbox` | the internals of the runtime |
 //!
-//! Data flows one way: record, trace, cost, schedule, partition, plan, cut, run, save. Schedules, links and the
-//! planner are crates of their own because they need nothing of Burn: they are built and tested in seconds, and
-//! whoever only draws a schedule or looks at a plan does not pay for the rest.
+//! Data flows one way: record, trace, cost, schedule, partition, plan, cut, run, save. Schedules, links and
+//! the planner are separate crates because they do not depend on Burn: they build and test in seconds, and a
+//! program that only draws a schedule or reads a plan does not compile the rest.
 //!
-//! How a step comes to be:
+//! The phases of a training step:
 //!
-//! 1. [`Deferred::new`] runs the model's constructor under recording. What stays is a graph of Burn's
-//!    own operations and a table of parameters.
+//! 1. [`Deferred::new`] runs the model's constructor under recording. The result is a graph of Burn
+//!    operations and a table of parameters.
 //!
-//!    A parameter's value comes from a [`Source`]. A replay cuts the operations that make the parameter
-//!    out of the graph as a [`Recipe`]; a wanted region is pushed back through them, so that only what it
-//!    needs is made, and the dtype is cast at its end. Random operations are keyed by seed, owner and
-//!    draw; with [`Rng::Backend`] they are left to the backend, in recorded order, and what nobody asked
-//!    for is drawn and dropped. On a GPU the random values are made by kernels, in place, with the same bits;
-//!    everything else of a recipe is Burn's own operations there. A whole module is rebuilt by its own closure,
-//!    after a second recording has shown that the closure still makes the same model.
-//! 2. [`Traceable::trace`] records constructor, forward, loss and Burn's own backward pass in one
-//!    recording: the joint graph. In it every parameter is a placeholder, a value of its own that no operation of the
-//!    constructor makes and that holds no data: a program can't contain a parameter's initial value, and two
-//!    parameters are two values, also where they begin as one tensor. What the forward reads of the constructor beside
-//!    parameters must be the same in every construction, so random tensor fields are refused. Constructor and forward
-//!    are recorded twice and compared, once more when a pipeline starts: what differs is an error. A forward that draws
-//!    random values, or whose model has running states, is also called twice on one module: one whose second call does
-//!    something else has made a parameter that no visitor sees, or updated a state, which a program can't. A batch shape
-//!    that is recorded again after it was dropped must have the digest of its first recording.
+//!    A parameter's value comes from a [`Source`]. A replay extracts the operations that compute the
+//!    parameter from the graph as a [`Recipe`]; a requested region is propagated backwards through them, so
+//!    that only the required elements are computed, and the dtype is cast at the end. Random operations are
+//!    keyed by seed, owner and draw; with [`Rng::Backend`] they are executed by the backend, in recorded
+//!    order, and values that are not requested are drawn and discarded. On a GPU, kernels generate the random
+//!    values in place, with the same bits; everything else of a recipe uses Burn's own operations. A whole
+//!    module is rebuilt by its own closure, after a second recording has confirmed that the closure still
+//!    constructs the same model.
+//! 2. [`Traceable::trace`] records constructor, forward, loss and Burn's own backward pass in one recording:
+//!    the joint graph. In it every parameter is a placeholder, a separate value that no operation of the
+//!    constructor computes and that has no data: a program can't contain a parameter's initial value, and two
+//!    parameters are two values, even if they are initialized from one tensor. Values other than parameters
+//!    that the forward reads from the constructor must be the same in every construction, so random tensor
+//!    fields are rejected. Constructor and forward are recorded twice and compared, and again when a pipeline
+//!    starts: a difference is an error. A forward that draws random values, or whose model has running
+//!    states, is also called twice on one module: if the second call differs, the forward has created a
+//!    parameter that no visitor visits, or updated a state, and a program can't do either. A batch shape that
+//!    is recorded again after it was dropped must have the digest of its first recording.
 //!
-//!    The objective is `loss * weight`. [`Outputs`] says what the loss is over: the weight of a micro-batch is its share
-//!    of the samples, or of a count that the driver computes from the batch before the step, or 1 for a sum. So loss and
-//!    gradients of a step are those of the whole batch.
+//!    The objective is `loss * weight`. [`Outputs`] specifies the unit of the loss: the weight of a
+//!    micro-batch is its fraction of the samples, or of a count that the driver computes from the batch
+//!    before the step, or 1 for a sum. Loss and gradients of a step are therefore those of the whole batch.
 //!
-//!    In mixed precision ([`MixedPrecision`]) the same is recorded on a device whose default float is 16 bits wide:
-//!    nothing rewrites dtypes, and the graph is what Burn itself would do there. A rank holds the f32 parameters of
-//!    the table; its stage casts each for the first program that reads it, keeps that until the update, and adds the
-//!    16-bit gradients up in f32. A [`LossScale`] is part of the weight; it is divided out before clip and update. As
-//!    the norm of all gradients tells whether they are finite, all ranks skip the same steps without a message more
-//!    than a clip needs.
+//!    In mixed precision ([`MixedPrecision`]) the same is recorded on a device whose default float type has
+//!    16 bits: dtypes are not rewritten, and the graph is the one that Burn itself would execute there. A
+//!    rank holds the f32 parameters of the table; its stage casts each for the first program that reads it,
+//!    keeps the result until the update, and accumulates the 16-bit gradients in f32. A [`LossScale`] is part
+//!    of the weight; it is divided out before clipping and the update. Because the norm of all gradients
+//!    shows whether they are finite, all ranks skip the same steps with no more messages than clipping needs.
 //! 3. Every operation gets a role. *Constant* operations depend on constants only: they run once per rank.
-//!    *Recomputable* ones depend on the batch and on random keys and are no products: every stage that reads
-//!    them recomputes them. *Assigned* ones depend on parameters: they run where the plan says. In the backward
-//!    pass, *backward-local* operations depend on forward values only and run where they are read; *gradient*
-//!    operations depend on the weight, and are assigned by the cut. Roles depend on the kind of an operation and
-//!    on what it reads, not on its size, so they are the same for every batch size.
-//! 4. A plan is made. Every operation has its cost: floating-point operations and bytes from its shapes, or a share
-//!    of what its block was measured to take. Operations that stay together (a module's weight and bias, a
-//!    transposed weight and its product) are a block, and blocks with what they read, make, keep and hand on are
-//!    the [`planner::Work`] of the program. Partitioners divide it; the simulator says what each partition takes.
+//!    *Recomputable* ones depend on the batch and on random keys and are not matrix products: every stage
+//!    that reads them recomputes them. *Assigned* ones depend on parameters: they run on the stage that the
+//!    plan specifies. In the backward pass, *backward-local* operations depend on forward values only and run
+//!    where they are read; *gradient* operations depend on the weight, and are assigned by the cut. Roles
+//!    depend on the kind of an operation and on its inputs, not on its size, so they are the same for every
+//!    batch size.
+//! 4. A plan is computed. Every operation has a cost: floating-point operations and bytes from its shapes, or
+//!    a fraction of the measured time of its block. Operations that stay together (a module's weight and
+//!    bias, a transposed weight and its product) form a block, and the blocks with their inputs, outputs,
+//!    stored values and transfers form the [`planner::Work`] of the program. Partitioners divide it; the
+//!    simulator predicts the time of each partition.
 //!
 //!    The cost model of contiguous stages is a maximum plus a sum over stages: for each limit of the maximum,
-//!    dynamic programming finds the least sum, and a search over limits, guided by bounds, the best step. Moves
-//!    of blocks between stages improve it for graphs that are no line, by the same memory as the simulator's.
-//!    In-flight micro-batches are read off the schedule's own lists. A gradient to which several stages add their
-//!    parts is handed down from the highest to the lowest, as Burn's backward adds them up; the lowest stage that
-//!    reads a parameter owns it.
+//!    dynamic programming finds the minimum sum, and a bounded search over limits finds the best step. For
+//!    graphs that are not linear, moves of blocks between stages improve the result, with the same memory
+//!    model as the simulator's. The numbers of in-flight micro-batches come from the schedule's own lists. A
+//!    gradient with contributions from several stages is passed from the highest stage to the lowest, in the
+//!    order in which Burn's backward adds them; the lowest stage that reads a parameter owns it.
 //!
-//!    The plan is one file ([`planner::PlanFile`]). Ownership is by path, and operations by position, so one plan
-//!    serves training, evaluation and every batch shape: a program of the planned structure is cut as planned;
-//!    another is aligned with the planned one, operation by operation, and where that does not hold, cut
-//!    between the owners of its parameters.
-//! 5. The cut gives each stage a forward and a backward program, the backward whole (`B`) and in two halves:
-//!    `I` is the slice that makes what other stages wait for, `W` the slice that makes the gradients of the
-//!    stage's own parameters. What both need is made by `I` and kept for `W`, but for masks, casts and shapes,
-//!    which are cheaper to recompute. Every operation has the same operands in both forms, so `I` and `W` give
-//!    the bits of `B`. A stage that recomputes has the slice of its forward in its backward. A gradient operation runs at the
-//!    owner of the parameter whose gradient it makes, if all that it reads is available there; otherwise
-//!    at the highest stage, not above its gradient inputs, where it is. Values that skip stages go
-//!    straight to their readers. A parameter that several stages read has one owner; the parts of its
-//!    gradient meet at the owner within the joint graph, so they are summed as Burn sums them, and the
-//!    owner sends the updated value to the copies once per step.
-//!    Before programs run for the first time, they run on hashes: every operation, down to parameters, batch, constants
-//!    and random keys, must be that of the uncut graph, and so must every sum of gradients, message and copy that the
-//!    lowered lists make of them ([`CertifyError`]). This shares no code with the cut, the lowering and the verifier.
-//! 6. A schedule is lists of compute actions, by a generator, by `auto` or by a user; lowering adds sends,
-//!    receives, reduces and updates, and the norms that a clip by all gradients needs; the verifier runs the
-//!    lists symbolically before any rank does. The simulator gives them times and bytes. A measured step is the
-//!    same type as a simulated one, so that each can be drawn, and laid over the other.
-//! 7. Each rank is a thread with its own CPU pool. It executes its list; a stage's parameters are updated
-//!    right behind its last backward, without a wait for other ranks; programs run on Burn's
-//!    interpreter of recorded operations, with every tensor freed or reused at its last use. There is
-//!    no autodiff at run time.
+//!    The plan is one file ([`planner::PlanFile`]). Parameters are assigned by path and operations by
+//!    position, so one plan serves training, evaluation and every batch shape: a program with the planned
+//!    structure is cut as planned; another is aligned with the planned one, operation by operation, and where
+//!    they do not match, cut between the owners of its parameters.
+//! 5. The cut gives each stage a forward and a backward program, the latter both whole (`B`) and in two
+//!    halves: `I` is the slice that computes the values for other stages, `W` the slice that computes the
+//!    gradients of the stage's own parameters. Values that both need are computed by `I` and kept for `W`,
+//!    except masks, casts and shapes, which are cheaper to recompute. Every operation has the same operands
+//!    in both forms, so `I` and `W` produce the bits of `B`. A stage with recomputation has the slice of its
+//!    forward in its backward. A gradient operation runs at the owner of the parameter whose gradient it
+//!    computes, if all of its inputs are available there; otherwise at the highest stage, not above its
+//!    gradient inputs, where they are. Values that skip stages are sent directly to their readers. A
+//!    parameter that several stages read has one owner; the contributions to its gradient are added at the
+//!    owner within the joint graph, in the same order as in Burn, and the owner sends the updated value to
+//!    the copies once per step.
+//!    Before programs run for the first time, they are executed on hashes: every operation, down to
+//!    parameters, batch, constants and random keys, must match the uncut graph, and so must every sum of
+//!    gradients, message and copy in the lowered lists ([`CertifyError`]). This check shares no code with the
+//!    cut, the lowering and the verifier.
+//! 6. A schedule consists of lists of compute actions, from a generator, from `auto` or from a user. Lowering
+//!    adds sends, receives, reduces and updates, and the norms for clipping by the norm of all gradients; the
+//!    verifier runs the lists symbolically before any rank does. The simulator adds times and bytes. A
+//!    measured step has the same type as a simulated one, so that either can be drawn, or both overlaid.
+//! 7. Each rank is a thread with its own CPU pool. It executes its list; the parameters of a stage are
+//!    updated immediately after its last backward, without waiting for other ranks; programs run on Burn's
+//!    interpreter of recorded operations, and every tensor is freed or reused at its last use. There is no
+//!    autodiff at run time.
 //!
-//!    On a GPU the thread only queues: Burn fuses the operations of a program, and the rank has the device begin
-//!    what was queued after each, so that it computes while the thread goes on. Each rank's thread has its own stream;
-//!    what another rank's stream made is waited for on the device. A value for a rank on another GPU is copied by the
-//!    receiver. Where times are measured, the rank waits for each program instead. A kernel that fails leaves its
-//!    output unwritten, and so do those that read it; who reads such data on the host gets the error: the driver, with
-//!    the loss of this step or the next. The pipeline has then stopped, since nobody knows what its parameters are worth.
+//!    On a GPU the thread only queues work: Burn fuses the operations of a program, and the rank flushes the
+//!    queue after each program, so that the device computes while the thread continues. Each rank's thread
+//!    has its own stream; dependencies on another rank's stream are synchronized on the device. A value for a
+//!    rank on another GPU is copied by the receiver. When times are measured, the rank waits for each program
+//!    instead. A kernel that fails leaves its output and dependent outputs unwritten; reading such data on
+//!    the host returns the error: the driver reads the loss of this step or the next. The pipeline then
+//!    stops, because the values of its parameters are undefined.
 //!
 //! # Architecture invariants
 //!
-//! - **Nothing is paid for what is not materialized.** Recording allocates no tensor data.
-//! - **The same seed is the same model.** A random value is a function of the seed, its owner's path
+//! - **No cost without materialization.** Recording allocates no tensor data.
+//! - **The same seed produces the same model.** A random value is a function of the seed, its owner's path
 //!   (in the forward: the operation's ordinal), step, micro-batch and its own index.
-//! - **A pipeline computes what plain Burn computes.** The joint graph is Burn's; cutting it adds no
-//!   arithmetic, which is proven before each new program runs. Gradients of micro-batches are added in their order
-//!   under every schedule. [`verify()`] compares a step of your own model.
-//! - **A checkpoint is whole or it is not there.** It appears by one rename, in a bucket by one conditional
-//!   write, after everything was synced and proven to tile every tensor; every byte that is read is checked.
-//! - **A model gets what was saved for it, and nothing is left over.** A [`Source`] may refuse a model before
-//!   anything is made: a saved parameter that the model has not is an error, like one that is missing.
-//! - **A save notes values, and copies none.** Burn changes shared data nowhere, so a clone of a tensor
-//!   is a snapshot: a save in the background writes from the memory where the values are, and training
-//!   goes on in other memory. That is why there is no pool of host buffers: it would cost a pass over all
-//!   values while training waits. What lies on a GPU is copied to the host by the background thread, before it
-//!   writes anything: GPU memory is scarce, and a disk is slow.
-//! - Planning, cutting, schedules and layouts are pure; files, threads and devices are touched by few
+//! - **A pipeline computes the same as plain Burn.** The joint graph is Burn's; cutting it adds no
+//!   arithmetic, which is verified before each new program runs. Gradients of micro-batches are added in
+//!   their order under every schedule. [`verify()`] compares a step of your own model.
+//! - **Checkpoints are atomic.** A checkpoint appears by one rename, in a bucket by one conditional write,
+//!   after everything was synced and validated to tile every tensor; every byte that is read is checked.
+//! - **A load is exact.** A [`Source`] can reject a model before anything is materialized: a saved parameter
+//!   that the model does not have is an error, as is a missing one.
+//! - **A save is a snapshot without copies.** Burn never modifies shared data, so a clone of a tensor is a
+//!   snapshot: a background save writes from the memory of the values, and training continues in other
+//!   memory. Therefore there is no pool of host buffers, which would cost a pass over all values while
+//!   training waits. Values on a GPU are copied to the host by the background thread before it writes,
+//!   because GPU memory is scarce and disks are slow.
+//! - Planning, cutting, schedules and layouts are pure; files, threads and devices are accessed by few
 //!   modules: `record`, the executor, the runtime, the checkpoint's stores.
 
 mod checkpoints;
@@ -165,7 +172,7 @@ pub mod prelude {
     pub use tinderbox_pipeline::{Batch as _, Traceable as _};
 }
 
-/// The programs of the book in `docs/src`, as tests.
+/// The programs of the book in `docs/src`, compiled as tests.
 #[cfg(doctest)]
 mod book {
     #[doc = include_str!("../docs/src/getting-started.md")]
@@ -197,7 +204,7 @@ pub use tinderbox_checkpoint::{
     Checkpoint, CheckpointSource, LoadError, LoadOptions, LoadPlan, Pretrained, RankLoad, Regex,
     Retention, Run, SaveError,
 };
-/// Where checkpoints are kept, and work on whole ones.
+/// Stores of checkpoints, and operations on whole checkpoints.
 pub use tinderbox_checkpoint::{store, tools};
 pub use tinderbox_deferred::{
     Deferred, DeferredError, DeviceError, MaterializeError, MaterializeOptions, MemoryCheck,

@@ -1,5 +1,4 @@
-//! How much memory a resume takes beside what the pipeline holds afterwards, measured on the heap. One test, alone in
-//! its process.
+//! Peak heap memory of a resume, in addition to the pipeline's. The only test of its process.
 
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
@@ -17,7 +16,7 @@ const SIDE: usize = 512;
 const TENSOR: usize = SIDE * SIDE * 4;
 const LAYERS: usize = 16;
 const PARAMETERS: usize = LAYERS * TENSOR;
-/// For all that is not a tensor.
+/// Allowed for data other than tensors.
 const BESIDE: usize = MIB / 2;
 
 #[derive(Module, Debug)]
@@ -49,8 +48,7 @@ fn batch() -> Tensor<2> {
     Tensor::ones([2, SIDE], &Device::flex())
 }
 
-/// What a resume needed for a while beside what is held after it, and what the process holds more or less after it, in
-/// bytes.
+/// The temporary peak memory of a resume, and the change of the memory held after it, in bytes.
 fn resume(saves: &Checkpoints, pipeline: &mut Pipeline<Tower, Tensor<2>>) -> (usize, isize) {
     let before = HEAP.current_usage();
     HEAP.reset_peak_usage();
@@ -67,14 +65,14 @@ fn resume(saves: &Checkpoints, pipeline: &mut Pipeline<Tower, Tensor<2>>) -> (us
 }
 
 #[test]
-fn no_more_than_one_tensor_per_rank_beside_what_is_held() {
+fn a_resume_needs_at_most_one_tensor_per_rank() {
     let dir = tempfile::tempdir().unwrap();
     let saves = Checkpoints::open(dir.path()).unwrap();
     let mut first = start(2, true);
     first.step(1e-3, batch()).unwrap();
     saves.save(&mut first, 0).unwrap();
     drop(first);
-    // Threads and their buffers are made in the first run.
+    // The first run creates threads and their buffers.
     resume(&saves, &mut start(4, true));
     let mut failures = Vec::new();
     let mut check = |what: &str, stages, (beside, grown): (usize, isize), expected: usize| {

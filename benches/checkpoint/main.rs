@@ -1,20 +1,21 @@
-//! What saving and loading cost, beside what the machine allows and what others take.
+//! Cost of saving and loading, compared with the limits of the machine and other libraries.
 //!
-//! `cargo bench --bench checkpoint` prints one figure to a line. 4 GiB of f32 in 64 tensors, digests on,
-//! on the disk that holds the build (`TINDERBOX_BENCH_DIR` names another place, `TINDERBOX_BENCH_MIB`
-//! another size). All that are compared take turns in one run, and each figure is made of the medians.
-//! Every save ends with its files and their names durable.
+//! `cargo bench --bench checkpoint` prints one figure per line. 4 GiB of f32 in 64 tensors, with digests, on
+//! the disk of the build directory (`TINDERBOX_BENCH_DIR` sets another directory, `TINDERBOX_BENCH_MIB`
+//! another size). The compared operations alternate in one run, and each figure is computed from medians.
+//! Every save ends when its files and their names are durable.
 //!
-//! - *raw* writes the same bytes in as many files, with `write` and `fsync` on 1 and 2 threads in pieces
-//!   of 1 and 8 MiB, and reads the same files from the page cache into fresh memory, by `read` and by a
-//!   copy from a mapping. The best way counts.
-//! - *burnpack* is Burn's own store; what it writes is synced as well. *safetensors* is the crate of this
-//!   name, which finds the tensors, one read for each, and Burn's constructor for bytes.
-//! - After a load, a byte of every page of every tensor is read, so that nothing is put off.
-//! - All loads are into memory that is new to the process, but for the figures *again*: those are of a load
+//! - *raw* writes the same bytes to the same number of files, with `write` and `fsync` on 1 and 2 threads in
+//!   pieces of 1 and 8 MiB, and reads the same files from the page cache into fresh memory, by `read` and by
+//!   a copy from a mapping. The fastest variant is reported.
+//! - *burnpack* is Burn's own store; its output is synced as well. *safetensors* is the crate of this name,
+//!   which locates the tensors, one read for each, and Burn's constructor for bytes.
+//! - After a load, one byte of every page of every tensor is read, so that no work is deferred.
+//! - All loads use memory that is new to the process, except those of the *again* figures, which run after
+//!   the tensors of an earlier load were freed.
 //!   after the tensors of one before were freed.
 
-mod beside;
+mod background;
 #[path = "../../checkpoint/tests/support/faulty.rs"]
 #[expect(dead_code, reason = "the tests have it fail, here it counts requests")]
 mod faulty;
@@ -96,9 +97,9 @@ fn main() {
     drop(contents);
     remove(&ours_dir);
     open::figures(dir.path());
-    beside::reshard_4_to_3(&tensors, dir.path());
-    beside::background(&tensors, dir.path());
-    beside::digests(&tensors);
+    background::reshard_4_to_3(&tensors, dir.path());
+    background::background(&tensors, dir.path());
+    background::digests(&tensors);
     save(&tensors, &ours_dir);
     drop(tensors);
 
@@ -106,7 +107,7 @@ fn main() {
     training::figures(dir.path());
 }
 
-/// What the loads take, of files that are in the page cache.
+/// Measures the loads of files that are in the page cache.
 fn loads(dir: &Path, ours_dir: &Path, model: &Deferred<Weights>, weights: Weights, bytes: f64) {
     let device = Device::flex();
     let pack_file = dir.join("weights.bpk");
@@ -155,7 +156,7 @@ fn loads(dir: &Path, ours_dir: &Path, model: &Deferred<Weights>, weights: Weight
         }));
         peaks[2] = peaks[2].max(before.mib());
         if turn == 0 {
-            // The first turn only brings the files into the page cache.
+            // The first round only loads the files into the page cache.
             raw.iter_mut().for_each(Vec::clear);
             let _ = [&mut ours, &mut again, &mut pack, &mut plain].map(Vec::clear);
         }
@@ -196,7 +197,7 @@ fn loads(dir: &Path, ours_dir: &Path, model: &Deferred<Weights>, weights: Weight
     );
 }
 
-/// Saves as a rank of a world of one; gives the files.
+/// Saves as the only rank of a world; returns the files.
 fn save(tensors: &[(String, DynTensor)], run_dir: &Path) -> Vec<PathBuf> {
     let attempt = Run::local(run_dir)
         .begin(CheckpointMeta::new(1, 1))
@@ -222,7 +223,7 @@ fn shards(step_dir: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// The tensors in as many files as ours.
+/// Returns the tensors divided into as many files as the checkpoint has.
 fn raw_contents<'a>(tensors: &'a [(String, DynTensor)], files: &[PathBuf]) -> Vec<Vec<&'a [u8]>> {
     let share = tensors.len().div_ceil(files.len());
     let share = tensors.chunks(share);
@@ -265,7 +266,7 @@ fn remove(dir: &Path) {
     fs::remove_dir_all(dir).unwrap();
 }
 
-/// The best way, by its median.
+/// Returns the fastest variant, by its median.
 fn best(times: Vec<Vec<f64>>, ways: &[Way]) -> (f64, Way) {
     let medians = times.into_iter().map(median).zip(ways.iter().copied());
     medians.min_by(|a, b| a.0.total_cmp(&b.0)).unwrap()
@@ -277,7 +278,7 @@ fn time(run: impl FnOnce()) -> f64 {
     begun.elapsed().as_secs_f64()
 }
 
-/// The time to make something, without that to drop it.
+/// Returns the time to create a value, without the time to drop it.
 fn time_of<T>(run: impl FnOnce() -> T) -> f64 {
     let begun = Instant::now();
     let made = run();

@@ -1,29 +1,29 @@
-//! The memory of this process at its highest.
+//! Peak memory of this process.
 
 use std::fs;
 
-/// Begins to watch.
+/// A measurement of the peak.
 pub struct Peak {
     begun: u64,
 }
 
 impl Peak {
-    /// From now on.
+    /// Starts a measurement.
     pub fn begin() -> Self {
-        // Forgets the peak so far.
+        // Resets the peak.
         fs::write("/proc/self/clear_refs", "5").unwrap();
         Self {
             begun: status("VmRSS:"),
         }
     }
 
-    /// How many MiB more than at the beginning there were at some time.
+    /// Returns the peak in MiB above the value at the start.
     pub fn mib(&self) -> u64 {
         status("VmHWM:").saturating_sub(self.begun) >> 10
     }
 }
 
-/// A line of the process's status, in KiB.
+/// Returns a line of the process's status, in KiB.
 fn status(name: &str) -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let line = status

@@ -4,7 +4,7 @@ use burn::module::{Module, Param, ParamId};
 use burn::tensor::{Device, Distribution, Shape, Tensor};
 use tinderbox_fake::DynTensor;
 
-/// How many tensors there are.
+/// Number of tensors.
 pub const TENSORS: usize = 64;
 
 /// The model.
@@ -14,7 +14,7 @@ pub struct Weights {
 }
 
 impl Weights {
-    /// So many MiB, not made yet.
+    /// Creates a model of the given size in MiB, not materialized.
     pub fn init(mib: usize, device: &Device) -> Self {
         let shape = Shape::new([(mib << 20) / 4 / TENSORS / 1024, 1024]);
         let weight = |_| {
@@ -29,7 +29,7 @@ impl Weights {
         }
     }
 
-    /// The same model, not made yet.
+    /// Creates the same model, not materialized.
     pub fn empty(&self) -> Self {
         let bytes: u64 = self
             .tensors()
@@ -39,7 +39,7 @@ impl Weights {
         Self::init((bytes >> 20) as usize, &Device::flex())
     }
 
-    /// All tensors with their paths.
+    /// Returns all tensors with their paths.
     pub fn tensors(&self) -> Vec<(String, DynTensor)> {
         let named = self.weights.iter().enumerate();
         named
@@ -48,11 +48,9 @@ impl Weights {
     }
 }
 
-/// The bytes of a tensor, where they are.
+/// Returns the bytes of a tensor, without a copy.
 pub fn host_bytes(tensor: &DynTensor) -> &[u8] {
-    tensor
-        .host_bytes()
-        .expect("a tensor on the CPU that is no view")
+    tensor.host_bytes().expect("a contiguous tensor on the CPU")
 }
 
 /// Reads a byte of every page.

@@ -1,4 +1,4 @@
-//! What it takes to open a checkpoint of many files, and one with a large manifest.
+//! Cost of opening a checkpoint of many files, and one with a large manifest.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,7 +19,7 @@ const RANKS: u32 = 8;
 /// The directory of the checkpoint that a child process opens.
 const CHILD: &str = "TINDERBOX_BENCH_OPEN";
 
-/// Saves so many tensors of 64 bytes, as many to a file as fit into `file_bytes`.
+/// Saves `tensors` tensors of 64 bytes, as many per file as fit into `file_bytes`.
 fn save(run: &Run, tensors: u32, file_bytes: u64) {
     let meta = CheckpointMeta {
         file_bytes,
@@ -39,8 +39,8 @@ fn save(run: &Run, tensors: u32, file_bytes: u64) {
     attempt.publish(WAIT).unwrap();
 }
 
-/// Prints what it takes to open 1,024 files in a directory and in a bucket in memory, which counts requests,
-/// and the memory of opening a manifest of some 60 MiB.
+/// Prints the time to open 1,024 files in a directory and in an in-memory bucket, which counts requests, and
+/// the memory used to open a manifest of about 60 MiB.
 pub fn figures(dir: &Path) {
     let local = Run::local(dir.join("files"));
     save(&local, FILES, 64);
@@ -74,7 +74,7 @@ pub fn figures(dir: &Path) {
     fs::remove_dir_all(&many).unwrap();
 }
 
-/// In a process of its own: the memory that it takes to open a checkpoint. `false` in any other.
+/// Measures the memory used to open a checkpoint, in a child process. Returns `false` in any other process.
 pub fn in_child() -> bool {
     let Some(step) = std::env::var_os(CHILD) else {
         return false;

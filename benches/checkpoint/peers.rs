@@ -1,4 +1,4 @@
-//! How others save and load the same tensors.
+//! Other libraries saving and loading the same tensors.
 
 use std::fs::File;
 use std::io::Read;
@@ -12,14 +12,14 @@ use tinderbox_fake::DynTensor;
 use crate::model::Weights;
 use crate::raw::sync_with_parent;
 
-/// Burn's own store, with its file made durable.
+/// Saves with Burn's own store and makes its file durable.
 pub fn save_burnpack(weights: &Weights, path: &Path) {
     let mut store = BurnpackStore::from_file(path);
     weights.save_into(&mut store).unwrap();
     sync_with_parent(path);
 }
 
-/// Burn's own store, into a model that is not made yet.
+/// Loads with Burn's own store, into a model that is not materialized.
 pub fn load_burnpack(mut weights: Weights, path: &Path) -> Weights {
     let mut store = BurnpackStore::from_file(path);
     let result = weights.load_from(&mut store).unwrap();
@@ -27,7 +27,7 @@ pub fn load_burnpack(mut weights: Weights, path: &Path) -> Weights {
     weights
 }
 
-/// The crate finds the tensors; each is read to its place by one call.
+/// Loads with the safetensors crate, which locates the tensors; each is read by one call.
 pub fn load_safetensors(files: &[PathBuf], device: &Device) -> Vec<(String, DynTensor)> {
     let mut all = Vec::new();
     for path in files {
@@ -37,9 +37,9 @@ pub fn load_safetensors(files: &[PathBuf], device: &Device) -> Vec<(String, DynT
         let json_bytes = u64::from_le_bytes(header[..].try_into().unwrap());
         header.resize(8 + json_bytes as usize, 0);
         file.read_exact(&mut header[8..]).unwrap();
-        // The crate checks the whole file's size against its tensors, unless it has the header alone.
+        // The crate checks the size of the whole file against its tensors, unless it has only the header.
         let metadata: Metadata = serde_json::from_slice(&header[8..]).unwrap();
-        // In the order of the file, so that it is read from its beginning to its end.
+        // In file order, so that the file is read sequentially.
         for name in metadata.offset_keys() {
             let info = metadata.info(&name).unwrap();
             let mut bytes = vec![0; info.data_offsets.1 - info.data_offsets.0];

@@ -1,4 +1,4 @@
-//! The same bytes with nothing but system calls: what the disk, the page cache and memory allow.
+//! The same bytes with only system calls: the limits of disk, page cache and memory.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -6,13 +6,13 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-/// How the plain calls are made.
+/// A variant of the plain calls.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Way {
     pub threads: usize,
-    /// Bytes of one call.
+    /// Bytes per call.
     pub piece: usize,
-    /// Reading through a mapping and a copy, not through `read`.
+    /// Whether to read through a mapping and a copy instead of `read`.
     pub mapped: bool,
 }
 
@@ -31,7 +31,7 @@ pub fn parallel<T: Send>(threads: usize, work: Vec<T>, run: impl Fn(T) + Sync) {
     });
 }
 
-/// Writes files of given contents and makes them and their names durable.
+/// Writes files with the given contents and makes them and their names durable.
 pub fn write(dir: &Path, files: &[Vec<&[u8]>], way: Way) {
     fs::create_dir(dir).unwrap();
     parallel(
@@ -57,7 +57,7 @@ pub fn read(files: &[PathBuf], way: Way) -> Vec<Vec<u8>> {
     // Pieces of all files, so that two threads also share one large file.
     let mut work = Vec::new();
     for (path, memory) in files.iter().zip(&mut all) {
-        // Whole pages, which a mapping begins with.
+        // Whole pages, because a mapping starts at a page boundary.
         let share = memory.len().div_ceil(way.threads).next_multiple_of(1 << 20);
         let shares = memory.chunks_mut(share).enumerate();
         work.extend(shares.map(|(at, memory)| (path, at * share, memory)));

@@ -1,4 +1,4 @@
-//! Training while a save goes on.
+//! Training during a save.
 
 use std::path::Path;
 use std::time::Instant;
@@ -42,8 +42,9 @@ fn start() -> Pipeline<Tower, Tensor<2>> {
     builder.optimizer(AdamWConfig::new()).start().unwrap()
 }
 
-/// Prints the time of training steps from the start of a save of 1 GiB in the background to the end of the
-/// step in which it ends, over that of as many steps without one; and that time, as a save that gives way takes longer.
+/// Prints the time of training steps from the start of a background save of 1 GiB to the end of the step in
+/// which it ends, relative to the same number of steps without a save; and that time itself, because a save
+/// with low priority takes longer.
 pub fn figures(dir: &Path) {
     let mut pipeline = start();
     pipeline.step(1e-3, batch()).unwrap();

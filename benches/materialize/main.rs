@@ -1,15 +1,16 @@
-//! What it costs to make random parameters.
+//! Cost of materializing random parameters.
 //!
-//! `cargo bench --bench materialize` prints one figure to a line. All that are compared take turns in
-//! one run, and each figure is made of the medians. What is timed is all that a user pays: a model of
-//! one parameter of 256 MiB is materialized from a seed, its memory included. That memory is new to the
-//! process, but for the figures *again*: those are of a second such model, made when the first was freed.
+//! `cargo bench --bench materialize` prints one figure per line. The compared operations alternate in one
+//! run, and each figure is computed from medians. The measurement covers the full cost for a user: a model
+//! with one parameter of 256 MiB is materialized from a seed, including its memory. That memory is new to the
+//! process, except for the *again* figures, which are of a second such model, materialized after the first
+//! was freed.
 //!
-//! - *eager* is `Tensor::random` of plain Burn on the same device: the same shape and distribution.
-//! - *fill* writes a constant over fresh memory of the same size on all cores, in small and in large pages, as
-//!   the system makes them when they are written to; the faster counts.
-//! - *kernel* is the kernel of GPUs on CubeCL's CPU runtime, with the feature `cpu`: for information.
-//! - *inner* is the arithmetic alone: one thread, again and again into the same 64 KiB.
+//! - *eager* is `Tensor::random` of plain Burn on the same device, with the same shape and distribution.
+//! - *fill* writes a constant to fresh memory of the same size on all cores, in small and in large pages that
+//!   the system populates on write; the faster result is reported.
+//! - *kernel* is the GPU kernel on CubeCL's CPU runtime, with the feature `cpu`, for information.
+//! - *inner* is the arithmetic alone: one thread, repeatedly into the same 64 KiB.
 
 mod weight;
 
@@ -23,13 +24,13 @@ use tinderbox::{Deferred, MaterializeOptions};
 
 use weight::Weight;
 
-/// Enough for a median that one disturbance does not move.
+/// Enough for a median that is robust against one disturbance.
 const RUNS: usize = 9;
 const ROWS: usize = 16 << 10;
 const COLUMNS: usize = 4 << 10;
 const NORMAL: Distribution = Distribution::Normal(0.0, 0.02);
 const UNIFORM: Distribution = Distribution::Uniform(-0.02, 0.02);
-/// Bytes of one task of a fill.
+/// Bytes per task of a fill.
 const FILL_TASK: usize = 256 << 10;
 
 fn main() {
@@ -128,7 +129,7 @@ fn main() {
     ratio("normal_bf16_vs_f32_elements", 2.0 * bf16.1 / normal.1);
 }
 
-/// Seconds that it takes to make something. What was made is dropped outside of them.
+/// Returns the seconds to create a value. The drop is not included.
 fn time<T>(make: impl FnOnce() -> T) -> f64 {
     let started = Instant::now();
     let made = black_box(make());
@@ -137,7 +138,7 @@ fn time<T>(make: impl FnOnce() -> T) -> f64 {
     seconds
 }
 
-/// Seconds from the recorded model to its materialized parameter.
+/// Returns the seconds from the recorded model to its materialized parameter.
 fn time_replay(weight: &Weight, device: &Device) -> f64 {
     let weight = *weight;
     let model = Deferred::new(move |device| weight.init(device)).expect("it is recorded");
@@ -146,16 +147,16 @@ fn time_replay(weight: &Weight, device: &Device) -> f64 {
         let options = MaterializeOptions::default();
         let made = model.materialize_parameters(device, &source, options);
         device.sync().expect("the device works");
-        made.expect("the parameter is made")
+        made.expect("the parameter is materialized")
     })
 }
 
-/// CubeCL's CPU runtime, where the build has it.
+/// Returns CubeCL's CPU runtime, if the build has it.
 fn kernel_device() -> Option<Device> {
     tinderbox::open_devices("cpu").ok()?.pop()
 }
 
-/// Writes a constant over fresh memory on all cores.
+/// Writes a constant to fresh memory on all cores.
 fn filled(mut memory: Vec<u8>) -> Vec<u8> {
     memory
         .par_chunks_mut(FILL_TASK)
@@ -163,7 +164,7 @@ fn filled(mut memory: Vec<u8>) -> Vec<u8> {
     memory
 }
 
-/// GB/s of the arithmetic alone, on one thread.
+/// Returns the throughput of the arithmetic alone in GB/s, on one thread.
 fn inner(distribution: Distribution) -> f64 {
     const ELEMENTS: usize = 16 << 10;
     const REPEATS: usize = 200;

@@ -1,9 +1,9 @@
-//! A model that is one large random parameter.
+//! A model with one large random parameter.
 
 use burn::module::{Module, Param, ParamId};
 use burn::tensor::{DType, Device, Distribution, Shape, Tensor};
 
-/// What the parameter is.
+/// The shape, distribution and dtype of the parameter.
 #[derive(Clone, Copy, Debug)]
 pub struct Weight {
     pub rows: usize,
@@ -19,18 +19,18 @@ pub struct Table {
 }
 
 impl Weight {
-    /// The parameter's size in memory.
+    /// Returns the size of the parameter in memory.
     pub fn bytes(&self) -> usize {
         self.rows * self.columns * self.dtype.size()
     }
 
-    /// The parameter as plain Burn makes it.
+    /// Creates the parameter with plain Burn.
     pub fn eager(&self, device: &Device) -> Tensor<2> {
         let shape = [self.rows, self.columns];
         Tensor::random(shape, self.distribution, (device, self.dtype))
     }
 
-    /// The model as a Burn author would write it.
+    /// Creates the model as a Burn author would write it.
     pub fn init(&self, device: &Device) -> Table {
         let weight = *self;
         let shape = Shape::new([self.rows, self.columns]);

@@ -29,8 +29,8 @@ pub struct Case<M: Module, B> {
 
 pub type Tokens = (Tensor<2, Int>, Tensor<2, Int>);
 
-/// The language model of the example with six layers and a vocabulary of 8,192: its head weighs as much
-/// as several layers.
+/// Returns the language model of the example with six layers and a vocabulary of 8,192, whose head costs as
+/// much as several layers.
 pub fn language_model() -> Case<Gpt, Tokens> {
     const VOCABULARY: usize = 8192;
     let config = GptConfig::new(VOCABULARY).with_layers(6);
@@ -51,13 +51,13 @@ pub fn language_model() -> Case<Gpt, Tokens> {
     )
 }
 
-/// Layers that get wider from one to the next.
+/// Layers of increasing width.
 #[derive(Module, Debug)]
 pub struct Funnel {
     layers: Vec<Linear>,
 }
 
-/// A model in which the last layers take most of the time.
+/// Returns a model whose last layers take most of the time.
 pub fn unbalanced() -> Case<Funnel, (Tensor<2>, Tensor<2>)> {
     const WIDTHS: [usize; 7] = [128, 256, 384, 512, 768, 1024, 1536];
     let init = |device: &Device| Funnel {
@@ -97,7 +97,7 @@ impl<M: Module + Sync + 'static, B: Batch> Case<M, B> {
         }
     }
 
-    /// The plan of measured times.
+    /// Returns the plan for measured times.
     pub fn plan(&self) -> Plan {
         let profile = Profiler::new(&self.trace)
             .beside(RANKS)
@@ -108,7 +108,7 @@ impl<M: Module + Sync + 'static, B: Batch> Case<M, B> {
         self.planner().times(times).plan().expect("it is planned")
     }
 
-    /// The plan of cuts by hand.
+    /// Returns the plan for manual cuts.
     pub fn cut(&self, cuts: &[Cut]) -> Plan {
         self.planner().cuts(cuts).plan().expect("it is cut")
     }
@@ -120,7 +120,7 @@ impl<M: Module + Sync + 'static, B: Batch> Case<M, B> {
             .micro_batches(MICRO_BATCHES)
     }
 
-    /// A pipeline of a plan with one thread per rank.
+    /// Starts a pipeline for a plan with one thread per rank.
     pub fn pipeline(&self, plan: &Plan) -> Running<M, B> {
         let pipeline = Pipeline::new(&self.model, &self.trace, plan)
             .optimizer(AdamWConfig::new())
@@ -144,7 +144,7 @@ pub struct Running<M: Module, B> {
 }
 
 impl<M: Module + Sync + 'static, B: Batch> Running<M, B> {
-    /// Seconds of a step.
+    /// Runs a step and returns its seconds.
     pub fn step(&mut self) -> f64 {
         let started = Instant::now();
         let step = self.pipeline.step(1e-3, self.batch.clone());
@@ -153,7 +153,7 @@ impl<M: Module + Sync + 'static, B: Batch> Running<M, B> {
         seconds
     }
 
-    /// Prints what the stages were predicted to take and the medians of what they took.
+    /// Prints the predicted times of the stages and the medians of the measured times.
     pub fn print_stages(&self) {
         let predicted = self.file().costs();
         let measured = predicted.clone().with_times(&self.timelines);

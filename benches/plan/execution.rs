@@ -1,4 +1,5 @@
-//! Whether a step takes what its plan says, and whether the plan is better than equal layers.
+//! Compares the measured step time with the prediction of the plan, and the plan with equal numbers of
+//! layers.
 
 use burn::module::Module;
 use tinderbox::{Batch, Cut};
@@ -6,14 +7,14 @@ use tinderbox::{Batch, Cut};
 use crate::cases::{Case, language_model, unbalanced};
 use crate::{figure, median, turns};
 
-/// Steps before those that count.
+/// Number of warm-up steps.
 const WARM_UP: usize = 2;
 
 pub fn figures() {
     let language_model = language_model();
     let unbalanced = unbalanced();
     let ratios = [predicted(&language_model), predicted(&unbalanced)];
-    // The one that is further from the truth.
+    // The one with the larger error.
     let worst = ratios.into_iter().max_by(|a, b| {
         let off = |ratio: &f64| (ratio - 1.0).abs();
         off(a).total_cmp(&off(b))
@@ -22,9 +23,9 @@ pub fn figures() {
     against_equal_layers(&language_model);
 }
 
-/// The predicted step time over the measured one.
+/// Returns the predicted step time divided by the measured one.
 fn predicted<M: Module + Sync + 'static, B: Batch>(case: &Case<M, B>) -> f64 {
-    // The machine's speed drifts: the plan is made and run several times.
+    // The speed of the machine drifts, so the plan is computed and run several times.
     let plans = turns().min(5);
     let ratios = (0..plans).map(|_| {
         let plan = case.plan();
@@ -50,7 +51,7 @@ fn predicted<M: Module + Sync + 'static, B: Batch>(case: &Case<M, B>) -> f64 {
     ratio
 }
 
-/// The step of the planned cut over that of three layers on each rank.
+/// Compares the planned cut with three layers on each rank.
 fn against_equal_layers<M: Module + Sync + 'static, B: Batch>(case: &Case<M, B>) {
     let plan = case.plan();
     let equal = case.cut(&[Cut::before("blocks.3")]);
@@ -71,7 +72,7 @@ fn against_equal_layers<M: Module + Sync + 'static, B: Batch>(case: &Case<M, B>)
         modules(equal.file())
     );
     let ratios = (0..turns()).map(|turn| {
-        // Each goes first every other time.
+        // The order alternates.
         let (ours, theirs) = match turn % 2 {
             0 => (planned.step(), equal.step()),
             _ => {

@@ -1,9 +1,9 @@
-//! How fast plans are made, and whether they hold.
+//! Speed of planning, and accuracy of plans.
 //!
-//! `cargo bench --bench plan` prints one figure to a line. What is compared takes turns in one run: a
-//! ratio is the median of the ratios of neighbours in time, since the speed of a shared machine drifts.
-//! Executed plans have two ranks with one thread each; a step is timed whole, from the batch to the
-//! updated parameters. `TINDERBOX_BENCH_TURNS` sets how often those that are compared take turns.
+//! `cargo bench --bench plan` prints one figure per line. The compared operations alternate in one run: a
+//! ratio is the median of the ratios of neighbouring measurements, because the speed of a shared machine
+//! drifts. Executed plans have two ranks with one thread each; a step is timed completely, from the batch to
+//! the updated parameters. `TINDERBOX_BENCH_TURNS` sets the number of rounds.
 
 mod cases;
 mod execution;
@@ -19,7 +19,7 @@ mod trace;
 
 use peak_alloc::PeakAlloc;
 
-/// Counts what the process allocates: exact where resident memory comes in pages.
+/// Counts the allocations of the process: exact, whereas resident memory has page granularity.
 #[global_allocator]
 static HEAP: PeakAlloc = PeakAlloc;
 
@@ -29,15 +29,15 @@ fn main() {
         "{} cores; medians of {} turns; freed memory is {} the process",
         std::thread::available_parallelism().map_or(1, usize::from),
         turns(),
-        if retained { "kept in" } else { "given back by" },
+        if retained { "kept in" } else { "released by" },
     );
     trace::figures();
     partition::figures();
     execution::figures();
 }
 
-/// How often those that are compared take turns: enough for medians that one disturbance does not move,
-/// or what `TINDERBOX_BENCH_TURNS` says.
+/// Returns the number of rounds: enough for medians that are robust against one disturbance, or the value of
+/// `TINDERBOX_BENCH_TURNS`.
 fn turns() -> usize {
     const TURNS: usize = 11;
     let set = std::env::var("TINDERBOX_BENCH_TURNS").ok();
@@ -51,7 +51,7 @@ fn figure(name: &str, value: f64, unit: &str) {
     println!("figure plan.{name} {value:.4} {unit}");
 }
 
-/// The middle of some values.
+/// Returns the median.
 fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]

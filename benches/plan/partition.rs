@@ -1,4 +1,4 @@
-//! How long the partitioner of contiguous stages takes, and whether it finds the optimum.
+//! Speed of the partitioner for contiguous stages, and its distance from the optimum.
 
 use std::time::Instant;
 
@@ -10,11 +10,11 @@ use tinderbox::schedule::ScheduleKind;
 
 use crate::{figure, median, turns};
 
-/// Small works that are cut in every possible way as well.
+/// Number of small workloads that are also solved by brute force.
 const SMALL_CASES: u64 = 2000;
 
 pub fn figures() {
-    // The slowest of the kinds of work.
+    // The slowest workload.
     figure("chain_ms", slowest(513, 64, 256), "ms");
     figure("chain_10k_ops_ms", slowest(10_000, 8, 32), "ms");
     brute_force_gap();
@@ -26,7 +26,7 @@ const KINDS: [(&str, Times); 3] = [
     ("time in few operations", Times::Few),
 ];
 
-/// The largest median time of the partitioner over the kinds of work, with the check of its result.
+/// Returns the largest median time of the partitioner over the workloads, after checking its results.
 fn slowest(blocks: usize, stages: usize, micro_batches: usize) -> f64 {
     let machine = Machine::local(stages).expect("there are ranks");
     let step = Step::new(ScheduleKind::OneFOneB, micro_batches);
@@ -54,8 +54,8 @@ fn slowest(blocks: usize, stages: usize, micro_batches: usize) -> f64 {
     times.into_iter().fold(0.0, f64::max)
 }
 
-/// The largest distance to the best of all cuts, over small works with skips, shared parameters, limits
-/// of memory, recomputation and unequal ranks.
+/// Prints the maximum distance from the optimum over small workloads with skips, shared parameters, memory
+/// limits, recomputation and unequal ranks.
 fn brute_force_gap() {
     let kinds = [
         ScheduleKind::GPipe,
@@ -82,7 +82,7 @@ fn brute_force_gap() {
         }
     }
     println!(
-        "{SMALL_CASES} small works: {solved} cut, {refused} that nothing fits, {different} in which \
+        "{SMALL_CASES} small workloads: {solved} cut, {refused} infeasible, {different} in which \
          only one found a cut"
     );
     let gap = if different == 0 { worst } else { f64::INFINITY };

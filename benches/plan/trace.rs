@@ -1,4 +1,4 @@
-//! How long a large model takes from its constructor to its plan, and how much memory.
+//! Time and memory of a large model from its constructor to its plan.
 
 use std::time::Instant;
 
@@ -14,9 +14,9 @@ const MICRO_BATCHES: usize = 32;
 const TOKENS: [usize; 2] = [1, 2048];
 const MIB: f64 = (1 << 20) as f64;
 
-/// A training graph of the size of Llama 2 of 7 billion parameters, in eight stages: all that a user
-/// waits for, from the constructor to the plan with the text of its programs; and what it takes to certify its programs
-/// and lists before a step.
+/// Prints the cost of a training graph of the size of Llama 2 with 7 billion parameters, in eight stages: the
+/// total time from the constructor to the plan with the text of its programs, and the time to certify its
+/// programs and lists before a step.
 pub fn figures() {
     let config = LlamaConfig {
         kv_heads: 32,

@@ -1,18 +1,19 @@
-//! The same work on Burn's capture device alone: what no recording can go below.
+//! The same work on Burn's capture device alone: the lower bound for recording.
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Device, Tensor};
 
-/// Gives every lazy parameter its value, as its first use would.
-struct Light;
+/// Initializes every lazy parameter, as its first use does.
+struct InitializeAll;
 
-impl ModuleVisitor for Light {
+impl ModuleVisitor for InitializeAll {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         drop(param.val());
     }
 }
 
-/// Number of operations that Burn's capture device records while `run` makes and uses a model.
+/// Returns the number of operations that Burn's capture device records while `run` constructs and uses a
+/// model.
 pub fn capture<M: Module>(
     device: &Device,
     init: impl FnOnce(&Device) -> M,
@@ -20,7 +21,7 @@ pub fn capture<M: Module>(
 ) -> usize {
     let captured = device.capture_scope(|scope| {
         let model = init(device);
-        model.visit(&mut Light);
+        model.visit(&mut InitializeAll);
         run(device, &model);
         drop(model);
         scope.complete([], [])

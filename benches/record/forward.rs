@@ -6,7 +6,7 @@ use burn::tensor::{Bool, Int, Tensor};
 
 use crate::llama::{DecoderLayer, Llama, LlamaConfig};
 
-/// Logits for each token: `[batch, tokens]` to `[batch, tokens, vocabulary]`.
+/// Returns the logits of each token: `[batch, tokens]` to `[batch, tokens, vocabulary]`.
 pub fn logits(config: &LlamaConfig, model: &Llama, tokens: Tensor<2, Int>) -> Tensor<3> {
     let [_, length] = tokens.dims();
     let mask = Tensor::<2, Bool>::tril_mask([length, length], 0, &tokens.device());
@@ -49,7 +49,7 @@ fn attention(
     layer.output.forward(mixed.reshape([batch, length, hidden]))
 }
 
-/// The mean cross-entropy of the next tokens.
+/// Returns the mean cross-entropy of the next tokens.
 pub fn loss(logits: Tensor<3>, targets: Tensor<2, Int>) -> Tensor<1> {
     let [batch, length, vocabulary] = logits.dims();
     let loss = CrossEntropyLossConfig::new().init(&logits.device());

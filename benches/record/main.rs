@@ -1,8 +1,8 @@
-//! What it costs to construct models as fake tensors and to trace them.
+//! Cost of constructing models as fake tensors and tracing them.
 //!
-//! `cargo bench --bench record` prints one figure to a line. Every measurement stands beside the bare
-//! capture of the same work in the same run: Burn's capture device alone, without any code of this
-//! project. Medians; the machine's noise shows in the least times.
+//! `cargo bench --bench record` prints one figure per line. Every measurement is compared with a bare capture
+//! of the same work in the same run: Burn's capture device alone, without code of this project. Figures are
+//! medians; the difference to the minimum times shows the noise of the machine.
 
 mod bare;
 mod forward;
@@ -17,7 +17,7 @@ use tinderbox::{Deferred, Outputs, Trace, Traceable};
 use llama::{Llama, LlamaConfig};
 use runs::{Runs, median};
 
-/// Counts what the process allocates: exact where resident memory comes in pages.
+/// Counts the allocations of the process: exact, whereas resident memory has page granularity.
 #[global_allocator]
 static HEAP: PeakAlloc = PeakAlloc;
 
@@ -98,8 +98,8 @@ fn trace(config: &LlamaConfig) {
     against_bare("forward", &evaluation, &bare);
 }
 
-/// Makes each run the first of its process: Burn's autodiff keeps a place for every tensor that ever
-/// needed a gradient until the next backward pass of any.
+/// Resets Burn's autodiff before each run: it keeps an entry for every tensor that ever required a gradient
+/// until the next backward pass.
 fn forget_gradients() {
     let one = Tensor::<1>::ones([1], &Device::flex().autodiff()).require_grad();
     drop(one.backward());

@@ -1,13 +1,13 @@
-//! What several runs took.
+//! Times of several runs.
 
 use std::time::Instant;
 
-/// Times of one thing, done several times.
+/// Times of one operation, in seconds.
 #[derive(Default)]
 pub struct Runs(Vec<f64>);
 
 impl Runs {
-    /// Does it once more, and gives its result. Dropping the result is not counted.
+    /// Runs the operation once and returns its result. Dropping the result is not timed.
     pub fn time<T>(&mut self, run: impl FnOnce() -> T) -> T {
         let started = Instant::now();
         let result = run();
@@ -15,18 +15,18 @@ impl Runs {
         result
     }
 
-    /// The median, in milliseconds.
+    /// Returns the median in milliseconds.
     pub fn median_ms(&self) -> f64 {
         median(self.0.clone())
     }
 
-    /// The fastest, in milliseconds.
+    /// Returns the minimum in milliseconds.
     pub fn least_ms(&self) -> f64 {
         self.0.iter().copied().fold(f64::INFINITY, f64::min)
     }
 }
 
-/// The value in the middle.
+/// Returns the median.
 pub fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]

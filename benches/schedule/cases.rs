@@ -1,4 +1,4 @@
-//! The model that is trained, and plain Burn training it.
+//! The trained model, and its training in plain Burn.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -34,7 +34,7 @@ pub struct Case {
 }
 
 impl Case {
-    /// The one that other pipelines were measured with.
+    /// The case that other pipelines were measured with.
     pub const PEERS: Self = Self {
         layers: 8,
         width: 1024,
@@ -59,7 +59,7 @@ impl Case {
         (random(), random())
     }
 
-    /// A pipeline with one thread per rank, and a batch for it.
+    /// Starts a pipeline with one thread per rank, and returns it with a batch.
     pub fn pipeline(self, ranks: usize, schedule: impl Into<ScheduleChoice>) -> Run {
         self.pipeline_on(
             Machine::local(ranks).expect("there are ranks"),
@@ -90,7 +90,7 @@ impl Case {
     }
 }
 
-/// The machine that a kind of schedule asks for.
+/// Returns the machine that a kind of schedule requires.
 pub fn machine(kind: ScheduleKind, ranks: usize) -> Machine {
     let chunks = match kind.placement() {
         Placement::V => 2,
@@ -113,12 +113,12 @@ pub struct Run {
 }
 
 impl Run {
-    /// Seconds of a step.
+    /// Runs a step and returns its seconds.
     pub fn step(&mut self) -> f64 {
         self.measured().0
     }
 
-    /// Seconds of a step, and when each action ran.
+    /// Runs a step and returns its seconds and the times of its actions.
     pub fn measured(&mut self) -> (f64, Timeline) {
         let started = Instant::now();
         let output = self
@@ -129,13 +129,13 @@ impl Run {
         (seconds, output.timeline.expect("it is measured"))
     }
 
-    /// What a step depends on and holds.
+    /// Returns the dependencies and costs of a step.
     pub fn costs(&mut self) -> (Dependencies, Costs) {
         self.pipeline.costs(&self.batch).expect("it is traced")
     }
 }
 
-/// Plain Burn on one device, in a pool of so many threads.
+/// Plain Burn on one device, in a thread pool.
 pub struct Plain {
     pool: Arc<rayon::ThreadPool>,
     module: Option<Mlp>,
@@ -150,7 +150,9 @@ impl Plain {
         let device = Device::flex().autodiff();
         let model = case.model();
         let replay = model.replay(tinderbox::random::Seed::new(0));
-        let module = model.materialize(&device, &replay).expect("it is made");
+        let module = model
+            .materialize(&device, &replay)
+            .expect("it is materialized");
         let batch = case.batch(&device);
         Self {
             pool: Arc::new(pool.expect("threads start")),
@@ -161,12 +163,12 @@ impl Plain {
         }
     }
 
-    /// Seconds of a step.
+    /// Runs a step and returns its seconds.
     pub fn step(&mut self) -> f64 {
         let pool = self.pool.clone();
         pool.install(|| {
             let started = Instant::now();
-            let module = self.module.take().expect("a step gives it back");
+            let module = self.module.take().expect("each step restores the module");
             let mut accumulator = GradientsAccumulator::new();
             for (batch, samples) in &self.parts {
                 let share = *samples as f32 / self.samples as f32;

@@ -1,4 +1,4 @@
-//! Schedules as data: how fast they are made and checked, and how good the automatic ones are.
+//! Schedules as data: speed of generation and checking, and quality of the automatic ones.
 
 use std::time::Instant;
 
@@ -14,8 +14,8 @@ mod grid;
 
 use crate::{figure, median, turns};
 
-/// Prints the time to generate, lower and verify the slowest of all schedules at 64 ranks and 512
-/// micro-batches, and how `auto` compares with the best named schedule that fits.
+/// Prints the time to generate, lower and verify the slowest schedule at 64 ranks and 512 micro-batches, and
+/// compares `auto` with the best named schedule that fits.
 pub fn figures() {
     let mut slowest = 0.0_f64;
     for kind in ScheduleKind::ALL {
@@ -39,7 +39,7 @@ pub fn figures() {
     automatic();
 }
 
-/// The median is over the settings with unequal stages and a memory limit that binds.
+/// The median is over the settings with unequal stages in which the memory limit is the constraint.
 fn automatic() {
     let started = Instant::now();
     let (mut all, mut hard, mut gaps) = (Vec::new(), Vec::new(), Vec::new());

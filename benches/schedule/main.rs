@@ -1,10 +1,11 @@
-//! What a pipeline gains over plain Burn, and what its parts cost.
+//! Speedup of a pipeline over plain Burn, and the cost of its parts.
 //!
-//! `cargo bench --bench schedule` prints one figure to a line. What is compared takes turns in one run: a
-//! ratio is the median of the ratios of neighbours in time, since the speed of a shared machine drifts. The model, its batch and the number of threads are those
-//! that other pipelines were measured with: 8 layers of 1024-wide linear + GELU, 256 samples in 8
-//! micro-batches, two ranks with one thread each. What is timed is a whole training step: every
-//! micro-batch forward and backward, the sum of the gradients, and the optimizer.
+//! `cargo bench --bench schedule` prints one figure per line. The compared operations alternate in one run: a
+//! ratio is the median of the ratios of neighbouring measurements, because the speed of a shared machine
+//! drifts. The model, its batch and the number of threads are those that other pipelines were measured with:
+//! 8 layers of 1024-wide linear + GELU, 256 samples in 8 micro-batches, two ranks with one thread each. A
+//! whole training step is timed: forward and backward of every micro-batch, the sum of the gradients, and the
+//! optimizer.
 
 mod cases;
 mod data;
@@ -13,13 +14,13 @@ mod prediction;
 mod training;
 
 fn main() {
-    // Plain Burn gains as well: it holds for the whole process.
+    // Applies to the whole process, so plain Burn benefits as well.
     let retained = tinderbox_pages::keep_freed_blocks();
     println!(
         "{} cores; medians of {} turns; freed memory is {} the process",
         std::thread::available_parallelism().map_or(1, usize::from),
         turns(),
-        if retained { "kept in" } else { "given back by" },
+        if retained { "kept in" } else { "released by" },
     );
     training::figures();
     overhead::figures();
@@ -27,8 +28,8 @@ fn main() {
     data::figures();
 }
 
-/// How often those that are compared take turns: enough for medians that one disturbance does not move,
-/// or what `TINDERBOX_BENCH_TURNS` says.
+/// Returns the number of rounds: enough for medians that are robust against one disturbance, or the value of
+/// `TINDERBOX_BENCH_TURNS`.
 fn turns() -> usize {
     const TURNS: usize = 11;
     let set = std::env::var("TINDERBOX_BENCH_TURNS").ok();
@@ -42,7 +43,7 @@ fn figure(name: &str, value: f64, unit: &str) {
     println!("figure schedule.{name} {value:.4} {unit}");
 }
 
-/// The middle of some values.
+/// Returns the median.
 fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]

@@ -1,4 +1,4 @@
-//! What an action costs beside the work of its program.
+//! Overhead of an action.
 
 use tinderbox::ScheduleKind;
 use tinderbox::schedule::Span;
@@ -6,8 +6,8 @@ use tinderbox::schedule::Span;
 use crate::cases::Case;
 use crate::{figure, median, turns};
 
-/// Prints what an action takes beside the time of its program: taking and keeping values, sending them,
-/// adding gradients. The matrices have one element, so that nothing else is in it.
+/// Prints the time of an action in addition to that of its program: loading and storing values, sending them,
+/// adding gradients. The matrices have one element, so that the program takes almost no time.
 pub fn figures() {
     let case = Case {
         layers: 2,
@@ -15,7 +15,7 @@ pub fn figures() {
         samples: 256,
         micro_batches: 256,
     };
-    // Nothing waits on one rank; on two, threads wake each other.
+    // One rank never waits; two wake each other's threads.
     for (ranks, name) in [
         (1, "action_overhead_us"),
         (2, "action_overhead_two_ranks_us"),
@@ -29,10 +29,10 @@ pub fn figures() {
                 .iter()
                 .filter(|span| span.is_wait())
                 .map(Span::duration);
-            let beside = rank
+            let overhead = rank
                 .end()
                 .saturating_sub(rank.program_time + waits.sum::<u64>());
-            beside as f64 / rank.spans.len() as f64 / 1e3
+            overhead as f64 / rank.spans.len() as f64 / 1e3
         });
         figure(name, median(times.collect()), "us");
     }

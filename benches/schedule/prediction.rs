@@ -1,4 +1,4 @@
-//! How well the simulator predicts a step.
+//! Accuracy of the simulator's predictions.
 
 use tinderbox::ScheduleKind;
 use tinderbox::schedule::simulate;
@@ -6,11 +6,11 @@ use tinderbox::schedule::simulate;
 use crate::cases::Case;
 use crate::{figure, median, turns};
 
-/// Prints the difference between a measured step and its prediction, whose times come from runs of
-/// another schedule with another number of micro-batches, each just before the step.
+/// Prints the difference between a measured step and its prediction, whose times come from runs of another
+/// schedule with another number of micro-batches, each immediately before the step.
 pub fn figures() {
     let target = Case::PEERS;
-    // Micro-batches of the same size, for their times.
+    // Micro-batches of the same size, so that their times are the same.
     let other = Case {
         samples: target.samples / 2,
         micro_batches: target.micro_batches / 2,

@@ -1,12 +1,12 @@
-//! A step of a pipeline beside a step of plain Burn.
+//! Comparison of a step of a pipeline with a step of plain Burn.
 
 use tinderbox::ScheduleKind;
 
 use crate::cases::{Case, Plain, Run, machine};
 use crate::{figure, median, turns};
 
-/// Prints how much faster two ranks are than plain Burn with one thread, what one rank costs, and how
-/// two ranks compare with plain Burn on all cores.
+/// Prints the speedup of two ranks over plain Burn with one thread, the cost of one rank, and the comparison
+/// of two ranks with plain Burn on all cores.
 pub fn figures() {
     let case = Case::PEERS;
     let mut plain = Plain::new(case, 1);
@@ -17,7 +17,7 @@ pub fn figures() {
         ("speedup_zb", start(ScheduleKind::ZbH1)),
         ("speedup_zb_h2", start(ScheduleKind::ZbH2)),
         ("speedup_zbv", start(ScheduleKind::Zbv)),
-        // Each micro-batch forward and backward before the next, as plain Burn does it.
+        // Forward and backward of each micro-batch before the next, as in plain Burn.
         (
             "one_stage_vs_burn",
             case.pipeline(1, ScheduleKind::OneFOneB),
@@ -28,7 +28,7 @@ pub fn figures() {
     for turn in 0..=turns() {
         for ((_, run), ratios) in contenders.iter_mut().zip(&mut ratios) {
             let (plain, pipeline) = (plain.step(), run.step());
-            // The first step puts programs on the device and memory under the values.
+            // The first step loads programs to the device and allocates memory for the values.
             if turn > 0 {
                 ratios.push(plain / pipeline);
                 plain_times.push(plain);
@@ -43,7 +43,7 @@ pub fn figures() {
     all_cores(case, start(ScheduleKind::ZbH1));
 }
 
-/// The same cores, used by Burn inside each operation or by the stages of a pipeline.
+/// Compares the same cores used by Burn inside each operation or by the stages of a pipeline.
 fn all_cores(case: Case, mut pipeline: Run) {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let mut plain = Plain::new(case, cores);

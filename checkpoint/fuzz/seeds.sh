@@ -1,6 +1,6 @@
 #!/bin/sh
-# Makes the corpora's first inputs from the golden checkpoints. Needs nothing but POSIX tools, and perl
-# for the size of a file as 8 little-endian bytes.
+# Creates the initial corpora from the golden checkpoints. Requires only POSIX tools, and perl to encode the
+# size of a file as 8 little-endian bytes.
 set -eu
 cd "$(dirname "$0")"
 mkdir -p corpus/header corpus/manifest corpus/part
@@ -11,7 +11,7 @@ for dir in ../tests/golden/*/; do
         bytes=$(wc -c < "$file" | tr -d ' ')
         n=$(perl -e 'read STDIN, $_, 8; print unpack "Q<", $_' < "$file")
         seed="corpus/header/$name-$(basename "$file")"
-        # The size of the file, and its beginning.
+        # The size of the file, and its start.
         { perl -e 'print pack "Q<", shift' "$bytes"; head -c $((8 + n)) "$file"; } > "$seed"
         # The size of the data, and the JSON alone.
         {
@@ -21,12 +21,12 @@ for dir in ../tests/golden/*/; do
     done
     manifest="${dir}manifest.json"
     cp "$manifest" "corpus/manifest/$name"
-    # Without the 54 bytes up to the body, and without the brace and the line's end after it.
+    # Without the 54 bytes before the body, and without the brace and the newline after it.
     body=$(mktemp)
     tail -c +55 "$manifest" > "$body"
     bytes=$(wc -c < "$body" | tr -d ' ')
     head -c $((bytes - 2)) "$body" > "corpus/manifest/$name.body"
-    # A part has the manifest's lists, and few fields beside them.
+    # A part has the manifest's lists, and few other fields.
     perl -0777 -MJSON::PP -ne '
         my $json = JSON::PP->new->canonical->allow_bignum;
         my $all = $json->decode($_);

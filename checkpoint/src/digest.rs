@@ -6,11 +6,11 @@ use twox_hash::{XxHash3_128, xxhash3_128};
 
 use crate::FormatError;
 
-/// XXH3-128 of some bytes, with seed 0; shown as 32 lower-case hexadecimal digits, highest first, as
+/// An XXH3-128 digest with seed 0, displayed as 32 lower-case hexadecimal digits, most significant first, as
 /// `xxhsum -H2` prints it.
 ///
-/// It finds damage, every single flipped bit included. It is no proof against somebody who wants to
-/// deceive: XXH3 is not a cryptographic hash.
+/// Detects any corruption, including single flipped bits. XXH3 is not a cryptographic hash, so a digest does
+/// not protect against deliberate modification.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Digest([u8; 16]);
 
@@ -18,13 +18,14 @@ impl Digest {
     /// Number of hexadecimal digits of the text form.
     pub(crate) const HEX_LEN: usize = 32;
 
-    /// The digest of these bytes. Cost: one pass at memory speed.
+    /// Computes the digest of `bytes`, in one pass at memory speed.
     pub fn of(bytes: &[u8]) -> Self {
         Self(XxHash3_128::oneshot(bytes).to_be_bytes())
     }
 }
 
-/// The text form of a type of 16 bytes, which is also its file form: 32 hexadecimal digits, highest first.
+/// Implements the text form of a 16-byte type, which is also its file form: 32 hexadecimal digits, most
+/// significant first.
 macro_rules! hex_128 {
     ($name:ident) => {
         impl std::fmt::Display for $name {
@@ -67,8 +68,8 @@ pub(crate) use hex_128;
 
 hex_128!(Digest);
 
-/// 32 lower-case hexadecimal digits. Upper case and signs are refused, so that a value has one text
-/// form only and a flipped case bit is found.
+/// Parses 32 lower-case hexadecimal digits. Rejects upper case and signs, so that each value has exactly one
+/// text form and a flipped case bit is detected.
 pub(crate) fn parse_hex_128(text: &str) -> Result<u128, FormatError> {
     let is_digit = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
     let is_number = text.len() == Digest::HEX_LEN && text.bytes().all(is_digit);
@@ -78,25 +79,25 @@ pub(crate) fn parse_hex_128(text: &str) -> Result<u128, FormatError> {
     })
 }
 
-/// How many bytes of a chunk one digest covers.
+/// The number of bytes of a chunk that one digest covers.
 ///
-/// A load reads and checks whole blocks. Smaller blocks read less around a small region and make a
-/// longer manifest.
+/// A load reads and checks whole blocks. Smaller blocks reduce the excess bytes read for a small region and
+/// enlarge the manifest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, Into)]
 #[serde(try_from = "u64", into = "u64")]
 pub struct BlockSize(u64);
 
 impl BlockSize {
-    /// The smallest block in bytes: below it, digests would take more space than the data.
+    /// The minimum block size in bytes: with smaller blocks, the digests would be larger than the data.
     pub const MIN_BYTES: u64 = 64;
-    /// The largest block in bytes: a reader holds one block in memory.
+    /// The maximum block size in bytes: a reader holds one block in memory.
     pub const MAX_BYTES: u64 = 64 << 20;
 
-    /// A block of so many bytes.
+    /// Creates a block size.
     ///
     /// # Errors
     ///
-    /// When it is no power of two, or outside [`Self::MIN_BYTES`] to [`Self::MAX_BYTES`].
+    /// Returns an error if `bytes` is not a power of two between [`Self::MIN_BYTES`] and [`Self::MAX_BYTES`].
     pub fn new(bytes: u64) -> Result<Self, FormatError> {
         if bytes.is_power_of_two() && (Self::MIN_BYTES..=Self::MAX_BYTES).contains(&bytes) {
             Ok(Self(bytes))
@@ -105,23 +106,23 @@ impl BlockSize {
         }
     }
 
-    /// The number of bytes.
+    /// Returns the number of bytes.
     pub fn bytes(self) -> u64 {
         self.0
     }
 }
 
-/// The digests of the blocks of bytes that come in pieces of any length.
+/// Computes the digest of each block of a byte sequence that arrives in pieces of any length.
 pub(crate) struct BlockDigests {
     block: BlockSize,
-    /// Bytes of a block that is not full yet.
+    /// The state of the current, incomplete block.
     begun: xxhash3_128::Hasher,
     begun_bytes: u64,
     digests: Vec<Digest>,
 }
 
 impl BlockDigests {
-    /// Nothing yet.
+    /// Creates an empty state.
     pub(crate) fn new(block: BlockSize) -> Self {
         Self {
             block,
@@ -131,7 +132,7 @@ impl BlockDigests {
         }
     }
 
-    /// Takes more bytes; each block, or part of one, goes to `then` right after it was digested.
+    /// Appends bytes; passes each block, or part of one, to `then` immediately after digesting it.
     pub(crate) fn push<E>(
         &mut self,
         mut bytes: &[u8],
@@ -139,7 +140,7 @@ impl BlockDigests {
     ) -> Result<(), E> {
         while !bytes.is_empty() {
             let room = self.block.bytes() - self.begun_bytes;
-            // Not beyond the slice, so the cast keeps the value.
+            // The value is at most the length of the slice, so the cast is lossless.
             let (now, rest) = bytes.split_at(room.min(bytes.len() as u64) as usize);
             if now.len() as u64 == self.block.bytes() {
                 self.digests.push(Digest::of(now));
@@ -156,7 +157,7 @@ impl BlockDigests {
         Ok(())
     }
 
-    /// The digest of each block; the last may be shorter.
+    /// Returns the digest of each block; the last block may be shorter.
     pub(crate) fn finish(mut self) -> Vec<Digest> {
         if self.begun_bytes > 0 {
             self.close();
@@ -172,7 +173,7 @@ impl BlockDigests {
 }
 
 impl Default for BlockSize {
-    /// 1 MiB: large against the 34 bytes of its digest in the manifest, small against a layer.
+    /// 1 MiB: large compared with the 34 bytes of its digest in the manifest, small compared with a layer.
     fn default() -> Self {
         Self(1 << 20)
     }

@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 #[cfg(target_endian = "big")]
 compile_error!("safetensors data is little-endian, and this crate writes memory as it is");
 
-/// Type of an element in a file, by its safetensors name.
+/// The element type of a stored tensor, by its safetensors name.
 ///
-/// Burn keeps booleans in one of three ways; in a file a boolean is always one byte, 0 or 1.
+/// Burn stores booleans in three ways; in a file a boolean is always one byte, 0 or 1.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, Display,
 )]
@@ -47,7 +47,7 @@ pub enum StoredDType {
 }
 
 impl StoredDType {
-    /// The name, and Burn's type; booleans in Burn's native form.
+    /// Every stored type with its name and Burn dtype; booleans in Burn's native form.
     const ALL: [(Self, &'static str, DType); 13] = [
         (Self::Bool, "BOOL", DType::Bool(BoolStore::Native)),
         (Self::U8, "U8", DType::U8),
@@ -64,7 +64,7 @@ impl StoredDType {
         (Self::F64, "F64", DType::F64),
     ];
 
-    /// The type in which Burn's type is stored; `None` for quantized and `Flex32` tensors.
+    /// Returns the stored type of a Burn dtype, or `None` for quantized and `Flex32` tensors.
     pub fn of(dtype: DType) -> Option<Self> {
         let stored = match dtype {
             DType::Bool(_) => DType::Bool(BoolStore::Native),
@@ -76,28 +76,28 @@ impl StoredDType {
             .map(|row| row.0)
     }
 
-    /// Burn's type for it; booleans in Burn's native form.
+    /// Returns the Burn dtype; booleans in Burn's native form.
     pub fn burn(self) -> DType {
         Self::ALL[self as usize].2
     }
 
-    /// The safetensors name.
+    /// Returns the safetensors name.
     pub fn name(self) -> &'static str {
         Self::ALL[self as usize].1
     }
 
-    /// Bytes of one element.
+    /// Returns the size of one element in bytes.
     pub fn size_bytes(self) -> u64 {
         self.burn().size() as u64
     }
 
-    /// The type of this safetensors name.
+    /// Returns the type with this safetensors name.
     pub(crate) fn from_name(name: &str) -> Option<Self> {
         Self::ALL.iter().find(|row| row.1 == name).map(|row| row.0)
     }
 }
 
-/// The bytes of a tensor as a file holds them. Copies only booleans that are not 0 or 1 bytes yet.
+/// Returns the bytes of a tensor as stored in a file. Copies only booleans that are not yet one byte each.
 pub(crate) fn stored_bytes(bytes: &[u8], dtype: DType) -> Cow<'_, [u8]> {
     match dtype {
         DType::Bool(BoolStore::U32) => bytes

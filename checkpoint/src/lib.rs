@@ -1,13 +1,13 @@
-//! Sharded checkpoints: whole or not there.
+//! Sharded checkpoints with atomic publication.
 //!
-//! Every rank of a run writes its tensors to its own `safetensors` files; a coordinator publishes them
-//! as one directory, in one instant, after it has proven that they are a whole model. Any other number
-//! of ranks reads any box of any tensor again, and every byte that is read is checked.
+//! Every rank of a run writes its tensors to its own `safetensors` files. A coordinator validates that they
+//! form a complete model, and publishes them atomically as one directory. A run with any other number of
+//! ranks can read any box of any tensor; every byte that is read is checked.
 //!
-//! This crate does not know modules, optimizers or pipelines: it saves and loads named tensors and
-//! scalars. [`Run`] is the checkpoints of a run, [`Attempt`] one save, [`Checkpoint`] what was published,
-//! [`CheckpointSource`] its parameters as a model calls them, [`Pretrained`] those of others; [`tools`] compare, reshard, export and import,
-//! and a [`store`] is the place for all of it.
+//! This crate does not depend on modules, optimizers or pipelines: it saves and loads named tensors and
+//! scalars. [`Run`] manages the checkpoints of a run, [`Attempt`] is one save, [`Checkpoint`] is a published
+//! checkpoint, [`CheckpointSource`] maps its parameters to a model, and [`Pretrained`] reads weights of other
+//! programs. [`tools`] compare, reshard, export and import checkpoints, and a [`store`] holds them.
 //!
 //! ```
 //! use std::{collections::BTreeMap, time::Duration};
@@ -34,7 +34,7 @@
 //! }
 //! attempt.publish(Duration::from_secs(60))?;
 //!
-//! // One rank, and a column.
+//! // One rank reads a column.
 //! let checkpoint = run.latest()?.expect("one was published").checkpoint;
 //! assert_eq!(checkpoint.step(), 100);
 //! let weight = checkpoint.tensor(Role::Model, "embed.weight").expect("it was saved");
@@ -43,50 +43,50 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! As a [`tinderbox_deferred::Source`], a [`Checkpoint`] gives parameters their values straight on
-//! their devices.
+//! As a [`tinderbox_deferred::Source`], a [`Checkpoint`] loads parameter values directly to their devices.
 //!
 //! # Architecture invariants
 //!
-//! - A directory is a checkpoint from the instant of one rename on; before it there is none, and after
-//!   it no file in it is ever written. A step is replaced by an exchange of two directories. In a bucket, the
-//!   instant is that of one conditional write.
-//! - Every byte of a safetensors file, of the manifest and of the index has a digest: the header of a
-//!   file has one, and the blocks of its chunks tile the rest.
-//! - Nothing of a manifest is used before [`Manifest`]'s proof: names are those that a writer would
-//!   choose, chunks tile every tensor, tensors tile every file. So no path leaves the directory, and no
-//!   allocation is larger than the files.
-//! - `format` and `layout` are pure; files are touched through a [`Store`](store::Store) only.
-//! - What is removed is first renamed, and is provably ours while a part of it is left.
-//! - [`Pretrained`] weights are the one exception to all of this: files of others, whose headers are proven and
-//!   whose values are taken as they are.
-//! - The bytes are a function of what was saved and the attempt's id. `FORMAT.md` describes them.
+//! - A directory becomes a checkpoint by one rename; before it there is no checkpoint, and after it no file
+//!   in the directory is ever written. A step is replaced by an exchange of two directories. In a bucket, one
+//!   conditional write takes the place of the rename.
+//! - Every byte of a safetensors file, of the manifest and of the index is covered by a digest: the header of
+//!   a file has one, and the blocks of its chunks tile the rest.
+//! - No content of a manifest is used before [`Manifest`] has validated it: names are those that a writer
+//!   would choose, chunks tile every tensor, tensors tile every file. Therefore no path leaves the directory,
+//!   and no allocation is larger than the files.
+//! - `format` and `layout` are pure; files are accessed only through a [`Store`](store::Store).
+//! - A directory is renamed before it is removed, and its remaining contents identify it as this crate's
+//!   until the last file is removed.
+//! - [`Pretrained`] weights are the one exception: files of other programs, whose headers are validated and
+//!   whose values are not checked.
+//! - The bytes are a function of the saved values and the attempt's id. `FORMAT.md` describes them.
 //!
-//! # How it is fast
+//! # Performance
 //!
-//! - A rank writes several files at the same time, each from its beginning to its end; digests are taken a
-//!   block at a time, while it is in the cache, and the disk begins before the file is complete.
-//! - A load divides what it needs into spans of whole blocks and reads them on several threads, straight
+//! - A rank writes several files concurrently, each sequentially. Digests are computed block by block while
+//!   the block is in the cache, and write-back to the disk starts before the file is complete.
+//! - A load divides the required bytes into spans of whole blocks and reads them on several threads, directly
 //!   into the memory of the tensors (`tinderbox_pages`). Positioned reads were faster than copies from memory
-//!   mappings, and a file that is cut meanwhile gives an error instead of a signal.
-//! - A save in the background lets other threads go first (on Linux, where a priority is that of a thread).
-//! - The digest is XXH3-128: 20 GB/s on one core where memory gives 8 and BLAKE3 4; CRC-64 by carry-less
-//!   products has 36, and half the bits.
+//!   mappings, and a file that is truncated during the load causes an error instead of a signal.
+//! - A background save yields to other threads (on Linux, where each thread has its own priority).
+//! - The digest is XXH3-128: 20 GB/s on one core, where memory delivers 8 GB/s and BLAKE3 4 GB/s. CRC-64 by
+//!   carry-less multiplication reaches 36 GB/s, with half the bits.
 //!
 //! # Features
 //!
-//! `object-store` for `store::BucketStore`, and `aws`, `gcp`, `azure`, `http` for its services.
-//! None by default.
+//! `object-store` enables `store::BucketStore`; `aws`, `gcp`, `azure` and `http` enable its services. No
+//! feature is enabled by default.
 //!
 //! # Limits
 //!
-//! - All ranks and the coordinator see one store. In a directory, renames within it are atomic and `fsync`
-//!   keeps its promise. Locks are needed to clean up, and to join an attempt from another process; a bucket
-//!   has none, see [`Run::clean_when_idle`].
-//! - Quantized and `Flex32` tensors are refused; big-endian machines too.
-//! - The digests find damage, not forgery.
-//! - 256 MiB of manifest, 1 MiB of metadata, 65,536 ranks, 65,536 chunks of a tensor, 65,536 tied names, 32 dimensions,
-//!   4096 bytes of a name.
+//! - All ranks and the coordinator access one store. For a directory, renames within it must be atomic and
+//!   `fsync` reliable. Removing dead attempts, and joining an attempt from another process, require locks; a
+//!   bucket has none, see [`Run::clean_when_idle`].
+//! - Quantized and `Flex32` tensors, and big-endian machines, are not supported.
+//! - The digests detect damage, not forgery.
+//! - Maximum sizes: 256 MiB of manifest, 1 MiB of metadata, 65,536 ranks, 65,536 chunks per tensor, 65,536
+//!   tied names, 32 dimensions, 4096 bytes per name.
 
 mod digest;
 mod dtype;
@@ -113,7 +113,7 @@ pub use format::{
 pub use layout::check_tiling;
 pub use progress::Progress;
 pub use read::{Checkpoint, CheckpointSource, LoadOptions, LoadPlan, Pretrained, RankLoad};
-/// The patterns of [`LoadOptions::rename`].
+/// The pattern type of [`LoadOptions::rename`].
 pub use regex::Regex;
 pub use run::{Latest, Retention, Run, Skipped};
 pub use write::{

@@ -1,8 +1,8 @@
-//! Work on several threads.
+//! Parallel execution.
 
 use std::{sync::Mutex, thread};
 
-/// Runs work on several threads; the results are in the order of the work.
+/// Runs work items on several threads; returns the results in the order of the items.
 pub(crate) fn parallel<T: Send, R: Send>(
     threads: usize,
     work: impl IntoIterator<Item = T, IntoIter: Send>,
@@ -12,16 +12,21 @@ pub(crate) fn parallel<T: Send, R: Send>(
         Mutex::new(work.into_iter().enumerate()),
         Mutex::new(Vec::new()),
     );
-    let (waiting, _) = work.lock().expect("no thread panics with it").size_hint();
+    let (waiting, _) = work
+        .lock()
+        .expect("no thread panics while it holds the lock")
+        .size_hint();
     let go = || {
         while let Some((at, item)) = {
-            let mut work = work.lock().expect("no thread panics with it");
+            let mut work = work
+                .lock()
+                .expect("no thread panics while it holds the lock");
             work.next()
         } {
             let result = run(item);
             results
                 .lock()
-                .expect("no thread panics with it")
+                .expect("no thread panics while it holds the lock")
                 .push((at, result));
         }
     };
@@ -31,7 +36,9 @@ pub(crate) fn parallel<T: Send, R: Send>(
         }
         go();
     });
-    let mut results = results.into_inner().expect("no thread panics with it");
+    let mut results = results
+        .into_inner()
+        .expect("no thread panics while it holds the lock");
     results.sort_by_key(|(at, _)| *at);
     results.into_iter().map(|(_, result)| result).collect()
 }

@@ -1,15 +1,16 @@
-//! Progress of long work.
+//! Progress of long operations.
 
 use tinderbox_deferred::Observer;
 
-/// Is notified how far a save, a load or a check is: a progress bar, say. Calls come from any thread.
+/// An observer of the progress of a save, a load or a check, for example a progress bar. Its methods are
+/// called from any thread.
 pub trait Progress: Send + Sync {
-    /// So many bytes are about to be written or read; called once by each rank that takes part.
+    /// Announces bytes that will be written or read; called once by each participating rank.
     fn begin(&self, bytes: u64) {
         let _ = bytes;
     }
 
-    /// So many more bytes are done.
+    /// Reports bytes that have been written or read.
     fn done(&self, bytes: u64) {
         let _ = bytes;
     }
@@ -18,7 +19,7 @@ pub trait Progress: Send + Sync {
 /// Ignores all events.
 impl Progress for () {}
 
-/// Reports what is read to the observer of a source as well.
+/// Forwards the bytes that are read to the observer of a source as well.
 pub(crate) struct Observing<'a>(pub(crate) &'a dyn Progress, pub(crate) &'a dyn Observer);
 
 impl Progress for Observing<'_> {

@@ -1,4 +1,4 @@
-//! Checkpoints in a bucket: as whole as in a directory, without renames and locks.
+//! Checkpoints in a bucket, without renames and locks.
 
 #[path = "support/faulty.rs"]
 mod faulty;
@@ -20,18 +20,18 @@ use tinderbox_checkpoint::{
     store::{BucketError, BucketStore, FoundKind, Store, check_conformance},
 };
 
-/// Less than the header of a file.
+/// Less than the size of a file's header.
 const PART_BYTES: usize = 128;
 
-/// A bucket, and the run in it.
+/// Returns a bucket and the run in it.
 fn bucket(objects: &Faulty) -> (Arc<BucketStore>, Run) {
     let store = BucketStore::new(Arc::new(objects.clone()), "runs/1").unwrap();
-    // So small that every file goes in several parts.
+    // Small enough that every file has several parts.
     let store = Arc::new(store.part_bytes(PART_BYTES));
     (store.clone(), Run::on(store))
 }
 
-/// What each of two ranks saves.
+/// Returns the contents that each of two ranks saves.
 fn halves(contents: &Contents) -> [Vec<SaveTensor>; 2] {
     let mut halves = [Vec::new(), Vec::new()];
     for (number, ((role, name), data)) in contents.0.iter().enumerate() {
@@ -48,7 +48,7 @@ fn replacing(step: u64, replace: bool) -> CheckpointMeta {
     }
 }
 
-/// Two ranks save their halves, in several files, one after the other.
+/// Saves the halves of two ranks, in several files, one after the other.
 fn save(run: &Run, step: u64, replace: bool, contents: &Contents) -> Result<PathBuf, SaveError> {
     let attempt = run.begin(replacing(step, replace))?;
     let scalars = [contents.1.clone(), BTreeMap::new()];
@@ -59,7 +59,7 @@ fn save(run: &Run, step: u64, replace: bool, contents: &Contents) -> Result<Path
     attempt.publish(TIMEOUT)
 }
 
-/// What the newest checkpoint holds, proven byte by byte.
+/// Returns the verified contents of the newest checkpoint.
 fn newest(run: &Run) -> (u64, Contents) {
     let latest = run.latest().unwrap().expect("there is one");
     assert!(latest.skipped.is_empty(), "{:?}", latest.skipped);
@@ -67,13 +67,13 @@ fn newest(run: &Run) -> (u64, Contents) {
     (latest.checkpoint.step(), load(&latest.checkpoint).unwrap())
 }
 
-/// The directory of the attempt that has published a checkpoint.
+/// Returns the directory of the attempt that has published a checkpoint.
 fn attempt_dir(checkpoint: &Checkpoint) -> String {
     let manifest = checkpoint.manifest();
     format!(".attempt-{}-{}", manifest.step, manifest.attempt)
 }
 
-/// The names in the root.
+/// Returns the names in the root.
 fn names(store: &BucketStore) -> Vec<String> {
     let mut found = store.list("").unwrap();
     assert!(found.iter().all(|found| found.kind == FoundKind::Dir));
@@ -81,7 +81,7 @@ fn names(store: &BucketStore) -> Vec<String> {
     found.into_iter().map(|found| found.name).collect()
 }
 
-/// There is nothing but these checkpoints and their files.
+/// Checks that the store contains only these checkpoints and their files.
 fn expect_only(store: &BucketStore, run: &Run, steps: &[u64]) {
     assert_eq!(run.steps().unwrap(), steps);
     let mut expected = Vec::new();
@@ -153,7 +153,7 @@ fn ranks_that_join_save_and_one_loads() {
             for rank in 0..2u32 {
                 let (run, halves, contents) = (run.clone(), &halves, &contents);
                 scope.spawn(move || {
-                    // A checkpoint of the step that is there already is no living attempt.
+                    // An existing checkpoint of the step is not a live attempt.
                     let handle = run.join(step, TIMEOUT).unwrap();
                     let scalars = match rank {
                         0 => contents.1.clone(),
@@ -239,7 +239,7 @@ fn a_bucket_without_updates_says_that_it_cannot_replace() {
     expect_only(&store, &run, &[1]);
 }
 
-/// Otherwise two coordinators could both believe that they have published a step.
+/// Otherwise two coordinators could both conclude that they have published a step.
 #[test]
 fn a_service_without_conditions_is_refused_at_once() {
     let objects = Faulty::default();
@@ -247,11 +247,11 @@ fn a_service_without_conditions_is_refused_at_once() {
     objects.set_fault(Some(Fault::NoConditions));
     let error = run.begin(replacing(1, false)).unwrap_err();
     let text = chain(&error);
-    assert!(text.contains("does not look at the condition"), "{text}");
+    assert!(text.contains("ignores the condition"), "{text}");
     assert!(names(&store).is_empty());
 }
 
-/// A service may say that an object is there because of the same write, which it has not finished.
+/// A service may report that an object exists because of the same write, which is still in progress.
 #[test]
 fn a_write_that_lands_late_finds_its_files() {
     for replace in [false, true] {
@@ -269,18 +269,18 @@ fn a_write_that_lands_late_finds_its_files() {
     }
 }
 
-/// The rank was slow, and its coordinator has given up.
+/// The rank was slow, and its coordinator has aborted.
 #[test]
-fn a_straggler_leaves_nothing_behind() {
+fn a_delayed_rank_leaves_no_files() {
     let (store, run) = bucket(&Faulty::default());
     let attempt = run.begin(replacing(1, false)).unwrap();
     let handle = attempt.handle();
     drop(attempt);
     let tensors = &halves(&small_contents(1))[0];
     let error = handle.write_rank(0, tensors, &BTreeMap::new()).unwrap_err();
-    assert!(matches!(error, SaveError::GivenUp { .. }), "{error}");
+    assert!(matches!(error, SaveError::Aborted { .. }), "{error}");
     assert!(names(&store).is_empty(), "{:?}", names(&store));
-    // One that was killed before it could look, beside something that is not ours.
+    // An attempt that was killed before the check, next to a foreign file.
     store.put("x/y", b"somebody else's").unwrap();
     let dir = run.begin(replacing(1, false)).map(|attempt| {
         let dir = format!(".attempt-1-{}", attempt.handle().attempt());
@@ -296,7 +296,7 @@ fn a_straggler_leaves_nothing_behind() {
     assert_eq!(names(&store), ["x"]);
 }
 
-/// A rank that was started again joins the attempt that its first process still writes for.
+/// A restarted rank joins the attempt while its first process still writes to it.
 #[test]
 fn one_call_writes_for_a_rank() {
     let (store, run) = bucket(&Faulty::default());
@@ -308,14 +308,14 @@ fn one_call_writes_for_a_rank() {
     let write = || attempt.handle().write_rank(0, &tensors, &BTreeMap::new());
     let error = write().unwrap_err();
     assert!(matches!(error, SaveError::RankWritten { .. }), "{error}");
-    // The first fails, and gives the rank back.
+    // The first call fails, and releases the claim.
     store.remove_file(&claim).unwrap();
     write().unwrap();
 }
 
-/// Whether the error says that it is not known what became of the save.
+/// Returns whether the error reports an unknown outcome of the save.
 fn is_unknown(error: &SaveError) -> bool {
-    error.to_string().contains("can't learn whether")
+    error.to_string().contains("can't determine whether")
 }
 
 #[test]
@@ -345,7 +345,7 @@ fn a_fault_at_any_request_of_a_save_loses_nothing() {
                     Err(SaveError::Io { .. }) => assert!(!new, "{what}"),
                     Err(error) => panic!("another error, {}: {what}", chain(error)),
                 }
-                // What may live is kept, what is a checkpoint is no leftover.
+                // Attempts that may be alive are kept; a checkpoint is not a leftover.
                 run.clean().unwrap();
                 run.open(step).unwrap();
                 run.clean_when_idle().unwrap();
@@ -379,7 +379,7 @@ fn a_removal_leaves_a_whole_checkpoint_or_none() {
             let (step, contents) = newest(&run);
             assert_eq!(contents, small_contents(step), "{:?}", fault(at));
             assert!(removed.is_err() || step == 1, "{:?}", fault(at));
-            // It was published, so what is left is known to be dead.
+            // It was published, so its remains are known to be dead.
             let kept = run.clean().unwrap().kept;
             assert!(kept.is_empty(), "{:?}: {kept:?}", fault(at));
             let steps: &[u64] = if step == 2 { &[1, 2] } else { &[1] };
@@ -404,7 +404,7 @@ fn what_is_not_kept_and_what_died_is_removed() {
     };
     assert_eq!(run.prune(keep).unwrap(), [1, 3]);
     expect_only(&store, &run, &[2, 4]);
-    // A kill: nobody cleans up.
+    // A kill: nothing is cleaned up.
     let dead = run.begin(replacing(4, true)).unwrap();
     let dir = store.place(&format!(".attempt-4-{}", dead.handle().attempt()));
     std::mem::forget(dead);
@@ -413,7 +413,7 @@ fn what_is_not_kept_and_what_died_is_removed() {
         removed: Vec::new(),
         kept: vec![(dir.clone(), reason)],
     };
-    // That another attempt has published the step proves nothing.
+    // The publication of the step by another attempt proves nothing.
     save(&run, 4, true, &small_contents(5)).unwrap();
     assert_eq!(run.leftovers().unwrap(), kept);
     assert_eq!(run.clean().unwrap(), kept);
@@ -427,7 +427,7 @@ fn what_is_not_kept_and_what_died_is_removed() {
     assert_eq!(newest(&run), (4, small_contents(5)));
 }
 
-/// Few requests beside one for each file: what a service charges, and what takes its time.
+/// Few requests in addition to one per file, because services charge for requests and they take time.
 #[test]
 fn requests_of_a_save_and_of_an_open() {
     const RANKS: u32 = 8;
@@ -482,7 +482,7 @@ fn a_directory_that_was_copied_is_read() {
         store.put(&format!("step-00000001/{name}"), &bytes).unwrap();
     }
     assert_eq!(newest(&run), (1, small_contents(1)));
-    // And the other way round: the directory of an attempt is a checkpoint.
+    // Conversely, the directory of an attempt is a checkpoint.
     save(&run, 2, false, &small_contents(2)).unwrap();
     let published = attempt_dir(&run.open(2).unwrap());
     let copy = dir.path().join("copy");
@@ -496,7 +496,7 @@ fn a_directory_that_was_copied_is_read() {
     let copy = Checkpoint::open(copy).unwrap();
     copy.verify().unwrap();
     assert_eq!(load(&copy).unwrap(), small_contents(2));
-    // All of it goes.
+    // Everything is removed.
     run.remove(1).unwrap();
     expect_only(&store, &run, &[2]);
 }
@@ -506,7 +506,7 @@ fn a_file_appears_whole_when_it_is_finished() {
     let objects = Faulty::default();
     let (store, _) = bucket(&objects);
     let bytes = support::Random(1).bytes(1000);
-    // None, less than a part, parts exactly, and several with some left.
+    // None, less than a part, exact multiples of a part, and several parts with a remainder.
     for len in [0, 1, 127, 128, 129, 256, 640, 1000] {
         for piece in [1, 100, 128, 1000] {
             let path = format!("{len}-{piece}");
@@ -524,7 +524,7 @@ fn a_file_appears_whole_when_it_is_finished() {
             assert_eq!(read, bytes[..len]);
         }
     }
-    // Dropped, or after an error, it is not there.
+    // It does not exist after a drop or an error.
     for fault in [Fault::Once, Fault::From] {
         for at in 1.. {
             objects.set_fault(Some(fault(at)));
@@ -567,6 +567,6 @@ fn it_works_on_threads_of_another_runtime() {
         let (_, run) = bucket(&Faulty::default());
         save(&run, 1, false, &small_contents(1)).unwrap();
         assert_eq!(newest(&run), (1, small_contents(1)));
-        // And its own runtime ends here.
+        // And its own runtime is dropped here.
     });
 }

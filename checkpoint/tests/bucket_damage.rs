@@ -1,4 +1,4 @@
-//! Damaged checkpoints in a bucket are set aside, keep their files, and make room for their step.
+//! Damaged checkpoints in a bucket are set aside, keep their files, and free their step.
 
 mod support;
 
@@ -81,7 +81,8 @@ fn what_is_damaged_is_set_aside_with_its_files() {
         assert!(run.set_aside(2).unwrap().is_none(), "it is there no more");
         assert_eq!(run.steps().unwrap(), [1]);
     }
-    // The step is saved again, cleaned up around, and nothing of the damaged ones goes by itself.
+    // The step is saved and cleaned up again, and nothing of the damaged checkpoints is removed
+    // automatically.
     save(&run, 2, false);
     let cleaned = run.clean().unwrap();
     assert_eq!(cleaned.removed, [] as [std::path::PathBuf; 0]);
@@ -94,7 +95,7 @@ fn what_is_damaged_is_set_aside_with_its_files() {
     assert_eq!(latest.skipped.len(), 0);
     assert_eq!(load(&latest.checkpoint).unwrap(), small_contents(2));
 
-    // Until somebody asks for it.
+    // Until an explicit request.
     for name in run.set_aside_dirs().unwrap() {
         run.discard(&name).unwrap();
     }

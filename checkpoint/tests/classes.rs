@@ -1,4 +1,4 @@
-//! Only damage is stepped over: any other error of the newest checkpoint is an error, or passes.
+//! Only damaged checkpoints are skipped: any other error of the newest checkpoint is returned or retried.
 
 mod support;
 #[path = "support/volatile.rs"]
@@ -32,7 +32,7 @@ fn with_two_steps() -> (Volatile, Run) {
     (store, run)
 }
 
-/// Looks for the newest whole checkpoint with a fault at each operation of the store in turn.
+/// Finds the newest intact checkpoint with a fault at each operation of the store in turn.
 fn for_every_operation(
     kind: ErrorKind,
     fault: impl Fn(u64) -> Fault,
@@ -72,7 +72,7 @@ fn an_error_that_passes_is_tried_again() {
 #[test]
 fn an_error_that_stays_ends_with_an_error_and_no_older_step() {
     let denied = |at, latest: Result<u64, LoadError>| match latest {
-        // Looking whether it is a link may fail.
+        // The lookup for links may fail.
         Ok(step) => assert_eq!(step, 2, "operation {at}"),
         Err(error) => {
             assert_eq!(error.class(), ErrorClass::Refused, "operation {at}");
@@ -85,7 +85,7 @@ fn an_error_that_stays_ends_with_an_error_and_no_older_step() {
     for_every_operation(ErrorKind::PermissionDenied, Fault::Once, denied);
     for_every_operation(ErrorKind::PermissionDenied, Fault::From, denied);
 
-    // Each of these takes the pauses between the tries.
+    // Each of these waits for the pauses between the retries.
     let (store, run) = with_two_steps();
     store.set_kind(ErrorKind::TimedOut);
     for at in [1, 3, 6] {
@@ -106,13 +106,13 @@ fn the_error_says_what_to_do() {
     let error = run.latest().unwrap_err();
     assert_eq!(
         chain(&error),
-        "the checkpoint of step 2 can't be used; it is not proven to be damaged, so no older one is taken (let this \
-         program read it; to go on from an older step, move this one out of the run): can't open \
+        "the checkpoint of step 2 can't be used; it is not known to be damaged, so no older one is used (give \
+         this program read access; to resume from an older step, move this one out of the run): can't open \
          /volatile/step-00000002/manifest.json: permission denied"
     );
 }
 
-/// A rank that fails while the coordinator waits tries again, and the checkpoint is whole.
+/// A rank that fails while the coordinator waits retries, and the checkpoint is complete.
 #[test]
 fn a_failed_rank_tries_again_while_the_coordinator_waits() {
     let store = Volatile::default();
@@ -126,9 +126,9 @@ fn a_failed_rank_tries_again_while_the_coordinator_waits() {
             let tensor = SaveTensor::whole("w", Role::Model, data(dtype));
             rank.write_rank(0, &[tensor], &BTreeMap::new())
         };
-        // A dtype that has no form in a file.
+        // An unsupported dtype.
         save(DType::Flex32).unwrap_err();
-        // The coordinator looks several times and finds that the rank has failed.
+        // The coordinator checks several times and finds that the rank has failed.
         let failed = store.operations();
         while store.operations() < failed + 8 && !coordinator.is_finished() {
             std::thread::yield_now();

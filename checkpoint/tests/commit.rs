@@ -1,4 +1,4 @@
-//! A save is published whole or not at all, and says why.
+//! A save is published completely or not at all, with a clear error.
 
 mod support;
 
@@ -26,7 +26,7 @@ fn rows(name: &str, offset: u64, size: u64) -> SaveTensor {
     }
 }
 
-/// What ranks save: their tensors and scalars.
+/// The contents of the ranks: their tensors and scalars.
 type Ranks<'a> = &'a [(&'a [SaveTensor], &'a [(&'a str, Scalar)])];
 
 fn publish(run_dir: &Path, ranks: Ranks<'_>) -> Result<std::path::PathBuf, SaveError> {
@@ -77,15 +77,15 @@ fn what_is_not_whole_is_refused_with_its_reason() {
         ),
         (
             &[(&[rows("w", 0, 2)], &[]), (&[rows("w", 3, 1)], &[])],
-            "the attempt can't be described: the chunks of tensor `w` do not tile it: 1 of 4 elements lie in no chunk: every chunk must be saved",
+            "the metadata of the attempt can't be written: the chunks of tensor `w` do not tile it: 1 of 4 elements are in no chunk: every chunk must be saved",
         ),
         (
             &[(&[w()], &[]), (&[long], &[])],
-            "rank 1 says that tensor `w` is F32 of shape [5], another that it is F32 of shape [4]",
+            "rank 1 saves tensor `w` as F32 of shape [5], another rank as F32 of shape [4]",
         ),
         (
             &[(&[w()], &[]), (&[wide], &[])],
-            "rank 1 says that tensor `w` is F64 of shape [4], another that it is F32 of shape [4]",
+            "rank 1 saves tensor `w` as F64 of shape [4], another rank as F32 of shape [4]",
         ),
         (
             &[(&[], &[("t", one)]), (&[], &[("t", one)])],
@@ -93,7 +93,7 @@ fn what_is_not_whole_is_refused_with_its_reason() {
         ),
         (
             &[(&[w(), w()], &[])],
-            "the header of model-rank-00000.safetensors can't be written: tensor `w` is there twice or has a reserved name",
+            "the header of model-rank-00000.safetensors can't be written: tensor `w` is listed twice or has a reserved name",
         ),
         (
             &[(&[outside], &[])],
@@ -105,11 +105,11 @@ fn what_is_not_whole_is_refused_with_its_reason() {
         ),
         (
             &[(&[rows("w", 0, 0)], &[])],
-            "a chunk of tensor `w` can't be saved: chunk [0..0] holds no element: leave it out",
+            "a chunk of tensor `w` can't be saved: chunk [0..0] is empty: omit it",
         ),
         (
             &[(&[SaveTensor::whole("w", Role::Model, flex)], &[])],
-            "tensor `w` has dtype flex32, which has no form in a file: cast it first",
+            "tensor `w` has dtype flex32, which can't be stored: cast it first",
         ),
         (
             &[(&[whole("", 0.0)], &[])],
@@ -190,7 +190,7 @@ fn parts_of_two_attempts_never_mix() {
     }
     let error = new.publish(TIMEOUT).unwrap_err();
     assert!(matches!(error, SaveError::WrongAttempt { .. }), "{error}");
-    // The other attempt is as it was.
+    // The other attempt is unchanged.
     old.publish(TIMEOUT).unwrap();
 }
 
@@ -214,7 +214,7 @@ fn parts_of_another_rank_or_with_damage_are_refused() {
         let expected = if damage {
             "it is damaged"
         } else {
-            "is of rank 0 instead of 1"
+            "belongs to rank 0 instead of 1"
         };
         assert!(
             text.contains(expected) && text.contains("part-rank-00001"),
@@ -295,7 +295,7 @@ fn calls_that_make_no_sense_are_refused() {
     let attempt = Run::local(run.path()).begin(meta(1, 1)).unwrap();
     let none = BTreeMap::new();
     let error = attempt.handle().write_rank(1, &[], &none).unwrap_err();
-    assert_eq!(error.to_string(), "rank 1 of a world of 1");
+    assert_eq!(error.to_string(), "rank 1 is out of range for world size 1");
     attempt.handle().write_rank(0, &[], &none).unwrap();
     let error = attempt.handle().write_rank(0, &[], &none).unwrap_err();
     assert!(
@@ -331,7 +331,7 @@ fn a_rank_finds_the_living_attempt_of_its_step() {
         handle.wait_published(TIMEOUT).unwrap();
         handle
     });
-    // Of another step, of two, and given up.
+    // Attempts for another step, for two steps, and an aborted one.
     let error = run.join(1, soon).unwrap_err();
     assert!(matches!(error, SaveError::NoAttempt { .. }), "{error}");
     let [one, other] = [2, 2].map(|step| run.begin(meta(step, 1)).unwrap());
@@ -345,7 +345,7 @@ fn a_rank_finds_the_living_attempt_of_its_step() {
     drop(one);
     let error = joined.wait_published(TIMEOUT).unwrap_err();
     assert!(
-        matches!(error, SaveError::GivenUp { step: 2, .. }),
+        matches!(error, SaveError::Aborted { step: 2, .. }),
         "{error}"
     );
     let error = joined
@@ -382,7 +382,7 @@ fn the_coordinator_repeats_why_a_rank_failed() {
     );
     assert_eq!(
         chain(&error),
-        "rank 1 failed: tensor `w` has dtype flex32, which has no form in a file: cast it first"
+        "rank 1 failed: tensor `w` has dtype flex32, which can't be stored: cast it first"
     );
     assert_eq!(names(run.path()), [""; 0]);
 }
@@ -401,13 +401,13 @@ fn a_step_is_replaced_in_one_instant_when_asked_for() {
         checkpoint.verify().unwrap();
         assert_eq!(load(&checkpoint).unwrap(), small_contents(seed));
     }
-    // A kill right after the exchange leaves the earlier one under the attempt's name.
+    // A kill immediately after the exchange leaves the earlier checkpoint under the attempt's name.
     let other = tempfile::tempdir().unwrap();
     let earlier = save(other.path(), meta(1, 1), &small_contents(9));
     let published = Run::local(run.path()).open(1).unwrap().manifest().attempt;
     let left = run.path().join(format!(".attempt-1-{published}"));
     fs::rename(&earlier, &left).unwrap();
-    // The same name for an attempt that was not published is not ours.
+    // The same name for an unpublished attempt is not ours.
     let foreign = run.path().join(format!(".attempt-1-{}", "a".repeat(32)));
     fs::create_dir(&foreign).unwrap();
     fs::copy(left.join("manifest.json"), foreign.join("manifest.json")).unwrap();
@@ -431,7 +431,7 @@ fn what_is_not_kept_is_removed() {
     for step in [1, 2, 3, 4, 5, 6, 7] {
         save(dir.path(), meta(step, 1), &Contents::default());
     }
-    // What can't be opened is neither counted nor removed.
+    // Checkpoints that can't be opened are neither counted nor removed.
     fs::write(dir.path().join("step-00000007/manifest.json"), "{}").unwrap();
     let keep = |last, every| Retention { last, every };
     assert_eq!(run.prune(keep(2, Some(3))).unwrap(), [1, 2, 4]);
@@ -441,7 +441,7 @@ fn what_is_not_kept_is_removed() {
     assert_eq!(names(dir.path()), ["step-00000006", "step-00000007"]);
     let error = run.remove(7).unwrap_err();
     assert!(matches!(error, SaveError::NoStep { .. }), "{error}");
-    // A kill while it went away.
+    // A kill during its removal.
     let trash = |digit: &str| dir.path().join(format!(".removed-6-{}", digit.repeat(32)));
     let id = run.open(6).unwrap().manifest().attempt.to_string();
     let ours = dir.path().join(format!(".removed-6-{id}"));
@@ -454,7 +454,7 @@ fn what_is_not_kept_is_removed() {
     let mut removed = vec![ours, trash("b")];
     removed.sort();
     assert_eq!(cleaned.removed, removed);
-    let reason = "neither marker nor manifest says that it was ours";
+    let reason = "neither marker nor manifest identifies it as a directory of a save";
     assert_eq!(cleaned.kept, [(trash("c"), reason)]);
     assert!(run.latest().unwrap().is_none());
 }
@@ -482,7 +482,7 @@ fn large_ranks_write_several_files() {
     let checkpoint = Checkpoint::open(&dir).unwrap();
     checkpoint.verify().unwrap();
     assert_eq!(load(&checkpoint).unwrap(), small_contents(1));
-    // Every file but one of a larger tensor is within the limit.
+    // Every file except that of a larger tensor is within the limit.
     for file in &checkpoint.manifest().files {
         assert!(file.size_bytes - file.header_bytes <= 150, "{}", file.name);
     }
@@ -503,7 +503,7 @@ fn a_tied_weight_is_saved_once_and_has_all_its_names() {
         assert_eq!(checkpoint.tensor(Role::Model, name).unwrap().name, "embed");
     }
     assert!(checkpoint.tensor(Role::State, "head").is_none());
-    // A name stands for one tensor.
+    // A name identifies one tensor.
     for name in ["w", "embed", ""] {
         let run = tempfile::tempdir().unwrap();
         let tied = SaveTensor {
@@ -527,18 +527,18 @@ fn a_failed_rank_leaves_no_file_and_may_try_again() {
     };
     let tensors = [whole("w", 1.0), state];
     let none = BTreeMap::new();
-    // In the way of a later file, so that others are there when the rank fails.
+    // An obstacle to a later file, so that other files exist when the rank fails.
     for name in ["state-rank-00000.safetensors", "part-rank-00000.json.tmp"] {
         let obstacle = dir.join(name);
         fs::create_dir(&obstacle).unwrap();
         let error = attempt.handle().write_rank(0, &tensors, &none);
         let text = chain(&error.unwrap_err());
         assert!(
-            text.contains(name.trim_end_matches(".tmp")) || text.contains("has written"),
+            text.contains(name.trim_end_matches(".tmp")) || text.contains("has already written"),
             "{text}"
         );
         fs::remove_dir(&obstacle).unwrap();
-        // But why it failed, for the coordinator, unless another call seems to have written.
+        // Except the error for the coordinator, unless another call appears to have written.
         let left = ["attempt.json", "failed-rank-00000.txt"];
         let told = usize::from(name.starts_with("part"));
         assert_eq!(names(&dir), left[..1 + told]);
@@ -571,7 +571,7 @@ fn clean_removes_dead_attempts_only() {
     let id = |digit: &str| digit.repeat(32);
     let own = String::from_utf8(marker.clone()).unwrap();
     let own = own.replace(&live.handle().attempt().to_string(), &id("a"));
-    // Dead and ours; and empty, from a kill in the first instant.
+    // Dead and ours; and empty, from a kill at the start.
     let dead = copy(&format!(".attempt-2-{}", id("a")), own.as_bytes());
     let empty = run.path().join(format!(".attempt-2-{}", id("b")));
     fs::create_dir(&empty).unwrap();
@@ -579,7 +579,7 @@ fn clean_removes_dead_attempts_only() {
     let cut = run.path().join(format!(".attempt-2-{}", "bc".repeat(16)));
     fs::create_dir(&cut).unwrap();
     fs::write(cut.join("attempt.json"), &own.as_bytes()[..20]).unwrap();
-    // Not provably ours: the marker of another, of another step, cut, none; names of others.
+    // Not known to be ours: the marker of another attempt or step, truncated or missing; foreign names.
     let kept = [
         copy(&format!(".attempt-2-{}", id("c")), &marker),
         copy(&format!(".attempt-3-{}", id("a")), own.as_bytes()),
@@ -642,7 +642,7 @@ fn the_bytes_do_not_depend_on_the_order_of_ranks_and_tensors() {
         let id = attempt.handle().attempt().to_string();
         let dir = attempt.publish(TIMEOUT).unwrap();
         let manifest = fs::read_to_string(dir.join("manifest.json")).unwrap();
-        // All after the digest, with the one thing that differs taken out.
+        // Everything after the digest, without the only field that differs.
         let body = manifest[45..].replace(&id, "");
         (
             body,

@@ -1,5 +1,5 @@
-//! Whatever fails, and whenever the power goes: an earlier checkpoint is never lost, and no half of a
-//! later one is ever found.
+//! No fault and no power failure, at any operation, loses an earlier checkpoint or leaves a partial later
+//! one.
 
 mod support;
 #[path = "support/volatile.rs"]
@@ -43,10 +43,10 @@ fn a_store_that_breaks_a_promise_is_found_out() {
     }
 }
 
-/// As many parts of what was not synced are kept in turn.
+/// The number of subsets of the unsynced changes that are tried.
 const LOSSES: usize = 40;
 
-/// Two ranks save their halves, in several files.
+/// Saves the halves of two ranks, in several files.
 fn save(store: &Volatile, step: u64, replace: bool, contents: &Contents) -> Result<(), SaveError> {
     let run = Run::on(Arc::new(store.clone()));
     let meta = CheckpointMeta {
@@ -62,7 +62,7 @@ fn save(store: &Volatile, step: u64, replace: bool, contents: &Contents) -> Resu
     }
     let scalars = [contents.1.clone(), BTreeMap::new()];
     for (rank, (tensors, scalars)) in (0..).zip(ranks.iter().zip(&scalars)) {
-        // One thread, so that operations have an order.
+        // One thread, so that the order of operations is deterministic.
         attempt
             .handle()
             .threads(1)
@@ -71,14 +71,14 @@ fn save(store: &Volatile, step: u64, replace: bool, contents: &Contents) -> Resu
     attempt.publish(TIMEOUT).map(drop)
 }
 
-/// A store with step 1, all of it durable.
+/// Returns a store with step 1, completely durable.
 fn with_one_step() -> Volatile {
     let store = Volatile::default();
     save(&store, 1, false, &small_contents(1)).unwrap();
     store.after_power_loss()
 }
 
-/// What the newest checkpoint holds, proven byte by byte.
+/// Returns the verified contents of the newest checkpoint.
 fn newest(store: &Volatile) -> (u64, Contents) {
     let run = Run::on(Arc::new(store.clone()));
     let latest = run.latest().unwrap().expect("there is one");
@@ -87,14 +87,14 @@ fn newest(store: &Volatile) -> (u64, Contents) {
     (latest.checkpoint.step(), load(&latest.checkpoint).unwrap())
 }
 
-/// The names in the root.
+/// Returns the names in the root.
 fn names(store: &Volatile) -> Vec<String> {
     let found = store.list("").unwrap();
     assert!(found.iter().all(|found| found.kind == FoundKind::Dir));
     found.into_iter().map(|found| found.name).collect()
 }
 
-/// Saves, with a fault at each operation in turn, until there are no more operations.
+/// Saves with a fault at each operation in turn, until there are no more operations.
 fn for_every_operation(
     fault: impl Fn(u64) -> Fault,
     replace: bool,
@@ -126,7 +126,7 @@ fn a_fault_at_any_operation_loses_nothing() {
                 assert!(new || contents == small_contents(1), "{what}");
                 assert_eq!(step, if new && !replace { 2 } else { 1 }, "{what}");
                 match saved {
-                    // What fails after the commit is no error, or says so.
+                    // A fault after the commit is not an error, or reports the publication.
                     Ok(()) | Err(SaveError::NotDurable { .. }) => assert!(new, "{what}"),
                     Err(SaveError::Io { .. }) => assert!(!new, "{what}"),
                     Err(SaveError::RankFailed { .. }) => {
@@ -134,7 +134,7 @@ fn a_fault_at_any_operation_loses_nothing() {
                     }
                     Err(_) => panic!("another error: {what}"),
                 }
-                // A single fault leaves nothing behind, but where it hit the removal itself.
+                // A single fault leaves no remains, unless it hits the removal itself.
                 let run = Run::on(Arc::new(store.clone()));
                 run.clean().unwrap();
                 assert!(
@@ -142,7 +142,7 @@ fn a_fault_at_any_operation_loses_nothing() {
                     "{what}"
                 );
                 assert_eq!(newest(store).1 == small_contents(2), new, "{what}");
-                // And the run goes on.
+                // And the run continues.
                 save(store, 3, false, &small_contents(3)).unwrap();
                 assert_eq!(newest(store), (3, small_contents(3)));
             });
@@ -161,7 +161,7 @@ fn a_loss_of_power_at_any_operation_leaves_the_old_or_the_new() {
                 let (_, contents) = newest(&store);
                 let is_new = contents == small_contents(2);
                 assert!(is_new || contents == small_contents(1), "neither: {what}");
-                // What was promised is kept.
+                // Published checkpoints are kept.
                 assert!(is_new || saved.is_err(), "{what}");
                 let tally = if is_new { &new } else { &old };
                 tally.set(tally.get() + 1);
@@ -172,7 +172,7 @@ fn a_loss_of_power_at_any_operation_leaves_the_old_or_the_new() {
                     "{what}: {:?}",
                     names(&store)
                 );
-                // The power is lost once more after the run has cleaned up.
+                // Another power failure after the cleanup.
                 for store in store.after_power_losses(LOSSES, at) {
                     assert_eq!(newest(&store).1 == small_contents(2), is_new, "{what}");
                 }
@@ -204,7 +204,7 @@ fn a_removal_leaves_a_whole_checkpoint_or_none() {
                 _ => vec![store],
             };
             for store in left {
-                // Whole or not there: nothing is skipped as damaged.
+                // A checkpoint is complete or missing: none is skipped as damaged.
                 let (step, contents) = newest(&store);
                 assert_eq!(contents, small_contents(step), "{:?}", fault(at));
                 let run = Run::on(Arc::new(store.clone()));
@@ -242,7 +242,7 @@ fn a_fault_while_loading_is_an_error() {
             assert!(at > 10);
             break;
         }
-        // Looking whether it is a link may fail, and listing the files: each is looked at then.
+        // The lookup for links and the listing of files may fail: each file is looked up then.
         assert!(loaded.is_err() || [1, 4].contains(&at), "operation {at}");
         if let Err(error) = loaded {
             assert!(error.to_string().contains("/volatile"), "{error}");

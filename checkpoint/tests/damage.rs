@@ -1,4 +1,4 @@
-//! A damaged byte is found and named; nothing that a file claims makes a reader panic.
+//! A damaged byte is detected and located; no contents of a file cause a panic of the reader.
 
 mod support;
 
@@ -18,7 +18,7 @@ fn open_and_load(dir: &Path) -> Result<Contents, LoadError> {
     load(&Checkpoint::open(dir)?)
 }
 
-/// Replaces a file's bytes, runs, and puts the old bytes back.
+/// Replaces a file's bytes, runs a function, and restores the old bytes.
 fn with_bytes<T>(path: &Path, bytes: &[u8], run: impl FnOnce() -> T) -> T {
     let old = fs::read(path).unwrap();
     overwrite(path, bytes);
@@ -27,8 +27,8 @@ fn with_bytes<T>(path: &Path, bytes: &[u8], run: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Writes without truncating first, which some file systems answer with a flush to the disk: these
-/// tests do it thousands of times.
+/// Writes without truncating first, because some file systems then flush to the disk, and these tests write
+/// thousands of times.
 fn overwrite(path: &Path, bytes: &[u8]) {
     let mut file = fs::File::options().write(true).open(path).unwrap();
     file.write_all(bytes).unwrap();
@@ -50,7 +50,7 @@ fn a_flip_of_every_byte_is_found_and_named() {
             flipped[at] ^= 1 << (at % 8);
             let found = with_bytes(&path, &flipped, || open_and_load(&dir));
             if name == INDEX {
-                // No load reads the index: the flip is harmless there, and `verify` finds it.
+                // No load reads the index: a flip has no effect there, and `verify` detects it.
                 assert_eq!(found.unwrap(), contents);
                 let error = with_bytes(&path, &flipped, || checkpoint.verify()).unwrap_err();
                 assert!(chain(&error).contains(INDEX), "{error}");
@@ -58,7 +58,7 @@ fn a_flip_of_every_byte_is_found_and_named() {
             }
             let error = found.expect_err(&format!("byte {at} of {name}"));
             assert!(chain(&error).contains(&name), "byte {at}: {error}");
-            // In tensor data the error names the tensor that holds the byte.
+            // In tensor data, the error names the tensor that contains the byte.
             for tensor in checkpoint
                 .tensors(Role::Model)
                 .chain(checkpoint.tensors(Role::State))
@@ -96,7 +96,7 @@ fn every_truncation_is_found() {
                 if name == INDEX {
                     checkpoint.verify()
                 } else {
-                    // For one who had it open before it is an error or no matter.
+                    // A reader that had it open before returns an error or is not affected.
                     assert!(load(&checkpoint).map_or(true, |loaded| loaded == contents));
                     Checkpoint::open(&dir).map(drop)
                 }
@@ -282,7 +282,7 @@ fn latest_skips_what_can_not_be_used() {
             .map(|found| found.unwrap().checkpoint.step())
     };
     assert_eq!(latest().unwrap(), 4);
-    // Not a checkpoint: a name that is not ours, an attempt, a file.
+    // Not checkpoints: a foreign name, an attempt, a file.
     fs::rename(step(4), run.path().join("step-4")).unwrap();
     fs::create_dir(run.path().join(".attempt-9-x")).unwrap();
     fs::write(step(9), "").unwrap();
@@ -310,14 +310,14 @@ fn latest_skips_what_can_not_be_used() {
         ]
     ));
     let text = error.to_string();
-    let expected = "step-00000007 holds step 1, by its name it should hold 7";
+    let expected = "step-00000007 holds step 1; its name specifies step 7";
     assert!(
         text.contains(expected) && text.contains("none of the 4 checkpoint(s)"),
         "{text}"
     );
 }
 
-/// Changes a manifest and gives it a right digest again, as somebody would who means harm.
+/// Modifies a manifest and recomputes its digest, like an attacker.
 fn reseal(dir: &Path, change: impl FnOnce(&mut serde_json::Value)) {
     let path = dir.join("manifest.json");
     let mut whole: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
@@ -339,11 +339,11 @@ fn a_header_that_names_other_tensors_is_refused() {
         (
             "mask",
             "task",
-            "tensor `mask` differs from what the manifest says",
+            "tensor `mask` does not match its entry in the manifest",
         ),
-        ("[5,7]", "[7,5]", "tensor `embed.weight` differs"),
+        ("[5,7]", "[7,5]", "tensor `embed.weight` does not match"),
         ("BF16", "F1.6", "dtype F1.6"),
-        ("[5,7]", "[5,8]", "takes 160 bytes by its shape"),
+        ("[5,7]", "[5,8]", "has 160 bytes by its shape"),
     ] {
         let mut bytes = old.clone();
         let start = at(from.as_bytes());
@@ -375,9 +375,9 @@ fn a_truth_value_that_is_neither_is_refused() {
         body["tensors"][0]["chunks"][0]["digests"][0] = digest.into();
     });
     let error = open_and_load(&dir).unwrap_err();
-    assert!(matches!(error, LoadError::TruthValue { .. }), "{error}");
+    assert!(matches!(error, LoadError::InvalidBoolean { .. }), "{error}");
     let error = Checkpoint::open(&dir).unwrap().verify().unwrap_err();
-    assert!(matches!(error, LoadError::TruthValue { .. }), "{error}");
+    assert!(matches!(error, LoadError::InvalidBoolean { .. }), "{error}");
 }
 
 #[test]
@@ -387,7 +387,7 @@ fn a_claimed_size_is_never_allocated() {
     let data = TensorData::new(vec![1u8; 64], [64]);
     contents.0.insert((Role::Model, "m".into()), data);
     let dir = save(run.path(), meta(1, 1), &contents);
-    // A sound manifest of a petabyte, over a file of 100 bytes.
+    // A valid manifest of a petabyte, with a file of 100 bytes.
     reseal(&dir, |body| {
         let header = body["files"][0]["header_bytes"].as_u64().unwrap();
         let claimed = 64u64 << 44;
@@ -401,8 +401,8 @@ fn a_claimed_size_is_never_allocated() {
         chunk["digests"] = digests.into();
     });
     let error = Checkpoint::open(&dir).unwrap_err();
-    assert!(chain(&error).contains("do not fit its size"), "{error}");
-    // With as many digests as it takes, the size of the file decides.
+    assert!(chain(&error).contains("does not match its size"), "{error}");
+    // With the correct number of digests, the size of the file decides.
     reseal(&dir, |body| {
         let header = body["files"][0]["header_bytes"].as_u64().unwrap();
         let claimed = 64u64 << 30;

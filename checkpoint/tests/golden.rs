@@ -1,8 +1,8 @@
-//! The format does not drift: checkpoints that earlier versions wrote are still read, and those of the newest are still
-//! written.
+//! The format is stable: checkpoints of earlier versions can still be read, and those of the newest version
+//! can still be written.
 //!
-//! After a deliberate change of the format: a new minor version, and new directories beside these, which
-//! `TINDERBOX_WRITE_GOLDEN=<directory>` makes this test write there. The old ones stay.
+//! After a deliberate change of the format, add a new minor version, and new directories, which this test
+//! writes with `TINDERBOX_WRITE_GOLDEN=<directory>`. The old ones stay.
 
 mod support;
 
@@ -17,7 +17,7 @@ use support::{TIMEOUT, load, meta, names, small_contents};
 use tinderbox_checkpoint::{Checkpoint, CheckpointMeta, Role, Run, SaveTensor};
 use tinderbox_fake::Region;
 
-/// Whole tensors in several files of one rank, one of them tied: Hugging Face's index is there.
+/// Returns whole tensors in several files of one rank, one of them tied, with a Hugging Face index.
 fn save_whole(run_dir: &Path) -> PathBuf {
     let small_files = CheckpointMeta {
         file_bytes: 150,
@@ -40,7 +40,7 @@ fn save_whole(run_dir: &Path) -> PathBuf {
     attempt.publish(TIMEOUT).unwrap()
 }
 
-/// One tensor in chunks of two ranks, along both dimensions.
+/// Returns one tensor in chunks of two ranks, along both dimensions.
 fn save_chunks(run_dir: &Path) -> PathBuf {
     let attempt = Run::local(run_dir).begin(meta(12, 2)).unwrap();
     for rank in 0..2u32 {
@@ -64,7 +64,7 @@ fn save_chunks(run_dir: &Path) -> PathBuf {
     attempt.publish(TIMEOUT).unwrap()
 }
 
-/// A checkpoint that is committed, all of it read.
+/// Opens a committed checkpoint and reads all of it.
 fn committed(name: &str) -> Checkpoint {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR"));
     let checkpoint = Checkpoint::open(golden.join("tests/golden").join(name)).unwrap();
@@ -72,7 +72,7 @@ fn committed(name: &str) -> Checkpoint {
     checkpoint
 }
 
-/// The checkpoint that is committed, after a comparison with one that is written now.
+/// Opens the committed checkpoint after comparing it with one written now.
 fn golden(name: &str, save: fn(&Path) -> PathBuf) -> Checkpoint {
     let run = tempfile::tempdir().unwrap();
     let dir = save(run.path());
@@ -89,7 +89,7 @@ fn golden(name: &str, save: fn(&Path) -> PathBuf) -> Checkpoint {
     for name in names(&dir) {
         let [written, expected] = [&*dir, golden].map(|dir| {
             let bytes = fs::read(dir.join(&name)).unwrap();
-            // The id of the attempt, and with it the manifest's own digest, is new each time.
+            // The id of the attempt, and therefore the manifest's own digest, is always new.
             if name == "manifest.json" {
                 let id = Checkpoint::open(dir)
                     .unwrap()
@@ -107,7 +107,7 @@ fn golden(name: &str, save: fn(&Path) -> PathBuf) -> Checkpoint {
     checkpoint
 }
 
-/// In version 1.0 the plan is in the manifest, later it is a file.
+/// In version 1.0 the plan is in the manifest; later it is a file.
 #[test]
 fn whole_tensors() {
     for checkpoint in [committed("version-1"), golden("version-1.1", save_whole)] {

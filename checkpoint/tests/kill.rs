@@ -1,4 +1,4 @@
-//! A process that is killed or that runs out of disk while it saves leaves a whole checkpoint behind.
+//! A process that is killed or runs out of disk space during a save leaves an intact checkpoint.
 #![cfg(unix)]
 
 mod support;
@@ -14,13 +14,13 @@ use support::{Contents, Random, TIMEOUT, load, meta, names, save, small_contents
 use tinderbox_checkpoint::{CheckpointMeta, Role, Run, SaveError, SaveTensor};
 
 const RUN_DIR: &str = "TINDERBOX_TEST_RUN_DIR";
-/// How often the child is killed, unless `TINDERBOX_TEST_KILLS` says otherwise.
+/// The number of kills, unless `TINDERBOX_TEST_KILLS` is set.
 const KILLS: u64 = 20;
 
-/// Added to a step where its checkpoint is replaced: it makes other contents.
+/// Added to the seed of a step whose checkpoint is replaced, for other contents.
 const REPLACED: u64 = 1 << 40;
 
-/// What the child saves at a step; both processes can make it.
+/// Returns the contents of a step, in both processes.
 fn contents_of(step: u64) -> Contents {
     let mut contents = small_contents(step);
     let large = Random(step).data(&[40_000], burn::tensor::DType::F32);
@@ -28,7 +28,7 @@ fn contents_of(step: u64) -> Contents {
     contents
 }
 
-/// This test binary again, with only one test in it, as another process.
+/// Runs this test binary again, with one test, as another process.
 fn child(test: &str, run_dir: &Path, shell: Option<&str>) -> Command {
     let exe = std::env::current_exe().unwrap();
     let mut command = match shell {
@@ -48,7 +48,7 @@ fn child(test: &str, run_dir: &Path, shell: Option<&str>) -> Command {
     command
 }
 
-/// Ends the child whatever happens in the test.
+/// Ends the child on any outcome of the test.
 struct Killed(Child);
 
 impl Drop for Killed {
@@ -61,7 +61,7 @@ impl Drop for Killed {
 #[test]
 fn a_kill_at_any_instant_leaves_a_whole_checkpoint() {
     if let Ok(run_dir) = std::env::var(RUN_DIR) {
-        // The child: goes on from the newest checkpoint for ever.
+        // The child: continues from the newest checkpoint, forever.
         let run_dir = Path::new(&run_dir);
         Run::local(run_dir).clean().unwrap();
         let newest = Run::local(run_dir).latest().unwrap();
@@ -69,7 +69,7 @@ fn a_kill_at_any_instant_leaves_a_whole_checkpoint() {
         loop {
             step += 1;
             save(run_dir, meta(step, 1), &contents_of(step));
-            // And over the checkpoint that is there.
+            // And replaces the existing checkpoint.
             let replacing = CheckpointMeta {
                 replace: true,
                 ..meta(step, 1)
@@ -86,7 +86,7 @@ fn a_kill_at_any_instant_leaves_a_whole_checkpoint() {
     let kills = std::env::var("TINDERBOX_TEST_KILLS").map_or(KILLS, |n| n.parse().unwrap());
     for kill in 0..kills {
         let running = Killed(child(test, run.path(), None).spawn().unwrap());
-        // Once the child has saved, an instant of its next saves.
+        // At some time after the first save of the child.
         let started = Instant::now();
         while newest_name(run.path()) <= Some(last) && started.elapsed() < TIMEOUT {
             std::thread::sleep(Duration::from_millis(1));
@@ -112,7 +112,7 @@ fn a_kill_at_any_instant_leaves_a_whole_checkpoint() {
         replaced += u64::from(!first);
         last = step;
     }
-    // Most kills must fall into a save, or the test has shown nothing.
+    // Most kills must hit a save, or the test proves nothing.
     assert!(
         u64::from(torn) >= kills / 4,
         "only {torn} of {kills} kills fell into a save"
@@ -122,7 +122,7 @@ fn a_kill_at_any_instant_leaves_a_whole_checkpoint() {
     eprintln!("{torn} of {kills} kills fell into a save; {last} steps, {replaced} found replaced");
 }
 
-/// The highest step by the names alone.
+/// Returns the highest step according to the names alone.
 fn newest_name(run_dir: &Path) -> Option<u64> {
     let steps = names(run_dir).into_iter();
     steps
@@ -153,7 +153,7 @@ fn a_full_disk_is_one_clear_error() {
         assert_eq!(action, "write");
         assert!(path.ends_with("model-rank-00000.safetensors"));
         assert_eq!(source.kind(), std::io::ErrorKind::FileTooLarge);
-        // The files of the rank are gone before the attempt is.
+        // The files of the rank are removed before the attempt.
         let left = names(path.parent().unwrap());
         assert_eq!(left, ["attempt.json", "failed-rank-00000.txt"]);
         // Proof that this ran: a filter that matches no test succeeds as well.
@@ -162,8 +162,8 @@ fn a_full_disk_is_one_clear_error() {
     }
     let run = tempfile::tempdir().unwrap();
     save(run.path(), meta(1, 1), &contents_of(1));
-    // The limit counts blocks of 512 or 1024 bytes, by the shell. Without its signal, the write fails
-    // as it does on a full disk.
+    // The shell determines whether the limit counts blocks of 512 or 1024 bytes. With the signal ignored, the
+    // write fails as on a full disk.
     let limit = "trap '' XFSZ; ulimit -f 64";
     let status = child("a_full_disk_is_one_clear_error", run.path(), Some(limit))
         .status()

@@ -1,5 +1,5 @@
-//! What a manifest takes to open, measured on the heap: at most four times its size, whatever is in it. One test, alone
-//! in its process.
+//! Heap memory for opening a manifest: at most four times its size, whatever its contents. The only test of
+//! its process.
 
 mod support;
 
@@ -14,12 +14,12 @@ use tinderbox_checkpoint::{Checkpoint, Digest, Manifest, Role, Run, SaveTensor, 
 static HEAP: PeakAlloc = PeakAlloc;
 
 const MIB: usize = 1 << 20;
-/// Beside what grows with the manifest.
+/// Allowed in addition to the memory that grows with the manifest.
 const BESIDE: usize = MIB / 4;
-/// The size of what an attack repeats.
+/// The size of an attack's repeated element.
 const LARGE: usize = 24 * MIB;
 
-/// The bytes that a call needs for a while, and what it gives.
+/// Returns the temporary peak memory of a call and its result.
 fn peak<T>(call: impl FnOnce() -> T) -> (usize, T) {
     let before = HEAP.current_usage();
     HEAP.reset_peak_usage();
@@ -27,7 +27,7 @@ fn peak<T>(call: impl FnOnce() -> T) -> (usize, T) {
     (HEAP.peak_usage().saturating_sub(before), result)
 }
 
-/// A sound manifest of nothing with some fields replaced or added.
+/// Returns a valid empty manifest with some fields replaced or added.
 fn manifest(fields: &[(&str, &str)]) -> Vec<u8> {
     let mut all = BTreeMap::from([
         ("format", "\"tinderbox-checkpoint\""),
@@ -60,7 +60,7 @@ fn manifest(fields: &[(&str, &str)]) -> Vec<u8> {
     format!("{{\"xxh3_128\":\"{digest}\",\"body\":{body}}}\n").into_bytes()
 }
 
-/// A list that is large.
+/// A large list.
 fn list(items: impl Iterator<Item = String>) -> String {
     let mut list = String::from("[");
     for item in items {
@@ -75,7 +75,7 @@ fn list(items: impl Iterator<Item = String>) -> String {
     list
 }
 
-/// Different names in order, as short as there can be so many.
+/// Returns distinct sorted names, as short as possible.
 fn names() -> impl Iterator<Item = String> {
     let letters = || (b'0'..=b'~').filter(|byte| *byte != b'\\').map(char::from);
     letters().flat_map(move |a| {
@@ -95,7 +95,8 @@ fn tensor(name: &str, fields: &str, shape: &str, chunks: &str) -> String {
     )
 }
 
-/// Tensors of as many dimensions as there can be; whole, or each of two chunks, one of which does not begin at zeros.
+/// Returns tensors with the maximum number of dimensions; whole, or each of two chunks, one of which does not
+/// start at zeros.
 fn many_dimensions(in_two: bool) -> Vec<u8> {
     let numbers = |first: u32, rest: u32| format!("[{first}{}]", format!(",{rest}").repeat(31));
     let chunk = |begin| {
@@ -233,7 +234,7 @@ fn at_most_four_times_the_size_of_the_file() {
             failures.push(format!("{name}: {held} bytes for {bytes}"));
         }
     };
-    // What is sound, from its file: many small tensors, then many blocks.
+    // Valid manifests, from their files: many small tensors, then many blocks.
     let run = tempfile::tempdir().unwrap();
     for (step, tensors, elements) in [(1, 40_000, 1), (2, 2, 3_000_000)] {
         let attempt = Run::local(run.path()).begin(meta(step, 1)).unwrap();
@@ -254,7 +255,7 @@ fn at_most_four_times_the_size_of_the_file() {
     }
     for (name, bytes) in attacks() {
         let (held, result) = peak(|| Manifest::from_bytes(&bytes));
-        // An unknown field is kept as long as it may be, and a manifest may have many scalars.
+        // An unknown field is preserved up to its limit, and a manifest may have many scalars.
         let sound = ["an unknown field", "scalars"].contains(&name);
         assert_eq!(result.is_ok(), sound, "{name}: {:?}", result.err());
         check(name, bytes.len() + held, bytes.len());

@@ -1,4 +1,4 @@
-//! What a load allows when it is asked to, what it would read, and what it reads.
+//! Load options, and the predicted and actual reads of a load.
 
 mod support;
 #[path = "support/volatile.rs"]
@@ -22,7 +22,7 @@ fn floats(values: &[f32]) -> TensorData {
     TensorData::new(values.to_vec(), [values.len()])
 }
 
-/// A checkpoint of `a.weight` (2 elements), `a.bias` (1) and `b.weight` (3).
+/// Saves a checkpoint of `a.weight` (2 elements), `a.bias` (1) and `b.weight` (3).
 fn checkpoint() -> Checkpoint {
     let run = Run::on(Arc::new(Volatile::default()));
     let attempt = run.begin(meta(1, 1)).unwrap();
@@ -84,7 +84,7 @@ fn names_change_by_pattern() {
     let error = checkpoint().source(same).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "`a.weight` and `b.weight` would both be called `c.weight`: change the patterns that rename"
+        "`a.weight` and `b.weight` would both be renamed to `c.weight`: change the rename patterns"
     );
 }
 
@@ -111,7 +111,7 @@ fn floats_are_cast_when_asked_for() {
 }
 
 #[test]
-fn what_is_missing_comes_from_the_source_behind() {
+fn missing_parameters_come_from_the_next_source() {
     let zero = |path: &str, elements: usize| {
         let data = TensorData::new(vec![0.0f32; elements], [elements]);
         (
@@ -139,7 +139,7 @@ fn what_is_missing_comes_from_the_source_behind() {
         found,
         [floats(&[0.0; 2]), floats(&[3.0]), floats(&[0.0; 4])]
     );
-    // What nobody has is an error.
+    // A parameter that no source has is an error.
     let error = loaded(
         &source(LoadOptions::default()),
         &[
@@ -184,7 +184,7 @@ fn a_model_is_compared_as_the_options_say() {
     assert!(check(strict().allow_missing().allow_extra(), &other).is_err());
 }
 
-/// Several pieces of 8 MiB, in which rows begin and end anywhere; and rows that are longer than a piece.
+/// Several pieces of 8 MiB, whose boundaries are inside rows; and rows longer than a piece.
 #[test]
 fn large_matrices_are_transposed_in_pieces() {
     let cases = [
@@ -231,7 +231,7 @@ fn large_matrices_are_transposed_in_pieces() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
-    /// Any part of a transposed matrix, from chunks of rows or columns, with and without a cast.
+    /// Any region of a transposed matrix, from chunks of rows or columns, with and without a cast.
     #[test]
     fn matrices_are_transposed(
         seed in any::<u64>(),
@@ -299,7 +299,7 @@ proptest! {
         prop_assert_eq!(found, expected);
     }
 
-    /// The plan of a load names the bytes that the load reads, and each block once.
+    /// The plan of a load contains the bytes that the load reads, and each block once.
     #[test]
     fn a_dry_run_is_what_a_load_reads(
         seed in any::<u64>(),
@@ -355,7 +355,7 @@ proptest! {
         prop_assert_eq!(planned.stored_bytes, height * width * 4);
         prop_assert!(planned.amplification() >= 1.0);
         prop_assert_eq!((plan.ranks[1].read_bytes, plan.ranks[1].files), (0, 0));
-        // Nothing was read twice: no more than all files have.
+        // Nothing is read twice: not more than the size of all files.
         let all: u64 = checkpoint.manifest().files.iter().map(|file| file.size_bytes).sum();
         prop_assert!(planned.read_bytes <= all);
         prop_assert!(store.list("").is_ok());

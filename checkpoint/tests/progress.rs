@@ -1,4 +1,4 @@
-//! Saves that take long and write, saves that stall, and what loads report.
+//! Long saves that make progress, stalled saves, and progress reports of loads.
 
 mod support;
 
@@ -19,10 +19,10 @@ use tinderbox_checkpoint::{
 use tinderbox_deferred::{Observer, ParameterPath, Request, Source};
 use tinderbox_fake::Region;
 
-/// Blocks of 64 bytes in the tensor of [`rank`].
+/// Number of blocks of 64 bytes in the tensor of [`rank`].
 const BLOCKS: u32 = 12;
 
-/// One tensor, which is written in blocks.
+/// Returns one tensor, which is written in blocks.
 fn rank() -> RankSave {
     let data = Random(3).data(&[16 * BLOCKS as usize], DType::F32);
     RankSave {
@@ -31,7 +31,7 @@ fn rank() -> RankSave {
     }
 }
 
-/// Goes on after each block when it is let.
+/// Blocks after each block until it is released.
 struct Held(Mutex<Receiver<()>>);
 
 impl Progress for Held {
@@ -45,7 +45,7 @@ fn held() -> (Sender<()>, Arc<Held>) {
     (release, Arc::new(Held(Mutex::new(held))))
 }
 
-/// Takes a time for each block.
+/// Sleeps after each block.
 struct Slow(Duration, Mutex<Receiver<()>>);
 
 impl Progress for Slow {
@@ -88,7 +88,7 @@ fn a_save_that_stalls_is_named_with_how_far_it_was() {
          store; should it answer, the step may still be published"
     );
     assert!(run.latest().unwrap().is_none());
-    // It goes on when the store does.
+    // It continues when the store does.
     drop(release);
     let waited = Instant::now();
     while run.latest().unwrap().is_none() {
@@ -97,7 +97,8 @@ fn a_save_that_stalls_is_named_with_how_far_it_was() {
     }
 }
 
-/// Ranks in other processes: their files tell the coordinator, and the rank that is done, that they write.
+/// Ranks in other processes: their files show the coordinator, and ranks that are done, that they make
+/// progress.
 #[test]
 fn a_coordinator_waits_as_long_as_ranks_write() {
     const PATIENCE: Duration = Duration::from_millis(400);
@@ -130,7 +131,7 @@ fn a_coordinator_waits_as_long_as_ranks_write() {
     assert!(begun.elapsed() >= FILES as u32 * PATIENCE / 2);
 }
 
-/// Adds up what it hears.
+/// Sums the reported bytes.
 #[derive(Default)]
 struct Heard(Mutex<(u64, usize, u64)>);
 
@@ -146,7 +147,7 @@ impl Observer for Heard {
     }
 }
 
-/// One value of 18 MiB, in order, in strides and transposed: it is reported in pieces that add up to it.
+/// One value of 18 MiB, contiguous, strided and transposed: it is reported in pieces that sum to its size.
 #[test]
 fn a_load_reports_bytes_within_a_value() {
     const SHAPE: [u64; 2] = [2304, 2048];

@@ -1,4 +1,4 @@
-//! What is saved is loaded, whatever the dtype, the shape and the number of ranks.
+//! Loaded values equal the saved ones, for any dtype, shape and number of ranks.
 
 mod support;
 
@@ -62,7 +62,7 @@ fn every_dtype_and_shape() {
         (3, u64::MAX, 7)
     );
     assert_eq!(manifest.metadata()["plan"], "abc");
-    // Nothing but the files of a checkpoint: no marker, no part, no temporary file.
+    // Only the files of a checkpoint: no marker, no part, no temporary file.
     assert_eq!(
         names(&dir),
         [
@@ -190,7 +190,7 @@ fn pieces(random: &mut Random, shape: &[u64], count: usize) -> Vec<Region> {
     pieces
 }
 
-/// The bytes of a region, element by element: the slow and obvious way.
+/// Returns the bytes of a region, element by element, as a simple reference.
 fn slice(data: &TensorData, shape: &[u64], region: &Region) -> TensorData {
     let element = data.dtype().size();
     let mut bytes = Vec::new();
@@ -211,7 +211,7 @@ fn slice(data: &TensorData, shape: &[u64], region: &Region) -> TensorData {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
 
-    /// A learning rate of a run, say.
+    /// For example, a learning rate of a run.
     #[test]
     fn numbers_in_metadata_keep_every_bit(bits in prop::collection::vec(any::<u64>(), 200)) {
         let floats = bits.iter().map(|bits| f64::from_bits(*bits)).filter(|float| float.is_finite());

@@ -1,5 +1,5 @@
-//! Random sequences of what happens to a run, against a model of what must be loadable: where a checkpoint could be
-//! loaded before an operation, one can be loaded after it, also when it is cut short.
+//! Random sequences of operations on a run, compared with a model: if a checkpoint could be loaded before an
+//! operation, one can be loaded after it, also if the operation is interrupted.
 
 mod support;
 #[path = "support/volatile.rs"]
@@ -19,25 +19,25 @@ use volatile::{Fault, Volatile};
 
 const SEQUENCES: u64 = 300;
 const OPERATIONS: u64 = 24;
-/// As many parts of what was not synced are tried at a loss of power.
+/// Number of subsets of unsynced changes that are tried at a power failure.
 const PARTS: usize = 8;
 
-/// What is done to a run.
+/// An operation on a run.
 #[derive(Clone, Copy, Debug)]
 enum Operation {
-    /// Saves a step, and removes what is not to be kept.
+    /// Saves a step, and applies retention.
     Save {
         step: u64,
         replace: bool,
         keep: Retention,
     },
-    /// Goes on from the newest whole checkpoint; what is damaged after it is set aside.
+    /// Resumes from the newest intact checkpoint; sets newer damaged ones aside.
     Resume,
     Prune(Retention),
     Clean,
 }
 
-/// How an operation ends.
+/// The way an operation ends.
 #[derive(Clone, Copy, Debug)]
 enum Cut {
     No,
@@ -46,12 +46,12 @@ enum Cut {
     Power(u64),
 }
 
-/// A run and the model of it.
+/// A run and its model.
 struct Model {
     store: Volatile,
     /// The contents of each step that was ever saved, by seed.
     saved: BTreeMap<u64, BTreeSet<u64>>,
-    /// Each step that is whole, with its seed.
+    /// Each intact step, with its seed.
     whole: BTreeMap<u64, u64>,
     seed: u64,
 }
@@ -60,7 +60,7 @@ fn run_of(store: &Volatile) -> Run {
     Run::on(Arc::new(store.clone()))
 }
 
-/// Every checkpoint that is whole, with the seed of its contents.
+/// Returns every intact checkpoint, with the seed of its contents.
 fn whole_steps(store: &Volatile, saved: &BTreeMap<u64, BTreeSet<u64>>) -> BTreeMap<u64, u64> {
     let run = run_of(store);
     let steps = run.steps().unwrap().into_iter();
@@ -90,7 +90,7 @@ fn save(run: &Run, step: u64, replace: bool, seed: u64) -> Result<(), SaveError>
     let tensors = tensors
         .map(|((role, name), data)| SaveTensor::whole(name.clone(), *role, data.clone()))
         .collect::<Vec<_>>();
-    // One thread, so that operations have an order.
+    // One thread, so that the order of operations is deterministic.
     let rank = attempt.handle().threads(1);
     rank.write_rank(0, &tensors, &contents.1)?;
     attempt.publish(TIMEOUT).map(drop)
@@ -114,13 +114,13 @@ impl Model {
         }
     }
 
-    /// Changes a file of a checkpoint behind the program's back.
+    /// Damages a file of a checkpoint.
     fn damage(&mut self, random: &mut Random) {
         let steps = run_of(&self.store).steps().unwrap();
         if steps.is_empty() {
             return;
         }
-        // The newest most often, as a full disk or a loss of power would.
+        // Most often the newest, as with a full disk or a power failure.
         let at = match random.next() % 3 {
             0 => random.next() as usize % steps.len(),
             _ => steps.len() - 1,
@@ -164,7 +164,7 @@ impl Model {
                 keep,
             } => {
                 save(&run, step, replace, self.seed).map_err(|error| told(&error))?;
-                // The checkpoint is promised from here on.
+                // From here on, the checkpoint is promised to exist.
                 self.whole.insert(step, self.seed);
                 run.prune_after_save(step, keep).map_err(|e| told(&e))?;
             }
@@ -183,10 +183,10 @@ impl Model {
         Ok(())
     }
 
-    /// Does an operation, to its end or not, and compares the store with the model.
+    /// Runs an operation, completely or not, and compares the store with the model.
     fn check(&mut self, operation: Operation, cut: Cut, random: &mut Random) {
         self.seed += 1;
-        // What a failed operation has left may not be durable, and has promised nothing.
+        // The remains of a failed operation may not be durable.
         let durable = match cut {
             Cut::Power(_) => whole_steps(&self.store.after_power_loss(), &self.saved),
             Cut::No | Cut::Disk(_) => self.whole.clone(),
@@ -215,7 +215,7 @@ impl Model {
                 let kept = random.next() as usize % left.len();
                 self.store = left.swap_remove(kept);
             }
-            // In the time until the next operation, the system may write what was not synced.
+            // Until the next operation, the system may write unsynced data.
             _ if random.next().is_multiple_of(2) => drop(self.store.sync_dir("")),
             _ => {}
         }
@@ -238,18 +238,18 @@ impl Model {
             "{aside:?} became {left:?}: {what}"
         );
         assert!(
-            reached || done.is_ok() || done.as_ref().is_err_and(|e| e.contains("there already")),
+            reached || done.is_ok() || done.as_ref().is_err_and(|e| e.contains("already exists")),
             "{what}"
         );
         self.whole = after;
-        // Sooner or later somebody cleans up.
+        // Cleanup runs eventually.
         if random.next().is_multiple_of(2) {
             run_of(&self.store).clean().unwrap();
             assert_eq!(whole_steps(&self.store, &self.saved), self.whole, "{what}");
         }
     }
 
-    /// Whole checkpoints go for two reasons: retention, and a save that replaces them.
+    /// An intact checkpoint is removed for two reasons: retention, and a save that replaces it.
     fn check_what_went(
         &self,
         operation: Operation,
@@ -271,7 +271,7 @@ impl Model {
                 Operation::Save { keep, .. } | Operation::Prune(keep) => {
                     let multiple = keep.every.is_some_and(|every| step.is_multiple_of(every));
                     assert!(!multiple, "step {step} is to be kept: {what}");
-                    // Damaged ones may count, so that fewer than `last` whole ones are newer.
+                    // Damaged ones may count, so that fewer than `last` intact ones are newer.
                     assert!(newer > 0 || !after.is_empty(), "step {step}: {what}");
                 }
                 Operation::Resume | Operation::Clean => panic!("step {step} went: {what}"),
@@ -323,7 +323,7 @@ fn the_last_loadable_checkpoint_is_never_lost() {
             if let Operation::Save { step, replace, .. } = &mut operation
                 && *replace
             {
-                // Only what is there can be replaced.
+                // Only an existing step can be replaced.
                 *replace = newest == Some(*step);
             }
             let cut = match random.next() % 4 {
@@ -336,7 +336,7 @@ fn the_last_loadable_checkpoint_is_never_lost() {
         }
         losses += usize::from(model.whole.is_empty());
         asides += set_aside_dirs(&model.store).len();
-        // And the run goes on.
+        // And the run continues.
         let newest = run_of(&model.store).steps().unwrap().last().copied();
         let keep = Retention {
             last: 1,
@@ -351,7 +351,7 @@ fn the_last_loadable_checkpoint_is_never_lost() {
         model.check(last, Cut::No, &mut random);
         assert!(model.whole.contains_key(&step));
     }
-    // The sequences reach what they are for.
+    // The sequences cover the intended cases.
     assert!(asides > 50, "{asides} checkpoints were set aside");
     assert!(losses < SEQUENCES as usize / 2, "{losses}");
 }

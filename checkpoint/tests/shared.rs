@@ -1,4 +1,5 @@
-//! A directory that several machines reach, and whose locks may reach one: nothing is taken for dead that only looks so.
+//! A directory on several machines, whose locks may be visible to one of them: an attempt without a visible
+//! lock is not considered dead.
 
 mod support;
 
@@ -10,7 +11,7 @@ use tinderbox_checkpoint::{
     store::{LocalStore, Store, check_conformance},
 };
 
-/// The run as a machine sees it that does not see the locks of others.
+/// Returns the run as seen by a machine that does not see the locks of others.
 fn elsewhere(dir: &Path) -> Run {
     Run::on(Arc::new(LocalStore::new(dir).shared()))
 }
@@ -23,9 +24,9 @@ fn it_is_a_store_without_locks() {
     check_conformance(&store).unwrap();
 }
 
-/// A copy of an attempt's directory: its lock is not seen, as that of an attempt on another machine, which may live.
+/// Copies an attempt's directory: its lock is not visible, like that of a live attempt on another machine.
 #[test]
-fn an_attempt_stays_until_nobody_saves() {
+fn an_attempt_is_kept_until_no_process_saves() {
     let dir = tempfile::tempdir().unwrap();
     let other = tempfile::tempdir().unwrap();
     let attempt = Run::local(other.path()).begin(meta(7, 1)).unwrap();
@@ -38,14 +39,14 @@ fn an_attempt_stays_until_nobody_saves() {
         fs::copy(from, dir.path().join(name).join(file)).unwrap();
     }
     drop(attempt);
-    // Where locks tell, it is dead.
+    // With reliable locks, it is dead.
     assert_eq!(Run::local(dir.path()).leftovers().unwrap().kept, []);
     let here = elsewhere(dir.path());
     let cleaned = here.clean().unwrap();
     assert_eq!(cleaned.removed.len(), 0);
     let reason = "the store has no locks, so it may be alive";
     assert_eq!(cleaned.kept, [(dir.path().join(name), reason)]);
-    // A rank takes part in it, and a save of the step goes on beside it.
+    // A rank joins it, while a save of the step runs.
     here.join(7, TIMEOUT).unwrap();
     save(dir.path(), meta(7, 1), &small_contents(7));
     assert_eq!(here.clean().unwrap().kept.len(), 1);
@@ -55,7 +56,7 @@ fn an_attempt_stays_until_nobody_saves() {
     assert_eq!(names(dir.path()), ["step-00000007"]);
 }
 
-/// An attempt whose lock is seen lives, whatever the caller says.
+/// An attempt with a visible lock is alive, whatever the caller asserts.
 #[test]
 fn an_attempt_of_this_machine_stays() {
     let dir = tempfile::tempdir().unwrap();
@@ -69,7 +70,7 @@ fn an_attempt_of_this_machine_stays() {
     assert_eq!(names(dir.path()), [""; 0]);
 }
 
-/// Another machine has just made it.
+/// Another machine has just created it.
 #[test]
 fn an_empty_directory_of_an_attempt_stays() {
     let dir = tempfile::tempdir().unwrap();
@@ -82,7 +83,7 @@ fn an_empty_directory_of_an_attempt_stays() {
     assert_eq!(names(dir.path()), [""; 0]);
 }
 
-/// What was a checkpoint is proven by its manifest, without a lock.
+/// A former checkpoint is identified by its manifest, without a lock.
 #[test]
 fn what_was_replaced_goes() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,5 +1,4 @@
-//! What goes wrong with disks and directories: one clear error, an earlier checkpoint as it was, and
-//! nothing left behind.
+//! Failures of disks and directories: one clear error, an unchanged earlier checkpoint, and no remains.
 
 mod support;
 #[path = "support/volatile.rs"]
@@ -17,7 +16,7 @@ use support::{Contents, TIMEOUT, load, meta, small_contents};
 use tinderbox_checkpoint::{Attempt, Run, SaveError, SaveTensor};
 use volatile::{Fault, Volatile};
 
-/// Writes all of a checkpoint of one rank.
+/// Writes a whole checkpoint of one rank.
 fn write(attempt: &Attempt, contents: &Contents) -> Result<(), SaveError> {
     let tensors = contents.0.iter();
     let tensors: Vec<SaveTensor> = tensors
@@ -33,15 +32,15 @@ fn save(run: &Run, step: u64, contents: &Contents) -> Result<PathBuf, SaveError>
     attempt.publish(TIMEOUT)
 }
 
-/// What a person reads.
-fn told(error: &SaveError) -> String {
+/// Returns the message that a user reads.
+fn message(error: &SaveError) -> String {
     let error: &dyn std::error::Error = error;
     let causes = std::iter::successors(Some(error), |error| error.source());
     let causes: Vec<String> = causes.map(ToString::to_string).collect();
     causes.join(": ")
 }
 
-/// At every operation of a save the store begins to fail; each error says where and why.
+/// Lets the store fail at every operation of a save; each error has the location and the cause.
 #[track_caller]
 fn check_kind(kind: ErrorKind, reason: &str) {
     for at in 1.. {
@@ -54,7 +53,7 @@ fn check_kind(kind: ErrorKind, reason: &str) {
         let reached = store.operations() >= at;
         store.set_fault(None);
         if let Err(error) = &saved {
-            let text = told(error);
+            let text = message(error);
             assert!(text.ends_with(reason), "{text}");
             assert!(
                 text.starts_with("can't ") || text.contains("step-"),
@@ -99,41 +98,41 @@ fn a_permission_that_is_missing() {
     check_kind(ErrorKind::PermissionDenied, "permission denied");
 }
 
-/// The same on a real directory: one that nobody may write to.
+/// The same in a real directory without write permission.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_directory_that_can_not_be_written_to() {
     use std::os::unix::fs::PermissionsExt;
     let dir = tempfile::tempdir().unwrap();
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o500)).unwrap();
-    // Permissions do not hold for root; the kernel's own directory refuses everybody.
+    // Permissions do not apply to root; the kernel's own directory rejects every user.
     let place = match fs::create_dir(dir.path().join("trial")) {
         Ok(()) => Path::new("/sys"),
         Err(_) => dir.path(),
     };
     let error = save(&Run::local(place.join("run")), 1, &small_contents(1)).unwrap_err();
-    let text = told(&error);
+    let text = message(&error);
     let expected = format!("can't create {}/run: ", place.display());
     assert!(text.starts_with(&expected), "{text}");
     let text = text.to_lowercase();
-    let told = ["permission denied", "not permitted", "read-only"];
-    assert!(told.iter().any(|told| text.contains(told)), "{text}");
+    let causes = ["permission denied", "not permitted", "read-only"];
+    assert!(causes.iter().any(|cause| text.contains(cause)), "{text}");
 }
 
-/// A file where the directory of the run should be.
+/// A file in place of the run directory.
 #[test]
 fn a_file_in_the_place_of_the_directory() {
     let dir = tempfile::tempdir().unwrap();
     let place = dir.path().join("run");
     fs::write(&place, "something else").unwrap();
     let error = save(&Run::local(&place), 1, &small_contents(1)).unwrap_err();
-    let text = told(&error);
+    let text = message(&error);
     assert!(text.contains(&place.display().to_string()), "{text}");
     assert_eq!(fs::read(&place).unwrap(), b"something else");
 }
 
-/// Somebody removes the attempt's directory, or all of the run, while a rank writes or before the
-/// coordinator publishes.
+/// The attempt's directory, or the whole run, is removed while a rank writes or before the coordinator
+/// publishes.
 #[test]
 fn a_directory_that_vanishes() {
     for whole_run in [false, true] {
@@ -158,7 +157,7 @@ fn a_directory_that_vanishes() {
                     .publish(std::time::Duration::from_millis(50))
                     .unwrap_err(),
             };
-            let text = told(&error);
+            let text = message(&error);
             let named = text.contains(&place.display().to_string()) || text.contains("rank");
             assert!(named, "{text}");
             let latest = run.latest().unwrap();
@@ -170,7 +169,7 @@ fn a_directory_that_vanishes() {
     }
 }
 
-/// The directory of the one attempt.
+/// Returns the directory of the only attempt.
 fn attempt_dir(run: &Path) -> PathBuf {
     let entries = fs::read_dir(run)
         .unwrap()

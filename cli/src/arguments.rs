@@ -14,7 +14,7 @@ pub(crate) struct Arguments {
     pub(crate) group: Group,
 }
 
-/// What a command is about.
+/// The command groups.
 #[derive(Subcommand, Debug)]
 pub(crate) enum Group {
     /// Look at, compare, copy and remove checkpoints
@@ -32,23 +32,23 @@ pub(crate) enum Group {
         #[command(subcommand)]
         command: plan::Command,
     },
-    /// Measure this machine, for plans that are made for it
+    /// Measure this machine, for plans that target it
     Calibrate(calibrate::Flags),
 }
 
 impl Arguments {
-    /// Reads the command line.
+    /// Parses the command line.
     ///
     /// # Errors
     ///
-    /// The exit code, after help or what is wrong, on one line, was printed.
+    /// Returns the exit code, after printing the help or a one-line error.
     pub(crate) fn read() -> Result<Self, ExitCode> {
         Self::try_parse().map_err(|error| match error.kind() {
             ErrorKind::DisplayHelp
             | ErrorKind::DisplayVersion
             | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
                 let asked = !error.use_stderr();
-                // Nothing is left to do when nobody reads the help.
+                // A failure to print the help is ignored.
                 let _ = error.print();
                 match asked {
                     true => Outcome::Fine.into(),
@@ -63,7 +63,7 @@ impl Arguments {
     }
 }
 
-/// What is wrong with the arguments, from clap's text of several lines.
+/// Joins the lines of clap's error message.
 fn wrong(text: &str) -> String {
     let tells =
         |line: &&str| !line.starts_with("Usage:") && !line.starts_with("For more information");
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_arguments_are_told_on_one_line() {
+    fn invalid_arguments_are_reported_on_one_line() {
         for (arguments, expected) in [
             (
                 &["ckpt", "reshard", "a", "--to", "b"][..],
@@ -102,7 +102,7 @@ mod tests {
             (&["ckpt", "melt"], "unrecognized subcommand 'melt'"),
             (
                 &["schedule", "show", "1f1b", "--times", "1,2"],
-                "it must be three whole numbers",
+                "expected three whole numbers",
             ),
             (
                 &["ckpt", "reshard", "a", "--to", "b", "--ranks", "0"],

@@ -1,4 +1,4 @@
-//! `tinderbox calibrate`: what this machine's ranks do per second.
+//! `tinderbox calibrate`: measures the throughput of this machine's ranks.
 
 use std::fs;
 use std::io::Write;
@@ -11,20 +11,20 @@ use tinderbox_pipeline::calibrate;
 
 use crate::outcome::Outcome;
 
-/// Below the help.
+/// Text after the help.
 const EXAMPLES: &str = "\
 Examples:
-  tinderbox calibrate --ranks 2                   print what two ranks of this machine do
-  tinderbox calibrate --ranks 2 -o machine.json   write it for `Machine::load`";
+  tinderbox calibrate --ranks 2                   print the throughput of two ranks of this machine
+  tinderbox calibrate --ranks 2 -o machine.json   write the measurement for `Machine::load`";
 
 /// Arguments of `calibrate`.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Flags {
-    /// Ranks that share the machine, each a thread with threads of its own
+    /// Ranks that share the machine, each a thread with its own thread pool
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
     ranks: u16,
-    /// Threads of each rank; the machine's divided by the ranks if not given
+    /// Threads of each rank [default: the threads of the machine divided by the ranks]
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
     /// Print JSON
@@ -35,7 +35,7 @@ pub(crate) struct Flags {
     output: Option<PathBuf>,
 }
 
-/// Measures and prints.
+/// Measures and prints the result.
 pub(crate) fn run(flags: &Flags, out: &mut dyn Write) -> anyhow::Result<Outcome> {
     let ranks = usize::from(flags.ranks);
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -51,7 +51,7 @@ pub(crate) fn run(flags: &Flags, out: &mut dyn Write) -> anyhow::Result<Outcome>
     let rates = machine.rates;
     writeln!(
         out,
-        "{ranks} rank(s) of {threads} thread(s), all at work at once, each:"
+        "{ranks} rank(s) of {threads} thread(s), all running at once, each:"
     )?;
     let memory = machine
         .rank_models()
@@ -61,7 +61,7 @@ pub(crate) fn run(flags: &Flags, out: &mut dyn Write) -> anyhow::Result<Outcome>
     let mib = |bytes: u64| format!("{:>8.0} MiB", bytes as f64 / (1 << 20) as f64);
     let rows = [
         (
-            "products of matrices",
+            "matrix products",
             format!("{:>8.1} GFLOP/s", giga(rates.flops_per_s)),
         ),
         ("memory", format!("{:>8.1} GB/s", giga(rates.bytes_per_s))),
@@ -71,11 +71,11 @@ pub(crate) fn run(flags: &Flags, out: &mut dyn Write) -> anyhow::Result<Outcome>
         ),
         (
             "an action",
-            format!("{:>8} ns beside its program", machine.action_ns),
+            format!("{:>8} ns in addition to its program", machine.action_ns),
         ),
         ("a message", format!("{:>8} ns", machine.link.latency)),
         (
-            "a message's MiB",
+            "1 MiB of a message",
             format!("{:>8} ns", machine.link.ticks_per_mib),
         ),
         (

@@ -1,8 +1,8 @@
-//! The command `tinderbox`. Its work on checkpoints is that of `tinderbox_checkpoint::tools`, its work on
-//! schedules that of `tinderbox_schedule`, on plans that of `tinderbox_planner`; here are arguments, texts and tables.
+//! The `tinderbox` command. Checkpoint operations are implemented in `tinderbox_checkpoint::tools`, schedules
+//! in `tinderbox_schedule` and plans in `tinderbox_planner`; this crate has arguments, messages and tables.
 //!
-//! Exit codes: 0 when all is well, 1 when something is damaged, differs or can't run, 2 for wrong arguments and any
-//! other error.
+//! Exit codes: 0 on success, 1 if something is damaged, differs or can't run, 2 for invalid arguments and all
+//! other errors.
 
 mod arguments;
 mod calibrate;
@@ -36,7 +36,7 @@ fn main() -> ExitCode {
     match outcome.and_then(|outcome| flushed.map(|()| outcome)) {
         Ok(outcome) => outcome.into(),
         Err(error) => {
-            // Whoever reads, `head` say, has seen enough.
+            // The reader, such as `head`, has closed the pipe.
             if !outcome::is_broken_pipe(&error) {
                 terminal::say_error(&error);
             }

@@ -1,15 +1,15 @@
-//! How a command ends.
+//! Outcomes of a command.
 
 use std::{io, process::ExitCode};
 
-/// How a command ended.
+/// The outcome of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Outcome {
-    /// All is well.
+    /// Success.
     Fine,
-    /// Something is damaged, or differs.
+    /// The command found damage or a difference.
     Found,
-    /// The command could not do its work.
+    /// The command failed.
     Failed,
 }
 
@@ -23,7 +23,7 @@ impl From<Outcome> for ExitCode {
     }
 }
 
-/// Whether an error is only that nobody reads the output any more.
+/// Returns whether an error only means that the output is closed.
 pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
     let io = error.downcast_ref::<io::Error>();
     io.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)

@@ -1,4 +1,4 @@
-//! `tinderbox ckpt`, as a process, over checkpoints that the library has saved.
+//! Tests of `tinderbox ckpt` as a process, on checkpoints saved by the library.
 
 mod support;
 
@@ -78,7 +78,7 @@ fn inspect_lists_the_steps_of_a_run() {
     let list = json_of(ckpt(&["inspect", run, "--all", "--json"]), 0);
     assert_eq!(list["steps"][0]["world_size"], 2);
     assert!(list["steps"][1]["error"].is_string(), "{list}");
-    // The newest that can be used, and a word on the other.
+    // The newest usable checkpoint, and a warning about the other.
     let ran = ckpt(&["inspect", run]);
     assert_eq!(ran.code, Some(0));
     check_contains(&ran.out, &["step           5\n"]);
@@ -93,7 +93,7 @@ fn verify_names_every_damaged_block() {
     let dir = tempfile::tempdir().unwrap();
     let [good, bad] = [1, 2].map(|step| Sample::new().save(dir.path(), step));
     let whole = ckpt(&["verify", text(dir.path())]).ends(0);
-    assert_eq!(whole.matches(": whole, 3 file(s)").count(), 2, "{whole}");
+    assert_eq!(whole.matches(": intact, 3 file(s)").count(), 2, "{whole}");
 
     let checkpoint = Checkpoint::open(&bad).unwrap();
     let mut expected = Vec::new();
@@ -111,7 +111,7 @@ fn verify_names_every_damaged_block() {
         expected.push((name, format!("bytes {start}..{end} of {}", file.display())));
     }
     let found = ckpt(&["verify", text(dir.path())]).ends(1);
-    check_contains(&found, &[&format!("{}: whole", good.display())]);
+    check_contains(&found, &[&format!("{}: intact", good.display())]);
     let damaged: Vec<&str> = found
         .lines()
         .filter(|l| l.starts_with("damaged: "))
@@ -125,7 +125,7 @@ fn verify_names_every_damaged_block() {
 }
 
 #[test]
-fn verify_tells_damage_from_what_is_no_checkpoint() {
+fn verify_distinguishes_damage_from_other_errors() {
     let check = |spoil: fn(&Path), code: i32, expected: &str| {
         let dir = tempfile::tempdir().unwrap();
         let step = Sample::new().save(dir.path(), 1);
@@ -221,7 +221,7 @@ fn diff_compares_a_tied_weight_by_all_its_names() {
     let values = tensors
         .iter()
         .filter(|t| t["difference"]["values"].is_object());
-    // The weight under its second name: every element but the first.
+    // The weight under its second name: every element except the first.
     let differing: Vec<&Value> = values
         .map(|t| &t["difference"]["values"]["differing"])
         .collect();
@@ -269,12 +269,12 @@ fn reshard_keeps_everything_but_the_ranks() {
                 assert_eq!(ranks_of(&new, Role::Model, "norm.gamma"), [0, 1, 2]);
             }
         }
-        // It is there now.
+        // Now it exists.
         let error = ckpt(&arguments).fails();
-        check_contains(&error, &["is there already"]);
+        check_contains(&error, &["already exists"]);
         ckpt(&[&arguments[..], &["--replace"]].concat()).ends(0);
     }
-    // Back to two, from rows, in place.
+    // Back to two ranks, from rows, in place.
     let rows = dir.path().join("rows");
     let arguments = [
         "reshard",
@@ -356,9 +356,9 @@ fn export_writes_what_other_readers_take() {
         ];
         assert_eq!(found, expected);
     }
-    // What is there stays, and nothing of ours is left.
+    // Existing files stay, and there are no remains.
     let error = ckpt(&arguments).fails();
-    check_contains(&error, &["is there already and not an empty directory"]);
+    check_contains(&error, &["already exists and is not an empty directory"]);
     assert_eq!(names(dir.path()), ["many", "one", "run"]);
 }
 
@@ -386,16 +386,16 @@ fn import_brings_back_what_was_exported() {
         let manifest = Checkpoint::open(back).unwrap().manifest().clone();
         assert_eq!(manifest.world_size.to_string(), ranks);
     }
-    // A file by itself, and the step of another import.
+    // A single file, and the step of another import.
     let file = dir.path().join("plain-1000/model.safetensors");
     let run = dir.path().join("back-1");
     let arguments = ["import", text(&file), "--to", text(&run), "--step", "9"];
-    check_contains(&ckpt(&arguments).fails(), &["is there already"]);
+    check_contains(&ckpt(&arguments).fails(), &["already exists"]);
     ckpt(&[&arguments[..], &["--replace"]].concat()).ends(0);
     ckpt(&["diff", text(&step), text(&run)]).ends(0);
 }
 
-/// The bytes of a plain file with one tensor.
+/// Returns a plain file with one tensor.
 fn plain(name: &str, dtype: StoredDType, data: &[u8]) -> Vec<u8> {
     let shape = [data.len() as u64 / dtype.size_bytes()];
     let mut bytes = encode_header(&[], &[(name, dtype, &shape)]).unwrap();
@@ -422,43 +422,43 @@ fn import_refuses_what_is_not_sound() {
     check(&[], "has neither model.safetensors nor");
     check(&[(model, &weight[..weight.len() - 1])], "the file holds");
     check(&[(model, &[&weight[..], b"x"].concat())], "the file holds");
-    check(&[(model, b"short")], "reaches past the end");
+    check(&[(model, b"short")], "extends past the end");
     let truth = plain("mask", StoredDType::Bool, &[0, 2]);
     check(&[(model, &truth)], "neither 0 nor 1");
     let empty = encode_header(&[], &[]).unwrap();
-    check(&[(model, &empty)], "holds no parameter");
+    check(&[(model, &empty)], "contains no parameters");
     for name in ["../from/a", "/etc/passwd", "b/a", ".."] {
         let index = index(&format!(r#"{{"w":"{name}"}}"#));
         check(
             &[("a", &weight), (listed, &index)],
-            "which is no plain name",
+            "which is not a plain file name",
         );
     }
     let twice = index(r#"{"w":"a","w":"b"}"#);
-    check(
-        &[("a", &weight), (listed, &twice)],
-        "duplicate key `w`",
-    );
+    check(&[("a", &weight), (listed, &twice)], "duplicate key `w`");
     let missing = index(r#"{"w":"a","v":"a"}"#);
-    check(&[("a", &weight), (listed, &missing)], r#"it names: ["v"]"#);
+    check(
+        &[("a", &weight), (listed, &missing)],
+        r#"missing from the listed file: ["v"]"#,
+    );
     // The same tensor in two files.
     let other = index(r#"{"w":"a","v":"b"}"#);
     let files: [(&str, &[u8]); 3] = [("a", &weight), ("b", &weight), (listed, &other)];
-    check(&files, r#"in a file and not in it: ["w"]"#);
+    check(&files, r#"in a file but not listed: ["w"]"#);
     let gone = index(r#"{"w":"c"}"#);
-    check(&[(listed, &gone)], "there is no file");
+    check(&[(listed, &gone)], "does not exist");
     let one = index(r#"{"w":"a"}"#);
     let files: [(&str, &[u8]); 3] = [("a", &weight), (model, &weight), (listed, &one)];
-    check(&files, "that its index does not name");
+    check(&files, "that its index does not list");
 }
 
 #[test]
-fn gc_removes_only_when_told_to() {
+fn gc_removes_only_with_yes() {
     let dir = tempfile::tempdir().unwrap();
     for step in 1..=5 {
         Sample::parameters().save(dir.path(), step);
     }
-    // Between two calls a kill leaves an empty directory.
+    // A kill between two calls leaves an empty directory.
     let attempt = format!(".attempt-6-{}", "0123456789abcdef".repeat(2));
     fs::create_dir(dir.path().join(&attempt)).unwrap();
     let foreign = dir.path().join(".attempt-mine");
@@ -477,8 +477,8 @@ fn gc_removes_only_when_told_to() {
             "keep step 5: it is the newest\n",
             "would remove step 1: ",
             "would remove step 3: ",
-            &format!("{attempt}: left behind by a save\n"),
-            "nothing was removed: give --yes to do it\n",
+            &format!("{attempt}: remains of a save\n"),
+            "nothing was removed: use --yes to remove it\n",
         ],
     );
     assert_eq!(names(dir.path()), before);
@@ -523,28 +523,34 @@ fn wrong_arguments_are_one_line_and_code_2() {
             &["export", run, "--to", "x", "--max-file-bytes", "0"],
             "invalid value",
         ),
-        (&["import", nothing, "--to", run], "there is no file"),
+        (&["import", nothing, "--to", run], "does not exist"),
         (&["gc", run, "--keep-last", "0"], "at least 1"),
-        (&["gc", nothing], "is no directory"),
+        (&["gc", nothing], "is not a directory"),
         // In buckets; this command is built without the services.
-        (&["inspect", "s3://bucket/run"], "needs the feature `aws`"),
+        (
+            &["inspect", "s3://bucket/run"],
+            "requires the feature `aws`",
+        ),
         (
             &["verify", "gs://bucket/run/step-00000001"],
-            "needs the feature `gcp`",
+            "requires the feature `gcp`",
         ),
-        (&["gc", "az://container/run"], "needs the feature `azure`"),
+        (
+            &["gc", "az://container/run"],
+            "requires the feature `azure`",
+        ),
         (
             &["import", run, "--to", "https://host/run"],
-            "needs the feature `http`",
+            "requires the feature `http`",
         ),
         (&["diff", "memory:///run", run], "neither a checkpoint"),
-        (&["inspect", "file:///run"], "open it as one"),
+        (&["inspect", "file:///run"], "use a local path"),
     ] {
         check_contains(&ckpt(arguments).fails(), &[expected]);
     }
     check_contains(
         &ckpt(&["verify", "--help"]).ends(0),
-        &["exit code 1 if anything is"],
+        &["exit code 1 if there is any"],
     );
 }
 
@@ -567,8 +573,8 @@ fn no_command_takes_an_older_step_on_its_own() {
             &error,
             &[
                 "the newest step of ",
-                ", 12, can't be used; give ",
-                "step-00000005 for the step before it",
+                ", 12, can't be used; use ",
+                "step-00000005 for the previous step",
                 "the digest is",
             ],
         );
@@ -590,16 +596,16 @@ fn remove_says_what_it_removes() {
     let aside = dir.path().join("damaged-00000003-2");
 
     let error = ckpt(&["remove", text(&step(1)), "--yes"]).fails();
-    check_contains(&error, &["has a sound manifest", "give --sound"]);
+    check_contains(&error, &["has a valid manifest", "or --sound"]);
     let error = ckpt(&["remove", text(dir.path()), "--yes"]).fails();
-    check_contains(&error, &["is not the directory of a step"]);
-    let told = ckpt(&["remove", text(&step(2))]).ends(0);
+    check_contains(&error, &["is neither the directory of a step"]);
+    let out = ckpt(&["remove", text(&step(2))]).ends(0);
     check_contains(
-        &told,
+        &out,
         &[
             "step-00000002: step 2, without a manifest\n",
             "  model-rank-00000.safetensors (",
-            "nothing was removed: give --yes",
+            "nothing was removed: use --yes",
         ],
     );
     assert!(step(2).exists());
@@ -610,8 +616,8 @@ fn remove_says_what_it_removes() {
     );
 
     for (path, arguments) in [(&step(2), &["--yes"][..]), (&aside, &["--yes"])] {
-        let told = ckpt(&[&["remove", text(path)], arguments].concat()).ends(0);
-        check_contains(&told, &[&format!("removed {}", path.display())]);
+        let out = ckpt(&[&["remove", text(path)], arguments].concat()).ends(0);
+        check_contains(&out, &[&format!("removed {}", path.display())]);
     }
     ckpt(&["remove", text(&step(1)), "--sound", "--yes"]).ends(0);
     assert_eq!(names(dir.path()), [""; 0]);
@@ -629,12 +635,12 @@ fn gc_keeps_the_newest_whole_checkpoint() {
     let last = fs::metadata(&file).unwrap().len() - 1;
     flip(&file, last);
     let run = text(dir.path());
-    let told = ckpt(&["gc", run, "--keep-last", "1", "--yes"]).ends(0);
+    let out = ckpt(&["gc", run, "--keep-last", "1", "--yes"]).ends(0);
     check_contains(
-        &told,
+        &out,
         &[
-            "keep step 2: no newer one that is to be kept is whole",
-            "removed step 1: not to be kept",
+            "keep step 2: no newer kept checkpoint is intact",
+            "removed step 1: not kept by the rule",
         ],
     );
     assert_eq!(names(dir.path()), ["step-00000002", "step-00000003"]);

@@ -1,4 +1,4 @@
-//! `tinderbox plan`, as a process.
+//! Tests of `tinderbox plan` as a process.
 
 use std::fs;
 use std::io::Read;
@@ -11,7 +11,7 @@ fn command(arguments: &[&str]) -> Command {
     command
 }
 
-/// Runs `tinderbox plan` with these arguments; gives its exit code, output and error.
+/// Runs `tinderbox plan` with these arguments; returns its exit code, output and error.
 fn plan(arguments: &[&str]) -> (i32, String, String) {
     let ran = command(arguments).output().unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
@@ -29,7 +29,7 @@ fn ends(code: i32, arguments: &[&str]) -> String {
     out
 }
 
-/// The error of a command that could not do its work: one line, exit code 2.
+/// Returns the error of a failed command: one line, exit code 2.
 #[track_caller]
 fn refused(arguments: &[&str]) -> String {
     let (code, out, err) = plan(arguments);
@@ -38,7 +38,7 @@ fn refused(arguments: &[&str]) -> String {
     err
 }
 
-/// A plan of four stages.
+/// Returns the path of a plan with four stages.
 fn golden() -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     root.join("planner/tests/golden/plan-version-2.json")
@@ -139,7 +139,7 @@ fn plans_are_compared() {
 }
 
 #[test]
-fn files_that_are_no_plan_are_told_in_plain_words() {
+fn invalid_plan_files_are_reported() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("plan.json");
     for (content, expected) in [
@@ -199,7 +199,7 @@ fn wrong_arguments_say_what_is_wanted() {
     }
 }
 
-/// Whoever reads, `head` say, may have seen enough.
+/// The reader, such as `head`, may close the pipe early.
 #[test]
 fn a_closed_pipe_is_no_error() {
     let golden = golden();

@@ -1,10 +1,10 @@
-//! `tinderbox schedule`, as a process.
+//! Tests of `tinderbox schedule` as a process.
 
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// Runs `tinderbox schedule` with these arguments; gives its exit code, output and error.
+/// Runs `tinderbox schedule` with these arguments; returns its exit code, output and error.
 fn schedule(arguments: &[&str]) -> (i32, String, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tinderbox"));
     command
@@ -27,7 +27,7 @@ fn fine(arguments: &[&str]) -> String {
     out
 }
 
-/// The error of a command that could not do its work: one line, exit code 2.
+/// Returns the error of a failed command: one line, exit code 2.
 #[track_caller]
 fn refused(arguments: &[&str]) -> String {
     let (code, out, err) = schedule(arguments);
@@ -81,7 +81,7 @@ fn a_file_is_a_schedule_like_any_other() {
         let out = fine(&["show", &text(file), "--actions"]);
         assert_eq!(out, "0F0 0F1 0B0 0B1\n1F0 1B0 1F1 1B1\n");
     }
-    // What can't run is no error of the command: it has found something.
+    // An invalid schedule is not an error of the command, but a finding.
     fs::write(&rows, "0F0 0B0\n1B0 1F0\n").unwrap();
     let (code, out, _) = schedule(&["show", &text(&rows)]);
     assert_eq!(code, 1);
@@ -90,7 +90,7 @@ fn a_file_is_a_schedule_like_any_other() {
         "{out}"
     );
 
-    // What a file claims costs nothing, and its name is no command for the terminal.
+    // Large claims of a file cost nothing, and control characters in its name are escaped.
     let claim = r#"{"name":"\u001b[2J","mode":"training","form":"compute_only",
         "stages":1000000000000,"micro_batches":1,"stage_to_rank":[0],"ranks":[["0F0","0B0"]]}"#;
     fs::write(&rows, claim).unwrap();
@@ -124,7 +124,7 @@ fn pictures_are_written_to_files() {
     assert!(trace["traceEvents"].as_array().unwrap().len() > 100);
 }
 
-/// The committed pictures are those that this build draws.
+/// The committed drawings are those of this build.
 #[test]
 fn the_pictures_of_the_documentation_are_current() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
@@ -172,18 +172,18 @@ fn wrong_arguments_say_what_is_wanted() {
     for (arguments, expected) in [
         (
             &["show", "1f1b"][..],
-            "a named schedule needs --stages and --micro-batches",
+            "a named schedule requires --stages and --micro-batches",
         ),
         (
             &["show", "zigzag", "--stages", "2"],
-            "and there is no such file",
+            "and no file has this name",
         ),
         (&show("zbv", &["--chunks", "3"]), "2 chunks"),
         (&show("1f1b", &["--times", "1,2"]), "three whole numbers"),
         (&["show", "1f1b", "--stages", "0"], "0 is not in 1..=4096"),
         (
             &["list", "--times", "1,1,1"],
-            "2 chunks of looped-bfs can't share 1 ticks",
+            "1 ticks are not divisible by the 2 chunks of looped-bfs",
         ),
         (
             &[
@@ -194,7 +194,7 @@ fn wrong_arguments_say_what_is_wanted() {
                 "--micro-batches",
                 "4096",
             ],
-            "more than a picture shows",
+            "the maximum for drawing",
         ),
     ] {
         let error = refused(arguments);

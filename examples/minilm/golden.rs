@@ -1,10 +1,10 @@
-//! The embeddings of the original; `make_golden.py` made them.
+//! The embeddings of the original model, created by `make_golden.py`.
 
 use anyhow::{Context, Result, ensure};
 use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
 use serde_json::Value;
 
-/// Sentences with the embeddings that the original gives.
+/// Sentences with the original model's embeddings.
 pub struct Golden {
     sentences: Vec<Sentence>,
 }
@@ -33,7 +33,7 @@ impl Golden {
         })
     }
 
-    /// All sentences as one batch, padded on the right: tokens, and where there is none.
+    /// Returns all sentences as one batch, padded on the right: tokens, and the padding mask.
     pub fn batch(&self, device: &Device) -> (Tensor<2, Int>, Tensor<2, Bool>) {
         let lengths = self.sentences.iter().map(|sentence| sentence.tokens.len());
         let longest = lengths.max().unwrap_or(0);
@@ -52,7 +52,7 @@ impl Golden {
         )
     }
 
-    /// The largest difference of a component, of embeddings one after the other; prints it for every
+    /// Returns the maximum difference of a component of the concatenated embeddings; prints it for every
     /// sentence.
     pub fn compare(&self, found: &[f32]) -> Result<f64> {
         let expected: usize = self.sentences.iter().map(|s| s.embedding.len()).sum();
@@ -67,11 +67,11 @@ impl Golden {
             let difference = sentence.embedding.iter().zip(found.by_ref());
             let difference =
                 difference.map(|(expected, found)| (expected - f64::from(found)).abs());
-            // Not `f64::max`, which passes over NaN.
+            // Not `f64::max`, which ignores NaN.
             let difference =
                 difference.fold(0.0, |a: f64, b| if b > a || b.is_nan() { b } else { a });
             println!("{difference:.1e} from the original: {:.60}", sentence.text);
-            ensure!(!difference.is_nan(), "a component is no number");
+            ensure!(!difference.is_nan(), "a component is NaN");
             largest = largest.max(difference);
         }
         Ok(largest)

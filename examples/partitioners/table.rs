@@ -3,7 +3,7 @@
 use tinderbox::Plan;
 use tinderbox::planner::PlanStage;
 
-/// A plan, or why there is none, with the seconds of its steps.
+/// A plan, or the error of the partitioner, with the times of its steps in seconds.
 pub struct Row {
     pub partitioner: String,
     pub plan: Result<Plan, String>,
@@ -34,7 +34,7 @@ pub fn print(title: &str, facts: &str, rows: &[Row]) {
             }
         }
     }
-    // Why the last one, which is the best of the others, is as it is.
+    // The reasons of the last plan, which is the best of the others.
     if let Some(Ok(plan)) = rows.last().map(|row| &row.plan) {
         println!("\n```text");
         for reason in &plan.file().choice.reasons {
@@ -45,7 +45,7 @@ pub fn print(title: &str, facts: &str, rows: &[Row]) {
     println!();
 }
 
-/// Prints what stands above the tables.
+/// Prints the header of the page.
 pub fn header(ranks: usize, micro_batches: usize, turns: usize) {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     println!(
@@ -68,7 +68,7 @@ fn stages(plan: &Plan) -> String {
     all.join("<br>")
 }
 
-/// The middle of some values; none of nothing.
+/// Returns the median, or NaN without values.
 fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)

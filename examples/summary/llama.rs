@@ -51,7 +51,7 @@ pub struct Llama {
 }
 
 impl LlamaConfig {
-    /// Llama 3 of 8 billion parameters.
+    /// Returns the sizes of Llama 3 with 8 billion parameters.
     pub fn llama_3_8b() -> Self {
         Self {
             hidden: 4096,
@@ -64,7 +64,7 @@ impl LlamaConfig {
         }
     }
 
-    /// Llama 3 of 70 billion parameters.
+    /// Returns the sizes of Llama 3 with 70 billion parameters.
     pub fn llama_3_70b() -> Self {
         Self {
             hidden: 8192,
@@ -75,7 +75,7 @@ impl LlamaConfig {
         }
     }
 
-    /// Llama 3.1 of 405 billion parameters.
+    /// Returns the sizes of Llama 3.1 with 405 billion parameters.
     pub fn llama_3_405b() -> Self {
         Self {
             hidden: 16384,
@@ -86,7 +86,7 @@ impl LlamaConfig {
         }
     }
 
-    /// The model.
+    /// Initializes the model.
     pub fn init(&self, device: &Device) -> Llama {
         let head_size = self.hidden / self.heads;
         Llama {

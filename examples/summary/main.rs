@@ -1,5 +1,5 @@
-//! Constructs a deferred Llama model and prints what it consists of: milliseconds and a few MiB for
-//! hundreds of GiB of parameters.
+//! Constructs a deferred Llama model and prints a summary: milliseconds and a few MiB for hundreds of GiB of
+//! parameters.
 
 mod flags;
 mod llama;
@@ -15,7 +15,7 @@ use tinderbox::Deferred;
 use flags::Flags;
 use llama::Llama;
 
-/// Counts what the process allocates.
+/// Counts the allocations of the process.
 #[global_allocator]
 static HEAP: PeakAlloc = PeakAlloc;
 
@@ -23,7 +23,7 @@ fn main() -> ExitCode {
     let flags = Flags::read();
     match run(&flags) {
         Ok(()) => ExitCode::SUCCESS,
-        // Whoever reads the output has seen enough.
+        // The reader of the output has closed the pipe.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error:#}");

@@ -1,4 +1,5 @@
-//! The same training in plain Burn, on one device: the gradients of the first step, and the losses of all.
+//! The same training in plain Burn on one device: compares the gradients of the first step, and the losses of
+//! all steps.
 
 use anyhow::Result;
 use burn::module::Module;
@@ -32,7 +33,7 @@ pub fn first_step(
 }
 
 /// Trains with Burn's autodiff, from the same initial values, with the same batches and gradient
-/// accumulation, and gives the largest difference to the pipeline's losses.
+/// accumulation, and returns the maximum difference to the pipeline's losses.
 pub fn largest_difference(
     model: &Deferred<Gpt>,
     text: &Text,

@@ -3,14 +3,14 @@
 use anyhow::{Context, Result, ensure};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 
-/// A text as numbers, one per character, split into a training and a validation part.
+/// A text as token ids, one per character, split into a training and a validation part.
 pub struct Text {
     characters: Vec<char>,
     train: Vec<i32>,
     validation: Vec<i32>,
 }
 
-/// Tokens and the tokens that follow them, both `[samples, length]`.
+/// Tokens and the next tokens, both `[samples, length]`.
 pub type TokenBatch = (Tensor<2, Int>, Tensor<2, Int>);
 
 impl Text {
@@ -38,18 +38,18 @@ impl Text {
         })
     }
 
-    /// Number of different characters.
+    /// Returns the number of different characters.
     pub fn vocabulary(&self) -> usize {
         self.characters.len()
     }
 
-    /// Characters of the training and of the validation part.
+    /// Returns the numbers of characters of the training and the validation part.
     pub fn lengths(&self) -> (usize, usize) {
         (self.train.len(), self.validation.len())
     }
 
-    /// The training samples from number `position` on. Sample `n` of a seed is always the same piece
-    /// of the text, so a run that is resumed at a position reads on where it stopped.
+    /// Returns the training samples from index `position` on. Sample `n` of a seed is always the same section
+    /// of the text, so a run that is resumed at a position continues where it stopped.
     pub fn batch(
         &self,
         seed: u64,
@@ -65,7 +65,8 @@ impl Text {
         batch_of(&self.train, starts.collect(), length, device)
     }
 
-    /// The validation part in batches, without overlap; what does not fill a sequence is left out.
+    /// Returns the validation part in batches, without overlap; omits the remainder that does not fill a
+    /// sequence.
     pub fn validation(
         &self,
         samples: usize,
@@ -85,7 +86,7 @@ impl Text {
         })
     }
 
-    /// Numbers of the characters of a text; those that the text does not have are left out.
+    /// Encodes a text; omits characters that are not in the vocabulary.
     pub fn encode(&self, text: &str) -> Vec<i32> {
         let numbers = text
             .chars()
@@ -93,7 +94,7 @@ impl Text {
         numbers.map(|number| number as i32).collect()
     }
 
-    /// The text of some numbers.
+    /// Decodes token ids to text.
     pub fn decode(&self, tokens: &[i32]) -> String {
         tokens
             .iter()
@@ -116,7 +117,7 @@ fn batch_of(tokens: &[i32], starts: Vec<usize>, length: usize, device: &Device) 
     )
 }
 
-/// A 64-bit mix (the finalizer of SplitMix64): equal inputs give equal, unrelated-looking outputs.
+/// Mixes 64 bits (the finalizer of SplitMix64): equal inputs have equal, pseudorandom outputs.
 pub fn scramble(number: u64) -> u64 {
     let mut z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

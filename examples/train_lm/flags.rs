@@ -7,11 +7,11 @@ use tinderbox::planner::Partitioner;
 use tinderbox::schedule::ChunkCounts;
 use tinderbox::{Placement, ScheduleKind};
 
-const EXIT_CODES: &str = "Exit codes: 0 when it has trained, 1 when it failed, 2 for wrong arguments, 3 when a device \
-                          is not there. Ctrl-C and SIGTERM end it after the running step, which --save saves, \
-                          with 130 and 143; a second one ends it at once.";
+const EXIT_CODES: &str = "Exit codes: 0 on success, 1 on failure, 2 for invalid arguments, 3 if a device \
+                          is not available. Ctrl-C and SIGTERM end it after the running step, which --save saves, \
+                          with 130 and 143; a second signal ends it immediately.";
 
-/// Type that forward and backward are computed in.
+/// The type in which forward and backward are computed.
 #[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Precision {
     F32,
@@ -23,36 +23,36 @@ pub enum Precision {
 #[derive(Parser, Debug, Clone)]
 #[command(name = "train_lm", after_help = EXIT_CODES)]
 pub struct Flags {
-    /// Number of pipeline stages side by side, each on a rank with a thread of its own
+    /// Number of pipeline stages in parallel, each on a rank with its own thread
     #[arg(long, default_value_t = 4, value_parser = at_least_one)]
     pub stages: usize,
     /// Micro-batches that each batch is split into
     #[arg(long, default_value_t = 8, value_parser = at_least_one)]
     pub micro_batches: usize,
-    /// Stages of each rank, for schedules that take several; 2 where a schedule takes two
+    /// Stages on each rank, for schedules with several; 2 by default for schedules with two
     #[arg(long, value_parser = at_least_one)]
     pub chunks: Option<usize>,
-    /// Schedule of a training step, such as 1f1b, zb-h1 or zbv; `tinderbox schedule list` has them all
+    /// Schedule of a training step, such as 1f1b, zb-h1 or zbv; see `tinderbox schedule list`
     #[arg(long, default_value_t = ScheduleKind::OneFOneB)]
     pub schedule: ScheduleKind,
     /// Partitioner: mixed, chain, metis or auto
     #[arg(long, value_name = "NAME", default_value_t = Partitioner::Chain)]
     pub partitioner: Partitioner,
-    /// Measure each block of the model first, and plan by that; kept in target/profiles
+    /// Measure each block of the model first, and plan with the measured times; kept in target/profiles
     #[arg(long)]
     pub profile: bool,
-    /// A machine that `tinderbox calibrate` measured, in place of default figures
+    /// Machine file written by `tinderbox calibrate`, instead of default figures
     #[arg(long, value_name = "FILE")]
     pub machine: Option<PathBuf>,
-    /// Devices of the ranks, dealt out in turn: flex (the CPU); with the feature cuda: cuda, cuda:1, a list as cuda:0,1;
-    /// with the feature cpu: cpu (GPU kernels, compiled for the CPU)
+    /// Devices of the ranks, assigned in turn: flex (the CPU); with the feature cuda: cuda, cuda:1, or a list
+    /// such as cuda:0,1; with the feature cpu: cpu (GPU kernels, compiled for the CPU)
     #[arg(long, value_name = "LIST", default_value = "flex")]
     pub device: String,
-    /// Type that forward and backward are computed in: f32, bf16 or f16 (with a scaled loss); parameters and optimizer
-    /// stay f32
+    /// Type in which forward and backward are computed: f32, bf16 or f16 (with a scaled loss); parameters and
+    /// optimizer stay f32
     #[arg(long, value_name = "TYPE", default_value = "f32")]
     pub precision: Precision,
-    /// Training steps in all, those before a resume included
+    /// Total number of training steps, including those before a resume
     #[arg(long, default_value_t = 600)]
     pub steps: u64,
     /// Seed of initial values, dropout and the order of the samples
@@ -64,26 +64,26 @@ pub struct Flags {
     /// Directory to save checkpoints in
     #[arg(long, value_name = "DIR")]
     pub save: Option<PathBuf>,
-    /// Save after every K steps; without it, --save saves once, at the end
+    /// Save every K steps; without it, --save saves once, at the end
     #[arg(long, value_name = "K", requires = "save", value_parser = clap::value_parser!(u64).range(1..))]
     pub save_every: Option<u64>,
-    /// Resume from the newest checkpoint in this directory, of any number of stages
+    /// Resume from the newest checkpoint in this directory, saved by any number of stages
     #[arg(long, value_name = "DIR")]
     pub resume: Option<PathBuf>,
     /// Also train the same model in plain Burn on one device, without dropout, and compare each loss
     #[arg(long)]
     pub compare: bool,
-    /// Where to write the plan as JSON
+    /// File for the plan as JSON
     #[arg(long, value_name = "FILE", default_value = "target/train_lm.plan.json")]
     pub plan: PathBuf,
-    /// Clip the gradients by the norm of all of them together
+    /// Clip the gradients by their global norm
     #[arg(long, value_name = "NORM", value_parser = positive)]
     pub clip: Option<f64>,
-    /// Measure the steps, and write the last one with its prediction: as SVG where the name ends so, else as a
-    /// trace for Perfetto
+    /// Measure the steps, and write the last one with its prediction: as SVG if the file name ends in .svg,
+    /// otherwise as a trace for Perfetto
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
-    /// Print the loss of every step, with all its digits
+    /// Print the loss of every step with full precision
     #[arg(long)]
     pub print_losses: bool,
 }
@@ -111,7 +111,7 @@ fn probability(text: &str) -> Result<f64, String> {
 }
 
 impl Flags {
-    /// Stages of each rank, and how they lie.
+    /// Returns the number of stages of each rank, and their placement.
     pub fn chunks(&self) -> (usize, Placement) {
         let of_kind = match self.schedule.chunks() {
             ChunkCounts::Two => 2,
@@ -120,7 +120,7 @@ impl Flags {
         (self.chunks.unwrap_or(of_kind), self.schedule.placement())
     }
 
-    /// Reads the command line. A wrong value ends the program with one line and exit code 2.
+    /// Reads the command line. An invalid value ends the program with a one-line error and exit code 2.
     pub fn read() -> Self {
         let mut flags = Self::try_parse().unwrap_or_else(|error| match error.kind() {
             ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => error.exit(),
@@ -129,17 +129,17 @@ impl Flags {
                 let line = text
                     .lines()
                     .next()
-                    .unwrap_or("error: wrong arguments")
+                    .unwrap_or("error: invalid arguments")
                     .to_owned();
                 usage(line.strip_prefix("error: ").unwrap_or(&line))
             }
         });
         if flags.compare {
             if flags.resume.is_some() {
-                usage("--compare starts from fresh values: it can't be used with --resume");
+                usage("--compare starts from initial values: it can't be used with --resume");
             }
             if flags.precision != Precision::F32 {
-                usage("--compare is with plain Burn in f32: it can't be used with --precision");
+                usage("--compare uses plain Burn in f32: it can't be used with --precision");
             }
             flags.dropout = 0.0;
         }
@@ -147,7 +147,7 @@ impl Flags {
     }
 }
 
-/// Ends the program because of a wrong value.
+/// Ends the program with an error about an invalid value.
 pub fn usage(message: &str) -> ! {
     eprintln!("error: {message} (see --help)");
     std::process::exit(2)

@@ -1,4 +1,4 @@
-//! Ctrl-C and SIGTERM: the running step is finished and saved; a second signal ends the program at once.
+//! Ctrl-C and SIGTERM: the running step is finished and saved; a second signal ends the program immediately.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -8,12 +8,12 @@ use anyhow::Result;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
-/// What a shell reports of a program that a signal has ended is this and the number of the signal.
+/// The exit code of a program that a signal has ended is this plus the number of the signal.
 const EXIT_CODE: i32 = 128;
 
-/// Listens for signals.
+/// A signal handler.
 pub struct Interrupt {
-    /// Whether the next signal ends the program at once.
+    /// Whether the next signal ends the program immediately.
     at_once: Arc<AtomicBool>,
     /// The last signal; 0 before the first.
     signal: Arc<AtomicUsize>,
@@ -26,7 +26,8 @@ impl Interrupt {
             signal: Arc::default(),
         };
         for signal in [SIGINT, SIGTERM] {
-            // What is registered first is done first: the signal that sets the flag does not see it.
+            // Handlers run in the order of their registration: the signal that sets the flag does not see it
+            // set.
             let code = EXIT_CODE + signal;
             flag::register_conditional_shutdown(signal, code, interrupt.at_once.clone())?;
             flag::register_usize(signal, interrupt.signal.clone(), signal as usize)?;
@@ -35,7 +36,7 @@ impl Interrupt {
         Ok(interrupt)
     }
 
-    /// The code to end with, once a signal has come.
+    /// Returns the exit code after a signal.
     pub fn exit_code(&self) -> Option<u8> {
         match self.signal.load(Ordering::SeqCst) {
             0 => None,
@@ -43,21 +44,23 @@ impl Interrupt {
         }
     }
 
-    /// From now on the first signal ends the program.
+    /// Makes the next signal end the program.
     pub fn end_at_once(&self) {
         self.at_once.store(true, Ordering::SeqCst);
     }
 }
 
-/// Prints what there is of an interrupted training, and how to go on with it.
+/// Prints the state of an interrupted training, and how to resume it.
 pub fn report(step: u64, steps: u64, saved: Option<&Path>, save: Option<&Path>) {
     println!("interrupted after step {step} of {steps}");
     match (saved, save) {
         (Some(saved), Some(dir)) => {
             let dir = dir.display();
             println!("saved {}", saved.display());
-            println!("go on with the same arguments and --resume {dir}");
+            println!("resume with the same arguments and --resume {dir}");
         }
-        _ => println!("nothing was saved: give --save DIR, and an interrupted training can go on"),
+        _ => {
+            println!("nothing was saved: use --save DIR to make an interrupted training resumable")
+        }
     }
 }

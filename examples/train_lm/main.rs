@@ -1,5 +1,5 @@
 //! Trains a character-level language model in pipeline stages: deferred, cut, materialized by stages,
-//! trained, saved in shards, and gathered again as an ordinary Burn module.
+//! trained, saved in shards, and gathered as an ordinary Burn module.
 
 mod compare;
 mod data;
@@ -33,7 +33,7 @@ const TEXT: &str = "examples/data/shakespeare.txt";
 const SAMPLES: usize = 32;
 const LENGTH: usize = 64;
 
-/// Warms up over 40 steps, then falls as half a cosine to a tenth.
+/// Warms up over 40 steps, then decays to a tenth along half a cosine.
 fn learning_rate(step: u64, steps: u64) -> f64 {
     const PEAK: f64 = 3e-3;
     let warm = (step + 1) as f64 / 40.0;
@@ -44,7 +44,7 @@ fn learning_rate(step: u64, steps: u64) -> f64 {
 type Lm = Pipeline<Gpt, TokenBatch>;
 
 fn main() -> ExitCode {
-    // Warnings of the library, such as a damaged checkpoint that was passed over.
+    // Warnings of the library, for example about a skipped damaged checkpoint.
     tracing_subscriber::fmt()
         .with_max_level(Level::WARN)
         .with_writer(std::io::stderr)
@@ -65,7 +65,7 @@ fn run(flags: &Flags) -> Result<ExitCode> {
             flags.micro_batches
         ));
     }
-    // A device that is not there is found before anything is done.
+    // An unavailable device is reported before any work.
     let devices = open_devices(&flags.device).unwrap_or_else(|error| report::no_device(&error));
     let device = Device::flex();
     let text = Text::load(TEXT)?;
@@ -103,7 +103,7 @@ fn run(flags: &Flags) -> Result<ExitCode> {
     let plan = planning::plan(&trace, flags, &devices[0])?;
     println!("\n{plan}");
     if let Some(dir) = flags.plan.parent() {
-        // Cargo's target directory may lie elsewhere.
+        // Cargo's target directory may be elsewhere.
         std::fs::create_dir_all(dir).with_context(|| format!("--plan {}", flags.plan.display()))?;
     }
     plan.save(&flags.plan)?;
@@ -116,7 +116,7 @@ fn run(flags: &Flags) -> Result<ExitCode> {
         let comparable = flags.precision == Precision::F32 && report.random_operations == 0;
         ensure!(
             report.agrees() || !comparable,
-            "the pipeline computes something else than plain Burn"
+            "the results of the pipeline and plain Burn differ"
         );
     }
 
@@ -143,7 +143,7 @@ fn run(flags: &Flags) -> Result<ExitCode> {
     }
     let (losses, tokens_per_s) = (trained.losses, trained.tokens_per_s);
 
-    // 6. Evaluate and sample through the same pipeline; the model on one device says the same.
+    // 6. Evaluate and sample through the same pipeline, and compare with the model on one device.
     let validation_loss = evaluate(&mut pipeline, &text, &device)?;
     let sampled = sample::generate(&mut pipeline, &text, "ROMEO:\n", 300, LENGTH, flags.seed)?;
     println!("\n{sampled}\n");
@@ -166,13 +166,13 @@ fn run(flags: &Flags) -> Result<ExitCode> {
 struct Trained {
     /// The loss of every micro-batch.
     losses: Vec<Vec<f64>>,
-    /// Saves included.
+    /// Including saves.
     tokens_per_s: f64,
-    /// The exit code, where a signal ended the training before its last step.
+    /// The exit code, if a signal ended the training before its last step.
     interrupted: Option<u8>,
 }
 
-/// Trains to the last step or to a signal, from a checkpoint if there is one to resume, and saves where asked for.
+/// Trains to the last step or to a signal, optionally from a checkpoint, and saves as requested.
 fn train(pipeline: &mut Lm, text: &Text, flags: &Flags, device: &Device) -> Result<Trained> {
     let mut position = 0;
     if let Some(dir) = &flags.resume {
@@ -186,19 +186,19 @@ fn train(pipeline: &mut Lm, text: &Text, flags: &Flags, device: &Device) -> Resu
                 );
                 for damaged in &resumed.stepped_over {
                     let to = damaged.set_aside.as_deref().map(Path::display);
-                    let to = to.map_or_else(String::new, |to| format!(", and is in {to} now"));
+                    let to = to.map_or_else(String::new, |to| format!(", and was moved to {to}"));
                     println!("step {} is damaged{to}: {}", damaged.step, damaged.reason);
                 }
             }
             None => usage(&format!(
-                "--resume {}: there is no checkpoint",
+                "--resume {}: the directory contains no checkpoint",
                 dir.display()
             )),
         }
     }
     let first = pipeline.steps();
     if let Some(dir) = &flags.save {
-        // A directory that can't be made is found now, not after the training.
+        // An invalid directory is reported now, not after the training.
         std::fs::create_dir_all(dir).with_context(|| format!("--save {}", dir.display()))?;
     }
     let saves = flags.save.as_ref().map(Checkpoints::open).transpose()?;
@@ -211,7 +211,7 @@ fn train(pipeline: &mut Lm, text: &Text, flags: &Flags, device: &Device) -> Resu
     {
         let dir = latest.dir().display();
         usage(&format!(
-            "--save: {dir} is there already: --resume it, or save elsewhere"
+            "--save: {dir} already exists: --resume it, or use another directory"
         ));
     }
 
@@ -230,13 +230,13 @@ fn train(pipeline: &mut Lm, text: &Text, flags: &Flags, device: &Device) -> Resu
         if let (Some(path), true) = (&flags.trace, pipeline.steps() == flags.steps) {
             let (dependencies, costs) = pipeline.costs(&batch)?;
             let measured = output.timeline.as_ref();
-            let measured = measured.expect("the pipeline was told to measure");
+            let measured = measured.expect("measuring is enabled");
             timeline::write(path, pipeline.schedule(), &dependencies, costs, measured)?;
             progress.line(&format!("the last step is drawn in {}", path.display()));
         }
         if output.skipped {
             progress.line(&format!(
-                "step {step} was skipped: its gradients overflow f16, so the factor on the loss is halved"
+                "step {step} was skipped: its gradients overflow f16, so the loss scale is halved"
             ));
         }
         if flags.print_losses {
@@ -271,7 +271,7 @@ fn train(pipeline: &mut Lm, text: &Text, flags: &Flags, device: &Device) -> Resu
     })
 }
 
-/// The mean loss over the validation part, forward only.
+/// Returns the mean loss over the validation part.
 fn evaluate(pipeline: &mut Lm, text: &Text, device: &Device) -> Result<f64> {
     let (mut sum, mut count) = (0.0, 0);
     for (samples, batch) in text.validation(SAMPLES, LENGTH, device) {

@@ -1,4 +1,4 @@
-//! A decoder-only language model, written as for Burn alone: nothing here knows of Tinderbox.
+//! A decoder-only language model, written for plain Burn: it does not depend on Tinderbox.
 
 use burn::config::Config;
 use burn::module::Module;
@@ -45,7 +45,7 @@ pub struct Gpt {
     head: Linear,
 }
 
-/// Causal attention and a feed-forward network, each with its norm before and a residual around.
+/// Causal attention and a feed-forward network, each preceded by a norm and with a residual connection.
 #[derive(Module, Debug)]
 pub struct Block {
     norm_1: LayerNorm,
@@ -58,7 +58,7 @@ pub struct Block {
 }
 
 impl GptConfig {
-    /// A model with fresh parameters.
+    /// Initializes a model.
     pub fn init(&self, device: &Device) -> Gpt {
         Gpt {
             tokens: EmbeddingConfig::new(self.vocabulary, self.width).init(device),
@@ -88,7 +88,7 @@ impl GptConfig {
 }
 
 impl Gpt {
-    /// Scores of every next token: from `[batch, length]` to `[batch, length, vocabulary]`.
+    /// Returns the scores of every next token: from `[batch, length]` to `[batch, length, vocabulary]`.
     pub fn forward(&self, tokens: Tensor<2, Int>) -> Tensor<3> {
         let [batch, length] = tokens.dims();
         let device = tokens.device();
@@ -102,8 +102,8 @@ impl Gpt {
         self.head.forward(self.norm.forward(x))
     }
 
-    /// The mean cross entropy of the targets, `[batch, length]`, in nats, and the scores. The entropy is of scores in
-    /// f32, whatever the model computes in.
+    /// Returns the mean cross entropy of the targets, `[batch, length]`, in nats, and the scores. The cross
+    /// entropy is computed in f32, whatever the type of the model.
     pub fn loss(&self, tokens: Tensor<2, Int>, targets: Tensor<2, Int>) -> (Tensor<1>, Tensor<3>) {
         let logits = self.forward(tokens);
         let [batch, length, vocabulary] = logits.dims();

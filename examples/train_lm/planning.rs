@@ -1,4 +1,4 @@
-//! The plan, as the flags ask for it.
+//! Planning, as specified by the flags.
 
 use anyhow::{Context, Result};
 use burn::tensor::Device;
@@ -8,7 +8,7 @@ use tinderbox::{Batch, Machine, OperationTimes, Plan, PlanError, Planner, Profil
 
 use crate::flags::{Flags, usage};
 
-/// Where measured blocks are kept, by graph and device.
+/// Directory of measured block times, by graph and device.
 const PROFILES: &str = "target/profiles";
 
 /// Plans a traced micro-batch.
@@ -31,7 +31,7 @@ pub fn plan<B: Batch>(trace: &Trace<B>, flags: &Flags, device: &Device) -> Resul
     }
 }
 
-/// The machine that a file describes, or this one with default figures.
+/// Returns the machine of a file, or this one with default figures.
 fn machine(flags: &Flags) -> Result<Machine> {
     let machine = match &flags.machine {
         Some(path) => {
@@ -42,14 +42,14 @@ fn machine(flags: &Flags) -> Result<Machine> {
     if machine.ranks() != flags.stages {
         let (ranks, stages) = (machine.ranks(), flags.stages);
         usage(&format!(
-            "--machine has {ranks} ranks and --stages is {stages}: give --stages {ranks}"
+            "--machine has {ranks} ranks and --stages is {stages}: use --stages {ranks}"
         ));
     }
     let (chunks, placement) = flags.chunks();
     Ok(machine.with_chunks(chunks, placement)?)
 }
 
-/// What each block of the model takes on a device, while as many ranks run.
+/// Measures the time of each block of the model on a device, with all ranks running.
 fn measure<B: Batch>(trace: &Trace<B>, flags: &Flags, device: &Device) -> Result<OperationTimes> {
     let style = ProgressStyle::with_template("{bar:30} {pos}/{len} blocks measured, now {msg}")?;
     let bar = ProgressBar::new(0).with_style(style);

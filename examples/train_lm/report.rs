@@ -1,4 +1,4 @@
-//! What the program prints.
+//! The output of the program.
 
 use indicatif::{ProgressBar, ProgressStyle};
 use tinderbox::{DeviceError, Observer, ParameterPath};
@@ -7,12 +7,12 @@ use crate::flags::usage;
 
 use crate::data::Text;
 
-/// Prints a figure in the form that all benches of the project use.
+/// Prints a figure in the format of the project's benchmarks.
 pub fn figure(name: &str, value: f64, unit: &str) {
     println!("figure {name} {value:.6} {unit}");
 }
 
-/// Prints an error and what it came from, a line each.
+/// Prints an error and its sources, one per line.
 pub fn error(error: &anyhow::Error) {
     eprintln!("error: {error}");
     for cause in error.chain().skip(1) {
@@ -20,8 +20,8 @@ pub fn error(error: &anyhow::Error) {
     }
 }
 
-/// Ends the program because a device is not there: one line, and exit code 3; a name that no device has is a wrong
-/// value.
+/// Ends the program because a device is not available: one line, and exit code 3. An unknown device name is
+/// an invalid value.
 pub fn no_device(error: &DeviceError) -> ! {
     if let DeviceError::Unknown { .. } = error {
         usage(&format!("--device: {error}"));
@@ -30,7 +30,7 @@ pub fn no_device(error: &DeviceError) -> ! {
     std::process::exit(3)
 }
 
-/// Prints what a text consists of.
+/// Prints the size of a text.
 pub fn text(path: &str, text: &Text) {
     let (train, validation) = text.lengths();
     let different = text.vocabulary();
@@ -39,8 +39,8 @@ pub fn text(path: &str, text: &Text) {
     );
 }
 
-/// Memory that this process has written to, in bytes, where the system tells it (Linux): heap and
-/// stacks, without the pages of the program itself.
+/// Returns the anonymous memory of this process in bytes (heap and stacks, without the pages of the program
+/// itself), if the system reports it (Linux).
 pub fn process_bytes() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find(|line| line.starts_with("RssAnon:"))?;
@@ -48,7 +48,7 @@ pub fn process_bytes() -> Option<u64> {
     Some(kib * 1024)
 }
 
-/// Prints that construction took no memory for parameters.
+/// Prints the memory used by construction, which does not include parameters.
 pub fn memory(before: Option<u64>, after: Option<u64>, model: u64) {
     const MIB: f64 = (1 << 20) as f64;
     match (before, after) {
@@ -59,11 +59,11 @@ pub fn memory(before: Option<u64>, after: Option<u64>, model: u64) {
             after as f64 / MIB,
             model as f64 / MIB,
         ),
-        _ => println!("process memory: this system does not tell"),
+        _ => println!("process memory: not reported by this system"),
     }
 }
 
-/// Prints what each rank holds, and gives the fullest rank's share of the model.
+/// Prints the parameter bytes of each rank, and returns the largest fraction of the model on one rank.
 pub fn ranks(held: &[u64], model: u64) -> f64 {
     for (rank, bytes) in held.iter().enumerate() {
         let share = 100.0 * *bytes as f64 / model as f64;
@@ -72,7 +72,7 @@ pub fn ranks(held: &[u64], model: u64) -> f64 {
     held.iter().copied().max().unwrap_or(0) as f64 / model as f64
 }
 
-/// A progress bar over the bytes of parameters that the ranks are making. It is gone when they are done.
+/// A progress bar over the parameter bytes that the ranks materialize, cleared at the end.
 pub struct MaterializeProgress {
     bar: ProgressBar,
 }
@@ -105,14 +105,13 @@ impl Observer for MaterializeProgress {
     }
 }
 
-/// A progress bar with step, loss and tokens per second; where there is no terminal, a line now and
-/// then.
+/// A progress bar with step, loss and tokens per second; without a terminal, a line at intervals.
 pub struct Progress {
     bar: ProgressBar,
     tokens_per_step: usize,
 }
 
-/// Steps between two lines where there is no terminal.
+/// Number of steps per line without a terminal.
 const STEPS_PER_LINE: u64 = 50;
 
 impl Progress {
@@ -138,12 +137,12 @@ impl Progress {
             .set_message(format!("loss {loss:.4} {rate:.0} tokens/s"));
     }
 
-    /// Prints a line above the bar; also where there is no terminal.
+    /// Prints a line above the bar, also without a terminal.
     pub fn line(&self, text: &str) {
         self.bar.suspend(|| println!("{text}"));
     }
 
-    /// Leaves the bar where it is, before the last step.
+    /// Keeps the bar at its position, before the last step.
     pub fn leave(&self) {
         self.bar.abandon();
     }

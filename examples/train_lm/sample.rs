@@ -11,7 +11,7 @@ use crate::data::{Text, scramble};
 use crate::flags::Precision;
 use crate::model::Gpt;
 
-/// Continues a text by `count` characters, each drawn from the probabilities that the pipeline gives.
+/// Continues a text by `count` characters, each drawn from the predicted probabilities of the pipeline.
 pub fn generate(
     pipeline: &mut Lm,
     text: &Text,
@@ -35,8 +35,9 @@ pub fn generate(
     Ok(text.decode(&tokens))
 }
 
-/// How far the scores of the gathered model, which computes in f32, may be from those of the pipeline: not at all on the
-/// CPU; on GPUs, where each form may be computed by other kernels, by their rounding; in 16 bits by theirs.
+/// Returns the maximum difference between the scores of the gathered model, which computes in f32, and those
+/// of the pipeline: zero on the CPU; rounding on GPUs, where different kernels may be used; 16-bit rounding
+/// in 16-bit precision.
 pub fn bound(device: &Device, precision: Precision) -> f32 {
     match precision {
         Precision::F32 if is_host(device) => 0.0,
@@ -46,7 +47,7 @@ pub fn bound(device: &Device, precision: Precision) -> f32 {
     }
 }
 
-/// Checks that the gathered model gives the scores that the pipeline gave.
+/// Checks that the gathered model computes the same scores as the pipeline.
 pub fn check(
     model: &Gpt,
     pipeline: &mut Lm,
@@ -62,17 +63,17 @@ pub fn check(
     let piped = next_scores(pipeline, &tokens, context)?.into_data();
     let pairs = gathered.iter::<f32>().zip(piped.iter::<f32>());
     let apart = pairs.map(|(one, other)| (one - other).abs());
-    // A score that is no number is apart from every other.
+    // NaN differs from every other score.
     let worst = apart.max_by(f32::total_cmp).unwrap_or(f32::NAN);
     ensure!(
         gathered.shape() == piped.shape() && worst <= bound,
-        "the gathered model gives other scores than the pipeline: they are {worst} apart"
+        "the scores of the gathered model differ from those of the pipeline by up to {worst}"
     );
     Ok(())
 }
 
-/// The scores of what follows the tokens. The window is filled up behind them, where the causal mask
-/// hides it, so that one traced program serves every length.
+/// Returns the scores of the next token. The window is padded at the end, where the causal mask hides the
+/// padding, so that one traced program serves every length.
 fn next_scores(pipeline: &mut Lm, tokens: &[i32], context: usize) -> Result<Tensor<1>> {
     let (input, length) = window(tokens, context);
     let output = pipeline.evaluate((input.clone(), input))?;
@@ -83,7 +84,7 @@ fn next_scores(pipeline: &mut Lm, tokens: &[i32], context: usize) -> Result<Tens
     Ok(scores_at(logits, length))
 }
 
-/// The last tokens that fit the context, and how many they are.
+/// Returns the last tokens that fit the context, and their number.
 fn window(tokens: &[i32], context: usize) -> (Tensor<2, Int>, usize) {
     let mut seen = tokens[tokens.len().saturating_sub(context)..].to_vec();
     let length = seen.len();

@@ -1,4 +1,4 @@
-//! A measured step beside its prediction.
+//! Output of a measured step together with its prediction.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use tinderbox::ScheduleChoice;
 use tinderbox::schedule::{Costs, Dependencies, TimeUnit, Timeline, draw, simulate};
 
-/// Writes both to one file. The times of the prediction are the medians of the measured step.
+/// Writes both to one file. The prediction uses the median times of the measured step.
 pub fn write(
     path: &Path,
     choice: &ScheduleChoice,

@@ -1,4 +1,4 @@
-//! Every kernel against the CPU's code, bit by bit.
+//! Compares the output of every kernel with the CPU code, bit by bit.
 
 use anyhow::Result;
 use burn::module::Module;
@@ -35,7 +35,7 @@ fn stream() -> Stream {
     Stream::new(Seed::new(42), Domain::Init, "model.layers.0.weight", 1).at(7, 3)
 }
 
-/// The first byte that differs.
+/// Returns the index of the first byte that differs.
 fn difference(made: &[u8], expected: &[u8]) -> Option<usize> {
     if made == expected {
         return None;
@@ -47,19 +47,19 @@ fn difference(made: &[u8], expected: &[u8]) -> Option<usize> {
     Some(differs.unwrap_or(made.len().min(expected.len())))
 }
 
-/// One tensor of each kind, made by one kernel.
+/// Generates one tensor of each kind with one kernel.
 fn whole_tensors(bench: &Bench, part: &mut Part) {
     let elements = bench.size.bits_elements;
     for dtype in DTYPES {
         let wrong = distributions(dtype).into_iter().filter_map(|distribution| {
-            // One that fails says nothing of the others.
+            // A failure does not affect the checks of the others.
             let found = whole_tensor(bench, distribution, dtype);
             let wrong = found.unwrap_or_else(|error| Some(format!("{error:#}")))?;
             Some(format!("{distribution:?}: {wrong}"))
         });
         let wrong: Vec<String> = wrong.collect();
         let asked = format!(
-            "{dtype:?}: uniform, normal and bernoulli, {elements} elements each, are the CPU's"
+            "{dtype:?}: uniform, normal and bernoulli, {elements} elements each, match the CPU"
         );
         let found = match wrong.is_empty() {
             true => "every bit".into(),
@@ -69,9 +69,9 @@ fn whole_tensors(bench: &Bench, part: &mut Part) {
     }
 }
 
-/// What is wrong with it, if anything is.
+/// Returns a description of the first difference, if there is one.
 fn whole_tensor(bench: &Bench, distribution: Distribution, dtype: DType) -> Result<Option<String>> {
-    // The host makes as much at a time: a check takes no second tensor there.
+    // The host generates the same amount at a time, so a check needs no second tensor there.
     const PIECE: usize = 1 << 24;
     let elements = bench.size.bits_elements;
     let (whole, region) = (Shape::from([elements]), Region::of_shape(&[elements]));
@@ -93,7 +93,7 @@ fn whole_tensor(bench: &Bench, distribution: Distribution, dtype: DType) -> Resu
     Ok(None)
 }
 
-/// Numbers that look random and are the same everywhere.
+/// Returns a deterministic pseudorandom sequence.
 fn numbers() -> impl FnMut(u64) -> u64 {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     move |below| {
@@ -104,7 +104,7 @@ fn numbers() -> impl FnMut(u64) -> u64 {
     }
 }
 
-/// Parts of tensors of one to four dimensions, at all alignments.
+/// Compares regions of tensors of one to four dimensions, at all alignments.
 fn regions(bench: &Bench, part: &mut Part) -> Result<()> {
     let mut below = numbers();
     let mut wrong = Vec::new();
@@ -135,7 +135,7 @@ fn regions(bench: &Bench, part: &mut Part) -> Result<()> {
         }
     }
     let asked = format!(
-        "{} regions of tensors are the CPU's",
+        "{} regions of tensors match the CPU",
         bench.size.bits_regions
     );
     let found = match wrong.first() {
@@ -146,7 +146,7 @@ fn regions(bench: &Bench, part: &mut Part) -> Result<()> {
     Ok(())
 }
 
-/// Random values of every kind that Burn's modules draw, constants, and computed values.
+/// A module with all kinds of random values that Burn's modules draw, constants, and computed values.
 #[derive(Module, Debug)]
 struct Net {
     tokens: Embedding,
@@ -182,7 +182,7 @@ impl Net {
     }
 }
 
-/// Each stage of a model, made on the device alone.
+/// Materializes each stage of a model on the device alone.
 fn stages(bench: &Bench, part: &mut Part) -> Result<()> {
     const STAGES: usize = 4;
     let model = Deferred::new(Net::new)?;
@@ -206,10 +206,11 @@ fn stages(bench: &Bench, part: &mut Part) -> Result<()> {
             }
         }
     }
-    let asked = format!("{parameters} parameters of {STAGES} stages are those made on the CPU");
+    let asked =
+        format!("{parameters} parameters of {STAGES} stages match those materialized on the CPU");
     let found = match wrong.is_empty() {
         true => "every bit".into(),
-        false => format!("other bits: {}", wrong.join(", ")),
+        false => format!("different bits: {}", wrong.join(", ")),
     };
     part.check(asked, found, wrong.is_empty() && parameters > 0);
     Ok(())

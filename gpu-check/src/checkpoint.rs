@@ -1,4 +1,5 @@
-//! What is saved from a device is loaded with the same bits, here and on the CPU; and how fast.
+//! Checks that a checkpoint saved from the device is loaded with the same bits, on the device and on the CPU,
+//! and measures the throughput.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -21,7 +22,7 @@ const LAYERS: usize = 16;
 
 type Run = Pipeline<Layers, Tensor<2>>;
 
-/// Every parameter's bytes, by path.
+/// The bytes of every parameter, by path.
 type Bits = Vec<(String, Vec<u8>)>;
 
 pub fn run(bench: &Bench, part: &mut Part) -> Result<()> {
@@ -38,7 +39,7 @@ pub fn run(bench: &Bench, part: &mut Part) -> Result<()> {
     limits(bench, part, scratch.path(), bytes)?;
 
     let mut first = start(&model, &trace, &bench.device, 2)?;
-    // The parameters are then not those of the seed.
+    // The parameters then differ from those of the seed.
     first.step(0.1, Tensor::ones([2, width], &Device::flex()))?;
     let saved = bits(&first.gather(&Device::flex())?)?;
     let gigabytes_per_second = |seconds: f64| bytes as f64 / seconds / 1e9;
@@ -93,13 +94,14 @@ pub fn run(bench: &Bench, part: &mut Part) -> Result<()> {
 
     background(bench, part, &model, &trace, scratch.path())?;
     part.note(format!(
-        "{:.0} MiB in {LAYERS} tensors. The disk is written with a sync and read from the system's cache.",
+        "{:.0} MiB in {LAYERS} tensors. The disk write includes a sync; the read is from the page cache.",
         bytes as f64 / (1 << 20) as f64
     ));
     Ok(())
 }
 
-/// A save in the background has the values of its step, those of the optimizer included, whatever is done beside it.
+/// Checks that a background save contains the values of its step, including those of the optimizer, while
+/// training continues.
 fn background(
     bench: &Bench,
     part: &mut Part,
@@ -126,7 +128,7 @@ fn background(
     let mut again = begin()?;
     behind.resume(&mut again)?;
     let found = state(&mut again)?;
-    let asked = "two steps beside a save change the state";
+    let asked = "two steps during a save change the state";
     part.check(
         asked,
         if differs { "they do" } else { "they do not" },
@@ -137,7 +139,7 @@ fn background(
     Ok(())
 }
 
-/// Parameters and the optimizer's state of all ranks.
+/// Returns parameters and optimizer state of all ranks.
 fn state(pipeline: &mut Run) -> Result<Bits> {
     let mut all = bits(&pipeline.gather(&Device::flex())?)?;
     let of_ranks = pipeline.on_ranks(|_, stages| {
@@ -189,13 +191,13 @@ fn same(part: &mut Part, asked: &str, expected: &Bits, found: Bits) {
         .zip(&found)
         .find(|(one, other)| one != other);
     let (found, passed) = match differs {
-        Some((one, _)) => (format!("`{}` has other bits", one.0), false),
+        Some((one, _)) => (format!("`{}` has different bits", one.0), false),
         None => ("the same bits".into(), expected.len() == found.len()),
     };
     part.check(asked, found, passed);
 }
 
-/// What a disk and a copy to and from the device take for as many bytes.
+/// Measures disk throughput and copies to and from the device for the same number of bytes.
 fn limits(bench: &Bench, part: &mut Part, scratch: &Path, bytes: u64) -> Result<()> {
     let speed = |begun: Instant| bytes as f64 / begun.elapsed().as_secs_f64() / 1e9;
     let path = scratch.join("raw");
@@ -229,7 +231,7 @@ fn limits(bench: &Bench, part: &mut Part, scratch: &Path, bytes: u64) -> Result<
         );
         anyhow::ensure!(
             data.dtype() == DType::F32,
-            "what was copied came back as another type"
+            "the copied data has another type"
         );
     }
     Ok(())

@@ -6,26 +6,28 @@ use clap::{Parser, ValueEnum};
 
 /// Checks Tinderbox on one GPU: bits, memory, speed, checkpoint, parity, training. Prints a report.
 ///
-/// Exit codes: 0 when every check has passed, 1 when one has not, 2 for wrong arguments, 3 when the device is not there.
+/// Exit codes: 0 if every check has passed, 1 if one has failed, 2 for invalid arguments, 3 if the device is
+/// not available.
 #[derive(Parser, Debug, Clone)]
 #[command(name = "gpu-check", version)]
 pub struct Flags {
-    /// Where to run: cuda, cpu (the kernels of GPUs, compiled for the CPU) or flex (the CPU, to try this program)
+    /// Where to run: cuda, cpu (the GPU kernels, compiled for the CPU) or flex (the CPU, to test this
+    /// program)
     #[arg(long, value_name = "RUNTIME", default_value = "cuda")]
     pub runtime: Runtime,
-    /// Which GPU, counted from 0; with --runtime cuda alone
+    /// Index of the GPU, from 0; only with --runtime cuda
     #[arg(long, value_name = "INDEX", default_value_t = 0)]
     pub index: usize,
-    /// Run these parts only, such as bits,speed
+    /// Run only these parts, such as bits,speed
     #[arg(long, value_name = "PARTS", value_delimiter = ',')]
     pub only: Vec<PartName>,
-    /// Where to write the report as Markdown; it is printed as well
+    /// File for the report as Markdown, which is also printed
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
-    /// Where to write the report as JSON
+    /// File for the report as JSON
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// Directory for checkpoints that are written, measured and removed; the system's for temporary files by default
+    /// Directory for temporary checkpoints; by default the system's directory for temporary files
     #[arg(long, value_name = "DIR")]
     pub scratch: Option<PathBuf>,
     /// Commit that the program was built from, for the report
@@ -33,7 +35,7 @@ pub struct Flags {
     pub commit: Option<String>,
 }
 
-/// Where the checks run.
+/// The runtime of the checks.
 #[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Runtime {
     Cuda,
@@ -53,7 +55,7 @@ pub enum PartName {
 }
 
 impl Flags {
-    /// The device's name, as the library takes it.
+    /// Returns the device's name in the library's syntax.
     pub fn device(&self) -> String {
         match self.runtime {
             Runtime::Cuda => format!("cuda:{}", self.index),
@@ -62,7 +64,7 @@ impl Flags {
         }
     }
 
-    /// Whether a part is to be run.
+    /// Returns whether a part is to be run.
     pub fn wants(&self, part: PartName) -> bool {
         self.only.is_empty() || self.only.contains(&part)
     }

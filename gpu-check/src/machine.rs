@@ -1,10 +1,10 @@
-//! What the checks run on.
+//! Description of the machine that the checks run on.
 
 use tinderbox::DeviceLabel;
 
 use crate::Bench;
 
-/// Names and values of what the checks run on.
+/// Returns names and values that describe the machine.
 pub fn describe(bench: &Bench) -> Vec<(String, String)> {
     let mut facts: Vec<(String, String)> = Vec::new();
     let mut add = |name: &str, value: String| facts.push((name.into(), value));
@@ -25,7 +25,8 @@ pub fn describe(bench: &Bench) -> Vec<(String, String)> {
     facts
 }
 
-/// Bytes of the GPU that are used, by whatever process, as its driver reports; `None` where there is no such driver.
+/// Returns the used memory of the GPU in bytes, by all processes, as reported by its driver; `None` without
+/// such a driver.
 pub fn used_bytes(bench: &Bench) -> Option<u64> {
     gpu::used_bytes(bench)
 }
@@ -35,7 +36,7 @@ fn date() -> String {
     date_of(now.map_or(0, |elapsed| elapsed.as_secs()))
 }
 
-/// The day of so many seconds since 1970, by the usual conversion of days to a date.
+/// Converts seconds since 1970 to a date.
 fn date_of(seconds: u64) -> String {
     let days = (seconds / 86_400) as i64 + 719_468;
     let era = days.div_euclid(146_097);
@@ -81,7 +82,7 @@ mod gpu {
     use crate::Bench;
     use crate::flags::Runtime;
 
-    /// The card, by its place on the bus: the driver's own numbers may be other ones.
+    /// Returns the card by its bus id, because the driver's own indices may differ.
     fn card<'a>(bench: &Bench, nvml: &'a Nvml) -> Option<Device<'a>> {
         if bench.flags.runtime != Runtime::Cuda {
             return None;
@@ -94,7 +95,7 @@ mod gpu {
         }
     }
 
-    /// As NVML reports, or where a container has no NVML, the driver.
+    /// Uses NVML or, if a container has no NVML, the driver.
     pub(super) fn used_bytes(bench: &Bench) -> Option<u64> {
         if bench.flags.runtime != Runtime::Cuda {
             return None;
@@ -113,7 +114,7 @@ mod gpu {
 
     pub(super) fn describe(bench: &Bench) -> Vec<(&'static str, String)> {
         let Ok(nvml) = Nvml::init() else {
-            let instead = "not there: memory is as the driver reports it";
+            let instead = "not available: memory is as reported by the driver";
             return vec![("NVML", instead.into())];
         };
         let mut facts = Vec::new();
@@ -134,7 +135,7 @@ mod gpu {
         let memory = card.memory_info().ok().map(|memory| {
             let gib = |bytes: u64| bytes as f64 / (1u64 << 30) as f64;
             let (total, free) = (gib(memory.total), gib(memory.free));
-            format!("{total:.1} GiB, {free:.1} GiB of it free")
+            format!("{total:.1} GiB, of which {free:.1} GiB are free")
         });
         fact("GPU memory", memory);
         let clock = |kind| {

@@ -1,16 +1,16 @@
-//! Checks Tinderbox on one GPU and reports what it found.
+//! Checks Tinderbox on one GPU and reports the results.
 //!
-//! | part | what must hold |
+//! | part | check |
 //! |---|---|
-//! | bits | every kernel makes the bits of the CPU's code; a stage has the same values on every device |
-//! | memory | a stage takes its own bytes and one tensor |
-//! | speed | random values are made as fast as memory or integer arithmetic lets them |
-//! | checkpoint | what is saved from a device is loaded with the same bits, here and there |
-//! | parity | a pipeline computes what plain Burn computes on this device |
-//! | training | a language model trains in the pipeline, and what that costs beside plain Burn |
+//! | bits | every kernel produces the bits of the CPU code; a stage has the same values on every device |
+//! | memory | a stage uses its own bytes and one tensor |
+//! | speed | random values are generated at the speed of memory or integer arithmetic |
+//! | checkpoint | values saved from a device are loaded with the same bits, on the device and on the CPU |
+//! | parity | a pipeline computes the same as plain Burn on this device |
+//! | training | a language model trains in the pipeline, with the overhead compared with plain Burn |
 //!
-//! Devices are the library's, so all of it runs on the CPU too (`--runtime flex`), with small sizes: that is how it is
-//! tested. The driver of a GPU is asked for what no library tells: clocks, and memory that is taken.
+//! Devices come from the library, so all parts also run on the CPU (`--runtime flex`) with small sizes, which
+//! the tests use. Clock rates and used memory, which no library reports, are queried from the GPU driver.
 
 mod bits;
 mod checkpoint;
@@ -41,17 +41,17 @@ use flags::{Flags, PartName, Runtime};
 use report::{Part, Report};
 use size::Size;
 
-/// As clap ends.
+/// The exit code of clap.
 const WRONG_ARGUMENTS: u8 = 2;
-/// The device is not there.
+/// The exit code for an unavailable device.
 const NO_DEVICE: u8 = 3;
 
-/// What every part is given.
+/// The environment of every part.
 #[derive(Debug)]
 pub struct Bench {
-    /// Where to check.
+    /// The device to check.
     pub device: Device,
-    /// How much.
+    /// The sizes.
     pub size: Size,
     /// The command line.
     pub flags: Flags,
@@ -67,7 +67,10 @@ fn main() -> ExitCode {
         return ExitCode::from(WRONG_ARGUMENTS);
     }
     let device = match tinderbox::open_devices(&flags.device()) {
-        Ok(devices) => devices.into_iter().next().expect("one was asked for"),
+        Ok(devices) => devices
+            .into_iter()
+            .next()
+            .expect("one device was requested"),
         Err(error) => {
             eprintln!("error: {error}");
             return ExitCode::from(NO_DEVICE);
@@ -116,7 +119,7 @@ fn run(flags: Flags, device: Device) -> Result<bool> {
             eprintln!("{title}: {} in {:.1} s", verdict(&part), part.seconds);
             report.parts.push(part);
             report.seconds = begun.elapsed().as_secs_f64();
-            // After each part: a driver may end the program in a later one.
+            // After each part, because a driver may end the program in a later one.
             write(&report, &bench.flags)?;
         }
     }
@@ -131,7 +134,7 @@ fn run(flags: Flags, device: Device) -> Result<bool> {
     Ok(report.passed())
 }
 
-/// Writes the report to the files that were asked for.
+/// Writes the report to the requested files.
 fn write(report: &Report, flags: &Flags) -> Result<()> {
     if let Some(path) = &flags.report {
         let written = std::fs::write(path, report.to_string());
@@ -144,7 +147,7 @@ fn write(report: &Report, flags: &Flags) -> Result<()> {
     Ok(())
 }
 
-/// Waits until the device has done all that the ranks have queued: each has a stream of its own.
+/// Waits until the device has completed all work that the ranks have queued; each rank has its own stream.
 fn settle<M: Module + Sync + 'static, B: Batch>(pipeline: &mut Pipeline<M, B>) -> Result<()> {
     let done = pipeline.on_ranks(|_, stages| match stages.first() {
         Some(stage) => stage.device().sync(),
@@ -153,7 +156,7 @@ fn settle<M: Module + Sync + 'static, B: Batch>(pipeline: &mut Pipeline<M, B>) -
     Ok(done.into_iter().collect::<Result<(), _>>()?)
 }
 
-/// Runs a part; an error or a panic is a check that has failed, and the others go on.
+/// Runs a part; records an error or a panic as a failed check, so that the other parts still run.
 fn guarded(title: &str, run: impl FnOnce(&mut Part) -> Result<()>) -> Part {
     let mut part = Part::new(title);
     let begun = Instant::now();

@@ -1,4 +1,4 @@
-//! A model in stages, each materialized alone: what the device then holds.
+//! Measures the device memory of a model whose stages are materialized one by one.
 
 use std::thread;
 
@@ -21,7 +21,7 @@ pub struct Layers {
 }
 
 impl Layers {
-    /// Square layers.
+    /// Creates square layers.
     pub fn new(width: usize, layers: usize, device: &Device) -> Self {
         let layer = LinearConfig::new(width, width).with_bias(false);
         Self {
@@ -55,29 +55,29 @@ pub fn run(bench: &Bench, part: &mut Part) -> Result<()> {
         .max()
         .unwrap_or(0);
     for stage in plan.stages() {
-        // On a thread of its own, as ranks are: its stream begins without memory.
+        // On a separate thread, as in a pipeline: its stream starts without memory.
         let materialized = thread::scope(|scope| {
-            let light = scope.spawn(|| light(bench, part, &model, stage, one));
-            light.join()
+            let thread = scope.spawn(|| materialize(bench, part, &model, stage, one));
+            thread.join()
         });
         materialized.unwrap_or_else(|_| Err(anyhow!("rank {} panicked", stage.rank)))?;
     }
     if bench.device.memory_pool_usage().is_none() {
         part.note(
-            "The device has no allocator that reports, so bytes are those of the parameters only.",
+            "The allocator of the device reports no statistics, so bytes are those of the parameters only.",
         );
     } else if bench.flags.runtime == Runtime::Cuda && used_bytes(bench).is_none() {
         part.check(
-            "the driver tells what is taken of the GPU",
-            "neither NVML nor the driver does",
+            "the driver reports the used memory of the GPU",
+            "neither NVML nor the driver reports it",
             false,
         );
     }
     Ok(())
 }
 
-/// Makes one stage, and gives all of its memory back.
-fn light(
+/// Materializes one stage and releases all of its memory.
+fn materialize(
     bench: &Bench,
     part: &mut Part,
     model: &Deferred<Layers>,
@@ -93,13 +93,16 @@ fn light(
     let of_stage = MaterializeOptions::only(|p| stage.parameters.contains(&p.path));
     let made = model.materialize_parameters(&bench.device, &source, of_stage)?;
     bench.device.sync()?;
-    let asked = format!("rank {rank} makes the {:.1} MiB of its stage", mib(planned));
+    let asked = format!(
+        "rank {rank} materializes the {:.1} MiB of its stage",
+        mib(planned)
+    );
     part.check(
         asked,
         format!("{:.1} MiB", mib(made.bytes())),
         made.bytes() == planned,
     );
-    // Reserved memory is not given back while a stage is made, so this is the most that was held.
+    // Reserved memory is not released while a stage is materialized, so this is the peak.
     let after = (reserved_bytes(&bench.device), used_bytes(bench));
     let beyond = |held: u64| {
         format!(
@@ -110,7 +113,7 @@ fn light(
     if let (Some(before), Some(after)) = (before.0, after.0) {
         let held = after.saturating_sub(before);
         let asked = format!(
-            "the allocator of rank {rank} reserves the stage, and at most one tensor and 16 MiB more"
+            "the allocator of rank {rank} reserves the stage and at most one tensor and 16 MiB more"
         );
         let most = planned + one + (16 << 20);
         part.check(asked, beyond(held), (planned..=most).contains(&held));
@@ -123,20 +126,20 @@ fn light(
             "MiB",
         );
         let asked = format!(
-            "the GPU gives rank {rank} the stage, and at most 5 % of it, one tensor and 64 MiB more"
+            "the GPU memory of rank {rank} is the stage and at most 5 % of it, one tensor and 64 MiB more"
         );
         let most = planned + planned / 20 + one + (64 << 20);
         part.check(asked, beyond(taken), (planned..=most).contains(&taken));
     }
     drop(made);
-    // What was dropped is queued, and freed when the queue was worked off.
+    // Dropped memory is released after the queued work has completed.
     bench.device.sync()?;
     bench.device.memory_cleanup();
     bench.device.sync()?;
     Ok(())
 }
 
-/// What the device's allocator holds, given out or kept for later.
+/// Returns the bytes that the device's allocator holds, in use or cached.
 fn reserved_bytes(device: &Device) -> Option<u64> {
     Some(device.memory_pool_usage()?.bytes_reserved)
 }

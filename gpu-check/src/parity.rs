@@ -1,4 +1,4 @@
-//! A pipeline against plain Burn on the same device.
+//! Compares a pipeline with plain Burn on the same device.
 
 use anyhow::Result;
 use burn::module::{Module, ModuleVisitor, Param};
@@ -43,7 +43,7 @@ impl Net {
             .iter()
             .fold(x, |x, layer| gelu(layer.forward(x)));
         let x = self.norm.forward(x);
-        // Booleans: some that no input changes, and some that every micro-batch has its own of.
+        // Boolean masks: one that does not depend on the input, and one that differs for every micro-batch.
         let triangle = Tensor::<2, Bool>::tril_mask(x.dims(), 0, &x.device());
         let low = x.clone().lower_elem(-1.5).bool_and(triangle);
         let x = x.mask_fill(low, -1.5);
@@ -64,8 +64,8 @@ fn batch(width: usize, dtype: DType, device: &Device) -> Batch {
     (values(0), values(17))
 }
 
-/// Of types that are compared strictly, the largest difference: f64 shows that the arithmetic is the same, also where
-/// a GPU computes products of f32 in TF32.
+/// The maximum difference for each dtype with a strict comparison: f64 verifies the arithmetic even if a GPU
+/// computes products of f32 in TF32.
 const BOUNDS: [(FloatDType, &str, f64); 2] = [
     (FloatDType::F32, "f32", 1e-4),
     (FloatDType::F64, "f64", 1e-9),
@@ -77,7 +77,7 @@ pub fn run(bench: &Bench, part: &mut Part) -> Result<()> {
     for (float, name, bound) in BOUNDS {
         if !bench.device.supports_dtype(float) {
             part.note(format!(
-                "The runtime does not compute in {name}, so that was not run."
+                "The runtime does not support {name}, so it was not run."
             ));
             continue;
         }
@@ -96,13 +96,13 @@ pub fn run(bench: &Bench, part: &mut Part) -> Result<()> {
                 "ratio",
             );
             let asked = format!(
-                "{name}, {stages} stage(s): losses and gradients are plain Burn's within {bound:e}"
+                "{name}, {stages} stage(s): losses and gradients match plain Burn within {bound:e}"
             );
             part.check(asked, format!("{difference:.2e}"), difference <= bound);
         }
     }
     if !bench.size.computes_bf16 || !bench.device.supports_dtype(FloatDType::BF16) {
-        part.note("The runtime does not compute in bf16, so mixed precision was not run.");
+        part.note("The runtime does not support bf16, so mixed precision was not run.");
         return Ok(());
     }
     let model = Deferred::new(move |device| Net::new(width, device))?;
@@ -114,13 +114,13 @@ pub fn run(bench: &Bench, part: &mut Part) -> Result<()> {
         let difference = compare(&found, &expected);
         part.figure(format!("parity.bf16_{stages}_stages"), difference, "ratio");
         let asked =
-            format!("bf16, {stages} stage(s): losses and gradients are plain Burn's within 0.1");
+            format!("bf16, {stages} stage(s): losses and gradients match plain Burn within 0.1");
         part.check(asked, format!("{difference:.2e}"), difference <= 0.1);
     }
     part.note(
-        "Differences are the largest of a tensor, relative to its largest element. In bf16, plain Burn runs on a module \
-         that is cast, and its gradients are added in f32, as the pipeline does it; the bound \
-         is wide, since other kernels may round otherwise.",
+        "Differences are the maximum over a tensor, relative to its largest element. In bf16, plain Burn runs on a cast module, \
+         and its gradients are added in f32, as in the pipeline; the bound \
+         is wide, because other kernels may round differently.",
     );
     Ok(())
 }
@@ -150,7 +150,7 @@ fn pipelined(
     let mut computed = Computed::default();
     for _ in 0..bench.size.parity_steps {
         let batch = batch(bench.size.parity_width, dtype, &Device::flex());
-        // The parameters stay: every step is the first.
+        // The parameters are unchanged, so every step is the first.
         computed
             .losses
             .extend(pipeline.step(0.0, batch)?.micro_batch_losses);
@@ -172,7 +172,7 @@ fn numbers(tensor: &DynTensor) -> Result<Vec<f64>> {
     Ok(tensor.to_data()?.iter::<f64>().collect())
 }
 
-/// Gradients, in f32 where they have 16 bits.
+/// Collects gradients, converting 16-bit ones to f32.
 struct Collect<'a>(&'a Gradients, Vec<DynTensor>);
 
 impl ModuleVisitor for Collect<'_> {
@@ -190,7 +190,7 @@ impl ModuleVisitor for Collect<'_> {
     }
 }
 
-/// Plain Burn, its module in a type; gradients of 16 bits are added in f32.
+/// Runs plain Burn with its module in a dtype; 16-bit gradients are added in f32.
 fn plain(bench: &Bench, model: &Deferred<Net>, dtype: DType) -> Result<Computed> {
     let device = bench.device.clone().autodiff();
     let options = MaterializeOptions::default().dtype(|_| Some(dtype));
@@ -199,7 +199,7 @@ fn plain(bench: &Bench, model: &Deferred<Net>, dtype: DType) -> Result<Computed>
     let mut sums: Vec<DynTensor> = Vec::new();
     for step in 0..bench.size.parity_steps {
         let (x, y) = batch(bench.size.parity_width, DType::F32, &device);
-        // Split here, not by what is checked: as many samples in each micro-batch.
+        // Split here, independently of the code under test: equal numbers of samples in each micro-batch.
         for (x, y) in x
             .chunk(MICRO_BATCHES, 0)
             .into_iter()
@@ -231,8 +231,8 @@ fn plain(bench: &Bench, model: &Deferred<Net>, dtype: DType) -> Result<Computed>
     Ok(computed)
 }
 
-/// The largest difference of a loss or a gradient, relative to the largest element beside it; infinite where one has what
-/// the other has not, or where a number is none.
+/// Returns the maximum difference of a loss or a gradient, relative to the largest element of its tensor;
+/// infinite if a gradient exists on one side only, or a value is NaN.
 fn compare(found: &Computed, expected: &Computed) -> f64 {
     let relative = |found: &[f64], expected: &[f64]| {
         let scale = expected

@@ -1,54 +1,54 @@
-//! What was found, as Markdown for people and as JSON.
+//! The report, as Markdown and as JSON.
 
 use std::fmt;
 
 use serde::Serialize;
 
-/// All parts, and what they ran on.
+/// All parts, and the machine that they ran on.
 #[derive(Debug, Default, Serialize)]
 pub struct Report {
-    /// What the machine says of itself.
+    /// The description of the machine.
     pub machine: Vec<(String, String)>,
     /// The parts that were run.
     pub parts: Vec<Part>,
-    /// Seconds that all of it took.
+    /// Total time in seconds.
     pub seconds: f64,
 }
 
 /// One part of the check.
 #[derive(Debug, Default, Serialize)]
 pub struct Part {
-    /// What it is about.
+    /// The name of the part.
     pub name: String,
-    /// What was asked, and what was found.
+    /// The checks with their results.
     pub checks: Vec<Check>,
-    /// What was measured.
+    /// The measurements.
     pub figures: Vec<Figure>,
-    /// What a reader must know.
+    /// Remarks for the reader.
     pub notes: Vec<String>,
-    /// Seconds that it took.
+    /// Time in seconds.
     pub seconds: f64,
 }
 
-/// One thing that must hold.
+/// A check and its result.
 #[derive(Debug, Serialize)]
 pub struct Check {
-    /// What is asked for.
+    /// The required property.
     pub asked: String,
-    /// What was found.
+    /// The observed result.
     pub found: String,
-    /// Whether it holds.
+    /// Whether it passed.
     pub passed: bool,
 }
 
-/// One measured number.
+/// A measurement.
 #[derive(Debug, Serialize)]
 pub struct Figure {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// Its value.
+    /// The value.
     pub value: f64,
-    /// Its unit.
+    /// The unit.
     pub unit: &'static str,
 }
 
@@ -60,7 +60,7 @@ impl Part {
         }
     }
 
-    /// Notes whether something holds.
+    /// Records the result of a check.
     pub fn check(&mut self, asked: impl Into<String>, found: impl Into<String>, passed: bool) {
         self.checks.push(Check {
             asked: asked.into(),
@@ -69,30 +69,30 @@ impl Part {
         });
     }
 
-    /// Notes a number.
+    /// Records a measurement.
     pub fn figure(&mut self, name: impl Into<String>, value: f64, unit: &'static str) {
         let name = name.into();
         self.figures.push(Figure { name, value, unit });
     }
 
-    /// Notes something that a reader must know.
+    /// Records a remark.
     pub fn note(&mut self, text: impl Into<String>) {
         self.notes.push(text.into());
     }
 
-    /// Whether all of its checks hold.
+    /// Returns whether all checks of the part have passed.
     pub fn passed(&self) -> bool {
         self.checks.iter().all(|check| check.passed)
     }
 }
 
 impl Report {
-    /// Whether every check of every part holds.
+    /// Returns whether all checks of all parts have passed.
     pub fn passed(&self) -> bool {
         self.parts.iter().all(Part::passed)
     }
 
-    /// The report as JSON.
+    /// Serializes the report as JSON.
     pub fn to_json(&self) -> serde_json::Result<String> {
         #[derive(Serialize)]
         struct Whole<'a> {
@@ -158,7 +158,7 @@ impl fmt::Display for Part {
     }
 }
 
-/// A number whose digits say something, also where it is small.
+/// Formats a number with significant digits, also if it is small.
 pub fn number(value: f64) -> String {
     match value != 0.0 && value.abs() < 1e-2 {
         true => format!("{value:.2e}"),
@@ -166,7 +166,7 @@ pub fn number(value: f64) -> String {
     }
 }
 
-/// Text that can stand in a cell of a table.
+/// Escapes text for a table cell.
 fn cell(text: &str) -> String {
     text.replace('|', "\\|").replace('\n', "<br>")
 }

@@ -1,29 +1,29 @@
-//! How much each part does: on a GPU as much as is worth measuring, on a CPU as much as shows that it works.
+//! Sizes of each part: large enough for measurements on a GPU, minimal on a CPU.
 
 use crate::flags::Runtime;
 
 /// Sizes of all parts.
 #[derive(Debug, Clone, Copy)]
 pub struct Size {
-    /// Whether figures are held against bounds: only a GPU's are.
+    /// Whether figures are compared with bounds: only those of a GPU are.
     pub measures: bool,
     /// Elements of each random tensor that is compared.
     pub bits_elements: usize,
-    /// Regions of tensors that are compared.
+    /// Number of regions that are compared.
     pub bits_regions: usize,
-    /// Width of the square layers of the model of the memory part, and how many there are.
+    /// Width of the square layers of the model in the memory part.
     pub memory_width: usize,
     /// Layers of that model.
     pub memory_layers: usize,
-    /// Elements that are made in one measurement.
+    /// Number of elements per measurement.
     pub speed_elements: usize,
-    /// Width of the square layers of the saved model, of which there are 16.
+    /// Width of the square layers of the saved model, which has 16.
     pub checkpoint_width: usize,
     /// Width of the layers that are trained for parity.
     pub parity_width: usize,
-    /// Steps of that training.
+    /// Number of training steps of the parity part.
     pub parity_steps: u64,
-    /// Whether the runtime computes in bf16.
+    /// Whether the runtime supports bf16.
     pub computes_bf16: bool,
     /// The language model.
     pub training: Training,
@@ -32,7 +32,7 @@ pub struct Size {
 /// Sizes of a language model and its batches.
 #[derive(Debug, Clone, Copy)]
 pub struct Training {
-    /// Different tokens.
+    /// Vocabulary size.
     pub vocabulary: usize,
     /// Tokens of a sample.
     pub length: usize,
@@ -46,12 +46,12 @@ pub struct Training {
     pub samples: usize,
     /// Micro-batches of a batch.
     pub micro_batches: usize,
-    /// Steps that are measured, in turns with plain Burn; 0 leaves the part out.
+    /// Number of measured steps, alternating with plain Burn; 0 skips the part.
     pub steps: usize,
 }
 
 impl Size {
-    /// The sizes for a runtime.
+    /// Returns the sizes for a runtime.
     pub fn of(runtime: Runtime) -> Self {
         match runtime {
             Runtime::Cuda => Self {
@@ -76,8 +76,8 @@ impl Size {
                     steps: 8,
                 },
             },
-            // Kernels with barriers wait for each other's threads there, some milliseconds each. Kernels in bf16 can't
-            // be linked there, though the device says that it has the type.
+            // Kernels with barriers take several milliseconds each there, because their threads wait for each
+            // other. Kernels in bf16 can't be linked there, although the device reports support for the type.
             Runtime::Cpu => Self {
                 parity_width: 8,
                 parity_steps: 1,

@@ -1,4 +1,4 @@
-//! How fast random values are made, beside what the memory and the arithmetic of the device allow.
+//! Compares the throughput of random generation with the limits of the device's memory and arithmetic.
 
 use std::time::Instant;
 
@@ -23,7 +23,7 @@ pub fn run(bench: &Bench, part: &mut Part) -> Result<()> {
         Ok(Some(made?))
     };
     let source = Tensor::<1>::ones([elements], &bench.device);
-    // A block of four words makes four values of 32 bits.
+    // A block of four words produces four values of 32 bits.
     let blocks_per_unit = 64;
     let units = elements / 4 / blocks_per_unit as usize;
     type Work<'a> = Box<dyn Fn() -> Result<Option<DynTensor>> + 'a>;
@@ -63,7 +63,7 @@ pub fn run(bench: &Bench, part: &mut Part) -> Result<()> {
             Box::new(|| random(Distribution::Normal(0.0, 1.0), DType::BF16)),
         ),
     ];
-    // In turns, so that the clock of the device changes for all alike; the first turn compiles.
+    // Alternating, so that clock changes of the device affect all equally; the first round compiles.
     let mut seconds = vec![Vec::new(); works.len()];
     for turn in 0..=TURNS {
         for (times, (_, _, work)) in seconds.iter_mut().zip(&works) {
@@ -76,7 +76,7 @@ pub fn run(bench: &Bench, part: &mut Part) -> Result<()> {
                 continue;
             };
             match turn {
-                // A kernel that did not run took no time: a read tells of it.
+                // A kernel that did not run takes no time: a read returns its error.
                 0 => drop(made.slice(&Region::new(vec![0], vec![16])?).to_data()?),
                 _ => times.push(took),
             }
@@ -100,14 +100,14 @@ pub fn run(bench: &Bench, part: &mut Part) -> Result<()> {
                 let asked =
                     format!("{name} at {least} to 1.3 of the lower of fill and integer limit");
                 let found = format!("{share:.2} of {limit:.0} GB/s");
-                // What is much faster than a limit was measured wrong.
+                // A rate far above a limit indicates a measurement error.
                 part.check(asked, found, (least..1.3).contains(&share));
             }
         }
     }
     part.note(
-        "GB/s are bytes of the tensor that is made; the copy is a tensor times 1.5, which reads as many besides. The integer limit runs the generator \
-         and writes one word in 256. Medians of 7 turns.",
+        "GB/s are bytes of the generated tensor; the copy computes a tensor times 1.5, which also reads as many bytes. The integer limit runs the generator \
+         and writes one word in 256. Medians of 7 rounds.",
     );
     Ok(())
 }

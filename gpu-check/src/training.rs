@@ -1,4 +1,4 @@
-//! A language model in two stages on one device, beside plain Burn there.
+//! Trains a language model in two stages on one device, compared with plain Burn.
 
 use std::time::Instant;
 
@@ -18,12 +18,12 @@ use crate::{Bench, settle};
 
 const LR: f64 = 3e-4;
 const STAGES: usize = 2;
-/// Steps before those that are measured: kernels are compiled and chosen.
+/// Steps before those that are measured, for the compilation and selection of kernels.
 const WARM_UP: usize = 3;
 
 type Batch = (Tensor<2, Int>, Tensor<2, Int>);
 
-/// Tokens that follow from those before, so that there is something to learn; the same at every step.
+/// Returns tokens that depend on the previous ones, so that the model can learn; the same at every step.
 fn batch(size: &Training, samples: usize, device: &Device) -> Batch {
     let count = size.length + 1;
     let token = |sample: usize, at: usize| {
@@ -41,7 +41,7 @@ fn batch(size: &Training, samples: usize, device: &Device) -> Batch {
 pub fn run(bench: &Bench, part: &mut Part) -> Result<()> {
     let size = bench.size.training;
     if size.steps == 0 {
-        part.note("Not run: attention and reductions take minutes a step on this runtime.");
+        part.note("Not run: attention and reductions take minutes per step on this runtime.");
         return Ok(());
     }
     let config = GptConfig::new(size.vocabulary)
@@ -120,8 +120,8 @@ pub fn run(bench: &Bench, part: &mut Part) -> Result<()> {
         apart <= 0.01 * losses[1][0].abs(),
     );
     part.note(format!(
-        "{STAGES} stages on one device, {} micro-batches of {} samples of {} tokens, computed in {}; medians of {} steps in \
-         turns. The pipeline has f32 parameters and optimizer state, plain Burn has them in the type it computes in.",
+        "{STAGES} stages on one device, {} micro-batches of {} samples of {} tokens, computed in {}; medians of {} alternating \
+         steps. The pipeline has f32 parameters and optimizer state, plain Burn has them in the computation type.",
         size.micro_batches,
         size.samples / size.micro_batches,
         size.length,
@@ -140,7 +140,7 @@ struct Plain {
 
 impl Plain {
     fn step(&mut self, data: Batch) -> Result<f64> {
-        let mut module = self.module.take().expect("it is put back below");
+        let mut module = self.module.take().expect("the module is restored below");
         let mut accumulator = GradientsAccumulator::new();
         let mut losses = Vec::new();
         for ((tokens, targets), samples) in split_batch(&data, self.size.micro_batches)? {
@@ -152,7 +152,7 @@ impl Plain {
         }
         module = self.optimizer.step(LR, module, accumulator.grads());
         self.module = Some(module);
-        // Read at the end, as the pipeline does: a read in between waits for the device.
+        // Read at the end, as in the pipeline, because a read in between waits for the device.
         let losses = losses
             .into_iter()
             .map(|loss| f64::from(loss.into_scalar::<f32>()));

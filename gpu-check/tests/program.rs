@@ -1,4 +1,4 @@
-//! The program itself, on the CPU: its parts run, its report is whole, and it tells clearly what it lacks.
+//! Tests of the program on the CPU: its parts run, its report is complete, and its errors are clear.
 
 use std::process::{Command, Output};
 
@@ -65,7 +65,8 @@ fn one_part_alone() {
     );
 }
 
-/// One line, and an exit code that a script can tell from a failed check. No machine has so many GPUs, whatever the build.
+/// The error is one line, with an exit code that differs from that of a failed check. No machine has 100
+/// GPUs, so this holds in every build.
 #[test]
 fn a_device_that_is_not_there_is_one_line() {
     let output = run(&["--index", "99"]);

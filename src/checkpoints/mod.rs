@@ -1,4 +1,4 @@
-//! Saves and resumes a pipeline: what `pipeline` and `checkpoint` do together.
+//! Saving and resuming of a pipeline: connects `pipeline` and `checkpoint`.
 
 mod restored;
 mod resume;
@@ -23,7 +23,7 @@ use scalars::saved_scale;
 
 use crate::CheckpointsError;
 
-/// The checkpoints of a run: one directory per step, in one directory or another store.
+/// The checkpoints of a run: one directory per step, in a directory or another store.
 #[derive(Debug)]
 pub struct Checkpoints {
     run: Run,
@@ -32,17 +32,17 @@ pub struct Checkpoints {
     keep: Option<Retention>,
     in_background: bool,
     timeout: Duration,
-    /// The save that goes on, of the pipeline's last saved step.
+    /// The running background save of the pipeline's last saved step.
     saving: Mutex<Option<Saving>>,
 }
 
 impl Checkpoints {
-    /// Opens the directory of a run, which is made when something is saved, and removes what a run
-    /// that was killed left unpublished there.
+    /// Opens the directory of a run, which is created by the first save, and removes unpublished remains of a
+    /// killed run.
     ///
     /// # Errors
     ///
-    /// When leftovers can't be removed.
+    /// Returns an error if the remains can't be removed.
     pub fn open(dir: impl Into<PathBuf>) -> Result<Self, CheckpointsError> {
         Self::on(Run::local(dir))
     }
@@ -51,7 +51,7 @@ impl Checkpoints {
     ///
     /// # Errors
     ///
-    /// When leftovers can't be removed.
+    /// Returns an error if the remains can't be removed.
     pub fn on(run: Run) -> Result<Self, CheckpointsError> {
         let place = run.place();
         run.clean().map_err(|source| CheckpointsError::Open {
@@ -69,46 +69,47 @@ impl Checkpoints {
         })
     }
 
-    /// Saves after every `steps` steps; see [`Checkpoints::after_step`]. 0 saves never.
+    /// Saves after every `steps` steps; see [`Checkpoints::after_step`]. 0 disables periodic saves.
     #[must_use]
     pub fn every(mut self, steps: u64) -> Self {
         self.every = (steps > 0).then_some(steps);
         self
     }
 
-    /// After each save, removes all but the newest `last` checkpoints (at least 1), and those whose step
-    /// is a multiple of `every`. Without a call, all are kept.
+    /// After each save, removes all checkpoints except the newest `last` (at least 1) and those whose step is
+    /// a multiple of `every`. By default, all are kept.
     #[must_use]
     pub fn keep(mut self, last: usize, every: Option<u64>) -> Self {
         self.keep = Some(Retention { last, every });
         self
     }
 
-    /// Saves go on while the training does: a save notes the values of now and returns, which takes no
-    /// copy of them. Until it is done, memory may hold the saved values beside those that training has
-    /// made since; of what lies on a GPU only until it was copied to the host, which needs room for it
-    /// there. One save goes on at a time: the next waits for it. The failure of one is the error of the next call of
-    /// any kind.
+    /// Saves in the background while training continues: a save takes a snapshot of the current values
+    /// without copying them, and returns. Until it has ended, memory can hold both the saved values and the
+    /// updated ones; values on a GPU only until they have been copied to the host, which requires host memory
+    /// for them. One save runs at a time: the next waits for it. The error of a background save is returned
+    /// by the next call of any method.
     #[must_use]
     pub fn in_background(mut self) -> Self {
         self.in_background = true;
         self
     }
 
-    /// How long a save may write nothing while it is waited for. Ten minutes by default. A save that writes may take any
-    /// time; one that does not is an error, and its thread is left to itself.
+    /// Sets how long a save may go without writing while it is waited for. The default is ten minutes. A save
+    /// that makes progress is waited for without limit; one that does not causes an error, and its thread
+    /// continues detached.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// Waits for the save that goes on in the background; gives its directory, `None` when there is none.
+    /// Waits for the background save; returns its directory, or `None` if there is none.
     ///
     /// # Errors
     ///
-    /// When that save has failed: nothing of it was published. When it has written nothing within the
-    /// [timeout](Self::timeout): it may still be published.
+    /// Returns an error if the save has failed, in which case nothing was published, or if it has written
+    /// nothing within the [timeout](Self::timeout), in which case it may still be published.
     pub fn wait(&self) -> Result<Option<PathBuf>, CheckpointsError> {
         let saving = self.saving().take();
         let Some(saving) = saving else {
@@ -123,7 +124,7 @@ impl Checkpoints {
         Ok(Some(dir))
     }
 
-    /// Reports how a save in the background has ended, without waiting for one that goes on.
+    /// Returns the result of a background save that has ended, without waiting for one that is running.
     fn reap(&self) -> Result<(), CheckpointsError> {
         let ended = self.saving().as_ref().is_some_and(Saving::is_done);
         match ended {
@@ -133,11 +134,11 @@ impl Checkpoints {
     }
 
     fn saving(&self) -> MutexGuard<'_, Option<Saving>> {
-        // Nothing is left half done when a thread panics with it.
+        // The state is consistent even if a thread panics while it holds the lock.
         self.saving.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Removes what is not to be kept.
+    /// Removes the checkpoints that are not to be kept.
     fn prune(&self, step: u64) -> Result<(), CheckpointsError> {
         let Some(keep) = self.keep else {
             return Ok(());
@@ -149,34 +150,35 @@ impl Checkpoints {
         })
     }
 
-    /// The directory.
+    /// Returns the directory.
     pub fn dir(&self) -> &Path {
         &self.place
     }
 
-    /// The checkpoints as such: to list, open and remove them.
+    /// Returns the run, to list, open and remove checkpoints.
     pub fn run(&self) -> &Run {
         &self.run
     }
 
-    /// The newest usable checkpoint, `None` when there is none: for its seed and data position, or as
-    /// a source of parameters. Damaged ones are stepped over, as by [`Checkpoints::resume`].
+    /// Returns the newest usable checkpoint, or `None` if there are none: for its seed and data position, or
+    /// as a source of parameters. Skips damaged ones, like [`Checkpoints::resume`].
     ///
     /// # Errors
     ///
-    /// When there are checkpoints and all are damaged, or the newest that is not damaged can't be used. Also when a save
-    /// in the background has failed since the last call.
+    /// Returns an error if checkpoints exist and all of them are damaged, if the newest that is not damaged
+    /// can't be used, or if a background save has failed since the last call.
     pub fn latest(&self) -> Result<Option<Checkpoint>, CheckpointsError> {
         self.reap()?;
         let latest = self.run.latest()?;
         Ok(latest.map(|latest| latest.checkpoint))
     }
 
-    /// Saves if a step that is due was done. `data_position` says how far the data was read.
+    /// Saves if the completed step is due. `data_position` is the position in the training data.
     ///
     /// # Errors
     ///
-    /// As [`Checkpoints::save`]. Also after a step that is not due, when a save in the background has failed.
+    /// See [`Checkpoints::save`]. Also returns the error of a failed background save after a step that is not
+    /// due.
     pub fn after_step<M: Module + Sync + 'static, B: Batch>(
         &self,
         pipeline: &mut Pipeline<M, B>,
@@ -185,12 +187,12 @@ impl Checkpoints {
         self.after_step_with(pipeline, data_position, || Value::Null)
     }
 
-    /// As [`Checkpoints::after_step`], with what [`Checkpoints::save_with`] takes; it is asked for only when the step is
-    /// due.
+    /// As [`Checkpoints::after_step`], with metadata as in [`Checkpoints::save_with`]; the closure is called
+    /// only if the step is due.
     ///
     /// # Errors
     ///
-    /// As there.
+    /// See [`Checkpoints::after_step`].
     pub fn after_step_with<M: Module + Sync + 'static, B: Batch>(
         &self,
         pipeline: &mut Pipeline<M, B>,
@@ -205,16 +207,16 @@ impl Checkpoints {
         }
     }
 
-    /// Saves parameters, optimizer state, step, seed, data position, plan and the factor on the loss: each
-    /// rank its own, and of what several hold each thing once. Returns the directory of the checkpoint,
-    /// which is whole and durable then; in the background, once [`Checkpoints::wait`] has returned. Removes
-    /// what is not to be kept; the checkpoint that was just saved is kept.
+    /// Saves parameters, optimizer state, step, seed, data position, plan and loss scale. Each rank saves its
+    /// own values; a value that several ranks hold is saved once. Returns the directory of the checkpoint,
+    /// which is then complete and durable, or, in the background, after [`Checkpoints::wait`] has returned.
+    /// Removes the checkpoints that are not to be kept; the new one is always kept.
     ///
     /// # Errors
     ///
-    /// When the step was saved before, or the disk fails. Nothing is published then, and earlier
-    /// checkpoints are as they were. Also when an earlier save in the background has failed; nothing is
-    /// saved then.
+    /// Returns an error if the step was saved before, or an I/O operation fails: nothing is published then,
+    /// and earlier checkpoints are unchanged. Also returns the error of an earlier background save; nothing
+    /// is saved then.
     pub fn save<M: Module + Sync + 'static, B: Batch>(
         &self,
         pipeline: &mut Pipeline<M, B>,
@@ -223,12 +225,12 @@ impl Checkpoints {
         self.save_with(pipeline, data_position, Value::Null)
     }
 
-    /// As [`Checkpoints::save`], with what else the run needs to go on: the state of a data loader, of random generators
-    /// on the host, an epoch; at most 1 MiB of JSON. [`Resumed::metadata`] gives it back.
+    /// As [`Checkpoints::save`], with other state that the run needs to resume: of a data loader, of random
+    /// generators on the host, an epoch; at most 1 MiB of JSON. [`Resumed::metadata`] returns it.
     ///
     /// # Errors
     ///
-    /// As there; when the metadata is too large.
+    /// See [`Checkpoints::save`]; also returns an error if the metadata is too large.
     pub fn save_with<M: Module + Sync + 'static, B: Batch>(
         &self,
         pipeline: &mut Pipeline<M, B>,
@@ -268,25 +270,24 @@ impl Checkpoints {
     }
 }
 
-/// An error with all of its causes, on one line.
+/// Formats an error with all of its sources on one line.
 fn chain(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(error.source(), |error| error.source());
     causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
-/// The whole model on a device, with the parameters of a checkpoint, whatever number of ranks saved
-/// it.
+/// Creates the whole model on a device, with the parameters of a checkpoint saved by any number of ranks.
 ///
 /// # Errors
 ///
-/// When the checkpoint's parameters are not exactly the model's (every missing and extra one, shape
-/// and dtype is listed), or a byte is damaged.
+/// Returns an error if the checkpoint's parameters are not exactly the model's (every missing and extra one,
+/// shape and dtype is listed), or a byte is damaged.
 pub fn load_module<M: Module>(
     model: &Deferred<M>,
     checkpoint: &Checkpoint,
     device: &Device,
 ) -> Result<M, CheckpointsError> {
-    // What the constructor draws beside parameters is a function of the run's seed.
+    // Random values of the constructor that are not parameters depend on the run's seed.
     let seed = Seed::new(checkpoint.manifest().seed);
     let source = checkpoint.constructed_by(model.replay(seed));
     model

@@ -1,4 +1,4 @@
-//! A checkpoint back into the ranks of a pipeline.
+//! Restores a checkpoint to the ranks of a pipeline.
 
 use std::error::Error;
 
@@ -41,7 +41,7 @@ pub(super) fn restore<M: Module + Sync + 'static, B: Batch>(
         stepped_over: Vec::new(),
     };
     let state = State(checkpoint);
-    // A loss scale may have had all steps so far skipped.
+    // With a loss scale, all steps so far may have been skipped.
     let has_stepped = resumed.step > 0 && scale.is_none();
     if has_stepped && pipeline.keeps_optimizer_state() && state.is_empty() {
         return Err(CheckpointsError::NoOptimizerState { path: resumed.dir });

@@ -1,4 +1,4 @@
-//! A run goes on from its newest checkpoint that is not damaged.
+//! Resumes a run from its newest undamaged checkpoint.
 
 use std::path::PathBuf;
 
@@ -11,49 +11,49 @@ use super::restored::restore;
 use super::{Checkpoints, chain};
 use crate::CheckpointsError;
 
-/// Where a run was resumed.
+/// The result of resuming a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resumed {
-    /// Training steps that the checkpoint has behind it.
+    /// Number of completed training steps.
     pub step: u64,
-    /// How far the data was read, in the caller's unit.
+    /// The position in the training data, in the caller's unit.
     pub data_position: u64,
-    /// What was saved with it by [`Checkpoints::save_with`]; `null` without.
+    /// The metadata that [`Checkpoints::save_with`] saved; `null` without.
     pub metadata: Value,
     /// The checkpoint.
     pub dir: PathBuf,
-    /// The damaged checkpoints after it, the newest first.
+    /// The newer, damaged checkpoints, newest first.
     pub stepped_over: Vec<SteppedOver>,
 }
 
-/// A damaged checkpoint that a run has stepped over.
+/// A damaged checkpoint that was skipped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SteppedOver {
     /// Its step, which can be saved again.
     pub step: u64,
-    /// What is wrong with it, on one line.
+    /// The reason, on one line.
     pub reason: String,
-    /// Where its files are now: nothing takes them for a checkpoint, and nothing removes them by itself. `None` when
-    /// somebody has removed them meanwhile, or they could not be moved: then a `tracing` warning says why, and the step
-    /// can't be saved.
+    /// The current location of its files, where they are neither used as a checkpoint nor removed
+    /// automatically. `None` if another process has removed them, or they could not be moved: then a
+    /// `tracing` warning has the reason, and the step can't be saved.
     pub set_aside: Option<PathBuf>,
 }
 
 impl Checkpoints {
-    /// Restores the newest checkpoint that is not damaged, whatever number of ranks saved it. Damaged ones after it are
-    /// stepped over and set aside, so that their steps can be saved again: the result names them, and a `tracing`
-    /// warning each. `None` when there is no checkpoint: the pipeline is then as it was started. A pipeline without an
-    /// optimizer reads no optimizer state.
+    /// Restores the newest undamaged checkpoint, saved by any number of ranks. Newer damaged ones are skipped
+    /// and set aside, so that their steps can be saved again; the result lists them, and each causes a
+    /// `tracing` warning. Returns `None` if there is no checkpoint: the pipeline is then unchanged. A
+    /// pipeline without an optimizer does not read optimizer state.
     ///
-    /// Memory: beside what the pipeline holds afterwards, as much as the largest parameter for each rank: each value
-    /// replaces the old one as soon as it is read.
+    /// Memory: in addition to the pipeline's, as much as the largest parameter for each rank, because each
+    /// value replaces the old one as soon as it is read.
     ///
     /// # Errors
     ///
-    /// When the newest checkpoint that is not damaged is of another model, optimizer, seed or version of the format, or
-    /// its store fails or denies it; nothing of the pipeline has changed then, and no older step is taken.
-    /// [`CheckpointsError::Mixed`] when values could not be read while others were replaced, and no
-    /// older checkpoint could be restored instead: the pipeline can't be used any more.
+    /// Returns an error if the newest undamaged checkpoint is of another model, optimizer, seed or version of
+    /// the format, or its store fails or denies access; the pipeline is then unchanged, and no older step is
+    /// used. Returns [`CheckpointsError::Mixed`] if values could not be read after others were replaced, and
+    /// no older checkpoint could be restored instead: the pipeline is then unusable.
     pub fn resume<M: Module + Sync + 'static, B: Batch>(
         &self,
         pipeline: &mut Pipeline<M, B>,
@@ -73,8 +73,8 @@ impl Checkpoints {
         if LoadError::class_in(&failed) != Some(ErrorClass::Damaged) {
             return Err(mixed(failed));
         }
-        tracing::warn!(error = %chain(&failed), "a checkpoint is damaged: looking for one that is not");
-        // This reads all of each.
+        tracing::warn!(error = %chain(&failed), "a checkpoint is damaged: searching for an undamaged one");
+        // Reads all data of each.
         match self.run.latest_verified() {
             Ok(Some(latest)) => self
                 .restore_latest(pipeline, latest)
@@ -91,7 +91,7 @@ impl Checkpoints {
         latest: Latest,
     ) -> Result<Resumed, CheckpointsError> {
         let mut resumed = restore(pipeline, latest.checkpoint)?;
-        // Only now: until an older one is restored, they are all that there is.
+        // Only now, because until an older checkpoint is restored there is no other.
         let skipped = latest.skipped.into_iter();
         resumed.stepped_over = skipped.map(|skipped| self.set_aside(&skipped)).collect();
         Ok(resumed)

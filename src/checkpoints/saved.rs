@@ -1,4 +1,4 @@
-//! What each rank saves of a pipeline.
+//! The contents of a pipeline's checkpoint by rank.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,7 +13,7 @@ use tinderbox_pipeline::{Batch, OptimizerSnapshot, Pipeline, Plan, Stage};
 
 use super::scalars::to_saved;
 
-/// The parameters that each rank holds: its own, and copies of shared ones.
+/// Returns the parameters that each rank holds: its own, and copies of shared ones.
 pub(crate) fn held_by_ranks<'a>(plan: &Plan, table: &'a ParameterTable) -> Vec<Vec<&'a Parameter>> {
     let mut ranks: Vec<Vec<&Parameter>> = Vec::new();
     for stage in plan.stages() {
@@ -27,8 +27,8 @@ pub(crate) fn held_by_ranks<'a>(plan: &Plan, table: &'a ParameterTable) -> Vec<V
     ranks
 }
 
-/// What each rank writes of its parameters, with the other paths of each. Of copies of a shared
-/// parameter, which are equal between two steps, one is written.
+/// The parameters that each rank writes, each with its other paths. Copies of a shared parameter are equal
+/// between two steps, so one of them is written.
 type Writes = Vec<BTreeMap<ParameterPath, Vec<String>>>;
 
 pub(super) fn writes<M: Module + Sync + 'static, B: Batch>(pipeline: &Pipeline<M, B>) -> Writes {
@@ -60,7 +60,7 @@ pub(super) fn writes<M: Module + Sync + 'static, B: Batch>(pipeline: &Pipeline<M
     writes.collect()
 }
 
-/// The other paths of each parameter that has some.
+/// Returns the other paths of each parameter that has some.
 fn tied_paths(table: &ParameterTable) -> BTreeMap<ParameterPath, Vec<String>> {
     let mut tied: BTreeMap<ParameterPath, Vec<String>> = BTreeMap::new();
     for parameter in table.iter() {
@@ -72,16 +72,16 @@ fn tied_paths(table: &ParameterTable) -> BTreeMap<ParameterPath, Vec<String>> {
     tied
 }
 
-/// What the ranks save.
+/// The contents that the ranks save.
 pub(super) struct OfRanks {
     ranks: Vec<Mutex<Slot>>,
     scale: Option<[(String, Scalar); 2]>,
 }
 
-/// What one rank saves, from its snapshot to what is written.
+/// The contents that one rank saves, from its snapshot to the copy on the host.
 enum Slot {
     Snapshot(RankSnapshot),
-    /// On the host, until its writer takes it; the error is the first of its tensors.
+    /// On the host, until they are written; the error is the first of its tensors.
     Copied(Option<Result<RankSave, SaveError>>),
 }
 
@@ -94,8 +94,8 @@ impl OfRanks {
         }
     }
 
-    /// How much they save, with two tensors of optimizer state for each parameter, as Adam has: what the state really
-    /// holds is known when it is copied to the host.
+    /// Returns the size of the save, assuming two tensors of optimizer state for each parameter, as in Adam:
+    /// the actual state is known only after it is copied to the host.
     pub(super) fn size(&self) -> SaveSize {
         let mut size = SaveSize::default();
         for place in 0..self.ranks.len() {
@@ -120,27 +120,28 @@ impl OfRanks {
         size
     }
 
-    /// What a rank saves, each tensor where it is.
+    /// Returns the contents of a rank, each tensor in its current location.
     pub(super) fn of_rank(&self, rank: u32) -> Result<RankSave, SaveError> {
         let mut save = match &mut *self.slot(rank as usize) {
             Slot::Snapshot(snapshot) => snapshot.to_save()?,
             Slot::Copied(copied) => copied.take().expect("a rank is written once")?,
         };
-        // The first rank saves what belongs to none.
+        // The first rank saves contents that belong to no rank.
         let scale = self.scale.iter().flatten().filter(|_| rank == 0);
         save.scalars.extend(scale.cloned());
         Ok(save)
     }
 
-    /// As [`of_rank`](Self::of_rank), after what all ranks have on GPUs was copied to the host: training needs that
-    /// memory again, and a disk is slow.
+    /// As [`of_rank`](Self::of_rank), after copying the contents of all ranks on GPUs to the host: training
+    /// needs that memory again, and a disk is slow.
     pub(super) fn off_devices(&self, rank: u32) -> Result<RankSave, SaveError> {
         for place in 0..self.ranks.len() {
             let mut slot = self.slot(place);
             if let Slot::Snapshot(snapshot) = &*slot
                 && !snapshot.is_on_host
             {
-                // The snapshot ends after the copy: while it lives, nothing works in place on what it holds.
+                // The snapshot is dropped after the copy, because it prevents in-place operations on its
+                // values.
                 let copied = snapshot.to_save().and_then(RankSave::on_host);
                 *slot = Slot::Copied(Some(copied));
             }
@@ -154,11 +155,11 @@ impl OfRanks {
     }
 }
 
-/// What a rank saves, as it was at one instant.
+/// A snapshot of what a rank saves.
 pub(super) struct RankSnapshot {
     tensors: Vec<SaveTensor>,
     optimizers: Vec<OptimizerSnapshot>,
-    /// Whether all of it is in this process' memory.
+    /// Whether all of it is in host memory.
     is_on_host: bool,
 }
 
@@ -183,7 +184,7 @@ impl RankSnapshot {
         }
     }
 
-    /// With the optimizer's state on the host.
+    /// Returns the contents, with the optimizer's state on the host.
     fn to_save(&self) -> Result<RankSave, SaveError> {
         let mut save = RankSave {
             tensors: self.tensors.clone(),

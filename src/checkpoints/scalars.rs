@@ -1,10 +1,10 @@
-//! Single numbers of a run, as a checkpoint has them.
+//! Scalars of a run in a checkpoint.
 
 use burn_pack::Scalar as BurnScalar;
 use tinderbox_checkpoint::{Checkpoint, Scalar};
 use tinderbox_pipeline::LossScale;
 
-/// Names of what is saved of a factor on the loss.
+/// Names of the scalars of a loss scale.
 const SCALE_FACTOR: &str = "loss_scale.factor";
 const SCALE_STEPS: &str = "loss_scale.steps";
 
@@ -15,7 +15,7 @@ pub(super) fn saved_scale(scale: LossScale) -> [(String, Scalar); 2] {
     ]
 }
 
-/// Factor and count, where a checkpoint has them.
+/// Returns factor and step count of the loss scale, if the checkpoint has them.
 pub(super) fn scale_of(checkpoint: &Checkpoint) -> Option<(f64, u64)> {
     let scalars = checkpoint.scalars();
     match (scalars.get(SCALE_FACTOR)?, scalars.get(SCALE_STEPS)?) {

@@ -1,4 +1,4 @@
-//! One training step in plain Burn and in a pipeline, side by side.
+//! Comparison of one training step in plain Burn and in a pipeline.
 
 mod report;
 
@@ -45,37 +45,36 @@ impl VerifyOptions {
         Self::default()
     }
 
-    /// The seed of the initial values. 0 by default.
+    /// Sets the seed of the initial values. The default is 0.
     #[must_use]
     pub fn seed(mut self, seed: impl Into<Seed>) -> Self {
         self.seed = seed.into();
         self
     }
 
-    /// How many micro-batches the pipeline splits the batch into, or as many as it has samples where they are fewer.
-    /// Those of the plan by default.
+    /// Sets the number of micro-batches, limited by the number of samples. The default is that of the plan.
     #[must_use]
     pub fn micro_batches(mut self, count: usize) -> Self {
         self.micro_batches = Some(count);
         self
     }
 
-    /// The schedule of the pipeline. That of the plan by default.
+    /// Sets the schedule of the pipeline. The default is that of the plan.
     #[must_use]
     pub fn schedule(mut self, schedule: impl Into<ScheduleChoice>) -> Self {
         self.schedule = Some(schedule.into());
         self
     }
 
-    /// The device of plain Burn and of every rank. The CPU by default.
+    /// Sets the device of plain Burn and of every rank. The default is the CPU.
     #[must_use]
     pub fn device(mut self, device: &Device) -> Self {
         self.device = device.clone().without_autodiff();
         self
     }
 
-    /// The largest relative difference at which loss and gradients [agree](Verification::agrees). 1e-4 by default,
-    /// which is for f32: the pipeline adds up micro-batches, plain Burn the samples of the whole batch.
+    /// Sets the maximum relative difference at which loss and gradients [agree](Verification::agrees). The
+    /// default, 1e-4, is for f32: the pipeline adds micro-batches, plain Burn the samples of the whole batch.
     #[must_use]
     pub fn tolerance(mut self, relative: f64) -> Self {
         self.tolerance = relative;
@@ -83,28 +82,29 @@ impl VerifyOptions {
     }
 }
 
-/// Trains one step in plain Burn and one in the pipeline of a plan, from the same values, and compares the losses and
-/// every parameter's gradient. The default settings are those of [`VerifyOptions`].
+/// Trains one step in plain Burn and one in the pipeline of a plan, from the same initial values, and
+/// compares the losses and the gradient of every parameter. The default settings are those of
+/// [`VerifyOptions`].
 ///
-/// Plain Burn gets the whole batch at once and runs `forward` outside of any recording, so a forward that was recorded
-/// wrongly shows as well as one that was cut wrongly. `forward` is that of the trace, given once more.
+/// Plain Burn processes the whole batch at once and runs `forward` without recording, so a wrong recording is
+/// detected as well as a wrong cut. `forward` must be that of the trace.
 ///
-/// Random operations, such as dropout, draw other values in plain Burn than in a pipeline: the report says how many
-/// there are, and a comparison with any [agrees](Verification::agrees) never. Trace the model with a probability of 0
-/// to compare it. A trace in [mixed precision](crate::MixedPrecision) is compared with plain Burn in the types of the
-/// parameters, and needs a higher tolerance.
+/// Random operations, such as dropout, draw different values in plain Burn and in a pipeline: the report
+/// contains their number, and a comparison with any never [agrees](Verification::agrees). Trace the model
+/// with a probability of 0 to compare it. A trace in [mixed precision](crate::MixedPrecision) is compared
+/// with plain Burn in the types of the parameters, and requires a higher tolerance.
 ///
 /// # Errors
 ///
-/// When the model can't be made, the pipeline can't be started or fails, the forward gives no loss, or a value can't be
-/// read.
+/// Returns an error if the model can't be materialized, the pipeline can't be started or fails, the forward
+/// returns no loss, or a value can't be read.
 ///
 /// # Panics
 ///
-/// Where `forward` panics in plain Burn.
+/// Panics if `forward` panics in plain Burn.
 ///
-/// Cost: a training step twice, with all activations of the whole batch on one device; parameters and gradients
-/// twice, and the gradients once more on the host.
+/// Cost: two training steps, with all activations of the whole batch on one device; two copies of parameters
+/// and gradients, and another copy of the gradients on the host.
 ///
 /// ```
 /// use burn::nn::{Linear, LinearConfig};
@@ -134,11 +134,11 @@ pub fn verify<M: Module + Sync + 'static, B: Batch>(
 ///
 /// # Errors
 ///
-/// As [`verify`].
+/// See [`verify`].
 ///
 /// # Panics
 ///
-/// As [`verify`].
+/// See [`verify`].
 pub fn verify_with<M: Module + Sync + 'static, B: Batch>(
     model: &Deferred<M>,
     trace: &Trace<B>,
@@ -149,7 +149,7 @@ pub fn verify_with<M: Module + Sync + 'static, B: Batch>(
 ) -> Result<Verification, VerifyModelError> {
     let planned = plan.file().step.micro_batches.max(1);
     let micro_batches = options.micro_batches.unwrap_or(planned);
-    // As in a step, a batch of fewer samples has a micro-batch for each.
+    // As in a step, a batch with fewer samples has one micro-batch per sample.
     let samples: usize = split_batch(&batch, 1)?.iter().map(|part| part.1).sum();
     let parts = split_batch(&batch, micro_batches.min(samples))?;
     let first = &parts.first().ok_or(VerifyModelError::EmptyBatch)?.0;
@@ -167,7 +167,7 @@ pub fn verify_with<M: Module + Sync + 'static, B: Batch>(
     ))
 }
 
-/// What a step computes.
+/// The results of a step.
 struct Step {
     loss: f64,
     gradients: BTreeMap<String, TensorData>,
@@ -229,7 +229,7 @@ fn pipeline_step<M: Module + Sync + 'static, B: Batch>(
     })
 }
 
-/// The gradients of a module by path.
+/// Collects the gradients of a module by path.
 struct Collect {
     gradients: Gradients,
     path: Vec<String>,

@@ -1,4 +1,4 @@
-//! What a verification found.
+//! The result of a verification.
 
 use std::fmt;
 
@@ -9,10 +9,10 @@ use tinderbox_deferred::{Parameter, ParameterPath, ParameterTable};
 
 use super::Step;
 
-/// Roundings of the largest element of all gradients that no gradient is told from.
+/// Number of roundings of the largest element of all gradients below which a difference is insignificant.
 const ROUNDINGS: f64 = 8.0;
 
-/// Two numbers that should be equal.
+/// The losses of the two steps.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct LossComparison {
@@ -22,56 +22,60 @@ pub struct LossComparison {
     pub pipeline: f64,
 }
 
-/// How a parameter's gradients compare.
+/// The comparison of a parameter's gradients.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum GradientComparison {
-    /// Both steps have one.
+    /// Both steps have a gradient.
     Both {
-        /// The largest difference of two elements; infinite where one is NaN and the other is not the same NaN.
+        /// The maximum difference of two elements; infinite if one is NaN and the other is not the same NaN.
         largest_difference: f64,
-        /// That, by the largest element of plain Burn's gradient. 0 where both gradients are 0.
+        /// The maximum difference relative to the largest element of plain Burn's gradient. 0 if both
+        /// gradients are 0.
         relative_difference: f64,
-        /// Whether the difference is within some roundings of the largest element of all gradients. A gradient that would
-        /// be 0 without rounding, as that of the bias of attention's keys, is made of such differences alone.
+        /// Whether the difference is within a few roundings of the largest element of all gradients. A
+        /// gradient that would be 0 without rounding, such as that of the bias of attention keys, consists
+        /// only of such differences.
         is_rounding: bool,
         /// Whether all bits are equal.
         is_bit_equal: bool,
     },
-    /// The pipeline has none.
+    /// The pipeline has no gradient.
     MissingInPipeline,
-    /// Plain Burn has none.
+    /// Plain Burn has no gradient.
     MissingInPlain,
-    /// Neither has one: the parameter is frozen, or the loss does not depend on it.
+    /// Neither has a gradient: the parameter is frozen, or the loss does not depend on it.
     Neither,
 }
 
-/// One parameter in both steps.
+/// The comparison of one parameter.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct ParameterComparison {
-    /// Its path.
+    /// The path of the parameter.
     pub path: ParameterPath,
-    /// Its shape.
+    /// The shape of the parameter.
     pub shape: Vec<u64>,
-    /// Its gradients.
+    /// The gradients of the parameter.
     pub gradient: GradientComparison,
 }
 
-/// A training step in plain Burn, and one in a pipeline: what [`verify`](crate::verify) returns.
+/// The comparison of a training step in plain Burn with one in a pipeline, returned by
+/// [`verify`](crate::verify).
 ///
-/// Prints as a table.
+/// Displays as a table.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Verification {
     /// The losses.
     pub loss: LossComparison,
-    /// Every parameter, in the order of the model. A clone is left out.
+    /// Every parameter, in model order, without clones.
     pub parameters: Vec<ParameterComparison>,
-    /// Random operations of the forward, such as dropout: they draw other values in plain Burn.
+    /// Number of random operations of the forward, such as dropout, which draw different values in plain
+    /// Burn.
     pub random_operations: usize,
-    /// The largest relative difference that counts as agreement.
+    /// The maximum relative difference that counts as agreement.
     pub tolerance: f64,
 }
 
@@ -116,7 +120,8 @@ impl Verification {
         self.random_operations == 0 && self.loss_agrees() && self.differing().next().is_none()
     }
 
-    /// Returns the parameters whose gradients differ by more than the tolerance, or which one of the steps lacks.
+    /// Returns the parameters whose gradients differ by more than the tolerance, or are missing from one of
+    /// the steps.
     pub fn differing(&self) -> impl Iterator<Item = &ParameterComparison> {
         let parameters = self.parameters.iter();
         parameters.filter(|parameter| !parameter.gradient.agrees(self.tolerance))
@@ -142,7 +147,7 @@ impl GradientComparison {
     }
 }
 
-/// A difference by what it is a difference to.
+/// Returns a difference relative to a size.
 fn relative(difference: f64, size: f64) -> f64 {
     match difference == 0.0 {
         true => 0.0,
@@ -150,7 +155,7 @@ fn relative(difference: f64, size: f64) -> f64 {
     }
 }
 
-/// The distance from 1 to the next number of a float type.
+/// Returns the distance from 1 to the next number of a float type.
 fn epsilon(dtype: DType) -> f64 {
     match dtype {
         DType::F64 => f64::EPSILON,
@@ -160,7 +165,7 @@ fn epsilon(dtype: DType) -> f64 {
     }
 }
 
-/// The size of the largest element that is a number.
+/// Returns the absolute value of the largest element that is not NaN.
 fn size(gradient: &TensorData) -> f64 {
     gradient.iter::<f64>().map(f64::abs).fold(0.0, f64::max)
 }
@@ -178,7 +183,7 @@ fn compared(plain: &TensorData, pipeline: &TensorData, largest_of_all: f64) -> G
     let (mut largest, size) = (0.0_f64, size(plain));
     for (a, b) in plain.iter::<f64>().zip(pipeline.iter::<f64>()) {
         let difference = match a == b {
-            // Infinities too.
+            // Includes infinities.
             true => 0.0,
             false => (a - b).abs(),
         };
@@ -204,8 +209,8 @@ impl fmt::Display for Verification {
         if self.random_operations > 0 {
             writeln!(
                 f,
-                "the forward has {} random operations, such as dropout, which draw other values in plain Burn: \
-                 differences are expected, and nothing is proven; trace the model with a probability of 0",
+                "the forward has {} random operations, such as dropout, which draw different values in plain Burn: \
+                 differences are expected, and the comparison proves nothing; trace the model with a probability of 0",
                 self.random_operations
             )?;
         }

@@ -11,16 +11,16 @@ use crate::eager::{Eager, compare};
 use crate::row::{Subject, Tracing};
 use crate::traced::{self, Generator};
 
-/// What was compared, and how it came out.
+/// The result of a comparison.
 #[derive(Clone, Copy)]
 pub enum Verdict {
-    /// So many tensors were compared, and are equal bit for bit.
+    /// Number of compared tensors, all of them bitwise equal.
     Equal(usize),
-    /// The same, where Burn's interpreter drew the random values.
+    /// The same, with random values from Burn's interpreter.
     EqualWithBackendDraws(usize),
-    /// The exact error was found.
+    /// The expected error occurred.
     Refused,
-    /// Nothing was compared, for this reason.
+    /// No comparison, for this reason.
     NotCompared(&'static str),
 }
 
@@ -35,7 +35,7 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// A row's verdicts.
+/// The verdicts of a row.
 pub struct Report {
     /// Parameters, forward and gradients of the materialized module.
     pub materialized: Verdict,
@@ -47,11 +47,11 @@ pub struct Report {
     pub gradients: Verdict,
 }
 
-/// The generator of the `flex` backend belongs to the process: one row at a time seeds and draws.
+/// The generator of the `flex` backend is global to the process: one row at a time seeds and draws.
 static GENERATOR: Mutex<()> = Mutex::new(());
 
 fn hold_generator() -> MutexGuard<'static, ()> {
-    // It guards no data, so a row that panicked leaves nothing broken.
+    // It guards no data, so a panicked row leaves no inconsistent state.
     let held = GENERATOR.lock();
     held.unwrap_or_else(|poisoned| poisoned.into_inner())
 }
@@ -99,7 +99,7 @@ pub fn check(subject: &dyn Subject) -> Result<Report, String> {
     })
 }
 
-/// Deferred, then materialized with the backend's generator.
+/// Runs the module deferred, then materialized with the backend's generator.
 fn materialized(subject: &dyn Subject, expected: &Eager) -> Result<usize, String> {
     let found = subject.materialized(&expected.device)?;
     let parameters = compare("materialized", &expected.parameters, &found.parameters)?;
@@ -121,7 +121,7 @@ fn refused(subject: &dyn Subject, mode: Mode, expected: &str) -> Result<Verdict,
     }
 }
 
-/// An error with all of its causes, without the line of the forward: it is one of this test.
+/// Formats an error with all of its causes, without the line of the forward, which is in this test.
 fn without_origin(error: &TraceError) -> String {
     let text = chain(error);
     match error {
@@ -133,7 +133,7 @@ fn without_origin(error: &TraceError) -> String {
     }
 }
 
-/// An error with all of its causes.
+/// Formats an error with all of its causes.
 fn chain(error: &TraceError) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -145,7 +145,7 @@ fn chain(error: &TraceError) -> String {
     text
 }
 
-/// The trace of a mode, run on the parameters and inputs of the eager run.
+/// Runs the trace of a mode on the parameters and inputs of the eager run.
 fn executed(
     subject: &dyn Subject,
     mode: Mode,

@@ -1,4 +1,4 @@
-//! What a module gives in plain Burn, and how such results are compared.
+//! Results of a module in plain Burn, and their comparison.
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
@@ -10,15 +10,15 @@ use crate::row::Outcome;
 /// Tensors by name, in order.
 pub type Named = Vec<(String, TensorData)>;
 
-/// What a module holds and gives.
+/// The parameters and results of a module.
 #[derive(Default)]
 pub struct Eager {
-    /// Where it ran.
+    /// The device.
     pub device: Device,
     /// The parameters before the forward, with a note on those that require gradients.
     pub parameters: Named,
-    /// The same as tensors: two of equal elements may lie in memory differently, and some operations
-    /// then differ in the last bits.
+    /// The same as tensors: equal tensors can have different layouts, for which some operations differ in the
+    /// last bits.
     pub values: Vec<DynTensor>,
     /// The outputs of the forward, and the loss.
     pub outputs: Named,
@@ -29,7 +29,7 @@ pub struct Eager {
 /// Runs a forward, and on an autodiff device Burn's backward from its loss.
 pub fn run<M: Module>(module: &M, device: &Device, forward: impl FnOnce() -> Outcome) -> Eager {
     let mut values = Vec::new();
-    // Lazy parameters get their values here, in the order of the fields.
+    // Initializes lazy parameters, in the order of the fields.
     let parameters = read(module, &mut |parameter| {
         let value = parameter.value();
         let note = match parameter.requires_gradient() {
@@ -61,7 +61,7 @@ pub fn run<M: Module>(module: &M, device: &Device, forward: impl FnOnce() -> Out
     }
 }
 
-/// A float parameter's value, of any rank.
+/// Returns a float parameter's value, of any rank.
 trait FloatValue {
     fn value(&self) -> DynTensor;
     fn requires_gradient(&self) -> bool;
@@ -82,7 +82,7 @@ impl<const D: usize> FloatValue for Tensor<D> {
     }
 }
 
-/// What is read of a parameter: a note that goes after its path, and data.
+/// The data read from a parameter, with a suffix for its path.
 type Read<'a> = dyn FnMut(&dyn FloatValue) -> Option<(&'static str, TensorData)> + 'a;
 
 fn read<M: Module>(module: &M, read: &mut Read<'_>) -> Named {
@@ -95,7 +95,7 @@ fn read<M: Module>(module: &M, read: &mut Read<'_>) -> Named {
     reader.found
 }
 
-/// Reads something of every parameter of a module.
+/// Reads data of every parameter of a module.
 struct Reader<'a, 'b> {
     path: Vec<String>,
     read: &'a mut Read<'b>,
@@ -127,7 +127,7 @@ impl ModuleVisitor for Reader<'_, '_> {
     }
 }
 
-/// The number of tensors, when all of them are equal: name, dtype, shape and every bit.
+/// Returns the number of tensors if all of them are equal in name, dtype, shape and every bit.
 pub fn compare(what: &str, expected: &Named, found: &Named) -> Result<usize, String> {
     let names = |named: &Named| -> Vec<String> { named.iter().map(|(n, _)| n.clone()).collect() };
     let (expected_names, found_names) = (names(expected), names(found));

@@ -1,14 +1,14 @@
-//! What goes into a forward, and a way to reach its float tensors.
+//! Inputs of a forward, and access to their float tensors.
 
 use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
 use tinderbox::Batch;
 
 /// The arguments of a forward.
 pub trait Inputs: Batch {
-    /// Replaces the elements of every float tensor, in order; the shapes stay.
+    /// Replaces the elements of every float tensor, in order; keeps the shapes.
     fn map_floats(self, change: &mut dyn FnMut(Tensor<1>) -> Tensor<1>) -> Self;
 
-    /// The number of elements of every float tensor, in order.
+    /// Returns the number of elements of every float tensor, in order.
     fn float_sizes(self) -> Vec<usize> {
         let mut sizes = Vec::new();
         self.map_floats(&mut |tensor| {
@@ -59,17 +59,17 @@ tuple!(A 0, B 1);
 tuple!(A 0, B 1, C 2);
 tuple!(A 0, B 1, C 2, D 3);
 
-/// Numbers between 0 and 1, no two of a small tensor alike; another `number`, other values.
+/// Returns numbers between 0 and 1, distinct within a small tensor; another `number` results in other values.
 fn fractions(count: usize, number: u32) -> impl Iterator<Item = f32> {
     let mut state = number.wrapping_mul(0x9e37_79b9).wrapping_add(0x7f4a_7c15);
     (0..count).map(move |_| {
-        // Numerical Recipes' quick generator; its high bits are good enough for test data.
+        // The quick generator of Numerical Recipes; its high bits are sufficient for test data.
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         (state >> 8) as f32 / (1u32 << 24) as f32
     })
 }
 
-/// A float tensor with elements between `low` and `high`.
+/// Returns a float tensor with elements between `low` and `high`.
 pub fn between<const D: usize>(
     [low, high]: [f32; 2],
     shape: [usize; D],
@@ -82,12 +82,12 @@ pub fn between<const D: usize>(
     Tensor::from_data(TensorData::new(values, shape), device)
 }
 
-/// A float tensor with elements between -2 and 2.
+/// Returns a float tensor with elements between -2 and 2.
 pub fn floats<const D: usize>(shape: [usize; D], number: u32, device: &Device) -> Tensor<D> {
     between([-2.0, 2.0], shape, number, device)
 }
 
-/// A float tensor of -1 and 1.
+/// Returns a float tensor of -1 and 1.
 pub fn signs<const D: usize>(shape: [usize; D], number: u32, device: &Device) -> Tensor<D> {
     let values: Vec<f32> = fractions(shape.iter().product(), number)
         .map(|x| if x < 0.5 { -1.0 } else { 1.0 })
@@ -95,7 +95,7 @@ pub fn signs<const D: usize>(shape: [usize; D], number: u32, device: &Device) ->
     Tensor::from_data(TensorData::new(values, shape), device)
 }
 
-/// An int tensor with elements of `from` to `below`, the latter left out.
+/// Returns an int tensor with elements from `from` to `below`, exclusive.
 pub fn ints<const D: usize>(
     [from, below]: [i32; 2],
     shape: [usize; D],
@@ -108,12 +108,12 @@ pub fn ints<const D: usize>(
     Tensor::from_data(TensorData::new(values, shape), device)
 }
 
-/// An int tensor of these elements.
+/// Returns an int tensor of these elements.
 pub fn these<const N: usize>(values: [i32; N], device: &Device) -> Tensor<1, Int> {
     Tensor::from_data(TensorData::new(values.to_vec(), [N]), device)
 }
 
-/// A mask, a third of whose elements are true; never the first of a row.
+/// Returns a mask of which a third is true, but never the first element of a row.
 pub fn mask<const D: usize>(shape: [usize; D], device: &Device) -> Tensor<D, Bool> {
     let row = shape[D - 1];
     let values: Vec<bool> = (0..shape.iter().product())

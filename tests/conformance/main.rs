@@ -1,6 +1,6 @@
-//! Every public module of `burn::nn`, one row or more each: deferred and materialized it has plain
-//! Burn's bits, its traced forward computes what plain Burn computes, and its joint graph gives the
-//! gradients of Burn's autodiff. A module that can't be traced has the exact error in its row.
+//! One or more rows for every public module of `burn::nn`: deferred and materialized it has the bits of plain
+//! Burn, its traced forward computes the same as plain Burn, and its joint graph computes the gradients of
+//! Burn's autodiff. The row of a module that can't be traced contains the exact error.
 
 mod check;
 mod eager;
@@ -24,8 +24,8 @@ fn every_module_conforms() {
     assert!(table.failures().is_empty(), "{}", table.failures());
 }
 
-/// The rows are those of the sources that this build compiles: a module without a row fails, and so
-/// does a row whose module is gone, and a variant of a module that no row is set up as.
+/// The rows match the sources that this build compiles: the test fails for a module without a row, a row
+/// without a module, and an enum variant that no row uses.
 #[test]
 fn every_public_module_has_a_row() {
     let sources = sources::of_package("burn-nn");

@@ -1,4 +1,4 @@
-//! A module, and parameters in front of it that show the gradients of its inputs.
+//! A module with additional parameters that capture the gradients of its inputs.
 
 use burn::module::{Module, Param};
 use burn::nn::Initializer;
@@ -6,8 +6,8 @@ use burn::tensor::{Device, Tensor};
 
 use crate::inputs::Inputs;
 
-/// A module whose float inputs have a parameter added to each: the parameter's gradient is the
-/// input's, so a module without parameters of its own has gradients to compare too.
+/// A module with a parameter added to each float input: the parameter's gradient is that of the input, so a
+/// module without parameters has gradients to compare too.
 #[derive(Module, Debug)]
 pub struct Probe<M: Module> {
     pub module: M,
@@ -15,8 +15,8 @@ pub struct Probe<M: Module> {
 }
 
 impl<M: Module> Probe<M> {
-    /// Puts a shift of each size in front of a module. Shifts are small and not negative: inputs
-    /// stay where a loss may demand them.
+    /// Adds a shift of each size to the inputs of a module. Shifts are small and not negative, so that inputs
+    /// stay within the domain of a loss.
     pub fn new(module: M, sizes: &[usize], device: &Device) -> Self {
         let initializer = Initializer::Uniform {
             min: 0.0,
@@ -29,7 +29,7 @@ impl<M: Module> Probe<M> {
         }
     }
 
-    /// The inputs as the module gets them.
+    /// Returns the inputs of the module.
     pub fn shift<I: Inputs>(&self, inputs: I) -> I {
         let mut shifts = self.shifts.iter();
         inputs.map_floats(&mut |tensor| {

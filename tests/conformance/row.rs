@@ -1,4 +1,4 @@
-//! One row: a module, how it is run, and what must hold for it.
+//! A row: a module, its execution, and the expected result.
 
 use std::any::type_name;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ const SEED: u64 = 7;
 /// Seed of a forward that draws random values.
 pub const FORWARD_SEED: u64 = 11;
 
-/// What a forward gave: its float tensors, flat, with their shapes.
+/// The results of a forward: its float tensors, flat, with their shapes.
 #[derive(Default)]
 pub struct Outcome {
     tensors: Vec<(Vec<usize>, Tensor<1>)>,
@@ -40,14 +40,14 @@ impl Outcome {
         self
     }
 
-    /// Name and value of every tensor; the name tells its position and shape.
+    /// Returns name and value of every tensor; the name contains its position and shape.
     pub fn named(&self) -> impl Iterator<Item = (String, Tensor<1>)> {
         let tensors = self.tensors.iter().enumerate();
         tensors
             .map(|(index, (shape, tensor))| (format!("output {index} {shape:?}"), tensor.clone()))
     }
 
-    /// The weighted mean of squares: every element of every output gets a gradient of its own.
+    /// Returns the weighted mean of squares, so that every element of every output has a distinct gradient.
     pub fn loss(&self) -> Tensor<1> {
         let losses = self.tensors.iter().map(|(_, tensor)| {
             let elements = tensor.dims()[0];
@@ -61,7 +61,7 @@ impl Outcome {
             .expect("a forward gives a tensor")
     }
 
-    /// What a traced forward returns.
+    /// The return value of a traced forward.
     fn into_outputs(self) -> Outputs {
         self.named()
             .fold(Outputs::loss(self.loss()), |outputs, (name, tensor)| {
@@ -70,23 +70,23 @@ impl Outcome {
     }
 }
 
-/// What must hold for the trace of a module's forward.
+/// The expected result for the trace of a module's forward.
 #[derive(Clone, Copy)]
 pub enum Tracing {
-    /// Forward and gradients equal plain Burn's, in inference and in training.
+    /// Forward and gradients equal those of plain Burn, in inference and in training.
     Equal,
-    /// As `Equal`. In training the module draws random values, which the executor makes by its own
-    /// generator: the recorded graph is compared as Burn's interpreter runs it, with the backend's.
+    /// As `Equal`. In training the module draws random values, for which the executor has its own generator:
+    /// the recorded graph is compared as run by Burn's interpreter, with the backend's generator.
     DrawsInTraining,
     /// Inference as `Equal`; training can't be compared, for this reason.
     InferenceOnly(&'static str),
-    /// Inference as `Equal`; a training trace is refused with this error.
+    /// Inference as `Equal`; a training trace is rejected with this error.
     TrainingRefused(&'static str),
-    /// Both traces are refused with this error.
+    /// Both traces are rejected with this error.
     Refused(&'static str),
 }
 
-/// A module in one setting.
+/// A module in one configuration.
 pub struct Row<M, I> {
     case: &'static str,
     init: fn(&Device) -> M,
@@ -95,7 +95,7 @@ pub struct Row<M, I> {
     tracing: Tracing,
 }
 
-/// A row whose trace must equal plain Burn.
+/// Creates a row whose trace must equal plain Burn.
 pub fn row<M, I>(
     case: &'static str,
     init: fn(&Device) -> M,
@@ -117,32 +117,32 @@ impl<M, I> Row<M, I> {
     }
 }
 
-/// What a row can be asked to do.
+/// The operations of a row.
 pub trait Subject {
-    /// Path of the module's type, such as `burn_nn::modules::linear::Linear`.
+    /// Returns the path of the module's type, such as `burn_nn::modules::linear::Linear`.
     fn module(&self) -> String;
 
-    /// What the module is set up as.
+    /// Returns the configuration of the module.
     fn case(&self) -> &'static str;
 
-    /// What must hold for its trace.
+    /// Returns the expected result for its trace.
     fn tracing(&self) -> Tracing;
 
-    /// The inputs, in order.
+    /// Returns the inputs, in order.
     fn inputs(&self) -> Vec<DynTensor>;
 
-    /// Plain Burn: the device seeded, the model constructed, its parameters visited in order, and run.
+    /// Runs plain Burn: seeds the device, constructs the model, visits its parameters in order, and runs it.
     fn eager(&self, device: &Device) -> Eager;
 
-    /// The model deferred, materialized with the backend's generator, and run.
+    /// Defers the model, materializes it with the backend's generator, and runs it.
     fn materialized(&self, device: &Device) -> Result<Eager, String>;
 
-    /// The program of the model's trace.
+    /// Returns the program of the model's trace.
     fn traced(&self, mode: Mode) -> Result<(Arc<JointGraph>, Arc<ParameterTable>), TraceError>;
 }
 
 impl<M: Module + ModuleDisplay + Sync + 'static, I: Inputs> Row<M, I> {
-    /// Makes the model.
+    /// Constructs the model.
     fn constructor(&self) -> impl Fn(&Device) -> Probe<M> + Send + Sync + 'static {
         let sizes = (self.inputs)(&Device::flex()).float_sizes();
         let init = self.init;

@@ -1,4 +1,4 @@
-//! Finds every module of a package in its sources: what is `pub`, and derives or implements `Module`.
+//! Finds every module of a package in its sources: types that are `pub`, and derive or implement `Module`.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use syn::{Attribute, Item, Meta, UseTree, Visibility};
 /// A type that is a Burn module.
 #[derive(Debug, PartialEq, Eq)]
 pub struct FoundModule {
-    /// Where it is defined, such as `burn_nn::modules::linear::Linear`.
+    /// The path of its definition, such as `burn_nn::modules::linear::Linear`.
     pub path: String,
     /// Whether users of the package can name it.
     pub public: bool,
@@ -17,7 +17,7 @@ pub struct FoundModule {
     pub variants: Vec<String>,
 }
 
-/// The library's root file of the package that this build uses.
+/// Returns the root source file of the package that this build uses.
 pub fn of_package(name: &str) -> PathBuf {
     let cargo = |arguments: &[&str]| {
         let output = Command::new(env!("CARGO"))
@@ -29,7 +29,7 @@ pub fn of_package(name: &str) -> PathBuf {
         assert!(output.status.success(), "{complaint}");
         String::from_utf8(output.stdout).expect("cargo writes UTF-8")
     };
-    // Packages for other platforms than this one may never have been downloaded.
+    // Packages for other platforms may not have been downloaded.
     let version = cargo(&["--version", "--verbose"]);
     let host = version.lines().find_map(|line| line.strip_prefix("host: "));
     let metadata = cargo(&[
@@ -54,13 +54,13 @@ pub fn of_package(name: &str) -> PathBuf {
     PathBuf::from(root.expect("a target has a root file"))
 }
 
-/// Every module type of the library with this root file, tests left out.
+/// Returns every module type of the library with this root file, except tests.
 pub fn modules(root: &Path) -> Vec<FoundModule> {
     let package = root.ancestors().nth(2).and_then(Path::file_name);
     let package = package
         .expect("the root file lies in the package")
         .to_string_lossy();
-    // The registry's folders carry the version: `burn-nn-0.22.1`.
+    // The directories of the registry include the version: `burn-nn-0.22.1`.
     let name = match package.rsplit_once('-') {
         Some((name, version)) if version.starts_with(|c: char| c.is_ascii_digit()) => name,
         _ => &package,
@@ -85,18 +85,18 @@ fn read(path: &Path) -> syn::File {
     syn::parse_file(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// A `mod` with what stands in it.
+/// A `mod` with its contents.
 #[derive(Default)]
 struct Tree {
     public: bool,
     children: BTreeMap<String, Tree>,
     /// Module types by name: whether they are `pub`, and their variants.
     types: BTreeMap<String, (bool, Vec<String>)>,
-    /// Paths of `pub use`; the last name may be `*`.
+    /// Paths of `pub use`; the last segment may be `*`.
     exports: Vec<Vec<String>>,
 }
 
-/// A type by the names of the `mod`s that it lies in, and its own.
+/// A type by the names of its enclosing `mod`s, and its own.
 type TypePath = Vec<String>;
 
 impl Tree {
@@ -170,7 +170,7 @@ impl Tree {
             .try_fold(self, |tree, name| tree.children.get(name))
     }
 
-    /// The types that users can name through this `mod`.
+    /// Returns the types that users can name through this `mod`.
     fn exported(&self) -> Vec<TypePath> {
         let own = self.types.iter().filter(|(_, (public, _))| *public);
         let mut found: Vec<TypePath> = own.map(|(name, _)| vec![name.clone()]).collect();
@@ -247,7 +247,7 @@ fn derives_module(attributes: &[Attribute]) -> bool {
     found
 }
 
-/// The paths of a `use`.
+/// Returns the paths of a `use`.
 fn flatten(tree: &UseTree, path: &mut Vec<String>, found: &mut Vec<Vec<String>>) {
     let mut end = |name: String| {
         let mut whole = path.clone();

@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use crate::check::{Report, check};
 use crate::row::Subject;
 
-/// Rows that hold, and what is wrong with the others.
+/// Passed rows, and the errors of the others.
 #[derive(Default)]
 pub struct Table {
     rows: Vec<[String; 6]>,
@@ -23,7 +23,7 @@ const HEADER: [&str; 6] = [
 ];
 
 impl Table {
-    /// Checks a row; one that panics fails, and the others go on.
+    /// Checks a row; a panic is a failure and does not stop the others.
     pub fn add(&mut self, row: &dyn Subject) {
         let result = catch_unwind(AssertUnwindSafe(|| check(row)))
             .unwrap_or_else(|_| Err("panicked, see above".into()));
@@ -37,7 +37,7 @@ impl Table {
         }
     }
 
-    /// One line for each row that fails.
+    /// Returns one line for each failed row.
     pub fn failures(&self) -> String {
         self.failures.join("\n")
     }

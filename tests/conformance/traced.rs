@@ -1,4 +1,4 @@
-//! A whole traced program, run uncut on one device.
+//! Executes a whole traced program on one device.
 
 use burn::tensor::{Device, Tensor, TensorData};
 use burn_flex::{Flex, FlexDevice};
@@ -13,16 +13,16 @@ use tinderbox_pipeline::JointGraph;
 use crate::eager::{Eager, Named};
 use crate::row::FORWARD_SEED;
 
-/// Who makes the random values of a forward.
+/// The source of a forward's random values.
 #[derive(Clone, Copy)]
 pub enum Generator {
-    /// Nobody: there are none. The program runs on our executor.
+    /// No random values. The program runs on this project's executor.
     None,
     /// The backend, as in plain Burn. The recorded operations run on Burn's interpreter.
     Backend,
 }
 
-/// Runs a joint graph on given parameters and inputs.
+/// Runs a joint graph with the given parameters and inputs.
 pub fn execute(
     joint: &JointGraph,
     table: &ParameterTable,
@@ -78,7 +78,7 @@ pub fn execute(
     })
 }
 
-/// Runs operations on our executor.
+/// Runs operations on this project's executor.
 fn run(
     joint: &JointGraph,
     nodes: Vec<NodeId>,
@@ -102,8 +102,8 @@ fn run(
         .collect()
 }
 
-/// Runs operations on Burn's interpreter alone, in recorded order, random ones with the backend's
-/// generator.
+/// Runs operations only on Burn's interpreter, in recorded order, with the backend's generator for random
+/// ones.
 fn interpret(
     joint: &JointGraph,
     nodes: Vec<NodeId>,

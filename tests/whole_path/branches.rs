@@ -1,4 +1,4 @@
-//! Models whose forward is no line, from the example that compares partitioners, small.
+//! Models whose forward is not linear, from the example that compares partitioners, in small sizes.
 
 use burn::tensor::{Device, Int, Tensor};
 use tinderbox::Outputs;
@@ -33,7 +33,7 @@ impl Case for EncoderDecoder {
     }
 }
 
-/// Experts side by side, all of which every sample goes through, weighed by a router.
+/// Parallel experts that process every sample, weighted by a router.
 #[derive(Clone)]
 pub struct Experts;
 
@@ -83,7 +83,7 @@ impl Case for ResNet {
     }
 }
 
-/// Down to a few pixels and up again, with skips.
+/// A U-Net with skip connections.
 #[derive(Clone)]
 pub struct SkipNet;
 

@@ -1,4 +1,4 @@
-//! The flags of the example: a wrong value gets one clear line and exit code 2.
+//! Flags of the example: an invalid value causes a one-line error and exit code 2.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ fn train_lm(arguments: &[&str]) -> Output {
     example("train_lm", arguments)
 }
 
-/// Runs an example's program, which `cargo test --workspace` builds beside the tests.
+/// Runs the program of an example, which `cargo test --workspace` builds with the tests.
 pub fn example(name: &str, arguments: &[&str]) -> Output {
     let program = program(name);
     command(&program, arguments)
@@ -37,8 +37,8 @@ fn not_built(program: &Path, error: &std::io::Error) -> ! {
     )
 }
 
-/// Starts a training of many steps, sends a signal when it has done one, and gives its exit code, what it printed and
-/// what it complained about.
+/// Starts a training of many steps, sends a signal after the first, and returns its exit code, output and
+/// errors.
 #[cfg(unix)]
 fn interrupted(signal: &str, arguments: &[&str]) -> (Option<i32>, String, String) {
     let dir = tempfile::tempdir().unwrap();
@@ -88,12 +88,12 @@ fn a_signal_ends_the_training_after_its_step() {
         };
         assert_eq!(
             last,
-            format!("go on with the same arguments and --resume {saves}")
+            format!("resume with the same arguments and --resume {saves}")
         );
         let checkpoint = saved.strip_prefix("saved ").unwrap();
         let step = ended.strip_prefix("interrupted after step ").unwrap();
         let step = step.strip_suffix(" of 100000").unwrap();
-        // What was saved is whole, and goes on where it ended.
+        // The saved checkpoint is intact, and the training resumes from it.
         let next = (step.parse::<u64>().unwrap() + 1).to_string();
         let plan = dir.path().join("plan.json");
         let plan = plan.to_str().unwrap();
@@ -113,7 +113,7 @@ fn a_signal_ends_the_training_after_its_step() {
 #[expect(dead_code, reason = "the test neither reports nor saves")]
 mod interrupt;
 
-/// The first signal is noted, the second ends the program: here in a process of its own, which sends them to itself.
+/// The first signal is recorded, the second ends the program: in a child process, which sends both to itself.
 #[cfg(unix)]
 #[test]
 fn a_second_signal_ends_the_program_at_once() {
@@ -147,11 +147,11 @@ fn a_second_signal_ends_the_program_at_once() {
 
 #[cfg(unix)]
 #[test]
-fn a_signal_without_a_place_to_save_tells_so() {
+fn a_signal_without_save_is_reported() {
     let (code, printed, errors) = interrupted("INT", &[]);
     assert_eq!(code, Some(130), "{printed}{errors}");
-    let told = "nothing was saved: give --save DIR, and an interrupted training can go on";
-    assert_eq!(printed.lines().last(), Some(told));
+    let expected = "nothing was saved: use --save DIR to make an interrupted training resumable";
+    assert_eq!(printed.lines().last(), Some(expected));
 }
 
 #[test]
@@ -189,7 +189,7 @@ fn wrong_values_get_one_line_and_exit_code_2() {
         ),
         (
             vec!["--compare", "--resume", empty],
-            "error: --compare starts from fresh values: it can't be used with --resume (see --help)",
+            "error: --compare starts from initial values: it can't be used with --resume (see --help)",
         ),
     ] {
         let output = train_lm(&arguments);
@@ -199,11 +199,14 @@ fn wrong_values_get_one_line_and_exit_code_2() {
     }
     let output = train_lm(&["--steps", "1", "--resume", empty]);
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(errors.contains("there is no checkpoint"), "{errors}");
+    assert!(
+        errors.contains("the directory contains no checkpoint"),
+        "{errors}"
+    );
     assert_eq!(output.status.code(), Some(2));
 }
 
-/// The directory of the plan need not be there: Cargo's own may lie elsewhere.
+/// The directory of the plan need not exist, because Cargo's own may be elsewhere.
 #[test]
 fn the_plan_and_every_figure_are_written() {
     let dir = tempfile::tempdir().unwrap();

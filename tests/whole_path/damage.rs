@@ -1,4 +1,4 @@
-//! What a run does about checkpoints that are damaged, or fail to be saved.
+//! Handling of damaged checkpoints and failed saves.
 
 use std::fs;
 use std::path::Path;
@@ -88,11 +88,11 @@ fn a_run_steps_over_damaged_checkpoints_and_trains_on_through_their_steps() {
     train(&mut whole, 4);
     assert!(values(&mut again) == values(&mut whole));
     assert_eq!(saves.run().steps().unwrap(), [1, 2, 3, 4]);
-    // A second process cleans up, and leaves what was set aside.
+    // A second process cleans up, and keeps checkpoints that were set aside.
     let saves = Checkpoints::open(dir.path()).unwrap();
     let aside = ["damaged-00000002", "damaged-00000003"];
     assert_eq!(saves.run().set_aside_dirs().unwrap(), aside);
-    // The same step once more.
+    // The same step again.
     flip_last_byte(&saves.run().step_place(4).join(file.replace('1', "0")));
     let resumed = saves.resume(&mut again).unwrap().unwrap();
     assert_eq!((resumed.step, resumed.stepped_over.len()), (3, 1));
@@ -122,7 +122,7 @@ fn retention_never_removes_the_last_good_checkpoint() {
             .join("model-rank-00000.safetensors"),
     );
 
-    // Somebody goes on from step 2 without a resume, which would set the damaged one aside.
+    // Continues from step 2 without a resume, which would set the damaged one aside.
     let good = saves.run().open(2).unwrap();
     drop(good);
     let mut behind = start_tied(&model, 1);
@@ -131,7 +131,7 @@ fn retention_never_removes_the_last_good_checkpoint() {
     let latest = saves.run().latest_verified().unwrap().unwrap();
     assert_eq!(latest.checkpoint.step(), 3, "what was just saved is kept");
 
-    // And with a resume, the damaged one does not count.
+    // With a resume, the damaged one does not count.
     let mut again = start_tied(&model, 1);
     assert_eq!(saves.resume(&mut again).unwrap().unwrap().step, 3);
     train_and_save(&mut again, &saves, 4);
@@ -139,7 +139,7 @@ fn retention_never_removes_the_last_good_checkpoint() {
     saves.run().open(4).unwrap().verify().unwrap();
 }
 
-/// Changes the version in a manifest, and gives it a right digest again.
+/// Changes the version in a manifest and recomputes its digest.
 fn make_newer(manifest: &Path) {
     let text = fs::read_to_string(manifest).unwrap();
     let start = text.find("\"body\":").unwrap() + "\"body\":".len();
@@ -162,7 +162,7 @@ fn a_checkpoint_of_a_newer_program_is_an_error_and_no_older_one_is_taken() {
     let before = values(&mut again);
     let error = saves.resume(&mut again).unwrap_err();
     let text = format!("{:#}", anyhow::Error::from(error));
-    for part in ["step 2", "no older one is taken", "version 9", "newer one"] {
+    for part in ["step 2", "no older one is used", "version 9", "newer one"] {
         assert!(text.contains(part), "{part} in: {text}");
     }
     assert!(values(&mut again) == before);
@@ -206,7 +206,7 @@ fn what_the_caller_saves_with_a_step_comes_back() {
     }
 }
 
-/// A save in the background that fails because somebody takes its place before it is published.
+/// A background save fails if another takes its step before it is published.
 fn failing(run: &Path, pipeline: &mut TiedPipeline) -> Checkpoints {
     let saves = Checkpoints::open(run).unwrap().every(1_000);
     let saves = saves.in_background();
@@ -217,7 +217,7 @@ fn failing(run: &Path, pipeline: &mut TiedPipeline) -> Checkpoints {
         if fs::create_dir(&step).is_ok() {
             return saves;
         }
-        // It was faster.
+        // The other save was faster.
         saves.wait().unwrap();
     }
 }
@@ -231,7 +231,7 @@ fn a_failed_save_in_the_background_is_the_error_of_the_next_call_of_any_kind() {
         ("wait", |saves, _| saves.wait().map(drop)),
         ("latest", |saves, _| {
             loop {
-                // Until the save has ended, what is in its place is no checkpoint.
+                // Until the save has ended, the step is not a checkpoint.
                 if let Err(error @ CheckpointsError::Save { .. }) = saves.latest() {
                     return Err(error);
                 }
@@ -253,7 +253,7 @@ fn a_failed_save_in_the_background_is_the_error_of_the_next_call_of_any_kind() {
         let saves = failing(dir.path(), &mut pipeline);
         let error = call(&saves, &mut pipeline).unwrap_err();
         let text = format!("{:#}", anyhow::Error::from(error));
-        assert!(text.contains("is there already"), "{name}: {text}");
+        assert!(text.contains("already exists"), "{name}: {text}");
         assert!(saves.wait().unwrap().is_none(), "{name}: it was told once");
     }
 }

@@ -1,4 +1,4 @@
-//! With dropout a pipeline computes what the uncut joint graph computes: masks depend on seed, step,
+//! With dropout a pipeline computes the same as the uncut joint graph: masks depend on seed, step,
 //! micro-batch and operation, never on the number of stages or the schedule.
 
 use crate::models::{Case, LanguageModel, Mlp, SAMPLES, deferred};
@@ -29,7 +29,7 @@ fn language_model() {
     check(LanguageModel::<30>, LanguageModel::<0>);
 }
 
-/// The reference of these tests is itself plain Burn where there is no dropout.
+/// Without dropout, the reference of these tests equals plain Burn.
 #[test]
 fn the_uncut_graph_is_plain_burn_without_dropout() {
     let case = LanguageModel::<0>;

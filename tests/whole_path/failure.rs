@@ -1,4 +1,5 @@
-//! A failing rank stops all, soon and with its place; the process can start again.
+//! A failing rank stops all ranks promptly, with the location of the failure; the process can start another
+//! pipeline.
 
 use std::time::{Duration, Instant};
 
@@ -25,7 +26,7 @@ fn start(stages: usize) -> Gpts {
         .optimizer(AdamWConfig::new())
         .schedule(ScheduleKind::OneFOneB)
         .micro_batches(4)
-        // The batch would be refused before anything runs.
+        // Without this, the batch is rejected before anything runs.
         .check_indices(false)
         .start()
         .unwrap()
@@ -35,8 +36,8 @@ fn start(stages: usize) -> Gpts {
 fn a_panic_in_one_rank_ends_all_and_names_its_place() {
     let mut pipeline = start(3);
     pipeline.step(LR, CASE.batch(0, &Device::flex())).unwrap();
-    // A token that the vocabulary does not have, in the third micro-batch: the loss of the last
-    // stage and the embedding of the first stage panic on it.
+    // A token outside the vocabulary, in the third micro-batch: the loss of the last stage and the embedding
+    // of the first stage panic on it.
     let (x, y) = CASE.batch(1, &Device::flex());
     let row = SAMPLES / 4 * 2;
     let bad = Tensor::<2, Int>::full([1, 6], 1_000_000, &Device::flex());
@@ -139,8 +140,8 @@ struct Clones {
     second: Linear,
 }
 
-/// Burn's optimizers update one of two clones: training them is refused until the user says which is
-/// meant. Evaluating them is fine.
+/// Burn's optimizers update one of two clones, so training them is rejected until the user chooses one.
+/// Evaluation is allowed.
 #[test]
 fn clones_of_a_parameter_are_not_trained() {
     let model = Deferred::new(|device| {

@@ -1,4 +1,4 @@
-//! The same seed is the same model, whatever the ranks, the order or the rest of the model.
+//! The same seed results in the same model, whatever the ranks, the order or the rest of the model.
 
 use std::collections::BTreeMap;
 
@@ -67,7 +67,7 @@ fn any_order_makes_the_same_bits() {
     let model = gpt(2);
     let expected = whole(&model);
     let replay = model.replay(Seed::new(SEED));
-    // Backwards, one at a time.
+    // In reverse order, one at a time.
     for parameter in model.parameters().iter().rev() {
         let one = model
             .materialize_parameters(

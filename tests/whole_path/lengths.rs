@@ -1,4 +1,5 @@
-//! Batches of ever new lengths: what is kept for each of them is bounded, in a process of its own under a limit.
+//! Batches with many different lengths: the memory for each of them is bounded, in a child process under a
+//! limit.
 
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
@@ -12,9 +13,9 @@ use crate::memory::{MIB, status, under_limit};
 
 const WIDTH: usize = 6;
 const LENGTHS: usize = 1000;
-/// Lengths after which the process holds as much as it will hold.
+/// Number of lengths after which the memory of the process no longer grows.
 const WARM_UP: usize = 60;
-/// Allowed for all lengths after these.
+/// Allowed for all later lengths.
 const GROWTH: u64 = 24 * MIB;
 const LR: f64 = 1e-2;
 
@@ -34,7 +35,7 @@ fn init(device: &Device) -> Recurrent {
     }
 }
 
-/// Each length has operations of other shapes, and its remainder decides how many there are.
+/// Each length has operations of other shapes, and its remainder determines their number.
 fn loss(net: &Recurrent, x: Tensor<3>) -> Tensor<1> {
     let [samples, length, _] = x.dims();
     let mut state = Tensor::<2>::zeros([samples, WIDTH], &x.device());
@@ -56,7 +57,7 @@ fn batch(length: usize, device: &Device) -> Tensor<3> {
     (values * positions).sin().reshape([2, length, WIDTH])
 }
 
-/// Every length once, then the first ones, which are no longer kept.
+/// Every length once, then the first ones, which have been evicted.
 fn lengths() -> impl Iterator<Item = usize> {
     (1..=LENGTHS).chain(1..=20)
 }

@@ -1,4 +1,4 @@
-//! What crosses crates: from a Burn model to a trained, saved and restored one, against plain Burn.
+//! Tests across crates: from a Burn model to a trained, saved and restored one, compared with plain Burn.
 
 mod branches;
 mod command_line;

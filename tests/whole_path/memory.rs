@@ -1,4 +1,4 @@
-//! What materializing one stage takes, measured in a process of its own under a limit.
+//! Memory for materializing one stage, measured in a child process under a limit.
 
 use std::process::{Command, Stdio};
 
@@ -14,9 +14,9 @@ const TENSOR: u64 = (WIDTH * WIDTH * 4) as u64;
 /// Layers of the stage: 512 MiB.
 const STAGE: usize = 32;
 pub const MIB: u64 = 1 << 20;
-/// Allowed beside the stage and one tensor.
+/// Allowed in addition to the stage and one tensor.
 const SPARE: u64 = 64 * MIB;
-/// Set in the child process: bytes that it may take.
+/// Set in the child process: the memory limit in bytes.
 const LIMIT: &str = "TINDERBOX_TEST_LIMIT";
 
 #[derive(Module, Debug)]
@@ -32,7 +32,7 @@ fn tower(layers: usize) -> Deferred<Tower> {
     .unwrap()
 }
 
-/// A line of the process' own report, in bytes.
+/// Returns a line of the process's status, in bytes.
 pub fn status(field: &str) -> u64 {
     let text = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix(field));
@@ -44,7 +44,7 @@ pub fn status(field: &str) -> u64 {
     kib.unwrap().parse::<u64>().unwrap() * 1024
 }
 
-/// Runs one test of this program again, its address space limited to `limit` bytes.
+/// Runs one test of this program again, with its address space limited to `limit` bytes.
 fn limited(test: &str, limit: u64) -> std::process::Output {
     let program = std::env::current_exe().unwrap();
     Command::new("sh")
@@ -61,13 +61,13 @@ fn limited(test: &str, limit: u64) -> std::process::Output {
         .unwrap()
 }
 
-/// Runs `test` again in a process that may take the stage, one tensor and a little more, and there
-/// `run`; it is told the limit.
+/// Runs `test` again in a process whose limit allows the stage, one tensor and a little more, and calls `run`
+/// there with the limit.
 pub fn under_limit(test: &str, stage_bytes: u64, run: impl FnOnce(u64)) {
     if let Ok(limit) = std::env::var(LIMIT) {
         return run(limit.parse().unwrap());
     }
-    // Addresses that a process of this program has before it does anything, and what it may add.
+    // The addresses of a process of this program before it does anything, and the allowed increase.
     let limit = status("VmSize") + stage_bytes + TENSOR + SPARE;
     let output = limited(test, limit);
     let text = String::from_utf8_lossy(&output.stdout);
@@ -75,7 +75,8 @@ pub fn under_limit(test: &str, stage_bytes: u64, run: impl FnOnce(u64)) {
     assert!(output.status.success(), "{text}\n{errors}");
 }
 
-/// Materializes a stage in the middle of a tower, and compares what the process took with its bytes.
+/// Materializes a stage in the middle of a tower, and compares the memory of the process with the stage's
+/// bytes.
 fn light(model: &Deferred<Tower>, dtype: DType, stage_bytes: u64) {
     let before = status("VmRSS");
     let first = model.parameters().len() / 2;
@@ -109,7 +110,7 @@ fn a_stage_is_lit_where_the_whole_does_not_fit() {
     under_limit(test, stage_bytes, |limit| {
         let model = tower((8 * limit).div_ceil(TENSOR) as usize);
         assert!(model.parameters().bytes() >= 8 * limit);
-        // The whole is refused before anything is made, and the error says by how much.
+        // The whole model is rejected before anything is materialized, with the missing amount in the error.
         let replay = model.replay(Seed::new(3));
         let all = MaterializeOptions::new();
         let whole = model.materialize_parameters(&Device::flex(), &replay, all);
@@ -135,7 +136,7 @@ fn a_stage_in_bf16_takes_half_and_one_tensor() {
 
 #[test]
 fn memory_that_will_not_suffice_is_refused_before_anything_is_made() {
-    // 1 TiB: the machine has less.
+    // 1 TiB: more than the machine has.
     let model = tower(1 << 16);
     let replay = model.replay(Seed::new(3));
     let error = model

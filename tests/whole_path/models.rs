@@ -1,4 +1,4 @@
-//! The models that the tests cut: each as a Burn author would write it.
+//! The models that the tests cut, as a Burn author would write them.
 
 use burn::module::{Module, Param};
 use burn::nn::conv::{Conv2d, Conv2dConfig};
@@ -14,13 +14,13 @@ use tinderbox::{Batch, Deferred, Outputs, Trace, Traceable};
 use crate::gpt::{Gpt, GptConfig};
 use crate::split::Split;
 
-/// The case's model, deferred.
+/// Returns the case's model, deferred.
 pub fn deferred<C: Case>(case: &C) -> Deferred<C::Model> {
     let case = case.clone();
     Deferred::new(move |device| case.init(device)).expect("the model is recorded")
 }
 
-/// The case's forward, traced for its batches.
+/// Returns the case's forward, traced for its batches.
 pub fn trace<C: Case>(case: &C, model: &Deferred<C::Model>) -> Trace<C::Batch> {
     let example = case.batch(0, &Device::flex());
     let case = case.clone();
@@ -30,7 +30,7 @@ pub fn trace<C: Case>(case: &C, model: &Deferred<C::Model>) -> Trace<C::Batch> {
         .expect("the forward is traced")
 }
 
-/// Samples of every test batch.
+/// Number of samples in every test batch.
 pub const SAMPLES: usize = 8;
 
 /// A model with a batch to train it on.
@@ -43,7 +43,7 @@ pub trait Case: Clone + Send + Sync + 'static {
     fn batch(&self, number: u64, device: &Device) -> Self::Batch;
 }
 
-/// Numbers that look random and are the same everywhere.
+/// Returns a deterministic pseudorandom sequence.
 pub fn noise(count: usize, number: u64) -> Vec<f32> {
     let mut state = number.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(1);
     (0..count)
@@ -113,7 +113,7 @@ impl<const PERCENT: usize> Case for Mlp<PERCENT> {
     }
 }
 
-/// The language model of the example, small.
+/// The language model of the example, in a small size.
 #[derive(Clone)]
 pub struct LanguageModel<const PERCENT: usize>;
 
@@ -145,7 +145,7 @@ impl<const PERCENT: usize> Case for LanguageModel<PERCENT> {
     }
 }
 
-/// A U-shaped network: what goes down is read again on the way up, across several stages.
+/// A U-shaped network: the results of the downward path are read on the upward path, across several stages.
 #[derive(Clone)]
 pub struct UNet;
 

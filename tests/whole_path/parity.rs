@@ -1,6 +1,6 @@
-//! A pipeline computes what plain Burn computes: loss, every gradient, and the parameters after three
-//! steps, bit for bit, for every number of ranks and chunks, schedule and number of micro-batches, with
-//! and without recomputation.
+//! A pipeline computes the same as plain Burn: loss, every gradient, and the parameters after three steps,
+//! bit for bit, for every number of ranks and chunks, schedule and number of micro-batches, with and without
+//! recomputation.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ use crate::plain::{LR, Run, SEED, data, train};
 
 const STEPS: u64 = 3;
 
-/// The micro-batches of every step, as the reference takes them.
+/// The micro-batches of every step, as used by the reference.
 pub fn micro_batches<C: Case>(case: &C, count: usize) -> Vec<Vec<(C::Batch, usize)>> {
     let device = Device::flex().autodiff();
     (0..STEPS)
@@ -29,7 +29,7 @@ pub fn micro_batches<C: Case>(case: &C, count: usize) -> Vec<Vec<(C::Batch, usiz
         .collect()
 }
 
-/// Trains in a pipeline of one stage per rank.
+/// Trains in a pipeline with one stage per rank.
 pub fn pipeline_run<C: Case>(
     case: &C,
     model: &Deferred<C::Model>,
@@ -120,7 +120,7 @@ pub fn assert_same(found: &Run, expected: &Run, what: &str) {
     }
 }
 
-/// max|a-b| / max|b|.
+/// Returns max|a-b| / max|b|.
 fn largest_difference(a: &TensorData, b: &TensorData) -> f64 {
     let scale = b
         .iter::<f64>()
@@ -139,7 +139,7 @@ fn check<C: Case>(case: C) {
     }
 }
 
-/// One to four ranks, every schedule and one or two chunks per rank give the expected run.
+/// One to four ranks, every schedule and one or two chunks per rank produce the expected run.
 pub fn check_every_cut<C: Case>(
     case: &C,
     model: &Deferred<C::Model>,
@@ -165,7 +165,7 @@ pub fn check_every_cut<C: Case>(
     }
 }
 
-/// The schedules for so many stages per rank that lie so.
+/// Returns the schedules for this number and placement of stages per rank.
 fn kinds(chunks: usize, placement: Placement) -> impl Iterator<Item = ScheduleKind> {
     ScheduleKind::ALL
         .into_iter()
@@ -197,7 +197,7 @@ fn straight_through_estimator() {
     check(StraightThrough);
 }
 
-/// Every schedule runs somewhere: the matrix has no hole.
+/// Every schedule runs in some case of the matrix.
 #[test]
 fn the_matrix_has_every_schedule() {
     let of = |(chunks, placement)| kinds(chunks, placement).collect::<Vec<_>>();
@@ -212,8 +212,8 @@ fn the_matrix_has_every_schedule() {
     }
 }
 
-/// Lists that no generator writes: two ranks in a V, whole and split backwards, a pair, forwards of
-/// later micro-batches first on one rank.
+/// Lists that no generator creates: two ranks in a V, whole and split backwards, a pair, forwards of later
+/// micro-batches first on one rank.
 const WRITTEN: &str = "
     0F0 0F1 3F0 3F1&3I0 0F2 3W0 3B1 3F2 0B0 3I2 0I1 0W1 3W2 0B2
     1F0 2F0 1F1 2F1 2B0 1F2&2I1 1B0 2F2 2W1 1B1 2B2 1I2 1W2
@@ -234,7 +234,8 @@ fn a_schedule_that_a_user_wrote() {
     assert_same(&found, &expected, "written by hand");
 }
 
-/// From a measured step to lists of its own, under a memory limit: what `auto` finds trains the same.
+/// From a measured step to its own lists, under a memory limit: the schedule that `auto` finds trains the
+/// same.
 #[test]
 fn an_automatic_schedule() {
     let case = LanguageModel::<0>;
@@ -283,7 +284,7 @@ fn an_automatic_schedule() {
     }
 }
 
-/// A stage that makes its activations again computes the same, dropout included: masks are keyed.
+/// A stage that recomputes its activations computes the same, including dropout, because masks are keyed.
 #[test]
 fn recomputed_activations() {
     fn check<C: Case>(case: C) {

@@ -1,4 +1,4 @@
-//! The plans of every partitioner, executed, give what plain Burn gives.
+//! The executed plans of every partitioner produce the results of plain Burn.
 
 use burn::tensor::Device;
 use tinderbox::planner::{Partitioner, PlannerError};
@@ -9,8 +9,8 @@ use crate::models::{Case, LanguageModel, Mlp, StraightThrough, Tied, UNet, defer
 use crate::parity::{assert_same, micro_batches, run};
 use crate::plain::{SEED, train};
 
-/// Every partitioner that is built in, for two and three ranks, under schedules with whole and with
-/// split backwards. Returns how many plans were executed.
+/// Runs every built-in partitioner for two and three ranks, under schedules with whole and with split
+/// backwards. Returns the number of executed plans.
 fn check<C: Case>(case: C) -> usize {
     const MICRO_BATCHES: usize = 4;
     let model = deferred(&case);
@@ -35,8 +35,8 @@ fn check<C: Case>(case: C) -> usize {
             let what = format!("{partitioner} on {ranks} ranks");
             let found = run(&case, &model, &trace, &plan, plan.schedule(), MICRO_BATCHES);
             assert_same(&found, &expected, &what);
-            // Without dropout and gradients the forward has other operations, which follow the owners of
-            // parameters.
+            // Without dropout and gradients the forward has other operations, which are assigned to the
+            // owners of parameters.
             let mut pipeline = Pipeline::new(&model, &trace, &plan)
                 .seed(SEED)
                 .start()
@@ -54,7 +54,7 @@ fn check<C: Case>(case: C) -> usize {
 
 #[test]
 fn plans_of_lines() {
-    // Mixed, chain and auto for two schedules; METIS where it is built in.
+    // Mixed, chain and auto for two schedules; METIS if it is built in.
     assert!(check(Mlp::<0>) >= 6);
     check(LanguageModel::<0>);
     check(StraightThrough);

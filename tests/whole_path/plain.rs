@@ -15,7 +15,7 @@ pub const LR: f64 = 1e-2;
 /// Seed of all tests.
 pub const SEED: u64 = 42;
 
-/// What a training run did: a loss per step and micro-batch, the first step's gradients, and the
+/// The results of a training run: a loss per step and micro-batch, the first step's gradients, and the
 /// parameters after the last step.
 #[derive(Default)]
 pub struct Run {
@@ -24,8 +24,8 @@ pub struct Run {
     pub parameters: BTreeMap<String, TensorData>,
 }
 
-/// Trains with Burn's autodiff and AdamW; the micro-batches' gradients are accumulated in order,
-/// each weighted by its share of the samples.
+/// Trains with Burn's autodiff and AdamW; the micro-batches' gradients are accumulated in order, each
+/// weighted by its fraction of the samples.
 pub fn train<C: Case>(
     case: &C,
     model: &Deferred<C::Model>,
@@ -63,7 +63,7 @@ pub fn train<C: Case>(
     run
 }
 
-/// The data of a tensor of any device.
+/// Returns the data of a tensor of any device.
 pub fn data(tensor: DynTensor) -> TensorData {
     tensor
         .without_autodiff()

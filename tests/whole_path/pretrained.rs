@@ -1,4 +1,4 @@
-//! Weights in PyTorch's layout, as Burn's own store writes them, into a model that is made from them.
+//! Weights in PyTorch's layout, written by Burn's own store, loaded into a deferred model.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ use tinderbox::{
 
 use crate::plain::data;
 
-/// Every module whose parameters PyTorch calls or lays out otherwise, and some that it does not.
+/// Modules whose parameters PyTorch names or lays out differently, and some others.
 #[derive(Module, Debug)]
 struct Net {
     embedding: Embedding,
@@ -37,7 +37,7 @@ struct Layer {
     layer_norm: LayerNorm,
     rms_norm: RmsNorm,
     linear: Linear,
-    /// As high as wide: no shape tells whether it was transposed.
+    /// A square matrix: its shape does not show whether it was transposed.
     square: Linear,
 }
 
@@ -59,7 +59,7 @@ fn net(device: &Device) -> Net {
     }
 }
 
-/// The model with other numbers in every element of every parameter.
+/// Returns the model with a distinct number in every element of every parameter.
 fn numbered(model: &Deferred<Net>) -> Net {
     let mut next = 0.0;
     let values = model.parameters().iter().map(|parameter| {
@@ -81,7 +81,7 @@ fn bits(module: &Net) -> BTreeMap<ParameterPath, TensorData> {
     values.map(|(path, value)| (path, data(value))).collect()
 }
 
-/// What Burn's own store makes of the model for PyTorch.
+/// Returns the model as Burn's own store exports it for PyTorch.
 fn save_for_pytorch(net: &Net, dir: &Path) -> PathBuf {
     let path = dir.join("model.safetensors");
     let store = SafetensorsStore::from_file(&path);
@@ -96,7 +96,7 @@ fn names_and_layouts_are_those_of_burns_own_store() {
     let model = Deferred::new(net).unwrap();
     let original = numbered(&model);
     let file = save_for_pytorch(&original, dir.path());
-    // Neither called nor laid out as in Burn, so that the test can fail.
+    // Neither the names nor the layouts are Burn's, so that the test can fail.
     let weights = Pretrained::open(&file).unwrap();
     let names: Vec<&str> = weights.tensors().map(|tensor| &*tensor.name).collect();
     assert!(names.contains(&"layers.1.rms_norm.weight"), "{names:?}");
@@ -109,8 +109,8 @@ fn names_and_layouts_are_those_of_burns_own_store() {
     assert_eq!(bits(&loaded), bits(&original));
 }
 
-/// What Burn's own store does not write: the names that PyTorch has for an instance norm, and the counter
-/// of a batch norm.
+/// Adds what Burn's own store does not write: PyTorch's names for an instance norm, and the counter of a
+/// batch norm.
 #[test]
 fn names_that_only_pytorch_writes() {
     #[derive(Module, Debug)]
@@ -152,7 +152,7 @@ fn names_that_only_pytorch_writes() {
     let gamma = loaded.instance.gamma.as_ref().unwrap().val();
     assert_eq!(gamma.into_data().as_bytes(), two);
 
-    // The same counter elsewhere is a parameter too many.
+    // The same counter elsewhere is an extra parameter.
     tensors.insert("instance.num_batches_tracked", counter);
     safetensors::serialize_to_file(tensors, None, &file).unwrap();
     let error = chain(&load(&file).map(drop).unwrap_err());
@@ -162,7 +162,7 @@ fn names_that_only_pytorch_writes() {
     );
 }
 
-/// A bias that the file has and the model has not would change what it computes.
+/// A bias that is only in the file would change the model's results.
 #[test]
 fn what_the_model_has_not_is_refused() {
     let dir = tempfile::tempdir().unwrap();
@@ -180,7 +180,7 @@ fn what_the_model_has_not_is_refused() {
     };
     let strict = source(LoadOptions::default());
     let whole = smaller.materialize(&Device::flex(), &strict).map(drop);
-    // A part of the model is not the whole file either.
+    // Part of a model does not match the whole file either.
     let part = MaterializeOptions::only(|p| p.path.leaf() == "gamma");
     let part = smaller.materialize_parameters(&Device::flex(), &strict, part);
     for error in [whole.unwrap_err(), part.map(drop).unwrap_err()] {
@@ -209,7 +209,7 @@ fn a_part_of_a_transposed_weight_is_that_part() {
     }
 }
 
-/// Hugging Face's cache: links to files of other names, in several shards with an index.
+/// Hugging Face's cache: links to files with other names, in several shards with an index.
 #[cfg(unix)]
 #[test]
 fn links_and_shards_are_followed() {
@@ -248,7 +248,7 @@ fn links_and_shards_are_followed() {
     let loaded = model.materialize(&Device::flex(), &source).unwrap();
     assert_eq!(bits(&loaded), values);
 
-    // A file that a link led to was cut: found when it is read.
+    // Truncating the target of a link is detected by the read.
     std::fs::write(blobs.join("1"), "short").unwrap();
     let error = model.materialize(&Device::flex(), &source).unwrap_err();
     let all = chain(&error);
@@ -274,7 +274,7 @@ fn what_does_not_fit_is_listed() {
     ] {
         assert!(error.contains(expected), "no `{expected}` in: {error}");
     }
-    // A replay may stand behind it.
+    // It can be combined with a replay.
     let options = LoadOptions::default()
         .pytorch(model.parameters())
         .rename(Regex::new("^head").unwrap(), "classifier")
@@ -300,7 +300,7 @@ fn chain(error: &dyn std::error::Error) -> String {
     causes.map(|cause| cause.to_string() + "\n").collect()
 }
 
-/// What a load would read is not told of a plan for another model.
+/// The reads of a load can't be predicted with a plan for another model.
 #[test]
 fn a_dry_run_refuses_the_plan_of_another_model() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,6 +1,6 @@
-//! Random networks: layers read once, twice or never, sums and products of any earlier values, parts
-//! of the forward detached, noise drawn in the middle. Each is cut at random and compared with plain
-//! Burn, or with its uncut graph where it draws random values.
+//! Random networks: layers read once, twice or never, sums and products of any earlier values, detached parts
+//! of the forward, noise drawn in the middle. Each is cut at random and compared with plain Burn, or with its
+//! uncut graph if it draws random values.
 
 use burn::module::Module;
 use burn::nn::{LayerNorm, LayerNormConfig, Linear, LinearConfig};
@@ -16,7 +16,7 @@ use crate::{plain, uncut};
 const WIDTH: usize = 6;
 const LAYERS: usize = 8;
 
-/// An operation on earlier values, by their number; value 0 is the input.
+/// An operation on earlier values, by index; value 0 is the input.
 #[derive(Clone, Debug)]
 enum Op {
     Linear(usize, usize),
@@ -43,7 +43,7 @@ struct Layers {
 }
 
 impl RandomNet {
-    /// A network of `count` operations; without noise it is the same function in every run.
+    /// Returns a network of `count` operations; without noise it is the same function in every run.
     fn new(seed: u64, count: usize, with_noise: bool) -> Self {
         let numbers = noise(count * 3, seed);
         let pick = |index: usize, below: usize| {
@@ -66,7 +66,7 @@ impl RandomNet {
             }
         });
         let mut ops: Vec<Op> = ops.collect();
-        // Something to train on every path to the loss.
+        // A trainable parameter on every path to the loss.
         ops.push(Op::Linear(count, 0));
         Self { ops }
     }
@@ -133,7 +133,7 @@ fn check(seed: u64, with_noise: bool) -> usize {
     let trace = trace(&case, &model);
     for stages in 1..=5 {
         match Plan::auto(&trace, &Machine::local(stages).unwrap()) {
-            // Fewer modules than stages are read on the way to the loss.
+            // Fewer modules than stages are read on the path to the loss.
             Err(PlanError::Planner(PlannerError::TooManyStages { .. })) => return stages - 1,
             plan => plan.map(drop).unwrap(),
         }

@@ -1,4 +1,4 @@
-//! A run that is saved and resumed goes on bit for bit, under another number of stages.
+//! A saved and resumed run continues bit for bit, with another number of stages.
 
 use std::path::{Path, PathBuf};
 
@@ -132,7 +132,7 @@ fn tied_parameters_are_saved_once() {
     check(Tied);
 }
 
-/// In f16, with a factor on the loss that has changed before the save and changes after it.
+/// In f16, with a loss scale that has changed before the save and changes after it.
 #[test]
 fn mixed_precision_goes_on_with_the_factor_on_the_loss() {
     let case = LanguageModel::<20>;
@@ -160,7 +160,7 @@ fn mixed_precision_goes_on_with_the_factor_on_the_loss() {
     let (scale, expected_values) = (first.loss_scale(), values(&mut first));
     for stages in [1, 3] {
         let mut again = start(stages);
-        // What it held in 16 bits before the resume is forgotten.
+        // Its 16-bit copies from before the resume are discarded.
         train_to(&mut again, 1, batch);
         saves.resume(&mut again).unwrap().unwrap();
         assert_eq!(again.loss_scale(), Some(at_save));
@@ -219,7 +219,7 @@ fn another_seed_is_refused() {
     );
 }
 
-/// The files of tensors in a checkpoint whose names begin so.
+/// Returns the files of tensors in a checkpoint whose names start with a prefix.
 fn shards(dir: &Path, prefix: &str) -> Vec<PathBuf> {
     let paths = std::fs::read_dir(dir).unwrap();
     let mut paths: Vec<_> = paths.map(|entry| entry.unwrap().path()).collect();
@@ -231,7 +231,7 @@ fn shards(dir: &Path, prefix: &str) -> Vec<PathBuf> {
     paths
 }
 
-/// Values are replaced while they are read, so damage leaves a mixture, of which nothing is used.
+/// Values are replaced while they are read, so damage leaves a mixture, which is never used.
 #[test]
 fn a_flipped_byte_in_any_shard_is_found_and_named_and_nothing_uses_the_mixture() {
     let dir = tempfile::tempdir().unwrap();
@@ -255,7 +255,7 @@ fn a_flipped_byte_in_any_shard_is_found_and_named_and_nothing_uses_the_mixture()
         let text = format!("{:#}", anyhow::Error::from(error));
         let file = shard.file_name().unwrap().to_string_lossy().into_owned();
         assert!(text.contains(&file), "{file} in: {text}");
-        assert!(text.contains("it can't be used any more"), "{text}");
+        assert!(text.contains("it is unusable"), "{text}");
 
         let batch = || Tied.batch(1, &Device::flex());
         let refused = [
@@ -271,7 +271,7 @@ fn a_flipped_byte_in_any_shard_is_found_and_named_and_nothing_uses_the_mixture()
         saves.save(&mut pipeline, 0).unwrap_err();
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), before);
 
-        // The pipeline is sound again once all of a checkpoint was read.
+        // The pipeline is usable again after a complete restore.
         std::fs::write(&shard, &whole).unwrap();
         saves.resume(&mut pipeline).unwrap().unwrap();
         assert!(values(&mut pipeline) == at_save, "{file}");
@@ -280,7 +280,7 @@ fn a_flipped_byte_in_any_shard_is_found_and_named_and_nothing_uses_the_mixture()
     }
 }
 
-/// A pipeline without an optimizer reads no optimizer state: there is no byte of it that it could read.
+/// A pipeline without an optimizer reads no optimizer state: here it has no readable byte.
 #[test]
 fn an_evaluation_reads_no_optimizer_state() {
     let dir = tempfile::tempdir().unwrap();
@@ -312,7 +312,7 @@ fn an_evaluation_reads_no_optimizer_state() {
     }
 }
 
-/// The checkpoint of another optimizer is refused before anything is read.
+/// The checkpoint of another optimizer is rejected before anything is read.
 #[test]
 fn the_state_of_another_optimizer_changes_nothing() {
     let dir = tempfile::tempdir().unwrap();
@@ -336,7 +336,7 @@ fn the_state_of_another_optimizer_changes_nothing() {
     sgd.step(LR, Tied.batch(0, &Device::flex())).unwrap();
 }
 
-/// Moments that begin at zero in the middle of a run are another run.
+/// Moments that start at zero in the middle of a run change the run.
 #[test]
 fn a_checkpoint_without_state_is_refused_where_the_optimizer_keeps_one() {
     let dir = tempfile::tempdir().unwrap();
@@ -365,7 +365,7 @@ fn a_checkpoint_without_state_is_refused_where_the_optimizer_keeps_one() {
     assert_eq!(saves.resume(&mut again).unwrap().unwrap().step, 1);
 }
 
-/// A loss scale may have had every step skipped: then there is no state to save yet.
+/// With a loss scale, every step may have been skipped: then there is no state to save yet.
 #[test]
 fn a_scaled_run_without_state_is_resumed() {
     let dir = tempfile::tempdir().unwrap();
@@ -400,7 +400,7 @@ fn a_save_in_the_background_holds_the_values_of_its_step() {
         train_to(&mut pipeline, step, batch);
         let dir = saves.after_step(&mut pipeline, step).unwrap().unwrap();
         assert!(dir.ends_with(format!("step-{step:08}")));
-        // The next step begins while this one is saved.
+        // The next step starts while this one is saved.
         expected.push((step, values(&mut pipeline)));
     }
     assert_eq!(

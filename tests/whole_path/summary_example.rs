@@ -10,7 +10,7 @@ fn printed(arguments: &[&str]) -> (String, String) {
     (printed, errors)
 }
 
-/// Parameters of the models as Meta counts them.
+/// Numbers of parameters as published by Meta.
 #[test]
 fn models_have_their_sizes() {
     for (model, parameters, elements) in [
@@ -57,7 +57,7 @@ fn wrong_values_get_one_line_and_exit_code_2() {
         ),
         (
             vec!["--width", "3"],
-            "error: invalid value '3' for '--width <N>': it must be a whole number of at least 24 \
+            "error: invalid value '3' for '--width <N>': expected a whole number of at least 24 \
              (see --help)\n",
         ),
         (
@@ -81,7 +81,7 @@ fn help_explains_each_flag() {
     for flag in ["--model", "--json", "--width", "--full"] {
         let mut lines = help.lines().map(str::trim_start);
         let line = lines.find(|line| line.starts_with(flag));
-        // Clap puts the text beside the flag or below it.
+        // Clap prints the text next to the flag or below it.
         let text = line.map(|line| format!("{line} {}", lines.next().unwrap_or("")));
         let text = text.unwrap_or_else(|| panic!("{flag} in: {help}"));
         assert!(text.split_whitespace().count() > 4, "{text}");

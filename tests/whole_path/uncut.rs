@@ -1,4 +1,4 @@
-//! The joint graph of a model, run whole on one device: the reference where dropout is on.
+//! The joint graph of a model, run whole on one device: the reference with dropout.
 
 use std::collections::BTreeMap;
 

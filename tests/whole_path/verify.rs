@@ -1,4 +1,4 @@
-//! A step in plain Burn beside one in the pipeline.
+//! Comparison of a step in plain Burn with one in the pipeline.
 
 use burn::module::{Module, Param};
 use burn::nn::{Dropout, DropoutConfig, Linear, LinearConfig};
@@ -61,7 +61,7 @@ fn a_model_agrees_with_plain_burn() {
     let report = verify_with(&model, &trace, &plan, batch(), forward, &options).unwrap();
     assert!(report.agrees(), "{report}");
     assert_eq!(report.parameters.len(), 11);
-    // A sum over micro-batches is rounded in other places than one over the batch.
+    // A sum over micro-batches is rounded at other points than one over the batch.
     let is_equal = |gradient| {
         matches!(
             gradient,
@@ -77,7 +77,7 @@ fn a_model_agrees_with_plain_burn() {
         .iter()
         .find(|p| p.path.as_str() == "unused.weight");
     assert_eq!(unused.unwrap().gradient, GradientComparison::Neither);
-    // One micro-batch is the batch: not one bit differs.
+    // One micro-batch is the batch: all bits are equal.
     let options = VerifyOptions::new().micro_batches(1);
     let report = verify_with(&model, &trace, &plan, batch(), forward, &options).unwrap();
     let differs = |gradient| !is_equal(gradient) && gradient != GradientComparison::Neither;
@@ -100,7 +100,7 @@ fn a_forward_that_differs_is_shown_by_name() {
     let other = |net: &Net, (x, y): Pair| {
         let step = |x, layer: &Linear| gelu(layer.forward(x));
         let made = net.layers.iter().fold(x, step);
-        // Neither the scale nor the bias of the last layer has its part.
+        // Neither the scale nor the bias of the last layer contributes.
         let last = net.layers[3].bias.as_ref().unwrap().val();
         Outputs::loss((made - y).powi_scalar(2).mean() + last.sum() * 0.1)
     };
@@ -122,7 +122,7 @@ fn a_forward_that_differs_is_shown_by_name() {
     assert!(line("scale").contains("missing in plain Burn"), "{table}");
 }
 
-/// What is random differs, and is not passed over.
+/// Random values differ, and are not ignored.
 #[test]
 fn dropout_is_reported() {
     let model = model(0.5);
@@ -143,8 +143,8 @@ struct Shifted {
     shift: Param<Tensor<1>>,
 }
 
-/// A shift of all scores by one number changes no softmax: its gradient is what rounding leaves of 0, which no two
-/// orders of additions have in common.
+/// Shifting all scores by one number does not change a softmax: its gradient is 0 except for rounding, which
+/// differs between any two orders of additions.
 #[test]
 fn a_gradient_of_rounding_alone_is_no_difference() {
     let model = Deferred::new(|device| Shifted {
@@ -171,7 +171,7 @@ fn a_gradient_of_rounding_alone_is_no_difference() {
     assert!(report.agrees(), "{report}");
 }
 
-/// As in a step, a batch of fewer samples than micro-batches has one for each.
+/// As in a step, a batch with fewer samples than micro-batches has one micro-batch per sample.
 #[test]
 fn a_batch_of_few_samples_agrees() {
     let model = model(0.0);

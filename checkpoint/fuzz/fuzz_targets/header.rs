@@ -1,11 +1,11 @@
-//! Whatever a header says, it is refused, or it means what its encoding means.
+//! Any header is rejected, or equals the decoding of its own encoding.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use tinderbox_checkpoint::{Header, StoredDType, decode_header, encode_header};
 
-// The first 8 bytes are the size of the file; the rest is its beginning, and once more the JSON of a
-// header whose length is right, so that the fuzzer need not find it.
+// The input is used twice: as the file size in 8 bytes and the start of the file, and as the JSON of a header
+// with a correct length, which the fuzzer then need not find.
 fuzz_target!(|data: &[u8]| {
     let Some((size, bytes)) = data.split_first_chunk::<8>() else {
         return;
@@ -15,7 +15,7 @@ fuzz_target!(|data: &[u8]| {
     let json_bytes = bytes.len() as u64;
     let sized = [&json_bytes.to_le_bytes()[..], bytes].concat();
     check(&sized, size);
-    // The size is that of the data here: any tiling of it can be taken.
+    // The size is that of the data here, so that any tiling of it can be accepted.
     check(&sized, size.saturating_add(sized.len() as u64));
 });
 
@@ -37,7 +37,7 @@ fn check(bytes: &[u8], file_bytes: u64) {
     };
     let again = decode_header(&encoded, file_bytes).expect("what was written is taken");
     let mut metadata = header.metadata;
-    // They are written in order.
+    // The tensors are encoded in order.
     metadata.sort();
     let expected = Header {
         metadata,

@@ -1,10 +1,10 @@
-//! Whatever a manifest says, it is refused, or it means what its encoding means.
+//! Any manifest is rejected, or equals the decoding of its own encoding.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use tinderbox_checkpoint::{Digest, Manifest};
 
-// The input as a file, and as the body of a file whose digest is right: no fuzzer finds a digest.
+// The input as a file, and as the body of a file with a correct digest, which a fuzzer can't find.
 fuzz_target!(|data: &[u8]| {
     check(data);
     check(&sealed(data));

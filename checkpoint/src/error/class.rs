@@ -1,28 +1,29 @@
-//! What an error means for who wants to go on.
+//! Classification of load errors for recovery.
 
 use std::{error::Error, io};
 
 use super::{FormatError, LoadError};
 
-/// What an error of a load means for who wants to go on.
+/// The class of a load error, which determines how a caller can recover.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorClass {
-    /// The checkpoint is not what was published: bytes have another digest, or a file is cut or gone. Only this is
-    /// stepped over for an older checkpoint.
+    /// The checkpoint is damaged: a digest does not match, or a file is truncated or missing. Only errors of
+    /// this class make [`Run::latest`](crate::Run::latest) fall back to an older checkpoint.
     Damaged,
-    /// It is whole as far as this program can tell, and of a version or form that the program does not read.
+    /// The checkpoint is not known to be damaged, but has a version or form that this program does not read.
     NotSupported,
-    /// The store has failed several times, and says nothing about the checkpoint. It may answer later.
+    /// The store failed repeatedly, which does not indicate anything about the checkpoint. A later attempt
+    /// may succeed.
     Transient,
-    /// The store denies it, or what was asked for is not what the checkpoint holds.
+    /// The store denied access, or the request does not match the contents of the checkpoint.
     Refused,
-    /// There is no checkpoint.
+    /// The checkpoint does not exist.
     Missing,
 }
 
 impl LoadError {
-    /// What it means for who wants to go on.
+    /// Returns the class of this error.
     pub fn class(&self) -> ErrorClass {
         use ErrorClass::{Damaged, Missing, Refused};
         match self {
@@ -36,7 +37,7 @@ impl LoadError {
             | Self::DamagedFile { .. }
             | Self::Header { .. }
             | Self::DamagedTensor { .. }
-            | Self::TruthValue { .. }
+            | Self::InvalidBoolean { .. }
             | Self::MoreDamage { .. }
             | Self::Index { .. }
             | Self::IndexMismatch { .. }
@@ -54,7 +55,8 @@ impl LoadError {
         }
     }
 
-    /// The class of the load error that an error is, or that is among its causes; `None` without one.
+    /// Returns the class of the first load error in the source chain of an error, itself included, or `None`
+    /// without one.
     pub fn class_in(error: &(dyn Error + 'static)) -> Option<ErrorClass> {
         let mut next = Some(error);
         while let Some(cause) = next {
@@ -70,7 +72,7 @@ impl LoadError {
     }
 }
 
-/// Of a file that its writer has sealed: what is wrong although the digest is right was written so.
+/// Classifies a format error in a sealed file: its digest matches, so the writer wrote the invalid content.
 fn class_of_format(error: &FormatError) -> ErrorClass {
     match error {
         FormatError::Envelope | FormatError::Digest { .. } => ErrorClass::Damaged,
@@ -78,7 +80,7 @@ fn class_of_format(error: &FormatError) -> ErrorClass {
     }
 }
 
-/// Of an answer of the store. What is not known to last may pass.
+/// Classifies an I/O error of a store. Errors that are not known to be permanent are transient.
 pub(crate) fn class_of_io(error: &io::Error) -> ErrorClass {
     use io::ErrorKind as Kind;
     match error.kind() {

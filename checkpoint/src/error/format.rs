@@ -1,53 +1,55 @@
-//! Why bytes or boxes are refused, without a word on files.
+//! Errors of headers, layouts and manifests, independent of any file.
 
 use tinderbox_fake::{Region, RegionError};
 
 use crate::Digest;
 
-/// Why a safetensors header is refused.
+/// An invalid safetensors header.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HeaderError {
     /// The header is longer than any reader accepts.
-    #[error("the header takes {found_bytes} bytes, the limit is {limit_bytes}")]
+    #[error("the header has {found_bytes} bytes, the limit is {limit_bytes}")]
     TooLarge {
-        /// Bytes that are there.
+        /// Actual number of bytes.
         found_bytes: u64,
-        /// Bytes that are allowed.
+        /// Maximum number of bytes.
         limit_bytes: u64,
     },
-    /// The header reaches past the end of the file.
-    #[error("the header takes {header_bytes} bytes and reaches past the end at {file_bytes}")]
+    /// The header extends past the end of the file.
+    #[error(
+        "the header of {header_bytes} bytes extends past the end of the file at byte {file_bytes}"
+    )]
     PastEnd {
         /// Bytes of the header.
         header_bytes: u64,
         /// Bytes of the file.
         file_bytes: u64,
     },
-    /// The header is no JSON object.
-    #[error("the header does not start with a brace")]
+    /// The header is not a JSON object.
+    #[error("the header does not start with `{{`")]
     Start,
-    /// The JSON is not that of a header.
-    #[error("the header is not the JSON of a safetensors header")]
+    /// The JSON is not a safetensors header.
+    #[error("the JSON is not a safetensors header")]
     Json {
-        /// What went wrong.
+        /// The cause.
         source: serde_json::Error,
     },
-    /// A name is there twice, or is reserved.
-    #[error("tensor `{tensor}` is there twice or has a reserved name")]
+    /// A name occurs twice or is reserved.
+    #[error("tensor `{tensor}` is listed twice or has a reserved name")]
     DuplicateKey {
         /// Name of the tensor.
         tensor: String,
     },
-    /// This crate does not read the dtype.
+    /// The dtype is not supported.
     #[error("tensor `{tensor}` has dtype {found}, which is not supported")]
     UnknownDType {
         /// Name of the tensor.
         tensor: String,
-        /// What was found.
+        /// The actual value.
         found: String,
     },
-    /// The size of a tensor does not fit 64 bits.
+    /// The size of a tensor in bytes does not fit 64 bits.
     #[error("tensor `{tensor}` of shape {shape:?} is too large")]
     Overflow {
         /// Name of the tensor.
@@ -62,102 +64,100 @@ pub enum HeaderError {
         tensor: String,
         /// First byte.
         start_bytes: u64,
-        /// The byte after the last.
+        /// End of the range, exclusive.
         end_bytes: u64,
     },
     /// Shape, dtype and offsets of a tensor contradict each other.
     #[error(
-        "tensor `{tensor}` takes {expected_bytes} bytes by its shape and dtype, and {found_bytes} by its offsets"
+        "tensor `{tensor}` has {expected_bytes} bytes by its shape and dtype, but {found_bytes} by its offsets"
     )]
     TensorSize {
         /// Name of the tensor.
         tensor: String,
-        /// Bytes that there should be.
+        /// Expected number of bytes.
         expected_bytes: u64,
-        /// Bytes that are there.
+        /// Actual number of bytes.
         found_bytes: u64,
     },
-    /// Bytes before a tensor belong to none.
+    /// Bytes before a tensor belong to no tensor.
     #[error(
-        "a gap lies before tensor `{tensor}`: it starts at byte {found_bytes} of the data instead of {expected_bytes}"
+        "there is a gap before tensor `{tensor}`: it starts at byte {found_bytes} of the data instead of {expected_bytes}"
     )]
     Gap {
         /// Name of the tensor.
         tensor: String,
-        /// Bytes that there should be.
+        /// Expected number of bytes.
         expected_bytes: u64,
-        /// Bytes that are there.
+        /// Actual number of bytes.
         found_bytes: u64,
     },
     /// Two tensors share bytes.
     #[error(
-        "tensor `{tensor}` overlaps the one before: it starts at byte {found_bytes} of the data instead of {expected_bytes}"
+        "tensor `{tensor}` overlaps the previous tensor: it starts at byte {found_bytes} of the data instead of {expected_bytes}"
     )]
     Overlap {
         /// Name of the tensor.
         tensor: String,
-        /// Bytes that there should be.
+        /// Expected number of bytes.
         expected_bytes: u64,
-        /// Bytes that are there.
+        /// Actual number of bytes.
         found_bytes: u64,
     },
-    /// The file is longer or shorter than its tensors.
-    #[error("the tensors take {expected_bytes} bytes, the file holds {found_bytes}")]
+    /// The data section is longer or shorter than the tensors.
+    #[error("the tensors have {expected_bytes} bytes, the file holds {found_bytes}")]
     DataSize {
-        /// Bytes that there should be.
+        /// Expected number of bytes.
         expected_bytes: u64,
-        /// Bytes that are there.
+        /// Actual number of bytes.
         found_bytes: u64,
     },
     /// The header and the manifest contradict each other.
-    #[error("tensor `{tensor}` differs from what the manifest says")]
+    #[error("tensor `{tensor}` does not match its entry in the manifest")]
     NotAsListed {
         /// Name of the tensor.
         tensor: String,
     },
 }
 
-/// Why chunks don't tile a tensor.
+/// The reason why chunks do not tile a tensor.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LayoutError {
-    /// A tensor has more chunks than are taken.
-    #[error("{found} chunks, at most {limit} are taken")]
+    /// A tensor has too many chunks.
+    #[error("{found} chunks, at most {limit} are supported")]
     TooManyChunks {
-        /// What was found.
+        /// The actual value.
         found: usize,
-        /// What is allowed.
+        /// The maximum.
         limit: usize,
     },
-    /// A chunk is not inside its tensor.
+    /// A chunk extends outside its tensor.
     #[error(transparent)]
     Region(#[from] RegionError),
-    /// A chunk holds nothing.
-    #[error("chunk {region} holds no element: leave it out")]
+    /// A chunk is empty.
+    #[error("chunk {region} is empty: omit it")]
     Empty {
-        /// Which elements.
+        /// The elements.
         region: Region,
     },
     /// Two chunks hold the same elements.
-    #[error("elements {region} are there twice, in chunks {first} and {second}")]
+    #[error("elements {region} are contained twice, in chunks {first} and {second}")]
     Overlap {
         /// Number of the first chunk.
         first: usize,
         /// Number of the second chunk.
         second: usize,
-        /// Which elements.
+        /// The elements.
         region: Region,
     },
-    /// The chunks lie so that a proof would take too long.
-    #[error(
-        "the {chunks} chunks lie in no rows and columns: cut the tensor along whole dimensions"
-    )]
+    /// The chunks form an irregular pattern that would take too long to check.
+    #[error("the {chunks} chunks do not form a grid: cut the tensor along whole dimensions")]
     Tangled {
         /// Number of the chunks.
         chunks: usize,
     },
-    /// Some elements lie in no chunk.
-    #[error("{missing} of {elements} elements lie in no chunk: every chunk must be saved")]
+    /// Some elements are in no chunk.
+    #[error("{missing} of {elements} elements are in no chunk: every chunk must be saved")]
     Gap {
         /// Elements in no chunk.
         missing: u64,
@@ -166,142 +166,144 @@ pub enum LayoutError {
     },
 }
 
-/// Why a manifest, or a part of one, is refused.
+/// An invalid manifest, part or marker.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FormatError {
-    /// The file is longer than any of its kind.
-    #[error("it takes {found_bytes} bytes, the limit is {limit_bytes}")]
+    /// The file is longer than the limit for its kind.
+    #[error("it has {found_bytes} bytes, the limit is {limit_bytes}")]
     TooLarge {
-        /// Bytes that are there.
+        /// Actual number of bytes.
         found_bytes: u64,
-        /// Bytes that are allowed.
+        /// Maximum number of bytes.
         limit_bytes: u64,
     },
-    /// What stands around the digest is damaged.
+    /// The envelope around the digest is damaged.
     #[error("it is damaged: the bytes around the digest are not those of this format")]
     Envelope,
-    /// The bytes do not have the digest that is written beside them.
+    /// The digest in the file does not match the bytes.
     #[error("it is damaged: the digest is {found} instead of {expected}")]
     Digest {
-        /// What should be there.
+        /// The expected value.
         expected: Digest,
-        /// What was found.
+        /// The actual value.
         found: Digest,
     },
-    /// A number in hexadecimal digits is malformed.
-    #[error("not {expected_digits} lower-case hexadecimal digits")]
+    /// A hexadecimal number is malformed.
+    #[error("expected {expected_digits} lower-case hexadecimal digits")]
     Hex {
-        /// Digits that there should be.
+        /// Expected number of digits.
         expected_digits: usize,
     },
-    /// The JSON is not that of the format.
-    #[error("its JSON is not that of this format")]
+    /// The JSON does not match the format.
+    #[error("its JSON does not match the format")]
     Json {
-        /// What went wrong.
+        /// The cause.
         source: serde_json::Error,
     },
-    /// A field is not that of the format.
-    #[error("the JSON of its field `{field}` is not that of this format")]
+    /// The JSON of a field does not match the format.
+    #[error("the JSON of its field `{field}` does not match the format")]
     Field {
-        /// Which field.
+        /// The field.
         field: &'static str,
-        /// What went wrong.
+        /// The cause.
         source: serde_json::Error,
     },
-    /// JSON of others is nested too deep.
-    #[error("its metadata or plan is nested deeper than {limit} levels")]
+    /// The metadata or the plan is nested too deeply.
+    #[error("its metadata or plan is nested more than {limit} levels deep")]
     Nesting {
-        /// Levels that are allowed.
+        /// Maximum number of levels.
         limit: usize,
     },
-    /// Whoever reads it must know a feature that this program does not.
-    #[error("it needs the feature `{feature}`, which this program does not know: use a newer one")]
+    /// The file requires a feature that this program does not support.
+    #[error(
+        "it requires the feature `{feature}`, which this program does not support: use a newer version"
+    )]
     Feature {
         /// Name of the feature.
         feature: String,
     },
-    /// There are more tied names than are taken.
-    #[error("{found} names of tied tensors, at most {limit} are taken")]
+    /// There are too many tied names.
+    #[error("{found} names of tied tensors, at most {limit} are supported")]
     TiedNames {
-        /// What was found.
+        /// The actual value.
         found: usize,
-        /// What is allowed.
+        /// The maximum.
         limit: usize,
     },
-    /// The file is of another format.
-    #[error("it is of format `{found}` instead of `{expected}`")]
+    /// The file has another format.
+    #[error("its format is `{found}` instead of `{expected}`")]
     Format {
-        /// What should be there.
+        /// The expected value.
         expected: &'static str,
-        /// What was found.
+        /// The actual value.
         found: String,
     },
-    /// The file is of another version.
+    /// The file has another version of the format.
     #[error(
-        "it has version {found}, this program reads version {expected}: use the program that wrote it, or a newer one"
+        "it has version {found}, this program reads version {expected}: use the version of the program that wrote it, or a newer one"
     )]
     Version {
-        /// What should be there.
+        /// The expected value.
         expected: u32,
-        /// What was found.
+        /// The actual value.
         found: u32,
     },
-    /// There are no ranks, or too many.
+    /// The world size is zero or too large.
     #[error("world size {found} is not between 1 and {limit}")]
     WorldSize {
-        /// What was found.
+        /// The actual value.
         found: u32,
-        /// What is allowed.
+        /// The maximum.
         limit: u32,
     },
-    /// Files of no bytes hold no tensor.
-    #[error("files are limited to 0 bytes: allow some")]
+    /// The file size limit is zero.
+    #[error("the file size limit is 0 bytes: set a larger one")]
     FileBytes,
     /// The block size is not allowed.
-    #[error("a block of {found} bytes is no power of two between 64 bytes and 64 MiB")]
+    #[error("the block size {found} is not a power of two between 64 bytes and 64 MiB")]
     BlockSize {
-        /// What was found.
+        /// The actual value.
         found: u64,
     },
-    /// A list is not sorted, or names something twice.
-    #[error("the list of {list} is not in order, or has one twice")]
+    /// A list is unsorted or has duplicates.
+    #[error("the list of {list} is not sorted, or has duplicates")]
     Order {
-        /// Which list.
+        /// The list.
         list: &'static str,
     },
-    /// A name can't be used.
+    /// A name is invalid.
     #[error("name `{name}` {reason}")]
     Name {
         /// The name.
         name: String,
-        /// What is wrong with it.
+        /// Why it is invalid.
         reason: &'static str,
     },
-    /// A file has another name than a writer gives.
-    #[error("`{found}` is not a name that a file of this role and rank can have")]
+    /// A file name differs from the one that a writer would choose.
+    #[error("`{found}` is not a valid name for a file of this role and rank")]
     FileName {
-        /// What was found.
+        /// The actual value.
         found: String,
     },
     /// A header is longer than its file.
-    #[error("a header of {found_bytes} bytes does not fit file {file}")]
+    #[error("a header of {found_bytes} bytes does not fit into file {file}")]
     HeaderBytes {
         /// Name of the file.
         file: String,
-        /// Bytes that are there.
+        /// Actual number of bytes.
         found_bytes: u64,
     },
-    /// The chunks of a file leave bytes out or share some.
+    /// The chunks of a file leave gaps or overlap.
     #[error(
-        "the chunks of file {file} leave or share bytes: {found_bytes} follows instead of {expected_bytes}"
+        "the chunks of file {file} leave bytes out or overlap: the next starts at byte {found_bytes} instead of {expected_bytes}"
     )]
     Data {
         /// Name of the file.
         file: String,
-        /// Bytes that there should be.
+        /// Expected number of bytes.
         expected_bytes: u64,
-        /// Bytes that are there.
+        /// Actual number of bytes.
         found_bytes: u64,
     },
     /// The size of a tensor does not fit 64 bits.
@@ -312,34 +314,37 @@ pub enum FormatError {
         /// Size per dimension.
         shape: Vec<u64>,
     },
-    /// The chunks of a tensor are not the whole of it.
+    /// The chunks of a tensor do not tile it.
     #[error("the chunks of tensor `{tensor}` do not tile it")]
     Layout {
         /// Name of the tensor.
         tensor: String,
-        /// What went wrong.
+        /// The cause.
         source: Box<LayoutError>,
     },
-    /// Bytes or digests of a chunk do not fit its region.
-    #[error("the bytes or digests of chunk {region} of tensor `{tensor}` do not fit its size")]
+    /// The byte count or the number of digests of a chunk does not match its region.
+    #[error(
+        "the byte count or number of digests of chunk {region} of tensor `{tensor}` does not match its size"
+    )]
     ChunkSize {
         /// Name of the tensor.
         tensor: String,
-        /// Which elements.
+        /// The elements.
         region: Region,
     },
-    /// A chunk lies in a file that is not of the checkpoint.
-    #[error("tensor `{tensor}` lies in file {file}, which the manifest does not list for its role")]
+    /// A chunk is in a file that the manifest does not list.
+    #[error("tensor `{tensor}` is in file {file}, which the manifest does not list for its role")]
     UnlistedFile {
         /// Name of the tensor.
         tensor: String,
         /// Name of the file.
         file: String,
     },
-    /// A Hugging Face index is listed where there can be none, or the other way round.
-    #[error("a Hugging Face index is listed: {}, can describe this checkpoint: {expected}", !.expected)]
+    /// The manifest lists a Hugging Face index although the form can't describe the checkpoint, or omits it
+    /// although it can.
+    #[error("a Hugging Face index is listed: {}; it can describe this checkpoint: {expected}", !.expected)]
     Index {
-        /// What should be there.
+        /// The expected value.
         expected: bool,
     },
 }

@@ -1,4 +1,4 @@
-//! Why a checkpoint can't be read.
+//! Errors of reading a checkpoint.
 
 use std::{io, path::PathBuf};
 
@@ -8,87 +8,87 @@ use tinderbox_fake::RegionError;
 use super::{ErrorClass, FormatError, HeaderError, chain};
 use crate::{Digest, StoredDType};
 
-/// Why a checkpoint can't be read.
+/// The reason why a checkpoint can't be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoadError {
-    /// The file system failed.
+    /// An I/O operation failed.
     #[error("can't {action} {}", .path.display())]
     Io {
-        /// What was tried.
+        /// The failed operation.
         action: &'static str,
         /// The file or directory.
         path: PathBuf,
-        /// What went wrong.
+        /// The cause.
         source: io::Error,
     },
-    /// The directory is no checkpoint.
-    #[error("{} is no published checkpoint: it has no manifest", .path.display())]
+    /// The directory is not a checkpoint.
+    #[error("{} is not a published checkpoint: it has no manifest", .path.display())]
     NotPublished {
         /// The file or directory.
         path: PathBuf,
     },
-    /// A file that the manifest lists is not there.
-    #[error("there is no file {}", .path.display())]
+    /// A file listed in the manifest does not exist.
+    #[error("file {} does not exist", .path.display())]
     FileMissing {
         /// The file.
         path: PathBuf,
     },
-    /// A file is a directory, a pipe or a device, or one of a checkpoint is a link.
-    #[error("{} is not a plain file; links in a checkpoint are not followed", .path.display())]
+    /// A path is not a regular file, or a file of a checkpoint is a symbolic link.
+    #[error("{} is not a regular file; symbolic links in a checkpoint are not followed", .path.display())]
     NotAFile {
         /// The file or directory.
         path: PathBuf,
     },
-    /// The manifest is damaged, or of another version.
+    /// The manifest is damaged or has another version.
     #[error("{} can't be used", .path.display())]
     Manifest {
         /// The file or directory.
         path: PathBuf,
-        /// What went wrong.
+        /// The cause.
         source: FormatError,
     },
-    /// The directory has the name of another step.
-    #[error("{} holds step {found}, by its name it should hold {expected}", .path.display())]
+    /// The manifest in the directory is of another step.
+    #[error("{} holds step {found}; its name specifies step {expected}", .path.display())]
     WrongStep {
         /// The file or directory.
         path: PathBuf,
-        /// What should be there.
+        /// The expected value.
         expected: u64,
-        /// What was found.
+        /// The actual value.
         found: u64,
     },
-    /// A file is longer or shorter than the manifest says.
+    /// The size of a file differs from the manifest.
     #[error("{} has {found_bytes} bytes instead of {expected_bytes}", .path.display())]
     FileSize {
         /// The file or directory.
         path: PathBuf,
-        /// Bytes that there should be.
+        /// Expected number of bytes.
         expected_bytes: u64,
-        /// Bytes that are there.
+        /// Actual number of bytes.
         found_bytes: u64,
     },
-    /// Bytes of a file that belong to no tensor are damaged.
+    /// Bytes of a file outside the tensors are damaged.
     #[error("{} is damaged: the digest of its {what} is {found} instead of {expected}", .path.display())]
     DamagedFile {
         /// The file or directory.
         path: PathBuf,
-        /// Which part of the file.
+        /// The damaged part of the file.
         what: &'static str,
-        /// What should be there.
+        /// The expected value.
         expected: Digest,
-        /// What was found.
+        /// The actual value.
         found: Digest,
     },
-    /// The header of a file is not valid.
+    /// The header of a file is invalid.
     #[error("the header of {} can't be used", .path.display())]
     Header {
         /// The file or directory.
         path: PathBuf,
-        /// What went wrong.
+        /// The cause.
         source: HeaderError,
     },
-    /// Bytes of a tensor are damaged.
+    /// The data of a tensor is damaged.
     #[error("tensor `{tensor}` is damaged: the digest of bytes {start_bytes}..{end_bytes} of {} is {found} instead of {expected}", .path.display())]
     DamagedTensor {
         /// The file or directory.
@@ -97,30 +97,30 @@ pub enum LoadError {
         tensor: String,
         /// First byte.
         start_bytes: u64,
-        /// The byte after the last.
+        /// End of the range, exclusive.
         end_bytes: u64,
-        /// What should be there.
+        /// The expected value.
         expected: Digest,
-        /// What was found.
+        /// The actual value.
         found: Digest,
     },
     /// A boolean is neither 0 nor 1.
     #[error("tensor `{tensor}` of {} holds a boolean that is neither 0 nor 1", .path.display())]
-    TruthValue {
+    InvalidBoolean {
         /// The file or directory.
         path: PathBuf,
         /// Name of the tensor.
         tensor: String,
     },
-    /// A tensor is not of this checkpoint.
-    #[error("tensor `{tensor}` as it was given is not one of {}", .path.display())]
+    /// A tensor entry does not belong to this checkpoint.
+    #[error("the entry of tensor `{tensor}` does not belong to {}", .path.display())]
     OtherCheckpoint {
         /// The file or directory.
         path: PathBuf,
         /// Name of the tensor.
         tensor: String,
     },
-    /// More blocks of a file are damaged than are named.
+    /// A file has more damaged blocks than are reported individually.
     #[error("{blocks} more blocks of {} are damaged", .path.display())]
     MoreDamage {
         /// The file or directory.
@@ -128,139 +128,141 @@ pub enum LoadError {
         /// Number of the blocks that are not named.
         blocks: u64,
     },
-    /// Values of the saved dtype are none of the wanted one.
-    #[error("tensor `{tensor}` is {found} and can't be read as {expected}")]
+    /// The stored dtype can't be converted to the requested one.
+    #[error("tensor `{tensor}` has dtype {found} and can't be read as {expected}")]
     NoCast {
         /// Name of the tensor.
         tensor: String,
         /// The dtype in the file.
         found: StoredDType,
-        /// What was asked for.
+        /// The requested dtype.
         expected: String,
     },
-    /// Two tensors get one name.
+    /// Two tensors are renamed to the same name.
     #[error(
-        "`{first}` and `{second}` would both be called `{name}`: change the patterns that rename"
+        "`{first}` and `{second}` would both be renamed to `{name}`: change the rename patterns"
     )]
     Renamed {
         /// The first tensor.
         first: String,
         /// The second tensor.
         second: String,
-        /// The name of both.
+        /// The common name.
         name: String,
     },
-    /// A tensor does not fit the memory.
-    #[error("no memory for {bytes} bytes of tensor `{tensor}`")]
+    /// The memory for a tensor can't be allocated.
+    #[error("failed to allocate {bytes} bytes for tensor `{tensor}`")]
     OutOfMemory {
         /// Name of the tensor.
         tensor: String,
-        /// Bytes that were asked for.
+        /// The requested number of bytes.
         bytes: u64,
     },
-    /// A region does not lie inside its tensor.
-    #[error("region of tensor `{tensor}`")]
+    /// A region extends outside its tensor.
+    #[error("invalid region of tensor `{tensor}`")]
     Region {
         /// Name of the tensor.
         tensor: String,
-        /// What went wrong.
+        /// The cause.
         source: RegionError,
     },
-    /// State of the optimizer was not saved.
+    /// Optimizer state is missing.
     #[error("{} does not hold optimizer state {names:?}", .path.display())]
     MissingState {
         /// The file or directory.
         path: PathBuf,
-        /// Names of what is missing.
+        /// Names of the missing state.
         names: Vec<String>,
     },
-    /// The parameters are not those of the model.
+    /// The parameters do not match the model.
     #[error("{} does not fit the model, nothing was loaded:{mismatches}", .path.display())]
     Mismatch {
         /// The file or directory.
         path: PathBuf,
-        /// All that differs.
+        /// All differences.
         mismatches: Mismatches,
     },
-    /// The directory holds no model.
+    /// The directory contains no model.
     #[error("{} has neither model.safetensors nor model.safetensors.index.json", .path.display())]
     NoModel {
         /// The directory.
         path: PathBuf,
     },
-    /// The directory holds two models.
-    #[error("{} has a model.safetensors that its index does not name: give the file that is meant", .path.display())]
+    /// The directory contains two models.
+    #[error("{} contains a model.safetensors that its index does not list: pass the path of the intended file", .path.display())]
     TwoModels {
         /// The directory.
         path: PathBuf,
     },
-    /// The index is not one of Hugging Face's form.
-    #[error("{} is not the JSON of a safetensors index", .path.display())]
+    /// The file is not a Hugging Face index.
+    #[error("{} is not a valid safetensors index", .path.display())]
     Index {
         /// The index.
         path: PathBuf,
-        /// What went wrong.
+        /// The cause.
         source: serde_json::Error,
     },
-    /// The index names a file that may lie elsewhere.
-    #[error("{} names file `{name}`, which is no plain name of a file beside it", .path.display())]
+    /// The index lists a file that may be outside its directory.
+    #[error("{} lists file `{name}`, which is not a plain file name in the same directory", .path.display())]
     IndexFile {
         /// The index.
         path: PathBuf,
         /// The name in it.
         name: String,
     },
-    /// The index and the files that it names hold other tensors.
-    #[error("{} does not fit its files: not in the file that it names: {missing:?}, in a file and not in it: {unlisted:?}", .path.display())]
+    /// The index does not match the files that it lists.
+    #[error("{} does not match its files: missing from the listed file: {missing:?}; in a file but not listed: {unlisted:?}", .path.display())]
     IndexMismatch {
         /// The index.
         path: PathBuf,
-        /// Tensors that are not in the file that the index names, by name.
+        /// Names of tensors that are missing from the file that the index assigns them to.
         missing: Vec<String>,
-        /// Tensors that are in a file for which the index does not name them, by name.
+        /// Names of tensors in a file that the index does not assign them to.
         unlisted: Vec<String>,
     },
-    /// The newest checkpoint that is not proven to be damaged can't be used. No older one is taken instead: what was
-    /// trained since would be lost for an error that may pass.
+    /// The newest checkpoint that is not known to be damaged can't be used. No older one is used instead,
+    /// because a temporary error would then discard training progress.
     #[error(
-        "the checkpoint of step {step} can't be used; it is not proven to be damaged, so no older one is taken ({})",
+        "the checkpoint of step {step} can't be used; it is not known to be damaged, so no older one is used ({})",
         way_out(.source.class())
     )]
     NotUsable {
         /// The step.
         step: u64,
-        /// What went wrong.
+        /// The cause.
         source: Box<LoadError>,
     },
-    /// There are checkpoints, and all are damaged.
+    /// Checkpoints exist, and all of them are damaged.
     #[error("none of the {} checkpoint(s) in {} can be used:{}", .reasons.len(), .path.display(), list(.reasons))]
     NoneUsable {
         /// The file or directory.
         path: PathBuf,
-        /// Why each can't be used.
+        /// The reason for each checkpoint.
         reasons: Vec<LoadError>,
     },
 }
 
 impl LoadError {
-    /// The message with those of its sources, on one line.
+    /// Returns the message with those of all sources, on one line.
     pub fn chain(&self) -> String {
         chain(self)
     }
 }
 
-/// What to do about a checkpoint that can't be used and is not damaged.
+/// Returns advice for a checkpoint that can't be used and is not known to be damaged.
 fn way_out(class: ErrorClass) -> &'static str {
     match class {
         ErrorClass::NotSupported => {
-            "use the program that wrote it, or a newer one; to go on from an older step, move this one out of the run"
+            "use the version of the program that wrote it, or a newer one; to resume from an older step, move this one out of the run"
         }
-        ErrorClass::Transient => "its store has failed several times: try again when it answers",
-        _ => "let this program read it; to go on from an older step, move this one out of the run",
+        ErrorClass::Transient => "its store failed repeatedly: retry when the store is available",
+        _ => {
+            "give this program read access; to resume from an older step, move this one out of the run"
+        }
     }
 }
 
-/// One reason to a line, each with its sources.
+/// Formats one reason per line, each with its sources.
 fn list(reasons: &[LoadError]) -> String {
     reasons
         .iter()

@@ -1,4 +1,4 @@
-//! Errors of this crate: [`SaveError`] and [`LoadError`], and what they wrap.
+//! Errors of this crate: [`SaveError`], [`LoadError`] and the errors that they wrap.
 
 mod class;
 mod format;
@@ -11,7 +11,7 @@ pub use format::{FormatError, HeaderError, LayoutError};
 pub use load::LoadError;
 pub use save::SaveError;
 
-/// An error with its sources, on one line.
+/// Returns an error with its sources, on one line.
 pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
@@ -22,7 +22,7 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// The beginning of a text that somebody else has written: a message stays readable, whatever it is.
+/// Truncates a text of unknown length, to keep messages readable.
 pub(crate) fn short(text: &str) -> String {
     const MOST: usize = 80;
     match text.char_indices().nth(MOST) {
@@ -31,7 +31,7 @@ pub(crate) fn short(text: &str) -> String {
     }
 }
 
-/// The first dimensions of a shape.
+/// Returns the first dimensions of a shape.
 pub(crate) fn short_shape(shape: &[u64]) -> Vec<u64> {
     shape.iter().copied().take(33).collect()
 }

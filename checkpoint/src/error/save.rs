@@ -1,4 +1,4 @@
-//! Why a save failed.
+//! Errors of saving a checkpoint.
 
 use std::{io, path::PathBuf};
 
@@ -7,28 +7,29 @@ use tinderbox_fake::Region;
 use super::{FormatError, HeaderError, LayoutError};
 use crate::{AttemptId, StoredDType};
 
-/// Why a save failed. Nothing was published, and earlier checkpoints are as they were.
+/// The reason why a save failed. Unless documented otherwise, nothing was published and earlier checkpoints
+/// are unchanged.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SaveError {
-    /// The file system failed.
+    /// An I/O operation failed.
     #[error("can't {action} {}", .path.display())]
     Io {
-        /// What was tried.
+        /// The failed operation.
         action: &'static str,
         /// The file or directory.
         path: PathBuf,
-        /// What went wrong.
+        /// The cause.
         source: io::Error,
     },
-    /// The step was published before.
-    #[error("{} is there already: ask for it to be replaced, or save another step", .path.display())]
+    /// The step was already published.
+    #[error("{} already exists: enable replacement, or save another step", .path.display())]
     StepExists {
         /// The file or directory.
         path: PathBuf,
     },
-    /// The file system can't exchange two directories in one instant.
-    #[error("{} is there already, and this store can't replace it in one instant: remove it first, or save another step", .path.display())]
+    /// The file system can't exchange two directories atomically.
+    #[error("{} already exists, and this store can't replace it atomically: remove it first, or save another step", .path.display())]
     CantReplace {
         /// The file or directory.
         path: PathBuf,
@@ -36,44 +37,44 @@ pub enum SaveError {
     /// The run can't be listed.
     #[error("the checkpoints of the run can't be listed")]
     List {
-        /// What went wrong.
+        /// The cause.
         source: Box<super::LoadError>,
     },
-    /// The step is not there.
-    #[error("{} is no checkpoint with a sound manifest", .path.display())]
+    /// The step does not exist.
+    #[error("{} is not a checkpoint with a valid manifest", .path.display())]
     NoStep {
         /// The file or directory.
         path: PathBuf,
     },
-    /// A name is neither that of a step nor that of one which was set aside.
+    /// A name is neither that of a step nor that of a checkpoint that was set aside.
     #[error(
-        "`{name}` is not the directory of a step (step-00000100) or of one that was set aside (damaged-00000100)"
+        "`{name}` is neither the directory of a step (step-00000100) nor one that was set aside (damaged-00000100)"
     )]
     NotAStep {
         /// The name.
         name: String,
     },
-    /// The checkpoint was published, and its name could not be made durable.
-    #[error("{} was published, but may be gone after a loss of power", .path.display())]
+    /// The checkpoint was published, but its name could not be made durable.
+    #[error("{} was published, but may be lost in a power failure", .path.display())]
     NotDurable {
         /// The file or directory.
         path: PathBuf,
-        /// What went wrong.
+        /// The cause.
         source: io::Error,
     },
-    /// There is no living attempt to save the step.
-    #[error("nobody has begun to save step {step} in {} after {waited_ms} ms", .path.display())]
+    /// There is no live attempt to save the step.
+    #[error("no attempt to save step {step} in {} was found within {waited_ms} ms", .path.display())]
     NoAttempt {
         /// The step.
         step: u64,
         /// The directory of the run.
         path: PathBuf,
-        /// Milliseconds that were waited.
+        /// Time waited in milliseconds.
         waited_ms: u128,
     },
-    /// There are several.
+    /// There are several attempts to save the step.
     #[error(
-        "{} attempts to save step {step} are alive, or can't be told from the dead: {}; when nobody saves, \
+        "{} attempts to save step {step} are or may be alive: {}; when no process is saving, \
          `Run::clean_when_idle` removes them",
         .attempts.len(),
         names(.attempts)
@@ -84,22 +85,22 @@ pub enum SaveError {
         /// The attempts.
         attempts: Vec<AttemptId>,
     },
-    /// The coordinator has given the attempt up.
-    #[error("attempt {attempt} to save step {step} was given up: look at the coordinator's error")]
-    GivenUp {
+    /// The coordinator aborted the attempt.
+    #[error("attempt {attempt} to save step {step} was aborted: see the error of the coordinator")]
+    Aborted {
         /// The step.
         step: u64,
         /// The attempt.
         attempt: AttemptId,
     },
-    /// The coordinator has not published the attempt in time.
-    #[error("attempt {attempt} to save step {step} was not published after {waited_ms} ms")]
+    /// The coordinator did not publish the attempt in time.
+    #[error("attempt {attempt} to save step {step} was not published within {waited_ms} ms")]
     NotPublished {
         /// The step.
         step: u64,
         /// The attempt.
         attempt: AttemptId,
-        /// Milliseconds that were waited.
+        /// Time waited in milliseconds.
         waited_ms: u128,
     },
     /// A rank could not write its part.
@@ -107,132 +108,132 @@ pub enum SaveError {
     RankFailed {
         /// The rank.
         rank: u32,
-        /// What it said.
+        /// The error message of the rank.
         message: String,
     },
-    /// The values of a tensor can't be had.
+    /// The values of a tensor can't be read.
     #[error("the values of tensor `{tensor}` can't be read")]
     Value {
         /// Name of the tensor.
         tensor: String,
-        /// What went wrong.
+        /// The cause.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// The state of an optimizer can't be had.
+    /// The state of an optimizer can't be read.
     #[error("the state of the optimizer can't be read from its device")]
     Optimizer {
-        /// What went wrong.
+        /// The cause.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// A save in the background could not begin.
-    #[error("no thread for a save in the background")]
+    /// A background save could not start.
+    #[error("failed to start the thread of a background save")]
     Thread {
-        /// What went wrong.
+        /// The cause.
         source: io::Error,
     },
-    /// A save has stopped writing. Its thread goes on by itself, so the step may still be published.
+    /// A save stopped making progress. Its thread continues to run, so the step may still be published.
     #[error(
         "the save of step {step} has written nothing for {waited_ms} ms, after {written} of the {begun} bytes that it \
-         has begun: look at the store; should it answer, the step may still be published"
+         has begun: check the store; if it recovers, the step may still be published"
     )]
     Stalled {
         /// The step.
         step: u64,
-        /// Milliseconds without a byte.
+        /// Time without a write in milliseconds.
         waited_ms: u128,
-        /// Bytes that are written.
+        /// Bytes written.
         written: u64,
-        /// Bytes of all ranks whose turn has come.
+        /// Bytes of all ranks that have started to write.
         begun: u64,
     },
-    /// A save in the background panicked; nothing was published.
+    /// A background save panicked; nothing was published.
     #[error("the save of step {step} panicked: {message}")]
     Panicked {
         /// The step.
         step: u64,
-        /// The panic's message.
+        /// The panic message.
         message: String,
     },
-    /// Two ranks give one tensor other tied names.
+    /// Two ranks disagree on the tied names of a tensor.
     #[error(
-        "rank {rank} says that tensor `{tensor}` is also called {found:?}, another says {expected:?}"
+        "rank {rank} saves tensor `{tensor}` with tied names {found:?}, another rank with {expected:?}"
     )]
     TiedNames {
         /// Name of the tensor.
         tensor: String,
         /// The rank.
         rank: u32,
-        /// What should be there.
+        /// The expected value.
         expected: Vec<String>,
-        /// What was found.
+        /// The actual value.
         found: Vec<String>,
     },
-    /// There is no such rank.
-    #[error("rank {rank} of a world of {world_size}")]
+    /// The rank does not exist.
+    #[error("rank {rank} is out of range for world size {world_size}")]
     RankOutOfRange {
         /// The rank.
         rank: u32,
         /// Number of ranks.
         world_size: u32,
     },
-    /// The rank wrote its part before.
-    #[error("rank {rank} has written {} already", .path.display())]
+    /// The rank already wrote its part.
+    #[error("rank {rank} has already written {}", .path.display())]
     RankWritten {
         /// The rank.
         rank: u32,
         /// The file or directory.
         path: PathBuf,
     },
-    /// Tensors of this dtype have no form in a file.
-    #[error("tensor `{tensor}` has dtype {found}, which has no form in a file: cast it first")]
+    /// The dtype of a tensor is not supported in a file.
+    #[error("tensor `{tensor}` has dtype {found}, which can't be stored: cast it first")]
     UnsupportedDType {
         /// Name of the tensor.
         tensor: String,
-        /// What was found.
+        /// The actual value.
         found: String,
     },
-    /// The data of a tensor are not of the size of its region.
+    /// The shape of a tensor's data does not match its region.
     #[error("tensor `{tensor}` has data of shape {found:?} for region {expected}")]
     DataShape {
         /// Name of the tensor.
         tensor: String,
-        /// What should be there.
+        /// The expected value.
         expected: Region,
-        /// What was found.
+        /// The actual value.
         found: Vec<u64>,
     },
-    /// The chunks of a tensor are not the whole of it.
+    /// The chunks of a tensor do not tile it.
     #[error("a chunk of tensor `{tensor}` can't be saved")]
     Layout {
         /// Name of the tensor.
         tensor: String,
-        /// What went wrong.
+        /// The cause.
         source: LayoutError,
     },
-    /// A tensor or a scalar has a name that can't be used.
+    /// The name of a tensor or a scalar is invalid.
     #[error("tensor `{tensor}` can't be saved")]
     Name {
         /// Name of the tensor.
         tensor: String,
-        /// What went wrong.
+        /// The cause.
         source: FormatError,
     },
-    /// The header of a file would not be valid.
+    /// The header of a file would be invalid.
     #[error("the header of {file} can't be written")]
     Header {
         /// Name of the file.
         file: String,
-        /// What went wrong.
+        /// The cause.
         source: HeaderError,
     },
-    /// No manifest has room for what is to be saved.
+    /// The manifest would exceed its size limit.
     #[error(
         "{tensors} tensors in {chunks} chunks, with a digest for each {block_bytes} bytes, need a manifest of {expected_bytes} bytes, and the limit is {limit_bytes}: use larger blocks, or cut tensors into fewer chunks"
     )]
     ManifestSize {
-        /// Bytes that it would take.
+        /// Estimated size of the manifest.
         expected_bytes: u64,
-        /// Bytes that are allowed.
+        /// Maximum size of the manifest.
         limit_bytes: u64,
         /// Number of tensors.
         tensors: u64,
@@ -241,17 +242,17 @@ pub enum SaveError {
         /// Bytes that one digest covers.
         block_bytes: u64,
     },
-    /// The metadata of the step, its plan or its manifest can't be written.
-    #[error("the attempt can't be described")]
+    /// The metadata, the plan or the manifest can't be written.
+    #[error("the metadata of the attempt can't be written")]
     Meta(#[from] FormatError),
-    /// Some ranks did not write their part, and nobody wrote any more.
+    /// Some ranks did not write their part, and no rank is making progress.
     #[error(
-        "no part of rank(s) {ranks:?}, and nothing was written for {waited_ms} ms: look at their errors, or wait longer"
+        "rank(s) {ranks:?} wrote no part, and nothing was written for {waited_ms} ms: check their errors, or use a longer timeout"
     )]
     MissingRanks {
-        /// Which ranks.
+        /// The missing ranks.
         ranks: Vec<u32>,
-        /// Milliseconds in which no file of the attempt has changed.
+        /// Time in milliseconds during which no file of the attempt changed.
         waited_ms: u128,
     },
     /// The part of a rank is damaged.
@@ -259,31 +260,31 @@ pub enum SaveError {
     Part {
         /// The file or directory.
         path: PathBuf,
-        /// What went wrong.
+        /// The cause.
         source: FormatError,
     },
-    /// A part is of another attempt.
-    #[error("{} is of attempt {found} instead of {expected}: a rank wrote into the wrong attempt", .path.display())]
+    /// A part belongs to another attempt.
+    #[error("{} belongs to attempt {found} instead of {expected}: a rank wrote to the wrong attempt", .path.display())]
     WrongAttempt {
         /// The file or directory.
         path: PathBuf,
-        /// What should be there.
+        /// The expected value.
         expected: AttemptId,
-        /// What was found.
+        /// The actual value.
         found: AttemptId,
     },
-    /// A part is of another rank than its name says.
-    #[error("{} is of rank {found} instead of {expected}", .path.display())]
+    /// A part belongs to another rank than its name specifies.
+    #[error("{} belongs to rank {found} instead of {expected}", .path.display())]
     WrongRank {
         /// The file or directory.
         path: PathBuf,
-        /// What should be there.
+        /// The expected value.
         expected: u32,
-        /// What was found.
+        /// The actual value.
         found: u32,
     },
-    /// A part names a file that is not its rank's.
-    #[error("{} names file {file}, which does not belong to rank {rank}", .path.display())]
+    /// A part lists a file of another rank.
+    #[error("{} lists file {file}, which does not belong to rank {rank}", .path.display())]
     ForeignFile {
         /// The file or directory.
         path: PathBuf,
@@ -292,16 +293,16 @@ pub enum SaveError {
         /// Name of the file.
         file: String,
     },
-    /// A file is not as long as its rank wrote it.
+    /// The size of a file differs from what its rank wrote.
     #[error("{} has {found_bytes} bytes instead of the {expected_bytes} that rank {rank} wrote", .path.display())]
     FileSize {
         /// The file or directory.
         path: PathBuf,
         /// The rank.
         rank: u32,
-        /// Bytes that there should be.
+        /// Expected number of bytes.
         expected_bytes: u64,
-        /// Bytes that are there.
+        /// Actual number of bytes.
         found_bytes: u64,
     },
     /// Two ranks saved the same elements.
@@ -311,7 +312,7 @@ pub enum SaveError {
     SavedTwice {
         /// Name of the tensor.
         tensor: String,
-        /// Which elements.
+        /// The elements.
         region: Region,
         /// The first rank.
         first_rank: u32,
@@ -330,22 +331,22 @@ pub enum SaveError {
         /// The second rank.
         second_rank: u32,
     },
-    /// Two ranks give one tensor another dtype or shape.
+    /// Two ranks disagree on the dtype or the shape of a tensor.
     #[error(
-        "rank {rank} says that tensor `{tensor}` is {found_dtype} of shape {found:?}, another that it is {expected_dtype} of shape {expected:?}"
+        "rank {rank} saves tensor `{tensor}` as {found_dtype} of shape {found:?}, another rank as {expected_dtype} of shape {expected:?}"
     )]
     Disagree {
         /// Name of the tensor.
         tensor: String,
         /// The rank.
         rank: u32,
-        /// The dtype that another rank gives.
+        /// The dtype that another rank saves.
         expected_dtype: StoredDType,
-        /// What should be there.
+        /// The expected value.
         expected: Vec<u64>,
-        /// The dtype that this rank gives.
+        /// The dtype that this rank saves.
         found_dtype: StoredDType,
-        /// What was found.
+        /// The actual value.
         found: Vec<u64>,
     },
 }

@@ -1,7 +1,7 @@
-//! The JSON in an envelope: its kind and version first, then field by field.
+//! The JSON document in an envelope: format and version first, then field by field.
 //!
-//! A field stays text until it is asked for by its name without escapes, so a limit on the size of a field holds whether or
-//! not its name is written with escapes.
+//! A field remains text until it is read by its unescaped name, so a limit on the size of a field applies
+//! whether or not its name is written with escapes.
 
 use std::{borrow::Cow, collections::BTreeMap, fmt};
 
@@ -14,22 +14,22 @@ use serde_json::{de::StrRead, value::RawValue};
 use super::{envelope, json::Json, lists, manifest::MAX_MANIFEST_BYTES};
 use crate::{FormatError, error::short};
 
-/// The only major version; every minor version of it is read.
+/// The only supported major version; every minor version of it is supported.
 pub(super) const VERSION: u32 = 1;
-/// The most fields of a document, known or not.
+/// Maximum number of fields of a document, known or unknown.
 const MAX_FIELDS: usize = 1024;
 
-/// Text that is borrowed where it has no escapes.
+/// Text that is borrowed unless it contains escapes.
 #[derive(Deserialize)]
 pub(crate) struct Text<'a>(#[serde(borrow)] pub(crate) Cow<'a, str>);
 
-/// The fields of a document, each as it is written.
+/// The fields of a document as raw JSON.
 #[derive(Debug)]
 pub(super) struct Fields<'a>(BTreeMap<Cow<'a, str>, &'a RawValue>);
 
 impl<'a> Fields<'a> {
-    /// The fields of a sealed document of this kind. Version and required features are looked at first, so that a
-    /// newer document is told apart from a damaged one.
+    /// Parses the fields of a sealed document of the given format. Checks the version and the required
+    /// features first, so that a newer document is not reported as damaged.
     ///
     /// Memory: one entry per field.
     pub(super) fn of(bytes: &'a [u8], expected_format: &'static str) -> Result<Self, FormatError> {
@@ -69,7 +69,7 @@ impl<'a> Fields<'a> {
         Ok(fields)
     }
 
-    /// The value of a field.
+    /// Parses and removes a field.
     pub(super) fn take<T: Deserialize<'a>>(
         &mut self,
         field: &'static str,
@@ -77,7 +77,7 @@ impl<'a> Fields<'a> {
         self.take_with(field, |json| T::deserialize(json))
     }
 
-    /// The value of a field, read by a function.
+    /// Parses and removes a field with a function.
     pub(super) fn take_with<T>(
         &mut self,
         field: &'static str,
@@ -87,7 +87,7 @@ impl<'a> Fields<'a> {
         read(&mut json).map_err(|source| FormatError::Field { field, source })
     }
 
-    /// The value of a field, which may be left out.
+    /// Parses and removes an optional field.
     pub(super) fn take_or_default<T: Deserialize<'a> + Default>(
         &mut self,
         field: &'static str,
@@ -98,7 +98,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// A field as it is written.
+    /// Removes a field and returns its raw JSON.
     pub(super) fn take_text(&mut self, field: &'static str) -> Result<&'a str, FormatError> {
         let value = self.0.remove(field).ok_or_else(|| FormatError::Json {
             source: serde_json::Error::missing_field(field),
@@ -106,7 +106,7 @@ impl<'a> Fields<'a> {
         Ok(value.get())
     }
 
-    /// What nobody has asked for, as it is written.
+    /// Returns the remaining fields as raw JSON.
     pub(super) fn rest(self) -> Result<BTreeMap<String, Json>, FormatError> {
         let fields = self.0.into_iter();
         fields
@@ -114,7 +114,7 @@ impl<'a> Fields<'a> {
             .collect()
     }
 
-    /// Refuses what nobody has asked for.
+    /// Rejects remaining fields.
     pub(super) fn end(self) -> Result<(), FormatError> {
         match self.0.keys().next() {
             None => Ok(()),

@@ -1,11 +1,11 @@
-//! The digest around a JSON document.
+//! The envelope of a JSON document, which holds its digest.
 //!
 //! ```text
 //! {"xxh3_128":"<32 hex digits>","body":<body>}\n
 //! ```
 //!
-//! The file is JSON, so any tool reads it; prefix and suffix are fixed bytes and the digest is over the
-//! bytes of the body, so any changed byte is found before the body is parsed.
+//! The file is JSON, so any tool can read it. Prefix and suffix are fixed and the digest covers the bytes of
+//! the body, so any changed byte is detected before the body is parsed.
 
 use serde::Serialize;
 
@@ -15,7 +15,7 @@ const PREFIX: &[u8] = b"{\"xxh3_128\":\"";
 const MIDDLE: &[u8] = b"\",\"body\":";
 const SUFFIX: &[u8] = b"}\n";
 
-/// A document as JSON without spaces, with its digest. Memory: the bytes.
+/// Serializes a document as compact JSON in an envelope with its digest. Memory: the size of the result.
 pub(super) fn seal(document: &impl Serialize) -> Result<Vec<u8>, FormatError> {
     let start = PREFIX.len() + Digest::HEX_LEN + MIDDLE.len();
     let mut bytes = [PREFIX, &[b'0'; Digest::HEX_LEN], MIDDLE].concat();
@@ -26,7 +26,7 @@ pub(super) fn seal(document: &impl Serialize) -> Result<Vec<u8>, FormatError> {
     Ok(bytes)
 }
 
-/// The body, when its digest is right.
+/// Returns the body if its digest matches.
 pub(super) fn open(bytes: &[u8]) -> Result<&[u8], FormatError> {
     let (digest, body) = bytes
         .strip_prefix(PREFIX)
@@ -61,7 +61,7 @@ mod tests {
                 let mut flipped = sealed.clone();
                 flipped[at] ^= 1 << bit;
                 let error = open(&flipped).expect_err("a flip is found");
-                // Nothing else is taken for damage.
+                // Every flip must be reported as damage, not as another error.
                 assert!(
                     matches!(error, FormatError::Envelope | FormatError::Digest { .. }),
                     "byte {at} bit {bit}: {error}"

@@ -1,4 +1,4 @@
-//! The header of a safetensors file, as bytes.
+//! Encoding and decoding of safetensors headers.
 //!
 //! ```text
 //! | n: u64, little-endian | n bytes of JSON, padded with spaces | data |
@@ -19,18 +19,19 @@ use crate::{
     error::{short, short_shape},
 };
 
-/// Bytes of the length in front of the header.
+/// Size of the length prefix in bytes.
 const PREFIX_BYTES: u64 = 8;
-/// The largest JSON header that readers of safetensors take, in bytes.
+/// Maximum size in bytes of the JSON header, as in other safetensors readers.
 const MAX_JSON_BYTES: u64 = 100_000_000;
-/// The data starts at a multiple of this, as the format's own writer does it: the widest element.
+/// Alignment of the data section, as in the format's reference implementation: the size of the widest
+/// element.
 const ALIGN_BYTES: usize = 8;
 const METADATA_KEY: &str = "__metadata__";
 
 /// A decoded header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// The free texts under `__metadata__`, in the order of the file.
+    /// The entries of `__metadata__`, in file order.
     pub metadata: Vec<(String, String)>,
     /// The tensors, in the order of their data; they tile the data section exactly.
     pub tensors: Vec<HeaderTensor>,
@@ -47,17 +48,17 @@ pub struct HeaderTensor {
     pub dtype: StoredDType,
     /// Size per dimension.
     pub shape: Vec<u64>,
-    /// First byte, counted from the start of the data section.
+    /// Offset of the first byte from the start of the data section.
     pub start_bytes: u64,
     /// Number of bytes.
     pub len_bytes: u64,
 }
 
-/// The bytes of the header of a file that holds these tensors in this order, without gaps.
+/// Encodes the header of a file that holds these tensors in this order, without gaps.
 ///
 /// # Errors
 ///
-/// When a key is given twice or reserved, a size overflows, or the header gets too large.
+/// Returns an error if a key is duplicated or reserved, a size overflows, or the header is too large.
 pub fn encode_header(
     metadata: &[(&str, &str)],
     tensors: &[(&str, StoredDType, &[u64])],
@@ -108,11 +109,12 @@ pub fn encode_header(
     Ok(bytes)
 }
 
-/// How many bytes of a file its header takes, length included, from the first bytes of the file.
+/// Returns the size of a file's header in bytes, including the length prefix, from the first bytes of the
+/// file.
 ///
 /// # Errors
 ///
-/// When the header is larger than the format allows or reaches past the end of the file.
+/// Returns an error if the header exceeds the limit of the format or extends past the end of the file.
 pub(crate) fn header_len(first_bytes: &[u8], file_bytes: u64) -> Result<u64, HeaderError> {
     let Some(prefix) = first_bytes.first_chunk::<8>() else {
         return Err(HeaderError::PastEnd {
@@ -137,13 +139,13 @@ pub(crate) fn header_len(first_bytes: &[u8], file_bytes: u64) -> Result<u64, Hea
     Ok(header_bytes)
 }
 
-/// The header of a file of `file_bytes` bytes, from bytes that hold at least the whole header.
+/// Decodes the header of a file of `file_bytes` bytes from a buffer that holds at least the whole header.
 ///
-/// Memory: proportional to the header, whatever it claims.
+/// Memory: proportional to the size of the header, whatever its contents.
 ///
 /// # Errors
 ///
-/// When the header is not valid, or its tensors do not tile the data section of the file exactly.
+/// Returns an error if the header is invalid or its tensors do not tile the data section of the file exactly.
 pub fn decode_header(bytes: &[u8], file_bytes: u64) -> Result<Header, HeaderError> {
     let data_start = header_len(bytes, file_bytes)?;
     let json = usize::try_from(data_start)
@@ -177,7 +179,7 @@ pub fn decode_header(bytes: &[u8], file_bytes: u64) -> Result<Header, HeaderErro
     })
 }
 
-/// Proves that tensors, ordered by their start, tile the data section.
+/// Checks that tensors, ordered by their start, tile the data section.
 fn check_contiguous(tensors: &[HeaderTensor], data_bytes: u64) -> Result<(), HeaderError> {
     let mut end = 0u64;
     for tensor in tensors {
@@ -197,7 +199,7 @@ fn check_contiguous(tensors: &[HeaderTensor], data_bytes: u64) -> Result<(), Hea
                 found_bytes: found,
             });
         }
-        // `check` proved that start + len is the end that the header gives, so it fits.
+        // `check` verified that start + len equals the end offset in the header, so it fits.
         end = tensor.start_bytes + tensor.len_bytes;
     }
     if end == data_bytes {
@@ -265,7 +267,7 @@ impl RawTensor {
     }
 }
 
-/// The JSON object with every pair that it has: serde's maps keep the last of two equal keys.
+/// All pairs of the JSON object, in order: serde's maps keep only the last of two equal keys.
 #[derive(Default)]
 struct RawHeader {
     metadata: Vec<(String, String)>,
@@ -300,7 +302,8 @@ impl<'de> Deserialize<'de> for RawHeader {
     }
 }
 
-/// A JSON object of texts, in its order; a repeated key is refused, of which serde's maps keep the last.
+/// A JSON object with string values, in order; rejects duplicate keys, of which serde's maps keep only the
+/// last.
 pub(crate) struct Texts(pub(crate) Vec<(String, String)>);
 
 impl<'de> Deserialize<'de> for Texts {
@@ -310,7 +313,7 @@ impl<'de> Deserialize<'de> for Texts {
             type Value = Texts;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object of texts")
+                f.write_str("an object with string values")
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Texts, A::Error> {

@@ -1,4 +1,4 @@
-//! The identity of one attempt to save.
+//! The id of a save attempt.
 
 use std::{
     hash::{BuildHasher, RandomState},
@@ -10,16 +10,16 @@ use twox_hash::XxHash3_128;
 
 use crate::digest::hex_128;
 
-/// The identity of one attempt to save: every file of an attempt that can be mistaken carries it, so
-/// that a straggler of an earlier attempt never becomes part of a later checkpoint.
+/// The id of a save attempt. Every file of an attempt that could be confused with another attempt's contains
+/// it, so that a delayed writer of an earlier attempt never contributes to a later checkpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct AttemptId([u8; 16]);
 
 impl AttemptId {
-    /// A new id.
+    /// Creates a new id.
     ///
-    /// It must be unlike all others, not secret: the standard library's random hash keys come from
-    /// the operating system; time, process and a counter are mixed in.
+    /// The id must be unique, not secret: it combines the standard library's random hash keys, which come
+    /// from the operating system, with time, process id and a counter.
     pub(crate) fn fresh() -> Self {
         static COUNTER: AtomicU64 = AtomicU64::new(0);
         let now = SystemTime::now()

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::FormatError;
 
-/// The bytes of `model.safetensors.index.json`, of the name, the file and the bytes of each parameter.
+/// Encodes `model.safetensors.index.json` from the name, the file and the size of each parameter.
 pub(crate) fn encode_index<'a>(
     parameters: impl IntoIterator<Item = (&'a str, &'a str, u64)>,
 ) -> Result<Vec<u8>, FormatError> {

@@ -1,4 +1,4 @@
-//! JSON whose meaning is the caller's, kept as text: a parsed value takes many times the memory of its text.
+//! JSON of the caller, kept as text because a parsed value uses many times the memory.
 
 use std::fmt;
 
@@ -10,15 +10,15 @@ use serde_json::{Value, value::RawValue};
 
 use crate::FormatError;
 
-/// How deep arrays and objects may lie in each other.
+/// Maximum nesting depth of arrays and objects.
 const MAX_NESTING: usize = 126;
 
-/// JSON that is nested no deeper than every reader takes.
+/// JSON text within the nesting limit that every reader supports.
 #[derive(Clone, Debug)]
 pub(crate) struct Json(Box<RawValue>);
 
 impl Json {
-    /// The text of a value.
+    /// Serializes a value.
     pub(crate) fn of(value: &Value) -> Result<Self, FormatError> {
         let text = serde_json::value::to_raw_value(value);
         let text = text.map_err(|source| FormatError::Json { source })?;
@@ -26,36 +26,37 @@ impl Json {
         Ok(Self(text))
     }
 
-    /// Text that is JSON and can be parsed to a value.
+    /// Checks that text is JSON that can be parsed to a value.
     pub(super) fn of_text(text: &str) -> Result<Self, FormatError> {
         check_nesting(text)?;
-        // A skipped value may have half of a surrogate pair, or a number that no float holds.
+        // A skipped value can contain an unpaired surrogate, or a number that overflows a float.
         let read: Result<Discarded, _> = serde_json::from_str(text);
         read.map_err(|source| FormatError::Json { source })?;
         let text = RawValue::from_string(text.to_owned());
         Ok(Self(text.map_err(|source| FormatError::Json { source })?))
     }
 
-    /// Text that is JSON, of at most this many bytes.
+    /// Checks that text is JSON of at most `limit_bytes` bytes.
     pub(super) fn within(text: &str, limit_bytes: u64) -> Result<Self, FormatError> {
         check_size(text, limit_bytes)?;
         Self::of_text(text)
     }
 
-    /// The same, when its text has at most this many bytes.
+    /// Returns `self` if its text has at most `limit_bytes` bytes.
     pub(crate) fn at_most(self, limit_bytes: u64) -> Result<Self, FormatError> {
         check_size(self.text(), limit_bytes)?;
         Ok(self)
     }
 
-    /// The text.
+    /// Returns the text.
     pub(crate) fn text(&self) -> &str {
         self.0.get()
     }
 
-    /// The parsed value.
+    /// Parses the value.
     pub(crate) fn value(&self) -> Value {
-        serde_json::from_str(self.text()).expect("it is JSON that is not nested too deep")
+        serde_json::from_str(self.text())
+            .expect("the constructors check that the text can be parsed")
     }
 }
 
@@ -81,7 +82,7 @@ fn check_size(text: &str, limit_bytes: u64) -> Result<(), FormatError> {
     }
 }
 
-/// A value that is parsed and dropped.
+/// A value that is parsed and discarded.
 struct Discarded;
 
 impl<'de> Deserialize<'de> for Discarded {
@@ -132,7 +133,7 @@ impl<'de> Visitor<'de> for Discarded {
     }
 }
 
-/// Of text that is JSON.
+/// Checks the nesting depth of valid JSON.
 fn check_nesting(json: &str) -> Result<(), FormatError> {
     let (mut depth, mut in_text, mut escaped) = (0usize, false, false);
     for byte in json.bytes() {
@@ -155,7 +156,7 @@ fn check_nesting(json: &str) -> Result<(), FormatError> {
 mod tests {
     use super::*;
 
-    /// What is kept as text can be read as a value.
+    /// Text that is kept can always be parsed as a value.
     #[test]
     fn strings_and_numbers_that_can_not_be_parsed_are_refused() {
         for text in [
@@ -181,7 +182,7 @@ mod tests {
             of(&nested(127)),
             Err(FormatError::Nesting { limit: 126 })
         ));
-        // Values next to each other and brackets in strings are not nested.
+        // Adjacent values, and brackets in strings, do not count as nesting.
         let beside = format!("[{}\"\\\"{}\"]", "[],{},".repeat(200), "[".repeat(200));
         assert_eq!(of(&beside).unwrap().as_array().unwrap().len(), 401);
     }

@@ -1,7 +1,7 @@
-//! Lists of a manifest, read without more memory than what they hold takes.
+//! Deserialization of the lists of a manifest with bounded memory.
 //!
-//! Some lists end for the reader where they begin to break a rule: what was read until there, the first that breaks it
-//! included, is what the proof of the manifest then refuses. So a list that no manifest can have takes no memory.
+//! Some lists stop at the first element that violates a rule and keep it, because the validation of the
+//! manifest then rejects it. An invalid list therefore does not use more memory than a valid one.
 
 use std::{collections::BTreeMap, fmt, marker::PhantomData};
 
@@ -16,38 +16,38 @@ use super::{
 };
 use crate::layout::MAX_CHUNKS;
 
-/// All of a list.
+/// Deserializes a whole list.
 pub(super) fn list<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     deserializer: D,
 ) -> Result<Vec<T>, D::Error> {
     list_while(deserializer, |_| true)
 }
 
-/// The first of a list.
+/// Deserializes the first element of a list.
 pub(super) fn first<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     deserializer: D,
 ) -> Result<Option<T>, D::Error> {
     list_while(deserializer, |_| false).map(|list| list.into_iter().next())
 }
 
-/// Sizes or places per dimension; one more than there can be is enough to refuse them.
+/// Deserializes sizes or offsets per dimension, up to one more than the limit, which validation rejects.
 pub(super) fn dimensions<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u64>, D::Error> {
     list_while(deserializer, |all: &[u64]| all.len() <= MAX_DIMENSIONS)
 }
 
-/// The chunks of a tensor; one more than there can be is enough to refuse them.
+/// Deserializes the chunks of a tensor, up to one more than the limit, which validation rejects.
 pub(super) fn chunks<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Chunk>, D::Error> {
     list_while(deserializer, |all: &[Chunk]| all.len() <= MAX_CHUNKS)
 }
 
-/// Names in order.
+/// Deserializes names while they are sorted.
 pub(super) fn names<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
     list_while(deserializer, |all: &[String]| {
         ends_in_order(all, |a, b| a < b) && all.len() <= MAX_TIED_NAMES
     })
 }
 
-/// The tensors of a manifest, in order.
+/// Deserializes the tensors of a manifest while they are sorted.
 pub(super) fn tensors<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Vec<TensorEntry>, D::Error> {
@@ -60,7 +60,7 @@ pub(super) fn tensors<'de, D: Deserializer<'de>>(
     })
 }
 
-/// The scalars of a manifest, which must be in order.
+/// Deserializes the scalars of a manifest; rejects an unsorted list.
 pub(super) fn scalars<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<BTreeMap<String, Scalar>, D::Error> {
@@ -78,7 +78,7 @@ pub(super) fn scalars<'de, D: Deserializer<'de>>(
             while let Some(NamedScalar { name, value }) = list.next_element()? {
                 if all.last_key_value().is_some_and(|(last, _)| *last >= name) {
                     return Err(A::Error::custom(
-                        "the list of scalars is not in order, or has one twice",
+                        "the list of scalars is not sorted, or has duplicates",
                     ));
                 }
                 all.insert(name, value);
@@ -97,7 +97,7 @@ fn ends_in_order<T>(all: &[T], in_order: impl Fn(&T, &T) -> bool) -> bool {
     }
 }
 
-/// A list until it goes on no more; without capacity to spare.
+/// Deserializes a list while a predicate holds, without excess capacity.
 fn list_while<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     deserializer: D,
     goes_on: impl FnMut(&[T]) -> bool,
@@ -118,7 +118,8 @@ impl<'de, F: FnMut(&[T]) -> bool, T: Deserialize<'de>> Visitor<'de> for List<F, 
         let mut all = Vec::new();
         while let Some(next) = list.next_element()? {
             if all.len() == all.capacity() {
-                // Not twice as much: while it grows, old and new are there.
+                // Grows by less than a factor of two, because the old and the new allocation coexist during
+                // growth.
                 all.reserve_exact(1 + all.len() / 4);
             }
             all.push(next);

@@ -1,4 +1,4 @@
-//! The manifest: what a checkpoint holds.
+//! The manifest: the description of a checkpoint's contents.
 
 use std::collections::BTreeMap;
 
@@ -18,12 +18,12 @@ use crate::{BlockSize, CheckpointMeta, Digest, FormatError, StoredDType};
 
 /// The value of `format` in a manifest.
 const FORMAT: &str = "tinderbox-checkpoint";
-/// What this code writes beyond version 1.0, which has the plan in the manifest.
+/// The minor version that this code writes. Version 1.0 stores the plan in the manifest.
 const MINOR: u32 = 1;
-/// The largest manifest that is read, in bytes.
+/// Maximum size of a manifest in bytes.
 pub(crate) const MAX_MANIFEST_BYTES: u64 = 256 << 20;
 
-/// What a tensor is for; parameters and optimizer state never share a file.
+/// The role of a tensor; parameters and optimizer state never share a file.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, Display,
 )]
@@ -37,7 +37,7 @@ pub enum Role {
     State,
 }
 
-/// What a checkpoint holds. `FORMAT.md` describes every field.
+/// The contents of a checkpoint. `FORMAT.md` describes every field.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Manifest {
     format: &'static str,
@@ -45,15 +45,15 @@ pub struct Manifest {
     minor: u32,
     /// The attempt that wrote it.
     pub attempt: AttemptId,
-    /// Optimizer steps that were done.
+    /// Number of completed optimizer steps.
     pub step: u64,
     /// Seed of the run.
     pub seed: u64,
-    /// How far the data was read, in the caller's unit.
+    /// The position in the training data, in the caller's unit.
     pub data_position: u64,
     /// Number of ranks that saved.
     pub world_size: u32,
-    /// Bytes that one digest covers.
+    /// The number of bytes that one digest covers.
     pub block_bytes: BlockSize,
     pub(crate) metadata: Json,
     pub(crate) plan: StoredPlan,
@@ -61,59 +61,58 @@ pub struct Manifest {
     pub(crate) scalars: BTreeMap<String, Scalar>,
     /// Every safetensors file, by name.
     pub files: Vec<FileEntry>,
-    /// The Hugging Face index, where there is one.
+    /// The Hugging Face index, if the checkpoint has one.
     pub index: Option<DocumentEntry>,
     /// Every tensor, by role and name.
     pub tensors: Vec<TensorEntry>,
-    /// Fields that this version does not know, and keeps.
+    /// Fields that this version does not know and preserves.
     #[serde(flatten)]
     pub(crate) unknown: UnknownFields,
 }
 
-/// The fields of a manifest that a newer version or another program has written. They mean nothing here, and go along,
-/// as they are written, when the checkpoint is saved again.
+/// Manifest fields written by a newer version or another program. This version does not interpret them, and
+/// preserves their text when the checkpoint is saved again.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(transparent)]
 pub struct UnknownFields(BTreeMap<String, Json>);
 
 impl UnknownFields {
-    /// Their names, in order.
+    /// Returns their names, sorted.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.0.keys().map(String::as_str)
     }
 
-    /// The value of one, parsed at each call: integers beyond 64 bits become floats.
+    /// Returns the value of a field, parsed on every call: integers beyond 64 bits become floats.
     pub fn value(&self, name: &str) -> Option<serde_json::Value> {
         self.0.get(name).map(Json::value)
     }
 }
 
-/// Where the plan is.
+/// The location of the plan.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 pub(crate) enum StoredPlan {
-    /// There is none.
+    /// The checkpoint has no plan.
     None(()),
-    /// In a file of its own.
+    /// In a separate file.
     File(DocumentEntry),
-    /// In the manifest, as version 1.0 wrote it.
+    /// In the manifest, as in version 1.0.
     Inline(Json),
 }
 
 impl Manifest {
-    /// The manifest of the bytes of its file, proven: digest, version, limits, names, layout. Touches no
-    /// other file.
+    /// Decodes and validates a manifest: digest, version, limits, names, layout. Accesses no other file.
     ///
-    /// Memory: at most three times the bytes beside them.
+    /// Memory: at most three times the size of `bytes`, in addition to `bytes`.
     ///
     /// # Errors
     ///
-    /// The first thing that is wrong.
+    /// Returns the first violation.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, FormatError> {
         decode_manifest(bytes)
     }
 
-    /// What a coordinator knows and what the ranks said, in the form of this version.
+    /// Combines the coordinator's metadata and the ranks' parts to a manifest of the current version.
     pub(crate) fn new(
         attempt: AttemptId,
         meta: &CheckpointMeta,
@@ -140,23 +139,23 @@ impl Manifest {
         })
     }
 
-    /// The caller's own, at most 1 MiB of JSON. It is parsed at each call.
+    /// Returns the caller's metadata, at most 1 MiB of JSON, parsed on every call.
     pub fn metadata(&self) -> serde_json::Value {
         self.metadata.value()
     }
 
-    /// Whether it was saved with a plan.
+    /// Returns whether the checkpoint was saved with a plan.
     pub fn has_plan(&self) -> bool {
         self.plan != StoredPlan::None(())
     }
 
-    /// The fields that this version does not know.
+    /// Returns the fields that this version does not know.
     pub fn unknown_fields(&self) -> &UnknownFields {
         &self.unknown
     }
 }
 
-/// What a checkpoint holds, in the manifest's order.
+/// The lists of a manifest, in manifest order.
 #[derive(Debug, Default)]
 pub(crate) struct Listed {
     pub(crate) plan: Option<DocumentEntry>,
@@ -166,14 +165,14 @@ pub(crate) struct Listed {
     pub(crate) scalars: BTreeMap<String, Scalar>,
 }
 
-/// A scalar of the optimizer with its name.
+/// A named scalar of the optimizer state.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct NamedScalar {
     pub(crate) name: String,
     pub(crate) value: Scalar,
 }
 
-/// As the list of version 1.
+/// Serializes scalars as the list of version 1.
 fn serialize_scalars<S: Serializer>(
     scalars: &BTreeMap<String, Scalar>,
     serializer: S,
@@ -191,23 +190,23 @@ fn serialize_scalars<S: Serializer>(
 /// A safetensors file of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileEntry {
-    /// Name in the directory of the checkpoint.
+    /// File name in the directory of the checkpoint.
     pub name: String,
-    /// What its tensors are for.
+    /// The role of its tensors.
     pub role: Role,
     /// The rank that wrote it.
     pub rank: u32,
-    /// Number of the file among those of this role and rank, from 0.
+    /// Index of the file among those of this role and rank, from 0.
     pub number: u32,
     /// Size of the file.
     pub size_bytes: u64,
-    /// Where its data starts: the length, the header and its padding.
+    /// Offset of the data section: the size of the length prefix, the header and its padding.
     pub header_bytes: u64,
     /// Digest of everything before the data.
     pub header_digest: Digest,
 }
 
-/// Another file of a checkpoint: the Hugging Face index, the plan.
+/// Another file of a checkpoint: the Hugging Face index or the plan.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DocumentEntry {
     /// Size of the file.
@@ -219,51 +218,51 @@ pub struct DocumentEntry {
 /// A tensor of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TensorEntry {
-    /// Its name: for a parameter, its path.
+    /// The name; for a parameter, its path.
     pub name: String,
-    /// Other names of the same tensor, in order: the other paths of a tied weight.
+    /// Other names of the same tensor, sorted: the other paths of a tied weight.
     #[serde(
         default,
         skip_serializing_if = "Vec::is_empty",
         deserialize_with = "lists::names"
     )]
     pub tied: Vec<String>,
-    /// What it is for.
+    /// The role of the tensor.
     pub role: Role,
     /// Type of an element.
     pub dtype: StoredDType,
     /// Size per dimension of the whole tensor.
     #[serde(deserialize_with = "lists::dimensions")]
     pub shape: Vec<u64>,
-    /// Boxes that tile it exactly.
+    /// Boxes that tile the tensor exactly.
     #[serde(deserialize_with = "lists::chunks")]
     pub chunks: Vec<Chunk>,
 }
 
 impl TensorEntry {
-    /// Bytes of the tensor in the files.
+    /// Returns the size of the tensor in the files, in bytes.
     pub fn bytes(&self) -> u64 {
         self.chunks.iter().map(|chunk| chunk.len_bytes).sum()
     }
 }
 
-/// A box of a tensor, and where its elements lie in row-major order.
+/// A box of a tensor and the location of its elements, which are stored in row-major order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "RawChunk", try_from = "RawChunk")]
 pub struct Chunk {
-    /// Which elements.
+    /// The elements.
     pub region: Region,
     /// Name of the file.
     pub file: String,
-    /// First byte, counted from the start of the file.
+    /// Offset of the first byte from the start of the file.
     pub start_bytes: u64,
     /// Number of bytes.
     pub len_bytes: u64,
-    /// Digest of each block of the chunk, counted from its first byte.
+    /// Digest of each block of the chunk, relative to the chunk's first byte.
     pub digests: Vec<Digest>,
 }
 
-/// A chunk as JSON: `Region`'s own form would take an offset and a size that overflow.
+/// A chunk as JSON. `Region`'s own deserialization accepts an offset and a size that overflow.
 #[derive(Serialize, Deserialize)]
 struct RawChunk {
     #[serde(deserialize_with = "lists::dimensions")]
@@ -295,7 +294,7 @@ impl TryFrom<RawChunk> for Chunk {
 
     fn try_from(raw: RawChunk) -> Result<Self, Self::Error> {
         if raw.offset.len().max(raw.size.len()) > MAX_DIMENSIONS {
-            // What is too long for a message too.
+            // Shortened, because the list could also be too long for a message.
             return Err(tinderbox_fake::RegionError::RankMismatch {
                 offset: raw.offset.len(),
                 size: raw.size.len(),
@@ -311,18 +310,18 @@ impl TryFrom<RawChunk> for Chunk {
     }
 }
 
-/// The bytes of the manifest file.
+/// Encodes the manifest file.
 ///
 /// # Errors
 ///
-/// When a reader would refuse them: it is validated here as there.
+/// Returns an error if a reader would reject the manifest: it passes the same validation here.
 pub(crate) fn encode_manifest(manifest: &Manifest) -> Result<Vec<u8>, FormatError> {
     let bytes = envelope::seal(manifest)?;
     decode_manifest(&bytes)?;
     Ok(bytes)
 }
 
-/// The manifest of these bytes, proven: digest, version, limits, names, layout.
+/// Decodes and validates a manifest: digest, version, limits, names, layout.
 pub(crate) fn decode_manifest(bytes: &[u8]) -> Result<Manifest, FormatError> {
     let mut fields = Fields::of(bytes, FORMAT)?;
     let minor = fields.take_or_default("minor")?;

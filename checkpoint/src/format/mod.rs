@@ -1,4 +1,4 @@
-//! The bytes on disk: pure functions between values and bytes, without files. `FORMAT.md` describes
+//! The file formats: pure functions between values and bytes, without file access. `FORMAT.md` describes
 //! every field.
 
 mod document;

@@ -1,24 +1,25 @@
-//! Names of files and directories. A name that is read is compared with the one that would be written,
-//! so no other name is ever opened.
+//! Names of files and directories. A name from a file is compared with the one that a writer would choose, so
+//! no other path is ever opened.
 
 use tinderbox_fake::Region;
 
 use super::{AttemptId, Role};
 
-/// The file that makes a directory a checkpoint.
+/// The file whose presence makes a directory a checkpoint.
 pub(crate) const MANIFEST_FILE: &str = "manifest.json";
 /// The Hugging Face index of sharded models.
 pub(crate) const INDEX_FILE: &str = "model.safetensors.index.json";
-/// How the model was cut into stages.
+/// The plan: the assignment of the model to stages.
 pub(crate) const PLAN_FILE: &str = "plan.json";
 const ATTEMPT: &str = ".attempt-";
 const REMOVED: &str = ".removed-";
 const DAMAGED: &str = "damaged-";
 
-/// The file that proves that an attempt directory is ours; locked while the attempt lives.
+/// The file that marks a directory as an attempt of this crate; locked while the attempt is alive.
 pub(crate) const MARKER_FILE: &str = "attempt.json";
 
-/// `model-rank-00000.safetensors`, and `model-rank-00000-00001.safetensors` for the second of a rank.
+/// Returns `model-rank-00000.safetensors`, or `model-rank-00000-00001.safetensors` for the second file of a
+/// rank.
 pub(crate) fn shard_file_name(role: Role, rank: u32, number: u32) -> String {
     match number {
         0 => format!("{role}-rank-{rank:05}.safetensors"),
@@ -26,38 +27,40 @@ pub(crate) fn shard_file_name(role: Role, rank: u32, number: u32) -> String {
     }
 }
 
-/// `part-rank-00000.json`.
+/// Returns `part-rank-00000.json`.
 pub(crate) fn part_file_name(rank: u32) -> String {
     format!("part-rank-{rank:05}.json")
 }
 
-/// `failed-rank-00000.txt`: why a rank wrote no part.
+/// Returns `failed-rank-00000.txt`, the file with the reason why a rank wrote no part.
 pub(crate) fn failed_file_name(rank: u32) -> String {
     format!("failed-rank-{rank:05}.txt")
 }
 
-/// `claim-rank-00000`: in a store where files appear only when they are whole, which call writes for a rank.
+/// Returns `claim-rank-00000`, the file that reserves a rank for one call, in a store where incomplete files
+/// are not visible.
 pub(crate) fn claim_file_name(rank: u32) -> String {
     format!("claim-rank-{rank:05}")
 }
 
-/// `manifest.json.tmp`: what a file is called until it is whole.
+/// Returns `manifest.json.tmp`, the name of a file until it is complete.
 pub(crate) fn temporary_name(name: &str) -> String {
     format!("{name}.tmp")
 }
 
-/// `step-00000100`.
+/// Returns `step-00000100`.
 pub(crate) fn step_dir_name(step: u64) -> String {
     format!("step-{step:08}")
 }
 
-/// The step of a directory name that [`step_dir_name`] made.
+/// Parses a directory name in the form of [`step_dir_name`] and returns its step.
 pub(crate) fn parse_step_dir_name(name: &str) -> Option<u64> {
     let step = name.strip_prefix("step-")?.parse().ok()?;
     (step_dir_name(step) == name).then_some(step)
 }
 
-/// `damaged-00000100`, and `damaged-00000100-2` for the second of a step: a checkpoint that was set aside.
+/// Returns `damaged-00000100`, or `damaged-00000100-2` for the second of a step: a checkpoint that was set
+/// aside.
 pub(crate) fn damaged_dir_name(step: u64, number: u32) -> String {
     match number {
         0 | 1 => format!("{DAMAGED}{step:08}"),
@@ -65,7 +68,7 @@ pub(crate) fn damaged_dir_name(step: u64, number: u32) -> String {
     }
 }
 
-/// The step of a directory name that [`damaged_dir_name`] made.
+/// Parses a directory name in the form of [`damaged_dir_name`] and returns its step.
 pub(crate) fn parse_damaged_dir_name(name: &str) -> Option<u64> {
     let rest = name.strip_prefix(DAMAGED)?;
     let (step, number) = rest.split_once('-').unwrap_or((rest, "1"));
@@ -73,22 +76,22 @@ pub(crate) fn parse_damaged_dir_name(name: &str) -> Option<u64> {
     (damaged_dir_name(step, number) == name).then_some(step)
 }
 
-/// `.attempt-100-0123456789abcdef0123456789abcdef`.
+/// Returns `.attempt-100-0123456789abcdef0123456789abcdef`.
 pub(crate) fn attempt_dir_name(step: u64, attempt: AttemptId) -> String {
     format!("{ATTEMPT}{step}-{attempt}")
 }
 
-/// `.removed-100-0123456789abcdef0123456789abcdef`: what was an attempt or a step, and is going away.
+/// Returns `.removed-100-0123456789abcdef0123456789abcdef`: an attempt or a step that is being removed.
 pub(crate) fn removed_dir_name(step: u64, attempt: AttemptId) -> String {
     format!("{REMOVED}{step}-{attempt}")
 }
 
-/// The step and id of a directory name that [`attempt_dir_name`] made.
+/// Parses a directory name in the form of [`attempt_dir_name`] and returns its step and id.
 pub(crate) fn parse_attempt_dir_name(name: &str) -> Option<(u64, AttemptId)> {
     parse_step_and_attempt(ATTEMPT, name)
 }
 
-/// The step and id of a directory name that [`removed_dir_name`] made.
+/// Parses a directory name in the form of [`removed_dir_name`] and returns its step and id.
 pub(crate) fn parse_removed_dir_name(name: &str) -> Option<(u64, AttemptId)> {
     parse_step_and_attempt(REMOVED, name)
 }
@@ -99,8 +102,8 @@ fn parse_step_and_attempt(prefix: &str, name: &str) -> Option<(u64, AttemptId)> 
     (format!("{prefix}{step}-{attempt}") == name).then_some((step, attempt))
 }
 
-/// The key of a chunk in its safetensors file: the tensor's name where the chunk is the whole tensor,
-/// else name and region, so that no reader takes a part for the whole.
+/// Returns the key of a chunk in its safetensors file: the tensor's name if the chunk is the whole tensor,
+/// otherwise name and region, so that no reader mistakes a chunk for the whole tensor.
 pub(crate) fn chunk_key(name: &str, shape: &[u64], region: &Region) -> String {
     if region.is_whole(shape) {
         name.to_owned()

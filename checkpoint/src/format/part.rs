@@ -1,4 +1,4 @@
-//! What one rank says that it wrote, and the mark of an attempt's directory.
+//! The part of a rank and the marker of an attempt's directory.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,10 +10,10 @@ use super::{
 use crate::{BlockSize, CheckpointMeta, FormatError};
 
 const PART_FORMAT: &str = "tinderbox-checkpoint-part";
-/// The value of `format` in the file that marks an attempt's directory.
+/// The value of `format` in the marker file of an attempt's directory.
 const MARKER_FORMAT: &str = "tinderbox-checkpoint-attempt";
 
-/// What one rank wrote: a piece of the manifest. Its tensors hold this rank's chunks only.
+/// The part of one rank: a section of the manifest. Its tensors list only this rank's chunks.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Part {
     format: &'static str,
@@ -26,7 +26,7 @@ pub(crate) struct Part {
 }
 
 impl Part {
-    /// A rank's part of an attempt, still empty.
+    /// Creates an empty part.
     pub(crate) fn new(attempt: AttemptId, rank: u32) -> Self {
         Self {
             format: PART_FORMAT,
@@ -40,20 +40,20 @@ impl Part {
     }
 }
 
-/// The bytes of the part's file.
+/// Encodes the part file.
 pub(crate) fn encode_part(part: &Part) -> Result<Vec<u8>, FormatError> {
     let bytes = envelope::seal(part)?;
     decode_part(&bytes)?;
     Ok(bytes)
 }
 
-/// Whether the bytes of a rank's part are refused, for attacks.
+/// Decodes a part and discards it, for fuzzing and tests.
 #[doc(hidden)]
 pub fn check_part(bytes: &[u8]) -> Result<(), FormatError> {
     decode_part(bytes).map(drop)
 }
 
-/// The part of these bytes. Its contents are proven when the parts become a manifest.
+/// Decodes a part. Its contents are validated when the parts are merged to a manifest.
 pub(crate) fn decode_part(bytes: &[u8]) -> Result<Part, FormatError> {
     let mut fields = Fields::of(bytes, PART_FORMAT)?;
     let part = Part {
@@ -69,8 +69,8 @@ pub(crate) fn decode_part(bytes: &[u8]) -> Result<Part, FormatError> {
     Ok(part)
 }
 
-/// The contents of the file that marks a directory as an attempt of ours, and all that a rank must
-/// know to take part.
+/// The contents of the marker file, which identifies a directory as an attempt of this crate and holds what a
+/// rank needs to take part.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Marker {
@@ -84,7 +84,7 @@ pub(crate) struct Marker {
 }
 
 impl Marker {
-    /// The mark of an attempt.
+    /// Creates the marker of an attempt.
     pub(crate) fn new(attempt: AttemptId, meta: &CheckpointMeta, block_bytes: BlockSize) -> Self {
         Self {
             format: MARKER_FORMAT.to_owned(),
@@ -97,12 +97,12 @@ impl Marker {
         }
     }
 
-    /// The bytes of the marker's file.
+    /// Encodes the marker file.
     pub(crate) fn encode(&self) -> Result<Vec<u8>, FormatError> {
         serde_json::to_vec(self).map_err(|source| FormatError::Json { source })
     }
 
-    /// The marker of these bytes; `None` for anything else, and for other versions.
+    /// Decodes a marker; returns `None` for anything else, including other versions.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let marker: Self = serde_json::from_slice(bytes).ok()?;
         let known = marker.format == MARKER_FORMAT

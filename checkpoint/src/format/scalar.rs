@@ -1,10 +1,10 @@
-//! Single values of an optimizer's state.
+//! Scalar values of an optimizer's state.
 
 use serde::{Deserialize, Serialize};
 
-/// A single value of an optimizer's state, such as a step count or a moment's power.
+/// A scalar value of an optimizer's state, such as a step count or the power of a moment.
 ///
-/// Two scalars are equal when type and bits are: `NaN` equals itself, and `0.0` is not `-0.0`.
+/// Two scalars are equal if their types and bits are: a `NaN` equals itself, and `0.0` does not equal `-0.0`.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Scalar {
@@ -12,7 +12,7 @@ pub enum Scalar {
     Int(i64),
     /// An unsigned integer.
     Uint(u64),
-    /// A float; 16 hexadecimal digits of its bits in the file, because JSON has no infinities and NaN.
+    /// A float; stored as the 16 hexadecimal digits of its bits, because JSON has no infinities or NaN.
     #[serde(with = "float_bits")]
     Float(f64),
     /// A boolean.

@@ -1,4 +1,4 @@
-//! Proves that a manifest is sound, before anything that it claims is used or allocated.
+//! Validation of a manifest, before any of its contents is used or determines an allocation.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,24 +12,25 @@ use crate::{
     layout::check_tiling,
 };
 
-/// The largest number of ranks: five digits of a file name hold it.
+/// Maximum number of ranks; a file name has five digits for the rank.
 pub(crate) const MAX_WORLD_SIZE: u32 = 65_536;
-/// The largest number of a file: five digits of its name hold it.
+/// Maximum index of a file; its name has five digits for it.
 const MAX_FILE_NUMBER: u32 = 99_999;
-/// The largest number of dimensions.
+/// Maximum number of dimensions.
 pub(super) const MAX_DIMENSIONS: usize = 32;
-/// The longest name of a tensor or scalar in bytes.
+/// Maximum length of a tensor or scalar name in bytes.
 const MAX_NAME_BYTES: usize = 4096;
-/// The largest metadata of a caller in bytes of JSON: it is for hashes and settings, not for tensors.
+/// Maximum size of a caller's metadata in bytes of JSON: it is meant for hashes and settings, not tensors.
 pub(super) const MAX_METADATA_BYTES: u64 = 1 << 20;
-/// The largest plan in a manifest of version 1.0, in bytes of JSON; later it is a file of its own, of any size.
+/// Maximum size of a plan in a manifest of version 1.0, in bytes of JSON; later versions store it in a
+/// separate file.
 pub(super) const MAX_INLINE_PLAN_BYTES: u64 = 16 << 20;
-/// The most tied names of a checkpoint.
+/// Maximum number of tied names of a checkpoint.
 pub(super) const MAX_TIED_NAMES: usize = 65_536;
 
-/// Bytes of a tensor in a file; `None` when it is too large to handle.
+/// Returns the size of a tensor in a file in bytes, or `None` if it is too large.
 ///
-/// Dimensions of size 0 count as 1 here: strides are products of the other dimensions, and must not
+/// Dimensions of size 0 count as 1, because strides are products of the other dimensions and must not
 /// overflow for an empty tensor either.
 pub(crate) fn stored_len(shape: &[u64], dtype: StoredDType) -> Option<u64> {
     if shape.len() > MAX_DIMENSIONS {
@@ -38,7 +39,7 @@ pub(crate) fn stored_len(shape: &[u64], dtype: StoredDType) -> Option<u64> {
     let bound = shape
         .iter()
         .try_fold(dtype.size_bytes(), |n, d| n.checked_mul((*d).max(1)))?;
-    // Allocations end at `isize::MAX`.
+    // An allocation has at most `isize::MAX` bytes.
     if bound > i64::MAX as u64 {
         None
     } else if shape.contains(&0) {
@@ -48,7 +49,7 @@ pub(crate) fn stored_len(shape: &[u64], dtype: StoredDType) -> Option<u64> {
     }
 }
 
-/// Refuses a name that can't be the key of a tensor.
+/// Rejects a name that can't be the key of a tensor.
 pub(crate) fn check_tensor_name(name: &str) -> Result<(), FormatError> {
     let reason = if name.is_empty() {
         "is empty"
@@ -60,14 +61,14 @@ pub(crate) fn check_tensor_name(name: &str) -> Result<(), FormatError> {
         return Ok(());
     };
     Err(FormatError::Name {
-        // A message stays readable, whatever the name.
+        // Shortened to keep the message readable.
         name: short(name),
         reason,
     })
 }
 
-/// Proves everything that a reader relies on: names are those that a writer would choose, lists are
-/// ordered and without doubles, chunks tile every tensor, and the tensors of a file tile its data.
+/// Validates all properties that readers rely on: names are those that a writer would choose, lists are
+/// sorted without duplicates, chunks tile every tensor, and the tensors of a file tile its data section.
 pub(super) fn check_manifest(manifest: &Manifest) -> Result<(), FormatError> {
     if manifest.world_size == 0 || manifest.world_size > MAX_WORLD_SIZE {
         return Err(FormatError::WorldSize {
@@ -103,14 +104,14 @@ pub(super) fn check_manifest(manifest: &Manifest) -> Result<(), FormatError> {
     check_documents(manifest)
 }
 
-/// A file, and the bytes of it that chunks lie in.
+/// A file and its bytes that chunks use.
 struct FileUse<'a> {
     file: &'a FileEntry,
     spans: Vec<(u64, u64)>,
 }
 
 impl FileUse<'_> {
-    /// Every byte after the header belongs to exactly one chunk, so every byte has a digest.
+    /// Checks that every byte after the header belongs to exactly one chunk, and therefore has a digest.
     fn check(mut self) -> Result<(), FormatError> {
         self.spans.sort_unstable();
         let mut end = self.file.header_bytes;
@@ -149,7 +150,7 @@ fn check_order<T>(
 }
 
 fn check_file(file: &FileEntry, world_size: u32) -> Result<(), FormatError> {
-    // A writer has one choice of name, so a path that leaves the directory can't be spelled.
+    // A writer has exactly one choice of name, so a path outside the directory is never accepted.
     if file.rank >= world_size || file.name != shard_file_name(file.role, file.rank, file.number) {
         return Err(FormatError::FileName {
             found: short(&file.name),
@@ -169,7 +170,7 @@ fn check_file(file: &FileEntry, world_size: u32) -> Result<(), FormatError> {
     }
 }
 
-/// The files of a role and rank are numbered from 0, without gaps.
+/// Checks that the files of a role and rank are numbered from 0 without gaps.
 fn check_numbers(files: &[FileEntry]) -> Result<(), FormatError> {
     let mut numbers: BTreeMap<(Role, u32), BTreeSet<u32>> = BTreeMap::new();
     for file in files {
@@ -227,7 +228,7 @@ fn check_tensor<'a>(
     Ok(())
 }
 
-/// Every name stands for one tensor of its role.
+/// Checks that every name identifies one tensor of its role.
 fn check_tied(tensors: &[TensorEntry]) -> Result<(), FormatError> {
     let own = |role, name: &str| {
         tensors
@@ -249,7 +250,7 @@ fn check_tied(tensors: &[TensorEntry]) -> Result<(), FormatError> {
             if own(tensor.role, name) || !seen.insert((tensor.role, name)) {
                 return Err(FormatError::Name {
                     name: short(name),
-                    reason: "stands for two tensors",
+                    reason: "identifies two tensors",
                 });
             }
         }
@@ -257,13 +258,14 @@ fn check_tied(tensors: &[TensorEntry]) -> Result<(), FormatError> {
     Ok(())
 }
 
-/// Metadata of a caller; refused when it is too large, or nested deeper than readers take.
+/// Converts a caller's metadata; rejects values that are too large or nested too deeply.
 pub(crate) fn metadata(value: &serde_json::Value) -> Result<Json, FormatError> {
     Json::of(value)?.at_most(MAX_METADATA_BYTES)
 }
 
-/// The Hugging Face index is there exactly where that form can describe the checkpoint; neither it, which says less than
-/// the manifest, nor the plan is larger than a manifest may be: whoever looks for damage reads them whole.
+/// Checks that the Hugging Face index exists exactly if that form can describe the checkpoint, and that
+/// neither it nor the plan is larger than the maximum size of a manifest, because verification reads both
+/// into memory.
 fn check_documents(manifest: &Manifest) -> Result<(), FormatError> {
     let plan = match &manifest.plan {
         StoredPlan::File(plan) => Some(plan),

@@ -1,4 +1,4 @@
-//! Where elements lie: pure functions on boxes.
+//! Locations of elements: pure functions on boxes.
 
 mod pieces;
 mod runs;

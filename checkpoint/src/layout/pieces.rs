@@ -1,16 +1,16 @@
-//! A region in pieces that follow each other.
+//! Division of a region into consecutive pieces.
 
 use tinderbox_fake::Region;
 
-/// Boxes of at most `limit` elements (at least one each) whose elements, one box after the other, are
-/// those of the region in row-major order.
+/// Divides a region into boxes of at most `limit` elements (at least one each), whose concatenated elements
+/// are those of the region in row-major order.
 pub(crate) fn pieces(region: &Region, limit: u64) -> Vec<Region> {
     let mut all = Vec::new();
     cut(region.offset(), region.size(), 0, limit.max(1), &mut all);
     all
 }
 
-/// Cuts a box along a dimension; all dimensions before it have size 1.
+/// Cuts a box along a dimension; all earlier dimensions have size 1.
 fn cut(offset: &[u64], size: &[u64], at: usize, limit: u64, all: &mut Vec<Region>) {
     let elements: u64 = size.iter().product();
     if elements <= limit || at == size.len() {
@@ -19,7 +19,7 @@ fn cut(offset: &[u64], size: &[u64], at: usize, limit: u64, all: &mut Vec<Region
         }
         return;
     }
-    // Not empty, so no size is 0.
+    // The region is not empty, so no size is 0.
     let rows = (limit / (elements / size[at])).max(1);
     for start in (0..size[at]).step_by(usize::try_from(rows).unwrap_or(usize::MAX)) {
         let (mut offset, mut size) = (offset.to_vec(), size.to_vec());

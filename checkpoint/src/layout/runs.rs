@@ -1,30 +1,30 @@
-//! Which elements of a chunk answer a request.
+//! Mapping of the elements of a chunk to those of a requested region.
 
 use tinderbox_fake::Region;
 
-/// Elements that follow one another both in a chunk and in a requested region, each row-major.
+/// Elements that are consecutive both in a chunk and in a requested region, each in row-major order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ElementRun {
-    /// First element, counted from the chunk's first.
+    /// Index of the first element in the chunk.
     pub(crate) source: u64,
-    /// First element, counted from the requested region's first.
+    /// Index of the first element in the requested region.
     pub(crate) target: u64,
     /// Number of elements.
     pub(crate) len: u64,
 }
 
-/// The runs of a chunk that answer a request; both offsets increase from run to run.
+/// The runs of a chunk that overlap a requested region; both indices increase from run to run.
 ///
-/// An iterator, because a column of a large tensor has as many runs as elements.
+/// An iterator, because a column of a large tensor has one run per element.
 #[derive(Clone, Debug)]
 pub(crate) struct Runs {
-    // Odometer over the outer dimensions, outermost first.
+    // An odometer over the outer dimensions, outermost first.
     index: Vec<u64>,
     outer: Vec<Outer>,
     next: Option<ElementRun>,
 }
 
-/// One outer dimension: how often it steps, and how far in elements.
+/// One outer dimension: its size, and its strides in elements.
 #[derive(Clone, Copy, Debug)]
 struct Outer {
     size: u64,
@@ -32,7 +32,7 @@ struct Outer {
     target_stride: u64,
 }
 
-/// The runs of elements of `chunk` that lie in `wanted`; both are boxes of one tensor.
+/// Returns the runs of elements of `chunk` that are in `wanted`; both are boxes of one tensor.
 pub(crate) fn runs(chunk: &Region, wanted: &Region) -> Runs {
     let none = Runs {
         index: Vec::new(),
@@ -42,7 +42,7 @@ pub(crate) fn runs(chunk: &Region, wanted: &Region) -> Runs {
     let Some(shared) = chunk.intersection(wanted) else {
         return none;
     };
-    // From the innermost dimension out: a run goes on as long as the shared box fills both boxes.
+    // From the innermost dimension outwards: a run continues while the shared box fills both boxes.
     let (mut source, mut target, mut len) = (0, 0, 1);
     let (mut source_stride, mut target_stride) = (1, 1);
     let (mut outer, mut joined) = (Vec::new(), true);
@@ -118,17 +118,17 @@ mod tests {
         check((&[], &[]), (&[], &[]), &[(0, 0, 1)]);
         check((&[0], &[4]), (&[4], &[4]), &[]);
         check((&[0], &[4]), (&[2], &[4]), &[(2, 0, 2)]);
-        // The whole of both is one run.
+        // Both are entirely one run.
         check((&[0, 0], &[3, 4]), (&[0, 0], &[3, 4]), &[(0, 0, 12)]);
-        // Rows in the middle are one run.
+        // Rows in the middle form one run.
         check((&[0, 0], &[3, 4]), (&[1, 0], &[2, 4]), &[(4, 0, 8)]);
-        // A column is a run per element.
+        // A column has one run per element.
         check(
             (&[0, 0], &[2, 3]),
             (&[0, 1], &[2, 1]),
             &[(1, 0, 1), (4, 1, 1)],
         );
-        // A chunk of columns lands in strides.
+        // A chunk of columns is strided in the region.
         check(
             (&[0, 2], &[2, 2]),
             (&[0, 0], &[2, 4]),
@@ -137,7 +137,7 @@ mod tests {
         check((&[0, 0], &[0, 4]), (&[0, 0], &[0, 4]), &[]);
     }
 
-    /// Two boxes of one tensor.
+    /// Generates two boxes of one tensor.
     fn boxes() -> impl Strategy<Value = (Region, Region)> {
         let dimension = (1u64..6).prop_flat_map(|d| [(0..d, 0..d), (0..d, 0..d)]);
         prop::collection::vec(dimension, 0..4).prop_map(|dimensions| {
@@ -153,7 +153,7 @@ mod tests {
         })
     }
 
-    /// Coordinates of the elements of a box in row-major order.
+    /// Returns the coordinates of a box's elements in row-major order.
     fn coordinates(of: &Region) -> Vec<Vec<u64>> {
         let mut all = vec![Vec::new()];
         for (offset, size) in of.offset().iter().zip(of.size()) {

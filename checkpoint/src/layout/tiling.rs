@@ -1,25 +1,26 @@
-//! Whether boxes tile a tensor.
+//! Check that boxes tile a tensor.
 
 use tinderbox_fake::Region;
 
 use crate::LayoutError;
 
-/// The largest number of chunks of one tensor; it bounds the time of the proof.
+/// Maximum number of chunks of one tensor; it bounds the time of the check.
 pub(crate) const MAX_CHUNKS: usize = 65_536;
 
-/// Steps of a proof: a fraction of a second.
+/// Maximum number of comparisons of the check: a fraction of a second.
 const MAX_WORK: usize = 1 << 27;
 
-/// Proves that chunks tile a tensor of this shape: every element lies in exactly one of them.
+/// Checks that chunks tile a tensor of this shape: every element is in exactly one chunk.
 ///
-/// An empty tensor has exactly one chunk, which is the whole of it; no other chunk is empty.
+/// An empty tensor has exactly one chunk, which is the whole tensor; no other chunk is empty.
 ///
-/// Time: linear but for sorting where chunks lie in rows and columns, or can be cut apart again and again;
-/// otherwise pairs of chunks, up to a limit.
+/// Time: dominated by a sort if the chunks form a grid or can be separated recursively; otherwise quadratic
+/// in the number of chunks, up to a limit.
 ///
 /// # Errors
 ///
-/// When an element lies in no chunk or in two, or a chunk reaches outside or holds no element.
+/// Returns an error if an element is in no chunk or in two, or if a chunk extends outside the tensor or is
+/// empty.
 pub fn check_tiling(shape: &[u64], chunks: &[&Region]) -> Result<(), LayoutError> {
     if chunks.len() > MAX_CHUNKS {
         return Err(LayoutError::TooManyChunks {
@@ -38,12 +39,12 @@ pub fn check_tiling(shape: &[u64], chunks: &[&Region]) -> Result<(), LayoutError
             });
         }
     }
-    // Disjoint boxes inside the tensor hold at most its elements, and exactly its elements only when
-    // nothing is left out.
+    // Disjoint boxes inside the tensor hold at most its elements, and exactly its elements only if none is
+    // missing.
     let covered: u128 = chunks.iter().map(|c| u128::from(c.num_elements())).sum();
     if covered < u128::from(elements) || chunks.is_empty() {
         return Err(LayoutError::Gap {
-            // Not below the true number: some may be there twice.
+            // A lower bound: some elements may be counted twice.
             missing: elements - covered as u64,
             elements,
         });
@@ -51,8 +52,8 @@ pub fn check_tiling(shape: &[u64], chunks: &[&Region]) -> Result<(), LayoutError
     check_disjoint(shape, chunks)
 }
 
-/// Refuses two chunks that share an element. Groups of chunks are cut in two wherever no chunk reaches
-/// across; what can't be cut is compared chunk by chunk.
+/// Rejects two chunks that share an element. Splits groups of chunks wherever no chunk crosses; compares the
+/// chunks of an indivisible group pairwise.
 fn check_disjoint(shape: &[u64], chunks: &[&Region]) -> Result<(), LayoutError> {
     let overlap = |a: usize, b: usize| LayoutError::Overlap {
         first: a.min(b),
@@ -98,7 +99,7 @@ fn check_disjoint(shape: &[u64], chunks: &[&Region]) -> Result<(), LayoutError> 
     Ok(())
 }
 
-/// The chunks in groups that lie one after the other along a dimension; `None` when that is one group.
+/// Splits the chunks into groups that are consecutive along a dimension; returns `None` if that is one group.
 fn cut_apart(group: &mut [usize], chunks: &[&Region], d: usize) -> Option<Vec<Vec<usize>>> {
     let span = |i: &usize| {
         let (offset, size) = (chunks[*i].offset()[d], chunks[*i].size()[d]);
@@ -118,7 +119,7 @@ fn cut_apart(group: &mut [usize], chunks: &[&Region], d: usize) -> Option<Vec<Ve
     (parts.len() > 1).then_some(parts)
 }
 
-/// Whether two boxes share an element; neither is empty.
+/// Returns whether two non-empty boxes share an element.
 fn meet(a: &Region, b: &Region) -> bool {
     let spans = a
         .offset()
@@ -153,21 +154,17 @@ mod tests {
         check(&[], &[region(&[], &[]), region(&[], &[])], "twice");
         check(&[0, 3], &[region(&[0, 0], &[0, 3])], "tiles");
         check(&[0, 3], &[], "no chunk");
-        check(&[0, 3], &[region(&[0, 0], &[0, 1])], "no element");
+        check(&[0, 3], &[region(&[0, 0], &[0, 1])], "is empty");
         let empty = region(&[0, 0], &[0, 3]);
         check(&[0, 3], &[empty.clone(), empty], "twice");
         check(&[4], &[region(&[0], &[2]), region(&[2], &[2])], "tiles");
         check(&[4], &[region(&[2], &[2]), region(&[0], &[2])], "tiles");
         check(&[4], &[region(&[0], &[2]), region(&[3], &[1])], "no chunk");
         check(&[4], &[region(&[0], &[3]), region(&[2], &[2])], "twice");
-        check(
-            &[4],
-            &[region(&[0], &[4]), region(&[2], &[0])],
-            "no element",
-        );
+        check(&[4], &[region(&[0], &[4]), region(&[2], &[0])], "is empty");
         check(&[4], &[region(&[0], &[5])], "past the shape");
         check(&[4], &[region(&[0, 0], &[4, 1])], "2 dimension(s)");
-        // As many elements as the tensor has, and still wrong.
+        // As many elements as the tensor has, but an invalid tiling.
         check(
             &[2, 2],
             &[region(&[0, 0], &[2, 1]), region(&[0, 0], &[1, 2])],
@@ -178,7 +175,7 @@ mod tests {
         check(&[65_537], &many, "at most");
     }
 
-    /// A tensor cut into boxes by random cuts, in random order.
+    /// Generates a tensor cut into boxes at random, in random order.
     pub(super) fn tilings() -> impl Strategy<Value = (Vec<u64>, Vec<Region>)> {
         (
             prop::collection::vec(1u64..7, 0..4),
@@ -226,7 +223,7 @@ mod tests {
                     chunks[i] = Region::new(offset, size).unwrap();
                 }
             }
-            // Every element counted by hand.
+            // Counts the occurrences of every element directly.
             let whole = Region::whole(&shape).unwrap();
             let mut index = vec![0; shape.len()];
             let mut exactly_once = chunks.iter().all(|c| c.check_inside(&shape).is_ok());

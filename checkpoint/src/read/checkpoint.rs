@@ -23,35 +23,36 @@ use crate::{
     store::{Found, FoundKind, LocalStore, Retrying, Store, join, read_manifest},
 };
 
-/// A published checkpoint: a directory whose manifest was proven. A source of a model's parameters
+/// A published checkpoint: a directory with a validated manifest. A source of a model's parameters
 /// ([`tinderbox_deferred::Source`]) and of an optimizer's state.
 ///
-/// Every byte is checked against its digest when it is read, not before; [`Self::verify`] reads all. Up
-/// to 64 files that were read stay open, for all clones together, until the last is dropped.
+/// Every byte is checked against its digest when it is read, not before; [`Self::verify`] reads all of them.
+/// Up to 64 files remain open after a read, for all clones together, until the last clone is dropped.
 #[derive(Clone, Debug)]
 pub struct Checkpoint {
     store: Arc<dyn Store>,
     place: PathBuf,
     files_dir: String,
     manifest: Arc<Manifest>,
-    /// Positions of tensors by role and tied name.
+    /// Indices of tensors by role and tied name.
     tied: BTreeMap<(Role, String), usize>,
-    /// For each file, the positions of its tensors and of their chunks, in the order of the file.
+    /// For each file, the indices of its tensors and of their chunks, in file order.
     contents: Arc<Vec<Vec<(usize, usize)>>>,
-    /// Which headers were proven.
+    /// Whether the header of each file has been validated.
     proven: Arc<Vec<AtomicBool>>,
     files: Arc<Files>,
 }
 
 impl Checkpoint {
-    /// Opens the directory of one step: proves the manifest, and that every file is there with its
+    /// Opens the directory of one step: validates the manifest, and checks that every file exists with its
     /// size. Reads no tensor.
     ///
-    /// Memory: at most four times the manifest's size, which is at most 256 MiB, and 8 MiB.
+    /// Memory: at most four times the manifest's size, which is at most 256 MiB, plus 8 MiB.
     ///
     /// # Errors
     ///
-    /// When it was not published, the manifest is damaged, or a file is missing, cut or a link.
+    /// Returns an error if the checkpoint was not published, the manifest is damaged, or a file is missing,
+    /// truncated or a link.
     pub fn open(step_dir: impl Into<PathBuf>) -> Result<Self, LoadError> {
         let store = Retrying::new(Arc::new(LocalStore::new(step_dir)));
         Self::open_in(Arc::new(store), "")
@@ -76,7 +77,7 @@ impl Checkpoint {
         Ok(Self::of_manifest(manifest, store, files_dir, place, files))
     }
 
-    /// What a proven manifest describes.
+    /// Creates the checkpoint that a validated manifest describes.
     pub(super) fn of_manifest(
         manifest: Manifest,
         store: Arc<dyn Store>,
@@ -102,17 +103,17 @@ impl Checkpoint {
         }
     }
 
-    /// The directory.
+    /// Returns the directory.
     pub fn dir(&self) -> &Path {
         &self.place
     }
 
-    /// The proven manifest: step, seed, data position, world size, metadata, files, tensors.
+    /// Returns the validated manifest: step, seed, data position, world size, metadata, files, tensors.
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
     }
 
-    /// What it is, for messages.
+    /// Returns a description for messages.
     pub(super) fn describe(&self) -> String {
         let what = match self.files.are_plain() {
             true => "pretrained weights",
@@ -125,7 +126,7 @@ impl Checkpoint {
         &*self.store
     }
 
-    /// The chunks in a file, by its position in the manifest, in the order of the file.
+    /// Returns the chunks in a file, by its index in the manifest, in file order.
     pub(super) fn contents(&self, file: usize) -> impl Iterator<Item = (&TensorEntry, &Chunk)> {
         self.contents[file].iter().map(|(tensor, chunk)| {
             let tensor = &self.manifest.tensors[*tensor];
@@ -133,15 +134,15 @@ impl Checkpoint {
         })
     }
 
-    /// A file by its position in the manifest, its header proven.
+    /// Opens a file by its index in the manifest and validates its header.
     pub(super) fn file(&self, position: usize) -> Result<Arc<ShardFile>, LoadError> {
         self.files.get(self, position)
     }
 
-    /// The file of this name.
+    /// Opens the file of this name.
     pub(super) fn file_named(&self, name: &str) -> Result<Arc<ShardFile>, LoadError> {
         let files = &self.manifest.files;
-        // The proof of the manifest has shown that every chunk's file is listed, in order of names.
+        // Validation of the manifest ensures that every chunk's file is listed, sorted by name.
         let position = files.binary_search_by(|f| (*f.name).cmp(name));
         let position = position.map_err(|_| LoadError::NotAFile {
             path: self.place.join(name),
@@ -149,21 +150,22 @@ impl Checkpoint {
         self.file(position)
     }
 
-    /// Whether the header of a file was proven; another open has only to find the same bytes.
+    /// Returns whether the header of a file has been validated; when reopened, a file only has to have the
+    /// same bytes.
     pub(super) fn proven(&self, file: usize) -> &AtomicBool {
         &self.proven[file]
     }
 
-    /// Where the files are in the store.
+    /// Returns the directory of the files in the store.
     pub(super) fn files_dir(&self) -> &str {
         &self.files_dir
     }
 
-    /// How the model was cut into stages when it was saved, in the planner's own form; `None` without one.
+    /// Returns the plan that was saved with the checkpoint, in the planner's format; `None` without one.
     ///
     /// # Errors
     ///
-    /// When its file is damaged or can't be read.
+    /// Returns an error if its file is damaged or can't be read.
     pub fn plan(&self) -> Result<Option<serde_json::Value>, LoadError> {
         let entry = match &self.manifest.plan {
             StoredPlan::None(()) => return Ok(None),
@@ -178,7 +180,7 @@ impl Checkpoint {
         Ok(Some(plan))
     }
 
-    /// The bytes of a small file, when they are those that were saved.
+    /// Reads a small file and checks its size and digest.
     pub(super) fn document(&self, name: &str, entry: &DocumentEntry) -> Result<Vec<u8>, LoadError> {
         let (store, path) = (self.store(), join(&self.files_dir, name));
         check_size(store, &path, entry.size_bytes)?;
@@ -196,19 +198,19 @@ impl Checkpoint {
         }
     }
 
-    /// Optimizer steps that were done.
+    /// Returns the number of completed optimizer steps.
     pub fn step(&self) -> u64 {
         self.manifest.step
     }
 
-    /// The tensors of a role, by name.
+    /// Returns the tensors of a role, sorted by name.
     pub fn tensors(&self, role: Role) -> impl Iterator<Item = &TensorEntry> {
         self.manifest.tensors.iter().filter(move |t| t.role == role)
     }
 
-    /// A tensor by role and name, its own or a tied one. Cost: a binary search.
+    /// Returns a tensor by role and name, its own or a tied one. Cost: a binary search.
     pub fn tensor(&self, role: Role, name: &str) -> Option<&TensorEntry> {
-        // The proof of the manifest has shown that it is in this order.
+        // Validation of the manifest ensures this order.
         let own = self
             .manifest
             .tensors
@@ -220,25 +222,25 @@ impl Checkpoint {
         at.map(|at| &self.manifest.tensors[at])
     }
 
-    /// The single values of the optimizer's state, by name.
+    /// Returns the scalars of the optimizer's state, by name.
     pub fn scalars(&self) -> &BTreeMap<String, Scalar> {
         &self.manifest.scalars
     }
 
-    /// Whole tensors of the optimizer's state, in the order of the names.
+    /// Reads whole tensors of the optimizer's state, in the order of `names`.
     ///
     /// # Errors
     ///
-    /// [`LoadError::MissingState`] with every name that is not there; then what is damaged.
+    /// Returns [`LoadError::MissingState`] with every missing name; otherwise the first damage.
     pub fn state<S: AsRef<str>>(&self, names: &[S]) -> Result<Vec<TensorData>, LoadError> {
         self.state_with(names, &())
     }
 
-    /// [`state`](Self::state) that reports bytes to an observer as they are read.
+    /// As [`state`](Self::state), and reports bytes to an observer as they are read.
     ///
     /// # Errors
     ///
-    /// As there.
+    /// See [`state`](Self::state).
     pub fn state_with<S: AsRef<str>>(
         &self,
         names: &[S],
@@ -266,10 +268,10 @@ impl Checkpoint {
         load(self, &wanted, default_threads(), &Observing(&(), observer))
     }
 
-    /// What was saved of the state under a prefix of names, in the order of the names. Reads nothing. Cost: a binary
-    /// search.
+    /// Returns the saved state tensors whose names start with a prefix, sorted by name. Reads nothing. Cost:
+    /// a binary search.
     pub fn state_under(&self, prefix: &str) -> impl Iterator<Item = &TensorEntry> {
-        // The proof of the manifest has shown that they are in this order.
+        // Validation of the manifest ensures this order.
         let tensors = &self.manifest.tensors;
         let first = tensors.partition_point(|t| (t.role, &*t.name) < (Role::State, prefix));
         tensors[first..]
@@ -277,14 +279,15 @@ impl Checkpoint {
             .take_while(move |t| t.role == Role::State && t.name.starts_with(prefix))
     }
 
-    /// A region of a tensor of this checkpoint, in the dtype that it was saved in.
+    /// Reads a region of a tensor of this checkpoint, in its stored dtype.
     ///
-    /// Reads only the blocks that hold elements of the region. Memory: the region and one block per
+    /// Reads only the blocks that contain elements of the region. Memory: the region and one block per
     /// thread.
     ///
     /// # Errors
     ///
-    /// When the region reaches outside, a block is damaged, or the tensor is another checkpoint's.
+    /// Returns an error if the region extends outside the tensor, a block is damaged, or the tensor belongs
+    /// to another checkpoint.
     pub fn read(&self, tensor: &TensorEntry, region: &Region) -> Result<TensorData, LoadError> {
         let own = self.tensor(tensor.role, &tensor.name);
         if !own.is_some_and(|own| std::ptr::eq(own, tensor) || own == tensor) {
@@ -304,7 +307,7 @@ impl Checkpoint {
     }
 }
 
-/// The chunks of every file, in the order of the file.
+/// Returns the chunks of every file, in file order.
 fn contents(manifest: &Manifest) -> Vec<Vec<(usize, usize)>> {
     let names: BTreeMap<&str, usize> = {
         let files = manifest.files.iter().enumerate();
@@ -313,7 +316,7 @@ fn contents(manifest: &Manifest) -> Vec<Vec<(usize, usize)>> {
     let mut contents = vec![Vec::new(); manifest.files.len()];
     for (tensor, entry) in manifest.tensors.iter().enumerate() {
         for (chunk, found) in entry.chunks.iter().enumerate() {
-            // The proof of the manifest has shown that every chunk's file is listed.
+            // Validation of the manifest ensures that every chunk's file is listed.
             contents[names[&*found.file]].push((tensor, chunk));
         }
     }
@@ -323,7 +326,7 @@ fn contents(manifest: &Manifest) -> Vec<Vec<(usize, usize)>> {
     contents
 }
 
-/// All of a tensor.
+/// Returns the region of a whole tensor.
 pub(crate) fn whole(tensor: &TensorEntry) -> Result<Region, LoadError> {
     Region::whole(&tensor.shape).map_err(|source| LoadError::Region {
         tensor: tensor.name.clone(),
@@ -331,7 +334,7 @@ pub(crate) fn whole(tensor: &TensorEntry) -> Result<Region, LoadError> {
     })
 }
 
-/// Turns an I/O error into ours.
+/// Converts an I/O error.
 pub(crate) fn failed<'a>(
     store: &'a dyn Store,
     action: &'static str,
@@ -352,8 +355,8 @@ pub(crate) fn failed<'a>(
     }
 }
 
-/// Refuses files that are not there or have not the size which the manifest gives. One listing has all of them; where
-/// none can be had, as of a web server or without that permission, each is looked at.
+/// Rejects files that are missing or whose size differs from the manifest. Uses one listing; where listing is
+/// not supported or not permitted, as on a web server, looks up each file.
 fn check_files(store: &dyn Store, dir: &str, manifest: &Manifest) -> Result<(), LoadError> {
     let listing = store.list(dir).ok();
     let listed = listing.as_ref().map(|listing| {
@@ -375,7 +378,7 @@ fn check_files(store: &dyn Store, dir: &str, manifest: &Manifest) -> Result<(), 
     Ok(())
 }
 
-/// Refuses a file that has not the size which the manifest gives.
+/// Rejects a file whose size differs from the manifest.
 fn check_size(store: &dyn Store, path: &str, expected_bytes: u64) -> Result<(), LoadError> {
     let found = store.look(path).map_err(failed(store, "look at", path))?;
     check_found(store, path, &found, expected_bytes)

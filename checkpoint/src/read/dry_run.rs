@@ -1,4 +1,4 @@
-//! What a load would read, without reading it.
+//! The bytes that a load would read, computed without reading.
 
 use std::{collections::BTreeSet, fmt};
 
@@ -13,33 +13,33 @@ use super::{
 };
 use crate::Checkpoint;
 
-/// What each of several ranks would read of a checkpoint.
+/// The bytes that each of several ranks would read from a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LoadPlan {
     /// One entry per rank.
     pub ranks: Vec<RankLoad>,
 }
 
-/// What one rank would read.
+/// The bytes that one rank would read.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RankLoad {
-    /// Tensors, or regions of some.
+    /// Number of tensors, or of regions of tensors.
     pub tensors: usize,
-    /// Bytes of the values in memory.
+    /// Size of the values in memory.
     pub wanted_bytes: u64,
-    /// Bytes of the values in the files.
+    /// Size of the values in the files.
     pub stored_bytes: u64,
-    /// Bytes that are read: whole blocks of digests, and the headers of the files.
+    /// Bytes that are read: whole digest blocks, and the headers of the files.
     pub read_bytes: u64,
-    /// Files that are opened.
+    /// Number of files that are opened.
     pub files: usize,
-    /// Memory at its highest: the values, and a block for each thread, with a piece to transpose where
-    /// there is something to.
+    /// Peak memory: the values and one block per thread, plus one piece per thread if something is
+    /// transposed.
     pub peak_bytes: u64,
 }
 
 impl RankLoad {
-    /// Bytes read for each byte of the values in the files; 1 for nothing.
+    /// Returns the number of bytes read per stored byte of the values; 1 if there are none.
     pub fn amplification(&self) -> f64 {
         match self.stored_bytes {
             0 => 1.0,
@@ -49,12 +49,13 @@ impl RankLoad {
 }
 
 impl CheckpointSource {
-    /// What a load of these requests, one list for each rank, would read. Reads nothing: the manifest
-    /// and a fake model are enough.
+    /// Returns what a load of these requests, one list for each rank, would read. Reads nothing: the manifest
+    /// and a fake model are sufficient.
     ///
     /// # Errors
     ///
-    /// As the load itself: all that does not fit is named. What may be missing is left out.
+    /// The errors of the load itself: all mismatches are listed. Parameters that are allowed to be missing
+    /// are omitted.
     pub fn dry_run(&self, ranks: &[Vec<Request>]) -> Result<LoadPlan, SourceError> {
         let ranks = ranks.iter().map(|requests| {
             let wanted = self.wanted_here(requests)?;
@@ -105,7 +106,7 @@ fn size(dtype: DType) -> u64 {
 }
 
 impl fmt::Display for LoadPlan {
-    /// A table, a line for each rank.
+    /// Formats a table with one line per rank.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         use tinderbox_deferred::human_bytes as human;
         writeln!(

@@ -1,4 +1,4 @@
-//! The files of a checkpoint that are open.
+//! The open files of a checkpoint.
 
 use std::{
     collections::BTreeMap,
@@ -8,29 +8,31 @@ use std::{
 use super::{Checkpoint, shard::ShardFile};
 use crate::LoadError;
 
-/// The most files that a checkpoint keeps open: far below the usual limit of a process, 1024.
+/// Maximum number of files that a checkpoint keeps open: far below the usual limit of a process, 1024.
 const MAX_OPEN: usize = 64;
 
-/// Files that were needed, until others are.
+/// The most recently used files.
 #[derive(Debug, Default)]
 pub(super) struct Files {
     open: Mutex<Open>,
-    /// Files without digests, all of them: another file of the same name could not be told from it.
+    /// All files without digests; they stay open, because another file of the same name could not be
+    /// detected.
     plain: Vec<Arc<ShardFile>>,
 }
 
-/// By position in the manifest, with the time of their last use.
+/// Files by index in the manifest, with the time of their last use.
 #[derive(Debug, Default)]
 struct Open {
     files: BTreeMap<usize, (u64, Arc<Slot>)>,
     time: u64,
 }
 
-/// A file, or a place for one that is being opened: whoever else asks for it waits, and for no other.
+/// A file, or a placeholder while it is being opened: other users of the same file wait, users of other files
+/// do not.
 type Slot = Mutex<Option<Arc<ShardFile>>>;
 
 impl Files {
-    /// Files without digests, which stay open.
+    /// Creates a set of files without digests, which stay open.
     pub(super) fn plain(files: Vec<ShardFile>) -> Self {
         Self {
             plain: files.into_iter().map(Arc::new).collect(),
@@ -38,12 +40,12 @@ impl Files {
         }
     }
 
-    /// Whether these are files without digests.
+    /// Returns whether these are files without digests.
     pub(super) fn are_plain(&self) -> bool {
         !self.plain.is_empty()
     }
 
-    /// The file at this position in the manifest, its header proven.
+    /// Returns the file at this index in the manifest, with a validated header.
     pub(super) fn get(
         &self,
         checkpoint: &Checkpoint,
@@ -61,7 +63,7 @@ impl Files {
         Ok(file.insert(opened).clone())
     }
 
-    /// The place of a file, which is then the last one used.
+    /// Returns the slot of a file and marks it as the most recently used.
     fn slot(&self, position: usize) -> Arc<Slot> {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         open.time += 1;

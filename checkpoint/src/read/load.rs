@@ -1,4 +1,4 @@
-//! Reads many regions, on several threads, straight into the memory of their tensors.
+//! Reads many regions on several threads, directly into the memory of their tensors.
 
 use std::{
     num::NonZeroUsize,
@@ -13,7 +13,7 @@ use tinderbox_pages::{Memory, Part};
 use super::{
     Checkpoint,
     shard::ShardFile,
-    transfer::{NoTruthValue, Transfer},
+    transfer::{InvalidBoolean, Transfer},
     transpose::put_transposed,
 };
 use crate::{
@@ -23,44 +23,43 @@ use crate::{
     parallel::parallel,
 };
 
-/// The most of a file that one thread reads before it asks for more work, in bytes: enough to hide the
-/// asking, and little enough that all threads end together.
+/// Maximum number of bytes of a file in one work item: large enough to hide the cost of scheduling, small
+/// enough that all threads finish together.
 pub(super) const SPAN_BYTES: u64 = 8 << 20;
-/// More threads than this do not make reading faster.
+/// More threads do not increase read throughput.
 const MAX_THREADS: usize = 8;
 
-/// A region that is asked for.
+/// A requested region.
 #[derive(Clone, Debug)]
 pub(super) struct Wanted<'a> {
     pub(super) tensor: &'a TensorEntry,
     pub(super) region: Region,
-    /// In which of Burn's types.
+    /// The requested dtype.
     pub(super) dtype: DType,
-    /// Whether the two dimensions change places.
+    /// Whether the two dimensions are swapped.
     pub(super) transposed: bool,
 }
 
-/// How many threads read, unless another number is chosen.
+/// Returns the default number of reader threads.
 pub(super) fn default_threads() -> usize {
     let cores = thread::available_parallelism().map_or(1, NonZeroUsize::get);
     cores.min(MAX_THREADS)
 }
 
-/// Work for one thread. The outputs of all items are disjoint.
+/// A work item of one thread. The outputs of all items are disjoint.
 enum Item<'a, 'out> {
-    /// Elements that follow one another in a chunk and in the region, without parts of blocks that
-    /// another item reads.
+    /// Elements that are consecutive in a chunk and in the region, and share no block with another item.
     Span(&'a Wanted<'a>, Transfer, &'a Chunk, ElementRun, Part<'out>),
-    /// A region whose elements lie in strides in some chunk.
+    /// A region that is strided in some chunk.
     Strided(&'a Wanted<'a>, Transfer, Part<'out>),
-    /// A region whose dimensions change places.
+    /// A region whose dimensions are swapped.
     Transposed(&'a Wanted<'a>, Transfer, Part<'out>),
 }
 
-/// The wanted regions, in order; the caller has told the progress how many bytes they are. Each block that
-/// holds an element is read once and checked.
+/// Reads the wanted regions, in order; the caller has announced their bytes to the progress observer. Each
+/// block that contains an element is read once and checked.
 ///
-/// Memory: the regions; for each thread up to one block, and to transpose a piece of up to 8 MiB.
+/// Memory: the regions; per thread up to one block, and a piece of up to 8 MiB to transpose.
 pub(super) fn load(
     checkpoint: &Checkpoint,
     wanted: &[Wanted<'_>],
@@ -102,14 +101,14 @@ pub(super) fn load(
     Ok(data.collect())
 }
 
-/// Memory for a region, unless an allocation would end the process.
+/// Allocates memory for a region; returns an error instead of aborting the process.
 fn memory(one: &Wanted<'_>) -> Result<Memory, LoadError> {
-    // A region inside its tensor, whose bytes were counted.
+    // The region is inside its tensor, whose size was computed without overflow.
     let elements = stored_len(one.region.size(), one.tensor.dtype)
         .map_or(u64::MAX, |bytes| bytes / one.tensor.dtype.size_bytes());
     let element = one.dtype.size();
     let bytes = elements.saturating_mul(element as u64);
-    // Aligned as the elements need it: Burn copies bytes that are not.
+    // Aligned for the elements, because Burn copies unaligned bytes.
     let memory = usize::try_from(bytes)
         .ok()
         .and_then(|bytes| Memory::new(bytes, element));
@@ -119,7 +118,7 @@ fn memory(one: &Wanted<'_>) -> Result<Memory, LoadError> {
     })
 }
 
-/// Divides a region into work.
+/// Divides a region into work items.
 fn push_items<'a, 'out>(
     one: &'a Wanted<'a>,
     transfer: Transfer,
@@ -142,16 +141,16 @@ fn push_items<'a, 'out>(
             (Some(_), Some(_)) => return items.push(Item::Strided(one, transfer, out)),
         }
     }
-    // Together they are the region, since the chunks tile the tensor.
+    // The overlaps cover the region, because the chunks tile the tensor.
     spans.sort_by_key(|(_, run)| run.target);
     let element = one.tensor.dtype.size_bytes();
-    // Whole blocks, as many as fit, at least one; blocks hold whole elements.
+    // As many whole blocks as fit, at least one; blocks contain whole elements.
     let most = (SPAN_BYTES / block_bytes).max(1) * block_bytes / element;
     for (chunk, run) in spans {
         let mut begin = run.source;
         while begin < run.source + run.len {
             let end = ((begin / most + 1) * most).min(run.source + run.len);
-            // Not beyond `out`, so the cast keeps the value.
+            // The value is at most the length of `out`, so the cast is lossless.
             let bytes = (end - begin) as usize * one.dtype.size();
             let (now, rest) = out.split_at(bytes);
             let part = ElementRun {
@@ -165,7 +164,7 @@ fn push_items<'a, 'out>(
     }
 }
 
-/// Does all the work; the first error ends it.
+/// Runs all work items; stops at the first error.
 fn run(
     checkpoint: &Checkpoint,
     items: Vec<Item<'_, '_>>,
@@ -235,9 +234,9 @@ impl Item<'_, '_> {
     }
 }
 
-/// Reads a region of two dimensions in pieces, and puts each to its place in the transposed one.
+/// Reads a two-dimensional region in pieces, and writes each piece to its position in the transposed region.
 ///
-/// Memory: one piece, and one block.
+/// Memory: one piece and one block.
 fn transpose(
     one: &Wanted<'_>,
     transfer: Transfer,
@@ -252,11 +251,11 @@ fn transpose(
         let Some(shared) = chunk.region.intersection(&one.region) else {
             continue;
         };
-        // One reader for all pieces: the block at the end of one is that at the beginning of the next.
+        // One reader for all pieces, because the last block of a piece is the first block of the next.
         let shard = checkpoint.file_named(&chunk.file)?;
         let mut reader = ChunkReader::new(one, transfer, chunk, shard, held);
         for piece in pieces(&shared, most) {
-            // Not more than `out`, so the cast keeps the value.
+            // The value is at most the length of `out`, so the cast is lossless.
             let bytes = piece.num_elements() as usize * one.dtype.size();
             piece_bytes.resize(bytes, 0);
             for run in runs(&chunk.region, &piece) {
@@ -269,13 +268,13 @@ fn transpose(
     Ok(())
 }
 
-/// Reads runs of one chunk, in order; keeps the last block of which only a part was used.
+/// Reads runs of one chunk, in order; caches the last partially used block.
 struct ChunkReader<'a> {
     tensor: &'a TensorEntry,
     chunk: &'a Chunk,
     shard: std::sync::Arc<ShardFile>,
     transfer: Transfer,
-    /// Bytes of an element of the tensor in memory.
+    /// Size of an element of the tensor in memory, in bytes.
     element: u64,
     held: &'a mut Vec<u8>,
     held_block: Option<u64>,
@@ -300,11 +299,11 @@ impl<'a> ChunkReader<'a> {
         }
     }
 
-    /// Copies a run to its place in `out`. A block that lies in the run and needs no change is read to
-    /// its place.
+    /// Copies a run to `out`. A block that is entirely in the run and needs no conversion is read directly
+    /// into `out`.
     fn read(&mut self, run: ElementRun, out: &mut [u8]) -> Result<(), LoadError> {
         let stored = self.tensor.dtype.size_bytes();
-        // Positions fit: the sizes of chunk and region in bytes were proven to.
+        // Positions fit, because the sizes of chunk and region in bytes were checked.
         let (mut source, end) = (run.source * stored, (run.source + run.len) * stored);
         let mut target = run.target * self.element;
         while source < end {
@@ -325,7 +324,7 @@ impl<'a> ChunkReader<'a> {
                 }
                 let from = (source - span.start) as usize..(stop - span.start) as usize;
                 let copied = self.transfer.copy(&self.held[from], place);
-                copied.map_err(|NoTruthValue| LoadError::TruthValue {
+                copied.map_err(|InvalidBoolean| LoadError::InvalidBoolean {
                     path: self.shard.path().clone(),
                     tensor: self.tensor.name.clone(),
                 })?;

@@ -1,4 +1,4 @@
-//! Reading: a published directory, proven before it is used.
+//! Reading of published directories, which are validated before use.
 
 mod checkpoint;
 mod dry_run;

@@ -1,4 +1,4 @@
-//! What a load allows.
+//! Options of a load.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,7 +11,7 @@ use tinderbox_deferred::ParameterTable;
 use super::load::default_threads;
 use crate::Progress;
 
-/// Burn's modules whose `gamma` and `beta` are PyTorch's `weight` and `bias`.
+/// Burn modules whose `gamma` and `beta` correspond to PyTorch's `weight` and `bias`.
 const NORMS: [&str; 5] = [
     "BatchNorm",
     "GroupNorm",
@@ -20,8 +20,8 @@ const NORMS: [&str; 5] = [
     "RmsNorm",
 ];
 
-/// What a load allows beyond an exact fit. By default nothing: a parameter that is missing, an extra
-/// one, another shape or dtype is an error that lists all of them.
+/// The deviations from an exact match that a load allows. By default none: missing or extra parameters and
+/// other shapes or dtypes cause an error that lists all of them.
 #[derive(Clone, derive_more::Debug)]
 pub struct LoadOptions {
     pub(super) allow_extra: bool,
@@ -30,11 +30,11 @@ pub struct LoadOptions {
     pub(super) cast: bool,
     pub(super) renames: Vec<(Regex, String)>,
     transposes: Vec<Regex>,
-    /// Paths of the model whose weights PyTorch keeps transposed.
+    /// Paths of the model whose weights PyTorch stores transposed.
     transposed: BTreeSet<String>,
-    /// Paths of the model by the names that PyTorch has for them.
+    /// Paths of the model by their PyTorch names.
     aliases: BTreeMap<String, String>,
-    /// Names of what PyTorch saves and Burn has not.
+    /// Names that PyTorch saves and Burn does not have.
     ignored: BTreeSet<String>,
     pub(super) threads: usize,
     #[debug(skip)]
@@ -60,7 +60,7 @@ impl Default for LoadOptions {
 }
 
 impl LoadOptions {
-    /// Saved parameters that the model does not have are left alone.
+    /// Ignores saved parameters that the model does not have.
     #[must_use]
     pub fn allow_extra(self) -> Self {
         Self {
@@ -69,8 +69,8 @@ impl LoadOptions {
         }
     }
 
-    /// Parameters that were not saved come from elsewhere: from the source after this one,
-    /// see [`or_else`](tinderbox_deferred::Source::or_else).
+    /// Leaves parameters that were not saved to the next source, see
+    /// [`or_else`](tinderbox_deferred::Source::or_else).
     #[must_use]
     pub fn allow_missing(self) -> Self {
         Self {
@@ -79,7 +79,7 @@ impl LoadOptions {
         }
     }
 
-    /// Parameters that were saved in another shape count as missing.
+    /// Treats parameters that were saved in another shape as missing.
     #[must_use]
     pub fn allow_shape(self) -> Self {
         Self {
@@ -88,33 +88,33 @@ impl LoadOptions {
         }
     }
 
-    /// Float types are cast to each other, rounded to the nearest, ties to even.
+    /// Casts float types to each other, rounding to nearest, ties to even.
     #[must_use]
     pub fn cast(self) -> Self {
         Self { cast: true, ..self }
     }
 
-    /// Renames what was saved: in every name, the first match of the pattern becomes the replacement,
-    /// where `$1` and `${name}` are groups. Several are done one after the other.
+    /// Renames saved tensors: in every name, replaces the first match of the pattern, where `$1` and
+    /// `${name}` refer to groups. Multiple renames are applied one after the other.
     #[must_use]
     pub fn rename(mut self, pattern: Regex, replacement: impl Into<String>) -> Self {
         self.renames.push((pattern, replacement.into()));
         self
     }
 
-    /// Transposes what was saved with two dimensions under a name that matches, after all renames: PyTorch
-    /// keeps the weight of a linear layer as `[out, in]`, Burn as `[in, out]`. [`Self::pytorch`] finds these by
-    /// itself.
+    /// Transposes saved two-dimensional tensors whose names match, after all renames: PyTorch stores the
+    /// weight of a linear layer as `[out, in]`, Burn as `[in, out]`. [`Self::pytorch`] determines these
+    /// automatically.
     #[must_use]
     pub fn transpose(mut self, pattern: Regex) -> Self {
         self.transposes.push(pattern);
         self
     }
 
-    /// Takes what was saved for PyTorch's layout of the modules of this model: the weight of a `Linear` is
-    /// transposed, and `weight` and `bias` of a `BatchNorm`, `GroupNorm`, `InstanceNorm`, `LayerNorm` or
-    /// `RmsNorm` become `gamma` and `beta`. The `num_batches_tracked` of a `BatchNorm`, which Burn does not
-    /// count, is no extra parameter. Comes after all renames, so those give the names of modules only.
+    /// Converts from PyTorch's layout of the modules of this model: transposes the weight of a `Linear`, and maps
+    /// `weight` and `bias` of a `BatchNorm`, `GroupNorm`, `InstanceNorm`, `LayerNorm` or `RmsNorm` to `gamma` and
+    /// `beta`. Ignores `num_batches_tracked` of a `BatchNorm`, which Burn does not have. Applies after all renames,
+    /// so renames only have to map module names.
     #[must_use]
     pub fn pytorch(mut self, model: &ParameterTable) -> Self {
         for parameter in model.iter() {
@@ -141,31 +141,31 @@ impl LoadOptions {
         self
     }
 
-    /// Reads on so many threads; the number of cores, up to 8, unless chosen.
+    /// Sets the number of reader threads. The default is the number of cores, at most 8.
     #[must_use]
     pub fn threads(self, threads: usize) -> Self {
         Self { threads, ..self }
     }
 
-    /// Reports how far a load is.
+    /// Reports the progress of a load.
     #[must_use]
     pub fn progress(self, progress: Arc<dyn Progress>) -> Self {
         Self { progress, ..self }
     }
 
-    /// Whether a saved tensor of this shape is transposed under this name.
+    /// Returns whether a saved tensor of this name and shape is transposed.
     pub(super) fn transposed(&self, name: &str, shape: &[u64]) -> bool {
         shape.len() == 2
             && (self.transposed.contains(name)
                 || self.transposes.iter().any(|pattern| pattern.is_match(name)))
     }
 
-    /// Whether no model has something of this name.
+    /// Returns whether a saved name has no counterpart in any model.
     pub(super) fn is_ignored(&self, name: &str) -> bool {
         self.ignored.contains(name)
     }
 
-    /// The name of a saved tensor after all renames.
+    /// Returns the name of a saved tensor after all renames.
     pub(super) fn renamed(&self, name: &str) -> String {
         let mut name = name.to_owned();
         for (pattern, replacement) in &self.renames {

@@ -1,4 +1,4 @@
-//! Reads values onto their devices: while some are copied, the next are read.
+//! Transfer of values to their devices, overlapped with reading.
 
 use std::sync::mpsc::sync_channel;
 use std::thread;
@@ -10,16 +10,18 @@ use super::Checkpoint;
 use super::load::{Wanted, load};
 use crate::{LoadError, Progress};
 
-/// Bytes of values that are read before they are copied to a device that is not the host: enough to keep all threads
-/// reading, and few beside what a stage takes. A group ends with the value that fills it, so it may be larger by one.
-/// One group is read, one waits, and one is there twice, while it is moved to memory that the device copies from; Burn
-/// keeps up to two more until they are copied.
+/// Size of a group of values that is read before it is copied to a device other than the host: large enough
+/// to keep all threads reading, small compared with the memory of a stage. A group ends with the value that
+/// reaches the limit, so it may exceed it by one value. One group is being read, one waits, and one is
+/// duplicated while it is moved to memory that the device copies from; Burn keeps up to two more until they
+/// are copied.
 const GROUP_BYTES: u64 = 64 << 20;
 
-/// The wanted values on their devices, in order; `made` hears of each when it is there.
+/// Loads the wanted values to their devices, in order; calls `made` for each value when it is available.
 ///
-/// On the CPU a value is read to where it stays. For another device, groups of values are read, moved to memory that the
-/// device copies from without help (pinned, for CUDA), and queued; the next group is read meanwhile.
+/// On the CPU, a value is read directly into its final memory. For another device, groups of values are read,
+/// moved to memory that the device can copy from directly (pinned, for CUDA), and queued while the next group
+/// is read.
 pub(super) fn load_to(
     checkpoint: &Checkpoint,
     wanted: &[Wanted<'_>],
@@ -42,7 +44,7 @@ pub(super) fn load_to(
         let (sender, receiver) = sync_channel::<Result<Vec<TensorData>, LoadError>>(1);
         let mut groups = groups.into_iter();
         if groups.len() == 1 {
-            // Nothing is copied while something is read, so it is read here.
+            // No copies overlap with reading, so the values are read on this thread.
             let all = groups.next().unwrap_or_default();
             let _ = sender.send(load(checkpoint, all, threads, progress));
             drop(sender);
@@ -73,13 +75,13 @@ pub(super) fn load_to(
     })
 }
 
-/// Bytes of a wanted value.
+/// Returns the size of a wanted value in bytes.
 fn bytes(one: &Wanted<'_>) -> u64 {
     let size = one.dtype.size() as u64;
     one.region.num_elements().saturating_mul(size)
 }
 
-/// Neighbours that go to one device, each group until it has as many bytes as the device takes at a time.
+/// Groups consecutive values for the same device, each until it reaches the device's group size.
 fn groups<'w, 'a>(
     wanted: &'w [Wanted<'a>],
     devices: &[&Device],
@@ -132,7 +134,7 @@ mod tests {
             groups.into_iter().map(<[_]>::len).collect::<Vec<_>>()
         };
         assert_eq!(sizes(u64::MAX), [5, 1, 1]);
-        // Of 16 bytes each: a group ends with the value that fills it.
+        // Of 16 bytes each: a group ends with the value that reaches the limit.
         assert_eq!(sizes(17), [2, 2, 1, 1, 1]);
         assert_eq!(sizes(1), [1; 7]);
         assert!(groups(&[], &[], |_| 1)[0].is_empty());

@@ -1,4 +1,4 @@
-//! Which bytes of which files answer a request. Pure.
+//! Byte ranges of files that a request needs. Pure.
 
 use std::ops::Range;
 
@@ -6,8 +6,8 @@ use tinderbox_fake::Region;
 
 use crate::{Chunk, layout::runs};
 
-/// The blocks of a chunk, by number, that hold an element of a region: ranges in order, none touching
-/// the next. A load reads each of them once, whole, because a digest covers a whole block.
+/// Returns the indices of the blocks of a chunk that contain an element of a region, as sorted ranges that do
+/// not touch. A load reads each block once and completely, because a digest covers a whole block.
 pub(super) fn blocks_of(
     chunk: &Chunk,
     region: &Region,
@@ -16,7 +16,7 @@ pub(super) fn blocks_of(
 ) -> Vec<Range<u64>> {
     let mut all: Vec<Range<u64>> = Vec::new();
     for run in runs(&chunk.region, region).filter(|run| run.len > 0) {
-        // Positions in bytes fit: the sizes of chunk and region in bytes were proven to.
+        // Positions in bytes fit, because the sizes of chunk and region in bytes were checked.
         let first = run.source * element_bytes / block_bytes;
         let end = ((run.source + run.len) * element_bytes).div_ceil(block_bytes);
         match all.last_mut() {
@@ -27,7 +27,7 @@ pub(super) fn blocks_of(
     all
 }
 
-/// The bytes of a range of blocks, counted from the chunk's first.
+/// Returns the byte range of a range of blocks, relative to the chunk's first byte.
 pub(super) fn span_of(chunk: &Chunk, blocks: &Range<u64>, block_bytes: u64) -> Range<u64> {
     blocks.start * block_bytes..(blocks.end * block_bytes).min(chunk.len_bytes)
 }

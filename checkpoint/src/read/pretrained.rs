@@ -1,4 +1,4 @@
-//! Weights that others have saved, in plain `safetensors` files.
+//! Weights saved by other programs, in plain `safetensors` files.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,19 +19,19 @@ use crate::{
     store::{LocalStore, ReadFile, Store, existing},
 };
 
-/// The file of a model that has only one.
+/// File name of a model with a single file.
 const MODEL_FILE: &str = "model.safetensors";
-/// How the name of an index ends.
+/// Suffix of an index file name.
 const INDEX_END: &str = ".index.json";
-/// Bytes of the length in front of a header.
+/// Size of the length prefix of a header in bytes.
 const PREFIX_BYTES: u64 = 8;
 
-/// Weights that others have saved: a `safetensors` file, or a directory in Hugging Face's form. A
-/// [source](Self::source) of a model's parameters, as a [`Checkpoint`] is one.
+/// Weights saved by other programs: a `safetensors` file, or a directory in Hugging Face's form. A
+/// [source](Self::source) of a model's parameters, like a [`Checkpoint`].
 ///
-/// Such files have no digests: their headers are proven, damage in their values is not found. Links are
-/// followed where a name is looked up, since Hugging Face's cache consists of them. All files stay open: a
-/// file that is replaced by another of its name meanwhile makes no difference, one that is written to does.
+/// Such files have no digests: their headers are validated, but damage in their values is not detected. Links
+/// are followed, because Hugging Face's cache consists of them. All files stay open: replacing a file by
+/// another of its name has no effect, writing to the same file does.
 ///
 /// ```no_run
 /// use tinderbox_checkpoint::{LoadOptions, Pretrained, Regex};
@@ -47,21 +47,21 @@ const PREFIX_BYTES: u64 = 8;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Pretrained {
-    /// Its chunks have no digests.
+    /// A checkpoint whose chunks have no digests.
     checkpoint: Arc<Checkpoint>,
 }
 
 impl Pretrained {
-    /// Opens a file; or the files of a directory: those that `model.safetensors.index.json` names, or
-    /// without it `model.safetensors`; or those that another index names, whose path ends in `.index.json`.
-    /// Reads and proves their headers, and no tensor.
+    /// Opens a file, or the files of a directory: those listed in `model.safetensors.index.json`, or without
+    /// it `model.safetensors`; or those listed in another index, whose path ends in `.index.json`. Reads and
+    /// validates their headers, and reads no tensor.
     ///
-    /// Memory: a few times the size of all headers.
+    /// Memory: a small multiple of the size of all headers.
     ///
     /// # Errors
     ///
-    /// When a header is not valid to the last byte of its file, the index names a file outside of its
-    /// directory, or index and files hold other tensors.
+    /// Returns an error if a header is not valid to the last byte of its file, the index lists a file outside
+    /// its directory, or the tensors in index and files differ.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, LoadError> {
         let path = path.as_ref();
         let (dir, files) = files_of(path)?;
@@ -74,7 +74,7 @@ impl Pretrained {
             open.push(ShardFile::plain(dir.place(&file.entry.name), file.file));
             entries.push(file.entry);
         }
-        // The order in which a checkpoint looks for them.
+        // The same order in which a checkpoint looks for them.
         tensors.sort_by(|a, b| a.name.cmp(&b.name));
         let meta = CheckpointMeta::new(0, 1);
         let listed = Listed {
@@ -95,47 +95,48 @@ impl Pretrained {
         })
     }
 
-    /// The file or directory.
+    /// Returns the file or directory.
     pub fn path(&self) -> &Path {
         self.checkpoint.dir()
     }
 
-    /// The tensors, by name.
+    /// Returns the tensors, sorted by name.
     pub fn tensors(&self) -> impl Iterator<Item = &TensorEntry> {
         self.checkpoint.tensors(Role::Model)
     }
 
-    /// The tensor of this name. Cost: a binary search.
+    /// Returns the tensor of this name. Cost: a binary search.
     pub fn tensor(&self, name: &str) -> Option<&TensorEntry> {
         self.checkpoint.tensor(Role::Model, name)
     }
 
-    /// A region of one of its tensors, in the dtype of the file. Reads the blocks of 1 MiB that hold
-    /// elements of it.
+    /// Reads a region of one of these tensors, in its stored dtype. Reads the blocks of 1 MiB that contain
+    /// elements of the region.
     ///
     /// # Errors
     ///
-    /// When the region reaches outside, the file can't be read, or the tensor is not one of these.
+    /// Returns an error if the region extends outside the tensor, the file can't be read, or the tensor
+    /// belongs to other weights.
     pub fn read(&self, tensor: &TensorEntry, region: &Region) -> Result<TensorData, LoadError> {
         self.checkpoint.read(tensor, region)
     }
 
-    /// The tensors as the parameters of a model, with what a load allows. Reads nothing.
+    /// Creates a source of a model's parameters with these options. Reads nothing.
     ///
     /// # Errors
     ///
-    /// [`LoadError::Renamed`] when two tensors get one name.
+    /// Returns [`LoadError::Renamed`] if two tensors are renamed to the same name.
     pub fn source(&self, options: LoadOptions) -> Result<CheckpointSource, LoadError> {
         self.checkpoint.source(options)
     }
 
-    /// The tensors as those of a checkpoint without digests.
+    /// Returns the tensors as a checkpoint without digests.
     pub(crate) fn checkpoint(&self) -> &Arc<Checkpoint> {
         &self.checkpoint
     }
 }
 
-/// A file with its proven header.
+/// A file with a validated header.
 struct PlainFile {
     file: Box<dyn ReadFile>,
     entry: FileEntry,
@@ -143,11 +144,11 @@ struct PlainFile {
 }
 
 impl PlainFile {
-    /// Opens a file of a directory, and proves that its tensors tile it.
+    /// Opens a file of a directory, and checks that its tensors tile it.
     fn open(store: &LocalStore, name: &str) -> Result<Self, LoadError> {
         let file = store.open(name).map_err(failed(store, "open", name))?;
         let read = |len: u64| {
-            // At most the format's limit of 100 MB, and no more than the file has.
+            // At most the format's limit of 100 MB, and at most the size of the file.
             let mut bytes = vec![0; len.min(file.bytes()) as usize];
             file.read_exact_at(&mut bytes, 0)
                 .map_err(failed(store, "read", name))?;
@@ -177,7 +178,7 @@ impl PlainFile {
     }
 }
 
-/// A tensor of a file as one of a checkpoint: whole, without digests.
+/// Converts a tensor of a file to an entry with one chunk and no digests.
 fn entry_of(
     tensor: HeaderTensor,
     data_start_bytes: u64,
@@ -204,13 +205,16 @@ fn entry_of(
     })
 }
 
-/// The directory and the name of a file.
+/// Returns the directory and the name of a file.
 fn place(path: &Path) -> Result<(LocalStore, String), LoadError> {
     let name = path.file_name().and_then(|name| name.to_str());
     let name = name.ok_or_else(|| LoadError::Io {
         action: "open",
         path: path.to_owned(),
-        source: io::Error::new(io::ErrorKind::InvalidFilename, "no name of a file in UTF-8"),
+        source: io::Error::new(
+            io::ErrorKind::InvalidFilename,
+            "the path does not end in a file name in UTF-8",
+        ),
     })?;
     let parent = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -219,13 +223,13 @@ fn place(path: &Path) -> Result<(LocalStore, String), LoadError> {
     Ok((LocalStore::following_links(parent), name.to_owned()))
 }
 
-/// Whether there is something of this name; a link that leads nowhere is something.
+/// Returns whether an entry of this name exists; a dangling link counts.
 fn is_named(dir: &LocalStore, name: &str) -> Result<bool, LoadError> {
     let found = existing(std::fs::symlink_metadata(dir.place(name)));
     Ok(found.map_err(failed(dir, "look at", name))?.is_some())
 }
 
-/// The files of a model, by name, and where they are: one, or those that an index names.
+/// Returns the files of a model, sorted by name, and their directory.
 fn files_of(from: &Path) -> Result<(LocalStore, Vec<PlainFile>), LoadError> {
     if !from.is_dir() {
         let (dir, name) = place(from)?;
@@ -255,7 +259,7 @@ fn files_of(from: &Path) -> Result<(LocalStore, Vec<PlainFile>), LoadError> {
     Ok((dir, files))
 }
 
-/// The names of tensors by file, as an index gives them.
+/// Reads an index and returns the names of tensors by file.
 fn read_index(
     dir: &LocalStore,
     name: &str,
@@ -277,12 +281,12 @@ fn read_index(
     Ok(files)
 }
 
-/// Whether a name can only be that of a file in the directory itself, on every system.
+/// Returns whether a name can only refer to a file in the directory itself, on every platform.
 fn is_plain_name(name: &str) -> bool {
     !matches!(name, "" | "." | "..") && !name.contains(['/', '\\', ':', '\0'])
 }
 
-/// The files that an index names, when they hold exactly the tensors that it puts there.
+/// Opens the files listed in an index and checks that they hold exactly the tensors assigned to them.
 fn indexed(
     dir: &LocalStore,
     index: &str,
@@ -310,7 +314,7 @@ fn indexed(
     })
 }
 
-/// An index file. Fields beside the one that is needed are the business of others.
+/// An index file. Other fields are ignored.
 #[derive(Deserialize)]
 struct Index {
     /// The file of every tensor.
@@ -355,7 +359,7 @@ mod tests {
         );
         check(r#"{"weight_map":{"a":"f","a":"g"}}"#, "duplicate key `a`");
         check(r#"{"weight_map":{"a":1}}"#, "expected a string");
-        check(r#"{"weight_map":[]}"#, "an object of texts");
+        check(r#"{"weight_map":[]}"#, "an object with string values");
         check(r#"{"weight_map":{},"weight_map":{}}"#, "duplicate field");
         check("{}", "missing field");
     }

@@ -1,4 +1,4 @@
-//! One safetensors file of a checkpoint: its header proven against the manifest, its blocks against
+//! One safetensors file of a checkpoint: its header is validated against the manifest, its blocks against
 //! their digests.
 
 use std::{collections::BTreeSet, ops::Range, path::PathBuf, sync::atomic::Ordering};
@@ -11,7 +11,7 @@ use crate::{
     store::{ReadFile, join},
 };
 
-/// An open file whose header is as the manifest says.
+/// An open file whose header matches the manifest.
 #[derive(Debug)]
 pub(super) struct ShardFile {
     path: PathBuf,
@@ -22,7 +22,7 @@ pub(super) struct ShardFile {
 }
 
 impl ShardFile {
-    /// A file of somebody else, whose header was proven and whose blocks have no digests.
+    /// Wraps a file of another program, whose header was validated and whose blocks have no digests.
     pub(super) fn plain(path: PathBuf, file: Box<dyn ReadFile>) -> Self {
         Self {
             path,
@@ -32,10 +32,10 @@ impl ShardFile {
         }
     }
 
-    /// Opens a file that the manifest lists; checks its size, the digest of its header, and that the
-    /// header names exactly the chunks that the manifest puts there.
+    /// Opens a file listed in the manifest; checks its size, the digest of its header, and that the header
+    /// lists exactly the chunks that the manifest assigns to the file.
     ///
-    /// Memory: the header, whose size the manifest's proof bounds by the file's.
+    /// Memory: the header, whose size is bounded by that of the file.
     pub(super) fn open(checkpoint: &Checkpoint, position: usize) -> Result<Self, LoadError> {
         let (store, manifest) = (checkpoint.store(), checkpoint.manifest());
         let entry = &manifest.files[position];
@@ -49,7 +49,7 @@ impl ShardFile {
                 found_bytes: file.bytes(),
             });
         }
-        // At most the format's limit of 100 MB, as the manifest's proof has shown.
+        // At most the format's limit of 100 MB, as checked by the validation of the manifest.
         let mut header = vec![0; entry.header_bytes as usize];
         file.read_exact_at(&mut header, 0)
             .map_err(failed(store, "read", &name))?;
@@ -79,23 +79,23 @@ impl ShardFile {
         })
     }
 
-    /// Where the file is.
+    /// Returns the path of the file.
     pub(super) fn path(&self) -> &PathBuf {
         &self.path
     }
 
-    /// Bytes that one digest covers.
+    /// Returns the number of bytes that one digest covers.
     pub(super) fn block_bytes(&self) -> u64 {
         self.block.bytes()
     }
 
-    /// The bytes of a block of a chunk, counted from the chunk's first.
+    /// Returns the byte range of a block, relative to the chunk's first byte.
     pub(super) fn block_span(&self, chunk: &Chunk, block: u64) -> Range<u64> {
         let start = block * self.block.bytes();
         start..(start + self.block.bytes()).min(chunk.len_bytes)
     }
 
-    /// Reads a whole block of a chunk and checks it, where there are digests.
+    /// Reads a whole block of a chunk and checks its digest, if it has one.
     pub(super) fn read_block(
         &self,
         tensor: &TensorEntry,
@@ -129,14 +129,14 @@ impl ShardFile {
     }
 }
 
-/// Proves that other readers of the file see the tensors that the manifest names.
+/// Checks that other readers of the file see the same tensors as the manifest lists.
 fn check_header<'a>(
     bytes: &[u8],
     contents: impl Iterator<Item = (&'a TensorEntry, &'a Chunk)>,
     entry: &FileEntry,
 ) -> Result<(), HeaderError> {
     let header = decode_header(bytes, entry.size_bytes)?;
-    // Empty tensors share their start with others, so the names are a part of the order.
+    // Empty tensors can share their start with others, so the names are part of the order.
     let expected: BTreeSet<(u64, String, StoredDType, &[u64])> = contents
         .map(|(t, c)| {
             let key = chunk_key(&t.name, &t.shape, &c.region);

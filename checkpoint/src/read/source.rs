@@ -11,21 +11,21 @@ use tinderbox_fake::{DynTensor, Region, RegionError};
 use super::{Checkpoint, LoadOptions, load::Wanted, place::load_to, transfer::Transfer};
 use crate::{LoadError, Role, StoredDType, TensorEntry, progress::Observing};
 
-/// The parameters of a checkpoint as a model calls them, with what a load of them allows.
+/// The parameters of a checkpoint by the paths of a model, with the options of a load.
 #[derive(Clone, Debug)]
 pub struct CheckpointSource {
     checkpoint: Checkpoint,
     options: LoadOptions,
-    /// The saved name of every path; tied names included.
+    /// The saved name of every path, including tied names.
     names: BTreeMap<String, String>,
 }
 
 impl Checkpoint {
-    /// Its parameters as a source, with what a load allows. Reads nothing.
+    /// Creates a source of the parameters with these options. Reads nothing.
     ///
     /// # Errors
     ///
-    /// [`LoadError::Renamed`] when two tensors get one name.
+    /// Returns [`LoadError::Renamed`] if two tensors are renamed to the same name.
     pub fn source(&self, options: LoadOptions) -> Result<CheckpointSource, LoadError> {
         let mut names: BTreeMap<String, String> = BTreeMap::new();
         for tensor in self.tensors(Role::Model) {
@@ -48,11 +48,12 @@ impl Checkpoint {
         })
     }
 
-    /// Refuses a model whose parameters are not exactly the saved ones. Reads nothing.
+    /// Checks that the parameters of a model are exactly the saved ones. Reads nothing.
     ///
     /// # Errors
     ///
-    /// [`LoadError::Mismatch`] with every missing and extra parameter, shape and dtype.
+    /// Returns [`LoadError::Mismatch`] with every missing and extra parameter and every other shape and
+    /// dtype.
     pub fn check_model(
         &self,
         parameters: &[(ParameterPath, Vec<u64>, DType)],
@@ -62,12 +63,12 @@ impl Checkpoint {
 }
 
 impl CheckpointSource {
-    /// Refuses a model whose parameters do not fit the saved ones. Reads nothing.
+    /// Checks that the parameters of a model match the saved ones. Reads nothing.
     ///
     /// # Errors
     ///
-    /// [`LoadError::Mismatch`] with every missing and extra parameter, shape and dtype that is not
-    /// allowed.
+    /// Returns [`LoadError::Mismatch`] with every missing and extra parameter and every other shape and dtype
+    /// that the options do not allow.
     pub fn check_model(
         &self,
         parameters: &[(ParameterPath, Vec<u64>, DType)],
@@ -87,7 +88,7 @@ impl CheckpointSource {
         }
     }
 
-    /// What was saved and a model of these parameters has not, unless that is allowed.
+    /// Returns saved parameters that the model does not have, unless the options allow them.
     fn extra<'a>(&self, model: impl Iterator<Item = &'a ParameterPath>) -> Vec<Mismatch> {
         if self.options.allow_extra {
             return Vec::new();
@@ -113,13 +114,13 @@ impl CheckpointSource {
         self.options.threads
     }
 
-    /// The saved tensor that a path stands for.
+    /// Returns the saved tensor of a path.
     fn find(&self, path: &ParameterPath) -> Option<&TensorEntry> {
         let name = self.names.get(path.as_str())?;
         self.checkpoint.tensor(Role::Model, name)
     }
 
-    /// Adds what is wrong with one wanted parameter; gives the saved one when nothing is.
+    /// Adds the mismatches of one requested parameter; returns the saved one if there are none.
     pub(super) fn compare(
         &self,
         path: &ParameterPath,
@@ -129,7 +130,7 @@ impl CheckpointSource {
     ) -> Option<&TensorEntry> {
         let before = wrong.len();
         let tensor = self.find(path);
-        // As the model sees it.
+        // The shape as the model has it.
         let shape_of = |tensor: &TensorEntry| {
             let mut shape = tensor.shape.clone();
             if self.options.transposed(path.as_str(), &shape) {
@@ -137,7 +138,7 @@ impl CheckpointSource {
             }
             shape
         };
-        // What may have another shape counts as missing there.
+        // With `allow_shape`, another shape counts as missing.
         let fits = |tensor: &&TensorEntry| !self.options.allow_shape || shape_of(tensor) == shape;
         let Some(tensor) = tensor.filter(fits) else {
             wrong.push(Mismatch::Missing { path: path.clone() });
@@ -162,7 +163,7 @@ impl CheckpointSource {
         (wrong.len() == before).then_some(tensor)
     }
 
-    /// What answers each request, and all that is wrong.
+    /// Returns the saved tensor of each request, and all mismatches.
     fn compare_all(&self, requests: &[Request]) -> (Vec<Wanted<'_>>, Vec<Mismatch>) {
         let mut wrong = Vec::new();
         let mut wanted = Vec::with_capacity(requests.len());
@@ -192,7 +193,7 @@ impl CheckpointSource {
         (wanted, wrong)
     }
 
-    /// What answers each request that may be answered elsewhere if it is not here.
+    /// Returns the saved tensor of each request; the caller may obtain missing ones from another source.
     pub(super) fn wanted_here(&self, requests: &[Request]) -> Result<Vec<Wanted<'_>>, SourceError> {
         let (wanted, mut wrong) = self.compare_all(requests);
         self.forgive(&mut wrong);
@@ -200,7 +201,7 @@ impl CheckpointSource {
         Ok(wanted)
     }
 
-    /// Leaves out what is missing, where that is allowed.
+    /// Removes missing parameters from the mismatches if the options allow them.
     fn forgive(&self, wrong: &mut Vec<Mismatch>) {
         if self.options.allow_missing {
             wrong.retain(|mismatch| !matches!(mismatch, Mismatch::Missing { .. }));
@@ -208,18 +209,19 @@ impl CheckpointSource {
     }
 }
 
-/// The same elements with their dimensions in reverse order.
+/// Returns the same elements with their dimensions in reverse order.
 fn transpose(region: &Region) -> Result<Region, RegionError> {
     let reversed = |sizes: &[u64]| sizes.iter().rev().copied().collect();
     Region::new(reversed(region.offset()), reversed(region.size()))
 }
 
 impl Source for CheckpointSource {
-    /// The requested regions of the saved parameters. Every request is checked before anything is
-    /// read; each block that holds a requested element is read once, and checked where it has a digest.
+    /// Loads the requested regions of the saved parameters. Checks every request before reading; each block
+    /// that contains a requested element is read once, and checked if it has a digest.
     ///
-    /// Memory: the values, and one block per thread; 8 MiB more for each thread that transposes. Values for a device
-    /// that is not the CPU are on the host in groups of 64 MiB and one value, six at a time at most.
+    /// Memory: the values and one block per thread; 8 MiB more for each thread that transposes. Values for a
+    /// device other than the CPU pass through host memory in groups of 64 MiB plus one value, at most six at
+    /// a time.
     fn load(
         &self,
         requests: &[Request],
@@ -249,7 +251,7 @@ impl Source for CheckpointSource {
         })
     }
 
-    /// All that does not fit: of the requests, and parameters that the model has not.
+    /// Returns all mismatches: of the requests, and parameters that the model does not have.
     fn check(&self, model: &ParameterTable, requests: &[Request]) -> Result<(), SourceError> {
         let (_, mut wrong) = self.compare_all(requests);
         self.forgive(&mut wrong);

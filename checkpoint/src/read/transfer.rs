@@ -1,27 +1,27 @@
-//! From the bytes of a file to those of a tensor.
+//! Conversion of file bytes to tensor bytes.
 
 use burn::tensor::{BoolStore, DType};
 use half::{bf16, f16};
 
 use crate::StoredDType;
 
-/// How elements of a file become elements of a tensor.
+/// The conversion from file elements to tensor elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Transfer {
-    /// As they are.
+    /// No conversion.
     Same,
-    /// Booleans, which are 0 or 1 in a file, in one of Burn's forms.
+    /// Booleans, which are 0 or 1 in a file, to one of Burn's representations.
     Bool(BoolStore),
-    /// One float type to another, rounded to the nearest, ties to even.
+    /// One float type to another, rounding to nearest, ties to even.
     Float(StoredDType, StoredDType),
 }
 
-/// A boolean is neither 0 nor 1, which would be undefined behaviour as a `bool`.
+/// The error of a boolean that is neither 0 nor 1, which would be undefined behaviour as a `bool`.
 #[derive(Debug)]
-pub(super) struct NoTruthValue;
+pub(super) struct InvalidBoolean;
 
 impl Transfer {
-    /// From a stored type to Burn's; `None` where values of the one are none of the other.
+    /// Returns the conversion from a stored type to a Burn dtype; `None` if there is none.
     pub(super) fn between(from: StoredDType, to: DType) -> Option<Self> {
         let stored = StoredDType::of(to)?;
         match to {
@@ -32,16 +32,16 @@ impl Transfer {
         }
     }
 
-    /// Whether the bytes of a file are those of the tensor, so that they can be read to their place.
+    /// Returns whether the bytes are the same in file and tensor, so that they can be read directly.
     pub(super) fn is_copy(self) -> bool {
         self == Self::Same
     }
 
-    /// Puts elements into their place.
-    pub(super) fn copy(self, from: &[u8], to: &mut [u8]) -> Result<(), NoTruthValue> {
+    /// Converts elements.
+    pub(super) fn copy(self, from: &[u8], to: &mut [u8]) -> Result<(), InvalidBoolean> {
         match self {
             Self::Same => to.copy_from_slice(from),
-            Self::Bool(_) if from.iter().any(|b| *b > 1) => return Err(NoTruthValue),
+            Self::Bool(_) if from.iter().any(|b| *b > 1) => return Err(InvalidBoolean),
             Self::Bool(BoolStore::U32) => {
                 for (from, to) in from.iter().zip(to.chunks_exact_mut(4)) {
                     to.copy_from_slice(&u32::from(*from).to_le_bytes());
@@ -126,7 +126,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against Burn's own conversion, which takes the same way for these pairs.
+        /// Compares with Burn's own conversion, which uses the same intermediate type for these pairs.
         #[test]
         fn a_cast_is_that_of_burn(bits in prop::collection::vec(any::<u32>(), 1..20)) {
             let values: Vec<f32> = bits.iter().map(|bits| f32::from_bits(*bits)).filter(|x| !x.is_nan()).collect();

@@ -1,12 +1,12 @@
-//! Rows become columns.
+//! Transposition of two-dimensional regions.
 
 use tinderbox_fake::Region;
 
-/// Rows and columns of a tile: both sides of a tile of the widest elements lie in the first cache.
+/// Number of rows and columns of a tile, such that two tiles of the widest elements fit the L1 cache.
 const TILE: usize = 32;
 
-/// Puts the elements of a piece to their places in the transposed region that it is a part of, both
-/// row-major and of two dimensions.
+/// Writes the elements of a piece to their positions in the transposed region, both row-major and
+/// two-dimensional.
 pub(super) fn put_transposed(
     piece: &Region,
     region: &Region,
@@ -24,7 +24,7 @@ pub(super) fn put_transposed(
 
 fn put<const N: usize>(piece: &Region, region: &Region, from: &[u8], to: &mut [u8]) {
     let ((from, _), (to, _)) = (from.as_chunks::<N>(), to.as_chunks_mut::<N>());
-    // The bytes are in memory, so positions fit.
+    // The bytes are in memory, so positions fit `usize`.
     let [first_row, first_column] =
         [0, 1].map(|d| (piece.offset()[d] - region.offset()[d]) as usize);
     let [rows, columns] = [0, 1].map(|d| piece.size()[d] as usize);

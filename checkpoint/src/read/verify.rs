@@ -1,21 +1,21 @@
-//! Reads everything, and names all that is damaged.
+//! Verification: reads all bytes and reports all damage.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::{Checkpoint, load::default_threads, shard::ShardFile};
 use crate::{LoadError, Progress, StoredDType, format::INDEX_FILE, parallel::parallel};
 
-/// The most damaged blocks of one file that are named.
+/// Maximum number of damaged blocks that are reported per file.
 const MAX_NAMED: u64 = 1000;
 
 impl Checkpoint {
-    /// Reads every byte and checks it against its digest, the Hugging Face index and the plan included.
+    /// Reads every byte and checks it against its digest, including the Hugging Face index and the plan.
     ///
     /// Time: one pass over all files. Memory: a header and one block per thread.
     ///
     /// # Errors
     ///
-    /// The first damage that is found.
+    /// Returns the first damage.
     pub fn verify(&self) -> Result<(), LoadError> {
         match self.look_for_damage(&(), 1).into_iter().next() {
             Some(damage) => Err(damage),
@@ -23,8 +23,8 @@ impl Checkpoint {
         }
     }
 
-    /// All that is damaged, in the order of the files: every block with a wrong digest is named, up to
-    /// 1000 of a file. Empty when the checkpoint is whole. Time and memory as [`Self::verify`].
+    /// Returns all damage, in the order of the files: every block with a wrong digest, up to 1000 per file.
+    /// Empty if the checkpoint is intact. Time and memory as for [`Self::verify`].
     pub fn damage(&self, progress: &dyn Progress) -> Vec<LoadError> {
         self.look_for_damage(progress, MAX_NAMED)
     }
@@ -72,7 +72,7 @@ impl Checkpoint {
                 let found = match read {
                     Err(error) => Some(error),
                     Ok(()) if truth() => None,
-                    Ok(()) => Some(LoadError::TruthValue {
+                    Ok(()) => Some(LoadError::InvalidBoolean {
                         path: shard.path().clone(),
                         tensor: tensor.name.clone(),
                     }),

@@ -1,4 +1,4 @@
-//! Which checkpoint a run goes on from.
+//! Selection of the checkpoint to resume from.
 
 use std::path::PathBuf;
 
@@ -8,57 +8,57 @@ use crate::{
     store::existing,
 };
 
-/// The newest checkpoint that can be used, and the damaged ones after it.
+/// The newest usable checkpoint, and the newer damaged ones.
 #[derive(Debug)]
 pub struct Latest {
     /// The checkpoint.
     pub checkpoint: Checkpoint,
-    /// Each newer one, which is damaged; the newest first.
+    /// The newer, damaged checkpoints, newest first.
     pub skipped: Vec<Skipped>,
 }
 
-/// A damaged checkpoint that was stepped over.
+/// A damaged checkpoint that was skipped.
 #[derive(Debug)]
 pub struct Skipped {
-    /// Its step.
+    /// The step.
     pub step: u64,
-    /// Its directory.
+    /// The directory.
     pub dir: PathBuf,
-    /// What is wrong with it; names its directory or file.
+    /// The reason why it is damaged; names its directory or file.
     pub reason: LoadError,
 }
 
 impl Run {
-    /// The usable checkpoint with the highest step; `None` when there is none at all.
+    /// Returns the usable checkpoint with the highest step; `None` if the run has no checkpoints.
     ///
-    /// One that is proven to be damaged, or has no manifest, is stepped over, with its reason in the result and in a
-    /// `tracing` warning. Tensor data is not read: damage in it is found when it is loaded, or by
-    /// [`latest_verified`](Self::latest_verified).
+    /// Skips a checkpoint that is known to be damaged or has no manifest, and reports the reason in the
+    /// result and in a `tracing` warning. Does not read tensor data: damage in it is detected by a load, or
+    /// by [`latest_verified`](Self::latest_verified).
     ///
     /// # Errors
     ///
-    /// [`LoadError::NotUsable`] when the newest that is not damaged can't be used: another version of the format wrote
-    /// it, its store fails or denies it. [`LoadError::NoneUsable`] with all reasons when there are checkpoints and all
-    /// are damaged.
+    /// Returns [`LoadError::NotUsable`] if the newest checkpoint that is not damaged can't be used, because
+    /// it has another version of the format, or the store fails or denies access. Returns
+    /// [`LoadError::NoneUsable`] with all reasons if checkpoints exist and all of them are damaged.
     pub fn latest(&self) -> Result<Option<Latest>, LoadError> {
         self.latest_that(|_| Ok(()))
     }
 
-    /// As [`latest`](Self::latest), and every byte of it was read and is right. Time: a pass over the
-    /// files of each checkpoint that is looked at.
+    /// As [`latest`](Self::latest), and reads and checks every byte of the checkpoint. Time: a pass over the
+    /// files of each examined checkpoint.
     ///
     /// # Errors
     ///
-    /// As there.
+    /// See [`latest`](Self::latest).
     pub fn latest_verified(&self) -> Result<Option<Latest>, LoadError> {
         self.latest_that(Checkpoint::verify)
     }
 
-    /// The usable checkpoint with the highest step that also passes a test.
+    /// Returns the usable checkpoint with the highest step that also passes a check.
     ///
     /// # Errors
     ///
-    /// As [`latest`](Self::latest); the reasons are the test's too.
+    /// See [`latest`](Self::latest); the reasons include those of the check.
     pub fn latest_that(
         &self,
         test: impl Fn(&Checkpoint) -> Result<(), LoadError>,
@@ -76,7 +76,7 @@ impl Run {
                         skipped,
                     }));
                 }
-                Err(reason) => skipped.extend(self.step_over(step, reason)?),
+                Err(reason) => skipped.extend(self.skip_damaged(step, reason)?),
             }
         }
         match skipped.is_empty() {
@@ -88,8 +88,9 @@ impl Run {
         }
     }
 
-    /// What is reported of a checkpoint that an error proves to be damaged; `None` when somebody has removed it meanwhile.
-    fn step_over(&self, step: u64, reason: LoadError) -> Result<Option<Skipped>, LoadError> {
+    /// Returns the report on a checkpoint that is known to be damaged; `None` if another process has removed
+    /// it meanwhile.
+    fn skip_damaged(&self, step: u64, reason: LoadError) -> Result<Option<Skipped>, LoadError> {
         if !matches!(reason.class(), ErrorClass::Damaged | ErrorClass::Missing) {
             return Err(LoadError::NotUsable {
                 step,
@@ -105,7 +106,7 @@ impl Run {
         let dir = self.store.place(&name);
         tracing::warn!(
             dir = %dir.display(), reason = %chain(&reason),
-            "stepped over a damaged checkpoint"
+            "skipped a damaged checkpoint"
         );
         Ok(Some(Skipped { step, dir, reason }))
     }

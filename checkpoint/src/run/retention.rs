@@ -1,7 +1,7 @@
-//! Which checkpoints of a run are kept.
+//! Retention of checkpoints.
 //!
-//! Invariant: where a checkpoint could be loaded before, one can be loaded after, also after a kill or a loss of power
-//! in between.
+//! Invariant: if a checkpoint could be loaded before, one can be loaded afterwards, also after a kill or a
+//! power failure in between.
 
 use std::{
     collections::BTreeSet,
@@ -13,17 +13,17 @@ use serde::{Deserialize, Serialize};
 use super::Run;
 use crate::{SaveError, error::chain};
 
-/// Which checkpoints to keep.
+/// The checkpoints to keep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Retention {
-    /// So many of the newest, at least 1.
+    /// The number of newest checkpoints to keep, at least 1.
     pub last: usize,
-    /// Beside them, those whose step is a multiple of this.
+    /// Additionally keeps those whose step is a multiple of this.
     pub every: Option<u64>,
 }
 
 impl Retention {
-    /// Which of the steps go, in order.
+    /// Returns the steps to remove, sorted.
     pub fn expired(&self, steps: &[u64]) -> Vec<u64> {
         let mut steps = steps.to_vec();
         steps.sort_unstable();
@@ -35,11 +35,11 @@ impl Retention {
 }
 
 impl Run {
-    /// The steps that [`prune`](Self::prune) would remove, in order.
+    /// Returns the steps that [`prune`](Self::prune) would remove, sorted.
     ///
     /// # Errors
     ///
-    /// When the store can't be listed.
+    /// Returns an error if the store can't be listed.
     pub fn expired(&self, retention: Retention) -> Result<Vec<u64>, SaveError> {
         let usable = self.usable(|step| self.open(step).is_ok())?;
         let mut expired = retention.expired(&usable);
@@ -48,7 +48,8 @@ impl Run {
         }
         let kept = usable.iter().rev().filter(|step| !expired.contains(step));
         if !kept.copied().any(|step| self.is_whole(step)) {
-            // The newest whole one stays instead; with none, nothing is known to be worth less than another.
+            // If no kept checkpoint is intact, the newest intact one is kept as well; if none is intact,
+            // nothing is removed.
             let whole = expired.iter().rposition(|step| self.is_whole(*step));
             match whole {
                 Some(whole) => drop(expired.remove(whole)),
@@ -58,25 +59,26 @@ impl Run {
         Ok(expired)
     }
 
-    /// Removes the checkpoints that are not to be kept; gives their steps, in order. Those that can't be
-    /// opened are neither counted nor removed. When none of the kept ones is whole, the newest whole one is kept, too.
+    /// Removes the checkpoints that are not to be kept; returns their steps, sorted. Checkpoints that can't
+    /// be opened are neither counted nor removed. If none of the kept ones is intact, the newest intact one
+    /// is kept as well.
     ///
-    /// Time: where something is removed, a pass over the files of the newest checkpoint that is kept, and over those of
-    /// others only as long as what was read is damaged.
+    /// Time: if something is removed, a pass over the files of the newest kept checkpoint, and over those of
+    /// others only while damage is found.
     ///
     /// # Errors
     ///
-    /// When one can't be removed.
+    /// Returns an error if a checkpoint can't be removed.
     pub fn prune(&self, retention: Retention) -> Result<Vec<u64>, SaveError> {
         self.remove_all(self.expired(retention)?)
     }
 
-    /// [`prune`](Self::prune) right after a step was saved: that step is kept, whatever the others are, and nothing is
-    /// read but the manifests of checkpoints that this `Run` has neither saved nor opened before.
+    /// [`prune`](Self::prune) immediately after a step was saved: keeps that step, and reads only the
+    /// manifests of checkpoints that this `Run` has neither saved nor opened before.
     ///
     /// # Errors
     ///
-    /// As there.
+    /// See [`prune`](Self::prune).
     pub fn prune_after_save(
         &self,
         saved: u64,
@@ -105,11 +107,11 @@ impl Run {
         Ok(steps.into_iter().filter(|step| is_usable(*step)).collect())
     }
 
-    /// Whether every byte of a checkpoint was read and is right.
+    /// Reads and checks every byte of a checkpoint and returns whether it is intact.
     fn is_whole(&self, step: u64) -> bool {
         let verified = self.open(step).and_then(|checkpoint| checkpoint.verify());
         if let Err(error) = &verified {
-            tracing::warn!(step, reason = %chain(error), "a checkpoint that is to be kept is not whole");
+            tracing::warn!(step, reason = %chain(error), "a checkpoint to keep is damaged or can't be read");
         }
         verified.is_ok()
     }

@@ -1,4 +1,4 @@
-//! What every store must do, as a test that any store can be given to.
+//! Conformance tests for implementations of [`Store`].
 
 use std::{
     collections::BTreeSet,
@@ -14,25 +14,25 @@ use crate::{
     },
 };
 
-/// A promise of [`Store`] that a store breaks.
+/// A violation of the contract of [`Store`].
 #[derive(Debug, thiserror::Error)]
-#[error("the store does not keep a promise: {promise}; found {found}")]
+#[error("the store violates its contract: {promise}; found {found}")]
 pub struct Violation {
-    /// What a store promises.
+    /// The violated requirement.
     pub promise: &'static str,
-    /// What it did instead.
+    /// The observed behaviour.
     pub found: String,
 }
 
-/// Tests the promises of [`Store`] on an empty store; leaves files behind in it.
+/// Tests the contract of [`Store`] on an empty store; leaves files in it.
 ///
 /// # Errors
 ///
-/// The first promise that is broken.
+/// Returns the first violation.
 pub fn check_conformance(store: &Arc<dyn Store>) -> Result<(), Violation> {
     let store = &**store;
     expect_error(
-        "an empty store has no root, or an empty one",
+        "the root of an empty store is missing or empty",
         |kind| kind == ErrorKind::NotFound,
         match store.list("") {
             Ok(found) if found.is_empty() => Err(io::Error::from(ErrorKind::NotFound)),
@@ -40,7 +40,10 @@ pub fn check_conformance(store: &Arc<dyn Store>) -> Result<(), Violation> {
         },
     )?;
     for _ in 0..2 {
-        done("a root is made, and is there already", store.create_root())?;
+        done(
+            "the root is created, also if it exists",
+            store.create_root(),
+        )?;
     }
     files(store)?;
     locks(store)?;
@@ -49,32 +52,36 @@ pub fn check_conformance(store: &Arc<dyn Store>) -> Result<(), Violation> {
 
 fn files(store: &dyn Store) -> Result<(), Violation> {
     let missing = |kind| kind == ErrorKind::NotFound;
-    expect_error("opening nothing is `NotFound`", missing, store.open("none"))?;
     expect_error(
-        "looking at nothing is `NotFound`",
+        "opening a missing file is `NotFound`",
+        missing,
+        store.open("none"),
+    )?;
+    expect_error(
+        "looking up a missing name is `NotFound`",
         missing,
         store.look("none"),
     )?;
     match store.remove_file("none") {
-        // Some stores don't look.
+        // Some stores do not check.
         Ok(()) => {}
-        removed => expect_error("removing nothing is `NotFound`", missing, removed)?,
+        removed => expect_error("removing a missing file is `NotFound`", missing, removed)?,
     }
-    done("a directory is made", store.create_dir("dir"))?;
+    done("a directory is created", store.create_dir("dir"))?;
     let bytes: Vec<u8> = (0..3_000_017u32)
         .map(|i| (i.wrapping_mul(0x9e37_79b9) >> 24) as u8)
         .collect();
-    let mut file = done("a file is made", store.create("dir/large"))?;
+    let mut file = done("a file is created", store.create("dir/large"))?;
     for piece in bytes.chunks(999_983) {
-        done("bytes are added", file.write_all(piece))?;
+        done("bytes are appended", file.write_all(piece))?;
     }
     done("a file is finished", file.finish())?;
     let taken = |kind| kind == ErrorKind::AlreadyExists;
     let again = store.create("dir/large").and_then(|file| file.finish());
-    expect_error("a file is never made over another", taken, again)?;
+    expect_error("creating a file never replaces another", taken, again)?;
     let file = done("a file is opened", store.open("dir/large"))?;
     expect(
-        "an open file knows its size",
+        "an open file reports its size",
         file.bytes(),
         bytes.len() as u64,
     )?;
@@ -86,11 +93,11 @@ fn files(store: &dyn Store) -> Result<(), Violation> {
     ] {
         let mut part = vec![0; len];
         done(
-            "any part is read",
+            "any range is read",
             file.read_exact_at(&mut part, start as u64),
         )?;
         let same = part == bytes[start..start + len];
-        expect("a part has the bytes that were written", same, true)?;
+        expect("a range has the bytes that were written", same, true)?;
     }
     let past = file.read_exact_at(&mut [0; 2], bytes.len() as u64 - 1);
     let ended = |kind| kind == ErrorKind::UnexpectedEof;
@@ -98,13 +105,13 @@ fn files(store: &dyn Store) -> Result<(), Violation> {
 
     for text in ["one", "another"] {
         done(
-            "a small file is put, also over another",
+            "a small file is put, also over an existing one",
             store.put("dir/small", text.as_bytes()),
         )?;
-        let found = done("a small file is looked at", store.look("dir/small"))?;
+        let found = done("a small file is looked up", store.look("dir/small"))?;
         let expected = ("small", FoundKind::File, text.len() as u64);
         expect(
-            "a look gives name, kind and size",
+            "a lookup returns name, kind and size",
             (&*found.name, found.kind, found.bytes),
             expected,
         )?;
@@ -114,13 +121,13 @@ fn files(store: &dyn Store) -> Result<(), Violation> {
     let names = names_in(store, "dir")?;
     let expected = ["empty", "large", "small"].map(str::to_owned);
     expect(
-        "a listing names what is there, no temporary file",
+        "a listing contains the existing files and no temporary file",
         names,
         expected.into(),
     )?;
     if !store.renames() {
         let unsupported = |kind| kind == ErrorKind::Unsupported;
-        let promise = "without renames, they are `Unsupported`";
+        let promise = "a store without renames returns `Unsupported`";
         let renamed = store.rename("dir/small", "dir/other");
         expect_error(promise, unsupported, renamed)?;
         let exchanged = store.exchange("dir/small", "dir/large");
@@ -138,14 +145,14 @@ fn files(store: &dyn Store) -> Result<(), Violation> {
 }
 
 fn locks(store: &dyn Store) -> Result<(), Violation> {
-    done("a directory is made", store.create_dir("locks"))?;
+    done("a directory is created", store.create_dir("locks"))?;
     let lock = done(
-        "a locked file is made",
+        "a locked file is created",
         store.create_locked("locks/one", b"mine"),
     )?;
     let taken = |kind| kind == ErrorKind::AlreadyExists;
     expect_error(
-        "a locked file is never made over another",
+        "creating a locked file never replaces another",
         taken,
         store.create_locked("locks/one", b"yours"),
     )?;
@@ -155,8 +162,8 @@ fn locks(store: &dyn Store) -> Result<(), Violation> {
                 return Ok(());
             }
             held => {
-                let held = done("a lock is asked for", held)?;
-                expect("a lock that is held is not given", held.is_none(), true)?;
+                let held = done("a lock is requested", held)?;
+                expect("a lock that is held is not acquired", held.is_none(), true)?;
             }
         }
     }
@@ -165,16 +172,16 @@ fn locks(store: &dyn Store) -> Result<(), Violation> {
     if !store.has_locks() {
         let unsupported = |kind| kind == ErrorKind::Unsupported;
         return expect_error(
-            "without locks, one that can be had proves nothing",
+            "a store without locks does not report a lock as free",
             unsupported,
             free,
         );
     }
-    let free = done("a lock is asked for", free)?;
-    expect("a lock that was dropped is given", free.is_some(), true)
+    let free = done("a lock is requested", free)?;
+    expect("a released lock is acquired", free.is_some(), true)
 }
 
-/// An attempt to save a step that is published for a test.
+/// An attempt to save a step, published by a test.
 struct Trial {
     id: AttemptId,
     dir: String,
@@ -182,7 +189,7 @@ struct Trial {
 }
 
 impl Trial {
-    /// A checkpoint without tensors, and a file that tells its attempt.
+    /// Creates a checkpoint without tensors, and a file that identifies its attempt.
     fn new(store: &dyn Store, step: u64) -> Result<Self, Violation> {
         let id = AttemptId::fresh();
         let dir = attempt_dir_name(step, id);
@@ -190,7 +197,7 @@ impl Trial {
             promise: "a manifest is encoded",
             found: format!("error `{error}`"),
         })?;
-        done("a directory is made", store.create_dir(&dir))?;
+        done("a directory is created", store.create_dir(&dir))?;
         done(
             "a file is put",
             store.put(&join(&dir, "data"), dir.as_bytes()),
@@ -204,7 +211,7 @@ impl Trial {
             .map_err(source)
     }
 
-    /// Its file is in this directory.
+    /// Checks that its file is in this directory.
     fn expect_in(&self, store: &dyn Store, dir: &str) -> Result<(), Violation> {
         let data = store.read_small(&join(dir, "data"), 1000);
         let data = done("the files of an attempt are read", data)?;
@@ -212,12 +219,12 @@ impl Trial {
         expect("the files are of one attempt", same, true)
     }
 
-    /// The step is this attempt.
+    /// Checks that the published step is this attempt.
     fn expect_published(&self, store: &dyn Store, step: &str) -> Result<(), Violation> {
         let manifest = store.read_small(&join(step, MANIFEST_FILE), 10_000);
-        let manifest = done("what was published is read", manifest)?;
+        let manifest = done("a published manifest is read", manifest)?;
         let same = manifest == self.manifest;
-        expect("what was published is of one attempt", same, true)?;
+        expect("the published manifest belongs to the attempt", same, true)?;
         self.expect_in(store, &store.files_of(step, &self.dir))
     }
 }
@@ -236,7 +243,7 @@ fn publishing(store: &dyn Store) -> Result<(), Violation> {
         Trial::new(store, 7)?,
     ];
     let replaced = done("an attempt is published", one.publish(store, &step, false))?;
-    expect("a new step replaces nothing", replaced, None)?;
+    expect("publishing a new step replaces nothing", replaced, None)?;
     one.expect_published(store, &step)?;
     let there = |kind| {
         matches!(
@@ -258,7 +265,7 @@ fn publishing(store: &dyn Store) -> Result<(), Violation> {
                 replaced,
             )?;
             let replaced = replaced.ok_or(Violation {
-                promise: "it is told where the replaced files are",
+                promise: "publishing returns the location of the replaced files",
                 found: "nothing".to_owned(),
             })?;
             one.expect_in(store, &replaced)?;
@@ -268,10 +275,10 @@ fn publishing(store: &dyn Store) -> Result<(), Violation> {
     now.expect_published(store, &step)?;
     let files = store.files_of(&step, &now.dir);
     let trash = removed_dir_name(7, now.id);
-    done("a step is taken away", store.retire(&step, &trash))?;
+    done("a step is retired", store.retire(&step, &trash))?;
     let gone = |kind| kind == ErrorKind::NotFound;
     expect_error(
-        "a step that was taken away has no manifest",
+        "a retired step has no manifest",
         gone,
         store.open(&join(&step, MANIFEST_FILE)),
     )?;

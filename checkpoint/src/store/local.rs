@@ -1,4 +1,4 @@
-//! A directory on this machine, or on a file system that all ranks see.
+//! A store in a directory on this machine, or on a file system that all ranks can access.
 
 use std::{
     fs::{self, File, Metadata, TryLockError},
@@ -8,36 +8,38 @@ use std::{
 
 use super::{Found, FoundKind, Lock, ReadFile, Store, WriteFile, existing};
 
-/// Bytes that are gathered before a write: small tensors share one, large ones go past it.
+/// Size of the write buffer: small tensors are combined, larger ones bypass it.
 const BUFFER_BYTES: usize = 1 << 20;
 
-/// Bytes of a file after which their way to the disk begins: little beside what a disk writes in a tenth
-/// of a second.
+/// Number of bytes after which write-back of a file to the disk starts: less than a disk writes in a tenth of
+/// a second.
 const FLUSH_BYTES: u64 = 32 << 20;
 
 /// A directory.
 ///
-/// # File systems that several machines share
+/// # Shared file systems
 ///
-/// A lock (`flock`) tells an attempt that lives from one that died, and so whether its directory may be removed. It does so
-/// where the directory is on a file system of this machine: ext2 to ext4, XFS, Btrfs, ZFS, F2FS, bcachefs, tmpfs, ramfs,
-/// overlayfs, exFAT, FAT, ReiserFS. Everywhere else (NFS, Lustre, CephFS, GPFS, BeeGFS, SMB, 9P, FUSE, what is not known, and
-/// all systems but Linux) another machine may not see the lock: as in a bucket, nothing is taken for dead there until
-/// the caller says that nobody saves ([`Run::clean_when_idle`](crate::Run::clean_when_idle)), and
-/// [`Run::join`](crate::Run::join) takes a dead attempt to save the same step for a living one.
+/// A lock (`flock`) distinguishes a live attempt from a dead one, and so determines whether its directory can
+/// be removed. It is reliable only if the directory is on a local file system of this machine: ext2 to ext4,
+/// XFS, Btrfs, ZFS, F2FS, bcachefs, tmpfs, ramfs, overlayfs, exFAT, FAT, ReiserFS. On any other (NFS, Lustre,
+/// CephFS, GPFS, BeeGFS, SMB, 9P, FUSE, unknown types, and all systems but Linux) another machine may not see
+/// the lock. As in a bucket, no attempt is then considered dead until the caller asserts that no process is
+/// saving ([`Run::clean_when_idle`](crate::Run::clean_when_idle)), and [`Run::join`](crate::Run::join)
+/// mistakes a dead attempt to save the same step for a live one.
 ///
-/// A directory that this machine exports to others looks like its own: say so by [`shared`](Self::shared).
+/// A directory that this machine exports to others is indistinguishable from a local one: use
+/// [`shared`](Self::shared) for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LocalStore {
     root: PathBuf,
-    /// Whether links are followed where a name is looked up or opened.
+    /// Whether links are followed in lookups and when opening files.
     follow: bool,
-    /// Whether other machines reach it, whatever its file system is.
+    /// Whether other machines can access it, regardless of its file system.
     shared: bool,
 }
 
 impl LocalStore {
-    /// The store of this directory, which need not be there yet.
+    /// Creates the store of a directory, which need not exist.
     pub fn new(root: impl Into<PathBuf>) -> Self {
         Self {
             root: root.into(),
@@ -46,8 +48,8 @@ impl LocalStore {
         }
     }
 
-    /// Says that other machines reach the directory, although its file system is one of this machine's: then no lock
-    /// tells who is dead.
+    /// Declares that other machines can access the directory, although its file system is local to this
+    /// machine: locks then do not identify dead attempts.
     #[must_use]
     pub fn shared(self) -> Self {
         Self {
@@ -56,8 +58,8 @@ impl LocalStore {
         }
     }
 
-    /// A directory whose files may be links, as in Hugging Face's cache: for reading files that are not
-    /// ours.
+    /// Creates a store whose files may be links, as in Hugging Face's cache, for reading files of other
+    /// programs.
     pub(crate) fn following_links(root: impl Into<PathBuf>) -> Self {
         Self {
             follow: true,
@@ -82,7 +84,8 @@ impl Store for LocalStore {
         let mut all = Vec::new();
         for entry in fs::read_dir(self.at(dir))? {
             let entry = entry?;
-            // Of the name itself, so a link to a directory is none; nothing when somebody removed it meanwhile.
+            // Metadata of the entry itself, so a link to a directory is not a directory; missing if it was
+            // removed concurrently.
             if let Some(metadata) = existing(entry.metadata())? {
                 all.push(found(&entry.path(), &metadata));
             }
@@ -116,7 +119,7 @@ impl Store for LocalStore {
         let missing = self.root.ancestors().take_while(|dir| !dir.exists());
         let missing = missing.count();
         fs::create_dir_all(&self.root)?;
-        // The root's own name always: somebody else may have just made it.
+        // Syncs the parent even if the root exists, because another process may have just created it.
         for dir in self.root.ancestors().take(missing.max(1)) {
             match dir.parent() {
                 Some(parent) if parent.as_os_str().is_empty() => sync_dir(Path::new("."))?,
@@ -133,7 +136,7 @@ impl Store for LocalStore {
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         let (from, to) = (self.at(from), self.at(to));
-        // The system's own rename lets a directory replace an empty one.
+        // The system's own rename allows a directory to replace an empty one.
         if fs::symlink_metadata(&from)?.is_dir() && fs::symlink_metadata(&to).is_ok() {
             return Err(io::Error::from(io::ErrorKind::AlreadyExists));
         }
@@ -160,12 +163,12 @@ impl Store for LocalStore {
         let path = self.at(path);
         let mut file = File::create_new(&path)?;
         if let Err(error) = file.lock() {
-            // Without locks nobody else can lock it either, and it is left alone.
-            tracing::warn!(path = %path.display(), %error, "this file system has no locks");
+            // Without locks no other process can lock it either, and it is never removed as dead.
+            tracing::warn!(path = %path.display(), %error, "this file system does not support locks");
         }
         file.write_all(bytes)?;
         file.sync_all()?;
-        // Whoever cleans takes a file without contents for a dead one; from here on it has them.
+        // Cleanup considers a marker without contents dead; from here on it has contents.
         fs::metadata(&path)?;
         Ok(Lock::of(file))
     }
@@ -182,8 +185,8 @@ impl Store for LocalStore {
         };
         match locked {
             Err(TryLockError::WouldBlock) => Ok(None),
-            // Somebody on another machine may hold it all the same. NFS takes no exclusive lock of a file that was opened
-            // to be read, and some file systems take none at all.
+            // A process on another machine may hold the lock nevertheless. NFS does not grant an exclusive
+            // lock of a file that is open for reading, and some file systems do not grant any.
             _ if !self.has_locks() => Err(io::Error::from(io::ErrorKind::Unsupported)),
             Ok(()) => Ok(Some(Lock::of(file))),
             Err(TryLockError::Error(error)) => Err(error),
@@ -191,22 +194,23 @@ impl Store for LocalStore {
     }
 }
 
-/// Who sees a lock of a file.
+/// The visibility of a file lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reach {
-    /// Everybody: only this machine sees the file.
+    /// To all processes: only this machine can access the file.
     Machine,
-    /// Perhaps this machine alone, of those that see the file.
+    /// Possibly only to this machine, although others can access the file.
     Unknown,
 }
 
-/// The reach of locks on the file system that a directory is on, or will be; unknown where that can't be asked.
+/// Returns the reach of locks on the file system of a directory, which need not exist; unknown if it can't be
+/// determined.
 #[cfg(target_os = "linux")]
 fn reach_of(dir: &Path) -> Reach {
     let empty = |dir: &&Path| !dir.as_os_str().is_empty();
     let above = dir.ancestors().filter(empty).chain([Path::new(".")]);
     let mut found = above.map(rustix::fs::statfs);
-    // The directory itself may not be there yet.
+    // The directory itself may not exist yet.
     let found = found.find(|found| !matches!(found, Err(rustix::io::Errno::NOENT)));
     match found {
         Some(Ok(found)) => reach_of_type(found.f_type as u32),
@@ -214,13 +218,13 @@ fn reach_of(dir: &Path) -> Reach {
     }
 }
 
-/// Other systems are not asked.
+/// Not determined on other systems.
 #[cfg(not(target_os = "linux"))]
 fn reach_of(_dir: &Path) -> Reach {
     Reach::Unknown
 }
 
-/// By the number of a file system's type, as `linux/magic.h` and `statfs(2)` have them.
+/// Maps the type number of a file system, from `linux/magic.h` and `statfs(2)`, to its reach.
 #[cfg(target_os = "linux")]
 fn reach_of_type(number: u32) -> Reach {
     const OF_ONE_MACHINE: [u32; 12] = [
@@ -243,7 +247,7 @@ fn reach_of_type(number: u32) -> Reach {
     }
 }
 
-/// What a name stands for: what a link leads to, or the link itself.
+/// Returns the metadata of the entry, or of the target of a link.
 fn metadata(path: &Path, follow: bool) -> io::Result<Metadata> {
     match follow {
         true => fs::metadata(path),
@@ -251,8 +255,8 @@ fn metadata(path: &Path, follow: bool) -> io::Result<Metadata> {
     }
 }
 
-/// Opens a file that is neither a link, which could lead out of the store, unless links are followed, nor
-/// a pipe, which would wait for its writer.
+/// Opens a file that is neither a link, which could lead out of the store, unless links are followed, nor a
+/// pipe, which would block until it has a writer.
 fn open_plain(path: &Path, follow: bool) -> io::Result<(File, Metadata)> {
     let refused = || io::Error::from(io::ErrorKind::InvalidInput);
     let before = metadata(path, follow)?;
@@ -264,7 +268,7 @@ fn open_plain(path: &Path, follow: bool) -> io::Result<(File, Metadata)> {
     #[cfg(target_os = "linux")]
     {
         use std::os::unix::fs::OpenOptionsExt;
-        // It may have become another since.
+        // The entry may have been replaced since.
         let mut flags = rustix::fs::OFlags::NONBLOCK;
         flags.set(rustix::fs::OFlags::NOFOLLOW, !follow);
         options.custom_flags(flags.bits().cast_signed());
@@ -323,9 +327,9 @@ impl ReadFile for LocalRead {
 #[derive(Debug)]
 struct LocalWrite {
     file: BufWriter<File>,
-    /// Bytes that were written.
+    /// Number of bytes written.
     bytes: u64,
-    /// Bytes whose way to the disk has begun.
+    /// Number of bytes whose write-back has started.
     begun: u64,
 }
 
@@ -346,19 +350,19 @@ impl WriteFile for LocalWrite {
     }
 }
 
-/// Asks the system to begin to write pages to the disk, so that it is not idle until the sync. Of what is
-/// not on the disk yet, this advice drops nothing. What comes of it makes no difference but in speed.
+/// Starts write-back of pages, so that the disk is not idle until the sync. The advice drops no pages that
+/// have not been written back. An error affects only performance.
 #[cfg(target_os = "linux")]
 fn begin_flush(file: &File, start: u64, bytes: u64) {
     let bytes = std::num::NonZeroU64::new(bytes);
     let _ = rustix::fs::fadvise(file, start, bytes, rustix::fs::Advice::DontNeed);
 }
 
-/// Other systems are not asked.
+/// Not supported on other systems.
 #[cfg(not(target_os = "linux"))]
 fn begin_flush(_file: &File, _start: u64, _bytes: u64) {}
 
-/// Other systems than Unix can't open a directory, and make renames durable by themselves.
+/// Systems other than Unix can't open a directory, and make renames durable by themselves.
 fn sync_dir(dir: &Path) -> io::Result<()> {
     if cfg!(unix) {
         File::open(dir)?.sync_all()?;
@@ -371,7 +375,7 @@ fn exchange(one: &Path, other: &Path) -> io::Result<()> {
     use rustix::fs::{CWD, RenameFlags, renameat_with};
     renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE).map_err(|error| {
         match error {
-            // The file system knows of no such call, or not of this flag.
+            // The file system does not support this call or this flag.
             rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS => {
                 io::Error::from(io::ErrorKind::Unsupported)
             }
@@ -421,7 +425,7 @@ mod tests {
         }
     }
 
-    /// A directory that is not there yet has the reach of the one that it will be in.
+    /// A directory that does not exist has the reach of its nearest existing ancestor.
     #[test]
     fn a_directory_that_is_not_there_yet() {
         let dir = tempfile::tempdir().unwrap();

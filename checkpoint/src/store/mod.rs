@@ -1,10 +1,10 @@
-//! Where checkpoints are kept.
+//! Storage of checkpoints.
 //!
-//! All that saving and loading do to files goes through [`Store`]: few operations, each with a promise
-//! that [`check_conformance`] tests. Paths are relative to the store's root and use `/`.
+//! Saving and loading access files only through [`Store`]: few operations, whose contract
+//! [`check_conformance`] tests. Paths are relative to the store's root and use `/`.
 //!
 //! [`LocalStore`] is a directory. With the feature `object-store`, `BucketStore` is a bucket of S3, Google
-//! Cloud Storage or Azure (features `aws`, `gcp`, `azure`), or one in memory.
+//! Cloud Storage or Azure (features `aws`, `gcp`, `azure`), or an in-memory bucket.
 
 mod conformance;
 mod local;
@@ -25,130 +25,131 @@ pub use local::LocalStore;
 pub use object::{BucketError, BucketStore};
 pub(crate) use retrying::Retrying;
 
-/// A place for the checkpoints of a run: a directory, or a bucket.
+/// Storage for the checkpoints of a run: a directory or a bucket.
 ///
-/// A store that has directories and renames implements the operations and takes [`publish`](Self::publish),
-/// [`retire`](Self::retire) and [`files_of`](Self::files_of) as they are. One that has none says so in
-/// [`renames`](Self::renames), makes [`create_dir`](Self::create_dir), [`remove_dir`](Self::remove_dir) and
-/// [`sync_dir`](Self::sync_dir) do nothing, refuses the renames, and publishes by one conditional write of
-/// the manifest: the files of an attempt stay where it wrote them.
+/// A store with directories and renames uses the default implementations of [`publish`](Self::publish),
+/// [`retire`](Self::retire) and [`files_of`](Self::files_of). A store without them returns `false` from
+/// [`renames`](Self::renames), implements [`create_dir`](Self::create_dir), [`remove_dir`](Self::remove_dir)
+/// and [`sync_dir`](Self::sync_dir) as no-ops, returns `Unsupported` from the renames, and publishes by one
+/// conditional write of the manifest: the files of an attempt stay where they were written.
 pub trait Store: fmt::Debug + Send + Sync {
-    /// Where a path is, for messages; `""` is the root.
+    /// Returns the location of a path, for messages; `""` is the root.
     fn place(&self, path: &str) -> PathBuf;
 
-    /// What is directly in a directory, in any order.
+    /// Lists the direct entries of a directory, in any order.
     ///
     /// # Errors
     ///
-    /// `NotFound` when there is no such directory.
+    /// Returns `NotFound` if the directory does not exist.
     fn list(&self, dir: &str) -> io::Result<Vec<Found>>;
 
-    /// What a name stands for; a link stands for itself.
+    /// Looks up an entry, without following a link.
     ///
     /// # Errors
     ///
-    /// `NotFound` when there is nothing.
+    /// Returns `NotFound` if it does not exist.
     fn look(&self, path: &str) -> io::Result<Found>;
 
-    /// Opens a plain file for reading.
+    /// Opens a regular file for reading.
     ///
     /// # Errors
     ///
-    /// `NotFound` when there is nothing, `InvalidInput` for anything but a plain file: links, pipes and
-    /// devices could lead out of the store or block.
+    /// Returns `NotFound` if it does not exist, and `InvalidInput` for anything but a regular file: links,
+    /// pipes and devices could lead out of the store or block.
     fn open(&self, path: &str) -> io::Result<Box<dyn ReadFile>>;
 
-    /// Makes a new file.
+    /// Creates a new file.
     ///
     /// # Errors
     ///
-    /// `AlreadyExists` when the name is taken: a file that is there belongs to somebody, and stays.
+    /// Returns `AlreadyExists` if the name exists: an existing file is never overwritten.
     fn create(&self, path: &str) -> io::Result<Box<dyn WriteFile>>;
 
-    /// Makes the root, with all above it, durably; nothing when it is there.
+    /// Creates the root and its ancestors, durably; does nothing if it exists.
     fn create_root(&self) -> io::Result<()>;
 
-    /// Makes a directory.
+    /// Creates a directory.
     ///
     /// # Errors
     ///
-    /// `AlreadyExists` when the name is taken, where there are directories.
+    /// Returns `AlreadyExists` if the name exists, in a store with directories.
     fn create_dir(&self, path: &str) -> io::Result<()>;
 
-    /// Gives a file or a directory another name, in one instant. A file replaces another; a directory
-    /// replaces nothing.
+    /// Renames a file or a directory atomically. A file can replace another; a directory replaces nothing.
     ///
     /// # Errors
     ///
-    /// `AlreadyExists` or `DirectoryNotEmpty` when a directory would replace something, `Unsupported` where
-    /// there are no [`renames`](Self::renames).
+    /// Returns `AlreadyExists` or `DirectoryNotEmpty` if a directory would replace something, and
+    /// `Unsupported` in a store without [`renames`](Self::renames).
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
 
-    /// Exchanges two directories, in one instant.
+    /// Exchanges two directories atomically.
     ///
     /// # Errors
     ///
-    /// `Unsupported` where there is no such instant.
+    /// Returns `Unsupported` if the store can't do this.
     fn exchange(&self, one: &str, other: &str) -> io::Result<()>;
 
     /// Removes a file, or a link itself.
     ///
     /// # Errors
     ///
-    /// `NotFound` when there is nothing, where the store looks.
+    /// Returns `NotFound` if it does not exist, in a store that checks.
     fn remove_file(&self, path: &str) -> io::Result<()>;
 
     /// Removes an empty directory.
     fn remove_dir(&self, path: &str) -> io::Result<()>;
 
-    /// Makes the names in a directory durable; `""` is the root.
+    /// Makes the entries of a directory durable; `""` is the root.
     fn sync_dir(&self, path: &str) -> io::Result<()>;
 
-    /// Makes a new durable file and locks it before it has contents, until the lock is dropped or the
+    /// Creates a new durable file and locks it before it has contents, until the lock is dropped or the
     /// process ends.
     ///
     /// # Errors
     ///
-    /// `AlreadyExists` when the name is taken.
+    /// Returns `AlreadyExists` if the name exists.
     fn create_locked(&self, path: &str, bytes: &[u8]) -> io::Result<Lock>;
 
-    /// Whether locks tell a living holder from a dead one, on every machine that reaches the store. Without, nothing is
-    /// taken for dead.
+    /// Returns whether locks distinguish a live holder from a dead one, on every machine that can access the
+    /// store. Without locks, no attempt is considered dead.
     fn has_locks(&self) -> bool {
         true
     }
 
-    /// The lock of such a file; `None` when somebody is seen to hold it. With `shared`, several may hold it.
+    /// Acquires the lock of such a file; returns `None` if it is known to be held. With `shared`, several
+    /// holders can have it.
     ///
     /// # Errors
     ///
-    /// `Unsupported` where there are no [locks](Self::has_locks), and nobody is seen to hold it.
+    /// Returns `Unsupported` if the store has no [locks](Self::has_locks) and the lock is not known to be
+    /// held.
     fn try_lock(&self, path: &str, shared: bool) -> io::Result<Option<Lock>>;
 
-    /// Everything in a small file. Memory: its size, at most the limit.
+    /// Reads a whole small file. Memory: its size, at most the limit.
     ///
     /// # Errors
     ///
-    /// As [`open`](Self::open), and `FileTooLarge` beyond the limit.
+    /// See [`open`](Self::open); `FileTooLarge` if the file exceeds the limit.
     fn read_small(&self, path: &str, limit_bytes: u64) -> io::Result<Vec<u8>> {
         let file = self.open(path)?;
         if file.bytes() > limit_bytes {
             return Err(io::Error::from(io::ErrorKind::FileTooLarge));
         }
-        // Below the limit, which every platform can allocate.
+        // At most the limit, which every platform can allocate.
         let mut bytes = vec![0; file.bytes() as usize];
         file.read_exact_at(&mut bytes, 0)?;
         Ok(bytes)
     }
 
-    /// Whether there are renames. Without them, the files of an attempt stay under its name when it is
-    /// published, and there is never a directory of what is being removed.
+    /// Returns whether the store supports renames. Without them, the files of a published attempt stay under
+    /// the attempt's name, and there is never a directory of a removal in progress.
     fn renames(&self) -> bool {
         true
     }
 
-    /// Makes a small file appear whole under its name, also over another, or not at all. The name is durable
-    /// once its directory was synced.
+    /// Writes a small file atomically, replacing an existing one. The entry is durable after a sync of its
+    /// directory.
     fn put(&self, path: &str, bytes: &[u8]) -> io::Result<()> {
         let temporary = temporary_name(path);
         let written = (|| {
@@ -158,22 +159,23 @@ pub trait Store: fmt::Debug + Send + Sync {
             self.rename(&temporary, path)
         })();
         if written.is_err() {
-            // The first error is the one to report; a file that was never made can't be removed.
+            // Reports the first error; a temporary file that was never created can't be removed.
             let _ = self.remove_file(&temporary);
         }
         written
     }
 
-    /// Makes the directory of a finished attempt the checkpoint of a step, in one instant and durably.
-    /// The files in it are durable already, their names are not.
+    /// Publishes the directory of a finished attempt as the checkpoint of a step, atomically and durably. The
+    /// contents of its files are already durable, its entries are not.
     ///
-    /// Gives the directory in which the files of the replaced checkpoint are now, for the caller to remove:
-    /// here the attempt's own. `None` when nothing was replaced, or when it can't be told.
+    /// Returns the directory that now contains the files of the replaced checkpoint, for the caller to
+    /// remove: in this implementation the attempt's own. Returns `None` if nothing was replaced, or if it is
+    /// unknown.
     ///
     /// # Errors
     ///
-    /// `AlreadyExists` or `DirectoryNotEmpty` when the step is there, `NotFound` when it is to be
-    /// replaced and is not, `Unsupported` where it can't be replaced in one instant.
+    /// Returns `AlreadyExists` or `DirectoryNotEmpty` if the step exists, `NotFound` if it is to be replaced
+    /// and does not exist, and `Unsupported` if it can't be replaced atomically.
     fn publish(
         &self,
         attempt: &str,
@@ -198,85 +200,85 @@ pub trait Store: fmt::Debug + Send + Sync {
         Ok(replace.then(|| attempt.to_owned()))
     }
 
-    /// Takes the checkpoint of a step away in one instant and durably; its files are under the name
-    /// `trash` then, or without [`renames`](Self::renames) where they were.
+    /// Retires the checkpoint of a step atomically and durably; its files are then under the name `trash`, or
+    /// in their previous location in a store without [`renames`](Self::renames).
     fn retire(&self, step: &str, trash: &str) -> io::Result<()> {
         self.rename(step, trash)?;
         self.sync_dir("")
     }
 
-    /// Where the files of a step are that an attempt has published: in the directory of the step, where
-    /// publishing renames.
+    /// Returns the location of the files of a step that an attempt has published: the directory of the step,
+    /// in a store with renames.
     fn files_of(&self, step: &str, attempt: &str) -> String {
         let _ = attempt;
         step.to_owned()
     }
 }
 
-/// Why a publication failed.
+/// The reason why a publication failed.
 #[derive(Debug)]
 pub enum PublishError {
     /// Nothing was published.
     Unpublished {
-        /// What could not be written, made durable or renamed.
+        /// The file or directory that could not be written, made durable or renamed.
         path: String,
-        /// What went wrong.
+        /// The cause.
         source: io::Error,
     },
-    /// The checkpoint is there, and may be gone after a loss of power.
+    /// The checkpoint was published, but may be lost in a power failure.
     NotDurable {
-        /// What went wrong.
+        /// The cause.
         source: io::Error,
     },
-    /// The store has not said whether the checkpoint is there, or may be soon. The files of the attempt
-    /// must stay.
+    /// The store did not report whether the checkpoint was published, and it may still appear. The files of
+    /// the attempt must be kept.
     Unknown {
-        /// What went wrong.
+        /// The cause.
         source: io::Error,
     },
 }
 
-/// What a name stands for.
+/// An entry of a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// The name, without the directory. Lossy where it is not UTF-8: no name of ours is.
+    /// The name, without the directory. Lossy if it is not UTF-8; all names of this crate are.
     pub name: String,
-    /// What it is.
+    /// The kind of entry.
     pub kind: FoundKind,
     /// Size of a file in bytes.
     pub bytes: u64,
 }
 
-/// What a name can stand for.
+/// The kind of a directory entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FoundKind {
-    /// A plain file.
+    /// A regular file.
     File,
     /// A directory.
     Dir,
-    /// Links, pipes, devices: nothing that is ours.
+    /// Links, pipes, devices: never created by this crate.
     Other,
 }
 
-/// A file that is read, from any thread.
+/// A file that can be read from any thread.
 pub trait ReadFile: fmt::Debug + Send + Sync {
-    /// Its size when it was opened.
+    /// Returns the size of the file when it was opened.
     fn bytes(&self) -> u64;
 
-    /// Fills the buffer from a place in the file.
+    /// Fills the buffer from an offset in the file.
     ///
     /// # Errors
     ///
-    /// `UnexpectedEof` when the file ends before.
+    /// Returns `UnexpectedEof` if the file ends before the buffer is full.
     fn read_exact_at(&self, into: &mut [u8], start: u64) -> io::Result<()>;
 }
 
-/// A new file. Dropped before it is finished, it may be there in part, or not at all.
+/// A new file. If it is dropped before it is finished, it may exist in part, or not at all.
 pub trait WriteFile: fmt::Debug + Send {
-    /// Adds bytes to its end.
+    /// Appends bytes.
     fn write_all(&mut self, bytes: &[u8]) -> io::Result<()>;
 
-    /// Makes all that was written durable. The name is durable once its directory was synced.
+    /// Makes all written bytes durable. The entry is durable after a sync of its directory.
     fn finish(self: Box<Self>) -> io::Result<()>;
 }
 
@@ -288,7 +290,7 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// The lock that something holds until it is dropped: an open file, say.
+    /// Creates a lock from any value that holds it until dropped, such as an open file.
     pub fn of(held: impl Any + Send + Sync) -> Self {
         Self {
             _held: Box::new(held),
@@ -296,7 +298,7 @@ impl Lock {
     }
 }
 
-/// A name in a directory; `""` is the root.
+/// Joins a directory and a name; `""` is the root.
 pub(crate) fn join(dir: &str, name: &str) -> String {
     match dir {
         "" => name.to_owned(),
@@ -304,7 +306,7 @@ pub(crate) fn join(dir: &str, name: &str) -> String {
     }
 }
 
-/// What was done with a name; `None` where there is nothing of that name.
+/// Converts `NotFound` to `None`.
 pub(crate) fn existing<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     match result {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -312,7 +314,7 @@ pub(crate) fn existing<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     }
 }
 
-/// The manifest in a directory; `None` where there is none.
+/// Reads the manifest of a directory; returns `None` if there is none.
 pub(crate) fn read_manifest(
     store: &dyn Store,
     dir: &str,
@@ -321,15 +323,15 @@ pub(crate) fn read_manifest(
     Ok(bytes.map(|bytes| decode_manifest(&bytes)))
 }
 
-/// Removes a directory and all in it, the file named `last` after all others are durably gone; links are not followed.
-/// What somebody else removes meanwhile is no error.
+/// Removes a directory and its contents, the file named `last` after all others are durably removed. Links
+/// are not followed; entries that another process removes concurrently are not errors.
 pub(crate) fn remove_tree(store: &dyn Store, dir: &str, last: &str) -> io::Result<()> {
     let gone = |result: io::Result<()>| existing(result).map(drop);
     if store
         .look(dir)
         .is_ok_and(|found| found.kind != FoundKind::Dir)
     {
-        // A link to a directory: what it leads to is somebody else's.
+        // A link to a directory: its target is not ours.
         return gone(store.remove_file(dir));
     }
     let Some(mut found) = existing(store.list(dir))? else {

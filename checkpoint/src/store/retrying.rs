@@ -1,4 +1,4 @@
-//! A store whose reads are tried again when they fail for a reason that may pass.
+//! A store that retries reads after temporary failures.
 
 use std::{
     io,
@@ -11,17 +11,17 @@ use std::{
 use super::{Found, Lock, PublishError, ReadFile, Store, WriteFile};
 use crate::error::{ErrorClass, class_of_io};
 
-/// How long to wait before each further try.
+/// The pauses before each retry.
 const PAUSES: [Duration; 3] = [
     Duration::from_millis(20),
     Duration::from_millis(200),
     Duration::from_secs(1),
 ];
 
-/// After so long no further try begins: what takes so long to fail has tried again by itself.
+/// No retry starts after this time: an operation that takes so long to fail has retried by itself.
 const LONGEST: Duration = Duration::from_secs(10);
 
-/// The store. What writes passes through: a write whose answer was lost may have been done.
+/// The wrapped store. Writes are not retried: a write whose response was lost may have succeeded.
 #[derive(Debug)]
 pub(crate) struct Retrying(Arc<dyn Store>);
 
@@ -31,13 +31,13 @@ impl Retrying {
     }
 }
 
-/// Reads until it succeeds, fails for a reason that stays, or has failed too often.
+/// Retries a read until it succeeds, fails permanently, or the retries are exhausted.
 fn retried<T>(place: &Path, mut read: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     let started = Instant::now();
     for pause in PAUSES {
         match read() {
             Err(error) if may_pass(&error) && started.elapsed() < LONGEST => {
-                tracing::warn!(place = %place.display(), %error, "a read failed and is tried again");
+                tracing::warn!(place = %place.display(), %error, "a read failed and is retried");
                 thread::sleep(pause);
             }
             done => return done,
@@ -47,14 +47,14 @@ fn retried<T>(place: &Path, mut read: impl FnMut() -> io::Result<T>) -> io::Resu
 }
 
 fn may_pass(error: &io::Error) -> bool {
-    // An error with another one inside comes from the client of a bucket, which has tried again by itself. A file that
-    // has been replaced stays replaced.
+    // An error with a source comes from the client of a bucket, which has retried by itself. A stale file
+    // stays stale.
     error.get_ref().is_none()
         && error.kind() != io::ErrorKind::StaleNetworkFileHandle
         && class_of_io(error) == ErrorClass::Transient
 }
 
-/// Methods that pass through.
+/// Forwards methods to the wrapped store.
 macro_rules! forwarded {
     ($(fn $name:ident(&self $(, $argument:ident: $type:ty)*) -> $result:ty;)*) => {$(
         fn $name(&self $(, $argument: $type)*) -> $result {

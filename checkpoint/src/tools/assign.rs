@@ -1,4 +1,4 @@
-//! Which rank saves which tensor. Pure.
+//! Assignment of tensors to ranks. Pure.
 
 use std::{
     cmp::Reverse,
@@ -7,11 +7,11 @@ use std::{
 
 use crate::Role;
 
-/// What the name of optimizer state begins with: `optimizer.<path of the parameter>.<field>`.
+/// The prefix of optimizer state names: `optimizer.<path of the parameter>.<field>`.
 const STATE_PREFIX: &str = "optimizer.";
 
-/// Tensors and scalars that stay on one rank: a parameter and its optimizer state, by the parameter's
-/// name, or state of no known parameter, by its own.
+/// Tensors and scalars that stay on one rank: a parameter and its optimizer state, under the parameter's
+/// name, or state of no known parameter, under its own name.
 pub(super) type Group<'a> = (Role, &'a str);
 
 /// The parameters that optimizer state can belong to.
@@ -19,7 +19,8 @@ pub(super) type Group<'a> = (Role, &'a str);
 pub(super) struct Owners<'a>(BTreeMap<&'a str, &'a str>);
 
 impl<'a> Owners<'a> {
-    /// Parameters by name, each with its tied names: state may be called after any path of a weight.
+    /// Collects parameters by name, each with its tied names: the name of optimizer state can contain any
+    /// path of a weight.
     pub(super) fn of(parameters: impl Iterator<Item = (&'a str, &'a [String])>) -> Self {
         let names = parameters.flat_map(|(name, tied)| {
             let tied = tied.iter().map(move |path| (&**path, name));
@@ -28,7 +29,7 @@ impl<'a> Owners<'a> {
         Self(names.collect())
     }
 
-    /// The name of the parameter with the longest path that a name of state goes on from.
+    /// Returns the parameter with the longest path that is a prefix of a state name.
     pub(super) fn owner(&self, state_name: &str) -> Option<&'a str> {
         let mut path = state_name.strip_prefix(STATE_PREFIX)?;
         while let Some((head, _)) = path.rsplit_once('.') {
@@ -40,7 +41,7 @@ impl<'a> Owners<'a> {
         None
     }
 
-    /// The group of a tensor.
+    /// Returns the group of a tensor.
     pub(super) fn group(&self, role: Role, name: &'a str) -> Group<'a> {
         let owner = match role {
             Role::Model => None,
@@ -50,8 +51,8 @@ impl<'a> Owners<'a> {
     }
 }
 
-/// A rank for every group: the largest first, each to the rank with the fewest bytes so far, the lowest
-/// of several. Time: a sort and a heap. `ranks` is at least 1.
+/// Assigns a rank to every group: the largest first, each to the rank with the fewest bytes so far, or the
+/// lowest of several. Time: a sort and a heap. `ranks` is at least 1.
 pub(super) fn balance<'a>(
     groups: &BTreeMap<Group<'a>, u64>,
     ranks: u32,
@@ -96,7 +97,7 @@ mod tests {
         ] {
             assert_eq!(owners.owner(name), expected, "{name}");
         }
-        // A parameter of this name is no state.
+        // A parameter of this name is not optimizer state.
         let model = owners.group(Role::Model, "optimizer.a.moment");
         assert_eq!(model, (Role::Model, "optimizer.a.moment"));
     }

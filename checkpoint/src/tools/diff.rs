@@ -1,4 +1,4 @@
-//! What differs between two checkpoints.
+//! Comparison of two checkpoints.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use crate::{Checkpoint, LoadError, Progress, Role, Scalar, StoredDType, TensorEn
 /// All tensors and scalars that differ between two checkpoints.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Diff {
-    /// The tensors that differ, by role and name; one that differs in two ways is there twice.
+    /// The tensors that differ, by role and name; one that differs in two ways has two entries.
     pub tensors: Vec<TensorDifference>,
     /// The scalars that differ, by name.
     pub scalars: Vec<ScalarDifference>,
@@ -22,7 +22,7 @@ pub struct Diff {
 }
 
 impl Diff {
-    /// Whether nothing differs.
+    /// Returns whether there are no differences.
     pub fn is_empty(&self) -> bool {
         self.tensors.is_empty() && self.scalars.is_empty()
     }
@@ -31,81 +31,81 @@ impl Diff {
 /// A tensor that differs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TensorDifference {
-    /// What it is for.
+    /// The role of the tensor.
     pub role: Role,
-    /// Its name in the first checkpoint, or in the second where the first has none.
+    /// The name in the first checkpoint, or in the second if it is only there.
     pub name: String,
-    /// How it differs.
+    /// The difference.
     pub difference: Difference,
 }
 
-/// How a tensor differs.
+/// A difference between two tensors.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Difference {
-    /// The second checkpoint does not have it.
+    /// The tensor is missing from the second checkpoint.
     OnlyFirst,
-    /// The first checkpoint does not have it.
+    /// The tensor is missing from the first checkpoint.
     OnlySecond,
-    /// Dtype or shape differ; the values are not compared.
+    /// The dtype or shape differs; the values are not compared.
     Form {
-        /// Type of an element in the first checkpoint.
+        /// Dtype in the first checkpoint.
         first_dtype: StoredDType,
-        /// Size per dimension there.
+        /// Shape in the first checkpoint.
         first_shape: Vec<u64>,
-        /// Type of an element in the second checkpoint.
+        /// Dtype in the second checkpoint.
         second_dtype: StoredDType,
-        /// Size per dimension there.
+        /// Shape in the second checkpoint.
         second_shape: Vec<u64>,
     },
-    /// It stands for other names: a weight is tied in one checkpoint and not in the other.
+    /// The names differ: a weight is tied in one checkpoint and not in the other.
     Names {
-        /// All its names in the first checkpoint, in order.
+        /// All names in the first checkpoint, sorted.
         first: Vec<String>,
-        /// All its names in the second checkpoint, in order.
+        /// All names in the second checkpoint, sorted.
         second: Vec<String>,
     },
-    /// Bits of elements differ.
+    /// The bits of elements differ.
     Values(ValueDifference),
 }
 
-/// By how much the elements of two tensors differ.
+/// The difference between the elements of two tensors.
 ///
-/// Elements differ when their bits do: `NaN` equals a `NaN` of the same bits, and `0.0` differs from
-/// `-0.0`, by 0.
+/// Elements differ if their bits do: a `NaN` equals a `NaN` with the same bits, and `0.0` differs from
+/// `-0.0`, with distance 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ValueDifference {
     /// Number of elements.
     pub elements: u64,
-    /// How many of them differ.
+    /// Number of elements that differ.
     pub differing: u64,
-    /// How many of these are infinite or no number in one of the checkpoints; they have no distance.
+    /// Number of those that are infinite or NaN in one of the checkpoints; they have no distance.
     pub not_finite: u64,
-    /// The largest `|a - b|` of all others; at most `f64::MAX`. Booleans count as 0 and 1.
+    /// The maximum of `|a - b|` over the others, at most `f64::MAX`. Booleans count as 0 and 1.
     pub max_absolute: Option<f64>,
-    /// The largest `|a - b| / max(|a|, |b|)` of them, 0 to 2.
+    /// The maximum of `|a - b| / max(|a|, |b|)` over the others, from 0 to 2.
     pub max_relative: Option<f64>,
 }
 
-/// A scalar that differs, in type or bits.
+/// A scalar that differs in type or bits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScalarDifference {
     /// Its name.
     pub name: String,
-    /// Its value in the first checkpoint.
+    /// The value in the first checkpoint.
     pub first: Option<Scalar>,
-    /// Its value in the second checkpoint.
+    /// The value in the second checkpoint.
     pub second: Option<Scalar>,
 }
 
-/// Compares tensors and scalars of two checkpoints by name, tied names included. How tensors are cut into
-/// chunks, step, seed, data position, metadata and plan are not compared.
+/// Compares the tensors and scalars of two checkpoints by name, including tied names. Does not compare the
+/// division into chunks, step, seed, data position, metadata and plan.
 ///
-/// Time: one pass over the tensors that both have in one form. Memory: two pieces of 8 MiB.
+/// Time: one pass over the tensors that have the same dtype and shape in both. Memory: two pieces of 8 MiB.
 ///
 /// # Errors
 ///
-/// When a block of either is damaged.
+/// Returns an error if a block of either checkpoint is damaged.
 pub fn diff(
     first: &Checkpoint,
     second: &Checkpoint,
@@ -116,7 +116,7 @@ pub fn diff(
     for role in [Role::Model, Role::State] {
         let both = first.tensors(role).chain(second.tensors(role));
         let names: BTreeSet<&str> = both.map(|tensor| &*tensor.name).collect();
-        // A tied weight may be stored under either of its names.
+        // A tied weight may be stored under any of its names.
         let mut paired = BTreeSet::new();
         for name in names {
             let difference = match (first.tensor(role, name), second.tensor(role, name)) {
@@ -151,7 +151,7 @@ pub fn diff(
                 difference,
             }));
     }
-    // Stable, so the ways in which one tensor differs stay in order.
+    // Stable, so the differences of one tensor keep their order.
     found
         .tensors
         .sort_by(|a, b| (a.role, &a.name).cmp(&(b.role, &b.name)));
@@ -167,7 +167,7 @@ fn names(tensor: &TensorEntry) -> BTreeSet<&String> {
     std::iter::once(&tensor.name).chain(&tensor.tied).collect()
 }
 
-/// All ways in which a tensor differs.
+/// Returns all differences of a tensor.
 fn compare(
     (first, a): (&Checkpoint, &TensorEntry),
     (second, b): (&Checkpoint, &TensorEntry),
@@ -222,10 +222,10 @@ fn compare_scalars(first: &Checkpoint, second: &Checkpoint, found: &mut Diff) {
 }
 
 impl ValueDifference {
-    /// Counts what differs between two pieces of one length.
+    /// Adds the differences between two pieces of equal length.
     fn add(&mut self, dtype: StoredDType, first: &[u8], second: &[u8]) {
         use StoredDType as D;
-        // At memory speed for what is equal, which most of two checkpoints is.
+        // Equal bytes, the common case, are skipped at memory speed.
         if first == second {
             return;
         }
@@ -258,7 +258,7 @@ impl ValueDifference {
         }
     }
 
-    /// Counts an element that differs, by its absolute and its relative distance.
+    /// Counts an element that differs, with its absolute and relative distance.
     fn count(&mut self, distance: Option<(f64, f64)>) {
         self.differing += 1;
         let Some((absolute, relative)) = distance else {
@@ -285,7 +285,7 @@ fn integers(a: i128, b: i128) -> Option<(f64, f64)> {
     Some((absolute, relative(absolute, scale)))
 }
 
-/// 0 for `0.0` and `-0.0`.
+/// Returns the relative distance; 0 for `0.0` and `-0.0`.
 fn relative(absolute: f64, scale: f64) -> f64 {
     if scale == 0.0 { 0.0 } else { absolute / scale }
 }

@@ -1,10 +1,10 @@
-//! Why work on a whole checkpoint failed.
+//! Errors of operations on whole checkpoints.
 
 use std::{io, path::PathBuf};
 
 use crate::{HeaderError, LoadError, SaveError, store::Store};
 
-/// Why work on a whole checkpoint failed. What was to be made is not there then.
+/// The reason why an operation on a whole checkpoint failed. Its output does not exist then.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ToolError {
@@ -14,45 +14,45 @@ pub enum ToolError {
     /// The new checkpoint can't be saved.
     #[error(transparent)]
     Save(#[from] SaveError),
-    /// The file system failed.
+    /// An I/O operation failed.
     #[error("can't {action} {}", .path.display())]
     Io {
-        /// What was tried.
+        /// The failed operation.
         action: &'static str,
         /// The file or directory.
         path: PathBuf,
-        /// What went wrong.
+        /// The cause.
         source: io::Error,
     },
-    /// There is nothing to copy.
-    #[error("{} holds no parameter", .path.display())]
+    /// The source has no parameters.
+    #[error("{} contains no parameters", .path.display())]
     NoParameters {
         /// The checkpoint or the file.
         path: PathBuf,
     },
-    /// Something is there already.
-    #[error("{} is there already and not an empty directory: name a new one", .path.display())]
+    /// The target exists.
+    #[error("{} already exists and is not an empty directory: choose a new one", .path.display())]
     TargetExists {
-        /// The directory that was to be made.
+        /// The target directory.
         path: PathBuf,
     },
-    /// No directory can be made under this name.
-    #[error("{} is no name for a new directory: give one in UTF-8 that does not end in `..`", .path.display())]
+    /// The target name is invalid.
+    #[error("{} is not a valid name for a new directory: use a UTF-8 name that does not end in `..`", .path.display())]
     TargetName {
         /// The name.
         path: PathBuf,
     },
-    /// The header of a plain file can't be made.
-    #[error("the header of {} can't be made", .path.display())]
+    /// The header of a plain file can't be created.
+    #[error("the header of {} can't be created", .path.display())]
     Header {
         /// The file.
         path: PathBuf,
-        /// What went wrong.
+        /// The cause.
         source: HeaderError,
     },
 }
 
-/// Turns an I/O error into ours.
+/// Converts an I/O error.
 pub(super) fn failed<'a>(
     store: &'a dyn Store,
     action: &'static str,

@@ -1,4 +1,4 @@
-//! Copies the parameters of a checkpoint to a plain Hugging Face directory.
+//! Export of a checkpoint's parameters to a plain Hugging Face directory.
 
 use std::{
     cmp::Reverse,
@@ -12,13 +12,13 @@ use crate::{
     store::{FoundKind, LocalStore, Store, existing, join, remove_tree},
 };
 
-/// The largest file unless chosen, in bytes: as Hugging Face's tools do it.
+/// The default maximum file size in bytes, as in Hugging Face's tools.
 const FILE_BYTES: u64 = 5_000_000_000;
 
-/// What an export may choose.
+/// Options of an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExportOptions {
-    /// The most bytes of tensors in a file; a larger tensor has a file of its own.
+    /// Maximum number of tensor bytes in a file; a larger tensor has its own file.
     pub file_bytes: u64,
 }
 
@@ -31,33 +31,33 @@ impl Default for ExportOptions {
     }
 }
 
-/// What was exported.
+/// The result of an export.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exported {
-    /// Names of the `safetensors` files, in order.
+    /// Names of the `safetensors` files, sorted.
     pub files: Vec<String>,
     /// Number of tensors.
     pub tensors: usize,
     /// Bytes of the tensors.
     pub bytes: u64,
-    /// Tied names with the name under which the tensor was written. Hugging Face's form has no word for
-    /// them: a model's own configuration says what is tied.
+    /// Tied names, each with the name under which the tensor was written. Hugging Face's form can't represent
+    /// them: the configuration of the model specifies tied weights.
     pub tied: Vec<(String, String)>,
 }
 
-/// Writes the parameters of a checkpoint, each tensor whole, as `model.safetensors`, or as several files
-/// and `model.safetensors.index.json`, into a new directory. Optimizer state is left out. Values are
-/// copied as they are: a Burn `Linear` stays `[in, out]`, where PyTorch has `[out, in]`.
+/// Writes the parameters of a checkpoint, each tensor whole, as `model.safetensors`, or as several files and
+/// `model.safetensors.index.json`, to a new directory. Omits optimizer state. Copies values unchanged: a Burn
+/// `Linear` stays `[in, out]`, whereas PyTorch has `[out, in]`.
 ///
-/// The directory appears under its name at once, when everything in it is durable. Until then its name
-/// is `.export-<32 hex digits>`, which stays behind when the process is killed.
+/// The directory appears under its name atomically, after all contents are durable. Until then its name is
+/// `.export-<32 hex digits>`, which remains if the process is killed.
 ///
 /// Time: one pass over the parameters to read and one to write. Memory: a piece of 8 MiB.
 ///
 /// # Errors
 ///
-/// When the checkpoint has no parameter, there is anything but an empty directory at `to`, a block is
-/// damaged, or the disk fails.
+/// Returns an error if the checkpoint has no parameters, `to` is anything but a missing or empty directory, a
+/// block is damaged, or an I/O operation fails.
 pub fn export(
     checkpoint: &Checkpoint,
     to: &Path,
@@ -90,13 +90,13 @@ pub fn export(
     })
 }
 
-/// A file that is to be written.
+/// A file to write.
 struct PlainFile<'a> {
     name: String,
     tensors: Vec<&'a TensorEntry>,
 }
 
-/// Divides tensors into files, in their order.
+/// Divides tensors into files, in order.
 fn divide<'a>(tensors: &[&'a TensorEntry], limit_bytes: u64) -> Vec<PlainFile<'a>> {
     let mut files: Vec<Vec<&TensorEntry>> = Vec::new();
     let mut bytes = 0u64;
@@ -125,9 +125,9 @@ fn divide<'a>(tensors: &[&'a TensorEntry], limit_bytes: u64) -> Vec<PlainFile<'a
         .collect()
 }
 
-/// A directory that is to be made.
+/// A directory to create.
 struct Target {
-    /// The directory above it.
+    /// The parent directory.
     parent: LocalStore,
     name: String,
     temporary: String,
@@ -146,12 +146,12 @@ impl Target {
         Ok(Self {
             parent: LocalStore::new(parent),
             name: name.to_owned(),
-            // As unlike all others as the id of an attempt.
+            // Unique like the id of an attempt.
             temporary: format!(".export-{}", AttemptId::fresh()),
         })
     }
 
-    /// Refuses anything but an empty directory; says whether there is one.
+    /// Rejects anything but an empty directory; returns whether there is one.
     fn refuse_existing(&self) -> Result<bool, ToolError> {
         let (parent, name) = (&self.parent, &*self.name);
         let found = existing(parent.look(name)).map_err(failed(parent, "look at", name))?;
@@ -171,7 +171,7 @@ impl Target {
         }
     }
 
-    /// Writes all files and gives the directory its name; removes what it has made when it fails.
+    /// Writes all files and renames the directory; removes its output on failure.
     fn write(
         &self,
         checkpoint: &Checkpoint,
@@ -194,7 +194,7 @@ impl Target {
             self.appear()
         })();
         if written.is_err() {
-            // The first error is the one to report.
+            // Reports the first error.
             let _ = remove_tree(store, dir, "");
         }
         written
@@ -212,7 +212,7 @@ impl Target {
             .iter()
             .map(|tensor| (&*tensor.name, tensor.dtype, &*tensor.shape))
             .collect();
-        // Hugging Face's loader takes a file only when its metadata has a format.
+        // Hugging Face's loader requires a format in the metadata.
         let header = encode_header(&[("format", "pt")], &listed);
         let header = header.map_err(|source| ToolError::Header {
             path: store.place(&path),
@@ -226,7 +226,7 @@ impl Target {
         for tensor in &plain.tensors {
             for piece in pieces_of(tensor)? {
                 let data = checkpoint.read(tensor, &piece)?;
-                // What was read is as in a file: booleans are bytes, 0 or 1.
+                // The bytes that were read have the stored form: booleans are bytes, 0 or 1.
                 let bytes = data.as_bytes();
                 file.write_all(bytes)
                     .map_err(failed(store, "write", &path))?;
@@ -248,7 +248,7 @@ impl Target {
             .map_err(failed(store, "write", &path))
     }
 
-    /// Gives the directory its name, in one instant.
+    /// Renames the directory, atomically.
     fn appear(&self) -> Result<(), ToolError> {
         let (store, name) = (&self.parent, &*self.name);
         if self.refuse_existing()? {
@@ -258,7 +258,7 @@ impl Target {
         }
         store
             .rename(&self.temporary, name)
-            .map_err(failed(store, "make", name))?;
+            .map_err(failed(store, "create", name))?;
         store.sync_dir("").map_err(failed(store, "sync", ""))
     }
 }

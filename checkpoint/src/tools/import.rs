@@ -1,4 +1,4 @@
-//! Saves plain `safetensors` files as a checkpoint.
+//! Import of plain `safetensors` files as a checkpoint.
 
 use std::{
     collections::BTreeMap,
@@ -15,19 +15,19 @@ use crate::{
     read::whole,
 };
 
-/// What an import may choose.
+/// Options of an import.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ImportOptions {
-    /// The step that the checkpoint is saved as.
+    /// The step of the checkpoint.
     pub step: u64,
-    /// Number of ranks over which whole tensors are balanced by bytes.
+    /// Number of ranks; whole tensors are assigned to ranks so that their bytes are balanced.
     pub world_size: u32,
-    /// Whether the step may be there already. It is replaced in one instant then.
+    /// Whether an existing checkpoint of the step is replaced, atomically.
     pub replace: bool,
 }
 
 impl Default for ImportOptions {
-    /// Step 0, from one rank, replacing nothing.
+    /// Step 0, one rank, no replacement.
     fn default() -> Self {
         Self {
             step: 0,
@@ -37,20 +37,20 @@ impl Default for ImportOptions {
     }
 }
 
-/// Saves the tensors of a plain `safetensors` file as the parameters of a checkpoint, or those of a
-/// directory in Hugging Face's form: the files that `model.safetensors.index.json` names, or without it
-/// `model.safetensors`. Gives the directory of the step.
+/// Saves the tensors of a plain `safetensors` file as the parameters of a checkpoint, or those of a directory
+/// in Hugging Face's form: the files listed in `model.safetensors.index.json`, or without it
+/// `model.safetensors`. Returns the directory of the step.
 ///
-/// Values are copied as they are: a PyTorch `Linear` stays `[out, in]`, where Burn has `[in, out]`. The
-/// files have no digests, so damage in them is not found. [`Pretrained`] finds them.
+/// Copies values unchanged: a PyTorch `Linear` stays `[out, in]`, whereas Burn has `[in, out]`. The files
+/// have no digests, so damage in them is not detected. [`Pretrained`] opens them.
 ///
-/// Time: one pass over the files to read and one to write. Memory: the headers of all files, and a piece
-/// of 8 MiB for each of up to 4 threads.
+/// Time: one pass over the files to read and one to write. Memory: the headers of all files, and a piece of 8
+/// MiB for each of up to 4 threads.
 ///
 /// # Errors
 ///
-/// Those of [`Pretrained::open`]; when the step is there and is not to be replaced, or the disk fails.
-/// Nothing is published then.
+/// The errors of [`Pretrained::open`]; an error if the step exists and is not to be replaced, or if an I/O
+/// operation fails. Nothing is published then.
 pub fn import(
     from: &Path,
     to: &Run,

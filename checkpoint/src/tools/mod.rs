@@ -1,8 +1,8 @@
-//! Work on whole checkpoints: compare two, save one again for other ranks, copy to and from plain
-//! `safetensors` files.
+//! Operations on whole checkpoints: compare two, reshard for another number of ranks, export to and import
+//! from plain `safetensors` files.
 //!
-//! All of it reads pieces of 8 MiB, whatever the size of the tensors, and checks the digest of every
-//! byte that comes from a checkpoint.
+//! All of them read pieces of 8 MiB, whatever the size of the tensors, and check the digest of every byte of
+//! a checkpoint.
 
 mod assign;
 mod diff;

@@ -1,15 +1,15 @@
-//! Tensors of a checkpoint in pieces that fit the memory.
+//! Division of a checkpoint's tensors into pieces that fit in memory.
 
 use tinderbox_fake::Region;
 
 use crate::{LoadError, TensorEntry, layout::pieces, read::whole};
 
-/// The most that is read at once, in bytes: several blocks of digests, since those at both ends of a piece
+/// Maximum size of one read in bytes: several digest blocks, because the first and the last block of a piece
 /// may be read twice.
 const PIECE_BYTES: u64 = 8 << 20;
 
-/// Boxes of at most 8 MiB whose elements, one box after the other, are those of the tensor in row-major
-/// order; none for an empty tensor.
+/// Divides a tensor into boxes of at most 8 MiB whose concatenated elements are those of the tensor in
+/// row-major order; empty for an empty tensor.
 pub(super) fn pieces_of(tensor: &TensorEntry) -> Result<Vec<Region>, LoadError> {
     Ok(pieces(
         &whole(tensor)?,

@@ -1,4 +1,4 @@
-//! Saves a checkpoint again, for another number of ranks.
+//! Resharding of a checkpoint for another number of ranks.
 
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
@@ -14,41 +14,41 @@ use crate::{
     SaveSize, SaveTensor, TensorEntry, format::MAX_WORLD_SIZE, read::whole,
 };
 
-/// How tensors are divided over ranks.
+/// The division of tensors over ranks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Cut {
-    /// Every tensor lies whole on one rank; ranks get about as many bytes each.
+    /// Every tensor is whole on one rank; ranks have approximately equal numbers of bytes.
     #[default]
     Whole,
-    /// A tensor that has at least as many rows (indices of its first dimension) as there are ranks is cut
-    /// into that many boxes of rows, which differ by at most one row. Other tensors stay whole.
+    /// A tensor with at least as many rows (indices of its first dimension) as ranks is cut into one box of
+    /// rows per rank; the boxes differ by at most one row. Other tensors stay whole.
     Rows,
 }
 
-/// What a reshard may choose.
+/// Options of a reshard.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReshardOptions {
-    /// How tensors are divided over ranks.
+    /// The division of tensors over ranks.
     pub cut: Cut,
-    /// Whether the step may be there already. It is replaced in one instant then.
+    /// Whether an existing checkpoint of the step is replaced, atomically.
     pub replace: bool,
 }
 
-/// Saves a checkpoint again as if a world of `world_size` ranks had saved it, into a run, which may be
-/// its own; gives the directory. Values, step, seed, data position, metadata, plan, scalars, tied names
-/// and block size are kept.
+/// Saves a checkpoint again as if `world_size` ranks had saved it, to a run, which may be its own; returns
+/// the directory. Keeps values, step, seed, data position, metadata, plan, scalars, tied names and block
+/// size.
 ///
-/// Tensors of optimizer state called `optimizer.<path>.<field>` go to the rank of the parameter with
-/// this path; together they count as one when bytes are balanced, the largest first to the rank with the
-/// fewest. Scalars of such a name go there too, all others to rank 0.
+/// Tensors of optimizer state named `optimizer.<path>.<field>` are assigned to the rank of the parameter with
+/// this path; they are balanced as one group, the largest first to the rank with the fewest bytes. Scalars
+/// with such a name are assigned to the same rank, all others to rank 0.
 ///
-/// Time: one pass over the values to read and one to write. Memory: some pieces of 8 MiB for each of up
-/// to 4 threads, and a copy of the manifest.
+/// Time: one pass over the values to read and one to write. Memory: a few pieces of 8 MiB for each of up to 4
+/// threads, and a copy of the manifest.
 ///
 /// # Errors
 ///
-/// When the step is there and is not to be replaced, a checkpoint can't have that number of
-/// ranks, a block is damaged, or the disk fails. Nothing is published then.
+/// Returns an error if the step exists and is not to be replaced, the number of ranks is invalid, a block is
+/// damaged, or an I/O operation fails. Nothing is published then.
 pub fn reshard(
     checkpoint: &Checkpoint,
     to: &Run,
@@ -60,7 +60,7 @@ pub fn reshard(
     let shared = Arc::new(checkpoint.clone());
     let division = Division::of(&shared, world_size, options.cut);
     let mut size = SaveSize::default();
-    // Of another number there is no attempt.
+    // An invalid number of ranks is rejected when the attempt begins.
     for rank in 0..world_size.min(MAX_WORLD_SIZE) {
         size.add_rank(&division.of_rank(rank)?);
     }
@@ -76,7 +76,7 @@ pub fn reshard(
         ..CheckpointMeta::new(manifest.step, world_size)
     };
     let attempt = match to.begin(meta.clone()) {
-        // More chunks may need larger blocks.
+        // More chunks may require larger blocks.
         Err(SaveError::ManifestSize { .. }) => to.begin(CheckpointMeta {
             block_size: None,
             ..meta
@@ -87,7 +87,7 @@ pub fn reshard(
     save(attempt, bytes, |rank| division.of_rank(rank), progress)
 }
 
-/// What each rank saves.
+/// The assignment of tensors and scalars to ranks.
 struct Division<'a> {
     checkpoint: &'a Arc<Checkpoint>,
     world_size: u32,
@@ -145,7 +145,7 @@ impl<'a> Division<'a> {
         Ok(ours)
     }
 
-    /// The rank of the scalar's parameter; 0 without one, and where all of the parameter's tensors are
+    /// Returns the rank of the scalar's parameter; 0 without one, or if all of the parameter's tensors are
     /// cut.
     fn rank_of_scalar(&self, name: &str) -> u32 {
         let owner = self.owners.owner(name);
@@ -154,13 +154,13 @@ impl<'a> Division<'a> {
     }
 }
 
-/// Whether every rank gets rows of a tensor. An empty one has no chunk but the whole.
+/// Returns whether every rank has rows of a tensor. An empty tensor stays whole.
 fn is_cut(tensor: &TensorEntry, ranks: u32, cut: Cut) -> bool {
     let rows = tensor.shape.first().copied().unwrap_or(0);
     cut == Cut::Rows && ranks > 1 && rows >= u64::from(ranks) && !tensor.shape.contains(&0)
 }
 
-/// The rows of a rank: the first ranks have one more where they can't be equal.
+/// Returns the rows of a rank: the first ranks have one more if they can't be equal.
 fn rows_of(tensor: &TensorEntry, rank: u32, ranks: u32) -> Result<Region, LoadError> {
     let (rank, ranks) = (u64::from(rank), u64::from(ranks));
     let (mut offset, mut size) = (vec![0; tensor.shape.len()], tensor.shape.clone());

@@ -5,11 +5,11 @@ use std::{path::PathBuf, time::Duration};
 use super::ToolError;
 use crate::{Attempt, Progress, RankSave};
 
-/// All parts are written before they are waited for, so this is not waited out.
+/// Never reached, because all parts exist before the wait begins.
 const PARTS_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Writes one rank after the other and publishes; gives the directory. What a rank saves is made when its
-/// turn comes: descriptions of tensors hold all their digests.
+/// Writes one rank after the other and publishes; returns the directory. The contents of a rank are created
+/// when the rank is written, because descriptions of tensors include all their digests.
 pub(super) fn save(
     attempt: Attempt,
     bytes: u64,

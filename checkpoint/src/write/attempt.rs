@@ -1,4 +1,4 @@
-//! One attempt to save a step.
+//! An attempt to save a step.
 
 use std::{io, path::PathBuf, sync::Arc, time::Duration};
 
@@ -17,40 +17,40 @@ use crate::{
     store::{Lock, PublishError, Store, existing, join},
 };
 
-/// The size at which a rank begins another file, unless another is chosen: several files are written and
-/// read at the same time.
+/// The default size at which a rank starts another file, so that several files are written and read
+/// concurrently.
 const FILE_BYTES: u64 = 1 << 30;
 
-/// What the coordinator knows of a checkpoint beside its tensors.
+/// The metadata of a checkpoint that the coordinator supplies.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CheckpointMeta {
-    /// Optimizer steps that were done; it names the directory.
+    /// Number of completed optimizer steps; determines the name of the directory.
     pub step: u64,
     /// Seed of the run.
     pub seed: u64,
-    /// How far the data was read, in the caller's unit.
+    /// The position in the training data, in the caller's unit.
     pub data_position: u64,
     /// Number of ranks that save, 1 to 65,536.
     pub world_size: u32,
-    /// The caller's own: a model's configuration, say; at most 1 MiB of JSON.
+    /// Metadata of the caller, such as a model's configuration; at most 1 MiB of JSON.
     pub metadata: serde_json::Value,
-    /// How the model is cut, in the planner's own form; `Null` without one. It has a file of its own, of at most 256 MiB.
+    /// The plan, in the planner's format; `Null` without one. Stored in a separate file of at most 256 MiB.
     pub plan: serde_json::Value,
-    /// Bytes that one digest covers; `None` for 1 MiB, or more when [`Self::size`] is large.
+    /// The number of bytes that one digest covers; `None` for 1 MiB, or more if [`Self::size`] is large.
     pub block_size: Option<BlockSize>,
-    /// What is to be saved, if it is known.
+    /// The size of the save, if known.
     pub size: Option<SaveSize>,
-    /// The size in bytes at which a rank begins another file; a larger tensor has a file of its own.
+    /// The size in bytes at which a rank starts another file; a larger tensor has its own file.
     pub file_bytes: u64,
-    /// Whether the step may be there already. It is replaced in one instant then.
+    /// Whether an existing checkpoint of the step is replaced, atomically.
     pub replace: bool,
-    /// Those of [`Manifest::unknown_fields`], when a checkpoint is saved again.
+    /// The [unknown fields](Manifest::unknown_fields) of a checkpoint that is saved again.
     pub unknown_fields: UnknownFields,
 }
 
 impl CheckpointMeta {
-    /// A step of a world; seed and data position 0, no metadata, no plan, blocks of 1 MiB, files of
-    /// 1 GiB; an earlier checkpoint of the step is not replaced.
+    /// Creates the metadata of a step and a world size, with seed and data position 0, no metadata, no plan,
+    /// blocks of 1 MiB and files of 1 GiB; does not replace an earlier checkpoint of the step.
     pub fn new(step: u64, world_size: u32) -> Self {
         Self {
             step,
@@ -77,22 +77,22 @@ impl CheckpointMeta {
         if self.file_bytes == 0 {
             return Err(FormatError::FileBytes);
         }
-        // Found now and not after a save.
+        // Detected here instead of after the save.
         metadata(&self.metadata).map(drop)
     }
 }
 
-/// One attempt to save a step, on the coordinator: rank 0, or whoever starts the ranks.
+/// An attempt to save a step, owned by the coordinator: rank 0, or the process that starts the ranks.
 ///
-/// Dropped before it is published, it removes its directory and everything in it.
+/// If it is dropped before publication, it removes its directory and all contents.
 #[derive(Debug)]
 pub struct Attempt {
     handle: AttemptHandle,
     meta: CheckpointMeta,
     plan: Option<DocumentEntry>,
-    /// Whether its directory is, or may be, a checkpoint's.
+    /// Whether its directory is, or may be, that of a checkpoint.
     kept: bool,
-    // While the attempt lives, it can be told from a dead one, also after a kill.
+    // The lock identifies the attempt as alive, also after a kill.
     _lock: Lock,
 }
 
@@ -109,7 +109,7 @@ impl Attempt {
         };
         if !meta.replace {
             let step_dir = step_dir_name(meta.step);
-            // Without renames, what is left of a removed step does not keep another from its name.
+            // Without renames, the remains of a removed step do not block its name.
             let taken = match store.renames() {
                 true => step_dir,
                 false => join(&step_dir, MANIFEST_FILE),
@@ -125,15 +125,16 @@ impl Attempt {
         let bytes = marker.encode()?;
         let path = join(&dir, MARKER_FILE);
         let abandon = |_: &SaveError| {
-            // The first error is the one to report.
+            // Reports the first error.
             let _ = remove_attempt(&*store, &marker);
         };
-        // Durable before any other file of the attempt: what a loss of power leaves has its marker.
+        // Durable before any other file of the attempt, so that the remains of a power failure include the
+        // marker.
         let locked = store
             .create_locked(&path, &bytes)
             .and_then(|lock| store.sync_dir(&dir).map(|()| lock));
         let lock = locked
-            .map_err(failed(&*store, "make", &path))
+            .map_err(failed(&*store, "create", &path))
             .inspect_err(abandon)?;
         let plan = plan
             .map(|plan| write_document(&*store, &join(&dir, PLAN_FILE), plan.text().as_bytes()))
@@ -148,22 +149,22 @@ impl Attempt {
         })
     }
 
-    /// What a rank needs to write its part.
+    /// Returns the handle that a rank needs to write its part.
     pub fn handle(&self) -> AttemptHandle {
         self.handle.clone()
     }
 
-    /// Waits until every rank has written its part of this attempt, proves that the parts are a whole
-    /// checkpoint, and makes it appear under its name; gives the directory. It waits for any time as long as files
-    /// of the attempt appear or grow within each `timeout`; in a bucket a file appears when all of it is written.
+    /// Waits until every rank has written its part of this attempt, validates that the parts form a complete
+    /// checkpoint, and publishes it; returns the directory. Waits as long as files of the attempt appear or
+    /// grow within each `timeout`; in a bucket a file appears when it is complete.
     ///
     /// # Errors
     ///
-    /// When parts are missing and no file has changed from one look to the next, a `timeout` apart (the missing ranks
-    /// are named), a rank has failed, its part is of
-    /// another attempt or does not fit the others; when the step is there already; when the disk fails.
-    /// Nothing is published then, except where [`SaveError::NotDurable`] says so, and perhaps where a bucket
-    /// did not answer: the error says that this could not be learned, and the files stay.
+    /// Returns an error if parts are missing and no file has changed between two checks, one `timeout` apart
+    /// (the missing ranks are named); if a rank has failed, or its part belongs to another attempt or
+    /// conflicts with the others; if the step already exists; or if an I/O operation fails. Nothing is
+    /// published then, except in the case of [`SaveError::NotDurable`], and possibly if a bucket did not
+    /// respond: the error then reports that the outcome is unknown, and the files stay.
     pub fn publish(mut self, timeout: Duration) -> Result<PathBuf, SaveError> {
         let parts = self.handle.wait_for_parts(timeout)?;
         let ranks: Vec<u32> = parts.iter().map(|part| part.rank).collect();
@@ -172,7 +173,7 @@ impl Attempt {
         let AttemptHandle { store, dir, .. } = &self.handle;
         for rank in ranks {
             let part = join(dir, &part_file_name(rank));
-            // Where it is missing, a repeated request has met the work of the first.
+            // If it is missing, a repeated request found it already removed by the first.
             existing(store.remove_file(&part)).map_err(failed(&**store, "remove", &part))?;
         }
         let step = step_dir_name(self.meta.step);
@@ -190,7 +191,7 @@ impl Attempt {
             Err(PublishError::Unknown { source }) => {
                 self.kept = true;
                 return Err(SaveError::Io {
-                    action: "learn whether the store has published",
+                    action: "determine whether the store has published",
                     path: place,
                     source,
                 });
@@ -199,7 +200,7 @@ impl Attempt {
                 let taken = path == step && is_taken(&source);
                 let path = store.place(&path);
                 return Err(match source.kind() {
-                    // Somebody may have published the step since the check.
+                    // Another attempt may have published the step since the check.
                     _ if taken => SaveError::StepExists { path },
                     io::ErrorKind::Unsupported if replace => SaveError::CantReplace { path },
                     _ => SaveError::Io {
@@ -211,10 +212,10 @@ impl Attempt {
             }
         };
         self.kept = true;
-        // Left there after a kill, the marker does no harm: no reader looks at it.
+        // If a kill leaves the marker there, it is harmless: no reader uses it.
         let files = store.files_of(&step, dir);
         if !store.renames() {
-            // Nor do claims, but they are of no use any more.
+            // Claims are harmless too, but no longer needed.
             for rank in 0..self.meta.world_size {
                 let _ = store.remove_file(&join(&files, &claim_file_name(rank)));
             }
@@ -231,7 +232,8 @@ impl Attempt {
         Ok(place)
     }
 
-    /// The manifest of all parts; writes the Hugging Face index on the way, whose digest it holds.
+    /// Creates the manifest of all parts; writes the Hugging Face index first, because the manifest contains
+    /// its digest.
     fn manifest(&self, parts: Vec<Part>) -> Result<Manifest, SaveError> {
         let AttemptHandle {
             store, dir, marker, ..
@@ -259,14 +261,14 @@ impl Drop for Attempt {
         if let Err(error) = remove_attempt(&**store, marker) {
             tracing::warn!(
                 dir = %store.place(dir).display(), %error,
-                "an abandoned attempt is left, for `clean` when this process has ended"
+                "an abandoned attempt could not be removed; `clean` removes it after this process has ended"
             );
         }
     }
 }
 
-/// Name, file and bytes of each parameter; `None` when there is none, or one in several chunks, since the index has no
-/// form for a part of a tensor.
+/// Returns name, file and size of each parameter; `None` if there are none, or one has several chunks,
+/// because the index can't represent a part of a tensor.
 fn in_one_chunk(tensors: &[TensorEntry]) -> Option<Vec<(&str, &str, u64)>> {
     let parameters = tensors.iter().filter(|tensor| tensor.role == Role::Model);
     let parameters = parameters.map(|tensor| match &tensor.chunks[..] {
@@ -277,7 +279,7 @@ fn in_one_chunk(tensors: &[TensorEntry]) -> Option<Vec<(&str, &str, u64)>> {
     parameters.filter(|parameters| !parameters.is_empty())
 }
 
-/// Writes a small file, and describes it.
+/// Writes a small file and returns its size and digest.
 fn write_document(store: &dyn Store, path: &str, bytes: &[u8]) -> Result<DocumentEntry, SaveError> {
     store
         .put(path, bytes)
@@ -307,7 +309,7 @@ fn is_there(store: &dyn Store, path: &str) -> Result<bool, SaveError> {
     Ok(found.is_some())
 }
 
-/// Turns an I/O error into ours.
+/// Converts an I/O error.
 pub(super) fn failed<'a>(
     store: &'a dyn Store,
     action: &'static str,

@@ -1,4 +1,4 @@
-//! All ranks of one process save together, now or beside other work.
+//! Saves all ranks of one process, in the foreground or in the background.
 
 use std::{
     collections::BTreeMap,
@@ -16,29 +16,29 @@ use std::{
 use super::{Attempt, SaveTensor};
 use crate::{Progress, SaveError, Scalar, error::chain, parallel::parallel};
 
-/// All parts are written before they are waited for, so this is not waited out.
+/// Never reached, because all parts exist before the wait begins.
 const PARTS_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long a save may write nothing, unless another time is chosen.
+/// The default time that a save may go without writing.
 const STALL_TIMEOUT: Duration = Duration::from_secs(600);
-/// More ranks than this at once do not make a disk faster.
+/// More ranks at once do not increase disk throughput.
 const MAX_RANKS_AT_ONCE: usize = 4;
 
-/// What one rank saves.
+/// The contents that one rank saves.
 #[derive(Clone, Debug, Default)]
 pub struct RankSave {
-    /// Its tensors. Clones of tensors share their data, so a description of what is saved takes no copy:
-    /// Burn changes shared data nowhere.
+    /// The tensors. Clones of tensors share their data, so this description does not copy it: Burn never
+    /// modifies shared data.
     pub tensors: Vec<SaveTensor>,
-    /// Single values of the optimizer.
+    /// Scalars of the optimizer.
     pub scalars: BTreeMap<String, Scalar>,
 }
 
 impl RankSave {
-    /// The same with every tensor in this process' memory; see [`SaveTensor::on_host`].
+    /// Copies every tensor to the memory of this process; see [`SaveTensor::on_host`].
     ///
     /// # Errors
     ///
-    /// When a device fails.
+    /// Returns an error if a device fails.
     pub fn on_host(self) -> Result<Self, SaveError> {
         let tensors = self.tensors.into_iter().map(SaveTensor::on_host);
         Ok(Self {
@@ -49,12 +49,12 @@ impl RankSave {
 }
 
 impl Attempt {
-    /// Writes all ranks from this process, several at a time, and publishes; gives the directory. What a
-    /// rank saves is asked for when its turn comes.
+    /// Writes all ranks from this process, several at a time, and publishes; returns the directory. Calls
+    /// `of_rank` when a rank starts to write.
     ///
     /// # Errors
     ///
-    /// The first error of a rank; nothing is published then. Otherwise as
+    /// Returns the first error of a rank; nothing is published then. Otherwise see
     /// [`publish`](Self::publish).
     pub fn save_all(
         self,
@@ -77,14 +77,15 @@ impl Attempt {
         self.publish(PARTS_TIMEOUT)
     }
 
-    /// As [`save_all`](Self::save_all), on a thread of its own. What is saved are the values of now: what
-    /// is done to the tensors meanwhile works on other memory, so until the save is done there may be
-    /// as much of it again as is saved.
+    /// As [`save_all`](Self::save_all), on a background thread. Saves the current values: later changes to
+    /// the tensors use other memory, so until the save has ended the saved memory may be duplicated.
     ///
-    /// On Linux, its threads have nice value 14, and so have threads that `of_rank`, `progress` or a store start:
-    /// other work on the same cores has priority.
+    /// On Linux, its threads have nice value 14, and so have threads that `of_rank`, `progress` or a store
+    /// start: other work on the same cores has priority.
     ///
     /// # Errors
+    ///
+    /// Returns an error if the thread can't be started.
     ///
     /// When no thread can be started.
     pub fn save_in_background(
@@ -99,8 +100,8 @@ impl Attempt {
     ///
     /// # Errors
     ///
-    /// As there, and [`SaveError::Stalled`] when nothing was written for the length of the timeout; the save's thread
-    /// then runs on.
+    /// See [`save_all`](Self::save_all); [`SaveError::Stalled`] if nothing was written for the length of the
+    /// timeout; the thread of the save continues to run.
     pub fn save_watched(
         self,
         of_rank: impl Fn(u32) -> Result<RankSave, SaveError> + Send + Sync + 'static,
@@ -129,7 +130,7 @@ impl Attempt {
         let thread = thread::Builder::new().name(format!("save step {step}"));
         let thread = thread.spawn(move || {
             first();
-            // Who waits may have given up.
+            // The waiting thread may have returned after a timeout.
             let _ = sender.send(self.save_all(of_rank, &*reported));
         });
         Ok(Saving {
@@ -149,16 +150,16 @@ impl Attempt {
 fn lower_priority() {
     #[cfg(target_os = "linux")]
     {
-        /// Weight 45, where other threads have 1,024.
+        /// A weight of 45, compared with 1,024 for other threads.
         const NICE: i32 = 14;
-        // Threads of lower priority keep it. An error changes nothing but speed.
+        // Threads of lower priority keep it. An error affects only speed.
         if rustix::process::getpriority_process(None).is_ok_and(|now| now < NICE) {
             let _ = rustix::process::setpriority_process(None, NICE);
         }
     }
 }
 
-/// Counts what is written, for who waits.
+/// Counts written bytes, for the waiting thread.
 struct Written {
     progress: Arc<dyn Progress>,
     reports: AtomicU64,
@@ -180,15 +181,15 @@ impl Progress for Written {
     }
 }
 
-/// The thread of a save, and what it ends with.
+/// The thread of a save, and its result.
 struct Running {
     thread: JoinHandle<()>,
     ended: Receiver<Result<PathBuf, SaveError>>,
 }
 
-/// A save that goes on beside other work.
+/// A save in the background.
 ///
-/// Dropped, it waits as [`wait`](Self::wait) does, and reports a failure in a `tracing` error.
+/// When dropped, it waits as [`wait`](Self::wait) does, and reports a failure in a `tracing` error.
 pub struct Saving {
     step: u64,
     timeout: Duration,
@@ -204,32 +205,32 @@ impl fmt::Debug for Saving {
 }
 
 impl Saving {
-    /// The step that is saved.
+    /// Returns the step that is saved.
     pub fn step(&self) -> u64 {
         self.step
     }
 
-    /// How long the save may write nothing while somebody waits for it; ten minutes unless chosen.
+    /// Sets how long the save may go without writing during a wait; the default is ten minutes.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// Whether it has ended, with or without success.
+    /// Returns whether it has ended, with or without success.
     pub fn is_done(&self) -> bool {
         let running = self.running.as_ref();
         running.is_none_or(|running| running.thread.is_finished())
     }
 
-    /// Waits until it has ended; gives the directory. It may take any time as long as it writes.
+    /// Waits until it has ended; returns the directory. Waits as long as it makes progress.
     ///
     /// # Errors
     ///
-    /// As [`Attempt::save_all`]. [`SaveError::Stalled`] when it has written nothing from one look to the next, a
-    /// [timeout](Self::timeout) apart; its thread is then left to itself.
+    /// See [`Attempt::save_all`]. Returns [`SaveError::Stalled`] if it has written nothing between two
+    /// checks, one [timeout](Self::timeout) apart; its thread then continues detached.
     pub fn wait(mut self) -> Result<PathBuf, SaveError> {
-        self.join().expect("only a drop joins before")
+        self.join().expect("only drop joins earlier")
     }
 
     fn join(&mut self) -> Option<Result<PathBuf, SaveError>> {
@@ -238,7 +239,7 @@ impl Saving {
         loop {
             match ended.recv_timeout(self.timeout) {
                 Ok(result) => {
-                    // It has sent its last word.
+                    // The thread has sent its result.
                     let _ = thread.join();
                     return Some(result);
                 }
@@ -272,7 +273,7 @@ impl Saving {
 impl Drop for Saving {
     fn drop(&mut self) {
         if let Some(Err(error)) = self.join() {
-            tracing::error!(step = self.step, error = %chain(&error), "a save in the background failed");
+            tracing::error!(step = self.step, error = %chain(&error), "a background save failed");
         }
     }
 }

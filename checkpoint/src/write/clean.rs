@@ -1,4 +1,4 @@
-//! Removes what is no checkpoint: abandoned attempts, and what killed saves left behind.
+//! Removal of abandoned attempts and the remains of killed saves.
 
 use std::{collections::BTreeSet, io, path::PathBuf};
 
@@ -13,48 +13,48 @@ use crate::{
     store::{FoundKind, Lock, Store, existing, join, read_manifest, remove_tree},
 };
 
-/// More than any marker takes, in bytes.
+/// An upper bound on the size of a marker in bytes.
 const MAX_MARKER_BYTES: u64 = 4096;
 
-/// What is no checkpoint in the store of a run: what [`Run::clean`](crate::Run::clean) did, or what
-/// [`Run::leftovers`](crate::Run::leftovers) found.
+/// Directories in a run that are not checkpoints: the result of [`Run::clean`](crate::Run::clean) or
+/// [`Run::leftovers`](crate::Run::leftovers).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cleaned {
-    /// Directories that are provably ours and dead, in the order of their names.
+    /// Directories that belong to this crate and to no live attempt, sorted by name.
     pub removed: Vec<PathBuf>,
-    /// Directories that look like ours and were left, with the reason.
+    /// Directories that have the form of this crate's and were kept, with the reason.
     pub kept: Vec<(PathBuf, &'static str)>,
 }
 
-/// What the caller knows of the attempts of which the store can't tell whether they live.
+/// The caller's knowledge about attempts whose state the store can't determine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unlocked {
-    /// Nothing.
+    /// They may be alive.
     MayLive,
-    /// Nobody is saving.
+    /// No process is saving.
     Dead,
 }
 
-/// What is done with what was found.
+/// The action on a directory that can be removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
-    /// It is reported.
+    /// Report it.
     Report,
-    /// It is removed, and reported.
+    /// Remove and report it.
     Remove,
 }
 
-/// A directory that may go.
+/// A directory that can be removed.
 enum Leftover {
-    /// The directory of an attempt, with the lock of its marker where it has one.
+    /// The directory of an attempt, with the lock of its marker if it has one.
     Attempt(AttemptId, u64, Option<Lock>),
-    /// What the published attempt of this name has replaced.
+    /// The checkpoint that the published attempt of this name has replaced.
     Replaced(u64),
-    /// Something that was going away already.
+    /// A directory whose removal was interrupted.
     Removed,
 }
 
-/// Looks for directories of ours that are no checkpoints.
+/// Finds directories of this crate that are not checkpoints.
 pub(crate) fn clean(
     store: &dyn Store,
     unlocked: Unlocked,
@@ -75,20 +75,21 @@ pub(crate) fn clean(
     let mut found: Vec<_> = listing.into_iter().filter(|f| ours(&f.name)).collect();
     found.sort_by(|a, b| a.name.cmp(&b.name));
     if action == Action::Remove && !found.is_empty() {
-        // What replaced a checkpoint may not be durable yet, and the replaced one be all that is.
+        // The replacement of a checkpoint may not be durable yet, so the replaced one could be the only
+        // durable one.
         store.sync_dir("").map_err(failed(store, "sync", ""))?;
     }
     for entry in found {
         let (name, place) = (&entry.name, store.place(&entry.name));
         let leftover = match entry.kind {
             FoundKind::Dir if !store.renames() && is_of(name, &set_aside) => {
-                Err("a damaged checkpoint of its step was set aside, whose files it may hold")
+                Err("it may hold files of a damaged checkpoint of its step that was set aside")
             }
             FoundKind::Dir => leftover(store, name, unlocked),
-            _ => Err("it is no directory"),
+            _ => Err("it is not a directory"),
         };
         match leftover {
-            // The files of a checkpoint.
+            // The directory contains the files of a checkpoint.
             Ok(None) => {}
             Ok(Some(_)) if action == Action::Report => cleaned.removed.push(place),
             Ok(Some(leftover)) => {
@@ -96,7 +97,7 @@ pub(crate) fn clean(
                 cleaned.removed.push(place);
             }
             Err(reason) => {
-                tracing::warn!(dir = %place.display(), reason, "left a directory");
+                tracing::warn!(dir = %place.display(), reason, "kept a directory");
                 cleaned.kept.push((place, reason));
             }
         }
@@ -104,19 +105,20 @@ pub(crate) fn clean(
     Ok(cleaned)
 }
 
-/// Whether a directory is that of an attempt to save one of these steps.
+/// Returns whether a directory belongs to an attempt to save one of these steps.
 fn is_of(name: &str, steps: &BTreeSet<u64>) -> bool {
     parse_attempt_dir_name(name).is_some_and(|(step, _)| steps.contains(&step))
 }
 
-/// Why a directory may go, or why it stays; `None` for one that holds the files of a checkpoint.
+/// Returns why a directory can be removed, or why it is kept; `None` if it contains the files of a
+/// checkpoint.
 fn leftover(
     store: &dyn Store,
     name: &str,
     unlocked: Unlocked,
 ) -> Result<Option<Leftover>, &'static str> {
-    // A kill between two calls leaves an empty directory; removing it destroys nothing, but the attempt of another machine
-    // may have just made it.
+    // A kill between two calls leaves an empty directory. Removing it loses no data, but another machine's
+    // attempt may have just created it.
     let may_go = store.has_locks() || unlocked == Unlocked::Dead;
     let empty = may_go && store.list(name).is_ok_and(|listing| listing.is_empty());
     if let Some((step, attempt)) = parse_removed_dir_name(name) {
@@ -125,31 +127,32 @@ fn leftover(
             .is_some_and(|found| (found.step, found.attempt) == (step, attempt));
         return match empty || marked || saved {
             true => Ok(Some(Leftover::Removed)),
-            false => Err("neither marker nor manifest says that it was ours"),
+            false => Err("neither marker nor manifest identifies it as a directory of a save"),
         };
     }
-    let (step, attempt) = parse_attempt_dir_name(name).ok_or("its name is not ours")?;
+    let (step, attempt) =
+        parse_attempt_dir_name(name).ok_or("its name is not that of an attempt")?;
     let gone = |lock| Ok(Some(Leftover::Attempt(attempt, step, lock)));
     if empty {
         return gone(None);
     }
     let (step_dir, saved) = (step_dir_name(step), manifest_of(store, name));
-    // The attempt of this name is the step's checkpoint now, in exchange for what is here.
+    // The attempt of this name was exchanged with this directory and is now the step's checkpoint.
     if store.renames() && manifest_of(store, &step_dir).is_some_and(|now| now.attempt == attempt) {
         return Ok(Some(Leftover::Replaced(step)));
     }
     let marker_path = join(name, MARKER_FILE);
     let marker = store.look(&marker_path);
     if !store.renames() {
-        // Asked last of all. An attempt is published once and loses its marker after that, so without one
-        // it is the step's checkpoint now or never again.
+        // Checked last. An attempt is published at most once and loses its marker afterwards, so without a
+        // marker it is the step's checkpoint now or never will be.
         if published(store, &step_dir)? == Some(attempt) {
             return Ok(None);
         }
         let unmarked = marker.as_ref().is_err_and(is_missing);
         let was_published =
             saved.is_some_and(|found| (found.step, found.attempt) == (step, attempt));
-        // Without a marker, it is what a rank has written after its coordinator had given up.
+        // Without a marker, it contains what a rank wrote after its coordinator aborted.
         if unmarked && (was_published || unlocked == Unlocked::Dead) {
             return gone(None);
         }
@@ -167,11 +170,11 @@ fn leftover(
     };
     match marker_of(store, name) {
         Some(marker) if (marker.step, marker.attempt) == (step, attempt) => gone(lock),
-        Some(_) => Err("its marker is not of this directory"),
-        // A kill while the marker was written: no rank has had the handle yet, so nothing else is there.
-        // An attempt that is only about to take the lock finds its marker gone, and says so.
+        Some(_) => Err("its marker belongs to another directory"),
+        // A kill while the marker was written: no rank has the handle yet, so there are no other files. An
+        // attempt that is about to acquire the lock finds its marker removed and returns an error.
         None if store.list(name).is_ok_and(|listing| listing.len() == 1) => gone(lock),
-        None => Err("its marker is not whole"),
+        None => Err("its marker is incomplete"),
     }
 }
 
@@ -189,8 +192,8 @@ pub(super) fn remove_attempt(store: &dyn Store, marker: &Marker) -> io::Result<(
     remove_as(store, &dir, marker.step, marker.attempt)
 }
 
-/// Removes the checkpoint that an attempt has replaced, from the directory where it is now, under its own id. A damaged
-/// one gets a marker: what a kill leaves of it can be told to be ours.
+/// Removes the checkpoint that an attempt has replaced, from its current directory, under its own id. A
+/// damaged one gets a marker, so that its remains can be identified after a kill.
 pub(super) fn remove_replaced(store: &dyn Store, dir: &str, step: u64) -> io::Result<()> {
     match read_manifest(store, dir)?.and_then(Result::ok) {
         Some(manifest) => {
@@ -202,7 +205,7 @@ pub(super) fn remove_replaced(store: &dyn Store, dir: &str, step: u64) -> io::Re
     }
 }
 
-/// Puts a marker into a directory, which proves that what a kill leaves of it may go, and removes it.
+/// Adds a marker to a directory, so that its remains can be removed after a kill, and removes it.
 pub(super) fn remove_marked(store: &dyn Store, dir: &str, step: u64) -> io::Result<()> {
     let marker = Marker::new(
         AttemptId::fresh(),
@@ -211,16 +214,16 @@ pub(super) fn remove_marked(store: &dyn Store, dir: &str, step: u64) -> io::Resu
     );
     let bytes = marker.encode().map_err(io::Error::other)?;
     let path = join(dir, MARKER_FILE);
-    // A kill may have left one that was begun.
+    // A kill may have left an incomplete one.
     let _ = store.remove_file(&temporary_name(&path));
     store.put(&path, &bytes)?;
     store.sync_dir(dir)?;
-    // Also what else is saved: it may not be durable yet.
+    // Includes other saves, which may not be durable yet.
     store.sync_dir("")?;
     remove_as(store, dir, step, marker.attempt)
 }
 
-/// Takes a published step away: in one instant it is no checkpoint any more, then its files go.
+/// Retires a published step: the checkpoint disappears atomically, then its files are removed.
 pub(crate) fn remove_step(store: &dyn Store, step: u64) -> Result<(), SaveError> {
     let name = step_dir_name(step);
     let is_link = store
@@ -234,36 +237,36 @@ pub(crate) fn remove_step(store: &dyn Store, step: u64) -> Result<(), SaveError>
     let files = store.files_of(&name, &attempt_dir_name(step, attempt));
     let trash = removed_dir_name(step, attempt);
     remove_trash(store, &trash).map_err(failed(store, "remove", &trash))?;
-    // A newer checkpoint may not be durable yet.
+    // Makes a newer checkpoint durable first.
     store.sync_dir("").map_err(failed(store, "sync", ""))?;
     store
         .retire(&name, &trash)
-        .map_err(failed(store, "take away", &name))?;
+        .map_err(failed(store, "retire", &name))?;
     let left = if store.renames() { trash } else { files };
     remove_marker(store, &left)
         .and_then(|()| remove_dir(store, &left))
         .map_err(failed(store, "remove", &left))
 }
 
-/// Removes the marker that a kill has left with the files of a checkpoint: the manifest alone says then what they are,
-/// when another kill leaves some of them.
+/// Removes the marker that a kill has left with the files of a checkpoint, so that only the manifest
+/// identifies its remains after another kill.
 fn remove_marker(store: &dyn Store, dir: &str) -> io::Result<()> {
     existing(store.remove_file(&join(dir, MARKER_FILE))).map(drop)
 }
 
-/// Gives a directory the name of what goes away, so that a straggler finds it gone, and removes it.
+/// Renames a directory to that of a removal, so that a delayed writer can't find it, and removes it.
 fn remove_as(store: &dyn Store, name: &str, step: u64, attempt: AttemptId) -> io::Result<()> {
     let trash = removed_dir_name(step, attempt);
     remove_trash(store, &trash)?;
     match store.rename(name, &trash) {
         Ok(()) => remove_dir(store, &trash),
         Err(error) if error.kind() == io::ErrorKind::Unsupported => remove_dir(store, name),
-        // Somebody else may have been faster.
+        // Another process may have removed it.
         error => existing(error).map(drop),
     }
 }
 
-/// What an earlier removal of the same id has left, where there are renames.
+/// Removes the remains of an earlier removal of the same id, in a store with renames.
 fn remove_trash(store: &dyn Store, trash: &str) -> io::Result<()> {
     match store.renames() {
         true => remove_dir(store, trash),
@@ -271,7 +274,7 @@ fn remove_trash(store: &dyn Store, trash: &str) -> io::Result<()> {
     }
 }
 
-/// What proves that a directory is ours goes last: after a kill in between, what is left can be removed.
+/// Removes the identifying file last, so that the remains can be removed after a kill.
 pub(super) fn remove_dir(store: &dyn Store, name: &str) -> io::Result<()> {
     let marker = store.look(&join(name, MARKER_FILE));
     let unmarked = marker.is_err_and(|error| is_missing(&error));
@@ -282,7 +285,7 @@ pub(super) fn remove_dir(store: &dyn Store, name: &str) -> io::Result<()> {
     )
 }
 
-/// The marker of an attempt's directory.
+/// Returns the marker of an attempt's directory.
 pub(crate) fn marker_of(store: &dyn Store, dir: &str) -> Option<Marker> {
     let bytes = store.read_small(&join(dir, MARKER_FILE), MAX_MARKER_BYTES);
     Marker::decode(&bytes.ok()?)
@@ -292,7 +295,7 @@ fn manifest_of(store: &dyn Store, dir: &str) -> Option<Manifest> {
     read_manifest(store, dir).ok()??.ok()
 }
 
-/// The attempt that is the checkpoint of a step, where a manifest that can't be read is no answer.
+/// Returns the attempt that is the checkpoint of a step; an unreadable manifest is an error.
 pub(super) fn published(
     store: &dyn Store,
     step_dir: &str,

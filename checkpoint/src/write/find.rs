@@ -1,4 +1,4 @@
-//! A rank in a process of its own finds the attempt, and learns what became of it.
+//! Discovery of an attempt by a rank in another process, and waiting for its outcome.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,7 +15,7 @@ use crate::{
 };
 
 impl AttemptHandle {
-    /// The one living attempt to save a step.
+    /// Waits for the only live attempt to save a step.
     pub(crate) fn find(
         store: &Arc<dyn Store>,
         step: u64,
@@ -36,26 +36,27 @@ impl AttemptHandle {
         })
     }
 
-    /// Waits until the coordinator has published the attempt, for any time as long as ranks write to it within
-    /// each `timeout`.
+    /// Waits until the coordinator has published the attempt, as long as ranks write to it within each
+    /// `timeout`.
     ///
     /// # Errors
     ///
-    /// When it was given up, or nobody has written to it from one look to the next, a `timeout` apart.
+    /// Returns an error if it was aborted, or if no rank has written to it between two checks, one `timeout`
+    /// apart.
     pub fn wait_published(&self, timeout: Duration) -> Result<(), SaveError> {
         let step_dir = step_dir_name(self.marker.step);
         let published = self.poll_while_written(timeout, || {
-            // First the attempt, then the step: in between it can only have been published.
+            // Checks the attempt before the step: in between it can only have been published.
             let marker = self.store.look(&join(&self.dir, MARKER_FILE));
             let living = !marker.is_err_and(|error| is_missing(&error));
-            // Where a request failed, or the manifest was replaced meanwhile, it is read again.
+            // Reads again if a request failed or the manifest was replaced concurrently.
             let Ok(manifest) = read_manifest(&*self.store, &step_dir) else {
                 return Ok(None);
             };
             match manifest.and_then(Result::ok) {
                 Some(manifest) if manifest.attempt == self.marker.attempt => Ok(Some(())),
                 _ if living => Ok(None),
-                _ => Err(SaveError::GivenUp {
+                _ => Err(SaveError::Aborted {
                     step: self.marker.step,
                     attempt: self.marker.attempt,
                 }),
@@ -69,9 +70,9 @@ impl AttemptHandle {
     }
 }
 
-/// The markers of the attempts to save a step whose coordinators live.
+/// Returns the markers of the attempts to save a step whose coordinators are alive.
 fn living(store: &dyn Store, step: u64) -> Result<Vec<Marker>, SaveError> {
-    // The coordinator makes the directory.
+    // The coordinator creates the directory.
     let listing = existing(store.list("")).map_err(failed(store, "list", ""))?;
     let names = listing
         .unwrap_or_default()
@@ -81,16 +82,16 @@ fn living(store: &dyn Store, step: u64) -> Result<Vec<Marker>, SaveError> {
     let living = of_step.filter_map(|dir| {
         let lock = store.try_lock(&join(&dir, MARKER_FILE), true);
         if let Ok(Some(_)) = lock {
-            // A lock that can be had belonged to the dead.
+            // A lock that can be acquired belonged to a dead coordinator.
             return None;
         }
-        // A marker that is not whole yet is looked at again. One of another name belongs to a checkpoint that this
-        // attempt has replaced.
+        // An incomplete marker is read again later. A marker of another name belongs to a checkpoint that
+        // this attempt has replaced.
         let marker = marker_of(store, &dir)?;
         if parse_attempt_dir_name(&dir) != Some((marker.step, marker.attempt)) {
             return None;
         }
-        // Where there are no locks, all may live that were not published.
+        // Without locks, every attempt that was not published may be alive.
         let is_published =
             lock.is_err() && published(store, &step_dir_name(step)) == Ok(Some(marker.attempt));
         (!is_published).then_some(marker)

@@ -1,4 +1,4 @@
-//! A rank's side of an attempt.
+//! The interface of an attempt for ranks.
 
 use std::{
     collections::BTreeMap,
@@ -29,12 +29,12 @@ use crate::{
     store::{Store, join},
 };
 
-/// More threads than this do not make a disk faster.
+/// More threads do not increase disk throughput.
 const MAX_THREADS: usize = 4;
-/// The longest message of a failed rank that the coordinator repeats, in characters.
+/// Maximum length in characters of a failed rank's message in the coordinator's error.
 const MAX_MESSAGE_CHARS: usize = 4000;
 
-/// What a rank needs to take part in an attempt. It goes to threads by cloning; processes that see the
+/// The handle with which a rank takes part in an attempt. Cloned for threads; processes with access to the
 /// same store [join](crate::Run::join) the attempt.
 #[derive(Clone, Debug)]
 pub struct AttemptHandle {
@@ -55,37 +55,38 @@ impl AttemptHandle {
         }
     }
 
-    /// The id of the attempt.
+    /// Returns the id of the attempt.
     pub fn attempt(&self) -> AttemptId {
         self.marker.attempt
     }
 
-    /// The step that it saves.
+    /// Returns the step.
     pub fn step(&self) -> u64 {
         self.marker.step
     }
 
-    /// Number of ranks that save.
+    /// Returns the number of ranks that save.
     pub fn world_size(&self) -> u32 {
         self.marker.world_size
     }
 
-    /// Writes as many files at the same time, at least one; the number of cores, up to 4, unless chosen.
+    /// Sets the number of files that are written concurrently, at least one. The default is the number of
+    /// cores, at most 4.
     #[must_use]
     pub fn threads(self, threads: usize) -> Self {
         Self { threads, ..self }
     }
 
-    /// Writes what a rank saves, makes it durable, and then says so to the coordinator. Every rank of
-    /// the world calls it once, with nothing when it has nothing. After an error it may call again within 5 seconds: then the
-    /// coordinator gives the attempt up.
+    /// Writes the contents of a rank, makes them durable, and notifies the coordinator. Every rank of the
+    /// world must call it once, with empty contents if it has none. After an error the rank may retry within
+    /// 5 seconds; then the coordinator aborts the attempt.
     ///
-    /// Memory: for each thread 1 MiB, and what the host needs for one tensor of a device.
+    /// Memory: for each thread 1 MiB, and the host copy of one tensor of a device.
     ///
     /// # Errors
     ///
-    /// When a tensor has no form in a file, or the disk fails. The rank's files are removed then, and the
-    /// coordinator is told.
+    /// Returns an error if a tensor can't be stored, or an I/O operation fails. The rank's files are then
+    /// removed and the coordinator is notified.
     pub fn write_rank(
         &self,
         rank: u32,
@@ -95,11 +96,11 @@ impl AttemptHandle {
         self.write_rank_with(rank, tensors, scalars, &())
     }
 
-    /// [`write_rank`](Self::write_rank) that says how far it is.
+    /// As [`write_rank`](Self::write_rank), and reports progress.
     ///
     /// # Errors
     ///
-    /// As there.
+    /// See [`write_rank`](Self::write_rank).
     pub fn write_rank_with(
         &self,
         rank: u32,
@@ -124,22 +125,22 @@ impl AttemptHandle {
         // From an earlier call.
         let _ = self.store.remove_file(&failed_path);
         let written = self.claimed(rank, || self.write(rank, tensors, scalars, progress));
-        // Where another call has written, that one speaks for the rank; a dead attempt has no coordinator.
+        // Another call that has written represents the rank, and a dead attempt has no coordinator to notify.
         if let Err(error) = &written
             && !matches!(
                 error,
-                SaveError::RankWritten { .. } | SaveError::GivenUp { .. }
+                SaveError::RankWritten { .. } | SaveError::Aborted { .. }
             )
         {
             let message: String = chain(error).chars().take(MAX_MESSAGE_CHARS).collect();
-            // The first error is the one to report; the coordinator still has its timeout.
+            // Reports the first error; if this write fails, the coordinator still has its timeout.
             let _ = self.store.put(&failed_path, message.as_bytes());
         }
         written
     }
 
-    /// Writes for a rank that no other call writes for. In a directory, the files themselves tell: they are
-    /// there from the beginning.
+    /// Writes for a rank unless another call does. In a directory, the files themselves identify the writer:
+    /// they exist from the start.
     fn claimed(
         &self,
         rank: u32,
@@ -151,7 +152,7 @@ impl AttemptHandle {
         let path = join(&self.dir, &claim_file_name(rank));
         let claimed = (|| {
             let mut file = self.store.create(&path)?;
-            // Its own bytes, to be told from another's.
+            // Unique contents, to distinguish them from those of another call.
             file.write_all(AttemptId::fresh().to_string().as_bytes())?;
             file.finish()
         })();
@@ -165,7 +166,7 @@ impl AttemptHandle {
             claimed => claimed.map_err(failed(&*self.store, "write", &path))?,
         }
         write().inspect_err(|_| {
-            // The first error is the one to report; the rank may try again.
+            // Reports the first error; the rank may retry.
             let _ = self.store.remove_file(&path);
         })
     }
@@ -194,7 +195,7 @@ impl AttemptHandle {
                 value: *value,
             })
             .collect();
-        // Files that are there already belong to another call; in a bucket, its claim has told.
+        // Existing files belong to another call; in a bucket, the claim has already excluded this.
         let taken = |shard: &&Shard<'_>| {
             let path = join(&self.dir, shard.name());
             self.store.renames() && self.store.look(&path).is_ok()
@@ -224,7 +225,7 @@ impl AttemptHandle {
         written.inspect_err(|_| self.remove_files(&part.files))
     }
 
-    /// Refuses what makes a manifest too large, before anything is written.
+    /// Rejects contents that make the manifest too large, before anything is written.
     fn check_size(
         &self,
         tensors: &[SaveTensor],
@@ -240,16 +241,15 @@ impl AttemptHandle {
         size.block_size(&meta).map(drop)
     }
 
-    /// Refuses an attempt whose directory was removed meanwhile, where that does not keep a rank from
-    /// writing into it.
+    /// Rejects an attempt whose directory was removed, in a store where that does not prevent writes to it.
     fn check_living(&self) -> Result<(), SaveError> {
         let marker = self.store.look(&join(&self.dir, MARKER_FILE));
         if self.store.renames() || !marker.is_err_and(|error| is_missing(&error)) {
             return Ok(());
         }
-        // The marker goes after the publication, too.
+        // The marker is also removed after publication.
         match published(&*self.store, &step_dir_name(self.marker.step)) {
-            Ok(attempt) if attempt != Some(self.marker.attempt) => Err(SaveError::GivenUp {
+            Ok(attempt) if attempt != Some(self.marker.attempt) => Err(SaveError::Aborted {
                 step: self.marker.step,
                 attempt: self.marker.attempt,
             }),
@@ -257,14 +257,14 @@ impl AttemptHandle {
         }
     }
 
-    /// After an error, which is the one to report.
+    /// Removes files after an error; that error is the one to report.
     fn remove_files<'a>(&self, files: impl IntoIterator<Item = &'a FileEntry>) {
         for file in files {
             let _ = self.store.remove_file(&join(&self.dir, &file.name));
         }
     }
 
-    /// Writes the files, each on one thread; the first error ends all, and removes what was written.
+    /// Writes the files, each on one thread; the first error stops all and removes the written files.
     fn write_shards(
         &self,
         shards: &[Shard<'_>],

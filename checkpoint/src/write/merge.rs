@@ -1,4 +1,4 @@
-//! The parts of all ranks become one manifest. Pure.
+//! Merging of the parts of all ranks to one manifest. Pure.
 
 use std::collections::BTreeMap;
 
@@ -8,17 +8,18 @@ use crate::{
     layout::check_tiling,
 };
 
-/// A tensor of the parts so far, with the rank of each of its chunks.
+/// A tensor of the merged parts, with the rank of each of its chunks.
 struct Gathered {
     entry: TensorEntry,
     ranks: Vec<u32>,
 }
 
-/// Puts the parts of all ranks together, without index and plan, and proves that every tensor is there, each element once.
+/// Merges the parts of all ranks, without index and plan, and validates that every tensor is complete, with
+/// each element once.
 ///
 /// # Errors
 ///
-/// When two ranks save the same or disagree, or something is left out.
+/// Returns an error if two ranks save the same elements or disagree, or if elements are missing.
 pub(super) fn merge(parts: Vec<Part>) -> Result<Listed, SaveError> {
     let mut files = Vec::new();
     let mut tensors: BTreeMap<(Role, String), Gathered> = BTreeMap::new();
@@ -93,7 +94,7 @@ fn gather(
     Ok(())
 }
 
-/// Proves the tiling of one tensor and puts its chunks in order.
+/// Validates the tiling of one tensor and sorts its chunks.
 fn finish(gathered: Gathered) -> Result<TensorEntry, SaveError> {
     let Gathered { mut entry, ranks } = gathered;
     let regions: Vec<_> = entry.chunks.iter().map(|c| &c.region).collect();

@@ -9,15 +9,15 @@
 //!   index, remove parts
 //!   manifest.tmp, fsync, rename
 //!   fsync the attempt's directory
-//!   rename directory to step-STEP             <- the one instant of the commit
+//!   rename directory to step-STEP             <- the commit
 //!   fsync the run's directory
 //! ```
 //!
-//! Before that rename there is no checkpoint, after it there is a whole one. To replace a step, the two
-//! directories are exchanged in that instant.
+//! Before that rename there is no checkpoint, after it there is a complete one. To replace a step, the rename
+//! is an exchange of the two directories.
 //!
-//! In a store without renames, the files stay in the directory of the attempt, beside a copy of the manifest,
-//! and the one instant is a conditional write of `step-STEP/manifest.json`.
+//! In a store without renames, the files stay in the directory of the attempt, together with a copy of the
+//! manifest, and the commit is a conditional write of `step-STEP/manifest.json`.
 
 mod attempt;
 mod background;

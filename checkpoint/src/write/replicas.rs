@@ -1,25 +1,25 @@
-//! Who writes what several ranks hold. Pure.
+//! Assignment of writers to replicated tensors. Pure.
 
 use std::{cmp::Reverse, collections::BTreeMap};
 
 use tinderbox_fake::Region;
 
-/// A tensor, or a box of one, that a rank holds and could save.
+/// A tensor, or a box of one, that a rank holds and can save.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Held {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// Which elements.
+    /// The elements.
     pub region: Region,
-    /// Their bytes.
+    /// Their size in bytes.
     pub bytes: u64,
 }
 
-/// For each rank, the positions in its list of what it writes: what one rank alone holds, and of what
-/// several hold so much that each thing is written once, the largest first, by the rank with the least to
-/// write until then (the lowest of equals).
+/// Returns, for each rank, the indices in its list of what it writes, so that each item is written once. An
+/// item on one rank is written by that rank; of replicated items, the largest is assigned first, each to the
+/// rank with the fewest bytes so far (the lowest rank if several are equal).
 ///
-/// Every rank comes to the same result from the same lists, without a word to the others.
+/// Deterministic: every rank computes the same result from the same lists, without communication.
 pub fn assign_writers(ranks: &[Vec<Held>]) -> Vec<Vec<usize>> {
     let mut holders: BTreeMap<(&str, &Region), Vec<(usize, usize)>> = BTreeMap::new();
     for (rank, held) in ranks.iter().enumerate() {
@@ -30,7 +30,7 @@ pub fn assign_writers(ranks: &[Vec<Held>]) -> Vec<Vec<usize>> {
     }
     let bytes = |(rank, position): (usize, usize)| ranks[rank][position].bytes;
     let mut order: Vec<_> = holders.into_values().collect();
-    // What one rank holds alone goes first: it has no choice.
+    // Items on one rank first, because they have no alternative.
     order.sort_by_key(|holders| (holders.len() > 1, Reverse(bytes(holders[0]))));
     let mut load = vec![0u64; ranks.len()];
     let mut writes = vec![Vec::new(); ranks.len()];
@@ -38,7 +38,7 @@ pub fn assign_writers(ranks: &[Vec<Held>]) -> Vec<Vec<usize>> {
         let (rank, position) = holders
             .into_iter()
             .min_by_key(|(rank, _)| (load[*rank], *rank))
-            .expect("somebody holds it");
+            .expect("some rank holds it");
         load[rank] += bytes((rank, position));
         writes[rank].push(position);
     }
@@ -71,7 +71,7 @@ mod tests {
             vec![held("embed", 50), held("norm", 1), held("norm2", 2)],
         ];
         assert_eq!(assign_writers(&ranks), [vec![1], vec![0], vec![0, 1, 2]]);
-        // One after the other, the largest first; the lowest rank of equals.
+        // The largest first; the lowest rank if several are equal.
         let all = vec![held("a", 5), held("b", 9), held("c", 4)];
         assert_eq!(assign_writers(&[all.clone(), all]), [vec![1], vec![0, 2]]);
         assert_eq!(assign_writers(&[]), [[0usize; 0]; 0]);

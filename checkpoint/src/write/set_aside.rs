@@ -1,4 +1,4 @@
-//! What happens to damaged checkpoints: they are set aside, and removed only when somebody asks for it.
+//! Damaged checkpoints are set aside, and removed only on request.
 
 use std::{io, path::PathBuf};
 
@@ -12,7 +12,8 @@ use crate::{
     store::{FoundKind, Store, existing, join, remove_tree},
 };
 
-/// Gives the directory of a step a name that nobody takes for a checkpoint; `None` when there is none.
+/// Renames the directory of a step so that it is not used as a checkpoint; returns `None` if it does not
+/// exist.
 pub(crate) fn set_aside(store: &dyn Store, step: u64) -> Result<Option<PathBuf>, SaveError> {
     let from = step_dir_name(step);
     let to = free_name(store, step)?;
@@ -24,7 +25,7 @@ pub(crate) fn set_aside(store: &dyn Store, step: u64) -> Result<Option<PathBuf>,
     Ok(moved.map(|()| store.place(&to)))
 }
 
-/// The first name that nothing has.
+/// Returns the first free name.
 fn free_name(store: &dyn Store, step: u64) -> Result<String, SaveError> {
     for number in 1.. {
         let name = damaged_dir_name(step, number);
@@ -33,10 +34,10 @@ fn free_name(store: &dyn Store, step: u64) -> Result<String, SaveError> {
             return Ok(name);
         }
     }
-    unreachable!("a store holds fewer directories than there are numbers")
+    unreachable!("a store has fewer than `u32::MAX` directories")
 }
 
-/// Without renames: the manifest gets another name, and then the step has none.
+/// Without renames: moves the manifest, so that the step has none.
 fn move_manifest(store: &dyn Store, from: &str, to: &str) -> io::Result<()> {
     let manifest = store.read_small(&join(from, MANIFEST_FILE), MAX_MANIFEST_BYTES)?;
     let mut copy = store.create(&join(to, MANIFEST_FILE))?;
@@ -45,7 +46,7 @@ fn move_manifest(store: &dyn Store, from: &str, to: &str) -> io::Result<()> {
     store.retire(from, to)
 }
 
-/// Removes a directory of a step, or one that was set aside, whatever is in it.
+/// Removes the directory of a step, or of a checkpoint that was set aside, whatever its contents.
 pub(crate) fn discard(store: &dyn Store, name: &str) -> Result<(), SaveError> {
     let step = parse_step_dir_name(name).or_else(|| parse_damaged_dir_name(name));
     let step = step.ok_or_else(|| SaveError::NotAStep {
@@ -57,7 +58,7 @@ pub(crate) fn discard(store: &dyn Store, name: &str) -> Result<(), SaveError> {
     } else if store.renames() {
         remove_marked(store, name, step)
     } else {
-        // The manifest first: in that instant it is no checkpoint any more.
+        // Removes the manifest first, so that the checkpoint disappears atomically.
         existing(store.remove_file(&join(name, MANIFEST_FILE)))
             .and_then(|_| remove_tree(store, name, ""))
     };

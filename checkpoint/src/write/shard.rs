@@ -1,4 +1,4 @@
-//! The safetensors files of a rank: which tensors lie in which file, and their bytes.
+//! The safetensors files of a rank: the assignment of tensors to files, and their bytes.
 
 use std::cmp::Reverse;
 
@@ -13,7 +13,7 @@ use crate::{
     store::{Store, WriteFile, join},
 };
 
-/// A file that is to be written.
+/// A file to write.
 #[derive(Debug)]
 pub(super) struct Shard<'a> {
     name: String,
@@ -25,9 +25,9 @@ pub(super) struct Shard<'a> {
     data_bytes: u64,
 }
 
-/// Divides the tensors of a rank into files: by role; wide elements first, so that every tensor is
-/// aligned in its file; then by name. Files of a role are about equal and, as long as no single tensor
-/// is larger, not beyond the limit.
+/// Divides the tensors of a rank into files by role, with wide elements first, so that every tensor is
+/// aligned in its file, then by name. Files of a role have approximately equal sizes, within the limit unless
+/// a single tensor is larger.
 pub(super) fn plan_shards<'a>(
     rank: u32,
     tensors: &'a [SaveTensor],
@@ -41,7 +41,7 @@ pub(super) fn plan_shards<'a>(
     let mut shards = Vec::new();
     for of_role in checked.chunk_by(|(a, _), (b, _)| a.role == b.role) {
         let total: u64 = of_role.iter().map(bytes_of).sum();
-        // As many files as needed, each about as large as the others.
+        // The required number of files, each approximately equal in size.
         let aim = total.div_ceil(total.div_ceil(limit_bytes).max(1)).max(1);
         let (mut first, mut bytes, mut number) = (0, 0u64, 0);
         for (at, tensor) in of_role.iter().enumerate() {
@@ -79,7 +79,7 @@ fn shard<'a>(
         .zip(tensors)
         .map(|(key, (t, dtype))| (&**key, *dtype, t.region.size()))
         .collect();
-    // Hugging Face's loader takes a file only when its metadata has a format.
+    // Hugging Face's loader requires a format in the metadata.
     let header =
         encode_header(&[("format", "pt")], &listed).map_err(|source| SaveError::Header {
             file: name.clone(),
@@ -97,20 +97,20 @@ fn shard<'a>(
 }
 
 impl Shard<'_> {
-    /// The file's name in the attempt's directory.
+    /// Returns the file's name in the attempt's directory.
     pub(super) fn name(&self) -> &str {
         &self.name
     }
 
-    /// Bytes of its tensors.
+    /// Returns the size of its tensors in bytes.
     pub(super) fn data_bytes(&self) -> u64 {
         self.data_bytes
     }
 
-    /// Writes the file and makes its bytes durable; says what it holds. A file that it could not write to
-    /// the end is removed.
+    /// Writes the file and makes its bytes durable; returns its entries for the manifest. Removes the file if
+    /// it can't be completed.
     ///
-    /// Memory: one buffer of 1 MiB, and what a tensor on a device takes on the host.
+    /// Memory: one buffer of 1 MiB, and the host copy of a tensor on a device.
     pub(super) fn write(
         &self,
         store: &dyn Store,
@@ -128,7 +128,7 @@ impl Shard<'_> {
         })?;
         let written = self.fill(file, store, &path, marker, progress);
         written.inspect_err(|_| {
-            // The first error is the one to report.
+            // Reports the first error.
             let _ = store.remove_file(&path);
         })
     }
@@ -152,7 +152,7 @@ impl Shard<'_> {
             let mut digests = BlockDigests::new(marker.block_bytes);
             tensor.for_each_piece(|piece| {
                 at += piece.len() as u64;
-                // A block at a time, so that it is still in the cache when it is written.
+                // One block at a time, so that it is still in the cache when it is written.
                 digests.push(piece, |block| {
                     write(&mut file, block)?;
                     progress.done(block.len() as u64);

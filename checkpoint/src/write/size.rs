@@ -1,4 +1,4 @@
-//! How large a manifest will be, before anything is written.
+//! Estimation of the manifest size before writing.
 
 use std::{collections::BTreeMap, io};
 
@@ -8,28 +8,28 @@ use crate::{
     format::{MAX_MANIFEST_BYTES, NamedScalar, shard_file_name, stored_len},
 };
 
-/// What a manifest takes beside its lists, without metadata.
+/// The size of a manifest without its lists and metadata.
 const REST_BYTES: u64 = 4096;
-/// More than the entry of a file takes.
+/// An upper bound on the size of a file entry.
 const FILE_BYTES: u64 = 320;
 /// Digits, quotation marks, comma.
 const DIGEST_BYTES: u64 = 35;
-/// Blocks become larger before a manifest does: what is opened often stays small.
+/// The block size increases before the manifest exceeds this size, because a small manifest opens faster.
 const AIM_BYTES: u64 = MAX_MANIFEST_BYTES / 4;
 
-/// How much a checkpoint will hold. With it, [`Run::begin`](crate::Run::begin) chooses the size of blocks, and refuses
-/// what no manifest has room for before anything is written.
+/// The amount of data in a checkpoint. With it, [`Run::begin`](crate::Run::begin) chooses the block size, and
+/// rejects saves whose manifest would be too large before anything is written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SaveSize {
     tensors: u64,
     chunks: u64,
     data_bytes: u64,
-    /// JSON of tensors and scalars, without digests.
+    /// JSON size of tensors and scalars, without digests.
     entry_bytes: u64,
 }
 
 impl SaveSize {
-    /// Adds what a rank saves. Nothing of the values is read.
+    /// Adds the contents of a rank. Does not read values.
     pub fn add_rank(&mut self, save: &RankSave) {
         self.add(&save.tensors, &save.scalars);
     }
@@ -44,8 +44,8 @@ impl SaveSize {
         }
     }
 
-    /// Adds a tensor of which there are no values yet. Of its chunks, region, file and length count; digests need not be
-    /// there.
+    /// Adds a tensor whose values do not exist yet. Uses region, file and length of its chunks; their digests
+    /// may be missing.
     pub fn add_tensor(&mut self, tensor: &TensorEntry) {
         self.tensors += 1;
         self.chunks += tensor.chunks.len() as u64;
@@ -56,7 +56,7 @@ impl SaveSize {
     }
 
     fn add_saved(&mut self, tensor: &SaveTensor) {
-        // What has no form in a file is refused when it is written.
+        // Unsupported dtypes are rejected when they are written.
         let Ok(dtype) = tensor.check() else { return };
         self.add_tensor(&TensorEntry {
             name: tensor.name.clone(),
@@ -66,7 +66,7 @@ impl SaveSize {
             shape: tensor.shape.clone(),
             chunks: vec![Chunk {
                 region: tensor.region.clone(),
-                // Not shorter than any.
+                // An upper bound.
                 file: shard_file_name(tensor.role, 0, 1),
                 start_bytes: i64::MAX as u64,
                 len_bytes: stored_len(tensor.region.size(), dtype).unwrap_or(0),
@@ -75,9 +75,9 @@ impl SaveSize {
         });
     }
 
-    /// A bound on the bytes of the manifest.
+    /// Returns an upper bound on the size of the manifest.
     fn manifest_bytes(&self, meta: &CheckpointMeta, block: BlockSize) -> u64 {
-        // Two files that follow each other hold more than the size at which another begins.
+        // Two consecutive files together exceed the file size limit.
         let files = 2 * (self.data_bytes / meta.file_bytes.max(1) + u64::from(meta.world_size));
         let files = files.min(self.chunks);
         let digests = self.data_bytes / block.bytes() + self.chunks;
@@ -90,7 +90,7 @@ impl SaveSize {
         )
     }
 
-    /// The size of blocks with which the manifest is small, or not too large.
+    /// Returns the block size that keeps the manifest small, or at least within its limit.
     pub(super) fn block_size(&self, meta: &CheckpointMeta) -> Result<BlockSize, SaveError> {
         let from = BlockSize::default().bytes();
         let sizes = (0..).map_while(|doubled| BlockSize::new(from << doubled).ok());
@@ -130,7 +130,7 @@ fn json_bytes(value: &impl serde::Serialize) -> u64 {
     }
 
     let mut count = Count(0);
-    // What can't be written as JSON is refused when it is.
+    // Values that can't be serialized are rejected when they are written.
     let _ = serde_json::to_writer(&mut count, value);
     count.0
 }

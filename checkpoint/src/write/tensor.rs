@@ -1,4 +1,4 @@
-//! What a rank saves.
+//! The tensors that a rank saves.
 
 use std::{fmt, sync::Arc};
 
@@ -13,37 +13,37 @@ use crate::{
     layout::pieces,
 };
 
-/// The most that is read from another checkpoint at once, in bytes.
+/// Maximum number of bytes that are read at once from another checkpoint.
 const PIECE_BYTES: u64 = 8 << 20;
 
 /// A tensor, or a box of one, that a rank saves.
 #[derive(Clone, Debug)]
 pub struct SaveTensor {
-    /// Its name: for a parameter, its path. Up to 4096 bytes, not empty, not `__metadata__`.
+    /// The name; for a parameter, its path. Up to 4096 bytes, not empty, not `__metadata__`.
     pub name: String,
     /// Other names of the same tensor: the other paths of a tied weight.
     pub tied: Vec<String>,
-    /// What it is for.
+    /// The role of the tensor.
     pub role: Role,
     /// Size per dimension of the whole tensor.
     pub shape: Vec<u64>,
-    /// Which elements `data` holds. The regions that all ranks give must tile the tensor.
+    /// The elements that `data` holds. The regions of all ranks must tile the tensor.
     pub region: Region,
-    /// The elements, row-major, of the region's size.
+    /// The elements, row-major, in the shape of the region.
     pub data: SaveData,
 }
 
-/// Where the elements of a saved tensor are.
+/// The location of a saved tensor's elements.
 #[derive(Clone, From)]
 pub enum SaveData {
     /// In memory.
     #[from]
     Host(TensorData),
-    /// On a device: copied to memory when their turn comes, one tensor per writing thread. On the CPU, a
-    /// tensor that is no view is written from where it is.
+    /// On a device: copied to memory when they are written, one tensor per writing thread. On the CPU, a
+    /// tensor that is not a view is written without a copy.
     #[from]
     Device(DynTensor),
-    /// In another checkpoint: a region of a tensor, read in pieces of 8 MiB when their turn comes.
+    /// In another checkpoint: a region of a tensor, read in pieces of 8 MiB when it is written.
     Saved(Arc<Checkpoint>, Box<TensorEntry>, Region),
 }
 
@@ -65,7 +65,7 @@ impl SaveData {
         }
     }
 
-    /// The type in a file, or the name of a type that has none.
+    /// Returns the stored type, or the name of an unsupported dtype.
     fn dtype(&self) -> Result<StoredDType, &'static str> {
         let of = |dtype| StoredDType::of(dtype).ok_or(tinderbox_fake::dtype_name(dtype));
         match self {
@@ -77,7 +77,7 @@ impl SaveData {
 }
 
 impl SaveTensor {
-    /// A tensor that one rank saves whole.
+    /// Creates a tensor that one rank saves whole.
     pub fn whole(name: impl Into<String>, role: Role, data: impl Into<SaveData>) -> Self {
         let data = data.into();
         let shape = data.shape();
@@ -85,19 +85,19 @@ impl SaveTensor {
             name: name.into(),
             tied: Vec::new(),
             role,
-            // A tensor that exists has elements that can be counted.
+            // The number of elements of an existing tensor fits.
             region: Region::whole(&shape).unwrap_or_else(|_| Region::of_shape(&[])),
             shape,
             data,
         }
     }
 
-    /// The same with its elements in this process' memory: what lies on a GPU is copied, and its memory there is free
-    /// once nobody else holds it.
+    /// Moves the elements to the memory of this process: a tensor on a GPU is copied, and its device memory
+    /// is released when no other clone uses it.
     ///
     /// # Errors
     ///
-    /// When the device fails.
+    /// Returns an error if the device fails.
     pub fn on_host(mut self) -> Result<Self, SaveError> {
         if let SaveData::Device(tensor) = &self.data
             && !is_host(&tensor.device())
@@ -114,7 +114,7 @@ impl SaveTensor {
         })
     }
 
-    /// Refuses what has no form in a file, before any file is made.
+    /// Rejects tensors that can't be stored, before any file is created.
     pub(super) fn check(&self) -> Result<StoredDType, SaveError> {
         let tensor = || self.name.clone();
         let name = |source| SaveError::Name {
@@ -161,7 +161,7 @@ impl SaveTensor {
         Ok(dtype)
     }
 
-    /// Gives the bytes of the file, in order and in pieces of any length.
+    /// Passes the stored bytes to a function, in order and in pieces of any length.
     pub(super) fn for_each_piece(
         &self,
         mut take: impl FnMut(&[u8]) -> Result<(), SaveError>,

@@ -18,17 +18,17 @@ use crate::{
     store::{Found, FoundKind, join},
 };
 
-/// How long to sleep between two looks: short against an fsync at first, and then no load on a network
-/// file system.
+/// The first and the maximum pause between two checks: short compared with an fsync at first, then long
+/// enough not to load a network file system.
 const POLL: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
-/// How long the coordinator waits for a rank that has failed to try again.
+/// How long the coordinator waits for a failed rank to retry.
 const RETRY: Duration = Duration::from_secs(5);
-/// Parts that are read at the same time: in a bucket, each is a request.
+/// Number of parts that are read concurrently: in a bucket, each is a request.
 const PARTS_AT_ONCE: usize = 8;
-/// More than any message of a failed rank takes, in bytes.
+/// An upper bound on the size of a failed rank's message in bytes.
 const MAX_MESSAGE_BYTES: u64 = 1 << 16;
 
-/// Looks again and again until there is an answer or the time is up.
+/// Checks repeatedly until there is a result or the timeout expires.
 pub(super) fn poll<T>(
     timeout: Duration,
     mut look: impl FnMut() -> Result<Option<T>, SaveError>,
@@ -49,8 +49,8 @@ pub(super) fn poll<T>(
 }
 
 impl AttemptHandle {
-    /// [`poll`]s until the time is up and no rank has written to the attempt since the time was up before, or since
-    /// the beginning.
+    /// [`poll`]s until the timeout expires and no rank has written to the attempt since its previous
+    /// expiration, or since the start.
     pub(super) fn poll_while_written<T>(
         &self,
         timeout: Duration,
@@ -69,7 +69,7 @@ impl AttemptHandle {
         }
     }
 
-    /// Names and sizes of its files; none when they can't be listed.
+    /// Returns the names and sizes of its files; empty if they can't be listed.
     fn written(&self) -> Vec<(String, u64)> {
         let listing = self.store.list(&self.dir).unwrap_or_default();
         let files = listing.into_iter().map(|found| (found.name, found.bytes));
@@ -78,7 +78,7 @@ impl AttemptHandle {
         files
     }
 
-    /// The part of every rank, in order.
+    /// Returns the part of every rank, in order.
     pub(super) fn wait_for_parts(&self, timeout: Duration) -> Result<Vec<Part>, SaveError> {
         let world_size = self.marker.world_size;
         let mut parts: BTreeMap<u32, Part> = BTreeMap::new();
@@ -121,13 +121,13 @@ impl AttemptHandle {
         SaveError::RankFailed {
             rank,
             message: message.map_or_else(
-                |error| format!("it left no message ({error})"),
+                |error| format!("its error message can't be read ({error})"),
                 |bytes| String::from_utf8_lossy(&bytes).into_owned(),
             ),
         }
     }
 
-    /// A rank's part, proven to be of this attempt and of this rank.
+    /// Reads a rank's part and checks that it belongs to this attempt and rank.
     fn read_part(&self, rank: u32) -> Result<Part, SaveError> {
         let path = join(&self.dir, &part_file_name(rank));
         let place = || self.store.place(&path);
@@ -165,7 +165,7 @@ impl AttemptHandle {
         Ok(part)
     }
 
-    /// Refuses files that are not there as their ranks said. One listing has all of them.
+    /// Checks that the files have the sizes that their ranks reported. Uses one listing.
     pub(super) fn check_written(&self, files: &[FileEntry]) -> Result<(), SaveError> {
         let listing = self.store.list(&self.dir);
         let listing = listing.map_err(failed(&*self.store, "list", &self.dir))?;

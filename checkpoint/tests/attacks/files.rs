@@ -1,4 +1,4 @@
-//! Attacks on the files of a checkpoint: other files, and what is no file.
+//! Attacks on the files of a checkpoint: replaced files, and paths that are not files.
 
 use std::{collections::BTreeMap, fs};
 
@@ -54,7 +54,7 @@ fn a_manifest_of_a_run_with_other_names() {
 #[test]
 fn a_file_of_another_run_that_the_manifest_lists() {
     let victim = Victim::whole();
-    // As long, with a digest that is right; only the names are others.
+    // The same length and a correct digest; only the names differ.
     victim.replace_header_json(SMALL, |json| json.replace("\"mask\"", "\"task\""));
     let error = victim.header_error(SMALL);
     assert!(
@@ -80,7 +80,7 @@ fn files_of_two_ranks_that_change_places() {
         "{}",
         chain(&error)
     );
-    // Also when the manifest goes along with the headers: the chunks are others.
+    // Also if the manifest is replaced together with the headers: the chunks differ.
     victim.reseal(|body| {
         let files = body["files"].as_array_mut().unwrap();
         let digests: Vec<_> = files.iter().map(|f| f["header_digest"].clone()).collect();
@@ -144,7 +144,7 @@ fn a_tensor_of_another_checkpoint() {
 
 #[test]
 fn a_bit_of_every_file_of_a_resealed_checkpoint() {
-    // The digests of the forger are as good as the writer's.
+    // The forged digests are as valid as the writer's.
     let victim = Victim::whole();
     victim.reseal(|body| body["metadata"] = json!(null));
     let checkpoint = Checkpoint::open(&victim.dir).unwrap();
@@ -178,7 +178,7 @@ mod unix {
         let run = Run::local(run.path());
         assert_eq!(run.steps().unwrap(), [0u64; 0]);
         assert!(run.latest().unwrap().is_none());
-        // Whatever is said of it, nothing behind the link goes away.
+        // Whatever its name, the target of the link is not removed.
         let before = names(&victim.dir);
         let _ = run.remove(11);
         assert_eq!(names(&victim.dir), before);
@@ -220,7 +220,7 @@ mod unix {
     }
 }
 
-/// Opening a pipe waits for somebody who writes to it.
+/// Opening a pipe blocks until it has a writer.
 #[cfg(target_os = "linux")]
 mod pipes {
     use std::path::Path;

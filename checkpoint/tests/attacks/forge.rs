@@ -1,4 +1,4 @@
-//! Changes golden checkpoints, and gives them right digests again.
+//! Modifies golden checkpoints and recomputes their digests.
 
 use std::{
     fs,
@@ -21,24 +21,24 @@ pub const SMALL: &str = "model-rank-00000-00001.safetensors";
 /// The first file of rank 0 in both golden checkpoints.
 pub const FIRST: &str = "model-rank-00000.safetensors";
 
-/// A copy of a golden checkpoint in a run directory of its own.
+/// A copy of a golden checkpoint in its own run directory.
 pub struct Victim {
     run: TempDir,
     pub dir: PathBuf,
 }
 
 impl Victim {
-    /// Whole tensors in three files of one rank; step 11.
+    /// Creates whole tensors in three files of one rank; step 11.
     pub fn whole() -> Self {
         Self::of("version-1.1", 11)
     }
 
-    /// Tensor `w` in two chunks of each of two ranks; step 12.
+    /// Creates tensor `w` in two chunks of each of two ranks; step 12.
     pub fn chunks() -> Self {
         Self::of("version-1.1-chunks", 12)
     }
 
-    /// As [`Victim::whole`], of version 1.0, which has the plan in the manifest.
+    /// As [`Victim::whole`], in version 1.0, which has the plan in the manifest.
     pub fn first_version() -> Self {
         Self::of("version-1", 11)
     }
@@ -50,18 +50,18 @@ impl Victim {
         let dir = run.path().join(format!("step-{step:08}"));
         fs::create_dir(&dir).unwrap();
         for name in names(&from) {
-            // Not `fs::copy`: the copy must be writable, whatever the original is.
+            // Not `fs::copy`: the copy must be writable even if the original is not.
             fs::write(dir.join(&name), fs::read(from.join(&name)).unwrap()).unwrap();
         }
         Self { run, dir }
     }
 
-    /// The run directory.
+    /// Returns the run directory.
     pub fn run(&self) -> &Path {
         self.run.path()
     }
 
-    /// The body of the manifest.
+    /// Returns the body of the manifest.
     pub fn body(&self) -> Value {
         body_of(&fs::read(self.dir.join("manifest.json")).unwrap())
     }
@@ -71,7 +71,7 @@ impl Victim {
         fs::write(self.dir.join("manifest.json"), sealed(body)).unwrap();
     }
 
-    /// Changes the body of the manifest.
+    /// Modifies the body of the manifest.
     pub fn reseal(&self, change: impl FnOnce(&mut Value)) {
         let mut body = self.body();
         change(&mut body);
@@ -85,21 +85,21 @@ impl Victim {
         });
     }
 
-    /// Replaces the first place of a text in the body, which has no spaces.
+    /// Replaces the first occurrence of a text in the body, which has no whitespace.
     pub fn replace(&self, from: &str, to: &str) {
         let body = self.body().to_string();
         assert!(body.contains(from), "{from} is not in {body}");
         self.seal(body.replacen(from, to, 1).as_bytes());
     }
 
-    /// Why it can't be opened and loaded.
+    /// Returns the error of opening and loading it.
     pub fn error(&self) -> LoadError {
         python::check_refused(&self.dir);
         let found = Checkpoint::open(&self.dir).and_then(|checkpoint| load(&checkpoint));
         found.expect_err("the attack is found")
     }
 
-    /// Why the manifest is refused.
+    /// Returns the error of the manifest.
     pub fn manifest_error(&self) -> FormatError {
         python::check_refused(&self.dir);
         match Checkpoint::open(&self.dir).expect_err("the attack is found") {
@@ -111,7 +111,7 @@ impl Victim {
         }
     }
 
-    /// Changes the header of a file, its length included, and lists it with the right size and digest.
+    /// Modifies the header of a file, including its length, and lists it with the correct size and digest.
     pub fn replace_header(&self, file: &str, change: impl FnOnce(Vec<u8>) -> Vec<u8>) {
         let path = self.dir.join(file);
         let old = fs::read(&path).unwrap();
@@ -135,7 +135,7 @@ impl Victim {
         });
     }
 
-    /// Changes the JSON of the header of a file.
+    /// Modifies the JSON of the header of a file.
     pub fn replace_header_json(&self, file: &str, change: impl FnOnce(String) -> String) {
         self.replace_header(file, |header| {
             let json = change(String::from_utf8(header[8..].to_vec()).unwrap());
@@ -144,7 +144,7 @@ impl Victim {
         });
     }
 
-    /// Why the header of a file is refused.
+    /// Returns the error of the header of a file.
     pub fn header_error(&self, file: &str) -> HeaderError {
         match self.error() {
             LoadError::Header { path, source } => {
@@ -156,36 +156,36 @@ impl Victim {
     }
 }
 
-/// The position of what has this name in a list.
+/// Returns the index of the entry with this name.
 pub fn position(list: &Value, name: &str) -> usize {
     let list = list.as_array().unwrap();
     list.iter().position(|one| one["name"] == name).expect(name)
 }
 
-/// A sealed document, as the format's writer does it.
+/// Returns a sealed document, as the writer of the format creates it.
 pub fn sealed(body: &[u8]) -> Vec<u8> {
     let digest = Digest::of(body).to_string();
     let start = format!("{{\"xxh3_128\":\"{digest}\",\"body\":");
     [start.as_bytes(), body, b"}\n"].concat()
 }
 
-/// The body of a sealed document.
+/// Returns the body of a sealed document.
 pub fn body_of(bytes: &[u8]) -> Value {
     let mut whole: Value = serde_json::from_slice(bytes).unwrap();
     whole["body"].take()
 }
 
-/// Arrays in arrays.
+/// Returns nested arrays.
 pub fn nested(depth: usize) -> String {
     format!("{}{}", "[".repeat(depth), "]".repeat(depth))
 }
 
-/// A digest that nothing has.
+/// Returns a digest that matches nothing.
 pub fn zeros() -> Value {
     json!("0".repeat(32))
 }
 
-/// The JSON error of a format error, as text.
+/// Returns the JSON error of a format error, as text.
 pub fn json_text(error: FormatError) -> String {
     match error {
         FormatError::Json { source } | FormatError::Field { source, .. } => source.to_string(),
@@ -193,11 +193,11 @@ pub fn json_text(error: FormatError) -> String {
     }
 }
 
-/// What this gives, unless it blocks.
+/// Returns the result of a function, or fails if it blocks.
 pub fn unblocked<T: Send + 'static>(run: impl FnOnce() -> T + Send + 'static) -> T {
     let (send, receive) = mpsc::channel();
     thread::spawn(move || {
-        // Nobody listens any more when it was too late.
+        // The receiver is gone after the timeout.
         let _ = send.send(run());
     });
     receive.recv_timeout(TIMEOUT).expect("it does not block")

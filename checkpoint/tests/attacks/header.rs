@@ -1,4 +1,4 @@
-//! Attacks on the header of a safetensors file, whose digest in the manifest is right.
+//! Attacks on the header of a safetensors file, with a correct digest in the manifest.
 
 use tinderbox_checkpoint::HeaderError;
 
@@ -10,7 +10,7 @@ use crate::{
 const GAMMA: &str = r#""norm.gamma":{"dtype":"BF16","shape":[3],"data_offsets":[0,6]}"#;
 const MASK: &str = r#""mask":{"dtype":"BOOL","shape":[9],"data_offsets":[6,15]}"#;
 
-/// What is said of the small file when a text of its header is another.
+/// Checks the error of the small file after replacing a text of its header.
 fn attack(from: &str, to: &str) -> HeaderError {
     let victim = Victim::whole();
     victim.replace_header_json(SMALL, |json| {
@@ -58,7 +58,7 @@ fn a_header_past_the_end_of_the_file() {
     let victim = Victim::whole();
     let mut size = 0;
     victim.replace_header(SMALL, |mut header| {
-        // 15 bytes of data follow; one more than there are.
+        // One more than the 15 bytes of data that follow.
         size = header.len() as u64 + 15;
         header[..8].copy_from_slice(&(size - 8 + 1).to_le_bytes());
         header
@@ -92,7 +92,7 @@ fn a_header_that_counts_its_end_as_data() {
 
 #[test]
 fn deep_json() {
-    // Refused where it begins: there is no place for a list in a list.
+    // Rejected at its start: a list in a list is not expected.
     check_json("[9]", &nested(100_000), "expected u64");
     check_json("\"pt\"", &nested(100_000), "expected a string");
     let unknown = format!("{{\"unknown\":{},\"dtype\":\"BOOL\"", nested(100_000));
@@ -107,7 +107,7 @@ fn a_duplicate_entry() {
         matches!(&error, HeaderError::DuplicateKey { tensor } if tensor == "mask"),
         "{error}"
     );
-    // Another text of the same key.
+    // An escaped spelling of the same key.
     let escaped = MASK.replace("mask", "m\\u0061sk");
     let error = attack(MASK, &format!("{MASK},{escaped}"));
     assert!(
@@ -184,7 +184,7 @@ fn reversed_offsets() {
 
 #[test]
 fn offsets_that_overflow() {
-    // At the end of 64 bits: start and end fit, the file does not reach there.
+    // At the end of 64 bits: start and end fit, the file is shorter.
     let error = attack("[6,15]", "[18446744073709551606,18446744073709551615]");
     assert!(matches!(error, HeaderError::Gap { .. }), "{error}");
     for offsets in [
@@ -204,10 +204,10 @@ fn products_that_overflow() {
     for shape in [
         // 64 bits, and to 0.
         "[4294967296,4294967296]",
-        // 63 bits: an allocation's limit.
+        // 63 bits: the limit of an allocation.
         "[9223372036854775808]",
         "[3037000500,3037000500]",
-        // No element, and strides that overflow.
+        // No elements, but the strides overflow.
         "[0,4294967296,4294967296]",
         "[4294967296,4294967296,0]",
     ] {
@@ -217,7 +217,7 @@ fn products_that_overflow() {
             "{shape}: {error}"
         );
     }
-    // Elements fit, bytes do not.
+    // The elements fit, the bytes do not.
     let error = attack("[3]", "[4611686018427387904]");
     assert!(
         matches!(&error, HeaderError::Overflow { tensor, .. } if tensor == "norm.gamma"),
@@ -232,7 +232,7 @@ fn too_many_dimensions() {
         matches!(&error, HeaderError::Overflow { tensor, .. } if tensor == "mask"),
         "{error}"
     );
-    // As many as a tensor may have: another shape than the manifest's.
+    // The maximum number of dimensions: another shape than the manifest's.
     let error = attack("[9]", &format!("[9{}]", ",1".repeat(31)));
     assert!(
         matches!(&error, HeaderError::NotAsListed { tensor } if tensor == "mask"),
@@ -253,7 +253,7 @@ fn a_message_about_a_shape_stays_readable() {
 
 #[test]
 fn a_tensor_that_the_manifest_does_not_list() {
-    // It holds nothing, so the offsets still tile the file.
+    // The tensor is empty, so the offsets still tile the file.
     for offsets in ["[0,0]", "[6,6]", "[15,15]"] {
         let extra = format!(
             "{MASK},\"extra\":{{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":{offsets}}}"

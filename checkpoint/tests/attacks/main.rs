@@ -1,5 +1,5 @@
-//! One test per attack on a reader: somebody who means harm writes a checkpoint, or parts of one, with
-//! digests that are right. The reader in Python must refuse each as well.
+//! One test per attack on a reader: an attacker writes a checkpoint, or parts of one, with correct digests.
+//! The Python reader must reject each of them as well.
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,4 +1,4 @@
-//! Attacks on the manifest, whose own digest is right.
+//! Attacks on the manifest, with a correct digest.
 
 use serde_json::{Value, json};
 use tinderbox_checkpoint::tools::{ReshardOptions, reshard};
@@ -11,14 +11,14 @@ use crate::{
     support::chain,
 };
 
-/// What is said when one value, found by a JSON pointer, is another.
+/// Checks the error after replacing one value, found by a JSON pointer.
 fn set(at: &str, value: Value) -> FormatError {
     let victim = Victim::whole();
     victim.set(at, value);
     victim.manifest_error()
 }
 
-/// What is said when the first place of a text of the body is another.
+/// Checks the error after replacing the first occurrence of a text in the body.
 fn replace(from: &str, to: &str) -> FormatError {
     let victim = Victim::whole();
     victim.replace(from, to);
@@ -58,7 +58,7 @@ fn deep_json() {
         victim.replace(place, &to);
         victim
     };
-    // What is kept has a limit, what is skipped in a file, a tensor, a chunk has none.
+    // Preserved fields have a nesting limit; ignored fields in a file, a tensor or a chunk have none.
     check_nesting(unknown("\"step\":").manifest_error());
     for place in ["\"header_bytes\":", "\"chunks\":", "\"offset\":"] {
         Checkpoint::open(unknown(place).dir).unwrap();
@@ -67,7 +67,7 @@ fn deep_json() {
     check_json(replace("\"shape\":[5,7]", &shape), "expected u64");
 }
 
-/// A parser that only skips a value does not check it: what was accepted once must be readable later.
+/// A parser that skips a value does not validate it: an accepted value must be readable later.
 #[test]
 fn strings_and_numbers_that_can_not_be_parsed() {
     for value in ["\"\\ud800\"", "1e999", "[{\"a\":\"\\udc00\"}]"] {
@@ -104,7 +104,7 @@ fn metadata_as_deep_as_the_format_says() {
 #[test]
 fn a_duplicate_field() {
     for (field, value) in [
-        // Of the manifest; the first two are looked at before all others.
+        // Fields of the manifest; the first two are checked before all others.
         ("format", json!("tinderbox-checkpoint")),
         ("version", json!(1)),
         ("attempt", json!("0".repeat(32))),
@@ -116,7 +116,7 @@ fn a_duplicate_field() {
         ("files", json!([])),
         ("tensors", json!([])),
         ("scalars", json!([])),
-        // Of a file, a tensor, a chunk.
+        // Fields of a file, a tensor, a chunk.
         ("header_digest", zeros()),
         ("rank", json!(0)),
         ("number", json!(0)),
@@ -133,7 +133,7 @@ fn a_duplicate_field() {
         let error = replace(&place, &format!("{place}{value},{place}"));
         check_json(error, &format!("duplicate field `{field}`"));
     }
-    // The caller's metadata has one of this name too.
+    // The caller's metadata has a field of this name too.
     let error = replace("\"plan\":{", "\"plan\":null,\"plan\":{");
     check_json(error, "duplicate field `plan`");
 }
@@ -170,7 +170,7 @@ fn something_listed_twice() {
 
 fn check_order(error: FormatError, list: &str) {
     let text = chain(&error);
-    let expected = format!("the list of {list} is not in order, or has one twice");
+    let expected = format!("the list of {list} is not sorted, or has duplicates");
     assert!(text.contains(&expected), "{text}");
 }
 
@@ -209,7 +209,7 @@ fn two_chunks_of_a_tensor_overlap() {
 #[test]
 fn a_gap_in_a_tensor() {
     let victim = Victim::chunks();
-    // As many bytes of the file belong to nothing.
+    // The same number of bytes of the file belongs to no tensor.
     victim.reseal(|body| {
         body["tensors"][0]["chunks"].as_array_mut().unwrap().pop();
     });
@@ -277,7 +277,7 @@ fn path_escapes() {
         "..",
     ] {
         let victim = Victim::whole();
-        // In the list and in the chunks, and in order.
+        // In the list and in the chunks, and sorted.
         victim.reseal(|body| {
             let text = body
                 .to_string()
@@ -323,7 +323,7 @@ fn the_number_of_a_file_that_is_not_that_of_its_name() {
 
 #[test]
 fn a_tied_name_that_shadows() {
-    // Another tensor's name, its own, one that another tensor is tied to.
+    // The name of another tensor, its own name, and a tied name of another tensor.
     for (tensor, name) in [(0usize, "mask"), (0, "embed.weight"), (2, "head.weight")] {
         let victim = Victim::whole();
         victim.reseal(|body| body["tensors"][tensor]["tied"] = json!([name]));
@@ -331,12 +331,12 @@ fn a_tied_name_that_shadows() {
         assert!(
             matches!(
                 &error,
-                FormatError::Name { name: found, reason: "stands for two tensors" } if found == name
+                FormatError::Name { name: found, reason: "identifies two tensors" } if found == name
             ),
             "{name}: {error}"
         );
     }
-    // The roles have names of their own.
+    // Names are unique within a role.
     let victim = Victim::whole();
     victim.reseal(|body| body["tensors"][3]["tied"] = json!(["mask"]));
     let checkpoint = Checkpoint::open(&victim.dir).unwrap();
@@ -403,11 +403,11 @@ fn block_sizes_that_are_none() {
         u64::MAX,
         1 << 63,
     ] {
-        check_json(set("/block_bytes", json!(bytes)), "is no power of two");
+        check_json(set("/block_bytes", json!(bytes)), "is not a power of two");
     }
     check_json(set("/block_bytes", json!(-64)), "");
     check_json(set("/block_bytes", json!(64.0)), "");
-    // A right one, and not that of the digests.
+    // A valid size, but not that of the digests.
     let error = set("/block_bytes", json!(128));
     assert!(
         matches!(&error, FormatError::ChunkSize { tensor, .. } if tensor == "embed.weight"),
@@ -416,7 +416,7 @@ fn block_sizes_that_are_none() {
 }
 
 #[test]
-fn another_version_is_told_before_anything_else() {
+fn another_version_is_reported_first() {
     for version in [0, 2, u32::MAX] {
         let victim = Victim::whole();
         victim.reseal(|body| {
@@ -484,14 +484,14 @@ fn what_a_newer_version_may_add() {
             at.is_empty()
         );
     }
-    // Of a scalar there is one form.
+    // A scalar has exactly one form.
     json_text(set("/scalars/1/value", json!({"uint": 1, "later": 1})));
 }
 
 #[test]
 fn what_is_not_known_is_kept_as_it_is_written() {
     let victim = Victim::whole();
-    // A number that is neither an integer nor a float of Rust, and an escape.
+    // A number that is neither an integer nor a float in Rust, and an escape.
     let later = r#""later":[123456789012345678901234567890,"\u0061"]"#;
     let body = victim.body().to_string();
     let body = format!("{{{later},{}", &body[1..]);
@@ -590,13 +590,13 @@ fn a_feature_that_is_not_known_is_named() {
     let victim = Victim::whole();
     victim.reseal(|body| {
         body["required_features"] = json!(["sparse", "more"]);
-        // Whatever it changes.
+        // Whatever the feature changes.
         body["tensors"] = json!({"unknown": "form"});
     });
     let error = Checkpoint::open(&victim.dir).unwrap_err();
     assert_eq!(error.class(), ErrorClass::NotSupported);
     let text = chain(&error);
-    assert!(text.contains("needs the feature `sparse`"), "{text}");
+    assert!(text.contains("requires the feature `sparse`"), "{text}");
     victim.reseal(|body| body["required_features"] = json!([]));
     victim.set("/tensors", Victim::whole().body()["tensors"].take());
     Checkpoint::open(&victim.dir).unwrap();

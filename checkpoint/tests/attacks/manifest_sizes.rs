@@ -1,4 +1,4 @@
-//! Manifests that claim much, or are much.
+//! Manifests with large claims or large contents.
 
 use serde_json::{Value, json};
 use tinderbox_checkpoint::{Checkpoint, FormatError, LayoutError, LoadError, Role};
@@ -6,7 +6,7 @@ use tinderbox_fake::Region;
 
 use crate::forge::{FIRST, SMALL, Victim, json_text, position, zeros};
 
-/// Changes tensor `mask`: booleans of shape `[9]`.
+/// Modifies tensor `mask`: booleans of shape `[9]`.
 fn set_mask(field: &str, value: Value) -> FormatError {
     let victim = Victim::whole();
     victim.reseal(|body| {
@@ -29,13 +29,13 @@ fn products_that_overflow() {
     let half = 1u64 << 32;
     check_shape(json!([half, half]));
     check_shape(json!([u64::MAX]));
-    // 63 bits: an allocation's limit.
+    // 63 bits: the limit of an allocation.
     check_shape(json!([1u64 << 63]));
     check_shape(json!([3_037_000_500u64, 3_037_000_500u64]));
-    // No element, and strides that overflow.
+    // No elements, but the strides overflow.
     check_shape(json!([0, half, half]));
     check_shape(json!([half, half, 0]));
-    // Elements fit, bytes do not.
+    // The elements fit, the bytes do not.
     let victim = Victim::whole();
     victim.set("/tensors/0/shape", json!([1u64 << 61]));
     let error = victim.manifest_error();
@@ -61,7 +61,7 @@ fn too_many_dimensions() {
 
 #[test]
 fn a_huge_shape_over_few_bytes() {
-    // Whatever else is right, bytes and digests have to fit.
+    // Bytes and digests must match even if everything else is valid.
     let claimed = 1u64 << 50;
     let victim = Victim::whole();
     victim.reseal(|body| {
@@ -83,7 +83,7 @@ fn a_huge_shape_over_few_bytes() {
         matches!(&error, FormatError::ChunkSize { tensor, .. } if tensor == "mask"),
         "{error}"
     );
-    // A chunk that is right beside a shape that is not.
+    // A valid chunk with an invalid shape.
     let error = set_mask("shape", json!([claimed]));
     assert!(
         matches!(
@@ -130,7 +130,7 @@ fn huge_dimensions_without_an_element() {
     let found = checkpoint.read(mask, &whole).unwrap();
     assert!(found.as_bytes().is_empty());
     assert_eq!(found.shape()[..], [0, huge as usize]);
-    // A part of nothing, and past its end.
+    // An empty part, past its end.
     let part = Region::new(vec![0, huge - 1], vec![0, 1]).unwrap();
     assert!(checkpoint.read(mask, &part).unwrap().as_bytes().is_empty());
     let outside = Region::new(vec![0, huge], vec![1, 1]).unwrap();
@@ -214,7 +214,7 @@ fn huge_arrays() {
         let victim = Victim::whole();
         victim.reseal(|body| body[list] = json!(vec![body[list][0].clone(); many / 10]));
         let text = crate::support::chain(&victim.manifest_error());
-        let expected = format!("the list of {list} is not in order");
+        let expected = format!("the list of {list} is not sorted");
         assert!(text.contains(&expected), "{text}");
     }
 }
@@ -246,8 +246,8 @@ fn a_message_about_a_huge_array_stays_readable() {
 #[test]
 fn metadata_and_a_plan_beyond_their_limits() {
     for (field, limit) in [("metadata", 1u64 << 20), ("plan", 16 << 20)] {
-        // With its quotation marks one byte more than the limit, and exactly the limit; the name of the field with an
-        // escape, too.
+        // Including quotation marks, one byte more than the limit, and exactly the limit; the field name also
+        // with an escape.
         for (more, refused, name) in [
             (1, true, field.to_owned()),
             (1, true, field.replace('a', "\\u0061")),
@@ -275,7 +275,7 @@ fn metadata_and_a_plan_beyond_their_limits() {
 
 #[test]
 fn an_index_larger_than_any_manifest() {
-    // `verify` holds all of it at once, and a sparse file costs an attacker nothing.
+    // `verify` reads the whole file into memory, and a sparse file costs an attacker nothing.
     let victim = Victim::whole();
     victim.set("/index/size_bytes", json!(1u64 << 40));
     let error = victim.manifest_error();
@@ -310,7 +310,7 @@ fn a_header_that_no_reader_takes() {
 fn a_manifest_larger_than_any() {
     let victim = Victim::whole();
     let path = victim.dir.join("manifest.json");
-    // Sparse: it takes no space, and must not be read.
+    // Sparse: it uses no disk space, and must not be read.
     let file = std::fs::File::options().write(true).open(&path).unwrap();
     file.set_len((256 << 20) + 1).unwrap();
     let error = Checkpoint::open(&victim.dir).unwrap_err();
@@ -327,8 +327,9 @@ fn a_manifest_larger_than_any() {
 }
 
 #[test]
-fn many_chunks_that_no_dimension_tells_apart() {
-    // Half of them are rows, half are columns: every pair of one half meets in each dimension's sweep.
+fn many_chunks_that_no_dimension_separates() {
+    // Half of them are rows, half are columns: all pairs of one half overlap in the sweep over each
+    // dimension.
     let many = 4096u64;
     let mut chunks = Vec::new();
     let victim = Victim::whole();
@@ -345,7 +346,7 @@ fn many_chunks_that_no_dimension_tells_apart() {
         body["tensors"][at]["shape"] = json!([many, 2 * many]);
         body["tensors"][at]["chunks"] = json!(chunks);
     });
-    // They tile it, which is proven before their bytes are looked at.
+    // They tile it, which is checked before their bytes.
     let error = victim.manifest_error();
     assert!(
         matches!(&error, FormatError::ChunkSize { tensor, .. } if tensor == "mask"),

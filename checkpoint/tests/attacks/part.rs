@@ -1,4 +1,4 @@
-//! Attacks on what a rank says that it wrote, with digests that are right.
+//! Attacks on the part of a rank, with correct digests.
 
 use std::{collections::BTreeMap, fs, path::PathBuf};
 
@@ -39,7 +39,7 @@ impl Written {
         self.dir.join("part-rank-00001.json")
     }
 
-    /// Publishes after the part of rank 1 was changed.
+    /// Publishes after modifying the part of rank 1.
     fn error(self, change: impl FnOnce(&mut Value)) -> SaveError {
         let mut body = body_of(&fs::read(self.part()).unwrap());
         change(&mut body);
@@ -59,7 +59,7 @@ impl Written {
     }
 }
 
-/// What is said of the part itself.
+/// Checks the error of the part itself.
 fn format_error(change: impl FnOnce(&mut Value)) -> FormatError {
     let written = Written::new();
     let part = written.part();
@@ -72,7 +72,7 @@ fn format_error(change: impl FnOnce(&mut Value)) -> FormatError {
     }
 }
 
-/// What is said of the manifest that the parts would make.
+/// Checks the error of the merged manifest.
 fn meta_error(change: impl FnOnce(&mut Value)) -> FormatError {
     match Written::new().error(change) {
         SaveError::Meta(source) => source,
@@ -150,7 +150,7 @@ fn a_part_with_chunks_in_a_file_of_another_rank() {
     let error = meta_error(|body| {
         body["tensors"][0]["chunks"][0]["file"] = json!("model-rank-00000.safetensors");
     });
-    // Rank 0 has 16 bytes there already.
+    // Rank 0 already has 16 bytes there.
     assert!(
         matches!(&error, FormatError::Data { file, .. } if file == "model-rank-00000.safetensors"),
         "{error}"

@@ -1,10 +1,10 @@
-//! Weights of others: whatever lies in the place of a file, it is refused by name.
+//! Weights of other programs: anything other than a valid file is rejected with its path.
 
 use std::{fs, os::unix::fs::symlink, path::Path, time::Duration};
 
 use tinderbox_checkpoint::{Pretrained, StoredDType, encode_header};
 
-/// A file with one tensor of two bytes.
+/// Returns a file with one tensor of two bytes.
 fn write_weights(path: &Path, values: [u8; 2]) {
     let header = encode_header(&[], &[("w", StoredDType::U8, &[2])]).unwrap();
     fs::write(path, [&header[..], &values].concat()).unwrap();
@@ -25,21 +25,21 @@ fn check(path: &Path, expected: &str) {
 fn what_is_no_file_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);
-    check(&at("nowhere"), "there is no file");
-    check(&at("nowhere/.."), "no name of a file");
+    check(&at("nowhere"), "does not exist");
+    check(&at("nowhere/.."), "does not end in a file name");
     check(dir.path(), "has neither model.safetensors nor");
-    // A pipe waits for its writer, a device may have no end.
+    // A pipe waits for its writer, and a device may have no end.
     let made = std::process::Command::new("mkfifo")
         .arg(at("pipe"))
         .status();
     assert!(made.unwrap().success());
-    check(&at("pipe"), "is not a plain file");
-    check(Path::new("/dev/zero"), "is not a plain file");
+    check(&at("pipe"), "is not a regular file");
+    check(Path::new("/dev/zero"), "is not a regular file");
     symlink(at("b"), at("a")).unwrap();
     symlink(at("a"), at("b")).unwrap();
     check(&at("a"), "can't open");
     fs::create_dir(at("model.safetensors")).unwrap();
-    check(dir.path(), "is not a plain file");
+    check(dir.path(), "is not a regular file");
     fs::write(at("huge.index.json"), "").unwrap();
     let huge = fs::File::options()
         .write(true)
@@ -49,7 +49,7 @@ fn what_is_no_file_is_refused() {
     check(&at("huge.index.json"), "file too large");
 }
 
-/// A half-made download: the index leads nowhere, and an older model lies beside it.
+/// An incomplete download: the index is a dangling link, and an older model is next to it.
 #[test]
 fn an_index_that_leads_nowhere_is_not_passed_over() {
     let dir = tempfile::tempdir().unwrap();
@@ -71,10 +71,10 @@ fn an_index_of_any_name_may_be_given() {
     let read = weights.read(tensor, &tensor.chunks[0].region).unwrap();
     assert_eq!(read.as_bytes(), [1, 2]);
     fs::write(&index, text.replace("one", "../one")).unwrap();
-    check(&index, "no plain name of a file beside it");
+    check(&index, "not a plain file name in the same directory");
 }
 
-/// Another file under the same name, with the same header: nothing tells the two apart by then.
+/// Another file under the same name with the same header can't be distinguished from the first.
 #[test]
 fn a_file_that_is_replaced_is_not_mixed_in() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! The reader that was written from `FORMAT.md` alone, in Python: every attack is tried on it too, and it takes what is
-//! sound.
+//! Tests of the Python reader, which is written from `FORMAT.md` alone: it must reject every attack and
+//! accept valid checkpoints.
 
 use std::{
     fs,
@@ -17,7 +17,7 @@ use crate::{
     support::{Random, TIMEOUT, meta, names, save, small_contents},
 };
 
-/// Whether there is a Python.
+/// Returns whether Python is installed.
 static PYTHON: LazyLock<bool> = LazyLock::new(|| {
     let there = Command::new("python3").arg("--version").output().is_ok();
     if !there {
@@ -26,7 +26,7 @@ static PYTHON: LazyLock<bool> = LazyLock::new(|| {
     there
 });
 
-/// What the reader in Python says of a checkpoint, where there is a Python.
+/// Returns the output of the Python reader for a checkpoint, if Python is installed.
 fn read(dir: &Path, tensor: &[&str]) -> Option<Output> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("read_checkpoint.py");
     PYTHON.then(|| {
@@ -36,7 +36,7 @@ fn read(dir: &Path, tensor: &[&str]) -> Option<Output> {
     })
 }
 
-/// The reader in Python refuses it, in one line.
+/// Checks that the Python reader rejects the checkpoint, with a one-line error.
 pub fn check_refused(dir: &Path) {
     let Some(output) = read(dir, &[]) else { return };
     let said = String::from_utf8_lossy(&output.stderr);
@@ -44,7 +44,7 @@ pub fn check_refused(dir: &Path) {
     assert_eq!(said.trim_end().lines().count(), 1, "{said}");
 }
 
-/// What the reader in Python says that a sound checkpoint holds.
+/// Returns the contents of a valid checkpoint according to the Python reader.
 fn summary(dir: &Path) -> Option<Value> {
     let output = read(dir, &[])?;
     let said = String::from_utf8_lossy(&output.stderr);
@@ -52,7 +52,7 @@ fn summary(dir: &Path) -> Option<Value> {
     Some(serde_json::from_slice(&output.stdout).unwrap())
 }
 
-/// Everything that Python reads is what we read.
+/// Checks that the Python reader and this crate read the same contents.
 fn check_equal(dir: &Path) {
     let Some(summary) = summary(dir) else { return };
     let checkpoint = Checkpoint::open(dir).unwrap();
@@ -106,7 +106,7 @@ fn it_reads_what_we_write() {
     }
     let run = tempfile::tempdir().unwrap();
     check_equal(&save(run.path(), meta(3, 1), &small_contents(3)));
-    // With blocks that the long form of the digest is for.
+    // With blocks that use the long form of the digest.
     let attempt = Run::local(run.path()).begin(tinderbox_checkpoint::CheckpointMeta::new(4, 1));
     let attempt = attempt.unwrap();
     let mut random = Random(4);
@@ -162,7 +162,7 @@ fn it_takes_a_newer_minor_version_and_refuses_a_feature() {
     check_refused(&victim.dir);
 }
 
-/// `FORMAT.md` has test vectors for digests.
+/// Checks the digest test vectors in `FORMAT.md`.
 #[test]
 fn the_digests_of_the_text_are_right() {
     let text = include_str!("../../FORMAT.md");

@@ -1,4 +1,4 @@
-//! A bucket in memory that fails when it is told to, before a request or after it.
+//! An in-memory bucket that fails on demand, before or after a request.
 
 use std::{
     fmt,
@@ -13,22 +13,22 @@ use object_store::{
     Result, UploadPart, memory::InMemory, path::Path,
 };
 
-/// What happens at one of the requests.
+/// A fault at one of the requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// It is not done, later ones are.
+    /// The request is not executed, later ones are.
     Once(u64),
-    /// It is not done, and none after it.
+    /// The request is not executed, and none after it.
     From(u64),
-    /// It is done, and its answer is lost.
+    /// The request is executed, and its response is lost.
     Unanswered(u64),
-    /// It is done, and its answer is lost; none after it is done.
+    /// The request is executed, and its response is lost; no later one is executed.
     Cut(u64),
-    /// No object is replaced under a condition.
+    /// Conditional replacements fail.
     NoUpdates,
-    /// Conditions are passed over.
+    /// Conditions are ignored.
     NoConditions,
-    /// The manifest of a step is said to be there already, and is written later, by [`Faulty::land`].
+    /// The manifest of a step is reported to exist, and is written later, by [`Faulty::land`].
     Late,
 }
 
@@ -47,17 +47,17 @@ enum Turn {
 }
 
 impl Faulty {
-    /// Requests since the fault was set.
+    /// Returns the number of requests since the fault was set.
     pub fn requests(&self) -> u64 {
         self.state.lock().unwrap().0
     }
 
-    /// From now on, counted from the next request.
+    /// Sets the fault, counted from the next request.
     pub fn set_fault(&self, fault: Option<Fault>) {
         *self.state.lock().unwrap() = (0, fault);
     }
 
-    /// Does the write that was late.
+    /// Executes the delayed write.
     pub fn land(&self) {
         let (location, payload) = self.late.lock().unwrap().take().expect("one is late");
         let put = self
@@ -66,7 +66,7 @@ impl Faulty {
         futures_util::FutureExt::now_or_never(put).unwrap().unwrap();
     }
 
-    /// Another bucket with the same objects.
+    /// Returns another bucket with the same objects.
     pub fn fork(&self) -> Self {
         Self {
             objects: self.objects.fork(),

@@ -19,7 +19,7 @@ use tinderbox_fake::Region;
 
 pub const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A generator of test values: SplitMix64, so that a seed is all there is to a failure.
+/// A generator of test values: SplitMix64, so that a seed reproduces a failure.
 pub struct Random(pub u64);
 
 impl Random {
@@ -35,7 +35,7 @@ impl Random {
         (0..len).map(|_| self.next() as u8).collect()
     }
 
-    /// Any bits of a dtype, NaN included; booleans stay 0 and 1.
+    /// Returns random bits of a dtype, including NaN; booleans are 0 or 1.
     pub fn data(&mut self, shape: &[usize], dtype: DType) -> TensorData {
         let elements: usize = shape.iter().product();
         let mut bytes = self.bytes(elements * dtype.size());
@@ -56,7 +56,7 @@ pub fn meta(step: u64, world_size: u32) -> CheckpointMeta {
     }
 }
 
-/// Every tensor and scalar of a checkpoint, as bytes: what must be equal after a load.
+/// Every tensor and scalar of a checkpoint, as bytes: equal after a load.
 pub type Contents = (
     BTreeMap<(Role, String), TensorData>,
     BTreeMap<String, Scalar>,
@@ -77,7 +77,7 @@ pub fn save(run_dir: &Path, meta: CheckpointMeta, contents: &Contents) -> PathBu
     attempt.publish(TIMEOUT).unwrap()
 }
 
-/// Loads all that a checkpoint holds.
+/// Loads the whole contents of a checkpoint.
 pub fn load(checkpoint: &Checkpoint) -> Result<Contents, LoadError> {
     let mut tensors = BTreeMap::new();
     for role in [Role::Model, Role::State] {
@@ -90,7 +90,7 @@ pub fn load(checkpoint: &Checkpoint) -> Result<Contents, LoadError> {
     Ok((tensors, checkpoint.scalars().clone()))
 }
 
-/// A few tensors of both roles with several blocks.
+/// Returns a few tensors of both roles with several blocks.
 pub fn small_contents(seed: u64) -> Contents {
     let mut random = Random(seed);
     let mut tensors = BTreeMap::new();
@@ -113,7 +113,7 @@ pub fn small_contents(seed: u64) -> Contents {
     (tensors, scalars)
 }
 
-/// The message of an error and of its sources, on one line.
+/// Returns the message of an error and its sources, on one line.
 pub fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
@@ -124,7 +124,7 @@ pub fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// The names in a directory, sorted.
+/// Returns the names in a directory, sorted.
 pub fn names(dir: &Path) -> Vec<String> {
     let mut names: Vec<String> = std::fs::read_dir(dir)
         .unwrap()

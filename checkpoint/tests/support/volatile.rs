@@ -1,8 +1,8 @@
-//! A store in memory that fails when it is told to, and keeps at a loss of power any part of what was not synced.
+//! An in-memory store that fails on demand, and keeps any subset of unsynced changes at a power failure.
 //!
-//! What changes names in directories is kept in the order in which it was done as far as it concerns the same names, and
-//! independently of all else, until the directory is synced: one creation, removal, renaming or exchange is one change.
-//! A file that was not synced has its former contents, all of the new ones, half of them, or zeros.
+//! Changes of names in directories that concern the same names are kept in order, and independently of all
+//! others, until the directory is synced: one creation, removal, rename or exchange is one change. An
+//! unsynced file has its former contents, all of the new ones, half of them, or zeros.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,28 +13,28 @@ use std::{
 
 use tinderbox_checkpoint::store::{Found, FoundKind, Lock, ReadFile, Store, WriteFile};
 
-/// What happens at one of the operations.
+/// A fault at one of the operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// It fails, later ones do not.
+    /// The operation fails, later ones do not.
     Once(u64),
-    /// It fails, and all after it.
+    /// The operation and all later ones fail.
     From(u64),
-    /// The power is lost before it.
+    /// The power fails before the operation.
     PowerLoss(u64),
 }
 
 /// A name in a directory.
 type Name = (usize, String);
 
-/// What one operation does to names: the node that each then stands for.
+/// The effect of one operation on names: the node that each name then refers to.
 type Change = Vec<(Name, Option<usize>)>;
 
 #[derive(Clone, Debug)]
 enum Node {
     File {
         bytes: Vec<u8>,
-        /// What a sync has made durable.
+        /// The state that a sync has made durable.
         synced: Vec<u8>,
     },
     Dir {
@@ -45,17 +45,17 @@ enum Node {
 
 #[derive(Clone, Debug)]
 struct Disk {
-    /// The root is the first, once it was made.
+    /// The root is the first node, once it is created.
     nodes: Vec<Node>,
-    /// What was done to names and not synced, in order.
+    /// Unsynced changes of names, in order.
     pending: Vec<Change>,
     locked: BTreeSet<usize>,
     operations: u64,
     bytes_read: u64,
     fault: Option<Fault>,
-    /// What a fault says.
+    /// The error kind of a fault.
     kind: ErrorKind,
-    /// The disk when the power was lost.
+    /// The disk at the power failure.
     lost: Option<Box<Disk>>,
 }
 
@@ -79,35 +79,35 @@ impl Default for Disk {
 pub struct Volatile(Arc<Mutex<Disk>>);
 
 impl Volatile {
-    /// Operations so far.
+    /// Returns the number of operations so far.
     pub fn operations(&self) -> u64 {
         self.disk().operations
     }
 
-    /// Bytes that were read so far.
+    /// Returns the number of bytes read so far.
     pub fn bytes_read(&self) -> u64 {
         self.disk().bytes_read
     }
 
-    /// From now on, counted from the next operation.
+    /// Sets the fault, counted from the next operation.
     pub fn set_fault(&self, fault: Option<Fault>) {
         let mut disk = self.disk();
         (disk.operations, disk.fault) = (0, fault);
     }
 
-    /// What faults say from now on; that the disk is full, unless chosen.
+    /// Sets the error kind of faults; the default is a full disk.
     pub fn set_kind(&self, kind: ErrorKind) {
         self.disk().kind = kind;
     }
 
-    /// The store after the power came back, with nothing that was not synced. Without a loss before, the power is lost
-    /// now.
+    /// Returns the store after the power failure, without unsynced changes. If the power has not failed, it
+    /// fails now.
     pub fn after_power_loss(&self) -> Self {
         self.at_loss().durable(&mut |_| 0)
     }
 
-    /// The same with parts of what was not synced: all that are possible, or `most` of them, drawn by a seed, of which
-    /// the first has none and the second all.
+    /// Returns the store with subsets of unsynced changes: all possible ones, or `most` of them, drawn with a
+    /// seed, of which the first is empty and the second complete.
     pub fn after_power_losses(&self, most: usize, seed: u64) -> Vec<Self> {
         let disk = self.at_loss();
         let mut limits = Vec::new();
@@ -144,7 +144,7 @@ impl Volatile {
         self.0.lock().unwrap()
     }
 
-    /// Counts an operation; fails it when its time has come.
+    /// Counts an operation; fails it if the fault applies to it.
     fn operate(&self) -> io::Result<MutexGuard<'_, Disk>> {
         let mut disk = self.disk();
         disk.operations += 1;
@@ -168,7 +168,7 @@ impl Volatile {
 }
 
 impl Disk {
-    /// What is left after a loss of power. Each choice is one of so many; 0 keeps nothing, the last all.
+    /// Returns the state after a power failure. Each choice is an index; 0 keeps nothing, the last keeps all.
     fn durable(&self, choose: &mut dyn FnMut(usize) -> usize) -> Volatile {
         let mut nodes: Vec<Node> = Vec::new();
         for node in &self.nodes {
@@ -209,7 +209,7 @@ impl Disk {
         })))
     }
 
-    /// The changes that were not synced: those in one list concern the same names, directly or by others between them.
+    /// Returns the unsynced changes; those in one list concern the same names, directly or transitively.
     fn independent(&self) -> Vec<Vec<&Change>> {
         let mut lists: Vec<(BTreeSet<&Name>, Vec<usize>)> = Vec::new();
         for (number, change) in self.pending.iter().enumerate() {
@@ -232,7 +232,7 @@ impl Disk {
         in_order.collect()
     }
 
-    /// Does something to names.
+    /// Changes names.
     fn change(&mut self, change: Change) {
         for ((dir, name), node) in &change {
             match node {
@@ -267,7 +267,7 @@ impl Disk {
         })
     }
 
-    /// The directory of a path, and its last name.
+    /// Returns the directory of a path, and its last name.
     fn place(&self, path: &str) -> io::Result<(usize, String)> {
         let (dir, name) = path.rsplit_once('/').unwrap_or(("", path));
         let dir = self.find(dir)?;

@@ -7,12 +7,12 @@ use clap::Subcommand;
 use super::{diff, export, gc, import, inspect, remove, reshard, verify};
 use crate::outcome::Outcome;
 
-/// What to do with checkpoints.
+/// The checkpoint commands.
 #[derive(Subcommand, Debug)]
 pub(crate) enum Command {
-    /// Show what a checkpoint holds
+    /// Show the contents of a checkpoint
     Inspect(inspect::Flags),
-    /// Read everything and name all that is damaged; exit code 1 if anything is
+    /// Read and check all data and report all damage; exit code 1 if there is any
     Verify(verify::Flags),
     /// Compare tensors and scalars of two checkpoints; exit code 1 if they differ
     Diff(diff::Flags),
@@ -22,14 +22,14 @@ pub(crate) enum Command {
     Export(export::Flags),
     /// Save plain safetensors files as a checkpoint
     Import(import::Flags),
-    /// Show, and with --yes remove, old checkpoints and what killed saves left behind
+    /// Show, and with --yes remove, old checkpoints and remains of killed saves
     Gc(gc::Flags),
-    /// Show, and with --yes remove, one directory of a step, also without a sound manifest
+    /// Show, and with --yes remove, one step directory, even without a valid manifest
     Remove(remove::Flags),
 }
 
 impl Command {
-    /// Does it.
+    /// Runs the command.
     pub(crate) fn run(&self, out: &mut dyn Write) -> anyhow::Result<Outcome> {
         match self {
             Self::Inspect(flags) => inspect::run(flags, out),

@@ -1,4 +1,4 @@
-//! What differs between two checkpoints.
+//! `ckpt diff`: compares two checkpoints.
 
 use std::{io::Write, path::PathBuf};
 
@@ -17,9 +17,9 @@ use crate::{
 /// Arguments of `diff`.
 #[derive(Args, Debug)]
 pub(crate) struct Flags {
-    /// Directory of a step, or of a run: then its newest step; or the URL of one in a bucket
+    /// Step directory, or run directory for its newest step, or the URL of one in a bucket
     first: PathBuf,
-    /// Directory of a step, or of a run: then its newest step; or the URL of one in a bucket
+    /// Step directory, or run directory for its newest step, or the URL of one in a bucket
     second: PathBuf,
     /// Print one JSON object
     #[arg(long)]
@@ -93,7 +93,7 @@ fn show(found: &Diff, out: &mut dyn Write) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The names beside the one that is told anyway.
+/// Returns the names other than the reported one.
 fn others(name: &str, names: &[String]) -> String {
     let others: Vec<&str> = names.iter().map(|n| &**n).filter(|n| *n != name).collect();
     match others.is_empty() {
@@ -114,14 +114,14 @@ fn in_words(values: &ValueDifference) -> String {
         text.push_str(&format!(", by up to {absolute:e}, relative {relative:e}"));
     }
     if *not_finite > 0 {
-        text.push_str(&format!(", {not_finite} of them infinite or no number"));
+        text.push_str(&format!(", {not_finite} of them infinite or NaN"));
     }
     text
 }
 
 fn value(scalar: Option<Scalar>) -> String {
     match scalar {
-        None => "not there".to_owned(),
+        None => "missing".to_owned(),
         Some(Scalar::Int(value)) => value.to_string(),
         Some(Scalar::Uint(value)) => value.to_string(),
         Some(Scalar::Float(value)) => format!("{value:e}"),

@@ -1,4 +1,4 @@
-//! A plain Hugging Face directory.
+//! `ckpt export`: writes a plain Hugging Face directory.
 
 use std::{io::Write, path::PathBuf};
 
@@ -15,12 +15,12 @@ use crate::{
 /// Arguments of `export`.
 #[derive(Args, Debug)]
 pub(crate) struct Flags {
-    /// Directory of a step, or of a run: then its newest step; or the URL of one in a bucket
+    /// Step directory, or run directory for its newest step, or the URL of one in a bucket
     dir: PathBuf,
-    /// Directory to make
+    /// Directory to create
     #[arg(long, value_name = "DIR")]
     to: PathBuf,
-    /// Most bytes of tensors in a file; a larger tensor has a file of its own
+    /// Maximum bytes of tensors per file; a larger tensor has its own file
     #[arg(
         long,
         value_name = "N",
@@ -30,7 +30,7 @@ pub(crate) struct Flags {
     max_file_bytes: u64,
 }
 
-/// Copies the parameters.
+/// Exports the parameters.
 pub(crate) fn run(flags: &Flags, out: &mut dyn Write) -> anyhow::Result<Outcome> {
     let checkpoint = open(&flags.dir)?;
     let options = ExportOptions {
@@ -49,7 +49,7 @@ pub(crate) fn run(flags: &Flags, out: &mut dyn Write) -> anyhow::Result<Outcome>
         let (tied, name) = (visible(tied), visible(name));
         writeln!(
             out,
-            "{tied} is tied to {name}, and written under that name only"
+            "{tied} is tied to {name} and is written only under that name"
         )?;
     }
     Ok(Outcome::Fine)

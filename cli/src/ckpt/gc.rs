@@ -1,4 +1,4 @@
-//! What may go from the directory of a run.
+//! `ckpt gc`: removes checkpoints and remains of saves from a run directory.
 
 use std::{io::Write, path::PathBuf};
 
@@ -15,17 +15,17 @@ pub(crate) struct Flags {
     /// Directory of a run, or its URL in a bucket
     #[arg(value_name = "RUN_DIR")]
     dir: PathBuf,
-    /// Keep the newest N steps; without this and --keep-every, all
+    /// Keep the newest N steps; without this and --keep-every, all steps are kept
     #[arg(long, value_name = "N", value_parser = at_least_one)]
     keep_last: Option<usize>,
     /// Keep steps that are multiples of M, and the newest
     #[arg(long, value_name = "M", value_parser = clap::value_parser!(u64).range(1..))]
     keep_every: Option<u64>,
-    /// Nobody saves into the run: also remove attempts of which a bucket, or a file system that machines share, can't tell
-    /// whether they live
+    /// Assert that no process is saving to the run: also remove attempts that may be alive because a bucket
+    /// or a shared file system has no reliable locks
     #[arg(long)]
     idle: bool,
-    /// Remove it; otherwise only tell what would be
+    /// Remove them; otherwise only report what would be removed
     #[arg(long)]
     yes: bool,
 }
@@ -39,7 +39,7 @@ fn at_least_one(text: &str) -> Result<usize, String> {
 }
 
 impl Flags {
-    /// Which checkpoints to keep; `None` for all.
+    /// Returns the retention rule; `None` to keep all checkpoints.
     fn retention(&self) -> Option<Retention> {
         match (self.keep_last, self.keep_every) {
             (None, None) => None,
@@ -51,10 +51,10 @@ impl Flags {
     }
 }
 
-/// Tells what may go, and removes it when that was asked for.
+/// Reports what can be removed, and removes it with `--yes`.
 pub(crate) fn run(flags: &Flags, out: &mut dyn Write) -> anyhow::Result<Outcome> {
     if url_of(&flags.dir).is_none() && !flags.dir.is_dir() {
-        bail!("{} is no directory", flags.dir.display());
+        bail!("{} is not a directory", flags.dir.display());
     }
     let run = run_at(&flags.dir)?;
     let retention = flags.retention();
@@ -94,7 +94,7 @@ pub(crate) fn run(flags: &Flags, out: &mut dyn Write) -> anyhow::Result<Outcome>
         true => "removed",
         false => "would remove",
     };
-    // The same rules find leftovers and clean them; what has died meanwhile is told as well.
+    // The same rules find and remove leftovers; attempts that died in between are included.
     let leftovers = match (flags.yes, flags.idle) {
         (true, false) => run.clean(),
         (true, true) => run.clean_when_idle(),
@@ -105,35 +105,35 @@ pub(crate) fn run(flags: &Flags, out: &mut dyn Write) -> anyhow::Result<Outcome>
         writeln!(out, "keep {}: {reason}", dir.display())?;
     }
     for dir in &leftovers.removed {
-        writeln!(out, "{verb} {}: left behind by a save", dir.display())?;
+        writeln!(out, "{verb} {}: remains of a save", dir.display())?;
     }
     for step in &expired {
         if flags.yes {
             run.remove(*step)?;
         }
-        writeln!(out, "{verb} step {step}: not to be kept")?;
+        writeln!(out, "{verb} step {step}: not kept by the rule")?;
     }
     if url_of(&flags.dir).is_some() && steps.is_empty() && leftovers == Cleaned::default() {
-        bail!("there is nothing of a run in {}", run.place().display());
+        bail!("{} does not contain a run", run.place().display());
     }
     let something = !expired.is_empty() || !leftovers.removed.is_empty();
     match something {
         true if flags.yes => {}
-        true => writeln!(out, "nothing was removed: give --yes to do it")?,
+        true => writeln!(out, "nothing was removed: use --yes to remove it")?,
         false => writeln!(out, "there is nothing to remove")?,
     }
     Ok(Outcome::Fine)
 }
 
-/// Why a checkpoint stays, of which so many are newer.
+/// Returns why a checkpoint is kept, given the number of newer ones.
 fn why_kept(retention: Option<Retention>, step: u64, newer: usize) -> String {
     let Some(Retention { last, every }) = retention else {
-        return "without --keep-last and --keep-every all are kept".to_owned();
+        return "without --keep-last and --keep-every all steps are kept".to_owned();
     };
     match every {
         _ if newer == 0 => "it is the newest".to_owned(),
         _ if newer < last => format!("it is one of the newest {last}"),
         Some(every) if step.is_multiple_of(every) => format!("it is a multiple of {every}"),
-        _ => "no newer one that is to be kept is whole".to_owned(),
+        _ => "no newer kept checkpoint is intact".to_owned(),
     }
 }

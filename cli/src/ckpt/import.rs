@@ -1,4 +1,4 @@
-//! A checkpoint of plain files.
+//! `ckpt import`: saves plain files as a checkpoint.
 
 use std::{io::Write, path::PathBuf};
 
@@ -14,13 +14,13 @@ pub(crate) struct Flags {
     /// A safetensors file, or a directory with model.safetensors or model.safetensors.index.json
     #[arg(value_name = "DIR_OR_FILE")]
     from: PathBuf,
-    /// Directory of the run to save into, or its URL in a bucket
+    /// Run directory to save to, or its URL in a bucket
     #[arg(long, value_name = "RUN_DIR")]
     to: PathBuf,
     /// Step to save as
     #[arg(long, value_name = "STEP", default_value_t = 0)]
     step: u64,
-    /// Number of ranks that whole tensors are balanced over, 1 to 65536
+    /// Number of ranks to balance whole tensors over, 1 to 65536
     #[arg(
         long,
         value_name = "N",
@@ -28,12 +28,12 @@ pub(crate) struct Flags {
         value_parser = clap::value_parser!(u32).range(1..=65_536)
     )]
     ranks: u32,
-    /// Replace the step if it is there
+    /// Replace the step if it exists
     #[arg(long)]
     replace: bool,
 }
 
-/// Saves them.
+/// Imports the files.
 pub(crate) fn run(flags: &Flags, out: &mut dyn Write) -> anyhow::Result<Outcome> {
     let options = ImportOptions {
         step: flags.step,

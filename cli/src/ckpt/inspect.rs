@@ -1,4 +1,4 @@
-//! What a checkpoint holds.
+//! `ckpt inspect`: shows the contents of a checkpoint.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,12 +21,12 @@ use crate::{
 /// Arguments of `inspect`.
 #[derive(Args, Debug)]
 pub(crate) struct Flags {
-    /// Directory of a step, or of a run: then its newest step; or the URL of one in a bucket
+    /// Step directory, or run directory for its newest step, or the URL of one in a bucket
     dir: PathBuf,
     /// Show this step of the run
     #[arg(long, value_name = "STEP")]
     step: Option<u64>,
-    /// List all steps of the run, a line each
+    /// List all steps of the run, one per line
     #[arg(long, conflicts_with = "step")]
     all: bool,
     /// Print one JSON object
@@ -34,13 +34,13 @@ pub(crate) struct Flags {
     json: bool,
 }
 
-/// Shows it.
+/// Shows a checkpoint or lists a run.
 pub(crate) fn run(flags: &Flags, out: &mut dyn Write) -> anyhow::Result<Outcome> {
     let place = Place::of(&flags.dir)?;
     if flags.all {
         let Place::Run(run, steps) = place else {
             bail!(
-                "{} is no run: --all has nothing to list",
+                "{} is not a run: --all lists the steps of a run",
                 flags.dir.display()
             );
         };
@@ -64,7 +64,7 @@ struct Sizes {
     data_position: u64,
     world_size: u32,
     files: usize,
-    /// Of the files with tensors.
+    /// Size of the files with tensors.
     total_bytes: u64,
     scalars: usize,
 }
@@ -84,7 +84,7 @@ impl Sizes {
     }
 }
 
-/// All that is shown of a checkpoint.
+/// The output for a checkpoint.
 #[derive(Serialize)]
 struct Contents<'a> {
     dir: String,
@@ -96,7 +96,7 @@ struct Contents<'a> {
     tensors: Vec<Tensor<'a>>,
 }
 
-/// All that is shown of a tensor.
+/// The output for a tensor.
 #[derive(Serialize)]
 struct Tensor<'a> {
     name: &'a str,
@@ -174,7 +174,7 @@ impl<'a> Contents<'a> {
     }
 }
 
-/// Lists all steps of a run, a line each.
+/// Lists all steps of a run, one per line.
 fn list(run: &Run, steps: &[u64], json: bool, out: &mut dyn Write) -> anyhow::Result<()> {
     #[derive(Serialize)]
     #[serde(untagged)]
@@ -222,7 +222,7 @@ fn in_words(bytes: u64) -> String {
     }
 }
 
-/// `0-3,5`.
+/// Formats ranks as `0-3,5`.
 fn ranges(ranks: &BTreeSet<u32>) -> String {
     let mut ranges: Vec<(u32, u32)> = Vec::new();
     for rank in ranks {
@@ -243,7 +243,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranks_are_told_as_ranges() {
+    fn ranks_are_shown_as_ranges() {
         for (ranks, expected) in [
             (&[][..], ""),
             (&[3], "3"),

@@ -1,4 +1,4 @@
-//! What a directory or a URL on the command line stands for.
+//! Resolution of directories and URLs on the command line.
 
 use std::{path::Path, sync::Arc};
 
@@ -7,19 +7,19 @@ use tinderbox_checkpoint::{Checkpoint, LoadError, Run, store::BucketStore};
 
 use crate::terminal::say;
 
-/// The file that makes a directory a checkpoint.
+/// The file whose presence makes a directory a checkpoint.
 const MANIFEST_FILE: &str = "manifest.json";
 
-/// A directory that holds a checkpoint, or the checkpoints of a run.
+/// A directory that contains a checkpoint or the checkpoints of a run.
 #[derive(Debug)]
 pub(super) enum Place {
-    /// A step, or why it can't be opened.
+    /// A step, or the reason why it can't be opened.
     Step(Box<Result<Checkpoint, LoadError>>),
-    /// The directory of a run, with its steps in order; there is at least one.
+    /// The directory of a run, with its steps, sorted and not empty.
     Run(Run, Vec<u64>),
 }
 
-/// The run in a directory, or in a bucket where its URL is given.
+/// Returns the run in a directory or, for a URL, in a bucket.
 pub(super) fn run_at(dir: &Path) -> anyhow::Result<Run> {
     match url_of(dir) {
         Some(url) => Ok(Run::on(Arc::new(BucketStore::from_url(url)?))),
@@ -27,28 +27,28 @@ pub(super) fn run_at(dir: &Path) -> anyhow::Result<Run> {
     }
 }
 
-/// The URL, where it is one.
+/// Returns the argument as a URL if it is one.
 pub(super) fn url_of(dir: &Path) -> Option<&str> {
     dir.to_str().filter(|text| text.contains("://"))
 }
 
-/// The run and the step that the URL of a step's directory stands for.
+/// Returns the run and the step of a step directory's URL.
 fn step_at(url: &str) -> Option<(&Path, u64)> {
     let (run, name) = url.trim_end_matches('/').rsplit_once('/')?;
     Some((Path::new(run), step_of(name)?))
 }
 
-/// The step of a directory of this name.
+/// Returns the step of a directory name.
 pub(super) fn step_of(name: &str) -> Option<u64> {
     name.strip_prefix("step-")?.parse().ok()
 }
 
 impl Place {
-    /// What it is.
+    /// Resolves a directory or URL.
     pub(super) fn of(dir: &Path) -> anyhow::Result<Self> {
         if let Some((run, step)) = url_of(dir).and_then(step_at) {
             return match run_at(run)?.open(step) {
-                // Not damage: there is nothing.
+                // Not damage: the directory does not exist.
                 Err(error @ LoadError::NotPublished { .. }) => Err(error.into()),
                 opened => Ok(Self::Step(Box::new(opened))),
             };
@@ -67,14 +67,14 @@ impl Place {
         Ok(Self::Run(run, steps))
     }
 
-    /// The checkpoint of a step, or the newest that is not damaged; newer ones are told.
+    /// Returns the checkpoint of a step, or the newest undamaged one, with a warning for each newer one.
     pub(super) fn look_into(self, step: Option<u64>) -> anyhow::Result<Checkpoint> {
         match (self, step) {
             (Self::Step(opened), step) => {
                 let checkpoint = (*opened)?;
                 match step {
                     Some(step) if step != checkpoint.step() => bail!(
-                        "{} is the directory of step {}: give the run's to choose step {step}",
+                        "{} is the directory of step {}: use the run directory to choose step {step}",
                         checkpoint.dir().display(),
                         checkpoint.step()
                     ),
@@ -83,7 +83,7 @@ impl Place {
             }
             (Self::Run(run, _), Some(step)) => Ok(run.open(step)?),
             (Self::Run(run, _), None) => {
-                let latest = run.latest()?.context("the run has no step any more")?;
+                let latest = run.latest()?.context("the run no longer has any steps")?;
                 for skipped in latest.skipped {
                     let (step, reason) = (skipped.step, skipped.reason.chain());
                     say("warning", &format!("step {step} is damaged: {reason}"));
@@ -94,16 +94,16 @@ impl Place {
     }
 }
 
-/// The checkpoint in a directory: of a step, or the newest of a run. An older one is never taken instead.
+/// Opens the checkpoint in a directory, of a step or the newest of a run. Never falls back to an older one.
 pub(super) fn open(dir: &Path) -> anyhow::Result<Checkpoint> {
     let (run, steps) = match Place::of(dir)? {
         Place::Step(opened) => return Ok((*opened)?),
         Place::Run(run, steps) => (run, steps),
     };
-    let newest = steps.last().context("the run has no step any more")?;
+    let newest = steps.last().context("the run no longer has any steps")?;
     run.open(*newest).with_context(|| {
         let older = steps.iter().rev().nth(1).map(|step| run.step_place(*step));
-        let older = older.map(|place| format!("; give {} for the step before it", place.display()));
+        let older = older.map(|place| format!("; use {} for the previous step", place.display()));
         format!(
             "the newest step of {}, {newest}, can't be used{}",
             run.place().display(),

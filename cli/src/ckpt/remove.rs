@@ -1,4 +1,4 @@
-//! Removes one directory of a run, whatever is in it.
+//! `ckpt remove`: removes one directory of a run, whatever its contents.
 
 use std::{
     fs,
@@ -17,18 +17,19 @@ use crate::{outcome::Outcome, terminal::one_line};
 /// Arguments of `remove`.
 #[derive(Args, Debug)]
 pub(crate) struct Flags {
-    /// Directory of a step (step-00000100) or of one that was set aside (damaged-00000100), or its URL in a bucket
+    /// Step directory (step-00000100) or directory that was set aside (damaged-00000100), or its URL in a
+    /// bucket
     #[arg(value_name = "STEP_DIR")]
     dir: PathBuf,
-    /// Remove it also when its manifest is sound
+    /// Remove it even if its manifest is valid
     #[arg(long)]
     sound: bool,
-    /// Remove it; otherwise only tell what would be
+    /// Remove it; otherwise only report what would be removed
     #[arg(long)]
     yes: bool,
 }
 
-/// Tells what it is, and removes it when that was asked for.
+/// Reports the state of the directory, and removes it with `--yes`.
 pub(crate) fn run(flags: &Flags, out: &mut dyn Write) -> anyhow::Result<Outcome> {
     let dir = &flags.dir;
     let (parent, name) = split(dir)?;
@@ -41,7 +42,7 @@ pub(crate) fn run(flags: &Flags, out: &mut dyn Write) -> anyhow::Result<Outcome>
     if !flags.yes {
         writeln!(
             out,
-            "nothing was removed: give --yes to remove it with all that is in it"
+            "nothing was removed: use --yes to remove it with all its contents"
         )?;
         return Ok(Outcome::Fine);
     }
@@ -50,13 +51,13 @@ pub(crate) fn run(flags: &Flags, out: &mut dyn Write) -> anyhow::Result<Outcome>
     if url_of(dir).is_some() {
         writeln!(
             out,
-            "`tinderbox ckpt gc --yes` removes the files that its attempt has written"
+            "`tinderbox ckpt gc --yes` removes the files of its attempt"
         )?;
     }
     Ok(Outcome::Fine)
 }
 
-/// The run, and the name in it.
+/// Splits a path into the run and the name in it.
 fn split(dir: &Path) -> anyhow::Result<(&Path, &str)> {
     let parts = match url_of(dir) {
         Some(url) => {
@@ -72,16 +73,16 @@ fn split(dir: &Path) -> anyhow::Result<(&Path, &str)> {
     parts.with_context(|| format!("{} is not a directory in a run", dir.display()))
 }
 
-/// What it is; refuses one that may be a whole checkpoint unless that was asked for.
+/// Describes the directory; returns an error for a checkpoint with a valid manifest unless `sound` is set.
 fn state_of(run: &Run, dir: &Path, name: &str, sound: bool) -> anyhow::Result<String> {
     let Some(step) = step_of(name) else {
         return Ok("a checkpoint that was set aside".to_owned());
     };
     match run.open(step) {
-        Ok(_) if sound => Ok(format!("step {step}, with a sound manifest")),
+        Ok(_) if sound => Ok(format!("step {step}, with a valid manifest")),
         Ok(_) => bail!(
-            "{} has a sound manifest: `tinderbox ckpt gc` removes checkpoints that are not to be kept; give --sound to \
-             remove this one all the same",
+            "{} has a valid manifest: use `tinderbox ckpt gc` to remove old checkpoints, or --sound to \
+             remove this one anyway",
             dir.display()
         ),
         Err(error) if error.class() == ErrorClass::Damaged => Ok(format!(
@@ -98,11 +99,14 @@ fn state_of(run: &Run, dir: &Path, name: &str, sound: bool) -> anyhow::Result<St
     }
 }
 
-/// The files in it, with their sizes.
+/// Lists its files with their sizes.
 fn list(dir: &Path, out: &mut dyn Write) -> anyhow::Result<()> {
     let found = fs::symlink_metadata(dir).with_context(|| dir.display().to_string())?;
     if !found.is_dir() {
-        writeln!(out, "  it is no directory; what a link leads to stays")?;
+        writeln!(
+            out,
+            "  not a directory; the target of a link is not removed"
+        )?;
         return Ok(());
     }
     let mut files = Vec::new();

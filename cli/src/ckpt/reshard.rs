@@ -1,4 +1,4 @@
-//! A checkpoint for another number of ranks.
+//! `ckpt reshard`: saves a checkpoint for another number of ranks.
 
 use std::{io::Write, path::PathBuf};
 
@@ -11,23 +11,23 @@ use crate::{outcome::Outcome, terminal::Bar};
 /// Arguments of `reshard`.
 #[derive(Args, Debug)]
 pub(crate) struct Flags {
-    /// Directory of a step, or of a run: then its newest step; or the URL of one in a bucket
+    /// Step directory, or run directory for its newest step, or the URL of one in a bucket
     dir: PathBuf,
     /// Number of ranks, 1 to 65536
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536))]
     ranks: u32,
-    /// Directory of the run to save into, or its URL in a bucket
+    /// Run directory to save to, or its URL in a bucket
     #[arg(long, value_name = "RUN_DIR")]
     to: PathBuf,
-    /// Cut tensors with at least N rows into N boxes of rows, instead of whole tensors to ranks
+    /// Cut tensors with at least N rows into N boxes of rows, instead of assigning whole tensors to ranks
     #[arg(long)]
     rows: bool,
-    /// Replace the step if it is there
+    /// Replace the step if it exists
     #[arg(long)]
     replace: bool,
 }
 
-/// Saves it again.
+/// Reshards the checkpoint.
 pub(crate) fn run(flags: &Flags, out: &mut dyn Write) -> anyhow::Result<Outcome> {
     let checkpoint = open(&flags.dir)?;
     let options = ReshardOptions {

@@ -1,4 +1,4 @@
-//! Whether checkpoints are whole.
+//! `ckpt verify`: checks whether checkpoints are intact.
 
 use std::{
     io::Write,
@@ -18,12 +18,12 @@ use crate::{
 /// Arguments of `verify`.
 #[derive(Args, Debug)]
 pub(crate) struct Flags {
-    /// Directories, or URLs in buckets, of steps, or of runs: then all their steps
+    /// Step directories, or run directories for all their steps, or URLs of either in buckets
     #[arg(required = true, value_name = "DIR")]
     dirs: Vec<PathBuf>,
 }
 
-/// Reads all of them; one that can't be read does not keep the others from it.
+/// Checks all of them; one that can't be read does not prevent the check of the others.
 pub(crate) fn run(flags: &Flags, out: &mut dyn Write) -> anyhow::Result<Outcome> {
     let mut outcome = Outcome::Fine;
     for dir in &flags.dirs {
@@ -32,7 +32,7 @@ pub(crate) fn run(flags: &Flags, out: &mut dyn Write) -> anyhow::Result<Outcome>
     Ok(outcome)
 }
 
-/// Says an error and goes on, unless nobody reads any more.
+/// Prints an error and continues, unless the output is closed.
 fn go_on(checked: anyhow::Result<Outcome>) -> anyhow::Result<Outcome> {
     match checked {
         Err(error) if !is_broken_pipe(&error) => {
@@ -43,7 +43,7 @@ fn go_on(checked: anyhow::Result<Outcome>) -> anyhow::Result<Outcome> {
     }
 }
 
-/// Reads a checkpoint, or all of a run.
+/// Checks a checkpoint, or all of a run.
 fn check_all(dir: &Path, out: &mut dyn Write) -> anyhow::Result<Outcome> {
     match Place::of(dir)? {
         Place::Step(opened) => check(*opened, out),
@@ -57,7 +57,7 @@ fn check_all(dir: &Path, out: &mut dyn Write) -> anyhow::Result<Outcome> {
     }
 }
 
-/// Reads everything of a checkpoint and names what is damaged.
+/// Reads and checks all data of a checkpoint and reports damage.
 fn check(opened: Result<Checkpoint, LoadError>, out: &mut dyn Write) -> anyhow::Result<Outcome> {
     let damage = match opened {
         Ok(checkpoint) => {
@@ -66,7 +66,7 @@ fn check(opened: Result<Checkpoint, LoadError>, out: &mut dyn Write) -> anyhow::
                 let files = &checkpoint.manifest().files;
                 let bytes = human_bytes(files.iter().map(|file| file.size_bytes).sum());
                 let (dir, files) = (checkpoint.dir().display(), files.len());
-                writeln!(out, "{dir}: whole, {files} file(s), {bytes}")?;
+                writeln!(out, "{dir}: intact, {files} file(s), {bytes}")?;
                 return Ok(Outcome::Fine);
             }
             damage
@@ -84,8 +84,8 @@ fn check(opened: Result<Checkpoint, LoadError>, out: &mut dyn Write) -> anyhow::
     }
 }
 
-/// Whether an error says nothing about the checkpoint: a disk that fails, a file that may not be read, or
-/// another version of the format.
+/// Returns whether an error does not indicate damage: an I/O error, a denied access, or another version of
+/// the format.
 fn is_failure(error: &LoadError) -> bool {
     !matches!(error.class(), ErrorClass::Damaged | ErrorClass::Missing)
 }

@@ -7,17 +7,17 @@ use clap::Subcommand;
 use super::{diff, show};
 use crate::outcome::Outcome;
 
-/// What to do with plans.
+/// The plan commands.
 #[derive(Subcommand, Debug)]
 pub(crate) enum Command {
-    /// Show a plan: as tables, as text of its programs, as a graph, as a page
+    /// Show a plan as tables, program text, a graph or a page
     Show(show::Flags),
-    /// Print what differs between two plans; exit code 1 if they differ
+    /// Print the differences between two plans; exit code 1 if there are any
     Diff(diff::Flags),
 }
 
 impl Command {
-    /// Does it.
+    /// Runs the command.
     pub(crate) fn run(&self, out: &mut dyn Write) -> anyhow::Result<Outcome> {
         match self {
             Self::Show(flags) => show::run(flags, out),

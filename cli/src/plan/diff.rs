@@ -1,4 +1,4 @@
-//! What differs between two plans.
+//! `plan diff`: compares two plans.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -8,13 +8,13 @@ use clap::Args;
 use super::file::load;
 use crate::outcome::Outcome;
 
-/// Below the help.
+/// Text after the help.
 const EXAMPLES: &str = "\
 Examples:
-  tinderbox plan diff before.json after.json           what differs, in lines
-  tinderbox plan diff before.json after.json --json    every change, for programs
+  tinderbox plan diff before.json after.json           the differences, one per line
+  tinderbox plan diff before.json after.json --json    every change, machine-readable
 
-Exit codes: 0 when the plans are the same, 1 when they differ, 2 when one can't be read.";
+Exit codes: 0 if the plans are the same, 1 if they differ, 2 if one can't be read.";
 
 /// Arguments of `diff`.
 #[derive(Args, Debug)]

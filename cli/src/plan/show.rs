@@ -1,4 +1,4 @@
-//! Shows a plan.
+//! `plan show`: shows a plan.
 
 use std::fs;
 use std::io::Write;
@@ -12,11 +12,11 @@ use tinderbox_schedule::StageIndex;
 use super::file::load;
 use crate::outcome::Outcome;
 
-/// Below the help.
+/// Text after the help.
 const EXAMPLES: &str = "\
 Examples:
   tinderbox plan show plan.json                        tables of stages, ranks and boundaries
-  tinderbox plan show plan.json --stage 2 --stage 3    what stages 2 and 3 run
+  tinderbox plan show plan.json --stage 2 --stage 3    the programs of stages 2 and 3
   tinderbox plan show plan.json --html -o plan.html    a page for a browser
   tinderbox plan show plan.json --dot | dot -Tsvg -o plan.svg";
 
@@ -26,19 +26,19 @@ Examples:
 pub(crate) struct Flags {
     /// The plan file
     file: PathBuf,
-    /// Print what each stage runs, line by line
+    /// Print the programs of the stages, line by line
     #[arg(long, group = "form")]
     program: bool,
     /// Print the graph of the stages for Graphviz
     #[arg(long, group = "form")]
     dot: bool,
-    /// Print a page for a browser, which needs no other file
+    /// Print a self-contained page for a browser
     #[arg(long, group = "form")]
     html: bool,
     /// Print the plan as JSON
     #[arg(long, group = "form")]
     json: bool,
-    /// Print what this stage runs; may be given several times
+    /// Print the programs of this stage; can be repeated
     #[arg(long, value_name = "K", conflicts_with_all = ["dot", "html", "json"])]
     stage: Vec<usize>,
     /// Write to this file instead of the terminal

@@ -7,17 +7,17 @@ use clap::Subcommand;
 use super::{list, show};
 use crate::outcome::Outcome;
 
-/// What to do with schedules.
+/// The schedule commands.
 #[derive(Subcommand, Debug)]
 pub(crate) enum Command {
-    /// Draw a schedule: in the terminal, as SVG, as a trace for Perfetto; exit code 1 if it can't run
+    /// Draw a schedule in the terminal, as SVG, or as a trace for Perfetto; exit code 1 if it can't run
     Show(show::Flags),
-    /// List the named schedules, with what each costs for a number of stages
+    /// List the named schedules, with their costs for a number of stages
     List(list::Flags),
 }
 
 impl Command {
-    /// Does it.
+    /// Runs the command.
     pub(crate) fn run(&self, out: &mut dyn Write) -> anyhow::Result<Outcome> {
         match self {
             Self::Show(flags) => show::run(flags, out),

@@ -1,4 +1,4 @@
-//! The named schedules in a table.
+//! `schedule list`: the named schedules in a table.
 
 use std::io::Write;
 
@@ -15,16 +15,16 @@ use crate::{outcome::Outcome, terminal::Columns};
 /// Arguments of `list`.
 #[derive(Args, Debug)]
 pub(crate) struct Flags {
-    /// Pipeline stages side by side, each on a rank of its own
+    /// Pipeline stages in parallel, each on its own rank
     #[arg(long, value_name = "P", default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..=64))]
     stages: u64,
-    /// Micro-batches of a step
+    /// Micro-batches per step
     #[arg(long, value_name = "M", default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..=512))]
     micro_batches: u64,
-    /// Stages on each rank, for schedules that take any number
+    /// Stages on each rank, for schedules with a variable number
     #[arg(long, value_name = "V", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=16))]
     chunks: u64,
-    /// Ticks of F, I and W of a rank's whole share of the model, which its chunks divide
+    /// Ticks of F, I and W for all stages of a rank together, divided by its number of chunks
     #[arg(long, value_name = "F,I,W", default_value = "12,12,12")]
     times: Times,
     /// Print JSON
@@ -32,7 +32,7 @@ pub(crate) struct Flags {
     json: bool,
 }
 
-/// What a schedule costs.
+/// The costs of a schedule.
 #[derive(Serialize)]
 struct Row {
     name: ScheduleKind,
@@ -43,7 +43,7 @@ struct Row {
     peak_micro_batches: f64,
 }
 
-/// Prints what each schedule costs.
+/// Prints the costs of each schedule.
 pub(crate) fn run(flags: &Flags, out: &mut dyn Write) -> anyhow::Result<Outcome> {
     let rows = ScheduleKind::ALL.into_iter().map(|kind| row(flags, kind));
     let rows = rows.collect::<anyhow::Result<Vec<Row>>>()?;
@@ -77,7 +77,9 @@ fn row(flags: &Flags, kind: ScheduleKind) -> anyhow::Result<Row> {
     let schedule = kind.generate(ranks, chunks, usize::try_from(flags.micro_batches)?)?;
     let share = |ticks: u64| match ticks % chunks as u64 {
         0 => Ok(ticks / chunks as u64),
-        _ => bail!("--times: {chunks} chunks of {kind} can't share {ticks} ticks: give multiples"),
+        _ => bail!(
+            "--times: {ticks} ticks are not divisible by the {chunks} chunks of {kind}: use a multiple"
+        ),
     };
     let mut times = flags.times.0;
     times.forward = share(times.forward)?;

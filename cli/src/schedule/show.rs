@@ -17,7 +17,7 @@ use crate::outcome::Outcome;
 pub(crate) struct Flags {
     #[command(flatten)]
     given: Given,
-    /// Ticks of F, I and W of each stage; B takes I and W together
+    /// Ticks of F, I and W of each stage; the duration of B is that of I plus W
     #[arg(long, value_name = "F,I,W", default_value = "1,1,1")]
     times: Times,
     /// Ticks from the end of a send to its arrival
@@ -26,10 +26,10 @@ pub(crate) struct Flags {
     /// Also write the picture as SVG
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// Also write a trace that Perfetto and chrome://tracing open
+    /// Also write a trace for Perfetto or chrome://tracing
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// Print the lists instead of the picture: one row per rank
+    /// Print the action lists instead of the drawing, one row per rank
     #[arg(long, conflicts_with = "json")]
     actions: bool,
     /// Print the lists, or with --json the schedule, with sends, receives, reduces and updates
@@ -38,18 +38,18 @@ pub(crate) struct Flags {
     /// Print the schedule as JSON
     #[arg(long)]
     json: bool,
-    /// Columns of the picture, 40 or more [default: those of the terminal, or 100]
+    /// Width of the drawing in columns, at least 40 [default: the terminal width, or 100]
     #[arg(long, value_name = "COLUMNS")]
     width: Option<usize>,
 }
 
-/// Columns where there is no terminal.
+/// Default width without a terminal.
 const WIDTH: usize = 100;
 
-/// Draws the schedule; what makes it impossible is told.
+/// Draws the schedule; reports why an invalid schedule can't run.
 pub(crate) fn run(flags: &Flags, out: &mut dyn Write) -> anyhow::Result<Outcome> {
     let schedule = flags.given.schedule()?;
-    // As many as the file proves to have; what it claims is checked next.
+    // The number of stages that the file actually has; its claims are checked next.
     let chain = Dependencies::chain(schedule.stage_to_rank.len());
     if let Err(fault) = verify(&schedule, &chain) {
         writeln!(out, "{} can't run: {fault}", schedule.name.escape_debug())?;
@@ -94,7 +94,7 @@ fn terminal_width() -> usize {
     terminal_size::terminal_size().map_or(WIDTH, |(width, _)| usize::from(width.0))
 }
 
-/// Colour where a person looks, unless it is not wanted: <https://no-color.org>.
+/// Returns whether to use colour: on a terminal, unless disabled: <https://no-color.org>.
 fn use_color() -> bool {
     std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
 }

@@ -1,4 +1,4 @@
-//! The times of programs, from the command line.
+//! Parsing of `--times`.
 
 use std::str::FromStr;
 
@@ -20,7 +20,7 @@ impl FromStr for Times {
                 input_gradient,
                 weight_gradient,
             })),
-            _ => Err("it must be three whole numbers: ticks of F, I and W, such as 2,2,1".into()),
+            _ => Err("expected three whole numbers: ticks of F, I and W, such as 2,2,1".into()),
         }
     }
 }

@@ -3,14 +3,14 @@
 use indicatif::{ProgressBar, ProgressStyle};
 use tinderbox_checkpoint::Progress;
 
-/// A bar over bytes, on the error output; hidden where that is no terminal, and gone when it is dropped.
+/// A progress bar over bytes on standard error; hidden without a terminal, and cleared on drop.
 #[derive(Debug)]
 pub(crate) struct Bar(ProgressBar);
 
 impl Bar {
-    /// A bar for work that is about to begin.
+    /// Creates a bar for an operation.
     pub(crate) fn new(work: &'static str) -> Self {
-        // A bar without a length would not take more either.
+        // The template divides by the length, which is not known yet.
         let bar = ProgressBar::new(0).with_message(work);
         let style = "{msg} {bar:30} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec}";
         let style = ProgressStyle::with_template(style);

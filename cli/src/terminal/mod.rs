@@ -1,4 +1,4 @@
-//! What the program prints: lines without surprises, tables that fit, and how far work is.
+//! Terminal output: escaped lines, tables that fit the terminal, and progress bars.
 
 mod bar;
 mod table;

@@ -1,23 +1,23 @@
-//! A table that fits the terminal.
+//! Tables that fit the terminal.
 
 use comfy_table::{CellAlignment, Table, TableComponent, presets};
 
 use super::text::{shorten, visible};
 
-/// A name is not made shorter than this, in characters: it would tell nothing.
+/// Minimum width of a shortened name in characters.
 const SHORTEST_NAME: usize = 16;
 
 /// The columns of a table whose first column holds names.
 #[derive(Clone, Debug)]
 pub(crate) struct Columns {
     header: Vec<&'static str>,
-    /// Positions of columns of numbers.
+    /// Indices of the columns with numbers.
     right: Vec<usize>,
     rows: Vec<Vec<String>>,
 }
 
 impl Columns {
-    /// No rows yet; columns at the positions `right` hold numbers.
+    /// Creates an empty table; columns at the indices `right` hold numbers.
     pub(crate) fn new(header: &[&'static str], right: &[usize]) -> Self {
         Self {
             header: header.to_vec(),
@@ -26,19 +26,19 @@ impl Columns {
         }
     }
 
-    /// Adds a row, a cell for each column.
+    /// Appends a row with one cell per column.
     pub(crate) fn push(&mut self, cells: Vec<String>) {
         let cells = cells.iter().map(|cell| visible(cell).into_owned());
         self.rows.push(cells.collect());
     }
 
-    /// The table, as wide as the terminal at most where there is one; elsewhere every name is whole.
+    /// Formats the table with at most the width of the terminal; without a terminal, names are not shortened.
     pub(crate) fn show(&self) -> String {
         let size = terminal_size::terminal_size_of(std::io::stdout());
         self.fitted(size.map(|(width, _)| usize::from(width.0)))
     }
 
-    /// The table in at most `width` characters, if names can be shortened so far.
+    /// Formats the table with at most `width` characters, as far as names can be shortened.
     fn fitted(&self, width: Option<usize>) -> String {
         let names = self.rows.iter().map(|row| row[0].chars().count());
         let longest = names.max().unwrap_or(0);
@@ -53,7 +53,7 @@ impl Columns {
         }
     }
 
-    /// The table with names of at most so many characters.
+    /// Formats the table with names of at most `name_width` characters.
     fn table(&self, name_width: usize) -> String {
         let mut table = Table::new();
         table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
@@ -99,7 +99,7 @@ mod tests {
             assert!(widest.unwrap() <= width, "{width}\n{table}");
             assert!(table.contains(".weight"), "{table}");
         }
-        // What can't fit is not cut down to nothing.
+        // A table that can't fit is not shortened further.
         assert!(columns.fitted(Some(5)).contains("blocks....weight"));
         assert!(
             Columns::new(&["name"], &[])

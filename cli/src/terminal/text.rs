@@ -1,11 +1,11 @@
-//! Lines of text.
+//! Formatting and printing of single lines.
 
 use std::{borrow::Cow, io::Write};
 
-// Names of tensors may hold any characters.
+// Tensor names can contain any characters.
 pub(crate) use tinderbox_schedule::draw::escape::visible;
 
-/// A text on one line.
+/// Formats a text on one line.
 pub(crate) fn one_line(text: &str) -> String {
     let lines: Vec<&str> = text
         .lines()
@@ -15,25 +15,25 @@ pub(crate) fn one_line(text: &str) -> String {
     visible(&lines.join(" ")).into_owned()
 }
 
-/// Says something beside the output: `error: ...`.
+/// Prints a line such as `error: ...` to standard error.
 pub(crate) fn say(kind: &str, text: &str) {
-    // Nobody is left to hear that nobody hears.
+    // A failure to write to standard error can't be reported.
     let _ = writeln!(std::io::stderr(), "{kind}: {}", one_line(text));
 }
 
-/// Says an error with what it came from.
+/// Prints an error with its sources.
 pub(crate) fn say_error(error: &anyhow::Error) {
     say("error", &format!("{error:#}"));
 }
 
-/// A name of at most `width` characters (at least 5): the middle of a longer one becomes `...`.
+/// Shortens a name to at most `width` characters (at least 5) by replacing its middle with `...`.
 pub(super) fn shorten(name: &str, width: usize) -> Cow<'_, str> {
     let count = name.chars().count();
     if count <= width {
         return name.into();
     }
     let kept = width.max(5) - 3;
-    // The end tells more: fields of modules stand there.
+    // The end is longer, because it contains the field names of modules.
     let first = kept / 2;
     let last = kept - first;
     let head = name.chars().take(first);

@@ -1,4 +1,4 @@
-//! A small model's checkpoint, and the command.
+//! A checkpoint of a small model, and the command.
 
 use std::{
     collections::BTreeMap,
@@ -14,7 +14,7 @@ use tinderbox_checkpoint::{
 
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// What the command did.
+/// The result of a command.
 #[derive(Debug)]
 pub struct Ran {
     pub code: Option<i32>,
@@ -23,7 +23,7 @@ pub struct Ran {
 }
 
 impl Ran {
-    /// The output, when the command ended with this code; an error must be one line.
+    /// Returns the output of a command that ended with this code; an error must be one line.
     #[track_caller]
     pub fn ends(self, code: i32) -> String {
         assert_eq!(self.code, Some(code), "{self:?}");
@@ -36,7 +36,7 @@ impl Ran {
         self.out
     }
 
-    /// The error, when the command could not do its work.
+    /// Returns the error of a failed command.
     #[track_caller]
     pub fn fails(self) -> String {
         let err = self.err.clone();
@@ -61,14 +61,14 @@ pub fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// What a checkpoint of the tests holds.
+/// The contents of a test checkpoint.
 pub struct Sample {
     pub tensors: Vec<SaveTensor>,
     pub scalars: BTreeMap<String, Scalar>,
 }
 
 impl Sample {
-    /// Parameters of three dtypes, one of them tied, and optimizer state of one.
+    /// Creates parameters of three dtypes, one of them tied, and optimizer state of one.
     pub fn new() -> Self {
         let mut sample = Self::parameters();
         sample.tensors[0].tied = vec!["head.weight".to_owned()];
@@ -88,7 +88,7 @@ impl Sample {
         sample
     }
 
-    /// Parameters only.
+    /// Creates parameters only.
     pub fn parameters() -> Self {
         let mask = (0..9).map(|i| i % 2).collect();
         let truth = StoredDType::Bool.burn();
@@ -108,7 +108,7 @@ impl Sample {
         }
     }
 
-    /// Saves it from two ranks, the tensors in turn; gives the directory of the step.
+    /// Saves it from two ranks, with alternating tensors; returns the directory of the step.
     pub fn save(&self, run_dir: &Path, step: u64) -> PathBuf {
         let meta = CheckpointMeta {
             seed: u64::MAX,
@@ -133,20 +133,20 @@ impl Sample {
     }
 }
 
-/// 0, 1, 2, ... times a factor, as rows of 4.
+/// Returns 0, 1, 2, ... times a factor, as rows of 4.
 pub fn floats(count: usize, factor: f32) -> TensorData {
     let values: Vec<f32> = (0..count).map(|i| i as f32 * factor).collect();
     TensorData::new(values, [count / 4, 4])
 }
 
-/// Changes one bit of a file.
+/// Flips one bit of a file.
 pub fn flip(path: &Path, at: u64) {
     let mut bytes = std::fs::read(path).unwrap();
     bytes[at as usize] ^= 1;
     std::fs::write(path, bytes).unwrap();
 }
 
-/// The ranks that hold chunks of a tensor, in the order of the chunks.
+/// Returns the ranks that hold chunks of a tensor, in the order of the chunks.
 pub fn ranks_of(checkpoint: &Checkpoint, role: Role, name: &str) -> Vec<u32> {
     let chunks = &checkpoint.tensor(role, name).unwrap().chunks;
     let files = &checkpoint.manifest().files;
@@ -154,7 +154,7 @@ pub fn ranks_of(checkpoint: &Checkpoint, role: Role, name: &str) -> Vec<u32> {
     chunks.iter().map(|chunk| rank(&chunk.file)).collect()
 }
 
-/// The names in a directory, sorted.
+/// Returns the names in a directory, sorted.
 pub fn names(dir: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(dir).unwrap();
     let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());

@@ -57,8 +57,8 @@ impl EncoderDecoderConfig {
             key: linear(),
             value: linear(),
         };
-        // The head is the embedding too: of unit values it would make scores so far apart that most
-        // probabilities vanish, and arithmetic on vanishing numbers is slow.
+        // The head uses the embedding as well: with unit variance its scores would be so far apart that most
+        // probabilities underflow to denormal numbers, which are slow to compute with.
         let unit = Initializer::Normal {
             mean: 0.0,
             std: (self.width as f64).sqrt().recip(),
@@ -92,8 +92,8 @@ impl CrossLayer {
 }
 
 impl EncoderDecoder {
-    /// Logits of shape `[batch, length, vocabulary]` for a source and a target of shape
-    /// `[batch, length]`.
+    /// Returns logits of shape `[batch, length, vocabulary]` for a source and a target of shape `[batch,
+    /// length]`.
     pub fn forward(&self, source: Tensor<2, Int>, target: Tensor<2, Int>) -> Tensor<3> {
         let memory = self.embedding.forward(source);
         let memory = self
@@ -108,7 +108,7 @@ impl EncoderDecoder {
         self.norm.forward(x).matmul(head)
     }
 
-    /// The mean cross entropy of logits and the words that were expected.
+    /// Returns the mean cross entropy of logits and the expected words.
     pub fn loss(&self, logits: Tensor<3>, expected: Tensor<2, Int>) -> Tensor<1> {
         let [batch, length, vocabulary] = logits.dims();
         let loss = CrossEntropyLossConfig::new().init(&logits.device());

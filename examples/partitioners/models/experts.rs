@@ -1,4 +1,4 @@
-//! Layers of experts side by side, all of which every sample goes through, weighed by a router.
+//! Layers of parallel experts that process every sample, weighted by a router.
 
 use burn::config::Config;
 use burn::module::Module;
@@ -9,7 +9,7 @@ use burn::tensor::{Device, Tensor};
 /// Sizes of [`Experts`].
 #[derive(Config, Debug)]
 pub struct ExpertsConfig {
-    /// Features of a sample, and of what is made of it.
+    /// Input and output features of a sample.
     pub ends: [usize; 2],
     pub width: usize,
     pub layers: usize,

@@ -1,4 +1,4 @@
-//! Models of different shapes, as a Burn author would write them.
+//! Models of different architectures, as a Burn author would write them.
 
 mod encoder_decoder;
 mod experts;

@@ -1,4 +1,4 @@
-//! Residual blocks of convolutions with group norms, in groups that halve the picture and double the
+//! Residual blocks of convolutions with group norms, in groups that halve the image size and double the
 //! channels.
 
 use burn::config::Config;
@@ -32,7 +32,7 @@ struct Block {
     norm_1: GroupNorm,
     conv_2: Conv2d,
     norm_2: GroupNorm,
-    /// Where a block changes the shape.
+    /// Present if a block changes the shape.
     shortcut: Option<Conv2d>,
 }
 
@@ -86,7 +86,7 @@ impl Block {
 }
 
 impl ResNet {
-    /// Scores of shape `[batch, classes]` for pictures of shape `[batch, 3, height, width]`.
+    /// Returns scores of shape `[batch, classes]` for images of shape `[batch, 3, height, width]`.
     pub fn forward(&self, pictures: Tensor<4>) -> Tensor<2> {
         let x = relu(self.stem.forward(pictures));
         let x = self.blocks.iter().fold(x, |x, block| block.forward(x));

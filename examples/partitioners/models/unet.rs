@@ -1,4 +1,5 @@
-//! A picture goes down to a few pixels and up again; each level up reads what went down there.
+//! A U-Net: an image is downsampled to a few pixels and upsampled again; each upsampling level reads the
+//! downsampling level of the same size.
 
 use burn::config::Config;
 use burn::module::Module;
@@ -57,8 +58,8 @@ impl UNetConfig {
 }
 
 impl UNet {
-    /// A picture of the shape of the one that is given: `[batch, 3, height, width]`, whose sizes can be
-    /// halved as often as there are levels.
+    /// Returns an image of the shape of the input, `[batch, 3, height, width]`, whose height and width must
+    /// be divisible by 2 once per level.
     pub fn forward(&self, picture: Tensor<4>) -> Tensor<4> {
         let mut x = relu(self.stem.forward(picture));
         let mut skips = Vec::new();

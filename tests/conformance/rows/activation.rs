@@ -20,7 +20,7 @@ pub fn rows() -> Family {
     rows
 }
 
-/// Activations without parameters, each on inputs on both sides of its bends.
+/// Activations without parameters, each with inputs on both sides of its bends.
 fn elementwise() -> Family {
     macro_rules! elementwise {
         ($($case:literal: $module:ty = $init:expr),* $(,)?) => {

@@ -14,7 +14,7 @@ use super::{Family, family};
 use crate::inputs::{between, floats, ints, signs, these};
 use crate::row::{Outcome, Tracing, row};
 
-/// The error of a loss that reads what it is given.
+/// The error of a loss that reads its inputs.
 macro_rules! data_read {
     ($instead:literal) => {
         concat!(

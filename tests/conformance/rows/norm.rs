@@ -10,7 +10,7 @@ use super::{Family, family};
 use crate::inputs::floats;
 use crate::row::{Outcome, Tracing, row};
 
-/// The error of training with a batch norm at a path.
+/// Returns the error of training with a batch norm at a path.
 macro_rules! batch_norm {
     ($path:literal) => {
         Tracing::TrainingRefused(concat!(

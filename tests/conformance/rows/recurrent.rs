@@ -1,4 +1,4 @@
-//! Recurrent modules. Their states are structs of tensors: the inputs and outcomes are their fields.
+//! Recurrent modules. Their states are structs of tensors, so inputs and results are their fields.
 
 use burn::nn::{
     BiGru, BiGruConfig, BiLstm, BiLstmConfig, BiRnn, BiRnnConfig, GateController, Gru, GruConfig,

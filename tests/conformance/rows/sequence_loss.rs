@@ -9,7 +9,7 @@ use super::{Family, family};
 use crate::inputs::{floats, ints, these};
 use crate::row::{Outcome, Tracing, row};
 
-/// What `CTCLoss` meets under recording: in builds with debug assertions it reads the lengths.
+/// The error of `CTCLoss` during recording: in builds with debug assertions it reads the lengths.
 const CTC: Tracing = match cfg!(debug_assertions) {
     true => Tracing::Refused(data_read!(
         " in builds with debug assertions; call `burn::tensor::module::ctc_loss` in its place"

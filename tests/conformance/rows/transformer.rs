@@ -127,8 +127,8 @@ fn decoders() -> Family {
             },
             |device| (floats([2, 3, 4], 8, device), floats([2, 5, 4], 9, device)),
             |layer: &TransformerDecoderLayer, (target, memory)| {
-                // The layer returns its input with another target, whose field is private: a
-                // decoder of no layers takes it out.
+                // The layer returns its input with another target, whose field is private; a decoder without
+                // layers returns it.
                 let output = layer.forward(TransformerDecoderInput::new(target, memory));
                 let none = TransformerDecoderConfig::new(4, 6, 2, 0);
                 Outcome::of(none.init(&Device::flex()).forward(output))

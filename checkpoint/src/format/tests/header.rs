@@ -1,10 +1,10 @@
-//! One test per attack on the header, and the `safetensors` crate as the judge of what is valid.
+//! One test per invalid header, with the `safetensors` crate as the reference for validity.
 
 use std::collections::HashMap;
 
 use super::*;
 
-/// A file with this JSON header and so many bytes of data.
+/// Returns a file with this JSON header and `data_bytes` bytes of data.
 fn file(json: &str, data_bytes: usize) -> Vec<u8> {
     let mut bytes = (json.len() as u64).to_le_bytes().to_vec();
     bytes.extend(json.as_bytes());
@@ -16,7 +16,8 @@ fn decode(bytes: &[u8]) -> Result<Header, HeaderError> {
     decode_header(bytes, bytes.len() as u64)
 }
 
-/// Refused with this text, by us; and by the `safetensors` crate unless it is more lenient.
+/// Checks that the file is rejected with this text, and by the `safetensors` crate unless that is more
+/// lenient.
 fn check_refused(bytes: &[u8], expected: &str) {
     let error = decode(bytes).unwrap_err().to_string();
     assert!(error.contains(expected), "{error}");
@@ -84,7 +85,7 @@ fn attack_deep_nesting() {
 fn attack_duplicate_key() {
     let json = r#"{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"a":{"dtype":"F32","shape":[2],"data_offsets":[8,16]}}"#;
     check_refused(&file(json, 16), "twice");
-    // An escape is another text of the same key.
+    // An escaped spelling of the same key.
     let json = json.replacen("\"a\"", "\"\\u0061\"", 1);
     check_refused(&file(&json, 16), "twice");
 }
@@ -160,7 +161,7 @@ fn attack_overflow() {
     for shape in ["[4294967296,4294967296]", "[9223372036854775807]"] {
         check_refused(&file(&ONE.replace("[2]", shape), 8), "too large");
     }
-    // Zero elements, and still strides that overflow.
+    // Zero elements, but the strides overflow.
     let json = r#"{"a":{"dtype":"F32","shape":[0,4294967296,4294967296],"data_offsets":[0,0]}}"#;
     check_refused(&file(json, 0), "too large");
     let json = ONE.replace("[0,8]", "[0,18446744073709551616]");

@@ -1,5 +1,5 @@
-//! One case per claim of a manifest that a reader relies on: what is sealed with a right digest, and
-//! still wrong, must be refused.
+//! One case per manifest property that readers rely on: a manifest with a correct digest and invalid contents
+//! must be rejected.
 
 use serde_json::{Value, json};
 
@@ -50,24 +50,24 @@ fn attacks() {
         ("/format", json!("other"), "tinderbox-checkpoint"),
         ("/version", json!(2), "version 2"),
         ("/world_size", json!(0), "world size"),
-        ("/world_size", json!(1), "not a name"),
+        ("/world_size", json!(1), "not a valid name"),
         ("/world_size", json!(65_537), "world size"),
         ("/block_bytes", json!(0), "JSON"),
         ("/block_bytes", json!(128), "chunk"),
         ("/attempt", json!("../../etc"), "JSON"),
         ("/scalars/0/name", json!(""), "is empty"),
-        ("/files/0/name", json!("/etc/passwd"), "not a name"),
+        ("/files/0/name", json!("/etc/passwd"), "not a valid name"),
         (
             "/files/0/name",
             json!("../model-rank-00000.safetensors"),
-            "not a name",
+            "not a valid name",
         ),
         (
             "/files/0/name",
             json!("model-rank-00001.safetensors"),
-            "order",
+            "not sorted",
         ),
-        ("/files/0/role", json!("state"), "not a name"),
+        ("/files/0/role", json!("state"), "not a valid name"),
         ("/files/0/header_bytes", json!(4), "header"),
         ("/files/0/header_bytes", json!(max), "header"),
         ("/files/0/header_bytes", json!(24), "bytes"),
@@ -82,8 +82,8 @@ fn attacks() {
         ("/tensors/0/name", json!(""), "is empty"),
         ("/tensors/0/name", json!("__metadata__"), "reserved"),
         ("/tensors/1/name", json!("x".repeat(5000)), "longer"),
-        ("/tensors/0/name", json!("b"), "order"),
-        ("/tensors/0/role", json!("state"), "order"),
+        ("/tensors/0/name", json!("b"), "not sorted"),
+        ("/tensors/0/role", json!("state"), "not sorted"),
         ("/tensors/1/role", json!("state"), "not list"),
         ("/tensors/0/dtype", json!("F33"), "JSON"),
         ("/tensors/0/dtype", json!("F64"), "chunk"),
@@ -95,10 +95,10 @@ fn attacks() {
         ("/tensors/0/chunks", json!([]), "no chunk"),
         ("/tensors/0/chunks/0/offset", json!([1]), "twice"),
         ("/tensors/0/chunks/0/offset", json!([max]), "JSON"),
-        ("/tensors/0/chunks/0/offset", json!([5]), "order"),
+        ("/tensors/0/chunks/0/offset", json!([5]), "not sorted"),
         ("/tensors/0/chunks/0/offset", json!([0, 0]), "JSON"),
         ("/tensors/0/chunks/0/size", json!([6]), "twice"),
-        ("/tensors/0/chunks/0/size", json!([0]), "no element"),
+        ("/tensors/0/chunks/0/size", json!([0]), "is empty"),
         (
             "/tensors/0/chunks/0/file",
             json!("manifest.json"),
@@ -115,7 +115,7 @@ fn attacks() {
         let mut manifest = valid();
         *manifest.pointer_mut(at).unwrap() = value.clone();
         match decode(&manifest) {
-            Ok(_) => panic!("{at} was taken"),
+            Ok(_) => panic!("{at} was accepted"),
             Err(error) => {
                 let mut text = error.to_string();
                 if let Some(source) = std::error::Error::source(&error) {
@@ -140,7 +140,7 @@ fn unknown_fields_are_no_reason_to_refuse() {
         manifest.pointer_mut(at).unwrap()["later"] = json!([1, {"deep": null}]);
         let found = decode(&manifest).unwrap();
         let kept = found.unknown_fields();
-        // What describes the run is kept; what describes bytes is written anew with them.
+        // Fields that describe the run are preserved; fields that describe bytes are rewritten with them.
         let expected = at.is_empty().then(|| json!([1, {"deep": null}]));
         assert_eq!(kept.value("later"), expected, "{at:?}");
     }

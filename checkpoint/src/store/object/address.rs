@@ -1,4 +1,4 @@
-//! The address of a bucket.
+//! Parsing of bucket URLs.
 
 use std::{env, io, sync::Arc};
 
@@ -7,75 +7,75 @@ use url::Url;
 
 use super::BucketStore;
 
-/// How long one request may take, unless chosen: a part of 8 MiB has so long on the slowest of lines.
+/// The default timeout of a request: sufficient for a part of 8 MiB on a slow connection.
 const TIMEOUT: &str = "10 minutes";
-/// Variables of the environment that are options of a service begin with one of these.
+/// Prefixes of environment variables that are options of a service.
 const SERVICES: [&str; 3] = ["AWS_", "AZURE_", "GOOGLE_"];
-/// Those that have other names.
+/// Options with other names.
 const OTHERS: [&str; 3] = ["IDENTITY_ENDPOINT", "MSI_ENDPOINT", "SERVICE_ACCOUNT"];
 
-/// Why a bucket can't be opened.
+/// The reason why a bucket can't be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BucketError {
-    /// It is no URL.
-    #[error("no URL of a bucket: write s3://bucket/run, gs://bucket/run or az://container/run")]
+    /// The text is not a URL.
+    #[error("not a bucket URL: use s3://bucket/run, gs://bucket/run or az://container/run")]
     Url {
-        /// What went wrong.
+        /// The cause.
         source: url::ParseError,
     },
-    /// It has a password, or what may be a signature, which every message would repeat.
+    /// The URL contains a password or a possible signature, which error messages would disclose.
     #[error(
-        "a URL of a bucket may have no user, password or query: put credentials into the environment"
+        "a bucket URL must not have a user, password or query: put credentials into the environment"
     )]
     Secret,
-    /// It is a directory.
-    #[error("{place} is a directory: open it as one")]
+    /// The URL refers to a directory.
+    #[error("{place} is a directory: use a local path instead of a URL")]
     Directory {
         /// The URL.
         place: String,
     },
-    /// The program was built without the service.
-    #[error("{place} needs the feature `{feature}` of tinderbox-checkpoint: build with it")]
+    /// The crate was built without support for the service.
+    #[error("{place} requires the feature `{feature}` of tinderbox-checkpoint: rebuild with it")]
     Feature {
         /// The URL.
         place: String,
         /// The feature of this crate.
         feature: &'static str,
     },
-    /// The service can't be used, or the URL is of none.
+    /// The service can't be used, or is not supported.
     #[error("{place} can't be opened")]
     Open {
         /// The URL.
         place: String,
-        /// What went wrong.
+        /// The cause.
         source: Error,
     },
-    /// There are no threads for requests.
-    #[error("no threads for requests to a bucket")]
+    /// The threads for requests can't be started.
+    #[error("failed to start threads for requests to a bucket")]
     Threads {
-        /// What went wrong.
+        /// The cause.
         source: io::Error,
     },
 }
 
 impl BucketStore {
-    /// What is below a URL: `s3://bucket/run`, `gs://bucket/run`, `az://container/run`, `https://host/run`, each
-    /// with the feature `aws`, `gcp`, `azure` or `http`, or `memory:///run`, new and empty. Makes no request.
+    /// Opens the location of a URL: `s3://bucket/run`, `gs://bucket/run`, `az://container/run`,
+    /// `https://host/run`, with the feature `aws`, `gcp`, `azure` or `http` respectively, or `memory:///run`,
+    /// which is new and empty. Sends no request.
     ///
-    /// Credentials and other options are taken from the environment, from the variables that the tools of the
-    /// service use: `AWS_ACCESS_KEY_ID`, `AWS_REGION`, `AWS_ENDPOINT`, `GOOGLE_SERVICE_ACCOUNT`,
-    /// `AZURE_STORAGE_ACCOUNT_NAME` and so on. A request may take 10 minutes, unless `AWS_TIMEOUT`,
-    /// `GOOGLE_TIMEOUT` or `AZURE_TIMEOUT` says otherwise. `AWS_ALLOW_HTTP=true` is needed for an endpoint
-    /// without TLS.
+    /// Credentials and other options are read from the environment variables that the tools of the service
+    /// use: `AWS_ACCESS_KEY_ID`, `AWS_REGION`, `AWS_ENDPOINT`, `GOOGLE_SERVICE_ACCOUNT`,
+    /// `AZURE_STORAGE_ACCOUNT_NAME` and so on. The timeout of a request is 10 minutes, unless `AWS_TIMEOUT`,
+    /// `GOOGLE_TIMEOUT` or `AZURE_TIMEOUT` is set. An endpoint without TLS requires `AWS_ALLOW_HTTP=true`.
     ///
     /// # Errors
     ///
-    /// When the URL is not one of these or has a password or a query, its feature is not there, or an option is
-    /// missing or wrong.
+    /// Returns an error if the URL has another form, a password or a query, its feature is not enabled, or an
+    /// option is missing or invalid.
     pub fn from_url(url: &str) -> Result<Self, BucketError> {
         let parsed = Url::parse(url).map_err(|source| BucketError::Url { source })?;
-        // Azure's own schemes have the container in the place of a user.
+        // Azure's own schemes have the container in the user component.
         let is_web = matches!(parsed.scheme(), "http" | "https");
         let has_user = !parsed.username().is_empty() && is_web;
         if has_user || parsed.password().is_some() || parsed.query().is_some() {
@@ -88,17 +88,17 @@ impl BucketStore {
         if scheme == Some(ObjectStoreScheme::Local) {
             return Err(BucketError::Directory { place });
         }
-        // Whoever writes this scheme allows it.
+        // The scheme itself permits unencrypted HTTP.
         let plain =
             (parsed.scheme() == "http").then(|| ("allow_http".to_owned(), "true".to_owned()));
-        // The last of a name counts.
+        // The last value of a name is used.
         let timeout = ("timeout".to_owned(), TIMEOUT.to_owned());
         let options = std::iter::once(timeout).chain(environment()).chain(plain);
         let opened = parse_url_opts(&parsed, options);
         let (objects, prefix) = match opened {
             Ok(opened) => opened,
             Err(source) => {
-                // Its name for errors of the function itself, which have this one reason.
+                // The name for errors of the parse function itself, which can only fail for this reason.
                 let unbuilt = matches!(
                     source,
                     Error::Generic {
@@ -116,7 +116,7 @@ impl BucketStore {
     }
 }
 
-/// The feature of this crate that a service needs.
+/// Returns the feature of this crate that a service requires.
 fn feature_of(scheme: ObjectStoreScheme) -> Option<&'static str> {
     match scheme {
         ObjectStoreScheme::AmazonS3 => Some("aws"),
@@ -127,8 +127,8 @@ fn feature_of(scheme: ObjectStoreScheme) -> Option<&'static str> {
     }
 }
 
-/// The options of services in the environment. Others are left out: `TOKEN` or `REGION` would be options,
-/// too.
+/// Returns the options of services in the environment. Filtered by prefix, because `TOKEN` or `REGION` would
+/// be options too.
 fn environment() -> impl Iterator<Item = (String, String)> {
     env::vars_os().filter_map(|(name, value)| {
         let (name, value) = (name.into_string().ok()?, value.into_string().ok()?);
@@ -138,7 +138,7 @@ fn environment() -> impl Iterator<Item = (String, String)> {
     })
 }
 
-/// The URL as messages name it.
+/// Returns the URL as shown in messages.
 fn place_of(url: &Url) -> String {
     let mut url = url.clone();
     url.set_fragment(None);

@@ -1,4 +1,4 @@
-//! The operations of a store, as requests to a bucket.
+//! Implementation of store operations as requests to a bucket.
 
 use std::{io, path::PathBuf, pin::Pin, sync::Arc};
 
@@ -20,10 +20,10 @@ use crate::{
     store::{Found, FoundKind, Lock, PublishError, ReadFile, Store, WriteFile, existing, join},
 };
 
-/// Bytes of a part, unless chosen: what the services advise, and above the 5 MiB that S3 demands.
+/// Default part size in bytes: as recommended by the services, and above S3's minimum of 5 MiB.
 const PART_BYTES: usize = 8 << 20;
 
-/// A bucket, or what is below a prefix in it: S3, Google Cloud Storage, Azure, or memory.
+/// A bucket, or a prefix in it: S3, Google Cloud Storage, Azure, or in memory.
 ///
 /// ```
 /// use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -44,66 +44,68 @@ const PART_BYTES: usize = 8 << 20;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// # How a checkpoint appears
+/// # Publication
 ///
 /// A bucket has no renames. The files of an attempt stay where they were written,
-/// `.attempt-100-ID/model-rank-00000.safetensors`, and the checkpoint appears in the instant in which
-/// `step-00000100/manifest.json` is written, under the condition that there is none, or to replace a step, that
-/// it is still the version that was read. Of two coordinators one wins. A directory of an attempt has a fresh
-/// id, and one call writes for a rank, which it claims by a conditional write first. The directory holds the
-/// Hugging Face index and a copy of the manifest: downloaded, it is a checkpoint directory like any other. One
-/// that was uploaded, with its files beside the manifest, is read as well.
+/// `.attempt-100-ID/model-rank-00000.safetensors`, and the checkpoint appears atomically when
+/// `step-00000100/manifest.json` is written, under the condition that it does not exist, or, to replace a
+/// step, that it is still the version that was read. If two coordinators compete, one succeeds. The directory
+/// of an attempt has a fresh id, and one call writes for a rank, which it first claims by a conditional
+/// write. The directory contains the Hugging Face index and a copy of the manifest, so a downloaded copy is a
+/// regular checkpoint directory. An uploaded checkpoint directory, with its files next to the manifest, can
+/// be read as well.
 ///
-/// When the answer of that one write is lost, the manifest is read back. If that fails, too, or if it is not
-/// there yet, the save fails with an error that says so, and the files stay, because the manifest may appear
-/// yet.
+/// If the response to that write is lost, the manifest is read back. If that also fails, or if the manifest
+/// does not exist yet, the save fails with an error that reports the unknown outcome, and the files stay,
+/// because the manifest may still appear.
 ///
-/// # What differs from a directory
+/// # Differences from a directory
 ///
-/// - There are no locks. Nothing tells an attempt that died from one that lives, so
-///   [`Run::clean`](crate::Run::clean) keeps both, and the caller says when nobody is saving:
+/// - There are no locks, so a dead attempt can't be distinguished from a live one.
+///   [`Run::clean`](crate::Run::clean) keeps both, and the caller must assert that no process is saving:
 ///   [`Run::clean_when_idle`](crate::Run::clean_when_idle). Until then, [`Run::join`](crate::Run::join)
-///   takes a dead attempt to save the same step for a living one.
-/// - A load from a checkpoint that is replaced or removed meanwhile fails: there are no open files that stay.
-///   A file is read only as it was when it was opened, where the service has entity tags.
-/// - A step whose files were uploaded beside its manifest loses only the manifest when it is replaced.
-/// - The service must be consistent, as S3, Google Cloud Storage and Azure are: what was written is listed and
-///   read at once. To save it must have conditional writes; without them every attempt fails at its
-///   beginning, which tries one. Web servers have none, so there checkpoints are only read.
+///   mistakes a dead attempt to save the same step for a live one.
+/// - A load fails if its checkpoint is replaced or removed concurrently: there are no open files that stay
+///   readable. If the service has entity tags, a file is read only in the version that was opened.
+/// - Replacing a step whose files were uploaded next to its manifest removes only the manifest.
+/// - The service must be consistent, as S3, Google Cloud Storage and Azure are: written objects are listed
+///   and readable immediately. Saving requires conditional writes; without them every attempt fails at its
+///   start, which tests one. Web servers do not have them, so checkpoints there are read-only.
 ///
 /// # Cost
 ///
-/// Memory of a file that is written: 5 parts of 8 MiB, 4 of them on their way; each rank writes several files
-/// at a time. Services take up to 10,000 parts of a file, so a rank's file, or tensor, of more than 78 GiB
-/// needs larger ones: see [`part_bytes`](Self::part_bytes). Memory of a read: as much again as is read, in a load
-/// 8 MiB or a block for each thread. A store and its clones have up to 4 threads of their own, which run the
-/// requests; whoever calls waits, on any thread, also one of an asynchronous runtime. A file of one part is written by
-/// one request, and a checkpoint is opened by three, whatever it holds, where one listing has all its files. A coordinator
-/// that waits for ranks lists the attempt up to 20 times a second.
+/// Memory of a file being written: 5 parts of 8 MiB, 4 of them in flight; each rank writes several files
+/// concurrently. Services accept up to 10,000 parts per file, so a file or tensor of more than 78 GiB
+/// requires larger parts: see [`part_bytes`](Self::part_bytes). Memory of a read: an additional copy of the
+/// bytes that are read, in a load 8 MiB or a block per thread. A store and its clones have up to 4 threads,
+/// which run the requests; the caller blocks, on any thread, including those of an asynchronous runtime. A
+/// file of one part needs one write request. Opening a checkpoint needs three requests, whatever its
+/// contents, if one listing has all its files. A coordinator that waits for ranks lists the attempt up to 20
+/// times a second.
 ///
-/// Uploads that a kill has interrupted are not listed, and cost money: let the bucket remove incomplete ones
-/// after some days.
+/// Uploads that were interrupted by a kill are not listed, and incur storage cost: configure the bucket to
+/// remove incomplete uploads after a few days.
 #[derive(Clone, derive_more::Debug)]
 pub struct BucketStore {
-    // The store of a service may print its credentials.
+    // The store of a service may include its credentials in its debug output.
     #[debug(skip)]
     objects: Arc<dyn ObjectStore>,
     #[debug(skip)]
     tasks: Arc<Tasks>,
     #[debug(skip)]
     prefix: Path,
-    /// Where the root is, for messages.
+    /// The location of the root, for messages.
     place: String,
     part_bytes: usize,
 }
 
 impl BucketStore {
-    /// What is below a prefix, `""` for all of it, in a bucket that was opened with its own options. Its
-    /// timeout must suffice for a part: the crate's own is 30 seconds.
+    /// Creates a store at a prefix, `""` for the whole bucket, of a bucket that was opened with custom
+    /// options. Its timeout must suffice for a part: the default of the `object_store` crate is 30 seconds.
     ///
     /// # Errors
     ///
-    /// [`BucketError::Threads`] when there are no threads for its requests.
+    /// Returns [`BucketError::Threads`] if the threads for requests can't be started.
     pub fn new(
         objects: Arc<dyn ObjectStore>,
         prefix: impl Into<Path>,
@@ -128,8 +130,8 @@ impl BucketStore {
         })
     }
 
-    /// Writes large files in parts of so many bytes; 8 MiB unless chosen. S3 takes parts from 5 MiB to 5 GiB,
-    /// and at most 10,000 of them.
+    /// Sets the size of the parts of large files; the default is 8 MiB. S3 accepts parts from 5 MiB to 5 GiB,
+    /// and at most 10,000 per file.
     #[must_use]
     pub fn part_bytes(self, bytes: usize) -> Self {
         Self {
@@ -146,7 +148,7 @@ impl BucketStore {
         self.objects.clone()
     }
 
-    /// Waits for requests.
+    /// Runs a request and waits for it.
     pub(super) fn run<T: Send + 'static>(
         &self,
         requests: impl Future<Output = Result<T>> + Send + 'static,
@@ -166,7 +168,7 @@ impl BucketStore {
         done.unwrap_or_else(|panicked| Err(PutError::Unknown(panicked)))
     }
 
-    /// The object of a path.
+    /// Returns the object of a path.
     fn at(&self, path: &str) -> io::Result<Path> {
         let at = Path::parse(join(self.prefix.as_ref(), path));
         at.map_err(|source| to_io(source.into()))
@@ -177,8 +179,8 @@ impl BucketStore {
         self.run(async move { head(&*objects, &at).await })
     }
 
-    /// The condition that the manifest of a step is as it is now, and where the files are that it names,
-    /// unless they lie beside it.
+    /// Returns the condition that the manifest of a step is unchanged, and the location of the files that it
+    /// lists, unless they are next to it.
     fn now_at(&self, step: &str, at: &Path) -> io::Result<(PutMode, Option<String>)> {
         let (objects, at) = (self.objects(), at.clone());
         let (version, bytes) = self.run(async move {
@@ -190,11 +192,11 @@ impl BucketStore {
             })
         })?;
         if version.e_tag.is_none() && version.version.is_none() {
-            // Nothing to make a condition of.
+            // The condition needs an existing manifest.
             return Err(io::Error::from(io::ErrorKind::Unsupported));
         }
         let manifest = bytes.and_then(|bytes| decode_manifest(&bytes).ok());
-        // One that was copied from another step names files that are not this step's.
+        // A copy of another step's manifest lists files that do not belong to this step.
         let manifest = manifest.filter(|manifest| step_dir_name(manifest.step) == step);
         let files = manifest.map(|manifest| {
             let attempt = attempt_dir_name(manifest.step, manifest.attempt);
@@ -203,7 +205,7 @@ impl BucketStore {
         if files.as_deref() == Some(step) {
             tracing::warn!(
                 step = %self.place(step).display(),
-                "the files of the replaced checkpoint lie beside its manifest, and are left there"
+                "the files of the replaced checkpoint are next to its manifest and are not removed"
             );
         }
         Ok((
@@ -239,7 +241,7 @@ impl Store for BucketStore {
         {
             return Ok(found(&at, FoundKind::File, meta.size));
         }
-        // A directory is what something is in.
+        // A directory exists if it has objects.
         self.list(path).map(|_| found(&at, FoundKind::Dir, 0))
     }
 
@@ -302,8 +304,8 @@ impl Store for BucketStore {
         let at = self.at(path)?;
         let payload = PutPayload::from(bytes.to_vec());
         self.put_if(&at, payload, PutMode::Create)?;
-        // A service that knows no conditions may take the same write once more.
-        let other = PutPayload::from_static(b"no condition holds for this");
+        // A service that ignores conditions accepts the same write again.
+        let other = PutPayload::from_static(b"this write must fail");
         match self.put_if(&at, other, PutMode::Create) {
             Err(PutError::Taken(_)) => Ok(Lock::of(())),
             Err(error) => Err(error.into()),
@@ -311,7 +313,7 @@ impl Store for BucketStore {
                 self.remove_file(path)?;
                 Err(io::Error::new(
                     io::ErrorKind::Unsupported,
-                    "the service does not look at the condition of a write (If-None-Match)",
+                    "the service ignores the condition of a write (If-None-Match)",
                 ))
             }
         }
@@ -358,7 +360,7 @@ impl Store for BucketStore {
         };
         let payload = PutPayload::from(manifest.to_vec());
         match self.put_if(&target, payload, mode) {
-            // An attempt is published once, and never removed for its own sake.
+            // An attempt is published at most once, and not removed while it is being published.
             Ok(()) => Ok(replaced.filter(|files| files != attempt)),
             Err(PutError::Unknown(source)) => Err(PublishError::Unknown {
                 source: to_io(source),
@@ -368,12 +370,12 @@ impl Store for BucketStore {
     }
 
     fn retire(&self, step: &str, _trash: &str) -> io::Result<()> {
-        // It was there before: where it is missing, a repeated request has met the work of the first.
+        // It existed before: if it is missing now, a repeated request found it already removed by the first.
         existing(self.remove_file(&join(step, MANIFEST_FILE))).map(drop)
     }
 
-    /// The attempt's directory, where the copy of the manifest is; the step's for a directory that was
-    /// uploaded. One request.
+    /// Returns the attempt's directory, which contains the copy of the manifest, or the step's for an
+    /// uploaded directory. One request.
     fn files_of(&self, step: &str, attempt: &str) -> String {
         let copy = self.at(&join(attempt, MANIFEST_FILE));
         match existing(copy.and_then(|copy| self.head(&copy))) {
@@ -383,14 +385,14 @@ impl Store for BucketStore {
     }
 }
 
-/// What is known of an object without its contents.
+/// Returns the metadata of an object.
 pub(super) async fn head(objects: &dyn ObjectStore, at: &Path) -> Result<ObjectMeta> {
     let options = GetOptions::new().with_head(true);
     Ok(objects.get_opts(at, options).await?.meta)
 }
 
-/// Removes an object. In a box, so that the compiler need not look into it to see that it may run on any
-/// thread.
+/// Removes an object. Boxed, so that the compiler does not have to prove that the future is `Send` from its
+/// contents.
 fn delete<'a>(
     objects: &'a Arc<dyn ObjectStore>,
     at: &'a Path,
@@ -406,7 +408,7 @@ fn found(at: &Path, kind: FoundKind, bytes: u64) -> Found {
     }
 }
 
-/// A path below a root, for messages.
+/// Joins a path to a root, for messages.
 fn join_place(root: &str, path: &str) -> String {
     match path {
         "" => root.to_owned(),

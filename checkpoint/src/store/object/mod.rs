@@ -1,11 +1,11 @@
-//! Checkpoints in a bucket: objects by name, without directories, renames and locks.
+//! Checkpoints in a bucket: named objects, without directories, renames and locks.
 //!
 //! ```text
-//! run/                                        what is there, and what it stands for
-//!   .attempt-100-ID/attempt.json              the marker, while the attempt is not published
-//!   .attempt-100-ID/model-rank-00000...       the files, from the attempt on until they are removed
-//!   .attempt-100-ID/manifest.json             a copy, written before
-//!   step-00000100/manifest.json               the one instant: a conditional write
+//! run/                                        contents and purpose
+//!   .attempt-100-ID/attempt.json              the marker, until the attempt is published
+//!   .attempt-100-ID/model-rank-00000...       the files, from the attempt until their removal
+//!   .attempt-100-ID/manifest.json             a copy, written before publication
+//!   step-00000100/manifest.json               the publication: a conditional write
 //! ```
 
 mod address;

@@ -1,18 +1,19 @@
-//! What the errors of an object store mean.
+//! Interpretation of object store errors.
 
 use std::io;
 
 use object_store::Error;
 
-/// How errors of our own are told from those of a service.
+/// Distinguishes errors of this crate from those of a service.
 pub(super) const STORE: &str = "bucket";
 
-/// The kind of an error as [`Store`](crate::store::Store) gives it, with the error itself as its source.
+/// Converts an error to the kind that [`Store`](crate::store::Store) specifies, with the error itself as its
+/// source.
 pub(super) fn to_io(error: Error) -> io::Error {
     let kind = match &error {
         Error::NotFound { .. } => io::ErrorKind::NotFound,
         Error::AlreadyExists { .. } => io::ErrorKind::AlreadyExists,
-        // What was opened is not what is there now.
+        // The object changed after it was opened.
         Error::Precondition { .. } | Error::NotModified { .. } => {
             io::ErrorKind::StaleNetworkFileHandle
         }
@@ -25,7 +26,7 @@ pub(super) fn to_io(error: Error) -> io::Error {
     io::Error::new(kind, error)
 }
 
-/// Whether no request was made: the store knows without one that it can't do it.
+/// Returns whether the store rejected the operation without sending a request.
 pub(super) fn is_refusal(error: &Error) -> bool {
     matches!(
         error,

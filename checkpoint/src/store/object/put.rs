@@ -1,4 +1,4 @@
-//! Writes under a condition, and what became of those whose answer was lost.
+//! Conditional writes, and their outcome after a lost response.
 
 use std::{io, sync::Arc};
 
@@ -8,14 +8,14 @@ use object_store::{
 
 use super::outcome::{is_refusal, to_io};
 
-/// Why a write under a condition is not known to be done.
+/// The reason why a conditional write is not known to be complete.
 #[derive(Debug)]
 pub(super) enum PutError {
-    /// It was not done: another object is there, or another than the one that was to be replaced.
+    /// Not written: the object exists, or is not the version to replace.
     Taken(Error),
-    /// It was not done: the store can't do it.
+    /// Not written: the store does not support it.
     Refused(Error),
-    /// It may have been done, or may be yet.
+    /// It may have been written, or may still be.
     Unknown(Error),
 }
 
@@ -28,7 +28,7 @@ impl From<PutError> for io::Error {
     }
 }
 
-/// The version of an object, as a condition.
+/// Returns the version of an object, as a condition.
 pub(super) fn version_of(meta: &ObjectMeta) -> UpdateVersion {
     UpdateVersion {
         e_tag: meta.e_tag.clone(),
@@ -38,8 +38,8 @@ pub(super) fn version_of(meta: &ObjectMeta) -> UpdateVersion {
 
 /// Writes an object if the condition holds.
 ///
-/// The answer of a write can be lost, and then a repeated one finds that the condition does not hold any
-/// more. So after an error, what counts is what is there: the bytes must be ours alone.
+/// The response to a write can be lost, and a repeated request then finds that the condition no longer holds.
+/// So after an error the object is read back: its bytes must be unique to this writer.
 pub(super) async fn put_if(
     store: Arc<dyn ObjectStore>,
     at: Path,
@@ -57,17 +57,17 @@ pub(super) async fn put_if(
     match read_back(&*store, &at, &payload).await {
         Ok((_, true)) => Ok(()),
         Ok((now, false)) if never_again(&mode, &now) => Err(PutError::Taken(error)),
-        // What was to be replaced is gone, and another object would be of another version.
+        // The version to replace is gone, and another object would have another version.
         Err(Error::NotFound { .. }) if matches!(mode, PutMode::Update(_)) => {
             Err(PutError::Taken(error))
         }
-        // An answer that the condition does not hold is none, either: it may be that of a repeated request,
-        // which has met the first one on its way.
+        // A response that the condition does not hold is not conclusive either: it may belong to a repeated
+        // request after a first one that succeeded.
         _ => Err(PutError::Unknown(error)),
     }
 }
 
-/// The version of what is there, and whether it has the bytes of the payload.
+/// Returns the version of the existing object, and whether it has the bytes of the payload.
 async fn read_back(
     store: &dyn ObjectStore,
     at: &Path,
@@ -93,7 +93,7 @@ fn is_same(payload: &PutPayload, found: &[u8]) -> bool {
     rest.is_empty()
 }
 
-/// Whether the condition can't hold any more, also for a write that is still on its way.
+/// Returns whether the condition can never hold again, also for a write that is still in flight.
 fn never_again(mode: &PutMode, now: &UpdateVersion) -> bool {
     match mode {
         PutMode::Create => true,

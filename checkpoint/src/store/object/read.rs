@@ -7,15 +7,15 @@ use object_store::{GetOptions, ObjectMeta, path::Path};
 use super::bucket::BucketStore;
 use crate::store::ReadFile;
 
-/// An object as it was when it was opened.
+/// An object in the version that was opened.
 #[derive(derive_more::Debug)]
 pub(super) struct BucketRead {
     #[debug(skip)]
     bucket: BucketStore,
     at: Path,
     bytes: u64,
-    /// What an object that replaces it does not have; `None` where the service gives none that it takes as a
-    /// condition.
+    /// The entity tag, which a replacement would not have; `None` if the service has none that it accepts as
+    /// a condition.
     #[debug(skip)]
     e_tag: Option<String>,
 }
@@ -26,7 +26,7 @@ impl BucketRead {
             bucket,
             at,
             bytes: meta.size,
-            // A weak one never matches.
+            // A weak tag never matches.
             e_tag: meta.e_tag.filter(|tag| !tag.starts_with("W/")),
         }
     }
@@ -37,13 +37,13 @@ impl ReadFile for BucketRead {
         self.bytes
     }
 
-    /// One request. Memory: as much again as is read, until it is copied.
+    /// One request. Memory: an additional copy of the bytes, until they are copied to the buffer.
     fn read_exact_at(&self, into: &mut [u8], start: u64) -> io::Result<()> {
         let ended = || io::Error::from(io::ErrorKind::UnexpectedEof);
         let end = start.checked_add(into.len() as u64);
         let end = end.filter(|end| *end <= self.bytes).ok_or_else(ended)?;
         if into.is_empty() {
-            // An empty range is none to the services.
+            // The services reject an empty range.
             return Ok(());
         }
         let options = GetOptions::new()
@@ -56,7 +56,7 @@ impl ReadFile for BucketRead {
             Ok((found.bytes().await?, size))
         })?;
         if size != self.bytes {
-            // It was replaced, and the service has not told.
+            // It was replaced, and the service ignored the condition.
             return Err(io::Error::from(io::ErrorKind::StaleNetworkFileHandle));
         }
         if bytes.len() != into.len() {

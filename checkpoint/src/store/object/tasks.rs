@@ -1,4 +1,4 @@
-//! Requests run to their end on threads of their own, for callers that are not asynchronous.
+//! Runs requests to completion on dedicated threads, for synchronous callers.
 
 use std::{io, num::NonZeroUsize, sync::mpsc, thread};
 
@@ -7,13 +7,13 @@ use tokio::runtime::{Builder, Runtime};
 
 use super::outcome::STORE;
 
-/// More threads than this do not make a network faster, though they encrypt and sign what goes over it.
+/// More threads do not increase network throughput, although they encrypt and sign requests.
 const MAX_THREADS: usize = 4;
 
 /// The threads.
 #[derive(Debug)]
 pub(super) struct Tasks {
-    /// Taken out when it is dropped, not before.
+    /// Removed only on drop.
     runtime: Option<Runtime>,
 }
 
@@ -22,7 +22,7 @@ pub(super) struct Tasks {
 struct Panicked;
 
 impl Tasks {
-    /// As many threads as cores, at most 4.
+    /// Starts as many threads as cores, at most 4.
     pub(super) fn new() -> io::Result<Self> {
         let cores = thread::available_parallelism().map_or(1, NonZeroUsize::get);
         let runtime = Builder::new_multi_thread()
@@ -37,8 +37,8 @@ impl Tasks {
 
     /// Waits for a future.
     ///
-    /// It runs elsewhere, so a caller may be a thread of another runtime, which may not wait for futures
-    /// itself; that thread does nothing else meanwhile.
+    /// It runs on another thread, so the caller can be a thread of another runtime, which must not wait for
+    /// futures itself; that thread blocks meanwhile.
     pub(super) fn run<T: Send + 'static>(
         &self,
         future: impl Future<Output = Result<T>> + Send + 'static,
@@ -46,7 +46,7 @@ impl Tasks {
         let runtime = self
             .runtime
             .as_ref()
-            .expect("the runtime is taken out by the drop only");
+            .expect("only drop removes the runtime");
         let (sender, receiver) = mpsc::channel();
         runtime.spawn(async move {
             // The caller waits for it below.

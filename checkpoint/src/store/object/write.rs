@@ -1,4 +1,4 @@
-//! A file that is written to a bucket: in one request, or in parts.
+//! A file that is written to a bucket, in one request or in parts.
 
 use std::{io, mem};
 
@@ -14,12 +14,13 @@ use super::{
 };
 use crate::store::WriteFile;
 
-/// Parts that are on their way at the same time, beside the one that is being filled.
+/// Number of parts in flight, in addition to the one being filled.
 const PARTS_IN_FLIGHT: usize = 4;
 
-/// A new object. What fits one part is written by one request when it is finished, under the condition that
-/// the name is free; more goes by an upload in parts, which appears whole when it is finished, and has no condition: that
-/// the name is free is looked at when it begins. Dropped before, it is not there.
+/// A new object. Contents that fit one part are written by one request when it is finished, under the
+/// condition that the name is free. Larger contents use a multipart upload, which appears atomically when it
+/// is finished, and has no condition: the name is checked when the upload starts. If it is dropped before it
+/// is finished, it does not exist.
 ///
 /// Memory: up to 5 parts.
 #[derive(derive_more::Debug)]
@@ -27,21 +28,21 @@ pub(super) struct BucketWrite {
     #[debug(skip)]
     bucket: BucketStore,
     at: Path,
-    /// The part that is being filled.
+    /// The part being filled.
     #[debug(skip)]
     part: Vec<u8>,
-    /// Bytes that were written.
+    /// Number of bytes written.
     bytes: u64,
     #[debug(skip)]
     state: State,
 }
 
 enum State {
-    /// All that was written is in the part.
+    /// All written bytes are in the current part.
     OnePart,
-    /// Parts were sent.
+    /// Parts have been sent.
     Parts(Upload),
-    /// It is finished, or has failed.
+    /// It is finished or has failed.
     Ended,
 }
 
@@ -56,7 +57,7 @@ impl BucketWrite {
         }
     }
 
-    /// Takes the upload out, as what is left after an error.
+    /// Returns the upload and leaves `Ended`, the state after an error.
     fn end(&mut self) -> io::Result<Option<Upload>> {
         match mem::replace(&mut self.state, State::Ended) {
             State::OnePart => Ok(None),
@@ -65,7 +66,7 @@ impl BucketWrite {
         }
     }
 
-    /// Sends the part, which is full.
+    /// Sends the current part, which is full.
     fn send_part(&mut self) -> io::Result<()> {
         let begun = self.end()?;
         let next = Vec::with_capacity(self.bucket.bytes_of_part());
@@ -94,7 +95,7 @@ impl WriteFile for BucketWrite {
         let part_bytes = self.bucket.bytes_of_part();
         while !bytes.is_empty() {
             if self.part.len() >= part_bytes {
-                // Only when there is more, so that the last part is never empty.
+                // Only when more bytes follow, so that the last part is never empty.
                 self.send_part()?;
             }
             let room = part_bytes - self.part.len();
@@ -127,13 +128,13 @@ impl Drop for BucketWrite {
                 Ok(())
             });
             if let Err(error) = aborted {
-                tracing::warn!(object = %self.at, %error, "an upload may be left");
+                tracing::warn!(object = %self.at, %error, "an upload may not have been removed");
             }
         }
     }
 }
 
-/// An upload in parts.
+/// A multipart upload.
 struct Upload {
     upload: Box<dyn MultipartUpload>,
     sending: JoinSet<Result<()>>,
@@ -147,7 +148,7 @@ impl Upload {
             Ok(_) => {
                 return Err(Error::AlreadyExists {
                     path: at.to_string(),
-                    source: "an upload in parts would replace it".into(),
+                    source: "a multipart upload would replace it".into(),
                 });
             }
         }
@@ -158,7 +159,7 @@ impl Upload {
         })
     }
 
-    /// Begins to send a part, when there is room for it.
+    /// Starts to send a part, after waiting for a free slot.
     async fn send(&mut self, part: PutPayload) -> Result<()> {
         while self.sending.len() >= PARTS_IN_FLIGHT {
             self.wait_for_part().await?;
@@ -179,7 +180,7 @@ impl Upload {
         }
     }
 
-    /// Sends the last part, and makes the object of all of them.
+    /// Sends the last part and completes the object.
     async fn complete(
         mut self,
         last: PutPayload,
@@ -194,8 +195,8 @@ impl Upload {
         let Err(error) = self.upload.complete().await else {
             return Ok(());
         };
-        // The answer was lost, or a repeated request did not find the upload, since the first has completed
-        // it. Nobody else writes in the directory of the attempt.
+        // The response was lost, or a repeated request did not find the upload because the first completed
+        // it. No other writer uses the directory of the attempt.
         if head(objects, at).await.is_ok_and(|meta| meta.size == bytes) {
             return Ok(());
         }
@@ -211,11 +212,11 @@ impl Upload {
         Ok(())
     }
 
-    /// Takes back what was sent.
+    /// Aborts the upload.
     async fn abort(mut self) {
         self.sending.shutdown().await;
         if let Err(error) = self.upload.abort().await {
-            tracing::warn!(%error, "an upload is left: let the bucket remove incomplete ones after some days");
+            tracing::warn!(%error, "an upload was not removed: configure the bucket to remove incomplete uploads after a few days");
         }
     }
 }

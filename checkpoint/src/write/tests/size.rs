@@ -1,4 +1,4 @@
-//! The estimate against manifests that are really written, up to that of a model of a trillion parameters.
+//! Compares the estimate with encoded manifests, up to that of a model of a trillion parameters.
 
 use std::collections::BTreeMap;
 
@@ -12,16 +12,16 @@ use crate::{
 
 const MIB: u64 = 1 << 20;
 
-/// A model on several ranks, of which there are no values.
+/// A model on several ranks, without values.
 struct Simulated {
     ranks: u32,
-    /// By role and name: the shape, and on how many ranks rows of it lie, from which on.
+    /// By role and name: the shape, the number of ranks that hold rows of it, and the first of them.
     tensors: BTreeMap<(Role, String), (Vec<u64>, u32, u32)>,
     scalars: BTreeMap<String, Scalar>,
 }
 
 impl Simulated {
-    /// A decoder, each layer in rows on neighbouring ranks, with both of Adam's moments.
+    /// Creates a decoder, each layer in rows on neighbouring ranks, with both moments of Adam.
     fn decoder(layers: u32, width: u64, ranks: u32) -> Self {
         let per_layer = (ranks / layers).max(1);
         let mut tensors = BTreeMap::new();
@@ -125,7 +125,7 @@ impl Simulated {
         files.collect()
     }
 
-    /// What is told before anything is written.
+    /// Returns the size as known before writing.
     fn size(&self) -> SaveSize {
         let mut size = SaveSize::default();
         let no_digests = |mut tensor: TensorEntry| {
@@ -143,7 +143,7 @@ impl Simulated {
         size
     }
 
-    /// The bytes of the manifest, after a reader has taken them.
+    /// Returns the encoded manifest, after checking that it can be decoded.
     fn manifest(&self, meta: &CheckpointMeta, block: BlockSize) -> Vec<u8> {
         let tensors = self.entries(block);
         let parts = tensors.iter().filter(|tensor| tensor.role == Role::Model);
@@ -165,7 +165,7 @@ impl Simulated {
     }
 }
 
-/// As of a small header.
+/// The size of a small header.
 const HEADER_BYTES: u64 = 1024;
 
 #[test]
@@ -189,7 +189,7 @@ fn a_trillion_parameters_on_1024_ranks_have_a_manifest() {
         "{expected} for {bytes}"
     );
     assert!(bytes <= AIM_BYTES, "{bytes}");
-    // In blocks of 1 MiB nobody could read it.
+    // With blocks of 1 MiB the manifest would exceed the limit.
     let small = CheckpointMeta {
         block_size: Some(BlockSize::default()),
         ..meta

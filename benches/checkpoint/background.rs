@@ -1,4 +1,4 @@
-//! Saves beside other work, and saves for another number of ranks.
+//! Background saves, and resharding.
 
 use std::fs;
 use std::path::Path;
@@ -23,8 +23,8 @@ fn describe(tensors: &Tensors) -> Vec<SaveTensor> {
         .collect()
 }
 
-/// How fast one thread takes digests of blocks of 1 MiB: of all tensors, which come from memory, and of one
-/// block again and again, which stays in the cache.
+/// Prints the throughput of one thread that digests blocks of 1 MiB: all tensors, read from memory, and one
+/// block repeatedly, which stays in the cache.
 pub fn digests(tensors: &Tensors) {
     let blocks: Vec<&[u8]> = tensors
         .iter()
@@ -47,8 +47,8 @@ pub fn digests(tensors: &Tensors) {
     println!("figure checkpoint.digest_in_cache {:.1} GB/s", gbs(cache));
 }
 
-/// How long a save in the background keeps its caller waiting, against a copy of all tensors into memory
-/// that is there already, on two threads.
+/// Prints how long a background save blocks its caller, compared with a copy of all tensors to allocated
+/// memory on two threads.
 pub fn background(tensors: &Tensors, dir: &Path) {
     let mut copies: Vec<Vec<u8>> = tensors
         .iter()
@@ -95,7 +95,8 @@ pub fn background(tensors: &Tensors, dir: &Path) {
     println!("figure checkpoint.async_peak {peak} MiB");
 }
 
-/// Four ranks' checkpoint saved again for three, against a plain durable copy of the same files.
+/// Prints the time to reshard a checkpoint of four ranks for three, compared with a plain durable copy of the
+/// same files.
 pub fn reshard_4_to_3(tensors: &Tensors, dir: &Path) {
     let four = dir.join("four");
     let attempt = Run::local(&four).begin(CheckpointMeta::new(1, 4)).unwrap();
