@@ -108,8 +108,8 @@
 //!
 //!    The plan is one file ([`planner::PlanFile`]). Parameters are assigned by path and operations by
 //!    position, so one plan serves training, evaluation and every batch shape: a program with the planned
-//!    structure is cut as planned; another is aligned with the planned one, operation by operation, and where
-//!    they do not match, cut between the owners of its parameters.
+//!    structure is cut as planned; in another, each operation runs on
+//!    the lowest stage that is not below its inputs and holds the parameters that it reads.
 //! 5. The cut gives each stage a forward and a backward program, the latter both whole (`B`) and in two
 //!    halves: `I` is the slice that computes the values for other stages, `W` the slice that computes the
 //!    gradients of the stage's own parameters. Values that both need are computed by `I` and kept for `W`,

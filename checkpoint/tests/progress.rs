@@ -84,8 +84,8 @@ fn a_save_that_stalls_is_named_with_how_far_it_was() {
     assert!(matches!(error, SaveError::Stalled { .. }), "{error}");
     assert_eq!(
         error.to_string(),
-        "the save of step 7 has written nothing for 100 ms, after 192 of the 768 bytes that it has begun: look at the \
-         store; should it answer, the step may still be published"
+        "the save of step 7 has written nothing for 100 ms, after 192 of the 768 bytes that it has begun: check the \
+         store; if it recovers, the step may still be published"
     );
     assert!(run.latest().unwrap().is_none());
     // It continues when the store does.
