@@ -200,33 +200,43 @@ mod book {
 pub use checkpoints::{Checkpoints, Resumed, SteppedOver, load_module};
 pub use dry_run::dry_run;
 pub use error::{CheckpointsError, DryRunError, VerifyModelError};
+/// The format of checkpoints, and everything that reads and writes it.
+pub use tinderbox_checkpoint as checkpoint;
 pub use tinderbox_checkpoint::{
-    Checkpoint, CheckpointSource, LoadError, LoadOptions, LoadPlan, Pretrained, RankLoad, Regex,
-    Retention, Run, SaveError,
+    Checkpoint, CheckpointSource, ErrorClass, FormatError, LayoutError, LoadError, LoadOptions,
+    LoadPlan, Pretrained, Progress, RankLoad, Regex, Retention, Run, SaveError, SaveTensor,
 };
 /// Stores of checkpoints, and operations on whole checkpoints.
 pub use tinderbox_checkpoint::{store, tools};
+/// Deferred models, recipes, programs and the executor.
+pub use tinderbox_deferred as deferred;
 pub use tinderbox_deferred::{
     Deferred, DeferredError, DeviceError, MaterializeError, MaterializeOptions, MemoryCheck,
-    Observer, Parameter, ParameterPath, ParameterTable, PartialModule, Recipe, RecipePlan, Replay,
-    Request, Rng, Source, SourceError, Values, check_device, check_materialized, open_devices,
-    parameter_values, random,
+    Mismatch, Mismatches, Observer, OrElse, Origin, Parameter, ParameterPath, ParameterTable,
+    PartialModule, Recipe, RecipeError, RecipePlan, Replay, Request, Rng, Source, SourceError,
+    Values, check_device, check_materialized, open_devices, parameter_values, random,
 };
+/// Fake tensors, recording and graphs.
+pub use tinderbox_fake as fake;
 pub use tinderbox_fake::{
-    DeviceLabel, DynTensor, ErrorOrigin, Mode, RecordError, RecordOptions, Region, TensorMeta, cut,
-    is_fake, is_host, record,
+    DeviceLabel, DynTensor, ErrorOrigin, FakeError, Graph, Mode, RecordError, RecordOptions,
+    Recording, Region, RegionError, TensorKind, TensorMeta, cut, is_fake, is_host, record,
 };
+/// Traces, plans, and the runtime that trains stages.
+pub use tinderbox_pipeline as pipeline;
 /// Costs, machines, partitioners, predictions and plan files.
 pub use tinderbox_pipeline::planner;
 /// Schedules as data: generated, read, lowered, verified, simulated, drawn.
 pub use tinderbox_pipeline::schedule;
 pub use tinderbox_pipeline::{
-    ActionError, Batch, BatchMapper, CalibrateError, CertifyError, CertifySite, Clipping, Cut,
-    LossScale, Machine, MixedPrecision, OperationTimes, OptimizerConfig, Outputs, Pipeline,
-    PipelineBuilder, PipelineError, Placement, Plan, PlanError, Planner, Profile, ProfileError,
-    Profiler, RestoreError, SavedOptimizer, SavedState, ScheduleChoice, ScheduleKind, Stage,
-    StateFields, StateTensor, StepOutput, Trace, TraceError, Traceable, Whole, batch_struct,
-    batch_tensors, calibrate, split_batch,
+    ActionError, Batch, BatchError, BatchMapper, BlockProfile, CalibrateError, CertifyError,
+    CertifySite, Clipping, Cut, Division, Leaf, LeafName, Link, LinkError, LocalLink, LossOver,
+    LossScale, Machine, MixedPrecision, NotHeld, OperationTimes, OptimizerConfig,
+    OptimizerSnapshot, Outputs, Partitioner, Pipeline, PipelineBuilder, PipelineError, Placement,
+    Plan, PlanError, PlanFile, PlanStage, Planner, Profile, ProfileError, Profiler, RankModel,
+    RestoreError, SavedOptimizer, SavedState, ScheduleChoice, ScheduleKind, Stage, StateFields,
+    StateTensor, StepOutput, Tag, Trace, TraceError, Traceable, Whole, batch_struct, batch_tensors,
+    calibrate, split_batch,
 };
 pub use verify::{
     GradientComparison, LossComparison, ParameterComparison, Verification, VerifyOptions, verify,

@@ -4,6 +4,7 @@ mod branches;
 mod command_line;
 mod damage;
 mod dropout;
+mod exports;
 mod failure;
 mod initialization;
 mod layers;

@@ -12,8 +12,8 @@
 //! rank waits between rounds of fewer micro-batches than ranks. `period` is the time of a stage per
 //! micro-batch in the steady state, and `head` its contribution to the path of the first and of the
 //! last micro-batch. A link on which a stage's messages of a micro-batch take longer than the stage
-//! replaces it in the maximum. With `period = head = F + B` and one stage per rank this is Alpa's `(m -
-//! 1) · max + sum` (arXiv 2201.12023). The heads of the other schedules are the formulas of their
+//! replaces it in the maximum. With `period = head = F + B` and one stage per rank this is
+//! `(m - 1) · max + sum` (Alpa, arXiv 2201.12023). The heads of the other schedules are the formulas of their
 //! bubbles, documented at [`ScheduleKind`], plus the path of the first forward where the last rank ends
 //! later than the first:
 //!

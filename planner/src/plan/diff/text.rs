@@ -82,10 +82,17 @@ fn moves(changes: &[&Change]) -> Vec<String> {
 /// Changes with their names in a column. For a stage, only the changes that cause the others if there
 /// are any, and the number of the others.
 fn columns(changes: &[&Change]) -> Vec<String> {
-    let is_main = |change: &&Change| match place(change).2 {
-        "rank" | "recompute" | "modules" | "parameter_bytes" => true,
-        "costs.forward" | "costs.backward" | "costs.activation_bytes" => true,
-        _ => false,
+    let is_main = |change: &&Change| {
+        matches!(
+            place(change).2,
+            "rank"
+                | "recompute"
+                | "modules"
+                | "parameter_bytes"
+                | "costs.forward"
+                | "costs.backward"
+                | "costs.activation_bytes"
+        )
     };
     let (mut main, mut others) = changes.iter().copied().partition::<Vec<_>, _>(is_main);
     if main.is_empty() {

@@ -1,0 +1,60 @@
+//! Every type in a signature of the facade has a name in it: this compiles, or it does not.
+
+#![allow(dead_code, reason = "what is checked is that the names exist")]
+
+use tinderbox::{
+    ActionError, BatchError, BlockProfile, CertifyError, CertifySite, Division, ErrorClass,
+    FakeError, FormatError, Graph, LayoutError, Leaf, LeafName, Link, LinkError, LocalLink,
+    LossOver, Mismatch, Mismatches, NotHeld, OptimizerSnapshot, OrElse, Origin, Partitioner,
+    PlanFile, PlanStage, Progress, RankModel, RecipeError, Recording, RegionError, SaveTensor, Tag,
+    TensorKind,
+};
+
+/// Errors that users match on, and what they contain.
+struct Errors {
+    action: ActionError,
+    batch: BatchError,
+    certify: (CertifyError, CertifySite),
+    fake: FakeError,
+    format: FormatError,
+    layout: LayoutError,
+    link: LinkError,
+    mismatches: (Mismatch, Mismatches),
+    not_held: NotHeld,
+    recipe: RecipeError,
+    region: RegionError,
+    class: ErrorClass,
+}
+
+/// Values that are passed and returned.
+struct Values {
+    block: BlockProfile,
+    division: Division,
+    graph: (Graph, Recording, TensorKind),
+    leaf: (Leaf, LeafName),
+    link: (LocalLink, Tag),
+    loss: LossOver,
+    optimizer: OptimizerSnapshot,
+    origin: Origin,
+    plan: (PlanFile, PlanStage, Partitioner, RankModel),
+    tensor: SaveTensor,
+}
+
+/// Types of the crates below, by their modules.
+struct Modules {
+    attempt: tinderbox::checkpoint::Attempt,
+    manifest: tinderbox::checkpoint::Manifest,
+    meta: tinderbox::checkpoint::CheckpointMeta,
+    executor: tinderbox::deferred::Executor,
+    summary: tinderbox::deferred::Summary,
+    node: tinderbox::fake::Node,
+    key: tinderbox::pipeline::ProgramKey,
+    schedule: tinderbox::schedule::Schedule,
+    work: tinderbox::planner::Work,
+}
+
+/// Traits that users implement.
+fn traits(_: &dyn Link, _: &dyn Progress) {}
+
+/// A source with another one after it.
+fn sources<A: tinderbox::Source, B: tinderbox::Source>(_: OrElse<A, B>) {}
