@@ -10,7 +10,6 @@ use crate::{Machine, PlannerError, Step, Work};
 /// By [`predict()`](crate::predict()), the result is never slower than that of any partitioner. The
 /// time is the sum of their times.
 pub(super) fn auto(work: &Work, machine: &Machine, step: &Step) -> Result<Planned, PlannerError> {
-    work.check()?;
     let mut tried = Vec::new();
     let mut chain_error = None;
     for partitioner in Partitioner::ALL {

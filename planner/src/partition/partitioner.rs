@@ -165,6 +165,14 @@ pub(super) fn candidate(
     machine: &Machine,
     step: &Step,
 ) -> Result<Candidate, PlannerError> {
+    work.check()?;
+    let (ranks, blocks) = (machine.ranks(), work.blocks.len());
+    if blocks < ranks {
+        return Err(PlannerError::TooManyStages {
+            stages: ranks,
+            blocks,
+        });
+    }
     let mut optimal_ns = None;
     let partition = match partitioner {
         Partitioner::Chain | Partitioner::Auto => {

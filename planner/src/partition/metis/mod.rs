@@ -15,11 +15,10 @@ use crate::{Machine, Partition, PlannerError, Step, Work};
 /// The maximum number of stages per rank.
 const STAGES_PER_RANK: usize = 8;
 
-/// Partitions the blocks with METIS and converts the parts to stages.
+/// Partitions the blocks of valid work, at least one per rank, with METIS and converts the parts to stages.
 ///
 /// # Errors
 ///
-/// [`PlannerError::Work`], [`PlannerError::TooManyStages`] for fewer blocks than ranks,
 /// [`PlannerError::TooLarge`] for more blocks and values than METIS can number,
 /// [`PlannerError::Metis`] where METIS fails, [`PlannerError::MetisStages`] where its parts need too many
 /// stages, and the errors of [`predict()`](crate::predict()).
@@ -28,14 +27,7 @@ pub(super) fn metis(
     machine: &Machine,
     step: &Step,
 ) -> Result<Partition, PlannerError> {
-    work.check()?;
     let ranks = machine.ranks();
-    if work.blocks.len() < ranks {
-        return Err(PlannerError::TooManyStages {
-            stages: ranks,
-            blocks: work.blocks.len(),
-        });
-    }
     let graph = Graph::of_work(work, step);
     let rank_of = parts::parts(&graph, machine.rank_models())?;
     let most = ranks.saturating_mul(STAGES_PER_RANK);

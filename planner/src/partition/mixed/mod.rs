@@ -35,7 +35,8 @@ const EFFORT: usize = 2_500;
 /// Maximum number of scores while blocks move from contiguous stages.
 const CHAIN_EFFORT: usize = 40_000;
 
-/// Assigns blocks to ranks by load and forms stages of connected blocks on each rank.
+/// Assigns the blocks of valid work, at least one per rank, to ranks by load and forms stages of connected
+/// blocks on each rank.
 ///
 /// The stages are numbered in the order of the forward, and their ranks follow no pattern: their
 /// schedule is searched by [`auto`](tinderbox_schedule::auto). Candidates have 1 to 16 groups per rank;
@@ -46,21 +47,13 @@ const CHAIN_EFFORT: usize = 40_000;
 ///
 /// # Errors
 ///
-/// [`PlannerError::Work`], [`PlannerError::TooManyStages`] for fewer blocks than ranks, and the error
-/// of [`predict()`] where no candidate has a schedule.
+/// The error of [`predict()`] where no candidate has a schedule.
 pub(super) fn mixed(
     work: &Work,
     machine: &Machine,
     step: &Step,
 ) -> Result<Partition, PlannerError> {
-    work.check()?;
     let ranks = machine.ranks();
-    if work.blocks.len() < ranks {
-        return Err(PlannerError::TooManyStages {
-            stages: ranks,
-            blocks: work.blocks.len(),
-        });
-    }
     let graph = Graph::of_work(work, step);
     let finder = Finder {
         work,
@@ -72,10 +65,11 @@ pub(super) fn mixed(
     // Named schedules have as many micro-batches in flight as there are ranks; where memory is limited,
     // a search may find lists with fewer for faster partitions.
     let mut in_flight = step.micro_batches.min(ranks).max(1);
-    let mut candidates = vec![finder.moved_chain()?];
+    let mut ranks = machine.rank_models().iter();
+    let has_limit = ranks.any(|rank| rank.memory_bytes.is_some());
+    let mut candidates: Vec<Partition> = finder.moved_chain().into_iter().collect();
     candidates.extend(finder.candidates(in_flight));
-    let mut limits = machine.rank_models().iter().map(|rank| rank.memory_bytes);
-    while limits.any(|limit| limit.is_some()) && in_flight > 1 {
+    while has_limit && in_flight > 1 {
         in_flight /= 2;
         candidates.extend(finder.candidates(in_flight));
     }
@@ -95,15 +89,16 @@ struct Finder<'a> {
 
 impl Finder<'_> {
     /// The contiguous stages of `chain` after moves of blocks: some exchange values with stages that
-    /// are not adjacent.
-    fn moved_chain(&self) -> Result<Partition, PlannerError> {
+    /// are not adjacent. `None` where there are fewer blocks than stages.
+    fn moved_chain(&self) -> Option<Partition> {
         let (work, step) = (self.work, self.step);
-        let chained = chain(work, self.machine, step)
-            .or_else(|_| chain(work, &self.machine.clone().with_memory(u64::MAX), step))?;
+        let unlimited = || chain(work, &self.machine.clone().with_memory(u64::MAX), step);
+        let chained = chain(work, self.machine, step).or_else(|_| unlimited());
+        let chained = chained.ok()?;
         let terms = Terms::of_machine(self.machine, step);
         let mut loads = Loads::new(self.graph, &terms, chained.partition.stage_of);
         refine(&mut loads, &self.graph.order(), &mut Effort(CHAIN_EFFORT));
-        Ok(loads.partition())
+        Some(loads.partition())
     }
 
     /// The candidates with the best scores where each stage has `in_flight` micro-batches in flight.

@@ -47,6 +47,22 @@ fn as_many_stages_as_blocks() {
     check(&work, &Machine::local(6).unwrap(), &STEP, false);
 }
 
+/// `mixed` needs a block per rank only: several stages of a rank are its choice.
+#[test]
+fn fewer_blocks_than_stages_of_the_machine() {
+    let work = works::random_graph(5, 1);
+    let machine = Machine::local(3).unwrap();
+    let machine = machine.with_chunks(2, Placement::Loop).unwrap();
+    let step = Step::new(ScheduleKind::Interleaved1F1B, 6);
+    for (partitioner, is_planned) in outcomes(&work, &machine, &step) {
+        assert_eq!(
+            is_planned,
+            partitioner != Partitioner::Chain,
+            "{partitioner}"
+        );
+    }
+}
+
 #[test]
 fn few_micro_batches() {
     let work = works::experts(3, 4, 2);
