@@ -47,7 +47,11 @@ pub fn operation_cost(graph: &Graph, node: NodeId) -> OperationCost {
     let bytes = match moves(&node.operation) {
         Moves::Nothing => 0,
         Moves::Selected => {
-            let read = inputs.iter().map(|input| size(input).min(made));
+            let table = node.inputs().first();
+            let read = inputs.iter().map(|input| match Some(input) == table {
+                true => size(input).min(made),
+                false => size(input),
+            });
             read.fold(made, u64::saturating_add)
         }
         Moves::All => inputs.iter().map(size).fold(made, u64::saturating_add),
@@ -62,7 +66,7 @@ pub fn operation_cost(graph: &Graph, node: NodeId) -> OperationCost {
 enum Moves {
     /// None: it creates new strides over the same memory.
     Nothing,
-    /// At most as many bytes of each input as of its outputs.
+    /// Of the first input, the table, at most as many bytes as of the outputs; the others whole.
     Selected,
     All,
 }
@@ -83,8 +87,6 @@ fn moves(operation: &OperationIr) -> Moves {
             }
         }
         OperationIr::Module(Module::Embedding(_)) => Moves::Selected,
-        // A constant, and an operation that returns its input.
-        OperationIr::Init(_) | OperationIr::Drop(_) => Moves::Nothing,
         _ => Moves::All,
     }
 }
@@ -171,7 +173,7 @@ mod tests {
     use burn_ir::{
         AttentionOpIr, AttentionOptionsIr, BinaryOpIr, Conv2dOpIr, Conv2dOptionsIr,
         Conv2dWeightBackwardOpIr, Conv2dXBackwardOpIr, ConvTranspose2dOpIr,
-        ConvTranspose2dOptionsIr, EmbeddingOpIr, LinearOpIr, LinearWeightBackwardOpIr,
+        ConvTranspose2dOptionsIr, EmbeddingOpIr, GatherOpIr, LinearOpIr, LinearWeightBackwardOpIr,
         LinearXBackwardOpIr, MatmulOpIr, NumericOperationIr, SwapDimsOpIr, TensorId,
     };
     use tinderbox_fake::GraphBuilder;
@@ -350,6 +352,15 @@ mod tests {
             (OperationIr::BaseFloat(Base::SwapDims(swap)), shape)
         });
         assert_eq!(view, 0);
+        let inputs: [(&[usize], DType); 2] = [(&[1000, 5], DType::F32), (&[3, 5], DType::I64)];
+        let gathered = bytes(&inputs, |inputs, id| {
+            let [table, indices] = [&inputs[0], &inputs[1]].map(TensorIr::clone);
+            let gather = GatherOpIr::create(table, 0, indices, || id);
+            let shape = gather.out.shape.clone();
+            (OperationIr::BaseFloat(Base::Gather(gather)), shape)
+        });
+        // Fifteen values are read and written, and fifteen indices of twice their size.
+        assert_eq!(gathered, 4 * 15 + 8 * 15 + 4 * 15);
         let inputs: [(&[usize], DType); 2] = [(&[1000, 8], DType::F32), (&[2, 3], DType::I64)];
         let selected = bytes(&inputs, |inputs, id| {
             let [weights, indices] = [&inputs[0], &inputs[1]].map(TensorIr::clone);

@@ -9,10 +9,10 @@ use super::search::{Cuts, Search};
 use super::stages::Stages;
 use crate::{Machine, Partition, PlannerError, Predicted, Step, Work, predict};
 
-/// Maximum number of positions in one search, which is quadratic in them in time and memory.
+/// The number of positions in one search, up to one per stage more; time and memory are quadratic in it.
 pub(super) const POSITIONS: usize = 514;
 
-/// The maximum number near cuts that were found among fewer positions than there are.
+/// About as many positions near the cuts that were found among fewer positions than there are.
 const NEAR_POSITIONS: usize = 384;
 
 /// Maximum number of searches near the cuts found.
@@ -29,8 +29,9 @@ pub struct Chained {
     pub partition: Partition,
     /// Time of a step by the cost model, in nanoseconds.
     pub model_ns: u64,
-    /// Whether no contiguous stages within the memory limits are faster by the cost model: all
-    /// positions were compared, and no limit was lowered afterwards.
+    /// Whether no contiguous stages within the memory limits are faster by the cost model, which counts
+    /// two waiting messages at each end of a stage: all positions were compared, and no limit was
+    /// lowered afterwards.
     pub is_optimal: bool,
 }
 

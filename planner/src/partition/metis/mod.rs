@@ -1,8 +1,8 @@
 //! K-way partitions by METIS (Karypis and Kumar, *A fast and high quality multilevel scheme for
 //! partitioning irregular graphs*, 1998), converted to runnable stages.
 //!
-//! METIS partitions an undirected graph: the weight of a block is its time and, where a rank's memory
-//! is limited, its bytes; the weight of an edge is the bytes that its ends exchange. The parts are
+//! METIS partitions an undirected graph: the weight of a block is its time and, where the memory of
+//! all ranks is limited, its bytes; the weight of an edge is the bytes that its ends exchange. The parts are
 //! balanced and exchange little, but they may depend on each other in cycles. So each part becomes a
 //! rank, which runs as many stages as the flow of values requires.
 

@@ -38,11 +38,12 @@ const CHAIN_EFFORT: usize = 40_000;
 /// Assigns the blocks of valid work, at least one per rank, to ranks by load and forms stages of connected
 /// blocks on each rank.
 ///
-/// The stages are numbered in the order of the forward, and their ranks follow no pattern: their
-/// schedule is searched by [`auto`](tinderbox_schedule::auto). Candidates have 1 to 16 groups per rank;
-/// the fastest by [`predict()`] that fits is returned, or the fastest of all if none fits.
+/// Candidates are the stages of `chain` after moves of blocks, and 1 to 16 groups per rank. The stages of the
+/// latter are on any ranks, in the order of the forward: their schedule is searched by
+/// [`auto`](tinderbox_schedule::auto). The fastest by [`predict()`] that fits is returned, or the fastest of
+/// all if none fits.
 ///
-/// Time: blocks times a window of the order for the groups, a fixed number of moves per candidate, and
+/// Time: that of `chain`, blocks times a window of the order for the groups, a fixed number of moves per candidate, and
 /// a schedule search for each candidate that is simulated. Memory: values times stages.
 ///
 /// # Errors
@@ -71,7 +72,11 @@ pub(super) fn mixed(
     candidates.extend(finder.candidates(in_flight));
     while has_limit && in_flight > 1 {
         in_flight /= 2;
-        candidates.extend(finder.candidates(in_flight));
+        for candidate in finder.candidates(in_flight) {
+            if !candidates.contains(&candidate) {
+                candidates.push(candidate);
+            }
+        }
     }
     fastest(work, machine, step, candidates.into_iter())
 }

@@ -22,7 +22,7 @@ impl fmt::Display for PlanDiff {
             return f.write_str("the plans are the same\n");
         }
         let mut changes: Vec<&Change> = self.changes.iter().collect();
-        changes.sort_by_key(|change| place(change).0);
+        changes.sort_by_cached_key(|change| place(change).0);
         let sections = changes.chunk_by(|one, next| place(one).1 == place(next).1);
         for (index, section) in sections.enumerate() {
             let (_, heading, _) = place(section[0]);
