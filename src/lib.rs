@@ -87,9 +87,9 @@
 //!    of the weight; it is divided out before clipping and the update. Because the norm of all gradients
 //!    shows whether they are finite, all ranks skip the same steps with no more messages than clipping needs.
 //! 3. Every operation gets a role. *Constant* operations depend on constants only: they run once per rank.
-//!    *Recomputable* ones depend on the batch and on random keys and are not matrix products: every stage
-//!    that reads them recomputes them. *Assigned* ones depend on parameters: they run on the stage that the
-//!    plan specifies. In the backward pass, *backward-local* operations depend on forward values only and run
+//!    *Recomputable* ones depend on the batch and on random keys and are no products: every stage
+//!    that reads them recomputes them. *Assigned* ones depend on parameters, or are products of the batch:
+//!    they run on the stage that the plan specifies. In the backward pass, *backward-local* operations depend on forward values only and run
 //!    where they are read; *gradient* operations depend on the weight, and are assigned by the cut. Roles
 //!    depend on the kind of an operation and on its inputs, not on its size, so they are the same for every
 //!    batch size.

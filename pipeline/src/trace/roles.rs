@@ -16,7 +16,7 @@ pub(crate) enum Role {
     /// On every stage that reads it, whenever it is read: it depends on the batch, on random keys and
     /// on constants, and is no product, so that it is cheaper to recompute than to send or keep.
     Recomputable,
-    /// On the stage that the plan assigns it to: it depends on parameters.
+    /// On the stage that the plan assigns it to: it depends on parameters, or is a product of the batch.
     Assigned,
     /// In the backward of every stage that reads it: it depends on forward values and on no gradient.
     BackwardLocal,
