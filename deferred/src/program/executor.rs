@@ -9,6 +9,7 @@ use burn_ir::{BackendIr, HandleKind, OperationIr};
 use burn_router::TensorInterpreter;
 use tinderbox_fake::{DynTensor, is_host};
 
+use super::stack::StackDepth;
 use super::{Dtypes, Program, RandomKey, RandomStep, Step, indices, operation, tensor_id};
 use crate::random::{RandomBackend, Seed, Stream, Wanted, tensor};
 use crate::{ProgramError, check_device};
@@ -91,6 +92,7 @@ impl Executor {
             constants,
             device: self.device.clone(),
             checks_indices: self.checks_indices,
+            stack: Arc::default(),
         }
     }
 }
@@ -102,6 +104,8 @@ pub struct Executable {
     constants: Vec<DynTensor>,
     device: Device,
     checks_indices: bool,
+    /// Shared by all copies.
+    stack: Arc<StackDepth>,
 }
 
 impl Executable {
@@ -155,7 +159,10 @@ impl Executable {
             }
         }
         match self.device.as_dispatch() {
-            DispatchDevice::Flex(device) => self.interpret::<Flex>(*device, inputs, context),
+            DispatchDevice::Flex(device) => {
+                let run = || self.interpret::<Flex>(*device, inputs, context);
+                self.stack.run(run)
+            }
             #[cfg(feature = "cubecl")]
             DispatchDevice::Cube(device) => {
                 self.interpret::<burn_cubecl::Cube>(device.clone(), inputs, context)

@@ -5,6 +5,7 @@ mod indices;
 mod interpret;
 mod liveness;
 mod operation;
+mod stack;
 #[cfg(test)]
 mod tests;
 

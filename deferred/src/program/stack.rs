@@ -1,0 +1,140 @@
+//! Chooses one of two depths of the stack for a program that runs many times.
+//!
+//! A kernel that keeps a vector across the boundary of two memory pages is slow: a third of the time of a matrix product
+//! of `gemm` 0.19, whose frame is not aligned. The stacks of rank threads start at a page, so that a build has the
+//! kernel's frame at the same position of a page in every step. Half a page deeper, it is elsewhere.
+
+use std::hint::black_box;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Half of the smallest page of the machines that Burn runs on.
+const DEEPER_BYTES: usize = 2048;
+/// Runs that alternate at the beginning. The first run at a depth also allocates, the second one counts.
+const ALTERNATING_RUNS: u64 = 4;
+/// The other depth is tried again once in this number of runs, since callers may use more or less of the stack.
+const RUNS_PER_TRIAL: u64 = 32;
+
+/// The depth at which a program runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Depth {
+    Callers,
+    Deeper,
+}
+
+/// The times of a program's last runs.
+#[derive(Debug, Default)]
+struct Runs {
+    number: u64,
+    /// Of the last run at the depth of the caller, and at the other.
+    last: [Duration; 2],
+}
+
+impl Runs {
+    fn next(&self) -> Depth {
+        let is_deeper = match self.number {
+            number if number < ALTERNATING_RUNS => number % 2 == 1,
+            number => {
+                let is_deeper_faster = self.last[1] < self.last[0];
+                is_deeper_faster != number.is_multiple_of(RUNS_PER_TRIAL)
+            }
+        };
+        match is_deeper {
+            true => Depth::Deeper,
+            false => Depth::Callers,
+        }
+    }
+
+    fn add(&mut self, depth: Depth, time: Duration) {
+        self.number += 1;
+        self.last[depth as usize] = time;
+    }
+}
+
+/// Runs a program at the depth of the stack where its last run was faster.
+#[derive(Debug, Default)]
+pub(super) struct StackDepth(Mutex<Runs>);
+
+impl StackDepth {
+    pub(super) fn run<T>(&self, program: impl FnOnce() -> T) -> T {
+        let runs = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let depth = runs().next();
+        let started = Instant::now();
+        let outputs = match depth {
+            Depth::Callers => program(),
+            Depth::Deeper => deeper(program),
+        };
+        runs().add(depth, started.elapsed());
+        outputs
+    }
+}
+
+#[inline(never)]
+fn deeper<T>(program: impl FnOnce() -> T) -> T {
+    let space = [0_u8; DEEPER_BYTES];
+    let outputs = program();
+    // The space is in use until the program ends.
+    black_box(&space);
+    outputs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Runs a program whose times in milliseconds depend on the depth and the run.
+    fn depths(runs: usize, time: impl Fn(Depth, u64) -> u64) -> Vec<Depth> {
+        let mut state = Runs::default();
+        let mut depths = Vec::new();
+        for _ in 0..runs {
+            let depth = state.next();
+            state.add(depth, Duration::from_millis(time(depth, state.number)));
+            depths.push(depth);
+        }
+        depths
+    }
+
+    fn runs_at(depth: Depth, depths: &[Depth]) -> usize {
+        depths.iter().filter(|found| **found == depth).count()
+    }
+
+    #[test]
+    fn the_faster_depth_runs_all_but_the_trials() {
+        for fast in [Depth::Callers, Depth::Deeper] {
+            let slow_start = |run| if run <= 2 { 100 } else { 0 };
+            let depths = depths(320, |depth, run| {
+                slow_start(run) + if depth == fast { 10 } else { 16 }
+            });
+            // Two runs of the alternation, and 9 trials.
+            assert_eq!(runs_at(fast, &depths), 320 - 2 - 9, "{fast:?}");
+        }
+    }
+
+    #[test]
+    fn a_depth_that_becomes_slow_is_left_at_the_next_run() {
+        let depths = depths(100, |depth, run| match depth {
+            Depth::Callers => 12,
+            Depth::Deeper if run <= 50 => 10,
+            Depth::Deeper => 16,
+        });
+        assert_eq!(runs_at(Depth::Deeper, &depths[10..31]), 21);
+        assert_eq!(runs_at(Depth::Callers, &depths[51..63]), 12);
+    }
+
+    #[test]
+    fn the_deeper_frame_is_at_another_position_of_its_page() {
+        let position = || {
+            let local = 0_u8;
+            std::ptr::from_ref(black_box(&local)) as usize
+        };
+        #[inline(never)]
+        fn here<T>(run: impl FnOnce() -> T) -> T {
+            run()
+        }
+        let moved = (here(position) - deeper(position)) % (2 * DEEPER_BYTES);
+        assert!(
+            (DEEPER_BYTES / 2..DEEPER_BYTES * 3 / 2).contains(&moved),
+            "{moved} B"
+        );
+    }
+}
