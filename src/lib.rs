@@ -1,3 +1,4 @@
+#![cfg_attr(docsrs, feature(doc_cfg))]
 // The links of the README are relative to the repository. The first of several definitions of a link is used,
 // so these replace them on the crate's page.
 //! [getting-started]: https://docs.rs/crate/tinderbox/latest/source/docs/src/getting-started.md

@@ -88,6 +88,8 @@
 //! - Maximum sizes: 256 MiB of manifest, 1 MiB of metadata, 65,536 ranks, 65,536 chunks per tensor, 65,536
 //!   tied names, 32 dimensions, 4096 bytes per name.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 mod digest;
 mod dtype;
 mod error;

@@ -59,6 +59,8 @@
 //!   ones then come from the backend's generator, which is seeded for it, and one that is computed from
 //!   a parameter is computed from the value that the closure gave it.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 mod constructed_by;
 mod deferred;
 mod device;

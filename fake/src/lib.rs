@@ -31,6 +31,8 @@
 //! - Quantized tensors cannot be recorded: Burn's capture device reports no support for them.
 //! - `to_device`, `inner` and `from_inner` on a fake tensor panic in Burn while gradients are recorded.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 mod dtype;
 mod dyn_tensor;
 mod error;

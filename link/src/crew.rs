@@ -288,7 +288,7 @@ mod tests {
             other => other,
         };
         let error = call(&mut crew, LONG, panics).unwrap_err();
-        assert!(started.elapsed() < Duration::from_secs(1));
+        assert!(started.elapsed() < LONG / 2);
         assert_snapshot!(error, @"a rank failed");
         assert!(matches!(error, CrewError::Failed { reason } if reason == "rank 1 is lost"));
         let again = call(&mut crew, LONG, |_| 0).unwrap_err();
@@ -343,7 +343,7 @@ mod tests {
         let error = call(&mut crew, Duration::from_millis(20), stall).unwrap_err();
         assert_snapshot!(error, @"rank 1 did not reply within 20ms");
         drop(crew);
-        assert!(started.elapsed() < Duration::from_secs(5));
+        assert!(started.elapsed() < LONG / 2);
         assert!(abort.is_triggered());
         assert!(ended.is_empty(), "it is still stuck");
         drop(release);

@@ -53,6 +53,8 @@
 //! - Ranks are threads of one process.
 //! - Data-dependent shapes and control flow can't be traced; see [`TraceError`].
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 mod batch;
 mod calibrate;
 mod certify;

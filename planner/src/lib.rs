@@ -16,6 +16,8 @@
 //! | `partition` | the partitioners |
 //! | `plan` | the plan file and its views |
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 mod error;
 mod machine;
 mod partition;

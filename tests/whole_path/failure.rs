@@ -32,6 +32,9 @@ fn start(stages: usize) -> Gpts {
         .unwrap()
 }
 
+/// Shorter than the timeout of a pipeline, longer than a step takes on a loaded machine.
+const GENEROUS: Duration = Duration::from_secs(60);
+
 #[test]
 fn a_panic_in_one_rank_ends_all_and_names_its_place() {
     let mut pipeline = start(3);
@@ -44,11 +47,7 @@ fn a_panic_in_one_rank_ends_all_and_names_its_place() {
     let x = x.slice_assign([row..row + 1, 0..6], bad);
     let started = Instant::now();
     let error = pipeline.step(LR, (x, y)).unwrap_err();
-    assert!(
-        started.elapsed() < Duration::from_secs(1),
-        "{:?}",
-        started.elapsed()
-    );
+    assert!(started.elapsed() < GENEROUS);
     match &error {
         PipelineError::Action {
             rank,
@@ -84,7 +83,7 @@ fn a_panic_in_a_call_ends_all() {
     let error = pipeline
         .on_ranks(|rank, _| assert!(rank.index() != 2, "rank two has had enough"))
         .unwrap_err();
-    assert!(started.elapsed() < Duration::from_secs(1));
+    assert!(started.elapsed() < GENEROUS);
     let text = format!("{:#}", anyhow::Error::from(error));
     assert!(text.starts_with("rank 2"), "{text}");
     assert!(text.contains("rank two has had enough"), "{text}");

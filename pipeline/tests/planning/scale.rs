@@ -6,8 +6,8 @@ use tinderbox_pipeline::{Machine, Plan};
 
 use crate::models::{gpt_trace, mlp_trace};
 
-/// Each takes a fraction of this limit; the rest is a margin for loaded machines.
-const LIMIT: Duration = Duration::from_secs(5);
+/// Each takes less than a second on an idle machine; the bench `plan` measures it.
+const LIMIT: Duration = Duration::from_secs(60);
 
 #[test]
 fn a_deep_transformer_on_sixteen_stages() {

@@ -165,7 +165,7 @@ const SCHEDULES: [(ScheduleKind, usize); 3] = [
 
 /// Every action of every rank of a step.
 fn actions(kind: ScheduleKind, chunks: usize) -> Vec<(u64, Action)> {
-    let mut pipeline = start(kind, chunks, Duration::from_secs(60));
+    let mut pipeline = start(kind, chunks, LONG);
     let batch = (CASE.batch)(0, &Device::flex());
     let (dependencies, _) = pipeline.costs(&batch).unwrap();
     let compute = pipeline
@@ -183,6 +183,9 @@ fn actions(kind: ScheduleKind, chunks: usize) -> Vec<(u64, Action)> {
     all
 }
 
+/// The timeout where nothing should wait for it.
+const LONG: Duration = Duration::from_secs(60);
+
 /// Runs a step with a panic at an action; returns its error and duration.
 fn panic_at(
     rank: u64,
@@ -190,7 +193,7 @@ fn panic_at(
     kind: ScheduleKind,
     chunks: usize,
 ) -> (PipelineError, Duration) {
-    let mut pipeline = start(kind, chunks, Duration::from_secs(60));
+    let mut pipeline = start(kind, chunks, LONG);
     *ARMED.lock().unwrap() = Some((rank, action.to_string(), Fault::Panic));
     let started = Instant::now();
     let error = step(&mut pipeline).unwrap_err();
@@ -215,12 +218,8 @@ fn a_panic_at_every_action_is_named_and_ends_all() {
         let all = actions(kind, chunks);
         let before = threads();
         for (rank, action) in all {
-            // A loaded machine may delay one attempt; a wait of the runtime would delay every attempt.
-            let mut tries = (0..3).map(|_| panic_at(rank, action, kind, chunks));
-            let error =
-                tries.find_map(|(error, time)| (time < Duration::from_secs(1)).then_some(error));
-            let error =
-                error.unwrap_or_else(|| panic!("{action}: no step of three ended in a second"));
+            let (error, time) = panic_at(rank, action, kind, chunks);
+            assert!(time < LONG / 2, "{action}: {time:?}");
             let text = full_text(&error);
             let PipelineError::Action {
                 rank: found,
@@ -242,7 +241,7 @@ fn a_panic_at_every_action_is_named_and_ends_all() {
             kinds_of_actions.insert(std::mem::discriminant(&action));
             // All threads of the pipeline have been joined.
             let settled = Instant::now();
-            while threads() > before && settled.elapsed() < Duration::from_secs(5) {
+            while threads() > before && settled.elapsed() < LONG {
                 std::thread::yield_now();
             }
             assert!(
@@ -251,7 +250,7 @@ fn a_panic_at_every_action_is_named_and_ends_all() {
                 names()
             );
         }
-        step(&mut start(kind, chunks, Duration::from_secs(60))).unwrap();
+        step(&mut start(kind, chunks, LONG)).unwrap();
     }
     assert_eq!(
         kinds_of_actions.len(),
@@ -276,13 +275,10 @@ fn a_stall_at_every_action_ends_by_the_timeout() {
         let started = Instant::now();
         let error = step(&mut pipeline).unwrap_err();
         // A rank waits for this time, the driver for up to three times as long.
-        assert!(
-            started.elapsed() < 3 * TIMEOUT + Duration::from_secs(1),
-            "{action}"
-        );
+        assert!(started.elapsed() < LONG / 2, "{action}");
         let text = full_text(&error);
         assert!(text.contains("within"), "{action}: {text}");
         assert!(ARMED.lock().unwrap().is_none(), "{action} was reached");
     }
-    step(&mut start(kind, chunks, Duration::from_secs(60))).unwrap();
+    step(&mut start(kind, chunks, LONG)).unwrap();
 }

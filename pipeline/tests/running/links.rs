@@ -123,6 +123,9 @@ fn hooked(
     })
 }
 
+/// Shorter than the timeout of a pipeline, longer than any step takes on a loaded machine.
+const GENEROUS: Duration = Duration::from_secs(30);
+
 /// A step of many timely messages takes longer than the driver would wait without progress.
 #[test]
 fn a_long_step_continues_while_messages_arrive() {
@@ -250,7 +253,7 @@ fn fails_at(rank: usize, position: usize, schedule: ScheduleKind) -> bool {
     let mut pipeline = hooked(builder(3, schedule), fail).start().unwrap();
     let started = Instant::now();
     let result = pipeline.step(LR, batch());
-    assert!(started.elapsed() < Duration::from_secs(1));
+    assert!(started.elapsed() < GENEROUS);
     let Err(error) = result else { return false };
     let text = full_text(&error);
     let PipelineError::Action {
@@ -304,7 +307,7 @@ fn a_rank_that_ends_without_a_reason_is_named() {
         .unwrap();
     let started = Instant::now();
     let error = pipeline.step(LR, batch()).unwrap_err();
-    assert!(started.elapsed() < Duration::from_secs(1));
+    assert!(started.elapsed() < GENEROUS);
     assert!(
         matches!(&error, PipelineError::Ended { rank } if rank.index() == 1),
         "{error}"
@@ -404,7 +407,7 @@ fn count_threads() {
         .unwrap();
     let settle = |most: usize| {
         let started = Instant::now();
-        while threads() > most && started.elapsed() < Duration::from_secs(5) {
+        while threads() > most && started.elapsed() < GENEROUS {
             std::thread::yield_now();
         }
         threads()

@@ -108,6 +108,8 @@ fn stuck_at(
 }
 
 const SHORT: Duration = Duration::from_millis(100);
+/// Longer than any step takes on a loaded machine, and no timeout of a pipeline here.
+const GENEROUS: Duration = Duration::from_secs(30);
 
 #[test]
 fn a_long_start_and_a_long_restore_progress_by_bytes_of_one_value() {
@@ -153,7 +155,7 @@ fn a_start_that_stalls_is_reported_with_its_progress() {
     let begun = Instant::now();
     let started = builder().timeout(SHORT).source(paced(before)).start();
     let error = started.map(drop).unwrap_err();
-    assert!(begun.elapsed() < Duration::from_secs(5));
+    assert!(begun.elapsed() < GENEROUS);
     assert!(matches!(error, PipelineError::Stalled { .. }), "{error}");
     assert_eq!(
         error.to_string(),
