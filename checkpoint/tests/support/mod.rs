@@ -5,6 +5,10 @@
     reason = "each test binary uses its own part of it"
 )]
 
+#[cfg(feature = "object-store")]
+pub mod faulty;
+pub mod volatile;
+
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},

@@ -129,7 +129,7 @@ impl Volatile {
         if let Some(possible) = possible.filter(|possible| *possible <= most) {
             return (0..possible).map(all).collect();
         }
-        let mut random = super::support::Random(seed);
+        let mut random = super::Random(seed);
         let drawn = (2..most).map(|_| disk.durable(&mut |limit| random.next() as usize % limit));
         let everything = disk.durable(&mut |limit| limit - 1);
         [nothing, everything].into_iter().chain(drawn).collect()

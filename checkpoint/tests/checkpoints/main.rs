@@ -1,0 +1,22 @@
+//! Saves, loads, commits and damage of checkpoints, in one program: what links Burn takes long to build.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+#[cfg(feature = "object-store")]
+mod bucket;
+#[cfg(feature = "object-store")]
+mod bucket_damage;
+mod classes;
+mod commit;
+mod crash;
+mod damage;
+mod golden;
+#[cfg(unix)]
+mod kill;
+mod options;
+mod progress;
+mod round_trip;
+mod sequences;
+mod shared;
+mod trouble;

@@ -1,0 +1,12 @@
+//! Deferred models, their tables, programs, recipes and values, in one program: what links Burn takes long to build.
+
+mod backend;
+mod concurrent;
+mod errors;
+mod materialize;
+mod observe;
+mod program;
+mod recipe;
+mod stability;
+mod summary;
+mod table;
