@@ -2,9 +2,16 @@
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand, error::ErrorKind};
+use clap::{Command, CommandFactory, FromArgMatches, Parser, Subcommand, error::ErrorKind};
 
-use crate::{calibrate, ckpt, outcome::Outcome, plan, schedule, terminal};
+use clap_complete::Shell;
+
+use crate::{
+    calibrate, ckpt,
+    outcome::{EXIT_CODES, Outcome},
+    plan, schedule,
+    terminal::{self, OutputFlags},
+};
 
 /// Tools for Tinderbox: Burn models built in pipeline stages, with sharded checkpoints
 #[derive(Parser, Debug)]
@@ -12,17 +19,19 @@ use crate::{calibrate, ckpt, outcome::Outcome, plan, schedule, terminal};
 pub(crate) struct Arguments {
     #[command(subcommand)]
     pub(crate) group: Group,
+    #[command(flatten)]
+    pub(crate) output: OutputFlags,
 }
 
 /// The command groups.
 #[derive(Subcommand, Debug)]
 pub(crate) enum Group {
-    /// Look at, compare, copy and remove checkpoints
+    /// List, show, verify, compare, copy and remove checkpoints
     Ckpt {
         #[command(subcommand)]
         command: ckpt::Command,
     },
-    /// Draw, list and check pipeline schedules
+    /// List, draw, verify and find pipeline schedules
     Schedule {
         #[command(subcommand)]
         command: schedule::Command,
@@ -34,6 +43,8 @@ pub(crate) enum Group {
     },
     /// Measure this machine, for plans that target it
     Calibrate(calibrate::Flags),
+    /// Print the completions of these commands for a shell
+    Completions { shell: Shell },
 }
 
 impl Arguments {
@@ -43,7 +54,9 @@ impl Arguments {
     ///
     /// Returns the exit code, after printing the help or a one-line error.
     pub(crate) fn read() -> Result<Self, ExitCode> {
-        Self::try_parse().map_err(|error| match error.kind() {
+        let matches = command().try_get_matches();
+        let read = matches.and_then(|matches| Self::from_arg_matches(&matches));
+        read.map_err(|error| match error.kind() {
             ErrorKind::DisplayHelp
             | ErrorKind::DisplayVersion
             | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
@@ -51,16 +64,38 @@ impl Arguments {
                 // A failure to print the help is ignored.
                 let _ = error.print();
                 match asked {
-                    true => Outcome::Fine.into(),
-                    false => Outcome::Failed.into(),
+                    true => Outcome::Done.into(),
+                    false => Outcome::WrongUse.into(),
                 }
             }
             _ => {
                 terminal::say("error", &wrong(&error.to_string()));
-                Outcome::Failed.into()
+                Outcome::WrongUse.into()
             }
         })
     }
+}
+
+/// Examples of all commands, one per line.
+const EXAMPLES: &str = include_str!("examples.txt");
+
+/// Returns all commands. The help of each ends with its examples and the exit codes.
+pub(crate) fn command() -> Command {
+    with_help(Arguments::command(), "tinderbox")
+}
+
+fn with_help(command: Command, name: &str) -> Command {
+    let mut help = EXIT_CODES.to_owned();
+    if !command.has_subcommands() {
+        let lines = EXAMPLES.lines().filter(|l| l.contains(&format!("{name} ")));
+        let lines: String = lines.map(|line| format!("\n  {line}")).collect();
+        help = format!("Examples:{lines}\n\n{help}");
+    }
+    let of_this = |c: Command| {
+        let name = format!("{name} {}", c.get_name());
+        with_help(c, &name)
+    };
+    command.after_help(help).mut_subcommands(of_this)
 }
 
 /// Joins the lines of clap's error message.
@@ -82,13 +117,43 @@ fn wrong(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
+
+    /// Returns the commands without subcommands, with their full names.
+    fn leaves(command: &Command, name: &str) -> Vec<(String, Command)> {
+        let subcommands = command.get_subcommands();
+        let all = subcommands.flat_map(|c| leaves(c, &format!("{name} {}", c.get_name())));
+        match command.has_subcommands() {
+            true => all.collect(),
+            false => vec![(name.to_owned(), command.clone())],
+        }
+    }
 
     #[test]
     fn the_arguments_are_well_formed() {
-        Arguments::command().debug_assert();
+        command().debug_assert();
+    }
+
+    #[test]
+    fn every_example_of_the_help_is_a_valid_command() {
+        let leaves = leaves(&command(), "tinderbox");
+        assert_eq!(leaves.len(), 19, "{leaves:?}");
+        for (name, leaf) in leaves {
+            let help = leaf.get_after_help().unwrap().to_string();
+            assert!(help.ends_with(EXIT_CODES), "{name}\n{help}");
+            let lines = help.lines().filter(|line| line.starts_with("  tinderbox "));
+            let examples = lines.map(|line| line.trim_start().split("  ").next().unwrap());
+            let mut count = 0;
+            for example in examples {
+                let piped = example.split(" | ").filter(|c| c.starts_with("tinderbox "));
+                for one in piped.clone() {
+                    let parsed = command().try_get_matches_from(one.split(' '));
+                    assert!(parsed.is_ok(), "{one}: {}", parsed.unwrap_err());
+                }
+                count += piped.filter(|c| c.starts_with(&format!("{name} "))).count();
+            }
+            assert!(count > 0, "{name} has no example");
+        }
     }
 
     #[test]
@@ -108,13 +173,10 @@ mod tests {
                 &["ckpt", "reshard", "a", "--to", "b", "--ranks", "0"],
                 "invalid value '0' for '--ranks <N>'",
             ),
-            (
-                &["ckpt", "inspect", "a", "--all", "--step", "1"],
-                "cannot be used with",
-            ),
+            (&["-q", "-v", "ckpt", "ls", "a"], "cannot be used with"),
         ] {
             let all = [&["tinderbox"][..], arguments].concat();
-            let error = Arguments::try_parse_from(all).unwrap_err();
+            let error = command().try_get_matches_from(all).unwrap_err();
             let found = wrong(&error.to_string());
             assert!(found.contains(expected), "{arguments:?}: {found}");
             assert!(!found.contains('\n'), "{found}");

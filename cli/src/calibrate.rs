@@ -1,25 +1,15 @@
 //! `tinderbox calibrate`: measures the throughput of this machine's ranks.
 
-use std::fs;
-use std::io::Write;
-use std::path::PathBuf;
+use std::io::{self, Write};
 
-use anyhow::Context;
 use burn::tensor::Device;
 use clap::Args;
-use tinderbox_pipeline::calibrate;
+use tinderbox_pipeline::{Machine, calibrate};
 
-use crate::outcome::Outcome;
-
-/// Text after the help.
-const EXAMPLES: &str = "\
-Examples:
-  tinderbox calibrate --ranks 2                   print the throughput of two ranks of this machine
-  tinderbox calibrate --ranks 2 -o machine.json   write the measurement for `Machine::load`";
+use crate::{outcome::Outcome, terminal::Output};
 
 /// Arguments of `calibrate`.
 #[derive(Args, Debug)]
-#[command(after_help = EXAMPLES)]
 pub(crate) struct Flags {
     /// Ranks that share the machine, each a thread with its own thread pool
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
@@ -27,27 +17,20 @@ pub(crate) struct Flags {
     /// Threads of each rank [default: the threads of the machine divided by the ranks]
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
-    /// Write JSON to this file
-    #[arg(short, long, value_name = "FILE")]
-    output: Option<PathBuf>,
 }
 
 /// Measures and prints the result.
-pub(crate) fn run(flags: &Flags, out: &mut dyn Write) -> anyhow::Result<Outcome> {
+pub(crate) fn run(flags: &Flags, out: &mut Output) -> anyhow::Result<Outcome> {
     let ranks = usize::from(flags.ranks);
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = flags.threads.map_or((cores / ranks).max(1), usize::from);
     let machine = calibrate(&Device::flex(), ranks, threads)?;
-    if let Some(path) = &flags.output {
-        fs::write(path, machine.to_json()).with_context(|| path.display().to_string())?;
-    }
-    if flags.json {
-        write!(out, "{}", machine.to_json())?;
-        return Ok(Outcome::Fine);
-    }
+    out.answer(&machine, |out| show(&machine, threads, out))?;
+    Ok(Outcome::Done)
+}
+
+fn show(machine: &Machine, threads: usize, out: &mut Output) -> io::Result<()> {
+    let ranks = machine.ranks();
     let rates = machine.rates;
     writeln!(
         out,
@@ -86,8 +69,5 @@ pub(crate) fn run(flags: &Flags, out: &mut dyn Write) -> anyhow::Result<Outcome>
     for (name, value) in rows {
         writeln!(out, "  {name:<20}  {value}")?;
     }
-    if let Some(path) = &flags.output {
-        writeln!(out, "written to {}", path.display())?;
-    }
-    Ok(Outcome::Fine)
+    Ok(())
 }

@@ -1,8 +1,8 @@
 //! The `tinderbox` command. Checkpoint operations are implemented in `tinderbox_checkpoint::tools`, schedules
 //! in `tinderbox_schedule` and plans in `tinderbox_planner`; this crate has arguments, messages and tables.
 //!
-//! Exit codes: 0 on success, 1 if something is damaged, differs or can't run, 2 for invalid arguments and all
-//! other errors.
+//! One convention for all commands: `-o` is the file of the output, other flags are its format; `--json` prints
+//! one object; [`outcome`] has the exit codes.
 
 mod arguments;
 mod calibrate;
@@ -12,35 +12,45 @@ mod plan;
 mod schedule;
 mod terminal;
 
-use std::{
-    io::{self, BufWriter, Write},
-    process::ExitCode,
-};
+use std::process::ExitCode;
+
+use clap_complete::{Generator, Shell};
 
 use arguments::{Arguments, Group};
 use outcome::Outcome;
+use terminal::Output;
 
 fn main() -> ExitCode {
     let arguments = match Arguments::read() {
         Ok(arguments) => arguments,
         Err(code) => return code,
     };
-    let mut out = BufWriter::new(io::stdout().lock());
-    let outcome = match arguments.group {
+    arguments.output.print_events();
+    let mut out = Output::new(arguments.output);
+    let outcome = match &arguments.group {
         Group::Ckpt { command } => command.run(&mut out),
         Group::Schedule { command } => command.run(&mut out),
         Group::Plan { command } => command.run(&mut out),
-        Group::Calibrate(flags) => calibrate::run(&flags, &mut out),
+        Group::Calibrate(flags) => calibrate::run(flags, &mut out),
+        Group::Completions { shell } => complete(*shell, &mut out),
     };
-    let flushed = out.flush().map_err(anyhow::Error::from);
-    match outcome.and_then(|outcome| flushed.map(|()| outcome)) {
+    let finished = out.finish(outcome.is_err());
+    match outcome.and_then(|outcome| finished.map(|()| outcome)) {
         Ok(outcome) => outcome.into(),
         Err(error) => {
             // The reader, such as `head`, has closed the pipe.
             if !outcome::is_broken_pipe(&error) {
                 terminal::say_error(&error);
             }
-            Outcome::Failed.into()
+            Outcome::of(&error).into()
         }
     }
+}
+
+/// Prints the completions for a shell.
+fn complete(shell: Shell, out: &mut Output) -> anyhow::Result<Outcome> {
+    let mut command = arguments::command().bin_name("tinderbox");
+    command.build();
+    shell.try_generate(&command, out)?;
+    Ok(Outcome::Done)
 }

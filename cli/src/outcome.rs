@@ -1,25 +1,80 @@
 //! Outcomes of a command.
 
-use std::{io, process::ExitCode};
+use std::{error::Error, io, process::ExitCode};
 
-/// The outcome of a command.
+use tinderbox_checkpoint::{ErrorClass, LoadError, tools::ToolError};
+use tinderbox_schedule::VerifyError;
+
+/// The exit codes, for the help of every command.
+pub(crate) const EXIT_CODES: &str = "\
+Exit codes:
+  0  done
+  1  the answer is no: it differs, is damaged or can't run
+  2  wrong use: the arguments or the contents of a file are invalid
+  3  the machine lacks something: a file, a permission, memory, disk space or the network";
+
+/// The outcome of a command, from best to worst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Outcome {
     /// Success.
-    Fine,
-    /// The command found damage or a difference.
-    Found,
-    /// The command failed.
-    Failed,
+    Done,
+    /// Damage, a difference, or a schedule that can't run.
+    No,
+    /// Invalid arguments or files.
+    WrongUse,
+    /// A missing file, a denied access, a full disk.
+    Machine,
+}
+
+/// An error that is an answer.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct No(pub(crate) String);
+
+impl Outcome {
+    /// Classifies an error by the first of its causes that is known.
+    pub(crate) fn of(error: &anyhow::Error) -> Self {
+        error.chain().find_map(of_cause).unwrap_or(Self::WrongUse)
+    }
+}
+
+fn of_cause(cause: &(dyn Error + 'static)) -> Option<Outcome> {
+    if cause.is::<VerifyError>() || cause.is::<No>() {
+        return Some(Outcome::No);
+    }
+    if let Some(error) = cause.downcast_ref::<io::Error>() {
+        return Some(of_io(error.kind()));
+    }
+    // `ToolError` is transparent, so its cause is not in the chain.
+    let load = match cause.downcast_ref::<ToolError>() {
+        Some(ToolError::Load(error)) => Some(error),
+        _ => cause.downcast_ref::<LoadError>(),
+    };
+    match (load?, load?.class()) {
+        (LoadError::OutOfMemory { .. }, _) => Some(Outcome::Machine),
+        (LoadError::NoModel { .. }, _) => Some(Outcome::WrongUse),
+        (_, ErrorClass::Damaged) => Some(Outcome::No),
+        (_, ErrorClass::Missing | ErrorClass::Transient) => Some(Outcome::Machine),
+        _ => None,
+    }
+}
+
+fn of_io(kind: io::ErrorKind) -> Outcome {
+    use io::ErrorKind as Kind;
+    match kind {
+        Kind::InvalidData
+        | Kind::InvalidInput
+        | Kind::IsADirectory
+        | Kind::NotADirectory
+        | Kind::AlreadyExists
+        | Kind::Unsupported => Outcome::WrongUse,
+        _ => Outcome::Machine,
+    }
 }
 
 impl From<Outcome> for ExitCode {
     fn from(outcome: Outcome) -> Self {
-        Self::from(match outcome {
-            Outcome::Fine => 0,
-            Outcome::Found => 1,
-            Outcome::Failed => 2,
-        })
+        Self::from(outcome as u8)
     }
 }
 

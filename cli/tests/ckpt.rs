@@ -7,20 +7,8 @@ use std::{fs, path::Path};
 use burn::tensor::TensorData;
 use safetensors::SafeTensors;
 use serde_json::{Value, json};
-use support::{Ran, Sample, ckpt, flip, floats, names, ranks_of, text};
+use support::{Sample, check_contains, ckpt, flip, floats, names, ranks_of, run, text};
 use tinderbox_checkpoint::{Checkpoint, Role, SaveTensor, Scalar, StoredDType, encode_header};
-
-#[track_caller]
-fn json_of(ran: Ran, code: i32) -> Value {
-    serde_json::from_str(&ran.ends(code)).unwrap()
-}
-
-#[track_caller]
-fn check_contains(found: &str, expected: &[&str]) {
-    for expected in expected {
-        assert!(found.contains(expected), "no `{expected}` in:\n{found}");
-    }
-}
 
 #[test]
 fn inspect_shows_what_a_checkpoint_holds() {
@@ -47,9 +35,9 @@ fn inspect_shows_what_a_checkpoint_holds() {
     let of_run = ckpt(&["inspect", text(dir.path()), "--step", "5"]).ends(0);
     assert_eq!(of_run, of_step);
 
-    let newest = json_of(ckpt(&["inspect", text(dir.path()), "--json"]), 0);
+    let newest = ckpt(&["inspect", text(dir.path()), "--json"]).json(0);
     assert_eq!(newest["step"], 12);
-    let found = json_of(ckpt(&["inspect", text(&step), "--json"]), 0);
+    let found = ckpt(&["inspect", text(&step), "--json"]).json(0);
     assert_eq!(found["seed"], u64::MAX);
     assert_eq!(found["metadata"], json!({"model": "small"}));
     let expected = json!({
@@ -65,27 +53,61 @@ fn inspect_shows_what_a_checkpoint_holds() {
 }
 
 #[test]
-fn inspect_lists_the_steps_of_a_run() {
+fn ls_lists_the_steps_of_a_run() {
+    let dir = tempfile::tempdir().unwrap();
+    for step in [5, 12, 20] {
+        Sample::new().save(dir.path(), step);
+    }
+    let damaged = dir.path().join("step-00000012");
+    flip(&damaged.join("manifest.json"), 100);
+    let aside = dir.path().join("damaged-00000020");
+    fs::rename(dir.path().join("step-00000020"), aside).unwrap();
+    let run_dir = text(dir.path());
+    let list = ckpt(&["ls", run_dir]).ends(0);
+    check_contains(
+        &list,
+        &["data position", "step 12: ", "damaged-00000020: set aside"],
+    );
+    let found = ckpt(&["ls", run_dir, "--json"]).json(0);
+    let [first, second] = &found["steps"].as_array().unwrap()[..] else {
+        panic!("{found}");
+    };
+    let of = |name: &str| &first[name];
+    assert_eq!(
+        (of("step"), of("valid"), of("world_size"), of("error")),
+        (&json!(5), &json!(true), &json!(2), &json!(null))
+    );
+    let saved = humantime::parse_rfc3339(of("saved_at").as_str().unwrap()).unwrap();
+    assert!(saved.elapsed().unwrap().as_secs() < 600, "{first}");
+    assert_eq!(second["valid"], false);
+    check_contains(second["error"].as_str().unwrap(), &["step-00000012"]);
+    assert_eq!(found["set_aside"], json!(["damaged-00000020"]));
+    let error = ckpt(&["ls", text(&dir.path().join("step-00000005"))]).fails(2);
+    check_contains(&error, &["is a step, not a run"]);
+    fs::remove_dir_all(damaged).unwrap();
+    fs::remove_dir_all(dir.path().join("step-00000005")).unwrap();
+    check_contains(&ckpt(&["ls", run_dir]).fails(2), &["neither a checkpoint"]);
+}
+
+/// The library warns about a newer, damaged checkpoint, unless `-q` is set.
+#[test]
+fn events_of_the_library_are_printed() {
     let dir = tempfile::tempdir().unwrap();
     for step in [5, 12] {
         Sample::new().save(dir.path(), step);
     }
     flip(&dir.path().join("step-00000012/manifest.json"), 100);
-    let run = text(dir.path());
-    let list = ckpt(&["inspect", run, "--all"]).ends(0);
-    assert_eq!(list.lines().count(), 2, "{list}");
-    check_contains(&list, &["step 5: 2 rank(s)", "step 12: can't be used: "]);
-    let list = json_of(ckpt(&["inspect", run, "--all", "--json"]), 0);
-    assert_eq!(list["steps"][0]["world_size"], 2);
-    assert!(list["steps"][1]["error"].is_string(), "{list}");
-    // The newest usable checkpoint, and a warning about the other.
-    let ran = ckpt(&["inspect", run]);
+    let inspect = ["ckpt", "inspect", text(dir.path())];
+    let ran = run(&inspect);
     assert_eq!(ran.code, Some(0));
     check_contains(&ran.out, &["step           5\n"]);
     check_contains(
         &ran.err,
-        &["warning: step 12 is damaged: ", "step-00000012"],
+        &["WARN skipped a damaged checkpoint ", "step-00000012"],
     );
+    assert_eq!(ran.err.lines().count(), 1, "{}", ran.err);
+    assert_eq!(run(&[&["-q"], &inspect[..]].concat()).ends(0), ran.out);
+    assert_eq!(run(&[&inspect[..], &["-vv"]].concat()).out, ran.out);
 }
 
 #[test]
@@ -121,7 +143,14 @@ fn verify_names_every_damaged_block() {
         check_contains(line, &[&format!("tensor `{name}`"), range]);
     }
     ckpt(&["verify", text(&good)]).ends(0);
-    ckpt(&["verify", text(&good), text(&bad)]).ends(1);
+    let both = ckpt(&["verify", text(&good), text(&bad), "--json"]).json(1);
+    let both = &both["checkpoints"];
+    assert_eq!(
+        (&both[0]["intact"], &both[1]["intact"]),
+        (&json!(true), &json!(false))
+    );
+    assert_eq!(both[0]["files"], 3);
+    assert_eq!(both[1]["damage"].as_array().unwrap().len(), 2, "{both}");
 }
 
 #[test]
@@ -131,9 +160,11 @@ fn verify_distinguishes_damage_from_other_errors() {
         let step = Sample::new().save(dir.path(), 1);
         spoil(&step);
         let ran = ckpt(&["verify", text(dir.path())]);
-        let said = format!("{}{}", ran.out, ran.err);
+        let said = match code {
+            1 => ran.ends(1),
+            code => ran.fails(code),
+        };
         check_contains(&said, &[expected]);
-        ran.ends(code);
     };
     check(
         |step| flip(&step.join("manifest.json"), 300),
@@ -151,6 +182,8 @@ fn verify_distinguishes_damage_from_other_errors() {
         2,
         "neither a checkpoint",
     );
+    let run = |step: &Path| fs::remove_dir_all(step.parent().unwrap()).unwrap();
+    check(run, 3, "can't be read: No such file");
 }
 
 #[test]
@@ -170,9 +203,10 @@ fn diff_measures_differences() {
     sample.scalars.insert("steps".to_owned(), Scalar::Uint(3));
     let second = sample.save(&dir.path().join("c"), 3);
     let arguments = ["diff", text(&first), text(&second)];
-    let found = json_of(ckpt(&[&arguments[..], &["--json"]].concat()), 1);
+    let found = ckpt(&[&arguments[..], &["--json"]].concat()).json(1);
     let tensor = |name: &str, difference: Value| json!({"role": "model", "name": name, "difference": difference});
     let expected = json!({
+        "schema": 1,
         "tensors": [
             tensor("embed.weight", json!({"values": {
                 "elements": 24, "differing": 3, "not_finite": 1,
@@ -212,7 +246,7 @@ fn diff_compares_a_tied_weight_by_all_its_names() {
     head.data = floats(24, 2.0).into();
     sample.tensors.push(head);
     let second = sample.save(&dir.path().join("b"), 1);
-    let found = json_of(ckpt(&["diff", text(&first), text(&second), "--json"]), 1);
+    let found = ckpt(&["diff", text(&first), text(&second), "--json"]).json(1);
     let tensors = found["tensors"].as_array().unwrap();
     let names = tensors
         .iter()
@@ -270,7 +304,7 @@ fn reshard_keeps_everything_but_the_ranks() {
             }
         }
         // Now it exists.
-        let error = ckpt(&arguments).fails();
+        let error = ckpt(&arguments).fails(2);
         check_contains(&error, &["already exists"]);
         ckpt(&[&arguments[..], &["--replace"]].concat()).ends(0);
     }
@@ -299,7 +333,7 @@ fn reshard_refuses_a_damaged_block() {
     flip(&step.join(&chunk.file), chunk.start_bytes);
     let to = dir.path().join("b");
     let ran = ckpt(&["reshard", text(&step), "--ranks", "1", "--to", text(&to)]);
-    check_contains(&ran.fails(), &["tensor `mask` is damaged"]);
+    check_contains(&ran.fails(1), &["tensor `mask` is damaged"]);
     assert!(names(&to).is_empty());
 }
 
@@ -357,7 +391,7 @@ fn export_writes_what_other_readers_take() {
         assert_eq!(found, expected);
     }
     // Existing files stay, and there are no remains.
-    let error = ckpt(&arguments).fails();
+    let error = ckpt(&arguments).fails(2);
     check_contains(&error, &["already exists and is not an empty directory"]);
     assert_eq!(names(dir.path()), ["many", "one", "run"]);
 }
@@ -390,7 +424,7 @@ fn import_brings_back_what_was_exported() {
     let file = dir.path().join("plain-1000/model.safetensors");
     let run = dir.path().join("back-1");
     let arguments = ["import", text(&file), "--to", text(&run), "--step", "9"];
-    check_contains(&ckpt(&arguments).fails(), &["already exists"]);
+    check_contains(&ckpt(&arguments).fails(2), &["already exists"]);
     ckpt(&[&arguments[..], &["--replace"]].concat()).ends(0);
     ckpt(&["diff", text(&step), text(&run)]).ends(0);
 }
@@ -414,7 +448,11 @@ fn import_refuses_what_is_not_sound() {
         for (name, bytes) in files {
             fs::write(from.join(name), bytes).unwrap();
         }
-        let error = ckpt(&["import", text(&from), "--to", text(&to)]).fails();
+        let ran = ckpt(&["import", text(&from), "--to", text(&to)]);
+        // Damaged, or not a model.
+        assert!(matches!(ran.code, Some(1 | 2)), "{ran:?}");
+        let code = ran.code.unwrap();
+        let error = ran.fails(code);
         check_contains(&error, &[expected]);
         assert!(!to.exists() || names(&to).is_empty(), "{error}");
     };
@@ -482,6 +520,9 @@ fn gc_removes_only_with_yes() {
         ],
     );
     assert_eq!(names(dir.path()), before);
+    let json = ckpt(&[&arguments[..], &["--json"]].concat()).json(0);
+    assert_eq!(json["remove"].as_array().unwrap().len(), 3, "{json}");
+    assert_eq!(json["removed"], false);
     let done = ckpt(&[&arguments[..], &["--yes"]].concat()).ends(0);
     check_contains(&done, &["removed step 1: ", "removed step 3: "]);
     assert!(!done.contains("would"), "{done}");
@@ -498,60 +539,69 @@ fn gc_removes_only_with_yes() {
 }
 
 #[test]
-fn wrong_arguments_are_one_line_and_code_2() {
+fn errors_are_one_line_and_have_the_code_of_their_cause() {
     let dir = tempfile::tempdir().unwrap();
     let run = text(dir.path());
     let nothing = dir.path().join("nothing");
-    let nothing = text(&nothing);
-    for (arguments, expected) in [
-        (&["melt"][..], "unrecognized subcommand"),
-        (&["verify"], "were not provided"),
-        (&["verify", nothing], "neither a checkpoint"),
-        (&["inspect", run], "neither a checkpoint"),
-        (&["inspect", run, "--step", "x"], "invalid value"),
+    let (nothing, absent) = (text(&nothing), format!("{run}/step-00000001"));
+    let file = format!("{run}/file");
+    fs::write(&file, "").unwrap();
+    for (code, arguments, expected) in [
+        (2, &["melt"][..], "unrecognized subcommand"),
+        (2, &["verify"], "were not provided"),
+        (3, &["verify", nothing], "can't be read: No such file"),
+        (2, &["inspect", run], "neither a checkpoint"),
+        (2, &["inspect", run, "--step", "x"], "invalid value"),
+        (2, &["diff", run], "were not provided"),
         (
-            &["inspect", run, "--all", "--step", "1"],
-            "cannot be used with",
-        ),
-        (&["diff", run], "were not provided"),
-        (
+            2,
             &["reshard", run, "--ranks", "0", "--to", "x"],
             "invalid value",
         ),
-        (&["reshard", run, "--ranks", "2"], "--to <RUN_DIR>"),
+        (2, &["reshard", run, "--ranks", "2"], "--to <RUN_DIR>"),
         (
+            2,
             &["export", run, "--to", "x", "--max-file-bytes", "0"],
             "invalid value",
         ),
-        (&["import", nothing, "--to", run], "does not exist"),
-        (&["gc", run, "--keep-last", "0"], "at least 1"),
-        (&["gc", nothing], "is not a directory"),
+        (3, &["import", nothing, "--to", run], "No such file"),
+        (2, &["gc", run, "--keep-last", "0"], "0 is not in 1.."),
+        (3, &["gc", nothing], "No such file"),
+        (3, &["rm", &absent, "--yes"], "No such file"),
+        (
+            3,
+            &["inspect", "memory:///run/step-00000001"],
+            "no manifest",
+        ),
+        (2, &["cp", run], "--to <RUN_DIR>"),
+        (2, &["gc", &file], "can't be read: Not a directory"),
+        (2, &["ls", "--all", run], "unexpected argument '--all'"),
         // In buckets; this command is built without the services.
         (
+            2,
             &["inspect", "s3://bucket/run"],
             "requires the feature `aws`",
         ),
         (
+            2,
             &["verify", "gs://bucket/run/step-00000001"],
             "requires the feature `gcp`",
         ),
         (
+            2,
             &["gc", "az://container/run"],
             "requires the feature `azure`",
         ),
         (
+            2,
             &["import", run, "--to", "https://host/run"],
             "requires the feature `http`",
         ),
-        (&["diff", "memory:///run", run], "neither a checkpoint"),
-        (&["inspect", "file:///run"], "use a local path"),
+        (2, &["diff", "memory:///run", run], "neither a checkpoint"),
+        (2, &["inspect", "file:///run"], "use a local path"),
     ] {
-        check_contains(&ckpt(arguments).fails(), &[expected]);
+        check_contains(&ckpt(arguments).fails(code), &[expected]);
     }
-    check_contains(
-        &ckpt(&["verify", "--help"]).ends(0),
-        &["exit code 1 if there is any"],
-    );
 }
 
 #[test]
@@ -568,7 +618,7 @@ fn no_command_takes_an_older_step_on_its_own() {
         &["reshard", run, "--ranks", "3", "--to", to],
         &["diff", run, run],
     ] {
-        let error = ckpt(arguments).fails();
+        let error = ckpt(arguments).fails(1);
         check_contains(
             &error,
             &[
@@ -585,7 +635,7 @@ fn no_command_takes_an_older_step_on_its_own() {
 }
 
 #[test]
-fn remove_says_what_it_removes() {
+fn rm_reports_what_it_removes() {
     let dir = tempfile::tempdir().unwrap();
     for step in [1, 2, 3] {
         Sample::new().save(dir.path(), step);
@@ -595,20 +645,25 @@ fn remove_says_what_it_removes() {
     fs::rename(step(3), dir.path().join("damaged-00000003-2")).unwrap();
     let aside = dir.path().join("damaged-00000003-2");
 
-    let error = ckpt(&["remove", text(&step(1)), "--yes"]).fails();
+    let error = ckpt(&["rm", text(&step(1)), "--yes"]).fails(2);
     check_contains(&error, &["has a valid manifest", "or --sound"]);
-    let error = ckpt(&["remove", text(dir.path()), "--yes"]).fails();
+    let error = ckpt(&["rm", text(dir.path())]).fails(2);
     check_contains(&error, &["is neither the directory of a step"]);
-    let out = ckpt(&["remove", text(&step(2))]).ends(0);
+    let out = ckpt(&["rm", text(&step(2))]).ends(0);
     check_contains(
         &out,
         &[
-            "step-00000002: step 2, without a manifest\n",
+            "step-00000002 is not a published checkpoint: it has no manifest\n",
             "  model-rank-00000.safetensors (",
             "nothing was removed: use --yes",
         ],
     );
     assert!(step(2).exists());
+    let found = ckpt(&["rm", text(&step(2)), "--json"]).json(0);
+    assert_eq!(
+        (&found["removed"], found["files"].as_object().unwrap().len()),
+        (&json!(false), 5)
+    );
     let listed = ckpt(&["gc", text(dir.path())]).ends(0);
     check_contains(
         &listed,
@@ -616,10 +671,10 @@ fn remove_says_what_it_removes() {
     );
 
     for (path, arguments) in [(&step(2), &["--yes"][..]), (&aside, &["--yes"])] {
-        let out = ckpt(&[&["remove", text(path)], arguments].concat()).ends(0);
+        let out = ckpt(&[&["rm", text(path)], arguments].concat()).ends(0);
         check_contains(&out, &[&format!("removed {}", path.display())]);
     }
-    ckpt(&["remove", text(&step(1)), "--sound", "--yes"]).ends(0);
+    ckpt(&["rm", text(&step(1)), "--sound", "--yes"]).ends(0);
     assert_eq!(names(dir.path()), [""; 0]);
 }
 
@@ -635,13 +690,76 @@ fn gc_keeps_the_newest_whole_checkpoint() {
     let last = fs::metadata(&file).unwrap().len() - 1;
     flip(&file, last);
     let run = text(dir.path());
-    let out = ckpt(&["gc", run, "--keep-last", "1", "--yes"]).ends(0);
+    let ran = ckpt(&["gc", run, "--keep-last", "1", "--yes"]);
+    assert_eq!(ran.code, Some(0));
+    check_contains(&ran.err, &["WARN a checkpoint to keep is damaged"]);
     check_contains(
-        &out,
+        &ran.out,
         &[
             "keep step 2: no newer kept checkpoint is intact",
             "removed step 1: not kept by the rule",
         ],
     );
     assert_eq!(names(dir.path()), ["step-00000002", "step-00000003"]);
+}
+
+#[test]
+fn cp_copies_every_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let step = Sample::new().save(&dir.path().join("run"), 5);
+    let to = dir.path().join("copies");
+    let arguments = ["cp", text(&step), "--to", text(&to)];
+    let out = ckpt(&arguments).ends(0);
+    let copied = Path::new(out.trim_end());
+    assert_eq!(copied, to.join("step-00000005"));
+    assert_eq!(names(copied), names(&step));
+    for name in names(&step) {
+        let same = fs::read(step.join(&name)).unwrap() == fs::read(copied.join(&name)).unwrap();
+        assert_eq!(same, name != "manifest.json", "{name}");
+    }
+    ckpt(&["verify", text(copied)]).ends(0);
+    ckpt(&["diff", text(&step), text(copied)]).ends(0);
+
+    check_contains(&ckpt(&arguments).fails(2), &["already exists"]);
+    let replaced = ckpt(&[&arguments[..], &["--replace", "--json"]].concat()).json(0);
+    assert_eq!(replaced, json!({"schema": 1, "dir": copied}));
+    assert_eq!(names(&to), ["step-00000005"]);
+    let out = ckpt(&["cp", text(&to), "--to", "memory:///run"]).ends(0);
+    assert_eq!(out, "memory:///run/step-00000005\n");
+
+    // Damage in any file is not copied.
+    for name in names(&step).iter().filter(|name| *name != "manifest.json") {
+        let bytes = fs::read(step.join(name)).unwrap();
+        flip(&step.join(name), bytes.len() as u64 - 1);
+        let other = dir.path().join("other");
+        let error = ckpt(&["cp", text(&step), "--to", text(&other)]).fails(1);
+        check_contains(&error, &[&**name]);
+        assert_eq!(names(&other), [""; 0]);
+        fs::write(step.join(name), bytes).unwrap();
+    }
+}
+
+#[test]
+fn the_plan_of_a_checkpoint_is_a_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let golden = fs::read_to_string(root.join("planner/tests/golden/plan-version-2.json")).unwrap();
+    let mut sample = Sample::new();
+    sample.plan = serde_json::from_str(&golden).unwrap();
+    let step = sample.save(dir.path(), 5);
+    assert_eq!(ckpt(&["plan", text(&step)]).ends(0), golden);
+    let file = dir.path().join("plan.json");
+    assert_eq!(
+        ckpt(&["plan", text(dir.path()), "-o", text(&file)]).ends(0),
+        ""
+    );
+    assert_eq!(fs::read_to_string(&file).unwrap(), golden);
+    run(&["plan", "show", text(&file)]).ends(0);
+
+    // A failed command leaves the file as it is.
+    sample.plan = Value::Null;
+    sample.save(dir.path(), 6);
+    let error = ckpt(&["plan", text(dir.path()), "-o", text(&file)]).fails(1);
+    check_contains(&error, &["step-00000006 was saved without a plan"]);
+    assert_eq!(fs::read_to_string(&file).unwrap(), golden);
 }

@@ -1,51 +1,26 @@
 //! Tests of `tinderbox plan` as a process.
 
+mod support;
+
 use std::fs;
-use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
-fn command(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tinderbox"));
-    command.arg("plan").args(arguments);
-    command
-}
-
-/// Runs `tinderbox plan` with these arguments; returns its exit code, output and error.
-fn plan(arguments: &[&str]) -> (i32, String, String) {
-    let ran = command(arguments).output().unwrap();
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    (
-        ran.status.code().unwrap(),
-        text(ran.stdout),
-        text(ran.stderr),
-    )
-}
+use support::{run, run_with, text};
 
 #[track_caller]
 fn ends(code: i32, arguments: &[&str]) -> String {
-    let (found, out, err) = plan(arguments);
-    assert_eq!((found, err.as_str()), (code, ""), "{out}");
-    out
+    run(&[&["plan"], arguments].concat()).ends(code)
 }
 
-/// Returns the error of a failed command: one line, exit code 2.
 #[track_caller]
-fn refused(arguments: &[&str]) -> String {
-    let (code, out, err) = plan(arguments);
-    assert_eq!((code, out.as_str()), (2, ""), "{err}");
-    assert_eq!(err.lines().count(), 1, "{err}");
-    err
+fn fails(code: i32, arguments: &[&str]) -> String {
+    run(&[&["plan"], arguments].concat()).fails(code)
 }
 
 /// Returns the path of a plan with four stages.
 fn golden() -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     root.join("planner/tests/golden/plan-version-2.json")
-}
-
-fn text(path: &Path) -> &str {
-    path.to_str().unwrap()
 }
 
 #[test]
@@ -100,11 +75,15 @@ fn a_view_can_be_written_to_a_file() {
         ends(0, &["show", text(&golden), "--html"])
     );
     let nowhere = dir.path().join("none/plan.html");
-    let error = refused(&["show", text(&golden), "-o", text(&nowhere)]);
+    let error = fails(3, &["show", text(&golden), "-o", text(&nowhere)]);
     assert!(
-        error.contains("writing") && error.contains("none/plan.html"),
+        error.contains("can't write") && error.contains("none/plan.html"),
         "{error}"
     );
+    let error = fails(2, &["show", text(&golden), "-o", text(dir.path())]);
+    assert!(error.contains("Is a directory"), "{error}");
+    let printed = ends(0, &["show", text(&golden), "-o", "-"]);
+    assert_eq!(printed, ends(0, &["show", text(&golden)]));
 }
 
 #[test]
@@ -116,7 +95,7 @@ fn plans_are_compared() {
     let mut value: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(ends(0, &["diff", first, first]), "the plans are the same\n");
     let none = ends(0, &["diff", first, first, "--json"]);
-    assert_eq!(none, "{\"changes\":[]}\n");
+    assert_eq!(none, "{\"schema\":1,\"changes\":[]}\n");
 
     let moved = value["stages"][0]["parameters"]
         .as_array_mut()
@@ -156,16 +135,16 @@ fn invalid_plan_files_are_reported() {
             &["show", text(&file)][..],
             &["diff", text(&file), text(&file)],
         ] {
-            let error = refused(arguments);
+            let error = fails(2, arguments);
             assert!(error.contains(expected), "{error}");
         }
     }
     fs::write(&file, [0xff, 0xfe]).unwrap();
-    let error = refused(&["show", text(&file)]);
+    let error = fails(2, &["show", text(&file)]);
     assert!(error.contains("can't be read"), "{error}");
-    let error = refused(&["show", text(dir.path())]);
+    let error = fails(2, &["show", text(dir.path())]);
     assert!(error.contains("can't be read"), "{error}");
-    let error = refused(&["diff", text(&golden()), "no-such-plan.json"]);
+    let error = fails(3, &["diff", text(&golden()), "no-such-plan.json"]);
     assert!(
         error.contains("no-such-plan.json can't be read: No such file"),
         "{error}"
@@ -182,6 +161,7 @@ fn wrong_arguments_say_what_is_wanted() {
             "no stage 4: its stages are 0 to 3",
         ),
         (&["show", file, "--dot", "--html"], "cannot be used with"),
+        (&["show", file, "--json", "--html"], "cannot be used with"),
         (
             &["show", file, "--dot", "--stage", "1"],
             "cannot be used with",
@@ -189,33 +169,26 @@ fn wrong_arguments_say_what_is_wanted() {
         (&["show", file, "--stage", "one"], "invalid value 'one'"),
         (&["diff", file], "not provided: <B>"),
     ] {
-        let error = refused(arguments);
+        let error = fails(2, arguments);
         assert!(error.contains(expected), "{error}");
-    }
-    for help in ["show", "diff"] {
-        let (code, out, _) = plan(&[help, "--help"]);
-        assert_eq!(code, 0);
-        assert!(out.contains("Examples:\n  tinderbox plan"), "{out}");
     }
 }
 
-/// The reader, such as `head`, may close the pipe early.
 #[test]
-fn a_closed_pipe_is_no_error() {
+fn a_plan_is_read_from_standard_input() {
     let golden = golden();
-    let mut child = command(&["show", text(&golden), "--html"])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    drop(child.stdout.take());
-    let mut error = String::new();
-    child
-        .stderr
-        .take()
-        .unwrap()
-        .read_to_string(&mut error)
-        .unwrap();
-    child.wait().unwrap();
-    assert_eq!(error, "");
+    let json = fs::read_to_string(&golden).unwrap();
+    let table = ends(0, &["show", text(&golden)]);
+    assert_eq!(run_with(&json, &["plan", "show", "-"]).ends(0), table);
+    for both in [["-", text(&golden)], [text(&golden), "-"]] {
+        let ran = run_with(&json, &["plan", "diff", both[0], both[1]]);
+        assert_eq!(ran.ends(0), "the plans are the same\n");
+    }
+    let error = run_with(&json, &["plan", "diff", "-", "-"]).fails(2);
+    assert!(error.contains("only one of the plans"), "{error}");
+    let error = run_with("", &["plan", "show", "-"]).fails(2);
+    assert!(
+        error.contains("error: standard input: invalid plan JSON"),
+        "{error}"
+    );
 }

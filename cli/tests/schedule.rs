@@ -1,39 +1,24 @@
 //! Tests of `tinderbox schedule` as a process.
 
+mod support;
+
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// Runs `tinderbox schedule` with these arguments; returns its exit code, output and error.
-fn schedule(arguments: &[&str]) -> (i32, String, String) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tinderbox"));
-    command
-        .arg("schedule")
-        .args(arguments)
-        .env_remove("NO_COLOR");
-    let ran = command.output().unwrap();
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    (
-        ran.status.code().unwrap(),
-        text(ran.stdout),
-        text(ran.stderr),
-    )
-}
+use serde_json::{Value, json};
+use support::{check_contains, run, run_with, text};
+use tinderbox_schedule::{Schedule, ScheduleKind};
 
 #[track_caller]
 fn fine(arguments: &[&str]) -> String {
-    let (code, out, err) = schedule(arguments);
-    assert_eq!((code, err.as_str()), (0, ""), "{out}");
-    out
+    run(&[&["schedule"], arguments].concat()).ends(0)
 }
 
-/// Returns the error of a failed command: one line, exit code 2.
+/// Returns the error of a failed command.
 #[track_caller]
-fn refused(arguments: &[&str]) -> String {
-    let (code, out, err) = schedule(arguments);
-    assert_eq!((code, out.as_str()), (2, ""), "{err}");
-    assert_eq!(err.lines().count(), 1, "{err}");
-    err
+fn fails(code: i32, arguments: &[&str]) -> String {
+    run(&[&["schedule"], arguments].concat()).fails(code)
 }
 
 const SIZE: [&str; 4] = ["--stages", "4", "--micro-batches", "8"];
@@ -49,8 +34,8 @@ fn a_named_schedule_is_drawn_as_wide_as_asked_for() {
         let widest = out.lines().map(|line| line.chars().count()).max().unwrap();
         assert!(widest <= width.parse().unwrap(), "{widest}\n{out}");
         assert!(!out.contains('\u{1b}'), "no colour without a terminal");
-        // A fill of (p - 1)(F + B) = 9 in 33 ticks.
-        assert!(out.contains("33 ticks") && out.contains("27.3 %"), "{out}");
+        // A fill of (p - 1)(F + B) = 108 in 396 ticks.
+        assert!(out.contains("396 ticks") && out.contains("27.3 %"), "{out}");
     }
 }
 
@@ -62,11 +47,18 @@ fn lists_are_printed_as_rows_and_as_json() {
     let lowered = fine(&show("gpipe", &["--actions", "--lowered"]));
     assert!(lowered.contains("0F0>1F0"), "{lowered}");
     let json = fine(&show("zb-h1", &["--json"]));
-    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
-    assert_eq!(
-        (&json["name"], &json["micro_batches"]),
-        (&"zb-h1".into(), &8.into())
+    assert!(
+        json.starts_with("{\"schema\":1,\"name\":\"zb-h1\","),
+        "{json}"
     );
+    // The file form of the library.
+    let expected = ScheduleKind::ZbH1.generate(4, 1, 8).unwrap();
+    assert_eq!(Schedule::from_json(&json).unwrap(), expected);
+    for name in ["gpipe", "zbv"] {
+        let json = fine(&show(name, &["--json", "--lowered"]));
+        let rows = run_with(&json, &["schedule", "show", "-", "--actions"]).ends(0);
+        assert_eq!(rows, fine(&show(name, &["--actions", "--lowered"])));
+    }
 }
 
 #[test]
@@ -81,46 +73,114 @@ fn a_file_is_a_schedule_like_any_other() {
         let out = fine(&["show", &text(file), "--actions"]);
         assert_eq!(out, "0F0 0F1 0B0 0B1\n1F0 1B0 1F1 1B1\n");
     }
-    // An invalid schedule is not an error of the command, but a finding.
-    fs::write(&rows, "0F0 0B0\n1B0 1F0\n").unwrap();
-    let (code, out, _) = schedule(&["show", &text(&rows)]);
-    assert_eq!(code, 1);
-    assert!(
-        out.starts_with("mine can't run: `1B0` (rank 1, position 0) is before"),
-        "{out}"
+    let file = text(&rows);
+    fs::write(&rows, "0F0 0B0\n1F0 1X0\n").unwrap();
+    check_contains(&fails(2, &["show", &file]), &["row 2, column 5"]);
+    check_contains(
+        &fails(2, &["verify", &file, "--stages", "2"]),
+        &["remove --stages"],
     );
+}
+
+#[test]
+fn a_schedule_that_cannot_run_is_the_answer_no() {
+    let dir = tempfile::tempdir().unwrap();
+    let (rows, picture) = (dir.path().join("mine.txt"), dir.path().join("mine.svg"));
+    fs::write(&rows, "0F0 0B0\n1B0 1F0\n").unwrap();
+    let file = text(&rows);
+    let reason = "mine can't run: `1B0` (rank 1, position 0) is before";
+    let out = run(&["schedule", "verify", file]).ends(1);
+    assert!(out.starts_with(reason), "{out}");
+    let found = run(&["schedule", "verify", file, "--json"]).json(1);
+    assert_eq!(
+        (&found["name"], &found["runs"]),
+        (&json!("mine"), &json!(false))
+    );
+    check_contains(found["reason"].as_str().unwrap(), &["`1B0` (rank 1"]);
+    let svg = ["show", file, "--svg", "-o", text(&picture)];
+    assert!(fails(1, &svg).starts_with(&format!("error: {reason}")));
+    assert!(!picture.exists());
 
     // Large claims of a file cost nothing, and control characters in its name are escaped.
     let claim = r#"{"name":"\u001b[2J","mode":"training","form":"compute_only",
         "stages":1000000000000,"micro_batches":1,"stage_to_rank":[0],"ranks":[["0F0","0B0"]]}"#;
     fs::write(&rows, claim).unwrap();
-    let (code, out, _) = schedule(&["show", &text(&rows)]);
-    assert_eq!(code, 1);
+    let reason = r"\u{1b}[2J can't run: the stage-to-rank map has 1";
     assert!(
-        out.starts_with(r"\u{1b}[2J can't run: the stage-to-rank map has 1"),
-        "{out}"
+        run(&["schedule", "verify", file])
+            .ends(1)
+            .starts_with(reason)
     );
+    assert!(fails(1, &["show", file]).starts_with(&format!("error: {reason}")));
 
-    fs::write(&rows, "0F0 0B0\n1F0 1X0\n").unwrap();
-    let error = refused(&["show", &text(&rows)]);
-    assert!(error.contains("row 2, column 5"), "{error}");
+    let out = fine(&["verify", "zbv"]);
+    assert_eq!(out, "zbv can run: a step takes 306 ticks\n");
+    let found = run_with(
+        "0F0 0F1 0B0 0B1\n1F0 1B0 1F1 1B1\n",
+        &["schedule", "verify", "-", "--times", "1,1,1", "--json"],
+    );
+    let expected = json!({
+        "schema": 1, "name": "standard input", "runs": true, "step_ticks": 9, "reason": null,
+    });
+    assert_eq!(found.json(0), expected);
+}
+
+#[test]
+fn auto_finds_a_schedule_within_a_memory_limit() {
+    let one = ["--chunks", "1", "--times", "100,150,70"];
+    let auto = |rest: &[&str]| run(&[&["schedule", "auto"], &SIZE[..], &one, rest].concat());
+    let file = auto(&["--memory", "3", "--json"]).ends(0);
+    let schedule = Schedule::from_json(&file).unwrap();
+    assert_eq!((schedule.world_size(), schedule.micro_batches), (4, 8));
+    let peaks = tinderbox_schedule::peak_activations(&schedule);
+    assert!(peaks.iter().all(|peak| *peak <= 3), "{peaks:?}");
+    // The times of the answer are those of `verify`.
+    let verify = ["schedule", "verify", "-", "--times", "100,150,70", "--json"];
+    let ticks = run_with(&file, &verify).json(0)["step_ticks"].clone();
+    let drawn = auto(&["--memory", "3,3,3,3"]).ends(0);
+    check_contains(
+        &drawn,
+        &[
+            &format!("auto: {ticks} ticks, at least "),
+            "no named schedule fits",
+        ],
+    );
+    check_contains(
+        &auto(&[]).ends(0),
+        &["the fastest named schedule that fits, takes "],
+    );
+    // Two stages of a rank: as fast as the best in a loop and in a V.
+    let best = run(&["schedule", "auto", "--json"]).ends(0);
+    let ticks = run_with(&best, &["schedule", "verify", "-", "--json"]).json(0);
+    let rows = run(&["schedule", "list", "--json"]).json(0);
+    let named = rows["schedules"].as_array().unwrap().iter();
+    let named = named.map(|row| row["step_ticks"].as_u64().unwrap()).min();
+    assert!(ticks["step_ticks"].as_u64() <= named, "{ticks}");
+
+    check_contains(
+        &auto(&["--memory", "3,3"]).fails(2),
+        &["2 limits for 4 ranks"],
+    );
+    check_contains(&auto(&["--memory", "0"]).fails(2), &["invalid value '0'"]);
+    let two = ["--json", "--trace"];
+    check_contains(&auto(&two).fails(2), &["cannot be used with"]);
+    let lowered = ["--lowered", "--svg"];
+    check_contains(&auto(&lowered).fails(2), &["cannot be used with"]);
 }
 
 #[test]
 fn pictures_are_written_to_files() {
     let dir = tempfile::tempdir().unwrap();
-    let (svg, trace) = (dir.path().join("a.svg"), dir.path().join("a.json"));
-    let files = [
-        "--svg",
-        svg.to_str().unwrap(),
-        "--trace",
-        trace.to_str().unwrap(),
-    ];
-    fine(&show("dualpipev", &files));
-    let svg = fs::read_to_string(svg).unwrap();
+    let written = |form: &str| {
+        let path = dir.path().join("a");
+        assert_eq!(fine(&show("dualpipev", &[form, "-o", text(&path)])), "");
+        let found = fs::read_to_string(path).unwrap();
+        assert_eq!(found, fine(&show("dualpipev", &[form])));
+        found
+    };
+    let svg = written("--svg");
     assert!(svg.starts_with("<svg") && svg.contains("prefers-color-scheme:dark"));
-    let trace: serde_json::Value =
-        serde_json::from_str(&fs::read_to_string(trace).unwrap()).unwrap();
+    let trace: Value = serde_json::from_str(&written("--trace")).unwrap();
     assert!(trace["traceEvents"].as_array().unwrap().len() > 100);
 }
 
@@ -156,8 +216,8 @@ fn the_pictures_of_the_documentation_are_current() {
 
 #[test]
 fn the_table_has_every_schedule() {
-    let json = fine(&["list", "--json", "--stages", "4", "--micro-batches", "8"]);
-    let rows: Vec<serde_json::Value> = serde_json::from_str(&json).unwrap();
+    let json = run(&["schedule", "list", "--json"]).json(0);
+    let rows = json["schedules"].as_array().unwrap();
     assert_eq!(rows.len(), 11);
     let one = rows.iter().find(|row| row["name"] == "1f1b").unwrap();
     // (p - 1)(F + B), with 12 ticks for each of F, I and W.
@@ -165,25 +225,40 @@ fn the_table_has_every_schedule() {
     assert_eq!(one["peak_micro_batches"], 4.0);
     let table = fine(&["list"]);
     assert!(table.contains("interleaved-1f1b"), "{table}");
+    // The same flags are the same size and times in all commands.
+    let size = [
+        "--stages",
+        "3",
+        "--micro-batches",
+        "5",
+        "--times",
+        "6,4,2",
+        "--latency",
+        "1",
+        "--json",
+    ];
+    let rows = run(&[&["schedule", "list"], &size[..]].concat()).json(0);
+    for row in rows["schedules"].as_array().unwrap() {
+        let name = row["name"].as_str().unwrap();
+        let found = run(&[&["schedule", "verify", name], &size[..]].concat()).json(0);
+        assert_eq!(found["step_ticks"], row["step_ticks"], "{name}");
+    }
 }
 
 #[test]
 fn wrong_arguments_say_what_is_wanted() {
     for (arguments, expected) in [
         (
-            &["show", "1f1b"][..],
-            "a named schedule requires --stages and --micro-batches",
-        ),
-        (
-            &["show", "zigzag", "--stages", "2"],
+            &["show", "zigzag", "--stages", "2"][..],
             "and no file has this name",
         ),
+        (&show("1f1b", &["--chunks", "2"]), "1 chunk"),
         (&show("zbv", &["--chunks", "3"]), "2 chunks"),
         (&show("1f1b", &["--times", "1,2"]), "three whole numbers"),
         (&["show", "1f1b", "--stages", "0"], "0 is not in 1..=4096"),
         (
             &["list", "--times", "1,1,1"],
-            "1 ticks are not divisible by the 2 chunks of looped-bfs",
+            "looped-bfs: 1 ticks of --times are not divisible by the 2 stages of a rank",
         ),
         (
             &[
@@ -194,10 +269,10 @@ fn wrong_arguments_say_what_is_wanted() {
                 "--micro-batches",
                 "4096",
             ],
-            "the maximum for drawing",
+            "the maximum is 1048576",
         ),
     ] {
-        let error = refused(arguments);
+        let error = fails(2, arguments);
         assert!(error.contains(expected), "{arguments:?}: {error}");
     }
 }

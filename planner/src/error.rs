@@ -59,7 +59,9 @@ pub enum MachineError {
         source: std::io::Error,
     },
     /// The text is not a machine.
-    #[error("the JSON is not a machine: write a machine file with `tinderbox calibrate -o FILE`")]
+    #[error(
+        "the JSON is not a machine: write a machine file with `tinderbox calibrate --json -o FILE`"
+    )]
     Json {
         /// The position and the cause.
         #[source]

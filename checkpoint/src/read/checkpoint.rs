@@ -5,6 +5,7 @@ use std::{
     io,
     path::{Path, PathBuf},
     sync::{Arc, atomic::AtomicBool},
+    time::SystemTime,
 };
 
 use burn::tensor::TensorData;
@@ -18,7 +19,7 @@ use super::{
 };
 use crate::{
     Chunk, Digest, DocumentEntry, FormatError, LoadError, Manifest, Role, Scalar, TensorEntry,
-    format::{MANIFEST_FILE, PLAN_FILE, StoredPlan, attempt_dir_name},
+    format::{INDEX_FILE, MANIFEST_FILE, PLAN_FILE, StoredPlan, attempt_dir_name},
     progress::Observing,
     store::{Found, FoundKind, LocalStore, Retrying, Store, join, read_manifest},
 };
@@ -196,6 +197,50 @@ impl Checkpoint {
                 found,
             }),
         }
+    }
+
+    /// Returns the files other than those with tensors, checked: the Hugging Face index and the plan.
+    pub(crate) fn documents(&self) -> Result<Vec<(&'static str, Vec<u8>)>, LoadError> {
+        let plan = match &self.manifest.plan {
+            StoredPlan::File(entry) => Some(entry),
+            StoredPlan::None(()) | StoredPlan::Inline(_) => None,
+        };
+        let listed = [
+            (INDEX_FILE, self.manifest.index.as_ref()),
+            (PLAN_FILE, plan),
+        ];
+        let listed = listed
+            .into_iter()
+            .filter_map(|(name, entry)| Some((name, entry?)));
+        listed
+            .map(|(name, entry)| Ok((name, self.document(name, entry)?)))
+            .collect()
+    }
+
+    /// Passes all bytes of a file, in order and checked, to a function.
+    pub(crate) fn for_each_piece<E: From<LoadError>>(
+        &self,
+        position: usize,
+        mut each: impl FnMut(&[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let shard = self.file(position)?;
+        each(&shard.header(&self.manifest.files[position])?)?;
+        let mut held = Vec::new();
+        for (tensor, chunk) in self.contents(position) {
+            for block in 0..chunk.digests.len() as u64 {
+                let span = shard.block_span(chunk, block);
+                held.resize((span.end - span.start) as usize, 0);
+                shard.read_block(tensor, chunk, block, &mut held)?;
+                each(&held)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns when the manifest was written; `None` if the store does not know.
+    pub fn saved_at(&self) -> Option<SystemTime> {
+        let manifest = join(&self.files_dir, MANIFEST_FILE);
+        self.store.modified(&manifest).ok().flatten()
     }
 
     /// Returns the number of completed optimizer steps.

@@ -41,7 +41,7 @@ pub(super) struct Wanted<'a> {
 }
 
 /// Returns the default number of reader threads.
-pub(super) fn default_threads() -> usize {
+pub(crate) fn default_threads() -> usize {
     let cores = thread::available_parallelism().map_or(1, NonZeroUsize::get);
     cores.min(MAX_THREADS)
 }

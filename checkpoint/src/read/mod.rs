@@ -21,3 +21,4 @@ pub use pretrained::Pretrained;
 pub use source::CheckpointSource;
 
 pub(crate) use checkpoint::{failed, whole};
+pub(crate) use load::default_threads;

@@ -1,7 +1,12 @@
 //! One safetensors file of a checkpoint: its header is validated against the manifest, its blocks against
 //! their digests.
 
-use std::{collections::BTreeSet, ops::Range, path::PathBuf, sync::atomic::Ordering};
+use std::{
+    collections::BTreeSet,
+    ops::Range,
+    path::{Path, PathBuf},
+    sync::atomic::Ordering,
+};
 
 use super::{Checkpoint, checkpoint::failed};
 use crate::{
@@ -49,19 +54,7 @@ impl ShardFile {
                 found_bytes: file.bytes(),
             });
         }
-        // At most the format's limit of 100 MB, as checked by the validation of the manifest.
-        let mut header = vec![0; entry.header_bytes as usize];
-        file.read_exact_at(&mut header, 0)
-            .map_err(failed(store, "read", &name))?;
-        let found = Digest::of(&header);
-        if found != entry.header_digest {
-            return Err(LoadError::DamagedFile {
-                path,
-                what: "header",
-                expected: entry.header_digest,
-                found,
-            });
-        }
+        let header = read_header(&*file, &path, entry)?;
         let proven = checkpoint.proven(position);
         if !proven.load(Ordering::Relaxed) {
             let contents = checkpoint.contents(position);
@@ -82,6 +75,11 @@ impl ShardFile {
     /// Returns the path of the file.
     pub(super) fn path(&self) -> &PathBuf {
         &self.path
+    }
+
+    /// Reads the header again and checks its digest.
+    pub(super) fn header(&self, entry: &FileEntry) -> Result<Vec<u8>, LoadError> {
+        read_header(&*self.file, &self.path, entry)
     }
 
     /// Returns the number of bytes that one digest covers.
@@ -126,6 +124,27 @@ impl ShardFile {
             expected,
             found,
         })
+    }
+}
+
+/// Reads the header of a file, with the length before it, and checks its digest.
+fn read_header(file: &dyn ReadFile, path: &Path, entry: &FileEntry) -> Result<Vec<u8>, LoadError> {
+    // At most the format's limit of 100 MB, as checked by the validation of the manifest.
+    let mut header = vec![0; entry.header_bytes as usize];
+    let read = file.read_exact_at(&mut header, 0);
+    read.map_err(|source| LoadError::Io {
+        action: "read",
+        path: path.to_owned(),
+        source,
+    })?;
+    match Digest::of(&header) {
+        found if found == entry.header_digest => Ok(header),
+        found => Err(LoadError::DamagedFile {
+            path: path.to_owned(),
+            what: "header",
+            expected: entry.header_digest,
+            found,
+        }),
     }
 }
 

@@ -4,6 +4,7 @@ use std::{
     fs::{self, File, Metadata, TryLockError},
     io::{self, BufWriter, Write},
     path::{Path, PathBuf},
+    time::SystemTime,
 };
 
 use super::{Found, FoundKind, Lock, ReadFile, Store, WriteFile, existing};
@@ -96,6 +97,10 @@ impl Store for LocalStore {
     fn look(&self, path: &str) -> io::Result<Found> {
         let path = self.at(path);
         metadata(&path, self.follow).map(|metadata| found(&path, &metadata))
+    }
+
+    fn modified(&self, path: &str) -> io::Result<Option<SystemTime>> {
+        metadata(&self.at(path), self.follow)?.modified().map(Some)
     }
 
     fn open(&self, path: &str) -> io::Result<Box<dyn ReadFile>> {

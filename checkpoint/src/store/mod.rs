@@ -12,7 +12,7 @@ mod local;
 mod object;
 mod retrying;
 
-use std::{any::Any, fmt, io, path::PathBuf};
+use std::{any::Any, fmt, io, path::PathBuf, time::SystemTime};
 
 use crate::{
     FormatError, Manifest,
@@ -49,6 +49,16 @@ pub trait Store: fmt::Debug + Send + Sync {
     ///
     /// Returns `NotFound` if it does not exist.
     fn look(&self, path: &str) -> io::Result<Found>;
+
+    /// Returns when a file was last written; `None` if the store does not know.
+    ///
+    /// # Errors
+    ///
+    /// Returns `NotFound` if it does not exist, in a store that knows.
+    fn modified(&self, path: &str) -> io::Result<Option<SystemTime>> {
+        let _ = path;
+        Ok(None)
+    }
 
     /// Opens a regular file for reading.
     ///

@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
     sync::Arc,
     thread,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 
 use super::{Found, Lock, PublishError, ReadFile, Store, WriteFile};
@@ -84,6 +84,7 @@ impl Store for Retrying {
 
     forwarded! {
         fn place(&self, path: &str) -> PathBuf;
+        fn modified(&self, path: &str) -> io::Result<Option<SystemTime>>;
         fn create(&self, path: &str) -> io::Result<Box<dyn WriteFile>>;
         fn create_root(&self) -> io::Result<()>;
         fn create_dir(&self, path: &str) -> io::Result<()>;

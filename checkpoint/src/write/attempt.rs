@@ -154,6 +154,11 @@ impl Attempt {
         self.handle.clone()
     }
 
+    /// Returns the store and the directory for files that are not those of a rank.
+    pub(crate) fn place_to_write(&self) -> (&dyn Store, &str) {
+        (&*self.handle.store, &self.handle.dir)
+    }
+
     /// Waits until every rank has written its part of this attempt, validates that the parts form a complete
     /// checkpoint, and publishes it; returns the directory. Waits as long as files of the attempt appear or
     /// grow within each `timeout`; in a bucket a file appears when it is complete.
@@ -165,17 +170,27 @@ impl Attempt {
     /// conflicts with the others; if the step already exists; or if an I/O operation fails. Nothing is
     /// published then, except in the case of [`SaveError::NotDurable`], and possibly if a bucket did not
     /// respond: the error then reports that the outcome is unknown, and the files stay.
-    pub fn publish(mut self, timeout: Duration) -> Result<PathBuf, SaveError> {
+    pub fn publish(self, timeout: Duration) -> Result<PathBuf, SaveError> {
         let parts = self.handle.wait_for_parts(timeout)?;
         let ranks: Vec<u32> = parts.iter().map(|part| part.rank).collect();
         let manifest = self.manifest(parts)?;
-        let bytes = encode_manifest(&manifest)?;
         let AttemptHandle { store, dir, .. } = &self.handle;
         for rank in ranks {
             let part = join(dir, &part_file_name(rank));
             // If it is missing, a repeated request found it already removed by the first.
             existing(store.remove_file(&part)).map_err(failed(&**store, "remove", &part))?;
         }
+        self.publish_manifest(&manifest)
+    }
+
+    /// Publishes the files of the attempt, which are complete and durable, with a manifest that has its id.
+    ///
+    /// # Errors
+    ///
+    /// See [`publish`](Self::publish).
+    pub(crate) fn publish_manifest(mut self, manifest: &Manifest) -> Result<PathBuf, SaveError> {
+        let bytes = encode_manifest(manifest)?;
+        let AttemptHandle { store, dir, .. } = &self.handle;
         let step = step_dir_name(self.meta.step);
         let replace = self.meta.replace && is_there(&**store, &join(&step, MANIFEST_FILE))?;
         let place = store.place(&step);

@@ -1,6 +1,9 @@
 //! `ckpt diff`: compares two checkpoints.
 
-use std::{io::Write, path::PathBuf};
+use std::{
+    io::{self, Write},
+    path::PathBuf,
+};
 
 use clap::Args;
 use tinderbox_checkpoint::{
@@ -11,7 +14,7 @@ use tinderbox_checkpoint::{
 use super::place::open;
 use crate::{
     outcome::Outcome,
-    terminal::{Bar, visible},
+    terminal::{Output, visible},
 };
 
 /// Arguments of `diff`.
@@ -21,26 +24,20 @@ pub(crate) struct Flags {
     first: PathBuf,
     /// Step directory, or run directory for its newest step, or the URL of one in a bucket
     second: PathBuf,
-    /// Print one JSON object
-    #[arg(long)]
-    json: bool,
 }
 
 /// Compares them.
-pub(crate) fn run(flags: &Flags, out: &mut dyn Write) -> anyhow::Result<Outcome> {
+pub(crate) fn run(flags: &Flags, out: &mut Output) -> anyhow::Result<Outcome> {
     let (first, second) = (open(&flags.first)?, open(&flags.second)?);
-    let found = diff(&first, &second, &Bar::new("diff"))?;
-    match flags.json {
-        true => writeln!(out, "{}", serde_json::to_string(&found)?)?,
-        false => show(&found, out)?,
-    }
+    let found = diff(&first, &second, &out.bar("diff"))?;
+    out.answer(&found, |out| show(&found, out))?;
     Ok(match found.is_empty() {
-        true => Outcome::Fine,
-        false => Outcome::Found,
+        true => Outcome::Done,
+        false => Outcome::No,
     })
 }
 
-fn show(found: &Diff, out: &mut dyn Write) -> anyhow::Result<()> {
+fn show(found: &Diff, out: &mut Output) -> io::Result<()> {
     for TensorDifference {
         role,
         name,

@@ -1,15 +1,16 @@
 //! `ckpt export`: writes a plain Hugging Face directory.
 
-use std::{io::Write, path::PathBuf};
+use std::{collections::BTreeMap, io::Write, path::PathBuf};
 
 use clap::Args;
-use tinderbox_checkpoint::tools::{ExportOptions, export};
+use serde_json::json;
+use tinderbox_checkpoint::tools::{ExportOptions, Exported, export};
 use tinderbox_deferred::human_bytes;
 
 use super::place::open;
 use crate::{
     outcome::Outcome,
-    terminal::{Bar, visible},
+    terminal::{Output, visible},
 };
 
 /// Arguments of `export`.
@@ -31,26 +32,33 @@ pub(crate) struct Flags {
 }
 
 /// Exports the parameters.
-pub(crate) fn run(flags: &Flags, out: &mut dyn Write) -> anyhow::Result<Outcome> {
+pub(crate) fn run(flags: &Flags, out: &mut Output) -> anyhow::Result<Outcome> {
     let checkpoint = open(&flags.dir)?;
     let options = ExportOptions {
         file_bytes: flags.max_file_bytes,
     };
-    let exported = export(&checkpoint, &flags.to, &options, &Bar::new("export"))?;
-    writeln!(
-        out,
-        "{}: {} tensor(s) in {} file(s), {}",
-        flags.to.display(),
-        exported.tensors,
-        exported.files.len(),
-        human_bytes(exported.bytes)
-    )?;
-    for (tied, name) in &exported.tied {
-        let (tied, name) = (visible(tied), visible(name));
-        writeln!(
-            out,
-            "{tied} is tied to {name} and is written only under that name"
-        )?;
-    }
-    Ok(Outcome::Fine)
+    let exported = export(&checkpoint, &flags.to, &options, &out.bar("export"))?;
+    let Exported {
+        tensors,
+        files,
+        bytes,
+        tied,
+    } = exported;
+    let names: BTreeMap<_, _> = tied.iter().cloned().collect();
+    let answer = json!({
+        "dir": flags.to, "tensors": tensors, "files": files, "bytes": bytes, "tied": names,
+    });
+    out.answer(&answer, |out| {
+        let (dir, files, size) = (flags.to.display(), files.len(), human_bytes(bytes));
+        writeln!(out, "{dir}: {tensors} tensor(s) in {files} file(s), {size}")?;
+        for (tied, name) in &tied {
+            let (tied, name) = (visible(tied), visible(name));
+            writeln!(
+                out,
+                "{tied} is tied to {name} and is written only under that name"
+            )?;
+        }
+        Ok(())
+    })?;
+    Ok(Outcome::Done)
 }

@@ -1,13 +1,21 @@
 //! `ckpt gc`: removes checkpoints and remains of saves from a run directory.
 
-use std::{io::Write, path::PathBuf};
+use std::{
+    fmt, fs,
+    io::{self, Write},
+    path::PathBuf,
+};
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 use clap::Args;
+use serde::Serialize;
 use tinderbox_checkpoint::{Cleaned, Retention};
 
 use super::place::{run_at, url_of};
-use crate::{outcome::Outcome, terminal::one_line};
+use crate::{
+    outcome::Outcome,
+    terminal::{Output, one_line},
+};
 
 /// Arguments of `gc`.
 #[derive(Args, Debug)]
@@ -16,8 +24,8 @@ pub(crate) struct Flags {
     #[arg(value_name = "RUN_DIR")]
     dir: PathBuf,
     /// Keep the newest N steps; without this and --keep-every, all steps are kept
-    #[arg(long, value_name = "N", value_parser = at_least_one)]
-    keep_last: Option<usize>,
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    keep_last: Option<u32>,
     /// Keep steps that are multiples of M, and the newest
     #[arg(long, value_name = "M", value_parser = clap::value_parser!(u64).range(1..))]
     keep_every: Option<u64>,
@@ -30,44 +38,57 @@ pub(crate) struct Flags {
     yes: bool,
 }
 
-fn at_least_one(text: &str) -> Result<usize, String> {
-    match text.parse() {
-        Ok(0) => Err("it must be at least 1".into()),
-        Ok(number) => Ok(number),
-        Err(_) => Err("it must be a whole number".into()),
-    }
-}
-
 impl Flags {
     /// Returns the retention rule; `None` to keep all checkpoints.
     fn retention(&self) -> Option<Retention> {
         match (self.keep_last, self.keep_every) {
             (None, None) => None,
             (last, every) => Some(Retention {
-                last: last.unwrap_or(1),
+                last: last.unwrap_or(1) as usize,
                 every,
             }),
         }
     }
 }
 
+/// The answer: what is kept, and what is or would be removed, each with the reason.
+#[derive(Serialize)]
+struct Report {
+    keep: Vec<Entry>,
+    remove: Vec<Entry>,
+    removed: bool,
+}
+
+#[derive(Serialize)]
+struct Entry {
+    /// A step or a directory.
+    what: String,
+    reason: String,
+}
+
+fn entry(what: impl fmt::Display, reason: &str) -> Entry {
+    let (what, reason) = (what.to_string(), reason.to_owned());
+    Entry { what, reason }
+}
+
 /// Reports what can be removed, and removes it with `--yes`.
-pub(crate) fn run(flags: &Flags, out: &mut dyn Write) -> anyhow::Result<Outcome> {
-    if url_of(&flags.dir).is_none() && !flags.dir.is_dir() {
-        bail!("{} is not a directory", flags.dir.display());
+pub(crate) fn run(flags: &Flags, out: &mut Output) -> anyhow::Result<Outcome> {
+    if url_of(&flags.dir).is_none() {
+        let listed = fs::read_dir(&flags.dir);
+        listed.with_context(|| format!("{} can't be read", flags.dir.display()))?;
     }
     let run = run_at(&flags.dir)?;
     let retention = flags.retention();
-    let mut usable = Vec::new();
+    let (mut usable, mut keep) = (Vec::new(), Vec::new());
     let steps = run.steps()?;
     for step in steps.iter().copied() {
         match run.open(step) {
             Ok(_) => usable.push(step),
-            Err(error) => writeln!(
-                out,
-                "keep step {step}: it can't be used; `tinderbox ckpt remove` removes it: {}",
-                one_line(&error.chain())
-            )?,
+            Err(error) => {
+                let reason = one_line(&error.chain());
+                let reason = format!("it can't be used; `tinderbox ckpt rm` removes it: {reason}");
+                keep.push(entry(format_args!("step {step}"), &reason));
+            }
         }
     }
     let expired = match retention {
@@ -77,23 +98,14 @@ pub(crate) fn run(flags: &Flags, out: &mut dyn Write) -> anyhow::Result<Outcome>
     for (older, step) in usable.iter().enumerate() {
         if !expired.contains(step) {
             let newer = usable.len() - older - 1;
-            writeln!(
-                out,
-                "keep step {step}: {}",
-                why_kept(retention, *step, newer)
-            )?;
+            let reason = why_kept(retention, *step, newer);
+            keep.push(entry(format_args!("step {step}"), &reason));
         }
     }
     for dir in run.set_aside_dirs()? {
-        writeln!(
-            out,
-            "keep {dir}: a damaged checkpoint that was set aside; `tinderbox ckpt remove` removes it"
-        )?;
+        let reason = "a damaged checkpoint that was set aside; `tinderbox ckpt rm` removes it";
+        keep.push(entry(dir, reason));
     }
-    let verb = match flags.yes {
-        true => "removed",
-        false => "would remove",
-    };
     // The same rules find and remove leftovers; attempts that died in between are included.
     let leftovers = match (flags.yes, flags.idle) {
         (true, false) => run.clean(),
@@ -101,28 +113,48 @@ pub(crate) fn run(flags: &Flags, out: &mut dyn Write) -> anyhow::Result<Outcome>
         (false, false) => run.leftovers(),
         (false, true) => run.leftovers_when_idle(),
     }?;
-    for (dir, reason) in &leftovers.kept {
-        writeln!(out, "keep {}: {reason}", dir.display())?;
+    if url_of(&flags.dir).is_some() && steps.is_empty() && leftovers == Cleaned::default() {
+        bail!("{} does not contain a run", run.place().display());
     }
-    for dir in &leftovers.removed {
-        writeln!(out, "{verb} {}: remains of a save", dir.display())?;
-    }
+    let kept = leftovers.kept.iter();
+    keep.extend(kept.map(|(dir, reason)| entry(dir.display(), reason)));
+    let removed = leftovers.removed.iter();
+    let removed = removed.map(|dir| entry(dir.display(), "remains of a save"));
+    let mut remove: Vec<Entry> = removed.collect();
     for step in &expired {
         if flags.yes {
             run.remove(*step)?;
         }
-        writeln!(out, "{verb} step {step}: not kept by the rule")?;
+        let what = format_args!("step {step}");
+        remove.push(entry(what, "not kept by the rule"));
     }
-    if url_of(&flags.dir).is_some() && steps.is_empty() && leftovers == Cleaned::default() {
-        bail!("{} does not contain a run", run.place().display());
+    let report = Report {
+        removed: flags.yes && !remove.is_empty(),
+        keep,
+        remove,
+    };
+    out.answer(&report, |out| report.show(out))?;
+    Ok(Outcome::Done)
+}
+
+impl Report {
+    fn show(&self, out: &mut Output) -> io::Result<()> {
+        let verb = match self.removed {
+            true => "removed",
+            false => "would remove",
+        };
+        for Entry { what, reason } in &self.keep {
+            writeln!(out, "keep {what}: {reason}")?;
+        }
+        for Entry { what, reason } in &self.remove {
+            writeln!(out, "{verb} {what}: {reason}")?;
+        }
+        match self.remove.is_empty() {
+            true => writeln!(out, "there is nothing to remove"),
+            false if self.removed => Ok(()),
+            false => writeln!(out, "nothing was removed: use --yes to remove it"),
+        }
     }
-    let something = !expired.is_empty() || !leftovers.removed.is_empty();
-    match something {
-        true if flags.yes => {}
-        true => writeln!(out, "nothing was removed: use --yes to remove it")?,
-        false => writeln!(out, "there is nothing to remove")?,
-    }
-    Ok(Outcome::Fine)
 }
 
 /// Returns why a checkpoint is kept, given the number of newer ones.

@@ -1,12 +1,13 @@
 //! `ckpt import`: saves plain files as a checkpoint.
 
-use std::{io::Write, path::PathBuf};
+use std::{fs, path::PathBuf};
 
+use anyhow::Context;
 use clap::Args;
 use tinderbox_checkpoint::tools::{ImportOptions, import};
 
-use super::place::run_at;
-use crate::{outcome::Outcome, terminal::Bar};
+use super::saved::Saved;
+use crate::{outcome::Outcome, terminal::Output};
 
 /// Arguments of `import`.
 #[derive(Args, Debug)]
@@ -14,9 +15,6 @@ pub(crate) struct Flags {
     /// A safetensors file, or a directory with model.safetensors or model.safetensors.index.json
     #[arg(value_name = "DIR_OR_FILE")]
     from: PathBuf,
-    /// Run directory to save to, or its URL in a bucket
-    #[arg(long, value_name = "RUN_DIR")]
-    to: PathBuf,
     /// Step to save as
     #[arg(long, value_name = "STEP", default_value_t = 0)]
     step: u64,
@@ -28,20 +26,19 @@ pub(crate) struct Flags {
         value_parser = clap::value_parser!(u32).range(1..=65_536)
     )]
     ranks: u32,
-    /// Replace the step if it exists
-    #[arg(long)]
-    replace: bool,
+    #[command(flatten)]
+    saved: Saved,
 }
 
 /// Imports the files.
-pub(crate) fn run(flags: &Flags, out: &mut dyn Write) -> anyhow::Result<Outcome> {
+pub(crate) fn run(flags: &Flags, out: &mut Output) -> anyhow::Result<Outcome> {
     let options = ImportOptions {
         step: flags.step,
         world_size: flags.ranks,
-        replace: flags.replace,
+        replace: flags.saved.replace,
     };
-    let run = run_at(&flags.to)?;
-    let dir = import(&flags.from, &run, &options, &Bar::new("import"))?;
-    writeln!(out, "{}", dir.display())?;
-    Ok(Outcome::Fine)
+    let from = &flags.from;
+    fs::metadata(from).with_context(|| format!("{} can't be read", from.display()))?;
+    let dir = import(from, &flags.saved.run()?, &options, &out.bar("import"))?;
+    flags.saved.print(&dir, out)
 }

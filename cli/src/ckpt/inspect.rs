@@ -2,20 +2,19 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    io::Write,
+    io::{self, Write},
     path::PathBuf,
 };
 
-use anyhow::bail;
 use clap::Args;
 use serde::Serialize;
-use tinderbox_checkpoint::{Checkpoint, Role, Run, StoredDType};
+use tinderbox_checkpoint::{Checkpoint, Role, StoredDType};
 use tinderbox_deferred::human_bytes;
 
 use super::place::Place;
 use crate::{
     outcome::Outcome,
-    terminal::{Columns, one_line, visible},
+    terminal::{Columns, Output, visible},
 };
 
 /// Arguments of `inspect`.
@@ -26,54 +25,32 @@ pub(crate) struct Flags {
     /// Show this step of the run
     #[arg(long, value_name = "STEP")]
     step: Option<u64>,
-    /// List all steps of the run, one per line
-    #[arg(long, conflicts_with = "step")]
-    all: bool,
-    /// Print one JSON object
-    #[arg(long)]
-    json: bool,
 }
 
-/// Shows a checkpoint or lists a run.
-pub(crate) fn run(flags: &Flags, out: &mut dyn Write) -> anyhow::Result<Outcome> {
-    let place = Place::of(&flags.dir)?;
-    if flags.all {
-        let Place::Run(run, steps) = place else {
-            bail!(
-                "{} is not a run: --all lists the steps of a run",
-                flags.dir.display()
-            );
-        };
-        list(&run, &steps, flags.json, out)?;
-        return Ok(Outcome::Fine);
-    }
-    let checkpoint = place.look_into(flags.step)?;
+/// Shows a checkpoint.
+pub(crate) fn run(flags: &Flags, out: &mut Output) -> anyhow::Result<Outcome> {
+    let checkpoint = Place::of(&flags.dir)?.look_into(flags.step)?;
     let contents = Contents::of(&checkpoint);
-    match flags.json {
-        true => writeln!(out, "{}", serde_json::to_string(&contents)?)?,
-        false => contents.show(out)?,
-    }
-    Ok(Outcome::Fine)
+    out.answer(&contents, |out| contents.show(out))?;
+    Ok(Outcome::Done)
 }
 
 /// The sizes of a checkpoint.
 #[derive(Serialize)]
-struct Sizes {
-    step: u64,
+pub(super) struct Sizes {
     seed: u64,
-    data_position: u64,
-    world_size: u32,
+    pub(super) data_position: u64,
+    pub(super) world_size: u32,
     files: usize,
     /// Size of the files with tensors.
-    total_bytes: u64,
+    pub(super) total_bytes: u64,
     scalars: usize,
 }
 
 impl Sizes {
-    fn of(checkpoint: &Checkpoint) -> Self {
+    pub(super) fn of(checkpoint: &Checkpoint) -> Self {
         let manifest = checkpoint.manifest();
         Self {
-            step: manifest.step,
             seed: manifest.seed,
             data_position: manifest.data_position,
             world_size: manifest.world_size,
@@ -89,6 +66,7 @@ impl Sizes {
 struct Contents<'a> {
     dir: String,
     attempt: String,
+    step: u64,
     #[serde(flatten)]
     sizes: Sizes,
     has_plan: bool,
@@ -130,6 +108,7 @@ impl<'a> Contents<'a> {
         Self {
             dir: checkpoint.dir().display().to_string(),
             attempt: manifest.attempt.to_string(),
+            step: manifest.step,
             sizes: Sizes::of(checkpoint),
             has_plan: manifest.has_plan(),
             metadata: manifest.metadata(),
@@ -137,11 +116,11 @@ impl<'a> Contents<'a> {
         }
     }
 
-    fn show(&self, out: &mut dyn Write) -> anyhow::Result<()> {
+    fn show(&self, out: &mut Output) -> io::Result<()> {
         let sizes = &self.sizes;
         writeln!(out, "{}", self.dir)?;
         for (name, value) in [
-            ("step", sizes.step.to_string()),
+            ("step", self.step.to_string()),
             ("seed", sizes.seed.to_string()),
             ("data position", sizes.data_position.to_string()),
             ("world size", sizes.world_size.to_string()),
@@ -165,54 +144,13 @@ impl<'a> Contents<'a> {
                 tensor.bytes.to_string(),
             ]);
         }
-        writeln!(out, "{}", columns.show())?;
+        columns.show(out)?;
         for tensor in self.tensors.iter().filter(|tensor| !tensor.tied.is_empty()) {
             let names = format!("{} = {}", tensor.name, tensor.tied.join(" = "));
             writeln!(out, "tied: {}", visible(&names))?;
         }
         Ok(())
     }
-}
-
-/// Lists all steps of a run, one per line.
-fn list(run: &Run, steps: &[u64], json: bool, out: &mut dyn Write) -> anyhow::Result<()> {
-    #[derive(Serialize)]
-    #[serde(untagged)]
-    enum Line {
-        Usable(Sizes),
-        Unusable { step: u64, error: String },
-    }
-    let lines = steps.iter().map(|step| match run.open(*step) {
-        Ok(checkpoint) => Line::Usable(Sizes::of(&checkpoint)),
-        Err(error) => Line::Unusable {
-            step: *step,
-            error: error.chain(),
-        },
-    });
-    if json {
-        let lines: Vec<Line> = lines.collect();
-        let dir = run.place().display().to_string();
-        let all = serde_json::json!({"dir": dir, "steps": lines});
-        writeln!(out, "{all}")?;
-        return Ok(());
-    }
-    for line in lines {
-        match line {
-            Line::Usable(sizes) => writeln!(
-                out,
-                "step {}: {} rank(s), {} file(s), {}, data position {}",
-                sizes.step,
-                sizes.world_size,
-                sizes.files,
-                human_bytes(sizes.total_bytes),
-                sizes.data_position
-            )?,
-            Line::Unusable { step, error } => {
-                writeln!(out, "step {step}: can't be used: {}", one_line(&error))?;
-            }
-        }
-    }
-    Ok(())
 }
 
 fn in_words(bytes: u64) -> String {

@@ -1,11 +1,9 @@
 //! Resolution of directories and URLs on the command line.
 
-use std::{path::Path, sync::Arc};
+use std::{fs, path::Path, sync::Arc};
 
 use anyhow::{Context, bail};
 use tinderbox_checkpoint::{Checkpoint, LoadError, Run, store::BucketStore};
-
-use crate::terminal::say;
 
 /// The file whose presence makes a directory a checkpoint.
 const MANIFEST_FILE: &str = "manifest.json";
@@ -53,8 +51,11 @@ impl Place {
                 opened => Ok(Self::Step(Box::new(opened))),
             };
         }
-        if url_of(dir).is_none() && dir.join(MANIFEST_FILE).exists() {
-            return Ok(Self::Step(Box::new(Checkpoint::open(dir))));
+        if url_of(dir).is_none() {
+            fs::metadata(dir).with_context(|| format!("{} can't be read", dir.display()))?;
+            if dir.join(MANIFEST_FILE).exists() {
+                return Ok(Self::Step(Box::new(Checkpoint::open(dir))));
+            }
         }
         let run = run_at(dir)?;
         let steps = run.steps()?;
@@ -67,7 +68,7 @@ impl Place {
         Ok(Self::Run(run, steps))
     }
 
-    /// Returns the checkpoint of a step, or the newest undamaged one, with a warning for each newer one.
+    /// Returns the checkpoint of a step, or the newest undamaged one; the library warns about each newer one.
     pub(super) fn look_into(self, step: Option<u64>) -> anyhow::Result<Checkpoint> {
         match (self, step) {
             (Self::Step(opened), step) => {
@@ -84,10 +85,6 @@ impl Place {
             (Self::Run(run, _), Some(step)) => Ok(run.open(step)?),
             (Self::Run(run, _), None) => {
                 let latest = run.latest()?.context("the run no longer has any steps")?;
-                for skipped in latest.skipped {
-                    let (step, reason) = (skipped.step, skipped.reason.chain());
-                    say("warning", &format!("step {step} is damaged: {reason}"));
-                }
                 Ok(latest.checkpoint)
             }
         }

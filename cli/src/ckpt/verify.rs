@@ -1,18 +1,20 @@
 //! `ckpt verify`: checks whether checkpoints are intact.
 
 use std::{
-    io::Write,
-    path::{Path, PathBuf},
+    io::{self, Write},
+    path::PathBuf,
 };
 
 use clap::Args;
+use serde::Serialize;
+use serde_json::json;
 use tinderbox_checkpoint::{Checkpoint, ErrorClass, LoadError};
 use tinderbox_deferred::human_bytes;
 
 use super::place::Place;
 use crate::{
-    outcome::{Outcome, is_broken_pipe},
-    terminal::{Bar, one_line, say_error},
+    outcome::Outcome,
+    terminal::{Output, one_line, say, say_error},
 };
 
 /// Arguments of `verify`.
@@ -23,69 +25,93 @@ pub(crate) struct Flags {
     dirs: Vec<PathBuf>,
 }
 
+/// The answer for a checkpoint.
+#[derive(Serialize)]
+struct Checked {
+    dir: PathBuf,
+    intact: bool,
+    files: usize,
+    bytes: u64,
+    damage: Vec<String>,
+    /// An error that does not indicate damage.
+    error: Option<String>,
+}
+
 /// Checks all of them; one that can't be read does not prevent the check of the others.
-pub(crate) fn run(flags: &Flags, out: &mut dyn Write) -> anyhow::Result<Outcome> {
-    let mut outcome = Outcome::Fine;
+pub(crate) fn run(flags: &Flags, out: &mut Output) -> anyhow::Result<Outcome> {
+    let (mut worst, mut all) = (Outcome::Done, Vec::new());
     for dir in &flags.dirs {
-        outcome = outcome.max(go_on(check_all(dir, out))?);
-    }
-    Ok(outcome)
-}
-
-/// Prints an error and continues, unless the output is closed.
-fn go_on(checked: anyhow::Result<Outcome>) -> anyhow::Result<Outcome> {
-    match checked {
-        Err(error) if !is_broken_pipe(&error) => {
-            say_error(&error);
-            Ok(Outcome::Failed)
-        }
-        checked => checked,
-    }
-}
-
-/// Checks a checkpoint, or all of a run.
-fn check_all(dir: &Path, out: &mut dyn Write) -> anyhow::Result<Outcome> {
-    match Place::of(dir)? {
-        Place::Step(opened) => check(*opened, out),
-        Place::Run(run, steps) => {
-            let mut outcome = Outcome::Fine;
-            for step in steps {
-                outcome = outcome.max(go_on(check(run.open(step), out))?);
+        let opened = match Place::of(dir) {
+            Ok(Place::Step(opened)) => vec![(dir.clone(), *opened)],
+            Ok(Place::Run(run, steps)) => {
+                let steps = steps.into_iter();
+                let opened = steps.map(|step| (run.step_place(step), run.open(step)));
+                opened.collect()
             }
-            Ok(outcome)
+            Err(error) => {
+                say_error(&error);
+                worst = worst.max(Outcome::of(&error));
+                continue;
+            }
+        };
+        for (dir, opened) in opened {
+            let (checked, outcome) = check(dir, opened, out);
+            worst = worst.max(outcome);
+            if !out.json {
+                checked.show(out)?;
+            }
+            all.push(checked);
         }
     }
+    out.answer(&json!({"checkpoints": all}), |_| Ok(()))?;
+    Ok(worst)
 }
 
-/// Reads and checks all data of a checkpoint and reports damage.
-fn check(opened: Result<Checkpoint, LoadError>, out: &mut dyn Write) -> anyhow::Result<Outcome> {
-    let damage = match opened {
+/// Reads and checks all data of a checkpoint; prints an error that is not damage.
+fn check(dir: PathBuf, opened: Result<Checkpoint, LoadError>, out: &Output) -> (Checked, Outcome) {
+    let (mut files, mut bytes) = (0, 0);
+    let found = match opened {
         Ok(checkpoint) => {
-            let damage = checkpoint.damage(&Bar::new("verify"));
-            if damage.is_empty() {
-                let files = &checkpoint.manifest().files;
-                let bytes = human_bytes(files.iter().map(|file| file.size_bytes).sum());
-                let (dir, files) = (checkpoint.dir().display(), files.len());
-                writeln!(out, "{dir}: intact, {files} file(s), {bytes}")?;
-                return Ok(Outcome::Fine);
-            }
-            damage
+            let listed = &checkpoint.manifest().files;
+            files = listed.len();
+            bytes = listed.iter().map(|file| file.size_bytes).sum();
+            checkpoint.damage(&out.bar("verify"))
         }
         Err(error) => vec![error],
     };
-    // Every error names its directory or file.
-    let (failures, damage): (Vec<_>, Vec<_>) = damage.into_iter().partition(is_failure);
-    for error in &damage {
-        writeln!(out, "damaged: {}", one_line(&error.chain()))?;
+    let mut checked = Checked {
+        dir,
+        intact: found.is_empty(),
+        files,
+        bytes,
+        damage: Vec::new(),
+        error: None,
+    };
+    let mut outcome = Outcome::Done;
+    for error in found {
+        // Every error names its directory or file.
+        let text = error.chain();
+        if matches!(error.class(), ErrorClass::Damaged | ErrorClass::Missing) {
+            checked.damage.push(text);
+            outcome = outcome.max(Outcome::No);
+        } else if checked.error.is_none() {
+            say("error", &text);
+            outcome = outcome.max(Outcome::of(&error.into()));
+            checked.error = Some(text);
+        }
     }
-    match failures.into_iter().next() {
-        Some(failure) => Err(failure.into()),
-        None => Ok(Outcome::Found),
-    }
+    (checked, outcome)
 }
 
-/// Returns whether an error does not indicate damage: an I/O error, a denied access, or another version of
-/// the format.
-fn is_failure(error: &LoadError) -> bool {
-    !matches!(error.class(), ErrorClass::Damaged | ErrorClass::Missing)
+impl Checked {
+    fn show(&self, out: &mut Output) -> io::Result<()> {
+        let (dir, files, bytes) = (self.dir.display(), self.files, human_bytes(self.bytes));
+        if self.intact {
+            writeln!(out, "{dir}: intact, {files} file(s), {bytes}")?;
+        }
+        for damage in &self.damage {
+            writeln!(out, "damaged: {}", one_line(damage))?;
+        }
+        Ok(())
+    }
 }

@@ -1,11 +1,9 @@
 //! The commands on plan files.
 
-use std::io::Write;
-
 use clap::Subcommand;
 
 use super::{diff, show};
-use crate::outcome::Outcome;
+use crate::{outcome::Outcome, terminal::Output};
 
 /// The plan commands.
 #[derive(Subcommand, Debug)]
@@ -18,7 +16,7 @@ pub(crate) enum Command {
 
 impl Command {
     /// Runs the command.
-    pub(crate) fn run(&self, out: &mut dyn Write) -> anyhow::Result<Outcome> {
+    pub(crate) fn run(&self, out: &mut Output) -> anyhow::Result<Outcome> {
         match self {
             Self::Show(flags) => show::run(flags, out),
             Self::Diff(flags) => diff::run(flags, out),

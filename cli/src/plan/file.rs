@@ -3,14 +3,12 @@
 use std::path::Path;
 
 use anyhow::Context;
-use tinderbox_planner::{PlanFile, PlanFileError};
+use tinderbox_planner::PlanFile;
 
-/// Loads a plan file; errors include the path.
+use crate::terminal::{name_of, read_text};
+
+/// Reads a plan file, or standard input for `-`; errors include the path.
 pub(super) fn load(path: &Path) -> anyhow::Result<PlanFile> {
-    match PlanFile::load(path) {
-        Ok(plan) => Ok(plan),
-        // The error includes the path.
-        Err(error @ PlanFileError::Io { .. }) => Err(error.into()),
-        Err(error) => Err(error).with_context(|| path.display().to_string()),
-    }
+    let plan = PlanFile::from_json(&read_text(path)?);
+    plan.with_context(|| name_of(path).into_owned())
 }

@@ -1,27 +1,31 @@
 //! The commands on schedules.
 
-use std::io::Write;
-
 use clap::Subcommand;
 
-use super::{list, show};
-use crate::outcome::Outcome;
+use super::{auto, list, show, verify};
+use crate::{outcome::Outcome, terminal::Output};
 
 /// The schedule commands.
 #[derive(Subcommand, Debug)]
 pub(crate) enum Command {
-    /// Draw a schedule in the terminal, as SVG, or as a trace for Perfetto; exit code 1 if it can't run
-    Show(show::Flags),
-    /// List the named schedules, with their costs for a number of stages
+    /// List the named schedules, with their costs
     List(list::Flags),
+    /// Print a schedule: drawn, as SVG, as a trace for Perfetto, as lists or JSON; exit code 1 if it can't run
+    Show(show::Flags),
+    /// Report whether a schedule can run, or why not; exit code 1 if it can't
+    Verify(verify::Flags),
+    /// Find a schedule for times and memory limits; several stages of a rank are placed in a loop or in a V
+    Auto(auto::Flags),
 }
 
 impl Command {
     /// Runs the command.
-    pub(crate) fn run(&self, out: &mut dyn Write) -> anyhow::Result<Outcome> {
+    pub(crate) fn run(&self, out: &mut Output) -> anyhow::Result<Outcome> {
         match self {
-            Self::Show(flags) => show::run(flags, out),
             Self::List(flags) => list::run(flags, out),
+            Self::Show(flags) => show::run(flags, out),
+            Self::Verify(flags) => verify::run(flags, out),
+            Self::Auto(flags) => auto::run(flags, out),
         }
     }
 }

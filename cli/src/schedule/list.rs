@@ -1,35 +1,22 @@
 //! `schedule list`: the named schedules in a table.
 
-use std::io::Write;
-
-use anyhow::bail;
+use anyhow::Context;
 use clap::Args;
 use serde::Serialize;
-use tinderbox_schedule::{
-    ChunkCounts, Costs, Dependencies, ScheduleKind, peak_activations, simulate,
-};
+use serde_json::json;
+use tinderbox_schedule::{ChunkCounts, Dependencies, ScheduleKind, peak_activations, simulate};
 
-use super::times::Times;
-use crate::{outcome::Outcome, terminal::Columns};
+use super::shape::Shape;
+use crate::{
+    outcome::Outcome,
+    terminal::{Columns, Output},
+};
 
 /// Arguments of `list`.
 #[derive(Args, Debug)]
 pub(crate) struct Flags {
-    /// Pipeline stages in parallel, each on its own rank
-    #[arg(long, value_name = "P", default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..=64))]
-    stages: u64,
-    /// Micro-batches per step
-    #[arg(long, value_name = "M", default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..=512))]
-    micro_batches: u64,
-    /// Stages on each rank, for schedules with a variable number
-    #[arg(long, value_name = "V", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=16))]
-    chunks: u64,
-    /// Ticks of F, I and W for all stages of a rank together, divided by its number of chunks
-    #[arg(long, value_name = "F,I,W", default_value = "12,12,12")]
-    times: Times,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    shape: Shape,
 }
 
 /// The costs of a schedule.
@@ -44,13 +31,15 @@ struct Row {
 }
 
 /// Prints the costs of each schedule.
-pub(crate) fn run(flags: &Flags, out: &mut dyn Write) -> anyhow::Result<Outcome> {
-    let rows = ScheduleKind::ALL.into_iter().map(|kind| row(flags, kind));
+pub(crate) fn run(flags: &Flags, out: &mut Output) -> anyhow::Result<Outcome> {
+    let rows = ScheduleKind::ALL.into_iter();
+    let rows = rows.map(|kind| row(&flags.shape, kind));
     let rows = rows.collect::<anyhow::Result<Vec<Row>>>()?;
-    if flags.json {
-        writeln!(out, "{}", serde_json::to_string_pretty(&rows)?)?;
-        return Ok(Outcome::Fine);
-    }
+    out.answer(&json!({"schedules": rows}), |out| table_of(&rows).show(out))?;
+    Ok(Outcome::Done)
+}
+
+fn table_of(rows: &[Row]) -> Columns {
     let header = ["schedule", "chunks", "step", "bubble", "idle", "peak"];
     let mut table = Columns::new(&header, &[1, 2, 3, 4, 5]);
     for row in rows {
@@ -63,29 +52,22 @@ pub(crate) fn run(flags: &Flags, out: &mut dyn Write) -> anyhow::Result<Outcome>
             format!("{:.1} micro-batches", row.peak_micro_batches),
         ]);
     }
-    writeln!(out, "{}", table.show())?;
-    Ok(Outcome::Fine)
+    table
 }
 
-fn row(flags: &Flags, kind: ScheduleKind) -> anyhow::Result<Row> {
-    let chunks = match kind.chunks() {
-        ChunkCounts::One => 1,
-        ChunkCounts::Two => 2,
-        ChunkCounts::Any => usize::try_from(flags.chunks)?,
-    };
-    let ranks = usize::try_from(flags.stages)?;
-    let schedule = kind.generate(ranks, chunks, usize::try_from(flags.micro_batches)?)?;
-    let share = |ticks: u64| match ticks % chunks as u64 {
-        0 => Ok(ticks / chunks as u64),
-        _ => bail!(
-            "--times: {ticks} ticks are not divisible by the {chunks} chunks of {kind}: use a multiple"
-        ),
-    };
-    let mut times = flags.times.0;
-    times.forward = share(times.forward)?;
-    times.input_gradient = share(times.input_gradient)?;
-    times.weight_gradient = share(times.weight_gradient)?;
-    let costs = Costs::uniform(schedule.stages, times);
+fn row(shape: &Shape, kind: ScheduleKind) -> anyhow::Result<Row> {
+    let schedule = shape.generate(
+        kind,
+        match kind.chunks() {
+            ChunkCounts::One => Some(1),
+            ChunkCounts::Two => Some(2),
+            ChunkCounts::Any => None,
+        },
+    )?;
+    let chunks = schedule.stages / schedule.world_size();
+    let costs = shape
+        .costs(&schedule.stage_to_rank)
+        .with_context(|| kind.name())?;
     let timeline = simulate(&schedule, &Dependencies::chain(schedule.stages), &costs)?;
     let peak = peak_activations(&schedule).into_iter().max().unwrap_or(0);
     Ok(Row {

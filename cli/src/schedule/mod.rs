@@ -1,9 +1,12 @@
 //! `tinderbox schedule`: schedules.
 
+mod auto;
 mod command;
+mod form;
 mod given;
 mod list;
+mod shape;
 mod show;
-mod times;
+mod verify;
 
 pub(crate) use command::Command;

@@ -1,7 +1,11 @@
 //! A progress bar.
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tinderbox_checkpoint::Progress;
+
+/// Bytes, their rate and an estimate of the time left.
+const STYLE: &str =
+    "{msg} {bar:30} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec} {eta} left";
 
 /// A progress bar over bytes on standard error; hidden without a terminal, and cleared on drop.
 #[derive(Debug)]
@@ -9,12 +13,14 @@ pub(crate) struct Bar(ProgressBar);
 
 impl Bar {
     /// Creates a bar for an operation.
-    pub(crate) fn new(work: &'static str) -> Self {
+    pub(super) fn new(work: &'static str, hidden: bool) -> Self {
         // The template divides by the length, which is not known yet.
         let bar = ProgressBar::new(0).with_message(work);
-        let style = "{msg} {bar:30} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec}";
-        let style = ProgressStyle::with_template(style);
+        let style = ProgressStyle::with_template(STYLE);
         bar.set_style(style.expect("the template is well-formed"));
+        if hidden {
+            bar.set_draw_target(ProgressDrawTarget::hidden());
+        }
         Self(bar)
     }
 }

@@ -1,8 +1,13 @@
 //! Tables that fit the terminal.
 
+use std::io::{self, Write};
+
 use comfy_table::{CellAlignment, Table, TableComponent, presets};
 
-use super::text::{shorten, visible};
+use super::{
+    Output,
+    text::{shorten, visible},
+};
 
 /// Minimum width of a shortened name in characters.
 const SHORTEST_NAME: usize = 16;
@@ -32,10 +37,10 @@ impl Columns {
         self.rows.push(cells.collect());
     }
 
-    /// Formats the table with at most the width of the terminal; without a terminal, names are not shortened.
-    pub(crate) fn show(&self) -> String {
-        let size = terminal_size::terminal_size_of(std::io::stdout());
-        self.fitted(size.map(|(width, _)| usize::from(width.0)))
+    /// Prints the table with at most the width of the terminal; without a terminal, names are not shortened.
+    pub(crate) fn show(&self, out: &mut Output) -> io::Result<()> {
+        let table = self.fitted(out.width());
+        writeln!(out, "{table}")
     }
 
     /// Formats the table with at most `width` characters, as far as names can be shortened.

@@ -1,9 +1,11 @@
 //! A checkpoint of a small model, and the command.
+#![allow(dead_code, reason = "each test binary uses its own part of it")]
 
 use std::{
     collections::BTreeMap,
+    io::Write,
     path::{Path, PathBuf},
-    process::Command,
+    process::{Command, Stdio},
     time::Duration,
 };
 
@@ -23,36 +25,63 @@ pub struct Ran {
 }
 
 impl Ran {
-    /// Returns the output of a command that ended with this code; an error must be one line.
+    /// Returns the output of a command that ended with this code and printed no error.
     #[track_caller]
     pub fn ends(self, code: i32) -> String {
         assert_eq!(self.code, Some(code), "{self:?}");
-        if code == 2 {
-            assert!(self.err.starts_with("error: "), "{self:?}");
-            assert_eq!(self.err.lines().count(), 1, "{self:?}");
-        } else {
-            assert_eq!(self.err, "", "{self:?}");
-        }
+        assert_eq!(self.err, "", "{self:?}");
         self.out
     }
 
-    /// Returns the error of a failed command.
+    /// Returns the error of a failed command: one line, and no output.
     #[track_caller]
-    pub fn fails(self) -> String {
-        let err = self.err.clone();
-        self.ends(2);
-        err
+    pub fn fails(self, code: i32) -> String {
+        assert_eq!(self.code, Some(code), "{self:?}");
+        assert_eq!(self.out, "", "{self:?}");
+        assert!(self.err.starts_with("error: "), "{self:?}");
+        assert_eq!(self.err.lines().count(), 1, "{self:?}");
+        self.err
+    }
+
+    /// Returns the JSON object of a command that ended with this code. Its first field is its version.
+    #[track_caller]
+    pub fn json(self, code: i32) -> serde_json::Value {
+        let text = self.ends(code);
+        assert!(text.starts_with("{\"schema\":1,"), "{text}");
+        serde_json::from_str(&text).unwrap()
     }
 }
 
-/// Runs `tinderbox ckpt` with these arguments.
-pub fn ckpt(arguments: &[&str]) -> Ran {
+/// Runs `tinderbox` with these arguments, and with this standard input.
+pub fn run_with(input: &str, arguments: &[&str]) -> Ran {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tinderbox"));
-    let ran = command.arg("ckpt").args(arguments).output().unwrap();
+    command.args(arguments).env_remove("NO_COLOR");
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+    // A command that does not read it may have ended.
+    let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
+    let ran = child.wait_with_output().unwrap();
     Ran {
         code: ran.status.code(),
         out: String::from_utf8(ran.stdout).unwrap(),
         err: String::from_utf8(ran.stderr).unwrap(),
+    }
+}
+
+/// Runs `tinderbox` with these arguments.
+pub fn run(arguments: &[&str]) -> Ran {
+    run_with("", arguments)
+}
+
+/// Runs `tinderbox ckpt` with these arguments.
+pub fn ckpt(arguments: &[&str]) -> Ran {
+    run(&[&["ckpt"], arguments].concat())
+}
+
+#[track_caller]
+pub fn check_contains(found: &str, expected: &[&str]) {
+    for expected in expected {
+        assert!(found.contains(expected), "no `{expected}` in:\n{found}");
     }
 }
 
@@ -65,6 +94,7 @@ pub fn text(path: &Path) -> &str {
 pub struct Sample {
     pub tensors: Vec<SaveTensor>,
     pub scalars: BTreeMap<String, Scalar>,
+    pub plan: serde_json::Value,
 }
 
 impl Sample {
@@ -105,6 +135,7 @@ impl Sample {
         Self {
             tensors: tensors.into(),
             scalars: BTreeMap::new(),
+            plan: serde_json::json!(["cut"]),
         }
     }
 
@@ -114,7 +145,7 @@ impl Sample {
             seed: u64::MAX,
             data_position: 7,
             metadata: serde_json::json!({"model": "small"}),
-            plan: serde_json::json!(["cut"]),
+            plan: self.plan.clone(),
             block_size: Some(BlockSize::new(64).unwrap()),
             ..CheckpointMeta::new(step, 2)
         };

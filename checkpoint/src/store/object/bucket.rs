@@ -1,6 +1,6 @@
 //! Implementation of store operations as requests to a bucket.
 
-use std::{io, path::PathBuf, pin::Pin, sync::Arc};
+use std::{io, path::PathBuf, pin::Pin, sync::Arc, time::SystemTime};
 
 use object_store::{
     GetOptions, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload, Result,
@@ -243,6 +243,11 @@ impl Store for BucketStore {
         }
         // A directory exists if it has objects.
         self.list(path).map(|_| found(&at, FoundKind::Dir, 0))
+    }
+
+    fn modified(&self, path: &str) -> io::Result<Option<SystemTime>> {
+        let meta = self.head(&self.at(path)?)?;
+        Ok(Some(meta.last_modified.into()))
     }
 
     fn open(&self, path: &str) -> io::Result<Box<dyn ReadFile>> {

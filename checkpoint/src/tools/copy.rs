@@ -1,0 +1,87 @@
+//! Copies of a checkpoint, unchanged, in another store.
+
+use std::{
+    path::PathBuf,
+    sync::atomic::{AtomicBool, Ordering},
+};
+
+use super::{ToolError, error::failed};
+use crate::{
+    Checkpoint, CheckpointMeta, Progress, Run,
+    parallel::parallel,
+    read::default_threads,
+    store::{Store, join},
+};
+
+/// Options of a copy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CopyOptions {
+    /// Whether an existing checkpoint of the step is replaced, atomically.
+    pub replace: bool,
+}
+
+/// Copies a checkpoint to a run, which may be in another store; returns the directory. Every file has the
+/// bytes of the original, except the manifest, whose id is that of the copy: ids are unique, so that a copy is
+/// published, replaced and cleaned up like any other save.
+///
+/// Time: one pass over the files to read and one to write; digests are checked. Memory: a header and one block
+/// for each of up to 4 threads, and a copy of the manifest.
+///
+/// # Errors
+///
+/// Returns an error if the step exists and is not to be replaced, the checkpoint is damaged, or an I/O
+/// operation fails. Nothing is published then.
+pub fn copy(
+    checkpoint: &Checkpoint,
+    to: &Run,
+    options: &CopyOptions,
+    progress: &dyn Progress,
+) -> Result<PathBuf, ToolError> {
+    let manifest = checkpoint.manifest();
+    // One rank: no other process takes part.
+    let attempt = to.begin(CheckpointMeta {
+        replace: options.replace,
+        ..CheckpointMeta::new(manifest.step, 1)
+    })?;
+    progress.begin(manifest.files.iter().map(|file| file.size_bytes).sum());
+    let (store, dir) = attempt.place_to_write();
+    let stop = AtomicBool::new(false);
+    let copied = parallel(default_threads(), 0..manifest.files.len(), |position| {
+        if stop.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let copied = copy_file(checkpoint, position, store, dir, progress);
+        stop.fetch_or(copied.is_err(), Ordering::Relaxed);
+        copied
+    });
+    copied.into_iter().collect::<Result<(), ToolError>>()?;
+    for (name, bytes) in checkpoint.documents()? {
+        let path = join(dir, name);
+        store
+            .put(&path, &bytes)
+            .map_err(failed(store, "write", &path))?;
+    }
+    let mut manifest = manifest.clone();
+    manifest.attempt = attempt.handle().attempt();
+    Ok(attempt.publish_manifest(&manifest)?)
+}
+
+fn copy_file(
+    checkpoint: &Checkpoint,
+    position: usize,
+    store: &dyn Store,
+    dir: &str,
+    progress: &dyn Progress,
+) -> Result<(), ToolError> {
+    let path = join(dir, &checkpoint.manifest().files[position].name);
+    let mut file = store
+        .create(&path)
+        .map_err(failed(store, "create", &path))?;
+    checkpoint.for_each_piece(position, |bytes| {
+        let written = file.write_all(bytes);
+        written.map_err(failed(store, "write", &path))?;
+        progress.done(bytes.len() as u64);
+        Ok::<(), ToolError>(())
+    })?;
+    file.finish().map_err(failed(store, "write", &path))
+}

@@ -1,0 +1,104 @@
+//! `ckpt ls`: lists the steps of a run.
+
+use std::{
+    io::{self, Write},
+    path::PathBuf,
+};
+
+use anyhow::bail;
+use clap::Args;
+use humantime::format_rfc3339_seconds;
+use serde::Serialize;
+use tinderbox_checkpoint::Run;
+use tinderbox_deferred::human_bytes;
+
+use super::{inspect::Sizes, place::Place};
+use crate::{
+    outcome::Outcome,
+    terminal::{Columns, Output, one_line, visible},
+};
+
+/// Arguments of `ls`.
+#[derive(Args, Debug)]
+pub(crate) struct Flags {
+    /// Directory of a run, or its URL in a bucket
+    #[arg(value_name = "RUN_DIR")]
+    dir: PathBuf,
+}
+
+/// The steps of a run, in ascending order.
+#[derive(Serialize)]
+struct Listing {
+    dir: PathBuf,
+    steps: Vec<Step>,
+    /// Directories of damaged checkpoints.
+    set_aside: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct Step {
+    step: u64,
+    valid: bool,
+    /// When its manifest was written, in UTC.
+    saved_at: Option<String>,
+    #[serde(flatten)]
+    sizes: Option<Sizes>,
+    error: Option<String>,
+}
+
+impl Step {
+    fn of(run: &Run, step: u64) -> Self {
+        let (checkpoint, error) = match run.open(step) {
+            Ok(checkpoint) => (Some(checkpoint), None),
+            Err(error) => (None, Some(error.chain())),
+        };
+        let saved_at = checkpoint.as_ref().and_then(|c| c.saved_at());
+        Self {
+            step,
+            valid: error.is_none(),
+            saved_at: saved_at.map(|time| format_rfc3339_seconds(time).to_string()),
+            sizes: checkpoint.as_ref().map(Sizes::of),
+            error,
+        }
+    }
+}
+
+/// Lists the run.
+pub(crate) fn run(flags: &Flags, out: &mut Output) -> anyhow::Result<Outcome> {
+    let Place::Run(run, steps) = Place::of(&flags.dir)? else {
+        bail!("{} is a step, not a run", flags.dir.display());
+    };
+    let listing = Listing {
+        dir: run.place(),
+        steps: steps.into_iter().map(|step| Step::of(&run, step)).collect(),
+        set_aside: run.set_aside_dirs()?,
+    };
+    out.answer(&listing, |out| show(&listing, out))?;
+    Ok(Outcome::Done)
+}
+
+fn show(listing: &Listing, out: &mut Output) -> io::Result<()> {
+    let header = ["step", "saved", "ranks", "bytes", "data position", "valid"];
+    let mut columns = Columns::new(&header, &[2, 3, 4]);
+    for step in &listing.steps {
+        let size = |cell: fn(&Sizes) -> String| step.sizes.as_ref().map_or_else(String::new, cell);
+        columns.push(vec![
+            step.step.to_string(),
+            step.saved_at.clone().unwrap_or_default(),
+            size(|sizes| sizes.world_size.to_string()),
+            size(|sizes| human_bytes(sizes.total_bytes)),
+            size(|sizes| sizes.data_position.to_string()),
+            if step.valid { "yes" } else { "no" }.to_owned(),
+        ]);
+    }
+    columns.show(out)?;
+    for Step { step, error, .. } in &listing.steps {
+        if let Some(error) = error {
+            writeln!(out, "step {step}: {}", one_line(error))?;
+        }
+    }
+    for dir in &listing.set_aside {
+        writeln!(out, "{}: set aside, because it was damaged", visible(dir))?;
+    }
+    Ok(())
+}

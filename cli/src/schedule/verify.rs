@@ -1,0 +1,44 @@
+//! `schedule verify`: reports whether a schedule can run.
+
+use std::io::Write;
+
+use clap::Args;
+use serde_json::json;
+use tinderbox_schedule::verify;
+
+use super::given::{Given, chain};
+use crate::{
+    outcome::Outcome,
+    terminal::{Output, one_line},
+};
+
+/// Arguments of `verify`.
+#[derive(Args, Debug)]
+pub(crate) struct Flags {
+    #[command(flatten)]
+    given: Given,
+}
+
+/// Verifies the schedule.
+pub(crate) fn run(flags: &Flags, out: &mut Output) -> anyhow::Result<Outcome> {
+    let schedule = flags.given.schedule()?;
+    let name = one_line(&schedule.name);
+    let (ticks, fault) = match verify(&schedule, &chain(&schedule)) {
+        Ok(()) => (Some(flags.given.simulate(&schedule)?.makespan()), None),
+        Err(fault) => (None, Some(one_line(&fault.to_string()))),
+    };
+    let runs = fault.is_none();
+    let answer = json!({"name": name, "runs": runs, "step_ticks": ticks, "reason": fault});
+    out.answer(&answer, |out| match (&fault, ticks) {
+        (None, Some(ticks)) => writeln!(out, "{name} can run: a step takes {ticks} ticks"),
+        (fault, _) => writeln!(
+            out,
+            "{name} can't run: {}",
+            fault.as_deref().unwrap_or_default()
+        ),
+    })?;
+    Ok(match runs {
+        true => Outcome::Done,
+        false => Outcome::No,
+    })
+}

@@ -1,0 +1,102 @@
+//! Tests of what all commands of `tinderbox` have in common.
+
+mod support;
+
+use std::{
+    io::Read,
+    process::{Command, Stdio},
+};
+
+use support::{check_contains, run, text};
+
+#[test]
+fn every_help_has_the_exit_codes() {
+    for command in [
+        &[][..],
+        &["ckpt"],
+        &["ckpt", "cp"],
+        &["plan", "show"],
+        &["schedule", "auto"],
+        &["calibrate"],
+        &["completions"],
+    ] {
+        let help = run(&[command, &["--help"]].concat()).ends(0);
+        check_contains(
+            &help,
+            &[
+                "-o, --output <FILE>",
+                "--json",
+                "-q, --quiet",
+                "-v, --verbose...",
+                "Exit codes:\n  0  done\n  1  the answer is no",
+            ],
+        );
+    }
+    // Without a command, the help is printed to standard error.
+    let ran = run(&["schedule"]);
+    assert_eq!((ran.code, &*ran.out), (Some(2), ""));
+    check_contains(&ran.err, &["Usage: tinderbox schedule"]);
+}
+
+#[test]
+fn shells_complete_the_commands() {
+    for (shell, expected) in [
+        ("bash", "complete -F _tinderbox"),
+        ("zsh", "#compdef tinderbox"),
+        ("fish", "complete -c tinderbox"),
+        ("powershell", "Register-ArgumentCompleter"),
+        ("elvish", "edit:completion:arg-completer[tinderbox]"),
+    ] {
+        let script = run(&["completions", shell]).ends(0);
+        check_contains(&script, &[expected, "micro-batches", "reshard"]);
+    }
+    check_contains(
+        &run(&["completions", "csh"]).fails(2),
+        &["invalid value 'csh'"],
+    );
+}
+
+#[test]
+fn a_machine_file_is_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("machine.json");
+    let arguments = ["calibrate", "--threads", "1", "--json", "-o", text(&file)];
+    assert_eq!(run(&arguments).ends(0), "");
+    let json = std::fs::read_to_string(&file).unwrap();
+    assert!(json.starts_with("{\"schema\":1,\"ranks\":"), "{json}");
+    tinderbox_planner::Machine::load(&file).unwrap();
+}
+
+/// The reader, such as `head`, may close the pipe early.
+#[test]
+fn a_closed_pipe_prints_nothing() {
+    for arguments in [
+        &["completions", "zsh"][..],
+        &[
+            "schedule",
+            "show",
+            "gpipe",
+            "--micro-batches",
+            "1000",
+            "--json",
+        ],
+        &[
+            "schedule",
+            "show",
+            "gpipe",
+            "--micro-batches",
+            "1000",
+            "--svg",
+        ],
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tinderbox"));
+        command.args(arguments).stdout(Stdio::piped());
+        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+        drop(child.stdout.take());
+        let mut error = String::new();
+        let mut stderr = child.stderr.take().unwrap();
+        stderr.read_to_string(&mut error).unwrap();
+        // Not the answer of the command, which is incomplete.
+        assert_eq!((child.wait().unwrap().code(), &*error), (Some(3), ""));
+    }
+}
