@@ -9,6 +9,8 @@ mod bucket;
 mod bucket_damage;
 mod classes;
 mod commit;
+#[cfg(feature = "object-store")]
+mod copy;
 mod crash;
 mod damage;
 mod golden;

@@ -1,14 +1,9 @@
 //! Copies of checkpoints between directories and buckets: complete, or not there.
 
-#[path = "support/faulty.rs"]
-#[allow(dead_code, reason = "each test binary uses its own part of it")]
-mod faulty;
-mod support;
-
 use std::{fs, path::Path, sync::Arc};
 
-use faulty::{Fault, Faulty};
-use support::{load, meta, save, small_contents};
+use crate::support::faulty::{Fault, Faulty};
+use crate::support::{load, meta, save, small_contents};
 use tinderbox_checkpoint::{
     Checkpoint, CheckpointMeta, Run,
     store::BucketStore,
