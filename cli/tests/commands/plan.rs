@@ -1,11 +1,9 @@
 //! Tests of `tinderbox plan` as a process.
 
-mod support;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use support::{run, run_with, text};
+use crate::support::{run, run_with, text};
 
 #[track_caller]
 fn ends(code: i32, arguments: &[&str]) -> String {

@@ -1,13 +1,11 @@
 //! Tests of what all commands of `tinderbox` have in common.
 
-mod support;
-
 use std::{
     io::Read,
     process::{Command, Stdio},
 };
 
-use support::{check_contains, run, text};
+use crate::support::{check_contains, run, text};
 
 #[test]
 fn every_help_has_the_exit_codes() {

@@ -1,5 +1,4 @@
 //! A checkpoint of a small model, and the command.
-#![allow(dead_code, reason = "each test binary uses its own part of it")]
 
 use std::{
     collections::BTreeMap,

@@ -1,13 +1,11 @@
 //! Tests of `tinderbox ckpt` as a process, on checkpoints saved by the library.
 
-mod support;
-
 use std::{fs, path::Path};
 
+use crate::support::{Sample, check_contains, ckpt, flip, floats, names, ranks_of, run, text};
 use burn::tensor::TensorData;
 use safetensors::SafeTensors;
 use serde_json::{Value, json};
-use support::{Sample, check_contains, ckpt, flip, floats, names, ranks_of, run, text};
 use tinderbox_checkpoint::{Checkpoint, Role, SaveTensor, Scalar, StoredDType, encode_header};
 
 #[test]

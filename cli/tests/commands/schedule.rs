@@ -1,13 +1,11 @@
 //! Tests of `tinderbox schedule` as a process.
 
-mod support;
-
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use crate::support::{check_contains, run, run_with, text};
 use serde_json::{Value, json};
-use support::{check_contains, run, run_with, text};
 use tinderbox_schedule::{Schedule, ScheduleKind};
 
 #[track_caller]
