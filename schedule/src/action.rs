@@ -55,12 +55,7 @@ impl Compute {
     /// Returns the column of this program in a table with one row per stage and micro-batch.
     #[must_use]
     pub const fn slot(self) -> usize {
-        match self {
-            Self::Forward => 0,
-            Self::Backward => 1,
-            Self::InputGradient => 2,
-            Self::WeightGradient => 3,
-        }
+        self as usize
     }
 }
 
@@ -166,10 +161,10 @@ impl Action {
         })
     }
 
-    /// Creates an overlapped forward and backward.
-    #[must_use]
-    pub const fn overlap(forward: Task, backward: Task) -> Self {
-        Self::Overlap([forward, backward])
+    /// Creates the reduce of a stage's gradients, over the group of the stage.
+    pub(crate) const fn reduce(stage: StageIndex) -> Self {
+        let group = GroupIndex::new(stage.index());
+        Self::Reduce { stage, group }
     }
 
     /// Returns the stage of the action, whose rank has the action in its list. Of an overlapped pair
@@ -227,7 +222,7 @@ mod tests {
         assert!(Action::Send(message).tasks().is_empty());
 
         let task = |word: &str| word.parse::<Action>().unwrap().tasks()[0];
-        let pair = Action::overlap(task("2F5"), task("1B3"));
+        let pair = Action::Overlap([task("2F5"), task("1B3")]);
         assert_eq!(pair.stage(), StageIndex::new(2));
         assert_eq!(pair.tasks(), [task("2F5"), task("1B3")]);
 

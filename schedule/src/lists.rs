@@ -59,6 +59,24 @@ pub struct Schedule {
 }
 
 impl Schedule {
+    /// Creates the compute-only schedule of a training step.
+    pub(crate) fn training(
+        name: &str,
+        stage_to_rank: Vec<RankIndex>,
+        micro_batches: usize,
+        ranks: Vec<Vec<Action>>,
+    ) -> Self {
+        Self {
+            name: name.to_owned(),
+            mode: ScheduleMode::Training,
+            form: Form::ComputeOnly,
+            stages: stage_to_rank.len(),
+            micro_batches,
+            stage_to_rank,
+            ranks,
+        }
+    }
+
     /// Returns the number of ranks.
     #[must_use]
     pub fn world_size(&self) -> usize {

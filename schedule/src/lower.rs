@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::action::{Action, Message, Task};
 use crate::dependencies::{Dependencies, Edge, Tie};
-use crate::index::{GroupIndex, RankIndex, StageIndex};
+use crate::index::{RankIndex, StageIndex};
 use crate::lists::{Form, Schedule, ScheduleMode};
 
 /// Adds sends, receives, reduces and updates to the compute actions of a schedule.
@@ -139,8 +139,7 @@ impl Lowering<'_> {
 
     /// Appends the actions after the last backward of a stage.
     fn end_stage(&self, stage: StageIndex, list: &mut Vec<Action>) {
-        let group = GroupIndex::new(stage.index());
-        list.push(Action::Reduce { stage, group });
+        list.push(Action::reduce(stage));
         if !self.dependencies.has_global_norm() {
             return self.update(stage, list);
         }

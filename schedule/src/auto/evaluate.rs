@@ -5,10 +5,10 @@
 
 use crate::action::Compute;
 
-use super::problem::{Lists, Problem, Turn, count};
+use super::problem::{Lists, Problem, Turn, count, next};
 
 /// The arrival time of a message that does not exist yet.
-const NOT_MADE: u64 = u64::MAX;
+pub(super) const NOT_MADE: u64 = u64::MAX;
 
 /// No message: the action began when the previous one on its rank ended.
 pub(super) const NO_MESSAGE: usize = usize::MAX;
@@ -142,64 +142,44 @@ impl<'a> Evaluator<'a> {
         position: usize,
         cutoff: u64,
     ) -> Result<(), Stop> {
-        let turn = list[position];
-        let partner = match list.get(position + 1) {
-            Some(&next) if turn.is_paired => Some(next),
-            None if turn.is_paired => return Err(Stop::Refused),
-            _ => None,
-        };
+        let first = list[position];
+        let turns = list.get(position..=position + usize::from(first.is_paired));
+        let turns = turns.ok_or(Stop::Refused)?;
+        let last = turns[turns.len() - 1];
         self.turns += 1;
         let mut begin = Begin {
             start: self.ranks[rank].free,
             cause: NO_MESSAGE,
         };
-        let k = self.micro_batch(turn)?;
-        self.receive(turn, k, &mut begin)?;
-        if let Some(partner) = partner {
-            let k = self.micro_batch(partner)?;
-            self.receive(partner, k, &mut begin)?;
+        for turn in turns {
+            let k = next(self.counts[turn.stage()], turn.compute);
+            let k = k.filter(|k| *k < self.problem.micro_batches);
+            self.receive(*turn, k.ok_or(Stop::Refused)?, &mut begin)?;
         }
-        let time = partner.map_or_else(
-            || self.problem.time(turn),
-            |partner| self.problem.pair_time(turn, partner),
-        );
+        let time = match first.is_paired {
+            true => self.problem.pair_time(first, last),
+            false => self.problem.time(first),
+        };
         let end = begin.start.saturating_add(time);
         let state = &mut self.ranks[rank];
-        state.head += 1 + usize::from(partner.is_some());
+        state.head += turns.len();
         state.free = end;
-        let known = partner.map_or(time, |partner| self.problem.time(partner));
-        state.remaining = state.remaining.saturating_sub(known);
+        state.remaining = state.remaining.saturating_sub(self.problem.time(last));
         if end.saturating_add(state.remaining) > cutoff {
             return Err(Stop::Refused);
         }
-        self.causes[rank].push(begin.cause);
-        self.hold(rank, turn)?;
-        if let Some(partner) = partner {
+        for turn in turns {
             self.causes[rank].push(begin.cause);
-            self.hold(rank, partner)?;
-            self.send(rank, turn, position);
-            self.send(rank, partner, position + 1);
-            count(&mut self.counts[turn.stage()], turn.compute);
-            count(&mut self.counts[partner.stage()], partner.compute);
-            self.end_stage(rank, partner);
-        } else {
-            self.send(rank, turn, position);
-            count(&mut self.counts[turn.stage()], turn.compute);
-            self.end_stage(rank, turn);
+            self.hold(rank, *turn)?;
         }
+        for (position, turn) in (position..).zip(turns) {
+            self.send(rank, *turn, position);
+        }
+        for turn in turns {
+            count(&mut self.counts[turn.stage()], turn.compute);
+        }
+        self.end_stage(rank, last);
         Ok(())
-    }
-
-    /// Returns the micro-batch of an entry, if the stage's own order allows it to run.
-    fn micro_batch(&self, turn: Turn) -> Result<usize, Stop> {
-        let [forwards, inputs, weights] = self.counts[turn.stage()];
-        let (k, is_legal) = match turn.compute {
-            Compute::Forward => (forwards, forwards < self.problem.micro_batches),
-            Compute::Backward => (inputs, inputs < forwards && inputs == weights),
-            Compute::InputGradient => (inputs, inputs < forwards),
-            Compute::WeightGradient => (weights, weights < inputs),
-        };
-        if is_legal { Ok(k) } else { Err(Stop::Refused) }
     }
 
     /// Waits for the inputs of a program.

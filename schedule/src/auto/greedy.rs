@@ -15,7 +15,8 @@ use std::mem;
 
 use crate::action::Compute;
 
-use super::problem::{Lists, Problem, Turn, count};
+use super::evaluate::NOT_MADE;
+use super::problem::{Lists, Problem, Turn, count, next};
 
 /// The kinds of programs, in the order in which a rank prefers them.
 pub(super) type Preference = [Compute; 3];
@@ -35,8 +36,6 @@ pub(super) struct Policy {
     /// have, because they belong to older micro-batches.
     pub prefers_late_backwards: bool,
 }
-
-const NOT_MADE: u64 = u64::MAX;
 
 /// A program that a rank could run.
 #[derive(Debug, Clone, Copy)]
@@ -138,21 +137,19 @@ impl Run<'_> {
 
     /// Returns the programs of a stage whose inputs are on their way, and that memory allows.
     fn candidates_of(&self, rank: usize, stage: usize) -> [Option<Candidate>; 3] {
-        let [forwards, inputs, weights] = self.counts[stage];
-        let of = |compute: Compute, k: usize| self.candidate(rank, stage, compute, k);
-        let forward = (forwards < self.problem.micro_batches)
-            .then(|| of(Compute::Forward, forwards))
-            .flatten()
-            .filter(|_| self.may_forward(rank, stage, forwards));
-        let input = match inputs < forwards {
-            true if self.splits(rank, stage, inputs) => of(Compute::InputGradient, inputs),
-            true if inputs == weights => of(Compute::Backward, inputs),
-            _ => None,
+        let counts = self.counts[stage];
+        let of = |compute: Compute| {
+            let k = next(counts, compute).filter(|k| *k < self.problem.micro_batches)?;
+            self.candidate(rank, stage, compute, k)
         };
-        let weight = match weights < inputs {
-            true => of(Compute::WeightGradient, weights),
-            false => None,
-        };
+        let forward = of(Compute::Forward).filter(|_| self.may_forward(rank, stage, counts[0]));
+        let input = next(counts, Compute::InputGradient).and_then(|k| {
+            of(match self.splits(rank, stage, k) {
+                true => Compute::InputGradient,
+                false => Compute::Backward,
+            })
+        });
+        let weight = of(Compute::WeightGradient);
         [forward, input, weight]
     }
 

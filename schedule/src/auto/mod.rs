@@ -10,7 +10,6 @@
 //! | `evaluate` | the time of such lists, equal to the simulator's to the tick |
 //! | `paths` | the longest paths of one micro-batch |
 //! | `bound` | a lower bound of the makespan of all schedules |
-//! | `named` | the named schedules, timed |
 //! | `greedy` | the list scheduler, which never stalls under a memory limit |
 //! | `variants` | the policies of the list scheduler |
 //! | `search` | small changes along the critical path |
@@ -31,7 +30,6 @@ mod bound;
 mod error;
 mod evaluate;
 mod greedy;
-mod named;
 mod paths;
 mod portfolio;
 mod problem;

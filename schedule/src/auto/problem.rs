@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::action::{Action, Compute, Task};
 use crate::dependencies::Dependencies;
 use crate::index::{MicroBatchIndex, RankIndex, StageIndex};
-use crate::lists::{Form, Schedule, ScheduleMode};
+use crate::lists::Schedule;
 use crate::simulate::Costs;
 
 /// One entry of a rank's list during the search: a program of a stage, without its micro-batch.
@@ -194,13 +194,9 @@ impl<'a> Problem<'a> {
 
     /// Returns the ticks of an overlapped pair with its overhead.
     pub fn pair_time(&self, forward: Turn, backward: Turn) -> u64 {
-        let task = |turn: Turn| Task {
-            stage: StageIndex::new(turn.stage()),
-            compute: turn.compute,
-            micro_batch: MicroBatchIndex::new(0),
-        };
-        let pair = Action::overlap(task(forward), task(backward));
-        self.costs.time(&pair)
+        let time = |turn: Turn| self.costs.stages[turn.stage()].time(turn.compute);
+        let both = self.costs.overlapped(time(forward), time(backward));
+        both.saturating_add(self.costs.overhead)
     }
 
     /// Returns the bytes that a rank may hold for its micro-batches; zero if the resident bytes exceed the limit.
@@ -210,14 +206,7 @@ impl<'a> Problem<'a> {
 
     /// Returns the bytes that a rank holds after an entry, given those before it.
     pub fn held_after(&self, held: u64, turn: Turn) -> u64 {
-        let costs = &self.costs.stages[turn.stage()];
-        let (activation, weight) = (costs.activation_bytes, costs.weight_gradient_bytes);
-        match turn.compute {
-            Compute::Forward => held.saturating_add(activation),
-            Compute::Backward => held.saturating_sub(activation),
-            Compute::InputGradient => held.saturating_sub(activation).saturating_add(weight),
-            Compute::WeightGradient => held.saturating_sub(weight),
-        }
+        self.costs.stages[turn.stage()].held_after(held, turn.compute)
     }
 
     /// Returns the most bytes that each rank holds in addition to the resident ones.
@@ -325,22 +314,16 @@ impl<'a> Problem<'a> {
                 match turns.as_slice().first() {
                     Some(&second) if turn.is_paired => {
                         turns.next();
-                        actions.push(Action::overlap(first, label(second)));
+                        actions.push(Action::Overlap([first, label(second)]));
                     }
                     _ => actions.push(Action::Compute(first)),
                 }
             }
             actions
         };
-        Schedule {
-            name: name.to_owned(),
-            mode: ScheduleMode::Training,
-            form: Form::ComputeOnly,
-            stages: self.stages(),
-            micro_batches: self.micro_batches,
-            stage_to_rank: self.stage_to_rank.to_vec(),
-            ranks: lists.iter().map(&mut actions).collect(),
-        }
+        let ranks = lists.iter().map(&mut actions).collect();
+        let map = self.stage_to_rank.to_vec();
+        Schedule::training(name, map, self.micro_batches, ranks)
     }
 }
 
@@ -359,4 +342,16 @@ pub(super) const fn count(counts: &mut [usize; 3], compute: Compute) -> usize {
     };
     *counted += 1;
     *counted - 1
+}
+
+/// Returns the micro-batch of a stage's next program, given how many forwards, input gradients and weight gradients
+/// have run; `None` if the program can't be next.
+pub(super) fn next([forwards, inputs, weights]: [usize; 3], compute: Compute) -> Option<usize> {
+    let (micro_batch, is_legal) = match compute {
+        Compute::Forward => (forwards, true),
+        Compute::Backward => (inputs, inputs < forwards && inputs == weights),
+        Compute::InputGradient => (inputs, inputs < forwards),
+        Compute::WeightGradient => (weights, weights < inputs),
+    };
+    is_legal.then_some(micro_batch)
 }

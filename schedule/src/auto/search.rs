@@ -5,7 +5,7 @@ use std::mem;
 use crate::action::Compute;
 
 use super::evaluate::{Evaluator, NO_MESSAGE};
-use super::problem::{Lists, Problem, Turn, count};
+use super::problem::{Lists, Problem, Turn, count, next};
 use super::random::Random;
 
 /// Actions of one rank on the critical path that run without a pause.
@@ -252,13 +252,7 @@ impl Search<'_> {
         let mut held = 0;
         for turn in &self.lists[rank] {
             let counts = &mut self.counts[turn.stage()];
-            let [forwards, inputs, weights] = *counts;
-            let is_next = match turn.compute {
-                Compute::Forward => true,
-                Compute::Backward => inputs < forwards && inputs == weights,
-                Compute::InputGradient => inputs < forwards,
-                Compute::WeightGradient => weights < inputs,
-            };
+            let is_next = next(*counts, turn.compute).is_some();
             count(counts, turn.compute);
             held = self.problem.held_after(held, *turn);
             if !is_next || held > self.problem.budget(rank) {

@@ -3,7 +3,7 @@
 
 use crate::action::{Action, Compute, Task};
 use crate::index::{MicroBatchIndex, RankIndex, StageIndex};
-use crate::lists::{Form, Schedule, ScheduleMode};
+use crate::lists::{Schedule, ScheduleMode};
 
 use super::placement::Shape;
 
@@ -40,12 +40,7 @@ pub fn forward_only_on(stage_to_rank: &[RankIndex], micro_batches: usize) -> Sch
         }
     }
     Schedule {
-        name: "forward-only".to_owned(),
         mode: ScheduleMode::ForwardOnly,
-        form: Form::ComputeOnly,
-        stages,
-        micro_batches,
-        stage_to_rank: stage_to_rank.to_vec(),
-        ranks,
+        ..Schedule::training("forward-only", stage_to_rank.to_vec(), micro_batches, ranks)
     }
 }

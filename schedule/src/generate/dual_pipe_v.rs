@@ -116,7 +116,7 @@ impl List {
     fn pair(&mut self, forward_chunk: usize, backward_chunk: usize) {
         let forward = self.next_forward(forward_chunk);
         let backward = self.next_backward(backward_chunk, Compute::Backward);
-        self.actions.push(Action::overlap(forward, backward));
+        self.actions.push(Action::Overlap([forward, backward]));
     }
 
     fn next_forward(&mut self, chunk: usize) -> Task {

@@ -6,6 +6,7 @@ mod memory;
 mod timeline;
 
 pub use costs::{ComputeTimes, Costs, LinkCosts, StageCosts};
+pub(crate) use memory::most_waiting;
 pub use memory::{check_memory, peak_activations, peak_bytes};
 pub use timeline::{RankTimeline, Span, TimeUnit, Timeline};
 

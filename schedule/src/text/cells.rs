@@ -32,7 +32,7 @@ pub(super) fn parse_cell(cell: &str) -> Result<Cell, WordFault> {
         parse_single(backward.trim())?,
     ) {
         (Cell::Action(Action::Compute(forward)), Cell::Action(Action::Compute(backward))) => {
-            Ok(Cell::Action(Action::overlap(forward, backward)))
+            Ok(Cell::Action(Action::Overlap([forward, backward])))
         }
         _ => Err(WordFault::Pair),
     }

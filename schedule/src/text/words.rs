@@ -72,7 +72,7 @@ pub(super) fn read_word(word: &str) -> Result<Action, WordFault> {
 pub(super) fn parse_word(word: &str) -> Result<Action, WordFault> {
     if let Some((forward, backward)) = word.split_once('&') {
         return match (parse_side(forward)?, parse_side(backward)?) {
-            (Side::Task(forward), Side::Task(backward)) => Ok(Action::overlap(forward, backward)),
+            (Side::Task(forward), Side::Task(backward)) => Ok(Action::Overlap([forward, backward])),
             _ => Err(WordFault::Pair),
         };
     }

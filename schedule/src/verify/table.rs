@@ -1,6 +1,6 @@
 //! The positions of all actions of a schedule, in tables that the checks use.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use crate::action::{Action, Compute, Message, Task};
 use crate::dependencies::{Dependencies, Endpoint};
@@ -17,13 +17,8 @@ pub(super) struct Table<'a> {
     pub(super) dependencies: &'a Dependencies,
     /// One row per stage and micro-batch, one column per [`Compute::slot`].
     tasks: Vec<[Option<usize>; Compute::ALL.len()]>,
-    reduces: Vec<Option<usize>>,
-    updates: Vec<Option<usize>>,
-    /// One entry per edge and micro-batch, then one per tie.
-    sends: Vec<Option<usize>>,
-    receives: Vec<Option<usize>>,
-    /// Sends and receives of norms.
-    norms: BTreeMap<Action, usize>,
+    /// The positions of all actions that are not programs.
+    others: HashMap<Action, usize>,
     /// The lowest stage of each rank that has one.
     lowest: BTreeMap<RankIndex, StageIndex>,
 }
@@ -37,8 +32,6 @@ impl<'a> Table<'a> {
         dependencies: &'a Dependencies,
     ) -> Result<Self, VerifyError> {
         let rows = checked_rows(schedule)?;
-        let messages =
-            dependencies.edges().len() * schedule.micro_batches + dependencies.ties().len();
         let mut lowest = BTreeMap::new();
         for (stage, rank) in schedule.stage_to_rank.iter().enumerate() {
             lowest.entry(*rank).or_insert(StageIndex::new(stage));
@@ -47,11 +40,7 @@ impl<'a> Table<'a> {
             schedule,
             dependencies,
             tasks: vec![[None; Compute::ALL.len()]; rows],
-            reduces: vec![None; schedule.stages],
-            updates: vec![None; schedule.stages],
-            sends: vec![None; messages],
-            receives: vec![None; messages],
-            norms: BTreeMap::new(),
+            others: HashMap::new(),
             lowest,
         };
         for at in schedule.places() {
@@ -103,7 +92,7 @@ impl<'a> Table<'a> {
                 return Err(VerifyError::Overlap { at });
             }
         }
-        let set = |slot: &mut Option<usize>| match slot.replace(at.position) {
+        let check_first = |known: Option<usize>| match known {
             Some(first) => Err(VerifyError::Duplicate { at, first }),
             None => Ok(()),
         };
@@ -111,36 +100,24 @@ impl<'a> Table<'a> {
             Action::Compute(_) | Action::Overlap(_) => {
                 at.action.tasks().iter().try_for_each(|task| {
                     let row = self.row(task.stage, task.micro_batch);
-                    set(&mut self.tasks[row][task.compute.slot()])
+                    check_first(self.tasks[row][task.compute.slot()].replace(at.position))
                 })
             }
             Action::Reduce { stage, group } if group.index() != stage.index() => {
                 Err(VerifyError::UnknownGroup { at })
             }
-            Action::Reduce { stage, .. } => set(&mut self.reduces[stage.index()]),
-            Action::Update { stage } => set(&mut self.updates[stage.index()]),
-            Action::Send(Message::Norm { from, to })
-            | Action::Receive(Message::Norm { from, to }) => {
-                let known = self.dependencies.has_global_norm()
-                    && mode == ScheduleMode::Training
-                    && self.schedule.are_apart(from, to)
-                    && self.lowest.get(&self.rank(to)) == Some(&to);
-                if !known {
-                    return Err(VerifyError::UnknownMessage { at });
-                }
-                match self.norms.insert(at.action, at.position) {
-                    Some(first) => Err(VerifyError::Duplicate { at, first }),
-                    None => Ok(()),
-                }
+            Action::Send(message) | Action::Receive(message) if !self.is_sent(message) => {
+                Err(VerifyError::UnknownMessage { at })
             }
-            Action::Send(message) | Action::Receive(message) => {
-                let slot = self.message_slot(message).filter(|_| self.is_sent(message));
-                let slot = slot.ok_or(VerifyError::UnknownMessage { at })?;
-                match at.action {
-                    Action::Send(_) => set(&mut self.sends[slot]),
-                    _ => set(&mut self.receives[slot]),
-                }
-            }
+            action => check_first(self.others.insert(action, at.position)),
+        }
+    }
+
+    /// Returns where an action runs, in the list of the rank of its stage.
+    pub(super) fn position(&self, action: &Action) -> Option<usize> {
+        match action {
+            Action::Compute(task) => self.task(task.stage, task.compute, task.micro_batch),
+            _ => self.others.get(action).copied(),
         }
     }
 
@@ -159,34 +136,6 @@ impl<'a> Table<'a> {
         end.programs()
             .iter()
             .find_map(|&compute| self.task(end.stage, compute, micro_batch))
-    }
-
-    /// Returns where a stage's gradients are reduced.
-    pub(super) fn reduce(&self, stage: StageIndex) -> Option<usize> {
-        self.reduces[stage.index()]
-    }
-
-    /// Returns where a stage's parameters are updated.
-    pub(super) fn update(&self, stage: StageIndex) -> Option<usize> {
-        self.updates[stage.index()]
-    }
-
-    /// Returns where a message is sent, in the list of the sender's rank.
-    pub(super) fn send(&self, message: Message) -> Option<usize> {
-        match message {
-            Message::Norm { .. } => self.norms.get(&Action::Send(message)).copied(),
-            _ => self.message_slot(message).and_then(|slot| self.sends[slot]),
-        }
-    }
-
-    /// Returns where a message is received, in the list of the receiver's rank.
-    pub(super) fn receive(&self, message: Message) -> Option<usize> {
-        match message {
-            Message::Norm { .. } => self.norms.get(&Action::Receive(message)).copied(),
-            _ => self
-                .message_slot(message)
-                .and_then(|slot| self.receives[slot]),
-        }
     }
 
     /// Returns the lowest stage of each rank that has one: it represents the rank in messages to all its stages.
@@ -220,33 +169,21 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// Returns whether a message of the dependencies is sent between two ranks in this mode.
+    /// Returns whether a message is one of the dependencies, between two ranks, in this mode.
     fn is_sent(&self, message: Message) -> bool {
-        let counts = match message {
-            Message::Values { edge, .. } => self.schedule.has_edge(edge),
-            Message::Tie(_) => self.schedule.mode == ScheduleMode::Training,
-            // Norms have a map of their own.
-            Message::Norm { .. } => false,
+        let (schedule, dependencies) = (self.schedule, self.dependencies);
+        let is_training = schedule.mode == ScheduleMode::Training;
+        let is_known = match message {
+            Message::Values { edge, .. } => {
+                schedule.has_edge(edge) && dependencies.position(edge).is_some()
+            }
+            Message::Tie(tie) => is_training && dependencies.ties().binary_search(&tie).is_ok(),
+            Message::Norm { to, .. } => {
+                let is_lowest = self.lowest.get(&self.rank(to)) == Some(&to);
+                dependencies.has_global_norm() && is_training && is_lowest
+            }
         };
-        counts
-            && self
-                .schedule
-                .are_apart(message.sender(), message.receiver())
-    }
-
-    fn message_slot(&self, message: Message) -> Option<usize> {
-        let micro_batches = self.schedule.micro_batches;
-        match message {
-            Message::Values { edge, micro_batch } => {
-                let edge = self.dependencies.position(edge)?;
-                Some(edge * micro_batches + micro_batch.index())
-            }
-            Message::Tie(tie) => {
-                let tie = self.dependencies.ties().binary_search(&tie).ok()?;
-                Some(self.dependencies.edges().len() * micro_batches + tie)
-            }
-            Message::Norm { .. } => None,
-        }
+        is_known && schedule.are_apart(message.sender(), message.receiver())
     }
 
     fn row(&self, stage: StageIndex, micro_batch: MicroBatchIndex) -> usize {

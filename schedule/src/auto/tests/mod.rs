@@ -168,8 +168,8 @@ proptest! {
         let paths = Paths::new(&problem).unwrap();
         let bound = lower_bound(&problem, &paths);
         let mut evaluator = Evaluator::new(&problem);
-        for (index, policy) in variants::policies(&problem, &paths).enumerate() {
-            let lists = greedy::schedule(&problem, &policy, u64::MAX);
+        for (index, policy) in variants::policies(&problem, &paths).iter().enumerate() {
+            let lists = greedy::schedule(&problem, policy, u64::MAX);
             prop_assert!(lists.is_some(), "{policy:?} stalls");
             let lists = lists.unwrap();
             let makespan = evaluator.makespan(&lists, u64::MAX);
