@@ -1,6 +1,6 @@
 //! The positions of all actions of a schedule, in tables that the checks use.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::action::{Action, Compute, Message, Task};
 use crate::dependencies::{Dependencies, Endpoint};
@@ -15,10 +15,10 @@ use crate::lists::{Form, Schedule, ScheduleMode};
 pub(super) struct Table<'a> {
     pub(super) schedule: &'a Schedule,
     pub(super) dependencies: &'a Dependencies,
-    /// One row per stage and micro-batch, one column per [`Compute::slot`].
-    tasks: Vec<[Option<usize>; Compute::ALL.len()]>,
-    /// The positions of all actions that are not programs.
-    others: HashMap<Action, usize>,
+    /// Those of programs, then those of sends and receives of values, by [`Table::index`].
+    positions: Vec<Option<usize>>,
+    /// Those of the actions that run once per step.
+    once: BTreeMap<Action, usize>,
     /// The lowest stage of each rank that has one.
     lowest: BTreeMap<RankIndex, StageIndex>,
 }
@@ -31,7 +31,8 @@ impl<'a> Table<'a> {
         schedule: &'a Schedule,
         dependencies: &'a Dependencies,
     ) -> Result<Self, VerifyError> {
-        let rows = checked_rows(schedule)?;
+        let programs = Compute::ALL.len() * checked_rows(schedule)?;
+        let messages = 2 * dependencies.edges().len() * schedule.micro_batches;
         let mut lowest = BTreeMap::new();
         for (stage, rank) in schedule.stage_to_rank.iter().enumerate() {
             lowest.entry(*rank).or_insert(StageIndex::new(stage));
@@ -39,8 +40,8 @@ impl<'a> Table<'a> {
         let mut table = Self {
             schedule,
             dependencies,
-            tasks: vec![[None; Compute::ALL.len()]; rows],
-            others: HashMap::new(),
+            positions: vec![None; programs + messages],
+            once: BTreeMap::new(),
             lowest,
         };
         for at in schedule.places() {
@@ -92,32 +93,62 @@ impl<'a> Table<'a> {
                 return Err(VerifyError::Overlap { at });
             }
         }
-        let check_first = |known: Option<usize>| match known {
-            Some(first) => Err(VerifyError::Duplicate { at, first }),
-            None => Ok(()),
-        };
         match at.action {
-            Action::Compute(_) | Action::Overlap(_) => {
-                at.action.tasks().iter().try_for_each(|task| {
-                    let row = self.row(task.stage, task.micro_batch);
-                    check_first(self.tasks[row][task.compute.slot()].replace(at.position))
-                })
-            }
             Action::Reduce { stage, group } if group.index() != stage.index() => {
                 Err(VerifyError::UnknownGroup { at })
             }
             Action::Send(message) | Action::Receive(message) if !self.is_sent(message) => {
                 Err(VerifyError::UnknownMessage { at })
             }
-            action => check_first(self.others.insert(action, at.position)),
+            Action::Overlap(tasks) => tasks
+                .iter()
+                .try_for_each(|task| self.enter_first(at, Action::Compute(*task))),
+            action => self.enter_first(at, action),
+        }
+    }
+
+    /// Enters an action, which must not be in the table.
+    fn enter_first(&mut self, at: Place, action: Action) -> Result<(), VerifyError> {
+        use Message::Values;
+        let known = match (self.index(&action), action) {
+            (Some(index), _) => self.positions[index].replace(at.position),
+            (None, Action::Send(Values { .. }) | Action::Receive(Values { .. })) => {
+                return Err(VerifyError::UnknownMessage { at });
+            }
+            (None, action) => self.once.insert(action, at.position),
+        };
+        match known {
+            Some(first) => Err(VerifyError::Duplicate { at, first }),
+            None => Ok(()),
+        }
+    }
+
+    /// Returns the entry of an action that runs for a micro-batch; `None` if the dependencies do not have its edge.
+    fn index(&self, action: &Action) -> Option<usize> {
+        let micro_batches = self.schedule.micro_batches;
+        let programs = Compute::ALL.len();
+        match action {
+            Action::Compute(task) => {
+                let row = task.stage.index() * micro_batches + task.micro_batch.index();
+                Some(row * programs + task.compute.slot())
+            }
+            Action::Send(Message::Values { edge, micro_batch })
+            | Action::Receive(Message::Values { edge, micro_batch }) => {
+                let edge = self.dependencies.position(*edge)?;
+                let row = edge * micro_batches + micro_batch.index();
+                let is_received = matches!(action, Action::Receive(_));
+                let first = self.schedule.stages * micro_batches * programs;
+                Some(first + 2 * row + usize::from(is_received))
+            }
+            _ => None,
         }
     }
 
     /// Returns where an action runs, in the list of the rank of its stage.
     pub(super) fn position(&self, action: &Action) -> Option<usize> {
-        match action {
-            Action::Compute(task) => self.task(task.stage, task.compute, task.micro_batch),
-            _ => self.others.get(action).copied(),
+        match self.index(action) {
+            Some(index) => self.positions[index],
+            None => self.once.get(action).copied(),
         }
     }
 
@@ -128,7 +159,7 @@ impl<'a> Table<'a> {
         compute: Compute,
         micro_batch: MicroBatchIndex,
     ) -> Option<usize> {
-        self.tasks[self.row(stage, micro_batch)][compute.slot()]
+        self.position(&Action::compute(stage, compute, micro_batch))
     }
 
     /// Returns where the program of an endpoint of an edge runs on a micro-batch.
@@ -174,9 +205,8 @@ impl<'a> Table<'a> {
         let (schedule, dependencies) = (self.schedule, self.dependencies);
         let is_training = schedule.mode == ScheduleMode::Training;
         let is_known = match message {
-            Message::Values { edge, .. } => {
-                schedule.has_edge(edge) && dependencies.position(edge).is_some()
-            }
+            // `enter_first` looks the edge up.
+            Message::Values { edge, .. } => schedule.has_edge(edge),
             Message::Tie(tie) => is_training && dependencies.ties().binary_search(&tie).is_ok(),
             Message::Norm { to, .. } => {
                 let is_lowest = self.lowest.get(&self.rank(to)) == Some(&to);
@@ -184,10 +214,6 @@ impl<'a> Table<'a> {
             }
         };
         is_known && schedule.are_apart(message.sender(), message.receiver())
-    }
-
-    fn row(&self, stage: StageIndex, micro_batch: MicroBatchIndex) -> usize {
-        stage.index() * self.schedule.micro_batches + micro_batch.index()
     }
 }
 
