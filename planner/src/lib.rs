@@ -28,8 +28,8 @@ pub use error::{
     Infeasible, MachineError, PlanFileError, PlannerError, UnknownPartitioner, WorkError,
 };
 pub use machine::{Machine, RankModel, Rates};
-#[doc(hidden)]
-pub use partition::chain_cases;
+#[cfg(any(test, feature = "testing"))]
+pub use partition::testing;
 pub use partition::{Chained, Partitioner, Planned, chain, partition};
 pub use plan::{
     Boundary, Change, Choice, ModelDifference, PLAN_VERSION, PlanDiff, PlanFile, PlanParameter,
@@ -37,7 +37,7 @@ pub use plan::{
 };
 pub use predict::{
     PartitionCosts, Predicted, Prediction, RankMemory, RankPrediction, StageBytes, lower_bound,
-    over_limit, partition_costs, predict, predict_costs,
+    partition_costs, predict, predict_costs,
 };
 pub use step::{Partition, Step};
 pub use work::{Block, Parameter, Value, Work};

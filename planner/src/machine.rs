@@ -230,6 +230,10 @@ impl Machine {
         &self.ranks
     }
 
+    pub(crate) fn rank_models_mut(&mut self) -> &mut [RankModel] {
+        &mut self.ranks
+    }
+
     /// Returns the number of stages per rank.
     #[must_use]
     pub const fn chunks(&self) -> usize {

@@ -37,17 +37,6 @@ impl Step {
             ..self
         }
     }
-
-    /// Whether its backwards are split.
-    pub(crate) const fn splits_backward(&self) -> bool {
-        !matches!(
-            self.schedule,
-            ScheduleKind::GPipe
-                | ScheduleKind::OneFOneB
-                | ScheduleKind::LoopedBfs
-                | ScheduleKind::Interleaved1F1B
-        )
-    }
 }
 
 /// The assignment of blocks to stages and of stages to ranks, and the stages that recompute

@@ -39,6 +39,16 @@ impl Block {
         }
     }
 
+    /// Returns the nanoseconds of `F`, `B`, `I` and `W`.
+    pub(crate) const fn times(&self) -> [u64; 4] {
+        [
+            self.forward,
+            self.backward,
+            self.input_gradient,
+            self.weight_gradient,
+        ]
+    }
+
     /// Returns the nanoseconds of `F` and `B`.
     #[must_use]
     pub const fn time(&self) -> u64 {

@@ -52,6 +52,7 @@ const CRATES: [(&str, &[&str]); 12] = [
             "tinderbox-fake",
             "tinderbox-pages",
             "tinderbox-pipeline",
+            "tinderbox-planner",
         ],
     ),
     ("tinderbox-gpu-check", &["tinderbox"]),

@@ -9,8 +9,7 @@ use super::limits::within_limits;
 use super::mixed::mixed;
 use super::reasons;
 use crate::{
-    Choice, Infeasible, Machine, Partition, PlannerError, Predicted, Step, UnknownPartitioner,
-    Work, over_limit, predict,
+    Choice, Machine, Partition, PlannerError, Predicted, Step, UnknownPartitioner, Work, predict,
 };
 
 /// A partitioner.
@@ -108,7 +107,7 @@ pub struct Planned {
 ///
 /// # Errors
 ///
-/// The error of the partitioner; [`Infeasible`] where the partition does not fit the memory of the
+/// The error of the partitioner; [`Infeasible`](crate::Infeasible) where the partition does not fit the memory of the
 /// ranks; [`PlannerError::NotBuiltIn`] for METIS without the feature `metis`. `auto` fails where all
 /// partitioners do, with the error of `chain`.
 pub fn partition(
@@ -121,9 +120,6 @@ pub fn partition(
         return auto(work, machine, step);
     }
     let candidate = candidate(partitioner, work, machine, step)?;
-    if let Some(over) = candidate.over() {
-        return Err(over.into());
-    }
     let reason = reasons::chosen(&candidate);
     Ok(candidate.planned(vec![reason]))
 }
@@ -136,15 +132,9 @@ pub(super) struct Candidate {
     pub predicted: Predicted,
     /// The time by the cost model of `chain`, if its stages are optimal.
     pub optimal_ns: Option<u64>,
-    over: Option<Infeasible>,
 }
 
 impl Candidate {
-    /// Returns the rank that exceeds its memory, if any.
-    pub fn over(&self) -> Option<Infeasible> {
-        self.over.clone()
-    }
-
     /// Adds the reasons for choosing it.
     pub fn planned(self, reasons: Vec<String>) -> Planned {
         Planned {
@@ -158,7 +148,7 @@ impl Candidate {
     }
 }
 
-/// Runs one partitioner other than `auto`, and predicts its result.
+/// Runs one partitioner other than `auto`. Its result fits the memory of the ranks.
 pub(super) fn candidate(
     partitioner: Partitioner,
     work: &Work,
@@ -174,11 +164,12 @@ pub(super) fn candidate(
         });
     }
     let mut optimal_ns = None;
-    let partition = match partitioner {
+    let (partition, predicted) = match partitioner {
         Partitioner::Chain | Partitioner::Auto => {
             let chained = chain(work, machine, step)?;
             optimal_ns = chained.is_optimal.then_some(chained.model_ns);
-            chained.partition
+            let predicted = predict(work, machine, step, &chained.partition)?;
+            (chained.partition, predicted)
         }
         Partitioner::Mixed => {
             within_limits(work, machine, step, |machine| mixed(work, machine, step))?
@@ -187,21 +178,14 @@ pub(super) fn candidate(
             within_limits(work, machine, step, |machine| metis(work, machine, step))?
         }
     };
-    let predicted = predict(work, machine, step, &partition)?;
-    let ranks = predicted.prediction.ranks.iter();
-    let memory: Vec<_> = ranks.map(|rank| rank.memory).collect();
-    let over = over_limit(machine, &memory);
-    let over = over.map(|(rank, needed, limit)| Infeasible::Rank {
-        rank,
-        needed,
-        limit,
-    });
+    if let Some(over) = predicted.prediction.over_limit(machine) {
+        return Err(over.into());
+    }
     Ok(Candidate {
         partitioner,
         partition,
         predicted,
         optimal_ns,
-        over,
     })
 }
 
@@ -210,7 +194,7 @@ use super::metis::metis;
 
 /// Fails where METIS is not built in.
 #[cfg(not(feature = "metis"))]
-fn metis(_: &Work, _: &Machine, _: &Step) -> Result<Partition, PlannerError> {
+fn metis(_: &Work, _: &Machine, _: &Step) -> Result<(Partition, Predicted), PlannerError> {
     Err(PlannerError::NotBuiltIn {
         partitioner: Partitioner::Metis.name(),
         feature: "metis",

@@ -17,11 +17,6 @@ pub(super) const fn program_text(compute: Compute) -> &'static str {
     }
 }
 
-/// The stage of an end.
-pub(super) fn end_text(end: Endpoint) -> String {
-    format!("stage {}", end.stage)
-}
-
 /// The ranks of an edge: `0 -> 1`, or `within 0`.
 pub(super) fn route_text(plan: &PlanFile, edge: &Edge) -> String {
     let rank = |end: Endpoint| plan.stages.get(end.stage.index()).map(|stage| stage.rank);

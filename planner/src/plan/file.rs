@@ -1,6 +1,6 @@
 //! The plan file: its fields, and reading and writing it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
@@ -107,6 +107,11 @@ impl PlanStage {
     #[must_use]
     pub fn holds(&self, path: &ParameterPath) -> bool {
         self.parameters.contains(path) || self.replicas.contains(path)
+    }
+
+    /// Returns the bytes of the parameters that the stage holds, replicas included.
+    pub(super) const fn held_bytes(&self) -> u64 {
+        self.parameter_bytes.saturating_add(self.replica_bytes)
     }
 }
 
@@ -284,6 +289,15 @@ impl PlanFile {
     #[must_use]
     pub fn stage_to_rank(&self) -> Vec<RankIndex> {
         self.stages.iter().map(|stage| stage.rank).collect()
+    }
+
+    /// Returns the stages of each rank that has any, ascending.
+    pub(super) fn stages_by_rank(&self) -> BTreeMap<RankIndex, Vec<&PlanStage>> {
+        let mut ranks: BTreeMap<RankIndex, Vec<&PlanStage>> = BTreeMap::new();
+        for stage in &self.stages {
+            ranks.entry(stage.rank).or_default().push(stage);
+        }
+        ranks
     }
 
     /// Returns the number of ranks.

@@ -20,7 +20,6 @@ mod dot;
 mod facts;
 mod file;
 mod html;
-mod memory;
 mod model;
 mod modules;
 mod program;

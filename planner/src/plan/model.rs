@@ -90,7 +90,8 @@ impl fmt::Display for ModelDifference {
         list("added", self.added.iter().map(quoted).collect());
         let changed = self.changed.iter().map(|(planned, found)| {
             let path = quoted(&planned.path);
-            format!("{path}: {} planned, {} found", form(planned), form(found))
+            let [planned, found] = [planned, found].map(|one| form(&one.dtype, &one.shape));
+            format!("{path}: {planned} planned, {found} found")
         });
         list("of another shape or dtype", changed.collect());
         if let Some(order) = self.order {
@@ -117,8 +118,8 @@ pub(super) fn shown(mut texts: Vec<String>) -> String {
 }
 
 /// Dtype and shape: `f32[2, 3]`.
-pub(super) fn form(parameter: &PlanParameter) -> String {
-    format!("{}{:?}", visible(&parameter.dtype), parameter.shape)
+pub(super) fn form(dtype: &str, shape: &[usize]) -> String {
+    format!("{}{shape:?}", visible(dtype))
 }
 
 #[cfg(test)]

@@ -7,13 +7,12 @@ use comfy_table::{
 };
 use tinderbox_schedule::{Endpoint, StageCosts};
 
-use super::boundary::{end_text, joined, program_text, route_text};
+use super::boundary::{joined, program_text, route_text};
 use super::escape::{visible, xml};
-use super::memory::{PARTS, stages_by_rank};
 use super::modules::summaries;
 use super::units::{Scale, permille_text, share_text};
 use super::{PlanFile, PlanStage};
-use crate::RankPrediction;
+use crate::{RankMemory, RankPrediction};
 
 /// The width in columns for which tables are formatted.
 pub(super) const WIDTH: usize = 100;
@@ -201,7 +200,7 @@ pub(super) fn ranks(plan: &PlanFile) -> Table {
         true => permille_text(plan.machine.rank(rank.rank).speed_permille),
         false => String::new(),
     };
-    let stages = stages_by_rank(plan);
+    let stages = plan.stages_by_rank();
     let stages = |rank: &RankPrediction| -> String {
         let own = stages.get(&rank.rank).into_iter().flatten();
         let own: Vec<String> = own.map(|stage| stage.stage.to_string()).collect();
@@ -223,7 +222,7 @@ pub(super) fn memory(plan: &PlanFile) -> Table {
     let scale = Scale::bytes(ranks().map(|rank| rank.memory.total()));
     let title = format!("Memory of each rank at its peak, {}", scale.unit);
     let mut table = Table::new(title).numbers("rank", ranks().map(|rank| rank.rank));
-    for (name, bytes) in PARTS {
+    for (name, bytes) in RankMemory::PARTS {
         table = table.numbers(name, ranks().map(|rank| scale.number(bytes(&rank.memory))));
     }
     let limited = |text: &dyn Fn(u64, u64) -> String| -> Vec<String> {
@@ -245,7 +244,7 @@ pub(super) fn memory(plan: &PlanFile) -> Table {
 /// The values that the stages exchange per micro-batch.
 pub(super) fn boundaries(plan: &PlanFile) -> Table {
     let all = || plan.boundaries.iter();
-    let end = |end: Endpoint| format!("{} {}", end_text(end), program_text(end.compute));
+    let end = |end: Endpoint| format!("stage {} {}", end.stage, program_text(end.compute));
     Table::new("Boundaries, per micro-batch")
         .words("from", all().map(|one| end(one.edge.from)))
         .words("to", all().map(|one| end(one.edge.to)))

@@ -30,7 +30,7 @@ pub(crate) fn schedule_of(
     }
     // The search splits a backward where that helps; for schedules that never split, all work of a
     // backward is put into its first half, which then represents the whole.
-    let splits = step.splits_backward();
+    let splits = step.schedule.splits_backward();
     let searched = match splits {
         true => costs.clone(),
         false => unsplit(costs),

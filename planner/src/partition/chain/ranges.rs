@@ -55,23 +55,10 @@ pub(super) struct Ranges {
 impl Ranges {
     /// Linear in readers and keepers, times the logarithm of the number of blocks.
     pub(super) fn new(work: &Work, step: &Step) -> Self {
-        let readers = work
-            .parameters
-            .iter()
-            .map(|parameter| parameter.readers.len());
-        let uses = work
-            .values
-            .iter()
-            .map(|value| 2 + value.readers.len() + value.keepers.len());
-        let items = readers.sum::<usize>() + uses.sum::<usize>();
+        let transients = work.blocks.iter().map(|block| block.transient_bytes);
         let mut ranges = Self {
-            rectangles: Vec::with_capacity(2 * items),
-            transients: maxima(
-                work.blocks
-                    .iter()
-                    .map(|block| block.transient_bytes)
-                    .collect(),
-            ),
+            rectangles: Vec::new(),
+            transients: maxima(transients.collect()),
             first_uses: Vec::new(),
             blocks: work.blocks.len(),
         };
@@ -113,7 +100,9 @@ impl Ranges {
             let last = both.last().copied().unwrap_or(maker);
             let into: Field = |bytes| &mut bytes.forward_in;
             self.add_uses(both.into_iter(), from, value.bytes, into);
-            self.add_maker(maker, last, value.bytes, |bytes| &mut bytes.forward_out);
+            self.add(None, maker, last, value.bytes, |bytes| {
+                &mut bytes.forward_out
+            });
             self.add_gradient(maker, &value.readers, value.gradient_bytes);
         }
     }
@@ -127,15 +116,7 @@ impl Ranges {
         self.add_uses(readers.clone(), Some(first), bytes, down);
         let mut after = None;
         for at in std::iter::once(first).chain(readers) {
-            if bytes > 0 && at < last {
-                self.rectangles.push(Rectangle {
-                    after,
-                    at,
-                    until: last,
-                    bytes,
-                    field: |bytes| &mut bytes.gradient_in,
-                });
-            }
+            self.add(after, at, last, bytes, |bytes| &mut bytes.gradient_in);
             after = Some(at);
         }
     }
@@ -150,26 +131,18 @@ impl Ranges {
     ) {
         let mut after = from;
         for at in uses {
-            if bytes > 0 && after.is_none_or(|after| after < at) {
-                self.rectangles.push(Rectangle {
-                    after,
-                    at,
-                    until: usize::MAX,
-                    bytes,
-                    field,
-                });
-            }
+            self.add(after, at, usize::MAX, bytes, field);
             after = after.max(Some(at));
         }
     }
 
-    /// Adds bytes to ranges that contain a block and end before the last use of its value.
-    fn add_maker(&mut self, maker: usize, last: usize, bytes: u64, field: Field) {
-        if bytes > 0 && last > maker {
+    /// Adds bytes to the ranges of a rectangle, which may be empty.
+    fn add(&mut self, after: Option<usize>, at: usize, until: usize, bytes: u64, field: Field) {
+        if bytes > 0 && after.is_none_or(|after| after < at) && at < until {
             self.rectangles.push(Rectangle {
-                after: None,
-                at: maker,
-                until: last,
+                after,
+                at,
+                until,
                 bytes,
                 field,
             });

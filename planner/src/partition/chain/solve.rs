@@ -64,6 +64,7 @@ pub fn chain(work: &Work, machine: &Machine, step: &Step) -> Result<Chained, Pla
     Problem::new(work, machine, step, POSITIONS)?.solve(true)
 }
 
+#[cfg(any(test, feature = "testing"))]
 /// As [`chain`] by the cost model alone, whatever the schedule holds, with at most `most_positions` in
 /// one search.
 pub(super) fn chain_by_model(

@@ -131,12 +131,12 @@ impl Stages {
             false => [0, 0],
         };
         let messages = |a: u64, b: u64| (u64::from(a > 0) + u64::from(b > 0)) * self.action_ns;
+        let (forwards, backwards) = (messages(into, out), messages(returned, back));
         let stage = |recompute| {
-            let mut times = self.programs(at.rank, (from, to), recompute);
-            times.forward += messages(into, out);
-            times.backward += messages(returned, back);
-            times.input += messages(returned, back);
-            self.model.stage(times)
+            let [forward, backward, input, weight] = self.programs(at.rank, (from, to), recompute);
+            let input = input + backwards;
+            self.model
+                .stage([forward + forwards, backward + backwards, input, weight])
         };
         let (most, mut sum) = stage(recompute);
         if recompute {
@@ -152,23 +152,17 @@ impl Stages {
     fn programs(&self, rank: RankModel, (from, to): (usize, usize), recompute: bool) -> Programs {
         let mut times = self.sums.between(from, to);
         if recompute {
-            times.backward += times.forward;
-            times.input += times.forward;
+            times[1] += times[0];
+            times[2] += times[0];
         }
         // As `RankModel::time`, but in 64 bits: a thousand times the longest time fits.
-        let time = |nanoseconds: u64| {
+        times.map(|nanoseconds| {
             let scaled = match rank.speed_permille {
                 1000 => nanoseconds,
                 speed => nanoseconds * 1000 / speed.max(1),
             };
             scaled.min(LONGEST_NS) + self.action_ns
-        };
-        Programs {
-            forward: time(times.forward),
-            backward: time(times.backward),
-            input: time(times.input),
-            weight: time(times.weight),
-        }
+        })
     }
 
     /// The bytes of a stage at its peak, with two messages waiting at each end.
@@ -188,7 +182,7 @@ impl Stages {
         let into = if at.receives { bytes.forward_in } else { 0 };
         let returned = if at.sends { bytes.gradient_in } else { 0 };
         let buffers = into.saturating_add(returned).saturating_mul(2);
-        most_bytes(&at.flights, activation, each)
+        most_bytes(at.flights.iter().copied(), activation, each)
             .saturating_add(bytes.resident)
             .saturating_add(bytes.transient)
             .saturating_add(own)
@@ -204,26 +198,22 @@ impl Stages {
     ) -> u64 {
         let each = self.sums.weight_gradient_bytes(from, to);
         let resident = bytes.resident.saturating_add(bytes.transient);
-        if !self.may_recompute {
-            return most_bytes(&self.places[place].flights, bytes.kept, each)
-                .saturating_add(resident);
-        }
-        // The activations of one micro-batch exist while its backward runs.
-        let held = self.places[place].flights.iter().map(|flight| {
-            let kept = if flight.micro_batches > 0 {
-                bytes.kept
-            } else {
-                0
-            };
-            kept.saturating_add(each.saturating_mul(flight.weight_gradients))
+        // With recomputation, the activations of one micro-batch exist while its backward runs.
+        let most = match self.may_recompute {
+            true => 1,
+            false => u64::MAX,
+        };
+        let flights = self.places[place].flights.iter().map(|flight| Flight {
+            micro_batches: flight.micro_batches.min(most),
+            ..*flight
         });
-        held.max().unwrap_or(0).saturating_add(resident)
+        most_bytes(flights, bytes.kept, each).saturating_add(resident)
     }
 
     /// Nanoseconds of the blocks before a position, on a rank of speed 1.
     pub(super) fn work_before(&self, at: usize) -> u64 {
-        let before = self.sums.between(0, at);
-        before.forward + before.backward
+        let [forward, backward, ..] = self.sums.between(0, at);
+        forward + backward
     }
 
     /// The time of a step in nanoseconds: rounded up, including the reduce and the update at its end.
@@ -251,10 +241,9 @@ impl Sums {
             weight_gradient_bytes: vec![now.1],
         };
         for block in &work.blocks {
-            now.0.forward += block.forward.min(longest);
-            now.0.backward += block.backward.min(longest);
-            now.0.input += block.input_gradient.min(longest);
-            now.0.weight += block.weight_gradient.min(longest);
+            for (sum, time) in now.0.iter_mut().zip(block.times()) {
+                *sum += time.min(longest);
+            }
             now.1 += block.weight_gradient_bytes.min(largest);
             sums.programs.push(now.0);
             sums.weight_gradient_bytes.push(now.1);
@@ -264,12 +253,7 @@ impl Sums {
 
     fn between(&self, from: usize, to: usize) -> Programs {
         let [a, b] = [from.min(to), to].map(|at| self.programs[at]);
-        Programs {
-            forward: b.forward - a.forward,
-            backward: b.backward - a.backward,
-            input: b.input - a.input,
-            weight: b.weight - a.weight,
-        }
+        std::array::from_fn(|program| b[program] - a[program])
     }
 
     fn weight_gradient_bytes(&self, from: usize, to: usize) -> u64 {

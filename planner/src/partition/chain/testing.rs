@@ -1,10 +1,11 @@
 //! Work, machines and an exhaustive search for the best cuts, for tests and benchmarks.
 
-use tinderbox_schedule::{Compute, ComputeTimes, LinkCosts, Placement, Schedule, ScheduleKind};
+use tinderbox_schedule::{
+    Compute, ComputeTimes, LinkCosts, Placement, Schedule, ScheduleKind, peak_bytes,
+};
 
-use super::model::{Programs, StepModel};
+use super::model::StepModel;
 use super::solve::{POSITIONS, chain_by_model};
-use crate::predict::held_bytes;
 use crate::{
     Block, Machine, Parameter, Partition, PartitionCosts, RankModel, Step, Value, Work,
     partition_costs,
@@ -283,7 +284,7 @@ fn fits(
     costs: &PartitionCosts,
     lists: &Schedule,
 ) -> bool {
-    let mut held = held_bytes(lists, costs);
+    let mut held = peak_bytes(lists, &costs.costs);
     let mut transient = vec![0; held.len()];
     for (stage, rank) in partition.stage_to_rank.iter().enumerate() {
         let rank = rank.index();
@@ -324,12 +325,12 @@ fn time_ns(
         };
         let programs = |costs: &PartitionCosts| {
             let stage = &costs.costs.stages[stage];
-            Programs {
-                forward: stage.forward + actions([into, out]),
-                backward: stage.backward + actions([returned, back]),
-                input: stage.input_gradient + actions([returned, back]),
-                weight: stage.weight_gradient + actions([0, 0]),
-            }
+            [
+                stage.forward + actions([into, out]),
+                stage.backward + actions([returned, back]),
+                stage.input_gradient + actions([returned, back]),
+                stage.weight_gradient + actions([0, 0]),
+            ]
         };
         let (part, head) = model.stage(programs(costs));
         most = most.max(part);
