@@ -17,6 +17,7 @@
 //! | `plan` | the plan file and its views |
 
 mod error;
+mod files;
 mod machine;
 mod partition;
 mod plan;
@@ -25,7 +26,7 @@ mod step;
 mod work;
 
 pub use error::{
-    Infeasible, MachineError, PlanFileError, PlannerError, UnknownPartitioner, WorkError,
+    FileError, Infeasible, MachineError, PlanFileError, PlannerError, UnknownPartitioner, WorkError,
 };
 pub use machine::{Machine, RankModel, Rates};
 #[cfg(any(test, feature = "testing"))]

@@ -74,7 +74,7 @@ mod text;
 mod verify;
 
 pub use action::{Action, Compute, Message, Task};
-pub use auto::{Auto, AutoError, AutoOptions, Effort, auto};
+pub use auto::{Auto, AutoError, AutoOptions, auto};
 pub use dependencies::{Dependencies, Edge, Endpoint, Tie};
 pub use error::{GenerateError, Place, Rule, VerifyError, Wait};
 pub use generate::{ChunkCounts, Placement, ScheduleKind, forward_only_on};

@@ -113,16 +113,19 @@ impl Schedule {
 
     /// Returns all actions with their positions, rank by rank.
     pub fn places(&self) -> impl Iterator<Item = Place> + '_ {
-        self.ranks.iter().enumerate().flat_map(|(rank, actions)| {
-            actions
-                .iter()
-                .enumerate()
-                .map(move |(position, action)| Place {
-                    rank: RankIndex::new(rank),
-                    position,
-                    action: *action,
-                })
+        let ranks = (0..self.ranks.len()).map(RankIndex::new);
+        ranks.flat_map(move |rank| {
+            (0..self.actions(rank).len()).map(move |position| self.place(rank, position))
         })
+    }
+
+    /// Returns the action at a position of a rank, which must exist, with its place.
+    pub(crate) fn place(&self, rank: RankIndex, position: usize) -> Place {
+        Place {
+            rank,
+            position,
+            action: self.ranks[rank.index()][position],
+        }
     }
 
     /// Returns the schedule without the actions that [`lower`](crate::lower) adds.

@@ -1,6 +1,6 @@
 //! Runs all partitioners and chooses the fastest result.
 
-use super::partitioner::{Candidate, Partitioner, Planned, candidate};
+use super::partitioner::{Partitioner, Planned, partition};
 use super::reasons;
 use crate::{Machine, PlannerError, Step, Work};
 
@@ -11,7 +11,7 @@ use crate::{Machine, PlannerError, Step, Work};
 /// time is the sum of their times.
 pub(super) fn auto(work: &Work, machine: &Machine, step: &Step) -> Result<Planned, PlannerError> {
     // What each partitioner found, or why it found nothing.
-    let mut tried: Vec<Result<Candidate, String>> = Vec::new();
+    let mut tried: Vec<Result<Planned, String>> = Vec::new();
     let mut chain_error = None;
     for partitioner in Partitioner::ALL {
         if partitioner == Partitioner::Auto {
@@ -22,7 +22,7 @@ pub(super) fn auto(work: &Work, machine: &Machine, step: &Step) -> Result<Planne
             tried.push(Err(reasons::not_run(partitioner, why)));
             continue;
         }
-        let found = candidate(partitioner, work, machine, step);
+        let found = partition(partitioner, work, machine, step);
         tried.push(found.map_err(|error| {
             let why = reasons::failed(partitioner, &error);
             if partitioner == Partitioner::Chain {
@@ -39,11 +39,11 @@ pub(super) fn auto(work: &Work, machine: &Machine, step: &Step) -> Result<Planne
         return Err(chain_error.expect("`chain` is always run"));
     };
     let others = tried.iter().filter_map(|tried| match tried {
-        Ok(found) if found.partitioner == best.partitioner => None,
+        Ok(found) if std::ptr::eq(found, best) => None,
         Ok(found) => Some(reasons::rejected(found, best)),
         Err(why) => Some(why.clone()),
     });
-    let reasons = [reasons::chosen(best)].into_iter().chain(others);
-    let reasons = reasons.collect();
-    Ok(best.clone().planned(reasons))
+    let mut planned = best.clone();
+    planned.choice.reasons.extend(others);
+    Ok(planned)
 }

@@ -116,45 +116,6 @@ pub fn partition(
     machine: &Machine,
     step: &Step,
 ) -> Result<Planned, PlannerError> {
-    if partitioner == Partitioner::Auto {
-        return auto(work, machine, step);
-    }
-    let candidate = candidate(partitioner, work, machine, step)?;
-    let reason = reasons::chosen(&candidate);
-    Ok(candidate.planned(vec![reason]))
-}
-
-/// The result of one partitioner.
-#[derive(Debug, Clone)]
-pub(super) struct Candidate {
-    pub partitioner: Partitioner,
-    pub partition: Partition,
-    pub predicted: Predicted,
-    /// The time by the cost model of `chain`, if its stages are optimal.
-    pub optimal_ns: Option<u64>,
-}
-
-impl Candidate {
-    /// Adds the reasons for choosing it.
-    pub fn planned(self, reasons: Vec<String>) -> Planned {
-        Planned {
-            choice: Choice {
-                partitioner: self.partitioner.name().to_owned(),
-                reasons,
-            },
-            partition: self.partition,
-            predicted: self.predicted,
-        }
-    }
-}
-
-/// Runs one partitioner other than `auto`. Its result fits the memory of the ranks.
-pub(super) fn candidate(
-    partitioner: Partitioner,
-    work: &Work,
-    machine: &Machine,
-    step: &Step,
-) -> Result<Candidate, PlannerError> {
     work.check()?;
     let (ranks, blocks) = (machine.ranks(), work.blocks.len());
     if blocks < ranks {
@@ -165,7 +126,8 @@ pub(super) fn candidate(
     }
     let mut optimal_ns = None;
     let (partition, predicted) = match partitioner {
-        Partitioner::Chain | Partitioner::Auto => {
+        Partitioner::Auto => return auto(work, machine, step),
+        Partitioner::Chain => {
             let chained = chain(work, machine, step)?;
             optimal_ns = chained.is_optimal.then_some(chained.model_ns);
             let predicted = predict(work, machine, step, &chained.partition)?;
@@ -181,11 +143,14 @@ pub(super) fn candidate(
     if let Some(over) = predicted.prediction.over_limit(machine) {
         return Err(over.into());
     }
-    Ok(Candidate {
-        partitioner,
+    let choice = Choice {
+        partitioner: partitioner.name().to_owned(),
+        reasons: vec![reasons::chosen(partitioner, &predicted, optimal_ns)],
+    };
+    Ok(Planned {
         partition,
         predicted,
-        optimal_ns,
+        choice,
     })
 }
 

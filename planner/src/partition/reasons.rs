@@ -2,27 +2,30 @@
 
 use tinderbox_schedule::draw::units::permille_text;
 
-use super::partitioner::{Candidate, Partitioner};
-use crate::PlannerError;
+use super::partitioner::{Partitioner, Planned};
+use crate::{PlannerError, Predicted};
 
-/// The prediction of the chosen partition.
-pub(super) fn chosen(candidate: &Candidate) -> String {
-    let prediction = &candidate.predicted.prediction;
+/// The prediction of a chosen partition, and its time by the cost model of `chain` if its stages are optimal.
+pub(super) fn chosen(
+    partitioner: Partitioner,
+    predicted: &Predicted,
+    optimal_ns: Option<u64>,
+) -> String {
+    let prediction = &predicted.prediction;
     // Stages that are not placed as the step's schedule requires run under lists that were searched for
     // them.
-    let schedule = match candidate.predicted.schedule.name.as_str() {
+    let schedule = match predicted.schedule.name.as_str() {
         "auto" => " under a schedule found for it",
         _ => "",
     };
-    let optimal = candidate.optimal_ns.map(|ns| {
+    let optimal = optimal_ns.map(|ns| {
         format!(
             "; optimal for its cost model, which predicts {}",
             duration(ns)
         )
     });
     format!(
-        "{}: {} per step{schedule}, bubble {}, {} cross, fits{}",
-        candidate.partitioner,
+        "{partitioner}: {} per step{schedule}, bubble {}, {} cross, fits{}",
         duration(prediction.step_ns),
         permille_text(prediction.idle_permille),
         bytes(prediction.crossing_bytes),
@@ -31,8 +34,8 @@ pub(super) fn chosen(candidate: &Candidate) -> String {
 }
 
 /// Why another partition that fits was not chosen.
-pub(super) fn rejected(candidate: &Candidate, chosen: &Candidate) -> String {
-    let (name, other) = (candidate.partitioner, chosen.partitioner);
+pub(super) fn rejected(candidate: &Planned, chosen: &Planned) -> String {
+    let [name, other] = [candidate, chosen].map(|one| &one.choice.partitioner);
     if candidate.partition == chosen.partition {
         return format!("{name}: the same as {other}");
     }

@@ -74,9 +74,7 @@ impl Terms {
 
     /// Returns the rank of each stage.
     pub fn stage_to_rank(&self) -> Vec<RankIndex> {
-        self.rank_of
-            .iter()
-            .map(|rank| RankIndex::new(*rank))
-            .collect()
+        let ranks = self.rank_of.iter();
+        ranks.map(|rank| RankIndex::new(*rank)).collect()
     }
 }

@@ -1,7 +1,6 @@
 //! The plan file: its fields, and reading and writing it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -11,7 +10,7 @@ use tinderbox_schedule::{
 };
 
 use crate::predict::schedule_of;
-use crate::{Machine, PlanFileError, PlannerError, Prediction, Step};
+use crate::{Machine, PlanFileError, PlannerError, Prediction, Step, files};
 
 /// Version of the plan file that this build writes and reads.
 pub const PLAN_VERSION: u32 = 2;
@@ -203,12 +202,7 @@ impl PlanFile {
     ///
     /// When the file can't be written.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<(), PlanFileError> {
-        let path = path.as_ref();
-        fs::write(path, self.to_json()).map_err(|source| PlanFileError::Io {
-            path: path.to_owned(),
-            action: "written",
-            source,
-        })
+        Ok(files::write("plan", path.as_ref(), &self.to_json())?)
     }
 
     /// Reads a plan from a file.
@@ -217,22 +211,13 @@ impl PlanFile {
     ///
     /// When the file can't be read or is not a plan of this version.
     pub fn load(path: impl AsRef<Path>) -> Result<Self, PlanFileError> {
-        let path = path.as_ref();
-        let text = fs::read_to_string(path).map_err(|source| PlanFileError::Io {
-            path: path.to_owned(),
-            action: "read",
-            source,
-        })?;
-        Self::from_json(&text)
+        Self::from_json(&files::read("plan", path.as_ref())?)
     }
 
     /// Returns the plan as JSON.
     #[must_use]
     pub fn to_json(&self) -> String {
-        let text = serde_json::to_string_pretty(self);
-        let mut text = text.expect("a plan has string keys and no floats");
-        text.push('\n');
-        text
+        files::json(self)
     }
 
     /// Reads a plan from JSON.
@@ -313,14 +298,10 @@ impl PlanFile {
     /// Returns the costs of a step for the simulator, where a tick is a nanosecond.
     #[must_use]
     pub fn costs(&self) -> Costs {
-        let mut costs = Costs::of_stages(self.stages.iter().map(|stage| stage.costs).collect());
-        costs.link = self.machine.link;
-        costs.overhead = self.machine.action_ns;
-        let edges = self.boundaries.iter();
-        costs.message_bytes = edges
-            .map(|boundary| (boundary.edge, boundary.bytes))
-            .collect();
-        costs
+        let stages = self.stages.iter().map(|stage| stage.costs);
+        let boundaries = self.boundaries.iter();
+        let messages = boundaries.map(|boundary| (boundary.edge, boundary.bytes));
+        self.machine.costs(stages.collect(), messages.collect())
     }
 
     /// Returns the dependencies between stages: boundaries and ties.

@@ -13,7 +13,6 @@
 
 use tinderbox_schedule::draw::{escape, units};
 
-mod boundary;
 mod chart;
 mod diff;
 mod dot;

@@ -5,9 +5,8 @@ use std::fmt;
 use comfy_table::{
     CellAlignment, ColumnConstraint, ContentArrangement, Table as Layout, TableComponent, presets,
 };
-use tinderbox_schedule::{Endpoint, StageCosts};
+use tinderbox_schedule::{Compute, Edge, Endpoint, StageCosts, StageIndex};
 
-use super::boundary::{joined, program_text, route_text};
 use super::escape::{visible, xml};
 use super::modules::summaries;
 use super::units::{Scale, permille_text, share_text};
@@ -264,5 +263,37 @@ pub(super) fn ties(plan: &PlanFile) -> Table {
         .words("parameter", all().map(|tie| &tie.path))
         .words("also called", clones)
         .words("owner", all().map(|tie| format!("stage {}", tie.owner)))
-        .words("copies", all().map(|tie| joined("stage", &tie.copies)))
+        .words("copies", all().map(|tie| joined(&tie.copies)))
+}
+
+/// The program of an end.
+const fn program_text(compute: Compute) -> &'static str {
+    match compute {
+        Compute::Forward => "forward",
+        Compute::Backward => "backward",
+        Compute::InputGradient => "input gradient",
+        Compute::WeightGradient => "weight gradient",
+        _ => "program",
+    }
+}
+
+/// The ranks of an edge: `0 -> 1`, or `within 0`.
+fn route_text(plan: &PlanFile, edge: &Edge) -> String {
+    let rank = |end: Endpoint| plan.stages.get(end.stage.index()).map(|stage| stage.rank);
+    match (rank(edge.from), rank(edge.to)) {
+        (Some(from), Some(to)) if from == to => format!("within {from}"),
+        (Some(from), Some(to)) => format!("{from} -> {to}"),
+        _ => "no such stage".to_owned(),
+    }
+}
+
+/// A list of stages: `stage 1`, `stages 1 and 4`. The tables leave out empty ones.
+fn joined(stages: &[StageIndex]) -> String {
+    let texts: Vec<String> = stages.iter().map(ToString::to_string).collect();
+    match texts.as_slice() {
+        [firsts @ .., last] if !firsts.is_empty() => {
+            format!("stages {} and {last}", firsts.join(", "))
+        }
+        one => format!("stage {}", one.concat()),
+    }
 }

@@ -40,4 +40,4 @@ mod tests;
 mod variants;
 
 pub use error::AutoError;
-pub use portfolio::{Auto, AutoOptions, Effort, auto};
+pub use portfolio::{Auto, AutoOptions, auto};

@@ -16,36 +16,27 @@ use super::paths::{INPUT, Paths, WEIGHT};
 use super::problem::{Lists, Problem, Turn, fixed_bytes};
 use super::{greedy, search, variants};
 
-/// The effort of [`auto`], in timed actions: a measure that does not depend on the machine.
-///
-/// A million actions are timed in about a tenth of a second. The named schedules are always timed, so
-/// that even with no effort the result is the best of them. A list is searched well with several thousand
-/// times its length: increase the effort for a step of many ranks and micro-batches.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Effort(u64);
-
-impl Effort {
-    /// Creates an effort of this many timed actions.
-    #[must_use]
-    pub const fn actions(count: u64) -> Self {
-        Self(count)
-    }
-}
-
-impl Default for Effort {
-    /// Returns half a million actions.
-    fn default() -> Self {
-        Self(500_000)
-    }
-}
-
 /// Options of [`auto`].
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 pub struct AutoOptions<'a> {
     /// The memory limit of each rank in bytes, resident ones included. Ranks beyond the end have no limit.
     pub memory_limits: Option<&'a [u64]>,
-    /// The effort of the search.
-    pub effort: Effort,
+    /// The effort of the search in timed actions, a measure that does not depend on the machine: half a million by
+    /// default.
+    ///
+    /// A million actions are timed in about a tenth of a second. The named schedules are always timed, so
+    /// that even with no effort the result is the best of them. A list is searched well with several thousand
+    /// times its length: increase the effort for a step of many ranks and micro-batches.
+    pub effort_actions: u64,
+}
+
+impl Default for AutoOptions<'_> {
+    fn default() -> Self {
+        Self {
+            memory_limits: None,
+            effort_actions: 500_000,
+        }
+    }
 }
 
 /// The result of [`auto`].
@@ -99,7 +90,7 @@ const STARTS: usize = 3;
 ///
 /// # Errors
 ///
-/// [`AutoError::Step`] for inconsistent inputs, and [`AutoError::Memory`] if the limit of a rank is
+/// [`AutoError::Verify`] for inconsistent inputs, and [`AutoError::Memory`] if the limit of a rank is
 /// less than one micro-batch needs.
 pub fn auto(
     stage_to_rank: &[RankIndex],
@@ -133,8 +124,8 @@ pub fn auto(
     // Of equally fast schedules, the one that is listed first.
     let best_named = named.min_by_key(|(_, makespan)| *makespan);
     pool.evaluator.turns = 0;
-    pool.enter_list_schedules(&paths, bound, options.effort.0 / GREEDY_SHARE);
-    let best = pool.improve(bound, options.effort.0);
+    pool.enter_list_schedules(&paths, bound, options.effort_actions / GREEDY_SHARE);
+    let best = pool.improve(bound, options.effort_actions);
     let best = best.ok_or(AutoError::Circle)?;
     let name = best.kind.map_or("auto", ScheduleKind::name);
     Ok(Auto {

@@ -2,7 +2,7 @@
 
 use super::costs::Costs;
 use crate::action::{Action, Compute, Task};
-use crate::error::{Place, VerifyError};
+use crate::error::VerifyError;
 use crate::index::RankIndex;
 use crate::lists::{Schedule, ScheduleMode};
 
@@ -72,20 +72,12 @@ pub fn peak_bytes(schedule: &Schedule, costs: &Costs) -> Vec<u64> {
 pub fn check_memory(schedule: &Schedule, costs: &Costs, limits: &[u64]) -> Result<(), VerifyError> {
     let ranks = limits.iter().zip(bytes_of_all(schedule, costs));
     for (rank, (limit, bytes)) in ranks.enumerate() {
-        let rank = RankIndex::new(rank);
-        for (position, (during, _)) in bytes.into_iter().enumerate() {
-            if during > *limit {
-                let action: Action = schedule.actions(rank)[position];
-                return Err(VerifyError::Memory {
-                    at: Place {
-                        rank,
-                        position,
-                        action,
-                    },
-                    bytes: during,
-                    limit: *limit,
-                });
-            }
+        if let Some(position) = bytes.iter().position(|(during, _)| during > limit) {
+            return Err(VerifyError::Memory {
+                at: schedule.place(RankIndex::new(rank), position),
+                bytes: bytes[position].0,
+                limit: *limit,
+            });
         }
     }
     Ok(())

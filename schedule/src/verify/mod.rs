@@ -138,8 +138,8 @@ impl Table<'_> {
         };
         if let Some(whole) = find(Compute::Backward) {
             let rank = self.rank(stage);
-            let at = self.place(rank, part);
-            let whole = Box::new(self.place(rank, whole));
+            let at = self.schedule.place(rank, part);
+            let whole = Box::new(self.schedule.place(rank, whole));
             return Err(VerifyError::TwoBackwards { at, whole });
         }
         let input = require(Compute::InputGradient)?;
@@ -271,7 +271,7 @@ impl Table<'_> {
             (None, Some(position)) => ((receive, position), send),
         };
         Err(VerifyError::Unpaired {
-            at: self.place(self.rank(found.0.stage()), found.1),
+            at: self.schedule.place(self.rank(found.0.stage()), found.1),
             rank: self.rank(missing.stage()),
             missing: Box::new(missing),
         })
@@ -289,8 +289,8 @@ impl Table<'_> {
             return Ok(());
         }
         let rank = self.rank(stage);
-        let early = self.place(rank, second);
-        let late = Box::new(self.place(rank, first));
+        let early = self.schedule.place(rank, second);
+        let late = Box::new(self.schedule.place(rank, first));
         Err(VerifyError::OutOfOrder { early, late, rule })
     }
 }

@@ -84,8 +84,8 @@ fn find_cycle(table: &Table<'_>, heads: &[usize]) -> Vec<Wait> {
     while let (None, Some((other, position))) = (seen[rank], blocker(table, heads, rank)) {
         seen[rank] = Some(path.len());
         path.push(Wait {
-            waiting: table.place(RankIndex::new(rank), heads[rank]),
-            awaited: table.place(RankIndex::new(other), position),
+            waiting: table.schedule.place(RankIndex::new(rank), heads[rank]),
+            awaited: table.schedule.place(RankIndex::new(other), position),
         });
         rank = other;
     }

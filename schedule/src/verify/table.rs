@@ -191,15 +191,6 @@ impl<'a> Table<'a> {
         self.schedule.stage_to_rank[stage.index()]
     }
 
-    /// Returns the action at a position of a rank, with its place.
-    pub(super) fn place(&self, rank: RankIndex, position: usize) -> Place {
-        Place {
-            rank,
-            position,
-            action: self.schedule.ranks[rank.index()][position],
-        }
-    }
-
     /// Returns whether a message is one of the dependencies, between two ranks, in this mode.
     fn is_sent(&self, message: Message) -> bool {
         let (schedule, dependencies) = (self.schedule, self.dependencies);

@@ -16,7 +16,7 @@ pub(super) use stages::staged;
 use super::chain::chain;
 use super::graph::Graph;
 use super::loads::{Loads, Score};
-use super::refine::{Effort, refine};
+use super::refine::refine;
 use super::terms::Terms;
 use crate::{Machine, Partition, PlannerError, Predicted, Step, Work, predict};
 
@@ -99,7 +99,7 @@ impl Finder<'_> {
         let chained = chained.ok()?;
         let terms = Terms::of_machine(self.machine, self.step);
         let mut loads = Loads::new(self.graph, &terms, chained.partition.stage_of);
-        refine(&mut loads, &self.graph.order(), &mut Effort(CHAIN_EFFORT));
+        refine(&mut loads, &self.graph.order(), CHAIN_EFFORT);
         Some(loads.partition())
     }
 
@@ -141,7 +141,7 @@ pub(super) fn moved(
 ) -> (Score, Partition) {
     let terms = Terms::of_map(machine, step, &staged.rank_of, in_flight);
     let mut loads = Loads::new(graph, &terms, staged.stage_of.clone());
-    refine(&mut loads, &graph.order(), &mut Effort(EFFORT));
+    refine(&mut loads, &graph.order(), EFFORT);
     (loads.score(), loads.partition())
 }
 
