@@ -49,10 +49,10 @@ fn block(problem: &Problem<'_>, stages: &Stages) -> Option<Infeasible> {
     let blocks = problem.work.blocks.iter().enumerate();
     let limits = stages.places.iter().map(|place| place.limit_bytes);
     let mut too_large = blocks.filter_map(|(at, block)| {
-        let bytes = problem.ranges.at_least(at, at + 1);
+        let range = problem.ranges.at_least(at, at + 1);
         let mut needed = u64::MAX;
         let fits = limits.clone().enumerate().any(|(place, limit)| {
-            let bytes = stages.least_bytes(place, (at, at + 1), &bytes);
+            let bytes = stages.least_bytes(place, &range);
             needed = needed.min(bytes);
             bytes <= limit
         });
@@ -68,7 +68,7 @@ fn block(problem: &Problem<'_>, stages: &Stages) -> Option<Infeasible> {
 /// Checks whether all ranks together are too small for parameters, their gradients and states, and the
 /// activations of one micro-batch.
 fn total(problem: &Problem<'_>) -> Option<Infeasible> {
-    let all = problem.ranges.at_least(0, problem.work.blocks.len());
+    let all = problem.ranges.at_least(0, problem.work.blocks.len()).bytes;
     let needed = all.resident.saturating_add(all.kept);
     let mut ranks = problem.machine.rank_models().iter();
     let available = ranks.try_fold(0_u64, |sum, rank| {
@@ -81,7 +81,7 @@ fn total(problem: &Problem<'_>) -> Option<Infeasible> {
 fn blocks_of_rank(problem: &Problem<'_>, stages: &Stages) -> Option<Infeasible> {
     let blocks = problem.work.blocks.len();
     let needed = |place: usize, from: usize, to: usize| {
-        stages.least_bytes(place, (from, to), &problem.ranges.at_least(from, to))
+        stages.least_bytes(place, &problem.ranges.at_least(from, to))
     };
     let fits = |place: usize, from: usize, to: usize| {
         needed(place, from, to) <= stages.places[place].limit_bytes

@@ -26,6 +26,14 @@ pub(super) struct RangeBytes {
     pub(super) transient: u64,
 }
 
+/// Blocks `from..to` and their bytes as one stage.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct BlockRange {
+    pub(super) from: usize,
+    pub(super) to: usize,
+    pub(super) bytes: RangeBytes,
+}
+
 /// Selects a sum in [`RangeBytes`].
 type Field = fn(&mut RangeBytes) -> &mut u64;
 
@@ -168,14 +176,15 @@ impl Ranges {
 
     /// A lower bound of the fields that grow with a range: items that blocks before the range use too
     /// are left out.
-    pub(super) fn at_least(&self, from: usize, to: usize) -> RangeBytes {
+    pub(super) fn at_least(&self, from: usize, to: usize) -> BlockRange {
         let [a, b] = [from.min(to), to].map(|at| self.first_uses[at]);
-        RangeBytes {
+        let bytes = RangeBytes {
             resident: b[0] - a[0],
             kept: b[1] - a[1],
             transient: self.transient(from, to),
             ..RangeBytes::default()
-        }
+        };
+        BlockRange { from, to, bytes }
     }
 
     /// The maximum transient bytes of blocks `from..to`.
@@ -189,7 +198,7 @@ impl Ranges {
 
     /// The bytes of every range between two of some ascending positions. Takes quadratic time and
     /// memory in their number, and logarithmic time per item.
-    pub(super) fn table(&self, positions: &[usize]) -> RangeTable {
+    pub(super) fn table(&self, positions: Vec<usize>) -> RangeTable {
         // One more row and column, for the ends of rectangles.
         let width = positions.len() + 1;
         let mut cells = vec![RangeBytes::default(); width * width];
@@ -216,7 +225,7 @@ impl Ranges {
                 cells[row * width + column].transient = self.transient(*start, *end);
             }
         }
-        RangeTable { width, cells }
+        RangeTable { positions, cells }
     }
 
     /// A lower bound of the time that messages of a stage add to the sum, by its first block: those of
@@ -238,14 +247,18 @@ impl Ranges {
 /// Bytes of ranges, by the indices of their begin and end among the positions of the table.
 #[derive(Debug)]
 pub(super) struct RangeTable {
-    width: usize,
+    pub(super) positions: Vec<usize>,
     cells: Vec<RangeBytes>,
 }
 
 impl RangeTable {
     /// The range between two positions.
-    pub(super) fn between(&self, from: usize, to: usize) -> &RangeBytes {
-        &self.cells[from * self.width + to]
+    pub(super) fn between(&self, from: usize, to: usize) -> BlockRange {
+        BlockRange {
+            from: self.positions[from],
+            to: self.positions[to],
+            bytes: self.cells[from * (self.positions.len() + 1) + to],
+        }
     }
 }
 

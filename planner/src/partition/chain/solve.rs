@@ -118,7 +118,7 @@ impl<'a> Problem<'a> {
     fn solve(&self, is_checked: bool) -> Result<Chained, PlannerError> {
         let mut stages = Stages::new(self.work, self.machine, self.step, self.lists.as_ref());
         let positions = self.positions(&stages);
-        let search = Search::new(&stages, self.ranges.table(&positions), &positions);
+        let search = Search::new(&stages, self.ranges.table(positions));
         let best = |stages: &Stages| {
             let found = search.best(stages)?;
             Some(match self.is_small() {
@@ -155,7 +155,7 @@ impl<'a> Problem<'a> {
         let links = self.ranges.links(self.machine.link);
         let groups = (self.most_positions / 2).max(stages.count());
         let bytes = |at: usize| {
-            let before = self.ranges.at_least(0, at);
+            let before = self.ranges.at_least(0, at).bytes;
             before.resident.saturating_add(before.kept)
         };
         // Work without times or bytes has few groups; evenly spaced positions are as good then.
@@ -190,7 +190,7 @@ impl<'a> Problem<'a> {
             positions.extend([0, blocks]);
             positions.sort_unstable();
             positions.dedup();
-            let search = Search::new(stages, self.ranges.table(&positions), &positions);
+            let search = Search::new(stages, self.ranges.table(positions));
             let time = |cuts: &Cuts| stages.model.scaled(cuts.most, cuts.sum);
             match search.best(stages) {
                 Some(found) if time(&found) < time(&best) => best = found,
@@ -278,13 +278,8 @@ impl<'a> Problem<'a> {
         let from = cuts.starts[stage];
         let next = cuts.starts.get(stage + 1);
         let to = next.copied().unwrap_or(self.work.blocks.len());
-        let table = self.ranges.table(&[from, to]);
-        stages.held_bytes(
-            stage,
-            (from, to),
-            table.between(0, 1),
-            cuts.recompute[stage],
-        )
+        let range = self.ranges.table(vec![from, to]).between(0, 1);
+        stages.held_bytes(stage, &range, cuts.recompute[stage])
     }
 
     fn partition(&self, cuts: &Cuts) -> Partition {

@@ -3,7 +3,7 @@
 use tinderbox_schedule::{LinkCosts, Schedule, StageIndex};
 
 use super::model::{LONGEST_NS, Programs, StepModel};
-use super::ranges::RangeBytes;
+use super::ranges::BlockRange;
 use crate::partition::flight::{Flight, flights, most_bytes};
 use crate::{Machine, RankModel, Step, Work};
 
@@ -90,16 +90,10 @@ impl Stages {
 
     /// Returns whether a stage recomputes its activations because it does not fit otherwise; `None` if
     /// it does not fit at all. A stage that keeps its activations is faster.
-    pub(super) fn recomputes(
-        &self,
-        place: usize,
-        range: (usize, usize),
-        bytes: &RangeBytes,
-    ) -> Option<bool> {
+    pub(super) fn recomputes(&self, place: usize, range: &BlockRange) -> Option<bool> {
         let limit = self.places[place].limit_bytes;
-        let fits = |recompute| {
-            limit == u64::MAX || self.held_bytes(place, range, bytes, recompute) <= limit
-        };
+        let fits =
+            |recompute| limit == u64::MAX || self.held_bytes(place, range, recompute) <= limit;
         match (fits(false), self.may_recompute) {
             (true, _) => Some(false),
             (false, true) if fits(true) => Some(true),
@@ -108,20 +102,14 @@ impl Stages {
     }
 
     /// A lower bound of the stage's term of the maximum: without messages. Grows with the blocks.
-    pub(super) fn least_most(&self, place: usize, range: (usize, usize)) -> u64 {
+    pub(super) fn least_most(&self, place: usize, range: &BlockRange) -> u64 {
         let times = self.programs(self.places[place].rank, range, false);
         self.model.stage(times).0
     }
 
     /// The stage's terms of the maximum and of the sum.
-    pub(super) fn parts(
-        &self,
-        place: usize,
-        (from, to): (usize, usize),
-        bytes: &RangeBytes,
-        recompute: bool,
-    ) -> (u64, u64) {
-        let at = &self.places[place];
+    pub(super) fn parts(&self, place: usize, range: &BlockRange, recompute: bool) -> (u64, u64) {
+        let (at, bytes) = (&self.places[place], &range.bytes);
         let [into, back] = match at.receives {
             true => [bytes.forward_in, bytes.gradient_out],
             false => [0, 0],
@@ -133,7 +121,7 @@ impl Stages {
         let messages = |a: u64, b: u64| (u64::from(a > 0) + u64::from(b > 0)) * self.action_ns;
         let (forwards, backwards) = (messages(into, out), messages(returned, back));
         let stage = |recompute| {
-            let [forward, backward, input, weight] = self.programs(at.rank, (from, to), recompute);
+            let [forward, backward, input, weight] = self.programs(at.rank, range, recompute);
             let input = input + backwards;
             self.model
                 .stage([forward + forwards, backward + backwards, input, weight])
@@ -149,8 +137,8 @@ impl Stages {
     }
 
     /// Times of the programs of blocks `from..to` on a rank, without messages.
-    fn programs(&self, rank: RankModel, (from, to): (usize, usize), recompute: bool) -> Programs {
-        let mut times = self.sums.between(from, to);
+    fn programs(&self, rank: RankModel, range: &BlockRange, recompute: bool) -> Programs {
+        let mut times = self.sums.between(range.from, range.to);
         if recompute {
             times[1] += times[0];
             times[2] += times[0];
@@ -166,15 +154,9 @@ impl Stages {
     }
 
     /// The bytes of a stage at its peak, with two messages waiting at each end.
-    pub(super) fn held_bytes(
-        &self,
-        place: usize,
-        (from, to): (usize, usize),
-        bytes: &RangeBytes,
-        recompute: bool,
-    ) -> u64 {
-        let at = &self.places[place];
-        let each = self.sums.weight_gradient_bytes(from, to);
+    pub(super) fn held_bytes(&self, place: usize, range: &BlockRange, recompute: bool) -> u64 {
+        let (at, bytes) = (&self.places[place], &range.bytes);
+        let each = self.sums.weight_gradient_bytes(range.from, range.to);
         let (activation, own) = match recompute {
             true => (bytes.got, bytes.kept - bytes.got),
             false => (bytes.kept, 0),
@@ -190,13 +172,9 @@ impl Stages {
     }
 
     /// A lower bound of the bytes of any stage with these blocks. Grows with the blocks.
-    pub(super) fn least_bytes(
-        &self,
-        place: usize,
-        (from, to): (usize, usize),
-        bytes: &RangeBytes,
-    ) -> u64 {
-        let each = self.sums.weight_gradient_bytes(from, to);
+    pub(super) fn least_bytes(&self, place: usize, range: &BlockRange) -> u64 {
+        let bytes = &range.bytes;
+        let each = self.sums.weight_gradient_bytes(range.from, range.to);
         let resident = bytes.resident.saturating_add(bytes.transient);
         // With recomputation, the activations of one micro-batch exist while its backward runs.
         let most = match self.may_recompute {
