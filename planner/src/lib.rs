@@ -9,12 +9,22 @@
 //!
 //! | module | contents |
 //! |---|---|
+//! | `error` | errors |
+//! | `files` | reading and writing of machine and plan files |
 //! | `work` | blocks, parameters, values |
 //! | `machine` | ranks, their memory and speed, links, rates |
 //! | `step` | schedule and micro-batches; a partition into stages |
 //! | `predict` | the predicted time, bubbles and memory of a partition, and the lower bound |
 //! | `partition` | the partitioners |
 //! | `plan` | the plan file and its views |
+//!
+//! A module imports only from those before it, in this order of modules: `error`, `files`, `work`, `machine`, `step`,
+//! `predict`, `partition`, `plan`.
+//!
+//! # Features
+//!
+//! - `metis`: the partitioner of that name, built from the C sources of METIS.
+//! - `testing`: work, machines and an exhaustive search for the best cuts, for tests and benches.
 
 mod error;
 mod files;
@@ -31,9 +41,9 @@ pub use error::{
 pub use machine::{Machine, RankModel, Rates};
 #[cfg(any(test, feature = "testing"))]
 pub use partition::testing;
-pub use partition::{Chained, Partitioner, Planned, chain, partition};
+pub use partition::{Chained, Choice, Partitioner, Planned, chain, partition};
 pub use plan::{
-    Boundary, Change, Choice, ModelDifference, PLAN_VERSION, PlanDiff, PlanFile, PlanParameter,
+    Boundary, Change, ModelDifference, PLAN_VERSION, PlanDiff, PlanFile, PlanParameter,
     PlanProgram, PlanStage, PlanValue, TieGroup,
 };
 pub use predict::{

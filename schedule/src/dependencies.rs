@@ -3,8 +3,8 @@
 use derive_more::Display;
 use serde::{Deserialize, Serialize};
 
-use crate::action::{Compute, Task};
 use crate::index::StageIndex;
+use crate::task::{Compute, Task};
 
 /// A program of a stage, as one end of an edge.
 ///

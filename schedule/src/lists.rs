@@ -5,7 +5,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::action::Action;
 use crate::dependencies::Edge;
-use crate::error::Place;
 use crate::index::{RankIndex, StageIndex};
 
 /// The purpose of a schedule.
@@ -34,6 +33,18 @@ pub enum Form {
     /// With sends, receives, reduces and updates: the form that ranks execute.
     #[display("lowered")]
     Lowered,
+}
+
+/// An action and its position in a list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Display)]
+#[display("`{action}` (rank {rank}, position {position})")]
+pub struct Place {
+    /// The rank whose list it is in.
+    pub rank: RankIndex,
+    /// Its position in that list, from zero.
+    pub position: usize,
+    /// The action.
+    pub action: Action,
 }
 
 /// The actions of one step per rank, in the order in which the rank runs them.

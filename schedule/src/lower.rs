@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use crate::action::{Action, Message, Task};
+use crate::action::{Action, Message};
 use crate::dependencies::{Dependencies, Edge, Tie};
 use crate::index::{RankIndex, StageIndex};
 use crate::lists::{Form, Schedule, ScheduleMode};
+use crate::task::Task;
 
 /// Adds sends, receives, reduces and updates to the compute actions of a schedule.
 ///

@@ -40,4 +40,4 @@ mod tests;
 #[cfg(any(test, feature = "testing"))]
 pub use chain::testing;
 pub use chain::{Chained, chain};
-pub use partitioner::{Partitioner, Planned, partition};
+pub use partitioner::{Choice, Partitioner, Planned, partition};

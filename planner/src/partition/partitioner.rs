@@ -3,14 +3,14 @@
 use std::fmt;
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
+
 use super::auto::auto;
 use super::chain::chain;
 use super::limits::within_limits;
 use super::mixed::mixed;
 use super::reasons;
-use crate::{
-    Choice, Machine, Partition, PlannerError, Predicted, Step, UnknownPartitioner, Work, predict,
-};
+use crate::{Machine, Partition, PlannerError, Predicted, Step, UnknownPartitioner, Work, predict};
 
 /// A partitioner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -59,6 +59,15 @@ impl FromStr for Partitioner {
                 name: name.to_owned(),
             })
     }
+}
+
+/// The partitioner that created a plan, and the reasons for choosing it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Choice {
+    /// Its name: `chain`, `mixed`, `metis`, or `manual` for manual cuts.
+    pub partitioner: String,
+    /// The reasons, one sentence each.
+    pub reasons: Vec<String>,
 }
 
 /// A partition with its prediction and the reasons for choosing it.

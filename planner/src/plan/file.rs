@@ -10,7 +10,7 @@ use tinderbox_schedule::{
 };
 
 use crate::predict::schedule_of;
-use crate::{Machine, PlanFileError, PlannerError, Prediction, Step, files};
+use crate::{Choice, Machine, PlanFileError, PlannerError, Prediction, Step, files};
 
 /// Version of the plan file that this build writes and reads.
 pub const PLAN_VERSION: u32 = 2;
@@ -137,15 +137,6 @@ pub struct TieGroup {
     pub owner: StageIndex,
     /// Stages that hold copies.
     pub copies: Vec<StageIndex>,
-}
-
-/// The partitioner that created a plan, and the reasons for choosing it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Choice {
-    /// Its name: `chain`, `mixed`, `metis`, or `manual` for manual cuts.
-    pub partitioner: String,
-    /// The reasons, one sentence each.
-    pub reasons: Vec<String>,
 }
 
 /// A plan: which stage owns, runs and sends what, and the predicted time and memory of a step.

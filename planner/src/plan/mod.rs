@@ -29,7 +29,6 @@ mod tests;
 
 pub use diff::{Change, PlanDiff};
 pub use file::{
-    Boundary, Choice, PLAN_VERSION, PlanFile, PlanParameter, PlanProgram, PlanStage, PlanValue,
-    TieGroup,
+    Boundary, PLAN_VERSION, PlanFile, PlanParameter, PlanProgram, PlanStage, PlanValue, TieGroup,
 };
 pub use model::ModelDifference;

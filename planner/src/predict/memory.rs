@@ -24,9 +24,12 @@ pub struct RankMemory {
     pub buffers: u64,
 }
 
+/// A part of a rank's memory: its name, and its bytes.
+type Part = (&'static str, fn(&RankMemory) -> u64);
+
 impl RankMemory {
     /// Its parts by name.
-    pub(crate) const PARTS: [(&str, fn(&Self) -> u64); 6] = [
+    pub(crate) const PARTS: [Part; 6] = [
         ("parameters", |memory| memory.parameters),
         ("gradients", |memory| memory.gradients),
         ("optimizer", |memory| memory.optimizer),

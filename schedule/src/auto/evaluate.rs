@@ -3,7 +3,7 @@
 //! It returns the makespan that [`simulate`](crate::simulate()) returns for the same lists, exactly, and
 //! rejects what [`verify`](crate::verify()) and [`check_memory`](crate::check_memory()) reject.
 
-use crate::action::Compute;
+use crate::task::Compute;
 
 use super::problem::{Lists, Problem, Turn, count, next};
 

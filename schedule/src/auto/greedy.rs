@@ -13,7 +13,7 @@
 
 use std::mem;
 
-use crate::action::Compute;
+use crate::task::Compute;
 
 use super::evaluate::NOT_MADE;
 use super::problem::{Lists, Problem, Turn, count, next};

@@ -1,12 +1,12 @@
 //! The whole search: named schedules, list schedules, and the improvement of the best of both.
 
-use crate::action::Compute;
 use crate::dependencies::Dependencies;
 use crate::error::VerifyError;
 use crate::generate::ScheduleKind;
 use crate::index::RankIndex;
 use crate::lists::Schedule;
 use crate::simulate::Costs;
+use crate::task::Compute;
 use crate::verify::verify;
 
 use super::bound::lower_bound;

@@ -1,10 +1,11 @@
 //! The inputs of a search in dense arrays, so that a list is timed in a few nanoseconds per action.
 
-use crate::action::{Action, Compute, Task};
+use crate::action::Action;
 use crate::dependencies::Dependencies;
 use crate::index::{MicroBatchIndex, RankIndex, StageIndex};
 use crate::lists::Schedule;
 use crate::simulate::Costs;
+use crate::task::{Compute, Task};
 
 /// One entry of a rank's list during the search: a program of a stage, without its micro-batch.
 ///

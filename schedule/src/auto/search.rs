@@ -2,7 +2,7 @@
 
 use std::mem;
 
-use crate::action::Compute;
+use crate::task::Compute;
 
 use super::evaluate::{Evaluator, NO_MESSAGE};
 use super::problem::{Lists, Problem, Turn, count, next};

@@ -1,6 +1,6 @@
 //! The policies with which the list scheduler runs.
 
-use crate::action::Compute;
+use crate::task::Compute;
 
 use super::greedy::{Policy, Preference};
 use super::paths::Paths;

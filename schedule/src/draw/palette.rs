@@ -1,6 +1,6 @@
 //! Colours: one per kind of action, in four shades for the stages of one rank.
 
-use crate::action::Compute;
+use crate::task::Compute;
 
 /// The colours of forward, backward, input gradient, weight gradient, update, reduce and send. Black
 /// text is readable on all of them, and they are visible on light and on dark pages.

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use super::palette::{COLORS, Kind};
 use super::units::{count_text, permille_text, share_text, time_text};
-use crate::action::{Action, Compute, Task};
+use crate::action::Action;
 use crate::index::{RankIndex, StageIndex};
 use crate::simulate::{RankTimeline, Span, TimeUnit, Timeline, most_waiting};
+use crate::task::{Compute, Task};
 
 /// The names of a row's figures.
 pub(super) const FIGURES: [&str; 3] = ["bubble", "held", "peak"];

@@ -1,9 +1,10 @@
 //! Schedules that run a chunk for all micro-batches before the next one: GPipe, looped BFS, and
 //! forward passes only.
 
-use crate::action::{Action, Compute, Task};
+use crate::action::Action;
 use crate::index::{MicroBatchIndex, RankIndex, StageIndex};
 use crate::lists::{Schedule, ScheduleMode};
+use crate::task::{Compute, Task};
 
 use super::placement::Shape;
 

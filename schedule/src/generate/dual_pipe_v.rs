@@ -2,8 +2,9 @@
 
 use std::collections::VecDeque;
 
-use crate::action::{Action, Compute, Task};
+use crate::action::Action;
 use crate::lists::Schedule;
+use crate::task::{Compute, Task};
 
 use super::placement::Shape;
 

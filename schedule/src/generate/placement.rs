@@ -2,9 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::action::{Action, Compute, Task};
+use crate::action::Action;
 use crate::index::{MicroBatchIndex, RankIndex, StageIndex};
 use crate::lists::Schedule;
+use crate::task::{Compute, Task};
 
 /// The placement of stages on ranks when a rank runs several: chunk c of a rank is its stage
 /// among the stages c x ranks to (c+1) x ranks - 1.

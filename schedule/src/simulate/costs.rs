@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::action::{Action, Compute, Task};
+use crate::action::Action;
 use crate::dependencies::Edge;
+use crate::task::{Compute, Task};
 
 /// The time of each program in ticks, the same for every stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

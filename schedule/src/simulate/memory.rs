@@ -1,10 +1,11 @@
 //! The bytes that a rank holds, action by action.
 
 use super::costs::Costs;
-use crate::action::{Action, Compute, Task};
+use crate::action::Action;
 use crate::error::VerifyError;
 use crate::index::RankIndex;
 use crate::lists::{Schedule, ScheduleMode};
+use crate::task::{Compute, Task};
 
 /// Returns the bytes of a rank while each of its actions runs, and after it.
 ///

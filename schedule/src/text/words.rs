@@ -6,9 +6,10 @@ use std::str::FromStr;
 use super::cells;
 use super::error::{ParseError, WordFault, excerpt};
 use super::numbers::{last_number, split_digits, split_stage};
-use crate::action::{Action, Compute, Message, Task};
+use crate::action::{Action, Message};
 use crate::dependencies::{Edge, Endpoint, Tie};
 use crate::index::{GroupIndex, MicroBatchIndex, StageIndex};
+use crate::task::{Compute, Task};
 
 impl fmt::Display for Action {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

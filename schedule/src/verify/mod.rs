@@ -5,11 +5,12 @@ mod table;
 
 use std::collections::BTreeMap;
 
-use crate::action::{Action, Compute, Message};
+use crate::action::{Action, Message};
 use crate::dependencies::{Dependencies, Tie};
 use crate::error::{Rule, VerifyError};
 use crate::index::{MicroBatchIndex, RankIndex, StageIndex};
 use crate::lists::{Form, Schedule, ScheduleMode};
+use crate::task::Compute;
 
 use table::Table;
 

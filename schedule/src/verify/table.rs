@@ -2,11 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::action::{Action, Compute, Message, Task};
+use crate::action::{Action, Message};
 use crate::dependencies::{Dependencies, Endpoint};
-use crate::error::{Place, VerifyError};
+use crate::error::VerifyError;
 use crate::index::{MicroBatchIndex, RankIndex, StageIndex};
-use crate::lists::{Form, Schedule, ScheduleMode};
+use crate::lists::{Form, Place, Schedule, ScheduleMode};
+use crate::task::{Compute, Task};
 
 /// The positions of all actions in the lists of their ranks.
 ///

@@ -153,23 +153,26 @@ pub(super) fn fastest(
     step: &Step,
     candidates: impl IntoIterator<Item = Partition>,
 ) -> Result<(Partition, Predicted), PlannerError> {
-    let mut best: Option<((bool, u64, u64), (Partition, Predicted))> = None;
+    let key = |predicted: &Predicted| {
+        let prediction = &predicted.prediction;
+        let is_over = prediction.over_limit(machine).is_some();
+        (is_over, prediction.step_ns, prediction.crossing_bytes)
+    };
+    let mut best: Option<(Partition, Predicted)> = None;
     let mut error = None;
     for partition in candidates {
         match predict(work, machine, step, &partition) {
             Ok(predicted) => {
-                let prediction = &predicted.prediction;
-                let is_over = prediction.over_limit(machine).is_some();
-                let key = (is_over, prediction.step_ns, prediction.crossing_bytes);
-                if best.as_ref().is_none_or(|(other, _)| key < *other) {
-                    best = Some((key, (partition, predicted)));
+                let is_better = |(_, other): &(_, Predicted)| key(&predicted) < key(other);
+                if best.as_ref().is_none_or(is_better) {
+                    best = Some((partition, predicted));
                 }
             }
             Err(refused) => error = error.or(Some(refused)),
         }
     }
     match (best, error) {
-        (Some((_, best)), _) => Ok(best),
+        (Some(best), _) => Ok(best),
         (None, Some(error)) => Err(error),
         (None, None) => Err(PlannerError::TooManyStages {
             stages: machine.ranks(),
