@@ -69,6 +69,13 @@ pub struct Schedule {
     pub ranks: Vec<Vec<Action>>,
 }
 
+/// Returns the number of lists for stages on these ranks, at most one per stage: a map that names a million ranks is a
+/// mistake.
+pub(crate) fn world_size_of(stage_to_rank: &[RankIndex]) -> usize {
+    let last = stage_to_rank.iter().map(|rank| rank.index()).max();
+    last.map_or(0, |last| last.saturating_add(1).min(stage_to_rank.len()))
+}
+
 impl Schedule {
     /// Creates the compute-only schedule of a training step.
     pub(crate) fn training(

@@ -314,16 +314,12 @@ impl PlanFile {
     /// schedule is not for these stages.
     #[must_use]
     pub fn schedule(&self) -> Option<Schedule> {
-        let ranks = self.ranks();
-        let schedule = match &self.lists {
-            Some(text) => Schedule::parse("auto", text).ok()?,
-            None => {
-                let chunks = self.stages.len() / ranks.max(1);
-                let kind = self.step.schedule;
-                kind.generate(ranks, chunks, self.step.micro_batches).ok()?
-            }
+        let map = self.stage_to_rank();
+        let Some(text) = &self.lists else {
+            return self.step.lists(&map);
         };
-        (schedule.stage_to_rank == self.stage_to_rank()).then_some(schedule)
+        let lists = Schedule::parse("auto", text).ok();
+        lists.filter(|lists| lists.stage_to_rank == map)
     }
 
     /// Returns a schedule of the stages for a number of micro-batches and their dependencies: the

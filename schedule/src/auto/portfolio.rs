@@ -4,7 +4,7 @@ use crate::dependencies::Dependencies;
 use crate::error::VerifyError;
 use crate::generate::ScheduleKind;
 use crate::index::RankIndex;
-use crate::lists::Schedule;
+use crate::lists::{Schedule, world_size_of};
 use crate::simulate::Costs;
 use crate::task::Compute;
 use crate::verify::verify;
@@ -238,11 +238,7 @@ fn check(
     costs: &Costs,
 ) -> Result<(), AutoError> {
     let expected = dependencies.stages();
-    let world_size = stage_to_rank.iter().map(|rank| rank.index());
-    let world_size = world_size.max().map_or(0, |last| last.saturating_add(1));
-    // Ranks without a stage are possible, but a map that names a million of them is a mistake.
-    let world_size = world_size.min(expected);
-    let lists = vec![Vec::new(); world_size];
+    let lists = vec![Vec::new(); world_size_of(stage_to_rank)];
     let empty = Schedule {
         stages: expected,
         ..Schedule::training("", stage_to_rank.to_vec(), micro_batches, lists)

@@ -203,7 +203,7 @@ impl Row<'_> {
 fn drawn<'a>(list: &'a RankTimeline, chunks: &[usize]) -> Vec<Drawn<'a>> {
     let chunk = |stage: StageIndex| chunks.get(stage.index()).copied().unwrap_or(0);
     let task = |task: &Task| Piece {
-        kind: task.compute.into(),
+        kind: Kind::PROGRAMS[task.compute.slot()],
         chunk: chunk(task.stage),
         micro_batch: Some(task.micro_batch.index()),
     };

@@ -103,15 +103,13 @@ impl<'a> Problem<'a> {
                 blocks,
             });
         }
-        let (ranks, chunks) = (machine.ranks(), machine.chunks());
-        let lists = step.schedule.generate(ranks, chunks, step.micro_batches);
         Ok(Self {
             ranges: Ranges::new(work, step),
             work,
             machine,
             step,
             most_positions,
-            lists: lists.ok().filter(|lists| lists.stage_to_rank == map),
+            lists: step.lists(&map),
         })
     }
 

@@ -199,10 +199,7 @@ pub fn small_step(numbers: &mut Numbers, kind: ScheduleKind) -> (Machine, Step) 
 #[must_use]
 pub fn brute_force(work: &Work, machine: &Machine, step: &Step) -> Option<u64> {
     let map = machine.stage_to_rank();
-    let lists = step
-        .schedule
-        .generate(machine.ranks(), machine.chunks(), step.micro_batches);
-    let lists = lists.ok().filter(|lists| lists.stage_to_rank == map)?;
+    let lists = step.lists(&map)?;
     let model = StepModel::new(step, machine.ranks(), machine.chunks(), Some(&lists));
     let mut best: Option<u64> = None;
     let mut starts: Vec<usize> = (0..map.len()).collect();
