@@ -203,6 +203,11 @@ impl Machine {
         &self.ranks
     }
 
+    /// Returns whether the memory of a rank is limited.
+    pub(crate) fn has_limit(&self) -> bool {
+        self.ranks.iter().any(|rank| rank.memory_bytes.is_some())
+    }
+
     /// Returns the costs of a step of these stages for the simulator, where a tick is a nanosecond.
     pub(crate) fn costs(&self, stages: Vec<StageCosts>, messages: BTreeMap<Edge, u64>) -> Costs {
         Costs {

@@ -42,12 +42,14 @@ impl PlanFile {
     pub fn to_html(&self) -> String {
         let title = xml(&format!("Plan of model {}", digest(&self.model)));
         let program = xml(&self.program);
+        let boundaries = tables::boundaries(self);
+        let boundaries = boundaries.to_html("<p>Nothing crosses between stages.</p>\n");
         let sections = [
             ("summary", "Summary", facts(self)),
             ("timeline", "Timeline of a step", timeline(self)),
             ("stages", "Stages", stages(self)),
             ("memory", "Memory", memory(self)),
-            ("boundaries", "Boundaries", boundaries(self)),
+            ("boundaries", "Boundaries", boundaries),
             ("ties", "Shared parameters", ties(self)),
             ("programs", "Programs", programs(self)),
         ];
@@ -290,10 +292,6 @@ fn memory(plan: &PlanFile) -> String {
     let table = tables::memory(plan).to_html("");
     let exact = "<p>Each part has its own peak, so the total is an upper bound.</p>\n";
     format!("{note}{bars}{exact}{table}")
-}
-
-fn boundaries(plan: &PlanFile) -> String {
-    tables::boundaries(plan).to_html("<p>Nothing crosses between stages.</p>\n")
 }
 
 fn ties(plan: &PlanFile) -> String {

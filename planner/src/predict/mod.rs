@@ -116,14 +116,9 @@ pub fn predict_costs(
     costs: PartitionCosts,
     lower_bound_ns: u64,
 ) -> Result<Predicted, PlannerError> {
-    let schedule = schedule_of(
-        machine,
-        step,
-        stage_to_rank,
-        &costs.dependencies,
-        &costs.costs,
-    )?;
-    let timeline = simulate(&schedule, &costs.dependencies, &costs.costs)?;
+    let (edges, simulated) = (&costs.dependencies, &costs.costs);
+    let schedule = schedule_of(machine, step, stage_to_rank, edges, simulated)?;
+    let timeline = simulate(&schedule, edges, simulated)?;
     let memory = memory::of_ranks(&schedule, &timeline, &costs);
     let ranks = timeline.ranks.iter().zip(memory).enumerate();
     let ranks = ranks.map(|(rank, (timeline, memory))| RankPrediction {

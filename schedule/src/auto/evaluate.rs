@@ -5,10 +5,7 @@
 
 use crate::task::Compute;
 
-use super::problem::{Lists, Problem, Turn, count, next};
-
-/// The arrival time of a message that does not exist yet.
-pub(super) const NOT_MADE: u64 = u64::MAX;
+use super::problem::{Lists, NOT_MADE, Problem, Turn, count, next};
 
 /// No message: the action began when the previous one on its rank ended.
 pub(super) const NO_MESSAGE: usize = usize::MAX;
@@ -48,13 +45,6 @@ struct RankState {
     remaining: u64,
     /// The message that it waits for.
     blocked_on: usize,
-}
-
-/// The earliest start of a program, and the message that arrives last.
-#[derive(Debug, Clone, Copy)]
-struct Begin {
-    start: u64,
-    cause: usize,
 }
 
 /// Why a run ended before the end of its lists.
@@ -147,20 +137,18 @@ impl<'a> Evaluator<'a> {
         let turns = turns.ok_or(Stop::Refused)?;
         let last = turns[turns.len() - 1];
         self.turns += 1;
-        let mut begin = Begin {
-            start: self.ranks[rank].free,
-            cause: NO_MESSAGE,
-        };
+        let mut begin = (self.ranks[rank].free, NO_MESSAGE);
         for turn in turns {
             let k = next(self.counts[turn.stage()], turn.compute);
             let k = k.filter(|k| *k < self.problem.micro_batches);
-            self.receive(*turn, k.ok_or(Stop::Refused)?, &mut begin)?;
+            begin = self.receive(*turn, k.ok_or(Stop::Refused)?, begin)?;
         }
+        let (start, cause) = begin;
         let time = match first.is_paired {
             true => self.problem.pair_time(first, last),
             false => self.problem.time(first),
         };
-        let end = begin.start.saturating_add(time);
+        let end = start.saturating_add(time);
         let state = &mut self.ranks[rank];
         state.head += turns.len();
         state.free = end;
@@ -169,7 +157,7 @@ impl<'a> Evaluator<'a> {
             return Err(Stop::Refused);
         }
         for turn in turns {
-            self.causes[rank].push(begin.cause);
+            self.causes[rank].push(cause);
             self.hold(rank, *turn)?;
         }
         for (position, turn) in (position..).zip(turns) {
@@ -182,8 +170,13 @@ impl<'a> Evaluator<'a> {
         Ok(())
     }
 
-    /// Waits for the inputs of a program.
-    fn receive(&self, turn: Turn, k: usize, begin: &mut Begin) -> Result<(), Stop> {
+    /// Waits for the inputs of a program. Returns its earliest start, and the message that arrives last.
+    fn receive(
+        &self,
+        turn: Turn,
+        k: usize,
+        (mut start, mut cause): (u64, usize),
+    ) -> Result<(u64, usize), Stop> {
         for read in self.problem.reads(turn.stage(), turn.compute) {
             let message = read.message + k;
             let arrival = self.arrivals[message];
@@ -191,14 +184,13 @@ impl<'a> Evaluator<'a> {
                 return Err(Stop::Blocked(message));
             }
             if read.is_received {
-                if arrival > begin.start {
-                    begin.start = arrival;
-                    begin.cause = message;
+                if arrival > start {
+                    (start, cause) = (arrival, message);
                 }
-                begin.start = begin.start.saturating_add(self.problem.costs.overhead);
+                start = start.saturating_add(self.problem.costs.overhead);
             }
         }
-        Ok(())
+        Ok((start, cause))
     }
 
     /// Allocates and frees bytes.
@@ -236,12 +228,8 @@ impl<'a> Evaluator<'a> {
 
     /// Sends a message and returns the time at which it arrives.
     fn transfer(&mut self, rank: usize, link: usize, ticks: u64) -> u64 {
-        let state = &mut self.ranks[rank];
-        state.free = state.free.saturating_add(self.problem.costs.overhead);
-        let free = &mut self.link_free[link];
-        *free = (*free).max(state.free).saturating_add(ticks);
-        let arrival = free.saturating_add(self.problem.costs.link.latency);
-        arrival.min(NOT_MADE - 1)
+        let (free, link_free) = (&mut self.ranks[rank].free, &mut self.link_free[link]);
+        self.problem.send(free, link_free, ticks)
     }
 
     /// Runs the actions after the last backward of a stage: reduces, and updates unless they wait for another stage.

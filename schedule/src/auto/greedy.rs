@@ -15,8 +15,7 @@ use std::mem;
 
 use crate::task::Compute;
 
-use super::evaluate::NOT_MADE;
-use super::problem::{Lists, Problem, Turn, count, next};
+use super::problem::{Lists, NOT_MADE, Problem, Turn, count, next};
 
 /// The kinds of programs, in the order in which a rank prefers them.
 pub(super) type Preference = [Compute; 3];
@@ -279,11 +278,7 @@ impl Run<'_> {
         for made in problem.made(turn.stage(), turn.compute) {
             self.arrivals[made.message + k] = match made.sent {
                 Some(sent) => {
-                    free = free.saturating_add(overhead);
-                    let link = &mut self.link_free[sent.link];
-                    *link = (*link).max(free).saturating_add(sent.transfer);
-                    let arrival = link.saturating_add(problem.costs.link.latency);
-                    arrival.min(NOT_MADE - 1)
+                    problem.send(&mut free, &mut self.link_free[sent.link], sent.transfer)
                 }
                 None => 0,
             };

@@ -13,7 +13,6 @@
 //! | `greedy` | the list scheduler, which never stalls under a memory limit |
 //! | `variants` | the policies of the list scheduler |
 //! | `search` | small changes along the critical path |
-//! | `random` | random numbers for the search, with a fixed seed |
 //! | `portfolio` | the whole search |
 //!
 //! Times, bytes and the variants of a greedy scheduler follow the automatic
@@ -33,7 +32,6 @@ mod greedy;
 mod paths;
 mod portfolio;
 mod problem;
-mod random;
 mod search;
 #[cfg(test)]
 mod tests;

@@ -37,6 +37,9 @@ impl Turn {
     }
 }
 
+/// The arrival time of a message that does not exist yet.
+pub(super) const NOT_MADE: u64 = u64::MAX;
+
 /// The list of each rank.
 pub(super) type Lists = Vec<Vec<Turn>>;
 
@@ -190,6 +193,14 @@ impl<'a> Problem<'a> {
         let time = |turn: Turn| self.costs.stages[turn.stage()].time(turn.compute);
         let both = self.costs.overlapped(time(forward), time(backward));
         both.saturating_add(self.costs.overhead)
+    }
+
+    /// Sends a message of a rank that is free at a time, and returns when it arrives.
+    pub fn send(&self, free: &mut u64, link_free: &mut u64, ticks: u64) -> u64 {
+        *free = free.saturating_add(self.costs.overhead);
+        *link_free = (*link_free).max(*free).saturating_add(ticks);
+        let arrival = link_free.saturating_add(self.costs.link.latency);
+        arrival.min(NOT_MADE - 1)
     }
 
     /// Returns the bytes that a rank may hold for its micro-batches; zero if the resident bytes exceed the limit.

@@ -206,8 +206,7 @@ impl<'a> Problem<'a> {
         mut cuts: Cuts,
         best: &impl Fn(&Stages) -> Option<Cuts>,
     ) -> Result<Cuts, PlannerError> {
-        let mut ranks = self.machine.rank_models().iter();
-        if self.lists.is_none() || ranks.all(|rank| rank.memory_bytes.is_none()) {
+        if self.lists.is_none() || !self.machine.has_limit() {
             return Ok(cuts);
         }
         let mut closest: Option<Excess> = None;

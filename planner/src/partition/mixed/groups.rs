@@ -165,8 +165,10 @@ impl Groups {
                 .collect();
             neighbours.sort_unstable();
             let merged = neighbours.into_iter().any(|(_, _, other)| {
-                let [first, then] = self.in_order(group, other);
-                self.merge(first, then)
+                match self.position[group] < self.position[other] {
+                    true => self.merge(group, other),
+                    false => self.merge(other, group),
+                }
             });
             if !merged {
                 // Neighbours in the order can always be merged.
@@ -175,13 +177,6 @@ impl Groups {
                 let then = self.order[at.min(self.len() - 2) + 1];
                 self.merge(first, then);
             }
-        }
-    }
-
-    fn in_order(&self, a: usize, b: usize) -> [usize; 2] {
-        match self.position[a] < self.position[b] {
-            true => [a, b],
-            false => [b, a],
         }
     }
 

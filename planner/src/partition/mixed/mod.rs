@@ -64,8 +64,6 @@ pub(super) fn mixed(
     // Named schedules have as many micro-batches in flight as there are ranks; where memory is limited,
     // a search may find lists with fewer for faster partitions.
     let mut in_flight = step.micro_batches.min(machine.ranks()).max(1);
-    let mut ranks = machine.rank_models().iter();
-    let has_limit = ranks.any(|rank| rank.memory_bytes.is_some());
     let mut candidates: Vec<Partition> = finder.moved_chain(work).into_iter().collect();
     loop {
         for candidate in finder.candidates(in_flight) {
@@ -73,7 +71,7 @@ pub(super) fn mixed(
                 candidates.push(candidate);
             }
         }
-        if !has_limit || in_flight == 1 {
+        if !machine.has_limit() || in_flight == 1 {
             return fastest(work, machine, step, candidates);
         }
         in_flight /= 2;
