@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use tinderbox::planner::chain_cases::{
+use tinderbox::planner::testing::{
     Numbers, Times, brute_force, chain_ns, large_case, small_case, small_step,
 };
 use tinderbox::planner::{Machine, Step, chain, lower_bound, predict};

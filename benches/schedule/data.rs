@@ -4,8 +4,8 @@ use std::time::Instant;
 
 use tinderbox::ScheduleKind;
 use tinderbox::schedule::{
-    AutoOptions, ChunkCounts, ComputeTimes, Costs, Dependencies, Effort, Placement, RankIndex,
-    Schedule, StageCosts, auto, lower, peak_bytes, simulate, verify,
+    AutoOptions, ChunkCounts, ComputeTimes, Costs, Dependencies, Placement, RankIndex, Schedule,
+    StageCosts, auto, lower, peak_bytes, simulate, verify,
 };
 
 #[allow(dead_code, reason = "the tests print the names of settings")]
@@ -46,7 +46,7 @@ fn automatic() {
     for setting in grid::settings() {
         let options = AutoOptions {
             memory_limits: setting.memory_limits.as_deref(),
-            effort: Effort::default(),
+            ..AutoOptions::default()
         };
         let found = auto(
             &setting.stage_to_rank,

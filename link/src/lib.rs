@@ -92,6 +92,8 @@
 //!
 //! # Architecture invariants
 //!
+//! - A module imports only from those before it, in this order of modules: `error`, `channels`, `abort`, `mailbox`,
+//!   `crew`.
 //! - The protocol uses channels, locks, threads and the clock only through [`Channels`], and has no
 //!   global state, so the tests can run the same code under a model checker.
 //! - The only lock, that of the reason, is held while one value is moved, and never during a wait, a send or the

@@ -29,6 +29,20 @@ pub enum WorkError {
     },
 }
 
+/// The error of reading or writing a machine or plan file.
+#[derive(Debug, thiserror::Error)]
+#[error("the {kind} file {} can't be {action}", path.display())]
+pub struct FileError {
+    /// The kind of the file: `machine` or `plan`.
+    pub kind: &'static str,
+    /// The file.
+    pub path: PathBuf,
+    /// The operation that failed: `read` or `written`.
+    pub action: &'static str,
+    /// The cause.
+    pub source: std::io::Error,
+}
+
 /// Errors of machines and machine files.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -48,16 +62,8 @@ pub enum MachineError {
         rank: RankIndex,
     },
     /// The file could not be read or written.
-    #[error("the machine file {} can't be {action}", path.display())]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// The operation that failed: `read` or `written`.
-        action: &'static str,
-        /// The cause.
-        #[source]
-        source: std::io::Error,
-    },
+    #[error(transparent)]
+    Io(#[from] FileError),
     /// The text is not a machine.
     #[error(
         "the JSON is not a machine: write a machine file with `tinderbox calibrate --json -o FILE`"
@@ -251,16 +257,8 @@ impl fmt::Display for Size {
 #[non_exhaustive]
 pub enum PlanFileError {
     /// The file could not be read or written.
-    #[error("the plan file {} can't be {action}", path.display())]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// The operation that failed: `read` or `written`.
-        action: &'static str,
-        /// The cause.
-        #[source]
-        source: std::io::Error,
-    },
+    #[error(transparent)]
+    Io(#[from] FileError),
     /// The text is not a plan.
     #[error("invalid plan JSON")]
     Json {

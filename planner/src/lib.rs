@@ -9,16 +9,27 @@
 //!
 //! | module | contents |
 //! |---|---|
+//! | `error` | errors |
+//! | `files` | reading and writing of machine and plan files |
 //! | `work` | blocks, parameters, values |
 //! | `machine` | ranks, their memory and speed, links, rates |
 //! | `step` | schedule and micro-batches; a partition into stages |
 //! | `predict` | the predicted time, bubbles and memory of a partition, and the lower bound |
 //! | `partition` | the partitioners |
 //! | `plan` | the plan file and its views |
+//!
+//! A module imports only from those before it, in this order of modules: `error`, `files`, `work`, `machine`, `step`,
+//! `predict`, `partition`, `plan`.
+//!
+//! # Features
+//!
+//! - `metis`: the partitioner of that name, built from the C sources of METIS.
+//! - `testing`: work, machines and an exhaustive search for the best cuts, for tests and benches.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod error;
+mod files;
 mod machine;
 mod partition;
 mod plan;
@@ -27,19 +38,19 @@ mod step;
 mod work;
 
 pub use error::{
-    Infeasible, MachineError, PlanFileError, PlannerError, UnknownPartitioner, WorkError,
+    FileError, Infeasible, MachineError, PlanFileError, PlannerError, UnknownPartitioner, WorkError,
 };
 pub use machine::{Machine, RankModel, Rates};
-#[doc(hidden)]
-pub use partition::chain_cases;
-pub use partition::{Chained, Partitioner, Planned, chain, partition};
+#[cfg(any(test, feature = "testing"))]
+pub use partition::testing;
+pub use partition::{Chained, Choice, Partitioner, Planned, chain, partition};
 pub use plan::{
-    Boundary, Change, Choice, ModelDifference, PLAN_VERSION, PlanDiff, PlanFile, PlanParameter,
+    Boundary, Change, ModelDifference, PLAN_VERSION, PlanDiff, PlanFile, PlanParameter,
     PlanProgram, PlanStage, PlanValue, TieGroup,
 };
 pub use predict::{
     PartitionCosts, Predicted, Prediction, RankMemory, RankPrediction, StageBytes, lower_bound,
-    over_limit, partition_costs, predict, predict_costs,
+    partition_costs, predict, predict_costs,
 };
 pub use step::{Partition, Step};
 pub use work::{Block, Parameter, Value, Work};

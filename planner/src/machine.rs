@@ -1,12 +1,12 @@
 //! The machine that a plan is for.
 
-use std::fs;
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
-use tinderbox_schedule::{LinkCosts, Placement, RankIndex};
+use tinderbox_schedule::{Costs, Edge, LinkCosts, Placement, RankIndex, StageCosts};
 
-use crate::MachineError;
+use crate::{MachineError, files};
 
 /// A rank: a device, or a fraction of one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -155,12 +155,7 @@ impl Machine {
     ///
     /// When the file can't be written.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<(), MachineError> {
-        let path = path.as_ref();
-        fs::write(path, self.to_json()).map_err(|source| MachineError::Io {
-            path: path.to_owned(),
-            action: "written",
-            source,
-        })
+        Ok(files::write("machine", path.as_ref(), &self.to_json())?)
     }
 
     /// Reads a machine from a file.
@@ -169,22 +164,13 @@ impl Machine {
     ///
     /// When the file can't be read or is not a machine.
     pub fn load(path: impl AsRef<Path>) -> Result<Self, MachineError> {
-        let path = path.as_ref();
-        let text = fs::read_to_string(path).map_err(|source| MachineError::Io {
-            path: path.to_owned(),
-            action: "read",
-            source,
-        })?;
-        Self::from_json(&text)
+        Self::from_json(&files::read("machine", path.as_ref())?)
     }
 
     /// Returns the machine as JSON.
     #[must_use]
     pub fn to_json(&self) -> String {
-        let text = serde_json::to_string_pretty(self);
-        let mut text = text.expect("a machine has string keys and no floats");
-        text.push('\n');
-        text
+        files::json(self)
     }
 
     /// Reads a machine from JSON.
@@ -195,21 +181,8 @@ impl Machine {
     pub fn from_json(text: &str) -> Result<Self, MachineError> {
         let machine: Self =
             serde_json::from_str(text).map_err(|source| MachineError::Json { source })?;
-        let Self {
-            ranks,
-            chunks,
-            placement,
-            link,
-            action_ns,
-            rates,
-        } = machine;
-        let checked = Self::of_ranks(ranks)?.with_chunks(chunks, placement)?;
-        Ok(Self {
-            link,
-            action_ns,
-            rates,
-            ..checked
-        })
+        Self::of_ranks(machine.ranks.clone())?.with_chunks(machine.chunks, machine.placement)?;
+        Ok(machine)
     }
 
     /// Returns the number of ranks.
@@ -228,6 +201,25 @@ impl Machine {
     #[must_use]
     pub fn rank_models(&self) -> &[RankModel] {
         &self.ranks
+    }
+
+    /// Returns whether the memory of a rank is limited.
+    pub(crate) fn has_limit(&self) -> bool {
+        self.ranks.iter().any(|rank| rank.memory_bytes.is_some())
+    }
+
+    /// Returns the costs of a step of these stages for the simulator, where a tick is a nanosecond.
+    pub(crate) fn costs(&self, stages: Vec<StageCosts>, messages: BTreeMap<Edge, u64>) -> Costs {
+        Costs {
+            message_bytes: messages,
+            link: self.link,
+            overhead: self.action_ns,
+            ..Costs::of_stages(stages)
+        }
+    }
+
+    pub(crate) fn rank_models_mut(&mut self) -> &mut [RankModel] {
+        &mut self.ranks
     }
 
     /// Returns the number of stages per rank.

@@ -1,7 +1,7 @@
 //! The step that a plan is for.
 
 use serde::{Deserialize, Serialize};
-use tinderbox_schedule::{RankIndex, ScheduleKind};
+use tinderbox_schedule::{RankIndex, Schedule, ScheduleKind};
 
 /// A training step: its schedule, micro-batches and optimizer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,15 +38,14 @@ impl Step {
         }
     }
 
-    /// Whether its backwards are split.
-    pub(crate) const fn splits_backward(&self) -> bool {
-        !matches!(
-            self.schedule,
-            ScheduleKind::GPipe
-                | ScheduleKind::OneFOneB
-                | ScheduleKind::LoopedBfs
-                | ScheduleKind::Interleaved1F1B
-        )
+    /// Returns the lists of the step's schedule, if it places stages on these ranks.
+    pub(crate) fn lists(&self, stage_to_rank: &[RankIndex]) -> Option<Schedule> {
+        let ranks = stage_to_rank.iter().map(|rank| rank.index());
+        let ranks = ranks.max()?.saturating_add(1);
+        let chunks = stage_to_rank.len() / ranks;
+        let lists = self.schedule.generate(ranks, chunks, self.micro_batches);
+        let lists = lists.ok();
+        lists.filter(|lists| lists.stage_to_rank == stage_to_rank)
     }
 }
 

@@ -39,6 +39,16 @@ impl Block {
         }
     }
 
+    /// Returns the nanoseconds of `F`, `B`, `I` and `W`.
+    pub(crate) const fn times(&self) -> [u64; 4] {
+        [
+            self.forward,
+            self.backward,
+            self.input_gradient,
+            self.weight_gradient,
+        ]
+    }
+
     /// Returns the nanoseconds of `F` and `B`.
     #[must_use]
     pub const fn time(&self) -> u64 {
@@ -123,17 +133,12 @@ impl Work {
             }
         }
         for (index, value) in self.values.iter().enumerate() {
-            let later = value
-                .readers
-                .first()
-                .is_none_or(|first| *first > value.maker);
-            let kept = value
-                .keepers
-                .first()
-                .is_none_or(|first| *first >= value.maker);
-            let lists = [&value.readers, &value.keepers];
-            let are_lists = lists.iter().all(|list| ascends(list) && inside(list));
-            if value.maker >= blocks || !later || !kept || !are_lists {
+            let begins = |list: &[usize], least: usize| list.first().is_none_or(|at| *at >= least);
+            let are_later = begins(&value.readers, value.maker.saturating_add(1))
+                && begins(&value.keepers, value.maker);
+            let mut lists = [&value.readers, &value.keepers].into_iter();
+            let are_lists = lists.all(|list| ascends(list) && inside(list));
+            if value.maker >= blocks || !are_later || !are_lists {
                 return Err(WorkError::Value { index });
             }
         }

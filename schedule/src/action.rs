@@ -2,79 +2,11 @@
 
 use std::slice;
 
-use derive_more::Display;
 use serde::{Deserialize, Serialize};
 
 use crate::dependencies::{Edge, Tie};
 use crate::index::{GroupIndex, MicroBatchIndex, StageIndex};
-
-/// A program that a stage runs once per micro-batch.
-///
-/// `Backward` combines `InputGradient` and `WeightGradient`; for each micro-batch a stage has either the
-/// combined program or the other two.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum Compute {
-    /// `F`: the forward pass.
-    Forward,
-    /// `B`: the whole backward pass.
-    Backward,
-    /// `I`: the part of the backward pass that other stages wait for.
-    InputGradient,
-    /// `W`: the rest of the backward pass, which no other stage waits for.
-    WeightGradient,
-}
-
-impl Compute {
-    /// All programs, in the order of [`Compute::slot`].
-    pub const ALL: [Self; 4] = [
-        Self::Forward,
-        Self::Backward,
-        Self::InputGradient,
-        Self::WeightGradient,
-    ];
-
-    /// Returns the letter in the text form.
-    #[must_use]
-    pub const fn letter(self) -> char {
-        match self {
-            Self::Forward => 'F',
-            Self::Backward => 'B',
-            Self::InputGradient => 'I',
-            Self::WeightGradient => 'W',
-        }
-    }
-
-    /// Returns whether this program adds to the stage's weight gradients and frees the activations.
-    #[must_use]
-    pub const fn ends_backward(self) -> bool {
-        matches!(self, Self::Backward | Self::WeightGradient)
-    }
-
-    /// Returns the column of this program in a table with one row per stage and micro-batch.
-    #[must_use]
-    pub const fn slot(self) -> usize {
-        match self {
-            Self::Forward => 0,
-            Self::Backward => 1,
-            Self::InputGradient => 2,
-            Self::WeightGradient => 3,
-        }
-    }
-}
-
-/// One program of one stage on one micro-batch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Display)]
-#[display("{stage}{}{micro_batch}", compute.letter())]
-pub struct Task {
-    /// The stage that computes.
-    pub stage: StageIndex,
-    /// The program that it runs.
-    pub compute: Compute,
-    /// The micro-batch that it runs on.
-    pub micro_batch: MicroBatchIndex,
-}
+use crate::task::{Compute, Task};
 
 /// A message between two ranks, identified by the name under which it is sent and received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -166,10 +98,10 @@ impl Action {
         })
     }
 
-    /// Creates an overlapped forward and backward.
-    #[must_use]
-    pub const fn overlap(forward: Task, backward: Task) -> Self {
-        Self::Overlap([forward, backward])
+    /// Creates the reduce of a stage's gradients, over the group of the stage.
+    pub(crate) const fn reduce(stage: StageIndex) -> Self {
+        let group = GroupIndex::new(stage.index());
+        Self::Reduce { stage, group }
     }
 
     /// Returns the stage of the action, whose rank has the action in its list. Of an overlapped pair
@@ -227,7 +159,7 @@ mod tests {
         assert!(Action::Send(message).tasks().is_empty());
 
         let task = |word: &str| word.parse::<Action>().unwrap().tasks()[0];
-        let pair = Action::overlap(task("2F5"), task("1B3"));
+        let pair = Action::Overlap([task("2F5"), task("1B3")]);
         assert_eq!(pair.stage(), StageIndex::new(2));
         assert_eq!(pair.tasks(), [task("2F5"), task("1B3")]);
 
@@ -238,12 +170,5 @@ mod tests {
         assert_eq!(Action::Send(tie).stage(), StageIndex::new(0));
         assert_eq!(Action::Receive(tie).stage(), StageIndex::new(3));
         assert_eq!(Action::Receive(tie).micro_batch(), None);
-    }
-
-    #[test]
-    fn slots_follow_the_list_of_programs() {
-        for (slot, compute) in Compute::ALL.into_iter().enumerate() {
-            assert_eq!(compute.slot(), slot);
-        }
     }
 }

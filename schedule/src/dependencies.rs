@@ -3,8 +3,8 @@
 use derive_more::Display;
 use serde::{Deserialize, Serialize};
 
-use crate::action::{Compute, Task};
 use crate::index::StageIndex;
+use crate::task::{Compute, Task};
 
 /// A program of a stage, as one end of an edge.
 ///
@@ -204,32 +204,32 @@ impl Dependencies {
 
     /// Returns the edges that carry the outputs of a task.
     pub fn made_by(&self, task: Task) -> impl Iterator<Item = Edge> + '_ {
-        let start = self
-            .edges
-            .partition_point(|edge| edge.from.stage < task.stage);
-        self.edges[start..]
-            .iter()
-            .take_while(move |edge| edge.from.stage == task.stage)
-            .filter(move |edge| edge.from.is_run_by(&task))
-            .copied()
+        of_task(&self.edges, task, |edge| edge.from)
     }
 
     /// Returns the edges that carry the inputs of a task.
     pub fn read_by(&self, task: Task) -> impl Iterator<Item = Edge> + '_ {
-        let start = self
-            .edges_by_consumer
-            .partition_point(|edge| edge.to.stage < task.stage);
-        self.edges_by_consumer[start..]
-            .iter()
-            .take_while(move |edge| edge.to.stage == task.stage)
-            .filter(move |edge| edge.to.is_run_by(&task))
-            .copied()
+        of_task(&self.edges_by_consumer, task, |edge| edge.to)
     }
 
     /// Returns the index of an edge in [`Dependencies::edges`].
     pub(crate) fn position(&self, edge: Edge) -> Option<usize> {
         self.edges.binary_search(&edge).ok()
     }
+}
+
+/// Returns the edges of which a task is one end; they are sorted by that end.
+fn of_task(
+    edges: &[Edge],
+    task: Task,
+    end: fn(&Edge) -> Endpoint,
+) -> impl Iterator<Item = Edge> + '_ {
+    let start = edges.partition_point(|edge| end(edge).stage < task.stage);
+    let of_stage = edges[start..].iter();
+    let of_stage = of_stage.take_while(move |edge| end(edge).stage == task.stage);
+    of_stage
+        .filter(move |edge| end(edge).is_run_by(&task))
+        .copied()
 }
 
 #[cfg(test)]

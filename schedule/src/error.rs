@@ -5,21 +5,8 @@ use thiserror::Error;
 
 use crate::action::Action;
 use crate::dependencies::{Edge, Tie};
-use crate::generate::{ChunkCounts, ScheduleKind};
 use crate::index::{RankIndex, StageIndex};
-use crate::lists::{Form, ScheduleMode};
-
-/// An action and its position in a list.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Display)]
-#[display("`{action}` (rank {rank}, position {position})")]
-pub struct Place {
-    /// The rank whose list it is in.
-    pub rank: RankIndex,
-    /// Its position in that list, from zero.
-    pub position: usize,
-    /// The action.
-    pub action: Action,
-}
+use crate::lists::{Form, Place, ScheduleMode};
 
 /// One step of a deadlock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -281,55 +268,4 @@ pub enum VerifyError {
 fn cycle_text(cycle: &[Wait]) -> String {
     let clause = |wait: &Wait| format!("{} waits for {}", wait.waiting, wait.awaited);
     cycle.iter().map(clause).collect::<Vec<_>>().join(", ")
-}
-
-/// An error of generating a schedule.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum GenerateError {
-    /// No schedule has the name.
-    #[error("`{name}` is not a schedule{}: write one of {}", hint(*nearest), names())]
-    Name {
-        /// The name.
-        name: String,
-        /// The schedule whose name has the longest prefix in common.
-        nearest: Option<ScheduleKind>,
-    },
-    /// A number of chunks per rank that the schedule does not support.
-    #[error(
-        "{kind} runs {expected} per rank, found {found}: change the number of stages or use another schedule"
-    )]
-    Chunks {
-        /// The schedule.
-        kind: ScheduleKind,
-        /// The supported numbers.
-        expected: ChunkCounts,
-        /// The requested number.
-        found: usize,
-    },
-    /// More actions than the limit.
-    #[error(
-        "{ranks} ranks with {chunks} chunks and {micro_batches} micro-batches are more than {limit} \
-         forwards: make the step smaller"
-    )]
-    TooLarge {
-        /// The number of ranks.
-        ranks: usize,
-        /// The number of chunks per rank.
-        chunks: usize,
-        /// The number of micro-batches.
-        micro_batches: usize,
-        /// The largest product of the three.
-        limit: usize,
-    },
-}
-
-/// Returns a suggestion.
-fn hint(nearest: Option<ScheduleKind>) -> String {
-    nearest.map_or_else(String::new, |kind| format!(" (did you mean `{kind}`?)"))
-}
-
-/// Returns all names.
-fn names() -> String {
-    ScheduleKind::ALL.map(ScheduleKind::name).join(", ")
 }

@@ -51,7 +51,8 @@
 //!   of the plan are the same for both ([`Endpoint`]).
 //! - Everything here is deterministic, and a value read from a file is untrusted until [`verify()`] has
 //!   accepted it: no function panics or allocates more than is proportional to the lists.
-//! - Modules import in the order of the data flow: lists and text, lower, verify, simulate, generate, auto, draw.
+//! - A module imports only from those before it, in this order of modules: `index`, `task`, `dependencies`, `action`,
+//!   `lists`, `text`, `lower`, `error`, `verify`, `simulate`, `generate`, `auto`, `draw`.
 //!
 //! # Limits
 //!
@@ -68,23 +69,25 @@ mod index;
 mod lists;
 mod lower;
 mod simulate;
+mod task;
 #[cfg(test)]
 mod tests;
 mod text;
 mod verify;
 
-pub use action::{Action, Compute, Message, Task};
-pub use auto::{Auto, AutoError, AutoOptions, Effort, auto};
+pub use action::{Action, Message};
+pub use auto::{Auto, AutoError, AutoOptions, auto};
 pub use dependencies::{Dependencies, Edge, Endpoint, Tie};
-pub use error::{GenerateError, Place, Rule, VerifyError, Wait};
-pub use generate::{ChunkCounts, Placement, ScheduleKind, forward_only_on};
+pub use error::{Rule, VerifyError, Wait};
+pub use generate::{ChunkCounts, GenerateError, Placement, ScheduleKind, forward_only_on};
 pub use index::{GroupIndex, MicroBatchIndex, RankIndex, StageIndex};
-pub use lists::{Form, Schedule, ScheduleMode};
+pub use lists::{Form, Place, Schedule, ScheduleMode};
 pub use lower::lower;
 pub use simulate::{
     ComputeTimes, Costs, LinkCosts, RankTimeline, Span, StageCosts, TimeUnit, Timeline,
     check_memory, peak_activations, peak_bytes, simulate,
 };
+pub use task::{Compute, Task};
 #[cfg(test)]
 use tests::{forward_only, gpipe, one_f_one_b};
 pub use text::{ParseError, TextPosition, WordFault};

@@ -5,7 +5,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::action::Action;
 use crate::dependencies::Edge;
-use crate::error::Place;
 use crate::index::{RankIndex, StageIndex};
 
 /// The purpose of a schedule.
@@ -36,6 +35,18 @@ pub enum Form {
     Lowered,
 }
 
+/// An action and its position in a list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Display)]
+#[display("`{action}` (rank {rank}, position {position})")]
+pub struct Place {
+    /// The rank whose list it is in.
+    pub rank: RankIndex,
+    /// Its position in that list, from zero.
+    pub position: usize,
+    /// The action.
+    pub action: Action,
+}
+
 /// The actions of one step per rank, in the order in which the rank runs them.
 ///
 /// The fields are plain data, and a schedule from a file or a user is not trusted until
@@ -58,7 +69,32 @@ pub struct Schedule {
     pub ranks: Vec<Vec<Action>>,
 }
 
+/// Returns the number of lists for stages on these ranks, at most one per stage: a map that names a million ranks is a
+/// mistake.
+pub(crate) fn world_size_of(stage_to_rank: &[RankIndex]) -> usize {
+    let last = stage_to_rank.iter().map(|rank| rank.index()).max();
+    last.map_or(0, |last| last.saturating_add(1).min(stage_to_rank.len()))
+}
+
 impl Schedule {
+    /// Creates the compute-only schedule of a training step.
+    pub(crate) fn training(
+        name: &str,
+        stage_to_rank: Vec<RankIndex>,
+        micro_batches: usize,
+        ranks: Vec<Vec<Action>>,
+    ) -> Self {
+        Self {
+            name: name.to_owned(),
+            mode: ScheduleMode::Training,
+            form: Form::ComputeOnly,
+            stages: stage_to_rank.len(),
+            micro_batches,
+            stage_to_rank,
+            ranks,
+        }
+    }
+
     /// Returns the number of ranks.
     #[must_use]
     pub fn world_size(&self) -> usize {
@@ -95,16 +131,19 @@ impl Schedule {
 
     /// Returns all actions with their positions, rank by rank.
     pub fn places(&self) -> impl Iterator<Item = Place> + '_ {
-        self.ranks.iter().enumerate().flat_map(|(rank, actions)| {
-            actions
-                .iter()
-                .enumerate()
-                .map(move |(position, action)| Place {
-                    rank: RankIndex::new(rank),
-                    position,
-                    action: *action,
-                })
+        let ranks = (0..self.ranks.len()).map(RankIndex::new);
+        ranks.flat_map(move |rank| {
+            (0..self.actions(rank).len()).map(move |position| self.place(rank, position))
         })
+    }
+
+    /// Returns the action at a position of a rank, which must exist, with its place.
+    pub(crate) fn place(&self, rank: RankIndex, position: usize) -> Place {
+        Place {
+            rank,
+            position,
+            action: self.ranks[rank.index()][position],
+        }
     }
 
     /// Returns the schedule without the actions that [`lower`](crate::lower) adds.

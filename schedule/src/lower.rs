@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use crate::action::{Action, Message, Task};
+use crate::action::{Action, Message};
 use crate::dependencies::{Dependencies, Edge, Tie};
-use crate::index::{GroupIndex, RankIndex, StageIndex};
+use crate::index::{RankIndex, StageIndex};
 use crate::lists::{Form, Schedule, ScheduleMode};
+use crate::task::Task;
 
 /// Adds sends, receives, reduces and updates to the compute actions of a schedule.
 ///
@@ -139,8 +140,7 @@ impl Lowering<'_> {
 
     /// Appends the actions after the last backward of a stage.
     fn end_stage(&self, stage: StageIndex, list: &mut Vec<Action>) {
-        let group = GroupIndex::new(stage.index());
-        list.push(Action::Reduce { stage, group });
+        list.push(Action::reduce(stage));
         if !self.dependencies.has_global_norm() {
             return self.update(stage, list);
         }

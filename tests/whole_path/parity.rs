@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, TensorData};
-use tinderbox::schedule::{AutoOptions, Effort, Schedule, auto, peak_bytes, simulate};
+use tinderbox::schedule::{AutoOptions, Schedule, auto, peak_bytes, simulate};
 use tinderbox::{
     Deferred, Machine, Pipeline, Placement, Plan, Planner, ScheduleChoice, ScheduleKind, Trace,
 };
@@ -271,7 +271,7 @@ fn an_automatic_schedule() {
         let limits = peak_bytes(&simulated, &costs);
         let options = AutoOptions {
             memory_limits: Some(&limits),
-            effort: Effort::default(),
+            ..AutoOptions::default()
         };
         let map = plan.stage_to_rank();
         let found = auto(&map, count, &dependencies, &costs, options).unwrap();

@@ -24,13 +24,6 @@ pub struct Wire {
     end: Receiver<()>,
 }
 
-impl Wire {
-    /// Returns a receiver that is disconnected once the signal has fired, for use in other `select`s.
-    pub fn receiver(&self) -> &Receiver<()> {
-        &self.end
-    }
-}
-
 impl Channels for Crossbeam {
     type Sender<T: Send + 'static> = Sender<T>;
     type Receiver<T: Send + 'static> = Receiver<T>;

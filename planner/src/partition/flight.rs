@@ -3,7 +3,7 @@
 use tinderbox_schedule::{Compute, RankIndex, Schedule, StageIndex};
 
 /// A state of a stage: micro-batches that wait for their backward and `I`s that wait for their `W`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Flight {
     /// Micro-batches whose activations it keeps.
     pub(super) micro_batches: u64,
@@ -14,17 +14,13 @@ pub(super) struct Flight {
 /// The states of a stage that keep most: every other state has at most as many of both. Contains at
 /// least one micro-batch, whatever the lists are. Linear in the list of the stage's rank.
 pub(super) fn flights(lists: Option<&Schedule>, stage: StageIndex) -> Vec<Flight> {
-    let one = Flight {
+    let mut most = vec![Flight {
         micro_batches: 1,
         weight_gradients: 0,
-    };
-    let mut most = vec![one];
+    }];
     let Some(lists) = lists else { return most };
     let rank = lists.rank_of(stage).unwrap_or(RankIndex::new(0));
-    let mut now = Flight {
-        micro_batches: 0,
-        weight_gradients: 0,
-    };
+    let mut now = Flight::default();
     for action in lists.actions(rank) {
         let tasks = || action.tasks().iter().filter(|task| task.stage == stage);
         for _ in tasks().filter(|task| task.compute == Compute::Forward) {
@@ -50,8 +46,12 @@ pub(super) fn flights(lists: Option<&Schedule>, stage: StageIndex) -> Vec<Flight
 }
 
 /// The maximum bytes of the states, by bytes per micro-batch and per weight gradient.
-pub(super) fn most_bytes(flights: &[Flight], activation: u64, weight_gradient: u64) -> u64 {
-    let held = flights.iter().map(|flight| {
+pub(super) fn most_bytes(
+    flights: impl Iterator<Item = Flight>,
+    activation: u64,
+    weight_gradient: u64,
+) -> u64 {
+    let held = flights.map(|flight| {
         activation
             .saturating_mul(flight.micro_batches)
             .saturating_add(weight_gradient.saturating_mul(flight.weight_gradients))

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::{Step, Work};
 
 /// One block, or several that stay together.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Node {
     /// The lowest of its blocks, which breaks ties.
     pub first: usize,
@@ -65,21 +65,14 @@ pub(super) struct Shared {
     pub readers: Vec<usize>,
 }
 
-/// The relation of a node to a net.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Role {
-    Maker,
-    Pin { reads: bool, keeps: bool },
-}
-
 /// Nodes, the values between them, and the order that these require. It has no cycles.
 #[derive(Debug, Clone)]
 pub(super) struct Graph {
     pub nodes: Vec<Node>,
     pub nets: Vec<Net>,
     pub shared: Vec<Shared>,
-    /// The nets of each node.
-    pub incident: Vec<Vec<(usize, Role)>>,
+    /// The nets of each node, with how it uses them; `None` for those that it makes.
+    pub incident: Vec<Vec<(usize, Option<Pin>)>>,
     /// The shared parameters of each node.
     pub reads: Vec<Vec<usize>>,
     /// Nodes that must not be on a later stage, ascending.
@@ -95,7 +88,7 @@ impl Graph {
         let cap = cap(work);
         let nodes = work.blocks.iter().enumerate().map(|(first, block)| {
             let halves = block.input_gradient.saturating_add(block.weight_gradient);
-            let backward = match step.splits_backward() {
+            let backward = match step.schedule.splits_backward() {
                 true => halves,
                 false => block.backward,
             };
@@ -105,8 +98,7 @@ impl Graph {
                 backward: backward.min(cap),
                 weight_gradient_bytes: block.weight_gradient_bytes.min(cap),
                 transient: block.transient_bytes.min(cap),
-                kept: 0,
-                resident: 0,
+                ..Node::default()
             }
         });
         let nets = work.values.iter().map(|value| {
@@ -118,14 +110,12 @@ impl Graph {
                 pins.entry(*keeper).or_default().1 = true;
             }
             let maker_keeps = pins.remove(&value.maker).is_some_and(|(_, keeps)| keeps);
-            let pins = pins.into_iter();
-            let pins = pins.map(|(node, (reads, keeps))| Pin { node, reads, keeps });
             Net {
                 bytes: value.bytes.min(cap),
                 gradient_bytes: value.gradient_bytes.min(cap),
                 maker: value.maker,
                 maker_keeps,
-                pins: pins.collect(),
+                pins: listed(pins),
             }
         });
         // The gradient of a shared parameter goes to its first reader, whose stage owns it.
@@ -166,12 +156,7 @@ impl Graph {
     pub fn contract(&self, group_of: &[usize], groups: usize) -> Self {
         let empty = Node {
             first: usize::MAX,
-            forward: 0,
-            backward: 0,
-            weight_gradient_bytes: 0,
-            transient: 0,
-            kept: 0,
-            resident: 0,
+            ..Node::default()
         };
         let mut nodes = vec![empty; groups];
         for (node, group) in self.nodes.iter().zip(group_of) {
@@ -198,12 +183,10 @@ impl Graph {
                     }
                 }
             }
-            let pins = pins.into_iter();
-            let pins = pins.map(|(node, (reads, keeps))| Pin { node, reads, keeps });
             Net {
                 maker,
                 maker_keeps,
-                pins: pins.collect(),
+                pins: listed(pins),
                 ..*net
             }
         });
@@ -266,10 +249,9 @@ impl Graph {
     /// Computes the neighbours of each node.
     fn link(&mut self) {
         for (index, net) in self.nets.iter().enumerate() {
-            self.incident[net.maker].push((index, Role::Maker));
+            self.incident[net.maker].push((index, None));
             for pin in &net.pins {
-                let (reads, keeps) = (pin.reads, pin.keeps);
-                self.incident[pin.node].push((index, Role::Pin { reads, keeps }));
+                self.incident[pin.node].push((index, Some(*pin)));
                 self.before[pin.node].push(net.maker);
                 self.after[net.maker].push(pin.node);
             }
@@ -305,16 +287,19 @@ impl Graph {
     }
 }
 
+/// The pins of nodes that read and keep a value.
+fn listed(pins: BTreeMap<usize, (bool, bool)>) -> Vec<Pin> {
+    let pins = pins.into_iter();
+    pins.map(|(node, (reads, keeps))| Pin { node, reads, keeps })
+        .collect()
+}
+
 /// The largest time or size of one item such that no sum over the work overflows `u64`.
 fn cap(work: &Work) -> u64 {
-    let ends = |lists: [&Vec<usize>; 2]| lists.into_iter().map(Vec::len).sum::<usize>();
     let values = work.values.iter();
-    let pins: usize = values
-        .map(|value| 1 + ends([&value.readers, &value.keepers]))
-        .sum();
+    let pins = values.map(|value| 1 + value.readers.len() + value.keepers.len());
     let parameters = work.parameters.iter();
-    let readers: usize = parameters
-        .map(|parameter| 1 + parameter.readers.len())
-        .sum();
-    u64::MAX / (16 * (work.blocks.len() + pins + readers + 1) as u64)
+    let readers = parameters.map(|parameter| 1 + parameter.readers.len());
+    let items = work.blocks.len() + pins.chain(readers).sum::<usize>();
+    u64::MAX / (16 * (items + 1) as u64)
 }

@@ -1,6 +1,6 @@
 //! Partitions within the memory that the simulator counts.
 
-use crate::{Machine, Partition, PlannerError, RankModel, Step, Work, predict};
+use crate::{Machine, Partition, PlannerError, Predicted, RankPrediction, Step, Work, predict};
 
 /// How often a partitioner is asked again.
 const ATTEMPTS: usize = 3;
@@ -17,77 +17,47 @@ pub(super) fn within_limits(
     work: &Work,
     machine: &Machine,
     step: &Step,
-    find: impl Fn(&Machine) -> Result<Partition, PlannerError>,
-) -> Result<Partition, PlannerError> {
+    find: impl Fn(&Machine) -> Result<(Partition, Predicted), PlannerError>,
+) -> Result<(Partition, Predicted), PlannerError> {
+    let excess = |rank: &RankPrediction| {
+        let limit = machine.rank(rank.rank).memory_bytes.unwrap_or(u64::MAX);
+        rank.memory.total().saturating_sub(limit)
+    };
+    let sum = |predicted: &Predicted| -> u128 {
+        let ranks = predicted.prediction.ranks.iter();
+        ranks.map(|rank| u128::from(excess(rank))).sum()
+    };
     let mut best = find(machine)?;
-    let mut over = excess(work, machine, step, &best)?;
-    let mut tight = machine.rank_models().to_vec();
+    let mut tighter = machine.clone();
     for _ in 1..ATTEMPTS {
-        let is_far = tight.iter().zip(&over).any(|(rank, over)| {
-            let limit = rank.memory_bytes.unwrap_or(u64::MAX);
-            over.bytes > limit / MOST_EXCESS_DIVISOR
+        let ranks = &best.1.prediction.ranks;
+        let is_far = ranks.iter().any(|rank| {
+            let limit = tighter.rank(rank.rank).memory_bytes.unwrap_or(u64::MAX);
+            excess(rank) > limit / MOST_EXCESS_DIVISOR
         });
-        if is_far || over.iter().all(|over| over.bytes == 0) {
+        if is_far || sum(&best.1) == 0 {
             break;
         }
-        for (rank, over) in tight.iter_mut().zip(&over) {
-            let less = |limit: u64| limit.saturating_sub(over.lower_bytes);
-            rank.memory_bytes = rank.memory_bytes.map(less);
+        for (model, rank) in tighter.rank_models_mut().iter_mut().zip(ranks) {
+            let less = match excess(rank) {
+                0 => 0,
+                over => over.max(rank.memory.buffers),
+            };
+            model.memory_bytes = model.memory_bytes.map(|limit| limit.saturating_sub(less));
         }
-        let tighter = of_ranks(machine, &tight)?;
         // Lower limits may leave nothing; what was found before stands.
-        let Ok(found) = find(&tighter) else {
+        let Ok((partition, _)) = find(&tighter) else {
             break;
         };
-        let Ok(left) = excess(work, machine, step, &found) else {
+        let Ok(predicted) = predict(work, machine, step, &partition) else {
             break;
         };
-        let sum = |over: &[Excess]| over.iter().map(|over| u128::from(over.bytes)).sum::<u128>();
-        if sum(&left) >= sum(&over) {
+        if sum(&predicted) >= sum(&best.1) {
             break;
         }
-        (best, over) = (found, left);
+        best = (partition, predicted);
     }
     Ok(best)
-}
-
-/// How far a rank is over its limit.
-#[derive(Debug, Clone, Copy)]
-struct Excess {
-    bytes: u64,
-    /// What its limit is lowered by for the next attempt.
-    lower_bytes: u64,
-}
-
-/// The excess of each rank.
-fn excess(
-    work: &Work,
-    machine: &Machine,
-    step: &Step,
-    partition: &Partition,
-) -> Result<Vec<Excess>, PlannerError> {
-    let predicted = predict(work, machine, step, partition)?;
-    let ranks = predicted.prediction.ranks.iter();
-    let over = ranks.map(|rank| {
-        let limit = machine.rank(rank.rank).memory_bytes.unwrap_or(u64::MAX);
-        let bytes = rank.memory.total().saturating_sub(limit);
-        let lower_bytes = match bytes {
-            0 => 0,
-            over => over.max(rank.memory.buffers),
-        };
-        Excess { bytes, lower_bytes }
-    });
-    Ok(over.collect())
-}
-
-/// The same machine with other ranks.
-fn of_ranks(machine: &Machine, ranks: &[RankModel]) -> Result<Machine, PlannerError> {
-    let mut same =
-        Machine::of_ranks(ranks.to_vec())?.with_chunks(machine.chunks(), machine.placement())?;
-    same.link = machine.link;
-    same.action_ns = machine.action_ns;
-    same.rates = machine.rates;
-    Ok(same)
 }
 
 #[cfg(test)]
@@ -97,6 +67,7 @@ mod tests {
     use tinderbox_schedule::ScheduleKind;
 
     use super::*;
+    use crate::RankModel;
     use crate::partition::tests::works;
 
     /// Runs it with a partitioner that begins the second rank at each of these blocks in turn, the last
@@ -115,15 +86,17 @@ mod tests {
         let needed = found.prediction.ranks[1].memory.total();
         let mut ranks = [RankModel::default(); 2];
         ranks[1].memory_bytes = Some(needed.saturating_add_signed(spare));
-        let machine = of_ranks(&plain, &ranks).unwrap();
+        let machine = Machine::of_ranks(ranks.to_vec()).unwrap();
         let limits = RefCell::new(Vec::new());
         let found = within_limits(&work, &machine, &step, |machine| {
             let mut limits = limits.borrow_mut();
             let at = limits.len().min(starts.len() - 1);
             limits.push(machine.rank_models()[1].memory_bytes.unwrap());
-            Ok(cut(machine, starts[at]))
+            let partition = cut(machine, starts[at]);
+            let predicted = predict(&work, machine, &step, &partition)?;
+            Ok((partition, predicted))
         });
-        let found = found.unwrap();
+        let (found, _) = found.unwrap();
         let start = found.stage_of.partition_point(|stage| *stage == 0);
         (start, limits.into_inner())
     }

@@ -1,9 +1,10 @@
 //! The times, memory and messages of each stage while blocks move between stages.
 
 use std::collections::BTreeMap;
+use std::ops::{Add, Sub};
 
 use super::flight::most_bytes;
-use super::graph::{Graph, Role};
+use super::graph::Graph;
 use super::terms::{ACTIONS, Terms};
 use crate::Partition;
 
@@ -68,7 +69,7 @@ pub(super) struct Loads<'a> {
     excess: Vec<u64>,
 }
 
-fn change(sum: &mut u64, by: u64, adds: bool) {
+fn change<T: Copy + Add<Output = T> + Sub<Output = T>>(sum: &mut T, by: T, adds: bool) {
     *sum = match adds {
         true => *sum + by,
         false => *sum - by,
@@ -175,43 +176,17 @@ impl<'a> Loads<'a> {
         }
         let (graph, count) = (self.graph, self.stages.len());
         self.carry(node, from, false);
-        for (net, role) in &graph.incident[node] {
-            match *role {
-                Role::Maker => {
-                    for stage in 0..count {
-                        self.contribute(*net, from, stage, false);
-                    }
-                }
-                Role::Pin { .. } => {
-                    let maker = self.stage_of[graph.nets[*net].maker];
-                    self.contribute(*net, maker, from, false);
-                    self.contribute(*net, maker, to, false);
-                }
+        self.contribute_all(node, from, to, false);
+        for (net, pin) in &graph.incident[node] {
+            let Some(pin) = pin else { continue };
+            for (stage, adds) in [(from, false), (to, true)] {
+                let pins = &mut self.pins[*net * count + stage];
+                change(&mut pins[0], u32::from(pin.reads), adds);
+                change(&mut pins[1], u32::from(pin.keeps), adds);
             }
         }
-        for (net, role) in &graph.incident[node] {
-            match *role {
-                Role::Maker => {
-                    for stage in 0..count {
-                        self.contribute(*net, to, stage, true);
-                    }
-                }
-                Role::Pin { reads, keeps } => {
-                    for (stage, adds) in [(from, false), (to, true)] {
-                        let pins = &mut self.pins[*net * count + stage];
-                        for (pins, is) in pins.iter_mut().zip([reads, keeps]) {
-                            *pins = match adds {
-                                true => *pins + u32::from(is),
-                                false => *pins - u32::from(is),
-                            };
-                        }
-                    }
-                    let maker = self.stage_of[graph.nets[*net].maker];
-                    self.contribute(*net, maker, from, true);
-                    self.contribute(*net, maker, to, true);
-                }
-            }
-        }
+        self.stage_of[node] = to;
+        self.contribute_all(node, from, to, true);
         for shared in &graph.reads[node] {
             self.read(*shared, from, false);
             self.read(*shared, to, true);
@@ -221,9 +196,27 @@ impl<'a> Loads<'a> {
                 self.stages[to].resident += bytes;
             }
         }
-        self.stage_of[node] = to;
         self.carry(node, to, true);
         self.refresh();
+    }
+
+    /// Adds or subtracts the contributions of a node's nets to the stages that a shift between two stages changes.
+    fn contribute_all(&mut self, node: usize, from: usize, to: usize, adds: bool) {
+        let graph = self.graph;
+        for (net, pin) in &graph.incident[node] {
+            let maker = self.stage_of[graph.nets[*net].maker];
+            match pin {
+                None => {
+                    for stage in 0..self.stages.len() {
+                        self.contribute(*net, maker, stage, adds);
+                    }
+                }
+                Some(_) => {
+                    self.contribute(*net, maker, from, adds);
+                    self.contribute(*net, maker, to, adds);
+                }
+            }
+        }
     }
 
     /// Adds the node's own sums to a stage, or subtracts them.
@@ -240,16 +233,11 @@ impl<'a> Loads<'a> {
         ] {
             change(sum, by, adds);
         }
+        change(&mut stage.members, 1, adds);
         let same = stage.transients.entry(node.transient).or_default();
-        if adds {
-            *same += 1;
-            stage.members += 1;
-        } else {
-            *same -= 1;
-            stage.members -= 1;
-            if *same == 0 {
-                stage.transients.remove(&node.transient);
-            }
+        change(same, 1, adds);
+        if *same == 0 {
+            stage.transients.remove(&node.transient);
         }
     }
 
@@ -257,10 +245,7 @@ impl<'a> Loads<'a> {
     fn read(&mut self, shared: usize, stage: usize, adds: bool) {
         let readers = &mut self.readers[shared * self.stages.len() + stage];
         let before = *readers;
-        *readers = match adds {
-            true => before + 1,
-            false => before - 1,
-        };
+        change(readers, 1, adds);
         if before.min(*readers) == 0 {
             let copy = self.graph.shared[shared].copy;
             change(&mut self.stages[stage].resident, copy, adds);
@@ -312,10 +297,7 @@ impl<'a> Loads<'a> {
         change(&mut self.stages[to].traffic[into], bytes, adds);
         let nets = &mut self.edges[from * self.stages.len() + to][joins as usize];
         let before = *nets;
-        *nets = match adds {
-            true => before + 1,
-            false => before - 1,
-        };
+        change(nets, 1, adds);
         if before.min(*nets) == 0 {
             change(&mut self.stages[from].messages, 1, adds);
             change(&mut self.stages[to].messages, 1, adds);
@@ -395,7 +377,7 @@ impl<'a> Loads<'a> {
                 stage.resident,
                 waiting.saturating_mul(2),
                 most_bytes(
-                    &self.terms.flights[*index],
+                    self.terms.flights[*index].iter().copied(),
                     kept,
                     stage.weight_gradient_bytes,
                 ),

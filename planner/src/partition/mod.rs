@@ -37,7 +37,7 @@ mod terms;
 #[cfg(test)]
 mod tests;
 
-#[doc(hidden)]
-pub use chain::cases as chain_cases;
+#[cfg(any(test, feature = "testing"))]
+pub use chain::testing;
 pub use chain::{Chained, chain};
-pub use partitioner::{Partitioner, Planned, partition};
+pub use partitioner::{Choice, Partitioner, Planned, partition};

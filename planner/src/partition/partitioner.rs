@@ -3,15 +3,14 @@
 use std::fmt;
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
+
 use super::auto::auto;
 use super::chain::chain;
 use super::limits::within_limits;
 use super::mixed::mixed;
 use super::reasons;
-use crate::{
-    Choice, Infeasible, Machine, Partition, PlannerError, Predicted, Step, UnknownPartitioner,
-    Work, over_limit, predict,
-};
+use crate::{Machine, Partition, PlannerError, Predicted, Step, UnknownPartitioner, Work, predict};
 
 /// A partitioner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -62,6 +61,15 @@ impl FromStr for Partitioner {
     }
 }
 
+/// The partitioner that created a plan, and the reasons for choosing it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Choice {
+    /// Its name: `chain`, `mixed`, `metis`, or `manual` for manual cuts.
+    pub partitioner: String,
+    /// The reasons, one sentence each.
+    pub reasons: Vec<String>,
+}
+
 /// A partition with its prediction and the reasons for choosing it.
 #[derive(Debug, Clone)]
 pub struct Planned {
@@ -108,7 +116,7 @@ pub struct Planned {
 ///
 /// # Errors
 ///
-/// The error of the partitioner; [`Infeasible`] where the partition does not fit the memory of the
+/// The error of the partitioner; [`Infeasible`](crate::Infeasible) where the partition does not fit the memory of the
 /// ranks; [`PlannerError::NotBuiltIn`] for METIS without the feature `metis`. `auto` fails where all
 /// partitioners do, with the error of `chain`.
 pub fn partition(
@@ -117,54 +125,6 @@ pub fn partition(
     machine: &Machine,
     step: &Step,
 ) -> Result<Planned, PlannerError> {
-    if partitioner == Partitioner::Auto {
-        return auto(work, machine, step);
-    }
-    let candidate = candidate(partitioner, work, machine, step)?;
-    if let Some(over) = candidate.over() {
-        return Err(over.into());
-    }
-    let reason = reasons::chosen(&candidate);
-    Ok(candidate.planned(vec![reason]))
-}
-
-/// The result of one partitioner.
-#[derive(Debug, Clone)]
-pub(super) struct Candidate {
-    pub partitioner: Partitioner,
-    pub partition: Partition,
-    pub predicted: Predicted,
-    /// The time by the cost model of `chain`, if its stages are optimal.
-    pub optimal_ns: Option<u64>,
-    over: Option<Infeasible>,
-}
-
-impl Candidate {
-    /// Returns the rank that exceeds its memory, if any.
-    pub fn over(&self) -> Option<Infeasible> {
-        self.over.clone()
-    }
-
-    /// Adds the reasons for choosing it.
-    pub fn planned(self, reasons: Vec<String>) -> Planned {
-        Planned {
-            choice: Choice {
-                partitioner: self.partitioner.name().to_owned(),
-                reasons,
-            },
-            partition: self.partition,
-            predicted: self.predicted,
-        }
-    }
-}
-
-/// Runs one partitioner other than `auto`, and predicts its result.
-pub(super) fn candidate(
-    partitioner: Partitioner,
-    work: &Work,
-    machine: &Machine,
-    step: &Step,
-) -> Result<Candidate, PlannerError> {
     work.check()?;
     let (ranks, blocks) = (machine.ranks(), work.blocks.len());
     if blocks < ranks {
@@ -174,11 +134,13 @@ pub(super) fn candidate(
         });
     }
     let mut optimal_ns = None;
-    let partition = match partitioner {
-        Partitioner::Chain | Partitioner::Auto => {
+    let (partition, predicted) = match partitioner {
+        Partitioner::Auto => return auto(work, machine, step),
+        Partitioner::Chain => {
             let chained = chain(work, machine, step)?;
             optimal_ns = chained.is_optimal.then_some(chained.model_ns);
-            chained.partition
+            let predicted = predict(work, machine, step, &chained.partition)?;
+            (chained.partition, predicted)
         }
         Partitioner::Mixed => {
             within_limits(work, machine, step, |machine| mixed(work, machine, step))?
@@ -187,21 +149,17 @@ pub(super) fn candidate(
             within_limits(work, machine, step, |machine| metis(work, machine, step))?
         }
     };
-    let predicted = predict(work, machine, step, &partition)?;
-    let ranks = predicted.prediction.ranks.iter();
-    let memory: Vec<_> = ranks.map(|rank| rank.memory).collect();
-    let over = over_limit(machine, &memory);
-    let over = over.map(|(rank, needed, limit)| Infeasible::Rank {
-        rank,
-        needed,
-        limit,
-    });
-    Ok(Candidate {
-        partitioner,
+    if let Some(over) = predicted.prediction.over_limit(machine) {
+        return Err(over.into());
+    }
+    let choice = Choice {
+        partitioner: partitioner.name().to_owned(),
+        reasons: vec![reasons::chosen(partitioner, &predicted, optimal_ns)],
+    };
+    Ok(Planned {
         partition,
         predicted,
-        optimal_ns,
-        over,
+        choice,
     })
 }
 
@@ -210,7 +168,7 @@ use super::metis::metis;
 
 /// Fails where METIS is not built in.
 #[cfg(not(feature = "metis"))]
-fn metis(_: &Work, _: &Machine, _: &Step) -> Result<Partition, PlannerError> {
+fn metis(_: &Work, _: &Machine, _: &Step) -> Result<(Partition, Predicted), PlannerError> {
     Err(PlannerError::NotBuiltIn {
         partitioner: Partitioner::Metis.name(),
         feature: "metis",

@@ -1,35 +1,41 @@
 //! The reasons for choosing a partition, in sentences.
 
-use super::partitioner::{Candidate, Partitioner};
+use tinderbox_schedule::draw::units::permille_text;
 
-/// The prediction of the chosen partition.
-pub(super) fn chosen(candidate: &Candidate) -> String {
-    let prediction = &candidate.predicted.prediction;
+use super::partitioner::{Partitioner, Planned};
+use crate::{PlannerError, Predicted};
+
+/// The prediction of a chosen partition, and its time by the cost model of `chain` if its stages are optimal.
+pub(super) fn chosen(
+    partitioner: Partitioner,
+    predicted: &Predicted,
+    optimal_ns: Option<u64>,
+) -> String {
+    let prediction = &predicted.prediction;
     // Stages that are not placed as the step's schedule requires run under lists that were searched for
     // them.
-    let schedule = match candidate.predicted.schedule.name.as_str() {
+    let schedule = match predicted.schedule.name.as_str() {
         "auto" => " under a schedule found for it",
         _ => "",
     };
-    let optimal = candidate.optimal_ns.map(|ns| {
+    let optimal = optimal_ns.map(|ns| {
         format!(
             "; optimal for its cost model, which predicts {}",
             duration(ns)
         )
     });
     format!(
-        "{}: {} per step{schedule}, bubble {}, {} cross, fits{}",
-        candidate.partitioner,
+        "{partitioner}: {} per step{schedule}, bubble {}, {} cross, fits{}",
         duration(prediction.step_ns),
-        percent(prediction.idle_permille),
+        permille_text(prediction.idle_permille),
         bytes(prediction.crossing_bytes),
         optimal.unwrap_or_default(),
     )
 }
 
 /// Why another partition that fits was not chosen.
-pub(super) fn rejected(candidate: &Candidate, chosen: &Candidate) -> String {
-    let (name, other) = (candidate.partitioner, chosen.partitioner);
+pub(super) fn rejected(candidate: &Planned, chosen: &Planned) -> String {
+    let [name, other] = [candidate, chosen].map(|one| &one.choice.partitioner);
     if candidate.partition == chosen.partition {
         return format!("{name}: the same as {other}");
     }
@@ -38,7 +44,7 @@ pub(super) fn rejected(candidate: &Candidate, chosen: &Candidate) -> String {
     let permille = (slower * 1000).div_ceil(u128::from(best.step_ns.max(1)));
     if slower > 0 {
         let permille = u64::try_from(permille).unwrap_or(u64::MAX);
-        return format!("{name}: {} slower than {other}", percent(permille));
+        return format!("{name}: {} slower than {other}", permille_text(permille));
     }
     match own.crossing_bytes.saturating_sub(best.crossing_bytes) {
         0 => format!("{name}: as fast as {other}, which comes first"),
@@ -46,10 +52,13 @@ pub(super) fn rejected(candidate: &Candidate, chosen: &Candidate) -> String {
     }
 }
 
-/// Why a partitioner that found nothing, or exceeded memory, was not chosen.
-pub(super) fn failed(partitioner: Partitioner, error: &dyn std::error::Error) -> String {
+/// Why a partitioner that is not built in, found nothing, or exceeded memory was not chosen.
+pub(super) fn failed(partitioner: Partitioner, error: &PlannerError) -> String {
+    if let PlannerError::NotBuiltIn { .. } = error {
+        return not_run(partitioner, &error.to_string());
+    }
     let mut text = format!("{partitioner}: no plan, {error}");
-    let mut source = error.source();
+    let mut source = std::error::Error::source(error);
     while let Some(error) = source {
         text.push_str(&format!(": {error}"));
         source = error.source();
@@ -60,11 +69,6 @@ pub(super) fn failed(partitioner: Partitioner, error: &dyn std::error::Error) ->
 /// Why a partitioner was not run.
 pub(super) fn not_run(partitioner: Partitioner, why: &str) -> String {
     format!("{partitioner}: not run, {why}")
-}
-
-/// Thousandths as a percentage, `9.1 %`.
-fn percent(permille: u64) -> String {
-    format!("{}.{} %", permille / 10, permille % 10)
 }
 
 /// Nanoseconds in the largest unit with a value of at least ten, with one decimal.
@@ -100,6 +104,5 @@ mod tests {
         assert_eq!(bytes(1_258_291), "1.1 MiB");
         assert_eq!(bytes(5 << 30), "5.0 GiB");
         assert_eq!(bytes(0), "0 bytes");
-        assert_eq!(percent(91), "9.1 %");
     }
 }

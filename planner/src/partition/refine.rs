@@ -11,20 +11,6 @@
 
 use super::loads::{Loads, Score};
 
-/// The remaining number of assignments that may be scored: a measure that is the same on every machine.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Effort(pub usize);
-
-impl Effort {
-    fn spend(&mut self) {
-        self.0 = self.0.saturating_sub(1);
-    }
-
-    const fn is_spent(self) -> bool {
-        self.0 == 0
-    }
-}
-
 /// Maximum number of rounds of all kinds of moves; they end earlier after a round without changes.
 const ROUNDS: usize = 6;
 
@@ -34,8 +20,10 @@ const STALLED: usize = 12;
 /// Candidate blocks of one step of a walk.
 const POOL: usize = 24;
 
-/// Moves blocks until no move improves the score or the effort is spent. The score never gets worse.
-pub(super) fn refine(loads: &mut Loads<'_>, order: &[usize], effort: &mut Effort) {
+/// Moves blocks until no move improves the score, or `effort` assignments have been scored, a measure that is the same
+/// on every machine. The score never gets worse.
+pub(super) fn refine(loads: &mut Loads<'_>, order: &[usize], mut effort: usize) {
+    let effort = &mut effort;
     let mut locked = vec![false; order.len()];
     for _ in 0..ROUNDS {
         let before = loads.score();
@@ -46,11 +34,11 @@ pub(super) fn refine(loads: &mut Loads<'_>, order: &[usize], effort: &mut Effort
         let worst = of_rank(loads, order, loads.worst_rank(), &locked);
         walk(loads, order, worst, &mut locked, effort);
         for node in order {
-            if !locked[*node] && is_border(loads, *node) && !effort.is_spent() {
+            if !locked[*node] && is_border(loads, *node) && *effort > 0 {
                 walk(loads, order, vec![*node], &mut locked, effort);
             }
         }
-        if effort.is_spent() || loads.score() == before {
+        if *effort == 0 || loads.score() == before {
             break;
         }
     }
@@ -84,10 +72,10 @@ fn sweep<'n>(
     loads: &mut Loads<'_>,
     nodes: impl Iterator<Item = &'n usize>,
     reach: usize,
-    effort: &mut Effort,
+    effort: &mut usize,
 ) {
     for node in nodes {
-        if effort.is_spent() {
+        if *effort == 0 {
             return;
         }
         if can_move(loads, *node) {
@@ -105,7 +93,7 @@ fn best_stage(
     loads: &mut Loads<'_>,
     node: usize,
     reach: usize,
-    effort: &mut Effort,
+    effort: &mut usize,
 ) -> Option<(Score, usize)> {
     let from = loads.stage_of()[node];
     let (low, high) = loads.range(node);
@@ -114,7 +102,7 @@ fn best_stage(
     let mut best = None;
     for to in (low..=high).filter(|to| *to != from) {
         loads.shift(node, to);
-        effort.spend();
+        *effort = effort.saturating_sub(1);
         let found = (loads.score(), to);
         if best.is_none_or(|best| found < best) {
             best = Some(found);
@@ -131,12 +119,12 @@ fn walk(
     order: &[usize],
     mut pool: Vec<usize>,
     locked: &mut [bool],
-    effort: &mut Effort,
+    effort: &mut usize,
 ) {
     let mut best = loads.score();
     let mut trail: Vec<(usize, usize)> = Vec::new();
     let (mut kept, mut stalled) = (0, 0);
-    while stalled < STALLED && !effort.is_spent() {
+    while stalled < STALLED && *effort > 0 {
         let mut moves = pool.iter().filter_map(|node| {
             if locked[*node] || !can_move(loads, *node) {
                 return None;

@@ -31,9 +31,7 @@ impl Terms {
     /// Places stages as the machine does, under the schedule of the step.
     pub fn of_machine(machine: &Machine, step: &Step) -> Self {
         let map = machine.stage_to_rank();
-        let (ranks, chunks) = (machine.ranks(), machine.chunks());
-        let lists = step.schedule.generate(ranks, chunks, step.micro_batches);
-        let lists = lists.ok().filter(|lists| lists.stage_to_rank == map);
+        let lists = step.lists(&map);
         let stages = (0..map.len()).map(StageIndex::new);
         let flights = stages.map(|stage| flights(lists.as_ref(), stage)).collect();
         let rank_of: Vec<usize> = map.iter().map(|rank| rank.index()).collect();
@@ -74,9 +72,7 @@ impl Terms {
 
     /// Returns the rank of each stage.
     pub fn stage_to_rank(&self) -> Vec<RankIndex> {
-        self.rank_of
-            .iter()
-            .map(|rank| RankIndex::new(*rank))
-            .collect()
+        let ranks = self.rank_of.iter();
+        ranks.map(|rank| RankIndex::new(*rank)).collect()
     }
 }

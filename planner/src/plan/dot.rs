@@ -4,10 +4,8 @@ use tinderbox_schedule::draw::COLORS;
 use tinderbox_schedule::{Compute, RankIndex};
 
 use super::escape::dot;
-use super::memory::stages_by_rank;
 use super::modules::summaries;
-use super::show::wrapped;
-use super::units::{bytes_text, share_text, time_text};
+use super::units::{bytes_text, share_text, time_text, wrapped};
 use super::{PlanFile, PlanStage};
 
 /// Characters in a line of a label.
@@ -22,7 +20,7 @@ impl PlanFile {
     #[must_use]
     pub fn to_dot(&self) -> String {
         let modules = summaries(self);
-        let clusters = stages_by_rank(self).into_iter().map(|(rank, stages)| {
+        let clusters = self.stages_by_rank().into_iter().map(|(rank, stages)| {
             let nodes = stages.iter().map(|stage| {
                 let modules = modules.get(stage.stage.index());
                 node(self, stage, modules.map_or("", String::as_str))
@@ -87,7 +85,7 @@ fn node(plan: &PlanFile, stage: &PlanStage, modules: &str) -> String {
 
 /// The names of modules in a few short lines.
 fn module_lines(modules: &str) -> Vec<String> {
-    let mut lines = wrapped(modules, LINE);
+    let mut lines = wrapped(modules.split(' '), " ", LINE);
     lines.retain(|line| !line.is_empty());
     if lines.len() > LINES {
         let left_out: usize = lines

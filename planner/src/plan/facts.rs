@@ -67,7 +67,10 @@ pub(super) fn digest(digest: &str) -> String {
 fn machine(machine: &Machine) -> Vec<String> {
     let mut ranks = count_text(machine.ranks(), "rank");
     if machine.chunks() > 1 {
-        let placement = placement(machine.placement());
+        let placement = match machine.placement() {
+            Placement::Loop => "loop",
+            Placement::V => "V",
+        };
         ranks += &format!(" of {} stages in a {placement}", machine.chunks());
     }
     let models = || machine.rank_models().iter();
@@ -103,14 +106,6 @@ fn machine(machine: &Machine) -> Vec<String> {
 
 fn extremes(values: impl Iterator<Item = u64> + Clone) -> Option<(u64, u64)> {
     Some((values.clone().min()?, values.max()?))
-}
-
-/// The name of a placement.
-pub(super) const fn placement(placement: Placement) -> &'static str {
-    match placement {
-        Placement::Loop => "loop",
-        Placement::V => "V",
-    }
 }
 
 /// The schedule in a line.

@@ -1,7 +1,6 @@
 //! The plan file: its fields, and reading and writing it.
 
-use std::collections::BTreeSet;
-use std::fs;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -11,7 +10,7 @@ use tinderbox_schedule::{
 };
 
 use crate::predict::schedule_of;
-use crate::{Machine, PlanFileError, PlannerError, Prediction, Step};
+use crate::{Choice, Machine, PlanFileError, PlannerError, Prediction, Step, files};
 
 /// Version of the plan file that this build writes and reads.
 pub const PLAN_VERSION: u32 = 2;
@@ -108,6 +107,11 @@ impl PlanStage {
     pub fn holds(&self, path: &ParameterPath) -> bool {
         self.parameters.contains(path) || self.replicas.contains(path)
     }
+
+    /// Returns the bytes of the parameters that the stage holds, replicas included.
+    pub(super) const fn held_bytes(&self) -> u64 {
+        self.parameter_bytes.saturating_add(self.replica_bytes)
+    }
 }
 
 /// Values that a program of one stage sends to a program of another, per micro-batch.
@@ -133,15 +137,6 @@ pub struct TieGroup {
     pub owner: StageIndex,
     /// Stages that hold copies.
     pub copies: Vec<StageIndex>,
-}
-
-/// The partitioner that created a plan, and the reasons for choosing it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Choice {
-    /// Its name: `chain`, `mixed`, `metis`, or `manual` for manual cuts.
-    pub partitioner: String,
-    /// The reasons, one sentence each.
-    pub reasons: Vec<String>,
 }
 
 /// A plan: which stage owns, runs and sends what, and the predicted time and memory of a step.
@@ -198,12 +193,7 @@ impl PlanFile {
     ///
     /// When the file can't be written.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<(), PlanFileError> {
-        let path = path.as_ref();
-        fs::write(path, self.to_json()).map_err(|source| PlanFileError::Io {
-            path: path.to_owned(),
-            action: "written",
-            source,
-        })
+        Ok(files::write("plan", path.as_ref(), &self.to_json())?)
     }
 
     /// Reads a plan from a file.
@@ -212,22 +202,13 @@ impl PlanFile {
     ///
     /// When the file can't be read or is not a plan of this version.
     pub fn load(path: impl AsRef<Path>) -> Result<Self, PlanFileError> {
-        let path = path.as_ref();
-        let text = fs::read_to_string(path).map_err(|source| PlanFileError::Io {
-            path: path.to_owned(),
-            action: "read",
-            source,
-        })?;
-        Self::from_json(&text)
+        Self::from_json(&files::read("plan", path.as_ref())?)
     }
 
     /// Returns the plan as JSON.
     #[must_use]
     pub fn to_json(&self) -> String {
-        let text = serde_json::to_string_pretty(self);
-        let mut text = text.expect("a plan has string keys and no floats");
-        text.push('\n');
-        text
+        files::json(self)
     }
 
     /// Reads a plan from JSON.
@@ -286,6 +267,15 @@ impl PlanFile {
         self.stages.iter().map(|stage| stage.rank).collect()
     }
 
+    /// Returns the stages of each rank that has any, ascending.
+    pub(super) fn stages_by_rank(&self) -> BTreeMap<RankIndex, Vec<&PlanStage>> {
+        let mut ranks: BTreeMap<RankIndex, Vec<&PlanStage>> = BTreeMap::new();
+        for stage in &self.stages {
+            ranks.entry(stage.rank).or_default().push(stage);
+        }
+        ranks
+    }
+
     /// Returns the number of ranks.
     #[must_use]
     pub fn ranks(&self) -> usize {
@@ -299,14 +289,10 @@ impl PlanFile {
     /// Returns the costs of a step for the simulator, where a tick is a nanosecond.
     #[must_use]
     pub fn costs(&self) -> Costs {
-        let mut costs = Costs::of_stages(self.stages.iter().map(|stage| stage.costs).collect());
-        costs.link = self.machine.link;
-        costs.overhead = self.machine.action_ns;
-        let edges = self.boundaries.iter();
-        costs.message_bytes = edges
-            .map(|boundary| (boundary.edge, boundary.bytes))
-            .collect();
-        costs
+        let stages = self.stages.iter().map(|stage| stage.costs);
+        let boundaries = self.boundaries.iter();
+        let messages = boundaries.map(|boundary| (boundary.edge, boundary.bytes));
+        self.machine.costs(stages.collect(), messages.collect())
     }
 
     /// Returns the dependencies between stages: boundaries and ties.
@@ -328,16 +314,12 @@ impl PlanFile {
     /// schedule is not for these stages.
     #[must_use]
     pub fn schedule(&self) -> Option<Schedule> {
-        let ranks = self.ranks();
-        let schedule = match &self.lists {
-            Some(text) => Schedule::parse("auto", text).ok()?,
-            None => {
-                let chunks = self.stages.len() / ranks.max(1);
-                let kind = self.step.schedule;
-                kind.generate(ranks, chunks, self.step.micro_batches).ok()?
-            }
+        let map = self.stage_to_rank();
+        let Some(text) = &self.lists else {
+            return self.step.lists(&map);
         };
-        (schedule.stage_to_rank == self.stage_to_rank()).then_some(schedule)
+        let lists = Schedule::parse("auto", text).ok();
+        lists.filter(|lists| lists.stage_to_rank == map)
     }
 
     /// Returns a schedule of the stages for a number of micro-batches and their dependencies: the

@@ -10,13 +10,12 @@ use tinderbox_schedule::{TimeUnit, simulate};
 use super::chart::{Bar, chart};
 use super::escape::xml;
 use super::facts::{digest, outcome, purpose};
-use super::memory::PARTS;
 use super::modules::summaries;
 use super::program::StageText;
 use super::tables;
 use super::units::{bytes_text, count_text, share_text, time_text};
 use super::{PlanFile, PlanParameter, PlanStage, model};
-use crate::RankPrediction;
+use crate::{RankMemory, RankPrediction};
 
 /// The style of every page.
 const STYLE: &str = include_str!("style.css");
@@ -43,12 +42,14 @@ impl PlanFile {
     pub fn to_html(&self) -> String {
         let title = xml(&format!("Plan of model {}", digest(&self.model)));
         let program = xml(&self.program);
+        let boundaries = tables::boundaries(self);
+        let boundaries = boundaries.to_html("<p>Nothing crosses between stages.</p>\n");
         let sections = [
             ("summary", "Summary", facts(self)),
             ("timeline", "Timeline of a step", timeline(self)),
             ("stages", "Stages", stages(self)),
             ("memory", "Memory", memory(self)),
-            ("boundaries", "Boundaries", boundaries(self)),
+            ("boundaries", "Boundaries", boundaries),
             ("ties", "Shared parameters", ties(self)),
             ("programs", "Programs", programs(self)),
         ];
@@ -222,7 +223,7 @@ fn content(
         let items = paths.iter().map(|path| {
             let form = forms
                 .get(path)
-                .map_or(String::new(), |one| model::form(one));
+                .map_or(String::new(), |one| model::form(&one.dtype, &one.shape));
             format!(
                 "{} <span class=\"form\">{}</span>",
                 xml(path.as_str()),
@@ -258,7 +259,10 @@ fn memory(plan: &PlanFile) -> String {
         let total = rank.memory.total();
         Bar {
             label: format!("rank {}", rank.rank),
-            sizes: PARTS.iter().map(|(_, bytes)| bytes(&rank.memory)).collect(),
+            sizes: RankMemory::PARTS
+                .iter()
+                .map(|(_, bytes)| bytes(&rank.memory))
+                .collect(),
             figure: match limit(rank) {
                 Some(limit) => format!("{}, {} full", bytes_text(total), share_text(total, limit)),
                 None => bytes_text(total),
@@ -273,7 +277,7 @@ fn memory(plan: &PlanFile) -> String {
         true => "<p>The dashed line is the rank's memory limit.</p>\n",
         false => "",
     };
-    let key: Vec<_> = PARTS
+    let key: Vec<_> = RankMemory::PARTS
         .iter()
         .zip(COLORS)
         .map(|((name, _), color)| (*name, color))
@@ -288,10 +292,6 @@ fn memory(plan: &PlanFile) -> String {
     let table = tables::memory(plan).to_html("");
     let exact = "<p>Each part has its own peak, so the total is an upper bound.</p>\n";
     format!("{note}{bars}{exact}{table}")
-}
-
-fn boundaries(plan: &PlanFile) -> String {
-    tables::boundaries(plan).to_html("<p>Nothing crosses between stages.</p>\n")
 }
 
 fn ties(plan: &PlanFile) -> String {

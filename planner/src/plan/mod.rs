@@ -13,14 +13,12 @@
 
 use tinderbox_schedule::draw::{escape, units};
 
-mod boundary;
 mod chart;
 mod diff;
 mod dot;
 mod facts;
 mod file;
 mod html;
-mod memory;
 mod model;
 mod modules;
 mod program;
@@ -31,7 +29,6 @@ mod tests;
 
 pub use diff::{Change, PlanDiff};
 pub use file::{
-    Boundary, Choice, PLAN_VERSION, PlanFile, PlanParameter, PlanProgram, PlanStage, PlanValue,
-    TieGroup,
+    Boundary, PLAN_VERSION, PlanFile, PlanParameter, PlanProgram, PlanStage, PlanValue, TieGroup,
 };
 pub use model::ModelDifference;

@@ -49,29 +49,24 @@ impl PlanFile {
         let (of_plan, of_model) = (by_path(planned), by_path(found));
         let lacks = |all: &[PlanParameter], other: &BTreeMap<ParameterPath, PlanParameter>| {
             let paths = all.iter().map(|one| one.path.clone());
-            paths.filter(|path| !other.contains_key(path)).collect()
+            paths
+                .filter(|path| !other.contains_key(path))
+                .collect::<Vec<_>>()
         };
-        let pairs = planned.iter().filter_map(|planned| {
+        let changed = planned.iter().filter_map(|planned| {
             let found = of_model.get(&planned.path)?;
             (found != planned).then(|| (planned.clone(), found.clone()))
         });
-        let mut difference = ModelDifference {
-            missing: lacks(planned, &of_model),
-            added: lacks(found, &of_plan),
-            changed: pairs.collect(),
-            order: None,
-        };
-        let ModelDifference {
+        let (missing, added) = (lacks(planned, &of_model), lacks(found, &of_plan));
+        let changed: Vec<_> = changed.collect();
+        let is_reordered = missing.is_empty() && added.is_empty() && changed.is_empty();
+        let same = planned.iter().zip(found).take_while(|(a, b)| a == b);
+        Err(ModelDifference {
             missing,
             added,
             changed,
-            ..
-        } = &difference;
-        if missing.is_empty() && added.is_empty() && changed.is_empty() {
-            let same = planned.iter().zip(found).take_while(|(a, b)| a == b);
-            difference.order = Some(same.count());
-        }
-        Err(difference)
+            order: is_reordered.then(|| same.count()),
+        })
     }
 }
 
@@ -90,7 +85,8 @@ impl fmt::Display for ModelDifference {
         list("added", self.added.iter().map(quoted).collect());
         let changed = self.changed.iter().map(|(planned, found)| {
             let path = quoted(&planned.path);
-            format!("{path}: {} planned, {} found", form(planned), form(found))
+            let [planned, found] = [planned, found].map(|one| form(&one.dtype, &one.shape));
+            format!("{path}: {planned} planned, {found} found")
         });
         list("of another shape or dtype", changed.collect());
         if let Some(order) = self.order {
@@ -117,8 +113,8 @@ pub(super) fn shown(mut texts: Vec<String>) -> String {
 }
 
 /// Dtype and shape: `f32[2, 3]`.
-pub(super) fn form(parameter: &PlanParameter) -> String {
-    format!("{}{:?}", visible(&parameter.dtype), parameter.shape)
+pub(super) fn form(dtype: &str, shape: &[usize]) -> String {
+    format!("{}{shape:?}", visible(dtype))
 }
 
 #[cfg(test)]

@@ -4,8 +4,8 @@ use std::fmt;
 
 use tinderbox_schedule::StageIndex;
 
-use super::boundary::joined;
 use super::escape::visible;
+use super::model::form;
 use super::units::{bytes_text, count_text, time_text};
 use super::{PlanFile, PlanStage, PlanValue};
 
@@ -113,7 +113,7 @@ fn write_values(f: &mut fmt::Formatter<'_>, heading: &str, values: &[PlanValue])
         .map(|value| {
             [
                 visible(&value.name).into_owned(),
-                form_text(value),
+                form(&value.dtype, &value.shape),
                 bytes_text(value.bytes),
             ]
         })
@@ -128,21 +128,16 @@ fn write_values(f: &mut fmt::Formatter<'_>, heading: &str, values: &[PlanValue])
     for (value, [name, form, bytes]) in values.iter().zip(&rows) {
         writeln!(
             f,
-            "    {name:<0$}  {form:<1$}  {bytes:>2$}  {3}, {4} -> {5}",
+            "    {name:<0$}  {form:<1$}  {bytes:>2$}  {3}, stage {4} -> {5}",
             widths[0],
             widths[1],
             widths[2],
             visible(&value.made_by),
-            joined("stage", &[value.from]),
+            value.from,
             value.to
         )?;
     }
     Ok(())
-}
-
-/// Dtype and shape: `f32[8, 128]`.
-fn form_text(value: &PlanValue) -> String {
-    format!("{}{:?}", visible(&value.dtype), value.shape)
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::fmt;
 use super::PlanFile;
 use super::facts::{outcome, purpose};
 use super::tables::{self, WIDTH};
+use super::units::wrapped;
 
 /// Formats the purpose of the plan, and its stages, ranks, boundaries and ties in tables of at most 100
 /// columns where names allow it. Linear in the file and in the parameters of its stages.
@@ -16,7 +17,9 @@ impl fmt::Display for PlanFile {
                 writeln!(f)?;
             }
             for (mut name, lines) in facts {
-                let lines = lines.iter().flat_map(|line| wrapped(line, WIDTH - NAMES));
+                let lines = lines
+                    .iter()
+                    .flat_map(|line| wrapped(line.split(' '), " ", WIDTH - NAMES));
                 for line in lines {
                     writeln!(f, "{}", format!("{name:<NAMES$}{line}").trim_end())?;
                     name = "";
@@ -33,22 +36,6 @@ impl fmt::Display for PlanFile {
         ];
         tables.iter().try_for_each(|table| table(self).fmt(f))
     }
-}
-
-/// Splits a line into lines of at most `width` characters, if its words allow it.
-pub(super) fn wrapped(line: &str, width: usize) -> Vec<String> {
-    let mut lines = vec![String::new()];
-    for (position, word) in line.split(' ').enumerate() {
-        let last = lines.len() - 1;
-        if position == 0 {
-            lines[last] += word;
-        } else if lines[last].chars().count() + 1 + word.chars().count() <= width {
-            lines[last] += &format!(" {word}");
-        } else {
-            lines.push(word.to_owned());
-        }
-    }
-    lines
 }
 
 #[cfg(test)]
@@ -340,8 +327,9 @@ mod tests {
 
     #[test]
     fn lines_are_broken_between_words() {
-        assert_eq!(wrapped("a bc def", 4), ["a bc", "def"]);
-        assert_eq!(wrapped("longer a", 4), ["longer", "a"]);
-        assert_eq!(wrapped("", 4), [""]);
+        let wrapped = |line: &str| wrapped(line.split(' '), " ", 4);
+        assert_eq!(wrapped("a bc def"), ["a bc", "def"]);
+        assert_eq!(wrapped("longer a"), ["longer", "a"]);
+        assert_eq!(wrapped(""), [""]);
     }
 }

@@ -5,15 +5,13 @@ use std::fmt;
 use comfy_table::{
     CellAlignment, ColumnConstraint, ContentArrangement, Table as Layout, TableComponent, presets,
 };
-use tinderbox_schedule::{Endpoint, StageCosts};
+use tinderbox_schedule::{Compute, Edge, Endpoint, StageCosts, StageIndex};
 
-use super::boundary::{end_text, joined, program_text, route_text};
 use super::escape::{visible, xml};
-use super::memory::{PARTS, stages_by_rank};
 use super::modules::summaries;
 use super::units::{Scale, permille_text, share_text};
 use super::{PlanFile, PlanStage};
-use crate::RankPrediction;
+use crate::{RankMemory, RankPrediction};
 
 /// The width in columns for which tables are formatted.
 pub(super) const WIDTH: usize = 100;
@@ -201,7 +199,7 @@ pub(super) fn ranks(plan: &PlanFile) -> Table {
         true => permille_text(plan.machine.rank(rank.rank).speed_permille),
         false => String::new(),
     };
-    let stages = stages_by_rank(plan);
+    let stages = plan.stages_by_rank();
     let stages = |rank: &RankPrediction| -> String {
         let own = stages.get(&rank.rank).into_iter().flatten();
         let own: Vec<String> = own.map(|stage| stage.stage.to_string()).collect();
@@ -223,7 +221,7 @@ pub(super) fn memory(plan: &PlanFile) -> Table {
     let scale = Scale::bytes(ranks().map(|rank| rank.memory.total()));
     let title = format!("Memory of each rank at its peak, {}", scale.unit);
     let mut table = Table::new(title).numbers("rank", ranks().map(|rank| rank.rank));
-    for (name, bytes) in PARTS {
+    for (name, bytes) in RankMemory::PARTS {
         table = table.numbers(name, ranks().map(|rank| scale.number(bytes(&rank.memory))));
     }
     let limited = |text: &dyn Fn(u64, u64) -> String| -> Vec<String> {
@@ -245,7 +243,7 @@ pub(super) fn memory(plan: &PlanFile) -> Table {
 /// The values that the stages exchange per micro-batch.
 pub(super) fn boundaries(plan: &PlanFile) -> Table {
     let all = || plan.boundaries.iter();
-    let end = |end: Endpoint| format!("{} {}", end_text(end), program_text(end.compute));
+    let end = |end: Endpoint| format!("stage {} {}", end.stage, program_text(end.compute));
     Table::new("Boundaries, per micro-batch")
         .words("from", all().map(|one| end(one.edge.from)))
         .words("to", all().map(|one| end(one.edge.to)))
@@ -265,5 +263,37 @@ pub(super) fn ties(plan: &PlanFile) -> Table {
         .words("parameter", all().map(|tie| &tie.path))
         .words("also called", clones)
         .words("owner", all().map(|tie| format!("stage {}", tie.owner)))
-        .words("copies", all().map(|tie| joined("stage", &tie.copies)))
+        .words("copies", all().map(|tie| joined(&tie.copies)))
+}
+
+/// The program of an end.
+const fn program_text(compute: Compute) -> &'static str {
+    match compute {
+        Compute::Forward => "forward",
+        Compute::Backward => "backward",
+        Compute::InputGradient => "input gradient",
+        Compute::WeightGradient => "weight gradient",
+        _ => "program",
+    }
+}
+
+/// The ranks of an edge: `0 -> 1`, or `within 0`.
+fn route_text(plan: &PlanFile, edge: &Edge) -> String {
+    let rank = |end: Endpoint| plan.stages.get(end.stage.index()).map(|stage| stage.rank);
+    match (rank(edge.from), rank(edge.to)) {
+        (Some(from), Some(to)) if from == to => format!("within {from}"),
+        (Some(from), Some(to)) => format!("{from} -> {to}"),
+        _ => "no such stage".to_owned(),
+    }
+}
+
+/// A list of stages: `stage 1`, `stages 1 and 4`. The tables leave out empty ones.
+fn joined(stages: &[StageIndex]) -> String {
+    let texts: Vec<String> = stages.iter().map(ToString::to_string).collect();
+    match texts.as_slice() {
+        [firsts @ .., last] if !firsts.is_empty() => {
+            format!("stages {} and {last}", firsts.join(", "))
+        }
+        one => format!("stage {}", one.concat()),
+    }
 }

@@ -54,13 +54,11 @@ pub fn partition_costs(
     let mut bytes = vec![StageBytes::default(); stages];
     for (block, stage) in work.blocks.iter().zip(&partition.stage_of) {
         let cost = &mut costs[*stage];
-        cost.forward = cost.forward.saturating_add(block.forward);
-        cost.backward = cost.backward.saturating_add(block.backward);
-        cost.input_gradient = cost.input_gradient.saturating_add(block.input_gradient);
-        cost.weight_gradient = cost.weight_gradient.saturating_add(block.weight_gradient);
-        cost.weight_gradient_bytes = cost
-            .weight_gradient_bytes
-            .saturating_add(block.weight_gradient_bytes);
+        add(&mut cost.forward, block.forward);
+        add(&mut cost.backward, block.backward);
+        add(&mut cost.input_gradient, block.input_gradient);
+        add(&mut cost.weight_gradient, block.weight_gradient);
+        add(&mut cost.weight_gradient_bytes, block.weight_gradient_bytes);
         bytes[*stage].transient = bytes[*stage].transient.max(block.transient_bytes);
     }
     let mut edges = Edges::default();
@@ -86,8 +84,8 @@ pub fn partition_costs(
         for stage in keepers {
             let (own, got) = &mut kept[stage];
             match stage == from {
-                true => *own = own.saturating_add(value.bytes),
-                false => *got = got.saturating_add(value.bytes),
+                true => add(own, value.bytes),
+                false => add(got, value.bytes),
             }
         }
     }
@@ -96,11 +94,11 @@ pub fn partition_costs(
         let (own, got) = kept[stage];
         cost.activation_bytes = got;
         if partition.recompute[stage] {
-            cost.backward = cost.backward.saturating_add(cost.forward);
-            cost.input_gradient = cost.input_gradient.saturating_add(cost.forward);
-            bytes[stage].transient = bytes[stage].transient.saturating_add(own);
+            add(&mut cost.backward, cost.forward);
+            add(&mut cost.input_gradient, cost.forward);
+            add(&mut bytes[stage].transient, own);
         } else {
-            cost.activation_bytes = cost.activation_bytes.saturating_add(own);
+            add(&mut cost.activation_bytes, own);
         }
         cost.update = machine
             .rates
@@ -118,16 +116,17 @@ pub fn partition_costs(
         cost.resident_bytes = bytes[stage].resident();
         cost.transient_bytes = bytes[stage].transient;
     }
-    let mut all = Costs::of_stages(costs);
-    all.link = machine.link;
-    all.overhead = machine.action_ns;
-    all.message_bytes = edges.0;
-    let edges: Vec<Edge> = all.message_bytes.keys().copied().collect();
+    let Edges(messages) = edges;
+    let edges: Vec<Edge> = messages.keys().copied().collect();
     PartitionCosts {
         dependencies: Dependencies::new(stages, edges, ties),
-        costs: all,
+        costs: machine.costs(costs, messages),
         bytes,
     }
+}
+
+fn add(sum: &mut u64, by: u64) {
+    *sum = sum.saturating_add(by);
 }
 
 /// Bytes by edge.
@@ -145,8 +144,7 @@ impl Edges {
                 from: end(from, made),
                 to: end(to, read),
             };
-            let sum = self.0.entry(edge).or_default();
-            *sum = sum.saturating_add(bytes);
+            add(self.0.entry(edge).or_default(), bytes);
         }
     }
 
@@ -180,16 +178,16 @@ fn hold_parameters(
         }
         for stage in stages {
             let held = &mut bytes[stage];
-            held.parameters = held.parameters.saturating_add(parameter.held_bytes());
+            add(&mut held.parameters, parameter.held_bytes());
             if stage != owner {
                 // The parts of its gradient are sent down micro-batch by micro-batch.
                 let [owner, replica] = [owner, stage].map(StageIndex::new);
                 ties.insert(Tie { owner, replica });
             } else if parameter.is_trainable {
-                held.gradients = held.gradients.saturating_add(parameter.bytes);
-                trained[stage] = trained[stage].saturating_add(parameter.bytes);
+                add(&mut held.gradients, parameter.bytes);
+                add(&mut trained[stage], parameter.bytes);
                 let state = parameter.bytes.saturating_mul(step.optimizer_states);
-                held.optimizer = held.optimizer.saturating_add(state);
+                add(&mut held.optimizer, state);
             }
         }
     }

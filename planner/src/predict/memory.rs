@@ -3,10 +3,9 @@
 use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
-use tinderbox_schedule::{Action, Costs, Message, RankIndex, Schedule, Span, Timeline};
+use tinderbox_schedule::{Action, Costs, Message, Schedule, Span, Timeline, peak_bytes};
 
-use super::{PartitionCosts, held_bytes};
-use crate::Machine;
+use super::PartitionCosts;
 
 /// Bytes of a rank at its peak. Each part has its own peak, so the sum is an upper bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -25,33 +24,26 @@ pub struct RankMemory {
     pub buffers: u64,
 }
 
+/// A part of a rank's memory: its name, and its bytes.
+type Part = (&'static str, fn(&RankMemory) -> u64);
+
 impl RankMemory {
+    /// Its parts by name.
+    pub(crate) const PARTS: [Part; 6] = [
+        ("parameters", |memory| memory.parameters),
+        ("gradients", |memory| memory.gradients),
+        ("optimizer", |memory| memory.optimizer),
+        ("activations", |memory| memory.activations),
+        ("transient", |memory| memory.transient),
+        ("buffers", |memory| memory.buffers),
+    ];
+
     /// Returns the sum of all parts.
     #[must_use]
     pub fn total(&self) -> u64 {
-        [
-            self.parameters,
-            self.gradients,
-            self.optimizer,
-            self.activations,
-            self.transient,
-            self.buffers,
-        ]
-        .into_iter()
-        .fold(0, u64::saturating_add)
+        let parts = Self::PARTS.iter().map(|(_, bytes)| bytes(self));
+        parts.fold(0, u64::saturating_add)
     }
-}
-
-/// Returns the first rank that exceeds its memory, with its bytes and its limit.
-#[must_use]
-pub fn over_limit(machine: &Machine, memory: &[RankMemory]) -> Option<(RankIndex, u64, u64)> {
-    let ranks = memory.iter().enumerate();
-    let mut over = ranks.filter_map(|(rank, memory)| {
-        let rank = RankIndex::new(rank);
-        let limit = machine.rank(rank).memory_bytes?;
-        (memory.total() > limit).then(|| (rank, memory.total(), limit))
-    });
-    over.next()
 }
 
 /// The memory of every rank under a schedule.
@@ -60,7 +52,7 @@ pub(super) fn of_ranks(
     timeline: &Timeline,
     costs: &PartitionCosts,
 ) -> Vec<RankMemory> {
-    let peaks = held_bytes(schedule, costs);
+    let peaks = peak_bytes(schedule, &costs.costs);
     let mut ranks = vec![RankMemory::default(); peaks.len()];
     for (stage, rank) in costs.bytes.iter().zip(&schedule.stage_to_rank) {
         let memory = &mut ranks[rank.index()];

@@ -7,15 +7,13 @@ mod schedule;
 
 pub use bound::lower_bound;
 pub use costs::{PartitionCosts, StageBytes, partition_costs};
-pub use memory::{RankMemory, over_limit};
+pub use memory::RankMemory;
 pub(crate) use schedule::schedule_of;
 
 use serde::{Deserialize, Serialize};
-use tinderbox_schedule::{
-    RankIndex, Schedule, StageCosts, StageIndex, Timeline, peak_bytes, simulate,
-};
+use tinderbox_schedule::{RankIndex, Schedule, StageCosts, StageIndex, Timeline, simulate};
 
-use crate::{Machine, Partition, PlannerError, Step, Work};
+use crate::{Infeasible, Machine, Partition, PlannerError, Step, Work};
 
 /// The predicted times and memory of one rank in a step.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -56,6 +54,21 @@ impl Prediction {
         let above = self.step_ns.saturating_sub(self.lower_bound_ns);
         let gap = u128::from(above) * 1000 / u128::from(self.lower_bound_ns.max(1));
         u64::try_from(gap).unwrap_or(u64::MAX)
+    }
+
+    /// Returns the first rank that exceeds its memory limit, with its bytes.
+    #[must_use]
+    pub fn over_limit(&self, machine: &Machine) -> Option<Infeasible> {
+        self.ranks.iter().find_map(|rank| {
+            let limit = machine.rank(rank.rank).memory_bytes?;
+            let (rank, needed) = (rank.rank, rank.memory.total());
+            let over = Infeasible::Rank {
+                rank,
+                needed,
+                limit,
+            };
+            (needed > limit).then_some(over)
+        })
     }
 }
 
@@ -103,14 +116,9 @@ pub fn predict_costs(
     costs: PartitionCosts,
     lower_bound_ns: u64,
 ) -> Result<Predicted, PlannerError> {
-    let schedule = schedule_of(
-        machine,
-        step,
-        stage_to_rank,
-        &costs.dependencies,
-        &costs.costs,
-    )?;
-    let timeline = simulate(&schedule, &costs.dependencies, &costs.costs)?;
+    let (edges, simulated) = (&costs.dependencies, &costs.costs);
+    let schedule = schedule_of(machine, step, stage_to_rank, edges, simulated)?;
+    let timeline = simulate(&schedule, edges, simulated)?;
     let memory = memory::of_ranks(&schedule, &timeline, &costs);
     let ranks = timeline.ranks.iter().zip(memory).enumerate();
     let ranks = ranks.map(|(rank, (timeline, memory))| RankPrediction {
@@ -144,9 +152,4 @@ pub fn predict_costs(
         costs,
         prediction,
     })
-}
-
-/// The maximum bytes of parameters and activations that each rank holds.
-pub(crate) fn held_bytes(schedule: &Schedule, costs: &PartitionCosts) -> Vec<u64> {
-    peak_bytes(schedule, &costs.costs)
 }

@@ -18,19 +18,12 @@ pub(crate) fn schedule_of(
     dependencies: &Dependencies,
     costs: &Costs,
 ) -> Result<Schedule, PlannerError> {
-    let ranks = stage_to_rank.iter().map(|rank| rank.index() + 1).max();
-    let chunks = stage_to_rank.len() / ranks.unwrap_or(1).max(1);
-    let named = step
-        .schedule
-        .generate(ranks.unwrap_or(0), chunks, step.micro_batches);
-    if let Ok(named) = named
-        && named.stage_to_rank == stage_to_rank
-    {
+    if let Some(named) = step.lists(stage_to_rank) {
         return Ok(named);
     }
     // The search splits a backward where that helps; for schedules that never split, all work of a
     // backward is put into its first half, which then represents the whole.
-    let splits = step.splits_backward();
+    let splits = step.schedule.splits_backward();
     let searched = match splits {
         true => costs.clone(),
         false => unsplit(costs),

@@ -57,17 +57,14 @@ impl Rank<'_> {
 
     /// Returns the largest bound over sets of programs, by their earliest start and the minimum time after them.
     fn machine(&self) -> u64 {
-        let thresholds = |of: fn(&Paths, usize, usize) -> u64| {
-            let kinds = self
-                .stages
-                .iter()
-                .flat_map(|&stage| [(stage, FORWARD), (stage, INPUT)]);
-            kinds
-                .map(|(stage, kind)| of(self.paths, stage, kind))
-                .collect::<Vec<u64>>()
+        let stages = self.stages.iter();
+        let kinds = stages.flat_map(|&stage| [(stage, FORWARD), (stage, INPUT)]);
+        let of = |ends: &[[u64; 3]]| -> Vec<u64> {
+            let ends = kinds.clone().map(|(stage, kind)| ends[stage][kind]);
+            ends.collect()
         };
-        let heads = thresholds(|paths, stage, kind| paths.heads[stage][kind]);
-        let mut tails = thresholds(|paths, stage, kind| paths.tails[stage][kind]);
+        let heads = of(&self.paths.heads);
+        let mut tails = of(&self.paths.tails);
         tails.push(0);
         let bounds = heads
             .iter()

@@ -12,7 +12,7 @@ pub enum AutoError {
     /// The stages, the map, the dependencies or the costs are inconsistent, or the edges form a
     /// cycle.
     #[error("there is no schedule for these stages")]
-    Step(#[from] VerifyError),
+    Verify(#[from] VerifyError),
     /// Programs that wait for each other's weight gradients, which no list can run.
     #[error("the edges of the stages form a cycle: remove one of them")]
     Circle,

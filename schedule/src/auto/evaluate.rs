@@ -3,12 +3,9 @@
 //! It returns the makespan that [`simulate`](crate::simulate()) returns for the same lists, exactly, and
 //! rejects what [`verify`](crate::verify()) and [`check_memory`](crate::check_memory()) reject.
 
-use crate::action::Compute;
+use crate::task::Compute;
 
-use super::problem::{Lists, Problem, Turn, count};
-
-/// The arrival time of a message that does not exist yet.
-const NOT_MADE: u64 = u64::MAX;
+use super::problem::{Lists, NOT_MADE, Problem, Turn, count, next};
 
 /// No message: the action began when the previous one on its rank ended.
 pub(super) const NO_MESSAGE: usize = usize::MAX;
@@ -48,13 +45,6 @@ struct RankState {
     remaining: u64,
     /// The message that it waits for.
     blocked_on: usize,
-}
-
-/// The earliest start of a program, and the message that arrives last.
-#[derive(Debug, Clone, Copy)]
-struct Begin {
-    start: u64,
-    cause: usize,
 }
 
 /// Why a run ended before the end of its lists.
@@ -142,68 +132,51 @@ impl<'a> Evaluator<'a> {
         position: usize,
         cutoff: u64,
     ) -> Result<(), Stop> {
-        let turn = list[position];
-        let partner = match list.get(position + 1) {
-            Some(&next) if turn.is_paired => Some(next),
-            None if turn.is_paired => return Err(Stop::Refused),
-            _ => None,
-        };
+        let first = list[position];
+        let turns = list.get(position..=position + usize::from(first.is_paired));
+        let turns = turns.ok_or(Stop::Refused)?;
+        let last = turns[turns.len() - 1];
         self.turns += 1;
-        let mut begin = Begin {
-            start: self.ranks[rank].free,
-            cause: NO_MESSAGE,
-        };
-        let k = self.micro_batch(turn)?;
-        self.receive(turn, k, &mut begin)?;
-        if let Some(partner) = partner {
-            let k = self.micro_batch(partner)?;
-            self.receive(partner, k, &mut begin)?;
+        let mut begin = (self.ranks[rank].free, NO_MESSAGE);
+        for turn in turns {
+            let k = next(self.counts[turn.stage()], turn.compute);
+            let k = k.filter(|k| *k < self.problem.micro_batches);
+            begin = self.receive(*turn, k.ok_or(Stop::Refused)?, begin)?;
         }
-        let time = partner.map_or_else(
-            || self.problem.time(turn),
-            |partner| self.problem.pair_time(turn, partner),
-        );
-        let end = begin.start.saturating_add(time);
+        let (start, cause) = begin;
+        let time = match first.is_paired {
+            true => self.problem.pair_time(first, last),
+            false => self.problem.time(first),
+        };
+        let end = start.saturating_add(time);
         let state = &mut self.ranks[rank];
-        state.head += 1 + usize::from(partner.is_some());
+        state.head += turns.len();
         state.free = end;
-        let known = partner.map_or(time, |partner| self.problem.time(partner));
-        state.remaining = state.remaining.saturating_sub(known);
+        state.remaining = state.remaining.saturating_sub(self.problem.time(last));
         if end.saturating_add(state.remaining) > cutoff {
             return Err(Stop::Refused);
         }
-        self.causes[rank].push(begin.cause);
-        self.hold(rank, turn)?;
-        if let Some(partner) = partner {
-            self.causes[rank].push(begin.cause);
-            self.hold(rank, partner)?;
-            self.send(rank, turn, position);
-            self.send(rank, partner, position + 1);
-            count(&mut self.counts[turn.stage()], turn.compute);
-            count(&mut self.counts[partner.stage()], partner.compute);
-            self.end_stage(rank, partner);
-        } else {
-            self.send(rank, turn, position);
-            count(&mut self.counts[turn.stage()], turn.compute);
-            self.end_stage(rank, turn);
+        for turn in turns {
+            self.causes[rank].push(cause);
+            self.hold(rank, *turn)?;
         }
+        for (position, turn) in (position..).zip(turns) {
+            self.send(rank, *turn, position);
+        }
+        for turn in turns {
+            count(&mut self.counts[turn.stage()], turn.compute);
+        }
+        self.end_stage(rank, last);
         Ok(())
     }
 
-    /// Returns the micro-batch of an entry, if the stage's own order allows it to run.
-    fn micro_batch(&self, turn: Turn) -> Result<usize, Stop> {
-        let [forwards, inputs, weights] = self.counts[turn.stage()];
-        let (k, is_legal) = match turn.compute {
-            Compute::Forward => (forwards, forwards < self.problem.micro_batches),
-            Compute::Backward => (inputs, inputs < forwards && inputs == weights),
-            Compute::InputGradient => (inputs, inputs < forwards),
-            Compute::WeightGradient => (weights, weights < inputs),
-        };
-        if is_legal { Ok(k) } else { Err(Stop::Refused) }
-    }
-
-    /// Waits for the inputs of a program.
-    fn receive(&self, turn: Turn, k: usize, begin: &mut Begin) -> Result<(), Stop> {
+    /// Waits for the inputs of a program. Returns its earliest start, and the message that arrives last.
+    fn receive(
+        &self,
+        turn: Turn,
+        k: usize,
+        (mut start, mut cause): (u64, usize),
+    ) -> Result<(u64, usize), Stop> {
         for read in self.problem.reads(turn.stage(), turn.compute) {
             let message = read.message + k;
             let arrival = self.arrivals[message];
@@ -211,14 +184,13 @@ impl<'a> Evaluator<'a> {
                 return Err(Stop::Blocked(message));
             }
             if read.is_received {
-                if arrival > begin.start {
-                    begin.start = arrival;
-                    begin.cause = message;
+                if arrival > start {
+                    (start, cause) = (arrival, message);
                 }
-                begin.start = begin.start.saturating_add(self.problem.costs.overhead);
+                start = start.saturating_add(self.problem.costs.overhead);
             }
         }
-        Ok(())
+        Ok((start, cause))
     }
 
     /// Allocates and frees bytes.
@@ -256,12 +228,8 @@ impl<'a> Evaluator<'a> {
 
     /// Sends a message and returns the time at which it arrives.
     fn transfer(&mut self, rank: usize, link: usize, ticks: u64) -> u64 {
-        let state = &mut self.ranks[rank];
-        state.free = state.free.saturating_add(self.problem.costs.overhead);
-        let free = &mut self.link_free[link];
-        *free = (*free).max(state.free).saturating_add(ticks);
-        let arrival = free.saturating_add(self.problem.costs.link.latency);
-        arrival.min(NOT_MADE - 1)
+        let (free, link_free) = (&mut self.ranks[rank].free, &mut self.link_free[link]);
+        self.problem.send(free, link_free, ticks)
     }
 
     /// Runs the actions after the last backward of a stage: reduces, and updates unless they wait for another stage.

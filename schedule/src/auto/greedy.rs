@@ -13,9 +13,9 @@
 
 use std::mem;
 
-use crate::action::Compute;
+use crate::task::Compute;
 
-use super::problem::{Lists, Problem, Turn, count};
+use super::problem::{Lists, NOT_MADE, Problem, Turn, count, next};
 
 /// The kinds of programs, in the order in which a rank prefers them.
 pub(super) type Preference = [Compute; 3];
@@ -35,8 +35,6 @@ pub(super) struct Policy {
     /// have, because they belong to older micro-batches.
     pub prefers_late_backwards: bool,
 }
-
-const NOT_MADE: u64 = u64::MAX;
 
 /// A program that a rank could run.
 #[derive(Debug, Clone, Copy)]
@@ -138,21 +136,19 @@ impl Run<'_> {
 
     /// Returns the programs of a stage whose inputs are on their way, and that memory allows.
     fn candidates_of(&self, rank: usize, stage: usize) -> [Option<Candidate>; 3] {
-        let [forwards, inputs, weights] = self.counts[stage];
-        let of = |compute: Compute, k: usize| self.candidate(rank, stage, compute, k);
-        let forward = (forwards < self.problem.micro_batches)
-            .then(|| of(Compute::Forward, forwards))
-            .flatten()
-            .filter(|_| self.may_forward(rank, stage, forwards));
-        let input = match inputs < forwards {
-            true if self.splits(rank, stage, inputs) => of(Compute::InputGradient, inputs),
-            true if inputs == weights => of(Compute::Backward, inputs),
-            _ => None,
+        let counts = self.counts[stage];
+        let of = |compute: Compute| {
+            let k = next(counts, compute).filter(|k| *k < self.problem.micro_batches)?;
+            self.candidate(rank, stage, compute, k)
         };
-        let weight = match weights < inputs {
-            true => of(Compute::WeightGradient, weights),
-            false => None,
-        };
+        let forward = of(Compute::Forward).filter(|_| self.may_forward(rank, stage, counts[0]));
+        let input = next(counts, Compute::InputGradient).and_then(|k| {
+            of(match self.splits(rank, stage, k) {
+                true => Compute::InputGradient,
+                false => Compute::Backward,
+            })
+        });
+        let weight = of(Compute::WeightGradient);
         [forward, input, weight]
     }
 
@@ -282,11 +278,7 @@ impl Run<'_> {
         for made in problem.made(turn.stage(), turn.compute) {
             self.arrivals[made.message + k] = match made.sent {
                 Some(sent) => {
-                    free = free.saturating_add(overhead);
-                    let link = &mut self.link_free[sent.link];
-                    *link = (*link).max(free).saturating_add(sent.transfer);
-                    let arrival = link.saturating_add(problem.costs.link.latency);
-                    arrival.min(NOT_MADE - 1)
+                    problem.send(&mut free, &mut self.link_free[sent.link], sent.transfer)
                 }
                 None => 0,
             };

@@ -10,11 +10,9 @@
 //! | `evaluate` | the time of such lists, equal to the simulator's to the tick |
 //! | `paths` | the longest paths of one micro-batch |
 //! | `bound` | a lower bound of the makespan of all schedules |
-//! | `named` | the named schedules, timed |
 //! | `greedy` | the list scheduler, which never stalls under a memory limit |
 //! | `variants` | the policies of the list scheduler |
 //! | `search` | small changes along the critical path |
-//! | `random` | random numbers for the search, with a fixed seed |
 //! | `portfolio` | the whole search |
 //!
 //! Times, bytes and the variants of a greedy scheduler follow the automatic
@@ -31,15 +29,13 @@ mod bound;
 mod error;
 mod evaluate;
 mod greedy;
-mod named;
 mod paths;
 mod portfolio;
 mod problem;
-mod random;
 mod search;
 #[cfg(test)]
 mod tests;
 mod variants;
 
 pub use error::AutoError;
-pub use portfolio::{Auto, AutoOptions, Effort, auto};
+pub use portfolio::{Auto, AutoOptions, auto};

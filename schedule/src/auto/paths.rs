@@ -1,7 +1,7 @@
 //! The longest paths of one micro-batch through all stages: the earliest start of each program, and
 //! the minimum time after it.
 
-use crate::action::Compute;
+use crate::task::Compute;
 
 use super::problem::Problem;
 

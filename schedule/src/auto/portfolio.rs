@@ -1,52 +1,42 @@
 //! The whole search: named schedules, list schedules, and the improvement of the best of both.
 
-use crate::action::Compute;
 use crate::dependencies::Dependencies;
 use crate::error::VerifyError;
 use crate::generate::ScheduleKind;
 use crate::index::RankIndex;
-use crate::lists::{Form, Schedule, ScheduleMode};
+use crate::lists::{Schedule, world_size_of};
 use crate::simulate::Costs;
+use crate::task::Compute;
 use crate::verify::verify;
 
 use super::bound::lower_bound;
 use super::error::AutoError;
 use super::evaluate::Evaluator;
-use super::named::{Named, named};
 use super::paths::{INPUT, Paths, WEIGHT};
 use super::problem::{Lists, Problem, Turn, fixed_bytes};
 use super::{greedy, search, variants};
 
-/// The effort of [`auto`], in timed actions: a measure that does not depend on the machine.
-///
-/// A million actions are timed in about a tenth of a second. The named schedules are always timed, so
-/// that even with no effort the result is the best of them. A list is searched well with several thousand
-/// times its length: increase the effort for a step of many ranks and micro-batches.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Effort(u64);
-
-impl Effort {
-    /// Creates an effort of this many timed actions.
-    #[must_use]
-    pub const fn actions(count: u64) -> Self {
-        Self(count)
-    }
-}
-
-impl Default for Effort {
-    /// Returns half a million actions.
-    fn default() -> Self {
-        Self(500_000)
-    }
-}
-
 /// Options of [`auto`].
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 pub struct AutoOptions<'a> {
     /// The memory limit of each rank in bytes, resident ones included. Ranks beyond the end have no limit.
     pub memory_limits: Option<&'a [u64]>,
-    /// The effort of the search.
-    pub effort: Effort,
+    /// The effort of the search in timed actions, a measure that does not depend on the machine: half a million by
+    /// default.
+    ///
+    /// A million actions are timed in about a tenth of a second. The named schedules are always timed, so
+    /// that even with no effort the result is the best of them. A list is searched well with several thousand
+    /// times its length: increase the effort for a step of many ranks and micro-batches.
+    pub effort_actions: u64,
+}
+
+impl Default for AutoOptions<'_> {
+    fn default() -> Self {
+        Self {
+            memory_limits: None,
+            effort_actions: 500_000,
+        }
+    }
 }
 
 /// The result of [`auto`].
@@ -100,7 +90,7 @@ const STARTS: usize = 3;
 ///
 /// # Errors
 ///
-/// [`AutoError::Step`] for inconsistent inputs, and [`AutoError::Memory`] if the limit of a rank is
+/// [`AutoError::Verify`] for inconsistent inputs, and [`AutoError::Memory`] if the limit of a rank is
 /// less than one micro-batch needs.
 pub fn auto(
     stage_to_rank: &[RankIndex],
@@ -122,52 +112,27 @@ pub fn auto(
     check_memory(&problem, &serial, limits)?;
 
     let bound = lower_bound(&problem, &paths);
-    let mut evaluator = Evaluator::new(&problem);
-    let named = named(&problem, &mut evaluator);
-    let best_named = named.first().cloned();
     let mut pool = Pool {
         problem: &problem,
+        evaluator: Evaluator::new(&problem),
         candidates: Vec::new(),
     };
-    if let Some(makespan) = evaluator.makespan(&serial, u64::MAX) {
-        pool.enter(makespan, serial, None);
-    }
-    for one in named {
-        pool.enter(one.makespan, one.lists, Some(one.kind));
-    }
-    evaluator.turns = 0;
-    pool.list_schedules(
-        &paths,
-        &mut evaluator,
-        bound,
-        options.effort.0 / GREEDY_SHARE,
-    );
-    let best = pool.improve(&mut evaluator, bound, options.effort.0);
-    let found = chosen(&problem, best, best_named.as_ref()).ok_or(AutoError::Circle)?;
+    pool.enter(serial, None, u64::MAX);
+    pool.enter_named();
+    let named = pool.candidates.iter();
+    let named = named.filter_map(|one| Some((one.kind?, one.makespan)));
+    // Of equally fast schedules, the one that is listed first.
+    let best_named = named.min_by_key(|(_, makespan)| *makespan);
+    pool.evaluator.turns = 0;
+    pool.enter_list_schedules(&paths, bound, options.effort_actions / GREEDY_SHARE);
+    let best = pool.improve(bound, options.effort_actions);
+    let best = best.ok_or(AutoError::Circle)?;
+    let name = best.kind.map_or("auto", ScheduleKind::name);
     Ok(Auto {
-        schedule: found.0,
-        makespan: found.1,
-        best_named: best_named.map(|named| (named.kind, named.makespan)),
+        schedule: problem.schedule_of(name, &best.lists),
+        makespan: best.makespan,
+        best_named,
         lower_bound: bound,
-    })
-}
-
-/// Returns the better of the result of the search and the generators.
-fn chosen(
-    problem: &Problem<'_>,
-    best: Option<Candidate>,
-    named: Option<&Named>,
-) -> Option<(Schedule, u64)> {
-    if let Some(named) = named
-        && best
-            .as_ref()
-            .is_none_or(|best| named.makespan < best.makespan)
-    {
-        return Some((named.schedule.clone(), named.makespan));
-    }
-    best.map(|best| {
-        let name = best.kind.map_or("auto", ScheduleKind::name);
-        (problem.schedule_of(name, &best.lists), best.makespan)
     })
 }
 
@@ -185,11 +150,16 @@ struct Candidate {
 /// The candidates found so far.
 struct Pool<'a> {
     problem: &'a Problem<'a>,
+    evaluator: Evaluator<'a>,
     candidates: Vec<Candidate>,
 }
 
 impl Pool<'_> {
-    fn enter(&mut self, makespan: u64, lists: Lists, kind: Option<ScheduleKind>) {
+    /// Adds lists, if they can run, fit and are not slower than `cutoff`.
+    fn enter(&mut self, lists: Lists, kind: Option<ScheduleKind>, cutoff: u64) {
+        let Some(makespan) = self.evaluator.makespan(&lists, cutoff) else {
+            return;
+        };
         let peaks = self.problem.peaks(&lists).into_iter();
         let size = (
             peaks.fold(0, u64::saturating_add),
@@ -203,66 +173,60 @@ impl Pool<'_> {
         });
     }
 
-    fn best(&self) -> Option<u64> {
-        self.candidates
-            .iter()
-            .map(|candidate| candidate.makespan)
-            .min()
+    /// Adds the named schedules that have the problem's map.
+    fn enter_named(&mut self) {
+        let (ranks, micro_batches) = (self.problem.ranks, self.problem.micro_batches);
+        for kind in ScheduleKind::ALL {
+            let named = kind.generate(ranks, self.problem.stages() / ranks, micro_batches);
+            let named = named.ok();
+            let named = named.filter(|named| named.stage_to_rank == self.problem.stage_to_rank);
+            // A test proves that every generator's schedule has lists.
+            if let Some(lists) = named.and_then(|named| self.problem.lists_of(&named)) {
+                self.enter(lists, Some(kind), u64::MAX);
+            }
+        }
     }
 
-    /// Runs the policies of the list scheduler, until one reaches the bound or the effort is used up.
-    fn list_schedules(
-        &mut self,
-        paths: &Paths,
-        evaluator: &mut Evaluator<'_>,
-        bound: u64,
-        turns: u64,
-    ) {
+    /// Adds the results of the list scheduler, until one reaches the bound or the effort is used up.
+    fn enter_list_schedules(&mut self, paths: &Paths, bound: u64, turns: u64) {
         for policy in variants::policies(self.problem, paths) {
-            let best = self.best();
-            if best == Some(bound) || evaluator.turns > turns {
+            let best = self.candidates.iter().map(|one| one.makespan).min();
+            if best == Some(bound) || self.evaluator.turns > turns {
                 return;
             }
             let cutoff = best.map_or(u64::MAX, |best| best.saturating_add(best / GREEDY_SLACK));
             let lists = greedy::schedule(self.problem, &policy, cutoff);
             let entries = self.problem.stages() * self.problem.micro_batches * 3;
-            evaluator.turns += GREEDY_TURNS * entries as u64;
-            if let Some(lists) = lists
-                && let Some(makespan) = evaluator.makespan(&lists, cutoff)
-            {
-                self.enter(makespan, lists, None);
+            self.evaluator.turns += GREEDY_TURNS * entries as u64;
+            if let Some(lists) = lists {
+                self.enter(lists, None, cutoff);
             }
         }
     }
 
     /// Improves the best candidates of different makespans, and returns the best of all.
-    fn improve(
-        mut self,
-        evaluator: &mut Evaluator<'_>,
-        bound: u64,
-        turns: u64,
-    ) -> Option<Candidate> {
+    fn improve(mut self, bound: u64, turns: u64) -> Option<Candidate> {
         // A stable sort: equal makespans stay in the order in which they were tried.
         self.candidates
             .sort_by_key(|candidate| (candidate.makespan, candidate.size));
         self.candidates.dedup_by_key(|candidate| candidate.makespan);
         self.candidates.truncate(STARTS);
-        let share = turns.saturating_sub(evaluator.turns) / self.candidates.len().max(1) as u64;
-        let mut best = self.candidates.first().cloned();
+        let left = turns.saturating_sub(self.evaluator.turns);
+        let share = left / self.candidates.len().max(1) as u64;
+        let mut best = self.candidates.first().cloned()?;
         for start in &self.candidates {
+            let evaluator = &mut self.evaluator;
             let found = search::improve(self.problem, evaluator, &start.lists, share, bound);
-            if let (Some((makespan, lists)), Some(best)) = (found, &mut best)
+            if let Some((makespan, lists)) = found
                 && makespan < best.makespan
             {
-                best.makespan = makespan;
-                best.lists = lists;
-                best.kind = None;
+                (best.makespan, best.lists, best.kind) = (makespan, lists, None);
             }
-            if best.as_ref().is_some_and(|best| best.makespan <= bound) {
+            if best.makespan <= bound {
                 break;
             }
         }
-        best
+        Some(best)
     }
 }
 
@@ -274,18 +238,10 @@ fn check(
     costs: &Costs,
 ) -> Result<(), AutoError> {
     let expected = dependencies.stages();
-    let world_size = stage_to_rank.iter().map(|rank| rank.index());
-    let world_size = world_size.max().map_or(0, |last| last.saturating_add(1));
-    // Ranks without a stage are possible, but a map that names a million of them is a mistake.
-    let world_size = world_size.min(expected);
+    let lists = vec![Vec::new(); world_size_of(stage_to_rank)];
     let empty = Schedule {
-        name: String::new(),
-        mode: ScheduleMode::Training,
-        form: Form::ComputeOnly,
         stages: expected,
-        micro_batches,
-        stage_to_rank: stage_to_rank.to_vec(),
-        ranks: vec![Vec::new(); world_size],
+        ..Schedule::training("", stage_to_rank.to_vec(), micro_batches, lists)
     };
     match verify(&empty, dependencies) {
         // The counts and the map are valid, and the lists are yet to be found.

@@ -1,12 +1,11 @@
 //! The inputs of a search in dense arrays, so that a list is timed in a few nanoseconds per action.
 
-use std::ops::Range;
-
-use crate::action::{Action, Compute, Task};
+use crate::action::Action;
 use crate::dependencies::Dependencies;
 use crate::index::{MicroBatchIndex, RankIndex, StageIndex};
-use crate::lists::{Form, Schedule, ScheduleMode};
+use crate::lists::Schedule;
 use crate::simulate::Costs;
+use crate::task::{Compute, Task};
 
 /// One entry of a rank's list during the search: a program of a stage, without its micro-batch.
 ///
@@ -37,6 +36,9 @@ impl Turn {
         self.stage as usize
     }
 }
+
+/// The arrival time of a message that does not exist yet.
+pub(super) const NOT_MADE: u64 = u64::MAX;
 
 /// The list of each rank.
 pub(super) type Lists = Vec<Vec<Turn>>;
@@ -92,17 +94,14 @@ pub(super) struct Problem<'a> {
     pub rank_of: Vec<usize>,
     /// The stages of each rank, in ascending order.
     pub stages_of: Vec<Vec<usize>>,
-    /// The bytes that each rank may hold for its micro-batches: its limit less [`fixed_bytes`], or
-    /// `None` if not even these fit.
-    pub budgets: Vec<Option<u64>>,
+    /// The bytes that each rank may hold for its micro-batches: its limit less [`fixed_bytes`], at least zero.
+    budgets: Vec<u64>,
     /// Per stage and program, its ticks with the overhead of the action.
     pub times: Vec<[u64; 4]>,
-    /// The edges that a stage's program reads, one range per stage and program.
-    reads: Vec<Read>,
-    read_ranges: Vec<Range<usize>>,
+    /// The edges that a stage's program reads, per stage and program.
+    reads: Vec<Vec<Read>>,
     /// The edges that carry the outputs of a stage's program.
-    made: Vec<Made>,
-    made_ranges: Vec<Range<usize>>,
+    made: Vec<Vec<Made>>,
     /// For each stage, the stages of its rank whose update waits for its last backward.
     pub updates_after: Vec<Vec<usize>>,
     /// For each stage, how many stages of its rank its update waits for, itself included.
@@ -126,9 +125,8 @@ impl<'a> Problem<'a> {
         }
         let budgets = stages_of.iter().enumerate().map(|(rank, stages)| {
             let fixed = fixed_bytes(costs, stages);
-            limits
-                .get(rank)
-                .map_or(Some(u64::MAX), |limit| limit.checked_sub(fixed))
+            let limit = limits.get(rank);
+            limit.map_or(u64::MAX, |limit| limit.saturating_sub(fixed))
         });
         let times = costs.stages.iter().map(|stage| {
             Compute::ALL.map(|compute| stage.time(compute).saturating_add(costs.overhead))
@@ -144,9 +142,7 @@ impl<'a> Problem<'a> {
             rank_of,
             stages_of,
             reads: Vec::new(),
-            read_ranges: Vec::new(),
             made: Vec::new(),
-            made_ranges: Vec::new(),
             updates_after: vec![Vec::new(); stage_to_rank.len()],
             update_waits: vec![0; stage_to_rank.len()],
         };
@@ -167,12 +163,12 @@ impl<'a> Problem<'a> {
 
     /// Returns the edges that a stage's program reads, in the order in which they are received.
     pub fn reads(&self, stage: usize, compute: Compute) -> &[Read] {
-        &self.reads[self.read_ranges[stage * 4 + compute.slot()].clone()]
+        &self.reads[stage * 4 + compute.slot()]
     }
 
     /// Returns the edges that carry the outputs of a stage's program, in the order in which they are sent.
     pub fn made(&self, stage: usize, compute: Compute) -> &[Made] {
-        &self.made[self.made_ranges[stage * 4 + compute.slot()].clone()]
+        &self.made[stage * 4 + compute.slot()]
     }
 
     /// Returns the ticks of a program with its overhead.
@@ -194,30 +190,27 @@ impl<'a> Problem<'a> {
 
     /// Returns the ticks of an overlapped pair with its overhead.
     pub fn pair_time(&self, forward: Turn, backward: Turn) -> u64 {
-        let task = |turn: Turn| Task {
-            stage: StageIndex::new(turn.stage()),
-            compute: turn.compute,
-            micro_batch: MicroBatchIndex::new(0),
-        };
-        let pair = Action::overlap(task(forward), task(backward));
-        self.costs.time(&pair)
+        let time = |turn: Turn| self.costs.stages[turn.stage()].time(turn.compute);
+        let both = self.costs.overlapped(time(forward), time(backward));
+        both.saturating_add(self.costs.overhead)
+    }
+
+    /// Sends a message of a rank that is free at a time, and returns when it arrives.
+    pub fn send(&self, free: &mut u64, link_free: &mut u64, ticks: u64) -> u64 {
+        *free = free.saturating_add(self.costs.overhead);
+        *link_free = (*link_free).max(*free).saturating_add(ticks);
+        let arrival = link_free.saturating_add(self.costs.link.latency);
+        arrival.min(NOT_MADE - 1)
     }
 
     /// Returns the bytes that a rank may hold for its micro-batches; zero if the resident bytes exceed the limit.
     pub fn budget(&self, rank: usize) -> u64 {
-        self.budgets[rank].unwrap_or(0)
+        self.budgets[rank]
     }
 
     /// Returns the bytes that a rank holds after an entry, given those before it.
     pub fn held_after(&self, held: u64, turn: Turn) -> u64 {
-        let costs = &self.costs.stages[turn.stage()];
-        let (activation, weight) = (costs.activation_bytes, costs.weight_gradient_bytes);
-        match turn.compute {
-            Compute::Forward => held.saturating_add(activation),
-            Compute::Backward => held.saturating_sub(activation),
-            Compute::InputGradient => held.saturating_sub(activation).saturating_add(weight),
-            Compute::WeightGradient => held.saturating_sub(weight),
-        }
+        self.costs.stages[turn.stage()].held_after(held, turn.compute)
     }
 
     /// Returns the most bytes that each rank holds in addition to the resident ones.
@@ -240,29 +233,27 @@ impl<'a> Problem<'a> {
                 compute,
                 micro_batch: MicroBatchIndex::new(0),
             };
-            let (reads, made) = (self.reads.len(), self.made.len());
-            for edge in self.dependencies.read_by(task) {
-                let position = self.dependencies.position(edge).unwrap_or(0);
-                self.reads.push(Read {
-                    message: position * self.micro_batches,
-                    is_received: self.rank_of[edge.from.stage.index()] != self.rank_of[stage],
-                });
-            }
-            for edge in self.dependencies.made_by(task) {
-                let position = self.dependencies.position(edge).unwrap_or(0);
+            let message = |edge| self.dependencies.position(edge).unwrap_or(0) * self.micro_batches;
+            let reads = self.dependencies.read_by(task).map(|edge| Read {
+                message: message(edge),
+                is_received: self.rank_of[edge.from.stage.index()] != self.rank_of[stage],
+            });
+            let reads = reads.collect();
+            let made = self.dependencies.made_by(task).map(|edge| {
                 let reader = self.rank_of[edge.to.stage.index()];
                 let bytes = self.costs.message_bytes.get(&edge).copied();
-                self.made.push(Made {
-                    message: position * self.micro_batches,
+                Made {
+                    message: message(edge),
                     sent: (reader != self.rank_of[stage]).then(|| Sent {
                         link: self.rank_of[stage] * self.ranks + reader,
                         transfer: self.costs.link.transfer(bytes.unwrap_or(0)),
                     }),
                     reader,
-                });
-            }
-            self.read_ranges.push(reads..self.reads.len());
-            self.made_ranges.push(made..self.made.len());
+                }
+            });
+            let made = made.collect();
+            self.reads.push(reads);
+            self.made.push(made);
         }
     }
 
@@ -325,22 +316,16 @@ impl<'a> Problem<'a> {
                 match turns.as_slice().first() {
                     Some(&second) if turn.is_paired => {
                         turns.next();
-                        actions.push(Action::overlap(first, label(second)));
+                        actions.push(Action::Overlap([first, label(second)]));
                     }
                     _ => actions.push(Action::Compute(first)),
                 }
             }
             actions
         };
-        Schedule {
-            name: name.to_owned(),
-            mode: ScheduleMode::Training,
-            form: Form::ComputeOnly,
-            stages: self.stages(),
-            micro_batches: self.micro_batches,
-            stage_to_rank: self.stage_to_rank.to_vec(),
-            ranks: lists.iter().map(&mut actions).collect(),
-        }
+        let ranks = lists.iter().map(&mut actions).collect();
+        let map = self.stage_to_rank.to_vec();
+        Schedule::training(name, map, self.micro_batches, ranks)
     }
 }
 
@@ -359,4 +344,16 @@ pub(super) const fn count(counts: &mut [usize; 3], compute: Compute) -> usize {
     };
     *counted += 1;
     *counted - 1
+}
+
+/// Returns the micro-batch of a stage's next program, given how many forwards, input gradients and weight gradients
+/// have run; `None` if the program can't be next.
+pub(super) fn next([forwards, inputs, weights]: [usize; 3], compute: Compute) -> Option<usize> {
+    let (micro_batch, is_legal) = match compute {
+        Compute::Forward => (forwards, true),
+        Compute::Backward => (inputs, inputs < forwards && inputs == weights),
+        Compute::InputGradient => (inputs, inputs < forwards),
+        Compute::WeightGradient => (weights, weights < inputs),
+    };
+    is_legal.then_some(micro_batch)
 }

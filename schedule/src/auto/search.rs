@@ -2,11 +2,10 @@
 
 use std::mem;
 
-use crate::action::Compute;
+use crate::task::Compute;
 
 use super::evaluate::{Evaluator, NO_MESSAGE};
-use super::problem::{Lists, Problem, Turn, count};
-use super::random::Random;
+use super::problem::{Lists, Problem, Turn, count, next};
 
 /// Actions of one rank on the critical path that run without a pause.
 #[derive(Debug, Clone, Copy)]
@@ -252,13 +251,7 @@ impl Search<'_> {
         let mut held = 0;
         for turn in &self.lists[rank] {
             let counts = &mut self.counts[turn.stage()];
-            let [forwards, inputs, weights] = *counts;
-            let is_next = match turn.compute {
-                Compute::Forward => true,
-                Compute::Backward => inputs < forwards && inputs == weights,
-                Compute::InputGradient => inputs < forwards,
-                Compute::WeightGradient => weights < inputs,
-            };
+            let is_next = next(*counts, turn.compute).is_some();
             count(counts, turn.compute);
             held = self.problem.held_after(held, *turn);
             if !is_next || held > self.problem.budget(rank) {
@@ -273,4 +266,25 @@ impl Search<'_> {
 fn is_second(list: &[Turn], position: usize) -> bool {
     let before = position.checked_sub(1).and_then(|before| list.get(before));
     before.is_some_and(|turn| turn.is_paired)
+}
+
+/// SplitMix64 (Steele, Lea, Flood 2014), with a fixed seed.
+#[derive(Debug, Clone)]
+struct Random(u64);
+
+impl Random {
+    /// Returns the next number, of all 64-bit ones.
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    /// Returns the next number below a bound.
+    fn below(&mut self, bound: usize) -> usize {
+        let wide = u128::from(self.next()) * bound as u128;
+        (wide >> 64) as usize
+    }
 }

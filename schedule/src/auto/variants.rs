@@ -1,6 +1,6 @@
 //! The policies with which the list scheduler runs.
 
-use crate::action::Compute;
+use crate::task::Compute;
 
 use super::greedy::{Policy, Preference};
 use super::paths::Paths;
@@ -45,32 +45,30 @@ const UNBOUNDED: u64 = u64::MAX;
 
 /// The policies, the more promising ones first, by how often each was the best on
 /// the [grid](super::grid).
-pub(super) fn policies(problem: &Problem<'_>, paths: &Paths) -> impl Iterator<Item = Policy> {
+pub(super) fn policies(problem: &Problem<'_>, paths: &Paths) -> Vec<Policy> {
     let is_chunked = problem.stages_of.iter().any(|stages| stages.len() > 1);
     let orders: &[bool] = if is_chunked { &[false, true] } else { &[false] };
     let depths = DEPTHS_PERMILLE
         .into_iter()
         .chain([fitting_depth(problem, paths)]);
-    let in_flight: Vec<Vec<usize>> = depths
+    let depths: Vec<Vec<usize>> = depths
         .map(|depth| in_flight(problem, paths, depth))
         .collect();
-    let kinds = KINDS.into_iter().flat_map(move |kind| {
-        let choices = in_flight.clone().into_iter();
-        choices.flat_map(move |in_flight| {
-            orders
-                .iter()
-                .map(move |order| (kind, in_flight.clone(), *order))
-        })
-    });
-    kinds.map(
-        move |((preference, patience_permille, is_split), in_flight, order)| Policy {
-            preference,
-            is_split,
-            in_flight,
-            patience_permille,
-            prefers_late_backwards: order,
-        },
-    )
+    let mut policies = Vec::new();
+    for (preference, patience_permille, is_split) in KINDS {
+        for in_flight in &depths {
+            for prefers_late_backwards in orders {
+                policies.push(Policy {
+                    preference,
+                    is_split,
+                    in_flight: in_flight.clone(),
+                    patience_permille,
+                    prefers_late_backwards: *prefers_late_backwards,
+                });
+            }
+        }
+    }
+    policies
 }
 
 /// Returns the forwards per stage that may wait for their backward.

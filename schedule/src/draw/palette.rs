@@ -1,7 +1,5 @@
 //! Colours: one per kind of action, in four shades for the stages of one rank.
 
-use crate::action::Compute;
-
 /// The colours of forward, backward, input gradient, weight gradient, update, reduce and send. Black
 /// text is readable on all of them, and they are visible on light and on dark pages.
 pub const COLORS: [&str; 7] = [
@@ -25,6 +23,14 @@ pub(super) enum Kind {
 }
 
 impl Kind {
+    /// The kinds of programs, by [`Compute::slot`](crate::Compute::slot).
+    pub(super) const PROGRAMS: [Self; 4] = [
+        Self::Forward,
+        Self::Backward,
+        Self::InputGradient,
+        Self::WeightGradient,
+    ];
+
     /// Returns the letter of the text form, the word for legends, and the name of a similar colour in Chrome's
     /// trace viewer.
     const fn names(self) -> (char, &'static str, &'static str) {
@@ -72,17 +78,6 @@ impl Kind {
             .rgb(chunk)
             .map(|channel| channel.saturating_sub(35) / 40);
         16 + 36 * levels[0] + 6 * levels[1] + levels[2]
-    }
-}
-
-impl From<Compute> for Kind {
-    fn from(compute: Compute) -> Self {
-        match compute {
-            Compute::Forward => Self::Forward,
-            Compute::Backward => Self::Backward,
-            Compute::InputGradient => Self::InputGradient,
-            Compute::WeightGradient => Self::WeightGradient,
-        }
     }
 }
 

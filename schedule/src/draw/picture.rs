@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use super::palette::{COLORS, Kind};
 use super::units::{count_text, permille_text, share_text, time_text};
-use crate::action::{Action, Compute, Task};
+use crate::action::Action;
 use crate::index::{RankIndex, StageIndex};
-use crate::simulate::{RankTimeline, Span, TimeUnit, Timeline};
+use crate::simulate::{RankTimeline, Span, TimeUnit, Timeline, most_waiting};
+use crate::task::{Compute, Task};
 
 /// The names of a row's figures.
 pub(super) const FIGURES: [&str; 3] = ["bubble", "held", "peak"];
@@ -66,9 +67,11 @@ impl<'a> Picture<'a> {
             own.push(stage.to_string());
         }
         let spans = || timeline.ranks.iter().flat_map(|rank| &rank.spans);
-        let is_training = spans()
-            .flat_map(|span| span.action.tasks())
-            .any(|task| task.compute != Compute::Forward);
+        let mut tasks = spans().flat_map(|span| span.action.tasks());
+        let most_held = match tasks.any(|task| task.compute != Compute::Forward) {
+            true => usize::MAX,
+            false => 1,
+        };
         let rows = timeline.ranks.iter().enumerate().map(|(rank, list)| Row {
             list,
             stages: match stages.get(&RankIndex::new(rank)).map(Vec::as_slice) {
@@ -77,7 +80,7 @@ impl<'a> Picture<'a> {
                 Some(many) => format!("stages {}", many.join(", ")),
             },
             actions: drawn(list, &chunks),
-            held: held(list).min(if is_training { usize::MAX } else { 1 }),
+            held: most_waiting(list.spans.iter().map(|span| &span.action)).min(most_held),
             bubble: share_text(list.bubble(), timeline.makespan()),
         });
         let rows: Vec<Row<'_>> = rows.collect();
@@ -200,7 +203,7 @@ impl Row<'_> {
 fn drawn<'a>(list: &'a RankTimeline, chunks: &[usize]) -> Vec<Drawn<'a>> {
     let chunk = |stage: StageIndex| chunks.get(stage.index()).copied().unwrap_or(0);
     let task = |task: &Task| Piece {
-        kind: task.compute.into(),
+        kind: Kind::PROGRAMS[task.compute.slot()],
         chunk: chunk(task.stage),
         micro_batch: Some(task.micro_batch.index()),
     };
@@ -220,22 +223,6 @@ fn drawn<'a>(list: &'a RankTimeline, chunks: &[usize]) -> Vec<Drawn<'a>> {
         (!pieces.is_empty()).then_some(Drawn { span, pieces })
     };
     list.spans.iter().filter_map(action).collect()
-}
-
-/// Returns the maximum number of forwards without the end of their backward.
-fn held(list: &RankTimeline) -> usize {
-    let (mut now, mut most) = (0_usize, 0);
-    for span in &list.spans {
-        let count = |which: fn(&Compute) -> bool| {
-            let tasks = span.action.tasks().iter();
-            tasks.filter(|task| which(&task.compute)).count()
-        };
-        // The forward of a pair is first, because its backward frees nothing before the pair has ended.
-        now += count(|compute| *compute == Compute::Forward);
-        most = most.max(now);
-        now = now.saturating_sub(count(|compute| compute.ends_backward()));
-    }
-    most
 }
 
 const fn common_divisor(mut a: u64, mut b: u64) -> u64 {

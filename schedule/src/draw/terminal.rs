@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use super::escape::visible;
 use super::palette::Kind;
 use super::picture::{FIGURES, Picture, Piece, Row, marks};
+use super::units::wrapped;
 use crate::simulate::Timeline;
 
 /// Bounds of the width: labels and figures need the minimum, and the maximum limits the memory.
@@ -174,19 +175,14 @@ fn label(pieces: &[Piece], width: usize) -> String {
     fitting.next().unwrap_or_default()
 }
 
-/// Joins parts with two spaces between them, in lines of at most `width` characters.
+/// Joins parts, truncated to `width` characters, with two spaces between them.
 fn flow(parts: &[String], width: usize) -> Vec<String> {
-    let mut lines: Vec<String> = Vec::new();
-    for part in parts {
-        let part: String = part.chars().take(width).collect();
-        match lines.last_mut() {
-            Some(line) if line.chars().count() + 2 + part.chars().count() <= width => {
-                *line += &format!("  {part}");
-            }
-            _ => lines.push(part),
-        }
-    }
-    lines
+    let ends = parts.iter().map(|part| part.char_indices().nth(width));
+    let cut = parts.iter().zip(ends).map(|(part, end)| match end {
+        Some((end, _)) => &part[..end],
+        None => part,
+    });
+    wrapped(cut, "  ", width)
 }
 
 #[cfg(test)]

@@ -8,10 +8,11 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use super::picture::Picture;
-use crate::action::{Action, Message, Task};
+use crate::action::{Action, Message};
 use crate::dependencies::Endpoint;
 use crate::index::MicroBatchIndex;
 use crate::simulate::{Span, TimeUnit, Timeline};
+use crate::task::Task;
 
 /// How long before the end of a slice an arrow begins, in microseconds: one nanosecond. Viewers attach the
 /// start of an arrow to the slice around it.

@@ -111,6 +111,27 @@ pub fn count_text(count: usize, noun: &str) -> String {
     format!("{count} {noun}{plural}")
 }
 
+/// Joins parts with a gap between them, in lines of at most `width` characters if no part is longer.
+#[must_use]
+pub fn wrapped<'p>(
+    parts: impl IntoIterator<Item = &'p str>,
+    gap: &str,
+    width: usize,
+) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for part in parts {
+        let length = |text: &str| text.chars().count();
+        match lines.last_mut() {
+            Some(line) if length(line) + length(gap) + length(part) <= width => {
+                *line += gap;
+                *line += part;
+            }
+            _ => lines.push(part.to_owned()),
+        }
+    }
+    lines
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,9 +1,10 @@
 //! Schedules that run a chunk for all micro-batches before the next one: GPipe, looped BFS, and
 //! forward passes only.
 
-use crate::action::{Action, Compute, Task};
+use crate::action::Action;
 use crate::index::{MicroBatchIndex, RankIndex, StageIndex};
-use crate::lists::{Form, Schedule, ScheduleMode};
+use crate::lists::{Schedule, ScheduleMode, world_size_of};
+use crate::task::{Compute, Task};
 
 use super::placement::Shape;
 
@@ -28,10 +29,7 @@ pub(super) fn breadth_first(name: &str, shape: Shape) -> Schedule {
 /// list, and [`verify`](crate::verify) rejects the schedule.
 #[must_use]
 pub fn forward_only_on(stage_to_rank: &[RankIndex], micro_batches: usize) -> Schedule {
-    let stages = stage_to_rank.len();
-    let last = stage_to_rank.iter().map(|rank| rank.index()).max();
-    let world_size = last.map_or(0, |last| last.saturating_add(1).min(stages));
-    let mut ranks = vec![Vec::new(); world_size];
+    let mut ranks = vec![Vec::new(); world_size_of(stage_to_rank)];
     for (stage, rank) in stage_to_rank.iter().enumerate() {
         let stage = StageIndex::new(stage);
         let forward = |k| Action::compute(stage, Compute::Forward, MicroBatchIndex::new(k));
@@ -40,12 +38,7 @@ pub fn forward_only_on(stage_to_rank: &[RankIndex], micro_batches: usize) -> Sch
         }
     }
     Schedule {
-        name: "forward-only".to_owned(),
         mode: ScheduleMode::ForwardOnly,
-        form: Form::ComputeOnly,
-        stages,
-        micro_batches,
-        stage_to_rank: stage_to_rank.to_vec(),
-        ranks,
+        ..Schedule::training("forward-only", stage_to_rank.to_vec(), micro_batches, ranks)
     }
 }

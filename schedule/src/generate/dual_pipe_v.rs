@@ -2,8 +2,9 @@
 
 use std::collections::VecDeque;
 
-use crate::action::{Action, Compute, Task};
+use crate::action::Action;
 use crate::lists::Schedule;
+use crate::task::{Compute, Task};
 
 use super::placement::Shape;
 
@@ -21,7 +22,13 @@ pub(super) fn dual_pipe_v(name: &str, shape: Shape) -> Schedule {
 
 fn list(shape: Shape, rank: usize) -> Vec<Action> {
     let (behind, ahead) = (shape.ranks - 1 - rank, rank + 1);
-    let mut list = List::new(shape, rank);
+    let mut list = List {
+        shape,
+        rank,
+        next: [[0; 2]; 2],
+        weights: VecDeque::new(),
+        actions: Vec::new(),
+    };
     for _ in 0..2 * behind {
         list.forward(0);
     }
@@ -71,36 +78,25 @@ fn list(shape: Shape, rank: usize) -> Vec<Action> {
 struct List {
     shape: Shape,
     rank: usize,
-    forwards: [usize; 2],
-    backwards: [usize; 2],
+    /// The next micro-batch of each chunk's forwards, and of its backwards.
+    next: [[usize; 2]; 2],
     weights: VecDeque<Task>,
     actions: Vec<Action>,
 }
 
 impl List {
-    fn new(shape: Shape, rank: usize) -> Self {
-        Self {
-            shape,
-            rank,
-            forwards: [0; 2],
-            backwards: [0; 2],
-            weights: VecDeque::new(),
-            actions: Vec::new(),
-        }
-    }
-
     fn forward(&mut self, chunk: usize) {
-        let task = self.next_forward(chunk);
+        let task = self.next(chunk, Compute::Forward);
         self.actions.push(Action::Compute(task));
     }
 
     fn backward(&mut self, chunk: usize) {
-        let task = self.next_backward(chunk, Compute::Backward);
+        let task = self.next(chunk, Compute::Backward);
         self.actions.push(Action::Compute(task));
     }
 
     fn input_gradient(&mut self, chunk: usize) {
-        let task = self.next_backward(chunk, Compute::InputGradient);
+        let task = self.next(chunk, Compute::InputGradient);
         let compute = Compute::WeightGradient;
         self.weights.push_back(Task { compute, ..task });
         self.actions.push(Action::Compute(task));
@@ -114,20 +110,13 @@ impl List {
     }
 
     fn pair(&mut self, forward_chunk: usize, backward_chunk: usize) {
-        let forward = self.next_forward(forward_chunk);
-        let backward = self.next_backward(backward_chunk, Compute::Backward);
-        self.actions.push(Action::overlap(forward, backward));
+        let forward = self.next(forward_chunk, Compute::Forward);
+        let backward = self.next(backward_chunk, Compute::Backward);
+        self.actions.push(Action::Overlap([forward, backward]));
     }
 
-    fn next_forward(&mut self, chunk: usize) -> Task {
-        let next = &mut self.forwards[chunk];
-        *next += 1;
-        let compute = Compute::Forward;
-        self.shape.task(self.rank, chunk, compute, *next - 1)
-    }
-
-    fn next_backward(&mut self, chunk: usize, compute: Compute) -> Task {
-        let next = &mut self.backwards[chunk];
+    fn next(&mut self, chunk: usize, compute: Compute) -> Task {
+        let next = &mut self.next[usize::from(compute != Compute::Forward)][chunk];
         *next += 1;
         self.shape.task(self.rank, chunk, compute, *next - 1)
     }

@@ -1,8 +1,8 @@
 //! Schedules of loop placement that alternate forwards and backwards: 1F1B, interleaved 1F1B, and
 //! the zero bubble schedules, which differ in the warm-up and in where the weight gradients go.
 
-use crate::action::{Compute, Task};
 use crate::lists::Schedule;
+use crate::task::{Compute, Task};
 
 use super::placement::Shape;
 

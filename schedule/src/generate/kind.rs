@@ -6,9 +6,9 @@ use std::str::FromStr;
 use derive_more::Display;
 use serde::{Deserialize, Serialize};
 
-use crate::error::GenerateError;
 use crate::lists::Schedule;
 
+use super::error::GenerateError;
 use super::placement::{Placement, Shape};
 use super::{breadth_first, dual_pipe_v, interleaved, v_shape};
 

@@ -2,9 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::action::{Action, Compute, Task};
+use crate::action::Action;
 use crate::index::{MicroBatchIndex, RankIndex, StageIndex};
-use crate::lists::{Form, Schedule, ScheduleMode};
+use crate::lists::Schedule;
+use crate::task::{Compute, Task};
 
 /// The placement of stages on ranks when a rank runs several: chunk c of a rank is its stage
 /// among the stages c x ranks to (c+1) x ranks - 1.
@@ -80,15 +81,8 @@ impl Shape {
 
     /// Creates a schedule from complete lists.
     pub(super) fn schedule_of(self, name: &str, ranks: Vec<Vec<Action>>) -> Schedule {
-        Schedule {
-            name: name.to_owned(),
-            mode: ScheduleMode::Training,
-            form: Form::ComputeOnly,
-            stages: self.ranks * self.chunks,
-            micro_batches: self.micro_batches,
-            stage_to_rank: self.placement.stage_to_rank(self.ranks, self.chunks),
-            ranks,
-        }
+        let map = self.placement.stage_to_rank(self.ranks, self.chunks);
+        Schedule::training(name, map, self.micro_batches, ranks)
     }
 }
 

@@ -13,9 +13,10 @@
 
 use std::collections::VecDeque;
 
-use crate::action::{Action, Compute, Task};
+use crate::action::Action;
 use crate::index::{MicroBatchIndex, StageIndex};
 use crate::lists::Schedule;
+use crate::task::{Compute, Task};
 
 use super::placement::Shape;
 

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::action::{Action, Compute, Task};
+use crate::action::Action;
 use crate::dependencies::Edge;
+use crate::task::{Compute, Task};
 
 /// The time of each program in ticks, the same for every stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -83,6 +84,19 @@ impl StageCosts {
             Compute::WeightGradient => self.weight_gradient,
         }
     }
+
+    /// Returns the bytes that a rank holds after a program of training, given those before it.
+    ///
+    /// A forward allocates its activations; `B` and `W` free the rest of them, `I` frees all that `W` does not need.
+    pub(crate) const fn held_after(&self, held: u64, compute: Compute) -> u64 {
+        let (activation, weight) = (self.activation_bytes, self.weight_gradient_bytes);
+        match compute {
+            Compute::Forward => held.saturating_add(activation),
+            Compute::Backward => held.saturating_sub(activation),
+            Compute::InputGradient => held.saturating_sub(activation).saturating_add(weight),
+            Compute::WeightGradient => held.saturating_sub(weight),
+        }
+    }
 }
 
 /// The costs of a message between two ranks. Messages from one rank to another are transferred one after the other.
@@ -150,15 +164,17 @@ impl Costs {
         let task = |task: &Task| stage(task.stage.index()).time(task.compute);
         let work = match action {
             Action::Compute(one) => task(one),
-            Action::Overlap([forward, backward]) => {
-                let (a, b) = (task(forward), task(backward));
-                let both = u128::from(a.saturating_add(b)) * u128::from(self.overlap_permille);
-                u64::try_from(both / 1000).unwrap_or(u64::MAX).max(a).max(b)
-            }
+            Action::Overlap([forward, backward]) => self.overlapped(task(forward), task(backward)),
             Action::Update { stage: index } => stage(index.index()).update,
             Action::Send(_) | Action::Receive(_) | Action::Reduce { .. } => 0,
         };
         work.saturating_add(self.overhead)
+    }
+
+    /// Returns the ticks of two overlapping programs.
+    pub(crate) fn overlapped(&self, a: u64, b: u64) -> u64 {
+        let both = u128::from(a.saturating_add(b)) * u128::from(self.overlap_permille);
+        u64::try_from(both / 1000).unwrap_or(u64::MAX).max(a).max(b)
     }
 }
 

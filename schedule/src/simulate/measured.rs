@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::action::{Action, Compute, Message};
+use crate::action::{Action, Message};
 use crate::index::StageIndex;
+use crate::task::Compute;
 
 use super::costs::{Costs, StageCosts};
 use super::timeline::{Span, Timeline};

@@ -1,38 +1,37 @@
 //! The bytes that a rank holds, action by action.
 
 use super::costs::Costs;
-use crate::action::{Action, Compute};
-use crate::error::{Place, VerifyError};
+use crate::action::Action;
+use crate::error::VerifyError;
 use crate::index::RankIndex;
 use crate::lists::{Schedule, ScheduleMode};
+use crate::task::{Compute, Task};
 
 /// Returns the bytes of a rank while each of its actions runs, and after it.
 ///
-/// A forward allocates its activations when it begins; `B` and `W` free the rest of them when they
-/// end, `I` frees all that `W` does not need. Without a backward pass a forward frees its own.
+/// Programs hold what [`StageCosts::held_after`](super::StageCosts::held_after) returns, allocated when they begin and
+/// freed when they end. Without a backward pass a forward frees its own activations.
 fn bytes_of(schedule: &Schedule, costs: &Costs, rank: RankIndex, resident: u64) -> Vec<(u64, u64)> {
-    let stage = |index: usize| costs.stages.get(index).copied().unwrap_or_default();
+    let stage = |task: &Task| {
+        costs
+            .stages
+            .get(task.stage.index())
+            .copied()
+            .unwrap_or_default()
+    };
+    let is_training = schedule.mode == ScheduleMode::Training;
     let mut held = resident;
     let walk = schedule.actions(rank).iter().map(|action| {
-        let of = |compute: Compute| {
-            let tasks = action.tasks().iter();
-            tasks.filter(move |task| task.compute == compute)
-        };
-        for task in of(Compute::Forward) {
-            held = held.saturating_add(stage(task.stage.index()).activation_bytes);
+        let tasks = || action.tasks().iter();
+        for task in tasks().filter(|task| task.compute == Compute::Forward) {
+            held = stage(task).held_after(held, Compute::Forward);
         }
         let during = held;
-        for task in action.tasks() {
-            let costs = stage(task.stage.index());
-            held = match (task.compute, schedule.mode) {
-                (Compute::Forward, ScheduleMode::Training) => held,
-                (Compute::Forward, ScheduleMode::ForwardOnly) | (Compute::Backward, _) => {
-                    held.saturating_sub(costs.activation_bytes)
-                }
-                (Compute::InputGradient, _) => held
-                    .saturating_sub(costs.activation_bytes)
-                    .saturating_add(costs.weight_gradient_bytes),
-                (Compute::WeightGradient, _) => held.saturating_sub(costs.weight_gradient_bytes),
+        for task in tasks() {
+            held = match task.compute {
+                Compute::Forward if is_training => held,
+                Compute::Forward => stage(task).held_after(held, Compute::Backward),
+                compute => stage(task).held_after(held, compute),
             };
         }
         (during.max(held), held)
@@ -74,20 +73,12 @@ pub fn peak_bytes(schedule: &Schedule, costs: &Costs) -> Vec<u64> {
 pub fn check_memory(schedule: &Schedule, costs: &Costs, limits: &[u64]) -> Result<(), VerifyError> {
     let ranks = limits.iter().zip(bytes_of_all(schedule, costs));
     for (rank, (limit, bytes)) in ranks.enumerate() {
-        let rank = RankIndex::new(rank);
-        for (position, (during, _)) in bytes.into_iter().enumerate() {
-            if during > *limit {
-                let action: Action = schedule.actions(rank)[position];
-                return Err(VerifyError::Memory {
-                    at: Place {
-                        rank,
-                        position,
-                        action,
-                    },
-                    bytes: during,
-                    limit: *limit,
-                });
-            }
+        if let Some(position) = bytes.iter().position(|(during, _)| during > limit) {
+            return Err(VerifyError::Memory {
+                at: schedule.place(RankIndex::new(rank), position),
+                bytes: bytes[position].0,
+                limit: *limit,
+            });
         }
     }
     Ok(())
@@ -97,27 +88,24 @@ pub fn check_memory(schedule: &Schedule, costs: &Costs, limits: &[u64]) -> Resul
 /// stage of the rank.
 #[must_use]
 pub fn peak_activations(schedule: &Schedule) -> Vec<usize> {
-    let one = super::ComputeTimes {
-        forward: 0,
-        input_gradient: 0,
-        weight_gradient: 0,
+    let most = match schedule.mode {
+        ScheduleMode::Training => usize::MAX,
+        ScheduleMode::ForwardOnly => 1,
     };
-    // A file can claim more stages than its lists have.
-    let named = schedule.places().flat_map(|at| {
-        let tasks: Vec<_> = at
-            .action
-            .tasks()
-            .iter()
-            .map(|task| task.stage.index())
-            .collect();
-        tasks
-    });
-    let stages = named
-        .max()
-        .map_or(0, |last| last.saturating_add(1).min(schedule.stages));
-    let costs = Costs::uniform(stages, one);
-    let peaks = peak_bytes(schedule, &costs).into_iter();
-    peaks
-        .map(|peak| usize::try_from(peak).unwrap_or(usize::MAX))
-        .collect()
+    let ranks = schedule.ranks.iter();
+    ranks.map(|list| most_waiting(list).min(most)).collect()
+}
+
+/// Returns the largest number of forwards without the end of their backward.
+pub(crate) fn most_waiting<'a>(list: impl IntoIterator<Item = &'a Action>) -> usize {
+    let (mut now, mut most) = (0_usize, 0);
+    for action in list {
+        let count =
+            |which: fn(&Task) -> bool| action.tasks().iter().filter(|task| which(task)).count();
+        // The forward of a pair is first, because its backward frees nothing before the pair has ended.
+        now += count(|task| task.compute == Compute::Forward);
+        most = most.max(now);
+        now = now.saturating_sub(count(|task| task.compute.ends_backward()));
+    }
+    most
 }

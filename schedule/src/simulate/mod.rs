@@ -6,6 +6,7 @@ mod memory;
 mod timeline;
 
 pub use costs::{ComputeTimes, Costs, LinkCosts, StageCosts};
+pub(crate) use memory::most_waiting;
 pub use memory::{check_memory, peak_activations, peak_bytes};
 pub use timeline::{RankTimeline, Span, TimeUnit, Timeline};
 
@@ -56,14 +57,7 @@ pub fn simulate(
 
 /// Computes the times of every action, in an order in which the lists can run.
 fn run(schedule: &Schedule, costs: &Costs, order: &[(RankIndex, usize)]) -> Timeline {
-    let mut ranks: Vec<RankTimeline> = schedule
-        .ranks
-        .iter()
-        .map(|list| RankTimeline {
-            spans: Vec::with_capacity(list.len()),
-            ..RankTimeline::default()
-        })
-        .collect();
+    let mut ranks = vec![RankTimeline::default(); schedule.world_size()];
     let mut link_free: BTreeMap<(RankIndex, RankIndex), u64> = BTreeMap::new();
     let mut arrivals: BTreeMap<Message, u64> = BTreeMap::new();
     for &(rank, position) in order {

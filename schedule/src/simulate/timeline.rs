@@ -152,29 +152,18 @@ impl Timeline {
             let scaled = u128::from(time) * u128::from(numerator) / u128::from(denominator.get());
             u64::try_from(scaled).unwrap_or(u64::MAX)
         };
-        let ranks = self.ranks.iter().map(|rank| RankTimeline {
-            spans: rank
-                .spans
-                .iter()
-                .map(|span| Span {
-                    action: span.action,
-                    start: scale(span.start),
-                    end: scale(span.end),
-                })
-                .collect(),
-            bytes: rank
-                .bytes
-                .iter()
-                .map(|(time, bytes)| (scale(*time), *bytes))
-                .collect(),
-            program_time: scale(rank.program_time),
-        });
-        Self {
-            name: self.name.clone(),
-            unit,
-            stage_to_rank: self.stage_to_rank.clone(),
-            ranks: ranks.collect(),
+        let mut scaled = self.clone();
+        scaled.unit = unit;
+        for rank in &mut scaled.ranks {
+            for span in &mut rank.spans {
+                (span.start, span.end) = (scale(span.start), scale(span.end));
+            }
+            for (time, _) in &mut rank.bytes {
+                *time = scale(*time);
+            }
+            rank.program_time = scale(rank.program_time);
         }
+        scaled
     }
 }
 

@@ -5,7 +5,7 @@ use std::error::Error;
 use super::grid::{Setting, settings};
 use super::stage;
 use crate::{
-    Action, Auto, AutoError, AutoOptions, Compute, ComputeTimes, Costs, Dependencies, Edge, Effort,
+    Action, Auto, AutoError, AutoOptions, Compute, ComputeTimes, Costs, Dependencies, Edge,
     Endpoint, Placement, RankIndex, StageCosts, auto, check_memory, simulate,
 };
 
@@ -29,7 +29,7 @@ fn solve(setting: &Setting) -> Auto {
     } = setting;
     let options = AutoOptions {
         memory_limits: setting.memory_limits.as_deref(),
-        effort: Effort::default(),
+        ..AutoOptions::default()
     };
     let map = &setting.stage_to_rank;
     let found = auto(map, setting.micro_batches, dependencies, costs, options).unwrap();

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use super::error::{ParseError, TextPosition};
-use crate::action::{Action, Compute};
+use crate::action::Action;
 use crate::index::{RankIndex, StageIndex};
 use crate::lists::{Form, Schedule, ScheduleMode};
+use crate::task::Compute;
 
 /// The lists rank by rank, and what they imply: stages, counts, mode and form.
 ///

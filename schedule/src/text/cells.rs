@@ -2,8 +2,9 @@
 
 use super::error::WordFault;
 use super::numbers::{last_number, split_digits, split_stage};
-use crate::action::{Action, Compute, Task};
+use crate::action::Action;
 use crate::index::MicroBatchIndex;
+use crate::task::{Compute, Task};
 
 /// The suffix of the cell of an overlapped pair.
 pub(super) const OVERLAP: &str = ")OVERLAP_F_B";
@@ -32,7 +33,7 @@ pub(super) fn parse_cell(cell: &str) -> Result<Cell, WordFault> {
         parse_single(backward.trim())?,
     ) {
         (Cell::Action(Action::Compute(forward)), Cell::Action(Action::Compute(backward))) => {
-            Ok(Cell::Action(Action::overlap(forward, backward)))
+            Ok(Cell::Action(Action::Overlap([forward, backward])))
         }
         _ => Err(WordFault::Pair),
     }

@@ -8,9 +8,10 @@ use super::cells::{Cell, OVERLAP, parse_cell};
 use super::error::{ParseError, TextPosition, WordFault, excerpt};
 use super::rows::lines;
 use super::words::parse_word;
-use crate::action::{Action, Compute, Task};
+use crate::action::Action;
 use crate::index::{MicroBatchIndex, StageIndex};
 use crate::lists::Schedule;
+use crate::task::{Compute, Task};
 
 impl Schedule {
     /// Reads the CSV of PyTorch's pipeline schedules, compute-only or with communication.

@@ -6,9 +6,10 @@ use std::str::FromStr;
 use super::cells;
 use super::error::{ParseError, WordFault, excerpt};
 use super::numbers::{last_number, split_digits, split_stage};
-use crate::action::{Action, Compute, Message, Task};
+use crate::action::{Action, Message};
 use crate::dependencies::{Edge, Endpoint, Tie};
 use crate::index::{GroupIndex, MicroBatchIndex, StageIndex};
+use crate::task::{Compute, Task};
 
 impl fmt::Display for Action {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -72,7 +73,7 @@ pub(super) fn read_word(word: &str) -> Result<Action, WordFault> {
 pub(super) fn parse_word(word: &str) -> Result<Action, WordFault> {
     if let Some((forward, backward)) = word.split_once('&') {
         return match (parse_side(forward)?, parse_side(backward)?) {
-            (Side::Task(forward), Side::Task(backward)) => Ok(Action::overlap(forward, backward)),
+            (Side::Task(forward), Side::Task(backward)) => Ok(Action::Overlap([forward, backward])),
             _ => Err(WordFault::Pair),
         };
     }

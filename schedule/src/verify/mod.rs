@@ -5,11 +5,12 @@ mod table;
 
 use std::collections::BTreeMap;
 
-use crate::action::{Action, Compute, Message, Task};
-use crate::dependencies::{Dependencies, Edge, Tie};
+use crate::action::{Action, Message};
+use crate::dependencies::{Dependencies, Tie};
 use crate::error::{Rule, VerifyError};
-use crate::index::{GroupIndex, MicroBatchIndex, RankIndex, StageIndex};
+use crate::index::{MicroBatchIndex, RankIndex, StageIndex};
 use crate::lists::{Form, Schedule, ScheduleMode};
+use crate::task::Compute;
 
 use table::Table;
 
@@ -34,19 +35,17 @@ pub(crate) fn verified_order(
     dependencies: &Dependencies,
 ) -> Result<Vec<(RankIndex, usize)>, VerifyError> {
     check_counts(schedule, dependencies)?;
-    let checks = Checks {
-        table: Table::build(schedule, dependencies)?,
-    };
-    checks.backwards()?;
-    checks.edges()?;
+    let table = Table::build(schedule, dependencies)?;
+    table.check_backwards()?;
+    table.check_edges()?;
     if schedule.mode == ScheduleMode::Training && schedule.form == Form::Lowered {
-        checks.updates()?;
-        checks.ties()?;
+        table.check_updates()?;
+        table.check_ties()?;
         if dependencies.has_global_norm() {
-            checks.norms()?;
+            table.check_norms()?;
         }
     }
-    symbolic::run(&checks.table)
+    symbolic::run(&table)
 }
 
 /// Checks everything except the lists.
@@ -63,10 +62,9 @@ fn check_counts(schedule: &Schedule, dependencies: &Dependencies) -> Result<(), 
         });
     }
     if schedule.stage_to_rank.len() != stages {
-        let found = schedule.stage_to_rank.len();
         return Err(VerifyError::StageMap {
             expected: stages,
-            found,
+            found: schedule.stage_to_rank.len(),
         });
     }
     let world_size = schedule.world_size();
@@ -81,10 +79,9 @@ fn check_counts(schedule: &Schedule, dependencies: &Dependencies) -> Result<(), 
         }
     }
     if dependencies.stages() != stages {
-        let found = dependencies.stages();
         return Err(VerifyError::Dependencies {
             expected: stages,
-            found,
+            found: dependencies.stages(),
         });
     }
     let joins = |a: StageIndex, b: StageIndex| a != b && a.index().max(b.index()) < stages;
@@ -101,25 +98,17 @@ fn check_counts(schedule: &Schedule, dependencies: &Dependencies) -> Result<(), 
     Ok(())
 }
 
-/// Checks with the table only: that actions exist, and their order on each rank.
-struct Checks<'a> {
-    table: Table<'a>,
-}
-
-impl Checks<'_> {
+/// Checks that actions exist, and their order on each rank.
+impl Table<'_> {
     /// Checks that every stage has a forward and, in training, a whole or split backward after it per
     /// micro-batch, and sums its gradients in micro-batch order.
-    fn backwards(&self) -> Result<(), VerifyError> {
-        let schedule = self.table.schedule;
+    fn check_backwards(&self) -> Result<(), VerifyError> {
+        let schedule = self.schedule;
         for stage in (0..schedule.stages).map(StageIndex::new) {
             let mut last = None;
             for micro_batch in (0..schedule.micro_batches).map(MicroBatchIndex::new) {
-                let task = |compute| Task {
-                    stage,
-                    compute,
-                    micro_batch,
-                };
-                let forward = self.require(task(Compute::Forward))?;
+                let forward = Action::compute(stage, Compute::Forward, micro_batch);
+                let forward = self.require(forward)?;
                 if schedule.mode == ScheduleMode::ForwardOnly {
                     continue;
                 }
@@ -140,100 +129,73 @@ impl Checks<'_> {
         micro_batch: MicroBatchIndex,
         forward: usize,
     ) -> Result<usize, VerifyError> {
-        let task = |compute| Task {
-            stage,
-            compute,
-            micro_batch,
-        };
-        let find = |compute| self.table.task(stage, compute, micro_batch);
-        let parts = (find(Compute::InputGradient), find(Compute::WeightGradient));
-        if let (None, None) = parts {
-            let whole = self.require(task(Compute::Backward))?;
+        let require = |compute| self.require(Action::compute(stage, compute, micro_batch));
+        let find = |compute| self.task(stage, compute, micro_batch);
+        let part = find(Compute::InputGradient).or(find(Compute::WeightGradient));
+        let Some(part) = part else {
+            let whole = require(Compute::Backward)?;
             self.order(stage, forward, whole, Rule::BackwardAfterForward)?;
             return Ok(whole);
-        }
-        if let (Some(whole), Some(part)) = (find(Compute::Backward), parts.0.or(parts.1)) {
-            let rank = self.table.rank(stage);
-            let at = self.table.place(rank, part);
-            let whole = Box::new(self.table.place(rank, whole));
+        };
+        if let Some(whole) = find(Compute::Backward) {
+            let rank = self.rank(stage);
+            let at = self.schedule.place(rank, part);
+            let whole = Box::new(self.schedule.place(rank, whole));
             return Err(VerifyError::TwoBackwards { at, whole });
         }
-        let input = self.require(task(Compute::InputGradient))?;
-        let weight = self.require(task(Compute::WeightGradient))?;
+        let input = require(Compute::InputGradient)?;
+        let weight = require(Compute::WeightGradient)?;
         self.order(stage, forward, input, Rule::BackwardAfterForward)?;
         self.order(stage, input, weight, Rule::WeightAfterInput)?;
         Ok(weight)
     }
 
     /// Checks that every edge between two ranks has its messages, and every edge within a rank its order.
-    fn edges(&self) -> Result<(), VerifyError> {
-        let Schedule {
-            micro_batches,
-            form,
-            ..
-        } = *self.table.schedule;
-        let edges = self.table.dependencies.edges().iter().copied();
-        for edge in edges.filter(|edge| self.table.schedule.has_edge(*edge)) {
-            let is_sent = self
-                .table
-                .schedule
-                .are_apart(edge.from.stage, edge.to.stage);
-            for micro_batch in (0..micro_batches).map(MicroBatchIndex::new) {
-                // Both exist: `backwards` has checked every program that can be an endpoint.
-                let (Some(producer), Some(consumer)) = (
-                    self.table.end(edge.from, micro_batch),
-                    self.table.end(edge.to, micro_batch),
-                ) else {
+    fn check_edges(&self) -> Result<(), VerifyError> {
+        let schedule = self.schedule;
+        let edges = self.dependencies.edges().iter().copied();
+        for edge in edges.filter(|edge| schedule.has_edge(*edge)) {
+            let (from, to) = (edge.from.stage, edge.to.stage);
+            let is_sent = schedule.are_apart(from, to);
+            for micro_batch in (0..schedule.micro_batches).map(MicroBatchIndex::new) {
+                // Both exist: `check_backwards` has checked every program that can be an endpoint.
+                let ends = [edge.from, edge.to].map(|end| self.end(end, micro_batch));
+                let [Some(producer), Some(consumer)] = ends else {
                     continue;
                 };
                 if !is_sent {
-                    let rule = Rule::ConsumerAfterProducer;
-                    self.order(edge.from.stage, producer, consumer, rule)?;
-                } else if form == Form::Lowered {
+                    self.order(from, producer, consumer, Rule::ConsumerAfterProducer)?;
+                } else if schedule.form == Form::Lowered {
                     let (send, receive) = self.pair(Message::Values { edge, micro_batch })?;
-                    self.order(edge.from.stage, producer, send, Rule::SendAfterCompute)?;
-                    self.order(edge.to.stage, receive, consumer, Rule::ComputeAfterReceive)?;
-                    self.sent_before_free(edge, micro_batch, send)?;
+                    self.order(from, producer, send, Rule::SendAfterCompute)?;
+                    self.order(to, receive, consumer, Rule::ComputeAfterReceive)?;
+                    // The end of the backward frees the outputs of its forward.
+                    if edge.from.compute == Compute::Forward
+                        && let Some(end) = self.end_of_backward(from, micro_batch)
+                    {
+                        self.order(from, send, end, Rule::SendBeforeFree)?;
+                    }
                 }
             }
         }
         Ok(())
     }
 
-    /// Checks that the outputs of a forward are sent before the backward of its micro-batch ends and frees them.
-    fn sent_before_free(
-        &self,
-        edge: Edge,
-        micro_batch: MicroBatchIndex,
-        send: usize,
-    ) -> Result<(), VerifyError> {
-        let find = |compute| self.table.task(edge.from.stage, compute, micro_batch);
-        let end = find(Compute::Backward).or_else(|| find(Compute::WeightGradient));
-        match end {
-            Some(end) if edge.from.compute == Compute::Forward => {
-                self.order(edge.from.stage, send, end, Rule::SendBeforeFree)
-            }
-            _ => Ok(()),
-        }
-    }
-
     /// Checks that every rank has the norms of all stages before its first update. There are as many messages as
     /// stages times ranks.
-    fn norms(&self) -> Result<(), VerifyError> {
-        let schedule = self.table.schedule;
+    fn check_norms(&self) -> Result<(), VerifyError> {
+        let schedule = self.schedule;
         let mut first_updates: BTreeMap<RankIndex, usize> = BTreeMap::new();
         for stage in (0..schedule.stages).map(StageIndex::new) {
-            let update = self.update(stage)?;
-            let first = first_updates
-                .entry(self.table.rank(stage))
-                .or_insert(update);
+            let update = self.require(Action::Update { stage })?;
+            let first = first_updates.entry(self.rank(stage)).or_insert(update);
             *first = update.min(*first);
         }
-        for (rank, to) in self.table.representatives() {
+        for (rank, to) in self.representatives() {
             // Every rank with a stage has an update.
             let update = first_updates.get(&rank).copied().unwrap_or(0);
             for from in (0..schedule.stages).map(StageIndex::new) {
-                let reduce = self.table.reduce(from).unwrap_or(0);
+                let reduce = self.require(Action::reduce(from))?;
                 if !schedule.are_apart(from, to) {
                     self.order(to, reduce, update, Rule::UpdateAfterNorms)?;
                     continue;
@@ -247,13 +209,11 @@ impl Checks<'_> {
     }
 
     /// Checks that every stage has its reduce and update after its last backward.
-    fn updates(&self) -> Result<(), VerifyError> {
-        for stage in (0..self.table.schedule.stages).map(StageIndex::new) {
+    fn check_updates(&self) -> Result<(), VerifyError> {
+        for stage in (0..self.schedule.stages).map(StageIndex::new) {
             let last = self.last_backward(stage);
-            let group = GroupIndex::new(stage.index());
-            let reduce = self.table.reduce(stage);
-            let reduce = self.present(stage, reduce, Action::Reduce { stage, group })?;
-            let update = self.update(stage)?;
+            let reduce = self.require(Action::reduce(stage))?;
+            let update = self.require(Action::Update { stage })?;
             self.order(stage, last, update, Rule::UpdateAfterBackward)?;
             self.order(stage, last, reduce, Rule::ReduceAfterBackward)?;
             self.order(stage, reduce, update, Rule::UpdateAfterReduce)?;
@@ -262,26 +222,18 @@ impl Checks<'_> {
     }
 
     /// Checks that every tie sends new values to a stage after its last use of the old ones.
-    fn ties(&self) -> Result<(), VerifyError> {
-        for &tie in self.table.dependencies.ties() {
+    fn check_ties(&self) -> Result<(), VerifyError> {
+        for &tie in self.dependencies.ties() {
             let Tie { owner, replica } = tie;
-            let update = self.update(owner)?;
-            if self.table.schedule.are_apart(owner, replica) {
+            let update = self.require(Action::Update { stage: owner })?;
+            if self.schedule.are_apart(owner, replica) {
                 let (send, receive) = self.pair(Message::Tie(tie))?;
                 self.order(owner, update, send, Rule::SendAfterUpdate)?;
-                self.order(
-                    replica,
-                    self.update(replica)?,
-                    receive,
-                    Rule::ReceiveAfterUpdate,
-                )?;
+                let own = self.require(Action::Update { stage: replica })?;
+                self.order(replica, own, receive, Rule::ReceiveAfterUpdate)?;
             } else {
-                self.order(
-                    owner,
-                    self.last_backward(replica),
-                    update,
-                    Rule::UpdateAfterReplica,
-                )?;
+                let last = self.last_backward(replica);
+                self.order(owner, last, update, Rule::UpdateAfterReplica)?;
             }
         }
         Ok(())
@@ -290,60 +242,40 @@ impl Checks<'_> {
     /// Returns where the last backward of a stage ends; the one of the last micro-batch, because gradients
     /// are summed in order.
     fn last_backward(&self, stage: StageIndex) -> usize {
-        let last = MicroBatchIndex::new(self.table.schedule.micro_batches - 1);
-        let find = |compute| self.table.task(stage, compute, last);
-        find(Compute::Backward)
-            .or_else(|| find(Compute::WeightGradient))
-            .unwrap_or(0)
+        let last = MicroBatchIndex::new(self.schedule.micro_batches - 1);
+        self.end_of_backward(stage, last).unwrap_or(0)
     }
 
-    fn update(&self, stage: StageIndex) -> Result<usize, VerifyError> {
-        self.present(stage, self.table.update(stage), Action::Update { stage })
+    /// Returns where the backward of a micro-batch ends.
+    fn end_of_backward(&self, stage: StageIndex, micro_batch: MicroBatchIndex) -> Option<usize> {
+        let find = |compute| self.task(stage, compute, micro_batch);
+        find(Compute::Backward).or(find(Compute::WeightGradient))
     }
 
-    fn require(&self, task: Task) -> Result<usize, VerifyError> {
-        let position = self.table.task(task.stage, task.compute, task.micro_batch);
-        self.present(task.stage, position, Action::Compute(task))
-    }
-
-    fn present(
-        &self,
-        stage: StageIndex,
-        position: Option<usize>,
-        action: Action,
-    ) -> Result<usize, VerifyError> {
-        let rank = self.table.rank(stage);
+    /// Returns where an action runs, which has to exist.
+    fn require(&self, action: Action) -> Result<usize, VerifyError> {
+        let rank = self.rank(action.stage());
+        let position = self.position(&action);
         position.ok_or(VerifyError::Missing { rank, action })
     }
 
     /// Returns the positions of a message's send and receive.
     fn pair(&self, message: Message) -> Result<(usize, usize), VerifyError> {
-        let sender = self.table.rank(message.sender());
-        let receiver = self.table.rank(message.receiver());
         let (send, receive) = (Action::Send(message), Action::Receive(message));
-        match (self.table.send(message), self.table.receive(message)) {
-            (Some(send), Some(receive)) => Ok((send, receive)),
-            (Some(position), None) => {
-                let at = self.table.place(sender, position);
-                Err(VerifyError::Unpaired {
-                    at,
-                    rank: receiver,
-                    missing: Box::new(receive),
-                })
+        let (found, missing) = match (self.position(&send), self.position(&receive)) {
+            (Some(send), Some(receive)) => return Ok((send, receive)),
+            (None, None) => {
+                let rank = self.rank(send.stage());
+                return Err(VerifyError::Missing { rank, action: send });
             }
-            (None, Some(position)) => {
-                let at = self.table.place(receiver, position);
-                Err(VerifyError::Unpaired {
-                    at,
-                    rank: sender,
-                    missing: Box::new(send),
-                })
-            }
-            (None, None) => Err(VerifyError::Missing {
-                rank: sender,
-                action: send,
-            }),
-        }
+            (Some(position), None) => ((send, position), receive),
+            (None, Some(position)) => ((receive, position), send),
+        };
+        Err(VerifyError::Unpaired {
+            at: self.schedule.place(self.rank(found.0.stage()), found.1),
+            rank: self.rank(missing.stage()),
+            missing: Box::new(missing),
+        })
     }
 
     /// Checks that of two actions of a stage's rank the first is before the second.
@@ -357,9 +289,9 @@ impl Checks<'_> {
         if first < second {
             return Ok(());
         }
-        let rank = self.table.rank(stage);
-        let early = self.table.place(rank, second);
-        let late = Box::new(self.table.place(rank, first));
+        let rank = self.rank(stage);
+        let early = self.schedule.place(rank, second);
+        let late = Box::new(self.schedule.place(rank, first));
         Err(VerifyError::OutOfOrder { early, late, rule })
     }
 }

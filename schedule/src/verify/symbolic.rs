@@ -58,10 +58,8 @@ fn blocker(table: &Table<'_>, heads: &[usize], rank: usize) -> Option<(usize, us
     match (action, table.schedule.form) {
         (Action::Receive(message), _) => {
             let sender = table.rank(message.sender()).index();
-            table
-                .send(*message)
-                .map(|position| (sender, position))
-                .filter(is_ahead)
+            let sent = table.position(&Action::Send(*message));
+            sent.map(|position| (sender, position)).filter(is_ahead)
         }
         // In a lowered list the receives wait.
         (_, Form::Lowered) => None,
@@ -86,8 +84,8 @@ fn find_cycle(table: &Table<'_>, heads: &[usize]) -> Vec<Wait> {
     while let (None, Some((other, position))) = (seen[rank], blocker(table, heads, rank)) {
         seen[rank] = Some(path.len());
         path.push(Wait {
-            waiting: table.place(RankIndex::new(rank), heads[rank]),
-            awaited: table.place(RankIndex::new(other), position),
+            waiting: table.schedule.place(RankIndex::new(rank), heads[rank]),
+            awaited: table.schedule.place(RankIndex::new(other), position),
         });
         rank = other;
     }
@@ -134,7 +132,8 @@ mod tests {
                     }
                     if let Action::Receive(message) = action {
                         let sender = table.rank(message.sender());
-                        assert!(done.contains(&(sender, table.send(message).unwrap())));
+                        let sent = table.position(&Action::Send(message)).unwrap();
+                        assert!(done.contains(&(sender, sent)));
                     }
                     assert!(position == 0 || done.contains(&(rank, position - 1)));
                     assert!(done.insert((rank, position)));

@@ -2,11 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::action::{Action, Compute, Message, Task};
+use crate::action::{Action, Message};
 use crate::dependencies::{Dependencies, Endpoint};
-use crate::error::{Place, VerifyError};
+use crate::error::VerifyError;
 use crate::index::{MicroBatchIndex, RankIndex, StageIndex};
-use crate::lists::{Form, Schedule, ScheduleMode};
+use crate::lists::{Form, Place, Schedule, ScheduleMode};
+use crate::task::{Compute, Task};
 
 /// The positions of all actions in the lists of their ranks.
 ///
@@ -15,15 +16,10 @@ use crate::lists::{Form, Schedule, ScheduleMode};
 pub(super) struct Table<'a> {
     pub(super) schedule: &'a Schedule,
     pub(super) dependencies: &'a Dependencies,
-    /// One row per stage and micro-batch, one column per [`Compute::slot`].
-    tasks: Vec<[Option<usize>; Compute::ALL.len()]>,
-    reduces: Vec<Option<usize>>,
-    updates: Vec<Option<usize>>,
-    /// One entry per edge and micro-batch, then one per tie.
-    sends: Vec<Option<usize>>,
-    receives: Vec<Option<usize>>,
-    /// Sends and receives of norms.
-    norms: BTreeMap<Action, usize>,
+    /// Those of programs, then those of sends and receives of values, by [`Table::index`].
+    positions: Vec<Option<usize>>,
+    /// Those of the actions that run once per step.
+    once: BTreeMap<Action, usize>,
     /// The lowest stage of each rank that has one.
     lowest: BTreeMap<RankIndex, StageIndex>,
 }
@@ -36,9 +32,8 @@ impl<'a> Table<'a> {
         schedule: &'a Schedule,
         dependencies: &'a Dependencies,
     ) -> Result<Self, VerifyError> {
-        let rows = checked_rows(schedule)?;
-        let messages =
-            dependencies.edges().len() * schedule.micro_batches + dependencies.ties().len();
+        let programs = Compute::ALL.len() * checked_rows(schedule)?;
+        let messages = 2 * dependencies.edges().len() * schedule.micro_batches;
         let mut lowest = BTreeMap::new();
         for (stage, rank) in schedule.stage_to_rank.iter().enumerate() {
             lowest.entry(*rank).or_insert(StageIndex::new(stage));
@@ -46,12 +41,8 @@ impl<'a> Table<'a> {
         let mut table = Self {
             schedule,
             dependencies,
-            tasks: vec![[None; Compute::ALL.len()]; rows],
-            reduces: vec![None; schedule.stages],
-            updates: vec![None; schedule.stages],
-            sends: vec![None; messages],
-            receives: vec![None; messages],
-            norms: BTreeMap::new(),
+            positions: vec![None; programs + messages],
+            once: BTreeMap::new(),
             lowest,
         };
         for at in schedule.places() {
@@ -103,44 +94,62 @@ impl<'a> Table<'a> {
                 return Err(VerifyError::Overlap { at });
             }
         }
-        let set = |slot: &mut Option<usize>| match slot.replace(at.position) {
-            Some(first) => Err(VerifyError::Duplicate { at, first }),
-            None => Ok(()),
-        };
         match at.action {
-            Action::Compute(_) | Action::Overlap(_) => {
-                at.action.tasks().iter().try_for_each(|task| {
-                    let row = self.row(task.stage, task.micro_batch);
-                    set(&mut self.tasks[row][task.compute.slot()])
-                })
-            }
             Action::Reduce { stage, group } if group.index() != stage.index() => {
                 Err(VerifyError::UnknownGroup { at })
             }
-            Action::Reduce { stage, .. } => set(&mut self.reduces[stage.index()]),
-            Action::Update { stage } => set(&mut self.updates[stage.index()]),
-            Action::Send(Message::Norm { from, to })
-            | Action::Receive(Message::Norm { from, to }) => {
-                let known = self.dependencies.has_global_norm()
-                    && mode == ScheduleMode::Training
-                    && self.schedule.are_apart(from, to)
-                    && self.lowest.get(&self.rank(to)) == Some(&to);
-                if !known {
-                    return Err(VerifyError::UnknownMessage { at });
-                }
-                match self.norms.insert(at.action, at.position) {
-                    Some(first) => Err(VerifyError::Duplicate { at, first }),
-                    None => Ok(()),
-                }
+            Action::Send(message) | Action::Receive(message) if !self.is_sent(message) => {
+                Err(VerifyError::UnknownMessage { at })
             }
-            Action::Send(message) | Action::Receive(message) => {
-                let slot = self.message_slot(message).filter(|_| self.is_sent(message));
-                let slot = slot.ok_or(VerifyError::UnknownMessage { at })?;
-                match at.action {
-                    Action::Send(_) => set(&mut self.sends[slot]),
-                    _ => set(&mut self.receives[slot]),
-                }
+            Action::Overlap(tasks) => tasks
+                .iter()
+                .try_for_each(|task| self.enter_first(at, Action::Compute(*task))),
+            action => self.enter_first(at, action),
+        }
+    }
+
+    /// Enters an action, which must not be in the table.
+    fn enter_first(&mut self, at: Place, action: Action) -> Result<(), VerifyError> {
+        use Message::Values;
+        let known = match (self.index(&action), action) {
+            (Some(index), _) => self.positions[index].replace(at.position),
+            (None, Action::Send(Values { .. }) | Action::Receive(Values { .. })) => {
+                return Err(VerifyError::UnknownMessage { at });
             }
+            (None, action) => self.once.insert(action, at.position),
+        };
+        match known {
+            Some(first) => Err(VerifyError::Duplicate { at, first }),
+            None => Ok(()),
+        }
+    }
+
+    /// Returns the entry of an action that runs for a micro-batch; `None` if the dependencies do not have its edge.
+    fn index(&self, action: &Action) -> Option<usize> {
+        let micro_batches = self.schedule.micro_batches;
+        let programs = Compute::ALL.len();
+        match action {
+            Action::Compute(task) => {
+                let row = task.stage.index() * micro_batches + task.micro_batch.index();
+                Some(row * programs + task.compute.slot())
+            }
+            Action::Send(Message::Values { edge, micro_batch })
+            | Action::Receive(Message::Values { edge, micro_batch }) => {
+                let edge = self.dependencies.position(*edge)?;
+                let row = edge * micro_batches + micro_batch.index();
+                let is_received = matches!(action, Action::Receive(_));
+                let first = self.schedule.stages * micro_batches * programs;
+                Some(first + 2 * row + usize::from(is_received))
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns where an action runs, in the list of the rank of its stage.
+    pub(super) fn position(&self, action: &Action) -> Option<usize> {
+        match self.index(action) {
+            Some(index) => self.positions[index],
+            None => self.once.get(action).copied(),
         }
     }
 
@@ -151,7 +160,7 @@ impl<'a> Table<'a> {
         compute: Compute,
         micro_batch: MicroBatchIndex,
     ) -> Option<usize> {
-        self.tasks[self.row(stage, micro_batch)][compute.slot()]
+        self.position(&Action::compute(stage, compute, micro_batch))
     }
 
     /// Returns where the program of an endpoint of an edge runs on a micro-batch.
@@ -159,34 +168,6 @@ impl<'a> Table<'a> {
         end.programs()
             .iter()
             .find_map(|&compute| self.task(end.stage, compute, micro_batch))
-    }
-
-    /// Returns where a stage's gradients are reduced.
-    pub(super) fn reduce(&self, stage: StageIndex) -> Option<usize> {
-        self.reduces[stage.index()]
-    }
-
-    /// Returns where a stage's parameters are updated.
-    pub(super) fn update(&self, stage: StageIndex) -> Option<usize> {
-        self.updates[stage.index()]
-    }
-
-    /// Returns where a message is sent, in the list of the sender's rank.
-    pub(super) fn send(&self, message: Message) -> Option<usize> {
-        match message {
-            Message::Norm { .. } => self.norms.get(&Action::Send(message)).copied(),
-            _ => self.message_slot(message).and_then(|slot| self.sends[slot]),
-        }
-    }
-
-    /// Returns where a message is received, in the list of the receiver's rank.
-    pub(super) fn receive(&self, message: Message) -> Option<usize> {
-        match message {
-            Message::Norm { .. } => self.norms.get(&Action::Receive(message)).copied(),
-            _ => self
-                .message_slot(message)
-                .and_then(|slot| self.receives[slot]),
-        }
     }
 
     /// Returns the lowest stage of each rank that has one: it represents the rank in messages to all its stages.
@@ -211,46 +192,20 @@ impl<'a> Table<'a> {
         self.schedule.stage_to_rank[stage.index()]
     }
 
-    /// Returns the action at a position of a rank, with its place.
-    pub(super) fn place(&self, rank: RankIndex, position: usize) -> Place {
-        Place {
-            rank,
-            position,
-            action: self.schedule.ranks[rank.index()][position],
-        }
-    }
-
-    /// Returns whether a message of the dependencies is sent between two ranks in this mode.
+    /// Returns whether a message is one of the dependencies, between two ranks, in this mode.
     fn is_sent(&self, message: Message) -> bool {
-        let counts = match message {
-            Message::Values { edge, .. } => self.schedule.has_edge(edge),
-            Message::Tie(_) => self.schedule.mode == ScheduleMode::Training,
-            // Norms have a map of their own.
-            Message::Norm { .. } => false,
+        let (schedule, dependencies) = (self.schedule, self.dependencies);
+        let is_training = schedule.mode == ScheduleMode::Training;
+        let is_known = match message {
+            // `enter_first` looks the edge up.
+            Message::Values { edge, .. } => schedule.has_edge(edge),
+            Message::Tie(tie) => is_training && dependencies.ties().binary_search(&tie).is_ok(),
+            Message::Norm { to, .. } => {
+                let is_lowest = self.lowest.get(&self.rank(to)) == Some(&to);
+                dependencies.has_global_norm() && is_training && is_lowest
+            }
         };
-        counts
-            && self
-                .schedule
-                .are_apart(message.sender(), message.receiver())
-    }
-
-    fn message_slot(&self, message: Message) -> Option<usize> {
-        let micro_batches = self.schedule.micro_batches;
-        match message {
-            Message::Values { edge, micro_batch } => {
-                let edge = self.dependencies.position(edge)?;
-                Some(edge * micro_batches + micro_batch.index())
-            }
-            Message::Tie(tie) => {
-                let tie = self.dependencies.ties().binary_search(&tie).ok()?;
-                Some(self.dependencies.edges().len() * micro_batches + tie)
-            }
-            Message::Norm { .. } => None,
-        }
-    }
-
-    fn row(&self, stage: StageIndex, micro_batch: MicroBatchIndex) -> usize {
-        stage.index() * self.schedule.micro_batches + micro_batch.index()
+        is_known && schedule.are_apart(message.sender(), message.receiver())
     }
 }
 

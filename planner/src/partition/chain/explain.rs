@@ -47,27 +47,19 @@ pub(super) fn infeasible(
 /// The first block that fits on no rank.
 fn block(problem: &Problem<'_>, stages: &Stages) -> Option<Infeasible> {
     let blocks = problem.work.blocks.iter().enumerate();
+    let limits = stages.places.iter().map(|place| place.limit_bytes);
     let mut too_large = blocks.filter_map(|(at, block)| {
-        let bytes = problem.ranges.at_least(at, at + 1);
-        let places = stages.places.iter().enumerate();
-        let mut needs = places.map(|(place, of)| {
-            let needed = stages.least_bytes(place, (at, at + 1), &bytes);
-            (needed, needed <= of.limit_bytes)
-        });
+        let range = problem.ranges.at_least(at, at + 1);
         let mut needed = u64::MAX;
-        let fits = needs.any(|(bytes, fits)| {
+        let fits = limits.clone().enumerate().any(|(place, limit)| {
+            let bytes = stages.least_bytes(place, &range);
             needed = needed.min(bytes);
-            fits
+            bytes <= limit
         });
         (!fits).then(|| Infeasible::Block {
             block: block.name.clone(),
             needed,
-            largest: stages
-                .places
-                .iter()
-                .map(|place| place.limit_bytes)
-                .max()
-                .unwrap_or(0),
+            largest: limits.clone().max().unwrap_or(0),
         })
     });
     too_large.next()
@@ -76,16 +68,12 @@ fn block(problem: &Problem<'_>, stages: &Stages) -> Option<Infeasible> {
 /// Checks whether all ranks together are too small for parameters, their gradients and states, and the
 /// activations of one micro-batch.
 fn total(problem: &Problem<'_>) -> Option<Infeasible> {
-    let all = problem.ranges.at_least(0, problem.work.blocks.len());
+    let all = problem.ranges.at_least(0, problem.work.blocks.len()).bytes;
     let needed = all.resident.saturating_add(all.kept);
-    let limits = problem
-        .machine
-        .rank_models()
-        .iter()
-        .map(|rank| rank.memory_bytes);
-    let available = limits
-        .into_iter()
-        .try_fold(0_u64, |sum, limit| Some(sum.saturating_add(limit?)))?;
+    let mut ranks = problem.machine.rank_models().iter();
+    let available = ranks.try_fold(0_u64, |sum, rank| {
+        Some(sum.saturating_add(rank.memory_bytes?))
+    })?;
     (needed > available).then_some(Infeasible::Total { needed, available })
 }
 
@@ -93,7 +81,7 @@ fn total(problem: &Problem<'_>) -> Option<Infeasible> {
 fn blocks_of_rank(problem: &Problem<'_>, stages: &Stages) -> Option<Infeasible> {
     let blocks = problem.work.blocks.len();
     let needed = |place: usize, from: usize, to: usize| {
-        stages.least_bytes(place, (from, to), &problem.ranges.at_least(from, to))
+        stages.least_bytes(place, &problem.ranges.at_least(from, to))
     };
     let fits = |place: usize, from: usize, to: usize| {
         needed(place, from, to) <= stages.places[place].limit_bytes
@@ -130,11 +118,8 @@ fn closest(
     stages: &mut Stages,
     best: &impl Fn(&Stages) -> Option<Cuts>,
 ) -> Infeasible {
-    let limits: Vec<u64> = stages
-        .places
-        .iter()
-        .map(|place| place.limit_bytes)
-        .collect();
+    let limits = stages.places.iter().map(|place| place.limit_bytes);
+    let limits: Vec<u64> = limits.collect();
     let raise = |stages: &mut Stages, permille: u64| {
         for (place, limit) in stages.places.iter_mut().zip(&limits) {
             let raised = u128::from(*limit) * u128::from(permille) / 1000;

@@ -13,13 +13,14 @@
 //! and kept once. So each item adds its bytes to the ranges that use it, which form rectangles in the
 //! table of all ranges.
 
-pub mod cases;
 mod explain;
 mod model;
 mod ranges;
 mod search;
 mod solve;
 mod stages;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 #[cfg(test)]
 mod tests;
 

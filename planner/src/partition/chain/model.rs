@@ -42,14 +42,8 @@ use crate::Step;
 /// The largest time of a program of a stage, so that no sum overflows: nineteen hours.
 pub(super) const LONGEST_NS: u64 = 1 << 46;
 
-/// Times of a stage's programs on its rank in nanoseconds, including overheads of actions and messages.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Programs {
-    pub(super) forward: u64,
-    pub(super) backward: u64,
-    pub(super) input: u64,
-    pub(super) weight: u64,
-}
+/// Nanoseconds of a stage's `F`, `B`, `I` and `W` on its rank, including overheads of actions and messages.
+pub(super) type Programs = [u64; 4];
 
 /// The time of a step under one schedule.
 #[derive(Debug, Clone)]
@@ -110,13 +104,7 @@ impl StepModel {
     }
 
     /// The time of a stage per micro-batch in the steady state.
-    fn period(&self, times: Programs) -> u64 {
-        let Programs {
-            forward,
-            backward,
-            input,
-            weight,
-        } = times;
+    fn period(&self, [forward, backward, input, weight]: Programs) -> u64 {
         let halves = input + weight;
         let both = match (self.whole, self.split) {
             (_, 0) => backward,
@@ -138,13 +126,7 @@ impl StepModel {
     }
 
     /// The contribution of a stage to the path of the first and of the last micro-batch.
-    fn head(&self, times: Programs, period: u64) -> u64 {
-        let Programs {
-            forward,
-            input,
-            weight,
-            ..
-        } = times;
+    fn head(&self, [forward, _, input, weight]: Programs, period: u64) -> u64 {
         let share = |time: u64, (part, of): (u64, u64)| {
             if part % of == 0 {
                 return time * (part / of);

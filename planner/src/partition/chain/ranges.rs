@@ -26,6 +26,14 @@ pub(super) struct RangeBytes {
     pub(super) transient: u64,
 }
 
+/// Blocks `from..to` and their bytes as one stage.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct BlockRange {
+    pub(super) from: usize,
+    pub(super) to: usize,
+    pub(super) bytes: RangeBytes,
+}
+
 /// Selects a sum in [`RangeBytes`].
 type Field = fn(&mut RangeBytes) -> &mut u64;
 
@@ -55,23 +63,10 @@ pub(super) struct Ranges {
 impl Ranges {
     /// Linear in readers and keepers, times the logarithm of the number of blocks.
     pub(super) fn new(work: &Work, step: &Step) -> Self {
-        let readers = work
-            .parameters
-            .iter()
-            .map(|parameter| parameter.readers.len());
-        let uses = work
-            .values
-            .iter()
-            .map(|value| 2 + value.readers.len() + value.keepers.len());
-        let items = readers.sum::<usize>() + uses.sum::<usize>();
+        let transients = work.blocks.iter().map(|block| block.transient_bytes);
         let mut ranges = Self {
-            rectangles: Vec::with_capacity(2 * items),
-            transients: maxima(
-                work.blocks
-                    .iter()
-                    .map(|block| block.transient_bytes)
-                    .collect(),
-            ),
+            rectangles: Vec::new(),
+            transients: maxima(transients.collect()),
             first_uses: Vec::new(),
             blocks: work.blocks.len(),
         };
@@ -113,7 +108,9 @@ impl Ranges {
             let last = both.last().copied().unwrap_or(maker);
             let into: Field = |bytes| &mut bytes.forward_in;
             self.add_uses(both.into_iter(), from, value.bytes, into);
-            self.add_maker(maker, last, value.bytes, |bytes| &mut bytes.forward_out);
+            self.add(None, maker, last, value.bytes, |bytes| {
+                &mut bytes.forward_out
+            });
             self.add_gradient(maker, &value.readers, value.gradient_bytes);
         }
     }
@@ -127,15 +124,7 @@ impl Ranges {
         self.add_uses(readers.clone(), Some(first), bytes, down);
         let mut after = None;
         for at in std::iter::once(first).chain(readers) {
-            if bytes > 0 && at < last {
-                self.rectangles.push(Rectangle {
-                    after,
-                    at,
-                    until: last,
-                    bytes,
-                    field: |bytes| &mut bytes.gradient_in,
-                });
-            }
+            self.add(after, at, last, bytes, |bytes| &mut bytes.gradient_in);
             after = Some(at);
         }
     }
@@ -150,26 +139,18 @@ impl Ranges {
     ) {
         let mut after = from;
         for at in uses {
-            if bytes > 0 && after.is_none_or(|after| after < at) {
-                self.rectangles.push(Rectangle {
-                    after,
-                    at,
-                    until: usize::MAX,
-                    bytes,
-                    field,
-                });
-            }
+            self.add(after, at, usize::MAX, bytes, field);
             after = after.max(Some(at));
         }
     }
 
-    /// Adds bytes to ranges that contain a block and end before the last use of its value.
-    fn add_maker(&mut self, maker: usize, last: usize, bytes: u64, field: Field) {
-        if bytes > 0 && last > maker {
+    /// Adds bytes to the ranges of a rectangle, which may be empty.
+    fn add(&mut self, after: Option<usize>, at: usize, until: usize, bytes: u64, field: Field) {
+        if bytes > 0 && after.is_none_or(|after| after < at) && at < until {
             self.rectangles.push(Rectangle {
-                after: None,
-                at: maker,
-                until: last,
+                after,
+                at,
+                until,
                 bytes,
                 field,
             });
@@ -195,14 +176,15 @@ impl Ranges {
 
     /// A lower bound of the fields that grow with a range: items that blocks before the range use too
     /// are left out.
-    pub(super) fn at_least(&self, from: usize, to: usize) -> RangeBytes {
+    pub(super) fn at_least(&self, from: usize, to: usize) -> BlockRange {
         let [a, b] = [from.min(to), to].map(|at| self.first_uses[at]);
-        RangeBytes {
+        let bytes = RangeBytes {
             resident: b[0] - a[0],
             kept: b[1] - a[1],
             transient: self.transient(from, to),
             ..RangeBytes::default()
-        }
+        };
+        BlockRange { from, to, bytes }
     }
 
     /// The maximum transient bytes of blocks `from..to`.
@@ -216,7 +198,7 @@ impl Ranges {
 
     /// The bytes of every range between two of some ascending positions. Takes quadratic time and
     /// memory in their number, and logarithmic time per item.
-    pub(super) fn table(&self, positions: &[usize]) -> RangeTable {
+    pub(super) fn table(&self, positions: Vec<usize>) -> RangeTable {
         // One more row and column, for the ends of rectangles.
         let width = positions.len() + 1;
         let mut cells = vec![RangeBytes::default(); width * width];
@@ -243,7 +225,7 @@ impl Ranges {
                 cells[row * width + column].transient = self.transient(*start, *end);
             }
         }
-        RangeTable { width, cells }
+        RangeTable { positions, cells }
     }
 
     /// A lower bound of the time that messages of a stage add to the sum, by its first block: those of
@@ -265,14 +247,18 @@ impl Ranges {
 /// Bytes of ranges, by the indices of their begin and end among the positions of the table.
 #[derive(Debug)]
 pub(super) struct RangeTable {
-    width: usize,
+    pub(super) positions: Vec<usize>,
     cells: Vec<RangeBytes>,
 }
 
 impl RangeTable {
     /// The range between two positions.
-    pub(super) fn between(&self, from: usize, to: usize) -> &RangeBytes {
-        &self.cells[from * self.width + to]
+    pub(super) fn between(&self, from: usize, to: usize) -> BlockRange {
+        BlockRange {
+            from: self.positions[from],
+            to: self.positions[to],
+            bytes: self.cells[from * (self.positions.len() + 1) + to],
+        }
     }
 }
 

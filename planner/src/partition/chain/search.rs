@@ -37,24 +37,23 @@ struct Cell {
 
 /// The search for cuts at given positions.
 #[derive(Debug)]
-pub(super) struct Search<'a> {
-    positions: &'a [usize],
+pub(super) struct Search {
     table: RangeTable,
     /// For each kind of place, the cells of all pairs of positions.
     cells: Vec<Vec<Cell>>,
 }
 
-impl<'a> Search<'a> {
+impl Search {
     /// Computes the contribution of a stage between any two positions. Quadratic in positions.
-    pub(super) fn new(stages: &Stages, table: RangeTable, positions: &'a [usize]) -> Self {
-        let width = positions.len();
+    pub(super) fn new(stages: &Stages, table: RangeTable) -> Self {
+        let width = table.positions.len();
         let cells = stages.kinds.iter().map(|place| {
             let mut cells = vec![Cell::default(); width * width];
-            for (from, start) in positions.iter().enumerate() {
-                for (to, end) in positions.iter().enumerate().skip(from + 1) {
-                    let range = (*start, *end);
-                    let (most, sum) = stages.parts(*place, range, table.between(from, to), false);
-                    let alone = stages.least_most(*place, range);
+            for from in 0..width {
+                for to in from + 1..width {
+                    let range = table.between(from, to);
+                    let (most, sum) = stages.parts(*place, &range, false);
+                    let alone = stages.least_most(*place, &range);
                     cells[from * width + to] = Cell { alone, most, sum };
                 }
             }
@@ -62,7 +61,6 @@ impl<'a> Search<'a> {
         });
         Self {
             cells: cells.collect(),
-            positions,
             table,
         }
     }
@@ -102,7 +100,7 @@ impl<'a> Search<'a> {
 
     /// The cuts with the least sum where no stage adds more than `limit` to the maximum.
     fn below(&self, stages: &Stages, limit: u64) -> Option<Cuts> {
-        let (count, end) = (stages.count(), self.positions.len() - 1);
+        let (count, end) = (stages.count(), self.table.positions.len() - 1);
         // The least sums of the stages before each position, and the start of the last of these stages.
         let mut sums = vec![u64::MAX; end + 1];
         sums[0] = 0;
@@ -131,10 +129,11 @@ impl<'a> Search<'a> {
                     }
                     let (mut most, mut sum) = (cell.most, cell.sum);
                     if has_limit {
-                        match self.recomputes(stages, stage, from, to) {
+                        let range = self.table.between(from, to);
+                        match stages.recomputes(stage, &range) {
                             None => continue,
                             Some(false) => {}
-                            Some(true) => (most, sum) = self.parts(stages, stage, (from, to), true),
+                            Some(true) => (most, sum) = stages.parts(stage, &range, true),
                         }
                     }
                     if most <= limit && sums[from] + sum < next[to] {
@@ -157,35 +156,17 @@ impl<'a> Search<'a> {
             most: 0,
             sum,
         };
-        let mut to = self.positions.len() - 1;
+        let mut to = self.table.positions.len() - 1;
         for stage in (0..count).rev() {
             let from = parents[stage][to];
-            let recompute = self.recomputes(stages, stage, from, to).unwrap_or(false);
-            let (most, _) = self.parts(stages, stage, (from, to), recompute);
-            cuts.starts[stage] = self.positions[from];
+            let range = self.table.between(from, to);
+            let recompute = stages.recomputes(stage, &range).unwrap_or(false);
+            let (most, _) = stages.parts(stage, &range, recompute);
+            cuts.starts[stage] = range.from;
             cuts.recompute[stage] = recompute;
             cuts.most = cuts.most.max(most);
             to = from;
         }
         cuts
-    }
-
-    fn range(&self, from: usize, to: usize) -> (usize, usize) {
-        (self.positions[from], self.positions[to])
-    }
-
-    fn recomputes(&self, stages: &Stages, stage: usize, from: usize, to: usize) -> Option<bool> {
-        stages.recomputes(stage, self.range(from, to), self.table.between(from, to))
-    }
-
-    fn parts(
-        &self,
-        stages: &Stages,
-        stage: usize,
-        (from, to): (usize, usize),
-        recompute: bool,
-    ) -> (u64, u64) {
-        let bytes = self.table.between(from, to);
-        stages.parts(stage, self.range(from, to), bytes, recompute)
     }
 }

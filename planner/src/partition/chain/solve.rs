@@ -64,6 +64,7 @@ pub fn chain(work: &Work, machine: &Machine, step: &Step) -> Result<Chained, Pla
     Problem::new(work, machine, step, POSITIONS)?.solve(true)
 }
 
+#[cfg(any(test, feature = "testing"))]
 /// As [`chain`] by the cost model alone, whatever the schedule holds, with at most `most_positions` in
 /// one search.
 pub(super) fn chain_by_model(
@@ -102,22 +103,20 @@ impl<'a> Problem<'a> {
                 blocks,
             });
         }
-        let (ranks, chunks) = (machine.ranks(), machine.chunks());
-        let lists = step.schedule.generate(ranks, chunks, step.micro_batches);
         Ok(Self {
             ranges: Ranges::new(work, step),
             work,
             machine,
             step,
             most_positions,
-            lists: lists.ok().filter(|lists| lists.stage_to_rank == map),
+            lists: step.lists(&map),
         })
     }
 
     fn solve(&self, is_checked: bool) -> Result<Chained, PlannerError> {
         let mut stages = Stages::new(self.work, self.machine, self.step, self.lists.as_ref());
         let positions = self.positions(&stages);
-        let search = Search::new(&stages, self.ranges.table(&positions), &positions);
+        let search = Search::new(&stages, self.ranges.table(positions));
         let best = |stages: &Stages| {
             let found = search.best(stages)?;
             Some(match self.is_small() {
@@ -154,7 +153,7 @@ impl<'a> Problem<'a> {
         let links = self.ranges.links(self.machine.link);
         let groups = (self.most_positions / 2).max(stages.count());
         let bytes = |at: usize| {
-            let before = self.ranges.at_least(0, at);
+            let before = self.ranges.at_least(0, at).bytes;
             before.resident.saturating_add(before.kept)
         };
         // Work without times or bytes has few groups; evenly spaced positions are as good then.
@@ -189,7 +188,7 @@ impl<'a> Problem<'a> {
             positions.extend([0, blocks]);
             positions.sort_unstable();
             positions.dedup();
-            let search = Search::new(stages, self.ranges.table(&positions), &positions);
+            let search = Search::new(stages, self.ranges.table(positions));
             let time = |cuts: &Cuts| stages.model.scaled(cuts.most, cuts.sum);
             match search.best(stages) {
                 Some(found) if time(&found) < time(&best) => best = found,
@@ -207,8 +206,7 @@ impl<'a> Problem<'a> {
         mut cuts: Cuts,
         best: &impl Fn(&Stages) -> Option<Cuts>,
     ) -> Result<Cuts, PlannerError> {
-        let mut ranks = self.machine.rank_models().iter();
-        if self.lists.is_none() || ranks.all(|rank| rank.memory_bytes.is_none()) {
+        if self.lists.is_none() || !self.machine.has_limit() {
             return Ok(cuts);
         }
         let mut closest: Option<Excess> = None;
@@ -277,13 +275,8 @@ impl<'a> Problem<'a> {
         let from = cuts.starts[stage];
         let next = cuts.starts.get(stage + 1);
         let to = next.copied().unwrap_or(self.work.blocks.len());
-        let table = self.ranges.table(&[from, to]);
-        stages.held_bytes(
-            stage,
-            (from, to),
-            table.between(0, 1),
-            cuts.recompute[stage],
-        )
+        let range = self.ranges.table(vec![from, to]).between(0, 1);
+        stages.held_bytes(stage, &range, cuts.recompute[stage])
     }
 
     fn partition(&self, cuts: &Cuts) -> Partition {

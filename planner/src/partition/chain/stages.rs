@@ -3,7 +3,7 @@
 use tinderbox_schedule::{LinkCosts, Schedule, StageIndex};
 
 use super::model::{LONGEST_NS, Programs, StepModel};
-use super::ranges::RangeBytes;
+use super::ranges::BlockRange;
 use crate::partition::flight::{Flight, flights, most_bytes};
 use crate::{Machine, RankModel, Step, Work};
 
@@ -90,16 +90,10 @@ impl Stages {
 
     /// Returns whether a stage recomputes its activations because it does not fit otherwise; `None` if
     /// it does not fit at all. A stage that keeps its activations is faster.
-    pub(super) fn recomputes(
-        &self,
-        place: usize,
-        range: (usize, usize),
-        bytes: &RangeBytes,
-    ) -> Option<bool> {
+    pub(super) fn recomputes(&self, place: usize, range: &BlockRange) -> Option<bool> {
         let limit = self.places[place].limit_bytes;
-        let fits = |recompute| {
-            limit == u64::MAX || self.held_bytes(place, range, bytes, recompute) <= limit
-        };
+        let fits =
+            |recompute| limit == u64::MAX || self.held_bytes(place, range, recompute) <= limit;
         match (fits(false), self.may_recompute) {
             (true, _) => Some(false),
             (false, true) if fits(true) => Some(true),
@@ -108,20 +102,14 @@ impl Stages {
     }
 
     /// A lower bound of the stage's term of the maximum: without messages. Grows with the blocks.
-    pub(super) fn least_most(&self, place: usize, range: (usize, usize)) -> u64 {
+    pub(super) fn least_most(&self, place: usize, range: &BlockRange) -> u64 {
         let times = self.programs(self.places[place].rank, range, false);
         self.model.stage(times).0
     }
 
     /// The stage's terms of the maximum and of the sum.
-    pub(super) fn parts(
-        &self,
-        place: usize,
-        (from, to): (usize, usize),
-        bytes: &RangeBytes,
-        recompute: bool,
-    ) -> (u64, u64) {
-        let at = &self.places[place];
+    pub(super) fn parts(&self, place: usize, range: &BlockRange, recompute: bool) -> (u64, u64) {
+        let (at, bytes) = (&self.places[place], &range.bytes);
         let [into, back] = match at.receives {
             true => [bytes.forward_in, bytes.gradient_out],
             false => [0, 0],
@@ -131,12 +119,12 @@ impl Stages {
             false => [0, 0],
         };
         let messages = |a: u64, b: u64| (u64::from(a > 0) + u64::from(b > 0)) * self.action_ns;
+        let (forwards, backwards) = (messages(into, out), messages(returned, back));
         let stage = |recompute| {
-            let mut times = self.programs(at.rank, (from, to), recompute);
-            times.forward += messages(into, out);
-            times.backward += messages(returned, back);
-            times.input += messages(returned, back);
-            self.model.stage(times)
+            let [forward, backward, input, weight] = self.programs(at.rank, range, recompute);
+            let input = input + backwards;
+            self.model
+                .stage([forward + forwards, backward + backwards, input, weight])
         };
         let (most, mut sum) = stage(recompute);
         if recompute {
@@ -149,38 +137,26 @@ impl Stages {
     }
 
     /// Times of the programs of blocks `from..to` on a rank, without messages.
-    fn programs(&self, rank: RankModel, (from, to): (usize, usize), recompute: bool) -> Programs {
-        let mut times = self.sums.between(from, to);
+    fn programs(&self, rank: RankModel, range: &BlockRange, recompute: bool) -> Programs {
+        let mut times = self.sums.between(range.from, range.to);
         if recompute {
-            times.backward += times.forward;
-            times.input += times.forward;
+            times[1] += times[0];
+            times[2] += times[0];
         }
         // As `RankModel::time`, but in 64 bits: a thousand times the longest time fits.
-        let time = |nanoseconds: u64| {
+        times.map(|nanoseconds| {
             let scaled = match rank.speed_permille {
                 1000 => nanoseconds,
                 speed => nanoseconds * 1000 / speed.max(1),
             };
             scaled.min(LONGEST_NS) + self.action_ns
-        };
-        Programs {
-            forward: time(times.forward),
-            backward: time(times.backward),
-            input: time(times.input),
-            weight: time(times.weight),
-        }
+        })
     }
 
     /// The bytes of a stage at its peak, with two messages waiting at each end.
-    pub(super) fn held_bytes(
-        &self,
-        place: usize,
-        (from, to): (usize, usize),
-        bytes: &RangeBytes,
-        recompute: bool,
-    ) -> u64 {
-        let at = &self.places[place];
-        let each = self.sums.weight_gradient_bytes(from, to);
+    pub(super) fn held_bytes(&self, place: usize, range: &BlockRange, recompute: bool) -> u64 {
+        let (at, bytes) = (&self.places[place], &range.bytes);
+        let each = self.sums.weight_gradient_bytes(range.from, range.to);
         let (activation, own) = match recompute {
             true => (bytes.got, bytes.kept - bytes.got),
             false => (bytes.kept, 0),
@@ -188,7 +164,7 @@ impl Stages {
         let into = if at.receives { bytes.forward_in } else { 0 };
         let returned = if at.sends { bytes.gradient_in } else { 0 };
         let buffers = into.saturating_add(returned).saturating_mul(2);
-        most_bytes(&at.flights, activation, each)
+        most_bytes(at.flights.iter().copied(), activation, each)
             .saturating_add(bytes.resident)
             .saturating_add(bytes.transient)
             .saturating_add(own)
@@ -196,34 +172,26 @@ impl Stages {
     }
 
     /// A lower bound of the bytes of any stage with these blocks. Grows with the blocks.
-    pub(super) fn least_bytes(
-        &self,
-        place: usize,
-        (from, to): (usize, usize),
-        bytes: &RangeBytes,
-    ) -> u64 {
-        let each = self.sums.weight_gradient_bytes(from, to);
+    pub(super) fn least_bytes(&self, place: usize, range: &BlockRange) -> u64 {
+        let bytes = &range.bytes;
+        let each = self.sums.weight_gradient_bytes(range.from, range.to);
         let resident = bytes.resident.saturating_add(bytes.transient);
-        if !self.may_recompute {
-            return most_bytes(&self.places[place].flights, bytes.kept, each)
-                .saturating_add(resident);
-        }
-        // The activations of one micro-batch exist while its backward runs.
-        let held = self.places[place].flights.iter().map(|flight| {
-            let kept = if flight.micro_batches > 0 {
-                bytes.kept
-            } else {
-                0
-            };
-            kept.saturating_add(each.saturating_mul(flight.weight_gradients))
+        // With recomputation, the activations of one micro-batch exist while its backward runs.
+        let most = match self.may_recompute {
+            true => 1,
+            false => u64::MAX,
+        };
+        let flights = self.places[place].flights.iter().map(|flight| Flight {
+            micro_batches: flight.micro_batches.min(most),
+            ..*flight
         });
-        held.max().unwrap_or(0).saturating_add(resident)
+        most_bytes(flights, bytes.kept, each).saturating_add(resident)
     }
 
     /// Nanoseconds of the blocks before a position, on a rank of speed 1.
     pub(super) fn work_before(&self, at: usize) -> u64 {
-        let before = self.sums.between(0, at);
-        before.forward + before.backward
+        let [forward, backward, ..] = self.sums.between(0, at);
+        forward + backward
     }
 
     /// The time of a step in nanoseconds: rounded up, including the reduce and the update at its end.
@@ -251,10 +219,9 @@ impl Sums {
             weight_gradient_bytes: vec![now.1],
         };
         for block in &work.blocks {
-            now.0.forward += block.forward.min(longest);
-            now.0.backward += block.backward.min(longest);
-            now.0.input += block.input_gradient.min(longest);
-            now.0.weight += block.weight_gradient.min(longest);
+            for (sum, time) in now.0.iter_mut().zip(block.times()) {
+                *sum += time.min(longest);
+            }
             now.1 += block.weight_gradient_bytes.min(largest);
             sums.programs.push(now.0);
             sums.weight_gradient_bytes.push(now.1);
@@ -264,12 +231,7 @@ impl Sums {
 
     fn between(&self, from: usize, to: usize) -> Programs {
         let [a, b] = [from.min(to), to].map(|at| self.programs[at]);
-        Programs {
-            forward: b.forward - a.forward,
-            backward: b.backward - a.backward,
-            input: b.input - a.input,
-            weight: b.weight - a.weight,
-        }
+        std::array::from_fn(|program| b[program] - a[program])
     }
 
     fn weight_gradient_bytes(&self, from: usize, to: usize) -> u64 {

@@ -9,8 +9,8 @@
 mod parts;
 
 use super::graph::Graph;
-use super::mixed::{divided, fastest, fewest, refined};
-use crate::{Machine, Partition, PlannerError, Step, Work};
+use super::mixed::{fastest, moved, staged};
+use crate::{Machine, Partition, PlannerError, Predicted, Step, Work};
 
 /// The maximum number of stages per rank.
 const STAGES_PER_RANK: usize = 8;
@@ -26,25 +26,18 @@ pub(super) fn metis(
     work: &Work,
     machine: &Machine,
     step: &Step,
-) -> Result<Partition, PlannerError> {
+) -> Result<(Partition, Predicted), PlannerError> {
     let ranks = machine.ranks();
     let graph = Graph::of_work(work, step);
     let rank_of = parts::parts(&graph, machine.rank_models())?;
     let most = ranks.saturating_mul(STAGES_PER_RANK);
-    let Some(staged) = fewest(&graph, &rank_of, ranks, most) else {
+    let staged = staged(&graph, &rank_of, machine.rank_models(), most);
+    if staged.is_empty() {
         return Err(PlannerError::MetisStages { most });
-    };
-    let divided = divided(&graph, &staged, most);
-    let candidates = divided.into_iter().chain([staged]).map(|staged| {
-        let staged = staged.in_order_of_use(machine.rank_models());
-        refined(
-            &graph,
-            machine,
-            step,
-            &staged,
-            step.micro_batches.min(ranks),
-        )
-        .1
-    });
-    fastest(work, machine, step, candidates)
+    }
+    let in_flight = step.micro_batches.min(ranks);
+    let moved = staged
+        .iter()
+        .map(|staged| moved(&graph, machine, step, staged, in_flight).1);
+    fastest(work, machine, step, moved)
 }

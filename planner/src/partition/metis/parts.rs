@@ -100,11 +100,7 @@ fn sizes(graph: &Graph, ranks: &[RankModel]) -> Vec<Vec<u128>> {
         for net in &graph.nets {
             let keepers = net.pins.iter().filter(|pin| pin.keeps);
             let keeper = keepers.map(|pin| pin.node).next();
-            let keeper = if net.maker_keeps {
-                Some(net.maker)
-            } else {
-                keeper
-            };
+            let keeper = net.maker_keeps.then_some(net.maker).or(keeper);
             if let Some(keeper) = keeper {
                 held[keeper] += u128::from(net.bytes);
             }

@@ -10,12 +10,12 @@ use std::collections::BTreeMap;
 
 use tinderbox_schedule::LinkCosts;
 
-use super::super::graph::Graph;
-use crate::Work;
+use super::super::graph::{Graph, Node};
+use crate::{Machine, Work};
 
 /// Groups of the nodes of a graph, and an order in which they can run.
 #[derive(Debug, Clone)]
-pub(super) struct Groups {
+struct Groups {
     /// The group of each node, named by the lowest node in it.
     of: Vec<usize>,
     /// The nodes of each group by lowest node; empty for nodes that are not the lowest of their group.
@@ -29,6 +29,28 @@ pub(super) struct Groups {
     position: Vec<usize>,
     /// The innermost module that contains all blocks of a group.
     scope: Vec<String>,
+}
+
+/// Merges blocks to at most each of some numbers of groups per rank, from many to few. Returns the group of each block
+/// and the graph of the groups. Numbers for which there are too few blocks are left out.
+pub(super) fn levels(
+    work: &Work,
+    graph: &Graph,
+    machine: &Machine,
+    per_rank: &[usize],
+) -> Vec<(Vec<usize>, Graph)> {
+    let mut groups = Groups::new(work, graph);
+    let (ranks, nodes) = (machine.ranks(), graph.nodes.len());
+    let total: u64 = graph.nodes.iter().map(Node::time).sum();
+    let counts = per_rank.iter().map(|each| ranks.saturating_mul(*each));
+    let counts = counts.filter(|count| *count <= nodes || *count <= ranks);
+    let level = counts.map(|count| {
+        groups.merge_to(count, total / count as u64, machine.link);
+        let group_of = groups.numbers();
+        let coarse = graph.contract(&group_of, groups.len());
+        (group_of, coarse)
+    });
+    level.collect()
 }
 
 impl Groups {
@@ -143,8 +165,10 @@ impl Groups {
                 .collect();
             neighbours.sort_unstable();
             let merged = neighbours.into_iter().any(|(_, _, other)| {
-                let [first, then] = self.in_order(group, other);
-                self.merge(first, then)
+                match self.position[group] < self.position[other] {
+                    true => self.merge(group, other),
+                    false => self.merge(other, group),
+                }
             });
             if !merged {
                 // Neighbours in the order can always be merged.
@@ -153,13 +177,6 @@ impl Groups {
                 let then = self.order[at.min(self.len() - 2) + 1];
                 self.merge(first, then);
             }
-        }
-    }
-
-    fn in_order(&self, a: usize, b: usize) -> [usize; 2] {
-        match self.position[a] < self.position[b] {
-            true => [a, b],
-            false => [b, a],
         }
     }
 

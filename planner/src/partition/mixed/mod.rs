@@ -11,14 +11,14 @@ mod groups;
 mod stages;
 
 use stages::Staged;
-pub(super) use stages::{divided, fewest};
+pub(super) use stages::staged;
 
 use super::chain::chain;
-use super::graph::{Graph, Node};
+use super::graph::Graph;
 use super::loads::{Loads, Score};
-use super::refine::{Effort, refine};
+use super::refine::refine;
 use super::terms::Terms;
-use crate::{Machine, Partition, PlannerError, Step, Work, over_limit, predict};
+use crate::{Machine, Partition, PlannerError, Predicted, Step, Work, predict};
 
 /// The maximum number of stages per rank: each stage adds actions for every micro-batch.
 const STAGES_PER_RANK: usize = 4;
@@ -53,85 +53,72 @@ pub(super) fn mixed(
     work: &Work,
     machine: &Machine,
     step: &Step,
-) -> Result<Partition, PlannerError> {
-    let ranks = machine.ranks();
+) -> Result<(Partition, Predicted), PlannerError> {
     let graph = Graph::of_work(work, step);
     let finder = Finder {
-        work,
         machine,
         step,
         graph: &graph,
-        most: ranks.saturating_mul(STAGES_PER_RANK),
+        levels: groups::levels(work, &graph, machine, &GROUPS_PER_RANK),
     };
     // Named schedules have as many micro-batches in flight as there are ranks; where memory is limited,
     // a search may find lists with fewer for faster partitions.
-    let mut in_flight = step.micro_batches.min(ranks).max(1);
-    let mut ranks = machine.rank_models().iter();
-    let has_limit = ranks.any(|rank| rank.memory_bytes.is_some());
-    let mut candidates: Vec<Partition> = finder.moved_chain().into_iter().collect();
-    candidates.extend(finder.candidates(in_flight));
-    while has_limit && in_flight > 1 {
-        in_flight /= 2;
+    let mut in_flight = step.micro_batches.min(machine.ranks()).max(1);
+    let mut candidates: Vec<Partition> = finder.moved_chain(work).into_iter().collect();
+    loop {
         for candidate in finder.candidates(in_flight) {
             if !candidates.contains(&candidate) {
                 candidates.push(candidate);
             }
         }
+        if !machine.has_limit() || in_flight == 1 {
+            return fastest(work, machine, step, candidates);
+        }
+        in_flight /= 2;
     }
-    fastest(work, machine, step, candidates.into_iter())
 }
 
 /// The inputs of candidates.
 #[derive(Debug)]
 struct Finder<'a> {
-    work: &'a Work,
     machine: &'a Machine,
     step: &'a Step,
     graph: &'a Graph,
-    /// The maximum number of stages.
-    most: usize,
+    /// The group of each block and the graph of the groups, from many groups to few.
+    levels: Vec<(Vec<usize>, Graph)>,
 }
 
 impl Finder<'_> {
     /// The contiguous stages of `chain` after moves of blocks: some exchange values with stages that
     /// are not adjacent. `None` where there are fewer blocks than stages.
-    fn moved_chain(&self) -> Option<Partition> {
-        let (work, step) = (self.work, self.step);
-        let unlimited = || chain(work, &self.machine.clone().with_memory(u64::MAX), step);
-        let chained = chain(work, self.machine, step).or_else(|_| unlimited());
+    fn moved_chain(&self, work: &Work) -> Option<Partition> {
+        let unlimited = || chain(work, &self.machine.clone().with_memory(u64::MAX), self.step);
+        let chained = chain(work, self.machine, self.step).or_else(|_| unlimited());
         let chained = chained.ok()?;
-        let terms = Terms::of_machine(self.machine, step);
+        let terms = Terms::of_machine(self.machine, self.step);
         let mut loads = Loads::new(self.graph, &terms, chained.partition.stage_of);
-        refine(&mut loads, &self.graph.order(), &mut Effort(CHAIN_EFFORT));
+        refine(&mut loads, &self.graph.order(), CHAIN_EFFORT);
         Some(loads.partition())
     }
 
     /// The candidates with the best scores where each stage has `in_flight` micro-batches in flight.
     fn candidates(&self, in_flight: usize) -> impl Iterator<Item = Partition> + use<> {
         let (machine, graph) = (self.machine, self.graph);
-        let ranks = machine.ranks();
+        let most = machine.ranks().saturating_mul(STAGES_PER_RANK);
         let mut found: Vec<(Score, Partition)> = Vec::new();
-        let mut groups = groups::Groups::new(self.work, graph);
-        let total: u64 = graph.nodes.iter().map(Node::time).sum();
-        for count in GROUPS_PER_RANK {
-            let count = ranks.saturating_mul(count);
-            if count > graph.nodes.len() && count > ranks {
-                continue;
-            }
-            groups.merge_to(count, total / count as u64, machine.link);
-            let group_of = groups.numbers();
-            let coarse = graph.contract(&group_of, groups.len());
-            let rank_of = assign::assign(&coarse, machine, in_flight as u64);
-            let Some(staged) = fewest(&coarse, &rank_of, ranks, self.most) else {
-                continue;
-            };
-            let divided = divided(&coarse, &staged, self.most);
-            for staged in divided.into_iter().chain([staged]) {
-                let staged = staged.in_order_of_use(machine.rank_models());
-                let staged = self.finer(&coarse, &group_of, staged, in_flight);
-                let refined = refined(graph, machine, self.step, &staged, in_flight);
-                if found.iter().all(|(_, other)| *other != refined.1) {
-                    found.push(refined);
+        for (group_of, coarse) in &self.levels {
+            let rank_of = assign::assign(coarse, machine, in_flight as u64);
+            for staged in staged(coarse, &rank_of, machine.rank_models(), most) {
+                // Groups move between stages, and then blocks.
+                let (_, moved) = moved(coarse, machine, self.step, &staged, in_flight);
+                let stage_of = group_of.iter().map(|group| moved.stage_of[*group]);
+                let staged = Staged {
+                    stage_of: stage_of.collect(),
+                    ..staged
+                };
+                let moved = self::moved(graph, machine, self.step, &staged, in_flight);
+                if found.iter().all(|(_, other)| *other != moved.1) {
+                    found.push(moved);
                 }
             }
         }
@@ -139,29 +126,11 @@ impl Finder<'_> {
         let best = found.into_iter().map(|(_, partition)| partition);
         best.take(CANDIDATES)
     }
-
-    /// Moves groups between stages, and returns the stage of each block.
-    fn finer(
-        &self,
-        coarse: &Graph,
-        group_of: &[usize],
-        staged: Staged,
-        in_flight: usize,
-    ) -> Staged {
-        let terms = Terms::of_map(self.machine, self.step, &staged.rank_of, in_flight);
-        let mut loads = Loads::new(coarse, &terms, staged.stage_of);
-        refine(&mut loads, &coarse.order(), &mut Effort(EFFORT));
-        let stage_of = group_of.iter().map(|group| loads.stage_of()[*group]);
-        Staged {
-            stage_of: stage_of.collect(),
-            rank_of: staged.rank_of,
-        }
-    }
 }
 
-/// Moves blocks between stages. Memory is computed with `in_flight` micro-batches on every stage; a
+/// Moves nodes between stages. Memory is computed with `in_flight` micro-batches on every stage; a
 /// schedule with fewer may fit where this finds nothing.
-pub(super) fn refined(
+pub(super) fn moved(
     graph: &Graph,
     machine: &Machine,
     step: &Step,
@@ -170,7 +139,7 @@ pub(super) fn refined(
 ) -> (Score, Partition) {
     let terms = Terms::of_map(machine, step, &staged.rank_of, in_flight);
     let mut loads = Loads::new(graph, &terms, staged.stage_of.clone());
-    refine(&mut loads, &graph.order(), &mut Effort(EFFORT));
+    refine(&mut loads, &graph.order(), EFFORT);
     (loads.score(), loads.partition())
 }
 
@@ -180,27 +149,28 @@ pub(super) fn fastest(
     work: &Work,
     machine: &Machine,
     step: &Step,
-    candidates: impl Iterator<Item = Partition>,
-) -> Result<Partition, PlannerError> {
-    let mut best: Option<((bool, u64, u64), Partition)> = None;
+    candidates: impl IntoIterator<Item = Partition>,
+) -> Result<(Partition, Predicted), PlannerError> {
+    let key = |predicted: &Predicted| {
+        let prediction = &predicted.prediction;
+        let is_over = prediction.over_limit(machine).is_some();
+        (is_over, prediction.step_ns, prediction.crossing_bytes)
+    };
+    let mut best: Option<(Partition, Predicted)> = None;
     let mut error = None;
     for partition in candidates {
-        let predicted = match predict(work, machine, step, &partition) {
-            Ok(predicted) => predicted.prediction,
-            Err(refused) => {
-                error = error.or(Some(refused));
-                continue;
+        match predict(work, machine, step, &partition) {
+            Ok(predicted) => {
+                let is_better = |(_, other): &(_, Predicted)| key(&predicted) < key(other);
+                if best.as_ref().is_none_or(is_better) {
+                    best = Some((partition, predicted));
+                }
             }
-        };
-        let memory: Vec<_> = predicted.ranks.iter().map(|rank| rank.memory).collect();
-        let is_over = over_limit(machine, &memory).is_some();
-        let key = (is_over, predicted.step_ns, predicted.crossing_bytes);
-        if best.as_ref().is_none_or(|(other, _)| key < *other) {
-            best = Some((key, partition));
+            Err(refused) => error = error.or(Some(refused)),
         }
     }
     match (best, error) {
-        (Some((_, partition)), _) => Ok(partition),
+        (Some(best), _) => Ok(best),
         (None, Some(error)) => Err(error),
         (None, None) => Err(PlannerError::TooManyStages {
             stages: machine.ranks(),

@@ -17,7 +17,7 @@ pub(in crate::partition) struct Staged {
 impl Staged {
     /// Renames equal ranks so that lower ones come first in the flow, to match the placement of a named
     /// schedule where possible.
-    pub fn in_order_of_use(mut self, ranks: &[RankModel]) -> Self {
+    fn in_order_of_use(mut self, ranks: &[RankModel]) -> Self {
         let mut names: BTreeMap<usize, usize> = BTreeMap::new();
         for rank in &self.rank_of {
             if !names.contains_key(rank) {
@@ -33,6 +33,21 @@ impl Staged {
         }
         self
     }
+}
+
+/// Forms stages of the nodes on each rank: the [`fewest`], and those [`divided`] into parts first, with equal ranks
+/// in order of use. Empty where the fewest are more than `most`.
+pub(in crate::partition) fn staged(
+    graph: &Graph,
+    rank_of: &[usize],
+    ranks: &[RankModel],
+    most: usize,
+) -> Vec<Staged> {
+    let fewest = fewest(graph, rank_of, ranks.len(), most);
+    let divided = fewest.as_ref();
+    let divided = divided.and_then(|staged| self::divided(graph, staged, most));
+    let both = divided.into_iter().chain(fewest);
+    both.map(|staged| staged.in_order_of_use(ranks)).collect()
 }
 
 /// The rule that selects the rank of the next stage.
@@ -51,12 +66,7 @@ enum Turn {
 /// select the next rank, and the result with the fewest stages is kept: a heuristic, since the optimum
 /// is a shortest common supersequence. `None` where there would be more than `most`. At most nodes
 /// times ranks times stages.
-pub(in crate::partition) fn fewest(
-    graph: &Graph,
-    rank_of: &[usize],
-    ranks: usize,
-    most: usize,
-) -> Option<Staged> {
+fn fewest(graph: &Graph, rank_of: &[usize], ranks: usize, most: usize) -> Option<Staged> {
     let turns = [Turn::MostTime, Turn::MostNodes, Turn::Next];
     let found = turns.map(|turn| along(graph, rank_of, ranks, most, turn));
     let found = found.into_iter().flatten();
@@ -137,7 +147,7 @@ fn closure(graph: &Graph, rank_of: &[usize], waits: &[usize], ready: &[usize]) -
 
 /// Splits stages whose parts exchange no values into separate stages. `None` if there would be more
 /// than `most`, or if no stage is split.
-pub(in crate::partition) fn divided(graph: &Graph, staged: &Staged, most: usize) -> Option<Staged> {
+fn divided(graph: &Graph, staged: &Staged, most: usize) -> Option<Staged> {
     let nets = graph.nets.iter();
     let edges = nets.flat_map(|net| net.pins.iter().map(|pin| (net.maker, pin.node)));
     let part_of = components(&staged.stage_of, edges);

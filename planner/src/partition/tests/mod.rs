@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use tinderbox_schedule::ScheduleKind;
 
 use super::partitioner::{Partitioner, partition};
-use crate::{Machine, Partition, PlannerError, RankModel, Step, Work, over_limit, predict};
+use crate::{Machine, Partition, PlannerError, RankModel, Step, Work, predict};
 
 /// Every block has a stage, every stage a block, values go from lower to higher stages, and ranks are
 /// numbered without gaps.
@@ -100,9 +100,7 @@ proptest! {
         for partitioner in Partitioner::ALL {
             if let Ok(planned) = partition(partitioner, &work, &machine, &step) {
                 let found = predict(&work, &machine, &step, &planned.partition).unwrap();
-                let ranks = found.prediction.ranks.iter();
-                let memory: Vec<_> = ranks.map(|rank| rank.memory).collect();
-                prop_assert_eq!(over_limit(&machine, &memory), None);
+                prop_assert_eq!(found.prediction.over_limit(&machine), None);
             }
         }
     }

@@ -7,10 +7,9 @@ use tinderbox_schedule::{
 };
 
 use super::super::{
-    Boundary, Choice, PLAN_VERSION, PlanFile, PlanParameter, PlanProgram, PlanStage, PlanValue,
-    TieGroup,
+    Boundary, PLAN_VERSION, PlanFile, PlanParameter, PlanProgram, PlanStage, PlanValue, TieGroup,
 };
-use crate::{Block, Machine, Parameter, Partition, RankModel, Step, Value, Work, predict};
+use crate::{Block, Choice, Machine, Parameter, Partition, RankModel, Step, Value, Work, predict};
 
 const MIB: u64 = 1 << 20;
 

@@ -11,7 +11,7 @@ use super::bound::lower_bound;
 use super::evaluate::Evaluator;
 use super::paths::Paths;
 use super::problem::{Lists, Problem};
-use super::{AutoError, AutoOptions, Effort, auto, greedy, search, variants};
+use super::{AutoError, AutoOptions, auto, greedy, search, variants};
 
 /// A step to schedule.
 #[derive(Debug, Clone)]
@@ -35,7 +35,7 @@ impl Step {
         } = self;
         let options = AutoOptions {
             memory_limits: limits,
-            effort: Effort::actions(4000),
+            effort_actions: 4000,
         };
         auto(stage_to_rank, *micro_batches, dependencies, costs, options)
     }
@@ -168,8 +168,8 @@ proptest! {
         let paths = Paths::new(&problem).unwrap();
         let bound = lower_bound(&problem, &paths);
         let mut evaluator = Evaluator::new(&problem);
-        for (index, policy) in variants::policies(&problem, &paths).enumerate() {
-            let lists = greedy::schedule(&problem, &policy, u64::MAX);
+        for (index, policy) in variants::policies(&problem, &paths).iter().enumerate() {
+            let lists = greedy::schedule(&problem, policy, u64::MAX);
             prop_assert!(lists.is_some(), "{policy:?} stalls");
             let lists = lists.unwrap();
             let makespan = evaluator.makespan(&lists, u64::MAX);

@@ -2,12 +2,11 @@
 
 use tinderbox_schedule::{ComputeTimes, LinkCosts, Placement, ScheduleKind};
 
-use super::cases::{Numbers, Times, brute_force, large_case, small_case, small_step};
 use super::chain;
 use super::solve::{POSITIONS, chain_by_model};
+use super::testing::{Numbers, Times, brute_force, large_case, small_case, small_step};
 use crate::{
-    Block, Infeasible, Machine, Parameter, Partition, PlannerError, Step, Value, Work, over_limit,
-    predict,
+    Block, Infeasible, Machine, Parameter, Partition, PlannerError, Step, Value, Work, predict,
 };
 
 /// Few positions in one search, so that small chains are searched like large ones.
@@ -112,9 +111,8 @@ fn stages_that_share_a_rank_fit_it() {
         };
         solved += 1;
         let predicted = predict(&work, &machine, &step, &found.partition).unwrap();
-        let memory = predicted.prediction.ranks.iter().map(|rank| rank.memory);
-        let memory: Vec<_> = memory.collect();
-        assert_eq!(over_limit(&machine, &memory), None, "{kind} {seed}");
+        let over = predicted.prediction.over_limit(&machine);
+        assert_eq!(over, None, "{kind} {seed}");
         let best = brute_force(&work, &machine, &step);
         if machine
             .rank_models()
@@ -142,13 +140,7 @@ fn cuts_found_fit_when_they_run() {
             continue;
         };
         let predicted = predict(&work, &machine, &step, &found.partition).unwrap();
-        let memory: Vec<_> = predicted
-            .prediction
-            .ranks
-            .iter()
-            .map(|rank| rank.memory)
-            .collect();
-        assert_eq!(over_limit(&machine, &memory), None, "{seed}");
+        assert_eq!(predicted.prediction.over_limit(&machine), None, "{seed}");
     }
 }
 

@@ -1,10 +1,11 @@
 //! Work, machines and an exhaustive search for the best cuts, for tests and benchmarks.
 
-use tinderbox_schedule::{Compute, ComputeTimes, LinkCosts, Placement, Schedule, ScheduleKind};
+use tinderbox_schedule::{
+    Compute, ComputeTimes, LinkCosts, Placement, Schedule, ScheduleKind, peak_bytes,
+};
 
-use super::model::{Programs, StepModel};
+use super::model::StepModel;
 use super::solve::{POSITIONS, chain_by_model};
-use crate::predict::held_bytes;
 use crate::{
     Block, Machine, Parameter, Partition, PartitionCosts, RankModel, Step, Value, Work,
     partition_costs,
@@ -198,10 +199,7 @@ pub fn small_step(numbers: &mut Numbers, kind: ScheduleKind) -> (Machine, Step) 
 #[must_use]
 pub fn brute_force(work: &Work, machine: &Machine, step: &Step) -> Option<u64> {
     let map = machine.stage_to_rank();
-    let lists = step
-        .schedule
-        .generate(machine.ranks(), machine.chunks(), step.micro_batches);
-    let lists = lists.ok().filter(|lists| lists.stage_to_rank == map)?;
+    let lists = step.lists(&map)?;
     let model = StepModel::new(step, machine.ranks(), machine.chunks(), Some(&lists));
     let mut best: Option<u64> = None;
     let mut starts: Vec<usize> = (0..map.len()).collect();
@@ -260,17 +258,19 @@ fn receives(partition: &Partition, stage: usize) -> bool {
     stage > 0 && map[stage - 1] != map[stage]
 }
 
-/// Bytes that a stage receives and sends in the forward, sends in the backward, and receives from the
-/// backwards of later stages.
-fn messages(costs: &PartitionCosts, stage: usize) -> [u64; 4] {
+/// Bytes that a stage receives from other ranks and sends to them in the forward, sends in the backward, and receives
+/// from the backwards of later stages.
+fn messages(partition: &Partition, costs: &PartitionCosts, stage: usize) -> [u64; 4] {
+    let receives = receives(partition, stage);
+    let sends = stage + 1 < partition.stages() && self::receives(partition, stage + 1);
     let mut bytes = [0; 4];
     for (edge, size) in &costs.costs.message_bytes {
         let [from, to] = [edge.from, edge.to].map(|end| end.stage.index() == stage);
         match edge.from.compute {
-            Compute::Forward if to => bytes[0] += size,
-            Compute::Forward if from => bytes[1] += size,
-            Compute::Backward if from => bytes[2] += size,
-            Compute::Backward if to => bytes[3] += size,
+            Compute::Forward if to && receives => bytes[0] += size,
+            Compute::Forward if from && sends => bytes[1] += size,
+            Compute::Backward if from && receives => bytes[2] += size,
+            Compute::Backward if to && sends => bytes[3] += size,
             _ => {}
         }
     }
@@ -283,14 +283,12 @@ fn fits(
     costs: &PartitionCosts,
     lists: &Schedule,
 ) -> bool {
-    let mut held = held_bytes(lists, costs);
+    let mut held = peak_bytes(lists, &costs.costs);
     let mut transient = vec![0; held.len()];
     for (stage, rank) in partition.stage_to_rank.iter().enumerate() {
         let rank = rank.index();
-        let far = |is_far: bool, bytes: u64| if is_far { 2 * bytes } else { 0 };
-        held[rank] += far(receives(partition, stage), messages(costs, stage)[0]);
-        let sends = stage + 1 < partition.stages() && receives(partition, stage + 1);
-        held[rank] += far(sends, messages(costs, stage)[3]);
+        let [into, _, _, returned] = messages(partition, costs, stage);
+        held[rank] += 2 * (into + returned);
         transient[rank] = costs.bytes[stage].transient.max(transient[rank]);
     }
     let ranks = machine.rank_models().iter().zip(held.iter().zip(transient));
@@ -313,23 +311,19 @@ fn time_ns(
     let kept = partition_costs(work, machine, step, &kept);
     let (mut most, mut sum) = (0, 0);
     for stage in 0..partition.stages() {
-        let [into, out, back, returned] = messages(costs, stage);
-        let far = |is_far: bool, bytes: u64| if is_far { bytes } else { 0 };
-        let [into, back] = [into, back].map(|bytes| far(receives(partition, stage), bytes));
-        let sends = stage + 1 < partition.stages() && receives(partition, stage + 1);
-        let [out, returned] = [out, returned].map(|bytes| far(sends, bytes));
+        let [into, out, back, returned] = messages(partition, costs, stage);
         let actions = |messages: [u64; 2]| {
             let messages = messages.iter().filter(|bytes| **bytes > 0).count();
             machine.action_ns * (1 + messages as u64)
         };
         let programs = |costs: &PartitionCosts| {
             let stage = &costs.costs.stages[stage];
-            Programs {
-                forward: stage.forward + actions([into, out]),
-                backward: stage.backward + actions([returned, back]),
-                input: stage.input_gradient + actions([returned, back]),
-                weight: stage.weight_gradient + actions([0, 0]),
-            }
+            [
+                stage.forward + actions([into, out]),
+                stage.backward + actions([returned, back]),
+                stage.input_gradient + actions([returned, back]),
+                stage.weight_gradient + actions([0, 0]),
+            ]
         };
         let (part, head) = model.stage(programs(costs));
         most = most.max(part);

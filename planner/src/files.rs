@@ -1,0 +1,34 @@
+//! Machine and plan files.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use serde::Serialize;
+
+use crate::FileError;
+
+/// Writes a file of a kind.
+pub(crate) fn write(kind: &'static str, path: &Path, text: &str) -> Result<(), FileError> {
+    fs::write(path, text).map_err(|source| failed(kind, path, "written", source))
+}
+
+/// Reads a file of a kind.
+pub(crate) fn read(kind: &'static str, path: &Path) -> Result<String, FileError> {
+    fs::read_to_string(path).map_err(|source| failed(kind, path, "read", source))
+}
+
+/// Returns the text of a file: JSON in lines, for people and diffs. Its keys are strings.
+pub(crate) fn json(value: &impl Serialize) -> String {
+    let text = serde_json::to_string_pretty(value);
+    text.expect("the value has string keys and no floats") + "\n"
+}
+
+fn failed(kind: &'static str, path: &Path, action: &'static str, source: io::Error) -> FileError {
+    FileError {
+        kind,
+        path: path.to_owned(),
+        action,
+        source,
+    }
+}
