@@ -62,6 +62,7 @@ mod cost;
 mod cut;
 mod error;
 mod kept;
+mod lists;
 mod partition;
 mod plan;
 mod profile;
@@ -78,6 +79,7 @@ pub use error::{
     ActionError, BatchError, CalibrateError, CertifyError, CertifySite, LinkError, NotHeld,
     PipelineError, PlanError, ProfileError, RestoreError, TraceError,
 };
+pub use lists::ScheduleChoice;
 pub use partition::Cut;
 pub use plan::{Plan, Planner};
 pub use profile::{BlockProfile, PROFILE_VERSION, Profile, Profiler, Spread};
@@ -85,8 +87,7 @@ pub use profile::{BlockProfile, PROFILE_VERSION, Profile, Profiler, Spread};
 pub use runtime::certification_time;
 pub use runtime::{
     Clipping, Link, LocalLink, LossScale, OptimizerConfig, OptimizerSnapshot, Pipeline,
-    PipelineBuilder, SavedOptimizer, SavedState, ScheduleChoice, Stage, StateFields, StateTensor,
-    StepOutput, Tag,
+    PipelineBuilder, SavedOptimizer, SavedState, Stage, StateFields, StateTensor, StepOutput, Tag,
 };
 /// Costs, machines, partitioners, predictions and plan files, without Burn.
 pub use tinderbox_planner as planner;

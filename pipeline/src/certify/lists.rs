@@ -2,32 +2,27 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use tinderbox_deferred::ParameterTable;
+use tinderbox_deferred::{ParameterPath, ParameterTable};
 use tinderbox_fake::ValueId;
 
-use super::copies::{Copies, Ownership, Version};
+use super::copies::{Copies, Version};
 use super::messages::{Contents, Made};
-use super::programs::Certificate;
+use super::programs::CertifiedPrograms;
 use crate::cut::{Binding, Layout, Phase, StagePrograms};
 use crate::kept::Kept;
 use crate::schedule::{
     Action, Compute, Message, MicroBatchIndex, RankIndex, Schedule, ScheduleMode, StageIndex, Task,
 };
+use crate::trace::Given;
 use crate::{CertifyError, CertifySite};
-
-/// A micro-batch: the programs for its shapes, and their certificate.
-#[derive(Clone, Copy)]
-pub(crate) struct CertifiedMicroBatch<'a> {
-    pub(crate) stages: &'a [StagePrograms],
-    pub(crate) certificate: &'a Certificate,
-}
 
 /// The lists of a step, with their programs.
 pub(crate) struct Lists<'a> {
     pub(crate) schedule: &'a Schedule,
     /// Whether the backward of a micro-batch is split on a stage.
     pub(crate) is_split: &'a dyn Fn(StageIndex, usize) -> bool,
-    pub(crate) micro_batches: Vec<CertifiedMicroBatch<'a>>,
+    /// The programs of each micro-batch.
+    pub(crate) micro_batches: Vec<&'a CertifiedPrograms>,
     pub(crate) table: &'a ParameterTable,
     pub(crate) layout: &'a Layout,
     /// Whether an update needs the norms of the gradients of all stages.
@@ -46,15 +41,16 @@ pub(crate) struct Lists<'a> {
 ///
 /// [`CertifyError`] for the first difference.
 pub(crate) fn certify_lists(lists: &Lists<'_>) -> Result<(), CertifyError> {
-    let mut run = Run::new(lists);
+    let mut run = ListRun::new(lists);
     run.all()?;
     run.end()
 }
 
 /// A step in progress.
-pub(super) struct Run<'a> {
+pub(super) struct ListRun<'a> {
     pub(super) lists: &'a Lists<'a>,
-    pub(super) ownership: Ownership<'a>,
+    /// The micro-batches that add to the gradient of each parameter, in the order in which they are added.
+    pub(super) addends: Vec<Vec<usize>>,
     heads: Vec<usize>,
     /// The current action and its rank.
     at: Option<(RankIndex, Action)>,
@@ -70,10 +66,15 @@ pub(super) struct Run<'a> {
     reported: BTreeMap<(usize, Option<&'a str>), usize>,
 }
 
-impl<'a> Run<'a> {
+impl<'a> ListRun<'a> {
     fn new(lists: &'a Lists<'a>) -> Self {
         let schedule = lists.schedule;
-        let ownership = Ownership::new(lists.table, lists.layout, &lists.micro_batches);
+        let mut addends = vec![Vec::new(); lists.table.len()];
+        for (k, programs) in lists.micro_batches.iter().enumerate() {
+            for position in &programs.gradients {
+                addends[*position].push(k);
+            }
+        }
         let mut stores = Vec::new();
         stores.resize_with(schedule.stages * schedule.micro_batches, Kept::default);
         Self {
@@ -83,11 +84,11 @@ impl<'a> Run<'a> {
             stores,
             sent: HashMap::new(),
             copies: (0..schedule.stages)
-                .map(|stage| ownership.copies(StageIndex::new(stage)))
+                .map(|stage| Copies::new(lists.layout, StageIndex::new(stage)))
                 .collect(),
             norms: vec![BTreeSet::new(); schedule.ranks.len()],
             reported: BTreeMap::new(),
-            ownership,
+            addends,
         }
     }
 
@@ -235,20 +236,24 @@ impl<'a> Run<'a> {
                 Binding::Value(value) => {
                     self.take((task.stage, task.micro_batch), value)?;
                 }
-                Binding::Parameter(position) => {
-                    let first = self.ownership.first(position);
-                    let version = self.copies[task.stage.index()].versions.get(&first);
+                Binding::Given(Given::Parameter(position)) => {
+                    let version = self.copies[task.stage.index()].versions.get(&position);
                     if version != Some(&Version::Before) {
                         let found = version.map_or("not on this stage", |found| found.text());
-                        return Err(self.parameter(first, Version::Before, found));
+                        return Err(self.parameter(position, Version::Before, found));
                     }
                 }
                 // Constants, the batch and the weight are the same in every run, or belong to the
                 // task's micro-batch.
-                Binding::Input(_) | Binding::Weight | Binding::Constant(_) => {}
+                Binding::Given(_) | Binding::Constant(_) => {}
             }
         }
         Ok(())
+    }
+
+    /// The path of a parameter.
+    pub(super) fn path(&self, position: usize) -> &ParameterPath {
+        &self.lists.table.iter().as_slice()[position].path
     }
 
     pub(super) fn parameter(
@@ -257,7 +262,7 @@ impl<'a> Run<'a> {
         expected: Version,
         found: &'static str,
     ) -> CertifyError {
-        let what = format!("`{}` is", self.ownership.path(position));
+        let what = format!("`{}` is", self.path(position));
         differs(self.site(), what, expected.text().into(), found.into())
     }
 
@@ -275,7 +280,7 @@ impl<'a> Run<'a> {
             self.put((stage, k), made, *value, takes.of(is_split))?;
         }
         for position in &phase.gradients {
-            self.add(task, self.ownership.first(*position))?;
+            self.add(task, *position)?;
         }
         let programs = self.programs(stage, k);
         if task.compute == Compute::Forward {
@@ -346,10 +351,9 @@ impl<'a> Run<'a> {
     /// Checks that every loss and named output of every micro-batch was reported once, and no other.
     fn end_reports(&self) -> Result<(), CertifyError> {
         let mut wanted: BTreeMap<(usize, Option<&str>), usize> = BTreeMap::new();
-        for (k, micro_batch) in self.lists.micro_batches.iter().enumerate() {
-            let certificate = micro_batch.certificate;
-            let names = certificate.outputs.iter().map(|name| Some(name.as_str()));
-            let loss = certificate.loss.then_some(None);
+        for (k, programs) in self.lists.micro_batches.iter().enumerate() {
+            let names = programs.outputs.iter().map(|name| Some(name.as_str()));
+            let loss = programs.loss.then_some(None);
             wanted.extend(names.chain(loss).map(|name| ((k, name), 1)));
         }
         let all = wanted.keys().chain(self.reported.keys());

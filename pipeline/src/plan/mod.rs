@@ -14,13 +14,13 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use tinderbox_planner::{Boundary, Machine, PlanFile, PlanStage};
 
-pub(crate) use build::{Planning, transient_bytes};
+pub(crate) use build::Planning;
 pub use planner::Planner;
 
 use crate::PlanError;
 use crate::batch::Batch;
+use crate::lists::ScheduleChoice;
 use crate::partition::Cut;
-use crate::runtime::ScheduleChoice;
 use crate::schedule::RankIndex;
 use crate::trace::Trace;
 

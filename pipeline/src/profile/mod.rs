@@ -164,8 +164,8 @@ impl<'a, B: Batch> Profiler<'a, B> {
         if let Some(known) = known.filter(|known| known.is_like(&profile)) {
             return Ok(known);
         }
-        let blocks = blocks::of_chain(&planning, profile.depth, &profile.basic_blocks);
-        let partition = blocks::partition(&planning, &blocks);
+        let blocks = blocks::of_forward(&planning.joint, profile.depth, &profile.basic_blocks);
+        let partition = blocks::partition(&planning.joint, &blocks);
         let divided = planning.divide(&partition)?;
         let runner = run::Runner {
             joint: &planning.joint,
@@ -179,7 +179,13 @@ impl<'a, B: Batch> Profiler<'a, B> {
                 progress(index, count, &block.name);
             }
             let times = runner.measure(programs)?;
-            Ok(blocks::report(&planning, index, block, programs, times))
+            Ok(blocks::report(
+                &planning.joint,
+                index,
+                block,
+                programs,
+                times,
+            ))
         });
         profile.blocks = measured.collect::<Result<_, ProfileError>>()?;
         if let Some(path) = cached {

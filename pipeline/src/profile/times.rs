@@ -29,7 +29,7 @@ impl Profile {
                 found,
             });
         }
-        let blocks = blocks::of_chain(&planning, self.depth, &self.basic_blocks);
+        let blocks = blocks::of_forward(&planning.joint, self.depth, &self.basic_blocks);
         let operations = |block: &BlockProfile| block.operations;
         if !blocks
             .iter()
@@ -41,7 +41,7 @@ impl Profile {
                 found: blocks.len(),
             });
         }
-        let partition = blocks::partition(&planning, &blocks);
+        let partition = blocks::partition(&planning.joint, &blocks);
         let divided = planning.divide(&partition)?;
         let analytic = planning.times();
         let (mut whole, mut halves) = (BTreeMap::new(), BTreeMap::new());

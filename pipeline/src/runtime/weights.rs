@@ -6,11 +6,8 @@ use tinderbox_fake::DynTensor;
 
 use super::rank::caught;
 use super::step::MicroInput;
-use crate::trace::{JointGraph, LossOver};
+use crate::trace::{Given, JointGraph, LossOver};
 use crate::{ActionError, PipelineError};
-
-/// The reduction of one program's loss, with the program of its count.
-pub(super) type LossWeight = LossOver<Count>;
 
 /// Computes the count of a micro-batch on the CPU.
 #[derive(Debug)]
@@ -27,7 +24,10 @@ impl Count {
         check_indices: bool,
     ) -> Result<Self, ProgramError> {
         let graph = joint.graph();
-        let position = |value| joint.inputs().iter().position(|input| input.value == value);
+        let position = |value| match joint.given(value)? {
+            Given::Input(position) => Some(position),
+            _ => None,
+        };
         let slice = graph.backward_slice([count], |value| position(value).is_some());
         let read = slice.leaves.iter().filter_map(|value| position(*value));
         let inputs: Vec<usize> = read.collect();
@@ -52,11 +52,11 @@ impl Count {
     }
 }
 
-/// The weighting of a program's loss.
-pub(super) fn loss_weight(
+/// What a program's loss is a mean or a sum over, with the program of its count.
+pub(super) fn count_of(
     joint: &JointGraph,
     check_indices: bool,
-) -> Result<LossWeight, ProgramError> {
+) -> Result<LossOver<Count>, ProgramError> {
     let new = |count| Count::new(joint, count, check_indices);
     joint.loss_over().try_map(new)
 }
@@ -67,7 +67,7 @@ pub(super) fn weights(
     context: impl Fn(usize) -> RunContext,
 ) -> Result<Vec<f64>, PipelineError> {
     let counts = parts.iter().enumerate().map(|(index, part)| {
-        Ok(match &part.cut.loss_weight {
+        Ok(match &part.cut.loss_over {
             LossOver::Sum => None,
             LossOver::Samples => Some(part.samples as f64),
             LossOver::Count(count) => {
@@ -87,7 +87,7 @@ pub(super) fn weights(
         })
     });
     let counts = counts.collect::<Result<Vec<Option<f64>>, PipelineError>>()?;
-    let kind = |part: &MicroInput| std::mem::discriminant(&part.cut.loss_weight);
+    let kind = |part: &MicroInput| std::mem::discriminant(&part.cut.loss_over);
     if let Some(other) = parts.iter().position(|part| kind(part) != kind(&parts[0])) {
         return Err(PipelineError::MixedLosses { micro_batch: other });
     }

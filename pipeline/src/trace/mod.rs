@@ -1,6 +1,7 @@
 //! The recorded forward and backward of a model, per mode and batch shapes.
 
 mod checks;
+mod forward;
 mod joint;
 mod mixed;
 mod outputs;
@@ -18,11 +19,13 @@ use tinderbox_deferred::{
 use tinderbox_fake::{Difference, Graph, Mode, RecordOptions};
 use twox_hash::XxHash3_128;
 
+pub(crate) use forward::ForwardOperations;
 use joint::Fields;
+pub(crate) use joint::Given;
 pub use joint::{JointGraph, TracedInput};
 pub use mixed::MixedPrecision;
 pub use outputs::{LossOver, Outputs};
-pub(crate) use roles::{Role, Roles};
+pub(crate) use roles::Role;
 
 use crate::batch::{Batch, Leaf, check_dtypes, signature};
 use crate::recent::Recent;
@@ -46,7 +49,7 @@ pub struct ProgramKey {
 /// forward on a requested batch the given number of times, of which the last result is returned.
 /// Operations before the placeholders belong to the initialization. The error is the path of a
 /// parameter that the constructor computes differently than before.
-type Run<B> = dyn Fn(&Device, usize, &mut dyn FnMut() -> B) -> Result<joint::Forward, ParameterPath>
+type ForwardFn<B> = dyn Fn(&Device, usize, &mut dyn FnMut() -> B) -> Result<joint::ForwardRun, ParameterPath>
     + Send
     + Sync;
 
@@ -57,7 +60,7 @@ type Run<B> = dyn Fn(&Device, usize, &mut dyn FnMut() -> B) -> Result<joint::For
 /// the 16 most recently used are kept; others are recorded again on demand, and must be equal to their
 /// earlier recording.
 pub struct Trace<B> {
-    run: Arc<Run<B>>,
+    run: Arc<ForwardFn<B>>,
     /// The recorded constructor.
     constructor: Arc<Graph>,
     table: Arc<ParameterTable>,
@@ -176,7 +179,7 @@ impl<B: Batch> Trace<B> {
                     forward(&model.module, make_batch());
                 }
                 let outputs = forward(&model.module, make_batch());
-                Ok(joint::Forward {
+                Ok(joint::ForwardRun {
                     updated: model.updated_states(),
                     running_states: model.running,
                     parameters: model.values,
