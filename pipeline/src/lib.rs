@@ -38,8 +38,11 @@
 //!
 //! # Architecture invariants
 //!
-//! - Modules import in the order of the flow: batch, trace, cost, partition, cut, certify, work, plan,
-//!   profile, runtime, calibrate. All but the last three and the file functions of a plan are pure.
+//! - Modules are in the order of the flow. A module imports only from those before it: `recent`, `batch`,
+//!   `cost`, `trace`, `partition`, `lists`, `kept`, `cut`, `certify`, `work`, `plan`, `profile`, `runtime`,
+//!   `calibrate`, `testing`. A test holds this. `cost` is before `trace`, where an operation that is a product has
+//!   another role, and `cut` is before `plan`, which contains the costs and texts of the programs. All but `profile`, `runtime`, `calibrate` and the file functions
+//!   of a plan are pure. `error` has the errors of all.
 //! - A value crosses between two programs only if the plan's boundaries list it.
 //! - Data flows backward only from higher stages to lower ones, so no cut can deadlock.
 //! - Gradients of micro-batches are added in micro-batch order, whatever the schedule.
@@ -52,6 +55,11 @@
 //!
 //! - Ranks are threads of one process.
 //! - Data-dependent shapes and control flow can't be traced; see [`TraceError`].
+//!
+//! # Features
+//!
+//! - `metis`: plans by METIS.
+//! - `testing`: the module `testing`, which checks custom links and batches.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -68,6 +76,9 @@ mod plan;
 mod profile;
 mod recent;
 mod runtime;
+#[cfg(any(test, feature = "testing"))]
+#[cfg_attr(docsrs, doc(cfg(feature = "testing")))]
+pub mod testing;
 mod trace;
 mod work;
 

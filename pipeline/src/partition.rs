@@ -87,11 +87,11 @@ struct Places<'a> {
     /// The bytes that cross a cut at each position.
     crossing: Vec<u64>,
     /// The forward values that the operation at each position reads.
-    reads: Vec<Vec<Read>>,
+    reads: Vec<Vec<ForwardRead>>,
 }
 
 /// A value that an assigned operation reads.
-struct Read {
+struct ForwardRead {
     /// The position of the operation that makes it.
     made: usize,
     /// The position of the operation that read it before, or else made it.
@@ -104,7 +104,7 @@ impl<'a> Places<'a> {
     fn new(joint: &'a JointGraph) -> Self {
         let (graph, forward) = (joint.graph(), joint.forward());
         let mut touched: BTreeMap<ValueId, usize> = BTreeMap::new();
-        let mut reads: Vec<Vec<Read>> = Vec::with_capacity(forward.nodes().len());
+        let mut reads: Vec<Vec<ForwardRead>> = Vec::with_capacity(forward.nodes().len());
         for (position, id) in forward.nodes().iter().enumerate() {
             let mut here = Vec::new();
             for value in graph.node(*id).inputs() {
@@ -113,7 +113,7 @@ impl<'a> Places<'a> {
                 let Some(made) = made else { continue };
                 let touched = touched.insert(*value, position).unwrap_or(made);
                 if touched < position {
-                    here.push(Read {
+                    here.push(ForwardRead {
                         made,
                         touched,
                         bytes: known.bytes(),

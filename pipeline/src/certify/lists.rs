@@ -9,7 +9,8 @@ use super::copies::{Copies, Version};
 use super::messages::{Contents, Made};
 use super::programs::CertifiedPrograms;
 use crate::cut::{Binding, Layout, Phase, StagePrograms};
-use crate::kept::Kept;
+use crate::kept::{Kept, Location};
+use crate::lists::StepLists;
 use crate::schedule::{
     Action, Compute, Message, MicroBatchIndex, RankIndex, Schedule, ScheduleMode, StageIndex, Task,
 };
@@ -17,10 +18,8 @@ use crate::trace::Given;
 use crate::{CertifyError, CertifySite};
 
 /// The lists of a step, with their programs.
-pub(crate) struct Lists<'a> {
-    pub(crate) schedule: &'a Schedule,
-    /// Whether the backward of a micro-batch is split on a stage.
-    pub(crate) is_split: &'a dyn Fn(StageIndex, usize) -> bool,
+pub(crate) struct CertifiedStep<'a> {
+    pub(crate) lists: &'a StepLists,
     /// The programs of each micro-batch.
     pub(crate) micro_batches: Vec<&'a CertifiedPrograms>,
     pub(crate) table: &'a ParameterTable,
@@ -40,22 +39,23 @@ pub(crate) struct Lists<'a> {
 /// # Errors
 ///
 /// [`CertifyError`] for the first difference.
-pub(crate) fn certify_lists(lists: &Lists<'_>) -> Result<(), CertifyError> {
-    let mut run = ListRun::new(lists);
+pub(crate) fn certify_lists(step: &CertifiedStep<'_>) -> Result<(), CertifyError> {
+    let mut run = ListRun::new(step);
     run.all()?;
     run.end()
 }
 
 /// A step in progress.
 pub(super) struct ListRun<'a> {
-    pub(super) lists: &'a Lists<'a>,
+    pub(super) step: &'a CertifiedStep<'a>,
+    pub(super) schedule: &'a Schedule,
     /// The micro-batches that add to the gradient of each parameter, in the order in which they are added.
     pub(super) addends: Vec<Vec<usize>>,
     heads: Vec<usize>,
     /// The current action and its rank.
     at: Option<(RankIndex, Action)>,
-    /// By stage and micro-batch. The certificate of a program proves how each value is computed.
-    stores: Vec<Kept<()>>,
+    /// The certificate of a program proves how each value is computed.
+    kept: Kept<()>,
     /// Messages that were sent and not yet received.
     pub(super) sent: HashMap<Message, Contents>,
     /// By stage.
@@ -67,24 +67,23 @@ pub(super) struct ListRun<'a> {
 }
 
 impl<'a> ListRun<'a> {
-    fn new(lists: &'a Lists<'a>) -> Self {
-        let schedule = lists.schedule;
-        let mut addends = vec![Vec::new(); lists.table.len()];
-        for (k, programs) in lists.micro_batches.iter().enumerate() {
+    fn new(step: &'a CertifiedStep<'a>) -> Self {
+        let schedule = &step.lists.schedule;
+        let mut addends = vec![Vec::new(); step.table.len()];
+        for (k, programs) in step.micro_batches.iter().enumerate() {
             for position in &programs.gradients {
                 addends[*position].push(k);
             }
         }
-        let mut stores = Vec::new();
-        stores.resize_with(schedule.stages * schedule.micro_batches, Kept::default);
         Self {
-            lists,
+            step,
+            schedule,
             heads: vec![0; schedule.ranks.len()],
             at: None,
-            stores,
+            kept: Kept::default(),
             sent: HashMap::new(),
             copies: (0..schedule.stages)
-                .map(|stage| Copies::new(lists.layout, StageIndex::new(stage)))
+                .map(|stage| Copies::new(step.layout, StageIndex::new(stage)))
                 .collect(),
             norms: vec![BTreeSet::new(); schedule.ranks.len()],
             reported: BTreeMap::new(),
@@ -98,7 +97,7 @@ impl<'a> ListRun<'a> {
             let mut has_run = false;
             let mut waiting = None;
             for rank in 0..self.heads.len() {
-                while let Some(action) = self.lists.schedule.ranks[rank].get(self.heads[rank]) {
+                while let Some(action) = self.schedule.ranks[rank].get(self.heads[rank]) {
                     if let Action::Receive(message) = action
                         && !self.sent.contains_key(message)
                     {
@@ -123,7 +122,7 @@ impl<'a> ListRun<'a> {
 
     fn act(&mut self, rank: RankIndex, action: Action) -> Result<(), CertifyError> {
         self.at = Some((rank, action));
-        let here = |stage| self.lists.schedule.rank_of(stage) == Some(rank);
+        let here = |stage| self.schedule.rank_of(stage) == Some(rank);
         let tasks = action.tasks().iter().map(|task| task.stage);
         if !tasks.chain([action.stage()]).all(here) {
             return Err(self.expected("an action of this rank's stages", "another"));
@@ -174,7 +173,7 @@ impl<'a> ListRun<'a> {
     }
 
     pub(super) fn programs(&self, stage: StageIndex, k: MicroBatchIndex) -> &'a StagePrograms {
-        &self.lists.micro_batches[k.index()].stages[stage.index()]
+        &self.step.micro_batches[k.index()].stages[stage.index()]
     }
 
     /// The error of an action that expected something else.
@@ -186,10 +185,6 @@ impl<'a> ListRun<'a> {
         let programs = self.programs(task.stage, task.micro_batch);
         let phase = programs.phase(task.compute);
         phase.ok_or_else(|| self.expected("a program that the stage has", task.compute.letter()))
-    }
-
-    fn store(&mut self, (stage, k): Location) -> &mut Kept<()> {
-        &mut self.stores[stage.index() * self.lists.schedule.micro_batches + k.index()]
     }
 
     /// Keeps a value for all its uses at a stage.
@@ -207,7 +202,7 @@ impl<'a> ListRun<'a> {
         if made != wanted {
             return Err(self.expected(&wanted.to_string(), made.to_string()));
         }
-        match self.store(location).put(needed, (), uses) {
+        match self.kept.put(location, needed, (), uses) {
             true => Ok(()),
             false => Err(self.expected("each value once", format!("{made} again"))),
         }
@@ -223,7 +218,7 @@ impl<'a> ListRun<'a> {
             value,
             micro_batch: location.1,
         };
-        match self.store(location).take(value) {
+        match self.kept.take(location, value) {
             Some(_) => Ok(made),
             None => Err(self.expected(&made.to_string(), "nothing")),
         }
@@ -253,7 +248,7 @@ impl<'a> ListRun<'a> {
 
     /// The path of a parameter.
     pub(super) fn path(&self, position: usize) -> &ParameterPath {
-        &self.lists.table.iter().as_slice()[position].path
+        &self.step.table.iter().as_slice()[position].path
     }
 
     pub(super) fn parameter(
@@ -271,7 +266,7 @@ impl<'a> ListRun<'a> {
         let (rank, _) = self.at();
         let (stage, k) = (task.stage, task.micro_batch);
         let phase = self.phase(task)?;
-        let is_split = (self.lists.is_split)(stage, k.index());
+        let is_split = self.step.lists.is_split(stage, k.index());
         for (value, takes) in &phase.outputs {
             let made = Made {
                 value: *value,
@@ -297,11 +292,11 @@ impl<'a> ListRun<'a> {
         // Other stages of this rank read the values without a message.
         for (edge, values) in &programs.sends {
             let to = edge.to.stage;
-            if !edge.from.is_run_by(&task) || self.lists.schedule.rank_of(to) != Some(rank) {
+            if !edge.from.is_run_by(&task) || self.schedule.rank_of(to) != Some(rank) {
                 continue;
             }
             let received = &self.programs(to, k).received;
-            let is_split = (self.lists.is_split)(to, k.index());
+            let is_split = self.step.lists.is_split(to, k.index());
             for value in values {
                 let made = self.take((stage, k), *value)?;
                 let uses = received.get(value).map_or(0, |takes| takes.of(is_split));
@@ -313,15 +308,10 @@ impl<'a> ListRun<'a> {
 
     /// Checks the state after a step.
     fn end(&self) -> Result<(), CertifyError> {
-        let schedule = self.lists.schedule;
-        for (index, store) in self.stores.iter().enumerate() {
-            if let Some((value, uses)) = store.left() {
-                let stage = index / schedule.micro_batches;
-                let k = index % schedule.micro_batches;
-                let site = self.end_of(StageIndex::new(stage), Some(MicroBatchIndex::new(k)));
-                let found = format!("{value} with {uses} uses left");
-                return Err(other_value(site, "no value that is still kept", found));
-            }
+        if let Some((((stage, k), value), uses)) = self.kept.left() {
+            let found = format!("{value} with {uses} uses left");
+            let site = self.end_of(stage, Some(k));
+            return Err(other_value(site, "no value that is still kept", found));
         }
         if let Some(message) = self.sent.keys().min() {
             let site = self.end_of(message.receiver(), None);
@@ -329,7 +319,7 @@ impl<'a> ListRun<'a> {
             return Err(other_value(site, "every message received", found));
         }
         self.end_reports()?;
-        match schedule.mode {
+        match self.schedule.mode {
             ScheduleMode::Training => self.end_copies(),
             ScheduleMode::ForwardOnly => Ok(()),
         }
@@ -337,11 +327,7 @@ impl<'a> ListRun<'a> {
 
     pub(super) fn end_of(&self, stage: StageIndex, k: Option<MicroBatchIndex>) -> Box<CertifySite> {
         Box::new(CertifySite {
-            rank: self
-                .lists
-                .schedule
-                .rank_of(stage)
-                .unwrap_or(RankIndex::new(0)),
+            rank: self.schedule.rank_of(stage).unwrap_or(RankIndex::new(0)),
             stage,
             micro_batch: k,
             at: "end of the step".into(),
@@ -351,7 +337,7 @@ impl<'a> ListRun<'a> {
     /// Checks that every loss and named output of every micro-batch was reported once, and no other.
     fn end_reports(&self) -> Result<(), CertifyError> {
         let mut wanted: BTreeMap<(usize, Option<&str>), usize> = BTreeMap::new();
-        for (k, programs) in self.lists.micro_batches.iter().enumerate() {
+        for (k, programs) in self.step.micro_batches.iter().enumerate() {
             let names = programs.outputs.iter().map(|name| Some(name.as_str()));
             let loss = programs.loss.then_some(None);
             wanted.extend(names.chain(loss).map(|name| ((k, name), 1)));
@@ -373,9 +359,6 @@ impl<'a> ListRun<'a> {
         Ok(())
     }
 }
-
-/// The stage and the micro-batch of a value.
-type Location = (StageIndex, MicroBatchIndex);
 
 /// The error of a place in a step that expected another value.
 pub(super) fn other_value(site: Box<CertifySite>, expected: &str, found: String) -> CertifyError {

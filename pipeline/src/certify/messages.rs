@@ -45,7 +45,7 @@ impl ListRun<'_> {
             }
             Message::Tie(tie) => {
                 let versions = &self.copies[tie.owner.index()].versions;
-                let shared = self.lists.layout.shared(tie.owner, tie.replica);
+                let shared = self.step.layout.shared(tie.owner, tie.replica);
                 let shared =
                     shared.filter_map(|position| Some((position, *versions.get(&position)?)));
                 Contents::Parameters(shared.collect())
@@ -69,7 +69,7 @@ impl ListRun<'_> {
                 let programs = self.programs(to, micro_batch);
                 let needed = programs.receives.get(&edge).map_or(&[][..], Vec::as_slice);
                 self.same_length(needed.len(), values.len())?;
-                let is_split = (self.lists.is_split)(to, micro_batch.index());
+                let is_split = self.step.lists.is_split(to, micro_batch.index());
                 for (needed, made) in needed.iter().zip(values) {
                     let uses = programs.received.get(needed);
                     let uses = uses.map_or(0, |takes| takes.of(is_split));
@@ -78,7 +78,7 @@ impl ListRun<'_> {
                 Ok(())
             }
             (Message::Tie(tie), Some(Contents::Parameters(values))) => {
-                let needed: Vec<usize> = self.lists.layout.shared(tie.owner, tie.replica).collect();
+                let needed: Vec<usize> = self.step.layout.shared(tie.owner, tie.replica).collect();
                 self.same_length(needed.len(), values.len())?;
                 for (position, (sent, version)) in needed.into_iter().zip(values) {
                     if position != sent {
@@ -115,7 +115,7 @@ impl ListRun<'_> {
         let addends = &self.addends[position];
         let copies = &mut self.copies[task.stage.index()];
         let Some(added) = copies.added.get_mut(&position) else {
-            let owner = self.lists.layout.owners()[position];
+            let owner = self.step.layout.owners()[position];
             let needed = format!("its parts at its owner, stage {owner}, alone");
             return Err(self.sum(position, needed, Some(k)));
         };
@@ -171,8 +171,8 @@ impl ListRun<'_> {
             return Err(self.expected("one update", found));
         }
         let (rank, _) = self.at();
-        let stages: Vec<StageIndex> = self.lists.schedule.stages_of(rank).collect();
-        if self.lists.global_norm {
+        let stages: Vec<StageIndex> = self.schedule.stages_of(rank).collect();
+        if self.step.global_norm {
             for own in &stages {
                 if !self.norms().contains(own) {
                     self.measure(*own)?;
@@ -193,7 +193,7 @@ impl ListRun<'_> {
         }
         self.copies[stage.index()].is_updated = true;
         for other in stages.into_iter().filter(|other| *other != stage) {
-            let shared: Vec<usize> = self.lists.layout.shared(stage, other).collect();
+            let shared: Vec<usize> = self.step.layout.shared(stage, other).collect();
             for position in shared {
                 let version = self.copies[stage.index()].versions[&position];
                 self.copies[other.index()]
@@ -228,7 +228,7 @@ impl ListRun<'_> {
                 ));
             }
             for (position, version) in &copies.versions {
-                let owner = self.lists.layout.owners()[*position].index();
+                let owner = self.step.layout.owners()[*position].index();
                 let owners = self.copies[owner].versions.get(position);
                 if owners != Some(version) {
                     let what = format!("`{}` is", self.path(*position));

@@ -27,5 +27,5 @@ mod reference;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use lists::{Lists, certify_lists};
+pub(crate) use lists::{CertifiedStep, certify_lists};
 pub(crate) use programs::{CertifiedPrograms, certify_programs};

@@ -38,7 +38,7 @@ pub(crate) struct Cutting {
     forward: Vec<Parts>,
     backward: Vec<Parts>,
     /// Values that one program sends to another, in the order of their ids.
-    pub(crate) edges: BTreeMap<Edge, BTreeSet<ValueId>>,
+    edges: BTreeMap<Edge, BTreeSet<ValueId>>,
 }
 
 impl Cutting {

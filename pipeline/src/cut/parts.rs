@@ -68,12 +68,7 @@ impl Parts {
     }
 
     /// Divides a backward: what makes the values that are sent, and what makes the stage's gradients.
-    pub(super) fn split(
-        &self,
-        joint: &JointGraph,
-        sent: &BTreeSet<ValueId>,
-        gradients: &BTreeSet<ValueId>,
-    ) -> (Self, Self) {
+    pub(super) fn split(&self, joint: &JointGraph, sent: &BTreeSet<ValueId>) -> (Self, Self) {
         let mut input = Self {
             nodes: slice(joint, &self.nodes, sent.iter().copied(), |_| false),
             reads: BTreeSet::new(),
@@ -88,11 +83,11 @@ impl Parts {
             .flat_map(|id| joint.graph().node(*id).outputs().iter().copied())
             .collect();
         let is_kept = |value: &ValueId| kept.contains(value);
-        let nodes = slice(joint, &self.nodes, gradients.iter().copied(), is_kept);
+        let nodes = slice(joint, &self.nodes, self.targets.iter().copied(), is_kept);
         let weight = Self {
-            reads: reads(joint, &nodes, gradients),
+            reads: reads(joint, &nodes, &self.targets),
             nodes,
-            targets: gradients.clone(),
+            targets: self.targets.clone(),
         };
         (input, weight)
     }

@@ -8,6 +8,7 @@ use tinderbox_fake::{NodeId, ValueId};
 
 use super::Parts;
 use super::takes::{Taken, Takes};
+use crate::schedule::Compute;
 use crate::trace::{Given, JointGraph};
 
 /// Where an input of a program comes from.
@@ -36,13 +37,6 @@ pub(crate) struct Phase {
 }
 
 impl Phase {
-    /// Values that outlive the program: its outputs and gradients.
-    fn leaving(&self, joint: &JointGraph) -> impl Iterator<Item = ValueId> {
-        let outputs = self.outputs.iter().map(|(value, _)| *value);
-        let gradients = self.gradients.iter();
-        outputs.chain(gradients.filter_map(|position| joint.gradients()[*position]))
-    }
-
     /// The index of the operation after which each value is not used any more, except values that
     /// outlive the program.
     pub(crate) fn last_uses(&self, joint: &JointGraph) -> BTreeMap<ValueId, usize> {
@@ -53,7 +47,7 @@ impl Phase {
             let values = node.outputs().iter().chain(node.inputs());
             last_uses.extend(values.map(|value| (*value, index)));
         }
-        for value in self.leaving(joint) {
+        for value in leaving(joint, &self.outputs, &self.gradients) {
             last_uses.remove(&value);
         }
         last_uses
@@ -82,7 +76,7 @@ impl Phase {
     /// The maximum bytes that the program holds at a time, with all that it reads and outputs.
     pub(crate) fn peak_bytes(&self, joint: &JointGraph) -> u64 {
         let read = self.program.inputs().iter().copied();
-        let held = read.chain(self.leaving(joint));
+        let held = read.chain(leaving(joint, &self.outputs, &self.gradients));
         let held: u64 = held.map(|value| joint.graph().value(value).bytes()).sum();
         held + self.transient_bytes(joint)
     }
@@ -97,10 +91,10 @@ pub(super) struct Sources<'a> {
 }
 
 impl<'a> Sources<'a> {
-    pub(super) fn new<'p>(
+    pub(super) fn new(
         joint: &'a JointGraph,
         taken: &'a Taken,
-        programs: impl IntoIterator<Item = &'p Parts>,
+        programs: [&Parts; Compute::ALL.len()],
     ) -> Self {
         let reads = programs.into_iter().flat_map(|parts| &parts.reads);
         let constants =
@@ -124,27 +118,36 @@ impl<'a> Sources<'a> {
         Binding::Constant(place.expect("every other read is a constant"))
     }
 
-    /// Builds a program for its outputs and gradients.
+    /// Builds a program for its outputs, and for the gradients of some parameters.
     pub(super) fn phase(
         &self,
         parts: &Parts,
         outputs: Vec<(ValueId, Takes)>,
-        gradients: &[(usize, ValueId)],
+        gradients: &[usize],
     ) -> Result<Phase, ProgramError> {
+        let (graph, keys) = (self.joint.graph(), self.joint.keys());
         let inputs: Vec<ValueId> = parts.reads.iter().copied().collect();
         let nodes: Vec<NodeId> = parts.nodes.iter().copied().collect();
-        let made = outputs.iter().map(|(value, _)| *value);
-        let values: Vec<ValueId> = made
-            .chain(gradients.iter().map(|(_, value)| *value))
-            .collect();
-        let (graph, keys) = (self.joint.graph(), self.joint.keys());
+        let values: Vec<ValueId> = leaving(self.joint, &outputs, gradients).collect();
         let program = Program::new(graph, nodes.iter().copied(), &inputs, &values, keys)?;
         Ok(Phase {
             program: Arc::new(program),
             nodes,
             inputs: inputs.iter().map(|value| self.of(*value)).collect(),
             outputs,
-            gradients: gradients.iter().map(|(position, _)| *position).collect(),
+            gradients: gradients.to_vec(),
         })
     }
+}
+
+/// Values that outlive a program: its outputs and gradients.
+fn leaving(
+    joint: &JointGraph,
+    outputs: &[(ValueId, Takes)],
+    gradients: &[usize],
+) -> impl Iterator<Item = ValueId> {
+    let gradients = gradients
+        .iter()
+        .filter_map(|position| joint.gradients()[*position]);
+    outputs.iter().map(|(value, _)| *value).chain(gradients)
 }

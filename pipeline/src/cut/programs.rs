@@ -8,7 +8,7 @@ use tinderbox_fake::ValueId;
 
 use super::parts::Parts;
 use super::phase::{Binding, Phase, Sources};
-use super::takes::{Readers, Taken, Takes};
+use super::takes::{Taken, Takes};
 use super::{Cutting, Layout};
 use crate::schedule::{Compute, Costs, Edge, StageCosts, StageIndex};
 use crate::trace::{Given, JointGraph};
@@ -77,59 +77,32 @@ impl StagePrograms {
             .filter(|(edge, _)| edge.from.compute != Compute::Forward)
             .flat_map(|(_, values)| values.iter().copied())
             .collect();
+        let (input, weight) = whole.split(joint, &sent_backward);
+        let parts = [forward, &whole, &input, &weight];
+        let taken = Taken::count(joint, parts, &sends, &receives);
+        let sources = Sources::new(joint, &taken, parts);
+        let constants = sources.constants.iter().copied();
+        let nodes = graph.backward_slice(constants, |_| false).nodes;
+        let constants = Program::new(graph, nodes, &[], &sources.constants, joint.keys())?;
         let mut gradients = layout.owned(stage).to_vec();
+        gradients.retain(|position| joint.gradients()[*position].is_some());
         gradients.sort_unstable();
-        let gradients = gradients.into_iter();
-        let gradients: Vec<(usize, ValueId)> = gradients
-            .filter_map(|position| Some((position, joint.gradients()[position]?)))
-            .collect();
-        let gradient_values = gradients.iter().map(|(_, value)| *value).collect();
-        let (input, weight) = whole.split(joint, &sent_backward, &gradient_values);
-        let taken = Taken::count(
-            joint,
-            &Readers {
-                forward,
-                whole: &whole,
-                input: &input,
-                weight: &weight,
-                sends: &sends,
-                receives: &receives,
-            },
-        );
-        let sources = Sources::new(joint, &taken, [forward, &whole, &input, &weight]);
-        let constants = &sources.constants;
-        let nodes = graph
-            .backward_slice(constants.iter().copied(), |_| false)
-            .nodes;
-        let constants = Program::new(graph, nodes, &[], constants, joint.keys())?;
-        let made = |values: &BTreeMap<ValueId, Takes>, keep: &dyn Fn(Takes) -> bool| {
-            let values = values.iter().map(|(value, takes)| (*value, *takes));
-            values.filter(|(_, takes)| keep(*takes)).collect()
-        };
+        let has_backward = joint.gradients().iter().any(Option::is_some);
+        let mut phases = [const { None }; Compute::ALL.len()];
+        for (compute, parts) in Compute::ALL.into_iter().zip(parts) {
+            if compute == Compute::Forward || has_backward {
+                let gradients = match compute {
+                    Compute::Backward | Compute::WeightGradient => &gradients[..],
+                    _ => &[],
+                };
+                let phase = sources.phase(parts, taken.outputs(compute), gradients)?;
+                phases[compute.slot()] = Some(phase);
+            }
+        }
         let bytes = |parts: &Parts, is_kept: &dyn Fn(ValueId) -> bool| -> u64 {
             let kept = parts.reads.iter().filter(|value| is_kept(**value));
             kept.map(|value| graph.value(*value).bytes()).sum()
         };
-        let mut phases = [
-            Some(sources.phase(forward, made(&taken.forward, &|_| true), &[])?),
-            None,
-            None,
-            None,
-        ];
-        let (mut activation_bytes, mut weight_gradient_bytes) = (0, 0);
-        if joint.gradients().iter().any(Option::is_some) {
-            let kept = |is_split| made(&taken.backward, &|takes| takes.of(is_split) > 0);
-            let backward = [
-                sources.phase(&whole, kept(false), &gradients)?,
-                sources.phase(&input, kept(true), &[])?,
-                sources.phase(&weight, Vec::new(), &gradients)?,
-            ];
-            for (place, phase) in phases[1..].iter_mut().zip(backward) {
-                *place = Some(phase);
-            }
-            activation_bytes = bytes(&whole, &|value| taken.is_of_forward(value, forward));
-            weight_gradient_bytes = bytes(&weight, &|value| taken.is_value(value));
-        }
         let sent_bytes = sends.iter().map(|(edge, values)| {
             let bytes = values.iter().map(|value| graph.value(*value).bytes()).sum();
             (*edge, bytes)
@@ -139,8 +112,8 @@ impl StagePrograms {
         Ok(Self {
             constants: Arc::new(constants),
             phases,
-            activation_bytes,
-            weight_gradient_bytes,
+            activation_bytes: bytes(&whole, &|value| taken.is_of_forward(value, forward)),
+            weight_gradient_bytes: bytes(&weight, &|value| taken.is_value(value)),
             sent_bytes: sent_bytes.collect(),
             received: taken.messages,
             sends,

@@ -1,11 +1,11 @@
 //! Creates a plan from a trace and a partition of its work.
 
 use std::cell::OnceCell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tinderbox_deferred::{ParameterPath, ParameterTable};
-use tinderbox_fake::{ValueId, dtype_name};
+use tinderbox_fake::dtype_name;
 use tinderbox_planner::{
     Boundary, Choice, Machine, PLAN_VERSION, Partition, PartitionCosts, PlanFile, PlanParameter,
     PlanStage, Rates, StageBytes, Step, TieGroup, Work, lower_bound, predict_costs,
@@ -72,8 +72,6 @@ pub(crate) struct Planning {
 /// A trace that was cut by a partition.
 pub(crate) struct Divided {
     layout: Layout,
-    /// The values that one program sends to another.
-    edges: BTreeMap<Edge, BTreeSet<ValueId>>,
     pub(crate) programs: Vec<StagePrograms>,
 }
 
@@ -84,9 +82,7 @@ impl Planning {
         rates: &Rates,
         times: Option<OperationTimes>,
     ) -> Result<Self, PlanError> {
-        let joint = trace
-            .example_program()
-            .map_err(|source| PlanError::Trace { source })?;
+        let joint = trace.example_program()?;
         Ok(Self {
             groups: OperationGroups::new(&joint),
             times: times.unwrap_or_else(|| OperationTimes::analytic(&joint, rates)),
@@ -121,7 +117,6 @@ impl Planning {
         Ok(Divided {
             programs: StagePrograms::of_stages(joint, &cutting, &layout)?,
             layout,
-            edges: cutting.edges,
         })
     }
 
@@ -153,7 +148,7 @@ impl Planning {
         let stages = divided.layout.stages().zip(stage_costs);
         let stages = stages.map(|(stage, costs)| self.stage(stage, partition, &divided, costs));
         let mut stages: Vec<PlanStage> = stages.collect();
-        values::add(&mut stages, joint, &divided.edges);
+        values::add(&mut stages, joint, &divided.programs);
         if with_programs {
             text::add(&mut stages, joint, &divided.programs);
         }
@@ -172,7 +167,7 @@ impl Planning {
             parameters: plan_parameters(table),
             forward: text::forward(joint),
             ties: self.ties(&divided.layout),
-            boundaries: self.boundaries(&divided),
+            boundaries: boundaries(&divided.programs),
             stages,
         };
         file.check_ranks()?;
@@ -321,16 +316,20 @@ impl Planning {
             programs: Vec::new(),
         }
     }
+}
 
-    fn boundaries(&self, divided: &Divided) -> Vec<Boundary> {
-        let bytes = |value: &ValueId| self.joint.graph().value(*value).bytes();
-        let boundaries = divided.edges.iter().map(|(edge, values)| Boundary {
-            edge: *edge,
-            values: values.len(),
-            bytes: values.iter().map(bytes).sum(),
-        });
-        boundaries.collect()
-    }
+/// The messages that leave each stage.
+fn boundaries(programs: &[StagePrograms]) -> Vec<Boundary> {
+    let sends = programs.iter().flat_map(|programs| {
+        let bytes = programs.sent_bytes.values();
+        programs.sends.iter().zip(bytes)
+    });
+    let boundaries = sends.map(|((edge, values), bytes)| Boundary {
+        edge: *edge,
+        values: values.len(),
+        bytes: *bytes,
+    });
+    boundaries.collect()
 }
 
 /// The positions of a stage as ranges.

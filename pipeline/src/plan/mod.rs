@@ -61,9 +61,7 @@ impl Plan {
     ///
     /// As [`Planner::plan`].
     pub fn at_marks<B: Batch>(trace: &Trace<B>) -> Result<Self, PlanError> {
-        let program = trace
-            .example_program()
-            .map_err(|source| PlanError::Trace { source })?;
+        let program = trace.example_program()?;
         let cuts: Vec<Cut> = (0..program.marks().len()).map(Cut::mark).collect();
         Self::manual(trace, &cuts)
     }

@@ -5,18 +5,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use tinderbox_fake::{ValueId, dtype_name};
 use tinderbox_planner::{PlanStage, PlanValue};
 
-use crate::schedule::{Compute, Edge, StageIndex};
+use crate::cut::StagePrograms;
+use crate::schedule::{Compute, StageIndex};
 use crate::trace::JointGraph;
 
 /// Adds the values of every stage's boundaries.
-pub(super) fn add(
-    stages: &mut [PlanStage],
-    joint: &JointGraph,
-    edges: &BTreeMap<Edge, BTreeSet<ValueId>>,
-) {
+pub(super) fn add(stages: &mut [PlanStage], joint: &JointGraph, programs: &[StagePrograms]) {
     // The stage that computes each value, and the stages that receive it.
     let mut ways: BTreeMap<ValueId, (usize, BTreeSet<usize>)> = BTreeMap::new();
-    for (edge, values) in edges {
+    for (edge, values) in programs.iter().flat_map(|programs| &programs.sends) {
         if edge.from.compute == Compute::Forward {
             for value in values {
                 let from = edge.from.stage.index();

@@ -4,23 +4,31 @@ use std::collections::HashMap;
 
 use tinderbox_planner::Partition;
 
-use super::{BlockProfile, Spread};
+use super::{BlockProfile, Profile, Spread};
+use crate::PlanError;
 use crate::cut::StagePrograms;
+use crate::plan::Planning;
 use crate::schedule::{Compute, Edge, RankIndex, StageIndex};
 use crate::trace::JointGraph;
 
-/// Divides the operations into runs whose modules have the same path down to a depth, or down to a
-/// module that is not divided, each with its name and operations.
-pub(super) fn of_forward(joint: &JointGraph, depth: usize, whole: &[String]) -> Vec<BlockProfile> {
+/// Divides the operations into runs whose modules have the same path down to the depth of a profile, or
+/// down to a module that is not divided. Returns each with its name and operations, and the programs of
+/// every block as a stage of its own.
+pub(super) fn divide(
+    planning: &Planning,
+    profile: &Profile,
+) -> Result<(Vec<BlockProfile>, Vec<StagePrograms>), PlanError> {
+    let joint = &planning.joint;
     let parameters = joint.table().iter();
     let types: HashMap<&str, &str> = parameters
         .map(|parameter| (parameter.path.module(), parameter.modules.as_str()))
         .collect();
+    let operations = joint.forward().nodes().len();
     let mut blocks: Vec<BlockProfile> = Vec::new();
-    for position in 0..joint.forward().nodes().len() {
+    for position in 0..operations {
         let module = joint.module_at(position);
         let types = types.get(module).copied().unwrap_or("");
-        let name = block_of(module, types, depth, whole);
+        let name = block_of(module, types, profile.depth, &profile.basic_blocks);
         match blocks.last_mut() {
             Some(block) if block.name == name => block.operations.1 = position + 1,
             _ => blocks.push(BlockProfile {
@@ -30,7 +38,11 @@ pub(super) fn of_forward(joint: &JointGraph, depth: usize, whole: &[String]) -> 
             }),
         }
     }
-    blocks
+    let starts: Vec<usize> = blocks.iter().map(|block| block.operations.0).collect();
+    let ranks = (0..blocks.len()).map(RankIndex::new).collect();
+    let recompute = vec![false; blocks.len()];
+    let partition = Partition::contiguous(operations, &starts, ranks, recompute);
+    Ok((blocks, planning.divide(&partition)?.programs))
 }
 
 /// The block of a module: its path cut off at a depth, or after the first module of a type that is not
@@ -49,15 +61,6 @@ fn block_of<'a>(module: &'a str, types: &str, depth: usize, whole: &[String]) ->
         }
     }
     &module[..end]
-}
-
-/// Every block as a stage of its own.
-pub(super) fn partition(joint: &JointGraph, blocks: &[BlockProfile]) -> Partition {
-    let starts: Vec<usize> = blocks.iter().map(|block| block.operations.0).collect();
-    let count = blocks.len();
-    let ranks = (0..count).map(RankIndex::new).collect();
-    let operations = joint.forward().nodes().len();
-    Partition::contiguous(operations, &starts, ranks, vec![false; count])
 }
 
 /// Adds the bytes of a block that was measured.

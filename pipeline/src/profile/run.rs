@@ -4,11 +4,10 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use burn::tensor::{Device, TensorData};
-use rayon::ThreadPoolBuilder;
 use tinderbox_deferred::{Executable, Executor, RunContext, random::Seed};
 use tinderbox_fake::{DynTensor, TensorKind, ValueId};
 
-use super::together::{Member, together};
+use super::together::Repeated;
 use super::{Profile, Spread};
 use crate::ProfileError;
 use crate::cut::{Binding, Phase, StagePrograms};
@@ -29,33 +28,14 @@ impl Runner<'_> {
     /// Runs a block on as many threads as ranks run at once. Returns the spreads of its programs over
     /// all threads, in the order of [`RunTimes`].
     pub(super) fn measure(&self, programs: &StagePrograms) -> Result<[Spread; 4], ProfileError> {
-        let runs = together(self.profile.beside, |member| self.runs(programs, member))?;
-        let runs: Vec<RunTimes> = runs.into_iter().flatten().collect();
+        let repeated = Repeated {
+            ranks: self.profile.beside,
+            threads: self.profile.threads,
+            warm_up: self.profile.warm_up,
+            repetitions: self.profile.repetitions,
+        };
+        let runs = repeated.run(|| LoadedBlock::new(self, programs), LoadedBlock::run)?;
         Ok([0, 1, 2, 3].map(|of| Spread::of(runs.iter().map(|run| run[of]))))
-    }
-
-    fn runs(
-        &self,
-        programs: &StagePrograms,
-        member: &Member<'_>,
-    ) -> Result<Vec<RunTimes>, ProfileError> {
-        let Profile {
-            threads,
-            warm_up,
-            repetitions,
-            ..
-        } = *self.profile;
-        let pool = ThreadPoolBuilder::new().num_threads(threads).build()?;
-        let mut block = pool.install(|| LoadedBlock::new(self, programs))?;
-        let mut runs = Vec::with_capacity(repetitions);
-        for number in 0..warm_up + repetitions {
-            member.wait();
-            let run = pool.install(|| block.run())?;
-            if number >= warm_up {
-                runs.push(run);
-            }
-        }
-        Ok(runs)
     }
 }
 
@@ -228,17 +208,19 @@ mod tests {
         let forward = |net: &Linear, x| Outputs::loss(net.forward(x).mean());
         let trace: Trace<Tensor<2>> = model.trace(&example, forward).unwrap();
         let planning = Planning::new(&trace, &Rates::default(), None).unwrap();
-        let blocks = blocks::of_forward(&planning.joint, 1, &[]);
-        let partition = blocks::partition(&planning.joint, &blocks);
-        let divided = planning.divide(&partition).unwrap();
+        let profile = Profile {
+            depth: 1,
+            ..Profile::unmeasured()
+        };
+        let (_, programs) = blocks::divide(&planning, &profile).unwrap();
         let device = Device::flex();
         let runner = Runner {
             joint: &planning.joint,
             device: &device,
-            profile: &Profile::unmeasured(),
+            profile: &profile,
         };
         let mut parameters = 0;
-        for programs in &divided.programs {
+        for programs in &programs {
             let block = LoadedBlock::new(&runner, programs).unwrap();
             for value in block.parameters.values() {
                 let data = value.to_data().unwrap();

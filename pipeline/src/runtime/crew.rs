@@ -117,8 +117,18 @@ impl Crew {
         let results = self.ranks.ask_while(self.timeout, progressed, make);
         results.map_err(|error| match error {
             CrewError::Timeout { rank, timeout } => {
-                let counted = self.progress[rank.index()].counted();
-                stalled(rank, timeout, request, counted)
+                match self.progress[rank.index()].counted() {
+                    // It has never reported any progress.
+                    counted if counted == Counted::default() => stopped(error, request),
+                    Counted { made, begun, bytes } => PipelineError::Stalled {
+                        rank,
+                        request,
+                        timeout,
+                        parameters: made,
+                        of: begun,
+                        bytes,
+                    },
+                }
             }
             error => stopped(error, request),
         })
@@ -132,30 +142,6 @@ fn progressed(progress: &[Arc<RankProgress>]) -> impl FnMut() -> bool {
     move || {
         let now = look();
         std::mem::replace(&mut seen, now) != now
-    }
-}
-
-/// The error of a rank that stopped reporting progress, or never reported any.
-fn stalled(
-    rank: RankIndex,
-    timeout: Duration,
-    request: &'static str,
-    counted: Counted,
-) -> PipelineError {
-    match counted == Counted::default() {
-        true => PipelineError::Timeout {
-            rank,
-            request,
-            timeout,
-        },
-        false => PipelineError::Stalled {
-            rank,
-            request,
-            timeout,
-            parameters: counted.made,
-            of: counted.begun,
-            bytes: counted.bytes,
-        },
     }
 }
 

@@ -12,7 +12,7 @@ use super::stage::CutProgram;
 use super::step::MicroInput;
 use super::weights::count_of;
 use crate::batch::Batch;
-use crate::certify::{Lists, certify_lists, certify_programs};
+use crate::certify::{CertifiedStep, certify_lists, certify_programs};
 use crate::cut::{Cutting, Layout, StagePrograms, step_bytes};
 use crate::lists::{ScheduleChoice, StepLists};
 use crate::recent::Recent;
@@ -160,11 +160,11 @@ impl<B: Batch> Programs<B> {
         cuts: &[&CutProgram],
     ) -> Result<Arc<StepLists>, PipelineError> {
         // Micro-batches of other shapes may exchange other values.
-        let key = (mode, cuts.len(), edges(cuts.iter().copied()));
+        let key = (mode, cuts.len(), edges(cuts));
         if let Some(lists) = self.lists.get(&key) {
             return Ok(lists.clone());
         }
-        let dependencies = self.dependencies(mode, cuts.iter().copied());
+        let dependencies = self.dependencies(mode, cuts);
         let (ranks, count) = (&self.layout.ranks, cuts.len());
         let compute = match mode {
             Mode::Training => self.choice.compute(ranks, count, &dependencies)?,
@@ -183,9 +183,8 @@ impl<B: Batch> Programs<B> {
         lists: &StepLists,
         cuts: &[&CutProgram],
     ) -> Result<(), CertifyError> {
-        certify_lists(&Lists {
-            schedule: &lists.schedule,
-            is_split: &|stage, micro_batch| lists.is_split(stage, micro_batch),
+        certify_lists(&CertifiedStep {
+            lists,
             micro_batches: cuts.iter().map(|cut| &cut.programs).collect(),
             table: self.trace.parameters(),
             layout: &self.layout,
@@ -194,11 +193,7 @@ impl<B: Batch> Programs<B> {
     }
 
     /// The dependencies of a step with these programs.
-    pub(super) fn dependencies<'a>(
-        &self,
-        mode: Mode,
-        cuts: impl Iterator<Item = &'a CutProgram>,
-    ) -> Dependencies {
+    fn dependencies(&self, mode: Mode, cuts: &[&CutProgram]) -> Dependencies {
         let ties = self.layout.ties().filter(|_| mode == Mode::Training);
         let dependencies = Dependencies::new(self.layout.ranks.len(), edges(cuts), ties);
         match mode == Mode::Training && self.global_norm {
@@ -226,7 +221,7 @@ impl<B: Batch> Programs<B> {
             let held = self.layout.held_bytes(&joint, planned.stage, 0);
             costs.resident_bytes = held.parameters + planned.parameter_bytes;
         }
-        Ok((self.dependencies(Mode::Training, cuts.into_iter()), costs))
+        Ok((self.dependencies(Mode::Training, &cuts), costs))
     }
 }
 
@@ -253,8 +248,8 @@ pub fn certification_time<B: Batch>(
 }
 
 /// The edges between the stages of programs.
-fn edges<'a>(cuts: impl Iterator<Item = &'a CutProgram>) -> BTreeSet<Edge> {
-    let stages = cuts.flat_map(|cut| &cut.programs.stages);
+fn edges(cuts: &[&CutProgram]) -> BTreeSet<Edge> {
+    let stages = cuts.iter().flat_map(|cut| &cut.programs.stages);
     let edges = stages.flat_map(|programs| programs.sends.keys().copied());
     edges.collect()
 }

@@ -17,7 +17,7 @@ use super::optimizer::{OptimizerSnapshot, OptimizerState};
 use super::rank::RankSetup;
 use super::restore::SavedOptimizer;
 use super::step::{LearningRates, check_length};
-use super::weights::Count;
+use super::weights::CountProgram;
 use crate::certify::CertifiedPrograms;
 use crate::schedule::{Compute, StageIndex};
 use crate::trace::LossOver;
@@ -30,7 +30,7 @@ pub(crate) struct CutProgram {
     pub(crate) number: u64,
     pub(crate) programs: CertifiedPrograms,
     /// What the loss of a micro-batch is a mean or a sum over.
-    pub(super) loss_over: LossOver<Count>,
+    pub(super) loss_over: LossOver<CountProgram>,
     /// The places of its operations that read by index.
     pub(super) indices: IndexPlaces,
 }

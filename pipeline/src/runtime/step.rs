@@ -16,7 +16,7 @@ use super::link::{Link, Tag};
 use super::rank::{Rank, action_error, caught};
 use super::stage::{CutProgram, Stage};
 use crate::cut::{Binding, Phase, StagePrograms};
-use crate::kept::Kept;
+use crate::kept::{Kept, Location};
 use crate::lists::StepLists;
 use crate::schedule::{
     Action, Compute, Edge, Message, MicroBatchIndex, RankIndex, RankTimeline, Span, StageIndex,
@@ -98,9 +98,7 @@ pub(super) struct RoundReport {
 
 /// The values of a round on one rank.
 pub(super) struct RoundState {
-    /// By stage and micro-batch.
-    stores: Vec<Kept<DynTensor>>,
-    micro_batches: usize,
+    kept: Kept<DynTensor>,
     pub(super) norms: BTreeMap<StageIndex, Norms>,
     /// The change of the gradients of all stages, once it is known.
     pub(super) change: Option<Change>,
@@ -115,12 +113,8 @@ pub(super) struct RoundState {
 
 impl RoundState {
     fn new(round: &Round) -> Self {
-        let schedule = &round.lists.schedule;
-        let mut stores = Vec::new();
-        stores.resize_with(schedule.stages * schedule.micro_batches, Kept::default);
         Self {
-            stores,
-            micro_batches: schedule.micro_batches,
+            kept: Kept::default(),
             norms: BTreeMap::new(),
             change: None,
             epoch: round.epoch,
@@ -130,21 +124,17 @@ impl RoundState {
         }
     }
 
-    fn store(&mut self, (stage, k): Location) -> &mut Kept<DynTensor> {
-        &mut self.stores[stage.index() * self.micro_batches + k.index()]
-    }
-
     /// Keeps a value of a stage and micro-batch for a number of uses.
     fn put(&mut self, location: Location, id: ValueId, value: DynTensor, uses: usize) {
         if self.epoch.is_some() && uses > 0 {
             self.bytes += value.bytes();
         }
-        self.store(location).put(id, value, uses);
+        self.kept.put(location, id, value, uses);
     }
 
     /// Uses a value of a stage and micro-batch.
     fn take(&mut self, location: Location, id: ValueId) -> DynTensor {
-        let kept = self.store(location).take(id);
+        let kept = self.kept.take(location, id);
         let (value, is_last) = kept.expect("certified lists use values that are kept");
         if self.epoch.is_some() && is_last {
             self.bytes = self.bytes.saturating_sub(value.bytes());
@@ -163,9 +153,6 @@ impl RoundState {
         made
     }
 }
-
-/// The stage and the micro-batch of a value.
-type Location = (StageIndex, MicroBatchIndex);
 
 /// A program with its inputs.
 struct Job {
@@ -237,7 +224,7 @@ impl<'a> Running<'a> {
             }
         }
         debug_assert_eq!(
-            self.state.stores.iter().find_map(Kept::left),
+            self.state.kept.left(),
             None,
             "every value of a round is used"
         );

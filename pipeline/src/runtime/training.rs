@@ -45,9 +45,6 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         lr: impl Into<ModuleLearningRate>,
         batch: B,
     ) -> Result<StepOutput, PipelineError> {
-        if self.settings.optimizer.is_none() {
-            return Err(PipelineError::NoOptimizer);
-        }
         self.train(&lr.into(), &[batch])
     }
 
@@ -65,13 +62,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         lr: impl Into<ModuleLearningRate>,
         batches: impl IntoIterator<Item = B>,
     ) -> Result<StepOutput, PipelineError> {
-        if self.settings.optimizer.is_none() {
-            return Err(PipelineError::NoOptimizer);
-        }
         let batches: Vec<B> = batches.into_iter().collect();
-        if batches.is_empty() {
-            return Err(PipelineError::from(BatchError::NoSamples));
-        }
         self.train(&lr.into(), &batches)
     }
 
@@ -80,6 +71,12 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         lr: &ModuleLearningRate,
         batches: &[B],
     ) -> Result<StepOutput, PipelineError> {
+        if self.settings.optimizer.is_none() {
+            return Err(PipelineError::NoOptimizer);
+        }
+        if batches.is_empty() {
+            return Err(PipelineError::from(BatchError::NoSamples));
+        }
         self.check_rates(lr)?;
         let step = self.step;
         let output = self.run_training(lr, batches)?;

@@ -11,13 +11,13 @@ use crate::{ActionError, PipelineError};
 
 /// Computes the count of a micro-batch on the CPU.
 #[derive(Debug)]
-pub(super) struct Count {
+pub(super) struct CountProgram {
     program: Executable,
     /// The positions in the batch of the tensors that it reads.
     inputs: Vec<usize>,
 }
 
-impl Count {
+impl CountProgram {
     fn new(
         joint: &JointGraph,
         count: tinderbox_fake::ValueId,
@@ -56,8 +56,8 @@ impl Count {
 pub(super) fn count_of(
     joint: &JointGraph,
     check_indices: bool,
-) -> Result<LossOver<Count>, ProgramError> {
-    let new = |count| Count::new(joint, count, check_indices);
+) -> Result<LossOver<CountProgram>, ProgramError> {
+    let new = |count| CountProgram::new(joint, count, check_indices);
     joint.loss_over().try_map(new)
 }
 

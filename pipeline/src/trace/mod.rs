@@ -59,6 +59,7 @@ type ForwardFn<B> = dyn Fn(&Device, usize, &mut dyn FnMut() -> B) -> Result<join
 /// evaluation and every batch size. A further shape costs milliseconds. The program of the example and
 /// the 16 most recently used are kept; others are recorded again on demand, and must be equal to their
 /// earlier recording.
+#[derive(Clone)]
 pub struct Trace<B> {
     run: Arc<ForwardFn<B>>,
     /// The recorded constructor.
@@ -75,23 +76,6 @@ pub struct Trace<B> {
     /// The digest of every recorded program by that of its name: 32 bytes for each shape, even if the
     /// program is no longer kept.
     digests: Arc<Mutex<HashMap<u128, u128>>>,
-}
-
-impl<B: Clone> Clone for Trace<B> {
-    fn clone(&self) -> Self {
-        Self {
-            run: self.run.clone(),
-            constructor: self.constructor.clone(),
-            table: self.table.clone(),
-            options: self.options.clone(),
-            compute: self.compute,
-            example: self.example.clone(),
-            mode: self.mode,
-            first: self.first.clone(),
-            programs: self.programs.clone(),
-            digests: self.digests.clone(),
-        }
-    }
 }
 
 /// Traces a deferred model.

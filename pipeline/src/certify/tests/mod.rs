@@ -4,17 +4,16 @@ mod lists;
 mod models;
 mod programs;
 
-use std::collections::BTreeSet;
-
 use burn::tensor::TensorData;
 use burn_ir::OperationIr;
 use tinderbox_deferred::RandomKeys;
 use tinderbox_fake::{Graph, GraphBuilder, NodeId};
 
-use super::{CertifiedPrograms, Lists, certify_lists, certify_programs};
+use super::{CertifiedPrograms, CertifiedStep, certify_lists, certify_programs};
 use crate::CertifyError;
 use crate::cut::{Cutting, Phase, StagePrograms};
-use crate::schedule::{Compute, Dependencies, Schedule, StageIndex, lower};
+use crate::lists::StepLists;
+use crate::schedule::{Compute, Dependencies, Schedule, lower};
 use crate::trace::JointGraph;
 use models::Model;
 
@@ -69,18 +68,8 @@ fn run_each(
     schedule: &Schedule,
     global_norm: bool,
 ) -> Result<(), CertifyError> {
-    let tasks = schedule
-        .ranks
-        .iter()
-        .flatten()
-        .flat_map(|action| action.tasks());
-    let halves: BTreeSet<(StageIndex, usize)> = tasks
-        .filter(|task| task.compute == Compute::WeightGradient)
-        .map(|task| (task.stage, task.micro_batch.index()))
-        .collect();
-    certify_lists(&Lists {
-        schedule,
-        is_split: &|stage, micro_batch| halves.contains(&(stage, micro_batch)),
+    certify_lists(&CertifiedStep {
+        lists: &StepLists::of(schedule.clone()),
         micro_batches,
         table: model.trace.parameters(),
         layout: &model.layout,
