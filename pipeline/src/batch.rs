@@ -183,33 +183,33 @@ pub struct Leaf {
     pub dtype: DType,
 }
 
-/// Returns every tensor of a batch with its name.
-pub(crate) fn leaves<B: Batch>(batch: &B) -> Vec<(LeafName, DynTensor)> {
+/// Returns every tensor of a batch with its name, and the names of its parts without tensors.
+fn visit<B: Batch>(batch: &B) -> (Vec<(LeafName, DynTensor)>, Vec<String>) {
     let mut found = Vec::new();
-    batch
-        .clone()
-        .map_tensors(&mut BatchMapper::new(&mut |name, tensor| {
-            found.push((name.clone(), tensor.clone()));
-            tensor
-        }));
-    found
-}
-
-/// Returns the tensors of a batch and its parts without tensors: the key of a program.
-pub(crate) fn signature<B: Batch>(batch: &B) -> (Vec<Leaf>, Vec<String>) {
-    let mut leaves = Vec::new();
     let mut note = |name: &LeafName, tensor: DynTensor| {
-        leaves.push(Leaf {
-            name: name.name.clone(),
-            shape: tensor.shape().to_vec(),
-            dtype: tensor.dtype(),
-        });
+        found.push((name.clone(), tensor.clone()));
         tensor
     };
     let mut mapper = BatchMapper::new(&mut note);
     batch.clone().map_tensors(&mut mapper);
     let empty = mapper.empty;
-    (leaves, empty)
+    (found, empty)
+}
+
+/// Returns every tensor of a batch with its name.
+pub(crate) fn leaves<B: Batch>(batch: &B) -> Vec<(LeafName, DynTensor)> {
+    visit(batch).0
+}
+
+/// Returns the tensors of a batch and its parts without tensors: the key of a program.
+pub(crate) fn signature<B: Batch>(batch: &B) -> (Vec<Leaf>, Vec<String>) {
+    let (found, empty) = visit(batch);
+    let leaves = found.into_iter().map(|(name, tensor)| Leaf {
+        name: name.name,
+        shape: tensor.shape().to_vec(),
+        dtype: tensor.dtype(),
+    });
+    (leaves.collect(), empty)
 }
 
 /// Fails for a batch whose tensors have other dtypes than the traced ones, which would be another

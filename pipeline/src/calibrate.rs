@@ -6,11 +6,10 @@ use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::SgdConfig;
 use burn::tensor::{Device, Distribution, Tensor};
-use rayon::ThreadPoolBuilder;
 use tinderbox_deferred::{Deferred, available_for};
 use tinderbox_planner::{Machine, RankModel, Rates};
 
-use crate::profile::together;
+use crate::profile::Repeated;
 use crate::schedule::{Action, LinkCosts, Message, ScheduleKind, Timeline};
 use crate::{CalibrateError, Outputs, Pipeline, Plan, ProfileError, Traceable};
 
@@ -73,19 +72,13 @@ fn median_time(
     threads: usize,
     time: impl Fn() -> Duration + Sync,
 ) -> Result<Duration, ProfileError> {
-    let times = together(ranks, |member| {
-        let pool = ThreadPoolBuilder::new()
-            .num_threads(threads.max(1))
-            .build()?;
-        let turn = || {
-            member.wait();
-            pool.install(&time)
-        };
-        // Warms up.
-        turn();
-        Ok((0..TURNS).map(|_| turn()).collect::<Vec<_>>())
-    })?;
-    Ok(median(times.into_iter().flatten().collect()))
+    let repeated = Repeated {
+        ranks,
+        threads: threads.max(1),
+        warm_up: 1,
+        repetitions: TURNS,
+    };
+    Ok(median(repeated.run(|| Ok(()), |()| Ok(time()))?))
 }
 
 /// Returns the time until the device has finished `run`. The timed pipeline reports a device that

@@ -29,15 +29,15 @@ use tinderbox_fake::{Graph, NodeId, ValueId};
 
 /// The work of one operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct OperationCost {
+pub(crate) struct OperationCost {
     /// Floating point operations.
-    pub flops: u64,
+    pub(crate) flops: u64,
     /// Bytes read and written.
-    pub bytes: u64,
+    pub(crate) bytes: u64,
 }
 
 /// Returns the work of an operation of a graph. Sums saturate at [`u64::MAX`].
-pub fn operation_cost(graph: &Graph, node: NodeId) -> OperationCost {
+pub(crate) fn operation_cost(graph: &Graph, node: NodeId) -> OperationCost {
     let node = graph.node(node);
     let size = |value: &ValueId| graph.value(*value).bytes();
     let made = node.outputs().iter().map(size).fold(0, u64::saturating_add);
@@ -92,7 +92,7 @@ fn moves(operation: &OperationIr) -> Moves {
 }
 
 /// Returns the FLOPs of a product; `None` for every other operation.
-pub fn product_flops(operation: &OperationIr) -> Option<u64> {
+pub(crate) fn product_flops(operation: &OperationIr) -> Option<u64> {
     let module = match operation {
         OperationIr::Float(_, FloatOperationIr::Matmul(op))
         | OperationIr::Int(IntOperationIr::Matmul(op)) => {

@@ -1,13 +1,18 @@
-//! The values of one stage and micro-batch, each kept until its last use.
+//! The values of stages and micro-batches, each kept until its last use.
 
 use std::collections::HashMap;
 
 use tinderbox_fake::ValueId;
 
+use crate::schedule::{MicroBatchIndex, StageIndex};
+
+/// The stage and the micro-batch of a value.
+pub(crate) type Location = (StageIndex, MicroBatchIndex);
+
 /// Values, each with the number of its remaining uses.
 #[derive(Debug)]
 pub(crate) struct Kept<V> {
-    values: HashMap<ValueId, (V, usize)>,
+    values: HashMap<(Location, ValueId), (V, usize)>,
 }
 
 impl<V> Default for Kept<V> {
@@ -21,25 +26,25 @@ impl<V> Default for Kept<V> {
 impl<V: Clone> Kept<V> {
     /// Keeps a value for a number of uses; drops it if that is 0. Returns whether it was not kept
     /// already.
-    pub(crate) fn put(&mut self, id: ValueId, value: V, uses: usize) -> bool {
-        uses == 0 || self.values.insert(id, (value, uses)).is_none()
+    pub(crate) fn put(&mut self, at: Location, id: ValueId, value: V, uses: usize) -> bool {
+        uses == 0 || self.values.insert((at, id), (value, uses)).is_none()
     }
 
     /// Uses a value once, if it is kept. Returns it, and whether this was its last use: the caller then
     /// has the only handle, so its program may work in place.
-    pub(crate) fn take(&mut self, id: ValueId) -> Option<(V, bool)> {
-        let (value, uses) = self.values.get_mut(&id)?;
+    pub(crate) fn take(&mut self, at: Location, id: ValueId) -> Option<(V, bool)> {
+        let (value, uses) = self.values.get_mut(&(at, id))?;
         if *uses > 1 {
             *uses -= 1;
             return Some((value.clone(), false));
         }
-        let (value, _) = self.values.remove(&id)?;
+        let (value, _) = self.values.remove(&(at, id))?;
         Some((value, true))
     }
 
-    /// The lowest id that is still kept, with the number of its remaining uses.
-    pub(crate) fn left(&self) -> Option<(ValueId, usize)> {
-        let left = self.values.iter().map(|(id, (_, uses))| (*id, *uses));
+    /// The first value that is still kept, with the number of its remaining uses.
+    pub(crate) fn left(&self) -> Option<((Location, ValueId), usize)> {
+        let left = self.values.iter().map(|(key, (_, uses))| (*key, *uses));
         left.min()
     }
 }

@@ -38,8 +38,11 @@
 //!
 //! # Architecture invariants
 //!
-//! - Modules import in the order of the flow: batch, trace, cost, partition, cut, certify, work, plan,
-//!   profile, runtime, calibrate. All but the last three and the file functions of a plan are pure.
+//! - Modules are in the order of the flow. A module imports only from those before it: `recent`, `batch`,
+//!   `cost`, `trace`, `partition`, `lists`, `kept`, `cut`, `certify`, `work`, `plan`, `profile`, `runtime`,
+//!   `calibrate`, `testing`. A test holds this. `cost` is before `trace`, where an operation that is a product has
+//!   another role, and `cut` is before `plan`, which contains the costs and texts of the programs. All but `profile`, `runtime`, `calibrate` and the file functions
+//!   of a plan are pure. `error` has the errors of all.
 //! - A value crosses between two programs only if the plan's boundaries list it.
 //! - Data flows backward only from higher stages to lower ones, so no cut can deadlock.
 //! - Gradients of micro-batches are added in micro-batch order, whatever the schedule.
@@ -52,6 +55,11 @@
 //!
 //! - Ranks are threads of one process.
 //! - Data-dependent shapes and control flow can't be traced; see [`TraceError`].
+//!
+//! # Features
+//!
+//! - `metis`: plans by METIS.
+//! - `testing`: the module `testing`, which checks custom links and batches.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -62,11 +70,15 @@ mod cost;
 mod cut;
 mod error;
 mod kept;
+mod lists;
 mod partition;
 mod plan;
 mod profile;
 mod recent;
 mod runtime;
+#[cfg(any(test, feature = "testing"))]
+#[cfg_attr(docsrs, doc(cfg(feature = "testing")))]
+pub mod testing;
 mod trace;
 mod work;
 
@@ -78,6 +90,7 @@ pub use error::{
     ActionError, BatchError, CalibrateError, CertifyError, CertifySite, LinkError, NotHeld,
     PipelineError, PlanError, ProfileError, RestoreError, TraceError,
 };
+pub use lists::ScheduleChoice;
 pub use partition::Cut;
 pub use plan::{Plan, Planner};
 pub use profile::{BlockProfile, PROFILE_VERSION, Profile, Profiler, Spread};
@@ -85,8 +98,7 @@ pub use profile::{BlockProfile, PROFILE_VERSION, Profile, Profiler, Spread};
 pub use runtime::certification_time;
 pub use runtime::{
     Clipping, Link, LocalLink, LossScale, OptimizerConfig, OptimizerSnapshot, Pipeline,
-    PipelineBuilder, SavedOptimizer, SavedState, ScheduleChoice, Stage, StateFields, StateTensor,
-    StepOutput, Tag,
+    PipelineBuilder, SavedOptimizer, SavedState, Stage, StateFields, StateTensor, StepOutput, Tag,
 };
 /// Costs, machines, partitioners, predictions and plan files, without Burn.
 pub use tinderbox_planner as planner;

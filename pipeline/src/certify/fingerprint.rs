@@ -9,6 +9,8 @@ use tinderbox_deferred::RandomValues;
 use tinderbox_fake::encode;
 use twox_hash::XxHash3_128;
 
+use crate::trace::Given;
+
 /// A hash of a computation: two are equal if the same operations compute both from the same leaves.
 ///
 /// The hash is not cryptographic: it detects defects, not an adversary.
@@ -73,32 +75,19 @@ impl Hasher {
         Fingerprint(XxHash3_128::oneshot(&self.bytes))
     }
 
-    fn leaf(&mut self, kind: Kind, position: usize, shape: &Shape, dtype: DType) -> Fingerprint {
+    /// A parameter in the dtype in which programs read it, a tensor of the batch, or the weight of the
+    /// micro-batch.
+    pub(super) fn given(&mut self, given: Given, shape: &Shape, dtype: DType) -> Fingerprint {
+        let (kind, position) = match given {
+            Given::Parameter(position) => (Kind::Parameter, position),
+            Given::Input(position) => (Kind::Input, position),
+            Given::Weight => (Kind::Weight, 0),
+        };
         self.begin(kind);
         self.number(position);
         self.write(shape);
         self.write(&dtype);
         self.finish()
-    }
-
-    /// The parameter at a position of the table, in the dtype in which programs read it.
-    pub(super) fn parameter(
-        &mut self,
-        position: usize,
-        shape: &Shape,
-        dtype: DType,
-    ) -> Fingerprint {
-        self.leaf(Kind::Parameter, position, shape, dtype)
-    }
-
-    /// The tensor at a position of the batch.
-    pub(super) fn input(&mut self, position: usize, shape: &Shape, dtype: DType) -> Fingerprint {
-        self.leaf(Kind::Input, position, shape, dtype)
-    }
-
-    /// The weight of the micro-batch.
-    pub(super) fn weight(&mut self, shape: &Shape, dtype: DType) -> Fingerprint {
-        self.leaf(Kind::Weight, 0, shape, dtype)
     }
 
     /// Constant data. The data must live as long as this hasher is used: they are identified by their

@@ -2,32 +2,26 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use tinderbox_deferred::ParameterTable;
+use tinderbox_deferred::{ParameterPath, ParameterTable};
 use tinderbox_fake::ValueId;
 
-use super::copies::{Copies, Ownership, Version};
+use super::copies::{Copies, Version};
 use super::messages::{Contents, Made};
-use super::programs::Certificate;
+use super::programs::CertifiedPrograms;
 use crate::cut::{Binding, Layout, Phase, StagePrograms};
-use crate::kept::Kept;
+use crate::kept::{Kept, Location};
+use crate::lists::StepLists;
 use crate::schedule::{
     Action, Compute, Message, MicroBatchIndex, RankIndex, Schedule, ScheduleMode, StageIndex, Task,
 };
+use crate::trace::Given;
 use crate::{CertifyError, CertifySite};
 
-/// A micro-batch: the programs for its shapes, and their certificate.
-#[derive(Clone, Copy)]
-pub(crate) struct CertifiedMicroBatch<'a> {
-    pub(crate) stages: &'a [StagePrograms],
-    pub(crate) certificate: &'a Certificate,
-}
-
 /// The lists of a step, with their programs.
-pub(crate) struct Lists<'a> {
-    pub(crate) schedule: &'a Schedule,
-    /// Whether the backward of a micro-batch is split on a stage.
-    pub(crate) is_split: &'a dyn Fn(StageIndex, usize) -> bool,
-    pub(crate) micro_batches: Vec<CertifiedMicroBatch<'a>>,
+pub(crate) struct CertifiedStep<'a> {
+    pub(crate) lists: &'a StepLists,
+    /// The programs of each micro-batch.
+    pub(crate) micro_batches: Vec<&'a CertifiedPrograms>,
     pub(crate) table: &'a ParameterTable,
     pub(crate) layout: &'a Layout,
     /// Whether an update needs the norms of the gradients of all stages.
@@ -45,21 +39,23 @@ pub(crate) struct Lists<'a> {
 /// # Errors
 ///
 /// [`CertifyError`] for the first difference.
-pub(crate) fn certify_lists(lists: &Lists<'_>) -> Result<(), CertifyError> {
-    let mut run = Run::new(lists);
+pub(crate) fn certify_lists(step: &CertifiedStep<'_>) -> Result<(), CertifyError> {
+    let mut run = ListRun::new(step);
     run.all()?;
     run.end()
 }
 
 /// A step in progress.
-pub(super) struct Run<'a> {
-    pub(super) lists: &'a Lists<'a>,
-    pub(super) ownership: Ownership<'a>,
+pub(super) struct ListRun<'a> {
+    pub(super) step: &'a CertifiedStep<'a>,
+    pub(super) schedule: &'a Schedule,
+    /// The micro-batches that add to the gradient of each parameter, in the order in which they are added.
+    pub(super) addends: Vec<Vec<usize>>,
     heads: Vec<usize>,
     /// The current action and its rank.
     at: Option<(RankIndex, Action)>,
-    /// By stage and micro-batch. The certificate of a program proves how each value is computed.
-    stores: Vec<Kept<()>>,
+    /// The certificate of a program proves how each value is computed.
+    kept: Kept<()>,
     /// Messages that were sent and not yet received.
     pub(super) sent: HashMap<Message, Contents>,
     /// By stage.
@@ -70,24 +66,28 @@ pub(super) struct Run<'a> {
     reported: BTreeMap<(usize, Option<&'a str>), usize>,
 }
 
-impl<'a> Run<'a> {
-    fn new(lists: &'a Lists<'a>) -> Self {
-        let schedule = lists.schedule;
-        let ownership = Ownership::new(lists.table, lists.layout, &lists.micro_batches);
-        let mut stores = Vec::new();
-        stores.resize_with(schedule.stages * schedule.micro_batches, Kept::default);
+impl<'a> ListRun<'a> {
+    fn new(step: &'a CertifiedStep<'a>) -> Self {
+        let schedule = &step.lists.schedule;
+        let mut addends = vec![Vec::new(); step.table.len()];
+        for (k, programs) in step.micro_batches.iter().enumerate() {
+            for position in &programs.gradients {
+                addends[*position].push(k);
+            }
+        }
         Self {
-            lists,
+            step,
+            schedule,
             heads: vec![0; schedule.ranks.len()],
             at: None,
-            stores,
+            kept: Kept::default(),
             sent: HashMap::new(),
             copies: (0..schedule.stages)
-                .map(|stage| ownership.copies(StageIndex::new(stage)))
+                .map(|stage| Copies::new(step.layout, StageIndex::new(stage)))
                 .collect(),
             norms: vec![BTreeSet::new(); schedule.ranks.len()],
             reported: BTreeMap::new(),
-            ownership,
+            addends,
         }
     }
 
@@ -97,7 +97,7 @@ impl<'a> Run<'a> {
             let mut has_run = false;
             let mut waiting = None;
             for rank in 0..self.heads.len() {
-                while let Some(action) = self.lists.schedule.ranks[rank].get(self.heads[rank]) {
+                while let Some(action) = self.schedule.ranks[rank].get(self.heads[rank]) {
                     if let Action::Receive(message) = action
                         && !self.sent.contains_key(message)
                     {
@@ -122,7 +122,7 @@ impl<'a> Run<'a> {
 
     fn act(&mut self, rank: RankIndex, action: Action) -> Result<(), CertifyError> {
         self.at = Some((rank, action));
-        let here = |stage| self.lists.schedule.rank_of(stage) == Some(rank);
+        let here = |stage| self.schedule.rank_of(stage) == Some(rank);
         let tasks = action.tasks().iter().map(|task| task.stage);
         if !tasks.chain([action.stage()]).all(here) {
             return Err(self.expected("an action of this rank's stages", "another"));
@@ -173,7 +173,7 @@ impl<'a> Run<'a> {
     }
 
     pub(super) fn programs(&self, stage: StageIndex, k: MicroBatchIndex) -> &'a StagePrograms {
-        &self.lists.micro_batches[k.index()].stages[stage.index()]
+        &self.step.micro_batches[k.index()].stages[stage.index()]
     }
 
     /// The error of an action that expected something else.
@@ -185,10 +185,6 @@ impl<'a> Run<'a> {
         let programs = self.programs(task.stage, task.micro_batch);
         let phase = programs.phase(task.compute);
         phase.ok_or_else(|| self.expected("a program that the stage has", task.compute.letter()))
-    }
-
-    fn store(&mut self, (stage, k): Location) -> &mut Kept<()> {
-        &mut self.stores[stage.index() * self.lists.schedule.micro_batches + k.index()]
     }
 
     /// Keeps a value for all its uses at a stage.
@@ -206,7 +202,7 @@ impl<'a> Run<'a> {
         if made != wanted {
             return Err(self.expected(&wanted.to_string(), made.to_string()));
         }
-        match self.store(location).put(needed, (), uses) {
+        match self.kept.put(location, needed, (), uses) {
             true => Ok(()),
             false => Err(self.expected("each value once", format!("{made} again"))),
         }
@@ -222,7 +218,7 @@ impl<'a> Run<'a> {
             value,
             micro_batch: location.1,
         };
-        match self.store(location).take(value) {
+        match self.kept.take(location, value) {
             Some(_) => Ok(made),
             None => Err(self.expected(&made.to_string(), "nothing")),
         }
@@ -235,20 +231,24 @@ impl<'a> Run<'a> {
                 Binding::Value(value) => {
                     self.take((task.stage, task.micro_batch), value)?;
                 }
-                Binding::Parameter(position) => {
-                    let first = self.ownership.first(position);
-                    let version = self.copies[task.stage.index()].versions.get(&first);
+                Binding::Given(Given::Parameter(position)) => {
+                    let version = self.copies[task.stage.index()].versions.get(&position);
                     if version != Some(&Version::Before) {
                         let found = version.map_or("not on this stage", |found| found.text());
-                        return Err(self.parameter(first, Version::Before, found));
+                        return Err(self.parameter(position, Version::Before, found));
                     }
                 }
                 // Constants, the batch and the weight are the same in every run, or belong to the
                 // task's micro-batch.
-                Binding::Input(_) | Binding::Weight | Binding::Constant(_) => {}
+                Binding::Given(_) | Binding::Constant(_) => {}
             }
         }
         Ok(())
+    }
+
+    /// The path of a parameter.
+    pub(super) fn path(&self, position: usize) -> &ParameterPath {
+        &self.step.table.iter().as_slice()[position].path
     }
 
     pub(super) fn parameter(
@@ -257,7 +257,7 @@ impl<'a> Run<'a> {
         expected: Version,
         found: &'static str,
     ) -> CertifyError {
-        let what = format!("`{}` is", self.ownership.path(position));
+        let what = format!("`{}` is", self.path(position));
         differs(self.site(), what, expected.text().into(), found.into())
     }
 
@@ -266,7 +266,7 @@ impl<'a> Run<'a> {
         let (rank, _) = self.at();
         let (stage, k) = (task.stage, task.micro_batch);
         let phase = self.phase(task)?;
-        let is_split = (self.lists.is_split)(stage, k.index());
+        let is_split = self.step.lists.is_split(stage, k.index());
         for (value, takes) in &phase.outputs {
             let made = Made {
                 value: *value,
@@ -275,7 +275,7 @@ impl<'a> Run<'a> {
             self.put((stage, k), made, *value, takes.of(is_split))?;
         }
         for position in &phase.gradients {
-            self.add(task, self.ownership.first(*position))?;
+            self.add(task, *position)?;
         }
         let programs = self.programs(stage, k);
         if task.compute == Compute::Forward {
@@ -292,11 +292,11 @@ impl<'a> Run<'a> {
         // Other stages of this rank read the values without a message.
         for (edge, values) in &programs.sends {
             let to = edge.to.stage;
-            if !edge.from.is_run_by(&task) || self.lists.schedule.rank_of(to) != Some(rank) {
+            if !edge.from.is_run_by(&task) || self.schedule.rank_of(to) != Some(rank) {
                 continue;
             }
             let received = &self.programs(to, k).received;
-            let is_split = (self.lists.is_split)(to, k.index());
+            let is_split = self.step.lists.is_split(to, k.index());
             for value in values {
                 let made = self.take((stage, k), *value)?;
                 let uses = received.get(value).map_or(0, |takes| takes.of(is_split));
@@ -308,15 +308,10 @@ impl<'a> Run<'a> {
 
     /// Checks the state after a step.
     fn end(&self) -> Result<(), CertifyError> {
-        let schedule = self.lists.schedule;
-        for (index, store) in self.stores.iter().enumerate() {
-            if let Some((value, uses)) = store.left() {
-                let stage = index / schedule.micro_batches;
-                let k = index % schedule.micro_batches;
-                let site = self.end_of(StageIndex::new(stage), Some(MicroBatchIndex::new(k)));
-                let found = format!("{value} with {uses} uses left");
-                return Err(other_value(site, "no value that is still kept", found));
-            }
+        if let Some((((stage, k), value), uses)) = self.kept.left() {
+            let found = format!("{value} with {uses} uses left");
+            let site = self.end_of(stage, Some(k));
+            return Err(other_value(site, "no value that is still kept", found));
         }
         if let Some(message) = self.sent.keys().min() {
             let site = self.end_of(message.receiver(), None);
@@ -324,7 +319,7 @@ impl<'a> Run<'a> {
             return Err(other_value(site, "every message received", found));
         }
         self.end_reports()?;
-        match schedule.mode {
+        match self.schedule.mode {
             ScheduleMode::Training => self.end_copies(),
             ScheduleMode::ForwardOnly => Ok(()),
         }
@@ -332,11 +327,7 @@ impl<'a> Run<'a> {
 
     pub(super) fn end_of(&self, stage: StageIndex, k: Option<MicroBatchIndex>) -> Box<CertifySite> {
         Box::new(CertifySite {
-            rank: self
-                .lists
-                .schedule
-                .rank_of(stage)
-                .unwrap_or(RankIndex::new(0)),
+            rank: self.schedule.rank_of(stage).unwrap_or(RankIndex::new(0)),
             stage,
             micro_batch: k,
             at: "end of the step".into(),
@@ -346,10 +337,9 @@ impl<'a> Run<'a> {
     /// Checks that every loss and named output of every micro-batch was reported once, and no other.
     fn end_reports(&self) -> Result<(), CertifyError> {
         let mut wanted: BTreeMap<(usize, Option<&str>), usize> = BTreeMap::new();
-        for (k, micro_batch) in self.lists.micro_batches.iter().enumerate() {
-            let certificate = micro_batch.certificate;
-            let names = certificate.outputs.iter().map(|name| Some(name.as_str()));
-            let loss = certificate.loss.then_some(None);
+        for (k, programs) in self.step.micro_batches.iter().enumerate() {
+            let names = programs.outputs.iter().map(|name| Some(name.as_str()));
+            let loss = programs.loss.then_some(None);
             wanted.extend(names.chain(loss).map(|name| ((k, name), 1)));
         }
         let all = wanted.keys().chain(self.reported.keys());
@@ -369,9 +359,6 @@ impl<'a> Run<'a> {
         Ok(())
     }
 }
-
-/// The stage and the micro-batch of a value.
-type Location = (StageIndex, MicroBatchIndex);
 
 /// The error of a place in a step that expected another value.
 pub(super) fn other_value(site: Box<CertifySite>, expected: &str, found: String) -> CertifyError {

@@ -5,7 +5,7 @@ use std::fmt;
 use tinderbox_fake::ValueId;
 
 use super::copies::Version;
-use super::lists::{Run, differs, other_value};
+use super::lists::{ListRun, differs, other_value};
 use crate::CertifyError;
 use crate::schedule::{Message, MicroBatchIndex, StageIndex, Task};
 
@@ -33,7 +33,7 @@ pub(super) enum Contents {
     Norms,
 }
 
-impl Run<'_> {
+impl ListRun<'_> {
     pub(super) fn send(&mut self, message: Message) -> Result<(), CertifyError> {
         let parcel = match message {
             Message::Values { edge, micro_batch } => {
@@ -45,7 +45,7 @@ impl Run<'_> {
             }
             Message::Tie(tie) => {
                 let versions = &self.copies[tie.owner.index()].versions;
-                let shared = self.ownership.shared(tie.owner, tie.replica);
+                let shared = self.step.layout.shared(tie.owner, tie.replica);
                 let shared =
                     shared.filter_map(|position| Some((position, *versions.get(&position)?)));
                 Contents::Parameters(shared.collect())
@@ -69,7 +69,7 @@ impl Run<'_> {
                 let programs = self.programs(to, micro_batch);
                 let needed = programs.receives.get(&edge).map_or(&[][..], Vec::as_slice);
                 self.same_length(needed.len(), values.len())?;
-                let is_split = (self.lists.is_split)(to, micro_batch.index());
+                let is_split = self.step.lists.is_split(to, micro_batch.index());
                 for (needed, made) in needed.iter().zip(values) {
                     let uses = programs.received.get(needed);
                     let uses = uses.map_or(0, |takes| takes.of(is_split));
@@ -78,7 +78,7 @@ impl Run<'_> {
                 Ok(())
             }
             (Message::Tie(tie), Some(Contents::Parameters(values))) => {
-                let needed: Vec<usize> = self.ownership.shared(tie.owner, tie.replica).collect();
+                let needed: Vec<usize> = self.step.layout.shared(tie.owner, tie.replica).collect();
                 self.same_length(needed.len(), values.len())?;
                 for (position, (sent, version)) in needed.into_iter().zip(values) {
                     if position != sent {
@@ -112,10 +112,10 @@ impl Run<'_> {
     /// Adds a gradient of a micro-batch to its sum.
     pub(super) fn add(&mut self, task: Task, position: usize) -> Result<(), CertifyError> {
         let k = task.micro_batch.index();
-        let addends = self.ownership.addends(position);
+        let addends = &self.addends[position];
         let copies = &mut self.copies[task.stage.index()];
         let Some(added) = copies.added.get_mut(&position) else {
-            let owner = self.ownership.owner(position);
+            let owner = self.step.layout.owners()[position];
             let needed = format!("its parts at its owner, stage {owner}, alone");
             return Err(self.sum(position, needed, Some(k)));
         };
@@ -132,7 +132,7 @@ impl Run<'_> {
     }
 
     fn sum(&self, position: usize, expected: String, found: Option<usize>) -> CertifyError {
-        let path = self.ownership.path(position);
+        let path = self.path(position);
         let what = format!("the gradient of `{path}` adds");
         differs(self.site(), what, expected, text(found))
     }
@@ -140,7 +140,7 @@ impl Run<'_> {
     /// Fails if a gradient lacks a micro-batch.
     pub(super) fn complete(&self, stage: StageIndex) -> Result<(), CertifyError> {
         for (position, added) in &self.copies[stage.index()].added {
-            if let Some(next) = self.ownership.addends(*position).get(*added) {
+            if let Some(next) = self.addends[*position].get(*added) {
                 return Err(self.sum(*position, text(Some(*next)), None));
             }
         }
@@ -171,8 +171,8 @@ impl Run<'_> {
             return Err(self.expected("one update", found));
         }
         let (rank, _) = self.at();
-        let stages: Vec<StageIndex> = self.lists.schedule.stages_of(rank).collect();
-        if self.lists.global_norm {
+        let stages: Vec<StageIndex> = self.schedule.stages_of(rank).collect();
+        if self.step.global_norm {
             for own in &stages {
                 if !self.norms().contains(own) {
                     self.measure(*own)?;
@@ -182,7 +182,7 @@ impl Run<'_> {
         }
         let owned: Vec<usize> = self.copies[stage.index()].added.keys().copied().collect();
         for position in owned {
-            let gets_gradient = !self.ownership.addends(position).is_empty();
+            let gets_gradient = !self.addends[position].is_empty();
             let version = match gets_gradient {
                 true => Version::After,
                 false => Version::Before,
@@ -193,7 +193,7 @@ impl Run<'_> {
         }
         self.copies[stage.index()].is_updated = true;
         for other in stages.into_iter().filter(|other| *other != stage) {
-            let shared: Vec<usize> = self.ownership.shared(stage, other).collect();
+            let shared: Vec<usize> = self.step.layout.shared(stage, other).collect();
             for position in shared {
                 let version = self.copies[stage.index()].versions[&position];
                 self.copies[other.index()]
@@ -228,10 +228,10 @@ impl Run<'_> {
                 ));
             }
             for (position, version) in &copies.versions {
-                let owner = self.ownership.owner(*position).index();
+                let owner = self.step.layout.owners()[*position].index();
                 let owners = self.copies[owner].versions.get(position);
                 if owners != Some(version) {
-                    let what = format!("`{}` is", self.ownership.path(*position));
+                    let what = format!("`{}` is", self.path(*position));
                     let expected = owners.map_or("on its owner", |owners| owners.text());
                     return Err(differs(
                         site(),

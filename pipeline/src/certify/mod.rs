@@ -27,5 +27,5 @@ mod reference;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use lists::{CertifiedMicroBatch, Lists, certify_lists};
-pub(crate) use programs::{Certificate, certify_programs};
+pub(crate) use lists::{CertifiedStep, certify_lists};
+pub(crate) use programs::{CertifiedPrograms, certify_programs};

@@ -2,21 +2,22 @@
 
 use burn::tensor::TensorData;
 use burn_ir::OperationIr;
-use tinderbox_deferred::{Interpreter, ParameterTable, Program, ProgramError, RandomValues};
+use tinderbox_deferred::{Interpreter, Program, ProgramError, RandomValues};
 use tinderbox_fake::{ValueId, describe_operation, dtype_name};
 
 use super::fingerprint::{Draws, Fingerprint, Hasher};
 use super::lists::differs;
-use super::reference::{Reference, describe_random, first_of};
+use super::reference::{Reference, describe_random};
 use crate::cut::{Binding, Phase, StagePrograms};
 use crate::schedule::{Compute, RankIndex, StageIndex};
-use crate::trace::JointGraph;
+use crate::trace::{Given, JointGraph};
 use crate::{CertifyError, CertifySite};
 
-/// The proven outputs of the programs of a cut, on which [`certify_lists`](super::certify_lists)
-/// relies.
+/// The programs of all stages, each proven to compute the values of the uncut graph, on which
+/// [`certify_lists`](super::certify_lists) relies.
 #[derive(Clone, Debug)]
-pub(crate) struct Certificate {
+pub(crate) struct CertifiedPrograms {
+    pub(crate) stages: Vec<StagePrograms>,
     /// Whether the forward returns a loss.
     pub(super) loss: bool,
     /// The names of its outputs.
@@ -34,34 +35,29 @@ pub(crate) struct Certificate {
 /// [`CertifyError`] for the first value that differs.
 pub(crate) fn certify_programs(
     joint: &JointGraph,
-    table: &ParameterTable,
-    stages: &[StagePrograms],
-    stage_to_rank: &[RankIndex],
-) -> Result<Certificate, CertifyError> {
+    stages: Vec<StagePrograms>,
+    ranks: &[RankIndex],
+) -> Result<CertifiedPrograms, CertifyError> {
     let mut hasher = Hasher::default();
-    let reference = Reference::new(joint, table, &mut hasher);
-    for (index, programs) in stages.iter().enumerate() {
-        let stage = StageIndex::new(index);
-        let rank = stage_to_rank.get(index).copied();
+    let reference = Reference::new(joint, &mut hasher);
+    for (index, (programs, rank)) in stages.iter().zip(ranks).enumerate() {
         let site = CertifySite {
-            rank: rank.unwrap_or_else(|| RankIndex::new(0)),
-            stage,
+            rank: *rank,
+            stage: StageIndex::new(index),
             micro_batch: None,
             at: String::new(),
         };
         certify_stage(&reference, programs, &site, &mut hasher)?;
     }
-    let gradients = joint.gradients().iter().enumerate();
-    let gradients = gradients.filter(|(position, gradient)| {
-        gradient.is_some() && first_of(table, *position) == *position
+    let gradients = joint.gradients().iter().zip(joint.parameters()).enumerate();
+    let gradients = gradients.filter(|(position, (gradient, value))| {
+        gradient.is_some() && joint.given(**value) == Some(Given::Parameter(*position))
     });
-    Ok(Certificate {
+    let outputs = joint.outputs().iter();
+    Ok(CertifiedPrograms {
+        stages,
         loss: joint.loss().is_some(),
-        outputs: joint
-            .outputs()
-            .iter()
-            .map(|(name, _)| name.clone())
-            .collect(),
+        outputs: outputs.map(|(name, _)| name.clone()).collect(),
         gradients: gradients.map(|(position, _)| position).collect(),
     })
 }
@@ -76,7 +72,7 @@ fn certify_stage(
         at,
         ..stage.clone()
     };
-    let mut run = Run {
+    let mut run = ProgramRun {
         reference,
         hasher,
         site: site("constants".into()),
@@ -91,7 +87,7 @@ fn certify_stage(
         }
     }
     run.site = site("results".into());
-    let joint = reference.joint();
+    let joint = reference.joint;
     if let Some(loss) = programs.loss {
         run.result("the loss", joint.loss(), loss)?;
     }
@@ -108,7 +104,7 @@ fn certify_stage(
 }
 
 /// Runs a program on fingerprints.
-struct Run<'a, 'h> {
+struct ProgramRun<'a, 'h> {
     reference: &'a Reference<'a>,
     hasher: &'h mut Hasher,
     site: CertifySite,
@@ -127,7 +123,7 @@ impl From<ProgramError> for Refused {
     }
 }
 
-impl Run<'_, '_> {
+impl ProgramRun<'_, '_> {
     fn program(
         &mut self,
         program: &Program,
@@ -165,12 +161,7 @@ impl Run<'_, '_> {
         let mut inputs = Vec::with_capacity(values.len());
         for ((value, binding), (shape, dtype)) in values.iter().zip(&phase.inputs).zip(types) {
             let given = match *binding {
-                Binding::Parameter(position) => {
-                    let first = first_of(self.reference.table(), position);
-                    Some(self.hasher.parameter(first, shape, *dtype))
-                }
-                Binding::Input(position) => Some(self.hasher.input(position, shape, *dtype)),
-                Binding::Weight => Some(self.hasher.weight(shape, *dtype)),
+                Binding::Given(given) => Some(self.hasher.given(given, shape, *dtype)),
                 Binding::Constant(position) => constants.get(position).copied(),
                 // The lists prove that the input has this value.
                 Binding::Value(given) => self.reference.find(given),
@@ -194,10 +185,11 @@ impl Run<'_, '_> {
             }
         }
         for (position, made) in phase.gradients.iter().zip(gradients) {
-            let known = self.reference.joint().gradients();
+            let known = self.reference.joint.gradients();
             let expected = known.get(*position).copied().flatten();
             if expected.map(|value| self.reference.of(value)) != Some(*made) {
-                let what = format!("the gradient of {}", self.reference.parameter(*position));
+                let parameter = self.reference.given(Given::Parameter(*position));
+                let what = format!("the gradient of {parameter}");
                 return Err(self.wrong_output(&what, expected, self.value_of(*made)));
             }
         }
@@ -230,7 +222,7 @@ impl Run<'_, '_> {
 
     /// A value of the model with this fingerprint.
     fn value_of(&self, made: Fingerprint) -> Option<ValueId> {
-        let mut values = self.reference.joint().graph().value_ids();
+        let mut values = self.reference.joint.graph().value_ids();
         values.find(|value| self.reference.find(*value) == Some(made))
     }
 
@@ -243,9 +235,7 @@ impl Run<'_, '_> {
 
     fn describe(&self, binding: Binding) -> String {
         match binding {
-            Binding::Parameter(position) => self.reference.parameter(position),
-            Binding::Input(position) => self.reference.input(position),
-            Binding::Weight => self.reference.describe(self.reference.joint().weight()),
+            Binding::Given(given) => self.reference.given(given),
             Binding::Constant(position) => format!("constant {position}"),
             Binding::Value(value) => self.reference.describe(value),
         }
@@ -253,18 +243,18 @@ impl Run<'_, '_> {
 
     fn other_operation(&self, value: ValueId, found: String) -> Refused {
         let known = self.reference.find(value).is_some();
-        let module = known.then(|| self.reference.module(value)).flatten();
-        let module = module.map_or_else(String::new, |module| format!(", at {module},"));
+        let place = known.then(|| self.reference.place(value)).flatten();
+        let place = place.map_or_else(String::new, |place| format!(", at {place},"));
         let expected = match known {
             true => self.reference.operation(value),
             false => "no operation".into(),
         };
-        let what = format!("{value}{module} is computed by");
+        let what = format!("{value}{place} is computed by");
         Refused::Differs(Box::new(self.differs(what, expected, found)))
     }
 }
 
-impl Interpreter for Run<'_, '_> {
+impl Interpreter for ProgramRun<'_, '_> {
     type Value = Fingerprint;
     type Error = Refused;
 

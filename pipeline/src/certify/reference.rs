@@ -2,34 +2,25 @@
 
 use burn::tensor::{Distribution, Shape};
 use burn_ir::{FloatOperationIr, NumericOperationIr, OperationIr, TensorIr};
-use tinderbox_deferred::{Parameter, ParameterTable, RandomKey, RandomValues, random::Domain};
-use tinderbox_fake::{NodeId, Region, ValueId, describe_operation, dtype_name};
+use tinderbox_deferred::{RandomKey, RandomValues, random::Domain};
+use tinderbox_fake::{Region, ValueId, describe_operation, dtype_name};
 
 use super::fingerprint::{Draws, Fingerprint, Hasher};
-use crate::trace::JointGraph;
+use crate::trace::{Given, JointGraph};
 
 /// The reference with which programs are compared.
 pub(super) struct Reference<'a> {
-    joint: &'a JointGraph,
-    table: &'a ParameterTable,
+    pub(super) joint: &'a JointGraph,
     fingerprints: Vec<Option<Fingerprint>>,
-    /// The position in the table of each value that is a parameter.
-    parameters: Vec<Option<usize>>,
 }
 
 impl<'a> Reference<'a> {
     /// Computes the fingerprints. Cost: linear in the graph.
-    pub(super) fn new(
-        joint: &'a JointGraph,
-        table: &'a ParameterTable,
-        hasher: &mut Hasher,
-    ) -> Self {
+    pub(super) fn new(joint: &'a JointGraph, hasher: &mut Hasher) -> Self {
         let graph = joint.graph();
         let mut reference = Self {
             joint,
-            table,
             fingerprints: vec![None; graph.values().len()],
-            parameters: vec![None; graph.values().len()],
         };
         reference.leaves(hasher);
         let (mut operands, mut made) = (Vec::new(), Vec::new());
@@ -70,26 +61,14 @@ impl<'a> Reference<'a> {
     /// Adds parameters, the batch, the weight and constants.
     fn leaves(&mut self, hasher: &mut Hasher) {
         let (joint, graph) = (self.joint, self.joint.graph());
-        for (position, value) in joint.parameters().iter().enumerate() {
-            let first = first_of(self.table, position);
-            let known = graph.value(*value);
-            let fingerprint = hasher.parameter(first, &known.shape, known.dtype);
-            self.fingerprints[value.index()].get_or_insert(fingerprint);
-            self.parameters[value.index()].get_or_insert(first);
-        }
-        for (position, input) in joint.inputs().iter().enumerate() {
-            let known = graph.value(input.value);
-            let fingerprint = hasher.input(position, &known.shape, known.dtype);
-            self.fingerprints[input.value.index()] = Some(fingerprint);
-        }
-        let weight = graph.value(joint.weight());
-        let fingerprint = hasher.weight(&weight.shape, weight.dtype);
-        self.fingerprints[joint.weight().index()] = Some(fingerprint);
         for value in graph.value_ids() {
-            if let Some(data) = graph.constant(value) {
-                let place = &mut self.fingerprints[value.index()];
-                place.get_or_insert_with(|| hasher.constant(data));
-            }
+            let known = graph.value(value);
+            let given = joint.given(value);
+            self.fingerprints[value.index()] = match (given, graph.constant(value)) {
+                (Some(given), _) => Some(hasher.given(given, &known.shape, known.dtype)),
+                (None, Some(data)) => Some(hasher.constant(data)),
+                (None, None) => None,
+            };
         }
     }
 
@@ -104,29 +83,14 @@ impl<'a> Reference<'a> {
         self.fingerprints.get(value.index()).copied().flatten()
     }
 
-    pub(super) fn joint(&self) -> &'a JointGraph {
-        self.joint
-    }
-
-    pub(super) fn table(&self) -> &'a ParameterTable {
-        self.table
-    }
-
     /// Describes a value: its role if it is an input of programs, else its operation.
     pub(super) fn describe(&self, value: ValueId) -> String {
         let graph = self.joint.graph();
         if value.index() >= graph.values().len() {
             return format!("{value}, which the model does not have");
         }
-        if let Some(position) = self.parameters[value.index()] {
-            return self.parameter(position);
-        }
-        let mut inputs = self.joint.inputs().iter().enumerate();
-        if let Some((position, _)) = inputs.find(|(_, input)| input.value == value) {
-            return self.input(position);
-        }
-        if value == self.joint.weight() {
-            return "the weight of the micro-batch".into();
+        if let Some(given) = self.joint.given(value) {
+            return self.given(given);
         }
         match graph.value(value).producer {
             Some(producer) => format!("{value} of {}", graph.node(producer).name()),
@@ -138,21 +102,19 @@ impl<'a> Reference<'a> {
         }
     }
 
-    /// Describes the parameter at a position of the table.
-    pub(super) fn parameter(&self, position: usize) -> String {
-        let parameter = self.table.iter().nth(position);
-        match parameter {
-            Some(parameter) => format!("parameter `{}`", parameter.path),
-            None => format!("parameter {position}, which the table does not have"),
-        }
-    }
-
-    /// Describes the tensor at a position of the batch.
-    pub(super) fn input(&self, position: usize) -> String {
-        match self.joint.inputs().get(position) {
-            Some(input) if input.leaf.name.is_empty() => "the batch".into(),
-            Some(input) => format!("tensor `{}` of the batch", input.leaf.name),
-            None => format!("tensor {position} of the batch, which it does not have"),
+    /// Describes a parameter, a tensor of the batch or the weight.
+    pub(super) fn given(&self, given: Given) -> String {
+        match given {
+            Given::Parameter(position) => match self.joint.table().iter().nth(position) {
+                Some(parameter) => format!("parameter `{}`", parameter.path),
+                None => format!("parameter {position}, which the table does not have"),
+            },
+            Given::Input(position) => match self.joint.inputs().get(position) {
+                Some(input) if input.leaf.name.is_empty() => "the batch".into(),
+                Some(input) => format!("tensor `{}` of the batch", input.leaf.name),
+                None => format!("tensor {position} of the batch, which it does not have"),
+            },
+            Given::Weight => "the weight of the micro-batch".into(),
         }
     }
 
@@ -171,43 +133,23 @@ impl<'a> Reference<'a> {
         }
     }
 
-    /// The place in the model where a value is computed: its parameter, or the module whose parameter
-    /// was read last before it.
-    pub(super) fn module(&self, value: ValueId) -> Option<String> {
+    /// The place in the model where a value is computed: its parameter, or its module.
+    pub(super) fn place(&self, value: ValueId) -> Option<String> {
         let gradients = self.joint.gradients();
         let gradient = gradients.iter().position(|found| *found == Some(value));
         if let Some(position) = gradient {
-            return Some(format!("the gradient of {}", self.parameter(position)));
+            let parameter = self.given(Given::Parameter(position));
+            return Some(format!("the gradient of {parameter}"));
         }
         let graph = self.joint.graph();
         let producer = graph.value(value).producer?;
-        let mut operands = graph.node(producer).inputs().iter();
-        if let Some(position) = operands.find_map(|input| self.parameters[input.index()]) {
-            return Some(self.parameter(position));
+        let operands = graph.node(producer).inputs().iter();
+        let mut given = operands.filter_map(|input| self.joint.given(*input));
+        if let Some(parameter) = given.find(|given| matches!(given, Given::Parameter(_))) {
+            return Some(self.given(parameter));
         }
-        let forward = match self.joint.is_backward(producer) {
-            false => producer,
-            // A backward operation reads values that a forward operation computed or read.
-            true => {
-                let made = graph.node(producer).inputs().iter();
-                let made = made.filter_map(|input| graph.value(*input).producer);
-                made.filter(|id| !self.joint.is_backward(*id)).max()?
-            }
-        };
-        self.module_before(forward)
-    }
-
-    fn module_before(&self, node: NodeId) -> Option<String> {
-        let graph = self.joint.graph();
-        let forward = graph.node_ids().take_while(|id| *id <= node);
-        let forward = forward.filter(|id| !self.joint.is_initialization(*id));
-        let reads = forward.filter_map(|id| {
-            let mut inputs = graph.node(id).inputs().iter();
-            inputs.find_map(|input| self.parameters[input.index()])
-        });
-        let position = reads.last()?;
-        let path = &self.table.iter().nth(position)?.path;
-        Some(format!("module `{}`", path.module()))
+        let module = self.joint.module_of(producer)?;
+        Some(format!("module `{module}`"))
     }
 }
 
@@ -236,12 +178,4 @@ pub(super) fn describe_random(
         _ => format!("draw {} of the initialization of `{}`", key.draw, key.owner),
     };
     format!("{key}, {distribution:?} of {:?}", shape.as_slice())
-}
-
-/// The position of the parameter of which one is a clone; its own position otherwise.
-pub(super) fn first_of(table: &ParameterTable, position: usize) -> usize {
-    let clone_of = |parameter: &Parameter| parameter.clone_of.clone();
-    let first = table.iter().nth(position).and_then(clone_of);
-    let found = first.and_then(|path| table.iter().position(|p| p.path == path));
-    found.unwrap_or(position)
 }

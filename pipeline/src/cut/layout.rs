@@ -1,68 +1,96 @@
-//! Which stage owns which parameter of a table.
+//! Which stage owns, holds and runs what. Parameters are positions of the table.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::HashMap;
 
-use tinderbox_deferred::{Parameter, ParameterPath, ParameterTable};
+use tinderbox_deferred::{ParameterPath, ParameterTable};
+use tinderbox_planner::{PlanStage, StageBytes};
 
 use crate::PlanError;
-use crate::schedule::StageIndex;
+use crate::schedule::{RankIndex, StageIndex, Tie};
+use crate::trace::{ForwardOperations, JointGraph};
 
-/// What one stage holds, by path.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Holding {
-    pub(crate) owned: Vec<ParameterPath>,
-    pub(crate) replicas: Vec<ParameterPath>,
-}
-
-/// Whether it is known which stages hold copies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Sharing {
-    /// A plan is being made: the cut finds out who needs a copy.
-    Open,
-    /// The plan says it, and a stage reads nothing else.
-    Decided,
-}
-
-/// The owner of every parameter of a table, proven to be exactly one.
+/// The stages of a plan. Every parameter of the table has exactly one owner.
 #[derive(Clone, Debug)]
 pub(crate) struct Layout {
+    /// The owner of each parameter; of a clone, that of its original.
     owners: Vec<StageIndex>,
-    /// The stages that may read each parameter of the table; `None` where all may.
-    holders: Option<Vec<BTreeSet<usize>>>,
-    holdings: Vec<Holding>,
-    operations: Option<Operations>,
-}
-
-/// The stage of every operation of one forward.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Operations {
-    /// [`Chain::structure`] of the forward: programs of the same structure have the same stages.
-    pub(crate) structure: String,
-    /// The stage at each position.
-    pub(crate) stages: Vec<usize>,
+    /// The parameters that each stage owns, in the order of the plan.
+    owned: Vec<Vec<usize>>,
+    /// The parameters of other stages that each stage holds copies of.
+    pub(crate) replicas: Vec<Vec<usize>>,
+    /// The order in which squared norms of gradients are added: for every parameter in the order of the
+    /// table, its owner, and its index among the parameters of the owner in the same order.
+    pub(crate) norm_order: Vec<(StageIndex, usize)>,
+    /// The rank of each stage.
+    pub(crate) ranks: Vec<RankIndex>,
+    /// Whether each stage recomputes its activations in the backward.
+    pub(crate) recompute: Vec<bool>,
+    /// The structure of the planned forward, and the stage of each of its operations.
+    operations: Option<(String, Vec<usize>)>,
 }
 
 impl Layout {
-    /// Checks the holdings against the table.
+    /// The layout of stages that own these parameters, each once. Fails if a parameter has no owner.
     pub(crate) fn new(
         table: &ParameterTable,
-        holdings: Vec<Holding>,
-        sharing: Sharing,
+        owned: Vec<Vec<usize>>,
+        ranks: Vec<RankIndex>,
+        recompute: Vec<bool>,
     ) -> Result<Self, PlanError> {
-        let known: BTreeSet<&ParameterPath> = table.distinct().map(|p| &p.path).collect();
-        let mut owner_of: BTreeMap<&ParameterPath, StageIndex> = BTreeMap::new();
-        for (index, holding) in holdings.iter().enumerate() {
-            for path in holding.owned.iter().chain(&holding.replicas) {
-                if !known.contains(path) {
-                    return Err(PlanError::UnknownParameter {
-                        path: path.clone(),
-                        near: table.near(path.as_str()),
-                    });
-                }
+        let parameters = table.iter().as_slice();
+        let mut owner_of: HashMap<&ParameterPath, StageIndex> = HashMap::new();
+        for (stage, owned) in owned.iter().enumerate() {
+            let paths = owned.iter().map(|position| &parameters[*position].path);
+            owner_of.extend(paths.map(|path| (path, StageIndex::new(stage))));
+        }
+        let (mut owners, mut norm_order) = (Vec::new(), Vec::new());
+        let mut counts = vec![0; owned.len()];
+        for parameter in parameters {
+            let path = parameter.clone_of.as_ref().unwrap_or(&parameter.path);
+            let owner = owner_of.get(path).copied();
+            let owner = owner.ok_or_else(|| PlanError::NotOwned { path: path.clone() })?;
+            owners.push(owner);
+            if parameter.clone_of.is_none() {
+                norm_order.push((owner, counts[owner.index()]));
+                counts[owner.index()] += 1;
             }
-            for path in &holding.owned {
-                if let Some(first) = owner_of.insert(path, StageIndex::new(index)) {
-                    let second = StageIndex::new(index);
+        }
+        Ok(Self {
+            owners,
+            replicas: vec![Vec::new(); owned.len()],
+            owned,
+            norm_order,
+            ranks,
+            recompute,
+            operations: None,
+        })
+    }
+
+    /// The layout of a plan's stages, checked against the table.
+    pub(crate) fn of_plan(table: &ParameterTable, stages: &[PlanStage]) -> Result<Self, PlanError> {
+        let distinct = table.iter().enumerate();
+        let distinct = distinct.filter(|(_, parameter)| parameter.clone_of.is_none());
+        let known: HashMap<&ParameterPath, usize> = distinct
+            .map(|(position, parameter)| (&parameter.path, position))
+            .collect();
+        let positions = |paths: &[ParameterPath]| -> Result<Vec<usize>, PlanError> {
+            let positions = paths.iter().map(|path| {
+                let position = known.get(path).copied();
+                position.ok_or_else(|| PlanError::UnknownParameter {
+                    path: path.clone(),
+                    near: table.near(path.as_str()),
+                })
+            });
+            positions.collect()
+        };
+        let (mut owned, mut replicas) = (Vec::new(), Vec::new());
+        let mut owner_of: HashMap<&ParameterPath, StageIndex> = HashMap::new();
+        for (index, stage) in stages.iter().enumerate() {
+            owned.push(positions(&stage.parameters)?);
+            replicas.push(positions(&stage.replicas)?);
+            for path in &stage.parameters {
+                let second = StageIndex::new(index);
+                if let Some(first) = owner_of.insert(path, second) {
                     return Err(PlanError::OwnedTwice {
                         path: path.clone(),
                         first,
@@ -71,92 +99,111 @@ impl Layout {
                 }
             }
         }
-        let mut holders: BTreeMap<&ParameterPath, BTreeSet<usize>> = BTreeMap::new();
-        for (index, holding) in holdings.iter().enumerate() {
-            for path in &holding.owned {
-                holders.entry(path).or_default().insert(index);
-            }
-            for path in &holding.replicas {
-                if !holders.entry(path).or_default().insert(index) {
+        for (index, stage) in stages.iter().enumerate() {
+            let here = StageIndex::new(index);
+            for (at, path) in stage.replicas.iter().enumerate() {
+                let owner = owner_of.get(path).copied();
+                if owner == Some(here) || stage.replicas[..at].contains(path) {
                     return Err(PlanError::HeldTwice {
                         path: path.clone(),
-                        stage: StageIndex::new(index),
+                        stage: here,
                     });
                 }
                 // The stages come in order, so the first that is before the owner is the lowest of all.
-                if let Some(owner) = owner_of.get(path).filter(|owner| owner.index() > index) {
+                if let Some(owner) = owner.filter(|owner| *owner > here) {
                     return Err(PlanError::OwnerNotLowest {
                         path: path.clone(),
-                        owner: *owner,
-                        lowest: StageIndex::new(index),
+                        owner,
+                        lowest: here,
                     });
                 }
             }
         }
-        let owners: Vec<StageIndex> = table
-            .iter()
-            .map(|parameter| {
-                let first = parameter.clone_of.as_ref().unwrap_or(&parameter.path);
-                let owner = owner_of.get(first).copied();
-                owner.ok_or_else(|| PlanError::NotOwned {
-                    path: first.clone(),
-                })
-            })
-            .collect::<Result<_, _>>()?;
-        let holders = match sharing {
-            Sharing::Open => None,
-            Sharing::Decided => {
-                let of = |parameter: &Parameter| {
-                    let first = parameter.clone_of.as_ref().unwrap_or(&parameter.path);
-                    holders.get(first).cloned().unwrap_or_default()
-                };
-                Some(table.iter().map(of).collect())
-            }
-        };
-        Ok(Self {
-            owners,
-            holders,
-            holdings,
-            operations: None,
-        })
+        let ranks = stages.iter().map(|stage| stage.rank).collect();
+        let recompute = stages.iter().map(|stage| stage.recompute).collect();
+        let layout = Self::new(table, owned, ranks, recompute)?;
+        Ok(Self { replicas, ..layout })
     }
 
-    /// The same owners, who run these operations.
-    pub(crate) fn with_operations(self, operations: Operations) -> Self {
+    /// The same layout, where the operations of forwards of one structure run on these stages.
+    pub(crate) fn with_operations(self, structure: &str, stages: Vec<usize>) -> Self {
         Self {
-            operations: Some(operations),
+            operations: Some((structure.to_owned(), stages)),
             ..self
         }
     }
 
-    /// The operations whose stages are known; `None` where only the owners of parameters are.
-    pub(crate) const fn operations(&self) -> Option<&Operations> {
-        self.operations.as_ref()
+    /// The stage of each operation of a forward; `None` for one of another structure than the planned.
+    pub(super) fn planned(&self, forward: &ForwardOperations) -> Option<&[usize]> {
+        let operations = self.operations.as_ref();
+        let known = operations.filter(|(structure, _)| structure == forward.structure());
+        known.map(|(_, stages)| stages.as_slice())
     }
 
-    /// Number of stages.
-    pub(crate) fn stages(&self) -> usize {
-        self.holdings.len()
+    /// All stages.
+    pub(crate) fn stages(&self) -> impl DoubleEndedIterator<Item = StageIndex> + use<> {
+        (0..self.owned.len()).map(StageIndex::new)
     }
 
-    /// The owner of the parameter at a position of the table.
-    pub(crate) fn owner(&self, index: usize) -> StageIndex {
-        self.owners[index]
+    /// The owner of each parameter.
+    pub(crate) fn owners(&self) -> &[StageIndex] {
+        &self.owners
     }
 
-    /// Whether a stage may read the parameter at a position of the table.
-    pub(crate) fn holds(&self, stage: usize, index: usize) -> bool {
-        let holders = self.holders.as_ref();
-        holders.is_none_or(|holders| holders[index].contains(&stage))
+    /// Whether a stage may read a parameter, which is no clone.
+    pub(crate) fn holds(&self, stage: StageIndex, parameter: usize) -> bool {
+        self.owners[parameter] == stage || self.replicas(stage).contains(&parameter)
     }
 
     /// The parameters that a stage owns.
-    pub(crate) fn owned(&self, stage: StageIndex) -> &[ParameterPath] {
-        &self.holdings[stage.index()].owned
+    pub(crate) fn owned(&self, stage: StageIndex) -> &[usize] {
+        &self.owned[stage.index()]
     }
 
     /// The parameters of other stages that a stage holds copies of.
-    pub(crate) fn replicas(&self, stage: StageIndex) -> &[ParameterPath] {
-        &self.holdings[stage.index()].replicas
+    pub(crate) fn replicas(&self, stage: StageIndex) -> &[usize] {
+        &self.replicas[stage.index()]
+    }
+
+    /// The parameters of an owner of which another stage holds copies, in the order of a message.
+    pub(crate) fn shared(
+        &self,
+        owner: StageIndex,
+        replica: StageIndex,
+    ) -> impl Iterator<Item = usize> {
+        let copies = self.replicas(replica).iter().copied();
+        copies.filter(move |parameter| self.owners[*parameter] == owner)
+    }
+
+    /// The stages that hold copies of another's parameters.
+    pub(crate) fn ties(&self) -> impl Iterator<Item = Tie> {
+        self.stages().flat_map(move |replica| {
+            let copies = self.replicas(replica).iter();
+            copies.map(move |parameter| Tie {
+                owner: self.owners[*parameter],
+                replica,
+            })
+        })
+    }
+
+    /// The bytes that a stage holds all the time for its parameters, with this many bytes of optimizer
+    /// state per byte of a parameter.
+    pub(crate) fn held_bytes(
+        &self,
+        joint: &JointGraph,
+        stage: StageIndex,
+        optimizer_states: u64,
+    ) -> StageBytes {
+        let mut held = StageBytes::default();
+        for position in self.owned(stage).iter().chain(self.replicas(stage)) {
+            let parameter = joint.parameter(*position);
+            held.parameters += parameter.bytes + joint.cast_bytes(*position);
+            // The parts of a shared gradient are summed on the owner, micro-batch by micro-batch.
+            if parameter.trainable && self.owners[*position] == stage {
+                held.gradients += parameter.bytes;
+                held.optimizer += parameter.bytes.saturating_mul(optimizer_states);
+            }
+        }
+        held
     }
 }

@@ -20,95 +20,77 @@ mod takes;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tinderbox_deferred::{ParameterPath, ParameterTable};
 use tinderbox_fake::ValueId;
 
-pub(crate) use layout::{Holding, Layout, Operations, Sharing};
+pub(crate) use layout::Layout;
 pub(crate) use phase::{Binding, Phase};
 pub(crate) use place::place_gradients;
-pub(crate) use programs::StagePrograms;
+pub(crate) use programs::{StagePrograms, step_bytes};
 
 use crate::PlanError;
-use crate::partition::Chain;
 use crate::schedule::{Compute, Edge, Endpoint, StageIndex};
-use crate::trace::{JointGraph, Role, Roles};
+use crate::trace::{Given, JointGraph, Role};
 use parts::Parts;
-use place::Placement;
 
 /// A joint graph divided among stages.
 #[derive(Clone, Debug)]
 pub(crate) struct Cutting {
     forward: Vec<Parts>,
     backward: Vec<Parts>,
+    /// Values that one program sends to another, in the order of their ids.
     edges: BTreeMap<Edge, BTreeSet<ValueId>>,
-    /// Stages that read each parameter of the table, its owner included.
-    holders: Vec<BTreeSet<usize>>,
-    paths: Vec<ParameterPath>,
-    owners: Vec<StageIndex>,
-    last_stage: usize,
 }
 
 impl Cutting {
     /// Divides a joint graph. Cost: linear in the graph, times the number of stages.
-    pub(crate) fn new(
-        joint: &JointGraph,
-        roles: &Roles,
-        chain: &Chain,
-        table: &ParameterTable,
-        layout: &Layout,
-    ) -> Result<Self, PlanError> {
-        let placement = Placement::new(joint, roles, chain, table, layout)?;
-        let stages = layout.stages();
+    pub(crate) fn new(joint: &JointGraph, layout: &Layout) -> Result<Self, PlanError> {
+        let stage_of = place::place(joint, layout)?;
+        let stages = layout.stages().count();
         let mut cutting = Self {
             forward: vec![Parts::default(); stages],
             backward: vec![Parts::default(); stages],
             edges: BTreeMap::new(),
-            holders: Vec::new(),
-            paths: table.iter().map(|p| p.path.clone()).collect(),
-            owners: (0..table.len()).map(|index| layout.owner(index)).collect(),
-            last_stage: stages - 1,
         };
-        cutting.assign(joint, roles, &placement);
-        cutting.connect(joint, roles, &placement);
-        cutting.holders = cutting.find_holders(joint, table);
+        cutting.assign(joint, layout, &stage_of);
+        cutting.connect(joint, &stage_of);
         Ok(cutting)
     }
 
     /// Refuses a program that reads a parameter on a stage to which the plan does not give it.
-    pub(crate) fn check_held(&self, layout: &Layout) -> Result<(), PlanError> {
-        for stage in (0..layout.stages()).map(StageIndex::new) {
-            let held: BTreeSet<&ParameterPath> = layout.replicas(stage).iter().collect();
-            let missing = self.replicas(stage).into_iter().find(|p| !held.contains(p));
-            if let Some(path) = missing {
+    pub(crate) fn check_held(&self, joint: &JointGraph, layout: &Layout) -> Result<(), PlanError> {
+        for (stage, read) in layout.stages().zip(self.replicas(joint, layout)) {
+            if let Some(missing) = read.into_iter().find(|at| !layout.holds(stage, *at)) {
+                let path = joint.parameter(missing).path.clone();
                 return Err(PlanError::NotHeld { path, stage });
             }
         }
         Ok(())
     }
 
-    /// Values that one program sends to another, in the order of their ids.
-    pub(crate) fn edges(&self) -> &BTreeMap<Edge, BTreeSet<ValueId>> {
-        &self.edges
-    }
-
-    /// Parameters that a stage reads and does not own.
-    pub(crate) fn replicas(&self, stage: StageIndex) -> Vec<ParameterPath> {
-        (0..self.paths.len())
-            .filter(|index| {
-                self.owners[*index] != stage && self.holders[*index].contains(&stage.index())
-            })
-            .map(|index| self.paths[index].clone())
-            .collect()
+    /// The parameters that each stage reads and does not own.
+    pub(crate) fn replicas(&self, joint: &JointGraph, layout: &Layout) -> Vec<Vec<usize>> {
+        let replicas = layout.stages().map(|stage| {
+            let (forward, backward) = (&self.forward, &self.backward);
+            let reads = [forward, backward].map(|parts| parts[stage.index()].reads.iter());
+            let read = reads.into_iter().flatten();
+            let parameters = read.filter_map(|value| match joint.given(*value)? {
+                Given::Parameter(position) => Some(position),
+                _ => None,
+            });
+            let others = parameters.filter(|position| layout.owners()[*position] != stage);
+            others.collect::<BTreeSet<_>>().into_iter().collect()
+        });
+        replicas.collect()
     }
 
     /// Puts each assigned operation, with what is recomputed for it, into its program.
-    fn assign(&mut self, joint: &JointGraph, roles: &Roles, placement: &Placement) {
+    fn assign(&mut self, joint: &JointGraph, layout: &Layout, stage_of: &[Option<usize>]) {
         let graph = joint.graph();
         for id in graph.node_ids() {
-            let Some(stage) = placement.stage(id) else {
+            let Some(stage) = stage_of[id.index()] else {
                 continue;
             };
-            let parts = match roles.of_node(id) {
+            let parts = match joint.role(id) {
                 Role::Assigned => &mut self.forward[stage],
                 _ => &mut self.backward[stage],
             };
@@ -117,24 +99,21 @@ impl Cutting {
         let named = joint.outputs().iter().map(|(_, value)| *value);
         for value in named.chain(joint.loss()) {
             // What depends on no parameter is made where the forward ends.
-            let maker = maker(joint, roles, placement, value);
-            let stage = maker.map_or(self.last_stage, |maker| maker.stage.index());
+            let maker = maker(joint, stage_of, value);
+            let stage = maker.map_or(self.forward.len() - 1, |maker| maker.stage.index());
             self.forward[stage].targets.insert(value);
         }
-        for (index, gradient) in joint.gradients().iter().enumerate() {
-            if let Some(value) = gradient {
-                self.backward[self.owners[index].index()]
-                    .targets
-                    .insert(*value);
-            }
+        for (gradient, owner) in joint.gradients().iter().zip(layout.owners()) {
+            let targets = &mut self.backward[owner.index()].targets;
+            targets.extend(gradient);
         }
         for parts in self.forward.iter_mut().chain(&mut self.backward) {
-            parts.close(joint, roles);
+            parts.close(joint);
         }
     }
 
     /// Finds what crosses between programs.
-    fn connect(&mut self, joint: &JointGraph, roles: &Roles, placement: &Placement) {
+    fn connect(&mut self, joint: &JointGraph, stage_of: &[Option<usize>]) {
         for index in 0..self.forward.len() {
             let stage = StageIndex::new(index);
             let readers = [
@@ -143,7 +122,7 @@ impl Cutting {
             ];
             for (to, reads) in readers {
                 for value in reads {
-                    let Some(from) = maker(joint, roles, placement, *value) else {
+                    let Some(from) = maker(joint, stage_of, *value) else {
                         continue;
                     };
                     let is_kept = to.compute == Compute::Backward
@@ -161,35 +140,13 @@ impl Cutting {
             }
         }
     }
-
-    fn find_holders(&self, joint: &JointGraph, table: &ParameterTable) -> Vec<BTreeSet<usize>> {
-        let of = |(index, parameter): (usize, &tinderbox_deferred::Parameter)| {
-            if parameter.clone_of.is_some() {
-                return BTreeSet::new();
-            }
-            let value = joint.parameters()[index];
-            let stages = 0..self.forward.len();
-            let reads = |stage: &usize| {
-                self.forward[*stage].reads.contains(&value)
-                    || self.backward[*stage].reads.contains(&value)
-                    || self.owners[index].index() == *stage
-            };
-            stages.filter(reads).collect()
-        };
-        table.iter().enumerate().map(of).collect()
-    }
 }
 
 /// The program that makes a value; `None` for parameters, inputs and what every program makes for itself.
-fn maker(
-    joint: &JointGraph,
-    roles: &Roles,
-    placement: &Placement,
-    value: ValueId,
-) -> Option<Endpoint> {
+fn maker(joint: &JointGraph, stage_of: &[Option<usize>], value: ValueId) -> Option<Endpoint> {
     let producer = joint.graph().value(value).producer?;
-    let stage = StageIndex::new(placement.stage(producer)?);
-    match roles.of_node(producer) {
+    let stage = StageIndex::new(stage_of[producer.index()]?);
+    match joint.role(producer) {
         Role::Assigned => Some(Endpoint::forward(stage)),
         Role::Gradient => Some(Endpoint::backward(stage)),
         _ => None,

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use tinderbox_fake::{NodeId, ValueId};
 
-use crate::trace::{JointGraph, Role, Roles};
+use crate::trace::{JointGraph, Role};
 
 /// Operations, what they read and what others need of them.
 #[derive(Clone, Debug, Default)]
@@ -19,7 +19,7 @@ pub(crate) struct Parts {
 
 impl Parts {
     /// Adds the operations that this program recomputes, and lists what it reads.
-    pub(super) fn close(&mut self, joint: &JointGraph, roles: &Roles) {
+    pub(super) fn close(&mut self, joint: &JointGraph) {
         let graph = joint.graph();
         let mut wanted: Vec<ValueId> = self
             .nodes
@@ -27,20 +27,17 @@ impl Parts {
             .flat_map(|id| graph.node(*id).inputs().iter().copied())
             .chain(self.targets.iter().copied())
             .collect();
-        let given = given(joint);
         self.reads.clear();
         while let Some(value) = wanted.pop() {
             let Some(producer) = graph.value(value).producer else {
                 continue;
             };
-            if self.nodes.contains(&producer) && !given.contains(&value) {
+            let is_given = joint.given(value).is_some();
+            if self.nodes.contains(&producer) && !is_given {
                 continue;
             }
-            let is_local = matches!(
-                roles.of_node(producer),
-                Role::Recomputable | Role::BackwardLocal
-            );
-            if is_local && !given.contains(&value) {
+            let role = joint.role(producer);
+            if matches!(role, Role::Recomputable | Role::BackwardLocal) && !is_given {
                 self.nodes.insert(producer);
                 wanted.extend(graph.node(producer).inputs());
             } else {
@@ -60,54 +57,40 @@ impl Parts {
 
     /// A backward that recomputes what the stage's forward made: the forward then keeps only what it reads
     /// from other stages.
-    pub(super) fn with_forward(&self, joint: &JointGraph, roles: &Roles, forward: &Self) -> Self {
+    pub(super) fn with_forward(&self, joint: &JointGraph, forward: &Self) -> Self {
         let made = forward.made(joint);
         let wanted = self.reads.intersection(&made).copied();
         let mut all = self.clone();
         all.nodes
             .extend(slice(joint, &forward.nodes, wanted, |_| false));
-        all.close(joint, roles);
+        all.close(joint);
         all
     }
 
     /// Divides a backward: what makes the values that are sent, and what makes the stage's gradients.
-    pub(super) fn split(
-        &self,
-        joint: &JointGraph,
-        roles: &Roles,
-        sent: &BTreeSet<ValueId>,
-        gradients: &BTreeSet<ValueId>,
-    ) -> (Self, Self) {
+    pub(super) fn split(&self, joint: &JointGraph, sent: &BTreeSet<ValueId>) -> (Self, Self) {
         let mut input = Self {
             nodes: slice(joint, &self.nodes, sent.iter().copied(), |_| false),
             reads: BTreeSet::new(),
             targets: sent.clone(),
         };
-        input.close(joint, roles);
+        input.close(joint);
         // The second half reads what the first has made, except for what is cheaper to recompute.
         let kept: BTreeSet<ValueId> = input
             .nodes
             .iter()
-            .filter(|id| roles.of_node(**id) != Role::Recomputable)
+            .filter(|id| joint.role(**id) != Role::Recomputable)
             .flat_map(|id| joint.graph().node(*id).outputs().iter().copied())
             .collect();
         let is_kept = |value: &ValueId| kept.contains(value);
-        let targets: BTreeSet<ValueId> = gradients.clone();
-        let nodes = slice(joint, &self.nodes, targets.iter().copied(), is_kept);
+        let nodes = slice(joint, &self.nodes, self.targets.iter().copied(), is_kept);
         let weight = Self {
-            reads: reads(joint, &nodes, &targets),
+            reads: reads(joint, &nodes, &self.targets),
             nodes,
-            targets,
+            targets: self.targets.clone(),
         };
         (input, weight)
     }
-}
-
-/// Values that no program makes.
-fn given(joint: &JointGraph) -> BTreeSet<ValueId> {
-    let inputs = joint.inputs().iter().map(|input| input.value);
-    let parameters = joint.parameters().iter().copied();
-    parameters.chain(inputs).chain([joint.weight()]).collect()
 }
 
 /// The operations among `nodes` that values depend on, not looking past those that are available.
@@ -118,11 +101,10 @@ fn slice(
     is_available: impl Fn(&ValueId) -> bool,
 ) -> BTreeSet<NodeId> {
     let graph = joint.graph();
-    let given = given(joint);
     let is_outside = |value: ValueId| {
         let producer = graph.value(value).producer;
         is_available(&value)
-            || given.contains(&value)
+            || joint.given(value).is_some()
             || producer.is_none_or(|id| !nodes.contains(&id))
     };
     let slice = graph.backward_slice(wanted, is_outside);
@@ -136,11 +118,10 @@ fn reads(
     targets: &BTreeSet<ValueId>,
 ) -> BTreeSet<ValueId> {
     let graph = joint.graph();
-    let given = given(joint);
     let inputs = nodes.iter().flat_map(|id| graph.node(*id).inputs());
     let from_outside = inputs.chain(targets).copied().filter(|value| {
         let producer = graph.value(*value).producer;
-        producer.is_some_and(|id| given.contains(value) || !nodes.contains(&id))
+        producer.is_some_and(|id| joint.given(*value).is_some() || !nodes.contains(&id))
     });
     from_outside.collect()
 }

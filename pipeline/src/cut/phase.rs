@@ -8,17 +8,14 @@ use tinderbox_fake::{NodeId, ValueId};
 
 use super::Parts;
 use super::takes::{Taken, Takes};
-use crate::trace::JointGraph;
+use crate::schedule::Compute;
+use crate::trace::{Given, JointGraph};
 
 /// Where an input of a program comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Binding {
-    /// The parameter at a position of the table.
-    Parameter(usize),
-    /// The tensor at a position of the batch.
-    Input(usize),
-    /// The weight of the micro-batch.
-    Weight,
+    /// A parameter, a tensor of the batch or the weight.
+    Given(Given),
     /// The constant at a position.
     Constant(usize),
     /// A value of the micro-batch: received, or kept from an earlier program.
@@ -39,44 +36,80 @@ pub(crate) struct Phase {
     pub(crate) gradients: Vec<usize>,
 }
 
-/// Tells where inputs come from.
+impl Phase {
+    /// The index of the operation after which each value is not used any more, except values that
+    /// outlive the program.
+    pub(crate) fn last_uses(&self, joint: &JointGraph) -> BTreeMap<ValueId, usize> {
+        let mut last_uses = BTreeMap::new();
+        for (index, id) in self.nodes.iter().enumerate() {
+            let node = joint.graph().node(*id);
+            // A value without readers is freed after the operation that computes it.
+            let values = node.outputs().iter().chain(node.inputs());
+            last_uses.extend(values.map(|value| (*value, index)));
+        }
+        for value in leaving(joint, &self.outputs, &self.gradients) {
+            last_uses.remove(&value);
+        }
+        last_uses
+    }
+
+    /// The maximum bytes that the program holds at a time of values that it computes and does not output.
+    pub(crate) fn transient_bytes(&self, joint: &JointGraph) -> u64 {
+        let graph = joint.graph();
+        let last_uses = self.last_uses(joint);
+        let (mut held, mut most) = (0_u64, 0);
+        let mut freed = vec![0; self.nodes.len()];
+        for (index, id) in self.nodes.iter().enumerate() {
+            for value in graph.node(*id).outputs() {
+                if let Some(last) = last_uses.get(value) {
+                    let bytes = graph.value(*value).bytes();
+                    held += bytes;
+                    freed[*last] += bytes;
+                }
+            }
+            most = most.max(held);
+            held -= freed[index];
+        }
+        most
+    }
+
+    /// The maximum bytes that the program holds at a time, with all that it reads and outputs.
+    pub(crate) fn peak_bytes(&self, joint: &JointGraph) -> u64 {
+        let read = self.program.inputs().iter().copied();
+        let held = read.chain(leaving(joint, &self.outputs, &self.gradients));
+        let held: u64 = held.map(|value| joint.graph().value(value).bytes()).sum();
+        held + self.transient_bytes(joint)
+    }
+}
+
+/// The origins of the values that the programs of a stage read.
 pub(super) struct Sources<'a> {
-    given: BTreeMap<ValueId, Binding>,
+    joint: &'a JointGraph,
     taken: &'a Taken,
     /// Values that depend on constants only, in order.
     pub(super) constants: Vec<ValueId>,
 }
 
 impl<'a> Sources<'a> {
-    pub(super) fn new<'p>(
-        joint: &JointGraph,
+    pub(super) fn new(
+        joint: &'a JointGraph,
         taken: &'a Taken,
-        programs: impl IntoIterator<Item = &'p Parts>,
+        programs: [&Parts; Compute::ALL.len()],
     ) -> Self {
-        let mut given = BTreeMap::from([(joint.weight(), Binding::Weight)]);
-        for (index, input) in joint.inputs().iter().enumerate() {
-            given.insert(input.value, Binding::Input(index));
-        }
-        // Clones share a value: the first holds it.
-        for (index, value) in joint.parameters().iter().enumerate().rev() {
-            given.insert(*value, Binding::Parameter(index));
-        }
-        let reads: BTreeSet<ValueId> = programs
-            .into_iter()
-            .flat_map(|parts| parts.reads.iter().copied())
-            .collect();
-        let is_constant = |value: &ValueId| !given.contains_key(value) && !taken.is_value(*value);
-        let constants = reads.into_iter().filter(is_constant).collect();
+        let reads = programs.into_iter().flat_map(|parts| &parts.reads);
+        let constants =
+            reads.filter(|value| joint.given(**value).is_none() && !taken.is_value(**value));
+        let constants: BTreeSet<ValueId> = constants.copied().collect();
         Self {
-            given,
+            joint,
             taken,
-            constants,
+            constants: constants.into_iter().collect(),
         }
     }
 
     fn of(&self, value: ValueId) -> Binding {
-        if let Some(binding) = self.given.get(&value) {
-            return *binding;
+        if let Some(given) = self.joint.given(value) {
+            return Binding::Given(given);
         }
         if self.taken.is_value(value) {
             return Binding::Value(value);
@@ -85,32 +118,36 @@ impl<'a> Sources<'a> {
         Binding::Constant(place.expect("every other read is a constant"))
     }
 
-    /// Builds a program for its outputs and gradients.
+    /// Builds a program for its outputs, and for the gradients of some parameters.
     pub(super) fn phase(
         &self,
-        joint: &JointGraph,
         parts: &Parts,
         outputs: Vec<(ValueId, Takes)>,
-        gradients: &[(usize, ValueId)],
+        gradients: &[usize],
     ) -> Result<Phase, ProgramError> {
+        let (graph, keys) = (self.joint.graph(), self.joint.keys());
         let inputs: Vec<ValueId> = parts.reads.iter().copied().collect();
-        let made = outputs.iter().map(|(value, _)| *value);
-        let values: Vec<ValueId> = made
-            .chain(gradients.iter().map(|(_, value)| *value))
-            .collect();
-        let nodes = parts.nodes.iter().copied();
+        let nodes: Vec<NodeId> = parts.nodes.iter().copied().collect();
+        let values: Vec<ValueId> = leaving(self.joint, &outputs, gradients).collect();
+        let program = Program::new(graph, nodes.iter().copied(), &inputs, &values, keys)?;
         Ok(Phase {
-            program: Arc::new(Program::new(
-                joint.graph(),
-                nodes.clone(),
-                &inputs,
-                &values,
-                joint.keys(),
-            )?),
-            nodes: nodes.collect(),
+            program: Arc::new(program),
+            nodes,
             inputs: inputs.iter().map(|value| self.of(*value)).collect(),
             outputs,
-            gradients: gradients.iter().map(|(position, _)| *position).collect(),
+            gradients: gradients.to_vec(),
         })
     }
+}
+
+/// Values that outlive a program: its outputs and gradients.
+fn leaving(
+    joint: &JointGraph,
+    outputs: &[(ValueId, Takes)],
+    gradients: &[usize],
+) -> impl Iterator<Item = ValueId> {
+    let gradients = gradients
+        .iter()
+        .filter_map(|position| joint.gradients()[*position]);
+    outputs.iter().map(|(value, _)| *value).chain(gradients)
 }

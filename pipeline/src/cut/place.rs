@@ -2,59 +2,34 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tinderbox_deferred::ParameterTable;
 use tinderbox_fake::{NodeId, ValueId};
 
 use super::Layout;
 use crate::PlanError;
-use crate::partition::Chain;
 use crate::schedule::StageIndex;
-use crate::trace::{JointGraph, Role, Roles};
+use crate::trace::{Given, JointGraph, Role};
 
-/// The stage of each assigned forward operation and of each gradient operation.
-pub(super) struct Placement {
-    stage: Vec<Option<usize>>,
-}
-
-impl Placement {
-    pub(super) fn new(
-        joint: &JointGraph,
-        roles: &Roles,
-        chain: &Chain,
-        table: &ParameterTable,
-        layout: &Layout,
-    ) -> Result<Self, PlanError> {
-        let stages = match layout.operations() {
-            Some(known) if known.structure == chain.structure() => known.stages.clone(),
-            // Burn's operations depend on the mode, and some on the batch.
-            _ => by_flow(joint, roles, chain, layout),
-        };
-        let mut stage = vec![None; joint.graph().nodes().len()];
-        for (id, of) in chain.nodes().iter().zip(stages) {
-            stage[id.index()] = Some(of);
-        }
-        check_order(joint, chain, &stage)?;
-        let owners: Vec<usize> = (0..table.len())
-            .map(|index| layout.owner(index).index())
-            .collect();
-        let stage = place_gradients(joint, roles, &owners, layout.stages(), stage)?;
-        Ok(Self { stage })
+/// The stage of each assigned forward operation and of each gradient operation; `None` for one that is
+/// made wherever it is read, or not at all.
+pub(super) fn place(joint: &JointGraph, layout: &Layout) -> Result<Vec<Option<usize>>, PlanError> {
+    let stages = match layout.planned(joint.forward()) {
+        Some(stages) => stages.to_vec(),
+        // Burn's operations depend on the mode, and some on the batch.
+        None => by_flow(joint, layout),
+    };
+    let mut stage = vec![None; joint.graph().nodes().len()];
+    for (id, of) in joint.forward().nodes().iter().zip(stages) {
+        stage[id.index()] = Some(of);
     }
-
-    /// The stage of a node; `None` for one that is made wherever it is read, or not at all.
-    pub(super) fn stage(&self, node: NodeId) -> Option<usize> {
-        self.stage[node.index()]
-    }
+    check_order(joint, &stage)?;
+    let owners: Vec<usize> = layout.owners().iter().map(|owner| owner.index()).collect();
+    place_gradients(joint, &owners, layout.stages().count(), stage)
 }
 
 /// Refuses a forward whose values go from a stage to a lower one.
-fn check_order(
-    joint: &JointGraph,
-    chain: &Chain,
-    stage: &[Option<usize>],
-) -> Result<(), PlanError> {
+fn check_order(joint: &JointGraph, stage: &[Option<usize>]) -> Result<(), PlanError> {
     let graph = joint.graph();
-    for id in chain.nodes() {
+    for id in joint.forward().nodes() {
         let here = stage[id.index()];
         for input in graph.node(*id).inputs() {
             let producer = graph.value(*input).producer;
@@ -75,12 +50,11 @@ fn check_order(
 /// `owners` are the stages of the parameters of the table.
 pub(crate) fn place_gradients(
     joint: &JointGraph,
-    roles: &Roles,
     owners: &[usize],
     stages: usize,
     forward: Vec<Option<usize>>,
 ) -> Result<Vec<Option<usize>>, PlanError> {
-    let mut gradients = Gradients::new(joint, roles, owners, stages, forward);
+    let mut gradients = Gradients::new(joint, owners, stages, forward);
     gradients.place()?;
     gradients.sink();
     Ok(gradients.stage)
@@ -92,47 +66,46 @@ pub(crate) fn place_gradients(
 ///
 /// No operation runs above the stage that a plan gives it: those of its inputs are not above theirs, and the
 /// planned stage holds its parameters.
-fn by_flow(joint: &JointGraph, roles: &Roles, chain: &Chain, layout: &Layout) -> Vec<usize> {
-    let graph = joint.graph();
-    let parameters = joint.parameters().iter().enumerate();
-    let parameters: BTreeMap<ValueId, usize> = parameters
-        .rev()
-        .map(|(index, value)| (*value, index))
-        .collect();
-    let is_input: BTreeSet<ValueId> = joint.inputs().iter().map(|input| input.value).collect();
-    let holds = |id: NodeId, stage: usize| {
+fn by_flow(joint: &JointGraph, layout: &Layout) -> Vec<usize> {
+    let (graph, forward) = (joint.graph(), joint.forward());
+    let holds = |id: NodeId, stage: &usize| {
         let read = graph.node(id).inputs().iter();
-        let mut read = read.filter_map(|value| parameters.get(value));
-        read.all(|index| layout.holds(stage, *index))
+        let mut read = read.filter_map(|value| joint.given(*value));
+        read.all(|given| match given {
+            Given::Parameter(position) => layout.holds(StageIndex::new(*stage), position),
+            Given::Input(_) | Given::Weight => true,
+        })
     };
-    let position = |node: NodeId| chain.position(node);
-    let mut stages: Vec<usize> = Vec::with_capacity(chain.nodes().len());
-    let mut reads_batch: Vec<bool> = Vec::with_capacity(chain.nodes().len());
-    for id in chain.nodes() {
+    let mut stages: Vec<usize> = Vec::with_capacity(forward.nodes().len());
+    let mut reads_batch: Vec<bool> = Vec::with_capacity(forward.nodes().len());
+    for id in forward.nodes() {
         let (mut least, mut of_batch) = (0, false);
         for input in graph.node(*id).inputs() {
-            let producer = graph.value(*input).producer;
-            of_batch |= is_input.contains(input);
-            match producer.map(|node| (node, position(node))) {
-                Some((_, Some(made))) => {
+            let Some(producer) = graph.value(*input).producer else {
+                continue;
+            };
+            match forward.position(producer) {
+                Some(made) => {
                     least = least.max(stages[made]);
                     of_batch |= reads_batch[made];
                 }
-                Some((node, None)) => of_batch |= roles.of_node(node) == Role::Recomputable,
-                None => {}
+                None => {
+                    of_batch |= matches!(joint.given(*input), Some(Given::Input(_)))
+                        || joint.role(producer) == Role::Recomputable;
+                }
             }
         }
-        let stage = (least..layout.stages()).find(|stage| holds(*id, *stage));
+        let stage = (least..layout.stages().count()).find(|stage| holds(*id, stage));
         stages.push(stage.unwrap_or(least));
         reads_batch.push(of_batch);
     }
-    for (at, id) in chain.nodes().iter().enumerate().rev() {
+    for (at, id) in forward.nodes().iter().enumerate().rev() {
         let outputs = graph.node(*id).outputs().iter();
         let users = outputs.flat_map(|output| graph.users(*output));
-        let readers = users.filter_map(|user| position(*user));
+        let readers = users.filter_map(|user| forward.position(*user));
         let lowest = readers.map(|reader| stages[reader]).min();
         if let (Some(lowest), false) = (lowest, reads_batch[at]) {
-            let highest = (0..=lowest).rev().find(|stage| holds(*id, *stage));
+            let highest = (0..=lowest).rev().find(|stage| holds(*id, stage));
             stages[at] = highest.unwrap_or(stages[at]);
         }
     }
@@ -141,14 +114,12 @@ fn by_flow(joint: &JointGraph, roles: &Roles, chain: &Chain, layout: &Layout) ->
 
 struct Gradients<'a> {
     joint: &'a JointGraph,
-    roles: &'a Roles,
     stages: usize,
     stage: Vec<Option<usize>>,
     /// Stages at which each assigned forward value or parameter is available after the forward.
     available: BTreeMap<ValueId, BTreeSet<usize>>,
     /// Forward values and parameters that each local operation depends on.
     behind: BTreeMap<NodeId, BTreeSet<ValueId>>,
-    is_parameter: BTreeSet<ValueId>,
     /// Owners of the parameters that a value is the gradient of.
     owners: BTreeMap<ValueId, Vec<usize>>,
     /// Gradient operations that read no forward value.
@@ -158,7 +129,6 @@ struct Gradients<'a> {
 impl<'a> Gradients<'a> {
     fn new(
         joint: &'a JointGraph,
-        roles: &'a Roles,
         parameter_owners: &[usize],
         stages: usize,
         stage: Vec<Option<usize>>,
@@ -175,13 +145,12 @@ impl<'a> Gradients<'a> {
                 owners.entry(gradient).or_default().push(owner);
             }
         }
-        let is_parameter: BTreeSet<ValueId> = joint.parameters().iter().copied().collect();
-        for id in roles.nodes(joint, Role::Assigned) {
+        for id in joint.forward().nodes() {
             let here = stage[id.index()].expect("every assigned operation has a stage");
-            for output in graph.node(id).outputs() {
+            for output in graph.node(*id).outputs() {
                 available.entry(*output).or_default().insert(here);
             }
-            for input in graph.node(id).inputs() {
+            for input in graph.node(*id).inputs() {
                 if let Some(stages) = available.get_mut(input) {
                     stages.insert(here);
                 }
@@ -189,12 +158,10 @@ impl<'a> Gradients<'a> {
         }
         Self {
             joint,
-            roles,
             stages,
             stage,
             available,
             behind: BTreeMap::new(),
-            is_parameter,
             owners,
             free: BTreeSet::new(),
         }
@@ -222,7 +189,7 @@ impl<'a> Gradients<'a> {
         let inputs = graph.node(id).inputs().iter();
         inputs.filter_map(|input| {
             let producer = graph.value(*input).producer?;
-            let gradient = self.roles.of_node(producer) == Role::Gradient;
+            let gradient = self.joint.role(producer) == Role::Gradient;
             Some((*input, self.stage[producer.index()].filter(|_| gradient)?))
         })
     }
@@ -230,7 +197,7 @@ impl<'a> Gradients<'a> {
     fn place(&mut self) -> Result<(), PlanError> {
         let graph = self.joint.graph();
         for id in graph.node_ids() {
-            match self.roles.of_node(id) {
+            match self.joint.role(id) {
                 Role::BackwardLocal => {
                     let reads = self.forward_reads(id);
                     self.behind.insert(id, reads);
@@ -267,7 +234,7 @@ impl<'a> Gradients<'a> {
         let here = |value: &ValueId, stage: usize| self.available[value].contains(&stage);
         let all_available = |stage: &usize| reads.iter().all(|value| here(value, *stage));
         let outputs = graph.node(id).outputs();
-        let is_gradient = |user: &NodeId| self.roles.of_node(*user) == Role::Gradient;
+        let is_gradient = |user: &NodeId| self.joint.role(*user) == Role::Gradient;
         let mut users = outputs.iter().flat_map(|out| graph.users(*out));
         let ends_here = !users.any(is_gradient);
         let owners = outputs.iter().filter_map(|out| self.owners.get(out));
@@ -289,8 +256,8 @@ impl<'a> Gradients<'a> {
                 };
                 // Values can be sent; a parameter can't be read where no forward reads it.
                 let has_parameters = |stage: &usize| {
-                    let parameters = reads.iter().filter(|v| self.is_parameter.contains(v));
-                    parameters.into_iter().all(|value| here(value, *stage))
+                    let mut parameters = reads.iter().filter(|v| self.joint.given(**v).is_some());
+                    parameters.all(|value| here(value, *stage))
                 };
                 // Where nothing is available, all is missing: the highest represents those.
                 let mut stages: BTreeSet<usize> = BTreeSet::from([highest]);

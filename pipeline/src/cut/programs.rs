@@ -6,34 +6,24 @@ use std::sync::Arc;
 use tinderbox_deferred::{Program, ProgramError};
 use tinderbox_fake::ValueId;
 
-use super::Cutting;
 use super::parts::Parts;
-use super::phase::{Phase, Sources};
-use super::takes::{Readers, Taken, Takes};
-use crate::schedule::{Compute, Edge, StageIndex};
-use crate::trace::{JointGraph, Roles};
-
-/// The backward of a stage, whole and in two halves.
-#[derive(Clone, Debug)]
-pub(crate) struct Backward {
-    /// `B`.
-    pub(crate) whole: Phase,
-    /// `I`: what other stages wait for.
-    pub(crate) input: Phase,
-    /// `W`: the gradients of the stage's own parameters.
-    pub(crate) weight: Phase,
-    /// Bytes of a micro-batch between `F` and the backward.
-    pub(crate) activation_bytes: u64,
-    /// Bytes of a micro-batch between `I` and `W`.
-    pub(crate) weight_gradient_bytes: u64,
-}
+use super::phase::{Binding, Phase, Sources};
+use super::takes::{Taken, Takes};
+use super::{Cutting, Layout};
+use crate::schedule::{Compute, Costs, Edge, StageCosts, StageIndex};
+use crate::trace::{Given, JointGraph};
 
 /// All programs of one stage for one joint graph.
 #[derive(Clone, Debug)]
 pub(crate) struct StagePrograms {
     pub(crate) constants: Arc<Program>,
-    pub(crate) forward: Phase,
-    pub(crate) backward: Option<Backward>,
+    /// `F`, `B`, `I` and `W`: the forward; the backward as a whole, what other stages wait for of it, and
+    /// the gradients of the stage's own parameters.
+    pub(crate) phases: [Option<Phase>; Compute::ALL.len()],
+    /// Bytes of a micro-batch between `F` and the backward.
+    pub(crate) activation_bytes: u64,
+    /// Bytes of a micro-batch between `I` and `W`.
+    pub(crate) weight_gradient_bytes: u64,
     /// How often each value that comes in a message is taken.
     pub(crate) received: BTreeMap<ValueId, Takes>,
     /// Values of each message that leaves, by its edge.
@@ -52,137 +42,114 @@ impl StagePrograms {
     /// The programs of all stages; those that recompute keep what their forward read, not what it made.
     pub(crate) fn of_stages(
         joint: &JointGraph,
-        roles: &Roles,
         cutting: &Cutting,
-        recompute: impl IntoIterator<Item = bool>,
+        layout: &Layout,
     ) -> Result<Vec<Self>, ProgramError> {
-        let stages = recompute.into_iter().enumerate();
-        let stages = stages.map(|(stage, recompute)| {
-            Self::new(joint, roles, cutting, StageIndex::new(stage), recompute)
-        });
-        stages.collect()
+        let stages = layout.stages();
+        stages
+            .map(|stage| Self::new(joint, cutting, layout, stage))
+            .collect()
     }
 
     fn new(
         joint: &JointGraph,
-        roles: &Roles,
         cutting: &Cutting,
+        layout: &Layout,
         stage: StageIndex,
-        recompute: bool,
     ) -> Result<Self, ProgramError> {
+        let graph = joint.graph();
         let forward = &cutting.forward[stage.index()];
         let backward = &cutting.backward[stage.index()];
         let messages = |keep: &dyn Fn(&Edge) -> bool| -> BTreeMap<Edge, Vec<ValueId>> {
-            let edges = cutting.edges().iter().filter(|(edge, _)| keep(edge));
+            let edges = cutting.edges.iter().filter(|(edge, _)| keep(edge));
             edges
                 .map(|(edge, values)| (*edge, values.iter().copied().collect()))
                 .collect()
         };
         let sends = messages(&|edge| edge.from.stage == stage);
         let receives = messages(&|edge| edge.to.stage == stage);
-        let whole = match recompute {
+        let whole = match layout.recompute[stage.index()] {
             false => backward.clone(),
-            true => backward.with_forward(joint, roles, forward),
+            true => backward.with_forward(joint, forward),
         };
         let sent_backward: BTreeSet<ValueId> = sends
             .iter()
             .filter(|(edge, _)| edge.from.compute != Compute::Forward)
             .flat_map(|(_, values)| values.iter().copied())
             .collect();
-        let gradients = cutting.gradients_of(joint, stage);
-        let gradient_values = gradients.iter().map(|(_, value)| *value).collect();
-        let (input, weight) = whole.split(joint, roles, &sent_backward, &gradient_values);
-        let taken = Taken::count(
-            joint,
-            &Readers {
-                forward,
-                whole: &whole,
-                input: &input,
-                weight: &weight,
-                sends: &sends,
-                receives: &receives,
-            },
-        );
-        let sources = Sources::new(joint, &taken, [forward, &whole, &input, &weight]);
-        let slice_of_constants = joint
-            .graph()
-            .backward_slice(sources.constants.iter().copied(), |_| false);
-        let constants = Program::new(
-            joint.graph(),
-            slice_of_constants.nodes,
-            &[],
-            &sources.constants,
-            joint.keys(),
-        )?;
-        let constants = Arc::new(constants);
-        let kept = |is_split: bool| -> Vec<(ValueId, Takes)> {
-            let made = taken.backward.iter().map(|(value, takes)| (*value, *takes));
-            made.filter(|(_, takes)| takes.of(is_split) > 0).collect()
-        };
+        let (input, weight) = whole.split(joint, &sent_backward);
+        let parts = [forward, &whole, &input, &weight];
+        let taken = Taken::count(joint, parts, &sends, &receives);
+        let sources = Sources::new(joint, &taken, parts);
+        let constants = sources.constants.iter().copied();
+        let nodes = graph.backward_slice(constants, |_| false).nodes;
+        let constants = Program::new(graph, nodes, &[], &sources.constants, joint.keys())?;
+        let mut gradients = layout.owned(stage).to_vec();
+        gradients.retain(|position| joint.gradients()[*position].is_some());
+        gradients.sort_unstable();
+        let has_backward = joint.gradients().iter().any(Option::is_some);
+        let mut phases = [const { None }; Compute::ALL.len()];
+        for (compute, parts) in Compute::ALL.into_iter().zip(parts) {
+            if compute == Compute::Forward || has_backward {
+                let gradients = match compute {
+                    Compute::Backward | Compute::WeightGradient => &gradients[..],
+                    _ => &[],
+                };
+                let phase = sources.phase(parts, taken.outputs(compute), gradients)?;
+                phases[compute.slot()] = Some(phase);
+            }
+        }
         let bytes = |parts: &Parts, is_kept: &dyn Fn(ValueId) -> bool| -> u64 {
             let kept = parts.reads.iter().filter(|value| is_kept(**value));
-            kept.map(|value| joint.graph().value(*value).bytes()).sum()
+            kept.map(|value| graph.value(*value).bytes()).sum()
         };
-        let has_backward = joint.gradients().iter().any(Option::is_some);
-        let backward = match has_backward {
-            false => None,
-            true => Some(Backward {
-                whole: sources.phase(joint, &whole, kept(false), &gradients)?,
-                input: sources.phase(joint, &input, kept(true), &[])?,
-                weight: sources.phase(joint, &weight, Vec::new(), &gradients)?,
-                activation_bytes: bytes(&whole, &|value| taken.is_of_forward(value, forward)),
-                weight_gradient_bytes: bytes(&weight, &|value| taken.is_value(value)),
-            }),
-        };
-        let made = taken.forward.iter().map(|(value, takes)| (*value, *takes));
-        let forward_phase = sources.phase(joint, forward, made.collect(), &[])?;
-        let made_here = |value: &ValueId| forward.targets.contains(value);
         let sent_bytes = sends.iter().map(|(edge, values)| {
-            let bytes = values.iter().map(|v| joint.graph().value(*v).bytes()).sum();
+            let bytes = values.iter().map(|value| graph.value(*value).bytes()).sum();
             (*edge, bytes)
         });
+        let made_here = |value: &ValueId| forward.targets.contains(value);
+        let outputs = joint.outputs().iter();
         Ok(Self {
-            constants,
-            forward: forward_phase,
-            backward,
+            constants: Arc::new(constants),
+            phases,
+            activation_bytes: bytes(&whole, &|value| taken.is_of_forward(value, forward)),
+            weight_gradient_bytes: bytes(&weight, &|value| taken.is_value(value)),
             sent_bytes: sent_bytes.collect(),
             received: taken.messages,
             sends,
             receives,
             loss: joint.loss().filter(made_here),
-            outputs: joint
-                .outputs()
-                .iter()
-                .filter(|(_, v)| made_here(v))
-                .cloned()
-                .collect(),
+            outputs: outputs.filter(|(_, v)| made_here(v)).cloned().collect(),
         })
+    }
+
+    /// The parameters that the programs read.
+    pub(crate) fn parameters(&self) -> BTreeSet<usize> {
+        let read = self.phases.iter().flatten().flat_map(|phase| &phase.inputs);
+        let positions = read.filter_map(|binding| match binding {
+            Binding::Given(Given::Parameter(position)) => Some(*position),
+            _ => None,
+        });
+        positions.collect()
     }
 
     /// The program for a task, if the stage has one.
     pub(crate) fn phase(&self, compute: Compute) -> Option<&Phase> {
-        let backward = self.backward.as_ref();
-        match compute {
-            Compute::Forward => Some(&self.forward),
-            Compute::Backward => backward.map(|b| &b.whole),
-            Compute::InputGradient => backward.map(|b| &b.input),
-            Compute::WeightGradient => backward.map(|b| &b.weight),
-            _ => None,
-        }
+        self.phases[compute.slot()].as_ref()
     }
 }
 
-impl Cutting {
-    /// Gradients that a stage makes for the parameters that it owns. Clones of a parameter share
-    /// its gradient: it is taken once.
-    fn gradients_of(&self, joint: &JointGraph, stage: StageIndex) -> Vec<(usize, ValueId)> {
-        let mut seen = BTreeSet::new();
-        (0..self.paths.len())
-            .filter(|index| self.owners[*index] == stage)
-            .filter(|index| seen.insert(joint.parameters()[*index]))
-            .filter_map(|index| Some((index, joint.gradients()[index]?)))
-            .collect()
-    }
+/// The bytes of a step with these programs of all stages; everything else is zero.
+pub(crate) fn step_bytes(stages: &[StagePrograms]) -> Costs {
+    let of_stages = stages.iter().map(|programs| StageCosts {
+        activation_bytes: programs.activation_bytes,
+        weight_gradient_bytes: programs.weight_gradient_bytes,
+        ..StageCosts::default()
+    });
+    let mut costs = Costs::of_stages(of_stages.collect());
+    let sent = stages.iter().flat_map(|programs| &programs.sent_bytes);
+    costs.message_bytes = sent.map(|(edge, bytes)| (*edge, *bytes)).collect();
+    costs
 }
 
 #[cfg(test)]
@@ -195,9 +162,7 @@ mod tests {
     use tinderbox_deferred::Deferred;
 
     use super::*;
-    use crate::cut::{Binding, Holding, Layout, Sharing};
-    use crate::partition::Chain;
-    use crate::trace::{Roles, Traceable};
+    use crate::trace::Traceable;
     use crate::{Machine, Outputs, Plan};
 
     #[derive(Module, Debug)]
@@ -209,7 +174,7 @@ mod tests {
     /// A chain of layers with dropout, cut into stages of as many layers.
     struct Cut {
         joint: Arc<JointGraph>,
-        roles: Roles,
+        layout: Layout,
         cutting: Cutting,
     }
 
@@ -228,26 +193,22 @@ mod tests {
             };
             let trace = model.unwrap().trace(&example, forward).unwrap();
             let plan = Plan::auto(&trace, &Machine::local(stages).unwrap()).unwrap();
-            let table = trace.parameters();
-            let holdings = plan.stages().iter().map(|stage| Holding {
-                owned: stage.parameters.clone(),
-                replicas: Vec::new(),
-            });
-            let layout = Layout::new(table, holdings.collect(), Sharing::Decided).unwrap();
+            // Without the operations of the plan.
+            let layout = Layout::of_plan(trace.parameters(), plan.stages()).unwrap();
             let joint = trace.example_program().unwrap();
-            let roles = Roles::of(&joint);
-            let chain = Chain::new(&joint, &roles, table);
-            let cutting = Cutting::new(&joint, &roles, &chain, table, &layout).unwrap();
+            let cutting = Cutting::new(&joint, &layout).unwrap();
             Self {
                 joint,
-                roles,
+                layout,
                 cutting,
             }
         }
 
         fn stage(&self, index: usize, recompute: bool) -> StagePrograms {
+            let mut layout = self.layout.clone();
+            layout.recompute.fill(recompute);
             let stage = StageIndex::new(index);
-            StagePrograms::new(&self.joint, &self.roles, &self.cutting, stage, recompute).unwrap()
+            StagePrograms::new(&self.joint, &self.cutting, &layout, stage).unwrap()
         }
     }
 
@@ -265,9 +226,10 @@ mod tests {
         };
         for stage in 0..2 {
             let programs = cut.stage(stage, false);
-            let backward = programs.backward.unwrap().whole;
+            let backward = programs.phase(Compute::Backward).unwrap();
+            let forward = programs.phase(Compute::Forward).unwrap();
             let sent: BTreeSet<ValueId> = programs.sends.values().flatten().copied().collect();
-            for (value, takes) in &programs.forward.outputs {
+            for (value, takes) in &forward.outputs {
                 let kept = backward.inputs.contains(&Binding::Value(*value));
                 let named = programs.loss == Some(*value);
                 let takers = [kept, sent.contains(value), named];
@@ -286,7 +248,7 @@ mod tests {
         let (kept, recomputed) = (cut.stage(1, false), cut.stage(1, true));
         let from_forward = |programs: &StagePrograms| {
             let sent: BTreeSet<ValueId> = programs.sends.values().flatten().copied().collect();
-            let outputs = programs.forward.outputs.iter();
+            let outputs = programs.phase(Compute::Forward).unwrap().outputs.iter();
             let kept = outputs.filter(|(value, takes)| {
                 let leaves = usize::from(sent.contains(value));
                 takes.whole > leaves || takes.split > leaves
@@ -296,8 +258,7 @@ mod tests {
         assert!(from_forward(&kept) > 0);
         assert_eq!(from_forward(&recomputed), 0);
         // One input of two rows and three columns of f32.
-        let bytes = |programs: StagePrograms| programs.backward.unwrap().activation_bytes;
-        assert_eq!(bytes(recomputed), 24);
-        assert!(bytes(kept) > 24);
+        assert_eq!(recomputed.activation_bytes, 24);
+        assert!(kept.activation_bytes > 24);
     }
 }

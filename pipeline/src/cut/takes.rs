@@ -29,16 +29,6 @@ impl Takes {
     }
 }
 
-/// The programs of a stage and what joins them to other stages.
-pub(super) struct Readers<'a> {
-    pub(super) forward: &'a Parts,
-    pub(super) whole: &'a Parts,
-    pub(super) input: &'a Parts,
-    pub(super) weight: &'a Parts,
-    pub(super) sends: &'a BTreeMap<Edge, Vec<ValueId>>,
-    pub(super) receives: &'a BTreeMap<Edge, Vec<ValueId>>,
-}
-
 /// The values of a micro-batch that somebody takes, by who makes them.
 pub(super) struct Taken {
     /// The forward, or for a named output whoever gave it to the forward.
@@ -52,15 +42,21 @@ pub(super) struct Taken {
 }
 
 impl Taken {
-    pub(super) fn count(joint: &JointGraph, readers: &Readers<'_>) -> Self {
-        let coming = readers.receives.values().flatten();
+    /// Counts the uses by the programs of a stage, in the order of [`Compute::ALL`], and by messages.
+    pub(super) fn count(
+        joint: &JointGraph,
+        [forward, whole, input, weight]: [&Parts; Compute::ALL.len()],
+        sends: &BTreeMap<Edge, Vec<ValueId>>,
+        receives: &BTreeMap<Edge, Vec<ValueId>>,
+    ) -> Self {
+        let coming = receives.values().flatten();
         let mut taken = Self {
             forward: BTreeMap::new(),
             messages: coming.map(|value| (*value, Takes::default())).collect(),
             backward: BTreeMap::new(),
-            made_forward: readers.forward.made(joint),
+            made_forward: forward.made(joint),
         };
-        for (edge, values) in readers.sends {
+        for (edge, values) in sends {
             let makers = match edge.from.compute {
                 Compute::Forward => &mut taken.forward,
                 _ => &mut taken.backward,
@@ -71,27 +67,22 @@ impl Taken {
         }
         // The loss and each named output are read once by the driver.
         let named = joint.outputs().iter().map(|(_, value)| *value);
-        let targets = &readers.forward.targets;
-        for value in named.chain(joint.loss()).filter(|v| targets.contains(v)) {
+        let results = named.chain(joint.loss());
+        for value in results.filter(|value| forward.targets.contains(value)) {
             taken.forward.entry(value).or_default().add(1, 1);
         }
-        for value in &readers.forward.reads {
+        for value in &forward.reads {
             if let Some(takes) = taken.messages.get_mut(value) {
                 takes.add(1, 1);
             }
         }
-        taken.add_reads(readers.whole.reads.iter(), 1, 0);
-        taken.add_reads(readers.input.reads.iter(), 0, 1);
+        taken.add_reads(&whole.reads, 1, 0);
+        taken.add_reads(&input.reads, 0, 1);
         // What `I` makes is handed from it to `W`, also where the forward has made it before: a stage
         // that recomputes keeps nothing of its forward.
-        let made = readers.input.made(joint);
-        let (handed, others): (Vec<_>, Vec<_>) = readers
-            .weight
-            .reads
-            .iter()
-            .partition(|value| made.contains(value));
-        taken.add_reads(others.into_iter(), 0, 1);
-        for value in handed {
+        let made = input.made(joint);
+        taken.add_reads(weight.reads.difference(&made), 0, 1);
+        for value in weight.reads.intersection(&made) {
             taken.backward.entry(*value).or_default().add(0, 1);
         }
         taken
@@ -100,7 +91,7 @@ impl Taken {
     /// Counts what a backward program reads of the forward and of messages.
     fn add_reads<'v>(
         &mut self,
-        reads: impl Iterator<Item = &'v ValueId>,
+        reads: impl IntoIterator<Item = &'v ValueId>,
         whole: usize,
         split: usize,
     ) {
@@ -111,6 +102,21 @@ impl Taken {
                 takes.add(whole, split);
             }
         }
+    }
+
+    /// The values that a program makes for others.
+    pub(super) fn outputs(&self, compute: Compute) -> Vec<(ValueId, Takes)> {
+        let made = match compute {
+            Compute::Forward => &self.forward,
+            Compute::Backward | Compute::InputGradient => &self.backward,
+            _ => return Vec::new(),
+        };
+        let made = made.iter().map(|(value, takes)| (*value, *takes));
+        let kept = made.filter(|(_, takes)| match compute {
+            Compute::Forward => true,
+            _ => takes.of(compute == Compute::InputGradient) > 0,
+        });
+        kept.collect()
     }
 
     /// Whether a value is available before the backward: the forward made it, or it came for the forward.

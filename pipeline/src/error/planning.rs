@@ -484,6 +484,7 @@ pub enum PlanError {
     #[error("the model could not be traced")]
     Trace {
         /// The cause.
+        #[from]
         source: TraceError,
     },
 }

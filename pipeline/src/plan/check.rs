@@ -4,9 +4,8 @@ use tinderbox_deferred::ParameterTable;
 
 use super::{Plan, build, text};
 use crate::PlanError;
-use crate::cut::{Holding, Layout, Operations, Sharing};
-use crate::partition::Chain;
-use crate::trace::{JointGraph, Roles};
+use crate::cut::Layout;
+use crate::trace::JointGraph;
 
 impl Plan {
     /// Checks that the plan is for a model with these parameters.
@@ -23,17 +22,12 @@ impl Plan {
     /// # Errors
     ///
     /// [`PlanError::OtherForward`] with the first operation that differs.
-    pub fn check_program(
-        &self,
-        joint: &JointGraph,
-        table: &ParameterTable,
-    ) -> Result<(), PlanError> {
+    pub fn check_program(&self, joint: &JointGraph) -> Result<(), PlanError> {
         let file = &self.file;
         if joint.key().to_string() != file.program || build::graph_digest(joint) == file.graph {
             return Ok(());
         }
-        let roles = Roles::of(joint);
-        let found = text::forward(joint, &Chain::new(joint, &roles, table));
+        let found = text::forward(joint);
         let longest = found.len().max(file.forward.len());
         let differs = |at: &usize| found.get(*at) != file.forward.get(*at);
         let position = (0..longest).find(differs).unwrap_or(longest);
@@ -47,11 +41,7 @@ impl Plan {
     pub(crate) fn layout(&self, table: &ParameterTable) -> Result<Layout, PlanError> {
         let found = build::plan_parameters(table);
         self.file.check_parameters(&found)?;
-        let holdings = self.stages().iter().map(|stage| Holding {
-            owned: stage.parameters.clone(),
-            replicas: stage.replicas.clone(),
-        });
-        let layout = Layout::new(table, holdings.collect(), Sharing::Decided)?;
+        let layout = Layout::of_plan(table, self.stages())?;
         let count = self.file.forward.len();
         let mut stages = vec![None; count];
         for (index, stage) in self.stages().iter().enumerate() {
@@ -65,10 +55,7 @@ impl Plan {
         }
         // A file without the operations has only the owners of parameters.
         Ok(match stages.into_iter().collect::<Option<Vec<usize>>>() {
-            Some(stages) => layout.with_operations(Operations {
-                structure: self.file.structure.clone(),
-                stages,
-            }),
+            Some(stages) => layout.with_operations(&self.file.structure, stages),
             None => layout,
         })
     }

@@ -14,13 +14,13 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use tinderbox_planner::{Boundary, Machine, PlanFile, PlanStage};
 
-pub(crate) use build::{Planning, transient_bytes};
+pub(crate) use build::Planning;
 pub use planner::Planner;
 
 use crate::PlanError;
 use crate::batch::Batch;
+use crate::lists::ScheduleChoice;
 use crate::partition::Cut;
-use crate::runtime::ScheduleChoice;
 use crate::schedule::RankIndex;
 use crate::trace::Trace;
 
@@ -61,9 +61,7 @@ impl Plan {
     ///
     /// As [`Planner::plan`].
     pub fn at_marks<B: Batch>(trace: &Trace<B>) -> Result<Self, PlanError> {
-        let program = trace
-            .example_program()
-            .map_err(|source| PlanError::Trace { source })?;
+        let program = trace.example_program()?;
         let cuts: Vec<Cut> = (0..program.marks().len()).map(Cut::mark).collect();
         Self::manual(trace, &cuts)
     }

@@ -161,7 +161,7 @@ impl<'a, B: Batch> Planner<'a, B> {
         let planning = Planning::new(self.trace, &self.machine.rates, self.times)?;
         let (mut partition, choice) = match &self.cuts {
             Some(cuts) => {
-                let starts = manual(&planning.joint, &planning.chain, planning.table, cuts)?;
+                let starts = manual(&planning.joint, cuts)?;
                 let stages = starts.len();
                 let ranks = self.stage_to_rank.unwrap_or_else(|| {
                     let ranks = self.machine.stage_to_rank();
@@ -177,7 +177,7 @@ impl<'a, B: Batch> Planner<'a, B> {
                     }
                     .into());
                 }
-                let blocks = planning.chain.nodes().len();
+                let blocks = planning.joint.forward().nodes().len();
                 let partition = Partition::contiguous(blocks, &starts, ranks, vec![false; stages]);
                 let shown: Vec<String> = cuts.iter().map(Cut::to_string).collect();
                 let reason = match shown.is_empty() {

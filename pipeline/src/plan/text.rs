@@ -2,68 +2,58 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tinderbox_deferred::ParameterTable;
 use tinderbox_fake::{NodeId, ValueId, dtype_name};
 use tinderbox_planner::{PlanProgram, PlanStage};
 
 use crate::cut::{Binding, Phase, StagePrograms};
-use crate::partition::Chain;
 use crate::schedule::{Compute, Edge, StageIndex};
-use crate::trace::JointGraph;
+use crate::trace::{Given, JointGraph};
 
 /// The operations of the chain: name, outputs and module.
-pub(super) fn forward(joint: &JointGraph, chain: &Chain) -> Vec<String> {
-    let positions = chain.nodes().iter().enumerate();
-    let lines = positions.map(|(position, id)| {
+pub(super) fn forward(joint: &JointGraph) -> Vec<String> {
+    let nodes = joint.forward().nodes().iter();
+    let lines = nodes.map(|id| {
         let node = joint.graph().node(*id);
         let made: Vec<String> = node.outputs().iter().map(|v| typed(joint, *v)).collect();
         format!(
             "{} {}{}",
             node.name(),
             made.join(", "),
-            in_module(chain.module(position))
+            in_module(joint, *id)
         )
     });
     lines.collect()
 }
 
 /// Adds the text of every program to the stages.
-pub(super) fn add(
-    stages: &mut [PlanStage],
-    joint: &JointGraph,
-    chain: &Chain,
-    table: &ParameterTable,
-    programs: &[StagePrograms],
-) {
-    let names = Names::new(joint, table);
+pub(super) fn add(stages: &mut [PlanStage], joint: &JointGraph, programs: &[StagePrograms]) {
+    let names = Names::new(joint);
     for (stage, programs) in stages.iter_mut().zip(programs) {
-        let phases = [
-            ("forward", Compute::Forward),
-            ("backward", Compute::Backward),
-            ("input gradient", Compute::InputGradient),
-            ("weight gradient", Compute::WeightGradient),
-        ];
-        let phases = phases
-            .into_iter()
-            .filter_map(|(name, compute)| Some((name, compute, programs.phase(compute)?)));
-        stage.programs = phases
-            .filter(|(_, _, phase)| !phase.nodes.is_empty())
-            .map(|(name, compute, phase)| {
-                let writer = Writer {
-                    joint,
-                    chain,
-                    names: &names,
-                    programs,
-                    compute,
-                    phase,
-                };
-                PlanProgram {
-                    name: name.to_owned(),
-                    reads: writer.reads(),
-                    operations: writer.operations(),
-                }
-            })
-            .collect();
+        let phases = Compute::ALL.into_iter().filter_map(|compute| {
+            let phase = programs.phase(compute)?;
+            (!phase.nodes.is_empty()).then_some((compute, phase))
+        });
+        let texts = phases.map(|(compute, phase)| {
+            let writer = Writer {
+                joint,
+                names: &names,
+                programs,
+                compute,
+                phase,
+            };
+            let name = match compute {
+                Compute::Forward => "forward",
+                Compute::Backward => "backward",
+                Compute::InputGradient => "input gradient",
+                _ => "weight gradient",
+            };
+            PlanProgram {
+                name: name.to_owned(),
+                reads: writer.reads(),
+                operations: writer.operations(),
+            }
+        });
+        stage.programs = texts.collect();
     }
 }
 
@@ -74,10 +64,10 @@ fn typed(joint: &JointGraph, value: ValueId) -> String {
     format!("{}[{}]", dtype_name(known.dtype), sizes.join(", "))
 }
 
-fn in_module(module: &str) -> String {
-    match module.is_empty() {
-        true => String::new(),
-        false => format!(" in {module}"),
+fn in_module(joint: &JointGraph, node: NodeId) -> String {
+    match joint.module_of(node) {
+        None | Some("") => String::new(),
+        Some(module) => format!(" in {module}"),
     }
 }
 
@@ -85,7 +75,7 @@ fn in_module(module: &str) -> String {
 struct Names(BTreeMap<ValueId, String>);
 
 impl Names {
-    fn new(joint: &JointGraph, table: &ParameterTable) -> Self {
+    fn new(joint: &JointGraph) -> Self {
         let mut names = BTreeMap::from([(joint.weight(), "the micro-batch's weight".to_owned())]);
         for input in joint.inputs() {
             let name = input.leaf.name.to_string();
@@ -95,7 +85,7 @@ impl Names {
             };
             names.insert(input.value, name);
         }
-        for (parameter, value) in table.iter().zip(joint.parameters()) {
+        for (parameter, value) in joint.table().iter().zip(joint.parameters()) {
             // Clones share a value, which has the name of the first.
             names
                 .entry(*value)
@@ -114,7 +104,6 @@ impl Names {
 
 struct Writer<'a> {
     joint: &'a JointGraph,
-    chain: &'a Chain,
     names: &'a Names,
     programs: &'a StagePrograms,
     compute: Compute,
@@ -127,8 +116,8 @@ impl Writer<'_> {
         let inputs = self.phase.program.inputs().iter().zip(&self.phase.inputs);
         let lines = inputs.map(|(value, binding)| {
             let origin = match binding {
-                Binding::Parameter(_) => "parameter".to_owned(),
-                Binding::Input(_) | Binding::Weight => "micro-batch".to_owned(),
+                Binding::Given(Given::Parameter(_)) => "parameter".to_owned(),
+                Binding::Given(_) => "micro-batch".to_owned(),
                 Binding::Constant(_) => "constant".to_owned(),
                 Binding::Value(id) => self.origin(*id),
             };
@@ -188,37 +177,16 @@ impl Writer<'_> {
                 made.join(", "),
                 node.name(),
                 of(node.inputs()).join(", "),
-                in_module(self.module_of(*id)),
+                in_module(self.joint, *id),
             )
         });
         lines.collect()
     }
 
-    /// The module of an operation; for a backward operation, that of a forward value that it reads.
-    fn module_of(&self, node: NodeId) -> &str {
-        let position = self.chain.position(node).or_else(|| {
-            let graph = self.joint.graph();
-            let inputs = graph.node(node).inputs().iter();
-            let mut made = inputs.filter_map(|input| graph.value(*input).producer);
-            made.find_map(|producer| self.chain.position(producer))
-        });
-        position.map_or("", |position| self.chain.module(position))
-    }
-
     /// The operation after which each value is freed, except values that are kept or sent, or that
     /// other programs still read.
     fn last_uses(&self) -> BTreeMap<ValueId, usize> {
-        let graph = self.joint.graph();
-        let mut last_use = BTreeMap::new();
-        for (index, id) in self.phase.nodes.iter().enumerate() {
-            let node = graph.node(*id);
-            for value in node.outputs().iter().chain(node.inputs()) {
-                last_use.insert(*value, index);
-            }
-        }
-        let outputs = self.phase.outputs.iter().map(|(value, _)| *value);
-        let gradients = self.phase.gradients.iter();
-        let gradients = gradients.filter_map(|position| self.joint.gradients()[*position]);
+        let mut last_uses = self.phase.last_uses(self.joint);
         let given = self.phase.program.inputs().iter().zip(&self.phase.inputs);
         // The forward frees none of its inputs; a backward frees the values that were kept for it.
         let frees_kept = matches!(self.compute, Compute::Backward | Compute::WeightGradient);
@@ -226,11 +194,11 @@ impl Writer<'_> {
             Binding::Value(_) if frees_kept => None,
             _ => Some(*value),
         });
-        for value in outputs.chain(gradients).chain(stays) {
-            last_use.remove(&value);
+        for value in stays {
+            last_uses.remove(&value);
         }
-        last_use.retain(|value, _| !graph.is_constant(*value));
-        last_use
+        last_uses.retain(|value, _| !self.joint.graph().is_constant(*value));
+        last_uses
     }
 
     /// The uses of the values that leave the program.

@@ -5,16 +5,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use tinderbox_fake::{ValueId, dtype_name};
 use tinderbox_planner::{PlanStage, PlanValue};
 
-use crate::cut::Cutting;
-use crate::partition::Chain;
+use crate::cut::StagePrograms;
 use crate::schedule::{Compute, StageIndex};
 use crate::trace::JointGraph;
 
 /// Adds the values of every stage's boundaries.
-pub(super) fn add(stages: &mut [PlanStage], joint: &JointGraph, chain: &Chain, cutting: &Cutting) {
+pub(super) fn add(stages: &mut [PlanStage], joint: &JointGraph, programs: &[StagePrograms]) {
     // The stage that computes each value, and the stages that receive it.
     let mut ways: BTreeMap<ValueId, (usize, BTreeSet<usize>)> = BTreeMap::new();
-    for (edge, values) in cutting.edges() {
+    for (edge, values) in programs.iter().flat_map(|programs| &programs.sends) {
         if edge.from.compute == Compute::Forward {
             for value in values {
                 let from = edge.from.stage.index();
@@ -25,7 +24,7 @@ pub(super) fn add(stages: &mut [PlanStage], joint: &JointGraph, chain: &Chain, c
     }
     for (value, (from, to)) in ways {
         let last = to.last().copied().unwrap_or(from);
-        let described = describe(joint, chain, value, from, last);
+        let described = describe(joint, value, from, last);
         for (index, stage) in stages.iter_mut().enumerate().take(last + 1).skip(from) {
             let list = if index == from {
                 &mut stage.live_out
@@ -39,18 +38,11 @@ pub(super) fn add(stages: &mut [PlanStage], joint: &JointGraph, chain: &Chain, c
     }
 }
 
-fn describe(
-    joint: &JointGraph,
-    chain: &Chain,
-    value: ValueId,
-    from: usize,
-    to: usize,
-) -> PlanValue {
+fn describe(joint: &JointGraph, value: ValueId, from: usize, to: usize) -> PlanValue {
     let known = joint.graph().value(value);
     let made_by = known.producer.map_or_else(String::new, |node| {
         let name = joint.graph().node(node).name();
-        let position = chain.position(node);
-        match position.map(|position| chain.module(position)) {
+        match joint.module_of(node) {
             Some(module) if !module.is_empty() => format!("{name} in {module}"),
             _ => name,
         }

@@ -1,26 +1,34 @@
 //! Divides a forward into blocks by the module tree, and computes the bytes of each.
 
-use std::collections::BTreeSet;
+use std::collections::HashMap;
 
 use tinderbox_planner::Partition;
 
-use super::{BlockProfile, Spread};
-use crate::cut::{Binding, Phase, StagePrograms};
-use crate::plan::{Planning, transient_bytes};
+use super::{BlockProfile, Profile, Spread};
+use crate::PlanError;
+use crate::cut::StagePrograms;
+use crate::plan::Planning;
 use crate::schedule::{Compute, Edge, RankIndex, StageIndex};
+use crate::trace::JointGraph;
 
-/// Divides the operations into runs whose modules have the same path down to a depth, or down to a
-/// module that is not divided, each with its name and operations.
-pub(super) fn of_chain(
-    planning: &Planning<'_>,
-    depth: usize,
-    whole: &[String],
-) -> Vec<BlockProfile> {
+/// Divides the operations into runs whose modules have the same path down to the depth of a profile, or
+/// down to a module that is not divided. Returns each with its name and operations, and the programs of
+/// every block as a stage of its own.
+pub(super) fn divide(
+    planning: &Planning,
+    profile: &Profile,
+) -> Result<(Vec<BlockProfile>, Vec<StagePrograms>), PlanError> {
+    let joint = &planning.joint;
+    let parameters = joint.table().iter();
+    let types: HashMap<&str, &str> = parameters
+        .map(|parameter| (parameter.path.module(), parameter.modules.as_str()))
+        .collect();
+    let operations = joint.forward().nodes().len();
     let mut blocks: Vec<BlockProfile> = Vec::new();
-    for position in 0..planning.chain.nodes().len() {
-        let module = planning.chain.module(position);
-        let types = planning.types_of(module);
-        let name = block_of(module, types, depth, whole);
+    for position in 0..operations {
+        let module = joint.module_at(position);
+        let types = types.get(module).copied().unwrap_or("");
+        let name = block_of(module, types, profile.depth, &profile.basic_blocks);
         match blocks.last_mut() {
             Some(block) if block.name == name => block.operations.1 = position + 1,
             _ => blocks.push(BlockProfile {
@@ -30,7 +38,11 @@ pub(super) fn of_chain(
             }),
         }
     }
-    blocks
+    let starts: Vec<usize> = blocks.iter().map(|block| block.operations.0).collect();
+    let ranks = (0..blocks.len()).map(RankIndex::new).collect();
+    let recompute = vec![false; blocks.len()];
+    let partition = Partition::contiguous(operations, &starts, ranks, recompute);
+    Ok((blocks, planning.divide(&partition)?.programs))
 }
 
 /// The block of a module: its path cut off at a depth, or after the first module of a type that is not
@@ -51,36 +63,19 @@ fn block_of<'a>(module: &'a str, types: &str, depth: usize, whole: &[String]) ->
     &module[..end]
 }
 
-/// Every block as a stage of its own.
-pub(super) fn partition(planning: &Planning<'_>, blocks: &[BlockProfile]) -> Partition {
-    let starts: Vec<usize> = blocks.iter().map(|block| block.operations.0).collect();
-    let count = blocks.len();
-    let ranks = (0..count).map(RankIndex::new).collect();
-    let operations = planning.chain.nodes().len();
-    Partition::contiguous(operations, &starts, ranks, vec![false; count])
-}
-
 /// Adds the bytes of a block that was measured.
 pub(super) fn report(
-    planning: &Planning<'_>,
+    joint: &JointGraph,
     index: usize,
     block: BlockProfile,
     programs: &StagePrograms,
     [forward, backward, input_gradient, weight_gradient]: [Spread; 4],
 ) -> BlockProfile {
-    let graph = planning.joint.graph();
-    let phases = programs.backward.as_ref();
-    let peak = |phase: Option<&Phase>| -> u64 {
-        let Some(phase) = phase else { return 0 };
-        let read = phase.program.inputs().iter().copied();
-        let made = phase.outputs.iter().map(|(value, _)| *value);
-        let gradients = phase.gradients.iter();
-        let gradients = gradients.filter_map(|at| planning.joint.gradients()[*at]);
-        let held = read.chain(made).chain(gradients);
-        let held: u64 = held.map(|value| graph.value(value).bytes()).sum();
-        held + transient_bytes(&planning.joint, phase)
+    let peak = |compute| {
+        let phase = programs.phase(compute);
+        phase.map_or(0, |phase| phase.peak_bytes(joint))
     };
-    let (parameter_bytes, buffer_bytes) = parameter_bytes(planning, programs);
+    let (parameter_bytes, buffer_bytes) = parameter_bytes(joint, programs);
     let message = |of: &dyn Fn(&Edge) -> bool| -> u64 {
         let sent = programs.sends.iter().chain(&programs.receives);
         let values = sent
@@ -89,7 +84,10 @@ pub(super) fn report(
         let mut values: Vec<_> = values.copied().collect();
         values.sort_unstable();
         values.dedup();
-        values.iter().map(|value| graph.value(*value).bytes()).sum()
+        values
+            .iter()
+            .map(|value| joint.graph().value(*value).bytes())
+            .sum()
     };
     let own = StageIndex::new(index);
     let is_forward = |edge: &Edge| edge.from.compute == Compute::Forward;
@@ -98,10 +96,10 @@ pub(super) fn report(
         backward,
         input_gradient,
         weight_gradient,
-        forward_peak_bytes: peak(Some(&programs.forward)),
-        backward_peak_bytes: peak(phases.map(|b| &b.whole)),
-        saved_bytes: phases.map_or(0, |b| b.activation_bytes),
-        saved_for_weight_bytes: phases.map_or(0, |b| b.weight_gradient_bytes),
+        forward_peak_bytes: peak(Compute::Forward),
+        backward_peak_bytes: peak(Compute::Backward),
+        saved_bytes: programs.activation_bytes,
+        saved_for_weight_bytes: programs.weight_gradient_bytes,
         parameter_bytes,
         buffer_bytes,
         input_bytes: message(&|edge| is_forward(edge) && edge.to.stage == own),
@@ -111,23 +109,13 @@ pub(super) fn report(
 }
 
 /// Bytes of the parameters that a block reads: trainable ones, and the others.
-fn parameter_bytes(planning: &Planning<'_>, programs: &StagePrograms) -> (u64, u64) {
-    let computes = Compute::ALL.into_iter();
-    let phases = computes.filter_map(|compute| programs.phase(compute));
-    let read = phases.flat_map(|phase| &phase.inputs);
-    let positions = read.filter_map(|binding| match binding {
-        Binding::Parameter(position) => Some(*position),
-        _ => None,
-    });
-    let positions: BTreeSet<usize> = positions.collect();
+fn parameter_bytes(joint: &JointGraph, programs: &StagePrograms) -> (u64, u64) {
     let (mut trained, mut others) = (0, 0);
-    for (position, parameter) in planning.table.iter().enumerate() {
-        if positions.contains(&position) {
-            let bytes = match parameter.trainable {
-                true => &mut trained,
-                false => &mut others,
-            };
-            *bytes += parameter.bytes;
+    for position in programs.parameters() {
+        let parameter = joint.parameter(position);
+        match parameter.trainable {
+            true => trained += parameter.bytes,
+            false => others += parameter.bytes,
         }
     }
     (trained, others)

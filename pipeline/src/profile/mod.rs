@@ -14,7 +14,7 @@ use tinderbox_fake::DeviceLabel;
 use tinderbox_planner::Rates;
 
 pub use report::{BlockProfile, PROFILE_VERSION, Profile, Spread};
-pub(crate) use together::together;
+pub(crate) use together::Repeated;
 
 use crate::ProfileError;
 use crate::batch::Batch;
@@ -164,22 +164,26 @@ impl<'a, B: Batch> Profiler<'a, B> {
         if let Some(known) = known.filter(|known| known.is_like(&profile)) {
             return Ok(known);
         }
-        let blocks = blocks::of_chain(&planning, profile.depth, &profile.basic_blocks);
-        let partition = blocks::partition(&planning, &blocks);
-        let divided = planning.divide(&partition)?;
+        let (blocks, programs) = blocks::divide(&planning, &profile)?;
         let runner = run::Runner {
             joint: &planning.joint,
             device: &self.device,
             profile: &profile,
         };
         let count = blocks.len();
-        let blocks = blocks.into_iter().zip(&divided.programs).enumerate();
+        let blocks = blocks.into_iter().zip(&programs).enumerate();
         let measured = blocks.map(|(index, (block, programs))| {
             if let Some(progress) = &self.progress {
                 progress(index, count, &block.name);
             }
             let times = runner.measure(programs)?;
-            Ok(blocks::report(&planning, index, block, programs, times))
+            Ok(blocks::report(
+                &planning.joint,
+                index,
+                block,
+                programs,
+                times,
+            ))
         });
         profile.blocks = measured.collect::<Result<_, ProfileError>>()?;
         if let Some(path) = cached {

@@ -4,15 +4,15 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use burn::tensor::{Device, TensorData};
-use rayon::ThreadPoolBuilder;
 use tinderbox_deferred::{Executable, Executor, RunContext, random::Seed};
 use tinderbox_fake::{DynTensor, TensorKind, ValueId};
 
-use super::together::{Member, together};
+use super::together::Repeated;
 use super::{Profile, Spread};
 use crate::ProfileError;
 use crate::cut::{Binding, Phase, StagePrograms};
-use crate::trace::JointGraph;
+use crate::schedule::Compute;
+use crate::trace::{Given, JointGraph};
 
 /// Runs blocks with the settings of a profile.
 pub(super) struct Runner<'a> {
@@ -22,49 +22,29 @@ pub(super) struct Runner<'a> {
 }
 
 /// Times of one run: forward, whole backward, and the two halves of a split backward.
-type Run = [Duration; 4];
+type RunTimes = [Duration; 4];
 
 impl Runner<'_> {
     /// Runs a block on as many threads as ranks run at once. Returns the spreads of its programs over
-    /// all threads, in the order of a [`Run`].
+    /// all threads, in the order of [`RunTimes`].
     pub(super) fn measure(&self, programs: &StagePrograms) -> Result<[Spread; 4], ProfileError> {
-        let runs = together(self.profile.beside, |member| self.runs(programs, member))?;
-        let runs: Vec<Run> = runs.into_iter().flatten().collect();
+        let repeated = Repeated {
+            ranks: self.profile.beside,
+            threads: self.profile.threads,
+            warm_up: self.profile.warm_up,
+            repetitions: self.profile.repetitions,
+        };
+        let runs = repeated.run(|| LoadedBlock::new(self, programs), LoadedBlock::run)?;
         Ok([0, 1, 2, 3].map(|of| Spread::of(runs.iter().map(|run| run[of]))))
-    }
-
-    fn runs(
-        &self,
-        programs: &StagePrograms,
-        member: &Member<'_>,
-    ) -> Result<Vec<Run>, ProfileError> {
-        let Profile {
-            threads,
-            warm_up,
-            repetitions,
-            ..
-        } = *self.profile;
-        let pool = ThreadPoolBuilder::new().num_threads(threads).build()?;
-        let mut block = pool.install(|| Block::new(self, programs))?;
-        let mut runs = Vec::with_capacity(repetitions);
-        for number in 0..warm_up + repetitions {
-            member.wait();
-            let run = pool.install(|| block.run())?;
-            if number >= warm_up {
-                runs.push(run);
-            }
-        }
-        Ok(runs)
     }
 }
 
 /// The programs of a block on a device, with their inputs.
-struct Block<'a> {
+struct LoadedBlock<'a> {
     joint: &'a JointGraph,
     device: &'a Device,
-    forward: Loaded<'a>,
-    /// `B`, `I` and `W`.
-    backward: Option<[Loaded<'a>; 3]>,
+    /// `F`, `B`, `I` and `W`.
+    phases: [Option<(Executable, &'a Phase)>; Compute::ALL.len()],
     constants: Vec<DynTensor>,
     parameters: BTreeMap<usize, DynTensor>,
     /// The sums of the gradients so far.
@@ -72,18 +52,9 @@ struct Block<'a> {
     context: RunContext,
 }
 
-struct Loaded<'a> {
-    executable: Executable,
-    phase: &'a Phase,
-}
-
-impl<'a> Block<'a> {
+impl<'a> LoadedBlock<'a> {
     fn new(runner: &Runner<'a>, programs: &'a StagePrograms) -> Result<Self, ProfileError> {
         let executor = Executor::new(runner.device)?;
-        let load = |phase: &'a Phase| Loaded {
-            executable: executor.load(phase.program.clone()),
-            phase,
-        };
         let context = RunContext {
             seed: Seed::new(0),
             step: 0,
@@ -91,47 +62,43 @@ impl<'a> Block<'a> {
         };
         let constants = executor.load(programs.constants.clone());
         let constants = constants.run(Vec::new(), &context)?;
-        let backward = programs.backward.as_ref();
-        let backward = backward.map(|b| [&b.whole, &b.input, &b.weight].map(load));
+        let load = |phase: &'a Phase| (executor.load(phase.program.clone()), phase);
         let mut block = Self {
             joint: runner.joint,
             device: runner.device,
-            forward: load(&programs.forward),
-            backward,
+            phases: programs
+                .phases
+                .each_ref()
+                .map(|phase| phase.as_ref().map(load)),
             constants,
             parameters: BTreeMap::new(),
             gradients: BTreeMap::new(),
             context,
         };
-        let phases = std::iter::once(&block.forward).chain(block.backward.iter().flatten());
-        let positions = phases.flat_map(|loaded| &loaded.phase.inputs);
-        let positions: Vec<usize> = positions
-            .filter_map(|binding| match binding {
-                Binding::Parameter(position) => Some(*position),
-                _ => None,
-            })
-            .collect();
-        for position in positions {
-            if !block.parameters.contains_key(&position) {
-                let tensor = block.parameter(block.joint.parameters()[position]);
-                block.parameters.insert(position, tensor);
-            }
+        for position in programs.parameters() {
+            let tensor = block.parameter(block.joint.parameters()[position]);
+            block.parameters.insert(position, tensor);
         }
         Ok(block)
     }
 
     /// Runs one forward with a whole backward, and one with a split backward.
-    fn run(&mut self) -> Result<Run, ProfileError> {
+    fn run(&mut self) -> Result<RunTimes, ProfileError> {
         let mut times = [Duration::ZERO; 4];
         let mut sums = std::mem::take(&mut self.gradients);
-        let mut kept = BTreeMap::new();
-        times[0] = self.time(&self.forward, &mut kept, &mut sums)?;
-        if let Some([whole, input, weight]) = &self.backward {
-            times[1] = self.time(whole, &mut kept, &mut sums)?;
+        let [forward, backward, input, weight] = Compute::ALL;
+        let steps = [&[forward, backward][..], &[forward, input, weight]];
+        let has_backward = self.phases[backward.slot()].is_some();
+        for computes in steps.iter().take(1 + usize::from(has_backward)) {
             let mut kept = BTreeMap::new();
-            self.time(&self.forward, &mut kept, &mut sums)?;
-            times[2] = self.time(input, &mut kept, &mut sums)?;
-            times[3] = self.time(weight, &mut kept, &mut sums)?;
+            for compute in *computes {
+                if let Some((executable, phase)) = &self.phases[compute.slot()] {
+                    let time = self.time(executable, phase, &mut kept, &mut sums)?;
+                    // That of the first forward.
+                    let known = &mut times[compute.slot()];
+                    *known = if known.is_zero() { time } else { *known };
+                }
+            }
         }
         self.gradients = sums;
         Ok(times)
@@ -142,27 +109,28 @@ impl<'a> Block<'a> {
     /// works in place where it would in a pipeline.
     fn time(
         &self,
-        loaded: &Loaded<'_>,
+        executable: &Executable,
+        phase: &Phase,
         kept: &mut BTreeMap<ValueId, DynTensor>,
         sums: &mut BTreeMap<usize, DynTensor>,
     ) -> Result<Duration, ProfileError> {
-        let values = loaded.phase.program.inputs().iter();
+        let values = phase.program.inputs().iter();
         let inputs = values
-            .zip(&loaded.phase.inputs)
+            .zip(&phase.inputs)
             .map(|(value, binding)| match binding {
-                Binding::Parameter(position) => self.parameters[position].clone(),
+                Binding::Given(Given::Parameter(position)) => self.parameters[position].clone(),
+                Binding::Given(_) => self.generated(*value),
                 Binding::Constant(position) => self.constants[*position].clone(),
                 Binding::Value(id) => kept.remove(id).unwrap_or_else(|| self.generated(*id)),
-                Binding::Input(_) | Binding::Weight => self.generated(*value),
             });
         let inputs: Vec<DynTensor> = inputs.collect();
         self.device.sync()?;
         let start = Instant::now();
-        let outputs = loaded.executable.run(inputs, &self.context)?;
+        let outputs = executable.run(inputs, &self.context)?;
         let mut outputs = outputs.into_iter();
-        let made = loaded.phase.outputs.iter().map(|(value, _)| *value);
+        let made = phase.outputs.iter().map(|(value, _)| *value);
         kept.extend(made.zip(&mut outputs));
-        for (position, gradient) in loaded.phase.gradients.iter().zip(outputs) {
+        for (position, gradient) in phase.gradients.iter().zip(outputs) {
             let sum = match sums.remove(position) {
                 Some(sum) => sum + gradient,
                 None => gradient,
@@ -240,18 +208,20 @@ mod tests {
         let forward = |net: &Linear, x| Outputs::loss(net.forward(x).mean());
         let trace: Trace<Tensor<2>> = model.trace(&example, forward).unwrap();
         let planning = Planning::new(&trace, &Rates::default(), None).unwrap();
-        let blocks = blocks::of_chain(&planning, 1, &[]);
-        let partition = blocks::partition(&planning, &blocks);
-        let divided = planning.divide(&partition).unwrap();
+        let profile = Profile {
+            depth: 1,
+            ..Profile::unmeasured()
+        };
+        let (_, programs) = blocks::divide(&planning, &profile).unwrap();
         let device = Device::flex();
         let runner = Runner {
             joint: &planning.joint,
             device: &device,
-            profile: &Profile::unmeasured(),
+            profile: &profile,
         };
         let mut parameters = 0;
-        for programs in &divided.programs {
-            let block = Block::new(&runner, programs).unwrap();
+        for programs in &programs {
+            let block = LoadedBlock::new(&runner, programs).unwrap();
             for value in block.parameters.values() {
                 let data = value.to_data().unwrap();
                 assert!(data.iter::<f32>().all(|number| number != 0.0), "{data}");

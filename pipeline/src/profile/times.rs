@@ -29,7 +29,7 @@ impl Profile {
                 found,
             });
         }
-        let blocks = blocks::of_chain(&planning, self.depth, &self.basic_blocks);
+        let (blocks, programs) = blocks::divide(&planning, self)?;
         let operations = |block: &BlockProfile| block.operations;
         if !blocks
             .iter()
@@ -41,11 +41,9 @@ impl Profile {
                 found: blocks.len(),
             });
         }
-        let partition = blocks::partition(&planning, &blocks);
-        let divided = planning.divide(&partition)?;
         let analytic = planning.times();
         let (mut whole, mut halves) = (BTreeMap::new(), BTreeMap::new());
-        for (block, programs) in self.blocks.iter().zip(&divided.programs) {
+        for (block, programs) in self.blocks.iter().zip(&programs) {
             let share = |compute: Compute, spread: Spread, times: &mut BTreeMap<NodeId, u64>| {
                 let Some(phase) = programs.phase(compute) else {
                     return;

@@ -4,19 +4,62 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::thread;
 
+use rayon::ThreadPoolBuilder;
+
 use crate::ProfileError;
+
+/// Repeated runs on several ranks at once, each with its own pool of threads.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Repeated {
+    pub(crate) ranks: usize,
+    /// CPU threads of each rank.
+    pub(crate) threads: usize,
+    /// Runs of each rank before the measured ones.
+    pub(crate) warm_up: usize,
+    /// Measured runs of each rank.
+    pub(crate) repetitions: usize,
+}
+
+impl Repeated {
+    /// Prepares every rank, then runs all at the same time, again and again. Returns the results of the
+    /// measured runs of all ranks.
+    pub(crate) fn run<S, T: Send>(
+        self,
+        prepare: impl Fn() -> Result<S, ProfileError> + Sync,
+        run: impl Fn(&mut S) -> Result<T, ProfileError> + Sync,
+    ) -> Result<Vec<T>, ProfileError>
+    where
+        S: Send,
+    {
+        let results = together(self.ranks, |member| {
+            let pool = ThreadPoolBuilder::new().num_threads(self.threads).build()?;
+            let mut state = pool.install(&prepare)?;
+            let mut turn = || {
+                member.wait();
+                pool.install(|| run(&mut state))
+            };
+            for _ in 0..self.warm_up {
+                turn()?;
+            }
+            (0..self.repetitions)
+                .map(|_| turn())
+                .collect::<Result<Vec<T>, _>>()
+        })?;
+        Ok(results.into_iter().flatten().collect())
+    }
+}
 
 /// Runs `run` on `count` threads, and returns the results of all, or the error of the first that
 /// failed.
 ///
 /// A thread that fails or panics leaves the barrier, and the others continue without it.
-pub(crate) fn together<T: Send>(
+fn together<T: Send>(
     count: usize,
-    run: impl Fn(&Member<'_>) -> Result<T, ProfileError> + Sync,
+    run: impl Fn(&BarrierMember<'_>) -> Result<T, ProfileError> + Sync,
 ) -> Result<Vec<T>, ProfileError> {
     let barrier = Barrier::new(count);
     // A member that no thread uses leaves when it is dropped.
-    let members: Vec<Member<'_>> = (0..count).map(|_| Member(&barrier)).collect();
+    let members: Vec<BarrierMember<'_>> = (0..count).map(|_| BarrierMember(&barrier)).collect();
     let run = &run;
     thread::scope(|scope| {
         let threads: Vec<_> = members
@@ -39,11 +82,11 @@ pub(crate) fn together<T: Send>(
 }
 
 /// One of the threads. Dropping it leaves the barrier.
-pub(crate) struct Member<'a>(&'a Barrier);
+struct BarrierMember<'a>(&'a Barrier);
 
-impl Member<'_> {
+impl BarrierMember<'_> {
     /// Waits until all members that have not left wait.
-    pub(crate) fn wait(&self) {
+    fn wait(&self) {
         let mut state = self.0.state();
         state.waiting += 1;
         let round = state.round;
@@ -57,7 +100,7 @@ impl Member<'_> {
     }
 }
 
-impl Drop for Member<'_> {
+impl Drop for BarrierMember<'_> {
     fn drop(&mut self) {
         let mut state = self.0.state();
         state.members -= 1;

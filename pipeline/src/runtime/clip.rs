@@ -1,15 +1,10 @@
 //! Clipping of gradients before the update.
 
-use std::collections::BTreeMap;
-
 use burn::optim::grad_clipping::GradientClippingConfig;
 use burn::tensor::{DType, Device, Tensor, TensorData};
-use tinderbox_deferred::ParameterTable;
 use tinderbox_fake::{DynTensor, FakeError};
 
 use crate::ActionError;
-use crate::cut::Layout;
-use crate::schedule::StageIndex;
 
 /// The clipping of gradients before the update.
 #[derive(Clone, Debug)]
@@ -180,22 +175,6 @@ impl Norms {
             loss_is_finite,
         }
     }
-}
-
-/// The order in which squared norms are added: stage and index of every parameter in the order of the
-/// table.
-pub(super) fn table_order(table: &ParameterTable, layout: &Layout) -> Vec<(StageIndex, usize)> {
-    // A stage holds its parameters in the order of the table too, whatever the order of the plan.
-    let mut held: BTreeMap<StageIndex, usize> = BTreeMap::new();
-    let distinct = table.iter().enumerate();
-    let distinct = distinct.filter(|(_, parameter)| parameter.clone_of.is_none());
-    let places = distinct.map(|(position, _)| {
-        let stage = layout.owner(position);
-        let place = held.entry(stage).or_default();
-        *place += 1;
-        (stage, *place - 1)
-    });
-    places.collect()
 }
 
 #[cfg(test)]

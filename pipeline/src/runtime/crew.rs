@@ -10,7 +10,7 @@ use tinderbox_link::{CrewError, Crossbeam, Member};
 use super::link::{Abort, Link};
 use super::local::{LocalLink, local_links};
 use super::progress::{Counted, RankProgress};
-use super::rank::{RankSetup, Request, run_rank};
+use super::rank::{RankRequest, RankSetup, run_rank};
 use super::stage::Stage;
 use super::step::{Round, RoundReport};
 use crate::PipelineError;
@@ -22,7 +22,7 @@ pub(super) type Wrap = dyn Fn(RankIndex, LocalLink) -> Box<dyn Link>;
 /// One thread per rank. Dropping it ends and joins them all.
 #[derive(Debug)]
 pub(super) struct Crew {
-    ranks: tinderbox_link::Crew<Request, PipelineError, Crossbeam>,
+    ranks: tinderbox_link::Crew<RankRequest, PipelineError, Crossbeam>,
     /// The progress of each rank with the current call.
     progress: Vec<Arc<RankProgress>>,
     timeout: Duration,
@@ -55,7 +55,7 @@ impl Crew {
                     let source = std::io::Error::other(error);
                     PipelineError::Spawn { rank, source }
                 })?;
-            let body = move |link: &mut Box<dyn Link>, requests: &Receiver<Request>| {
+            let body = move |link: &mut Box<dyn Link>, requests: &Receiver<RankRequest>| {
                 // The CPU backend works in the pool that it is called from.
                 pool.install(|| run_rank(setup, &mut **link, &source, requests));
             };
@@ -80,7 +80,7 @@ impl Crew {
         round: Arc<Round>,
         request: &'static str,
     ) -> Result<Vec<RoundReport>, PipelineError> {
-        let make = |_, reply| Request::Round(round.clone(), reply);
+        let make = |_, reply| RankRequest::Round(round.clone(), reply);
         let mut progressed = progressed(&self.progress);
         let mut is_idle = false;
         let go_on = || {
@@ -108,7 +108,7 @@ impl Crew {
         let call = Arc::new(call);
         let make = |_, reply: Sender<(RankIndex, R)>| {
             let call = call.clone();
-            Request::Call(Box::new(move |rank, stages| {
+            RankRequest::Call(Box::new(move |rank, stages| {
                 // The driver may have stopped waiting.
                 let _ = reply.send((rank, call(rank, stages)));
             }))
@@ -117,8 +117,18 @@ impl Crew {
         let results = self.ranks.ask_while(self.timeout, progressed, make);
         results.map_err(|error| match error {
             CrewError::Timeout { rank, timeout } => {
-                let counted = self.progress[rank.index()].counted();
-                stalled(rank, timeout, request, counted)
+                match self.progress[rank.index()].counted() {
+                    // It has never reported any progress.
+                    counted if counted == Counted::default() => stopped(error, request),
+                    Counted { made, begun, bytes } => PipelineError::Stalled {
+                        rank,
+                        request,
+                        timeout,
+                        parameters: made,
+                        of: begun,
+                        bytes,
+                    },
+                }
             }
             error => stopped(error, request),
         })
@@ -132,30 +142,6 @@ fn progressed(progress: &[Arc<RankProgress>]) -> impl FnMut() -> bool {
     move || {
         let now = look();
         std::mem::replace(&mut seen, now) != now
-    }
-}
-
-/// The error of a rank that stopped reporting progress, or never reported any.
-fn stalled(
-    rank: RankIndex,
-    timeout: Duration,
-    request: &'static str,
-    counted: Counted,
-) -> PipelineError {
-    match counted == Counted::default() {
-        true => PipelineError::Timeout {
-            rank,
-            request,
-            timeout,
-        },
-        false => PipelineError::Stalled {
-            rank,
-            request,
-            timeout,
-            parameters: counted.made,
-            of: counted.begun,
-            bytes: counted.bytes,
-        },
     }
 }
 

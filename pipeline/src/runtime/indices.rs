@@ -4,12 +4,11 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
 use burn::tensor::TensorData;
-use tinderbox_deferred::{ParameterTable, ProgramError, check_indices, indices_of};
+use tinderbox_deferred::{ProgramError, check_indices, indices_of};
 use tinderbox_fake::{DynTensor, Node, NodeId, ValueId};
 
 use crate::ActionError;
-use crate::partition::Chain;
-use crate::trace::JointGraph;
+use crate::trace::{Given, JointGraph};
 
 /// The module and the input of each operation that reads by index, by its output value.
 #[derive(Debug, Default)]
@@ -38,7 +37,7 @@ struct Origin {
 
 impl IndexPlaces {
     /// Cost: linear in the graph.
-    pub(super) fn of(joint: &JointGraph, chain: &Chain, table: &ParameterTable) -> Self {
+    pub(super) fn of(joint: &JointGraph) -> Self {
         let mut all = Self::default();
         for id in joint.graph().node_ids() {
             let node = joint.graph().node(id);
@@ -59,7 +58,7 @@ impl IndexPlaces {
                 place.or_insert_with(|| node.clone());
             }
             let place = Place {
-                module: module(joint, chain, table, id),
+                module: module(joint, id),
                 input: origin.map(|origin| joint.inputs()[origin.input].leaf.name.clone()),
             };
             all.places.insert(made.index() as u64, place);
@@ -96,29 +95,20 @@ impl IndexPlaces {
 }
 
 /// The module whose parameter an operation reads, else the last module that was read before it.
-fn module(
-    joint: &JointGraph,
-    chain: &Chain,
-    table: &ParameterTable,
-    node: NodeId,
-) -> Option<String> {
-    let inputs = joint.graph().node(node).inputs();
-    let mut parameters = table.iter().zip(joint.parameters());
+fn module(joint: &JointGraph, node: NodeId) -> Option<String> {
+    let mut inputs = joint.graph().node(node).inputs().iter();
+    let parameter = inputs.find_map(|input| match joint.given(*input)? {
+        Given::Parameter(position) => Some(joint.parameter(position)),
+        _ => None,
+    });
     let named = |path: &str| match path.is_empty() {
         true => "the model itself".to_owned(),
         false => format!("`{path}`"),
     };
-    if let Some((parameter, _)) = parameters.find(|(_, value)| inputs.contains(value)) {
-        return Some(format!("in {}", named(parameter.path.module())));
+    match parameter {
+        Some(parameter) => Some(format!("in {}", named(parameter.path.module()))),
+        None => Some(format!("in or after {}", named(joint.module_of(node)?))),
     }
-    let graph = joint.graph();
-    let mut made = inputs
-        .iter()
-        .filter_map(|input| graph.value(*input).producer);
-    let position = chain
-        .position(node)
-        .or_else(|| made.find_map(|node| chain.position(node)))?;
-    Some(format!("in or after {}", named(chain.module(position))))
 }
 
 /// The tensor of the batch that a value is, up to its shape and dtype.
@@ -126,7 +116,7 @@ fn origin(joint: &JointGraph, mut value: ValueId) -> Option<Origin> {
     let graph = joint.graph();
     let mut is_whole = true;
     loop {
-        if let Some(input) = joint.inputs().iter().position(|input| input.value == value) {
+        if let Some(Given::Input(input)) = joint.given(value) {
             return Some(Origin { input, is_whole });
         }
         let node = graph.node(graph.value(value).producer?);

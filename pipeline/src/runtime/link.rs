@@ -63,4 +63,4 @@ pub trait Link: Send {
 
 /// The stop signal that all ranks share: set once, by the first rank that fails. A pipeline that ends
 /// normally sets it too, without a reason.
-pub(super) type Abort = tinderbox_link::Abort<PipelineError, Crossbeam>;
+pub(crate) type Abort = tinderbox_link::Abort<PipelineError, Crossbeam>;

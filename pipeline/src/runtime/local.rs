@@ -18,7 +18,7 @@ pub struct LocalLink {
 
 /// Returns the ends of links between `ranks` ranks, in the order of the ranks. A wait for a message
 /// fails after `timeout`.
-pub(super) fn local_links(ranks: usize, abort: &Abort, timeout: Duration) -> Vec<LocalLink> {
+pub(crate) fn local_links(ranks: usize, abort: &Abort, timeout: Duration) -> Vec<LocalLink> {
     let link = |mailbox| LocalLink {
         mailbox,
         abort: abort.clone(),
@@ -42,71 +42,5 @@ impl Link for LocalLink {
 
     fn abort(&self, reason: PipelineError) {
         self.abort.trigger(reason);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::Instant;
-
-    use burn::tensor::{Device, Tensor};
-
-    use super::*;
-    use crate::schedule::{Edge, Message, MicroBatchIndex, StageIndex};
-
-    fn tag(micro_batch: usize) -> Tag {
-        Tag {
-            round: 0,
-            message: Message::Values {
-                edge: Edge::chain_forward(StageIndex::new(0)),
-                micro_batch: MicroBatchIndex::new(micro_batch),
-            },
-        }
-    }
-
-    fn value(number: f32) -> Vec<DynTensor> {
-        vec![Tensor::<1>::from_floats([number], &Device::flex()).into()]
-    }
-
-    fn pair(timeout: Duration) -> (LocalLink, LocalLink, Abort) {
-        let abort = Abort::default();
-        let mut links = local_links(2, &abort, timeout);
-        let second = links.pop().unwrap();
-        (links.pop().unwrap(), second, abort)
-    }
-
-    #[test]
-    fn messages_are_matched_by_tag() {
-        let (mut a, mut b, _) = pair(Duration::from_secs(5));
-        let (first, second) = (RankIndex::new(0), RankIndex::new(1));
-        a.send(second, tag(0), value(0.0)).unwrap();
-        a.send(second, tag(1), value(1.0)).unwrap();
-        for micro_batch in [1, 0] {
-            let values = b.poll(first, tag(micro_batch)).unwrap();
-            let data = values[0].to_data().unwrap().try_to_vec::<f32>().unwrap();
-            assert_eq!(data, [micro_batch as f32]);
-        }
-    }
-
-    #[test]
-    fn a_wait_ends_by_timeout_with_what_was_waited_for() {
-        let (_a, mut b, _) = pair(Duration::from_millis(20));
-        let error = b.poll(RankIndex::new(0), tag(3)).unwrap_err();
-        assert!(matches!(&error, LinkError::Timeout { key, .. } if key.to_string().contains('3')));
-    }
-
-    #[test]
-    fn a_wait_ends_when_a_rank_aborts() {
-        let (a, mut b, abort) = pair(Duration::from_secs(60));
-        let waiting = std::thread::spawn(move || b.poll(RankIndex::new(0), tag(0)).unwrap_err());
-        let started = Instant::now();
-        a.abort(PipelineError::Stopped);
-        assert_eq!(waiting.join().unwrap(), LinkError::Aborted);
-        assert!(started.elapsed() < Duration::from_secs(30));
-        a.abort(PipelineError::NoOptimizer);
-        assert!(
-            matches!(abort.take_reason(), Some(PipelineError::Stopped)),
-            "the first is kept"
-        );
     }
 }

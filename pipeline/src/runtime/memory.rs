@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 
 use burn::tensor::Device;
-use tinderbox_deferred::{MemoryCheck, ParameterPath, ParameterTable, available_for};
+use tinderbox_deferred::{MemoryCheck, available_for};
 use tinderbox_fake::DeviceLabel;
 
+use crate::PipelineError;
+use crate::cut::Layout;
 use crate::schedule::RankIndex;
-use crate::{PipelineError, Plan};
+use crate::trace::JointGraph;
 
 /// Fails if the ranks of a device do not fit its memory. Each rank is also checked when it materializes
 /// its parameters, but ranks that share a device share its memory.
@@ -16,14 +18,13 @@ use crate::{PipelineError, Plan};
 /// (`cast`) and, in training, a gradient for each trainable parameter. It does not count activations
 /// and optimizer state, since a plan's figures for them are upper bounds.
 pub(super) fn check_memory(
-    plan: &Plan,
-    table: &ParameterTable,
-    cast: &BTreeMap<ParameterPath, u64>,
+    layout: &Layout,
+    joint: &JointGraph,
     devices: &[Device],
     trains: bool,
     check: MemoryCheck,
 ) -> Result<(), PipelineError> {
-    for (device, (ranks, needed_bytes)) in needed(plan, table, cast, devices, trains) {
+    for (device, (ranks, needed_bytes)) in needed(layout, joint, devices, trains) {
         let device = &devices[device];
         let available_bytes = match check {
             MemoryCheck::Available => available_for(device, needed_bytes),
@@ -52,26 +53,21 @@ pub(super) fn device_of(rank: RankIndex, devices: &[Device]) -> &Device {
 
 /// The ranks of each device, by its first index, and the bytes that they need.
 fn needed(
-    plan: &Plan,
-    table: &ParameterTable,
-    cast: &BTreeMap<ParameterPath, u64>,
+    layout: &Layout,
+    joint: &JointGraph,
     devices: &[Device],
     trains: bool,
 ) -> BTreeMap<usize, (Vec<RankIndex>, u64)> {
     let mut needed: BTreeMap<usize, (Vec<RankIndex>, u64)> = BTreeMap::new();
-    for stage in plan.stages() {
-        let device = device_of(stage.rank, devices);
+    for (stage, rank) in layout.stages().zip(&layout.ranks) {
+        let device = device_of(*rank, devices);
         let first = devices.iter().position(|known| known == device);
         let (ranks, bytes) = needed.entry(first.unwrap_or(0)).or_default();
-        if !ranks.contains(&stage.rank) {
-            ranks.push(stage.rank);
+        if !ranks.contains(rank) {
+            ranks.push(*rank);
         }
-        let owned = stage.parameters.iter().filter_map(|path| table.get(path));
-        let trained = owned.filter(|parameter| trains && parameter.trainable);
-        let gradients: u64 = trained.map(|parameter| parameter.bytes).sum();
-        let held = stage.parameters.iter().chain(&stage.replicas);
-        let cast: u64 = held.filter_map(|path| cast.get(path)).sum();
-        *bytes += stage.parameter_bytes + stage.replica_bytes + cast + gradients;
+        let held = layout.held_bytes(joint, stage, 0);
+        *bytes += held.parameters + if trains { held.gradients } else { 0 };
     }
     needed
 }
@@ -84,7 +80,7 @@ mod tests {
     use tinderbox_deferred::Deferred;
 
     use super::*;
-    use crate::{Cut, Outputs, Traceable};
+    use crate::{Cut, MixedPrecision, Outputs, Plan, Trace, Traceable};
 
     #[derive(Module, Debug)]
     struct Net {
@@ -100,17 +96,20 @@ mod tests {
         });
         let model = model.unwrap();
         let example = Tensor::<2>::zeros([2, 8], &Device::flex());
-        let trace = model.trace(&example, |net: &Net, x| {
+        let forward = |net: &Net, x: Tensor<2>| {
             let y = net.layers.iter().fold(x, |x, layer| layer.forward(x));
             Outputs::loss(y.mean())
-        });
+        };
         let cuts = [Cut::before("layers.1"), Cut::before("layers.2")];
-        let plan = Plan::manual(&trace.unwrap(), &cuts).unwrap();
+        let needed = |trace: &Trace<Tensor<2>>, devices: &[Device], trains| {
+            let plan = Plan::manual(trace, &cuts).unwrap();
+            let layout = plan.layout(trace.parameters()).unwrap();
+            needed(&layout, &trace.example_program().unwrap(), devices, trains)
+        };
         // One layer is 256 bytes, and so is its gradient.
         let rank = RankIndex::new;
-        let table = model.parameters();
-        let none = BTreeMap::new();
-        let of = |devices: &[Device], trains| needed(&plan, table, &none, devices, trains);
+        let trace = model.trace(&example, forward).unwrap();
+        let of = |devices: &[Device], trains| needed(&trace, devices, trains);
         let flex = Device::flex();
         let all = vec![rank(0), rank(1), rank(2)];
         assert_eq!(
@@ -130,12 +129,14 @@ mod tests {
         assert_eq!(device_of(rank(2), &two), &two[0]);
         assert_eq!(device_of(rank(3), &two), &two[1]);
         // In 16 bits each layer has a copy of 128 bytes.
-        let cast = table.iter().map(|p| (p.path.clone(), 128)).collect();
+        let mixed = MixedPrecision::bf16(&model)
+            .trace(&example, forward)
+            .unwrap();
         let expected = [
             (0, (vec![rank(0), rank(2)], 768)),
             (1, (vec![rank(1)], 384)),
         ];
-        assert_eq!(needed(&plan, table, &cast, &two, false), expected.into());
+        assert_eq!(needed(&mixed, &two, false), expected.into());
     }
 
     #[test]

@@ -5,7 +5,6 @@ mod clip;
 mod crew;
 mod indices;
 mod link;
-mod lists;
 mod local;
 mod loss_scale;
 mod memory;
@@ -26,9 +25,12 @@ mod weights;
 
 pub use builder::PipelineBuilder;
 pub use clip::Clipping;
+#[cfg(any(test, feature = "testing"))]
+pub(crate) use link::Abort;
 pub use link::{Link, Tag};
-pub use lists::ScheduleChoice;
 pub use local::LocalLink;
+#[cfg(any(test, feature = "testing"))]
+pub(crate) use local::local_links;
 pub use loss_scale::LossScale;
 pub use optimizer::{OptimizerSnapshot, SavedState};
 pub use optimizer_config::OptimizerConfig;

@@ -48,11 +48,17 @@ impl Running<'_> {
         for index in self.rank.stage_indices() {
             self.norms_of(index)?;
         }
-        let squares = self.rank.table_order.iter().map(|(stage, place)| {
-            let of_stage = self.state.norms.get(stage);
-            let square = of_stage.and_then(|norms| norms.squares.get(*place));
-            *square.expect("certified lists update after the norms of all stages are known")
-        });
+        let squares = self
+            .rank
+            .setup
+            .layout
+            .norm_order
+            .iter()
+            .map(|(stage, place)| {
+                let of_stage = self.state.norms.get(stage);
+                let square = of_stage.and_then(|norms| norms.squares.get(*place));
+                *square.expect("certified lists update after the norms of all stages are known")
+            });
         Ok(squares.collect())
     }
 

@@ -8,12 +8,10 @@ use burn::tensor::Device;
 use tinderbox_deferred::{
     Deferred, Observed, SharedId, Source, Values, check_device, random::Seed,
 };
-use tinderbox_fake::Mode;
 
 use super::builder::PipelineBuilder;
 use super::clip::Clipping;
 use super::crew::Crew;
-use super::lists::ScheduleChoice;
 use super::loss_scale::LossScale;
 use super::memory::{check_memory, device_of};
 use super::optimizer::OptimizerState;
@@ -22,17 +20,17 @@ use super::rank::RankSetup;
 use super::settings::Settings;
 use super::stage::Stage;
 use crate::batch::{Batch, split_batch};
+use crate::lists::ScheduleChoice;
 use crate::schedule::{Costs, Dependencies, RankIndex, verify};
 use crate::trace::Trace;
-use crate::work::cast_bytes_by_path;
-use crate::{BatchError, PipelineError, Plan, TraceError};
+use crate::{PipelineError, Plan, TraceError};
 
 /// A model in training, with stages on ranks that run as threads.
 ///
 /// Dropping it stops and joins the ranks.
 pub struct Pipeline<M, B> {
     pub(super) model: Deferred<M>,
-    pub(super) plan: Arc<Plan>,
+    pub(super) plan: Plan,
     pub(super) programs: Programs<B>,
     pub(super) crew: Crew,
     pub(super) settings: Arc<Settings>,
@@ -69,41 +67,37 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             clipping: builder.settings.clipping.or(of_optimizer),
             ..builder.settings
         });
-        let layout = builder.plan.layout(&table)?;
+        let layout = Arc::new(builder.plan.layout(&table)?);
         // The trace may be of another model, or of another forward of the same model.
         builder.plan.layout(builder.trace.parameters())?;
         if let Some(difference) = builder.trace.constructor_difference(builder.model.graph()) {
             return Err(PipelineError::OtherModel { difference });
         }
         let traced = builder.trace.example_program()?;
-        builder.plan.check_program(&traced, &table)?;
+        builder.plan.check_program(&traced)?;
         let schedule = builder.schedule;
         let schedule = schedule.unwrap_or_else(|| builder.plan.schedule());
         let written = match &schedule {
             ScheduleChoice::Written(schedule) => Some(schedule.micro_batches),
             ScheduleChoice::Named(_) | ScheduleChoice::Planned(_) => None,
         };
-        let stages = builder.plan.stages().len();
         let planned = builder.plan.file().step.micro_batches.max(1);
         let micro_batches = builder.micro_batches.or(written).unwrap_or(planned);
         if settings.optimizer.is_some() {
             // A schedule that does not fit is refused before parameters are materialized. The
             // dependencies of its ranks are known only when a batch is traced.
-            let stage_to_rank = builder.plan.stage_to_rank();
             let count = written.unwrap_or(micro_batches);
-            let alone = Dependencies::new(stages, [], []);
-            let lists = schedule.compute(&stage_to_rank, count, &alone)?;
+            let alone = Dependencies::new(layout.ranks.len(), [], []);
+            let lists = schedule.compute(&layout.ranks, count, &alone)?;
             verify(&lists, &alone).map_err(PipelineError::Schedule)?;
         }
         check_memory(
-            &builder.plan,
-            &table,
-            &cast_bytes_by_path(&traced, builder.trace.parameters()),
+            &layout,
+            &traced,
             &builder.devices,
             settings.optimizer.is_some(),
             settings.memory,
         )?;
-        let plan = Arc::new(builder.plan);
         let source = builder
             .source
             .unwrap_or_else(|| Arc::new(builder.model.replay(settings.seed)));
@@ -111,10 +105,10 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             Some(observer) => Arc::new(Observed::new(source, observer)),
             None => source,
         };
-        let ranks = plan.ranks();
+        let ranks = builder.plan.ranks();
         let setups = (0..ranks).map(|rank| RankSetup {
             rank: RankIndex::new(rank),
-            plan: plan.clone(),
+            layout: layout.clone(),
             table: table.clone(),
             device: device_of(RankIndex::new(rank), &builder.devices).clone(),
             settings: settings.clone(),
@@ -136,7 +130,6 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         let programs = Programs::new(
             builder.trace,
             layout,
-            &plan,
             schedule,
             global_norm,
             settings.check_indices,
@@ -152,7 +145,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             condition: Condition::Sound,
             step: 0,
             round: 0,
-            plan,
+            plan: builder.plan,
         })
     }
 
@@ -217,28 +210,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     /// When the batch can't be split or traced.
     pub fn costs(&mut self, example: &B) -> Result<(Dependencies, Costs), PipelineError> {
         let parts = split_batch(example, self.micro_batches)?;
-        let cuts = parts
-            .iter()
-            .map(|(part, _)| self.programs.cut(Mode::Training, part))
-            .collect::<Result<Vec<_>, _>>()?;
-        let cuts: Vec<_> = cuts.iter().map(|cut| &**cut).collect();
-        self.programs.drop_unused(cuts.iter().copied());
-        let dependencies = self
-            .programs
-            .dependencies(Mode::Training, cuts.iter().copied());
-        let stages = self.plan.stages().iter();
-        // A parameter, its gradient, and its copy in the dtype of the forward.
-        let cast = self.programs.cast_bytes()?;
-        let resident: Vec<u64> = stages
-            .map(|stage| {
-                let held = stage.parameters.iter().chain(&stage.replicas);
-                let cast: u64 = held.filter_map(|path| cast.get(path)).sum();
-                2 * stage.parameter_bytes + stage.replica_bytes + cast
-            })
-            .collect();
-        // The first micro-batches are the largest.
-        let largest = cuts.first().ok_or(BatchError::NoSamples)?;
-        Ok((dependencies, self.programs.bytes(largest, &resident)))
+        self.programs.costs(&parts, &self.plan)
     }
 
     /// Runs code on every rank's thread, with its stages, and returns the results in the order of the

@@ -1,31 +1,24 @@
 //! The programs and lists of a pipeline: one set per mode and shapes of a batch, of which the most
 //! recently used are kept.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tinderbox_deferred::ParameterPath;
 use tinderbox_fake::Mode;
 
-use super::clip::table_order;
 use super::indices::IndexPlaces;
-use super::lists::{ScheduleChoice, StepLists};
 use super::stage::CutProgram;
 use super::step::MicroInput;
-use super::weights::loss_weight;
+use super::weights::count_of;
 use crate::batch::Batch;
-use crate::certify::{CertifiedMicroBatch, Lists, certify_lists, certify_programs};
-use crate::cut::{Cutting, Layout, StagePrograms};
-use crate::partition::Chain;
+use crate::certify::{CertifiedStep, certify_lists, certify_programs};
+use crate::cut::{Cutting, Layout, StagePrograms, step_bytes};
+use crate::lists::{ScheduleChoice, StepLists};
 use crate::recent::Recent;
-use crate::schedule::{
-    Costs, Dependencies, Edge, RankIndex, ScheduleKind, StageCosts, StageIndex, Tie,
-    forward_only_on,
-};
-use crate::trace::{JointGraph, Roles, Trace};
-use crate::work::cast_bytes_by_path;
-use crate::{CertifyError, PipelineError, Plan};
+use crate::schedule::{Costs, Dependencies, Edge, ScheduleKind, StageIndex, forward_only_on};
+use crate::trace::{JointGraph, Trace};
+use crate::{BatchError, CertifyError, PipelineError, Plan};
 
 /// The key of lists: mode, number of micro-batches, and the edges between stages.
 type ListsKey = (Mode, usize, BTreeSet<Edge>);
@@ -33,12 +26,7 @@ type ListsKey = (Mode, usize, BTreeSet<Edge>);
 /// Creates programs and lists on demand, and keeps the most recently used.
 pub(super) struct Programs<B> {
     trace: Trace<B>,
-    layout: Layout,
-    /// The order in which squared norms are added.
-    table_order: Vec<(StageIndex, usize)>,
-    stage_to_rank: Vec<RankIndex>,
-    /// Whether each stage recomputes its activations.
-    recompute: Vec<bool>,
+    layout: Arc<Layout>,
     choice: ScheduleChoice,
     /// Whether a step needs the norm of all gradients.
     global_norm: bool,
@@ -58,25 +46,25 @@ impl<B> Programs<B> {
     pub(super) fn choice(&self) -> &ScheduleChoice {
         &self.choice
     }
+
+    /// Stage and index of every parameter, in the order in which squared norms are added.
+    pub(super) fn norm_order(&self) -> &[(StageIndex, usize)] {
+        &self.layout.norm_order
+    }
 }
 
 impl<B: Batch> Programs<B> {
     pub(super) fn new(
         trace: Trace<B>,
-        layout: Layout,
-        plan: &Plan,
+        layout: Arc<Layout>,
         choice: ScheduleChoice,
         global_norm: bool,
         check_indices: bool,
         kept: usize,
     ) -> Self {
-        let recompute = plan.stages().iter().map(|stage| stage.recompute);
         Self {
-            table_order: table_order(trace.parameters(), &layout),
             trace: trace.keeping(kept),
             layout,
-            stage_to_rank: plan.stage_to_rank(),
-            recompute: recompute.collect(),
             choice,
             global_norm,
             check_indices,
@@ -86,11 +74,6 @@ impl<B: Batch> Programs<B> {
             made: 0,
             dropped: 0,
         }
-    }
-
-    /// Stage and index of every parameter, in the order in which squared norms are added.
-    pub(super) fn table_order(&self) -> &[(StageIndex, usize)] {
-        &self.table_order
     }
 
     /// Returns the programs for batches of this shape. They are kept until
@@ -114,20 +97,16 @@ impl<B: Batch> Programs<B> {
         if let Some(cut) = self.cuts.get(&name) {
             return Ok(cut.clone());
         }
-        let table = self.trace.parameters();
-        let roles = Roles::of(joint);
-        let chain = Chain::new(joint, &roles, table);
-        let cutting = Cutting::new(joint, &roles, &chain, table, &self.layout)?;
-        cutting.check_held(&self.layout)?;
-        let recompute = self.recompute.iter().copied();
-        let stages = StagePrograms::of_stages(joint, &roles, &cutting, recompute)?;
+        let layout = &*self.layout;
+        let cutting = Cutting::new(joint, layout)?;
+        cutting.check_held(joint, layout)?;
+        let stages = StagePrograms::of_stages(joint, &cutting, layout)?;
         let cut = Arc::new(CutProgram {
             number: self.made,
-            certificate: certify_programs(joint, table, &stages, &self.stage_to_rank)?,
-            stages,
-            loss_weight: loss_weight(joint, self.check_indices)?,
+            programs: certify_programs(joint, stages, &layout.ranks)?,
+            loss_over: count_of(joint, self.check_indices)?,
             indices: match self.check_indices {
-                true => IndexPlaces::of(joint, &chain, table),
+                true => IndexPlaces::of(joint),
                 false => IndexPlaces::default(),
             },
         });
@@ -158,12 +137,6 @@ impl<B: Batch> Programs<B> {
         self.cuts.values().map(|cut| cut.number).collect()
     }
 
-    /// The bytes of each parameter in the dtype of the forward, if that is not its own.
-    pub(super) fn cast_bytes(&self) -> Result<BTreeMap<ParameterPath, u64>, PipelineError> {
-        let joint = self.trace.example_program()?;
-        Ok(cast_bytes_by_path(&joint, self.trace.parameters()))
-    }
-
     /// The verified lists for these micro-batches.
     pub(super) fn lists(
         &mut self,
@@ -187,12 +160,12 @@ impl<B: Batch> Programs<B> {
         cuts: &[&CutProgram],
     ) -> Result<Arc<StepLists>, PipelineError> {
         // Micro-batches of other shapes may exchange other values.
-        let key = (mode, cuts.len(), edges(cuts.iter().copied()));
+        let key = (mode, cuts.len(), edges(cuts));
         if let Some(lists) = self.lists.get(&key) {
             return Ok(lists.clone());
         }
-        let dependencies = self.dependencies(mode, cuts.iter().copied());
-        let (ranks, count) = (&self.stage_to_rank, cuts.len());
+        let dependencies = self.dependencies(mode, cuts);
+        let (ranks, count) = (&self.layout.ranks, cuts.len());
         let compute = match mode {
             Mode::Training => self.choice.compute(ranks, count, &dependencies)?,
             Mode::Inference => forward_only_on(ranks, count),
@@ -210,14 +183,9 @@ impl<B: Batch> Programs<B> {
         lists: &StepLists,
         cuts: &[&CutProgram],
     ) -> Result<(), CertifyError> {
-        let certified = cuts.iter().map(|cut| CertifiedMicroBatch {
-            stages: &cut.stages,
-            certificate: &cut.certificate,
-        });
-        certify_lists(&Lists {
-            schedule: &lists.schedule,
-            is_split: &|stage, micro_batch| lists.is_split(stage, micro_batch),
-            micro_batches: certified.collect(),
+        certify_lists(&CertifiedStep {
+            lists,
+            micro_batches: cuts.iter().map(|cut| &cut.programs).collect(),
             table: self.trace.parameters(),
             layout: &self.layout,
             global_norm: self.global_norm && mode == Mode::Training,
@@ -225,56 +193,35 @@ impl<B: Batch> Programs<B> {
     }
 
     /// The dependencies of a step with these programs.
-    pub(super) fn dependencies<'a>(
-        &self,
-        mode: Mode,
-        cuts: impl Iterator<Item = &'a CutProgram>,
-    ) -> Dependencies {
-        let ties = match mode {
-            Mode::Training => self.ties(),
-            Mode::Inference => Vec::new(),
-        };
-        let dependencies = Dependencies::new(self.layout.stages(), edges(cuts), ties);
+    fn dependencies(&self, mode: Mode, cuts: &[&CutProgram]) -> Dependencies {
+        let ties = self.layout.ties().filter(|_| mode == Mode::Training);
+        let dependencies = Dependencies::new(self.layout.ranks.len(), edges(cuts), ties);
         match mode == Mode::Training && self.global_norm {
             true => dependencies.with_global_norm(),
             false => dependencies,
         }
     }
 
-    /// The bytes of a step with these programs; its times are unknown, and zero.
-    pub(super) fn bytes(&self, cut: &CutProgram, resident: &[u64]) -> Costs {
-        let stages = cut.stages.iter().enumerate().map(|(index, programs)| {
-            let backward = programs.backward.as_ref();
-            StageCosts {
-                activation_bytes: backward.map_or(0, |b| b.activation_bytes),
-                weight_gradient_bytes: backward.map_or(0, |b| b.weight_gradient_bytes),
-                resident_bytes: resident.get(index).copied().unwrap_or(0),
-                ..StageCosts::default()
-            }
-        });
-        let mut costs = Costs::of_stages(stages.collect());
-        let sent = cut.stages.iter().flat_map(|programs| &programs.sent_bytes);
-        costs.message_bytes = sent
-            .map(|(edge, bytes)| (*edge, *bytes))
-            .collect::<BTreeMap<_, _>>();
-        costs
-    }
-
-    /// The stages that hold copies of another's parameters.
-    fn ties(&self) -> Vec<Tie> {
-        let table = self.trace.parameters();
-        let mut ties = Vec::new();
-        for replica in (0..self.layout.stages()).map(StageIndex::new) {
-            for path in self.layout.replicas(replica) {
-                if let Some(position) = table.iter().position(|p| p.path == *path) {
-                    ties.push(Tie {
-                        owner: self.layout.owner(position),
-                        replica,
-                    });
-                }
-            }
+    /// The dependencies of a training step over batches like `parts`, and its bytes, where the stages
+    /// of the plan hold gradients of all their parameters; its times are unknown, and zero.
+    pub(super) fn costs(
+        &mut self,
+        parts: &[(B, usize)],
+        plan: &Plan,
+    ) -> Result<(Dependencies, Costs), PipelineError> {
+        let cuts = parts.iter().map(|(part, _)| self.cut(Mode::Training, part));
+        let cuts = cuts.collect::<Result<Vec<_>, _>>()?;
+        let cuts: Vec<&CutProgram> = cuts.iter().map(|cut| &**cut).collect();
+        self.drop_unused(cuts.iter().copied());
+        // The first micro-batches are the largest.
+        let largest = cuts.first().ok_or(BatchError::NoSamples)?;
+        let mut costs = step_bytes(&largest.programs.stages);
+        let joint = self.trace.example_program()?;
+        for (planned, costs) in plan.stages().iter().zip(&mut costs.stages) {
+            let held = self.layout.held_bytes(&joint, planned.stage, 0);
+            costs.resident_bytes = held.parameters + planned.parameter_bytes;
         }
-        ties
+        Ok((self.dependencies(Mode::Training, &cuts), costs))
     }
 }
 
@@ -287,23 +234,22 @@ pub fn certification_time<B: Batch>(
     schedule: ScheduleKind,
     micro_batches: usize,
 ) -> Result<Duration, PipelineError> {
-    let layout = plan.layout(trace.parameters())?;
-    let (trace, schedule) = (trace.clone(), schedule.into());
-    let mut programs = Programs::new(trace, layout, plan, schedule, true, false, 1);
+    let layout = Arc::new(plan.layout(trace.parameters())?);
+    let mut programs = Programs::new(trace.clone(), layout, schedule.into(), true, false, 1);
     let joint = programs.trace.example_program()?;
     let cut = programs.cut_of(&joint)?;
     let cuts = vec![&*cut; micro_batches];
     let lists = programs.lists_of(Mode::Training, &cuts)?;
+    let stages = cut.programs.stages.clone();
     let started = Instant::now();
-    let (table, ranks) = (programs.trace.parameters(), &programs.stage_to_rank);
-    certify_programs(&joint, table, &cut.stages, ranks)?;
+    certify_programs(&joint, stages, &programs.layout.ranks)?;
     programs.certify(Mode::Training, &lists, &cuts)?;
     Ok(started.elapsed())
 }
 
 /// The edges between the stages of programs.
-fn edges<'a>(cuts: impl Iterator<Item = &'a CutProgram>) -> BTreeSet<Edge> {
-    let stages = cuts.flat_map(|cut| &cut.stages);
+fn edges(cuts: &[&CutProgram]) -> BTreeSet<Edge> {
+    let stages = cuts.iter().flat_map(|cut| &cut.programs.stages);
     let edges = stages.flat_map(|programs| programs.sends.keys().copied());
     edges.collect()
 }

@@ -8,7 +8,6 @@ use burn::tensor::Device;
 use crossbeam_channel::{Receiver, Sender};
 use tinderbox_deferred::{ParameterTable, Source};
 
-use super::clip::table_order;
 use super::link::Link;
 use super::progress::RankProgress;
 use super::settings::Settings;
@@ -16,13 +15,13 @@ use super::stage::Stage;
 use super::step::{Round, RoundReport, Running};
 use crate::cut::Layout;
 use crate::schedule::{Action, RankIndex, StageIndex};
-use crate::{ActionError, PipelineError, Plan};
+use crate::{ActionError, PipelineError};
 
 /// The inputs of a rank.
 pub(super) struct RankSetup {
     /// The index of the rank.
     pub(super) rank: RankIndex,
-    pub(super) plan: Arc<Plan>,
+    pub(super) layout: Arc<Layout>,
     /// The parameters of the model.
     pub(super) table: Arc<ParameterTable>,
     /// The device of its stages.
@@ -45,7 +44,7 @@ impl fmt::Debug for RankSetup {
 type Call = Box<dyn FnOnce(RankIndex, &mut [Stage]) + Send>;
 
 /// A request of the driver to a rank.
-pub(super) enum Request {
+pub(super) enum RankRequest {
     /// Runs a list of actions and reports.
     Round(Arc<Round>, Sender<(RankIndex, RoundReport)>),
     /// Runs code of the driver.
@@ -55,10 +54,7 @@ pub(super) enum Request {
 /// The state of a rank.
 pub(super) struct Rank {
     pub(super) setup: Arc<RankSetup>,
-    pub(super) layout: Arc<Layout>,
     pub(super) stages: Vec<Stage>,
-    /// Stage and index of every parameter, in the order of the table.
-    pub(super) table_order: Vec<(StageIndex, usize)>,
 }
 
 /// Creates the stages of a rank, then serves requests until their sender is dropped. If the parameters
@@ -69,7 +65,7 @@ pub(super) fn run_rank(
     setup: RankSetup,
     link: &mut dyn Link,
     source: &dyn Source,
-    requests: &Receiver<Request>,
+    requests: &Receiver<RankRequest>,
 ) {
     let rank = setup.rank;
     let abort = |link: &mut dyn Link, error: PipelineError| {
@@ -89,38 +85,33 @@ pub(super) fn run_rank(
 impl Rank {
     fn new(setup: RankSetup, source: &dyn Source) -> Result<Self, PipelineError> {
         let setup = Arc::new(setup);
-        let (rank, plan) = (setup.rank, &setup.plan);
-        let layout = Arc::new(plan.layout(&setup.table)?);
-        let of_rank = plan.stages().iter().filter(|stage| stage.rank == rank);
-        let stages = of_rank.map(|stage| Stage::new(stage.stage, &layout, &setup, source));
+        let (rank, layout) = (setup.rank, &setup.layout);
+        let stages = layout.stages().zip(&layout.ranks);
+        let stages = stages.filter(|(_, of)| **of == rank);
         let stages = stages
+            .map(|(stage, _)| Stage::new(stage, &setup, source))
             .collect::<Result<Vec<Stage>, _>>()
             .map_err(|source| PipelineError::Materialize { rank, source })?;
         let bytes: u64 = stages.iter().map(Stage::parameter_bytes).sum();
         tracing::info!(rank = rank.index(), bytes, "parameters materialized");
-        Ok(Self {
-            table_order: table_order(&setup.table, &layout),
-            setup,
-            layout,
-            stages,
-        })
+        Ok(Self { setup, stages })
     }
 
     fn serve(
         &mut self,
         link: &mut dyn Link,
-        requests: &Receiver<Request>,
+        requests: &Receiver<RankRequest>,
     ) -> Result<(), PipelineError> {
         let rank = self.setup.rank;
         while let Ok(request) = requests.recv() {
             match request {
-                Request::Round(round, report) => {
+                RankRequest::Round(round, report) => {
                     let run = || Running::new(self, &round, link).run();
                     let done = attempt(rank, "ROUND", run)?;
                     // The driver may have stopped waiting.
                     let _ = report.send((rank, done));
                 }
-                Request::Call(call) => {
+                RankRequest::Call(call) => {
                     self.setup.progress.restart();
                     let call = || {
                         call(rank, &mut self.stages);

@@ -16,11 +16,11 @@ use super::indices::IndexPlaces;
 use super::optimizer::{OptimizerSnapshot, OptimizerState};
 use super::rank::RankSetup;
 use super::restore::SavedOptimizer;
-use super::step::{Rates, check_length};
-use super::weights::LossWeight;
-use crate::certify::Certificate;
-use crate::cut::{Layout, StagePrograms};
+use super::step::{LearningRates, check_length};
+use super::weights::CountProgram;
+use crate::certify::CertifiedPrograms;
 use crate::schedule::{Compute, StageIndex};
+use crate::trace::LossOver;
 use crate::{ActionError, RestoreError};
 
 /// A joint graph cut into the programs of every stage, shared by all ranks.
@@ -28,13 +28,11 @@ use crate::{ActionError, RestoreError};
 pub(crate) struct CutProgram {
     /// Its number among the programs of the pipeline.
     pub(crate) number: u64,
-    pub(crate) stages: Vec<StagePrograms>,
-    /// The weighting of the loss of a micro-batch.
-    pub(super) loss_weight: LossWeight,
+    pub(crate) programs: CertifiedPrograms,
+    /// What the loss of a micro-batch is a mean or a sum over.
+    pub(super) loss_over: LossOver<CountProgram>,
     /// The places of its operations that read by index.
-    pub(crate) indices: IndexPlaces,
-    /// The proven outputs of its programs.
-    pub(crate) certificate: Certificate,
+    pub(super) indices: IndexPlaces,
 }
 
 /// The programs of one stage on its device, each loaded at its first run, with the inputs that are the
@@ -76,13 +74,19 @@ impl Stage {
     /// Materializes only the parameters that the stage holds.
     pub(super) fn new(
         index: StageIndex,
-        layout: &Layout,
         setup: &Arc<RankSetup>,
         source: &dyn Source,
     ) -> Result<Self, MaterializeError> {
-        let (table, settings) = (&setup.table, &setup.settings);
-        let hold = |paths: &[ParameterPath]| {
-            let paths: BTreeSet<&ParameterPath> = paths.iter().collect();
+        let RankSetup {
+            layout,
+            table,
+            settings,
+            ..
+        } = &**setup;
+        let parameters = table.iter().as_slice();
+        let hold = |positions: &[usize]| {
+            let paths = positions.iter().map(|at| &parameters[*at].path);
+            let paths: BTreeSet<&ParameterPath> = paths.collect();
             materialize_parameters(
                 table,
                 &setup.device,
@@ -94,16 +98,13 @@ impl Stage {
         };
         let owned = hold(layout.owned(index))?;
         let replicas = hold(layout.replicas(index))?;
-        let places = table
-            .iter()
-            .enumerate()
-            .filter_map(|(position, parameter)| {
-                let path = parameter.clone_of.as_ref().unwrap_or(&parameter.path);
-                let owned = owned.position(path).map(Place::Owned);
-                let place = owned.or_else(|| replicas.position(path).map(Place::Replica));
-                Some((position, place?))
-            })
-            .collect();
+        let held = parameters.iter().enumerate();
+        let places = held.filter_map(|(position, parameter)| {
+            let own = owned.position(&parameter.path).map(Place::Owned);
+            let replica = || replicas.position(&parameter.path).map(Place::Replica);
+            Some((position, own.or_else(replica)?))
+        });
+        let places = places.collect();
         let count = owned.len();
         let optimizer = settings.optimizer.clone();
         Ok(Self {
@@ -227,7 +228,7 @@ impl Stage {
         cut: &CutProgram,
         compute: Compute,
     ) -> Result<(Executable, Arc<[DynTensor]>), ActionError> {
-        let programs = &cut.stages[self.index.index()];
+        let programs = &cut.programs.stages[self.index.index()];
         let setup = &self.setup;
         let executor = || -> Result<Executor, ActionError> {
             let executor = Executor::new(&setup.device)?;
@@ -261,17 +262,25 @@ impl Stage {
         Ok((executable, loaded.constants.clone()))
     }
 
+    fn place(&self, position: usize) -> Place {
+        let place = self.places.get(&position).copied();
+        place.expect("certified programs and lists read parameters that the stage holds")
+    }
+
+    fn value(&self, place: Place) -> DynTensor {
+        match place {
+            Place::Owned(index) => self.owned.value(index),
+            Place::Replica(index) => self.replicas.value(index),
+        }
+    }
+
     /// The value of the parameter at a position of the table, in the dtype in which programs read it.
     pub(super) fn parameter(&mut self, position: usize, dtype: DType) -> DynTensor {
-        let place = self.places.get(&position).copied();
-        let place = place.expect("certified programs read parameters that the stage holds");
+        let place = self.place(position);
         if let Some(cast) = self.cast.get(&place).filter(|cast| cast.dtype() == dtype) {
             return cast.clone();
         }
-        let value = match place {
-            Place::Owned(place) => self.owned.value(place),
-            Place::Replica(place) => self.replicas.value(place),
-        };
+        let value = self.value(place);
         if value.dtype() == dtype {
             return value;
         }
@@ -317,7 +326,7 @@ impl Stage {
     /// Runs the optimizer on every parameter that has a gradient, each clipped by `clip`.
     pub(super) fn update(
         &mut self,
-        lr: &Rates,
+        lr: &LearningRates,
         mut clip: impl FnMut(DynTensor) -> Result<DynTensor, ActionError>,
     ) -> Result<(), ActionError> {
         let rates: Vec<f64> = self.owned.paths().map(|path| lr.of(path)).collect();
@@ -335,36 +344,29 @@ impl Stage {
         Ok(())
     }
 
-    /// The parameters of which a replica stage holds copies, in the order of its plan.
-    pub(super) fn shared_with(&self, layout: &Layout, replica: StageIndex) -> Vec<DynTensor> {
-        let paths = layout.replicas(replica).iter();
-        paths
-            .filter_map(|path| {
-                self.owned
-                    .position(path)
-                    .map(|place| self.owned.value(place))
-            })
-            .collect()
+    /// The parameters of which a replica stage holds copies.
+    pub(super) fn shared_with(&self, replica: StageIndex) -> Vec<DynTensor> {
+        let shared = self.setup.layout.shared(self.index, replica);
+        let values = shared.map(|position| self.value(self.place(position)));
+        values.collect()
     }
 
     /// Replaces the copies of parameters that `owner` owns.
     pub(super) fn replace_shared(
         &mut self,
-        layout: &Layout,
         owner: StageIndex,
         values: Vec<DynTensor>,
     ) -> Result<(), ActionError> {
-        let of_owner: BTreeSet<&ParameterPath> = layout.owned(owner).iter().collect();
-        let replicas = layout.replicas(self.index).iter();
-        let places: Vec<usize> = replicas
-            .filter(|path| of_owner.contains(path))
-            .filter_map(|path| self.replicas.position(path))
-            .collect();
-        check_length(places.len(), values.len())?;
-        for (place, value) in places.into_iter().zip(values) {
-            self.replicas
-                .replace(place, value.to_device(&self.setup.device)?)?;
-            self.cast.remove(&Place::Replica(place));
+        let setup = self.setup.clone();
+        let shared: Vec<usize> = setup.layout.shared(owner, self.index).collect();
+        check_length(shared.len(), values.len())?;
+        for (position, value) in shared.into_iter().zip(values) {
+            let place = self.place(position);
+            if let Place::Replica(index) = place {
+                let value = value.to_device(&setup.device)?;
+                self.replicas.replace(index, value)?;
+                self.cast.remove(&place);
+            }
         }
         Ok(())
     }

@@ -13,15 +13,16 @@ use tinderbox_fake::{DeviceLabel, DynTensor, ValueId, is_host};
 
 use super::clip::{Change, Clipping, Norms, SquareSums, each, scaled};
 use super::link::{Link, Tag};
-use super::lists::StepLists;
 use super::rank::{Rank, action_error, caught};
 use super::stage::{CutProgram, Stage};
 use crate::cut::{Binding, Phase, StagePrograms};
-use crate::kept::Kept;
+use crate::kept::{Kept, Location};
+use crate::lists::StepLists;
 use crate::schedule::{
     Action, Compute, Edge, Message, MicroBatchIndex, RankIndex, RankTimeline, Span, StageIndex,
     Task,
 };
+use crate::trace::Given;
 use crate::{ActionError, PipelineError};
 
 /// One micro-batch of a round.
@@ -39,18 +40,20 @@ pub(super) struct MicroInput {
 
 /// The learning rate of each parameter.
 #[derive(Clone)]
-pub(super) struct Rates(pub(super) ModuleLearningRate);
+pub(super) struct LearningRates(pub(super) ModuleLearningRate);
 
-impl Rates {
+impl LearningRates {
     pub(super) fn of(&self, path: &ParameterPath) -> f64 {
         // Ids are random per construction, so groups match by path.
         self.0.lr_from_param(ParamId::new(), Some(path.as_str()))
     }
 }
 
-impl fmt::Debug for Rates {
+impl fmt::Debug for LearningRates {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Rates").field(&self.0.base()).finish()
+        f.debug_tuple("LearningRates")
+            .field(&self.0.base())
+            .finish()
     }
 }
 
@@ -62,7 +65,7 @@ pub(super) struct Round {
     /// The training step of the random values.
     pub(super) step: u32,
     /// The learning rates; unused in an evaluation.
-    pub(super) lr: Rates,
+    pub(super) lr: LearningRates,
     /// The loss scale, which is divided out of the gradients.
     pub(super) loss_scale: Option<f64>,
     /// The lists of all ranks.
@@ -95,9 +98,7 @@ pub(super) struct RoundReport {
 
 /// The values of a round on one rank.
 pub(super) struct RoundState {
-    /// By stage and micro-batch.
-    stores: Vec<Kept<DynTensor>>,
-    micro_batches: usize,
+    kept: Kept<DynTensor>,
     pub(super) norms: BTreeMap<StageIndex, Norms>,
     /// The change of the gradients of all stages, once it is known.
     pub(super) change: Option<Change>,
@@ -112,12 +113,8 @@ pub(super) struct RoundState {
 
 impl RoundState {
     fn new(round: &Round) -> Self {
-        let schedule = &round.lists.schedule;
-        let mut stores = Vec::new();
-        stores.resize_with(schedule.stages * schedule.micro_batches, Kept::default);
         Self {
-            stores,
-            micro_batches: schedule.micro_batches,
+            kept: Kept::default(),
             norms: BTreeMap::new(),
             change: None,
             epoch: round.epoch,
@@ -127,21 +124,17 @@ impl RoundState {
         }
     }
 
-    fn store(&mut self, (stage, k): Location) -> &mut Kept<DynTensor> {
-        &mut self.stores[stage.index() * self.micro_batches + k.index()]
-    }
-
     /// Keeps a value of a stage and micro-batch for a number of uses.
     fn put(&mut self, location: Location, id: ValueId, value: DynTensor, uses: usize) {
         if self.epoch.is_some() && uses > 0 {
             self.bytes += value.bytes();
         }
-        self.store(location).put(id, value, uses);
+        self.kept.put(location, id, value, uses);
     }
 
     /// Uses a value of a stage and micro-batch.
     fn take(&mut self, location: Location, id: ValueId) -> DynTensor {
-        let kept = self.store(location).take(id);
+        let kept = self.kept.take(location, id);
         let (value, is_last) = kept.expect("certified lists use values that are kept");
         if self.epoch.is_some() && is_last {
             self.bytes = self.bytes.saturating_sub(value.bytes());
@@ -160,9 +153,6 @@ impl RoundState {
         made
     }
 }
-
-/// The stage and the micro-batch of a value.
-type Location = (StageIndex, MicroBatchIndex);
 
 /// A program with its inputs.
 struct Job {
@@ -234,7 +224,7 @@ impl<'a> Running<'a> {
             }
         }
         debug_assert_eq!(
-            self.state.stores.iter().find_map(Kept::left),
+            self.state.kept.left(),
             None,
             "every value of a round is used"
         );
@@ -320,11 +310,11 @@ impl<'a> Running<'a> {
         let bindings = bindings.zip(executable.program().input_types());
         let inputs = bindings.map(|(binding, (_, dtype))| {
             Ok(match *binding {
-                Binding::Parameter(position) => stage.parameter(position, *dtype),
-                Binding::Input(position) => {
+                Binding::Given(Given::Parameter(position)) => stage.parameter(position, *dtype),
+                Binding::Given(Given::Input(position)) => {
                     input.inputs[position].clone().to_device(stage.device())?
                 }
-                Binding::Weight => {
+                Binding::Given(Given::Weight) => {
                     let data = TensorData::new(vec![input.weight], [1]).convert_dtype(*dtype);
                     DynTensor::from_data(data, stage.device())
                 }
@@ -431,14 +421,11 @@ impl<'a> Running<'a> {
             })?;
         }
         // Copies on this rank; those on others receive a message.
-        let layout = self.rank.layout.clone();
         let others = self.rank.stage_indices().into_iter();
         for replica in others.filter(|other| *other != index) {
-            if !layout.replicas(replica).is_empty() {
-                let values = self.rank.stage_mut(index).shared_with(&layout, replica);
-                let replica = self.rank.stage_mut(replica);
-                replica.replace_shared(&layout, index, values)?;
-            }
+            let values = self.rank.stage_mut(index).shared_with(replica);
+            let replica = self.rank.stage_mut(replica);
+            replica.replace_shared(index, values)?;
         }
         Ok(())
     }
@@ -451,11 +438,7 @@ impl<'a> Running<'a> {
                 let location = (edge.from.stage, micro_batch);
                 ids.map(|id| self.state.take(location, *id)).collect()
             }
-            Message::Tie(tie) => {
-                let layout = self.rank.layout.clone();
-                let owner = self.rank.stage_mut(tie.owner);
-                owner.shared_with(&layout, tie.replica)
-            }
+            Message::Tie(tie) => self.rank.stage_mut(tie.owner).shared_with(tie.replica),
             Message::Norm { from, .. } => vec![self.norms_of(from)?.to_message()],
         };
         let (to, tag) = (self.rank_of(message.receiver()), self.tag(message));
@@ -476,9 +459,8 @@ impl<'a> Running<'a> {
                 }
             }
             Message::Tie(tie) => {
-                let layout = self.rank.layout.clone();
                 let replica = self.rank.stage_mut(tie.replica);
-                replica.replace_shared(&layout, tie.owner, values)?;
+                replica.replace_shared(tie.owner, values)?;
             }
             Message::Norm { from, .. } => {
                 check_length(1, values.len())?;
@@ -531,7 +513,7 @@ pub(super) fn check_length(expected: usize, found: usize) -> Result<(), ActionEr
 }
 
 fn programs_of(round: &Round, micro_batch: MicroBatchIndex, stage: StageIndex) -> &StagePrograms {
-    &round.micro_batches[micro_batch.index()].cut.stages[stage.index()]
+    &round.micro_batches[micro_batch.index()].cut.programs.stages[stage.index()]
 }
 
 fn phase_of(round: &Round, task: Task) -> &Phase {

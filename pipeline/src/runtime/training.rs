@@ -8,12 +8,12 @@ use burn::optim::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use tinderbox_deferred::RunContext;
 use tinderbox_fake::Mode;
 
-use super::lists::ScheduleChoice;
 use super::output::StepOutput;
 use super::pipeline::{Condition, Pipeline};
-use super::step::{MicroInput, Rates, Round};
+use super::step::{LearningRates, MicroInput, Round};
 use super::weights::weights;
 use crate::batch::{Batch, batch_tensors, split_batch};
+use crate::lists::ScheduleChoice;
 use crate::schedule::MicroBatchIndex;
 use crate::{ActionError, BatchError, PipelineError};
 
@@ -45,9 +45,6 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         lr: impl Into<ModuleLearningRate>,
         batch: B,
     ) -> Result<StepOutput, PipelineError> {
-        if self.settings.optimizer.is_none() {
-            return Err(PipelineError::NoOptimizer);
-        }
         self.train(&lr.into(), &[batch])
     }
 
@@ -65,13 +62,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         lr: impl Into<ModuleLearningRate>,
         batches: impl IntoIterator<Item = B>,
     ) -> Result<StepOutput, PipelineError> {
-        if self.settings.optimizer.is_none() {
-            return Err(PipelineError::NoOptimizer);
-        }
         let batches: Vec<B> = batches.into_iter().collect();
-        if batches.is_empty() {
-            return Err(PipelineError::from(BatchError::NoSamples));
-        }
         self.train(&lr.into(), &batches)
     }
 
@@ -80,6 +71,12 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         lr: &ModuleLearningRate,
         batches: &[B],
     ) -> Result<StepOutput, PipelineError> {
+        if self.settings.optimizer.is_none() {
+            return Err(PipelineError::NoOptimizer);
+        }
+        if batches.is_empty() {
+            return Err(PipelineError::from(BatchError::NoSamples));
+        }
         self.check_rates(lr)?;
         let step = self.step;
         let output = self.run_training(lr, batches)?;
@@ -102,7 +99,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
                 path: None,
             });
         }
-        let rates = Rates(lr.clone());
+        let rates = LearningRates(lr.clone());
         let mut paths = self.model.parameters().iter().map(|p| &p.path);
         match paths.find(|path| refused(rates.of(path))) {
             Some(path) => Err(PipelineError::LearningRate {
@@ -225,7 +222,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         let round = Arc::new(Round {
             round: self.round,
             step,
-            lr: Rates(lr),
+            lr: LearningRates(lr),
             loss_scale: loss_scale.map(|scale| scale.factor()),
             lists,
             micro_batches,
@@ -238,7 +235,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             Mode::Inference => "run an evaluation",
         };
         let reports = self.crew.round(round.clone(), request)?;
-        let order = self.programs.table_order();
+        let order = self.programs.norm_order();
         let output = StepOutput::collect(&round, reports, &weights, order);
         // The ranks have updated their parameters, possibly with values of a failed device.
         let output = output.inspect_err(|_| self.condition = Condition::Stopped)?;

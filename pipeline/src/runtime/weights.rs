@@ -6,28 +6,28 @@ use tinderbox_fake::DynTensor;
 
 use super::rank::caught;
 use super::step::MicroInput;
-use crate::trace::{JointGraph, LossOver};
+use crate::trace::{Given, JointGraph, LossOver};
 use crate::{ActionError, PipelineError};
-
-/// The reduction of one program's loss, with the program of its count.
-pub(super) type LossWeight = LossOver<Count>;
 
 /// Computes the count of a micro-batch on the CPU.
 #[derive(Debug)]
-pub(super) struct Count {
+pub(super) struct CountProgram {
     program: Executable,
     /// The positions in the batch of the tensors that it reads.
     inputs: Vec<usize>,
 }
 
-impl Count {
+impl CountProgram {
     fn new(
         joint: &JointGraph,
         count: tinderbox_fake::ValueId,
         check_indices: bool,
     ) -> Result<Self, ProgramError> {
         let graph = joint.graph();
-        let position = |value| joint.inputs().iter().position(|input| input.value == value);
+        let position = |value| match joint.given(value)? {
+            Given::Input(position) => Some(position),
+            _ => None,
+        };
         let slice = graph.backward_slice([count], |value| position(value).is_some());
         let read = slice.leaves.iter().filter_map(|value| position(*value));
         let inputs: Vec<usize> = read.collect();
@@ -52,12 +52,12 @@ impl Count {
     }
 }
 
-/// The weighting of a program's loss.
-pub(super) fn loss_weight(
+/// What a program's loss is a mean or a sum over, with the program of its count.
+pub(super) fn count_of(
     joint: &JointGraph,
     check_indices: bool,
-) -> Result<LossWeight, ProgramError> {
-    let new = |count| Count::new(joint, count, check_indices);
+) -> Result<LossOver<CountProgram>, ProgramError> {
+    let new = |count| CountProgram::new(joint, count, check_indices);
     joint.loss_over().try_map(new)
 }
 
@@ -67,7 +67,7 @@ pub(super) fn weights(
     context: impl Fn(usize) -> RunContext,
 ) -> Result<Vec<f64>, PipelineError> {
     let counts = parts.iter().enumerate().map(|(index, part)| {
-        Ok(match &part.cut.loss_weight {
+        Ok(match &part.cut.loss_over {
             LossOver::Sum => None,
             LossOver::Samples => Some(part.samples as f64),
             LossOver::Count(count) => {
@@ -87,7 +87,7 @@ pub(super) fn weights(
         })
     });
     let counts = counts.collect::<Result<Vec<Option<f64>>, PipelineError>>()?;
-    let kind = |part: &MicroInput| std::mem::discriminant(&part.cut.loss_weight);
+    let kind = |part: &MicroInput| std::mem::discriminant(&part.cut.loss_over);
     if let Some(other) = parts.iter().position(|part| kind(part) != kind(&parts[0])) {
         return Err(PipelineError::MixedLosses { micro_batch: other });
     }

@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 
 use burn::tensor::DType;
-use tinderbox_deferred::{ParameterTable, is_random};
+use tinderbox_deferred::is_random;
 use tinderbox_fake::{Difference, Graph, ValueId};
 use twox_hash::XxHash3_128;
 
-use super::JointGraph;
 use super::outputs::LossOver;
+use super::{Given, JointGraph};
 use crate::TraceError;
 
 /// Refuses a forward that reads random values of the constructor that are not parameters: every
@@ -42,11 +42,11 @@ impl JointGraph {
     /// Refuses a count that depends on a parameter, since the weights of micro-batches are computed
     /// before a step, and one that is computed from 16-bit floats, to which mixed precision casts the
     /// floats of a batch.
-    pub(super) fn check_count(&self, table: &ParameterTable) -> Result<(), TraceError> {
+    pub(super) fn check_count(&self) -> Result<(), TraceError> {
         let LossOver::Count(count) = self.loss_over() else {
             return Ok(());
         };
-        let is_parameter = |value: ValueId| self.parameters().contains(&value);
+        let is_parameter = |value| matches!(self.given(value), Some(Given::Parameter(_)));
         let slice = self.graph().backward_slice([*count], is_parameter);
         let made = slice
             .nodes
@@ -56,15 +56,12 @@ impl JointGraph {
         if let Some(dtype) = dtypes.find(|dtype| matches!(dtype, DType::F16 | DType::BF16)) {
             return Err(TraceError::CountType { dtype });
         }
-        let read = slice.leaves.iter().find_map(|leaf| {
-            let position = self.parameters().iter().position(|value| value == leaf)?;
-            table.iter().nth(position)
-        });
+        let read = slice.leaves.into_iter().find_map(|leaf| self.given(leaf));
         match read {
-            None => Ok(()),
-            Some(parameter) => Err(TraceError::CountOnParameter {
-                path: parameter.path.clone(),
+            Some(Given::Parameter(position)) => Err(TraceError::CountOnParameter {
+                path: self.parameter(position).path.clone(),
             }),
+            _ => Ok(()),
         }
     }
 

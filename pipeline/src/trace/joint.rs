@@ -1,18 +1,24 @@
 //! Records initialization, forward and Burn's own backward in one graph.
 
+use std::collections::HashMap;
+use std::sync::{Arc, OnceLock};
+
 use burn::tensor::{DType, Device, Tensor};
 use burn_autodiff::Autodiff;
 use burn_backend::AutodiffBackend;
 use burn_capture::CaptureBackend;
 use burn_dispatch::{DispatchKindConversion, DispatchTensor};
 use burn_ir::TensorId;
-use tinderbox_deferred::{ParameterTable, RandomKey, RandomKeys, is_random, random::Domain};
+use tinderbox_deferred::{
+    Parameter, ParameterTable, RandomKey, RandomKeys, is_random, random::Domain,
+};
 use tinderbox_fake::{
     DynTensor, Graph, Mode, NodeId, RecordError, RecordOptions, Recording, ValueId, record,
 };
 
 use super::checks::check_fields;
-use super::{LossOver, Outputs, ProgramKey, Run};
+use super::roles::roles_of;
+use super::{ForwardFn, ForwardOperations, LossOver, Outputs, ProgramKey, Role};
 use crate::TraceError;
 use crate::batch::{Batch, BatchMapper, Leaf, LeafName};
 
@@ -28,11 +34,24 @@ pub struct TracedInput {
     pub value: ValueId,
 }
 
+/// A value that no operation of a program computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Given {
+    /// The parameter at a position of the table; of clones, which share a value, the first.
+    Parameter(usize),
+    /// The tensor at a position of the batch.
+    Input(usize),
+    /// The weight of the micro-batch.
+    Weight,
+}
+
 /// Forward, loss and gradients of a model in one graph, for one mode and one batch shape.
 #[derive(Clone, Debug)]
 pub struct JointGraph {
     key: ProgramKey,
+    table: Arc<ParameterTable>,
     graph: Graph,
+    given: HashMap<ValueId, Given>,
     parameters: Vec<ValueId>,
     inputs: Vec<TracedInput>,
     weight: ValueId,
@@ -45,12 +64,33 @@ pub struct JointGraph {
     keys: RandomKeys,
     marks: Vec<ValueId>,
     running_states: Vec<usize>,
+    roles: OnceLock<Vec<Role>>,
+    pub(super) forward: OnceLock<ForwardOperations>,
 }
 
 impl JointGraph {
     /// Returns the mode and the batch shapes.
     pub fn key(&self) -> &ProgramKey {
         &self.key
+    }
+
+    /// Returns the parameters of the model.
+    pub fn table(&self) -> &ParameterTable {
+        &self.table
+    }
+
+    /// The parameter at a position of the table.
+    pub(crate) fn parameter(&self, position: usize) -> &Parameter {
+        &self.table.iter().as_slice()[position]
+    }
+
+    /// The bytes of a parameter in the dtype in which the forward reads it, if that is not its own.
+    pub(crate) fn cast_bytes(&self, position: usize) -> u64 {
+        let read = self.graph.value(self.parameters[position]);
+        match read.dtype == self.parameter(position).dtype {
+            true => 0,
+            false => read.bytes(),
+        }
     }
 
     /// Returns all operations: initialization, forward, backward.
@@ -117,6 +157,16 @@ impl JointGraph {
         &self.running_states
     }
 
+    /// Where a value comes from that no operation of a program computes.
+    pub(crate) fn given(&self, value: ValueId) -> Option<Given> {
+        self.given.get(&value).copied()
+    }
+
+    /// The role of a node; the roles of all are computed on first use.
+    pub(crate) fn role(&self, node: NodeId) -> Role {
+        self.roles.get_or_init(|| roles_of(self))[node.index()]
+    }
+
     /// Returns the keys of all random operations.
     pub fn keys(&self) -> &RandomKeys {
         &self.keys
@@ -128,6 +178,8 @@ impl JointGraph {
         Self {
             graph,
             keys,
+            roles: OnceLock::new(),
+            forward: OnceLock::new(),
             ..self.clone()
         }
     }
@@ -157,7 +209,7 @@ pub(super) struct Fields {
 }
 
 /// The result of a model's forward under recording.
-pub(super) struct Forward {
+pub(super) struct ForwardRun {
     /// The placeholder of each parameter of the table.
     pub(super) parameters: Vec<DynTensor>,
     /// The value that the constructor computed for each parameter, if any.
@@ -173,8 +225,8 @@ pub(super) struct Forward {
 }
 
 pub(super) fn record_joint<B: Batch>(
-    run: &Run<B>,
-    table: &ParameterTable,
+    run: &ForwardFn<B>,
+    table: &Arc<ParameterTable>,
     options: RecordOptions,
     compute: Option<DType>,
     key: ProgramKey,
@@ -198,7 +250,7 @@ fn capture(
     mode: Mode,
     table: &ParameterTable,
     inputs: Vec<Option<TensorId>>,
-    forward: Forward,
+    forward: ForwardRun,
 ) -> Result<Captured, TraceError> {
     let id = |tensor: &DynTensor| tensor.captured_id();
     let outputs = forward.outputs;
@@ -283,7 +335,7 @@ fn tracked(tensor: DynTensor) -> Option<burn_backend::tensor::FloatTensor<Tracke
 
 fn assemble(
     key: ProgramKey,
-    table: &ParameterTable,
+    table: &Arc<ParameterTable>,
     captured: Captured,
     recording: Recording,
 ) -> Result<JointGraph, TraceError> {
@@ -309,8 +361,17 @@ fn assemble(
     let forward_start = placeholders.filter_map(|value| position(*value)).min();
     let forward_start = forward_start.unwrap_or(0);
     check_fields(graph, forward_start, || (captured.fields)().tensors)?;
+    let weight = value(captured.weight).expect(made);
+    let mut given = HashMap::from([(weight, Given::Weight)]);
+    let positions = inputs.iter().enumerate();
+    given.extend(positions.map(|(position, input)| (input.value, Given::Input(position))));
+    // The first of several clones comes last, and is kept.
+    let positions = parameters.iter().enumerate().rev();
+    given.extend(positions.map(|(position, value)| (*value, Given::Parameter(position))));
     let joint = JointGraph {
-        weight: value(captured.weight).expect(made),
+        table: table.clone(),
+        given,
+        weight,
         loss: value(captured.loss),
         loss_over: captured
             .loss_over
@@ -321,13 +382,15 @@ fn assemble(
         keys: forward_keys(graph, forward_start),
         marks: recording.marks(),
         running_states: captured.running_states,
+        roles: OnceLock::new(),
+        forward: OnceLock::new(),
         key,
         parameters,
         inputs,
         outputs,
         graph: recording.into_graph(),
     };
-    joint.check_count(table)?;
+    joint.check_count()?;
     Ok(joint)
 }
 
@@ -343,7 +406,7 @@ pub(super) struct Twice {
 
 /// Records two forwards of one module.
 pub(super) fn record_twice<B: Batch>(
-    run: &Run<B>,
+    run: &ForwardFn<B>,
     options: &RecordOptions,
     compute: Option<DType>,
     example: &B,

@@ -1,6 +1,7 @@
 //! The recorded forward and backward of a model, per mode and batch shapes.
 
 mod checks;
+mod forward;
 mod joint;
 mod mixed;
 mod outputs;
@@ -18,11 +19,13 @@ use tinderbox_deferred::{
 use tinderbox_fake::{Difference, Graph, Mode, RecordOptions};
 use twox_hash::XxHash3_128;
 
+pub(crate) use forward::ForwardOperations;
 use joint::Fields;
+pub(crate) use joint::Given;
 pub use joint::{JointGraph, TracedInput};
 pub use mixed::MixedPrecision;
 pub use outputs::{LossOver, Outputs};
-pub(crate) use roles::{Role, Roles};
+pub(crate) use roles::Role;
 
 use crate::batch::{Batch, Leaf, check_dtypes, signature};
 use crate::recent::Recent;
@@ -46,7 +49,7 @@ pub struct ProgramKey {
 /// forward on a requested batch the given number of times, of which the last result is returned.
 /// Operations before the placeholders belong to the initialization. The error is the path of a
 /// parameter that the constructor computes differently than before.
-type Run<B> = dyn Fn(&Device, usize, &mut dyn FnMut() -> B) -> Result<joint::Forward, ParameterPath>
+type ForwardFn<B> = dyn Fn(&Device, usize, &mut dyn FnMut() -> B) -> Result<joint::ForwardRun, ParameterPath>
     + Send
     + Sync;
 
@@ -56,8 +59,9 @@ type Run<B> = dyn Fn(&Device, usize, &mut dyn FnMut() -> B) -> Result<joint::For
 /// evaluation and every batch size. A further shape costs milliseconds. The program of the example and
 /// the 16 most recently used are kept; others are recorded again on demand, and must be equal to their
 /// earlier recording.
+#[derive(Clone)]
 pub struct Trace<B> {
-    run: Arc<Run<B>>,
+    run: Arc<ForwardFn<B>>,
     /// The recorded constructor.
     constructor: Arc<Graph>,
     table: Arc<ParameterTable>,
@@ -72,23 +76,6 @@ pub struct Trace<B> {
     /// The digest of every recorded program by that of its name: 32 bytes for each shape, even if the
     /// program is no longer kept.
     digests: Arc<Mutex<HashMap<u128, u128>>>,
-}
-
-impl<B: Clone> Clone for Trace<B> {
-    fn clone(&self) -> Self {
-        Self {
-            run: self.run.clone(),
-            constructor: self.constructor.clone(),
-            table: self.table.clone(),
-            options: self.options.clone(),
-            compute: self.compute,
-            example: self.example.clone(),
-            mode: self.mode,
-            first: self.first.clone(),
-            programs: self.programs.clone(),
-            digests: self.digests.clone(),
-        }
-    }
 }
 
 /// Traces a deferred model.
@@ -176,7 +163,7 @@ impl<B: Batch> Trace<B> {
                     forward(&model.module, make_batch());
                 }
                 let outputs = forward(&model.module, make_batch());
-                Ok(joint::Forward {
+                Ok(joint::ForwardRun {
                     updated: model.updated_states(),
                     running_states: model.running,
                     parameters: model.values,

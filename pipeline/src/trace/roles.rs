@@ -1,9 +1,9 @@
 //! The dependencies of each operation of a joint graph, which determine where it may run.
 
 use tinderbox_deferred::is_random;
-use tinderbox_fake::{NodeId, ValueId};
+use tinderbox_fake::ValueId;
 
-use super::JointGraph;
+use super::{Given, JointGraph};
 use crate::cost::product_flops;
 
 /// Where an operation runs.
@@ -24,87 +24,52 @@ pub(crate) enum Role {
     Gradient,
 }
 
-/// The role of every node.
-#[derive(Clone, Debug)]
-pub(crate) struct Roles {
-    roles: Vec<Role>,
-}
+/// Computes the role of every node. Cost: linear in the graph.
+pub(super) fn roles_of(joint: &JointGraph) -> Vec<Role> {
+    let graph = joint.graph();
+    let targets: Vec<ValueId> = joint
+        .loss()
+        .into_iter()
+        .chain(joint.outputs().iter().map(|(_, value)| *value))
+        .chain(joint.gradients().iter().flatten().copied())
+        .collect();
+    let needed = graph.backward_slice(targets, |value| joint.given(value).is_some());
 
-impl Roles {
-    /// Computes the roles. Cost: linear in the graph.
-    pub(crate) fn of(joint: &JointGraph) -> Self {
-        let graph = joint.graph();
-        let mut is_parameter = vec![false; graph.values().len()];
-        for value in joint.parameters() {
-            is_parameter[value.index()] = true;
-        }
-        let mut is_input = vec![false; graph.values().len()];
-        let inputs = joint.inputs().iter().map(|input| input.value);
-        for value in inputs.chain([joint.weight()]) {
-            is_input[value.index()] = true;
-        }
-        let targets: Vec<ValueId> = joint
-            .loss()
-            .into_iter()
-            .chain(joint.outputs().iter().map(|(_, value)| *value))
-            .chain(joint.gradients().iter().flatten().copied())
-            .collect();
-        let given = |v: ValueId| is_parameter[v.index()] || is_input[v.index()];
-        let needed = graph.backward_slice(targets, given);
-
-        let mut roles = vec![Role::Unused; graph.nodes().len()];
-        // A gradient descends from the weight within the backward pass.
-        let mut from_weight = vec![false; graph.values().len()];
-        from_weight[joint.weight().index()] = true;
-        for id in needed.nodes {
-            let node = graph.node(id);
-            let (mut constant, mut recomputable, mut gradient) = (true, true, false);
-            for input in node.inputs() {
-                let role = match graph.value(*input).producer {
-                    _ if is_parameter[input.index()] => Role::Assigned,
-                    _ if is_input[input.index()] => Role::Recomputable,
-                    None => Role::Constant,
-                    Some(producer) => roles[producer.index()],
-                };
-                constant &= role == Role::Constant;
-                recomputable &= matches!(role, Role::Constant | Role::Recomputable);
-                gradient |= joint.is_backward(id) && from_weight[input.index()];
-            }
-            let forward_random = is_random(node) && !joint.is_initialization(id);
-            roles[id.index()] = if constant && !forward_random {
-                Role::Constant
-            } else if recomputable && product_flops(&node.operation).is_none() {
-                Role::Recomputable
-            } else if gradient {
-                Role::Gradient
-            } else if joint.is_backward(id) {
-                Role::BackwardLocal
-            } else {
-                Role::Assigned
+    let mut roles = vec![Role::Unused; graph.nodes().len()];
+    // A gradient descends from the weight within the backward pass.
+    let mut from_weight = vec![false; graph.values().len()];
+    from_weight[joint.weight().index()] = true;
+    for id in needed.nodes {
+        let node = graph.node(id);
+        let (mut constant, mut recomputable, mut gradient) = (true, true, false);
+        for input in node.inputs() {
+            let role = match (joint.given(*input), graph.value(*input).producer) {
+                (Some(Given::Parameter(_)), _) => Role::Assigned,
+                (Some(_), _) => Role::Recomputable,
+                (None, None) => Role::Constant,
+                (None, Some(producer)) => roles[producer.index()],
             };
-            if gradient {
-                for output in node.outputs() {
-                    from_weight[output.index()] = true;
-                }
+            constant &= role == Role::Constant;
+            recomputable &= matches!(role, Role::Constant | Role::Recomputable);
+            gradient |= joint.is_backward(id) && from_weight[input.index()];
+        }
+        let forward_random = is_random(node) && !joint.is_initialization(id);
+        roles[id.index()] = if constant && !forward_random {
+            Role::Constant
+        } else if recomputable && product_flops(&node.operation).is_none() {
+            Role::Recomputable
+        } else if gradient {
+            Role::Gradient
+        } else if joint.is_backward(id) {
+            Role::BackwardLocal
+        } else {
+            Role::Assigned
+        };
+        if gradient {
+            for output in node.outputs() {
+                from_weight[output.index()] = true;
             }
         }
-        Self { roles }
     }
-
-    /// Returns the role of a node.
-    pub(crate) fn of_node(&self, node: NodeId) -> Role {
-        self.roles[node.index()]
-    }
-
-    /// Returns the nodes with a role, in recorded order.
-    pub(crate) fn nodes<'a>(
-        &'a self,
-        joint: &'a JointGraph,
-        role: Role,
-    ) -> impl Iterator<Item = NodeId> + 'a {
-        joint
-            .graph()
-            .node_ids()
-            .filter(move |id| self.of_node(*id) == role)
-    }
+    roles
 }

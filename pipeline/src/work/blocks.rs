@@ -2,16 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tinderbox_deferred::{ParameterPath, ParameterTable};
 use tinderbox_fake::{NodeId, TensorKind, ValueId};
 use tinderbox_planner::{Block, Parameter, Value, Work};
 
 use super::{OperationGroups, OperationTimes};
 use crate::PlanError;
 use crate::cut::place_gradients;
-use crate::partition::Chain;
 use crate::schedule::Compute;
-use crate::trace::{JointGraph, Role, Roles};
+use crate::trace::{Given, JointGraph, Role};
 
 /// Returns the work of a program: each block has the operations of one indivisible group of the chain,
 /// with the backward operations that the cut would assign to a stage of only these operations.
@@ -19,52 +17,49 @@ use crate::trace::{JointGraph, Role, Roles};
 /// Cost: linear in the graph, times logarithms of small sets.
 pub(crate) fn work_of(
     joint: &JointGraph,
-    roles: &Roles,
-    chain: &Chain,
     groups: &OperationGroups,
-    table: &ParameterTable,
     times: &OperationTimes,
 ) -> Result<Work, PlanError> {
-    let positions = parameter_positions(chain, table).into_iter();
+    let positions = parameter_positions(joint).into_iter();
     let owners: Vec<usize> = positions.map(|position| groups.of(position)).collect();
     let mut stage = vec![None; joint.graph().nodes().len()];
-    for (position, id) in chain.nodes().iter().enumerate() {
+    for (position, id) in joint.forward().nodes().iter().enumerate() {
         stage[id.index()] = Some(groups.of(position));
     }
-    let stages = groups.len();
-    let stage = place_gradients(joint, roles, &owners, stages, stage)?;
+    let stage = place_gradients(joint, &owners, groups.len(), stage)?;
     let mut builder = Builder {
         joint,
-        roles,
         stage,
         blocks: groups
             .starts()
             .iter()
             .map(|position| Block {
-                name: chain.module(*position).to_owned(),
+                name: joint.module_at(*position).to_owned(),
                 ..Block::default()
             })
             .collect(),
     };
     builder.assign_recomputable();
     builder.add_times(times);
-    let values = builder.values(chain);
-    let parameters = parameters(joint, chain, groups, table, &owners);
+    let values = builder.values();
     Ok(Work {
         blocks: builder.blocks,
-        parameters,
+        parameters: parameters(joint, groups, &owners),
         values,
     })
 }
 
 /// The position of each parameter of the table: that of its first reader; for a parameter that the
 /// forward does not read, that of the nearest parameter in the tree that it reads.
-pub(crate) fn parameter_positions(chain: &Chain, table: &ParameterTable) -> Vec<usize> {
+pub(crate) fn parameter_positions(joint: &JointGraph) -> Vec<usize> {
+    let table = joint.table();
+    let first_read = |parameter: usize| joint.forward().first_read(parameter);
     let nearest = |module: &str| -> usize {
         let mut prefix = module;
         loop {
-            let inside = table.iter().filter(|other| other.path.is_under(prefix));
-            let reads = inside.filter_map(|other| chain.first_read(&other.path));
+            let inside = table.iter().enumerate();
+            let inside = inside.filter(|(_, other)| other.path.is_under(prefix));
+            let reads = inside.filter_map(|(position, _)| first_read(position));
             match (reads.min(), prefix.rsplit_once('.')) {
                 (Some(read), _) => return read,
                 (None, Some((outer, _))) => prefix = outer,
@@ -73,39 +68,35 @@ pub(crate) fn parameter_positions(chain: &Chain, table: &ParameterTable) -> Vec<
             }
         }
     };
-    let position = |parameter: &tinderbox_deferred::Parameter| {
-        let first = parameter.clone_of.as_ref().unwrap_or(&parameter.path);
-        let read = chain.first_read(first);
+    let parameters = table.iter().zip(joint.parameters());
+    let positions = parameters.map(|(parameter, value)| {
+        let read = match joint.given(*value) {
+            Some(Given::Parameter(first)) => first_read(first),
+            _ => None,
+        };
         read.unwrap_or_else(|| nearest(parameter.path.module()))
-    };
-    table.iter().map(position).collect()
+    });
+    positions.collect()
 }
 
-fn parameters(
-    joint: &JointGraph,
-    chain: &Chain,
-    groups: &OperationGroups,
-    table: &ParameterTable,
-    owners: &[usize],
-) -> Vec<Parameter> {
+fn parameters(joint: &JointGraph, groups: &OperationGroups, owners: &[usize]) -> Vec<Parameter> {
     let mut readers: BTreeMap<ValueId, BTreeSet<usize>> = BTreeMap::new();
-    for (position, id) in chain.nodes().iter().enumerate() {
+    for (position, id) in joint.forward().nodes().iter().enumerate() {
         for input in joint.graph().node(*id).inputs() {
-            readers
-                .entry(*input)
-                .or_default()
-                .insert(groups.of(position));
+            let readers = readers.entry(*input).or_default();
+            readers.insert(groups.of(position));
         }
     }
-    let parameters = table.iter().zip(joint.parameters()).zip(owners);
-    let distinct = parameters.filter(|((parameter, _), _)| parameter.clone_of.is_none());
+    let parameters = joint.table().iter().enumerate();
+    let distinct = parameters.filter(|(_, parameter)| parameter.clone_of.is_none());
     distinct
-        .map(|((parameter, value), owner)| {
-            let mut readers = readers.get(value).cloned().unwrap_or_default();
-            readers.insert(*owner);
+        .map(|(position, parameter)| {
+            let readers = readers.remove(&joint.parameters()[position]);
+            let mut readers = readers.unwrap_or_default();
+            readers.insert(owners[position]);
             Parameter {
                 bytes: parameter.bytes,
-                cast_bytes: cast_bytes(joint, parameter, *value),
+                cast_bytes: joint.cast_bytes(position),
                 is_trainable: parameter.trainable,
                 readers: readers.into_iter().collect(),
             }
@@ -113,31 +104,8 @@ fn parameters(
         .collect()
 }
 
-/// Bytes of each parameter in the dtype in which the forward reads it, if that is not its own.
-pub(crate) fn cast_bytes_by_path(
-    joint: &JointGraph,
-    table: &ParameterTable,
-) -> BTreeMap<ParameterPath, u64> {
-    let values = table.iter().zip(joint.parameters());
-    let cast = values.map(|(known, value)| (known.path.clone(), cast_bytes(joint, known, *value)));
-    cast.collect()
-}
-
-fn cast_bytes(
-    joint: &JointGraph,
-    parameter: &tinderbox_deferred::Parameter,
-    value: ValueId,
-) -> u64 {
-    let read = joint.graph().value(value);
-    match read.dtype == parameter.dtype {
-        true => 0,
-        false => read.bytes(),
-    }
-}
-
 struct Builder<'a> {
     joint: &'a JointGraph,
-    roles: &'a Roles,
     /// The block of each operation.
     stage: Vec<Option<usize>>,
     blocks: Vec<Block>,
@@ -153,7 +121,7 @@ impl Builder<'_> {
         let graph = self.joint.graph();
         for id in graph.node_ids().rev() {
             if matches!(
-                self.roles.of_node(id),
+                self.joint.role(id),
                 Role::Recomputable | Role::BackwardLocal
             ) {
                 let outputs = graph.node(id).outputs().iter();
@@ -177,7 +145,7 @@ impl Builder<'_> {
             let index = id.index();
             let outputs = graph.node(id).outputs().iter();
             let users = || outputs.clone().flat_map(|output| graph.users(*output));
-            match self.roles.of_node(id) {
+            match self.joint.role(id) {
                 Role::Assigned => forward[index] = true,
                 Role::Gradient => {
                     // Lower blocks wait for this gradient, or for a value computed from it here.
@@ -222,7 +190,7 @@ impl Builder<'_> {
                 let producer = graph.value(*input).producer;
                 let made = producer.filter(|node| !weight[node.index()]);
                 let is_kept = made.is_some_and(|node| {
-                    let role = self.roles.of_node(node);
+                    let role = self.joint.role(node);
                     matches!(role, Role::Assigned | Role::Gradient | Role::BackwardLocal)
                 });
                 if is_kept && read.insert((here, *input)) {
@@ -233,15 +201,15 @@ impl Builder<'_> {
     }
 
     /// The values of the forward that other blocks or a backward read.
-    fn values(&self, chain: &Chain) -> Vec<Value> {
+    fn values(&self) -> Vec<Value> {
         let graph = self.joint.graph();
         let is_backward = |id: &NodeId| {
-            let role = self.roles.of_node(*id);
+            let role = self.joint.role(*id);
             matches!(role, Role::Gradient | Role::BackwardLocal)
         };
-        let needs = self.needs_gradients(chain);
+        let needs = self.needs_gradients();
         let mut values = Vec::new();
-        for id in chain.nodes() {
+        for id in self.joint.forward().nodes() {
             let Some(maker) = self.block_of(*id) else {
                 continue;
             };
@@ -253,7 +221,7 @@ impl Builder<'_> {
                         users.filter_map(|user| self.block_of(*user)).collect();
                     blocks.into_iter().collect()
                 };
-                let mut readers = blocks(&|user| self.roles.of_node(*user) == Role::Assigned);
+                let mut readers = blocks(&|user| self.joint.role(*user) == Role::Assigned);
                 readers.retain(|reader| *reader > maker);
                 let mut keepers = blocks(&is_backward);
                 keepers.retain(|keeper| *keeper >= maker);
@@ -276,13 +244,13 @@ impl Builder<'_> {
 
     /// Forward operations through which a gradient flows: those that depend on a parameter with a
     /// gradient, detached ones included.
-    fn needs_gradients(&self, chain: &Chain) -> BTreeSet<NodeId> {
+    fn needs_gradients(&self) -> BTreeSet<NodeId> {
         let graph = self.joint.graph();
         let parameters = self.joint.parameters().iter().zip(self.joint.gradients());
         let trained = parameters.filter(|(_, gradient)| gradient.is_some());
         let trained: BTreeSet<ValueId> = trained.map(|(value, _)| *value).collect();
         let mut needs = BTreeSet::new();
-        for id in chain.nodes() {
+        for id in self.joint.forward().nodes() {
             let mut inputs = graph.node(*id).inputs().iter();
             let flows = inputs.any(|input| {
                 let producer = graph.value(*input).producer;

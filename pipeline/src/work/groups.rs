@@ -1,8 +1,7 @@
 //! Groups of forward operations that are never separated.
 
-use tinderbox_deferred::ParameterTable;
+use tinderbox_fake::ValueId;
 
-use crate::partition::Chain;
 use crate::trace::JointGraph;
 
 /// The maximum distance in operations of two parameters of one module that stay together: a weight and
@@ -23,22 +22,22 @@ impl OperationGroups {
     /// within a few operations of each other are not separated, so that a weight stays with its bias.
     /// An operation that reads only parameters, such as a transpose of a weight, stays with its reader,
     /// if that is as near.
-    pub(crate) fn new(joint: &JointGraph, chain: &Chain, table: &ParameterTable) -> Self {
-        let reads = table.distinct();
-        let reads = reads.filter_map(|parameter| {
-            let first = chain.first_read(&parameter.path)?;
+    pub(crate) fn new(joint: &JointGraph) -> Self {
+        let reads = joint.table().iter().enumerate();
+        let reads = reads.filter_map(|(position, parameter)| {
+            let first = joint.forward().first_read(position)?;
             Some((first, parameter.path.module()))
         });
         let mut reads: Vec<(usize, &str)> = reads.collect();
         reads.sort_unstable();
-        let mut joined = vec![false; chain.nodes().len()];
+        let mut joined = vec![false; joint.forward().nodes().len()];
         for pair in reads.windows(2) {
             let ((before, module), (after, other)) = (pair[0], pair[1]);
             if module == other && after - before <= NEAR {
                 joined[before + 1..=after].fill(true);
             }
         }
-        for (position, reader) in chain.sources(joint) {
+        for (position, reader) in sources(joint) {
             if reader - position <= NEAR {
                 joined[position + 1..=reader].fill(true);
             }
@@ -74,4 +73,25 @@ impl OperationGroups {
         let blocks = self.block_of.iter();
         blocks.map(|block| of_blocks[*block]).collect()
     }
+}
+
+/// The positions of operations that read nothing that another forward operation makes, each with that
+/// of the first that reads what it makes.
+fn sources(joint: &JointGraph) -> impl Iterator<Item = (usize, usize)> {
+    let (graph, forward) = (joint.graph(), joint.forward());
+    let positions = forward.nodes().iter().enumerate();
+    positions.filter_map(|(position, id)| {
+        let node = graph.node(*id);
+        let is_made = |value: &ValueId| {
+            let producer = graph.value(*value).producer;
+            producer.is_some_and(|node| forward.position(node).is_some())
+        };
+        if node.inputs().iter().any(is_made) {
+            return None;
+        }
+        let outputs = node.outputs().iter();
+        let users = outputs.flat_map(|output| graph.users(*output));
+        let reader = users.filter_map(|user| forward.position(*user)).min()?;
+        Some((position, reader))
+    })
 }

@@ -4,6 +4,6 @@ mod blocks;
 mod groups;
 mod times;
 
-pub(crate) use blocks::{cast_bytes_by_path, parameter_positions, work_of};
+pub(crate) use blocks::{parameter_positions, work_of};
 pub(crate) use groups::OperationGroups;
 pub use times::OperationTimes;

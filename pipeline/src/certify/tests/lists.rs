@@ -1,9 +1,11 @@
 //! Every schedule, and mutations of lists.
 
 use super::models::{Model, tied, with_dropout};
-use super::{CertifiedMicroBatch, certified, lowered, programs, run, run_each, text};
+use super::{certified, lowered, phase, programs, run, run_each, text};
 use crate::cut::StagePrograms;
-use crate::schedule::{Action, Message, RankIndex, Schedule, ScheduleKind, forward_only_on};
+use crate::schedule::{
+    Action, Compute, Message, RankIndex, Schedule, ScheduleKind, forward_only_on,
+};
 use tinderbox_fake::Mode;
 
 const MICRO_BATCHES: usize = 5;
@@ -45,24 +47,18 @@ fn other_shapes_and_modes_are_certified() {
             ..with_dropout(3)
         };
         let stages = programs(&own, &own.joint, false);
-        let certificate = certified(&own, &stages).unwrap();
-        (stages, certificate)
-    };
-    let micro_batch = |(stages, certificate)| CertifiedMicroBatch {
-        stages,
-        certificate,
+        let programs = certified(&own, &stages).unwrap();
+        (stages, programs)
     };
     let (whole, short) = (of(Mode::Training, 2), of(Mode::Training, 1));
     let compute = ScheduleKind::ZbH1.generate(3, 1, 3).unwrap();
     let lists = lowered(&model, &whole.0, &compute, false);
-    let parts = [&whole, &whole, &short].map(|(stages, c)| micro_batch((&stages[..], c)));
-    run_each(&model, parts.to_vec(), &lists, false).unwrap();
+    run_each(&model, vec![&whole.1, &whole.1, &short.1], &lists, false).unwrap();
 
     let evaluation = of(Mode::Inference, 2);
     let ranks = [0, 1, 2].map(RankIndex::new);
     let lists = lowered(&model, &evaluation.0, &forward_only_on(&ranks, 2), false);
-    let part = micro_batch((&evaluation.0[..], &evaluation.1));
-    run_each(&model, vec![part; 2], &lists, false).unwrap();
+    run_each(&model, vec![&evaluation.1; 2], &lists, false).unwrap();
 }
 
 /// A schedule as text, with a change to its lowered lists.
@@ -159,8 +155,8 @@ fn the_halves_of_a_backward_are_exchanged() {
 
     // The programs are swapped; each computes its own outputs.
     let mut case = Case::new(with_dropout(2), SPLIT);
-    let backward = case.stages[1].backward.as_mut().unwrap();
-    std::mem::swap(&mut backward.input, &mut backward.weight);
+    let [input, weight] = [Compute::InputGradient, Compute::WeightGradient].map(Compute::slot);
+    case.stages[1].phases.swap(input, weight);
     insta::assert_snapshot!(case.refused(), @"rank 1, stage 1, micro-batch 0, action 1I0: expected %86 of micro-batch 0, found nothing");
 }
 
@@ -202,7 +198,9 @@ fn a_norm_before_its_gradients_are_complete() {
 #[test]
 fn an_unused_value() {
     let mut case = Case::new(with_dropout(2), GPIPE);
-    case.stages[0].forward.outputs[0].1.whole += 1;
+    phase(&mut case.stages[0], Compute::Forward).outputs[0]
+        .1
+        .whole += 1;
     insta::assert_snapshot!(case.refused(), @"rank 0, stage 0, micro-batch 0, end of the step: expected no value that is still kept, found %21 with 1 uses left");
 }
 
@@ -211,7 +209,7 @@ fn a_loss_that_is_reported_twice_or_never() {
     let mut case = Case::new(with_dropout(2), GPIPE);
     case.stages[1].outputs.clear();
     let value = case.model.joint.outputs()[0].1;
-    for output in &mut case.stages[1].forward.outputs {
+    for output in &mut phase(&mut case.stages[1], Compute::Forward).outputs {
         if output.0 == value {
             output.1.whole -= 1;
         }

@@ -4,34 +4,34 @@ mod lists;
 mod models;
 mod programs;
 
-use std::collections::BTreeSet;
-
 use burn::tensor::TensorData;
 use burn_ir::OperationIr;
 use tinderbox_deferred::RandomKeys;
 use tinderbox_fake::{Graph, GraphBuilder, NodeId};
 
-use super::{Certificate, CertifiedMicroBatch, Lists, certify_lists, certify_programs};
+use super::{CertifiedPrograms, CertifiedStep, certify_lists, certify_programs};
 use crate::CertifyError;
-use crate::cut::{Cutting, StagePrograms};
-use crate::partition::Chain;
-use crate::schedule::{Compute, Dependencies, RankIndex, Schedule, StageIndex, Tie, lower};
-use crate::trace::{JointGraph, Roles};
+use crate::cut::{Cutting, Phase, StagePrograms};
+use crate::lists::StepLists;
+use crate::schedule::{Compute, Dependencies, Schedule, lower};
+use crate::trace::JointGraph;
 use models::Model;
 
 /// Cuts a graph of a model into the programs of every stage.
 fn programs(model: &Model, joint: &JointGraph, recompute: bool) -> Vec<StagePrograms> {
-    let (table, roles) = (model.trace.parameters(), Roles::of(joint));
-    let chain = Chain::new(joint, &roles, table);
-    let cutting = Cutting::new(joint, &roles, &chain, table, &model.layout).unwrap();
-    let recompute = vec![recompute; model.layout.stages()];
-    StagePrograms::of_stages(joint, &roles, &cutting, recompute).unwrap()
+    let mut layout = model.layout.clone();
+    layout.recompute.fill(recompute);
+    let cutting = Cutting::new(joint, &layout).unwrap();
+    StagePrograms::of_stages(joint, &cutting, &layout).unwrap()
+}
+
+fn phase(programs: &mut StagePrograms, compute: Compute) -> &mut Phase {
+    programs.phases[compute.slot()].as_mut().unwrap()
 }
 
 /// Compares programs with the model's own graph.
-fn certified(model: &Model, stages: &[StagePrograms]) -> Result<Certificate, CertifyError> {
-    let ranks: Vec<RankIndex> = (0..stages.len()).map(RankIndex::new).collect();
-    certify_programs(&model.joint, model.trace.parameters(), stages, &ranks)
+fn certified(model: &Model, stages: &[StagePrograms]) -> Result<CertifiedPrograms, CertifyError> {
+    certify_programs(&model.joint, stages.to_vec(), &model.layout.ranks)
 }
 
 /// Lowers a schedule of compute actions.
@@ -39,16 +39,7 @@ fn lowered(model: &Model, stages: &[StagePrograms], compute: &Schedule, norm: bo
     let edges = stages
         .iter()
         .flat_map(|programs| programs.sends.keys().copied());
-    let table = model.trace.parameters();
-    let mut ties = Vec::new();
-    for replica in (0..stages.len()).map(StageIndex::new) {
-        for path in model.layout.replicas(replica) {
-            let position = table.iter().position(|p| p.path == *path).unwrap();
-            let owner = model.layout.owner(position);
-            ties.push(Tie { owner, replica });
-        }
-    }
-    let dependencies = Dependencies::new(stages.len(), edges, ties);
+    let dependencies = Dependencies::new(stages.len(), edges, model.layout.ties());
     match norm {
         true => lower(compute, &dependencies.with_global_norm()),
         false => lower(compute, &dependencies),
@@ -62,14 +53,10 @@ fn run(
     schedule: &Schedule,
     norm: bool,
 ) -> Result<(), CertifyError> {
-    let certificate = certified(model, stages).unwrap();
-    let micro_batch = CertifiedMicroBatch {
-        stages,
-        certificate: &certificate,
-    };
+    let programs = certified(model, stages).unwrap();
     run_each(
         model,
-        vec![micro_batch; schedule.micro_batches],
+        vec![&programs; schedule.micro_batches],
         schedule,
         norm,
     )
@@ -77,22 +64,12 @@ fn run(
 
 fn run_each(
     model: &Model,
-    micro_batches: Vec<CertifiedMicroBatch<'_>>,
+    micro_batches: Vec<&CertifiedPrograms>,
     schedule: &Schedule,
     global_norm: bool,
 ) -> Result<(), CertifyError> {
-    let tasks = schedule
-        .ranks
-        .iter()
-        .flatten()
-        .flat_map(|action| action.tasks());
-    let halves: BTreeSet<(StageIndex, usize)> = tasks
-        .filter(|task| task.compute == Compute::WeightGradient)
-        .map(|task| (task.stage, task.micro_batch.index()))
-        .collect();
-    certify_lists(&Lists {
-        schedule,
-        is_split: &|stage, micro_batch| halves.contains(&(stage, micro_batch)),
+    certify_lists(&CertifiedStep {
+        lists: &StepLists::of(schedule.clone()),
         micro_batches,
         table: model.trace.parameters(),
         layout: &model.layout,

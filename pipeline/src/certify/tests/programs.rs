@@ -6,8 +6,9 @@ use tinderbox_deferred::random::Domain;
 use tinderbox_fake::NodeId;
 
 use super::models::{Model, tied, with_dropout};
-use super::{certified, changed, programs, rebuilt, rekeyed, text};
+use super::{certified, changed, phase, programs, rebuilt, rekeyed, text};
 use crate::cut::StagePrograms;
+use crate::schedule::Compute;
 use crate::trace::JointGraph;
 
 fn refused(model: &Model, stages: &[StagePrograms]) -> String {
@@ -95,7 +96,8 @@ fn another_random_key_where_a_mask_is_drawn_again() {
             change(masks.nth(3).unwrap());
         });
         let mut stages = programs(&model, &model.joint, false);
-        stages[1].backward = programs(&model, &joint, false).remove(1).backward;
+        let changed = programs(&model, &joint, false).remove(1);
+        stages[1].phases[1..].clone_from_slice(&changed.phases[1..]);
         refused(&model, &stages)
     };
     insta::assert_snapshot!(other(|key| key.owner = "99".into()), @"rank 1, stage 1, program B: %44, at module `layers.3`, is computed by draw 0 of random operation 99 of the forward, Bernoulli(0.5) of [2, 3], expected draw 0 of random operation 3 of the forward, Bernoulli(0.5) of [2, 3]");
@@ -119,13 +121,13 @@ fn a_wrong_constant() {
 fn an_output_bound_to_another_value() {
     let model = with_dropout(3);
     let mut stages = programs(&model, &model.joint, false);
-    let outputs = &mut stages[1].forward.outputs;
+    let outputs = &mut phase(&mut stages[1], Compute::Forward).outputs;
     let (first, second) = (outputs[0].0, outputs[1].0);
     (outputs[0].0, outputs[1].0) = (second, first);
     insta::assert_snapshot!(refused(&model, &stages), @"rank 1, stage 1, program F: an output is bound to %35 of NumericFloat.Add, expected %39 of NumericFloat.MulScalar");
 
     let mut stages = programs(&model, &model.joint, false);
-    let gradients = &mut stages[1].backward.as_mut().unwrap().whole.gradients;
+    let gradients = &mut phase(&mut stages[1], Compute::Backward).gradients;
     gradients.swap(0, 1);
     insta::assert_snapshot!(refused(&model, &stages), @"rank 1, stage 1, program B: the gradient of parameter `layers.2.bias` is bound to %131 of Float.Matmul, expected %151 of BaseFloat.Reshape");
 
@@ -138,7 +140,7 @@ fn an_output_bound_to_another_value() {
 fn an_input_bound_to_another_value() {
     let model = with_dropout(3);
     let mut stages = programs(&model, &model.joint, false);
-    let inputs = &mut stages[1].forward.inputs;
+    let inputs = &mut phase(&mut stages[1], Compute::Forward).inputs;
     inputs.swap(0, 1);
     insta::assert_snapshot!(refused(&model, &stages), @"rank 1, stage 1, program F: an input is bound to parameter `layers.2.bias`, expected parameter `layers.2.weight`");
 }
@@ -148,7 +150,7 @@ fn an_input_bound_to_another_value() {
 fn a_gradient_that_is_not_bound() {
     let model = with_dropout(3);
     let mut stages = programs(&model, &model.joint, false);
-    let backward = stages[1].backward.as_mut().unwrap();
-    backward.weight.gradients.pop().unwrap();
+    let weight = phase(&mut stages[1], Compute::WeightGradient);
+    weight.gradients.pop().unwrap();
     insta::assert_snapshot!(refused(&model, &stages), @"rank 1, stage 1, program W: the number of bound outputs is 5, expected 6");
 }

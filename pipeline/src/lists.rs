@@ -119,7 +119,7 @@ pub(crate) struct StepLists {
 
 impl StepLists {
     /// Lowers and verifies compute actions.
-    pub(super) fn new(
+    pub(crate) fn new(
         compute: &Schedule,
         dependencies: &Dependencies,
     ) -> Result<Self, PipelineError> {
@@ -144,7 +144,7 @@ impl StepLists {
     }
 
     /// Whether the backward of a micro-batch is split on a stage.
-    pub(super) fn is_split(&self, stage: StageIndex, micro_batch: usize) -> bool {
+    pub(crate) fn is_split(&self, stage: StageIndex, micro_batch: usize) -> bool {
         let place = stage.index() * self.schedule.micro_batches + micro_batch;
         self.is_split.get(place).copied().unwrap_or(false)
     }

@@ -1,0 +1,230 @@
+//! Checks that an implementation of [`Link`] or [`Batch`] keeps its contract, for the tests of programs that
+//! have their own.
+//!
+//! ```
+//! use tinderbox_pipeline::testing::{check_batch, check_link};
+//! # use burn::tensor::{Device, Tensor};
+//!
+//! // The closure for `PipelineBuilder::links`.
+//! check_link(|_, link| Box::new(link));
+//! let x = Tensor::<2>::zeros([4, 2], &Device::flex());
+//! check_batch(&(x.clone(), vec![x]));
+//! ```
+
+use std::time::{Duration, Instant};
+
+use burn::tensor::{Device, Tensor};
+use tinderbox_fake::DynTensor;
+
+use crate::batch::{Batch, Division, leaves, split_batch};
+use crate::runtime::{Abort, Link, LocalLink, Tag, local_links};
+use crate::schedule::{Edge, Message, MicroBatchIndex, RankIndex, StageIndex};
+use crate::{LinkError, PipelineError};
+
+/// Longer than any wait of a check that passes.
+const LONG: Duration = Duration::from_secs(60);
+
+fn tag(micro_batch: usize) -> Tag {
+    Tag {
+        round: 0,
+        message: Message::Values {
+            edge: Edge::chain_forward(StageIndex::new(0)),
+            micro_batch: MicroBatchIndex::new(micro_batch),
+        },
+    }
+}
+
+/// Checks links that [`PipelineBuilder::links`](crate::PipelineBuilder::links) creates by `wrap`: messages
+/// are matched by their tags, `send` does not wait for the receiver, and a wait ends by its timeout, or
+/// when any rank aborts, with the first reason. Takes less than a second if the links do.
+///
+/// # Panics
+///
+/// With the rule, if the links break one.
+pub fn check_link(wrap: impl Fn(RankIndex, LocalLink) -> Box<dyn Link>) {
+    let (first, second) = (RankIndex::new(0), RankIndex::new(1));
+    let pair = |timeout| {
+        let abort = Abort::default();
+        let mut links = local_links(2, &abort, timeout).into_iter();
+        let links = [first, second].map(|rank| wrap(rank, links.next().expect("two links")));
+        (links, abort)
+    };
+
+    let ([mut a, mut b], _abort) = pair(LONG);
+    for micro_batch in [0, 1] {
+        let posted = b.post_receive(first, tag(micro_batch));
+        posted.unwrap_or_else(|error| panic!("`post_receive` fails: {error}"));
+        let value = Tensor::<1>::from_floats([micro_batch as f32], &Device::flex());
+        let sent = a.send(second, tag(micro_batch), vec![value.into()]);
+        sent.unwrap_or_else(|error| panic!("`send` fails before the receiver polls: {error}"));
+    }
+    for micro_batch in [1, 0] {
+        let values = b.poll(first, tag(micro_batch));
+        let values =
+            values.unwrap_or_else(|error| panic!("`poll` of a sent message fails: {error}"));
+        let [value] = &values[..] else {
+            panic!("a message of one value arrives with {}", values.len());
+        };
+        assert_eq!(
+            number(value),
+            Some(micro_batch as f32),
+            "a message has other values than were sent with its tag"
+        );
+    }
+
+    let ([_a, mut b], _abort) = pair(Duration::from_millis(20));
+    let waited = b.poll(first, tag(3));
+    assert!(
+        matches!(&waited, Err(LinkError::Timeout { key, .. }) if *key == tag(3)),
+        "a wait for a message that nobody sends ends with {waited:?}, not with a timeout that names it"
+    );
+
+    let ([a, mut b], abort) = pair(LONG);
+    let started = Instant::now();
+    let waiting = std::thread::spawn(move || b.poll(first, tag(0)));
+    a.abort(PipelineError::Stopped);
+    a.abort(PipelineError::NoOptimizer);
+    let waited = waiting.join().expect("`poll` does not panic");
+    assert!(
+        matches!(waited, Err(LinkError::Aborted)) && started.elapsed() < LONG / 2,
+        "a wait ends with {waited:?} after a rank aborted"
+    );
+    let reason = abort.take_reason();
+    assert!(
+        matches!(reason, Some(PipelineError::Stopped)),
+        "of two reasons to abort, {reason:?} is kept, not the first"
+    );
+}
+
+/// The element of a tensor.
+fn number(value: &DynTensor) -> Option<f32> {
+    value.to_data().ok()?.iter::<f32>().next()
+}
+
+/// Checks a batch: [`Batch::map_tensors`] visits the same tensors in the same order at every call, each
+/// under a name of its own, and returns the tensors that replace them. `batch` needs at least one sample.
+///
+/// # Panics
+///
+/// With the rule, if the batch breaks one.
+pub fn check_batch<B: Batch>(batch: &B) {
+    let described = |batch: &B| {
+        let leaves = leaves(batch).into_iter();
+        let described =
+            leaves.map(|(name, tensor)| (name, tensor.shape().to_vec(), tensor.dtype()));
+        described.collect::<Vec<_>>()
+    };
+    let known = described(batch);
+    assert_eq!(known, described(batch), "two calls visit other tensors");
+    let mut names: Vec<&String> = known.iter().map(|(name, ..)| &name.name).collect();
+    names.sort_unstable();
+    let twice = names.windows(2).find(|pair| pair[0] == pair[1]);
+    assert_eq!(
+        twice, None,
+        "two tensors have the same name: visit each with `field`"
+    );
+    let is_divided = |leaf: &&(crate::LeafName, _, _)| leaf.0.division == Division::Samples;
+    let samples = known
+        .iter()
+        .find(is_divided)
+        .map_or(0, |(_, shape, _)| shape[0]);
+    let parts = split_batch(batch, samples);
+    let parts =
+        parts.unwrap_or_else(|error| panic!("the batch can't be split into its samples: {error}"));
+    let mut expected = known;
+    for (name, shape, _) in &mut expected {
+        if name.division == Division::Samples {
+            shape[0] = 1;
+        }
+    }
+    for (part, _) in parts {
+        assert_eq!(
+            described(&part),
+            expected,
+            "a replaced tensor is not returned"
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::catch_unwind;
+
+    use super::*;
+    use crate::{BatchMapper, Whole};
+
+    #[test]
+    fn the_links_and_batches_of_this_crate_pass() {
+        check_link(|_, link| Box::new(link));
+        let x = || Tensor::<2>::zeros([4, 2], &Device::flex());
+        check_batch(&x());
+        check_batch(&(
+            x(),
+            Some(vec![x(), x()]),
+            [x(), x()],
+            Whole(x()),
+            None::<Tensor<1>>,
+        ));
+    }
+
+    /// Delivers the first message for every tag.
+    struct InOrder(LocalLink);
+
+    impl Link for InOrder {
+        fn post_receive(&mut self, from: RankIndex, tag: Tag) -> Result<(), LinkError> {
+            self.0.post_receive(from, tag)
+        }
+
+        fn send(&mut self, to: RankIndex, _: Tag, values: Vec<DynTensor>) -> Result<(), LinkError> {
+            self.0.send(to, tag(0), values)
+        }
+
+        fn poll(&mut self, from: RankIndex, _: Tag) -> Result<Vec<DynTensor>, LinkError> {
+            self.0.poll(from, tag(0))
+        }
+
+        fn abort(&self, reason: PipelineError) {
+            self.0.abort(reason);
+        }
+    }
+
+    /// Visits both tensors under one name.
+    #[derive(Clone)]
+    struct Unnamed(Tensor<2>, Tensor<2>);
+
+    impl Batch for Unnamed {
+        fn map_tensors(self, mapper: &mut BatchMapper<'_>) -> Self {
+            Self(self.0.map_tensors(mapper), self.1.map_tensors(mapper))
+        }
+    }
+
+    /// Returns its old tensor.
+    #[derive(Clone)]
+    struct Unchanged(Tensor<2>);
+
+    impl Batch for Unchanged {
+        fn map_tensors(self, mapper: &mut BatchMapper<'_>) -> Self {
+            mapper.field("x", self.0.clone());
+            self
+        }
+    }
+
+    #[test]
+    fn others_are_refused_with_the_rule() {
+        let text = |check: fn()| {
+            *catch_unwind(check)
+                .unwrap_err()
+                .downcast::<String>()
+                .unwrap()
+        };
+        let link = text(|| check_link(|_, link| Box::new(InOrder(link))));
+        assert!(link.contains("other values"), "{link}");
+        let names = text(|| {
+            let x = Tensor::zeros([4, 2], &Device::flex());
+            check_batch(&Unnamed(x.clone(), x));
+        });
+        assert!(names.contains("the same name"), "{names}");
+        let old = text(|| check_batch(&Unchanged(Tensor::zeros([4, 2], &Device::flex()))));
+        assert!(old.contains("not returned"), "{old}");
+    }
+}
