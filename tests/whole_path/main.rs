@@ -11,6 +11,7 @@ mod layers;
 mod lengths;
 mod memory;
 mod models;
+mod modules;
 mod parity;
 mod partitioners;
 mod plain;

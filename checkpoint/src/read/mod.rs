@@ -20,4 +20,4 @@ pub use options::LoadOptions;
 pub use pretrained::Pretrained;
 pub use source::CheckpointSource;
 
-pub(crate) use checkpoint::{failed, whole};
+pub(crate) use checkpoint::failed;

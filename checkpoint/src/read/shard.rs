@@ -14,9 +14,9 @@ use crate::{
 /// An open file whose header matches the manifest.
 #[derive(Debug)]
 pub(super) struct ShardFile {
-    path: PathBuf,
+    pub(super) path: PathBuf,
     file: Box<dyn ReadFile>,
-    block: BlockSize,
+    pub(super) block: BlockSize,
     /// Whether its blocks have digests.
     digests: bool,
 }
@@ -37,9 +37,9 @@ impl ShardFile {
     ///
     /// Memory: the header, whose size is bounded by that of the file.
     pub(super) fn open(checkpoint: &Checkpoint, position: usize) -> Result<Self, LoadError> {
-        let (store, manifest) = (checkpoint.store(), checkpoint.manifest());
+        let (store, manifest) = (&*checkpoint.store, checkpoint.manifest());
         let entry = &manifest.files[position];
-        let name = join(checkpoint.files_dir(), &entry.name);
+        let name = join(&checkpoint.files_dir, &entry.name);
         let path = store.place(&name);
         let file = store.open(&name).map_err(failed(store, "open", &name))?;
         if file.bytes() != entry.size_bytes {
@@ -62,7 +62,7 @@ impl ShardFile {
                 found,
             });
         }
-        let proven = checkpoint.proven(position);
+        let proven = &checkpoint.proven[position];
         if !proven.load(Ordering::Relaxed) {
             let contents = checkpoint.contents(position);
             check_header(&header, contents, entry).map_err(|source| LoadError::Header {
@@ -77,16 +77,6 @@ impl ShardFile {
             block: manifest.block_bytes,
             digests: true,
         })
-    }
-
-    /// Returns the path of the file.
-    pub(super) fn path(&self) -> &PathBuf {
-        &self.path
-    }
-
-    /// Returns the number of bytes that one digest covers.
-    pub(super) fn block_bytes(&self) -> u64 {
-        self.block.bytes()
     }
 
     /// Returns the byte range of a block, relative to the chunk's first byte.

@@ -96,7 +96,7 @@ impl Layout {
         let owners: Vec<StageIndex> = table
             .iter()
             .map(|parameter| {
-                let first = parameter.clone_of.as_ref().unwrap_or(&parameter.path);
+                let first = parameter.original();
                 let owner = owner_of.get(first).copied();
                 owner.ok_or_else(|| PlanError::NotOwned {
                     path: first.clone(),
@@ -107,7 +107,7 @@ impl Layout {
             Sharing::Open => None,
             Sharing::Decided => {
                 let of = |parameter: &Parameter| {
-                    let first = parameter.clone_of.as_ref().unwrap_or(&parameter.path);
+                    let first = parameter.original();
                     holders.get(first).cloned().unwrap_or_default()
                 };
                 Some(table.iter().map(of).collect())

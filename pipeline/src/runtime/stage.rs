@@ -98,7 +98,7 @@ impl Stage {
             .iter()
             .enumerate()
             .filter_map(|(position, parameter)| {
-                let path = parameter.clone_of.as_ref().unwrap_or(&parameter.path);
+                let path = parameter.original();
                 let owned = owned.position(path).map(Place::Owned);
                 let place = owned.or_else(|| replicas.position(path).map(Place::Replica));
                 Some((position, place?))

@@ -74,7 +74,7 @@ pub(crate) fn parameter_positions(chain: &Chain, table: &ParameterTable) -> Vec<
         }
     };
     let position = |parameter: &tinderbox_deferred::Parameter| {
-        let first = parameter.clone_of.as_ref().unwrap_or(&parameter.path);
+        let first = parameter.original();
         let read = chain.first_read(first);
         read.unwrap_or_else(|| nearest(parameter.path.module()))
     };
