@@ -198,14 +198,14 @@ mod book {
     mod operating {}
 }
 
-pub use checkpoints::{Checkpoints, Resumed, SteppedOver, load_module};
+pub use checkpoints::{Checkpoints, Resumed, SkippedCheckpoint, load_module};
 pub use dry_run::dry_run;
 pub use error::{CheckpointsError, DryRunError, VerifyModelError};
 /// The format of checkpoints, and everything that reads and writes it.
 pub use tinderbox_checkpoint as checkpoint;
 pub use tinderbox_checkpoint::{
     Checkpoint, CheckpointSource, ErrorClass, FormatError, LayoutError, LoadError, LoadOptions,
-    LoadPlan, Pretrained, Progress, RankLoad, Regex, Retention, Run, SaveError, SaveTensor,
+    LoadPlan, Pretrained, RankLoad, Regex, Retention, Run, SaveError, SaveTensor,
 };
 /// Stores of checkpoints, and operations on whole checkpoints.
 pub use tinderbox_checkpoint::{store, tools};

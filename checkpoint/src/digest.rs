@@ -1,10 +1,16 @@
 //! Digests of blocks of bytes.
 
+use std::borrow::Cow;
+
 use derive_more::Into;
 use serde::{Deserialize, Serialize};
 use twox_hash::{XxHash3_128, xxhash3_128};
 
 use crate::FormatError;
+
+/// Text that is borrowed unless it contains escapes.
+#[derive(Deserialize)]
+pub(crate) struct Text<'a>(#[serde(borrow)] pub(crate) Cow<'a, str>);
 
 /// An XXH3-128 digest with seed 0, displayed as 32 lower-case hexadecimal digits, most significant first, as
 /// `xxhsum -H2` prints it.
@@ -57,7 +63,7 @@ macro_rules! hex_128 {
 
         impl<'de> serde::Deserialize<'de> for $name {
             fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                let $crate::format::Text(digits) = serde::Deserialize::deserialize(deserializer)?;
+                let $crate::digest::Text(digits) = serde::Deserialize::deserialize(deserializer)?;
                 digits.parse().map_err(serde::de::Error::custom)
             }
         }

@@ -45,6 +45,14 @@
 //!
 //! As a [`tinderbox_deferred::Source`], a [`Checkpoint`] loads parameter values directly to their devices.
 //!
+//! # Modules
+//!
+//! In order: a module uses only those before it. `error` names types of all, and all use it.
+//!
+//! ```text
+//! digest dtype layout format store parallel read write run tools testing
+//! ```
+//!
 //! # Architecture invariants
 //!
 //! - A directory becomes a checkpoint by one rename; before it there is no checkpoint, and after it no file
@@ -96,29 +104,27 @@ mod error;
 mod format;
 mod layout;
 mod parallel;
-mod progress;
 mod read;
 mod run;
 pub mod store;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 pub mod tools;
 mod write;
 
 pub use digest::{BlockSize, Digest};
 pub use dtype::StoredDType;
 pub use error::{ErrorClass, FormatError, HeaderError, LayoutError, LoadError, SaveError};
-#[doc(hidden)]
-pub use format::check_part;
 pub use format::{
     AttemptId, Chunk, DocumentEntry, FileEntry, Header, HeaderTensor, Manifest, Role, Scalar,
     TensorEntry, UnknownFields, decode_header, encode_header,
 };
 pub use layout::check_tiling;
-pub use progress::Progress;
 pub use read::{Checkpoint, CheckpointSource, LoadOptions, LoadPlan, Pretrained, RankLoad};
 /// The pattern type of [`LoadOptions::rename`].
 pub use regex::Regex;
 pub use run::{Latest, Retention, Run, Skipped};
 pub use write::{
-    Attempt, AttemptHandle, CheckpointMeta, Cleaned, Held, RankSave, SaveData, SaveSize,
-    SaveTensor, Saving, assign_writers,
+    Attempt, AttemptHandle, CheckpointMeta, Cleaned, RankSave, SaveData, SaveSize, SaveTensor,
+    Saving, assign_writers,
 };

@@ -1,16 +1,15 @@
 //! A model that is constructed without memory.
 
-use std::any::Any;
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use burn::module::Module;
 use burn::tensor::Device;
-use tinderbox_fake::{Graph, Mode, RecordOptions, Recording, record};
+use tinderbox_fake::{Graph, Mode, RecordOptions, Recording, TensorKind, record};
 
-use crate::module::{Declared, Found, declarations, find, twins};
+use crate::module::{Declared, Found, Placeholders, declarations, find};
 use crate::random::Seed;
 use crate::{DeferredError, Origin, Parameter, ParameterPath, ParameterTable, Replay};
 
@@ -24,17 +23,9 @@ type Init<M> = Arc<dyn Fn(&Device) -> M + Send + Sync>;
 #[derive(Clone)]
 pub struct Deferred<M> {
     pub(crate) init: Init<M>,
-    module: M,
-    pub(crate) graph: Arc<Graph>,
-    pub(crate) table: Arc<ParameterTable>,
-    pub(crate) declared: Arc<Vec<Declared>>,
-    twins: Arc<OnceLock<Twins>>,
     pub(crate) options: RecordOptions,
-    shared_id: Option<Arc<SharedId>>,
+    pub(crate) recorded: Blueprint<M>,
 }
-
-/// The fake `Param` of each parameter.
-pub(crate) type Twins = Vec<Box<dyn Any + Send + Sync>>;
 
 /// Two parameters with one `ParamId`: the second is a clone of the first, or was one before its value was changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,13 +37,14 @@ pub struct SharedId {
 }
 
 /// The recording of one call of a model's closure.
+#[derive(Clone)]
 pub(crate) struct Blueprint<M> {
     pub(crate) module: M,
-    pub(crate) graph: Graph,
-    pub(crate) table: ParameterTable,
+    pub(crate) graph: Arc<Graph>,
+    pub(crate) table: Arc<ParameterTable>,
     pub(crate) shared_id: Option<SharedId>,
     /// The declaration of each parameter before it had its fake value.
-    pub(crate) declared: Vec<Declared>,
+    pub(crate) declared: Arc<Vec<Declared>>,
 }
 
 impl<M: Module> Blueprint<M> {
@@ -79,9 +71,9 @@ impl<M: Module> Blueprint<M> {
         Ok(Self {
             module,
             shared_id: shared_id(&found),
-            table: table(found, &declared, &recording)?,
-            graph: recording.into_graph(),
-            declared,
+            table: Arc::new(table(found, &declared, &recording)?),
+            graph: Arc::new(recording.into_graph()),
+            declared: Arc::new(declared),
         })
     }
 }
@@ -123,15 +115,15 @@ fn table(
         let first = *first_of
             .entry((found.id, value))
             .or_insert(parameters.len());
-        let elements: u64 = found.shape.iter().product();
+        let (shape, dtype) = (found.value.shape(), found.value.dtype());
         parameters.push(Parameter {
             clone_of: parameters.get(first).map(|first| first.path.clone()),
             path,
             modules: found.modules,
-            kind: found.kind,
-            bytes: elements * found.dtype.size() as u64,
-            shape: found.shape,
-            dtype: found.dtype,
+            kind: TensorKind::of(dtype),
+            bytes: found.value.bytes(),
+            shape: shape.iter().map(|d| *d as u64).collect(),
+            dtype,
             trainable: found.trainable,
             origin: match declared.lazy {
                 true => Origin::Lazy,
@@ -169,32 +161,26 @@ impl<M: Module> Deferred<M> {
     ) -> Result<Self, DeferredError> {
         // With gradients, because only then does a parameter show whether it is trainable.
         let options = options.in_mode(Mode::Training);
-        let blueprint = Blueprint::record(&init, &options)?;
         Ok(Self {
+            recorded: Blueprint::record(&init, &options)?,
             init: Arc::new(init),
-            module: blueprint.module,
-            graph: Arc::new(blueprint.graph),
-            table: Arc::new(blueprint.table),
-            declared: Arc::new(blueprint.declared),
-            twins: Arc::default(),
             options,
-            shared_id: blueprint.shared_id.map(Arc::new),
         })
     }
 
     /// Returns the fake module: its parameters have shapes and no data.
     pub fn module(&self) -> &M {
-        &self.module
+        &self.recorded.module
     }
 
     /// Returns the parameters.
     pub fn parameters(&self) -> &Arc<ParameterTable> {
-        &self.table
+        &self.recorded.table
     }
 
     /// Returns the recorded initialization.
     pub fn graph(&self) -> &Arc<Graph> {
-        &self.graph
+        &self.recorded.graph
     }
 
     /// Returns the options of the recording.
@@ -211,18 +197,14 @@ impl<M: Module> Deferred<M> {
         &self,
         options: &RecordOptions,
     ) -> Result<ParameterTable, DeferredError> {
-        Ok(Blueprint::record(&*self.init, options)?.table)
+        let recorded = Blueprint::record(&*self.init, options)?;
+        Ok(Arc::unwrap_or_clone(recorded.table))
     }
 
     /// Returns two parameters with one `ParamId`, if there are any. Burn's gradients and optimizers are keyed by the
     /// id, so plain Burn trains one of them, with the gradient of the other.
     pub fn shared_id(&self) -> Option<&SharedId> {
-        self.shared_id.as_deref()
-    }
-
-    /// Returns the fake `Param` of each parameter, in the order of the table.
-    pub(crate) fn twins(&self) -> &Twins {
-        self.twins.get_or_init(|| twins(&self.module))
+        self.recorded.shared_id.as_ref()
     }
 
     /// Constructs the model again on a device. Its lazy parameters are not initialized.
@@ -230,18 +212,38 @@ impl<M: Module> Deferred<M> {
         (self.init)(device)
     }
 
+    /// Constructs the model on a recording device, with a placeholder for each parameter.
+    ///
+    /// # Errors
+    ///
+    /// The path of the first parameter that is not in the table at its index.
+    pub fn construct_with_placeholders(
+        &self,
+        device: &Device,
+        table: &ParameterTable,
+    ) -> Result<Placeholders<M>, ParameterPath> {
+        Placeholders::put(self.construct(device), table)
+    }
+
     /// Returns the source that computes each parameter as the model's initialization would, from a seed.
     pub fn replay(&self, seed: Seed) -> Replay {
-        Replay::new(self.graph.clone(), self.table.clone(), seed)
+        Replay::new(self.graph().clone(), self.parameters().clone(), seed)
     }
 }
 
 impl<M> fmt::Debug for Deferred<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Deferred")
-            .field("parameters", &self.table.len())
-            .field("bytes", &self.table.bytes())
-            .field("operations", &self.graph.nodes().len())
+            .field("parameters", &self.recorded.table.len())
+            .field("bytes", &self.recorded.table.bytes())
+            .field("operations", &self.recorded.graph.nodes().len())
             .finish_non_exhaustive()
+    }
+}
+
+/// The summary, as [`Summary`](crate::Summary) prints it.
+impl<M> fmt::Display for Deferred<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.recorded.table.fmt(f)
     }
 }

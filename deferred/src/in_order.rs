@@ -68,7 +68,7 @@ impl<'a> InOrder<'a> {
             let found = self.run(nodes, &wanted, device)?;
             for (at, value) in segment.requests.into_iter().zip(found) {
                 let part = requests[at].part_of(value)?;
-                observer.made(&requests[at].path, part.bytes());
+                observer.completed(&requests[at].path, part.bytes());
                 made[at] = Some(part);
             }
         }

@@ -34,6 +34,15 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! # Modules
+//!
+//! In order: a module uses only those before it. `error` names types of all, and all use it.
+//!
+//! ```text
+//! kinds device random table program recipe observer source in_order replay module deferred stability options memory
+//! materialize reload testing
+//! ```
+//!
 //! # Architecture invariants
 //!
 //! - A parameter's bits depend on the seed, its path and its recipe: never on which others are materialized,
@@ -61,7 +70,6 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-mod constructed_by;
 mod deferred;
 mod device;
 mod error;
@@ -73,7 +81,6 @@ mod memory;
 mod module;
 mod observer;
 mod options;
-mod or_else;
 mod program;
 pub mod random;
 mod recipe;
@@ -82,9 +89,9 @@ mod replay;
 mod source;
 mod stability;
 mod table;
-mod values;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 
-pub use constructed_by::ConstructedBy;
 pub use deferred::{Deferred, SharedId};
 pub use device::{DeviceError, check_device, open_devices};
 pub use error::{
@@ -97,21 +104,19 @@ pub use module::{
     PartialModule, Placeholders, check_materialized, parameter_values, skipped_parameters,
     tensor_fields,
 };
-pub use observer::{Observed, Observer};
+pub use observer::Observer;
 pub use options::{MaterializeOptions, MemoryCheck};
-pub use or_else::OrElse;
 pub use program::{
     Executable, Executor, Interpreter, Program, RandomKey, RandomKeys, RandomValues, RunContext,
-    check_indices, indices_of, is_random,
+    check_indices, indices_of, initialization_keys, is_random,
 };
-pub use recipe::{MadeWhole, Recipe, RecipePlan};
+pub use recipe::{NotSliceable, Recipe, RecipePlan};
 pub use reload::Reload;
-pub use replay::{Replay, Rng, initialization_keys};
-pub use source::{Request, Source};
+pub use replay::{Replay, Rng};
+pub use source::{ConstructedBy, Observed, OrElse, Request, Source, Values};
 pub use stability::Change;
 pub use table::{
     Entry, ModuleSummary, Origin, Parameter, ParameterTable, Summary, SummaryTable, Totals,
     UnknownPath, human_bytes, human_bytes_distinct,
 };
 pub use tinderbox_path::ParameterPath;
-pub use values::Values;

@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use burn::module::Module;
-use burn::tensor::{DType, Device};
+use burn::tensor::Device;
 use tinderbox_fake::{DynTensor, Region};
 
 use crate::memory;
-use crate::module::{Expected, PartialModule, Slot, empty};
+use crate::module::{Emptied, PartialModule};
 use crate::replay::hold_backend_generator;
-use crate::source::can_cast;
+use crate::table::can_cast;
 use crate::{
     Cast, Deferred, MaterializeError, MaterializeOptions, Mismatches, Observer, Parameter,
     ParameterPath, ParameterTable, Request, Source, SourceError,
@@ -46,20 +46,13 @@ impl<M: Module> Deferred<M> {
         options: MaterializeOptions<'_>,
     ) -> Result<M, MaterializeError> {
         // A clone that is selected without its original needs the original's value.
-        let wanted: BTreeSet<&ParameterPath> = self
-            .table
-            .iter()
-            .filter(|parameter| options.selects(parameter))
-            .map(|parameter| parameter.clone_of.as_ref().unwrap_or(&parameter.path))
-            .collect();
-        let selected = self.table.distinct();
-        let requests = requests(
-            selected.filter(|parameter| wanted.contains(&parameter.path)),
-            device,
-            &options,
-        )?;
-        source.check(&self.table, &requests)?;
-        memory::check(&requests, source, self.table.eager_bytes(), &options)?;
+        let table = self.parameters();
+        let selected = table.iter().filter(|parameter| options.selects(parameter));
+        let wanted: BTreeSet<&ParameterPath> = selected.map(Parameter::original).collect();
+        let wanted = table.distinct().filter(|p| wanted.contains(&p.path));
+        let requests = requests(wanted, device, &options)?;
+        source.check(table, &requests)?;
+        memory::check(&requests, source, table.eager_bytes(), &options)?;
         self.check_stable()?;
         // The module is constructed first: a source that seeds the backend's generator leaves it as plain Burn would.
         let mut module = None;
@@ -71,29 +64,17 @@ impl<M: Module> Deferred<M> {
         let module = module.ok_or_else(|| SourceError::NotConstructed {
             described: source.describe(),
         })?;
-        let twins = self.twins().iter().zip(self.declared.iter());
-        let expected = self.table.iter().zip(twins).map(|(parameter, twin)| {
-            let expected = Expected {
-                twin: twin.0.as_ref(),
-                declared: twin.1,
-            };
-            (&parameter.path, expected)
+        let recorded = &self.recorded;
+        let module = Emptied::new(module, &recorded.module, &recorded.declared, table)?;
+        let loaded: BTreeMap<_, _> = load(requests, source, &options)?.into_iter().collect();
+        let values = table.iter().map(|parameter| {
+            let selected = options.selects(parameter);
+            let value = loaded.get(parameter.original());
+            value.filter(|_| selected).cloned()
         });
-        let module = empty(module, expected)?;
-        let values: BTreeMap<_, _> = load(requests, source, &options)?.into_iter().collect();
-        let slots = self.table.iter().filter(|p| options.selects(p));
-        let slots = slots.filter_map(|parameter| {
-            let first = parameter.clone_of.as_ref().unwrap_or(&parameter.path);
-            let slot = Slot {
-                value: values.get(first)?.clone(),
-                first: first.clone(),
-                trainable: parameter.trainable,
-            };
-            Some((parameter.path.clone(), slot))
-        });
-        let slots = slots.collect();
-        drop(values);
-        module.fill(slots)
+        let values = values.collect();
+        drop(loaded);
+        module.fill(table, values)
     }
 
     /// Materializes the selected parameters on a device, without autodiff and without their module; the closure is
@@ -108,7 +89,7 @@ impl<M: Module> Deferred<M> {
         source: &dyn Source,
         options: MaterializeOptions<'_>,
     ) -> Result<PartialModule, MaterializeError> {
-        materialize_parameters(&self.table, device, source, options)
+        materialize_parameters(self.parameters(), device, source, options)
     }
 
     /// Materializes one parameter on a device, without autodiff.
@@ -122,9 +103,8 @@ impl<M: Module> Deferred<M> {
         device: &Device,
         source: &dyn Source,
     ) -> Result<DynTensor, MaterializeError> {
-        let parameter = self.table.find(path)?;
-        let request = request(parameter, device, parameter.dtype);
-        self.one(request, source)
+        let parameter = self.parameters().find(path)?;
+        self.one(Request::of(parameter, device), source)
     }
 
     /// Materializes a region of one parameter on a device, without autodiff: the bits of the same region of the
@@ -141,14 +121,14 @@ impl<M: Module> Deferred<M> {
         device: &Device,
         source: &dyn Source,
     ) -> Result<DynTensor, MaterializeError> {
-        let parameter = self.table.find(path)?;
+        let parameter = self.parameters().find(path)?;
         region
             .check_inside(&parameter.shape)
             .map_err(|source| MaterializeError::Region {
                 path: parameter.path.clone(),
                 source,
             })?;
-        let request = request(parameter, device, parameter.dtype);
+        let request = Request::of(parameter, device);
         let region = region.clone();
         self.one(Request { region, ..request }, source)
     }
@@ -200,24 +180,12 @@ fn requests<'a>(
                 to: dtype,
             });
         }
-        requests.push(request(parameter, device, dtype));
+        let request = Request::of(parameter, device);
+        requests.push(Request { dtype, ..request });
     }
     match casts.is_empty() {
         true => Ok(requests),
         false => Err(MaterializeError::Cast { casts }),
-    }
-}
-
-/// Returns the path by which a source has the value: that of the first of several clones.
-pub(crate) fn request(parameter: &Parameter, device: &Device, dtype: DType) -> Request {
-    let region = Region::whole(&parameter.shape);
-    let first = parameter.clone_of.as_ref().unwrap_or(&parameter.path);
-    Request {
-        path: first.clone(),
-        shape: parameter.shape.clone(),
-        region: region.expect("a parameter's elements can be counted"),
-        dtype,
-        device: device.clone().without_autodiff(),
     }
 }
 

@@ -1,7 +1,5 @@
 //! Options of a materialization.
 
-use std::fmt;
-
 use burn::tensor::DType;
 
 use crate::{Observer, Parameter};
@@ -17,9 +15,13 @@ use crate::{Observer, Parameter};
 ///     .dtype(|_| Some(DType::BF16));
 /// # let _ = options;
 /// ```
+#[derive(derive_more::Debug)]
 pub struct MaterializeOptions<'a> {
+    #[debug("{}", select.is_some())]
     select: Select<'a>,
+    #[debug("{}", dtype.is_some())]
     dtype: Option<Dtypes<'a>>,
+    #[debug(skip)]
     pub(crate) observer: &'a dyn Observer,
     pub(crate) memory: MemoryCheck,
 }
@@ -94,15 +96,5 @@ impl<'a> MaterializeOptions<'a> {
 impl Default for MaterializeOptions<'_> {
     fn default() -> Self {
         Self::new()
-    }
-}
-
-impl fmt::Debug for MaterializeOptions<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MaterializeOptions")
-            .field("selects", &self.select.is_some())
-            .field("casts", &self.dtype.is_some())
-            .field("memory", &self.memory)
-            .finish_non_exhaustive()
     }
 }

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use burn::tensor::Device;
 
-use crate::materialize::{answers, request};
+use crate::materialize::answers;
 use crate::memory;
 use crate::{
     MaterializeError, MaterializeOptions, MemoryCheck, Observer, ParameterTable, PartialModule,
@@ -27,7 +27,7 @@ impl Reload {
     /// their values.
     pub fn new(table: &ParameterTable, module: &PartialModule, device: &Device) -> Self {
         let parameters = module.paths().filter_map(|path| table.get(path));
-        let requests = parameters.map(|parameter| request(parameter, device, parameter.dtype));
+        let requests = parameters.map(|parameter| Request::of(parameter, device));
         Self {
             requests: requests.collect(),
         }

@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 use tinderbox_fake::{DynTensor, Graph, NodeId, Region, ValueId};
 
 use crate::in_order::InOrder;
-use crate::program::{RandomKey, RandomKeys, is_random};
-use crate::random::{Domain, Seed};
+use crate::program::{RandomKeys, initialization_keys, is_random};
+use crate::random::Seed;
 use crate::source::check_all;
 use crate::{
     Mismatch, Observer, ParameterPath, ParameterTable, ProgramError, Recipe, RecipeError, Request,
@@ -163,43 +163,6 @@ impl Replay {
     }
 }
 
-/// Returns the keys of the random operations in the recipes of a graph's parameters.
-pub fn initialization_keys<'a>(
-    graph: &Graph,
-    parameters: impl IntoIterator<Item = (&'a str, ValueId)>,
-) -> RandomKeys {
-    let mut keys = RandomKeys::new();
-    for (path, value) in parameters {
-        let recipe = graph.backward_slice([value], |_| false);
-        let draws = recipe
-            .nodes
-            .into_iter()
-            .filter(|node| is_random(graph.node(*node)));
-        for (draw, node) in (0..).zip(draws) {
-            keys.entry(node).or_insert_with(|| RandomKey {
-                domain: Domain::Init,
-                owner: path.to_owned(),
-                draw,
-            });
-        }
-    }
-    let unowned: Vec<NodeId> = graph
-        .node_ids()
-        .filter(|id| is_random(graph.node(*id)) && !keys.contains_key(id))
-        .collect();
-    for (ordinal, node) in unowned.into_iter().enumerate() {
-        keys.insert(
-            node,
-            RandomKey {
-                domain: Domain::Init,
-                owner: format!("#{ordinal}"),
-                draw: 0,
-            },
-        );
-    }
-    keys
-}
-
 impl Replay {
     /// Returns whether the constructor computes random values that no parameter needs: fields may hold them.
     fn makes_random_fields(&self) -> bool {
@@ -233,7 +196,7 @@ impl Source for Replay {
                 .map(|(request, value)| {
                     let recipe = self.recipe_for(request, value).map_err(Box::new)?;
                     let made = recipe.materialize(&request.device)?;
-                    observer.made(&request.path, made.bytes());
+                    observer.completed(&request.path, made.bytes());
                     Ok(made)
                 })
                 .collect(),

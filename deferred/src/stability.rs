@@ -6,6 +6,7 @@ use derive_more::Display;
 use tinderbox_fake::{Difference, dtype_name};
 
 use crate::deferred::Blueprint;
+use crate::module::Declared;
 use crate::{Deferred, DeferredError, Parameter, ParameterPath, ParameterTable};
 
 /// The first difference between the first recording of a model and a later one.
@@ -103,36 +104,27 @@ impl<M: Module> Deferred<M> {
     }
 
     fn change(&self, now: &Blueprint<M>) -> Option<Change> {
-        let difference = self.graph.difference(&now.graph);
-        if difference.is_none() && *self.table == now.table {
-            // The graph has all computations; the declarations of lazy parameters are separate.
-            if *self.declared == now.declared {
-                return None;
-            }
+        let first = &self.recorded;
+        let difference = first.graph.difference(&now.graph);
+        // The graph has all computations; the declarations of lazy parameters are separate.
+        let same = (&first.table, &first.declared) == (&now.table, &now.declared);
+        if difference.is_none() && same {
+            return None;
         }
-        let pairs = self.table.iter().zip(&now.table);
-        let of_parameters = pairs.zip(self.declared.iter().zip(&now.declared));
+        let pairs = first.table.iter().zip(&*now.table);
+        let of_parameters = pairs.zip(first.declared.iter().zip(&*now.declared));
         let mut changes = of_parameters.map(|((before, after), (declared, declared_now))| {
-            path_change(before, after, &self.table, &now.table)
-                .or_else(|| property_change(before, after))
+            path_change(before, after, &first.table, &now.table)
+                .or_else(|| property_change((before, declared), (after, declared_now)))
                 .or_else(|| {
-                    let shapes = (&declared.shape, &declared_now.shape);
-                    (shapes.0 != shapes.1).then(|| Change::Property {
-                        path: before.path.clone(),
-                        property: "declared shape",
-                        before: format!("{:?}", shapes.0.as_slice()),
-                        now: format!("{:?}", shapes.1.as_slice()),
-                    })
-                })
-                .or_else(|| {
-                    let graph = &self.graph;
+                    let graph = &first.graph;
                     let difference = graph.recipe_difference(before.value, &now.graph, after.value);
                     let path = before.path.clone();
                     difference.map(|difference| Change::Recipe { path, difference })
                 })
         });
         let last = || {
-            let (before, now) = (&self.table, &now.table);
+            let (before, now) = (&first.table, &now.table);
             let missing = before.iter().nth(now.len()).map(|p| p.path.clone());
             let extra = now.iter().nth(before.len()).map(|p| p.path.clone());
             let missing = missing.map(|path| Change::Missing { path });
@@ -164,7 +156,10 @@ fn path_change(
     })
 }
 
-fn property_change(before: &Parameter, now: &Parameter) -> Option<Change> {
+fn property_change(
+    (before, declared): (&Parameter, &Declared),
+    (now, declared_now): (&Parameter, &Declared),
+) -> Option<Change> {
     let path = before.path.clone();
     if before.shape != now.shape {
         let (before, now) = (before.shape.clone(), now.shape.clone());
@@ -174,7 +169,7 @@ fn property_change(before: &Parameter, now: &Parameter) -> Option<Change> {
         let (before, now) = (before.dtype, now.dtype);
         return Some(Change::DType { path, before, now });
     }
-    let properties = |p: &Parameter| {
+    let properties = |p: &Parameter, declared: &Declared| {
         let trains = if p.trainable { "trainable" } else { "frozen" };
         let original = p.clone_of.as_ref().map(|path| format!("`{path}`"));
         [
@@ -182,9 +177,11 @@ fn property_change(before: &Parameter, now: &Parameter) -> Option<Change> {
             ("training state", trains.to_owned()),
             ("origin", format!("{:?}", p.origin).to_lowercase()),
             ("original", original.unwrap_or_else(|| "itself".to_owned())),
+            ("declared shape", format!("{:?}", declared.shape.as_slice())),
         ]
     };
-    let pairs = properties(before).into_iter().zip(properties(now));
+    let (before, now) = (properties(before, declared), properties(now, declared_now));
+    let pairs = before.into_iter().zip(now);
     let mut differing = pairs.filter(|((_, before), (_, now))| before != now);
     let ((property, before), (_, now)) = differing.next()?;
     Some(Change::Property {

@@ -184,7 +184,7 @@ fn train(pipeline: &mut Lm, text: &Text, flags: &Flags, device: &Device) -> Resu
                     resumed.step,
                     resumed.dir.display()
                 );
-                for damaged in &resumed.stepped_over {
+                for damaged in &resumed.skipped {
                     let to = damaged.set_aside.as_deref().map(Path::display);
                     let to = to.map_or_else(String::new, |to| format!(", and was moved to {to}"));
                     println!("step {} is damaged{to}: {}", damaged.step, damaged.reason);

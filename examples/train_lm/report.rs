@@ -93,7 +93,7 @@ impl Observer for MaterializeProgress {
         self.bar.inc_length(bytes);
     }
 
-    fn made(&self, path: &ParameterPath, bytes: u64) {
+    fn completed(&self, path: &ParameterPath, bytes: u64) {
         self.bar.set_message(path.to_string());
         self.bar.inc(bytes);
     }

@@ -367,3 +367,15 @@ impl std::ops::Add for DynTensor {
         Self(Dispatch::float_add(self.0, other.0))
     }
 }
+
+impl TensorMeta {
+    /// Returns the metadata of `tensor`. Reads no data; works after the recording of a fake tensor is closed.
+    pub fn of<const D: usize, K: Basic>(tensor: &Tensor<D, K>) -> Self {
+        DynTensor::from(tensor.clone()).meta()
+    }
+}
+
+/// Returns whether a tensor is fake: it has a shape and a dtype, and no data.
+pub fn is_fake<const D: usize, K: Basic>(tensor: &Tensor<D, K>) -> bool {
+    DynTensor::from(tensor.clone()).is_fake()
+}

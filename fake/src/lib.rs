@@ -19,6 +19,14 @@
 //! # Ok::<(), tinderbox_fake::RecordError>(())
 //! ```
 //!
+//! # Modules
+//!
+//! In order: a module uses only those before it. `error` names types of all, and all use it.
+//!
+//! ```text
+//! dtype region runs scope origin meta dyn_tensor graph file mark record sealed
+//! ```
+//!
 //! # Architecture invariants
 //!
 //! - [`record`] is the only place that opens or closes a capture scope.
@@ -43,18 +51,21 @@ mod meta;
 mod origin;
 mod record;
 mod region;
+mod runs;
+mod scope;
 mod sealed;
 
 pub use dtype::{dtype_name, dtype_names, dtype_on};
-pub use dyn_tensor::{DynTensor, TensorKind, read_now};
+pub use dyn_tensor::{DynTensor, TensorKind, is_fake, read_now};
 pub use error::{FakeError, GraphFileError, RecordError};
 pub use graph::{
     Difference, Graph, GraphBuilder, Node, NodeId, Slice, Value, ValueId, describe_operation,
     encode, operation_name,
 };
 pub use mark::cut;
-pub use meta::{DeviceLabel, TensorMeta, is_fake, is_host};
+pub use meta::{DeviceLabel, TensorMeta, is_host};
 pub use origin::ErrorOrigin;
-pub use record::{Defaults, Mode, RecordOptions, Recording, record};
+pub use record::{Defaults, Mode, RecordOptions, Recording, panic_message, record};
 pub use region::{Region, RegionError};
+pub use runs::{ElementRun, RunAxis, Runs};
 pub use sealed::{seal, unseal};

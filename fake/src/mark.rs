@@ -10,7 +10,7 @@ use crate::DynTensor;
 thread_local! {
     /// Marks of the recordings that run on this thread, the innermost last. A recording runs its closure
     /// on the calling thread, and the forward function has no parameter for the marks.
-    static MARKS: RefCell<Vec<Vec<TensorId>>> = const { RefCell::new(Vec::new()) };
+    pub(crate) static MARKS: RefCell<Vec<Vec<TensorId>>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Marks a place at which a forward function may be cut into stages: after the operation that computes this value.
@@ -23,37 +23,4 @@ pub fn cut<const D: usize, K: Basic>(tensor: Tensor<D, K>) -> Tensor<D, K> {
         }
     });
     tensor
-}
-
-/// The marks of one recording; dropped with it, also while a panic unwinds.
-pub(crate) struct Marking {
-    depth: usize,
-}
-
-impl Marking {
-    pub(crate) fn begin() -> Self {
-        MARKS.with_borrow_mut(|recordings| {
-            recordings.push(Vec::new());
-            Self {
-                depth: recordings.len(),
-            }
-        })
-    }
-
-    /// Returns the marks of this recording, without those of nested recordings.
-    pub(crate) fn end(self) -> Vec<TensorId> {
-        MARKS.with_borrow_mut(|recordings| {
-            recordings.truncate(self.depth);
-            recordings
-                .last_mut()
-                .map(std::mem::take)
-                .unwrap_or_default()
-        })
-    }
-}
-
-impl Drop for Marking {
-    fn drop(&mut self) {
-        MARKS.with_borrow_mut(|recordings| recordings.truncate(self.depth - 1));
-    }
 }

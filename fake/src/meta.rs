@@ -5,12 +5,12 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::{LazyLock, RwLock};
 
-use burn::tensor::{DType, Shape, Tensor, kind::Basic};
+use burn::tensor::{DType, Shape};
 use burn_dispatch::DispatchDevice;
 use derive_more::{Display, Into};
 use serde::{Deserialize, Serialize};
 
-use crate::{DynTensor, FakeError};
+use crate::FakeError;
 
 /// The name of a device, such as `flex` or `cuda:7`. The device need not exist.
 #[derive(
@@ -123,11 +123,6 @@ pub struct TensorMeta {
 }
 
 impl TensorMeta {
-    /// Returns the metadata of `tensor`. Reads no data; works after the recording of a fake tensor is closed.
-    pub fn of<const D: usize, K: Basic>(tensor: &Tensor<D, K>) -> Self {
-        DynTensor::from(tensor.clone()).meta()
-    }
-
     pub(crate) fn new(shape: Shape, dtype: DType, device: &DispatchDevice) -> Self {
         Self {
             shape,
@@ -165,9 +160,4 @@ pub(crate) fn is_capture(device: &DispatchDevice) -> bool {
         #[cfg(feature = "cubecl")]
         DispatchDevice::Cube(_) => false,
     }
-}
-
-/// Returns whether a tensor is fake: it has a shape and a dtype, and no data.
-pub fn is_fake<const D: usize, K: Basic>(tensor: &Tensor<D, K>) -> bool {
-    DynTensor::from(tensor.clone()).is_fake()
 }

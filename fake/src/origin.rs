@@ -8,6 +8,7 @@ use std::sync::{Arc, Once, OnceLock};
 
 mod frames;
 
+use crate::scope::Scope;
 use frames::{Found, find};
 
 thread_local! {
@@ -78,45 +79,28 @@ struct Caught {
 }
 
 /// Records the panics of one recording instead of printing them; ends when dropped, also while a panic unwinds.
-pub(crate) struct Watch {
-    depth: usize,
-}
+pub(crate) struct Watch(Scope<Option<Caught>>);
 
 impl Watch {
     pub(crate) fn begin() -> Self {
         install();
-        WATCHED.with_borrow_mut(|recordings| {
-            recordings.push(None);
-            Self {
-                depth: recordings.len(),
-            }
-        })
+        Self(Scope::begin(&WATCHED))
     }
 
     /// Returns the origin of the panic with this message. Unknown if the panic came from another thread, or if a hook
     /// that was set later does not call this one.
     pub(crate) fn origin(&self, message: &str) -> ErrorOrigin {
-        let caught = self.take();
+        let caught = self.0.take();
         let caught = caught.filter(|caught| caught.message.as_deref().is_none_or(|m| m == message));
         caught.map(|caught| caught.origin).unwrap_or_default()
     }
 
     /// Reports a panic that the recorded code caught itself: the hook did not print it.
     pub(crate) fn report_caught(&self) {
-        if let Some(Caught { message, origin }) = self.take() {
+        if let Some(Caught { message, origin }) = self.0.take() {
             let message = message.unwrap_or_else(|| "a panic without a message".into());
             tracing::warn!("the recorded code caught a panic{origin}: {message}");
         }
-    }
-
-    fn take(&self) -> Option<Caught> {
-        WATCHED.with_borrow_mut(|recordings| recordings.get_mut(self.depth - 1)?.take())
-    }
-}
-
-impl Drop for Watch {
-    fn drop(&mut self) {
-        WATCHED.with_borrow_mut(|recordings| recordings.truncate(self.depth - 1));
     }
 }
 

@@ -11,8 +11,9 @@ use burn_ir::TensorId;
 use serde::{Deserialize, Serialize};
 
 use crate::graph::{Built, DenseIds, build};
-use crate::mark::Marking;
+use crate::mark::MARKS;
 use crate::origin::{ErrorOrigin, Watch};
+use crate::scope::Scope;
 use crate::{DeviceLabel, Graph, RecordError, ValueId, meta};
 
 /// Whether gradients are tracked while a recording runs: the recorded code runs on a plain or on an
@@ -227,7 +228,7 @@ fn record_dyn(
     let mut refused = None;
     let scope_device = device.clone();
     let configured = pooled.configured;
-    let marking = Marking::begin();
+    let marking = Scope::begin(&MARKS);
     let watch = Watch::begin();
     let captured = catch_unwind(AssertUnwindSafe(|| {
         scope_device.capture_scope(|scope| {
@@ -262,7 +263,7 @@ fn record_dyn(
     };
     watch.report_caught();
     let Built { graph, ids } = build(captured)?;
-    let marks = marking.end();
+    let marks = marking.take();
     Ok(Recording { graph, ids, marks })
 }
 
@@ -312,7 +313,8 @@ fn explain(panic: &(dyn std::any::Any + Send), watch: &Watch) -> RecordError {
     }
 }
 
-fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
+/// Returns the message of a caught panic.
+pub fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
     panic
         .downcast_ref::<&str>()
         .map(|text| (*text).to_owned())

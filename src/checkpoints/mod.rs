@@ -16,7 +16,7 @@ use tinderbox_checkpoint::{Checkpoint, CheckpointMeta, Retention, Run, Saving};
 use tinderbox_deferred::{Deferred, Source, random::Seed};
 use tinderbox_pipeline::{Batch, Pipeline};
 
-pub use resume::{Resumed, SteppedOver};
+pub use resume::{Resumed, SkippedCheckpoint};
 pub(crate) use saved::held_by_ranks;
 use saved::{OfRanks, RankSnapshot, writes};
 use scalars::saved_scale;

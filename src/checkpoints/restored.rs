@@ -38,7 +38,7 @@ pub(super) fn restore<M: Module + Sync + 'static, B: Batch>(
         data_position: checkpoint.manifest().data_position,
         metadata: checkpoint.manifest().metadata(),
         dir: checkpoint.dir().to_owned(),
-        stepped_over: Vec::new(),
+        skipped: Vec::new(),
     };
     let state = State(checkpoint);
     // With a loss scale, all steps so far may have been skipped.

@@ -23,12 +23,12 @@ pub struct Resumed {
     /// The checkpoint.
     pub dir: PathBuf,
     /// The newer, damaged checkpoints, newest first.
-    pub stepped_over: Vec<SteppedOver>,
+    pub skipped: Vec<SkippedCheckpoint>,
 }
 
 /// A damaged checkpoint that was skipped.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SteppedOver {
+pub struct SkippedCheckpoint {
     /// Its step, which can be saved again.
     pub step: u64,
     /// The reason, on one line.
@@ -93,11 +93,11 @@ impl Checkpoints {
         let mut resumed = restore(pipeline, latest.checkpoint)?;
         // Only now, because until an older checkpoint is restored there is no other.
         let skipped = latest.skipped.into_iter();
-        resumed.stepped_over = skipped.map(|skipped| self.set_aside(&skipped)).collect();
+        resumed.skipped = skipped.map(|skipped| self.set_aside(&skipped)).collect();
         Ok(resumed)
     }
 
-    fn set_aside(&self, skipped: &Skipped) -> SteppedOver {
+    fn set_aside(&self, skipped: &Skipped) -> SkippedCheckpoint {
         let Skipped { step, dir, reason } = skipped;
         let moved = self.run.set_aside(*step).unwrap_or_else(|error| {
             tracing::warn!(
@@ -112,7 +112,7 @@ impl Checkpoints {
                 "set a damaged checkpoint aside"
             );
         }
-        SteppedOver {
+        SkippedCheckpoint {
             step: *step,
             reason: reason.chain(),
             set_aside: moved,

@@ -5,10 +5,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use burn::module::Module;
 use tinderbox_checkpoint::{
-    Held, RankSave, Role, SaveError, SaveSize, SaveTensor, Scalar, assign_writers,
+    RankSave, Role, SaveError, SaveSize, SaveTensor, Scalar, assign_writers,
 };
 use tinderbox_deferred::{Parameter, ParameterPath, ParameterTable};
-use tinderbox_fake::{Region, is_host};
+use tinderbox_fake::is_host;
 use tinderbox_pipeline::{Batch, OptimizerSnapshot, Pipeline, Plan, Stage};
 
 use super::scalars::to_saved;
@@ -33,27 +33,22 @@ type Writes = Vec<BTreeMap<ParameterPath, Vec<String>>>;
 
 pub(super) fn writes<M: Module + Sync + 'static, B: Batch>(pipeline: &Pipeline<M, B>) -> Writes {
     let table = pipeline.model().parameters();
-    let ranks = held_by_ranks(pipeline.plan(), table)
-        .into_iter()
-        .map(|held| {
-            let held = held.into_iter().map(|parameter| Held {
-                name: parameter.path.as_str().to_owned(),
-                region: Region::whole(&parameter.shape).expect("its elements can be counted"),
-                bytes: parameter.bytes,
-            });
-            held.collect()
-        });
-    let ranks: Vec<Vec<Held>> = ranks.collect();
+    let held = held_by_ranks(pipeline.plan(), table);
+    let ranks = held.iter().map(|held| {
+        let items = held
+            .iter()
+            .map(|parameter| (&parameter.path, parameter.bytes));
+        items.collect()
+    });
+    let ranks: Vec<Vec<(&ParameterPath, u64)>> = ranks.collect();
     let tied = tied_paths(table);
-    let ranks = assign_writers(&ranks).into_iter().zip(ranks);
-    let writes = ranks.map(|(positions, held)| {
-        let paths = positions
-            .into_iter()
-            .map(|at| ParameterPath::new(held[at].name.as_str()));
+    let writes = assign_writers(&ranks).into_iter().zip(&ranks);
+    let writes = writes.map(|(positions, held)| {
+        let paths = positions.into_iter().map(|at| held[at].0);
         paths
             .map(|path| {
-                let tied = tied.get(&path).cloned().unwrap_or_default();
-                (path, tied)
+                let tied = tied.get(path).cloned().unwrap_or_default();
+                (path.clone(), tied)
             })
             .collect()
     });

@@ -61,8 +61,8 @@ fn a_run_steps_over_damaged_checkpoints_and_trains_on_through_their_steps() {
     let mut again = start_tied(&model, 1);
     let resumed = saves.resume(&mut again).unwrap().unwrap();
     assert_eq!((resumed.step, &resumed.dir), (1, &dirs[0]));
-    let [newest, flipped] = &resumed.stepped_over[..] else {
-        panic!("{:?}", resumed.stepped_over);
+    let [newest, flipped] = &resumed.skipped[..] else {
+        panic!("{:?}", resumed.skipped);
     };
     assert_eq!((newest.step, flipped.step), (3, 2));
     assert!(newest.reason.contains("step-00000003"), "{newest:?}");
@@ -95,7 +95,7 @@ fn a_run_steps_over_damaged_checkpoints_and_trains_on_through_their_steps() {
     // The same step again.
     flip_last_byte(&saves.run().step_place(4).join(file.replace('1', "0")));
     let resumed = saves.resume(&mut again).unwrap().unwrap();
-    assert_eq!((resumed.step, resumed.stepped_over.len()), (3, 1));
+    assert_eq!((resumed.step, resumed.skipped.len()), (3, 1));
     assert_eq!(
         names(dir.path())[..3],
         [aside[0], aside[1], "damaged-00000004"]

@@ -6,7 +6,7 @@ use tinderbox::{
     ActionError, BatchError, BlockProfile, CertifyError, CertifySite, Division, ErrorClass,
     FakeError, FormatError, Graph, LayoutError, Leaf, LeafName, Link, LinkError, LocalLink,
     LossOver, Mismatch, Mismatches, NotHeld, OptimizerSnapshot, OrElse, Origin, Partitioner,
-    PlanFile, PlanStage, Progress, RankModel, RecipeError, Recording, RegionError, SaveTensor, Tag,
+    PlanFile, PlanStage, RankModel, RecipeError, Recording, RegionError, SaveTensor, Tag,
     TensorKind,
 };
 
@@ -54,7 +54,7 @@ struct Modules {
 }
 
 /// Traits that users implement.
-fn traits(_: &dyn Link, _: &dyn Progress) {}
+fn traits(_: &dyn Link) {}
 
 /// A source with another one after it.
 fn sources<A: tinderbox::Source, B: tinderbox::Source>(_: OrElse<A, B>) {}

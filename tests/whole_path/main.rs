@@ -12,6 +12,7 @@ mod layers;
 mod lengths;
 mod memory;
 mod models;
+mod modules;
 mod parity;
 mod partitioners;
 mod plain;

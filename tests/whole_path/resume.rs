@@ -304,7 +304,7 @@ fn an_evaluation_reads_no_optimizer_state() {
             .start()
             .unwrap();
         let resumed = saves.resume(&mut evaluates).unwrap().unwrap();
-        assert_eq!((resumed.step, resumed.stepped_over), (1, Vec::new()));
+        assert_eq!((resumed.step, resumed.skipped), (1, Vec::new()));
         assert!(values(&mut evaluates) == values(&mut trained));
         let mut trains = start(&Tied, &model, stages, ScheduleKind::GPipe, SEED);
         let error = saves.resume(&mut trains).unwrap_err();

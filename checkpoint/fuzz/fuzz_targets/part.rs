@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tinderbox_checkpoint::{Digest, check_part};
+use tinderbox_checkpoint::{Digest, testing::check_part};
 
 // The input as a file, and as the body of a file with a correct digest, which a fuzzer can't find.
 fuzz_target!(|data: &[u8]| {

@@ -12,16 +12,12 @@ use serde::{
 use serde_json::{de::StrRead, value::RawValue};
 
 use super::{envelope, json::Json, lists, manifest::MAX_MANIFEST_BYTES};
-use crate::{FormatError, error::short};
+use crate::{FormatError, digest::Text, error::short};
 
 /// The only supported major version; every minor version of it is supported.
 pub(super) const VERSION: u32 = 1;
 /// Maximum number of fields of a document, known or unknown.
 const MAX_FIELDS: usize = 1024;
-
-/// Text that is borrowed unless it contains escapes.
-#[derive(Deserialize)]
-pub(crate) struct Text<'a>(#[serde(borrow)] pub(crate) Cow<'a, str>);
 
 /// The fields of a document as raw JSON.
 #[derive(Debug)]

@@ -17,6 +17,13 @@ const MAX_NESTING: usize = 126;
 #[derive(Clone, Debug)]
 pub(crate) struct Json(Box<RawValue>);
 
+/// `null`.
+impl Default for Json {
+    fn default() -> Self {
+        Self(RawValue::NULL.to_owned())
+    }
+}
+
 impl Json {
     /// Serializes a value.
     pub(crate) fn of(value: &Value) -> Result<Self, FormatError> {

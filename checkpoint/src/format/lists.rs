@@ -6,15 +6,38 @@
 use std::{collections::BTreeMap, fmt, marker::PhantomData};
 
 use serde::{
-    Deserialize, Deserializer,
+    Deserialize, Deserializer, Serialize, Serializer,
     de::{Error as _, IgnoredAny, SeqAccess, Visitor},
+    ser::SerializeSeq,
 };
 
 use super::{
-    Chunk, NamedScalar, Scalar, TensorEntry,
+    Chunk, Scalar, TensorEntry,
     validate::{MAX_DIMENSIONS, MAX_TIED_NAMES},
 };
 use crate::layout::MAX_CHUNKS;
+
+/// A named scalar of the optimizer state.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct NamedScalar {
+    pub(crate) name: String,
+    pub(crate) value: Scalar,
+}
+
+/// Serializes scalars as the list of version 1.
+pub(super) fn serialize_scalars<S: Serializer>(
+    scalars: &BTreeMap<String, Scalar>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    let mut list = serializer.serialize_seq(Some(scalars.len()))?;
+    for (name, value) in scalars {
+        list.serialize_element(&NamedScalar {
+            name: name.clone(),
+            value: *value,
+        })?;
+    }
+    list.end()
+}
 
 /// Deserializes a whole list.
 pub(super) fn list<'de, D: Deserializer<'de>, T: Deserialize<'de>>(

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use derive_more::Display;
-use serde::{Deserialize, Serialize, Serializer, ser::SerializeSeq};
+use serde::{Deserialize, Serialize};
 use tinderbox_fake::Region;
 
 use super::{
@@ -14,7 +14,7 @@ use super::{
     lists, validate,
     validate::MAX_DIMENSIONS,
 };
-use crate::{BlockSize, CheckpointMeta, Digest, FormatError, StoredDType};
+use crate::{BlockSize, Digest, FormatError, StoredDType};
 
 /// The value of `format` in a manifest.
 const FORMAT: &str = "tinderbox-checkpoint";
@@ -57,7 +57,7 @@ pub struct Manifest {
     pub block_bytes: BlockSize,
     pub(crate) metadata: Json,
     pub(crate) plan: StoredPlan,
-    #[serde(serialize_with = "serialize_scalars")]
+    #[serde(serialize_with = "lists::serialize_scalars")]
     pub(crate) scalars: BTreeMap<String, Scalar>,
     /// Every safetensors file, by name.
     pub files: Vec<FileEntry>,
@@ -112,31 +112,31 @@ impl Manifest {
         decode_manifest(bytes)
     }
 
-    /// Combines the coordinator's metadata and the ranks' parts to a manifest of the current version.
-    pub(crate) fn new(
+    /// Creates a manifest of the current version that lists nothing.
+    pub(crate) fn empty(
         attempt: AttemptId,
-        meta: &CheckpointMeta,
+        step: u64,
+        world_size: u32,
         block_bytes: BlockSize,
-        listed: Listed,
-    ) -> Result<Self, FormatError> {
-        Ok(Self {
+    ) -> Self {
+        Self {
             format: FORMAT,
             version: VERSION,
             minor: MINOR,
             attempt,
-            step: meta.step,
-            seed: meta.seed,
-            data_position: meta.data_position,
-            world_size: meta.world_size,
+            step,
+            seed: 0,
+            data_position: 0,
+            world_size,
             block_bytes,
-            metadata: validate::metadata(&meta.metadata)?,
-            plan: listed.plan.map_or(StoredPlan::None(()), StoredPlan::File),
-            scalars: listed.scalars,
-            files: listed.files,
-            index: listed.index,
-            tensors: listed.tensors,
-            unknown: meta.unknown_fields.clone(),
-        })
+            metadata: Json::default(),
+            plan: StoredPlan::None(()),
+            scalars: BTreeMap::new(),
+            files: Vec::new(),
+            index: None,
+            tensors: Vec::new(),
+            unknown: UnknownFields::default(),
+        }
     }
 
     /// Returns the caller's metadata, at most 1 MiB of JSON, parsed on every call.
@@ -153,38 +153,6 @@ impl Manifest {
     pub fn unknown_fields(&self) -> &UnknownFields {
         &self.unknown
     }
-}
-
-/// The lists of a manifest, in manifest order.
-#[derive(Debug, Default)]
-pub(crate) struct Listed {
-    pub(crate) plan: Option<DocumentEntry>,
-    pub(crate) files: Vec<FileEntry>,
-    pub(crate) index: Option<DocumentEntry>,
-    pub(crate) tensors: Vec<TensorEntry>,
-    pub(crate) scalars: BTreeMap<String, Scalar>,
-}
-
-/// A named scalar of the optimizer state.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct NamedScalar {
-    pub(crate) name: String,
-    pub(crate) value: Scalar,
-}
-
-/// Serializes scalars as the list of version 1.
-fn serialize_scalars<S: Serializer>(
-    scalars: &BTreeMap<String, Scalar>,
-    serializer: S,
-) -> Result<S::Ok, S::Error> {
-    let mut list = serializer.serialize_seq(Some(scalars.len()))?;
-    for (name, value) in scalars {
-        list.serialize_element(&NamedScalar {
-            name: name.clone(),
-            value: *value,
-        })?;
-    }
-    list.end()
 }
 
 /// A safetensors file of a checkpoint.
@@ -240,6 +208,11 @@ pub struct TensorEntry {
 }
 
 impl TensorEntry {
+    /// Returns the region of the whole tensor.
+    pub(crate) fn region(&self) -> Region {
+        Region::whole(&self.shape).expect("a listed tensor's elements can be counted")
+    }
+
     /// Returns the size of the tensor in the files, in bytes.
     pub fn bytes(&self) -> u64 {
         self.chunks.iter().map(|chunk| chunk.len_bytes).sum()

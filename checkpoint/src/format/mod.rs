@@ -17,21 +17,18 @@ mod validate;
 pub use header::{Header, HeaderTensor, decode_header, encode_header};
 pub use id::AttemptId;
 pub use manifest::{Chunk, DocumentEntry, FileEntry, Manifest, Role, TensorEntry, UnknownFields};
-pub use part::check_part;
 pub use scalar::Scalar;
 
-pub(crate) use document::Text;
 pub(crate) use header::{Texts, header_len};
 pub(crate) use index::encode_index;
 pub(crate) use json::Json;
-pub(crate) use manifest::{
-    Listed, MAX_MANIFEST_BYTES, NamedScalar, StoredPlan, decode_manifest, encode_manifest,
-};
+pub(crate) use lists::NamedScalar;
+pub(crate) use manifest::{MAX_MANIFEST_BYTES, StoredPlan, decode_manifest, encode_manifest};
 pub(crate) use names::{
     INDEX_FILE, MANIFEST_FILE, MARKER_FILE, PLAN_FILE, attempt_dir_name, chunk_key,
     claim_file_name, damaged_dir_name, failed_file_name, parse_attempt_dir_name,
     parse_damaged_dir_name, parse_removed_dir_name, parse_step_dir_name, part_file_name,
     removed_dir_name, shard_file_name, step_dir_name, temporary_name,
 };
-pub(crate) use part::{Marker, Part, decode_part, encode_part};
+pub(crate) use part::{FILE_BYTES, Marker, Part, decode_part, encode_part};
 pub(crate) use validate::{MAX_WORLD_SIZE, check_tensor_name, metadata, stored_len};

@@ -1,17 +1,23 @@
 //! The part of a rank and the marker of an attempt's directory.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use super::{
-    AttemptId, FileEntry, MAX_WORLD_SIZE, NamedScalar, TensorEntry,
+    AttemptId, FileEntry, MAX_WORLD_SIZE, Scalar, TensorEntry,
     document::{Fields, VERSION},
     envelope, lists,
 };
-use crate::{BlockSize, CheckpointMeta, FormatError};
+use crate::{BlockSize, FormatError};
 
 const PART_FORMAT: &str = "tinderbox-checkpoint-part";
 /// The value of `format` in the marker file of an attempt's directory.
 const MARKER_FORMAT: &str = "tinderbox-checkpoint-attempt";
+
+/// The default size at which a rank starts another file, so that several files are written and read
+/// concurrently.
+pub(crate) const FILE_BYTES: u64 = 1 << 30;
 
 /// The part of one rank: a section of the manifest. Its tensors list only this rank's chunks.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -22,7 +28,8 @@ pub(crate) struct Part {
     pub(crate) rank: u32,
     pub(crate) files: Vec<FileEntry>,
     pub(crate) tensors: Vec<TensorEntry>,
-    pub(crate) scalars: Vec<NamedScalar>,
+    #[serde(serialize_with = "lists::serialize_scalars")]
+    pub(crate) scalars: BTreeMap<String, Scalar>,
 }
 
 impl Part {
@@ -35,7 +42,7 @@ impl Part {
             rank,
             files: Vec::new(),
             tensors: Vec::new(),
-            scalars: Vec::new(),
+            scalars: BTreeMap::new(),
         }
     }
 }
@@ -45,12 +52,6 @@ pub(crate) fn encode_part(part: &Part) -> Result<Vec<u8>, FormatError> {
     let bytes = envelope::seal(part)?;
     decode_part(&bytes)?;
     Ok(bytes)
-}
-
-/// Decodes a part and discards it, for fuzzing and tests.
-#[doc(hidden)]
-pub fn check_part(bytes: &[u8]) -> Result<(), FormatError> {
-    decode_part(bytes).map(drop)
 }
 
 /// Decodes a part. Its contents are validated when the parts are merged to a manifest.
@@ -63,7 +64,7 @@ pub(crate) fn decode_part(bytes: &[u8]) -> Result<Part, FormatError> {
         rank: fields.take("rank")?,
         files: fields.take_with("files", |json| lists::list(json))?,
         tensors: fields.take_with("tensors", |json| lists::list(json))?,
-        scalars: fields.take_with("scalars", |json| lists::list(json))?,
+        scalars: fields.take_with("scalars", |json| lists::scalars(json))?,
     };
     fields.end()?;
     Ok(part)
@@ -85,15 +86,15 @@ pub(crate) struct Marker {
 
 impl Marker {
     /// Creates the marker of an attempt.
-    pub(crate) fn new(attempt: AttemptId, meta: &CheckpointMeta, block_bytes: BlockSize) -> Self {
+    pub(crate) fn new(attempt: AttemptId, step: u64) -> Self {
         Self {
             format: MARKER_FORMAT.to_owned(),
             version: VERSION,
             attempt,
-            step: meta.step,
-            world_size: meta.world_size,
-            block_bytes,
-            file_bytes: meta.file_bytes,
+            step,
+            world_size: 1,
+            block_bytes: BlockSize::default(),
+            file_bytes: FILE_BYTES,
         }
     }
 

@@ -35,7 +35,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::layout::runs;
 
     #[test]
     fn cases() {
@@ -61,7 +60,7 @@ mod tests {
             let mut next = 0;
             for piece in pieces(&region, limit) {
                 prop_assert!(piece.num_elements() <= limit.max(1));
-                let runs: Vec<_> = runs(&region, &piece).collect();
+                let runs: Vec<_> = region.runs(&piece).collect();
                 prop_assert_eq!(runs.len(), 1);
                 prop_assert_eq!(runs[0].source, next);
                 next += runs[0].len;

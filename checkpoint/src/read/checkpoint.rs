@@ -1,7 +1,7 @@
 //! A published checkpoint.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::BTreeMap,
     io,
     path::{Path, PathBuf},
     sync::{Arc, atomic::AtomicBool},
@@ -20,9 +20,13 @@ use super::{
 use crate::{
     Chunk, Digest, DocumentEntry, FormatError, LoadError, Manifest, Role, Scalar, TensorEntry,
     format::{INDEX_FILE, MANIFEST_FILE, PLAN_FILE, StoredPlan, attempt_dir_name},
-    progress::Observing,
-    store::{Found, FoundKind, LocalStore, Retrying, Store, join, read_manifest},
+    layout::pieces,
+    store::{Found, FoundKind, LocalStore, Retrying, Store, join, list_by_name, read_manifest},
 };
+
+/// Maximum size of a piece in bytes: several digest blocks, because the first and the last block of a piece may be read
+/// twice.
+const PIECE_BYTES: u64 = 8 << 20;
 
 /// A published checkpoint: a directory with a validated manifest. A source of a model's parameters
 /// ([`tinderbox_deferred::Source`]) and of an optimizer's state.
@@ -31,16 +35,16 @@ use crate::{
 /// Up to 64 files remain open after a read, for all clones together, until the last clone is dropped.
 #[derive(Clone, Debug)]
 pub struct Checkpoint {
-    store: Arc<dyn Store>,
+    pub(super) store: Arc<dyn Store>,
     place: PathBuf,
-    files_dir: String,
+    pub(super) files_dir: String,
     manifest: Arc<Manifest>,
     /// Indices of tensors by role and tied name.
     tied: BTreeMap<(Role, String), usize>,
     /// For each file, the indices of its tensors and of their chunks, in file order.
     contents: Arc<Vec<Vec<(usize, usize)>>>,
     /// Whether the header of each file has been validated.
-    proven: Arc<Vec<AtomicBool>>,
+    pub(super) proven: Arc<Vec<AtomicBool>>,
     files: Arc<Files>,
 }
 
@@ -123,10 +127,6 @@ impl Checkpoint {
         format!("{what} {}", self.place.display())
     }
 
-    pub(super) fn store(&self) -> &dyn Store {
-        &*self.store
-    }
-
     /// Returns the chunks in a file, by its index in the manifest, in file order.
     pub(super) fn contents(&self, file: usize) -> impl Iterator<Item = (&TensorEntry, &Chunk)> {
         self.contents[file].iter().map(|(tensor, chunk)| {
@@ -151,17 +151,6 @@ impl Checkpoint {
         self.file(position)
     }
 
-    /// Returns whether the header of a file has been validated; when reopened, a file only has to have the
-    /// same bytes.
-    pub(super) fn proven(&self, file: usize) -> &AtomicBool {
-        &self.proven[file]
-    }
-
-    /// Returns the directory of the files in the store.
-    pub(super) fn files_dir(&self) -> &str {
-        &self.files_dir
-    }
-
     /// Returns the plan that was saved with the checkpoint, in the planner's format; `None` without one.
     ///
     /// # Errors
@@ -183,7 +172,7 @@ impl Checkpoint {
 
     /// Reads a small file and checks its size and digest.
     pub(super) fn document(&self, name: &str, entry: &DocumentEntry) -> Result<Vec<u8>, LoadError> {
-        let (store, path) = (self.store(), join(&self.files_dir, name));
+        let (store, path) = (&*self.store, join(&self.files_dir, name));
         check_size(store, &path, entry.size_bytes)?;
         let bytes = store
             .read_small(&path, entry.size_bytes)
@@ -297,7 +286,7 @@ impl Checkpoint {
             match self.tensor(Role::State, name.as_ref()) {
                 Some(tensor) => wanted.push(Wanted {
                     tensor,
-                    region: whole(tensor)?,
+                    region: tensor.region(),
                     dtype: tensor.dtype.burn(),
                     transposed: false,
                 }),
@@ -310,7 +299,7 @@ impl Checkpoint {
                 names: missing,
             });
         }
-        load(self, &wanted, default_threads(), &Observing(&(), observer))
+        load(self, &wanted, default_threads(), observer)
     }
 
     /// Returns the saved state tensors whose names start with a prefix, sorted by name. Reads nothing. Cost:
@@ -350,6 +339,17 @@ impl Checkpoint {
         let mut data = load(self, &[wanted], default_threads(), &())?;
         Ok(data.pop().expect("one region for one request"))
     }
+
+    /// Reads a region of a tensor in boxes of at most 8 MiB, whose concatenated elements are those of the region in
+    /// row-major order; none for an empty region.
+    pub(crate) fn read_in_pieces(
+        &self,
+        tensor: &TensorEntry,
+        region: &Region,
+    ) -> impl Iterator<Item = Result<TensorData, LoadError>> {
+        let pieces = pieces(region, PIECE_BYTES / tensor.dtype.size_bytes());
+        pieces.into_iter().map(|piece| self.read(tensor, &piece))
+    }
 }
 
 /// Returns the chunks of every file, in file order.
@@ -369,14 +369,6 @@ fn contents(manifest: &Manifest) -> Vec<Vec<(usize, usize)>> {
         chunks.sort_by_key(|(t, c)| manifest.tensors[*t].chunks[*c].start_bytes);
     }
     contents
-}
-
-/// Returns the region of a whole tensor.
-pub(crate) fn whole(tensor: &TensorEntry) -> Result<Region, LoadError> {
-    Region::whole(&tensor.shape).map_err(|source| LoadError::Region {
-        tensor: tensor.name.clone(),
-        source,
-    })
 }
 
 /// Converts an I/O error.
@@ -403,18 +395,14 @@ pub(crate) fn failed<'a>(
 /// Rejects files that are missing or whose size differs from the manifest. Uses one listing; where listing is
 /// not supported or not permitted, as on a web server, looks up each file.
 fn check_files(store: &dyn Store, dir: &str, manifest: &Manifest) -> Result<(), LoadError> {
-    let listing = store.list(dir).ok();
-    let listed = listing.as_ref().map(|listing| {
-        let listed = listing.iter().map(|found| (found.name.as_str(), found));
-        listed.collect::<HashMap<&str, &Found>>()
-    });
+    let listed = list_by_name(store, dir).ok();
     for file in &manifest.files {
         let path = join(dir, &file.name);
         let Some(listed) = &listed else {
             check_size(store, &path, file.size_bytes)?;
             continue;
         };
-        let found = listed.get(file.name.as_str());
+        let found = listed.get(&file.name);
         let found = found.ok_or_else(|| LoadError::FileMissing {
             path: store.place(&path),
         })?;

@@ -59,7 +59,7 @@ impl CheckpointSource {
     pub fn dry_run(&self, ranks: &[Vec<Request>]) -> Result<LoadPlan, SourceError> {
         let ranks = ranks.iter().map(|requests| {
             let wanted = self.wanted_here(requests)?;
-            Ok(of_rank(self.checkpoint(), &wanted, self.thread_count()))
+            Ok(of_rank(&self.checkpoint, &wanted, self.options.threads))
         });
         Ok(LoadPlan {
             ranks: ranks.collect::<Result<_, SourceError>>()?,

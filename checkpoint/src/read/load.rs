@@ -7,7 +7,8 @@ use std::{
 };
 
 use burn::tensor::{DType, TensorData};
-use tinderbox_fake::Region;
+use tinderbox_deferred::Observer;
+use tinderbox_fake::{ElementRun, Region};
 use tinderbox_pages::{Memory, Part};
 
 use super::{
@@ -17,10 +18,7 @@ use super::{
     transpose::put_transposed,
 };
 use crate::{
-    Chunk, LoadError, Progress, TensorEntry,
-    format::stored_len,
-    layout::{ElementRun, pieces, runs},
-    parallel::parallel,
+    Chunk, LoadError, TensorEntry, format::stored_len, layout::pieces, parallel::parallel,
 };
 
 /// Maximum number of bytes of a file in one work item: large enough to hide the cost of scheduling, small
@@ -64,7 +62,7 @@ pub(super) fn load(
     checkpoint: &Checkpoint,
     wanted: &[Wanted<'_>],
     threads: usize,
-    progress: &dyn Progress,
+    progress: &dyn Observer,
 ) -> Result<Vec<TensorData>, LoadError> {
     let mut outs = Vec::with_capacity(wanted.len());
     let mut transfers = Vec::with_capacity(wanted.len());
@@ -134,7 +132,7 @@ fn push_items<'a, 'out>(
     }
     let mut spans = Vec::new();
     for chunk in &one.tensor.chunks {
-        let mut runs = runs(&chunk.region, &one.region);
+        let mut runs = chunk.region.runs(&one.region);
         match (runs.next(), runs.next()) {
             (None, _) => {}
             (Some(run), None) => spans.push((chunk, run)),
@@ -169,7 +167,7 @@ fn run(
     checkpoint: &Checkpoint,
     items: Vec<Item<'_, '_>>,
     threads: usize,
-    progress: &dyn Progress,
+    progress: &dyn Observer,
 ) -> Result<(), LoadError> {
     let failed = AtomicBool::new(false);
     let results = parallel(threads, items, |item| {
@@ -189,7 +187,7 @@ impl Item<'_, '_> {
         self,
         checkpoint: &Checkpoint,
         held: &mut Vec<u8>,
-        progress: &dyn Progress,
+        progress: &dyn Observer,
     ) -> Result<(), LoadError> {
         match self {
             Item::Span(one, transfer, chunk, run, out) => {
@@ -202,12 +200,12 @@ impl Item<'_, '_> {
                 );
                 let out = out.ready();
                 reader.read(run, out)?;
-                progress.done(out.len() as u64);
+                progress.advanced(out.len() as u64);
             }
             Item::Strided(one, transfer, out) => {
                 let out = out.ready();
                 for chunk in &one.tensor.chunks {
-                    let mut runs = runs(&chunk.region, &one.region).peekable();
+                    let mut runs = chunk.region.runs(&one.region);
                     if runs.peek().is_none() {
                         continue;
                     }
@@ -223,7 +221,7 @@ impl Item<'_, '_> {
                         elements += run.len;
                         reader.read(run, out)
                     })?;
-                    progress.done(elements * one.dtype.size() as u64);
+                    progress.advanced(elements * one.dtype.size() as u64);
                 }
             }
             Item::Transposed(one, transfer, out) => {
@@ -242,7 +240,7 @@ fn transpose(
     transfer: Transfer,
     checkpoint: &Checkpoint,
     held: &mut Vec<u8>,
-    progress: &dyn Progress,
+    progress: &dyn Observer,
     out: &mut [u8],
 ) -> Result<(), LoadError> {
     let most = SPAN_BYTES / one.dtype.size() as u64;
@@ -258,11 +256,11 @@ fn transpose(
             // The value is at most the length of `out`, so the cast is lossless.
             let bytes = piece.num_elements() as usize * one.dtype.size();
             piece_bytes.resize(bytes, 0);
-            for run in runs(&chunk.region, &piece) {
+            for run in chunk.region.runs(&piece) {
                 reader.read(run, &mut piece_bytes)?;
             }
             put_transposed(&piece, &one.region, one.dtype.size(), &piece_bytes, out);
-            progress.done(piece_bytes.len() as u64);
+            progress.advanced(piece_bytes.len() as u64);
         }
     }
     Ok(())
@@ -307,7 +305,7 @@ impl<'a> ChunkReader<'a> {
         let (mut source, end) = (run.source * stored, (run.source + run.len) * stored);
         let mut target = run.target * self.element;
         while source < end {
-            let block = source / self.shard.block_bytes();
+            let block = source / self.shard.block.bytes();
             let span = self.shard.block_span(self.chunk, block);
             let stop = end.min(span.end);
             let len = (stop - source) / stored * self.element;
@@ -325,7 +323,7 @@ impl<'a> ChunkReader<'a> {
                 let from = (source - span.start) as usize..(stop - span.start) as usize;
                 let copied = self.transfer.copy(&self.held[from], place);
                 copied.map_err(|InvalidBoolean| LoadError::InvalidBoolean {
-                    path: self.shard.path().clone(),
+                    path: self.shard.path.clone(),
                     tensor: self.tensor.name.clone(),
                 })?;
             }

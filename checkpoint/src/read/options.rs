@@ -1,15 +1,11 @@
 //! Options of a load.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 use regex::Regex;
 use tinderbox_deferred::ParameterTable;
 
 use super::load::default_threads;
-use crate::Progress;
 
 /// Burn modules whose `gamma` and `beta` correspond to PyTorch's `weight` and `bias`.
 const NORMS: [&str; 5] = [
@@ -22,7 +18,7 @@ const NORMS: [&str; 5] = [
 
 /// The deviations from an exact match that a load allows. By default none: missing or extra parameters and
 /// other shapes or dtypes cause an error that lists all of them.
-#[derive(Clone, derive_more::Debug)]
+#[derive(Clone, Debug)]
 pub struct LoadOptions {
     pub(super) allow_extra: bool,
     pub(super) allow_missing: bool,
@@ -37,8 +33,6 @@ pub struct LoadOptions {
     /// Names that PyTorch saves and Burn does not have.
     ignored: BTreeSet<String>,
     pub(super) threads: usize,
-    #[debug(skip)]
-    pub(super) progress: Arc<dyn Progress>,
 }
 
 impl Default for LoadOptions {
@@ -54,7 +48,6 @@ impl Default for LoadOptions {
             aliases: BTreeMap::new(),
             ignored: BTreeSet::new(),
             threads: default_threads(),
-            progress: Arc::new(()),
         }
     }
 }
@@ -145,12 +138,6 @@ impl LoadOptions {
     #[must_use]
     pub fn threads(self, threads: usize) -> Self {
         Self { threads, ..self }
-    }
-
-    /// Reports the progress of a load.
-    #[must_use]
-    pub fn progress(self, progress: Arc<dyn Progress>) -> Self {
-        Self { progress, ..self }
     }
 
     /// Returns whether a saved tensor of this name and shape is transposed.

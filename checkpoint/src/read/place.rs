@@ -4,11 +4,12 @@ use std::sync::mpsc::sync_channel;
 use std::thread;
 
 use burn::tensor::{Device, TensorData};
+use tinderbox_deferred::Observer;
 use tinderbox_fake::{DynTensor, is_host};
 
 use super::Checkpoint;
 use super::load::{Wanted, load};
-use crate::{LoadError, Progress};
+use crate::LoadError;
 
 /// Size of a group of values that is read before it is copied to a device other than the host: large enough
 /// to keep all threads reading, small compared with the memory of a stage. A group ends with the value that
@@ -27,10 +28,9 @@ pub(super) fn load_to(
     wanted: &[Wanted<'_>],
     devices: &[&Device],
     threads: usize,
-    progress: &dyn Progress,
+    progress: &dyn Observer,
     mut made: impl FnMut(usize, &DynTensor),
 ) -> Result<Vec<DynTensor>, LoadError> {
-    progress.begin(wanted.iter().map(bytes).sum());
     let most = |device: &Device| {
         if is_host(device) {
             u64::MAX

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use tinderbox_fake::Region;
 
-use crate::{Chunk, layout::runs};
+use crate::Chunk;
 
 /// Returns the indices of the blocks of a chunk that contain an element of a region, as sorted ranges that do
 /// not touch. A load reads each block once and completely, because a digest covers a whole block.
@@ -15,7 +15,7 @@ pub(super) fn blocks_of(
     block_bytes: u64,
 ) -> Vec<Range<u64>> {
     let mut all: Vec<Range<u64>> = Vec::new();
-    for run in runs(&chunk.region, region).filter(|run| run.len > 0) {
+    for run in chunk.region.runs(region).filter(|run| run.len > 0) {
         // Positions in bytes fit, because the sizes of chunk and region in bytes were checked.
         let first = run.source * element_bytes / block_bytes;
         let end = ((run.source + run.len) * element_bytes).div_ceil(block_bytes);

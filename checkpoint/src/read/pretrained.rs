@@ -13,9 +13,9 @@ use tinderbox_fake::Region;
 
 use super::{Checkpoint, CheckpointSource, LoadOptions, failed, files::Files, shard::ShardFile};
 use crate::{
-    AttemptId, BlockSize, CheckpointMeta, Chunk, Digest, FileEntry, Header, HeaderTensor,
-    LoadError, Manifest, Role, TensorEntry, decode_header,
-    format::{INDEX_FILE, Listed, MAX_MANIFEST_BYTES, Texts, header_len},
+    AttemptId, BlockSize, Chunk, Digest, FileEntry, Header, HeaderTensor, LoadError, Manifest,
+    Role, TensorEntry, decode_header,
+    format::{INDEX_FILE, MAX_MANIFEST_BYTES, Texts, header_len},
     store::{LocalStore, ReadFile, Store, existing},
 };
 
@@ -69,24 +69,16 @@ impl Pretrained {
         let mut tensors = Vec::new();
         for file in files {
             for tensor in file.header.tensors {
-                tensors.push(entry_of(tensor, file.header.data_start_bytes, &file.entry)?);
+                tensors.push(entry_of(tensor, file.header.data_start_bytes, &file.entry));
             }
             open.push(ShardFile::plain(dir.place(&file.entry.name), file.file));
             entries.push(file.entry);
         }
         // The same order in which a checkpoint looks for them.
         tensors.sort_by(|a, b| a.name.cmp(&b.name));
-        let meta = CheckpointMeta::new(0, 1);
-        let listed = Listed {
-            files: entries,
-            tensors,
-            ..Listed::default()
-        };
-        let manifest = Manifest::new(AttemptId::fresh(), &meta, BlockSize::default(), listed);
-        let manifest = manifest.map_err(|source| LoadError::Manifest {
-            path: path.to_owned(),
-            source,
-        })?;
+        let mut manifest = Manifest::empty(AttemptId::fresh(), 0, 1, BlockSize::default());
+        manifest.files = entries;
+        manifest.tensors = tensors;
         let (place, files) = (path.to_owned(), Files::plain(open));
         let checkpoint =
             Checkpoint::of_manifest(manifest, Arc::new(dir), String::new(), place, files);
@@ -179,30 +171,23 @@ impl PlainFile {
 }
 
 /// Converts a tensor of a file to an entry with one chunk and no digests.
-fn entry_of(
-    tensor: HeaderTensor,
-    data_start_bytes: u64,
-    file: &FileEntry,
-) -> Result<TensorEntry, LoadError> {
-    let region = Region::whole(&tensor.shape).map_err(|source| LoadError::Region {
-        tensor: tensor.name.clone(),
-        source,
-    })?;
+fn entry_of(tensor: HeaderTensor, data_start_bytes: u64, file: &FileEntry) -> TensorEntry {
+    let region = Region::whole(&tensor.shape);
     let chunk = Chunk {
-        region,
+        region: region.expect("a header is checked for sizes that overflow"),
         file: file.name.clone(),
         start_bytes: data_start_bytes + tensor.start_bytes,
         len_bytes: tensor.len_bytes,
         digests: Vec::new(),
     };
-    Ok(TensorEntry {
+    TensorEntry {
         name: tensor.name,
         tied: Vec::new(),
         role: Role::Model,
         dtype: tensor.dtype,
         shape: tensor.shape,
         chunks: vec![chunk],
-    })
+    }
 }
 
 /// Returns the directory and the name of a file.

@@ -19,9 +19,9 @@ use crate::{
 /// An open file whose header matches the manifest.
 #[derive(Debug)]
 pub(super) struct ShardFile {
-    path: PathBuf,
+    pub(super) path: PathBuf,
     file: Box<dyn ReadFile>,
-    block: BlockSize,
+    pub(super) block: BlockSize,
     /// Whether its blocks have digests.
     digests: bool,
 }
@@ -42,9 +42,9 @@ impl ShardFile {
     ///
     /// Memory: the header, whose size is bounded by that of the file.
     pub(super) fn open(checkpoint: &Checkpoint, position: usize) -> Result<Self, LoadError> {
-        let (store, manifest) = (checkpoint.store(), checkpoint.manifest());
+        let (store, manifest) = (&*checkpoint.store, checkpoint.manifest());
         let entry = &manifest.files[position];
-        let name = join(checkpoint.files_dir(), &entry.name);
+        let name = join(&checkpoint.files_dir, &entry.name);
         let path = store.place(&name);
         let file = store.open(&name).map_err(failed(store, "open", &name))?;
         if file.bytes() != entry.size_bytes {
@@ -55,7 +55,7 @@ impl ShardFile {
             });
         }
         let header = read_header(&*file, &path, entry)?;
-        let proven = checkpoint.proven(position);
+        let proven = &checkpoint.proven[position];
         if !proven.load(Ordering::Relaxed) {
             let contents = checkpoint.contents(position);
             check_header(&header, contents, entry).map_err(|source| LoadError::Header {
@@ -72,19 +72,9 @@ impl ShardFile {
         })
     }
 
-    /// Returns the path of the file.
-    pub(super) fn path(&self) -> &PathBuf {
-        &self.path
-    }
-
     /// Reads the header again and checks its digest.
     pub(super) fn header(&self, entry: &FileEntry) -> Result<Vec<u8>, LoadError> {
         read_header(&*self.file, &self.path, entry)
-    }
-
-    /// Returns the number of bytes that one digest covers.
-    pub(super) fn block_bytes(&self) -> u64 {
-        self.block.bytes()
     }
 
     /// Returns the byte range of a block, relative to the chunk's first byte.

@@ -9,13 +9,13 @@ use tinderbox_deferred::{
 use tinderbox_fake::{DynTensor, Region, RegionError};
 
 use super::{Checkpoint, LoadOptions, load::Wanted, place::load_to, transfer::Transfer};
-use crate::{LoadError, Role, StoredDType, TensorEntry, progress::Observing};
+use crate::{LoadError, Role, StoredDType, TensorEntry};
 
 /// The parameters of a checkpoint by the paths of a model, with the options of a load.
 #[derive(Clone, Debug)]
 pub struct CheckpointSource {
-    checkpoint: Checkpoint,
-    options: LoadOptions,
+    pub(super) checkpoint: Checkpoint,
+    pub(super) options: LoadOptions,
     /// The saved name of every path, including tied names.
     names: BTreeMap<String, String>,
 }
@@ -104,14 +104,6 @@ impl CheckpointSource {
                 path: ParameterPath::new(name),
             })
             .collect()
-    }
-
-    pub(super) fn checkpoint(&self) -> &Checkpoint {
-        &self.checkpoint
-    }
-
-    pub(super) fn thread_count(&self) -> usize {
-        self.options.threads
     }
 
     /// Returns the saved tensor of a path.
@@ -229,21 +221,14 @@ impl Source for CheckpointSource {
     ) -> Result<Vec<DynTensor>, SourceError> {
         let (wanted, wrong) = self.compare_all(requests);
         Mismatches(wrong).none_in(|| self.describe())?;
-        let LoadOptions {
-            threads, progress, ..
-        } = &self.options;
         let devices: Vec<_> = requests.iter().map(|request| &request.device).collect();
-        let made = |place: usize, value: &DynTensor| {
-            observer.made(&requests[place].path, value.bytes());
-        };
-        let progress = Observing(&**progress, observer);
         let values = load_to(
             &self.checkpoint,
             &wanted,
             &devices,
-            *threads,
-            &progress,
-            made,
+            self.options.threads,
+            observer,
+            |place, value| observer.completed(&requests[place].path, value.bytes()),
         );
         values.map_err(|error| SourceError::Failed {
             described: self.describe(),

@@ -3,7 +3,8 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::{Checkpoint, load::default_threads, shard::ShardFile};
-use crate::{LoadError, Progress, StoredDType, format::INDEX_FILE, parallel::parallel};
+use crate::{LoadError, StoredDType, format::INDEX_FILE, parallel::parallel};
+use tinderbox_deferred::Observer;
 
 /// Maximum number of damaged blocks that are reported per file.
 const MAX_NAMED: u64 = 1000;
@@ -25,13 +26,14 @@ impl Checkpoint {
 
     /// Returns all damage, in the order of the files: every block with a wrong digest, up to 1000 per file.
     /// Empty if the checkpoint is intact. Time and memory as for [`Self::verify`].
-    pub fn damage(&self, progress: &dyn Progress) -> Vec<LoadError> {
+    pub fn damage(&self, progress: &dyn Observer) -> Vec<LoadError> {
         self.look_for_damage(progress, MAX_NAMED)
     }
 
-    fn look_for_damage(&self, progress: &dyn Progress, most: u64) -> Vec<LoadError> {
+    fn look_for_damage(&self, progress: &dyn Observer, most: u64) -> Vec<LoadError> {
         let manifest = self.manifest();
-        progress.begin(manifest.files.iter().map(|file| file.size_bytes).sum());
+        let bytes = manifest.files.iter().map(|file| file.size_bytes).sum();
+        progress.begin(manifest.tensors.len(), bytes);
         let mut damage = Vec::new();
         if let Some(index) = &manifest.index {
             damage.extend(self.document(INDEX_FILE, index).err());
@@ -48,7 +50,7 @@ impl Checkpoint {
                 Err(error) => vec![error],
             };
             stop.fetch_or(most == 1 && !damage.is_empty(), Ordering::Relaxed);
-            progress.done(entry.header_bytes);
+            progress.advanced(entry.header_bytes);
             damage
         });
         damage.extend(found.into_iter().flatten());
@@ -59,7 +61,7 @@ impl Checkpoint {
         &self,
         position: usize,
         shard: &ShardFile,
-        progress: &dyn Progress,
+        progress: &dyn Observer,
         most: u64,
     ) -> Vec<LoadError> {
         let (mut damage, mut more, mut held) = (Vec::new(), 0, Vec::new());
@@ -73,7 +75,7 @@ impl Checkpoint {
                     Err(error) => Some(error),
                     Ok(()) if truth() => None,
                     Ok(()) => Some(LoadError::InvalidBoolean {
-                        path: shard.path().clone(),
+                        path: shard.path.clone(),
                         tensor: tensor.name.clone(),
                     }),
                 };
@@ -84,12 +86,12 @@ impl Checkpoint {
                 if most == 1 && !damage.is_empty() {
                     return damage;
                 }
-                progress.done(held.len() as u64);
+                progress.advanced(held.len() as u64);
             }
         }
         if more > 0 {
             damage.push(LoadError::MoreDamage {
-                path: shard.path().clone(),
+                path: shard.path.clone(),
                 blocks: more,
             });
         }

@@ -6,20 +6,18 @@
 //! [`LocalStore`] is a directory. With the feature `object-store`, `BucketStore` is a bucket of S3, Google
 //! Cloud Storage or Azure (features `aws`, `gcp`, `azure`), or an in-memory bucket.
 
-mod conformance;
 mod local;
 #[cfg(feature = "object-store")]
 mod object;
 mod retrying;
 
-use std::{any::Any, fmt, io, path::PathBuf, time::SystemTime};
+use std::{any::Any, collections::HashMap, fmt, io, path::PathBuf, time::SystemTime};
 
 use crate::{
     FormatError, Manifest,
     format::{MANIFEST_FILE, MAX_MANIFEST_BYTES, decode_manifest, temporary_name},
 };
 
-pub use conformance::{Violation, check_conformance};
 pub use local::LocalStore;
 #[cfg(feature = "object-store")]
 pub use object::{BucketError, BucketStore};
@@ -322,6 +320,12 @@ pub(crate) fn existing<T>(result: io::Result<T>) -> io::Result<Option<T>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         result => result.map(Some),
     }
+}
+
+/// Lists a directory, by name.
+pub(crate) fn list_by_name(store: &dyn Store, dir: &str) -> io::Result<HashMap<String, Found>> {
+    let listing = store.list(dir)?.into_iter();
+    Ok(listing.map(|found| (found.name.clone(), found)).collect())
 }
 
 /// Reads the manifest of a directory; returns `None` if there is none.

@@ -5,9 +5,11 @@ use std::{
     sync::atomic::{AtomicBool, Ordering},
 };
 
+use tinderbox_deferred::Observer;
+
 use super::{ToolError, error::failed};
 use crate::{
-    Checkpoint, CheckpointMeta, Progress, Run,
+    Checkpoint, CheckpointMeta, Run,
     parallel::parallel,
     read::default_threads,
     store::{Store, join},
@@ -35,7 +37,7 @@ pub fn copy(
     checkpoint: &Checkpoint,
     to: &Run,
     options: &CopyOptions,
-    progress: &dyn Progress,
+    progress: &dyn Observer,
 ) -> Result<PathBuf, ToolError> {
     let manifest = checkpoint.manifest();
     // One rank: no other process takes part.
@@ -43,7 +45,8 @@ pub fn copy(
         replace: options.replace,
         ..CheckpointMeta::new(manifest.step, 1)
     })?;
-    progress.begin(manifest.files.iter().map(|file| file.size_bytes).sum());
+    let bytes = manifest.files.iter().map(|file| file.size_bytes).sum();
+    progress.begin(manifest.files.len(), bytes);
     let (store, dir) = attempt.place_to_write();
     let stop = AtomicBool::new(false);
     let copied = parallel(default_threads(), 0..manifest.files.len(), |position| {
@@ -71,7 +74,7 @@ fn copy_file(
     position: usize,
     store: &dyn Store,
     dir: &str,
-    progress: &dyn Progress,
+    progress: &dyn Observer,
 ) -> Result<(), ToolError> {
     let path = join(dir, &checkpoint.manifest().files[position].name);
     let mut file = store
@@ -80,7 +83,7 @@ fn copy_file(
     checkpoint.for_each_piece(position, |bytes| {
         let written = file.write_all(bytes);
         written.map_err(failed(store, "write", &path))?;
-        progress.done(bytes.len() as u64);
+        progress.advanced(bytes.len() as u64);
         Ok::<(), ToolError>(())
     })?;
     file.finish().map_err(failed(store, "write", &path))

@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 use half::{bf16, f16};
 use serde::{Deserialize, Serialize};
 
-use super::{ToolError, pieces::pieces_of};
-use crate::{Checkpoint, LoadError, Progress, Role, Scalar, StoredDType, TensorEntry};
+use super::ToolError;
+use crate::{Checkpoint, LoadError, Role, Scalar, StoredDType, TensorEntry};
+use tinderbox_deferred::Observer;
 
 /// All tensors and scalars that differ between two checkpoints.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -109,7 +110,7 @@ pub struct ScalarDifference {
 pub fn diff(
     first: &Checkpoint,
     second: &Checkpoint,
-    progress: &dyn Progress,
+    progress: &dyn Observer,
 ) -> Result<Diff, ToolError> {
     let mut found = Diff::default();
     let mut pairs = Vec::new();
@@ -137,7 +138,8 @@ pub fn diff(
         }
     }
     let same_form = pairs.iter().filter(|(a, b)| form(a) == form(b));
-    progress.begin(same_form.map(|(a, b)| a.bytes() + b.bytes()).sum());
+    let bytes = same_form.map(|(a, b)| a.bytes() + b.bytes()).sum();
+    progress.begin(pairs.len(), bytes);
     for (a, b) in pairs {
         let differences = compare((first, a), (second, b), progress)?;
         if differences.is_empty() {
@@ -171,7 +173,7 @@ fn names(tensor: &TensorEntry) -> BTreeSet<&String> {
 fn compare(
     (first, a): (&Checkpoint, &TensorEntry),
     (second, b): (&Checkpoint, &TensorEntry),
-    progress: &dyn Progress,
+    progress: &dyn Observer,
 ) -> Result<Vec<Difference>, LoadError> {
     let mut differences = Vec::new();
     if names(a) != names(b) {
@@ -191,12 +193,14 @@ fn compare(
         return Ok(differences);
     }
     let mut values = ValueDifference::default();
-    for piece in pieces_of(a)? {
-        let (of_first, of_second) = (first.read(a, &piece)?, second.read(b, &piece)?);
+    let region = a.region();
+    let of_second = second.read_in_pieces(b, &region);
+    for (of_first, of_second) in first.read_in_pieces(a, &region).zip(of_second) {
+        let (of_first, of_second) = (of_first?, of_second?);
+        values.elements += of_first.num_elements() as u64;
         let (of_first, of_second) = (of_first.as_bytes(), of_second.as_bytes());
-        values.elements += piece.num_elements();
         values.add(a.dtype, of_first, of_second);
-        progress.done((of_first.len() + of_second.len()) as u64);
+        progress.advanced((of_first.len() + of_second.len()) as u64);
     }
     if values.differing > 0 {
         differences.push(Difference::Values(values));

@@ -1,8 +1,8 @@
 //! Errors of operations on whole checkpoints.
 
-use std::{io, path::PathBuf};
+use std::path::PathBuf;
 
-use crate::{HeaderError, LoadError, SaveError, store::Store};
+use crate::{HeaderError, LoadError, SaveError};
 
 /// The reason why an operation on a whole checkpoint failed. Its output does not exist then.
 #[derive(Debug, thiserror::Error)]
@@ -11,19 +11,9 @@ pub enum ToolError {
     /// A checkpoint can't be read.
     #[error(transparent)]
     Load(#[from] LoadError),
-    /// The new checkpoint can't be saved.
+    /// The new checkpoint can't be saved, or a file can't be written.
     #[error(transparent)]
     Save(#[from] SaveError),
-    /// An I/O operation failed.
-    #[error("can't {action} {}", .path.display())]
-    Io {
-        /// The failed operation.
-        action: &'static str,
-        /// The file or directory.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
     /// The source has no parameters.
     #[error("{} contains no parameters", .path.display())]
     NoParameters {
@@ -50,17 +40,4 @@ pub enum ToolError {
         /// The cause.
         source: HeaderError,
     },
-}
-
-/// Converts an I/O error.
-pub(super) fn failed<'a>(
-    store: &'a dyn Store,
-    action: &'static str,
-    path: &'a str,
-) -> impl FnOnce(io::Error) -> ToolError + 'a {
-    move |source| ToolError::Io {
-        action,
-        path: store.place(path),
-        source,
-    }
 }

@@ -5,12 +5,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{ToolError, error::failed, pieces::pieces_of};
+use super::ToolError;
 use crate::{
-    Checkpoint, Progress, Role, SaveError, StoredDType, TensorEntry,
+    Checkpoint, Role, SaveError, StoredDType, TensorEntry,
     format::{AttemptId, INDEX_FILE, encode_header, encode_index},
     store::{FoundKind, LocalStore, Store, existing, join, remove_tree},
+    write::failed,
 };
+use tinderbox_deferred::Observer;
 
 /// The default maximum file size in bytes, as in Hugging Face's tools.
 const FILE_BYTES: u64 = 5_000_000_000;
@@ -62,7 +64,7 @@ pub fn export(
     checkpoint: &Checkpoint,
     to: &Path,
     options: &ExportOptions,
-    progress: &dyn Progress,
+    progress: &dyn Observer,
 ) -> Result<Exported, ToolError> {
     let mut tensors: Vec<&TensorEntry> = checkpoint.tensors(Role::Model).collect();
     if tensors.is_empty() {
@@ -76,7 +78,7 @@ pub fn export(
     target.refuse_existing()?;
     let files = divide(&tensors, options.file_bytes);
     let bytes = tensors.iter().map(|tensor| tensor.bytes()).sum();
-    progress.begin(bytes);
+    progress.begin(tensors.len(), bytes);
     target.write(checkpoint, &files, progress)?;
     let tied = tensors.iter().flat_map(|tensor| {
         let names = tensor.tied.iter();
@@ -176,7 +178,7 @@ impl Target {
         &self,
         checkpoint: &Checkpoint,
         files: &[PlainFile<'_>],
-        progress: &dyn Progress,
+        progress: &dyn Observer,
     ) -> Result<(), ToolError> {
         let (store, dir) = (&self.parent, &*self.temporary);
         store.create_root().map_err(failed(store, "create", ""))?;
@@ -204,7 +206,7 @@ impl Target {
         &self,
         checkpoint: &Checkpoint,
         plain: &PlainFile<'_>,
-        progress: &dyn Progress,
+        progress: &dyn Observer,
     ) -> Result<(), ToolError> {
         let (store, path) = (&self.parent, join(&self.temporary, &plain.name));
         let listed: Vec<(&str, StoredDType, &[u64])> = plain
@@ -224,16 +226,15 @@ impl Target {
         file.write_all(&header)
             .map_err(failed(store, "write", &path))?;
         for tensor in &plain.tensors {
-            for piece in pieces_of(tensor)? {
-                let data = checkpoint.read(tensor, &piece)?;
-                // The bytes that were read have the stored form: booleans are bytes, 0 or 1.
+            for data in checkpoint.read_in_pieces(tensor, &tensor.region()) {
+                let data = data?;
                 let bytes = data.as_bytes();
                 file.write_all(bytes)
                     .map_err(failed(store, "write", &path))?;
-                progress.done(bytes.len() as u64);
+                progress.advanced(bytes.len() as u64);
             }
         }
-        file.finish().map_err(failed(store, "write", &path))
+        Ok(file.finish().map_err(failed(store, "write", &path))?)
     }
 
     fn write_index(&self, files: &[PlainFile<'_>]) -> Result<(), ToolError> {
@@ -243,9 +244,8 @@ impl Target {
             tensors.map(|tensor| (&*tensor.name, &*file.name, tensor.bytes()))
         });
         let bytes = encode_index(parameters).map_err(SaveError::Meta)?;
-        store
-            .put(&path, &bytes)
-            .map_err(failed(store, "write", &path))
+        let put = store.put(&path, &bytes);
+        Ok(put.map_err(failed(store, "write", &path))?)
     }
 
     /// Renames the directory, atomically.
@@ -259,7 +259,7 @@ impl Target {
         store
             .rename(&self.temporary, name)
             .map_err(failed(store, "create", name))?;
-        store.sync_dir("").map_err(failed(store, "sync", ""))
+        Ok(store.sync_dir("").map_err(failed(store, "sync", ""))?)
     }
 }
 

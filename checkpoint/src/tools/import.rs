@@ -10,10 +10,8 @@ use super::{
     assign::{Group, balance},
     save::save,
 };
-use crate::{
-    CheckpointMeta, LoadError, Pretrained, Progress, RankSave, Role, Run, SaveData, SaveTensor,
-    read::whole,
-};
+use crate::{CheckpointMeta, Pretrained, RankSave, Role, Run, SaveData, SaveTensor};
+use tinderbox_deferred::Observer;
 
 /// Options of an import.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +53,7 @@ pub fn import(
     from: &Path,
     to: &Run,
     options: &ImportOptions,
-    progress: &dyn Progress,
+    progress: &dyn Observer,
 ) -> Result<PathBuf, ToolError> {
     let weights = Pretrained::open(from)?;
     let groups: BTreeMap<Group<'_>, u64> = weights
@@ -76,18 +74,16 @@ pub fn import(
         let ours = weights
             .tensors()
             .filter(|tensor| ranks.get(&(Role::Model, &*tensor.name)) == Some(&rank));
-        let ours = ours.map(|tensor| {
-            let data = SaveData::Saved(
-                weights.checkpoint().clone(),
-                Box::new(tensor.clone()),
-                whole(tensor)?,
-            );
-            Ok(SaveTensor::whole(&tensor.name, Role::Model, data))
+        let tensors = ours.map(|tensor| {
+            let (checkpoint, entry) = (weights.checkpoint().clone(), Box::new(tensor.clone()));
+            let data = SaveData::Saved(checkpoint, entry, tensor.region());
+            SaveTensor::whole(&tensor.name, Role::Model, data)
         });
-        Ok(RankSave {
-            tensors: ours.collect::<Result<_, LoadError>>()?,
+        RankSave {
+            tensors: tensors.collect(),
             ..RankSave::default()
-        })
+        }
     };
-    save(attempt, groups.values().sum(), of_rank, progress)
+    let size = (groups.len(), groups.values().sum());
+    Ok(save(attempt, size, of_rank, progress)?)
 }

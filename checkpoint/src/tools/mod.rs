@@ -10,7 +10,6 @@ mod diff;
 mod error;
 mod export;
 mod import;
-mod pieces;
 mod reshard;
 mod save;
 

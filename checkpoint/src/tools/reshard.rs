@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
+use tinderbox_deferred::Observer;
 use tinderbox_fake::Region;
 
 use super::{
@@ -10,8 +11,8 @@ use super::{
     save::save,
 };
 use crate::{
-    Checkpoint, CheckpointMeta, LoadError, Progress, RankSave, Role, Run, SaveData, SaveError,
-    SaveSize, SaveTensor, TensorEntry, format::MAX_WORLD_SIZE, read::whole,
+    Checkpoint, CheckpointMeta, RankSave, Role, Run, SaveData, SaveError, SaveSize, SaveTensor,
+    TensorEntry, format::MAX_WORLD_SIZE,
 };
 
 /// The division of tensors over ranks.
@@ -54,7 +55,7 @@ pub fn reshard(
     to: &Run,
     world_size: u32,
     options: &ReshardOptions,
-    progress: &dyn Progress,
+    progress: &dyn Observer,
 ) -> Result<PathBuf, ToolError> {
     let manifest = checkpoint.manifest();
     let shared = Arc::new(checkpoint.clone());
@@ -62,7 +63,7 @@ pub fn reshard(
     let mut size = SaveSize::default();
     // An invalid number of ranks is rejected when the attempt begins.
     for rank in 0..world_size.min(MAX_WORLD_SIZE) {
-        size.add_rank(&division.of_rank(rank)?);
+        size.add_rank(&division.of_rank(rank));
     }
     let meta = CheckpointMeta {
         seed: manifest.seed,
@@ -84,7 +85,9 @@ pub fn reshard(
         begun => begun,
     }?;
     let bytes: u64 = manifest.tensors.iter().map(TensorEntry::bytes).sum();
-    save(attempt, bytes, |rank| division.of_rank(rank), progress)
+    let size = (manifest.tensors.len(), bytes);
+    let saved = save(attempt, size, |rank| division.of_rank(rank), progress);
+    Ok(saved?)
 }
 
 /// The assignment of tensors and scalars to ranks.
@@ -116,17 +119,17 @@ impl<'a> Division<'a> {
         }
     }
 
-    fn of_rank(&self, rank: u32) -> Result<RankSave, ToolError> {
+    fn of_rank(&self, rank: u32) -> RankSave {
         let mut ours = RankSave::default();
         for tensor in &self.checkpoint.manifest().tensors {
             let region = if is_cut(tensor, self.world_size, self.cut) {
-                rows_of(tensor, rank, self.world_size)?
+                rows_of(tensor, rank, self.world_size)
             } else {
                 let group = self.owners.group(tensor.role, &tensor.name);
                 if self.ranks.get(&group) != Some(&rank) {
                     continue;
                 }
-                whole(tensor)?
+                tensor.region()
             };
             ours.tensors.push(SaveTensor {
                 name: tensor.name.clone(),
@@ -142,7 +145,7 @@ impl<'a> Division<'a> {
         ours.scalars = scalars
             .map(|(name, value)| (name.clone(), *value))
             .collect();
-        Ok(ours)
+        ours
     }
 
     /// Returns the rank of the scalar's parameter; 0 without one, or if all of the parameter's tensors are
@@ -161,16 +164,13 @@ fn is_cut(tensor: &TensorEntry, ranks: u32, cut: Cut) -> bool {
 }
 
 /// Returns the rows of a rank: the first ranks have one more if they can't be equal.
-fn rows_of(tensor: &TensorEntry, rank: u32, ranks: u32) -> Result<Region, LoadError> {
+fn rows_of(tensor: &TensorEntry, rank: u32, ranks: u32) -> Region {
     let (rank, ranks) = (u64::from(rank), u64::from(ranks));
     let (mut offset, mut size) = (vec![0; tensor.shape.len()], tensor.shape.clone());
     let (each, more) = (tensor.shape[0] / ranks, tensor.shape[0] % ranks);
     offset[0] = each * rank + more.min(rank);
     size[0] = each + u64::from(rank < more);
-    Region::new(offset, size).map_err(|source| LoadError::Region {
-        tensor: tensor.name.clone(),
-        source,
-    })
+    Region::new(offset, size).expect("rows of a tensor are a region")
 }
 
 #[cfg(test)]
@@ -189,7 +189,7 @@ mod tests {
             let tensor = tensor(shape);
             assert!(is_cut(&tensor, ranks, Cut::Rows), "{shape:?}");
             let rows: Vec<Region> = (0..ranks)
-                .map(|rank| rows_of(&tensor, rank, ranks).unwrap())
+                .map(|rank| rows_of(&tensor, rank, ranks))
                 .collect();
             check_tiling(shape, &rows.iter().collect::<Vec<_>>()).unwrap();
             let sizes = rows.iter().map(|region| region.size()[0]);

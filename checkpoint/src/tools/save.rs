@@ -2,8 +2,8 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use super::ToolError;
-use crate::{Attempt, Progress, RankSave};
+use crate::{Attempt, RankSave, SaveError};
+use tinderbox_deferred::Observer;
 
 /// Never reached, because all parts exist before the wait begins.
 const PARTS_TIMEOUT: Duration = Duration::from_secs(60);
@@ -12,24 +12,24 @@ const PARTS_TIMEOUT: Duration = Duration::from_secs(60);
 /// when the rank is written, because descriptions of tensors include all their digests.
 pub(super) fn save(
     attempt: Attempt,
-    bytes: u64,
-    of_rank: impl Fn(u32) -> Result<RankSave, ToolError>,
-    progress: &dyn Progress,
-) -> Result<PathBuf, ToolError> {
-    progress.begin(bytes);
+    (tensors, bytes): (usize, u64),
+    of_rank: impl Fn(u32) -> RankSave,
+    progress: &dyn Observer,
+) -> Result<PathBuf, SaveError> {
+    progress.begin(tensors, bytes);
     let handle = attempt.handle();
     for rank in 0..handle.world_size() {
-        let RankSave { tensors, scalars } = of_rank(rank)?;
+        let RankSave { tensors, scalars } = of_rank(rank);
         handle.write_rank_with(rank, &tensors, &scalars, &Begun(progress))?;
     }
-    Ok(attempt.publish(PARTS_TIMEOUT)?)
+    attempt.publish(PARTS_TIMEOUT)
 }
 
 /// Progress of work whose bytes were announced for all ranks at once.
-struct Begun<'a>(&'a dyn Progress);
+struct Begun<'a>(&'a dyn Observer);
 
-impl Progress for Begun<'_> {
-    fn done(&self, bytes: u64) {
-        self.0.done(bytes);
+impl Observer for Begun<'_> {
+    fn advanced(&self, bytes: u64) {
+        self.0.advanced(bytes);
     }
 }

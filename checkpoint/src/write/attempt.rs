@@ -10,16 +10,13 @@ use super::{
 use crate::{
     AttemptId, BlockSize, Digest, FormatError, Role, SaveError, TensorEntry,
     format::{
-        DocumentEntry, INDEX_FILE, Json, MANIFEST_FILE, MARKER_FILE, MAX_MANIFEST_BYTES,
-        MAX_WORLD_SIZE, Manifest, Marker, PLAN_FILE, Part, UnknownFields, attempt_dir_name,
-        claim_file_name, encode_index, encode_manifest, metadata, part_file_name, step_dir_name,
+        DocumentEntry, FILE_BYTES, INDEX_FILE, Json, MANIFEST_FILE, MARKER_FILE,
+        MAX_MANIFEST_BYTES, MAX_WORLD_SIZE, Manifest, Marker, PLAN_FILE, Part, StoredPlan,
+        UnknownFields, attempt_dir_name, claim_file_name, encode_index, encode_manifest, metadata,
+        part_file_name, step_dir_name,
     },
     store::{Lock, PublishError, Store, existing, join},
 };
-
-/// The default size at which a rank starts another file, so that several files are written and read
-/// concurrently.
-const FILE_BYTES: u64 = 1 << 30;
 
 /// The metadata of a checkpoint that the coordinator supplies.
 #[derive(Clone, Debug, PartialEq)]
@@ -117,7 +114,10 @@ impl Attempt {
             refuse_existing(&*store, &taken)?;
         }
         store.create_root().map_err(failed(&*store, "create", ""))?;
-        let marker = Marker::new(AttemptId::fresh(), &meta, block_size);
+        let mut marker = Marker::new(AttemptId::fresh(), meta.step);
+        marker.world_size = meta.world_size;
+        marker.block_bytes = block_size;
+        marker.file_bytes = meta.file_bytes;
         let dir = attempt_dir_name(meta.step, marker.attempt);
         store
             .create_dir(&dir)
@@ -253,15 +253,24 @@ impl Attempt {
         let AttemptHandle {
             store, dir, marker, ..
         } = &self.handle;
-        let mut listed = merge(parts)?;
-        listed.plan.clone_from(&self.plan);
-        self.handle.check_written(&listed.files)?;
-        if let Some(parameters) = in_one_chunk(&listed.tensors) {
+        let meta = &self.meta;
+        let block = marker.block_bytes;
+        let mut manifest = Manifest::empty(marker.attempt, meta.step, meta.world_size, block);
+        manifest.seed = meta.seed;
+        manifest.data_position = meta.data_position;
+        manifest.metadata = metadata(&meta.metadata)?;
+        manifest.unknown = meta.unknown_fields.clone();
+        manifest.plan = self
+            .plan
+            .clone()
+            .map_or(StoredPlan::None(()), StoredPlan::File);
+        merge(parts, &mut manifest)?;
+        self.handle.check_written(&manifest.files)?;
+        if let Some(parameters) = in_one_chunk(&manifest.tensors) {
             let index = encode_index(parameters)?;
-            listed.index = Some(write_document(&**store, &join(dir, INDEX_FILE), &index)?);
+            manifest.index = Some(write_document(&**store, &join(dir, INDEX_FILE), &index)?);
         }
-        Manifest::new(marker.attempt, &self.meta, marker.block_bytes, listed)
-            .map_err(SaveError::Meta)
+        Ok(manifest)
     }
 }
 
@@ -325,7 +334,7 @@ fn is_there(store: &dyn Store, path: &str) -> Result<bool, SaveError> {
 }
 
 /// Converts an I/O error.
-pub(super) fn failed<'a>(
+pub(crate) fn failed<'a>(
     store: &'a dyn Store,
     action: &'static str,
     path: &'a str,

@@ -14,7 +14,9 @@ use std::{
 };
 
 use super::{Attempt, SaveTensor};
-use crate::{Progress, SaveError, Scalar, error::chain, parallel::parallel};
+use crate::{SaveError, Scalar, error::chain, parallel::parallel};
+use tinderbox_deferred::Observer;
+use tinderbox_fake::panic_message;
 
 /// Never reached, because all parts exist before the wait begins.
 const PARTS_TIMEOUT: Duration = Duration::from_secs(60);
@@ -59,7 +61,7 @@ impl Attempt {
     pub fn save_all(
         self,
         of_rank: impl Fn(u32) -> Result<RankSave, SaveError> + Sync,
-        progress: &dyn Progress,
+        progress: &dyn Observer,
     ) -> Result<PathBuf, SaveError> {
         let handle = self.handle();
         let cores = thread::available_parallelism().map_or(1, usize::from);
@@ -91,7 +93,7 @@ impl Attempt {
     pub fn save_in_background(
         self,
         of_rank: impl Fn(u32) -> Result<RankSave, SaveError> + Send + Sync + 'static,
-        progress: Arc<dyn Progress>,
+        progress: Arc<dyn Observer>,
     ) -> Result<Saving, SaveError> {
         self.save_on_thread(of_rank, progress, lower_priority)
     }
@@ -105,7 +107,7 @@ impl Attempt {
     pub fn save_watched(
         self,
         of_rank: impl Fn(u32) -> Result<RankSave, SaveError> + Send + Sync + 'static,
-        progress: Arc<dyn Progress>,
+        progress: Arc<dyn Observer>,
         timeout: Duration,
     ) -> Result<PathBuf, SaveError> {
         let saving = self.save_on_thread(of_rank, progress, || {})?;
@@ -115,13 +117,12 @@ impl Attempt {
     fn save_on_thread(
         self,
         of_rank: impl Fn(u32) -> Result<RankSave, SaveError> + Send + Sync + 'static,
-        progress: Arc<dyn Progress>,
+        progress: Arc<dyn Observer>,
         first: fn(),
     ) -> Result<Saving, SaveError> {
         let step = self.handle().step();
         let written = Arc::new(Written {
             progress,
-            reports: AtomicU64::new(0),
             begun: AtomicU64::new(0),
             done: AtomicU64::new(0),
         });
@@ -161,23 +162,20 @@ fn lower_priority() {
 
 /// Counts written bytes, for the waiting thread.
 struct Written {
-    progress: Arc<dyn Progress>,
-    reports: AtomicU64,
+    progress: Arc<dyn Observer>,
     begun: AtomicU64,
     done: AtomicU64,
 }
 
-impl Progress for Written {
-    fn begin(&self, bytes: u64) {
+impl Observer for Written {
+    fn begin(&self, tensors: usize, bytes: u64) {
         self.begun.fetch_add(bytes, Relaxed);
-        self.reports.fetch_add(1, Relaxed);
-        self.progress.begin(bytes);
+        self.progress.begin(tensors, bytes);
     }
 
-    fn done(&self, bytes: u64) {
+    fn advanced(&self, bytes: u64) {
         self.done.fetch_add(bytes, Relaxed);
-        self.reports.fetch_add(1, Relaxed);
-        self.progress.done(bytes);
+        self.progress.advanced(bytes);
     }
 }
 
@@ -235,7 +233,9 @@ impl Saving {
 
     fn join(&mut self) -> Option<Result<PathBuf, SaveError>> {
         let Running { thread, ended } = self.running.take()?;
-        let mut seen = self.written.reports.load(Relaxed);
+        let written = &self.written;
+        let bytes = || (written.begun.load(Relaxed), written.done.load(Relaxed));
+        let mut seen = bytes();
         loop {
             match ended.recv_timeout(self.timeout) {
                 Ok(result) => {
@@ -245,23 +245,20 @@ impl Saving {
                 }
                 Err(RecvTimeoutError::Disconnected) => {
                     let panic = thread.join().err();
-                    let message = panic.as_ref().and_then(|panic| {
-                        let said = panic.downcast_ref::<String>().cloned();
-                        said.or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).into()))
-                    });
                     return Some(Err(SaveError::Panicked {
                         step: self.step,
-                        message: message.unwrap_or_default(),
+                        message: panic.map_or_else(String::new, |panic| panic_message(&*panic)),
                     }));
                 }
                 Err(RecvTimeoutError::Timeout) => {
-                    let now = self.written.reports.load(Relaxed);
+                    let now = bytes();
                     if std::mem::replace(&mut seen, now) == now {
+                        let (begun, written) = now;
                         return Some(Err(SaveError::Stalled {
                             step: self.step,
                             waited_ms: self.timeout.as_millis(),
-                            written: self.written.done.load(Relaxed),
-                            begun: self.written.begun.load(Relaxed),
+                            written,
+                            begun,
                         }));
                     }
                 }

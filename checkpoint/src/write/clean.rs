@@ -2,9 +2,9 @@
 
 use std::{collections::BTreeSet, io, path::PathBuf};
 
-use super::attempt::{CheckpointMeta, failed};
+use super::attempt::failed;
 use crate::{
-    AttemptId, BlockSize, SaveError,
+    AttemptId, SaveError,
     format::{
         MANIFEST_FILE, MARKER_FILE, Manifest, Marker, attempt_dir_name, parse_attempt_dir_name,
         parse_damaged_dir_name, parse_removed_dir_name, removed_dir_name, step_dir_name,
@@ -207,11 +207,7 @@ pub(super) fn remove_replaced(store: &dyn Store, dir: &str, step: u64) -> io::Re
 
 /// Adds a marker to a directory, so that its remains can be removed after a kill, and removes it.
 pub(super) fn remove_marked(store: &dyn Store, dir: &str, step: u64) -> io::Result<()> {
-    let marker = Marker::new(
-        AttemptId::fresh(),
-        &CheckpointMeta::new(step, 1),
-        BlockSize::default(),
-    );
+    let marker = Marker::new(AttemptId::fresh(), step);
     let bytes = marker.encode().map_err(io::Error::other)?;
     let path = join(dir, MARKER_FILE);
     // A kill may have left an incomplete one.

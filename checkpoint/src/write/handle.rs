@@ -18,16 +18,16 @@ use super::{
     shard::{Shard, plan_shards},
 };
 use crate::{
-    AttemptId, Progress, SaveError, Scalar,
+    AttemptId, SaveError, Scalar,
     error::chain,
     format::{
-        FileEntry, MARKER_FILE, Marker, NamedScalar, Part, TensorEntry, attempt_dir_name,
-        check_tensor_name, claim_file_name, encode_part, failed_file_name, part_file_name,
-        step_dir_name,
+        FileEntry, MARKER_FILE, Marker, Part, TensorEntry, attempt_dir_name, check_tensor_name,
+        claim_file_name, encode_part, failed_file_name, part_file_name, step_dir_name,
     },
     parallel::parallel,
     store::{Store, join},
 };
+use tinderbox_deferred::Observer;
 
 /// More threads do not increase disk throughput.
 const MAX_THREADS: usize = 4;
@@ -106,7 +106,7 @@ impl AttemptHandle {
         rank: u32,
         tensors: &[SaveTensor],
         scalars: &BTreeMap<String, Scalar>,
-        progress: &dyn Progress,
+        progress: &dyn Observer,
     ) -> Result<(), SaveError> {
         if rank >= self.marker.world_size {
             return Err(SaveError::RankOutOfRange {
@@ -176,7 +176,7 @@ impl AttemptHandle {
         rank: u32,
         tensors: &[SaveTensor],
         scalars: &BTreeMap<String, Scalar>,
-        progress: &dyn Progress,
+        progress: &dyn Observer,
     ) -> Result<(), SaveError> {
         for name in scalars.keys() {
             check_tensor_name(name).map_err(|source| SaveError::Name {
@@ -186,24 +186,19 @@ impl AttemptHandle {
         }
         let shards = plan_shards(rank, tensors, self.marker.file_bytes)?;
         self.check_size(tensors, scalars)?;
-        progress.begin(shards.iter().map(Shard::data_bytes).sum());
+        let bytes = shards.iter().map(|shard| shard.data_bytes).sum();
+        progress.begin(tensors.len(), bytes);
         let mut part = Part::new(self.marker.attempt, rank);
-        part.scalars = scalars
-            .iter()
-            .map(|(name, value)| NamedScalar {
-                name: name.clone(),
-                value: *value,
-            })
-            .collect();
+        part.scalars.clone_from(scalars);
         // Existing files belong to another call; in a bucket, the claim has already excluded this.
         let taken = |shard: &&Shard<'_>| {
-            let path = join(&self.dir, shard.name());
+            let path = join(&self.dir, &shard.name);
             self.store.renames() && self.store.look(&path).is_ok()
         };
         if let Some(shard) = shards.iter().find(taken) {
             return Err(SaveError::RankWritten {
                 rank,
-                path: self.store.place(&join(&self.dir, shard.name())),
+                path: self.store.place(&join(&self.dir, &shard.name)),
             });
         }
         for (file, entries) in self.write_shards(&shards, progress)? {
@@ -268,7 +263,7 @@ impl AttemptHandle {
     fn write_shards(
         &self,
         shards: &[Shard<'_>],
-        progress: &dyn Progress,
+        progress: &dyn Observer,
     ) -> Result<Vec<(FileEntry, Vec<TensorEntry>)>, SaveError> {
         let failed = AtomicBool::new(false);
         let written = parallel(self.threads, shards, |shard| {

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use crate::{
-    FormatError, LayoutError, SaveError, Scalar,
-    format::{FileEntry, Listed, Part, Role, TensorEntry},
+    FormatError, LayoutError, SaveError,
+    format::{Manifest, Part, Role, TensorEntry},
     layout::check_tiling,
 };
 
@@ -20,39 +20,30 @@ struct Gathered {
 /// # Errors
 ///
 /// Returns an error if two ranks save the same elements or disagree, or if elements are missing.
-pub(super) fn merge(parts: Vec<Part>) -> Result<Listed, SaveError> {
-    let mut files = Vec::new();
+pub(super) fn merge(parts: Vec<Part>, manifest: &mut Manifest) -> Result<(), SaveError> {
     let mut tensors: BTreeMap<(Role, String), Gathered> = BTreeMap::new();
-    let mut scalars: BTreeMap<String, (u32, Scalar)> = BTreeMap::new();
+    let mut scalar_ranks: BTreeMap<String, u32> = BTreeMap::new();
     for part in parts {
         let rank = part.rank;
-        files.extend(part.files);
+        manifest.files.extend(part.files);
         for tensor in part.tensors {
             gather(&mut tensors, tensor, rank)?;
         }
-        for scalar in part.scalars {
-            if let Some((first_rank, _)) = scalars.get(&scalar.name) {
+        for (scalar, value) in part.scalars {
+            if let Some(first_rank) = scalar_ranks.insert(scalar.clone(), rank) {
                 return Err(SaveError::ScalarTwice {
-                    scalar: scalar.name,
-                    first_rank: *first_rank,
+                    scalar,
+                    first_rank,
                     second_rank: rank,
                 });
             }
-            scalars.insert(scalar.name, (rank, scalar.value));
+            manifest.scalars.insert(scalar, value);
         }
     }
-    files.sort_by(|a: &FileEntry, b| a.name.cmp(&b.name));
-    let tensors = tensors
-        .into_values()
-        .map(finish)
-        .collect::<Result<_, _>>()?;
-    let scalars = scalars.into_iter().map(|(name, (_, value))| (name, value));
-    Ok(Listed {
-        files,
-        tensors,
-        scalars: scalars.collect(),
-        ..Listed::default()
-    })
+    manifest.files.sort_by(|a, b| a.name.cmp(&b.name));
+    let tensors = tensors.into_values().map(finish);
+    manifest.tensors = tensors.collect::<Result<_, _>>()?;
+    Ok(())
 }
 
 fn gather(

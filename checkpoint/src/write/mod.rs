@@ -36,9 +36,10 @@ pub use attempt::{Attempt, CheckpointMeta};
 pub use background::{RankSave, Saving};
 pub use clean::Cleaned;
 pub use handle::AttemptHandle;
-pub use replicas::{Held, assign_writers};
+pub use replicas::assign_writers;
 pub use size::SaveSize;
 pub use tensor::{SaveData, SaveTensor};
 
+pub(crate) use attempt::failed;
 pub(crate) use clean::{Action, Unlocked, clean, remove_step};
 pub(crate) use set_aside::{discard, set_aside};

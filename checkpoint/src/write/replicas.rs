@@ -2,33 +2,20 @@
 
 use std::{cmp::Reverse, collections::BTreeMap};
 
-use tinderbox_fake::Region;
-
-/// A tensor, or a box of one, that a rank holds and can save.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Held {
-    /// The name.
-    pub name: String,
-    /// The elements.
-    pub region: Region,
-    /// Their size in bytes.
-    pub bytes: u64,
-}
-
-/// Returns, for each rank, the indices in its list of what it writes, so that each item is written once. An
+/// Returns, for each rank, the indices in its list of what it writes, so that each item is written once. An item has a
+/// key, which is the same on every rank that holds it, and a size in bytes. An
 /// item on one rank is written by that rank; of replicated items, the largest is assigned first, each to the
 /// rank with the fewest bytes so far (the lowest rank if several are equal).
 ///
 /// Deterministic: every rank computes the same result from the same lists, without communication.
-pub fn assign_writers(ranks: &[Vec<Held>]) -> Vec<Vec<usize>> {
-    let mut holders: BTreeMap<(&str, &Region), Vec<(usize, usize)>> = BTreeMap::new();
+pub fn assign_writers<K: Ord>(ranks: &[Vec<(K, u64)>]) -> Vec<Vec<usize>> {
+    let mut holders: BTreeMap<&K, Vec<(usize, usize)>> = BTreeMap::new();
     for (rank, held) in ranks.iter().enumerate() {
-        for (position, one) in held.iter().enumerate() {
-            let holders = holders.entry((&one.name, &one.region)).or_default();
-            holders.push((rank, position));
+        for (position, (key, _)) in held.iter().enumerate() {
+            holders.entry(key).or_default().push((rank, position));
         }
     }
-    let bytes = |(rank, position): (usize, usize)| ranks[rank][position].bytes;
+    let bytes = |(rank, position): (usize, usize)| ranks[rank][position].1;
     let mut order: Vec<_> = holders.into_values().collect();
     // Items on one rank first, because they have no alternative.
     order.sort_by_key(|holders| (holders.len() > 1, Reverse(bytes(holders[0]))));
@@ -54,13 +41,8 @@ mod tests {
 
     use super::*;
 
-    fn held(name: &str, bytes: u64) -> Held {
-        let region = Region::of_shape(&[bytes as usize]);
-        Held {
-            name: name.to_owned(),
-            region,
-            bytes,
-        }
+    fn held(name: &str, bytes: u64) -> (String, u64) {
+        (name.to_owned(), bytes)
     }
 
     #[test]
@@ -74,7 +56,7 @@ mod tests {
         // The largest first; the lowest rank if several are equal.
         let all = vec![held("a", 5), held("b", 9), held("c", 4)];
         assert_eq!(assign_writers(&[all.clone(), all]), [vec![1], vec![0, 2]]);
-        assert_eq!(assign_writers(&[]), [[0usize; 0]; 0]);
+        assert_eq!(assign_writers::<String>(&[]), [[0usize; 0]; 0]);
     }
 
     proptest! {
@@ -83,7 +65,7 @@ mod tests {
             ranks in prop::collection::vec(prop::collection::btree_map(0u8..20, 0u64..99, 0..12), 0..5),
         ) {
             // Equal names have equal sizes.
-            let ranks: Vec<Vec<Held>> = ranks.iter().map(|held_by| {
+            let ranks: Vec<Vec<(String, u64)>> = ranks.iter().map(|held_by| {
                 held_by.keys().map(|name| held(&name.to_string(), u64::from(*name) * 7 % 30)).collect()
             }).collect();
             let writes = assign_writers(&ranks);

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 
 use super::{SaveTensor, attempt::failed};
 use crate::{
-    Digest, Progress, SaveError, StoredDType,
+    Digest, SaveError, StoredDType,
     digest::BlockDigests,
     format::{
         Chunk, FileEntry, Marker, Role, TensorEntry, chunk_key, encode_header, shard_file_name,
@@ -12,17 +12,18 @@ use crate::{
     },
     store::{Store, WriteFile, join},
 };
+use tinderbox_deferred::Observer;
 
 /// A file to write.
 #[derive(Debug)]
 pub(super) struct Shard<'a> {
-    name: String,
+    pub(super) name: String,
     role: Role,
     rank: u32,
     number: u32,
     tensors: Vec<(&'a SaveTensor, StoredDType)>,
     header: Vec<u8>,
-    data_bytes: u64,
+    pub(super) data_bytes: u64,
 }
 
 /// Divides the tensors of a rank into files by role, with wide elements first, so that every tensor is
@@ -97,16 +98,6 @@ fn shard<'a>(
 }
 
 impl Shard<'_> {
-    /// Returns the file's name in the attempt's directory.
-    pub(super) fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// Returns the size of its tensors in bytes.
-    pub(super) fn data_bytes(&self) -> u64 {
-        self.data_bytes
-    }
-
     /// Writes the file and makes its bytes durable; returns its entries for the manifest. Removes the file if
     /// it can't be completed.
     ///
@@ -116,7 +107,7 @@ impl Shard<'_> {
         store: &dyn Store,
         dir: &str,
         marker: &Marker,
-        progress: &dyn Progress,
+        progress: &dyn Observer,
     ) -> Result<(FileEntry, Vec<TensorEntry>), SaveError> {
         let path = join(dir, &self.name);
         let file = store.create(&path).map_err(|source| match source.kind() {
@@ -139,7 +130,7 @@ impl Shard<'_> {
         store: &dyn Store,
         path: &str,
         marker: &Marker,
-        progress: &dyn Progress,
+        progress: &dyn Observer,
     ) -> Result<(FileEntry, Vec<TensorEntry>), SaveError> {
         let write = |file: &mut Box<dyn WriteFile>, bytes: &[u8]| {
             file.write_all(bytes).map_err(failed(store, "write", path))
@@ -155,7 +146,7 @@ impl Shard<'_> {
                 // One block at a time, so that it is still in the cache when it is written.
                 digests.push(piece, |block| {
                     write(&mut file, block)?;
-                    progress.done(block.len() as u64);
+                    progress.advanced(block.len() as u64);
                     Ok(())
                 })
             })?;

@@ -10,11 +10,7 @@ use crate::{
     Checkpoint, FormatError, LayoutError, LoadError, Role, SaveError, StoredDType, TensorEntry,
     dtype::stored_bytes,
     format::{check_tensor_name, stored_len},
-    layout::pieces,
 };
-
-/// Maximum number of bytes that are read at once from another checkpoint.
-const PIECE_BYTES: u64 = 8 << 20;
 
 /// A tensor, or a box of one, that a rank saves.
 #[derive(Clone, Debug)]
@@ -180,10 +176,8 @@ impl SaveTensor {
                     tensor: self.name.clone(),
                     source: Box::new(source),
                 };
-                let elements = PIECE_BYTES / tensor.dtype.size_bytes();
-                for piece in pieces(region, elements) {
-                    let data = checkpoint.read(tensor, &piece).map_err(failed)?;
-                    take(&stored_bytes(data.as_bytes(), data.dtype()))?;
+                for data in checkpoint.read_in_pieces(tensor, region) {
+                    take(data.map_err(failed)?.as_bytes())?;
                 }
                 Ok(())
             }

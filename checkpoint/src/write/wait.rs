@@ -1,7 +1,7 @@
 //! The coordinator waits for the ranks.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::BTreeMap,
     io,
     time::{Duration, Instant},
 };
@@ -15,7 +15,7 @@ use crate::{
         shard_file_name,
     },
     parallel::parallel,
-    store::{Found, FoundKind, join},
+    store::{FoundKind, join, list_by_name},
 };
 
 /// The first and the maximum pause between two checks: short compared with an fsync at first, then long
@@ -84,18 +84,17 @@ impl AttemptHandle {
         let mut parts: BTreeMap<u32, Part> = BTreeMap::new();
         let mut failed_since: BTreeMap<u32, Instant> = BTreeMap::new();
         let waited = self.poll_while_written(timeout, || {
-            let listing = self.store.list(&self.dir);
-            let listing = listing.map_err(failed(&*self.store, "list", &self.dir))?;
-            let names: BTreeSet<String> = listing.into_iter().map(|found| found.name).collect();
+            let listed = list_by_name(&*self.store, &self.dir);
+            let listed = listed.map_err(failed(&*self.store, "list", &self.dir))?;
             let waiting = (0..world_size).filter(|rank| !parts.contains_key(rank));
             let (written, waiting): (Vec<u32>, Vec<u32>) =
-                waiting.partition(|rank| names.contains(&part_file_name(*rank)));
+                waiting.partition(|rank| listed.contains_key(&part_file_name(*rank)));
             for part in parallel(PARTS_AT_ONCE, written, |rank| self.read_part(rank)) {
                 let part = part?;
                 parts.insert(part.rank, part);
             }
             for rank in waiting {
-                if names.contains(&failed_file_name(rank)) {
+                if listed.contains_key(&failed_file_name(rank)) {
                     let since = failed_since.entry(rank).or_insert_with(Instant::now);
                     if since.elapsed() >= RETRY.min(timeout) {
                         return Err(self.why_failed(rank));
@@ -167,14 +166,12 @@ impl AttemptHandle {
 
     /// Checks that the files have the sizes that their ranks reported. Uses one listing.
     pub(super) fn check_written(&self, files: &[FileEntry]) -> Result<(), SaveError> {
-        let listing = self.store.list(&self.dir);
-        let listing = listing.map_err(failed(&*self.store, "list", &self.dir))?;
-        let listed = listing.iter().map(|found| (found.name.as_str(), found));
-        let listed: HashMap<&str, &Found> = listed.collect();
+        let listed = list_by_name(&*self.store, &self.dir);
+        let listed = listed.map_err(failed(&*self.store, "list", &self.dir))?;
         for file in files {
             let path = join(&self.dir, &file.name);
             let missing = || io::Error::from(io::ErrorKind::NotFound);
-            let found = listed.get(file.name.as_str()).ok_or_else(missing);
+            let found = listed.get(&file.name).ok_or_else(missing);
             let found = found.map_err(failed(&*self.store, "find", &path))?;
             if found.kind != FoundKind::File || found.bytes != file.size_bytes {
                 return Err(SaveError::FileSize {

@@ -13,7 +13,8 @@ use crate::support::{Contents, TIMEOUT, chain, load, meta, small_contents};
 use object_store::memory::InMemory;
 use tinderbox_checkpoint::{
     Checkpoint, CheckpointMeta, Cleaned, Retention, Role, Run, SaveError, SaveTensor,
-    store::{BucketError, BucketStore, FoundKind, Store, check_conformance},
+    store::{BucketError, BucketStore, FoundKind, Store},
+    testing::check_store,
 };
 
 /// Less than the size of a file's header.
@@ -105,7 +106,7 @@ fn buckets_keep_the_promises_of_a_store() {
         BucketStore::from_url("memory:///runs/1").unwrap(),
     ] {
         let store: Arc<dyn Store> = Arc::new(store);
-        check_conformance(&store).unwrap();
+        check_store(&store).unwrap();
     }
 }
 

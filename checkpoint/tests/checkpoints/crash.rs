@@ -7,7 +7,8 @@ use crate::support::volatile::{Fault, Volatile};
 use crate::support::{Contents, TIMEOUT, load, meta, small_contents};
 use tinderbox_checkpoint::{
     CheckpointMeta, Role, Run, SaveError, SaveTensor,
-    store::{FoundKind, LocalStore, Store, check_conformance},
+    store::{FoundKind, LocalStore, Store},
+    testing::check_store,
 };
 
 #[test]
@@ -21,7 +22,7 @@ fn every_store_keeps_its_promises() {
         Arc::new(Volatile::default()),
     ];
     for store in stores {
-        check_conformance(&store).unwrap();
+        check_store(&store).unwrap();
     }
 }
 
@@ -29,11 +30,11 @@ fn every_store_keeps_its_promises() {
 fn a_store_that_breaks_a_promise_is_found_out() {
     // One operation after the other fails, and each time a promise is broken.
     let whole = Volatile::default();
-    check_conformance(&(Arc::new(whole.clone()) as Arc<dyn Store>)).unwrap();
+    check_store(&(Arc::new(whole.clone()) as Arc<dyn Store>)).unwrap();
     for at in 1..=whole.operations() {
         let store = Volatile::default();
         store.set_fault(Some(Fault::Once(at)));
-        let checked = check_conformance(&(Arc::new(store) as Arc<dyn Store>));
+        let checked = check_store(&(Arc::new(store) as Arc<dyn Store>));
         assert!(checked.is_err(), "operation {at} of {}", whole.operations());
     }
 }

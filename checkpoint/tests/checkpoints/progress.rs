@@ -12,7 +12,7 @@ use std::{
 use crate::support::{Random, TIMEOUT, meta};
 use burn::tensor::{DType, Device, TensorData};
 use tinderbox_checkpoint::{
-    CheckpointMeta, LoadOptions, Progress, RankSave, Regex, Role, Run, SaveError, SaveTensor,
+    CheckpointMeta, LoadOptions, RankSave, Regex, Role, Run, SaveError, SaveTensor,
 };
 use tinderbox_deferred::{Observer, ParameterPath, Request, Source};
 use tinderbox_fake::Region;
@@ -32,8 +32,8 @@ fn rank() -> RankSave {
 /// Blocks after each block until it is released.
 struct Held(Mutex<Receiver<()>>);
 
-impl Progress for Held {
-    fn done(&self, _: u64) {
+impl Observer for Held {
+    fn advanced(&self, _: u64) {
         let _ = self.0.lock().unwrap().recv();
     }
 }
@@ -46,8 +46,8 @@ fn held() -> (Sender<()>, Arc<Held>) {
 /// Sleeps after each block.
 struct Slow(Duration, Mutex<Receiver<()>>);
 
-impl Progress for Slow {
-    fn done(&self, _: u64) {
+impl Observer for Slow {
+    fn advanced(&self, _: u64) {
         let never = self.1.lock().unwrap().recv_timeout(self.0);
         assert!(never.is_err());
     }
@@ -140,7 +140,7 @@ impl Observer for Heard {
         heard.1 += 1;
     }
 
-    fn made(&self, _: &ParameterPath, bytes: u64) {
+    fn completed(&self, _: &ParameterPath, bytes: u64) {
         self.0.lock().unwrap().2 += bytes;
     }
 }

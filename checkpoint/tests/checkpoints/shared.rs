@@ -6,7 +6,8 @@ use std::{fs, path::Path, sync::Arc};
 use crate::support::{TIMEOUT, load, meta, names, save, small_contents};
 use tinderbox_checkpoint::{
     Run,
-    store::{LocalStore, Store, check_conformance},
+    store::{LocalStore, Store},
+    testing::check_store,
 };
 
 /// Returns the run as seen by a machine that does not see the locks of others.
@@ -19,7 +20,7 @@ fn it_is_a_store_without_locks() {
     let dir = tempfile::tempdir().unwrap();
     let store: Arc<dyn Store> = Arc::new(LocalStore::new(dir.path()).shared());
     assert!(!store.has_locks());
-    check_conformance(&store).unwrap();
+    check_store(&store).unwrap();
 }
 
 /// Copies an attempt's directory: its lock is not visible, like that of a live attempt on another machine.

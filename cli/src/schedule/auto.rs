@@ -4,7 +4,7 @@ use std::io::Write;
 
 use anyhow::bail;
 use clap::Args;
-use tinderbox_schedule::{Auto, AutoOptions, Dependencies, Effort, Placement, auto, simulate};
+use tinderbox_schedule::{Auto, AutoOptions, Dependencies, Placement, auto, simulate};
 
 use super::{form::Form, shape::Shape};
 use crate::{outcome::Outcome, terminal::Output};
@@ -17,9 +17,9 @@ pub(crate) struct Flags {
     /// Micro-batches whose activations fit the memory of a rank: one number, or one for each rank
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u64).range(1..))]
     memory: Vec<u64>,
-    /// Actions that the search times; a million take about a tenth of a second [default: 500000]
-    #[arg(long, value_name = "ACTIONS")]
-    effort: Option<u64>,
+    /// Actions that the search times; a million take about a tenth of a second
+    #[arg(long, value_name = "ACTIONS", default_value_t = AutoOptions::default().effort_actions)]
+    effort: u64,
     #[command(flatten)]
     form: Form,
 }
@@ -40,7 +40,7 @@ pub(crate) fn run(flags: &Flags, out: &mut Output) -> anyhow::Result<Outcome> {
     };
     let options = AutoOptions {
         memory_limits: limits.as_deref(),
-        effort: flags.effort.map_or_else(Effort::default, Effort::actions),
+        effort_actions: flags.effort,
     };
     let dependencies = Dependencies::chain(ranks * chunks);
     let search = |placement: Placement| {

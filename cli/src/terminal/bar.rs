@@ -1,7 +1,7 @@
 //! A progress bar.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use tinderbox_checkpoint::Progress;
+use tinderbox_deferred::Observer;
 
 /// Bytes, their rate and an estimate of the time left.
 const STYLE: &str =
@@ -25,12 +25,12 @@ impl Bar {
     }
 }
 
-impl Progress for Bar {
-    fn begin(&self, bytes: u64) {
+impl Observer for Bar {
+    fn begin(&self, _: usize, bytes: u64) {
         self.0.inc_length(bytes);
     }
 
-    fn done(&self, bytes: u64) {
+    fn advanced(&self, bytes: u64) {
         self.0.inc(bytes);
     }
 }

@@ -1,216 +1,173 @@
 //! Assigns values to the parameters of a module.
 
 use std::any::Any;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
-use burn::module::{Module, ModuleMapper, Param, ParamId, Parameter};
-use burn::tensor::{Bool, Device, Int, Tensor, kind::Basic};
+use burn::module::{Module, Param, ParamId, Parameter as BurnParameter};
+use burn::tensor::{Device, Tensor, kind::Basic};
 use tinderbox_fake::{DynTensor, FakeError};
 
-use super::Declared;
-use crate::{MaterializeError, ParameterPath};
-
-/// The expected state of one parameter of a rebuilt module.
-pub(crate) struct Expected<'a> {
-    /// The `Param` of the fake counterpart: it has the mappers and the training state.
-    pub(crate) twin: &'a (dyn Any + Send + Sync),
-    /// The declaration of the fake counterpart before it had its value.
-    pub(crate) declared: &'a Declared,
-}
-
-/// The value of a parameter.
-pub(crate) struct Slot {
-    pub(crate) value: DynTensor,
-    /// The first of its clones, or itself: clones that train have one gradient, the sum of all uses.
-    pub(crate) first: ParameterPath,
-    /// Whether it is trainable.
-    pub(crate) trainable: bool,
-}
+use super::map::{Replace, Replaced, replace_all};
+use super::visit::{Declared, params};
+use crate::{MaterializeError, Parameter, ParameterPath, ParameterTable};
 
 /// A rebuilt module whose parameters are all fake. The values that the closure created are freed, so their memory
 /// can be used for others.
 pub(crate) struct Emptied<M> {
     module: M,
-    /// The device on which the closure created each parameter, or would have.
-    places: BTreeMap<ParameterPath, Device>,
-}
-
-/// Assigns the fake value of its counterpart to each parameter.
-///
-/// # Errors
-///
-/// When the module has a parameter without a counterpart, or one of another type or shape: the closure that
-/// built it behaves differently from call to call.
-pub(crate) fn empty<'a, M: Module>(
-    module: M,
-    expected: impl Iterator<Item = (&'a ParameterPath, Expected<'a>)>,
-) -> Result<Emptied<M>, MaterializeError> {
-    let mut reset = ResetToFake {
-        path: Vec::new(),
-        expected: expected.collect(),
-        places: BTreeMap::new(),
-        first_devices: HashMap::new(),
-        changed: None,
-    };
-    let module = module.map(&mut reset);
-    let changed = reset.changed;
-    match changed.or_else(|| reset.expected.into_keys().next().cloned()) {
-        Some(path) => Err(MaterializeError::Unstable { path }),
-        None => Ok(Emptied {
-            module,
-            places: reset.places,
-        }),
-    }
+    /// The device on which the closure created each parameter, or would have, in the order of the table.
+    devices: Vec<Device>,
 }
 
 impl<M: Module> Emptied<M> {
-    /// Assigns each slot's value to the parameter of its path, on that parameter's device. A parameter
-    /// without a slot stays fake.
+    /// Assigns the fake value of its counterpart in the recorded module to each parameter.
+    ///
+    /// # Errors
+    ///
+    /// When the module has a parameter without a counterpart, or one of another type or shape: the closure that
+    /// built it behaves differently from call to call.
+    pub(crate) fn new(
+        module: M,
+        recorded: &M,
+        declared: &[Declared],
+        table: &ParameterTable,
+    ) -> Result<Self, MaterializeError> {
+        let counterparts = params(recorded);
+        let mut reset = ResetToFake {
+            expected: counterparts.iter().zip(declared),
+            devices: Vec::with_capacity(table.len()),
+            first_devices: HashMap::new(),
+        };
+        let module = replace_all(module, table, &mut reset)
+            .map_err(|path| MaterializeError::Unstable { path })?;
+        Ok(Self {
+            module,
+            devices: reset.devices,
+        })
+    }
+
+    /// Assigns the values, in the order of the table, each on the device where the closure created its parameter.
+    /// Parameters without a value remain fake.
     ///
     /// # Errors
     ///
     /// When a value does not fit its parameter.
-    pub(crate) fn fill(self, slots: BTreeMap<ParameterPath, Slot>) -> Result<M, MaterializeError> {
+    pub(crate) fn fill(
+        self,
+        table: &ParameterTable,
+        values: Vec<Option<DynTensor>>,
+    ) -> Result<M, MaterializeError> {
         let mut filler = Filler {
-            path: Vec::new(),
-            slots,
-            places: self.places,
+            values: values.into_iter().zip(self.devices),
             leaves: HashMap::new(),
             failed: None,
         };
-        let module = self.module.map(&mut filler);
+        let module = replace_all(self.module, table, &mut filler);
         match filler.failed {
             Some(error) => Err(error),
-            None => Ok(module),
+            None => module.map_err(|path| MaterializeError::Unstable { path }),
         }
     }
 }
 
-struct ResetToFake<'a> {
-    path: Vec<String>,
-    expected: BTreeMap<&'a ParameterPath, Expected<'a>>,
-    places: BTreeMap<ParameterPath, Device>,
+struct ResetToFake<I> {
+    /// The `Param` of each fake counterpart, which has the mappers and the training state, and its declaration before
+    /// it had its value.
+    expected: I,
+    devices: Vec<Device>,
     /// Clones of a running state share their value: a later one is already fake when it is visited.
     first_devices: HashMap<ParamId, Device>,
-    changed: Option<ParameterPath>,
 }
 
-impl ResetToFake<'_> {
-    fn put<const D: usize, K: Basic>(&mut self, param: Param<Tensor<D, K>>) -> Param<Tensor<D, K>>
+impl<'a, I> Replace for ResetToFake<I>
+where
+    I: Iterator<Item = (&'a Box<dyn Any + Send + Sync>, &'a Declared)>,
+{
+    fn replace<const D: usize, K: Basic>(
+        &mut self,
+        _: &Parameter,
+        param: Param<Tensor<D, K>>,
+    ) -> Replaced<Tensor<D, K>>
     where
-        Tensor<D, K>: Parameter + Sync + 'static,
+        Tensor<D, K>: BurnParameter + Sync + 'static,
     {
-        let path = ParameterPath::new(self.path.join("."));
         let declared = Declared::of(&param);
-        let expected = self.expected.remove(&path);
-        let expected = expected.filter(|expected| *expected.declared == declared);
-        let twin = expected.and_then(|e| e.twin.downcast_ref::<Param<Tensor<D, K>>>());
-        let Some(twin) = twin else {
-            self.changed.get_or_insert(path);
-            return param;
+        let expected = self.expected.next();
+        let counterpart = expected.filter(|(_, expected)| **expected == declared);
+        let counterpart =
+            counterpart.and_then(|(any, _)| any.downcast_ref::<Param<Tensor<D, K>>>());
+        let Some(counterpart) = counterpart else {
+            return Err(param);
         };
         let device = self.first_devices.entry(param.id);
-        let device = device.or_insert_with(|| param.lazy_device()).clone();
+        let device = device.or_insert_with(|| param.lazy_device());
+        self.devices.push(device.clone());
         let id = param.id;
-        let (_, fake, mapper) = twin.clone().consume();
-        self.places.insert(path, device);
+        let (_, fake, mapper) = counterpart.clone().consume();
         // A lazy parameter would be initialized if it were asked for its mappers, so the counterpart's are used. One
         // that has a value may have got its training state from the kind of device that it is on.
         let mapper = match declared.lazy {
             true => mapper,
             false => param.consume().2,
         };
-        Param::from_mapped_value(id, fake, mapper)
+        Ok(Param::from_mapped_value(id, fake, mapper))
     }
 }
 
-struct Filler {
-    path: Vec<String>,
-    slots: BTreeMap<ParameterPath, Slot>,
-    places: BTreeMap<ParameterPath, Device>,
-    /// Values that train, by the first of their clones.
+struct Filler<I> {
+    values: I,
+    /// Values that train, by the first of their clones, which have one gradient: the sum of all uses.
     leaves: HashMap<ParameterPath, DynTensor>,
     failed: Option<MaterializeError>,
 }
 
-impl Filler {
-    fn put<const D: usize, K: Basic>(&mut self, param: Param<Tensor<D, K>>) -> Param<Tensor<D, K>>
+impl<I: Iterator<Item = (Option<DynTensor>, Device)>> Replace for Filler<I> {
+    fn replace<const D: usize, K: Basic>(
+        &mut self,
+        parameter: &Parameter,
+        param: Param<Tensor<D, K>>,
+    ) -> Replaced<Tensor<D, K>>
     where
-        Tensor<D, K>: Parameter + Sync + 'static,
+        Tensor<D, K>: BurnParameter + Sync + 'static,
     {
-        let path = ParameterPath::new(self.path.join("."));
-        let slot = self.slots.remove(&path);
-        let Some((slot, device)) = slot.zip(self.places.remove(&path)) else {
-            return param;
+        let Some((Some(value), device)) = self.values.next() else {
+            return Ok(param);
         };
-        match self.value_on(&device, slot) {
+        match self.value_on(&device, parameter, value) {
             Ok(value) => {
                 let (id, _, mapper) = param.consume();
-                Param::from_mapped_value(id, value, mapper)
+                Ok(Param::from_mapped_value(id, value, mapper))
             }
             Err(source) => {
+                let path = parameter.path.clone();
                 let error = MaterializeError::Value { path, source };
                 self.failed.get_or_insert(error);
-                param
+                Ok(param)
             }
         }
     }
+}
 
+impl<I> Filler<I> {
     fn value_on<const D: usize, K: Basic>(
         &mut self,
         device: &Device,
-        slot: Slot,
+        parameter: &Parameter,
+        value: DynTensor,
     ) -> Result<Tensor<D, K>, FakeError>
     where
-        Tensor<D, K>: Parameter,
+        Tensor<D, K>: BurnParameter,
     {
-        if !device.is_autodiff() || !slot.trainable {
-            return slot.value.to_device(device)?.typed();
+        if !device.is_autodiff() || !parameter.trainable {
+            return value.to_device(device)?.typed();
         }
-        if let Some(leaf) = self.leaves.get(&slot.first) {
+        if let Some(leaf) = self.leaves.get(parameter.original()) {
             return leaf.clone().typed();
         }
-        let value: Tensor<D, K> = slot.value.to_device(device)?.typed()?;
+        let value: Tensor<D, K> = value.to_device(device)?.typed()?;
         let value = value.set_require_grad(true);
-        self.leaves.insert(slot.first, value.clone().into());
+        let first = parameter.original().clone();
+        self.leaves.insert(first, value.clone().into());
         Ok(value)
     }
 }
-
-/// A mapper that assigns a value to each parameter, by its path.
-macro_rules! puts {
-    ($mapper:ty) => {
-        impl ModuleMapper for $mapper {
-            fn enter_module(&mut self, name: &str, _: &str) {
-                self.path.push(name.into());
-            }
-
-            fn exit_module(&mut self, _: &str, _: &str) {
-                self.path.pop();
-            }
-
-            fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-                self.put(param)
-            }
-
-            fn map_int<const D: usize>(
-                &mut self,
-                param: Param<Tensor<D, Int>>,
-            ) -> Param<Tensor<D, Int>> {
-                self.put(param)
-            }
-
-            fn map_bool<const D: usize>(
-                &mut self,
-                param: Param<Tensor<D, Bool>>,
-            ) -> Param<Tensor<D, Bool>> {
-                self.put(param)
-            }
-        }
-    };
-}
-
-pub(super) use puts;
-
-puts!(ResetToFake<'_>);
-puts!(Filler);

@@ -2,13 +2,14 @@
 
 mod fields;
 mod fill;
+mod map;
 mod partial;
 mod placeholders;
 mod visit;
 
 pub use fields::{skipped_parameters, tensor_fields};
-pub(crate) use fill::{Expected, Slot, empty};
+pub(crate) use fill::Emptied;
 pub use partial::PartialModule;
 pub use placeholders::Placeholders;
-pub(crate) use visit::{Declared, Found, declarations, find, twins};
+pub(crate) use visit::{Declared, Found, declarations, find};
 pub use visit::{check_materialized, parameter_values};

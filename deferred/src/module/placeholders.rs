@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use burn::module::{Module, ModuleMapper, Param, ParamId, Parameter};
-use burn::tensor::{Bool, Int, Shape, Tensor, kind::Basic};
+use burn::module::{Module, Param, ParamId, Parameter as BurnParameter};
+use burn::tensor::{Shape, Tensor, kind::Basic};
 use tinderbox_fake::DynTensor;
 
-use super::fill::puts;
+use super::map::{Replace, Replaced, replace_all};
 use super::visit::{ids, parameter_values};
-use crate::{Deferred, ParameterPath, ParameterTable};
+use crate::{Parameter, ParameterPath, ParameterTable};
 
 /// A module under recording whose parameters are placeholders: values that are not the output of any operation of the
 /// constructor and not its constants, one for each parameter. Operations that read a parameter in such a recording read
@@ -33,31 +33,24 @@ impl<M: Module> Placeholders<M> {
     ///
     /// The path of the first parameter that is not in the table at its index.
     pub fn put(module: M, table: &ParameterTable) -> Result<Self, ParameterPath> {
-        let mut mapper = PutPlaceholders {
-            path: Vec::new(),
-            table: table.iter(),
+        let mut put = PutPlaceholders {
             made: BTreeMap::new(),
             ids: Vec::new(),
             values: Vec::new(),
             constructed: Vec::new(),
-            changed: None,
         };
-        let module = module.map(&mut mapper);
-        let missing = || mapper.table.next().map(|parameter| parameter.path.clone());
-        if let Some(path) = mapper.changed.take().or_else(missing) {
-            return Err(path);
-        }
+        let module = replace_all(module, table, &mut put)?;
         // A running state accepts the value that a mapper returns, and keeps its id.
         let now = ids(&module);
-        let ids = now.iter().zip(&mapper.ids);
+        let ids = now.iter().zip(&put.ids);
         Ok(Self {
             running: ids
                 .enumerate()
                 .filter_map(|(position, (now, before))| (now == before).then_some(position))
                 .collect(),
             module,
-            values: mapper.values,
-            constructed: mapper.constructed,
+            values: put.values,
+            constructed: put.constructed,
         })
     }
 
@@ -70,43 +63,23 @@ impl<M: Module> Placeholders<M> {
     }
 }
 
-impl<M: Module> Deferred<M> {
-    /// Constructs the model on a recording device, with a placeholder for each parameter.
-    ///
-    /// # Errors
-    ///
-    /// The path of the first parameter that is not in the table at its index.
-    pub fn construct_with_placeholders(
-        &self,
-        device: &burn::tensor::Device,
-        table: &ParameterTable,
-    ) -> Result<Placeholders<M>, ParameterPath> {
-        Placeholders::put(self.construct(device), table)
-    }
-}
-
-struct PutPlaceholders<'a> {
-    path: Vec<String>,
-    table: std::slice::Iter<'a, crate::Parameter>,
+struct PutPlaceholders {
     /// The placeholders of parameters that have clones, or may have.
-    made: BTreeMap<&'a ParameterPath, DynTensor>,
+    made: BTreeMap<ParameterPath, DynTensor>,
     ids: Vec<ParamId>,
     values: Vec<DynTensor>,
     constructed: Vec<Option<DynTensor>>,
-    changed: Option<ParameterPath>,
 }
 
-impl PutPlaceholders<'_> {
-    fn put<const D: usize, K: Basic>(&mut self, param: Param<Tensor<D, K>>) -> Param<Tensor<D, K>>
+impl Replace for PutPlaceholders {
+    fn replace<const D: usize, K: Basic>(
+        &mut self,
+        parameter: &Parameter,
+        param: Param<Tensor<D, K>>,
+    ) -> Replaced<Tensor<D, K>>
     where
-        Tensor<D, K>: Parameter,
+        Tensor<D, K>: BurnParameter + Sync + 'static,
     {
-        let path = self.path.join(".");
-        let expected = self.table.next();
-        let Some(parameter) = expected.filter(|parameter| parameter.path.as_str() == path) else {
-            self.changed.get_or_insert(ParameterPath::new(path));
-            return param;
-        };
         let constructed = param.is_initialized().then(|| param.base());
         let dims = parameter.shape.iter();
         let dims: Option<Vec<usize>> = dims.map(|size| usize::try_from(*size).ok()).collect();
@@ -121,19 +94,17 @@ impl PutPlaceholders<'_> {
             known.unwrap_or_else(|| DynTensor::zeros(shape, parameter.dtype, &device));
         let typed = placeholder.typed::<D, K>().ok().filter(|_| !is_changed);
         let Some(value) = typed else {
-            self.changed.get_or_insert(ParameterPath::new(path));
-            return param;
+            return Err(param);
         };
         let value = match parameter.trainable && device.is_autodiff() && first.is_none() {
-            true => Parameter::set_require_grad(value, true),
+            true => BurnParameter::set_require_grad(value, true),
             false => value,
         };
-        self.made.insert(&parameter.path, value.clone().into());
+        let path = parameter.path.clone();
+        self.made.insert(path, value.clone().into());
         self.ids.push(param.id);
         self.values.push(value.clone().into());
         self.constructed.push(constructed.map(DynTensor::from));
-        Param::initialized(ParamId::new(), value)
+        Ok(Param::initialized(ParamId::new(), value))
     }
 }
-
-puts!(PutPlaceholders<'_>);

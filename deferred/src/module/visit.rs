@@ -4,8 +4,8 @@ use std::any::Any;
 use std::cell::RefCell;
 
 use burn::module::{Module, ModuleVisitor, Param, ParamId, Parameter};
-use burn::tensor::{Bool, DType, Int, Shape, Tensor};
-use tinderbox_fake::{DynTensor, TensorKind};
+use burn::tensor::{Bool, Int, Shape, Tensor};
+use tinderbox_fake::DynTensor;
 
 use crate::{MaterializeError, ParameterPath};
 
@@ -15,9 +15,6 @@ pub(crate) struct Found {
     /// Types of the modules around it, as in [`crate::Parameter::modules`].
     pub(crate) modules: String,
     pub(crate) id: ParamId,
-    pub(crate) kind: TensorKind,
-    pub(crate) shape: Vec<u64>,
-    pub(crate) dtype: DType,
     pub(crate) trainable: bool,
     pub(crate) value: DynTensor,
 }
@@ -52,14 +49,10 @@ pub(crate) fn find<M: Module>(module: &M, at: &RefCell<Option<String>>) -> Vec<F
         let path = at.take().unwrap_or_default();
         place.path.clone_into(at.borrow_mut().insert(path));
         let value = param.value();
-        let dtype = value.dtype();
         Found {
             path: ParameterPath::new(place.path),
             modules: place.modules.to_owned(),
             id: param.id(),
-            kind: TensorKind::of(dtype),
-            shape: value.shape().iter().map(|d| *d as u64).collect(),
-            dtype,
             trainable: param.is_trainable(),
             value,
         }
@@ -70,7 +63,7 @@ pub(crate) fn find<M: Module>(module: &M, at: &RefCell<Option<String>>) -> Vec<F
 
 /// Returns the `Param<Tensor<D, K>>` of every parameter, for its mappers and training state, in visiting
 /// order.
-pub(crate) fn twins<M: Module>(module: &M) -> Vec<Box<dyn Any + Send + Sync>> {
+pub(super) fn params<M: Module>(module: &M) -> Vec<Box<dyn Any + Send + Sync>> {
     collect(module, |_, param| param.to_any())
 }
 

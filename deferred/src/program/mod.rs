@@ -3,6 +3,7 @@
 mod executor;
 mod indices;
 mod interpret;
+mod keys;
 mod liveness;
 mod operation;
 mod stack;
@@ -24,6 +25,7 @@ use tinderbox_fake::{Graph, Node, NodeId, Region, ValueId, dtype_on, is_host};
 pub use executor::{Executable, Executor, RunContext};
 pub use indices::{check_indices, indices_of};
 pub use interpret::{Interpreter, RandomValues};
+pub use keys::initialization_keys;
 
 use crate::ProgramError;
 use crate::random::Domain;

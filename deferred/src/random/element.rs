@@ -103,9 +103,15 @@ fn step<S: Simd>() -> usize {
     VECTORS_OF_BLOCKS * S::u32s::LEN
 }
 
+/// Returns the word of every element of a chunk of one-word elements.
+#[inline(always)]
+pub(super) fn words<S: Simd>(simd: S, stream: &Stream, blocks: Blocks<'_>) -> [u32; CHUNK] {
+    words_from(simd, stream, blocks, 0)
+}
+
 /// Returns the words of [`BLOCKS`] blocks, from the `skipped`-th on, one block after the other.
 #[inline(always)]
-pub(super) fn words<S: Simd>(
+fn words_from<S: Simd>(
     simd: S,
     stream: &Stream,
     blocks: Blocks<'_>,
@@ -142,13 +148,25 @@ pub(super) fn normals<S: Simd>(
     }
 }
 
+/// Returns standard normal values for a chunk of one-word elements.
+#[inline(always)]
+pub(super) fn standard_normals<S: Simd>(
+    simd: S,
+    stream: &Stream,
+    blocks: Blocks<'_>,
+) -> [f32; CHUNK] {
+    let mut values = [0.0; CHUNK];
+    normals(simd, stream, blocks, (0.0, 1.0), &mut values);
+    values
+}
+
 /// Returns the word of every element of a chunk of two-word elements, in two rounds of blocks, as each block
 /// has two elements.
 #[inline(always)]
 pub(super) fn wide_words<S: Simd>(simd: S, stream: &Stream, blocks: Blocks<'_>) -> [u64; CHUNK] {
     let mut wide = [0; CHUNK];
     for (round, wide) in wide.chunks_exact_mut(CHUNK / 2).enumerate() {
-        let words = words(simd, stream, blocks, round * BLOCKS);
+        let words = words_from(simd, stream, blocks, round * BLOCKS);
         for (wide, word) in wide.iter_mut().zip(words.as_chunks::<2>().0) {
             *wide = u64::from(word[0]) | u64::from(word[1]) << 32;
         }

@@ -4,10 +4,11 @@ use std::ops::Range;
 
 use burn::tensor::Distribution;
 use fearless_simd::{Level, Simd, dispatch};
+use tinderbox_fake::Runs;
 
 use super::element::{BLOCKS, Blocks, CHUNK, RandomElement};
 use super::error::RandomError;
-use super::runs::{Pieces, Runs};
+use super::runs::{Piece, pieces};
 use super::stream::Stream;
 
 /// Fills `out` with the elements `first_element ..` of a random tensor, in row-major order.
@@ -104,8 +105,8 @@ impl<'a, T: RandomElement> Filler<'a, T> {
     ///
     /// The region must have that many elements.
     pub(super) fn fill_region(&self, runs: &Runs, skipped: u64, out: &mut [T]) {
-        let pieces = runs.pieces(skipped, out.len());
-        if runs.length() < CHUNK as u64 {
+        let pieces = pieces(runs, skipped, out.len());
+        if runs.peek().is_none_or(|run| run.len < CHUNK as u64) {
             return self.fill_short(pieces, out);
         }
         let mut rest = out;
@@ -143,7 +144,7 @@ impl<'a, T: RandomElement> Filler<'a, T> {
 
     /// Fills `out` with short pieces, one after the other. Most of a chunk per piece would be
     /// discarded, so a chunk is generated from the blocks of many pieces.
-    fn fill_short(&self, pieces: Pieces, out: &mut [T]) {
+    fn fill_short(&self, pieces: impl Iterator<Item = Piece>, out: &mut [T]) {
         let per_block = T::PER_BLOCK as usize;
         let mut rest = out;
         let mut wanted = Wanted::none();

@@ -58,12 +58,12 @@ fn sample_f32<S: Simd>(
 ) {
     match *sampler {
         Sampler::Uniform(range) => {
-            for (out, word) in out.iter_mut().zip(words(simd, stream, blocks, 0)) {
+            for (out, word) in out.iter_mut().zip(words(simd, stream, blocks)) {
                 *out = range.sample(word);
             }
         }
         Sampler::Bernoulli(threshold) => {
-            for (out, word) in out.iter_mut().zip(words(simd, stream, blocks, 0)) {
+            for (out, word) in out.iter_mut().zip(words(simd, stream, blocks)) {
                 *out = if threshold.accepts(word) { 1.0 } else { 0.0 };
             }
         }

@@ -5,11 +5,11 @@ use burn_backend::Element;
 use fearless_simd::Level;
 use half::{bf16, f16};
 use rayon::prelude::*;
-use tinderbox_fake::Region;
+use tinderbox_fake::{Region, Runs};
 use tinderbox_pages::Memory;
 
 use super::fill::Filler;
-use super::runs::Runs;
+use super::runs::runs_of;
 use super::{RandomElement, RandomError, Stream};
 
 /// The dtypes for which random values are supported. `Flex32` is `F32` here.
@@ -86,7 +86,7 @@ pub fn generate_region(
             return Err(RandomError::Unsupported { dtype });
         }
     };
-    let runs = Runs::new(whole, region).map_err(|source| RandomError::Region { source })?;
+    let runs = runs_of(whole, region).map_err(|source| RandomError::Region { source })?;
     let shape: Vec<usize> = region.size().iter().map(|size| *size as usize).collect();
     make(stream, distribution, &runs, Shape::from(shape))
 }

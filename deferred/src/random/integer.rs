@@ -6,44 +6,38 @@ use fearless_simd::Simd;
 use super::bernoulli::Threshold;
 use super::distribution::check;
 use super::element::{
-    Blocks, CHUNK, RandomElement, Sample, Sampler, normals, wide_normals, wide_words, words,
+    Blocks, CHUNK, RandomElement, Sample, Sampler, standard_normals, wide_normals, wide_words,
+    words,
 };
 use super::error::RandomError;
 use super::stream::Stream;
 use super::uniform::IntegerRange;
 
-/// The sampler of an integer type, whose word is `$word`.
-macro_rules! integer_sampler {
-    ($type:ty, $word:ty) => {
-        fn sampler(distribution: Distribution) -> Result<Self::Sampler, RandomError> {
-            check(distribution)?;
-            let limits = (i128::from(<$type>::MIN), i128::from(<$type>::MAX));
-            let bounds = match distribution {
-                // Both are exact: powers of two, or zero.
-                Distribution::Default => (limits.0 as f64, (limits.1 + 1) as f64),
-                Distribution::Uniform(low, high) => (low, high),
-                Distribution::Bernoulli(probability) => {
-                    return Ok(Sampler::Bernoulli(Threshold::<$word>::new(probability)));
-                }
-                Distribution::Normal(mean, std) => return Ok(Sampler::Normal { mean, std }),
-            };
-            IntegerRange::<$word>::new(bounds, limits, stringify!($type)).map(Sampler::Uniform)
-        }
-    };
-}
-
-/// Integers of at most 32 bits. Normal values are `f32` deviates, scaled in `f64`, so that a large
-/// mean keeps its units.
-macro_rules! narrow_integer {
-    ($($type:ty),*) => {$(
+/// The integer types with words of one type. `$words` generates the word of each element, `$normals` standard normal
+/// values, which are scaled in `f64`, so that a large mean keeps its units.
+macro_rules! integers {
+    ($word:ident, $per_block:literal, $words:ident, $normals:ident: $($type:ty),*) => {$(
         impl RandomElement for $type {}
 
         impl Sample for $type {
-            type Sampler = Sampler<IntegerRange<u32>, u32, f64>;
+            type Sampler = Sampler<IntegerRange<$word>, $word, f64>;
 
-            const PER_BLOCK: u64 = 4;
+            const PER_BLOCK: u64 = $per_block;
 
-            integer_sampler!($type, u32);
+            fn sampler(distribution: Distribution) -> Result<Self::Sampler, RandomError> {
+                check(distribution)?;
+                let limits = (i128::from(<$type>::MIN), i128::from(<$type>::MAX));
+                let bounds = match distribution {
+                    // Both are exact: powers of two, or zero.
+                    Distribution::Default => (limits.0 as f64, (limits.1 + 1) as f64),
+                    Distribution::Uniform(low, high) => (low, high),
+                    Distribution::Bernoulli(probability) => {
+                        return Ok(Sampler::Bernoulli(Threshold::<$word>::new(probability)));
+                    }
+                    Distribution::Normal(mean, std) => return Ok(Sampler::Normal { mean, std }),
+                };
+                IntegerRange::<$word>::new(bounds, limits, stringify!($type)).map(Sampler::Uniform)
+            }
 
             #[inline(always)]
             fn sample<S: Simd>(
@@ -55,19 +49,17 @@ macro_rules! narrow_integer {
             ) {
                 match *sampler {
                     Sampler::Uniform(range) => {
-                        for (out, word) in out.iter_mut().zip(words(simd, stream, blocks, 0)) {
+                        for (out, word) in out.iter_mut().zip($words(simd, stream, blocks)) {
                             *out = range.sample(word) as $type;
                         }
                     }
                     Sampler::Bernoulli(threshold) => {
-                        for (out, word) in out.iter_mut().zip(words(simd, stream, blocks, 0)) {
+                        for (out, word) in out.iter_mut().zip($words(simd, stream, blocks)) {
                             *out = <$type>::from(threshold.accepts(word));
                         }
                     }
                     Sampler::Normal { mean, std } => {
-                        let mut standard = [0.0; CHUNK];
-                        normals(simd, stream, blocks, (0.0, 1.0), &mut standard);
-                        for (out, z) in out.iter_mut().zip(standard) {
+                        for (out, z) in out.iter_mut().zip($normals(simd, stream, blocks)) {
                             // The conversion truncates towards zero and saturates.
                             *out = (f64::from(z) * std + mean) as $type;
                         }
@@ -78,51 +70,8 @@ macro_rules! narrow_integer {
     )*};
 }
 
-narrow_integer!(i32, i16, i8, u32, u16, u8);
-
-/// Integers of 64 bits.
-macro_rules! wide_integer {
-    ($($type:ty),*) => {$(
-        impl RandomElement for $type {}
-
-        impl Sample for $type {
-            type Sampler = Sampler<IntegerRange<u64>, u64, f64>;
-
-            const PER_BLOCK: u64 = 2;
-
-            integer_sampler!($type, u64);
-
-            #[inline(always)]
-            fn sample<S: Simd>(
-                simd: S,
-                sampler: &Self::Sampler,
-                stream: &Stream,
-                blocks: Blocks<'_>,
-                out: &mut [Self; CHUNK],
-            ) {
-                match *sampler {
-                    Sampler::Uniform(range) => {
-                        for (out, word) in out.iter_mut().zip(wide_words(simd, stream, blocks)) {
-                            *out = range.sample(word) as $type;
-                        }
-                    }
-                    Sampler::Bernoulli(threshold) => {
-                        for (out, word) in out.iter_mut().zip(wide_words(simd, stream, blocks)) {
-                            *out = <$type>::from(threshold.accepts(word));
-                        }
-                    }
-                    Sampler::Normal { mean, std } => {
-                        for (out, z) in out.iter_mut().zip(wide_normals(simd, stream, blocks)) {
-                            *out = (z * std + mean) as $type;
-                        }
-                    }
-                }
-            }
-        }
-    )*};
-}
-
-wide_integer!(i64, u64);
+integers!(u32, 4, words, standard_normals: i32, i16, i8, u32, u16, u8);
+integers!(u64, 2, wide_words, wide_normals: i64, u64);
 
 #[cfg(test)]
 mod tests {

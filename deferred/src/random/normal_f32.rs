@@ -75,13 +75,9 @@ pub(super) fn radius<S: Simd>(word: Words<S>) -> Floats<S> {
     let exponent = exponent.signed_to_floats();
 
     let mut p = Floats::splat(word.simd(), LOG[7]);
-    p = p.mul_add_constant(f, LOG[6]);
-    p = p.mul_add_constant(f, LOG[5]);
-    p = p.mul_add_constant(f, LOG[4]);
-    p = p.mul_add_constant(f, LOG[3]);
-    p = p.mul_add_constant(f, LOG[2]);
-    p = p.mul_add_constant(f, LOG[1]);
-    p = p.mul_add_constant(f, LOG[0]);
+    for coefficient in LOG[..7].iter().rev() {
+        p = p.mul_add_constant(f, *coefficient);
+    }
     p = p.mul_add_constant(f, -0.5);
     let log_mantissa = p.mul_add(f * f, f);
     let log = exponent.mul_add(Floats::splat(word.simd(), LN_2), log_mantissa);

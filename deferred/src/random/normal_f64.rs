@@ -56,18 +56,20 @@ pub(super) fn radius(word: u64) -> f64 {
 
     let s = f / (2.0 + f);
     let z = s * s;
-    let mut p = LOG[6];
-    p = p * z + LOG[5];
-    p = p * z + LOG[4];
-    p = p * z + LOG[3];
-    p = p * z + LOG[2];
-    p = p * z + LOG[1];
-    p = p * z + LOG[0];
-    let mut log = (s * z) * p;
+    let mut log = (s * z) * polynomial(&LOG, z);
     log += exponent * LN_2_LOW;
     log += 2.0 * s;
     log += exponent * LN_2_HIGH;
     (-2.0 * log).sqrt()
+}
+
+/// Evaluates a polynomial with these coefficients, that of the constant term first.
+#[inline(always)]
+fn polynomial<const N: usize>(coefficients: &[f64; N], z: f64) -> f64 {
+    let lower = coefficients[..N - 1].iter().rev();
+    lower.fold(coefficients[N - 1], |sum, coefficient| {
+        sum * z + coefficient
+    })
 }
 
 /// Returns sine and cosine of `2 pi v` for `v = (word + 1/2) / 2^64`.
@@ -78,20 +80,8 @@ pub(super) fn sine_cosine(word: u64) -> (f64, f64) {
     let x = (remainder as f64 + 0.5) * WORD_ANGLE;
 
     let z = x * x;
-    let mut p = SINE[5];
-    p = p * z + SINE[4];
-    p = p * z + SINE[3];
-    p = p * z + SINE[2];
-    p = p * z + SINE[1];
-    p = p * z + SINE[0];
-    let sine = (x * z) * p + x;
-    let mut q = COSINE[5];
-    q = q * z + COSINE[4];
-    q = q * z + COSINE[3];
-    q = q * z + COSINE[2];
-    q = q * z + COSINE[1];
-    q = q * z + COSINE[0];
-    let cosine = ((z * z) * q - 0.5 * z) + 1.0;
+    let sine = (x * z) * polynomial(&SINE, z) + x;
+    let cosine = ((z * z) * polynomial(&COSINE, z) - 0.5 * z) + 1.0;
 
     // Odd quadrants swap the two; sine is negative in quadrants 2 and 3, cosine in 1 and 2.
     let odd = turned & (1 << 62) != 0;

@@ -1,28 +1,17 @@
 //! The positions of a region's elements in the whole tensor.
 
 use burn::tensor::Shape;
-use tinderbox_fake::{Region, RegionError};
+use tinderbox_fake::{Region, RegionError, Runs};
 
-/// The elements of a region in row-major order, as runs of elements that are consecutive in the whole.
+/// Returns the runs of the elements of a region in a tensor of this shape: of consecutive elements of the whole, and,
+/// because the region is the target, of all elements of the region in their order.
 ///
-/// Trailing dimensions that the region covers completely are part of the run of the dimension before them, so the
-/// whole of a tensor is one run, and so are several complete rows.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Runs {
-    /// Index in the whole of the region's first element.
-    pub(super) first: u64,
-    /// Elements of a run.
-    pub(super) length: u64,
-    /// The dimensions over which the runs are counted, the innermost first.
-    pub(super) axes: Vec<Axis>,
-}
-
-/// A dimension of the region, outside of its runs.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Axis {
-    pub(super) size: u64,
-    /// Elements of the whole from one index to the next.
-    pub(super) stride: u64,
+/// # Errors
+/// When the region is not inside the tensor, or the whole has more than 2^64 - 1 elements.
+pub(super) fn runs_of(whole: &Shape, region: &Region) -> Result<Runs, RegionError> {
+    let shape: Vec<u64> = whole.as_slice().iter().map(|d| *d as u64).collect();
+    region.check_inside(&shape)?;
+    Ok(Region::whole(&shape)?.runs(region))
 }
 
 /// A part of a run: elements that are consecutive both in the region and in the whole.
@@ -34,128 +23,28 @@ pub(super) struct Piece {
     pub(super) elements: usize,
 }
 
-impl Runs {
-    /// Returns the runs of a region of a tensor of this shape.
-    ///
-    /// # Errors
-    /// When the region is not inside the tensor, or the whole has more than 2^64 - 1 elements.
-    pub(super) fn new(whole: &Shape, region: &Region) -> Result<Self, RegionError> {
-        let shape: Vec<u64> = whole.as_slice().iter().map(|d| *d as u64).collect();
-        region.check_inside(&shape)?;
-        Region::whole(&shape)?;
-
-        let mut runs = Self {
-            first: 0,
-            length: 1,
-            axes: Vec::new(),
-        };
-        if region.num_elements() == 0 {
-            runs.length = 0;
-            return Ok(runs);
-        }
-        let mut stride = 1;
-        // So far, a run is the whole of the dimensions seen.
-        let mut joined = true;
-        for d in (0..shape.len()).rev() {
-            let (offset, size) = (region.offset()[d], region.size()[d]);
-            runs.first += offset * stride;
-            if joined {
-                runs.length *= size;
-                joined = size == shape[d];
-            } else if size != 1 {
-                runs.axes.push(Axis { size, stride });
-            }
-            stride *= shape[d];
-        }
-        Ok(runs)
-    }
-
-    /// Returns the elements of a run.
-    pub(super) fn length(&self) -> u64 {
-        self.length
-    }
-
-    /// Returns the same runs, counted in groups of this many consecutive elements, if every group is completely in a
-    /// run and begins at a multiple of its size.
-    #[cfg(feature = "cubecl")]
-    pub(super) fn in_groups(&self, of: u64) -> Option<Self> {
-        let fits = |count: u64| count.is_multiple_of(of);
-        let all_fit =
-            fits(self.first) && fits(self.length) && self.axes.iter().all(|axis| fits(axis.stride));
-        let axis = |axis: &Axis| Axis {
-            size: axis.size,
-            stride: axis.stride / of,
-        };
-        all_fit.then(|| Self {
-            first: self.first / of,
-            length: self.length / of,
-            axes: self.axes.iter().map(axis).collect(),
-        })
-    }
-
-    /// Returns the pieces of the elements `skipped .. skipped + elements` of the region.
-    ///
-    /// Both must be inside the region.
-    pub(super) fn pieces(&self, skipped: u64, elements: usize) -> Pieces<'_> {
-        let mut pieces = Pieces {
-            runs: self,
-            indices: vec![0; self.axes.len()],
-            run_start: self.first,
-            inside_run: 0,
-            rest: elements,
-        };
-        if elements != 0 {
-            let mut run = skipped / self.length;
-            pieces.inside_run = skipped % self.length;
-            for (axis, index) in self.axes.iter().zip(&mut pieces.indices) {
-                *index = run % axis.size;
-                run /= axis.size;
-                pieces.run_start += *index * axis.stride;
-            }
-        }
-        pieces
-    }
-}
-
-/// The iterator that [`Runs::pieces`] returns.
-#[derive(Debug)]
-pub(super) struct Pieces<'a> {
-    runs: &'a Runs,
-    /// The index along each axis of the next run.
-    indices: Vec<u64>,
-    run_start: u64,
-    /// Number of skipped elements of that run.
-    inside_run: u64,
-    rest: usize,
-}
-
-impl Iterator for Pieces<'_> {
-    type Item = Piece;
-
-    #[inline]
-    fn next(&mut self) -> Option<Piece> {
-        if self.rest == 0 {
-            return None;
-        }
-        let left_in_run = self.runs.length - self.inside_run;
+/// Returns the pieces of the elements `skipped .. skipped + elements` of the region.
+///
+/// Both must be inside the region.
+pub(super) fn pieces(
+    runs: &Runs,
+    skipped: u64,
+    elements: usize,
+) -> impl Iterator<Item = Piece> + use<> {
+    let first = runs.peek().filter(|_| elements != 0);
+    let mut inside_run = first.map_or(0, |run| skipped % run.len);
+    let runs = first.map(|run| runs.clone().skip_runs(skipped / run.len));
+    let mut rest = elements;
+    runs.into_iter().flatten().map_while(move |run| {
+        let left_in_run = run.len - inside_run;
         let piece = Piece {
-            first_element: self.run_start + self.inside_run,
-            elements: left_in_run.min(self.rest as u64) as usize,
+            first_element: run.source + inside_run,
+            elements: left_in_run.min(rest as u64) as usize,
         };
-        self.rest -= piece.elements;
-        self.inside_run = 0;
-        // Increments the innermost axis first; an axis that is complete restarts at zero.
-        for (axis, index) in self.runs.axes.iter().zip(&mut self.indices) {
-            *index += 1;
-            if *index < axis.size {
-                self.run_start += axis.stride;
-                break;
-            }
-            *index = 0;
-            self.run_start -= (axis.size - 1) * axis.stride;
-        }
-        Some(piece)
-    }
+        rest -= piece.elements;
+        inside_run = 0;
+        (piece.elements != 0).then_some(piece)
+    })
 }
 
 #[cfg(test)]
@@ -164,17 +53,17 @@ mod tests {
 
     fn runs(whole: &[usize], offset: &[u64], size: &[u64]) -> Result<Runs, RegionError> {
         let region = Region::new(offset.to_vec(), size.to_vec())?;
-        Runs::new(&Shape::from(whole.to_vec()), &region)
+        runs_of(&Shape::from(whole.to_vec()), &region)
     }
 
     #[test]
     fn trailing_dimensions_join_the_run() {
         let check = |whole: &[usize], offset: &[u64], size: &[u64], length, starts: &[u64]| {
             let runs = runs(whole, offset, size).expect("it is inside");
-            assert_eq!(runs.length(), length, "{whole:?} {offset:?} {size:?}");
+            let found = runs.peek().map_or(0, |run| run.len);
+            assert_eq!(found, length, "{whole:?} {offset:?} {size:?}");
             let elements = size.iter().product::<u64>() as usize;
-            let pieces: Vec<u64> = runs
-                .pieces(0, elements)
+            let pieces: Vec<u64> = pieces(&runs, 0, elements)
                 .map(|piece| {
                     assert_eq!(piece.elements as u64, length);
                     piece.first_element
@@ -203,7 +92,7 @@ mod tests {
     #[test]
     fn pieces_begin_and_end_inside_of_runs() {
         let runs = runs(&[4, 10], &[1, 2], &[3, 5]).expect("it is inside");
-        let pieces: Vec<_> = runs.pieces(3, 9).collect();
+        let pieces: Vec<_> = pieces(&runs, 3, 9).collect();
         let piece = |first_element, elements| Piece {
             first_element,
             elements,

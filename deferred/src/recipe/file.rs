@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use tinderbox_fake::{Graph, GraphFileError, NodeId, ValueId, seal, unseal};
 
 use super::push::Pushed;
-use super::{MadeWhole, Recipe};
+use super::{NotSliceable, Recipe};
 use crate::RecipeError;
 use crate::program::{Draw, is_random};
 use crate::random::Seed;
@@ -25,7 +25,8 @@ struct Body<'a> {
     seed: Seed,
     output: ValueId,
     draws: Cow<'a, BTreeMap<NodeId, Draw>>,
-    made_whole: Cow<'a, [MadeWhole]>,
+    #[serde(rename = "made_whole")]
+    not_sliceable: Cow<'a, [NotSliceable]>,
     is_view: bool,
     graph: Cow<'a, Graph>,
 }
@@ -43,7 +44,7 @@ impl Recipe {
             seed: self.seed,
             output: made.output,
             draws: Cow::Borrowed(&made.draws),
-            made_whole: Cow::Borrowed(&made.made_whole),
+            not_sliceable: Cow::Borrowed(&made.not_sliceable),
             is_view: made.is_view,
             graph: Cow::Borrowed(&made.graph),
         };
@@ -64,7 +65,7 @@ impl Recipe {
                 graph: body.graph.into_owned(),
                 output: body.output,
                 draws: body.draws.into_owned(),
-                made_whole: body.made_whole.into_owned(),
+                not_sliceable: body.not_sliceable.into_owned(),
                 is_view: body.is_view,
             },
         };

@@ -10,11 +10,11 @@ mod rules;
 use burn::tensor::{DType, Device};
 use tinderbox_fake::{DynTensor, Graph, Recording, Region, ValueId};
 
-pub use plan::{MadeWhole, RecipePlan};
+pub use plan::{NotSliceable, RecipePlan};
 
 use crate::program::{Draw, Executor, Generator, Program, RandomKeys, RunContext};
 use crate::random::Seed;
-use crate::source::can_cast;
+use crate::table::can_cast;
 use crate::{ProgramError, RecipeError, initialization_keys};
 use push::Pushed;
 
@@ -157,7 +157,7 @@ impl Recipe {
     /// Returns the operations and memory that the tensor needs.
     pub fn plan(&self) -> RecipePlan {
         let made = &self.made;
-        RecipePlan::of(&made.graph, made.output, &made.made_whole)
+        RecipePlan::of(&made.graph, made.output, &made.not_sliceable)
     }
 
     /// Computes the tensor on a device, without autodiff.

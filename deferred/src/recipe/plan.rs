@@ -10,7 +10,7 @@ use super::layout::{is_row_major, is_view};
 
 /// A result of which a part is needed, but which is not sliceable.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct MadeWhole {
+pub struct NotSliceable {
     /// The operation, such as `Float.Matmul`.
     pub operation: String,
     /// Size per dimension of its result.
@@ -30,16 +30,17 @@ pub struct RecipePlan {
     /// reuses the memory of an input that nothing else reads.
     pub peak_bytes: u64,
     /// Results that are not sliceable, and are computed whole though only a part of them is needed.
-    pub made_whole: Vec<MadeWhole>,
+    #[serde(rename = "made_whole")]
+    pub not_sliceable: Vec<NotSliceable>,
 }
 
 impl RecipePlan {
-    pub(super) fn of(graph: &Graph, output: ValueId, made_whole: &[MadeWhole]) -> Self {
+    pub(super) fn of(graph: &Graph, output: ValueId, not_sliceable: &[NotSliceable]) -> Self {
         Self {
             operations: graph.nodes().len(),
             bytes: graph.value(output).bytes(),
             peak_bytes: peak_bytes(graph, output).max(graph.value(output).bytes()),
-            made_whole: made_whole.to_vec(),
+            not_sliceable: not_sliceable.to_vec(),
         }
     }
 }
@@ -51,7 +52,7 @@ impl fmt::Display for RecipePlan {
             "{} operations, {} bytes, {} bytes at the peak",
             self.operations, self.bytes, self.peak_bytes
         )?;
-        for whole in &self.made_whole {
+        for whole in &self.not_sliceable {
             write!(
                 f,
                 "\n  not sliceable, computed whole: {} {:?}, {} bytes",

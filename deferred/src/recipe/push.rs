@@ -11,7 +11,7 @@ use tinderbox_fake::{DynTensor, Graph, GraphBuilder, NodeId, Region, TensorKind,
 
 use super::layout::{is_part_of_more, is_row_major};
 use super::rules::{Make, Step, step, whole};
-use super::{MadeWhole, RecipeError};
+use super::{NotSliceable, RecipeError};
 use crate::program::Draw;
 
 /// The graph of a part of a value.
@@ -21,7 +21,7 @@ pub(super) struct Pushed {
     pub(super) output: ValueId,
     pub(super) draws: BTreeMap<NodeId, Draw>,
     /// Results of which a part is needed, but which are not sliceable.
-    pub(super) made_whole: Vec<MadeWhole>,
+    pub(super) not_sliceable: Vec<NotSliceable>,
     /// Whether the output is a view into a larger tensor, whose memory it would keep allocated.
     pub(super) is_view: bool,
 }
@@ -59,7 +59,7 @@ pub(super) fn push(
     Ok(Pushed {
         output,
         draws: writer.new_draws,
-        made_whole: demand.made_whole,
+        not_sliceable: demand.not_sliceable,
         is_view: is_part_of_more(&graph, output),
         graph,
     })
@@ -77,7 +77,7 @@ fn empty(graph: &Graph, output: ValueId, region: &Region) -> Pushed {
         graph: builder.finish().expect("one node reads nothing"),
         output: id,
         draws: BTreeMap::new(),
-        made_whole: Vec::new(),
+        not_sliceable: Vec::new(),
         is_view: false,
     }
 }
@@ -102,7 +102,7 @@ fn nothing(operation: &OperationIr, wanted: &Region) -> Step {
 struct Demand {
     steps: BTreeMap<NodeId, Step>,
     constants: BTreeMap<ValueId, Region>,
-    made_whole: Vec<MadeWhole>,
+    not_sliceable: Vec<NotSliceable>,
 }
 
 impl Demand {
@@ -113,7 +113,7 @@ impl Demand {
         let mut demand = Self {
             steps: BTreeMap::new(),
             constants: BTreeMap::new(),
-            made_whole: Vec::new(),
+            not_sliceable: Vec::new(),
         };
         let nodes = graph.backward_slice([output], |_| false).nodes;
         for id in nodes.into_iter().rev() {
@@ -144,7 +144,7 @@ impl Demand {
         }
         let constants = needed.into_iter();
         demand.constants = constants.filter(|(v, _)| graph.is_constant(*v)).collect();
-        demand.made_whole.reverse();
+        demand.not_sliceable.reverse();
         demand
     }
 
@@ -157,7 +157,7 @@ impl Demand {
         });
         for out in parts {
             let value = graph.value(*out);
-            self.made_whole.push(MadeWhole {
+            self.not_sliceable.push(NotSliceable {
                 operation: node.name(),
                 shape: value.shape.iter().map(|d| *d as u64).collect(),
                 bytes: value.bytes(),

@@ -49,16 +49,23 @@ pub(super) fn step(operation: &OperationIr, wanted: &Region) -> Step {
         _ => None,
     };
     pushed
-        .or_else(|| random(operation).is_some().then(|| draw(wanted)))
+        .or_else(|| {
+            random(operation).map(|_| Step {
+                out: wanted.clone(),
+                inputs: Vec::new(),
+                make: Make::Draw,
+            })
+        })
         .or_else(|| elementwise(operation, wanted))
         .unwrap_or_else(|| whole(operation))
 }
 
-fn draw(wanted: &Region) -> Step {
+/// Returns the step of a result that is one of the inputs, or a part of one.
+fn alias(wanted: &Region, inputs: Vec<Option<Region>>) -> Step {
     Step {
         out: wanted.clone(),
-        inputs: Vec::new(),
-        make: Make::Draw,
+        inputs,
+        make: Make::Alias,
     }
 }
 
@@ -189,10 +196,11 @@ fn broadcast(input: &[usize], result: &[usize], wanted: &Region) -> Option<Regio
 /// Returns the step of a shape operation or join; `None` for operations without a rule.
 fn base_step(base: &BaseOperationIr, family: Family, wanted: &Region) -> Option<Step> {
     use BaseOperationIr as B;
-    match base {
+    let of_one = |needed| run(wanted.clone(), vec![Some(needed)], family(base.clone()));
+    Some(match base {
         B::Reshape(reshape) => {
             let Cover { before, after } = cover(&dims(&reshape.input), &dims(&reshape.out), wanted);
-            Some(run(after, vec![Some(before)], family(base.clone())))
+            run(after, vec![Some(before)], family(base.clone()))
         }
         B::Expand(expand) => {
             // New dimensions are first.
@@ -201,22 +209,13 @@ fn base_step(base: &BaseOperationIr, family: Family, wanted: &Region) -> Option<
                 wanted.offset()[new..].to_vec(),
                 wanted.size()[new..].to_vec(),
             );
-            let needed = broadcast(&expand.input.shape, &expand.out.shape[new..], &kept.ok()?)?;
-            Some(run(
-                wanted.clone(),
-                vec![Some(needed)],
-                family(base.clone()),
-            ))
+            let result = &expand.out.shape[new..];
+            of_one(broadcast(&expand.input.shape, result, &kept.ok()?)?)
         }
         B::SwapDims(swap) => {
             let mut axes: Vec<usize> = (0..wanted.rank()).collect();
             axes.swap(swap.dim1, swap.dim2);
-            let needed = permuted(wanted, &axes);
-            Some(run(
-                wanted.clone(),
-                vec![Some(needed)],
-                family(base.clone()),
-            ))
+            of_one(permuted(wanted, &axes))
         }
         B::Permute(permute) => {
             // Dimension `d` of the result is dimension `axes[d]` of the input.
@@ -224,21 +223,16 @@ fn base_step(base: &BaseOperationIr, family: Family, wanted: &Region) -> Option<
             for (d, axis) in permute.axes.iter().enumerate() {
                 back[*axis] = d;
             }
-            let needed = permuted(wanted, &back);
-            Some(run(
-                wanted.clone(),
-                vec![Some(needed)],
-                family(base.clone()),
-            ))
+            of_one(permuted(wanted, &back))
         }
-        B::Flip(flip) => Some(flipped(flip, family(base.clone()), wanted)),
-        B::Slice(slice) => sliced(slice, family, wanted),
-        B::SliceAssign(assign) => assigned(assign, family, wanted),
-        B::RepeatDim(repeat) => Some(repeated(repeat, family(base.clone()), wanted)),
-        B::Cat(cat) => Some(joined(cat, family, wanted)),
-        B::Select(select) => Some(selected(select, family(base.clone()), wanted)),
-        _ => None,
-    }
+        B::Flip(flip) => of_one(flipped(flip, wanted)),
+        B::Slice(slice) => sliced(slice, family, wanted)?,
+        B::SliceAssign(assign) => assigned(assign, family, wanted)?,
+        B::RepeatDim(repeat) => repeated(repeat, family(base.clone()), wanted),
+        B::Cat(cat) => joined(cat, family, wanted),
+        B::Select(select) => selected(select, family(base.clone()), wanted),
+        _ => return None,
+    })
 }
 
 fn run(out: Region, inputs: Vec<Option<Region>>, operation: OperationIr) -> Step {
@@ -265,14 +259,14 @@ fn with_range(region: &Region, dim: usize, offset: u64, size: u64) -> Region {
     Region::new(offsets, sizes).expect("the range is inside the tensor")
 }
 
-fn flipped(flip: &FlipOpIr, operation: OperationIr, wanted: &Region) -> Step {
+fn flipped(flip: &FlipOpIr, wanted: &Region) -> Region {
     let mut needed = wanted.clone();
     for axis in &flip.axes {
         let length = flip.input.shape[*axis] as u64;
         let (offset, size) = (wanted.offset()[*axis], wanted.size()[*axis]);
         needed = with_range(&needed, *axis, length - offset - size, size);
     }
-    run(wanted.clone(), vec![Some(needed)], operation)
+    needed
 }
 
 /// Only positive steps have a rule.
@@ -292,18 +286,14 @@ fn sliced(slice: &SliceOpIr, family: Family, wanted: &Region) -> Option<Step> {
         needed = with_range(&needed, d, start + wanted.offset()[d] * step, span);
         ranges.push(Slice::new(0, Some(span as isize), step as isize));
     }
-    let make = match ranges.iter().all(|range| range.step == 1) {
-        true => Make::Alias,
-        false => Make::Run(Box::new(family(BaseOperationIr::Slice(SliceOpIr {
-            ranges,
-            ..slice.clone()
-        })))),
-    };
-    Some(Step {
-        out: wanted.clone(),
-        inputs: vec![Some(needed)],
-        make,
-    })
+    if ranges.iter().all(|range| range.step == 1) {
+        return Some(alias(wanted, vec![Some(needed)]));
+    }
+    let operation = family(BaseOperationIr::Slice(SliceOpIr {
+        ranges,
+        ..slice.clone()
+    }));
+    Some(run(wanted.clone(), vec![Some(needed)], operation))
 }
 
 /// Returns the box that a value is written to, for steps of one; `None` for other steps.
@@ -321,17 +311,12 @@ fn target(assign: &SliceAssignOpIr) -> Option<Region> {
 
 fn assigned(assign: &SliceAssignOpIr, family: Family, wanted: &Region) -> Option<Step> {
     let target = target(assign)?;
-    let alias = |inputs| Step {
-        out: wanted.clone(),
-        inputs,
-        make: Make::Alias,
-    };
     let Some(written) = wanted.intersection(&target) else {
-        return Some(alias(vec![Some(wanted.clone()), None]));
+        return Some(alias(wanted, vec![Some(wanted.clone()), None]));
     };
     let of_value = written.relative_to(&target);
     if written == *wanted {
-        return Some(alias(vec![None, Some(of_value)]));
+        return Some(alias(wanted, vec![None, Some(of_value)]));
     }
     let ranges = written.relative_to(wanted).ranges();
     let operation = family(BaseOperationIr::SliceAssign(SliceAssignOpIr {
@@ -349,11 +334,7 @@ fn repeated(repeat: &RepeatDimOpIr, operation: OperationIr, wanted: &Region) -> 
     let within = offset % length;
     if within + size <= length {
         // Inside one repetition.
-        return Step {
-            out: wanted.clone(),
-            inputs: vec![Some(with_range(wanted, dim, within, size))],
-            make: Make::Alias,
-        };
+        return alias(wanted, vec![Some(with_range(wanted, dim, within, size))]);
     }
     let out = with_range(wanted, dim, 0, repeat.out.shape[dim] as u64);
     run(
@@ -378,18 +359,14 @@ fn joined(cat: &CatOpIr, family: Family, wanted: &Region) -> Step {
         }));
         begin = end;
     }
-    let make = match tensors.len() {
-        1 => Make::Alias,
-        _ => Make::Run(Box::new(family(BaseOperationIr::Cat(CatOpIr {
-            tensors,
-            ..cat.clone()
-        })))),
-    };
-    Step {
-        out: wanted.clone(),
-        inputs,
-        make,
+    if tensors.len() == 1 {
+        return alias(wanted, inputs);
     }
+    let operation = family(BaseOperationIr::Cat(CatOpIr {
+        tensors,
+        ..cat.clone()
+    }));
+    run(wanted.clone(), inputs, operation)
 }
 
 /// Returns the indices of the wanted rows, and the whole of the selected dimension.

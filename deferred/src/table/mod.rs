@@ -7,6 +7,7 @@ mod summary;
 mod text;
 
 pub use nearest::UnknownPath;
+pub(crate) use parameter::can_cast;
 pub use parameter::{Origin, Parameter};
 pub use parameters::ParameterTable;
 pub use summary::{Entry, ModuleSummary, Summary, Totals};

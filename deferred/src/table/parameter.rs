@@ -49,8 +49,19 @@ impl Parameter {
         self.modules.rsplit('.').next().unwrap_or("")
     }
 
+    /// Returns the path under which its value is loaded and saved: that of the first of its clones, or its own.
+    pub fn original(&self) -> &ParameterPath {
+        self.clone_of.as_ref().unwrap_or(&self.path)
+    }
+
     /// Returns the number of elements.
     pub fn elements(&self) -> u64 {
         self.shape.iter().product()
     }
+}
+
+/// Whether values of a dtype can be cast to another.
+pub(crate) fn can_cast(from: DType, to: DType) -> bool {
+    let is_float = |dtype| matches!(dtype, DType::F64 | DType::F32 | DType::F16 | DType::BF16);
+    is_float(from) && is_float(to)
 }

@@ -4,7 +4,6 @@ use std::fmt;
 
 use super::summary::{Entry, ModuleSummary, Summary};
 use super::{Origin, Parameter, ParameterTable};
-use crate::Deferred;
 
 /// Default width if standard output is not a terminal.
 const USUAL_WIDTH: usize = 100;
@@ -318,12 +317,6 @@ impl fmt::Display for ParameterTable {
 }
 
 /// The summary, as [`Summary`] prints it.
-impl<M> fmt::Display for Deferred<M> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.table.fmt(f)
-    }
-}
-
 fn terminal_width() -> usize {
     let size = terminal_size::terminal_size_of(std::io::stdout());
     size.map_or(USUAL_WIDTH, |(width, _)| usize::from(width.0))

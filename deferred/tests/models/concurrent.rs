@@ -13,7 +13,7 @@ use tinderbox_deferred::{Deferred, MaterializeOptions, Observer, ParameterPath};
 struct Waits(Mutex<(Sender<()>, Receiver<()>)>);
 
 impl Observer for Waits {
-    fn made(&self, _: &ParameterPath, _: u64) {
+    fn completed(&self, _: &ParameterPath, _: u64) {
         let (begun, told) = &*self.0.lock().unwrap();
         begun.send(()).unwrap();
         // Fails when the sender is dropped: the other values do not wait.

@@ -30,7 +30,7 @@ impl Observer for Log {
         self.note(format!("{parameters} parameters, {bytes} bytes"));
     }
 
-    fn made(&self, path: &ParameterPath, bytes: u64) {
+    fn completed(&self, path: &ParameterPath, bytes: u64) {
         self.note(format!("{path}: {bytes}"));
     }
 

@@ -155,7 +155,7 @@ fn integers_and_booleans_are_sliceable() {
         let whole = recipe(init);
         let wanted = region(&[1, 2], &[3, 4]);
         let part = whole.region(&wanted).unwrap();
-        assert!(part.plan().made_whole.is_empty(), "{}", part.graph());
+        assert!(part.plan().not_sliceable.is_empty(), "{}", part.graph());
         assert_eq!(data(&part), cut(&whole, &wanted), "{}", part.graph());
     };
     check(|d| Tensor::<2, Int>::random([6, 8], Distribution::Uniform(0.0, 99.0), d).into());
@@ -194,7 +194,7 @@ fn the_cost_of_a_region_is_proportional_to_it() {
     let part = huge.region(&region(&[5, 7, 1000], &[1, 1, 6])).unwrap();
     // Twice, because a transposed tensor is copied when it is reshaped.
     assert_eq!(part.plan().peak_bytes, 48);
-    assert_eq!(part.plan().made_whole, []);
+    assert_eq!(part.plan().not_sliceable, []);
     assert_eq!(part.materialize(&flex()).unwrap().bytes(), 24);
 }
 
@@ -209,7 +209,7 @@ fn operations_that_are_not_sliceable_are_named() {
     let wanted = region(&[2, 1], &[3, 2]);
     let part = orthogonal.region(&wanted).unwrap();
     assert_eq!(data(&part), cut(&orthogonal, &wanted));
-    let whole = part.plan().made_whole;
+    let whole = part.plan().not_sliceable;
     assert!(!whole.is_empty(), "a decomposition is not sliceable");
     let (first, bytes) = (&whole[0], part.plan().bytes);
     assert_eq!(first.bytes, first.shape.iter().product::<u64>() * 4);
@@ -277,9 +277,9 @@ fn operations_that_are_not_sliceable_do_not_depend_on_the_region() {
                 cut(&part, &inner),
                 "{name}, {wanted}, {inner}"
             );
-            let named = again.plan().made_whole.len();
+            let named = again.plan().not_sliceable.len();
             assert!(
-                named <= part.plan().made_whole.len() + 1,
+                named <= part.plan().not_sliceable.len() + 1,
                 "{}",
                 again.plan()
             );

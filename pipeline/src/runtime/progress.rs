@@ -75,7 +75,7 @@ impl Observer for RankProgress {
         self.report();
     }
 
-    fn made(&self, _: &ParameterPath, bytes: u64) {
+    fn completed(&self, _: &ParameterPath, bytes: u64) {
         self.made.fetch_add(1, Relaxed);
         self.made_bytes.fetch_add(bytes, Relaxed);
         self.report();
@@ -92,7 +92,7 @@ mod tests {
         let path = ParameterPath::new("weight");
         progress.begin(2, 12);
         progress.advanced(8);
-        progress.made(&path, 8);
+        progress.completed(&path, 8);
         progress.advanced(3);
         let expected = Counted {
             made: 1,
@@ -104,7 +104,7 @@ mod tests {
         progress.restart();
         assert_eq!(progress.counted(), Counted::default());
         assert_eq!(progress.reports(), 4, "the driver may check in between");
-        progress.made(&path, 4);
+        progress.completed(&path, 4);
         assert_eq!(progress.counted().bytes, 4);
     }
 }

@@ -89,14 +89,14 @@ const PART_BYTES: usize = 8 << 20;
 pub struct BucketStore {
     // The store of a service may include its credentials in its debug output.
     #[debug(skip)]
-    objects: Arc<dyn ObjectStore>,
+    pub(super) objects: Arc<dyn ObjectStore>,
     #[debug(skip)]
     tasks: Arc<Tasks>,
     #[debug(skip)]
     prefix: Path,
     /// The location of the root, for messages.
     place: String,
-    part_bytes: usize,
+    pub(super) part_bytes: usize,
 }
 
 impl BucketStore {
@@ -140,14 +140,6 @@ impl BucketStore {
         }
     }
 
-    pub(super) fn bytes_of_part(&self) -> usize {
-        self.part_bytes
-    }
-
-    pub(super) fn objects(&self) -> Arc<dyn ObjectStore> {
-        self.objects.clone()
-    }
-
     /// Runs a request and waits for it.
     pub(super) fn run<T: Send + 'static>(
         &self,
@@ -163,7 +155,7 @@ impl BucketStore {
         payload: PutPayload,
         mode: PutMode,
     ) -> std::result::Result<(), PutError> {
-        let put = put_if(self.objects(), at.clone(), payload, mode);
+        let put = put_if(self.objects.clone(), at.clone(), payload, mode);
         let done = self.tasks.run(async move { Ok(put.await) });
         done.unwrap_or_else(|panicked| Err(PutError::Unknown(panicked)))
     }
@@ -175,14 +167,14 @@ impl BucketStore {
     }
 
     fn head(&self, at: &Path) -> io::Result<ObjectMeta> {
-        let (objects, at) = (self.objects(), at.clone());
+        let (objects, at) = (self.objects.clone(), at.clone());
         self.run(async move { head(&*objects, &at).await })
     }
 
     /// Returns the condition that the manifest of a step is unchanged, and the location of the files that it
     /// lists, unless they are next to it.
     fn now_at(&self, step: &str, at: &Path) -> io::Result<(PutMode, Option<String>)> {
-        let (objects, at) = (self.objects(), at.clone());
+        let (objects, at) = (self.objects.clone(), at.clone());
         let (version, bytes) = self.run(async move {
             let found = objects.get_opts(&at, GetOptions::default()).await?;
             let (version, size) = (version_of(&found.meta), found.meta.size);
@@ -221,7 +213,7 @@ impl Store for BucketStore {
     }
 
     fn list(&self, dir: &str) -> io::Result<Vec<Found>> {
-        let (objects, at) = (self.objects(), self.at(dir)?);
+        let (objects, at) = (self.objects.clone(), self.at(dir)?);
         let listing = self.run(async move { objects.list_with_delimiter(Some(&at)).await })?;
         let dirs = listing.common_prefixes.iter();
         let dirs = dirs.map(|dir| found(dir, FoundKind::Dir, 0));
@@ -262,7 +254,7 @@ impl Store for BucketStore {
 
     /// One request.
     fn read_small(&self, path: &str, limit_bytes: u64) -> io::Result<Vec<u8>> {
-        let (objects, at) = (self.objects(), self.at(path)?);
+        let (objects, at) = (self.objects.clone(), self.at(path)?);
         let bytes = self.run(async move {
             let found = objects.get_opts(&at, GetOptions::default()).await?;
             match found.meta.size {
@@ -293,7 +285,7 @@ impl Store for BucketStore {
     }
 
     fn remove_file(&self, path: &str) -> io::Result<()> {
-        let (objects, at) = (self.objects(), self.at(path)?);
+        let (objects, at) = (self.objects.clone(), self.at(path)?);
         self.run(async move { delete(&objects, &at).await })
     }
 
@@ -337,7 +329,7 @@ impl Store for BucketStore {
     }
 
     fn put(&self, path: &str, bytes: &[u8]) -> io::Result<()> {
-        let (objects, at) = (self.objects(), self.at(path)?);
+        let (objects, at) = (self.objects.clone(), self.at(path)?);
         let payload = PutPayload::from(bytes.to_vec());
         self.run(async move {
             let put = objects.put_opts(&at, payload, PutOptions::default());

@@ -49,7 +49,7 @@ impl ReadFile for BucketRead {
         let options = GetOptions::new()
             .with_range(Some(start..end))
             .with_if_match(self.e_tag.clone());
-        let (objects, at) = (self.bucket.objects(), self.at.clone());
+        let (objects, at) = (self.bucket.objects.clone(), self.at.clone());
         let (bytes, size) = self.bucket.run(async move {
             let found = objects.get_opts(&at, options).await?;
             let size = found.meta.size;

@@ -69,9 +69,9 @@ impl BucketWrite {
     /// Sends the current part, which is full.
     fn send_part(&mut self) -> io::Result<()> {
         let begun = self.end()?;
-        let next = Vec::with_capacity(self.bucket.bytes_of_part());
+        let next = Vec::with_capacity(self.bucket.part_bytes);
         let part = PutPayload::from(mem::replace(&mut self.part, next));
-        let (objects, at) = (self.bucket.objects(), self.at.clone());
+        let (objects, at) = (self.bucket.objects.clone(), self.at.clone());
         let upload = self.bucket.run(async move {
             let mut upload = match begun {
                 Some(upload) => upload,
@@ -92,7 +92,7 @@ impl BucketWrite {
 
 impl WriteFile for BucketWrite {
     fn write_all(&mut self, mut bytes: &[u8]) -> io::Result<()> {
-        let part_bytes = self.bucket.bytes_of_part();
+        let part_bytes = self.bucket.part_bytes;
         while !bytes.is_empty() {
             if self.part.len() >= part_bytes {
                 // Only when more bytes follow, so that the last part is never empty.
@@ -114,7 +114,7 @@ impl WriteFile for BucketWrite {
             let put = self.bucket.put_if(&self.at, part, PutMode::Create);
             return put.map_err(io::Error::from);
         };
-        let (objects, at, bytes) = (self.bucket.objects(), self.at.clone(), self.bytes);
+        let (objects, at, bytes) = (self.bucket.objects.clone(), self.at.clone(), self.bytes);
         self.bucket
             .run(async move { upload.complete(part, &*objects, &at, bytes).await })
     }

@@ -7,7 +7,7 @@ use tinderbox_fake::Region;
 use super::*;
 use crate::{
     AttemptId, Digest, DocumentEntry, FileEntry, Role, Scalar, StoredDType,
-    format::{Listed, Manifest, decode_manifest, encode_manifest},
+    format::{Manifest, decode_manifest, encode_manifest, metadata},
 };
 
 const MIB: u64 = 1 << 20;
@@ -148,17 +148,17 @@ impl Simulated {
         let tensors = self.entries(block);
         let parts = tensors.iter().filter(|tensor| tensor.role == Role::Model);
         let whole = parts.into_iter().all(|tensor| tensor.chunks.len() == 1);
-        let listed = Listed {
-            files: Self::files(&tensors),
-            index: whole.then(|| DocumentEntry {
-                size_bytes: 1,
-                digest: Digest::of(b""),
-            }),
-            scalars: self.scalars.clone(),
-            tensors,
-            ..Listed::default()
-        };
-        let manifest = Manifest::new(AttemptId::fresh(), meta, block, listed).unwrap();
+        let id = AttemptId::fresh();
+        let mut manifest = Manifest::empty(id, meta.step, meta.world_size, block);
+        manifest.metadata = metadata(&meta.metadata).unwrap();
+        manifest.unknown = meta.unknown_fields.clone();
+        manifest.files = Self::files(&tensors);
+        manifest.index = whole.then(|| DocumentEntry {
+            size_bytes: 1,
+            digest: Digest::of(b""),
+        });
+        manifest.scalars = self.scalars.clone();
+        manifest.tensors = tensors;
         let bytes = encode_manifest(&manifest).unwrap();
         assert_eq!(decode_manifest(&bytes).unwrap(), manifest);
         bytes

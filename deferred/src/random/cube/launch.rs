@@ -7,14 +7,14 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::client::Client;
 use cubecl::ir::UIntKind;
 use cubecl::prelude::*;
-use tinderbox_fake::Region;
+use tinderbox_fake::{ElementRun, Region, Runs};
 
 use super::narrow::{Narrow, Parameters, ParametersLaunch, narrow};
 use super::philox::{Draw, DrawLaunch};
 use super::task::{Task, Values};
 use super::wide::{Wide, wide};
 use crate::random::element::Sample;
-use crate::random::runs::Runs;
+use crate::random::runs::runs_of;
 use crate::random::{RandomError, Stream};
 
 /// Elements of a block of up to 32 bits each.
@@ -148,13 +148,13 @@ pub fn generate_on(
     dtype: DType,
 ) -> Result<CubeTensor, RandomError> {
     let task = Task::new(distribution, dtype)?;
-    let runs = Runs::new(whole, region).map_err(|source| RandomError::Region { source })?;
+    let runs = runs_of(whole, region).map_err(|source| RandomError::Region { source })?;
     let shape: Vec<usize> = region.size().iter().map(|size| *size as usize).collect();
     let client = device.client();
     let out =
         empty_device_contiguous_dtype(client.clone(), device.clone(), Shape::from(shape), dtype);
     let elements = out.meta.num_elements();
-    if elements != 0 {
+    if let Some(first) = runs.peek() {
         let launch = Launch {
             client: &client,
             elements,
@@ -167,7 +167,7 @@ pub fn generate_on(
             stream,
             task,
         };
-        launch.fill(out.clone(), &runs);
+        launch.fill(out.clone(), first, &runs);
     }
     Ok(out)
 }
@@ -183,27 +183,27 @@ struct Launch<'a> {
 }
 
 impl Launch<'_> {
-    fn fill(&self, out: CubeTensor, runs: &Runs) {
+    fn fill(&self, out: CubeTensor, first: ElementRun, runs: &Runs) {
         let per_block = match self.task.values {
             Values::Narrow(_) => PER_NARROW_BLOCK,
             Values::Wide(_) => PER_WIDE_BLOCK,
         };
-        let blocks = runs.in_groups(per_block);
-        let places = blocks.as_ref().unwrap_or(runs);
-        let units = match blocks {
-            Some(_) => self.elements / per_block as usize,
-            None => self.elements,
-        };
+        // Whole blocks are generated if every one is completely in a run.
+        let strides = runs.axes().iter().map(|axis| axis.source_stride);
+        let mut counts = strides.chain([first.source, first.len]);
+        let in_blocks = counts.all(|count| count.is_multiple_of(per_block));
+        let group = if in_blocks { per_block } else { 1 };
+        let units = self.elements / group as usize;
 
         let client = self.client;
         let dim = CubeDim::new(client, units);
         let count = cubecl::calculate_cube_count_elemwise(client, units, dim);
         let address = AddressType::from_len(self.elements);
         let mut axes = SequenceArg::new();
-        for axis in &places.axes {
-            axes.push(AxisLaunch::new(axis.size, axis.stride));
+        for axis in runs.axes() {
+            axes.push(AxisLaunch::new(axis.size, axis.source_stride / group));
         }
-        let places = PlacesLaunch::new(places.first, places.length, axes);
+        let places = PlacesLaunch::new(first.source / group, first.len / group, axes);
         let [k0, k1] = self.stream.key();
         let [_, _, step, micro_batch] = self.stream.counter(0);
         let draw = DrawLaunch::new(k0, k1, step, micro_batch);
@@ -211,7 +211,7 @@ impl Launch<'_> {
         let asked = AskedLaunch::new(places, draw, ParametersLaunch::new(a, b, c, d));
         let unit = ElemType::UInt(self.unit);
         let out = out.into_buffer_arg();
-        match (self.task.values, blocks.is_some()) {
+        match (self.task.values, in_blocks) {
             (Values::Narrow(values), true) => {
                 let vector = PER_NARROW_BLOCK as usize;
                 narrow_blocks::launch(

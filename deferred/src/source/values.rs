@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tinderbox_fake::{DynTensor, FakeError};
 
-use crate::source::check_all;
+use super::check_all;
 use crate::{
     Mismatch, Mismatches, Observer, ParameterPath, ParameterTable, Request, Source, SourceError,
 };
@@ -54,7 +54,7 @@ impl Source for Values {
         parts
             .map(|(value, request)| {
                 let part = request.part_of(value)?;
-                observer.made(&request.path, part.bytes());
+                observer.completed(&request.path, part.bytes());
                 Ok(part)
             })
             .collect::<Result<_, FakeError>>()

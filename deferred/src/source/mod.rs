@@ -1,18 +1,22 @@
 //! Sources of parameter values.
 
+mod constructed_by;
+mod observed;
+mod or_else;
+mod values;
+
 use burn::tensor::{DType, Device};
 use tinderbox_fake::{DynTensor, FakeError, Region, dtype_name, dtype_on};
 
+use crate::table::can_cast;
 use crate::{
-    ConstructedBy, Mismatch, Mismatches, Observer, OrElse, ParameterPath, ParameterTable,
-    SourceError,
+    Mismatch, Mismatches, Observer, Parameter, ParameterPath, ParameterTable, SourceError,
 };
 
-/// Whether values of a dtype can be cast to another.
-pub(crate) fn can_cast(from: DType, to: DType) -> bool {
-    let is_float = |dtype| matches!(dtype, DType::F64 | DType::F32 | DType::F16 | DType::BF16);
-    is_float(from) && is_float(to)
-}
+pub use constructed_by::ConstructedBy;
+pub use observed::Observed;
+pub use or_else::OrElse;
+pub use values::Values;
 
 /// A request for one value.
 #[derive(Clone, Debug)]
@@ -30,6 +34,18 @@ pub struct Request {
 }
 
 impl Request {
+    /// Requests a whole parameter in its own dtype, by the path under which a source has its value.
+    pub fn of(parameter: &Parameter, device: &Device) -> Self {
+        let region = Region::whole(&parameter.shape);
+        Self {
+            path: parameter.original().clone(),
+            shape: parameter.shape.clone(),
+            region: region.expect("a parameter's elements can be counted"),
+            dtype: parameter.dtype,
+            device: device.clone().without_autodiff(),
+        }
+    }
+
     /// Returns the bytes of the requested value.
     pub fn bytes(&self) -> u64 {
         self.region.num_elements() * self.dtype.size() as u64
@@ -162,38 +178,53 @@ pub trait Source: Send + Sync {
     }
 }
 
-/// Forwards all methods of a pointer to a source.
-macro_rules! pointer {
-    ($($pointer:ty),*) => {$(
-        impl<S: Source + ?Sized> Source for $pointer {
-            fn load(
-                &self,
-                requests: &[Request],
-                observer: &dyn Observer,
-            ) -> Result<Vec<DynTensor>, SourceError> {
-                (**self).load(requests, observer)
-            }
-
-            fn check(&self, model: &ParameterTable, requests: &[Request]) -> Result<(), SourceError> {
-                (**self).check(model, requests)
-            }
-
-            fn working_bytes(&self, requests: &[Request]) -> u64 {
-                (**self).working_bytes(requests)
-            }
-
-            fn construct(&self, device: &Device, construct: &mut dyn FnMut()) {
-                (**self).construct(device, construct);
-            }
-
-            fn describe(&self) -> String {
-                (**self).describe()
-            }
+/// Implements methods of a source by those of another source.
+macro_rules! forward {
+    ($self:ident => $to:expr; $($method:ident)*) => { $(forward!(@$method $self, $to);)* };
+    (@load $self:ident, $to:expr) => {
+        fn load(
+            &$self,
+            requests: &[Request],
+            observer: &dyn Observer,
+        ) -> Result<Vec<DynTensor>, SourceError> {
+            $to.load(requests, observer)
         }
-    )*};
+    };
+    (@check $self:ident, $to:expr) => {
+        fn check(&$self, model: &ParameterTable, requests: &[Request]) -> Result<(), SourceError> {
+            $to.check(model, requests)
+        }
+    };
+    (@working_bytes $self:ident, $to:expr) => {
+        fn working_bytes(&$self, requests: &[Request]) -> u64 {
+            $to.working_bytes(requests)
+        }
+    };
+    (@construct $self:ident, $to:expr) => {
+        fn construct(&$self, device: &Device, construct: &mut dyn FnMut()) {
+            $to.construct(device, construct);
+        }
+    };
+    (@describe $self:ident, $to:expr) => {
+        fn describe(&$self) -> String {
+            $to.describe()
+        }
+    };
 }
 
-pointer!(&S, Box<S>, std::sync::Arc<S>);
+use forward;
+
+impl<S: Source + ?Sized> Source for &S {
+    forward!(self => (**self); load check working_bytes construct describe);
+}
+
+impl<S: Source + ?Sized> Source for Box<S> {
+    forward!(self => (**self); load check working_bytes construct describe);
+}
+
+impl<S: Source + ?Sized> Source for std::sync::Arc<S> {
+    forward!(self => (**self); load check working_bytes construct describe);
+}
 
 /// Returns the value for each request, or all mismatches in one error.
 pub(crate) fn check_all<T>(

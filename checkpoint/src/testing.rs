@@ -1,4 +1,4 @@
-//! Conformance tests for implementations of [`Store`].
+//! Checks for implementations of [`Store`], with the feature `testing`.
 
 use std::{
     collections::BTreeSet,
@@ -6,30 +6,23 @@ use std::{
     sync::Arc,
 };
 
-use super::{FoundKind, PublishError, Store, join};
-use crate::{
-    AttemptId, BlockSize, CheckpointMeta, FormatError, Manifest,
-    format::{
-        Listed, MANIFEST_FILE, attempt_dir_name, encode_manifest, removed_dir_name, step_dir_name,
-    },
-};
+pub use tinderbox_deferred::testing::Violation;
 
-/// A violation of the contract of [`Store`].
-#[derive(Debug, thiserror::Error)]
-#[error("the store violates its contract: {promise}; found {found}")]
-pub struct Violation {
-    /// The violated requirement.
-    pub promise: &'static str,
-    /// The observed behaviour.
-    pub found: String,
-}
+use crate::{
+    AttemptId, BlockSize, FormatError, Manifest,
+    format::{
+        MANIFEST_FILE, attempt_dir_name, decode_part, encode_manifest, removed_dir_name,
+        step_dir_name,
+    },
+    store::{FoundKind, PublishError, Store, join},
+};
 
 /// Tests the contract of [`Store`] on an empty store; leaves files in it.
 ///
 /// # Errors
 ///
 /// Returns the first violation.
-pub fn check_conformance(store: &Arc<dyn Store>) -> Result<(), Violation> {
+pub fn check_store(store: &Arc<dyn Store>) -> Result<(), Violation> {
     let store = &**store;
     expect_error(
         "the root of an empty store is missing or empty",
@@ -230,9 +223,7 @@ impl Trial {
 }
 
 fn manifest(step: u64, attempt: AttemptId) -> Result<Vec<u8>, FormatError> {
-    let meta = CheckpointMeta::new(step, 1);
-    let block = BlockSize::default();
-    encode_manifest(&Manifest::new(attempt, &meta, block, Listed::default())?)
+    encode_manifest(&Manifest::empty(attempt, step, 1, BlockSize::default()))
 }
 
 fn publishing(store: &dyn Store) -> Result<(), Violation> {
@@ -335,4 +326,13 @@ fn expect_error<T>(
             found: "no error".to_owned(),
         }),
     }
+}
+
+/// Decodes the file in which a rank lists what it has written.
+///
+/// # Errors
+///
+/// Returns an error if it does not match the format.
+pub fn check_part(bytes: &[u8]) -> Result<(), FormatError> {
+    decode_part(bytes).map(drop)
 }

@@ -1,0 +1,160 @@
+//! Checks for implementations of [`Source`], with the feature `testing`.
+
+use std::fmt::{Debug, Display};
+use std::sync::Mutex;
+
+use burn::tensor::{Device, TensorData};
+use tinderbox_fake::{DynTensor, Region};
+
+use crate::materialize::answers;
+use crate::{Mismatch, Observer, ParameterPath, ParameterTable, Request, Source, SourceError};
+
+/// A violation of the contract of a trait.
+#[derive(Debug, thiserror::Error)]
+#[error("an implementation violates its contract: {promise}; found {found}")]
+pub struct Violation {
+    /// The violated requirement.
+    pub promise: &'static str,
+    /// The observed behaviour.
+    pub found: String,
+}
+
+/// Tests the contract of [`Source`] on a source that has a value of every parameter of a model, in its own shape and
+/// dtype. Loads all of them several times.
+///
+/// # Errors
+///
+/// Returns the first violation.
+pub fn check_source(
+    source: &dyn Source,
+    model: &ParameterTable,
+    device: &Device,
+) -> Result<(), Violation> {
+    let parameters = model.distinct();
+    let requests: Vec<Request> = parameters.map(|p| Request::of(p, device)).collect();
+    done(
+        "a model is accepted whose parameters it has",
+        source.check(model, &requests),
+    )?;
+    expect("it has a description", source.describe().is_empty(), false)?;
+    expect("no requests have no values", load(source, &[])?.len(), 0)?;
+    let whole = load(source, &requests)?;
+    let reversed: Vec<Request> = requests.iter().rev().cloned().collect();
+    let mut again = load(source, &reversed)?;
+    again.reverse();
+    let promise = "values do not depend on the order of the requests";
+    expect(promise, data(&again)? == data(&whole)?, true)?;
+    let parts = requests.iter().map(|request| Request {
+        region: part_of(&request.shape),
+        ..request.clone()
+    });
+    let parts: Vec<Request> = parts.collect();
+    let slices = whole.into_iter().zip(&parts);
+    let slices: Vec<DynTensor> = slices.map(|(v, part)| v.slice(&part.region)).collect();
+    let promise = "a part has the elements of the whole";
+    expect(
+        promise,
+        data(&load(source, &parts)?)? == data(&slices)?,
+        true,
+    )?;
+    rejects(source, &requests)?;
+    let mut constructed = 0;
+    source.construct(device, &mut || constructed += 1);
+    expect("a model is constructed once", constructed, 1)
+}
+
+/// Checks that requests that can't be served are rejected together.
+fn rejects(source: &dyn Source, requests: &[Request]) -> Result<(), Violation> {
+    let Some(first) = requests.first() else {
+        return Ok(());
+    };
+    let unknown = |name: &str| Request {
+        path: ParameterPath::new(name),
+        ..first.clone()
+    };
+    let larger = Request {
+        shape: first.shape.iter().map(|size| size + 1).collect(),
+        ..first.clone()
+    };
+    let wrong = [unknown("not.a.parameter"), larger, unknown("nor.this")];
+    let counted = Counted::default();
+    let found = match source.load(&[requests, &wrong[..]].concat(), &counted) {
+        Err(SourceError::Mismatch { mismatches, .. }) => mismatches.0,
+        other => {
+            let found = format!("{:?}", other.map(|values| values.len()));
+            let promise = "what can't be served is a mismatch";
+            return Err(Violation { promise, found });
+        }
+    };
+    for name in ["not.a.parameter", "nor.this"] {
+        let missing = Mismatch::Missing {
+            path: ParameterPath::new(name),
+        };
+        let promise = "all missing parameters are named at once";
+        expect(promise, found.contains(&missing), true)?;
+    }
+    let is_shape = |mismatch: &Mismatch| matches!(mismatch, Mismatch::Shape { .. });
+    let promise = "another shape is named with them";
+    expect(promise, found.iter().any(is_shape), true)?;
+    let loaded = counted.0.into_inner().unwrap_or_default();
+    expect("nothing is loaded after an error", loaded, (0, 0))
+}
+
+/// Loads values, which are reported once each.
+fn load(source: &dyn Source, requests: &[Request]) -> Result<Vec<DynTensor>, Violation> {
+    let counted = Counted::default();
+    let values = done(
+        "requests for its values are served",
+        answers(requests, source, &counted),
+    )?;
+    let bytes = requests.iter().map(Request::bytes).sum();
+    let completed = counted.0.into_inner().unwrap_or_default();
+    let promise = "every complete value is reported, with its bytes";
+    expect(promise, completed, (requests.len(), bytes))?;
+    Ok(values)
+}
+
+/// Counts complete values and their bytes.
+#[derive(Default)]
+struct Counted(Mutex<(usize, u64)>);
+
+impl Observer for Counted {
+    fn completed(&self, _: &ParameterPath, bytes: u64) {
+        if let Ok(mut counted) = self.0.lock() {
+            counted.0 += 1;
+            counted.1 += bytes;
+        }
+    }
+}
+
+fn data(values: &[DynTensor]) -> Result<Vec<TensorData>, Violation> {
+    let data = values.iter().map(DynTensor::to_data);
+    done("values can be read", data.collect::<Result<_, _>>())
+}
+
+/// Returns the last two thirds of each dimension.
+fn part_of(shape: &[u64]) -> Region {
+    let (offset, size) = shape.iter().map(|size| (size / 3, size - size / 3)).unzip();
+    Region::new(offset, size).expect("it is inside of the shape")
+}
+
+fn done<T, E: Display>(promise: &'static str, result: Result<T, E>) -> Result<T, Violation> {
+    result.map_err(|error| Violation {
+        promise,
+        found: format!("error `{error}`"),
+    })
+}
+
+fn expect<T: PartialEq + Debug>(
+    promise: &'static str,
+    found: T,
+    expected: T,
+) -> Result<(), Violation> {
+    match found == expected {
+        true => Ok(()),
+        false => Err(Violation {
+            promise,
+            found: format!("{found:?} instead of {expected:?}"),
+        }),
+    }
+}
