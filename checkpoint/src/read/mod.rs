@@ -20,5 +20,5 @@ pub use options::LoadOptions;
 pub use pretrained::Pretrained;
 pub use source::CheckpointSource;
 
-pub(crate) use checkpoint::{failed, whole};
+pub(crate) use checkpoint::failed;
 pub(crate) use load::default_threads;

@@ -7,12 +7,13 @@ use std::{
 
 use tinderbox_deferred::Observer;
 
-use super::{ToolError, error::failed};
+use super::ToolError;
 use crate::{
     Checkpoint, CheckpointMeta, Run,
     parallel::parallel,
     read::default_threads,
     store::{Store, join},
+    write::failed,
 };
 
 /// Options of a copy.
@@ -86,5 +87,5 @@ fn copy_file(
         progress.advanced(bytes.len() as u64);
         Ok::<(), ToolError>(())
     })?;
-    file.finish().map_err(failed(store, "write", &path))
+    Ok(file.finish().map_err(failed(store, "write", &path))?)
 }
