@@ -148,7 +148,10 @@ impl<'a> Reference<'a> {
         if let Some(parameter) = given.find(|given| matches!(given, Given::Parameter(_))) {
             return Some(self.given(parameter));
         }
-        let module = self.joint.module_of(producer)?;
+        let module = self.joint.module_of(producer);
+        // Random values of the forward read nothing.
+        let before = || self.joint.module_before(producer);
+        let module = module.or_else(|| before().filter(|_| !self.joint.is_backward(producer)))?;
         Some(format!("module `{module}`"))
     }
 }

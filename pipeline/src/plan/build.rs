@@ -255,7 +255,7 @@ impl Planning {
                 update: rank.time(update),
                 resident_bytes: held.resident(),
                 transient_bytes: held.transient,
-                ..costs.clone()
+                ..*costs
             };
             bytes.push(held);
         }

@@ -109,4 +109,10 @@ impl JointGraph {
         });
         position.map(|position| self.module_at(position))
     }
+
+    /// Returns the module of the last forward operation before an operation.
+    pub(crate) fn module_before(&self, node: NodeId) -> Option<&str> {
+        let before = self.forward().nodes.partition_point(|known| *known < node);
+        Some(self.module_at(before.checked_sub(1)?))
+    }
 }
