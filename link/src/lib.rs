@@ -90,10 +90,16 @@
 //! The reason is that of the first failure: it is stored before the signal fires, so a rank that was woken by the
 //! signal reports later, and later reasons are ignored.
 //!
+//! # Modules
+//!
+//! In order: a module uses only those before it. `error` names types of all, and all use it.
+//!
+//! ```text
+//! channels abort mailbox crew
+//! ```
+//!
 //! # Architecture invariants
 //!
-//! - A module imports only from those before it, in this order of modules: `error`, `channels`, `abort`, `mailbox`,
-//!   `crew`.
 //! - The protocol uses channels, locks, threads and the clock only through [`Channels`], and has no
 //!   global state, so the tests can run the same code under a model checker.
 //! - The only lock, that of the reason, is held while one value is moved, and never during a wait, a send or the

@@ -19,8 +19,14 @@
 //! - After an allocation, blocks in use and kept blocks together are at most the highest number of bytes that
 //!   were in use at one time.
 //! - All `unsafe` code of the workspace is in this crate.
-//! - A module imports only from those before it, in this order of modules: `system`, `mapped`, `block`, `page_size`,
-//!   `memory`.
+//!
+//! # Modules
+//!
+//! In order: a module uses only those before it. `error` names types of all, and all use it.
+//!
+//! ```text
+//! system mapped block page_size memory
+//! ```
 //!
 //! # Limits
 //! - On systems other than Linux, allocations are ordinary. Memory is populated since Linux 5.14. Page sizes can be

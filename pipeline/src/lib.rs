@@ -36,13 +36,20 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! # Modules
+//!
+//! In order: a module uses only those before it. `error` names types of all, and all use it.
+//!
+//! ```text
+//! recent batch cost trace partition lists kept cut certify work plan profile runtime calibrate testing
+//! ```
+//!
+//! `cost` is before `trace`, where an operation that is a product has another role, and `cut` before `plan`, which contains the
+//! costs and texts of the programs.
+//!
 //! # Architecture invariants
 //!
-//! - Modules are in the order of the flow. A module imports only from those before it: `recent`, `batch`,
-//!   `cost`, `trace`, `partition`, `lists`, `kept`, `cut`, `certify`, `work`, `plan`, `profile`, `runtime`,
-//!   `calibrate`, `testing`. A test holds this. `cost` is before `trace`, where an operation that is a product has
-//!   another role, and `cut` is before `plan`, which contains the costs and texts of the programs. All but `profile`, `runtime`, `calibrate` and the file functions
-//!   of a plan are pure. `error` has the errors of all.
+//! - All modules but `profile`, `runtime`, `calibrate` and the file functions of a plan are pure.
 //! - A value crosses between two programs only if the plan's boundaries list it.
 //! - Data flows backward only from higher stages to lower ones, so no cut can deadlock.
 //! - Gradients of micro-batches are added in micro-batch order, whatever the schedule.

@@ -7,19 +7,13 @@
 //! This crate does not depend on Burn: `tinderbox-pipeline` computes the work of a traced model and
 //! cuts its graph by the plan.
 //!
-//! | module | contents |
-//! |---|---|
-//! | `error` | errors |
-//! | `files` | reading and writing of machine and plan files |
-//! | `work` | blocks, parameters, values |
-//! | `machine` | ranks, their memory and speed, links, rates |
-//! | `step` | schedule and micro-batches; a partition into stages |
-//! | `predict` | the predicted time, bubbles and memory of a partition, and the lower bound |
-//! | `partition` | the partitioners |
-//! | `plan` | the plan file and its views |
+//! # Modules
 //!
-//! A module imports only from those before it, in this order of modules: `error`, `files`, `work`, `machine`, `step`,
-//! `predict`, `partition`, `plan`.
+//! In order: a module uses only those before it. `error` names types of all, and all use it.
+//!
+//! ```text
+//! files work machine step predict partition plan
+//! ```
 //!
 //! # Features
 //!

@@ -41,6 +41,14 @@
 //! CSV files of PyTorch's pipeline schedules, [`Schedule::from_json`] and [`Schedule::to_json`] for files
 //! with all fields, and [`Schedule::parse_any`] detects which of the three a text is.
 //!
+//! # Modules
+//!
+//! In order: a module uses only those before it. `error` names types of all, and all use it.
+//!
+//! ```text
+//! index task dependencies action lists text lower verify simulate generate auto draw
+//! ```
+//!
 //! # Architecture invariants
 //!
 //! - The weight gradients of a stage are summed in micro-batch order, whatever the schedule, so the
@@ -51,8 +59,6 @@
 //!   of the plan are the same for both ([`Endpoint`]).
 //! - Everything here is deterministic, and a value read from a file is untrusted until [`verify()`] has
 //!   accepted it: no function panics or allocates more than is proportional to the lists.
-//! - A module imports only from those before it, in this order of modules: `index`, `task`, `dependencies`, `action`,
-//!   `lists`, `text`, `lower`, `error`, `verify`, `simulate`, `generate`, `auto`, `draw`.
 //!
 //! # Limits
 //!

@@ -1,6 +1,5 @@
 //! Tests across crates: from a Burn model to a trained, saved and restored one, compared with plain Burn.
 
-mod architecture;
 mod branches;
 mod command_line;
 mod damage;

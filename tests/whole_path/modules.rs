@@ -5,7 +5,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const CRATES: [&str; 3] = ["fake", "deferred", "checkpoint"];
+const CRATES: [&str; 8] = [
+    "pages",
+    "fake",
+    "deferred",
+    "schedule",
+    "link",
+    "planner",
+    "pipeline",
+    "checkpoint",
+];
 
 #[test]
 fn modules_use_only_those_before_them() {

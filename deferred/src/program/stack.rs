@@ -101,7 +101,7 @@ mod tests {
     #[test]
     fn the_faster_depth_runs_all_but_the_trials() {
         for fast in [Depth::Callers, Depth::Deeper] {
-            let slow_start = |run| if run <= 2 { 100 } else { 0 };
+            let slow_start = |run| if run < 2 { 100 } else { 0 };
             let depths = depths(320, |depth, run| {
                 slow_start(run) + if depth == fast { 10 } else { 16 }
             });
@@ -118,7 +118,7 @@ mod tests {
             Depth::Deeper => 16,
         });
         assert_eq!(runs_at(Depth::Deeper, &depths[10..31]), 21);
-        assert_eq!(runs_at(Depth::Callers, &depths[51..63]), 12);
+        assert_eq!(runs_at(Depth::Callers, &depths[52..64]), 12);
     }
 
     #[test]

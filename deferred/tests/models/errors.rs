@@ -41,7 +41,7 @@ fn a_closure_that_can_not_be_recorded() {
         chain(&error),
         format!(
             "{constructed} read the data of a fake tensor in `Tensor::into_data`, called at \
-             tests/errors.rs:{line}:37; a fake tensor has a shape and no data: keep the value as a tensor, and \
+             tests/models/errors.rs:{line}:37; a fake tensor has a shape and no data: keep the value as a tensor, and \
              return it as a named output to inspect it"
         )
     );
