@@ -26,7 +26,9 @@ fn modules_use_only_those_before_them() {
             let line = line.trim_start_matches("pub ").strip_prefix("mod ")?;
             line.split([';', ' ']).next()
         });
-        let declared: BTreeSet<&str> = declared.filter(|module| *module != "error").collect();
+        let declared: BTreeSet<&str> = declared
+            .filter(|module| !["error", "tests"].contains(module))
+            .collect();
         let all: BTreeSet<&str> = listed.iter().copied().collect();
         assert_eq!(all, declared, "{name}: the list of modules");
         let exported = exported(&page);
@@ -58,8 +60,8 @@ fn listed(page: &str) -> Vec<&str> {
 /// Returns the module of each name that the crate exports.
 fn exported(page: &str) -> BTreeMap<&str, &str> {
     let uses = page.split("pub use ").skip(1);
-    let names = uses.flat_map(|rest| {
-        let (module, names) = rest.split(';').next().unwrap().split_once("::").unwrap();
+    let uses = uses.filter_map(|rest| rest.split(';').next()?.split_once("::"));
+    let names = uses.flat_map(|(module, names)| {
         let names = names.split(|c: char| !(c.is_alphanumeric() || c == '_'));
         names.map(move |name| (name, module))
     });
