@@ -1,7 +1,7 @@
 //! Storage of checkpoints.
 //!
 //! Saving and loading access files only through [`Store`]: few operations, whose contract
-//! [`check_conformance`] tests. Paths are relative to the store's root and use `/`.
+//! `testing::check_store` tests (feature `testing`). Paths are relative to the store's root and use `/`.
 //!
 //! [`LocalStore`] is a directory. With the feature `object-store`, `BucketStore` is a bucket of S3, Google
 //! Cloud Storage or Azure (features `aws`, `gcp`, `azure`), or an in-memory bucket.

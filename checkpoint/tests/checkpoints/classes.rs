@@ -135,7 +135,7 @@ fn a_failed_rank_tries_again_while_the_coordinator_waits() {
 }
 
 #[test]
-fn a_missing_manifest_is_stepped_over_and_a_removed_step_is_nothing() {
+fn a_missing_manifest_is_skipped_and_a_removed_step_is_nothing() {
     let (store, run) = with_two_steps();
     store.remove_file("step-00000002/manifest.json").unwrap();
     let latest = run.latest().unwrap().unwrap();
