@@ -9,6 +9,7 @@ mod bucket;
 mod bucket_damage;
 mod classes;
 mod commit;
+mod contract;
 #[cfg(feature = "object-store")]
 mod copy;
 mod crash;

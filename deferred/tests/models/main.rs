@@ -2,6 +2,7 @@
 
 mod backend;
 mod concurrent;
+mod contract;
 mod errors;
 mod materialize;
 mod observe;

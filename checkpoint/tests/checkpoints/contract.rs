@@ -1,17 +1,16 @@
 //! A checkpoint keeps the contract of a source.
 
-mod support;
-
 use std::collections::BTreeMap;
 
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::tensor::Device;
-use support::{TIMEOUT, meta};
 use tinderbox_checkpoint::{LoadOptions, Role, Run, SaveTensor};
 use tinderbox_deferred::random::Seed;
 use tinderbox_deferred::testing::check_source;
 use tinderbox_deferred::{Deferred, parameter_values};
+
+use crate::support::{TIMEOUT, meta};
 
 #[derive(Module, Debug)]
 struct Net {
