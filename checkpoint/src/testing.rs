@@ -7,6 +7,7 @@ use std::{
 };
 
 pub use tinderbox_deferred::testing::Violation;
+use tinderbox_deferred::testing::{done, expect};
 
 use crate::{
     AttemptId, BlockSize, FormatError, Manifest,
@@ -286,27 +287,6 @@ fn source(error: PublishError) -> io::Error {
         PublishError::Unpublished { source, .. }
         | PublishError::NotDurable { source }
         | PublishError::Unknown { source } => source,
-    }
-}
-
-fn done<T>(promise: &'static str, result: io::Result<T>) -> Result<T, Violation> {
-    result.map_err(|error| Violation {
-        promise,
-        found: format!("error `{error}`"),
-    })
-}
-
-fn expect<T: PartialEq + std::fmt::Debug>(
-    promise: &'static str,
-    found: T,
-    expected: T,
-) -> Result<(), Violation> {
-    match found == expected {
-        true => Ok(()),
-        false => Err(Violation {
-            promise,
-            found: format!("{found:?} instead of {expected:?}"),
-        }),
     }
 }
 

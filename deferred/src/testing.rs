@@ -138,14 +138,24 @@ fn part_of(shape: &[u64]) -> Region {
     Region::new(offset, size).expect("it is inside of the shape")
 }
 
-fn done<T, E: Display>(promise: &'static str, result: Result<T, E>) -> Result<T, Violation> {
+/// Returns the value of a call that must succeed.
+///
+/// # Errors
+///
+/// Returns a violation with the error.
+pub fn done<T, E: Display>(promise: &'static str, result: Result<T, E>) -> Result<T, Violation> {
     result.map_err(|error| Violation {
         promise,
         found: format!("error `{error}`"),
     })
 }
 
-fn expect<T: PartialEq + Debug>(
+/// Checks that a value is the expected one.
+///
+/// # Errors
+///
+/// Returns a violation with both.
+pub fn expect<T: PartialEq + Debug>(
     promise: &'static str,
     found: T,
     expected: T,

@@ -57,9 +57,10 @@ fn listed(page: &str) -> Vec<&str> {
     names.filter(|name| *name != "//!").collect()
 }
 
-/// Returns the module of each name that the crate exports.
+/// Returns the module of each name that the crate's root has, public or not.
 fn exported(page: &str) -> BTreeMap<&str, &str> {
-    let uses = page.split("pub use ").skip(1);
+    let uses = ["\nuse ", "\npub use ", "\npub(crate) use "];
+    let uses = uses.iter().flat_map(|start| page.split(start).skip(1));
     let uses = uses.filter_map(|rest| rest.split(';').next()?.split_once("::"));
     let names = uses.flat_map(|(module, names)| {
         let names = names.split(|c: char| !(c.is_alphanumeric() || c == '_'));
