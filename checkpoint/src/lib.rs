@@ -47,7 +47,7 @@
 //!
 //! # Modules
 //!
-//! In order: a module uses only those before it. `error` names types of all, and all use it.
+//! In order: a module uses only those before it. `error` is not in the list: it may name types of any module.
 //!
 //! ```text
 //! digest dtype layout format store parallel read write run tools testing

@@ -73,6 +73,15 @@ fn files(store: &dyn Store) -> Result<(), Violation> {
     let taken = |kind| kind == ErrorKind::AlreadyExists;
     let again = store.create("dir/large").and_then(|file| file.finish());
     expect_error("creating a file never replaces another", taken, again)?;
+    done(
+        "a file has a time, or the store does not know it",
+        store.modified("dir/large"),
+    )?;
+    match store.modified("none") {
+        // Some stores do not know times.
+        Ok(None) => {}
+        found => expect_error("a missing file has no time", missing, found)?,
+    }
     let file = done("a file is opened", store.open("dir/large"))?;
     expect(
         "an open file reports its size",

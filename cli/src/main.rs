@@ -16,6 +16,7 @@ use std::process::ExitCode;
 
 use clap_complete::{Generator, Shell};
 
+use anyhow::bail;
 use arguments::{Arguments, Group};
 use outcome::Outcome;
 use terminal::Output;
@@ -49,6 +50,9 @@ fn main() -> ExitCode {
 
 /// Prints the completions for a shell.
 fn complete(shell: Shell, out: &mut Output) -> anyhow::Result<Outcome> {
+    if out.json {
+        bail!("completions have no JSON form: leave out --json");
+    }
     let mut command = arguments::command().bin_name("tinderbox");
     command.build();
     shell.try_generate(&command, out)?;

@@ -11,7 +11,7 @@ Exit codes:
   0  done
   1  the answer is no: it differs, is damaged or can't run
   2  wrong use: the arguments or the contents of a file are invalid
-  3  the machine lacks something: a file, a permission, memory, disk space or the network";
+  3  the machine lacks something: a file, a permission, memory, disk space, the network or a reader of the output";
 
 /// The outcome of a command, from best to worst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -36,7 +36,7 @@
 //!
 //! # Modules
 //!
-//! In order: a module uses only those before it. `error` names types of all, and all use it.
+//! In order: a module uses only those before it. `error` is not in the list: it may name types of any module.
 //!
 //! ```text
 //! kinds device random table program recipe observer source in_order replay module deferred stability options memory

@@ -2,16 +2,16 @@
 
 use crate::ParameterPath;
 
-/// Receives the progress of a materialization or a load, for example for a progress bar.
+/// Receives the progress of a materialization, a load, a save or a check, for example for a progress bar.
 ///
-/// Methods are called from any thread, and in any order of the parameters.
+/// Methods are called from any thread, and in any order of the parameters. A save begins and ends once per rank.
 pub trait Observer: Send + Sync {
-    /// Called before values are computed or read, with the number of parameters and the bytes of all.
-    fn begin(&self, parameters: usize, bytes: u64) {
-        let _ = (parameters, bytes);
+    /// Called before values are computed, read or written, with the number of tensors and the bytes of all.
+    fn begin(&self, tensors: usize, bytes: u64) {
+        let _ = (tensors, bytes);
     }
 
-    /// Called after more bytes of incomplete values were computed or read; 0 for other work that takes time.
+    /// Called after more bytes of incomplete values were computed, read or written; 0 for other work that takes time.
     /// A source that computes each value in one step only reports [`completed`](Self::completed).
     fn advanced(&self, bytes: u64) {
         let _ = bytes;

@@ -41,7 +41,7 @@ pub struct Flags {
     /// Measure each block of the model first, and plan with the measured times; kept in target/profiles
     #[arg(long)]
     pub profile: bool,
-    /// Machine file written by `tinderbox calibrate`, instead of default figures
+    /// Machine file written by `tinderbox calibrate --json -o FILE`, instead of default figures
     #[arg(long, value_name = "FILE")]
     pub machine: Option<PathBuf>,
     /// Devices of the ranks, assigned in turn: flex (the CPU); with the feature cuda: cuda, cuda:1, or a list

@@ -21,7 +21,7 @@
 //!
 //! # Modules
 //!
-//! In order: a module uses only those before it. `error` names types of all, and all use it.
+//! In order: a module uses only those before it. `error` is not in the list: it may name types of any module.
 //!
 //! ```text
 //! dtype region runs scope origin meta dyn_tensor graph file mark record sealed

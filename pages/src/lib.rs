@@ -22,7 +22,7 @@
 //!
 //! # Modules
 //!
-//! In order: a module uses only those before it. `error` names types of all, and all use it.
+//! In order: a module uses only those before it.
 //!
 //! ```text
 //! system mapped block page_size memory

@@ -38,13 +38,13 @@
 //!
 //! # Modules
 //!
-//! In order: a module uses only those before it. `error` names types of all, and all use it.
+//! In order: a module uses only those before it. `error` is not in the list: it may name types of any module.
 //!
 //! ```text
 //! recent batch cost trace partition lists kept cut certify work plan profile runtime calibrate testing
 //! ```
 //!
-//! `cost` is before `trace`, where an operation that is a product has another role, and `cut` before `plan`, which contains the
+//! `cost` is before `trace`, which asks it whether an operation is a product, and `cut` before `plan`, which contains
 //! costs and texts of the programs.
 //!
 //! # Architecture invariants

@@ -69,7 +69,7 @@ pub(crate) fn manual(joint: &JointGraph, cuts: &[Cut]) -> Result<Vec<usize>, Pla
             });
         }
         if start == since || start >= places.end() {
-            // The stage behind the last operation, or the one that the cut before began.
+            // The stage after the last operation, or the one that the cut before began.
             let stage = number + usize::from(start > since);
             return Err(PlanError::EmptyStage {
                 cut: cut.clone(),
@@ -147,10 +147,10 @@ impl<'a> Places<'a> {
         self.reads.len()
     }
 
-    /// The position at which the stage behind a cut begins, if the one before it begins at `since`.
+    /// The position at which the stage after a cut begins, if the one before it begins at `since`.
     fn start(&self, cut: &Cut, since: usize) -> Result<usize, PlanError> {
         match cut {
-            Cut::Mark(number) => self.behind_mark(*number),
+            Cut::Mark(number) => self.after_mark(*number),
             Cut::Before(module) => {
                 let first = self.reads_under(module)?.into_iter().min().unwrap_or(0);
                 let before = self
@@ -167,7 +167,7 @@ impl<'a> Places<'a> {
         }
     }
 
-    fn behind_mark(&self, mark: usize) -> Result<usize, PlanError> {
+    fn after_mark(&self, mark: usize) -> Result<usize, PlanError> {
         let marks = self.joint.marks();
         let value = marks.get(mark).ok_or(PlanError::UnknownMark {
             mark,

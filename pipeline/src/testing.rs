@@ -11,12 +11,14 @@
 //! check_batch(&(x.clone(), vec![x]));
 //! ```
 
-use std::time::{Duration, Instant};
+use std::panic::resume_unwind;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
 
 use burn::tensor::{Device, Tensor};
-use tinderbox_fake::DynTensor;
+use tinderbox_fake::{DynTensor, RecordOptions, record};
 
-use crate::batch::{Batch, Division, leaves, split_batch};
+use crate::batch::{Batch, BatchMapper, Division, leaves, split_batch};
 use crate::runtime::{Abort, Link, LocalLink, Tag, local_links};
 use crate::schedule::{Edge, Message, MicroBatchIndex, RankIndex, StageIndex};
 use crate::{LinkError, PipelineError};
@@ -51,13 +53,17 @@ pub fn check_link(wrap: impl Fn(RankIndex, LocalLink) -> Box<dyn Link>) {
     };
 
     let ([mut a, mut b], _abort) = pair(LONG);
-    for micro_batch in [0, 1] {
-        let posted = b.post_receive(first, tag(micro_batch));
-        posted.unwrap_or_else(|error| panic!("`post_receive` fails: {error}"));
-        let value = Tensor::<1>::from_floats([micro_batch as f32], &Device::flex());
-        let sent = a.send(second, tag(micro_batch), vec![value.into()]);
-        sent.unwrap_or_else(|error| panic!("`send` fails before the receiver polls: {error}"));
-    }
+    let sends = move || {
+        for micro_batch in [0, 1] {
+            let posted = b.post_receive(first, tag(micro_batch));
+            posted.unwrap_or_else(|error| panic!("`post_receive` fails: {error}"));
+            let value = Tensor::<1>::from_floats([micro_batch as f32], &Device::flex());
+            let sent = a.send(second, tag(micro_batch), vec![value.into()]);
+            sent.unwrap_or_else(|error| panic!("`send` fails before the receiver polls: {error}"));
+        }
+        (a, b)
+    };
+    let (_a, mut b) = within("`send` waits for the receiver", sends);
     for micro_batch in [1, 0] {
         let values = b.poll(first, tag(micro_batch));
         let values =
@@ -80,13 +86,15 @@ pub fn check_link(wrap: impl Fn(RankIndex, LocalLink) -> Box<dyn Link>) {
     );
 
     let ([a, mut b], abort) = pair(LONG);
-    let started = Instant::now();
-    let waiting = std::thread::spawn(move || b.poll(first, tag(0)));
-    a.abort(PipelineError::Stopped);
-    a.abort(PipelineError::NoOptimizer);
-    let waited = waiting.join().expect("`poll` does not panic");
+    let polls = move || {
+        let waiting = std::thread::spawn(move || b.poll(first, tag(0)));
+        a.abort(PipelineError::Stopped);
+        a.abort(PipelineError::NoOptimizer);
+        waiting.join().expect("`poll` does not panic")
+    };
+    let waited = within("a wait does not end when a rank aborts", polls);
     assert!(
-        matches!(waited, Err(LinkError::Aborted)) && started.elapsed() < LONG / 2,
+        matches!(waited, Err(LinkError::Aborted)),
         "a wait ends with {waited:?} after a rank aborted"
     );
     let reason = abort.take_reason();
@@ -94,6 +102,20 @@ pub fn check_link(wrap: impl Fn(RankIndex, LocalLink) -> Box<dyn Link>) {
         matches!(reason, Some(PipelineError::Stopped)),
         "of two reasons to abort, {reason:?} is kept, not the first"
     );
+}
+
+/// Runs a part of a check; panics with the rule if it does not end.
+fn within<T: Send + 'static>(rule: &str, run: impl FnOnce() -> T + Send + 'static) -> T {
+    let (sender, ended) = channel();
+    let thread = std::thread::spawn(move || sender.send(run()));
+    match (ended.recv_timeout(LONG / 2), thread) {
+        (Ok(value), _) => value,
+        (Err(RecvTimeoutError::Timeout), _) => panic!("{rule}"),
+        (Err(RecvTimeoutError::Disconnected), thread) => match thread.join() {
+            Err(panic) => resume_unwind(panic),
+            Ok(_) => unreachable!("a thread that ends has sent its value"),
+        },
+    }
 }
 
 /// The element of a tensor.
@@ -123,6 +145,27 @@ pub fn check_batch<B: Batch>(batch: &B) {
         twice, None,
         "two tensors have the same name: visit each with `field`"
     );
+    let replaces = record(&RecordOptions::default(), |device| {
+        let mut replacements = Vec::new();
+        let mut replace = |_: &_, tensor: DynTensor| {
+            let fake = DynTensor::zeros(tensor.shape(), tensor.dtype(), device);
+            replacements.push(fake.captured_id());
+            fake
+        };
+        let mapped = batch
+            .clone()
+            .map_tensors(&mut BatchMapper::new(&mut replace));
+        let found = leaves(&mapped)
+            .into_iter()
+            .map(|(_, tensor)| tensor.captured_id());
+        found.eq(replacements)
+    });
+    let replaces = replaces.map(|(replaces, _)| replaces);
+    assert!(
+        replaces
+            .unwrap_or_else(|error| panic!("the tensors can't be replaced by fake ones: {error}")),
+        "a replaced tensor is not returned in its place"
+    );
     let is_divided = |leaf: &&(crate::LeafName, _, _)| leaf.0.division == Division::Samples;
     let samples = known
         .iter()
@@ -141,7 +184,7 @@ pub fn check_batch<B: Batch>(batch: &B) {
         assert_eq!(
             described(&part),
             expected,
-            "a replaced tensor is not returned"
+            "a part has other tensors than the batch"
         );
     }
 }
@@ -209,13 +252,22 @@ mod tests {
         }
     }
 
+    /// Returns its tensors in each other's place.
+    #[derive(Clone)]
+    struct Exchanged(Tensor<2>, Tensor<2>);
+
+    impl Batch for Exchanged {
+        fn map_tensors(self, mapper: &mut BatchMapper<'_>) -> Self {
+            let (x, y) = (mapper.field("x", self.0), mapper.field("y", self.1));
+            Self(y, x)
+        }
+    }
+
     #[test]
     fn others_are_refused_with_the_rule() {
-        let text = |check: fn()| {
-            *catch_unwind(check)
-                .unwrap_err()
-                .downcast::<String>()
-                .unwrap()
+        let text = |check: fn()| match catch_unwind(check).unwrap_err().downcast::<String>() {
+            Ok(text) => *text,
+            Err(panic) => (*panic.downcast::<&str>().unwrap()).to_owned(),
         };
         let link = text(|| check_link(|_, link| Box::new(InOrder(link))));
         assert!(link.contains("other values"), "{link}");
@@ -224,7 +276,16 @@ mod tests {
             check_batch(&Unnamed(x.clone(), x));
         });
         assert!(names.contains("the same name"), "{names}");
-        let old = text(|| check_batch(&Unchanged(Tensor::zeros([4, 2], &Device::flex()))));
-        assert!(old.contains("not returned"), "{old}");
+        for check in [
+            || check_batch(&Unchanged(Tensor::zeros([1, 2], &Device::flex()))),
+            || {
+                let x = Tensor::zeros([4, 2], &Device::flex());
+                check_batch(&Exchanged(x.clone(), x));
+            },
+        ] as [fn(); 2]
+        {
+            let old = text(check);
+            assert!(old.contains("in its place"), "{old}");
+        }
     }
 }

@@ -9,7 +9,7 @@
 //!
 //! # Modules
 //!
-//! In order: a module uses only those before it. `error` names types of all, and all use it.
+//! In order: a module uses only those before it. `error` is not in the list: it may name types of any module.
 //!
 //! ```text
 //! files work machine step predict partition plan
@@ -36,6 +36,7 @@ pub use error::{
 };
 pub use machine::{Machine, RankModel, Rates};
 #[cfg(any(test, feature = "testing"))]
+#[doc(hidden)]
 pub use partition::testing;
 pub use partition::{Chained, Choice, Partitioner, Planned, chain, partition};
 pub use plan::{

@@ -43,7 +43,7 @@
 //!
 //! # Modules
 //!
-//! In order: a module uses only those before it. `error` names types of all, and all use it.
+//! In order: a module uses only those before it. `error` is not in the list: it may name types of any module.
 //!
 //! ```text
 //! index task dependencies action lists text lower verify simulate generate auto draw

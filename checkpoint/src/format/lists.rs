@@ -1,4 +1,4 @@
-//! Deserialization of the lists of a manifest with bounded memory.
+//! The lists of a manifest, read with bounded memory.
 //!
 //! Some lists stop at the first element that violates a rule and keep it, because the validation of the
 //! manifest then rejects it. An invalid list therefore does not use more memory than a valid one.

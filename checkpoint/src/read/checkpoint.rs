@@ -226,7 +226,7 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Returns when the manifest was written; `None` if the store does not know.
+    /// Returns when the manifest was written; `None` if the store does not know or can't be read.
     pub fn saved_at(&self) -> Option<SystemTime> {
         let manifest = join(&self.files_dir, MANIFEST_FILE);
         self.store.modified(&manifest).ok().flatten()

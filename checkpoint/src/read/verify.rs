@@ -54,6 +54,7 @@ impl Checkpoint {
             damage
         });
         damage.extend(found.into_iter().flatten());
+        progress.end();
         damage
     }
 

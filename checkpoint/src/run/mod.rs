@@ -235,7 +235,9 @@ impl Run {
     /// Returns an error if the step has no valid manifest, which identifies it as a checkpoint of this crate,
     /// or if the store fails.
     pub fn remove(&self, step: u64) -> Result<(), SaveError> {
-        write::remove_step(&*self.store, step)
+        write::remove_step(&*self.store, step)?;
+        tracing::info!(step, "removed a checkpoint");
+        Ok(())
     }
 
     /// Removes the directory of a step, or of a checkpoint that was [set aside](Self::set_aside), by its name
@@ -247,7 +249,9 @@ impl Run {
     ///
     /// Returns an error if the name is neither, the directory does not exist, or the store fails.
     pub fn discard(&self, name: &str) -> Result<(), SaveError> {
-        write::discard(&*self.store, name)
+        write::discard(&*self.store, name)?;
+        tracing::info!(name, "removed a directory");
+        Ok(())
     }
 }
 

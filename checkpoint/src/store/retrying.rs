@@ -82,9 +82,12 @@ impl Store for Retrying {
         retried(&self.place(path), || self.0.read_small(path, limit_bytes))
     }
 
+    fn modified(&self, path: &str) -> io::Result<Option<SystemTime>> {
+        retried(&self.place(path), || self.0.modified(path))
+    }
+
     forwarded! {
         fn place(&self, path: &str) -> PathBuf;
-        fn modified(&self, path: &str) -> io::Result<Option<SystemTime>>;
         fn create(&self, path: &str) -> io::Result<Box<dyn WriteFile>>;
         fn create_root(&self) -> io::Result<()>;
         fn create_dir(&self, path: &str) -> io::Result<()>;

@@ -9,7 +9,8 @@ use tinderbox_deferred::Observer;
 
 use super::ToolError;
 use crate::{
-    Checkpoint, CheckpointMeta, Run,
+    Checkpoint, CheckpointMeta, Run, SaveError,
+    format::encode_manifest,
     parallel::parallel,
     read::default_threads,
     store::{Store, join},
@@ -24,16 +25,18 @@ pub struct CopyOptions {
 }
 
 /// Copies a checkpoint to a run, which may be in another store; returns the directory. Every file has the
-/// bytes of the original, except the manifest, whose id is that of the copy: ids are unique, so that a copy is
-/// published, replaced and cleaned up like any other save.
+/// bytes of the original, except the manifest: its id is that of the copy, since ids are unique, so that a copy is
+/// published, replaced and cleaned up like any other save; and unknown fields of files, tensors and chunks are left
+/// out.
 ///
-/// Time: one pass over the files to read and one to write; digests are checked. Memory: a header and one block
-/// for each of up to 4 threads, and a copy of the manifest.
+/// Time: one pass over the files to read and one to write; digests are checked. Memory: for each of up to 8 threads a
+/// header, one block, and what the target holds per file (1 MiB in a directory, up to 40 MiB in a bucket); a copy of
+/// the manifest.
 ///
 /// # Errors
 ///
 /// Returns an error if the step exists and is not to be replaced, the checkpoint is damaged, or an I/O
-/// operation fails. Nothing is published then.
+/// operation fails. Then nothing is published, with the exceptions of [`Attempt::publish`](crate::Attempt::publish).
 pub fn copy(
     checkpoint: &Checkpoint,
     to: &Run,
@@ -47,7 +50,7 @@ pub fn copy(
         ..CheckpointMeta::new(manifest.step, 1)
     })?;
     let bytes = manifest.files.iter().map(|file| file.size_bytes).sum();
-    progress.begin(manifest.files.len(), bytes);
+    progress.begin(manifest.tensors.len(), bytes);
     let (store, dir) = attempt.place_to_write();
     let stop = AtomicBool::new(false);
     let copied = parallel(default_threads(), 0..manifest.files.len(), |position| {
@@ -67,7 +70,11 @@ pub fn copy(
     }
     let mut manifest = manifest.clone();
     manifest.attempt = attempt.handle().attempt();
-    Ok(attempt.publish_manifest(&manifest)?)
+    let bytes = encode_manifest(&manifest).map_err(SaveError::from)?;
+    attempt.handle().check_written(&manifest.files)?;
+    let place = attempt.publish_manifest(&bytes)?;
+    progress.end();
+    Ok(place)
 }
 
 fn copy_file(

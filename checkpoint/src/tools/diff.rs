@@ -153,6 +153,7 @@ pub fn diff(
                 difference,
             }));
     }
+    progress.end();
     // Stable, so the differences of one tensor keep their order.
     found
         .tensors

@@ -80,6 +80,7 @@ pub fn export(
     let bytes = tensors.iter().map(|tensor| tensor.bytes()).sum();
     progress.begin(tensors.len(), bytes);
     target.write(checkpoint, &files, progress)?;
+    progress.end();
     let tied = tensors.iter().flat_map(|tensor| {
         let names = tensor.tied.iter();
         names.map(|name| (name.clone(), tensor.name.clone()))

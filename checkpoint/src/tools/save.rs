@@ -22,7 +22,9 @@ pub(super) fn save(
         let RankSave { tensors, scalars } = of_rank(rank);
         handle.write_rank_with(rank, &tensors, &scalars, &Begun(progress))?;
     }
-    attempt.publish(PARTS_TIMEOUT)
+    let dir = attempt.publish(PARTS_TIMEOUT)?;
+    progress.end();
+    Ok(dir)
 }
 
 /// Progress of work whose bytes were announced for all ranks at once.

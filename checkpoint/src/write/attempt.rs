@@ -173,28 +173,27 @@ impl Attempt {
     pub fn publish(self, timeout: Duration) -> Result<PathBuf, SaveError> {
         let parts = self.handle.wait_for_parts(timeout)?;
         let ranks: Vec<u32> = parts.iter().map(|part| part.rank).collect();
-        let manifest = self.manifest(parts)?;
+        let bytes = encode_manifest(&self.manifest(parts)?)?;
         let AttemptHandle { store, dir, .. } = &self.handle;
         for rank in ranks {
             let part = join(dir, &part_file_name(rank));
             // If it is missing, a repeated request found it already removed by the first.
             existing(store.remove_file(&part)).map_err(failed(&**store, "remove", &part))?;
         }
-        self.publish_manifest(&manifest)
+        self.publish_manifest(&bytes)
     }
 
-    /// Publishes the files of the attempt, which are complete and durable, with a manifest that has its id.
+    /// Publishes the files of the attempt, which are complete and durable, with the bytes of a manifest that has its id.
     ///
     /// # Errors
     ///
     /// See [`publish`](Self::publish).
-    pub(crate) fn publish_manifest(mut self, manifest: &Manifest) -> Result<PathBuf, SaveError> {
-        let bytes = encode_manifest(manifest)?;
+    pub(crate) fn publish_manifest(mut self, bytes: &[u8]) -> Result<PathBuf, SaveError> {
         let AttemptHandle { store, dir, .. } = &self.handle;
         let step = step_dir_name(self.meta.step);
         let replace = self.meta.replace && is_there(&**store, &join(&step, MANIFEST_FILE))?;
         let place = store.place(&step);
-        let replaced = match store.publish(dir, &step, &bytes, replace) {
+        let replaced = match store.publish(dir, &step, bytes, replace) {
             Ok(replaced) => replaced,
             Err(PublishError::NotDurable { source }) => {
                 self.kept = true;
@@ -244,6 +243,7 @@ impl Attempt {
                 "the replaced checkpoint could not be removed; `clean` removes it"
             );
         }
+        tracing::info!(step = self.meta.step, dir = %place.display(), "published a checkpoint");
         Ok(place)
     }
 

@@ -177,6 +177,10 @@ impl Observer for Written {
         self.done.fetch_add(bytes, Relaxed);
         self.progress.advanced(bytes);
     }
+
+    fn end(&self) {
+        self.progress.end();
+    }
 }
 
 /// The thread of a save, and its result.

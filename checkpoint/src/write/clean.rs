@@ -94,6 +94,7 @@ pub(crate) fn clean(
             Ok(Some(_)) if action == Action::Report => cleaned.removed.push(place),
             Ok(Some(leftover)) => {
                 remove(store, name, leftover).map_err(failed(store, "remove", name))?;
+                tracing::info!(dir = %place.display(), "removed the remains of a save");
                 cleaned.removed.push(place);
             }
             Err(reason) => {

@@ -217,7 +217,9 @@ impl AttemptHandle {
                 let _ = self.store.remove_file(&path);
             })
         });
-        written.inspect_err(|_| self.remove_files(&part.files))
+        written
+            .inspect(|()| progress.end())
+            .inspect_err(|_| self.remove_files(&part.files))
     }
 
     /// Rejects contents that make the manifest too large, before anything is written.

@@ -3,9 +3,9 @@
 use std::{cmp::Reverse, collections::BTreeMap};
 
 /// Returns, for each rank, the indices in its list of what it writes, so that each item is written once. An item has a
-/// key, which is the same on every rank that holds it, and a size in bytes. An
-/// item on one rank is written by that rank; of replicated items, the largest is assigned first, each to the
-/// rank with the fewest bytes so far (the lowest rank if several are equal).
+/// key, which is the same on every rank that holds it, and a size in bytes. An item on one rank is written by that
+/// rank; of replicated items, the largest is assigned first, each to the rank with the fewest bytes so far (the
+/// lowest rank if several are equal).
 ///
 /// Deterministic: every rank computes the same result from the same lists, without communication.
 pub fn assign_writers<K: Ord>(ranks: &[Vec<(K, u64)>]) -> Vec<Vec<usize>> {

@@ -165,7 +165,7 @@ impl AttemptHandle {
     }
 
     /// Checks that the files have the sizes that their ranks reported. Uses one listing.
-    pub(super) fn check_written(&self, files: &[FileEntry]) -> Result<(), SaveError> {
+    pub(crate) fn check_written(&self, files: &[FileEntry]) -> Result<(), SaveError> {
         let listed = list_by_name(&*self.store, &self.dir);
         let listed = listed.map_err(failed(&*self.store, "list", &self.dir))?;
         for file in files {

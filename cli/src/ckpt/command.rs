@@ -24,7 +24,7 @@ pub(crate) enum Command {
     Export(export::Flags),
     /// Save plain safetensors files as a checkpoint
     Import(import::Flags),
-    /// Take the pipeline plan out of a checkpoint; exit code 1 if it has none
+    /// Print the pipeline plan that was saved with a checkpoint; exit code 1 if it has none
     Plan(plan::Flags),
     /// Show, and with --yes remove, old checkpoints and remains of killed saves
     Gc(gc::Flags),

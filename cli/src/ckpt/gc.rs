@@ -3,13 +3,13 @@
 use std::{
     fmt, fs,
     io::{self, Write},
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
 use anyhow::{Context, bail};
 use clap::Args;
 use serde::Serialize;
-use tinderbox_checkpoint::{Cleaned, Retention};
+use tinderbox_checkpoint::{Cleaned, ErrorClass, Retention};
 
 use super::place::{run_at, url_of};
 use crate::{
@@ -61,13 +61,29 @@ struct Report {
 
 #[derive(Serialize)]
 struct Entry {
-    /// A step or a directory.
-    what: String,
+    #[serde(flatten)]
+    what: What,
     reason: String,
 }
 
-fn entry(what: impl fmt::Display, reason: &str) -> Entry {
-    let (what, reason) = (what.to_string(), reason.to_owned());
+#[derive(Serialize)]
+#[serde(rename_all = "lowercase")]
+enum What {
+    Step(u64),
+    Dir(String),
+}
+
+impl fmt::Display for What {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Step(step) => write!(f, "step {step}"),
+            Self::Dir(dir) => f.write_str(dir),
+        }
+    }
+}
+
+fn entry(what: What, reason: &str) -> Entry {
+    let reason = reason.to_owned();
     Entry { what, reason }
 }
 
@@ -85,9 +101,13 @@ pub(crate) fn run(flags: &Flags, out: &mut Output) -> anyhow::Result<Outcome> {
         match run.open(step) {
             Ok(_) => usable.push(step),
             Err(error) => {
-                let reason = one_line(&error.chain());
-                let reason = format!("it can't be used; `tinderbox ckpt rm` removes it: {reason}");
-                keep.push(entry(format_args!("step {step}"), &reason));
+                let is_lost = matches!(error.class(), ErrorClass::Damaged | ErrorClass::Missing);
+                let way_out = match is_lost {
+                    true => "; `tinderbox ckpt rm` removes it",
+                    false => "",
+                };
+                let reason = format!("it can't be used{way_out}: {}", one_line(&error.chain()));
+                keep.push(entry(What::Step(step), &reason));
             }
         }
     }
@@ -99,12 +119,12 @@ pub(crate) fn run(flags: &Flags, out: &mut Output) -> anyhow::Result<Outcome> {
         if !expired.contains(step) {
             let newer = usable.len() - older - 1;
             let reason = why_kept(retention, *step, newer);
-            keep.push(entry(format_args!("step {step}"), &reason));
+            keep.push(entry(What::Step(*step), &reason));
         }
     }
     for dir in run.set_aside_dirs()? {
         let reason = "a damaged checkpoint that was set aside; `tinderbox ckpt rm` removes it";
-        keep.push(entry(dir, reason));
+        keep.push(entry(What::Dir(dir), reason));
     }
     // The same rules find and remove leftovers; attempts that died in between are included.
     let leftovers = match (flags.yes, flags.idle) {
@@ -117,16 +137,16 @@ pub(crate) fn run(flags: &Flags, out: &mut Output) -> anyhow::Result<Outcome> {
         bail!("{} does not contain a run", run.place().display());
     }
     let kept = leftovers.kept.iter();
-    keep.extend(kept.map(|(dir, reason)| entry(dir.display(), reason)));
+    let of_dir = |dir: &Path| What::Dir(dir.display().to_string());
+    keep.extend(kept.map(|(dir, reason)| entry(of_dir(dir), reason)));
     let removed = leftovers.removed.iter();
-    let removed = removed.map(|dir| entry(dir.display(), "remains of a save"));
+    let removed = removed.map(|dir| entry(of_dir(dir), "remains of a save"));
     let mut remove: Vec<Entry> = removed.collect();
     for step in &expired {
         if flags.yes {
             run.remove(*step)?;
         }
-        let what = format_args!("step {step}");
-        remove.push(entry(what, "not kept by the rule"));
+        remove.push(entry(What::Step(*step), "not kept by the rule"));
     }
     let report = Report {
         removed: flags.yes && !remove.is_empty(),

@@ -1,6 +1,6 @@
 //! Resolution of directories and URLs on the command line.
 
-use std::{fs, path::Path, sync::Arc};
+use std::{ffi::OsStr, fs, path::Path, sync::Arc};
 
 use anyhow::{Context, bail};
 use tinderbox_checkpoint::{Checkpoint, LoadError, Run, store::BucketStore};
@@ -36,9 +36,11 @@ fn step_at(url: &str) -> Option<(&Path, u64)> {
     Some((Path::new(run), step_of(name)?))
 }
 
-/// Returns the step of a directory name.
+/// Returns the step of a directory name, in the library's form.
 pub(super) fn step_of(name: &str) -> Option<u64> {
-    name.strip_prefix("step-")?.parse().ok()
+    let step = name.strip_prefix("step-")?.parse().ok()?;
+    let place = Run::local("run").step_place(step);
+    (place.file_name() == Some(OsStr::new(name))).then_some(step)
 }
 
 impl Place {
@@ -53,7 +55,8 @@ impl Place {
         }
         if url_of(dir).is_none() {
             fs::metadata(dir).with_context(|| format!("{} can't be read", dir.display()))?;
-            if dir.join(MANIFEST_FILE).exists() {
+            let name = dir.file_name().and_then(OsStr::to_str);
+            if name.and_then(step_of).is_some() || dir.join(MANIFEST_FILE).exists() {
                 return Ok(Self::Step(Box::new(Checkpoint::open(dir))));
             }
         }

@@ -1,4 +1,4 @@
-//! `ckpt plan`: takes the plan out of a checkpoint.
+//! `ckpt plan`: prints the plan of a checkpoint.
 
 use std::{io::Write, path::PathBuf};
 

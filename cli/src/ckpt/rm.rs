@@ -10,7 +10,7 @@ use std::{
 use anyhow::{Context, bail};
 use clap::Args;
 use serde::Serialize;
-use tinderbox_checkpoint::{Run, SaveError};
+use tinderbox_checkpoint::{ErrorClass, LoadError, Run, SaveError};
 use tinderbox_deferred::human_bytes;
 
 use super::place::{run_at, step_of, url_of};
@@ -26,7 +26,7 @@ pub(crate) struct Flags {
     /// bucket
     #[arg(value_name = "STEP_DIR")]
     dir: PathBuf,
-    /// Remove it even if its manifest is valid
+    /// Remove it even if it is not known to be damaged
     #[arg(long)]
     sound: bool,
     /// Remove it; otherwise only report what would be removed
@@ -104,19 +104,15 @@ fn split(dir: &Path) -> anyhow::Result<(&Path, &str)> {
     parts.with_context(|| format!("{} is not a directory in a run", dir.display()))
 }
 
-/// Describes the directory; returns an error for a checkpoint with a valid manifest unless `sound` is set.
+/// Describes the directory; returns an error for a checkpoint that is not known to be damaged unless `sound` is set.
 fn state_of(run: &Run, dir: &Path, name: &str, sound: bool) -> anyhow::Result<String> {
     let Some(step) = step_of(name) else {
-        return match name.starts_with("damaged-") {
-            true => Ok(format!(
-                "{} was set aside, because it was damaged",
-                dir.display()
-            )),
-            false => Err(SaveError::NotAStep {
-                name: name.to_owned(),
-            }
-            .into()),
-        };
+        if run.set_aside_dirs()?.iter().any(|found| found == name) {
+            let dir = dir.display();
+            return Ok(format!("{dir} was set aside, because it was damaged"));
+        }
+        let name = name.to_owned();
+        return Err(SaveError::NotAStep { name }.into());
     };
     match run.open(step) {
         Ok(_) if sound => Ok(format!("{} has a valid manifest", dir.display())),
@@ -125,7 +121,16 @@ fn state_of(run: &Run, dir: &Path, name: &str, sound: bool) -> anyhow::Result<St
              remove this one anyway",
             dir.display()
         ),
-        Err(error) => Ok(one_line(&error.chain())),
+        // In a bucket there is nothing else.
+        Err(error @ LoadError::NotPublished { .. }) if url_of(dir).is_some() => Err(error.into()),
+        Err(error) => match error.class() {
+            ErrorClass::Damaged | ErrorClass::Missing => Ok(one_line(&error.chain())),
+            _ if sound => Ok(one_line(&error.chain())),
+            _ => Err(anyhow::Error::from(error).context(format!(
+                "{} is not known to be damaged: use --sound to remove it anyway",
+                dir.display()
+            ))),
+        },
     }
 }
 

@@ -51,6 +51,14 @@ pub(crate) fn run(flags: &Flags, out: &mut Output) -> anyhow::Result<Outcome> {
             Err(error) => {
                 say_error(&error);
                 worst = worst.max(Outcome::of(&error));
+                all.push(Checked {
+                    dir: dir.clone(),
+                    intact: false,
+                    files: 0,
+                    bytes: 0,
+                    damage: Vec::new(),
+                    error: Some(format!("{error:#}")),
+                });
                 continue;
             }
         };

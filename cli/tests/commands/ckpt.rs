@@ -6,7 +6,9 @@ use crate::support::{Sample, check_contains, ckpt, flip, floats, names, ranks_of
 use burn::tensor::TensorData;
 use safetensors::SafeTensors;
 use serde_json::{Value, json};
-use tinderbox_checkpoint::{Checkpoint, Role, SaveTensor, Scalar, StoredDType, encode_header};
+use tinderbox_checkpoint::{
+    Checkpoint, Digest, Role, SaveTensor, Scalar, StoredDType, encode_header,
+};
 
 #[test]
 fn inspect_shows_what_a_checkpoint_holds() {
@@ -106,6 +108,12 @@ fn events_of_the_library_are_printed() {
     assert_eq!(ran.err.lines().count(), 1, "{}", ran.err);
     assert_eq!(run(&[&["-q"], &inspect[..]].concat()).ends(0), ran.out);
     assert_eq!(run(&[&inspect[..], &["-vv"]].concat()).out, ran.out);
+    let copy = dir.path().join("copy");
+    let from = dir.path().join("step-00000005");
+    let copies = ["ckpt", "cp", text(&from), "--to", text(&copy)];
+    assert_eq!(run(&copies).err, "");
+    let ran = run(&[&copies[..], &["--replace", "-v"]].concat());
+    check_contains(&ran.err, &["INFO published a checkpoint step=5 dir="]);
 }
 
 #[test]
@@ -645,6 +653,11 @@ fn rm_reports_what_it_removes() {
 
     let error = ckpt(&["rm", text(&step(1)), "--yes"]).fails(2);
     check_contains(&error, &["has a valid manifest", "or --sound"]);
+    let stray = dir.path().join("step-1");
+    fs::create_dir(&stray).unwrap();
+    let error = ckpt(&["rm", text(&stray), "--sound"]).fails(2);
+    check_contains(&error, &["`step-1` is neither the directory of a step"]);
+    fs::remove_dir(&stray).unwrap();
     let error = ckpt(&["rm", text(dir.path())]).fails(2);
     check_contains(&error, &["is neither the directory of a step"]);
     let out = ckpt(&["rm", text(&step(2))]).ends(0);
@@ -674,6 +687,57 @@ fn rm_reports_what_it_removes() {
     }
     ckpt(&["rm", text(&step(1)), "--sound", "--yes"]).ends(0);
     assert_eq!(names(dir.path()), [""; 0]);
+}
+
+/// A checkpoint of a later version is not damaged: nothing suggests to remove it.
+#[test]
+fn a_checkpoint_of_another_version_is_not_removed_as_damaged() {
+    let dir = tempfile::tempdir().unwrap();
+    let step = Sample::parameters().save(dir.path(), 1);
+    let manifest = step.join("manifest.json");
+    let whole: Value = serde_json::from_slice(&fs::read(&manifest).unwrap()).unwrap();
+    let mut body = whole["body"].clone();
+    body["version"] = json!(2);
+    let body = body.to_string();
+    let digest = Digest::of(body.as_bytes());
+    let sealed = format!("{{\"xxh3_128\":\"{digest}\",\"body\":{body}}}\n");
+    fs::write(&manifest, sealed).unwrap();
+
+    ckpt(&["verify", text(&step)]).fails(2);
+    let listed = ckpt(&["gc", text(dir.path())]).ends(0);
+    check_contains(&listed, &["keep step 1: it can't be used: "]);
+    assert!(!listed.contains("ckpt rm"), "{listed}");
+    let error = ckpt(&["rm", text(&step), "--yes"]).fails(2);
+    check_contains(&error, &["is not known to be damaged", "--sound"]);
+    assert!(step.exists());
+    ckpt(&["rm", text(&step), "--yes", "--sound"]).ends(0);
+    assert!(!step.exists());
+}
+
+#[test]
+fn a_step_without_a_manifest_is_damaged_for_every_command() {
+    let dir = tempfile::tempdir().unwrap();
+    let step = Sample::parameters().save(dir.path(), 3);
+    fs::remove_file(step.join("manifest.json")).unwrap();
+    let run = text(dir.path());
+    for place in [run, text(&step)] {
+        let ran = ckpt(&["verify", place, "--json"]);
+        assert_eq!(ran.code, Some(1), "{ran:?}");
+        let error = ckpt(&["inspect", place, "--step", "3"]).fails(3);
+        check_contains(&error, &["it has no manifest"]);
+    }
+    let nothing = dir.path().join("nothing");
+    let ran = ckpt(&["verify", text(&nothing), run, "--json"]);
+    assert_eq!(ran.code, Some(3), "{ran:?}");
+    let answer: Value = serde_json::from_str(&ran.out).unwrap();
+    let checked = answer["checkpoints"].as_array().unwrap();
+    assert_eq!(checked.len(), 2, "{answer}");
+    assert!(
+        checked[0]["error"]
+            .as_str()
+            .unwrap()
+            .contains("No such file")
+    );
 }
 
 #[test]

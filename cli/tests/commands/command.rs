@@ -1,9 +1,6 @@
 //! Tests of what all commands of `tinderbox` have in common.
 
-use std::{
-    io::Read,
-    process::{Command, Stdio},
-};
+use std::process::Command;
 
 use crate::support::{check_contains, run, text};
 
@@ -87,14 +84,12 @@ fn a_closed_pipe_prints_nothing() {
             "--svg",
         ],
     ] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
         let mut command = Command::new(env!("CARGO_BIN_EXE_tinderbox"));
-        command.args(arguments).stdout(Stdio::piped());
-        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
-        drop(child.stdout.take());
-        let mut error = String::new();
-        let mut stderr = child.stderr.take().unwrap();
-        stderr.read_to_string(&mut error).unwrap();
+        let output = command.args(arguments).stdout(writer).output().unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
         // Not the answer of the command, which is incomplete.
-        assert_eq!((child.wait().unwrap().code(), &*error), (Some(3), ""));
+        assert_eq!((output.status.code(), &*error), (Some(3), ""));
     }
 }

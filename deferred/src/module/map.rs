@@ -25,7 +25,7 @@ pub(super) trait Replace {
 /// # Errors
 ///
 /// The path of the first parameter that is not in the table at its index, or not the expected one; without such, the
-/// least path that is missing.
+/// first that is missing.
 pub(super) fn replace_all<M: Module>(
     module: M,
     table: &ParameterTable,
@@ -38,7 +38,7 @@ pub(super) fn replace_all<M: Module>(
         changed: None,
     };
     let module = module.map(&mut walk);
-    let missing = walk.table.map(|parameter| &parameter.path).min().cloned();
+    let missing = walk.table.next().map(|parameter| parameter.path.clone());
     match walk.changed.or(missing) {
         Some(path) => Err(path),
         None => Ok(module),

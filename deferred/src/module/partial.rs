@@ -1,7 +1,7 @@
 //! A subset of a model's parameters, as a module.
 
-use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId, Parameter};
-use burn::tensor::{Bool, Device, Float, Int, Tensor, kind::Basic};
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
+use burn::tensor::{Bool, Device, Int, Tensor};
 use tinderbox_fake::{DynTensor, FakeError, TensorKind};
 
 use crate::ParameterPath;
@@ -16,53 +16,62 @@ pub struct PartialModule {
 #[derive(Clone, Debug)]
 struct Entry {
     path: ParameterPath,
-    id: ParamId,
-    value: DynTensor,
+    param: AnyParam,
 }
 
-/// The largest rank of a parameter. Burn's own optimizers do not support higher ranks either.
-const MAX_RANK: usize = 8;
+/// A parameter of any rank and kind. Burn's tensors have both in their type, and a module visits
+/// typed parameters, so each combination is a variant.
+macro_rules! any_param {
+    ($($rank:literal: $float:ident $int:ident $bool:ident),*) => {
+        #[derive(Clone, Debug)]
+        enum AnyParam {
+            $($float(Param<Tensor<$rank>>),
+              $int(Param<Tensor<$rank, Int>>),
+              $bool(Param<Tensor<$rank, Bool>>)),*
+        }
 
-/// Runs an expression on an entry's `Param`. Burn's tensors have rank and kind in their type, and a module visits
-/// typed parameters.
-macro_rules! typed {
-    ($entry:expr, $param:ident => $run:expr) => {
-        typed!($entry, $param => $run; 1 2 3 4 5 6 7 8)
+        /// Runs an expression on the typed parameter inside.
+        macro_rules! each {
+            ($any:expr, $param:ident => $run:expr) => {
+                match $any {
+                    $(AnyParam::$float($param) => $run,
+                      AnyParam::$int($param) => $run,
+                      AnyParam::$bool($param) => $run),*
+                }
+            };
+        }
+
+        /// Replaces the typed parameter inside.
+        macro_rules! replace {
+            ($any:expr, $param:ident => $run:expr) => {
+                match $any {
+                    $(AnyParam::$float($param) => AnyParam::$float($run),
+                      AnyParam::$int($param) => AnyParam::$int($run),
+                      AnyParam::$bool($param) => AnyParam::$bool($run)),*
+                }
+            };
+        }
+
+        impl AnyParam {
+            fn new(id: ParamId, value: DynTensor) -> Result<Self, FakeError> {
+                Ok(match (value.shape().num_dims(), value.kind()) {
+                    $(($rank, TensorKind::Float) => {
+                        Self::$float(Param::initialized(id, value.typed()?))
+                    }
+                    ($rank, TensorKind::Int) => Self::$int(Param::initialized(id, value.typed()?)),
+                    ($rank, TensorKind::Bool) => Self::$bool(Param::initialized(id, value.typed()?)),)*
+                    // Burn's own optimizers do not support higher ranks either.
+                    _ => return value.typed().map(|t| Self::F8(Param::initialized(id, t))),
+                })
+            }
+        }
     };
-    ($entry:expr, $param:ident => $run:expr; $($rank:literal)*) => {{
-        let Entry { id, value, .. } = $entry;
-        let fits = "an entry's value has this type";
-        match (value.shape().num_dims(), value.kind()) {
-            $(($rank, TensorKind::Float) => {
-                let $param: Param<Tensor<$rank>> = Param::initialized(id, value.typed().expect(fits));
-                $run
-            }
-            ($rank, TensorKind::Int) => {
-                let $param: Param<Tensor<$rank, Int>> = Param::initialized(id, value.typed().expect(fits));
-                $run
-            }
-            ($rank, TensorKind::Bool) => {
-                let $param: Param<Tensor<$rank, Bool>> = Param::initialized(id, value.typed().expect(fits));
-                $run
-            })*
-            _ => unreachable!("an entry's value has rank 1 to {MAX_RANK}"),
-        }
-    }};
 }
 
-impl Entry {
-    fn new(path: ParameterPath, id: ParamId, value: DynTensor) -> Result<Self, FakeError> {
-        if !(1..=MAX_RANK).contains(&value.shape().num_dims()) {
-            value.clone().typed::<MAX_RANK, Float>()?;
-        }
-        Ok(Self { path, id, value })
-    }
-
-    fn names(&self) -> Vec<String> {
-        let names = self.path.as_str().split('.');
-        names.map(str::to_owned).collect()
-    }
-}
+any_param!(
+    1: F1 I1 B1, 2: F2 I2 B2, 3: F3 I3 B3, 4: F4 I4 B4,
+    5: F5 I5 B5, 6: F6 I6 B6, 7: F7 I7 B7, 8: F8 I8 B8
+);
 
 impl PartialModule {
     /// Creates a module of these parameters, in this order.
@@ -75,10 +84,12 @@ impl PartialModule {
     ) -> Result<Self, FakeError> {
         let entries = values
             .into_iter()
-            .map(|(path, value)| Entry::new(path, ParamId::new(), value));
-        Ok(Self {
-            entries: entries.collect::<Result<_, _>>()?,
-        })
+            .map(|(path, value)| {
+                let param = AnyParam::new(ParamId::new(), value)?;
+                Ok(Entry { path, param })
+            })
+            .collect::<Result<_, FakeError>>()?;
+        Ok(Self { entries })
     }
 
     /// Returns the paths, in order.
@@ -88,8 +99,9 @@ impl PartialModule {
 
     /// Returns paths and values, in order. Values are shared, not copied.
     pub fn values(&self) -> impl Iterator<Item = (&ParameterPath, DynTensor)> {
-        let entries = self.entries.iter();
-        entries.map(|entry| (&entry.path, entry.value.clone()))
+        self.entries
+            .iter()
+            .map(|entry| (&entry.path, each!(&entry.param, p => p.val().into())))
     }
 
     /// Returns the value at an index.
@@ -98,7 +110,7 @@ impl PartialModule {
     ///
     /// When the index is out of range.
     pub fn value(&self, position: usize) -> DynTensor {
-        self.entries[position].value.clone()
+        each!(&self.entries[position].param, p => p.val().into())
     }
 
     /// Replaces the value of a parameter; its id stays the same.
@@ -112,7 +124,8 @@ impl PartialModule {
     /// When the index is out of range.
     pub fn replace(&mut self, position: usize, value: DynTensor) -> Result<(), FakeError> {
         let entry = &mut self.entries[position];
-        *entry = Entry::new(entry.path.clone(), entry.id, value)?;
+        let id = each!(&entry.param, p => p.id);
+        entry.param = AnyParam::new(id, value)?;
         Ok(())
     }
 
@@ -136,24 +149,16 @@ impl PartialModule {
         self.values().map(|(_, value)| value.bytes()).sum()
     }
 
-    /// Replaces the `Param` of each parameter.
-    fn each(self, replace: impl FnMut(Entry) -> (ParamId, DynTensor)) -> Self {
-        let paths: Vec<ParameterPath> = self.paths().cloned().collect();
-        let replaced = self.entries.into_iter().map(replace);
-        let entries = paths.into_iter().zip(replaced);
-        let entries = entries.map(|(path, (id, value))| Entry { path, id, value });
+    fn each(self, mut change: impl FnMut(AnyParam) -> AnyParam) -> Self {
+        let entries = self.entries.into_iter();
+        let changed = entries.map(|entry| Entry {
+            path: entry.path,
+            param: change(entry.param),
+        });
         Self {
-            entries: entries.collect(),
+            entries: changed.collect(),
         }
     }
-}
-
-/// Returns what an entry has of a `Param`.
-fn parts<const D: usize, K: Basic>(param: &Param<Tensor<D, K>>) -> (ParamId, DynTensor)
-where
-    Tensor<D, K>: Parameter,
-{
-    (param.id, param.val().into())
 }
 
 /// The container type that is passed to visitors on the way to a parameter: the original types are not known.
@@ -161,41 +166,39 @@ const CONTAINER: &str = "Struct:PartialModule";
 
 impl Module for PartialModule {
     fn collect_devices(&self, devices: Vec<Device>) -> Vec<Device> {
-        let entries = self.entries.iter().cloned();
-        entries.fold(
+        self.entries.iter().fold(
             devices,
-            |devices, entry| typed!(entry, p => p.collect_devices(devices)),
+            |devices, entry| each!(&entry.param, p => p.collect_devices(devices)),
         )
     }
 
     fn fork(self, device: &Device) -> Self {
-        self.each(|entry| typed!(entry, p => parts(&p.fork(device))))
+        self.each(|param| replace!(param, p => p.fork(device)))
     }
 
     fn to_device(self, device: &Device) -> Self {
-        self.each(|entry| typed!(entry, p => parts(&Module::to_device(p, device))))
+        self.each(|param| replace!(param, p => Module::to_device(p, device)))
     }
 
     fn train(self) -> Self {
-        self.each(|entry| typed!(entry, p => parts(&p.train())))
+        self.each(|param| replace!(param, p => p.train()))
     }
 
     fn valid(&self) -> Self {
-        self.clone()
-            .each(|entry| typed!(entry, p => parts(&p.valid())))
+        self.clone().each(|param| replace!(param, p => p.valid()))
     }
 
     fn materialize(self) -> Self {
-        self
+        self.each(|param| replace!(param, p => p.materialize()))
     }
 
     fn visit<V: ModuleVisitor>(&self, visitor: &mut V) {
         for entry in &self.entries {
-            let names = entry.names();
+            let names: Vec<&str> = entry.path.as_str().split('.').collect();
             names
                 .iter()
                 .for_each(|name| visitor.enter_module(name, CONTAINER));
-            typed!(entry.clone(), p => Module::visit(&p, visitor));
+            each!(&entry.param, p => Module::visit(p, visitor));
             names
                 .iter()
                 .rev()
@@ -204,17 +207,23 @@ impl Module for PartialModule {
     }
 
     fn map<M: ModuleMapper>(self, mapper: &mut M) -> Self {
-        self.each(|entry| {
-            let names = entry.names();
+        let entries = self.entries.into_iter().map(|entry| {
+            let names: Vec<&str> = entry.path.as_str().split('.').collect();
             names
                 .iter()
                 .for_each(|name| mapper.enter_module(name, CONTAINER));
-            let mapped = typed!(entry, p => parts(&Module::map(p, mapper)));
+            let param = replace!(entry.param, p => Module::map(p, mapper));
             names
                 .iter()
                 .rev()
                 .for_each(|name| mapper.exit_module(name, CONTAINER));
-            mapped
-        })
+            Entry {
+                path: entry.path,
+                param,
+            }
+        });
+        Self {
+            entries: entries.collect(),
+        }
     }
 }

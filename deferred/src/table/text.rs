@@ -316,7 +316,7 @@ impl fmt::Display for ParameterTable {
     }
 }
 
-/// The summary, as [`Summary`] prints it.
+/// The width of the terminal, or the usual one.
 fn terminal_width() -> usize {
     let size = terminal_size::terminal_size_of(std::io::stdout());
     size.map_or(USUAL_WIDTH, |(width, _)| usize::from(width.0))

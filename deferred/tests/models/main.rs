@@ -1,6 +1,5 @@
 //! Deferred models, their tables, programs, recipes and values, in one program: what links Burn takes long to build.
 
-mod backend;
 mod concurrent;
 mod contract;
 mod errors;

@@ -512,7 +512,7 @@ fn a_closure_that_makes_another_model_is_an_error() {
             .materialize_parameters(&flex(), &source, MaterializeOptions::new())
             .unwrap();
     };
-    check("layers.1.bias", |call, d| {
+    check("layers.1.weight", |call, d| {
         Fickle::new(&[2, 3][..2 - call], d)
     });
     check("layers.1.weight", |call, d| {
@@ -838,5 +838,20 @@ fn a_partial_module_is_a_burn_module() {
         error.to_string(),
         "tensor(..., size=[1, 1, 1, 1, 1, 1, 1, 1, 1], dtype=f32, device=flex, fake=false) is not a \
          tensor of rank 8 and kind Float"
+    );
+}
+
+#[test]
+fn a_partial_module_trains_again_after_a_validation() {
+    let weight = Tensor::<2>::zeros([2, 3], &flex().autodiff()).require_grad();
+    let part = PartialModule::new([(path("w"), weight.into())]).unwrap();
+    let trains = |part: &PartialModule| {
+        let value: Tensor<2> = part.value(0).typed().unwrap();
+        value.is_require_grad()
+    };
+    let validated = part.valid();
+    assert_eq!(
+        [&part, &validated, &validated.clone().train()].map(trains),
+        [true, false, true]
     );
 }

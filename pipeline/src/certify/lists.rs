@@ -54,7 +54,7 @@ pub(super) struct ListRun<'a> {
     heads: Vec<usize>,
     /// The current action and its rank.
     at: Option<(RankIndex, Action)>,
-    /// The certificate of a program proves how each value is computed.
+    /// The values that later programs use: `certify_programs` has proven how each is computed.
     kept: Kept<()>,
     /// Messages that were sent and not yet received.
     pub(super) sent: HashMap<Message, Contents>,

@@ -40,9 +40,9 @@ pub(crate) fn certify_programs(
 ) -> Result<CertifiedPrograms, CertifyError> {
     let mut hasher = Hasher::default();
     let reference = Reference::new(joint, &mut hasher);
-    for (index, (programs, rank)) in stages.iter().zip(ranks).enumerate() {
+    for (index, programs) in stages.iter().enumerate() {
         let site = CertifySite {
-            rank: *rank,
+            rank: ranks[index],
             stage: StageIndex::new(index),
             micro_batch: None,
             at: String::new(),

@@ -1,8 +1,10 @@
 //! The uncut graph: the fingerprint of every value, and texts that describe its values.
 
+use std::collections::HashMap;
+
 use burn::tensor::{Distribution, Shape};
 use burn_ir::{FloatOperationIr, NumericOperationIr, OperationIr, TensorIr};
-use tinderbox_deferred::{RandomKey, RandomValues, random::Domain};
+use tinderbox_deferred::{ParameterPath, RandomKey, RandomValues, random::Domain};
 use tinderbox_fake::{Region, ValueId, describe_operation, dtype_name};
 
 use super::fingerprint::{Draws, Fingerprint, Hasher};
@@ -61,14 +63,31 @@ impl<'a> Reference<'a> {
     /// Adds parameters, the batch, the weight and constants.
     fn leaves(&mut self, hasher: &mut Hasher) {
         let (joint, graph) = (self.joint, self.joint.graph());
-        for value in graph.value_ids() {
+        // Not by `JointGraph::given`, which the cut reads.
+        let position_of: HashMap<&ParameterPath, usize> = joint
+            .table()
+            .iter()
+            .enumerate()
+            .map(|(position, parameter)| (&parameter.path, position))
+            .collect();
+        let firsts = joint
+            .table()
+            .iter()
+            .map(|p| Given::Parameter(position_of[p.original()]));
+        let parameters = joint.parameters().iter().copied().zip(firsts);
+        let inputs = joint.inputs().iter().enumerate();
+        let inputs = inputs.map(|(position, input)| (input.value, Given::Input(position)));
+        let weight = (joint.weight(), Given::Weight);
+        for (value, given) in parameters.chain(inputs).chain([weight]) {
             let known = graph.value(value);
-            let given = joint.given(value);
-            self.fingerprints[value.index()] = match (given, graph.constant(value)) {
-                (Some(given), _) => Some(hasher.given(given, &known.shape, known.dtype)),
-                (None, Some(data)) => Some(hasher.constant(data)),
-                (None, None) => None,
-            };
+            let fingerprint = hasher.given(given, &known.shape, known.dtype);
+            self.fingerprints[value.index()].get_or_insert(fingerprint);
+        }
+        for value in graph.value_ids() {
+            if let Some(data) = graph.constant(value) {
+                let fingerprint = &mut self.fingerprints[value.index()];
+                fingerprint.get_or_insert_with(|| hasher.constant(data));
+            }
         }
     }
 
@@ -152,7 +171,8 @@ impl<'a> Reference<'a> {
         // Random values of the forward read nothing.
         let before = || self.joint.module_before(producer);
         let module = module.or_else(|| before().filter(|_| !self.joint.is_backward(producer)))?;
-        Some(format!("module `{module}`"))
+        // Before the first parameter there is no module.
+        (!module.is_empty()).then(|| format!("module `{module}`"))
     }
 }
 

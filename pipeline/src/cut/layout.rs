@@ -1,6 +1,6 @@
 //! Which stage owns, holds and runs what. Parameters are positions of the table.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use tinderbox_deferred::{ParameterPath, ParameterTable};
 use tinderbox_planner::{PlanStage, StageBytes};
@@ -101,9 +101,10 @@ impl Layout {
         }
         for (index, stage) in stages.iter().enumerate() {
             let here = StageIndex::new(index);
-            for (at, path) in stage.replicas.iter().enumerate() {
+            let mut held = HashSet::new();
+            for path in &stage.replicas {
                 let owner = owner_of.get(path).copied();
-                if owner == Some(here) || stage.replicas[..at].contains(path) {
+                if owner == Some(here) || !held.insert(path) {
                     return Err(PlanError::HeldTwice {
                         path: path.clone(),
                         stage: here,

@@ -32,7 +32,7 @@ pub(crate) struct Phase {
     /// Values of the micro-batch that it makes, and how often each is taken later: by messages, by
     /// the backward, by the driver.
     pub(crate) outputs: Vec<(ValueId, Takes)>,
-    /// Gradients that it makes, behind the outputs: positions in the table.
+    /// Gradients that it makes, after the outputs: positions in the table.
     pub(crate) gradients: Vec<usize>,
 }
 

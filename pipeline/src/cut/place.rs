@@ -119,7 +119,7 @@ struct Gradients<'a> {
     /// Stages at which each assigned forward value or parameter is available after the forward.
     available: BTreeMap<ValueId, BTreeSet<usize>>,
     /// Forward values and parameters that each local operation depends on.
-    behind: BTreeMap<NodeId, BTreeSet<ValueId>>,
+    local_reads: BTreeMap<NodeId, BTreeSet<ValueId>>,
     /// Owners of the parameters that a value is the gradient of.
     owners: BTreeMap<ValueId, Vec<usize>>,
     /// Gradient operations that read no forward value.
@@ -161,13 +161,13 @@ impl<'a> Gradients<'a> {
             stages,
             stage,
             available,
-            behind: BTreeMap::new(),
+            local_reads: BTreeMap::new(),
             owners,
             free: BTreeSet::new(),
         }
     }
 
-    /// Forward values and parameters that a node reads, through operations that are made again.
+    /// Forward values and parameters that a node reads, through recomputed operations.
     fn forward_reads(&self, id: NodeId) -> BTreeSet<ValueId> {
         let graph = self.joint.graph();
         let mut found = BTreeSet::new();
@@ -175,9 +175,9 @@ impl<'a> Gradients<'a> {
             if self.available.contains_key(input) {
                 found.insert(*input);
             } else if let Some(producer) = graph.value(*input).producer
-                && let Some(behind) = self.behind.get(&producer)
+                && let Some(reads) = self.local_reads.get(&producer)
             {
-                found.extend(behind);
+                found.extend(reads);
             }
         }
         found
@@ -200,7 +200,7 @@ impl<'a> Gradients<'a> {
             match self.joint.role(id) {
                 Role::BackwardLocal => {
                     let reads = self.forward_reads(id);
-                    self.behind.insert(id, reads);
+                    self.local_reads.insert(id, reads);
                 }
                 Role::Gradient => {
                     let reads = self.forward_reads(id);

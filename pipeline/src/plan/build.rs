@@ -1,7 +1,7 @@
 //! Creates a plan from a trace and a partition of its work.
 
 use std::cell::OnceCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use tinderbox_deferred::{ParameterPath, ParameterTable};
@@ -284,12 +284,12 @@ impl Planning {
             let parameters = positions.iter().map(|at| self.joint.parameter(*at));
             parameters.map(|parameter| parameter.bytes).sum()
         };
-        let mut modules: Vec<String> = Vec::new();
-        for path in paths(owned) {
-            if !modules.iter().any(|module| module == path.module()) {
-                modules.push(path.module().to_owned());
-            }
-        }
+        let mut known = HashSet::new();
+        let modules = owned
+            .iter()
+            .map(|at| self.joint.parameter(*at).path.module());
+        let modules = modules.filter(|module| known.insert(*module));
+        let modules: Vec<String> = modules.map(str::to_owned).collect();
         let flops = |compute| -> u64 {
             let nodes = programs.phase(compute).map(|phase| phase.nodes.iter());
             let nodes = nodes.into_iter().flatten();

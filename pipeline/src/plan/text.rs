@@ -9,7 +9,7 @@ use crate::cut::{Binding, Phase, StagePrograms};
 use crate::schedule::{Compute, Edge, StageIndex};
 use crate::trace::{Given, JointGraph};
 
-/// The operations of the chain: name, outputs and module.
+/// The assigned forward operations: name, outputs and module.
 pub(super) fn forward(joint: &JointGraph) -> Vec<String> {
     let nodes = joint.forward().nodes().iter();
     let lines = nodes.map(|id| {

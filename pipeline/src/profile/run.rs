@@ -84,7 +84,7 @@ impl<'a> LoadedBlock<'a> {
 
     /// Runs one forward with a whole backward, and one with a split backward.
     fn run(&mut self) -> Result<RunTimes, ProfileError> {
-        let mut times = [Duration::ZERO; 4];
+        let mut times: [Option<Duration>; 4] = [None; 4];
         let mut sums = std::mem::take(&mut self.gradients);
         let [forward, backward, input, weight] = Compute::ALL;
         let steps = [&[forward, backward][..], &[forward, input, weight]];
@@ -95,13 +95,12 @@ impl<'a> LoadedBlock<'a> {
                 if let Some((executable, phase)) = &self.phases[compute.slot()] {
                     let time = self.time(executable, phase, &mut kept, &mut sums)?;
                     // That of the first forward.
-                    let known = &mut times[compute.slot()];
-                    *known = if known.is_zero() { time } else { *known };
+                    times[compute.slot()].get_or_insert(time);
                 }
             }
         }
         self.gradients = sums;
-        Ok(times)
+        Ok(times.map(Option::unwrap_or_default))
     }
 
     /// Runs a program on the values kept for it, keeps its outputs, and adds its gradients to `sums`,

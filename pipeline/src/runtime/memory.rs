@@ -14,8 +14,8 @@ use crate::trace::JointGraph;
 /// Fails if the ranks of a device do not fit its memory. Each rank is also checked when it materializes
 /// its parameters, but ranks that share a device share its memory.
 ///
-/// The check counts parameters, copies of others' parameters, copies in the dtype of the forward
-/// (`cast`) and, in training, a gradient for each trainable parameter. It does not count activations
+/// The check counts parameters, copies of others' parameters, copies in the dtype of the forward,
+/// and in training, a gradient for each trainable parameter. It does not count activations
 /// and optimizer state, since a plan's figures for them are upper bounds.
 pub(super) fn check_memory(
     layout: &Layout,

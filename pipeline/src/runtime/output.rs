@@ -75,7 +75,7 @@ impl StepOutput {
         round: &Round,
         reports: Vec<RoundReport>,
         weights: &[f64],
-        table_order: &[(StageIndex, usize)],
+        norm_order: &[(StageIndex, usize)],
     ) -> Result<Self, PipelineError> {
         let mut losses = vec![None; weights.len()];
         let mut outputs: BTreeMap<String, Vec<(usize, DynTensor)>> = BTreeMap::new();
@@ -111,7 +111,7 @@ impl StepOutput {
             timelines.extend(report.timeline);
         }
         if gradient_norm.is_none() && !squares.is_empty() {
-            let in_order = table_order.iter();
+            let in_order = norm_order.iter();
             let in_order = in_order.filter_map(|(stage, place)| squares.get(stage)?.get(*place));
             gradient_norm = Some(in_order.sum::<f64>().sqrt());
         }

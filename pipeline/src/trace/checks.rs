@@ -56,12 +56,18 @@ impl JointGraph {
         if let Some(dtype) = dtypes.find(|dtype| matches!(dtype, DType::F16 | DType::BF16)) {
             return Err(TraceError::CountType { dtype });
         }
-        let read = slice.leaves.into_iter().find_map(|leaf| self.given(leaf));
-        match read {
-            Some(Given::Parameter(position)) => Err(TraceError::CountOnParameter {
+        let parameter = slice
+            .leaves
+            .into_iter()
+            .find_map(|leaf| match self.given(leaf) {
+                Some(Given::Parameter(position)) => Some(position),
+                _ => None,
+            });
+        match parameter {
+            Some(position) => Err(TraceError::CountOnParameter {
                 path: self.parameter(position).path.clone(),
             }),
-            _ => Ok(()),
+            None => Ok(()),
         }
     }
 

@@ -11,7 +11,7 @@ use crate::cut::place_gradients;
 use crate::schedule::Compute;
 use crate::trace::{Given, JointGraph, Role};
 
-/// Returns the work of a program: each block has the operations of one indivisible group of the chain,
+/// Returns the work of a program: each block has the operations of one indivisible group of the forward,
 /// with the backward operations that the cut would assign to a stage of only these operations.
 ///
 /// Cost: linear in the graph, times logarithms of small sets.

@@ -31,19 +31,21 @@ pub(super) fn auto(work: &Work, machine: &Machine, step: &Step) -> Result<Planne
             why
         }));
     }
-    let best = tried.iter().flatten().min_by_key(|found| {
+    let found = tried.iter().enumerate();
+    let found = found.filter_map(|(at, tried)| Some((at, tried.as_ref().ok()?)));
+    let best = found.min_by_key(|(_, found)| {
         let prediction = &found.predicted.prediction;
         (prediction.step_ns, prediction.crossing_bytes)
     });
-    let Some(best) = best else {
+    let best = best.map(|(at, _)| at);
+    let Some(Ok(mut best)) = best.map(|at| tried.remove(at)) else {
         return Err(chain_error.expect("`chain` is always run"));
     };
-    let others = tried.iter().filter_map(|tried| match tried {
-        Ok(found) if std::ptr::eq(found, best) => None,
-        Ok(found) => Some(reasons::rejected(found, best)),
-        Err(why) => Some(why.clone()),
+    let others = tried.into_iter().map(|tried| match tried {
+        Ok(found) => reasons::rejected(&found, &best),
+        Err(why) => why,
     });
-    let mut planned = best.clone();
-    planned.choice.reasons.extend(others);
-    Ok(planned)
+    let others: Vec<String> = others.collect();
+    best.choice.reasons.extend(others);
+    Ok(best)
 }

@@ -2,7 +2,7 @@
 
 use crate::{Machine, Partition, PlannerError, Predicted, RankPrediction, Step, Work, predict};
 
-/// How often a partitioner is asked again.
+/// How often a partitioner is run.
 const ATTEMPTS: usize = 3;
 
 /// A rank that is over by more than this part of its limit is not so because of what waits to be read.
@@ -10,9 +10,9 @@ const MOST_EXCESS_DIVISOR: u64 = 8;
 
 /// What a partitioner finds within the ranks' memory by the simulator, or what comes closest.
 ///
-/// Partitioners reckon what waits to be read as two messages, and a schedule may let more of them wait.
-/// So where a rank is over its limit, the partitioner is asked again with a limit that is lower by as
-/// much, or by all that waits if that is more, as long as that helps.
+/// Partitioners count two messages that wait to be read, and more of them wait in some schedules. Where a rank is over
+/// its limit, the partitioner therefore runs again with a limit that is lower by as much, or by all that waits if that
+/// is more, as long as that helps.
 pub(super) fn within_limits(
     work: &Work,
     machine: &Machine,
@@ -45,7 +45,8 @@ pub(super) fn within_limits(
             };
             model.memory_bytes = model.memory_bytes.map(|limit| limit.saturating_sub(less));
         }
-        // Lower limits may leave nothing; what was found before stands.
+        // Lower limits may leave nothing: the earlier result is returned. Its prediction is for these limits, so
+        // it is not used.
         let Ok((partition, _)) = find(&tighter) else {
             break;
         };

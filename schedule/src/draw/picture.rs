@@ -264,7 +264,7 @@ mod tests {
 
     use super::*;
     use crate::draw::tests::samples::{TIMES, simulated};
-    use crate::{Costs, Schedule, forward_only, gpipe, one_f_one_b, peak_activations};
+    use crate::{Costs, Schedule, forward_only, gpipe, one_f_one_b, peak_bytes};
 
     /// A row of actions: word, start, end.
     fn row_of(actions: &[(&str, u64, u64)]) -> RankTimeline {
@@ -384,8 +384,10 @@ mod tests {
         for schedule in schedules {
             let timeline = simulated(&schedule, &Costs::uniform(schedule.stages, TIMES));
             let picture = Picture::of(&timeline);
-            let held: Vec<usize> = picture.rows.iter().map(|row| row.held).collect();
-            assert_eq!(held, peak_activations(&schedule), "{}", schedule.name);
+            let held: Vec<u64> = picture.rows.iter().map(|row| row.held as u64).collect();
+            // A micro-batch has one byte.
+            let bytes = peak_bytes(&schedule, &Costs::uniform(schedule.stages, TIMES));
+            assert_eq!(held, bytes, "{}", schedule.name);
             assert!(!picture.has_bytes, "{}", schedule.name);
         }
     }

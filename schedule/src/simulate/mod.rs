@@ -159,18 +159,40 @@ mod tests {
         }
     }
 
+    /// Checks the most micro-batches that each rank holds, counted and in bytes of one each.
+    #[track_caller]
+    fn check_peaks(schedule: &Schedule, expected: &[usize]) {
+        assert_eq!(peak_activations(schedule), expected);
+        let bytes = peak_bytes(schedule, &Costs::uniform(schedule.stages, TIMES[0]));
+        let expected: Vec<u64> = expected.iter().map(|held| *held as u64).collect();
+        assert_eq!(bytes, expected);
+    }
+
     #[test]
     fn peaks_match_their_formula() {
         for (p, m) in (1..=8).flat_map(|p| [1, 3, 8, 20].map(|m| (p, m))) {
             let chain = Dependencies::chain(p);
-            assert_eq!(peak_activations(&gpipe(p, m)), vec![m; p]);
+            check_peaks(&gpipe(p, m), &vec![m; p]);
             let expected: Vec<usize> = (0..p).map(|rank| m.min(p - rank)).collect();
-            assert_eq!(peak_activations(&one_f_one_b(p, m)), expected);
-            assert_eq!(
-                peak_activations(&lower(&one_f_one_b(p, m), &chain)),
-                expected
-            );
-            assert_eq!(peak_activations(&forward_only(p, m)), vec![1; p]);
+            check_peaks(&one_f_one_b(p, m), &expected);
+            check_peaks(&lower(&one_f_one_b(p, m), &chain), &expected);
+            check_peaks(&forward_only(p, m), &vec![1; p]);
+        }
+    }
+
+    /// Derived by hand: 5 B held all the time, 10 B from F to I, then 3 or 12 B until W.
+    #[test]
+    fn a_split_backward_holds_what_its_second_half_reads() {
+        let text = "0F0 0I0 0F1 0I1 0W0 0W1\n1F0 1I0 1F1 1I1 1W0 1W1";
+        let schedule = Schedule::parse("zb", text).unwrap();
+        for (weight_gradient_bytes, expected) in [(3, 5 + 3 + 10), (12, 5 + 12 + 12)] {
+            let mut costs = Costs::uniform(2, TIMES[0]);
+            for stage in &mut costs.stages {
+                stage.resident_bytes = 5;
+                stage.activation_bytes = 10;
+                stage.weight_gradient_bytes = weight_gradient_bytes;
+            }
+            assert_eq!(peak_bytes(&schedule, &costs), [expected; 2]);
         }
     }
 
@@ -185,7 +207,7 @@ mod tests {
         // Rank 0: F 0-2, waits for rank 1's I0 (2-3), I 3-4, W 4-5, I1 (computed 4-5) 5-6, W 6-7.
         let bubbles: Vec<u64> = found.ranks.iter().map(RankTimeline::bubble).collect();
         assert_eq!((found.makespan(), bubbles), (7, vec![1, 0]));
-        assert_eq!(peak_activations(&schedule), [2, 2]);
+        check_peaks(&schedule, &[2, 2]);
     }
 
     #[test]

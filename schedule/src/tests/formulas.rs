@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use crate::{
     ComputeTimes, Costs, Dependencies, RankIndex, Schedule, ScheduleKind, StageIndex,
-    forward_only_on, lower, peak_activations, simulate, verify,
+    forward_only_on, lower, peak_activations, peak_bytes, simulate, verify,
 };
 
 use super::rich;
@@ -141,11 +141,11 @@ fn peaks() {
         let m = per_rank * p;
         let check = |kind: ScheduleKind, v, expected: &dyn Fn(usize) -> usize| {
             let expected: Vec<usize> = (0..p).map(expected).collect();
-            assert_eq!(
-                peak_activations(&generate(kind, p, v, m)),
-                expected,
-                "{kind} {p} {v} {m}"
-            );
+            let schedule = generate(kind, p, v, m);
+            assert_eq!(peak_activations(&schedule), expected, "{kind} {p} {v} {m}");
+            let bytes = peak_bytes(&schedule, &costs(&schedule, [1, 1, 1]));
+            let expected: Vec<u64> = expected.into_iter().map(|held| held as u64).collect();
+            assert_eq!(bytes, expected, "{kind} {p} {v} {m}");
         };
         check(ScheduleKind::GPipe, 1, &|_| m);
         check(ScheduleKind::OneFOneB, 1, &|rank| p - rank);

@@ -192,12 +192,12 @@ impl<'a> Table<'a> {
         self.schedule.stage_to_rank[stage.index()]
     }
 
-    /// Returns whether a message is one of the dependencies, between two ranks, in this mode.
+    /// Returns whether a message of this mode goes from one rank to another. Edges that are no dependencies have no
+    /// index, which [`enter_first`](Self::enter_first) reports.
     fn is_sent(&self, message: Message) -> bool {
         let (schedule, dependencies) = (self.schedule, self.dependencies);
         let is_training = schedule.mode == ScheduleMode::Training;
         let is_known = match message {
-            // `enter_first` looks the edge up.
             Message::Values { edge, .. } => schedule.has_edge(edge),
             Message::Tie(tie) => is_training && dependencies.ties().binary_search(&tie).is_ok(),
             Message::Norm { to, .. } => {

@@ -31,8 +31,9 @@ struct Groups {
     scope: Vec<String>,
 }
 
-/// Merges blocks to at most each of some numbers of groups per rank, from many to few. Returns the group of each block
-/// and the graph of the groups. Numbers for which there are too few blocks are left out.
+/// Merges blocks to at most each of these numbers of groups per rank, which must descend, since merges accumulate.
+/// Returns the group of each block and the graph of the groups. Numbers of groups above that of the blocks are left out,
+/// except one per rank.
 pub(super) fn levels(
     work: &Work,
     graph: &Graph,
