@@ -27,8 +27,8 @@ pub(super) struct Form {
     #[arg(long, conflicts_with_all = ["svg", "trace"])]
     lowered: bool,
     /// Width of the drawing in columns, at least 40 [default: the terminal width, or 100]
-    #[arg(long, value_name = "COLUMNS")]
-    width: Option<usize>,
+    #[arg(long, value_name = "COLUMNS", value_parser = clap::value_parser!(u16).range(40..))]
+    width: Option<u16>,
 }
 
 impl Form {
@@ -46,7 +46,7 @@ impl Form {
     ) -> anyhow::Result<()> {
         if self.is_drawing(out) {
             let options = draw::TerminalOptions {
-                width: self.width.or(out.width()).unwrap_or(WIDTH),
+                width: self.width.map(usize::from).or(out.width()).unwrap_or(WIDTH),
                 color: out.has_color(),
             };
             return Ok(write!(out, "{}", draw::terminal(predicted, &options))?);

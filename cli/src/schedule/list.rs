@@ -4,9 +4,9 @@ use anyhow::Context;
 use clap::Args;
 use serde::Serialize;
 use serde_json::json;
-use tinderbox_schedule::{ChunkCounts, Dependencies, ScheduleKind, peak_activations, simulate};
+use tinderbox_schedule::{ChunkCounts, ScheduleKind, peak_activations, simulate};
 
-use super::shape::Shape;
+use super::{given::chain, shape::Shape};
 use crate::{
     outcome::Outcome,
     terminal::{Columns, Output},
@@ -68,7 +68,7 @@ fn row(shape: &Shape, kind: ScheduleKind) -> anyhow::Result<Row> {
     let costs = shape
         .costs(&schedule.stage_to_rank)
         .with_context(|| kind.name())?;
-    let timeline = simulate(&schedule, &Dependencies::chain(schedule.stages), &costs)?;
+    let timeline = simulate(&schedule, &chain(&schedule), &costs)?;
     let peak = peak_activations(&schedule).into_iter().max().unwrap_or(0);
     Ok(Row {
         name: kind,

@@ -35,6 +35,8 @@ fn a_named_schedule_is_drawn_as_wide_as_asked_for() {
         // A fill of (p - 1)(F + B) = 108 in 396 ticks.
         assert!(out.contains("396 ticks") && out.contains("27.3 %"), "{out}");
     }
+    let narrow = fails(2, &show("1f1b", &["--width", "39"]));
+    check_contains(&narrow, &["'39'", "--width"]);
 }
 
 #[test]

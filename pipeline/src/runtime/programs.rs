@@ -219,7 +219,7 @@ impl<B: Batch> Programs<B> {
         let joint = self.trace.example_program()?;
         for (planned, costs) in plan.stages().iter().zip(&mut costs.stages) {
             let held = self.layout.held_bytes(&joint, planned.stage, 0);
-            costs.resident_bytes = held.parameters + planned.parameter_bytes;
+            costs.resident_bytes = held.resident();
         }
         Ok((self.dependencies(Mode::Training, &cuts), costs))
     }

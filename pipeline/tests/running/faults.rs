@@ -274,7 +274,6 @@ fn a_stall_at_every_action_ends_by_the_timeout() {
         *ARMED.lock().unwrap() = Some((rank, action.to_string(), stall));
         let started = Instant::now();
         let error = step(&mut pipeline).unwrap_err();
-        // A rank waits for this time, the driver for up to three times as long.
         assert!(started.elapsed() < LONG / 2, "{action}");
         let text = full_text(&error);
         assert!(text.contains("within"), "{action}: {text}");

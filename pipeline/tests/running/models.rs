@@ -6,7 +6,8 @@ use burn::nn::{Linear, LinearConfig, RotaryEncoding, RotaryEncodingConfig};
 use burn::optim::AdamWConfig;
 use burn::tensor::activation::{gelu, tanh};
 use burn::tensor::{Bool, Device, Distribution, Int, Tensor};
-use tinderbox_deferred::random::Seed;
+use tinderbox_deferred::{Deferred, random::Seed};
+use tinderbox_pipeline::{Machine, Outputs, Pipeline, Plan, Traceable};
 
 use crate::support::{
     Case, Computed, Run, SAMPLES, SEED, Setting, floats, parameters, pipelined, plain, settings,
@@ -64,7 +65,7 @@ fn check<M: Module + Sync + 'static>(
 
 /// The bits of a new model.
 fn fresh<M: Module + Sync + 'static>(init: fn(&Device) -> M) -> Vec<(String, Vec<u8>)> {
-    let model = tinderbox_deferred::Deferred::new(init).unwrap();
+    let model = Deferred::new(init).unwrap();
     let replay = model.replay(Seed::new(SEED));
     let module = model.materialize(&Device::flex(), &replay).unwrap();
     parameters(&module).into_iter().collect()
@@ -110,6 +111,31 @@ fn a_frozen_beginning_leaves_stages_without_gradients() {
         (squared(x, y), None)
     });
     assert_eq!(unchanged(&run, init).len(), 8);
+}
+
+/// The memory of a measured step equals the costs of the pipeline: trained parameters have gradients, frozen ones have not.
+#[test]
+fn costs_count_no_gradients_of_frozen_parameters() {
+    let model = Deferred::new(|device: &Device| {
+        let mut layers = linears(3, device);
+        layers[2] = layers[2].clone().no_grad();
+        Plain { layers }
+    });
+    let (model, batch) = (model.unwrap(), pair(0, &Device::flex()));
+    let trace = model.trace(&batch, |net: &Plain, (x, y)| {
+        let x = net.layers.iter().fold(x, |x, layer| layer.forward(x));
+        Outputs::loss((x - y).powf_scalar(2.0).mean())
+    });
+    let trace = trace.unwrap();
+    let plan = Plan::auto(&trace, &Machine::local(1).unwrap()).unwrap();
+    let pipeline = Pipeline::new(&model, &trace, &plan).optimizer(AdamWConfig::new());
+    let mut pipeline = pipeline.measure().start().unwrap();
+    let (_, costs) = pipeline.costs(&batch).unwrap();
+    let layer = ((WIDTH * WIDTH + WIDTH) * 4) as u64;
+    assert_eq!(costs.stages[0].resident_bytes, 5 * layer);
+    let measured = pipeline.step(0.1, batch).unwrap().timeline.unwrap();
+    let held: Vec<u64> = measured.ranks[0].bytes.iter().map(|(_, b)| *b).collect();
+    assert!(held.contains(&(5 * layer)), "{held:?}");
 }
 
 #[derive(Module, Debug)]
