@@ -33,7 +33,7 @@ pub fn open_devices(list: &str) -> Result<Vec<Device>, DeviceError> {
             #[cfg(not(feature = "cpu"))]
             "cpu" if only_first => return Err(not_built("cpu".to_owned(), "cpu")),
             #[cfg(feature = "cuda")]
-            "cuda" => Device::cuda(index.into()),
+            "cuda" => Device::cuda(u32::from(index)),
             #[cfg(not(feature = "cuda"))]
             "cuda" => return Err(not_built(format!("cuda:{index}"), "cuda")),
             _ => return Err(unknown()),
