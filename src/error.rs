@@ -70,7 +70,7 @@ pub enum CheckpointsError {
     /// A checkpoint could not be read completely, and no other could be restored instead.
     #[error(
         "no checkpoint in {path} could be restored, and the pipeline holds a mixture of old and restored values: it \
-         is unusable, start a new one"
+         is unusable"
     )]
     Mixed {
         /// The directory of the run.

@@ -52,7 +52,7 @@ pub enum RecordError {
     /// An operation reads a fake or real tensor that was not created in the recording.
     #[error(
         "the recorded code used a tensor that does not belong to this recording{origin} ({message}): create it inside, \
-         on the device that the closure was given, or pass its data"
+         on the device of the closure or of another tensor, or pass its data"
     )]
     Foreign {
         /// Burn's message, or the operation.

@@ -234,7 +234,7 @@ fn tensors_of_others_are_an_error() {
     let check = |said: &str, run: &dyn Fn(&Device)| {
         let expected = format!(
             "the recorded code used a tensor that does not belong to this recording ({said}): create it inside, \
-             on the device that the closure was given, or pass its data"
+             on the device of the closure or of another tensor, or pass its data"
         );
         check_error(&BOTH, &expected, run);
     };
@@ -286,7 +286,7 @@ fn a_tensor_of_an_earlier_recording_on_the_same_device_is_an_error() {
             error.to_string().replacen(&origin, "", 1),
             format!(
                 "the recorded code used a tensor that does not belong to this recording ({said}): create it \
-                 inside, on the device that the closure was given, or pass its data"
+                 inside, on the device of the closure or of another tensor, or pass its data"
             )
         );
     }

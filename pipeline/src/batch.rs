@@ -11,6 +11,11 @@ use crate::BatchError;
 ///
 /// The first dimension of every tensor is the samples: a batch is split along it into micro-batches.
 /// Wrap a tensor that belongs to all samples in [`Whole`].
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a batch",
+    note = "a batch is a tensor, a tuple, `Option`, `Vec` or array of batches, or a struct for which \
+            `tinderbox::batch_struct!` was called with its fields"
+)]
 pub trait Batch: Clone + Send + Sync + 'static {
     /// Replaces every tensor, always in the same order.
     fn map_tensors(self, mapper: &mut BatchMapper<'_>) -> Self;

@@ -184,9 +184,9 @@ pub enum Infeasible {
     },
     /// A range of blocks does not fit the only rank that could hold it.
     #[error(
-        "the blocks from `{first}` to `{last}` don't fit the ranks before and after rank {rank}; on this \
-         rank they need {} and its memory limit is {}: use more ranks or a schedule with fewer \
-         micro-batches in flight, or allow recomputation of activations",
+        "the other ranks have no memory left for the blocks from `{first}` to `{last}`, which need {} on rank {rank}, \
+         whose memory limit is {}: use more ranks, a schedule with fewer micro-batches in flight, or recomputation of \
+         activations (`may_recompute`)",
         Size(*needed),
         Size(*limit)
     )]

@@ -6,8 +6,9 @@ use burn::module::Module;
 use burn::optim::{AdamWConfig, SgdConfig};
 use burn::tensor::Device;
 use tinderbox::{
-    Batch, Checkpoint, Checkpoints, CheckpointsError, Deferred, LossScale, Machine, MixedPrecision,
-    Pipeline, PipelineBuilder, PipelineError, Plan, ScheduleKind, Trace, Traceable, load_module,
+    Batch, Checkpoint, Checkpoints, CheckpointsError, Deferred, LoadError, LossScale, Machine,
+    MixedPrecision, Pipeline, PipelineBuilder, PipelineError, Plan, Run, ScheduleKind, Trace,
+    Traceable, load_module,
 };
 
 use crate::models::{Case, LanguageModel, Tied, deferred, trace};
@@ -202,6 +203,23 @@ fn another_model_is_refused_with_all_differences_and_nothing_changes() {
     let error = load_module(&other, &checkpoint, &Device::flex()).unwrap_err();
     let text = format!("{:#}", anyhow::Error::from(error));
     assert!(text.contains("extra: layers.0.weight"), "{text}");
+}
+
+#[test]
+fn the_directory_of_a_step_is_not_a_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = deferred(&Tied);
+    let saves = Checkpoints::open(dir.path()).unwrap();
+    let saved = saves.save(&mut start(&Tied, &model, 1, ScheduleKind::GPipe, SEED), 0);
+    let step = saved.unwrap();
+    let error = anyhow::Error::from(Checkpoints::open(&step).unwrap_err());
+    let text = format!("{error:#}");
+    assert!(
+        text.contains("is a checkpoint, not the directory of a run"),
+        "{text}"
+    );
+    let listed = Run::local(&step).steps();
+    assert!(matches!(listed, Err(LoadError::NotARun { path }) if path == step));
 }
 
 #[test]

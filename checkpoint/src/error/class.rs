@@ -51,6 +51,7 @@ impl LoadError {
             | Self::MissingState { .. }
             | Self::Mismatch { .. }
             | Self::TwoModels { .. }
+            | Self::NotARun { .. }
             | Self::IndexFile { .. } => Refused,
         }
     }

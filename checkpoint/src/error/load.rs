@@ -23,9 +23,15 @@ pub enum LoadError {
         source: io::Error,
     },
     /// The directory is not a checkpoint.
-    #[error("{} is not a published checkpoint: it has no manifest", .path.display())]
+    #[error("{} is not a published checkpoint: it does not exist, or has no manifest", .path.display())]
     NotPublished {
         /// The file or directory.
+        path: PathBuf,
+    },
+    /// The directory of a step was given as that of a run.
+    #[error("{} is a checkpoint, not the directory of a run: use the directory that contains it", .path.display())]
+    NotARun {
+        /// The directory.
         path: PathBuf,
     },
     /// A file listed in the manifest does not exist.
@@ -183,7 +189,7 @@ pub enum LoadError {
         mismatches: Mismatches,
     },
     /// The directory contains no model.
-    #[error("{} has neither model.safetensors nor model.safetensors.index.json", .path.display())]
+    #[error("{} has neither model.safetensors nor model.safetensors.index.json; in a run, use the directory of a step", .path.display())]
     NoModel {
         /// The directory.
         path: PathBuf,
@@ -233,7 +239,7 @@ pub enum LoadError {
         source: Box<LoadError>,
     },
     /// Checkpoints exist, and all of them are damaged.
-    #[error("none of the {} checkpoint(s) in {} can be used:{}", .reasons.len(), .path.display(), list(.reasons))]
+    #[error("none of the {} checkpoint(s) in {} can be used; restore one from a copy, or start a new run in another directory:{}", .reasons.len(), .path.display(), list(.reasons))]
     NoneUsable {
         /// The file or directory.
         path: PathBuf,

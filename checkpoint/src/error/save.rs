@@ -23,7 +23,7 @@ pub enum SaveError {
         source: io::Error,
     },
     /// The step was already published.
-    #[error("{} already exists: enable replacement, or save another step", .path.display())]
+    #[error("{} already exists: another run or process has saved this step; resume the run, save in another directory, or replace the checkpoint (`CheckpointMeta::replace`, `--replace`)", .path.display())]
     StepExists {
         /// The file or directory.
         path: PathBuf,
@@ -39,6 +39,12 @@ pub enum SaveError {
     List {
         /// The cause.
         source: Box<super::LoadError>,
+    },
+    /// The directory of a step was given as that of a run.
+    #[error("{} is a checkpoint, not the directory of a run: use the directory that contains it", .path.display())]
+    NotARun {
+        /// The directory.
+        path: PathBuf,
     },
     /// The step does not exist.
     #[error("{} is not a checkpoint with a valid manifest", .path.display())]

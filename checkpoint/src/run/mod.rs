@@ -12,7 +12,7 @@ use std::{
 
 use crate::{
     Attempt, AttemptHandle, Checkpoint, CheckpointMeta, Cleaned, LoadError, SaveError,
-    format::{parse_damaged_dir_name, parse_step_dir_name, step_dir_name},
+    format::{MANIFEST_FILE, parse_damaged_dir_name, parse_step_dir_name, step_dir_name},
     read::failed,
     store::{Found, FoundKind, LocalStore, Retrying, Store, existing},
     write::{self, Action, Unlocked},
@@ -112,7 +112,11 @@ impl Run {
     /// Lists the root; returns an empty list if it does not exist.
     fn list(&self) -> Result<Vec<Found>, LoadError> {
         let listing = existing(self.store.list("")).map_err(failed(&*self.store, "list", ""))?;
-        Ok(listing.unwrap_or_default())
+        let listing = listing.unwrap_or_default();
+        match listing.iter().any(|found| found.name == MANIFEST_FILE) {
+            true => Err(LoadError::NotARun { path: self.place() }),
+            false => Ok(listing),
+        }
     }
 
     /// Opens the checkpoint of a step: validates the manifest, and checks that every file exists with its

@@ -63,6 +63,11 @@ pub(crate) fn clean(
     let mut cleaned = Cleaned::default();
     let listing = existing(store.list("")).map_err(failed(store, "list", ""))?;
     let listing = listing.unwrap_or_default();
+    if listing.iter().any(|found| found.name == MANIFEST_FILE) {
+        return Err(SaveError::NotARun {
+            path: store.place(""),
+        });
+    }
     let set_aside: BTreeSet<u64> = {
         let names = listing.iter().map(|found| &found.name);
         names

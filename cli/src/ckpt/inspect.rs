@@ -128,8 +128,10 @@ impl<'a> Contents<'a> {
             ("total bytes", in_words(sizes.total_bytes)),
             ("tensors", self.tensors.len().to_string()),
             ("scalars", sizes.scalars.to_string()),
+            ("plan", if self.has_plan { "yes" } else { "no" }.to_owned()),
+            ("metadata", self.metadata.to_string()),
         ] {
-            writeln!(out, "{name:<14} {value}")?;
+            writeln!(out, "{name:<14} {}", visible(&value))?;
         }
         let header = ["name", "role", "dtype", "shape", "chunks", "ranks", "bytes"];
         let mut columns = Columns::new(&header, &[4, 6]);

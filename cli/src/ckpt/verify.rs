@@ -116,6 +116,8 @@ impl Checked {
         let (dir, files, bytes) = (self.dir.display(), self.files, human_bytes(self.bytes));
         if self.intact {
             writeln!(out, "{dir}: intact, {files} file(s), {bytes}")?;
+        } else if !self.damage.is_empty() {
+            writeln!(out, "{dir}: damaged, {} error(s)", self.damage.len())?;
         }
         for damage in &self.damage {
             writeln!(out, "damaged: {}", one_line(damage))?;

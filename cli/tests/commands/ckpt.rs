@@ -26,6 +26,7 @@ fn inspect_shows_what_a_checkpoint_holds() {
             "files          3\n",
             "tensors        4\n",
             "scalars        2\n",
+            "metadata       {\"model\":\"small\"}\n",
             "optimizer.embed.weight.moment_1",
             "[6, 4]",
             "BF16",
@@ -139,7 +140,11 @@ fn verify_names_every_damaged_block() {
         expected.push((name, format!("bytes {start}..{end} of {}", file.display())));
     }
     let found = ckpt(&["verify", text(dir.path())]).ends(1);
-    check_contains(&found, &[&format!("{}: intact", good.display())]);
+    let (intact, counted) = (
+        format!("{}: intact", good.display()),
+        format!("{}: damaged, 2 error(s)\n", bad.display()),
+    );
+    check_contains(&found, &[&intact, &counted]);
     let damaged: Vec<&str> = found
         .lines()
         .filter(|l| l.starts_with("damaged: "))
@@ -180,7 +185,7 @@ fn verify_distinguishes_damage_from_other_errors() {
     let missing = |step: &Path| fs::remove_file(step.join("state-rank-00001.safetensors")).unwrap();
     check(missing, 1, "state-rank-00001.safetensors");
     let unpublished = |step: &Path| fs::remove_file(step.join("manifest.json")).unwrap();
-    check(unpublished, 1, "it has no manifest");
+    check(unpublished, 1, "has no manifest");
     let index = |step: &Path| flip(&step.join("model.safetensors.index.json"), 9);
     check(index, 1, "model.safetensors.index.json");
     check(
@@ -667,7 +672,7 @@ fn rm_reports_what_it_removes() {
     check_contains(
         &out,
         &[
-            "step-00000002 is not a published checkpoint: it has no manifest\n",
+            "step-00000002 is not a published checkpoint: it does not exist, or has no manifest\n",
             "  model-rank-00000.safetensors (",
             "nothing was removed: use --yes",
         ],
@@ -727,7 +732,7 @@ fn a_step_without_a_manifest_is_damaged_for_every_command() {
         let ran = ckpt(&["verify", place, "--json"]);
         assert_eq!(ran.code, Some(1), "{ran:?}");
         let error = ckpt(&["inspect", place, "--step", "3"]).fails(3);
-        check_contains(&error, &["it has no manifest"]);
+        check_contains(&error, &["has no manifest"]);
     }
     let nothing = dir.path().join("nothing");
     let ran = ckpt(&["verify", text(&nothing), run, "--json"]);

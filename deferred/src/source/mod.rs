@@ -165,7 +165,17 @@ pub trait Source: Send + Sync {
     where
         Self: Sized,
     {
-        OrElse::new(self, other)
+        OrElse::new(self, other, None)
+    }
+
+    /// As [`or_else`](Self::or_else), for the parameters of these modules only: a parameter elsewhere that this source
+    /// lacks is an error, such as one whose name in a file was renamed wrongly.
+    fn or_else_in<S: Source>(self, modules: &[&str], other: S) -> OrElse<Self, S>
+    where
+        Self: Sized,
+    {
+        let modules = modules.iter().map(|module| (*module).to_owned()).collect();
+        OrElse::new(self, other, Some(modules))
     }
 
     /// Combines the values of this source with the construction of another: for example saved values, and a replay

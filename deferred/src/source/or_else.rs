@@ -9,17 +9,46 @@ use crate::{
     Mismatch, Mismatches, Observer, ParameterPath, ParameterTable, Request, Source, SourceError,
 };
 
-/// A source, and another for the parameters that the first lacks; see
-/// [`or_else`](Source::or_else). A mismatch other than a missing parameter in the first is still an error.
+/// A source, and another for the parameters that the first lacks; see [`or_else`](Source::or_else) and
+/// [`or_else_in`](Source::or_else_in). A mismatch other than a missing parameter in the first is still an error.
 #[derive(Clone, Debug)]
 pub struct OrElse<A, B> {
     first: A,
     second: B,
+    /// The modules whose parameters may come from the second source; all if `None`.
+    modules: Option<Vec<String>>,
 }
 
 impl<A: Source, B: Source> OrElse<A, B> {
-    pub(crate) fn new(first: A, second: B) -> Self {
-        Self { first, second }
+    pub(crate) fn new(first: A, second: B, modules: Option<Vec<String>>) -> Self {
+        Self {
+            first,
+            second,
+            modules,
+        }
+    }
+
+    /// Splits the mismatches of the first source into parameters that the second may supply, and errors.
+    fn split(&self, mismatches: Mismatches) -> (BTreeSet<ParameterPath>, Mismatches) {
+        let is_in = |path: &ParameterPath, module: &String| {
+            let rest = path.as_str().strip_prefix(module.as_str());
+            rest.is_some_and(|rest| module.is_empty() || rest.is_empty() || rest.starts_with('.'))
+        };
+        let mut missing = BTreeSet::new();
+        let mut wrong = Vec::new();
+        for mismatch in mismatches.0 {
+            match mismatch {
+                Mismatch::Missing { path }
+                    if self.modules.as_ref().is_none_or(|modules| {
+                        modules.iter().any(|module| is_in(&path, module))
+                    }) =>
+                {
+                    missing.insert(path);
+                }
+                other => wrong.push(other),
+            }
+        }
+        (missing, Mismatches(wrong))
     }
 }
 
@@ -35,11 +64,14 @@ impl<A: Source, B: Source> Source for OrElse<A, B> {
                 described,
                 mismatches,
             }) => {
-                let missing = missing(&mismatches.0);
-                missing.ok_or(SourceError::Mismatch {
-                    described,
-                    mismatches,
-                })?
+                let (missing, mut wrong) = self.split(mismatches);
+                if self.modules.is_none() && !wrong.0.is_empty() {
+                    // The second source is not asked, so it may lack them too.
+                    let paths = missing.iter().cloned();
+                    wrong.0.extend(paths.map(|path| Mismatch::Missing { path }));
+                }
+                wrong.none_in(|| described)?;
+                missing
             }
             done => return done,
         };
@@ -76,13 +108,11 @@ impl<A: Source, B: Source> Source for OrElse<A, B> {
             Err(SourceError::Mismatch {
                 described,
                 mismatches,
-            }) => (described, mismatches.0),
+            }) => (described, mismatches),
             done => return done,
         };
-        let is_missing = |mismatch: &Mismatch| matches!(mismatch, Mismatch::Missing { .. });
-        let (lacking, wrong): (Vec<_>, Vec<_>) = mismatches.into_iter().partition(is_missing);
-        Mismatches(wrong).none_in(|| described)?;
-        let missing = missing(&lacking).unwrap_or_default();
+        let (missing, wrong) = self.split(mismatches);
+        wrong.none_in(|| described)?;
         let asked = requests.iter().filter(|r| missing.contains(&r.path));
         let asked: Vec<Request> = asked.cloned().collect();
         self.second.check(model, &asked)
@@ -105,13 +135,4 @@ impl<A: Source, B: Source> Source for OrElse<A, B> {
             self.second.describe()
         )
     }
-}
-
-/// Returns the paths that a source lacks, if there are no other mismatches.
-fn missing(mismatches: &[Mismatch]) -> Option<BTreeSet<ParameterPath>> {
-    let paths = mismatches.iter().map(|mismatch| match mismatch {
-        Mismatch::Missing { path } => Some(path.clone()),
-        _ => None,
-    });
-    paths.collect()
 }

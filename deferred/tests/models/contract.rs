@@ -34,17 +34,47 @@ fn sources_keep_their_contract() {
     let values: Values = parameter_values(&net).into_iter().collect();
     let first = parameter_values(&net).into_iter().take(1);
     let first: Values = first.collect();
-    let sources: [&dyn Source; 6] = [
+    let sources: [&dyn Source; 7] = [
         &replay,
         &model.replay(Seed::new(3)).with_rng(Rng::Backend),
         &values,
-        &first.or_else(replay.clone()),
+        &first.clone().or_else(replay.clone()),
+        &first.or_else_in(&["first", "second"], replay.clone()),
         &(&values).constructed_by(replay.clone()),
         &Observed::new(replay.clone(), Arc::new(())),
     ];
     for source in sources {
         check_source(source, model.parameters(), &device).unwrap();
     }
+}
+
+/// A fallback for some modules leaves what is missing elsewhere an error.
+#[test]
+fn a_fallback_may_be_for_some_modules_only() {
+    let (model, device) = (model(), Device::flex());
+    let replay = model.replay(Seed::new(3));
+    let net = model.materialize(&device, &replay).unwrap();
+    let all = parameter_values(&net);
+    let of_first = all
+        .into_iter()
+        .filter(|(path, _)| path.as_str() == "first.weight");
+    let first: Values = of_first.collect();
+    let missing = |modules: &[&str]| {
+        let source = first.clone().or_else_in(modules, replay.clone());
+        let error = model.materialize(&device, &source).map(drop).unwrap_err();
+        std::error::Error::source(&error).unwrap().to_string()
+    };
+    let of_second = missing(&["first"]);
+    assert!(of_second.contains("missing: second.weight"), "{of_second}");
+    assert!(!of_second.contains("first.bias"), "{of_second}");
+    // A name is not a prefix of letters.
+    let of_bias = missing(&["second", "fir"]);
+    assert!(of_bias.contains("missing: first.bias"), "{of_bias}");
+    assert!(!of_bias.contains("second"), "{of_bias}");
+    let source = first.or_else_in(&["first.bias", "second"], replay.clone());
+    let found = model.materialize(&device, &source).unwrap();
+    let data = |net: &Net| net.second.weight.val().into_data();
+    assert_eq!(data(&found), data(&net));
 }
 
 /// The values of a source, changed.

@@ -6,7 +6,7 @@ use tinderbox_fake::{Difference, RecordError, dtype_name};
 use tinderbox_planner::{MachineError, ModelDifference, PlanFileError, PlannerError};
 
 use crate::partition::Cut;
-use crate::schedule::{RankIndex, StageIndex};
+use crate::schedule::{ChunkCounts, Placement, RankIndex, ScheduleKind, StageIndex};
 
 /// Errors of a batch.
 #[derive(Debug, thiserror::Error)]
@@ -75,6 +75,9 @@ pub enum BatchError {
         /// The number of micro-batches of the schedule.
         micro_batches: usize,
     },
+    /// A step was given no batch.
+    #[error("no batch was given: a step needs at least one")]
+    NoBatches,
     /// There are no samples.
     #[error("the batch has no samples: its tensors have a first dimension of 0")]
     Empty,
@@ -299,6 +302,19 @@ fn lines(parameters: &[NotHeld]) -> String {
     parameters.iter().map(|p| format!("\n  {p}")).collect()
 }
 
+fn numbers(ranks: &[RankIndex]) -> String {
+    let ranks = ranks.iter().map(RankIndex::to_string);
+    ranks.collect::<Vec<_>>().join(", ")
+}
+
+fn shape_of(schedule: ScheduleKind) -> &'static str {
+    match (schedule.chunks(), schedule.placement()) {
+        (ChunkCounts::One, _) => "one stage per rank, in the order of the ranks",
+        (_, Placement::V) => "two stages per rank, placed in a V (`Placement::V`)",
+        _ => "the same number of stages on each rank, placed in a loop (`Placement::Loop`)",
+    }
+}
+
 /// Errors of creating or using a plan.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -323,7 +339,10 @@ pub enum PlanError {
         parameters: Vec<NotHeld>,
     },
     /// No parameter is in a module.
-    #[error("no parameter is in module `{module}`{}", did_you_mean(near))]
+    #[error(
+        "no parameter is in module `{module}`{}; mark a place without parameters by `tinderbox::cut` in the forward",
+        did_you_mean(near)
+    )]
     UnknownModule {
         /// The path.
         module: String,
@@ -359,9 +378,25 @@ pub enum PlanError {
         /// The mark.
         mark: usize,
     },
+    /// The number of micro-batches is zero.
+    #[error("a step needs at least one micro-batch")]
+    NoMicroBatches,
+    /// The schedule needs other stages, or other ranks for them.
+    #[error(
+        "{schedule} does not fit stages on ranks {}: it has {}, so create the machine with `with_chunks`, or choose \
+         another schedule",
+        numbers(ranks),
+        shape_of(*schedule)
+    )]
+    ScheduleStages {
+        /// The schedule.
+        schedule: ScheduleKind,
+        /// The rank of each stage.
+        ranks: Vec<RankIndex>,
+    },
     /// The cuts are not in the order of the forward.
     #[error(
-        "the cut {cut} is before the cut {previous}: list the cuts in the order of the forward"
+        "the cut {cut} is not after the cut {previous}: list each cut once, in the order of the forward"
     )]
     CutOrder {
         /// The cut.

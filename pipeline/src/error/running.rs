@@ -49,6 +49,12 @@ pub enum PipelineError {
         /// The first operation or constant that differs.
         difference: Difference,
     },
+    /// The trace has no backward.
+    #[error(
+        "the model was traced for evaluation only: trace it with `trace`, and create the plan from that trace, to train \
+         it; or leave out the optimizer"
+    )]
+    ForwardTrace,
     /// The list of devices is empty.
     #[error("the list of devices is empty: leave it out for the CPU")]
     NoDevices,

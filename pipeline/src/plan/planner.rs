@@ -52,6 +52,8 @@ pub struct Planner<'a, B> {
     partitioner: Partitioner,
     cuts: Option<Vec<Cut>>,
     stage_to_rank: Option<Vec<RankIndex>>,
+    /// Whether the schedule was set.
+    is_scheduled: bool,
     recompute: Option<Box<dyn Fn(usize) -> bool + 'a>>,
     programs: bool,
 }
@@ -74,22 +76,25 @@ impl<'a, B: Batch> Planner<'a, B> {
             partitioner: Partitioner::Chain,
             cuts: None,
             stage_to_rank: None,
+            is_scheduled: false,
             recompute: None,
             programs: true,
         }
     }
 
-    /// Sets the schedule of the step.
+    /// Sets the schedule of the step, which has to fit the stages of the [machine](Machine::with_chunks), except with
+    /// a partitioner that searches for its own placement and schedule ([`Partitioner::Auto`], [`Partitioner::Mixed`]).
     #[must_use]
     pub fn schedule(mut self, schedule: ScheduleKind) -> Self {
         self.step.schedule = schedule;
+        self.is_scheduled = true;
         self
     }
 
-    /// Sets the number of micro-batches of a step.
+    /// Sets the number of micro-batches of a step, at least 1.
     #[must_use]
     pub fn micro_batches(mut self, count: usize) -> Self {
-        self.step.micro_batches = count.max(1);
+        self.step.micro_batches = count;
         self
     }
 
@@ -156,8 +161,13 @@ impl<'a, B: Batch> Planner<'a, B> {
     /// # Errors
     ///
     /// When there are fewer operations than stages, no plan fits the memory of the ranks, a manual cut
-    /// is at no module, or the graph can't be cut.
+    /// is at no module, the schedule does not fit the stages, or the graph can't be cut.
     pub fn plan(self) -> Result<Plan, PlanError> {
+        if self.step.micro_batches == 0 {
+            return Err(PlanError::NoMicroBatches);
+        }
+        let searches = matches!(self.partitioner, Partitioner::Auto | Partitioner::Mixed);
+        let must_fit = self.is_scheduled && (self.cuts.is_some() || !searches);
         let planning = Planning::new(self.trace, &self.machine.rates, self.times)?;
         let (mut partition, choice) = match &self.cuts {
             Some(cuts) => {
@@ -199,7 +209,14 @@ impl<'a, B: Batch> Planner<'a, B> {
         if let Some(recompute) = self.recompute {
             partition.recompute = (0..partition.stages()).map(recompute).collect();
         }
-        planning.plan(&self.machine, &self.step, &partition, choice, self.programs)
+        let plan = planning.plan(&self.machine, &self.step, &partition, choice, self.programs)?;
+        match must_fit && plan.file().lists.is_some() {
+            true => Err(PlanError::ScheduleStages {
+                schedule: self.step.schedule,
+                ranks: partition.stage_to_rank,
+            }),
+            false => Ok(plan),
+        }
     }
 }
 

@@ -8,6 +8,7 @@ use burn::tensor::Device;
 use tinderbox_deferred::{
     Deferred, Observed, SharedId, Source, Values, check_device, random::Seed,
 };
+use tinderbox_fake::Mode;
 
 use super::builder::PipelineBuilder;
 use super::clip::Clipping;
@@ -67,12 +68,12 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             clipping: builder.settings.clipping.or(of_optimizer),
             ..builder.settings
         });
-        let layout = Arc::new(builder.plan.layout(&table)?);
         // The trace may be of another model, or of another forward of the same model.
-        builder.plan.layout(builder.trace.parameters())?;
         if let Some(difference) = builder.trace.constructor_difference(builder.model.graph()) {
             return Err(PipelineError::OtherModel { difference });
         }
+        let layout = Arc::new(builder.plan.layout(&table)?);
+        builder.plan.layout(builder.trace.parameters())?;
         let traced = builder.trace.example_program()?;
         builder.plan.check_program(&traced)?;
         let schedule = builder.schedule;
@@ -284,6 +285,9 @@ fn check_settings<M: Module + Sync + 'static, B: Batch>(
     }
     for device in &builder.devices {
         check_device(device)?;
+    }
+    if builder.settings.optimizer.is_some() && builder.trace.mode() == Mode::Inference {
+        return Err(PipelineError::ForwardTrace);
     }
     if let (Some(shared), true) = (
         builder.model.shared_id(),

@@ -75,7 +75,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             return Err(PipelineError::NoOptimizer);
         }
         if batches.is_empty() {
-            return Err(PipelineError::from(BatchError::NoSamples));
+            return Err(PipelineError::from(BatchError::NoBatches));
         }
         self.check_rates(lr)?;
         let step = self.step;

@@ -244,6 +244,11 @@ impl<B: Batch> Trace<B> {
         &self.table
     }
 
+    /// Returns the mode in which the example was recorded.
+    pub(crate) const fn mode(&self) -> Mode {
+        self.mode
+    }
+
     /// Returns the 16-bit dtype of a forward in [mixed precision](MixedPrecision); `None` if the
     /// forward has the dtypes of the parameters.
     pub fn compute_dtype(&self) -> Option<FloatDType> {

@@ -4,7 +4,10 @@ use burn::tensor::{Device, Tensor};
 use serde_json::{Value, json};
 use tinderbox_deferred::{MaterializeOptions, random::Seed};
 use tinderbox_pipeline::planner::PlanFileError;
-use tinderbox_pipeline::{Cut, Machine, Outputs, Pipeline, Plan, PlanError, Traceable};
+use tinderbox_pipeline::schedule::{Placement, ScheduleKind};
+use tinderbox_pipeline::{
+    Cut, Machine, Outputs, Partitioner, Pipeline, Plan, PlanError, Planner, Traceable,
+};
 
 use crate::models::{Mlp, gpt_trace, mlp, mlp_trace};
 use crate::support::{floats, full_text};
@@ -20,12 +23,13 @@ fn wrong_cuts() {
         (
             vec![Cut::before("blocks.7.attention")],
             "no parameter is in module `blocks.7.attention`; the nearest are \
-             `blocks.1.attention`, `blocks.0.attention`, `blocks`",
+             `blocks.1.attention`, `blocks.0.attention`, `blocks`; mark a place without parameters by \
+             `tinderbox::cut` in the forward",
         ),
         (
             vec![Cut::after("decoder")],
             "no parameter is in module `decoder`; the nearest are `head`, `blocks`, \
-             `norm`",
+             `norm`; mark a place without parameters by `tinderbox::cut` in the forward",
         ),
         (
             vec![Cut::before("tokens")],
@@ -37,11 +41,11 @@ fn wrong_cuts() {
         ),
         (
             vec![Cut::before("blocks.1"), Cut::after("blocks.0")],
-            "the cut after `blocks.0` is before the cut before `blocks.1`: list the cuts in the order of the forward",
+            "the cut after `blocks.0` is not after the cut before `blocks.1`: list each cut once, in the order of the forward",
         ),
         (
             vec![Cut::before("head"), Cut::before("blocks.1")],
-            "the cut before `blocks.1` is before the cut before `head`: list the cuts in the order of the forward",
+            "the cut before `blocks.1` is not after the cut before `head`: list each cut once, in the order of the forward",
         ),
         (
             vec![Cut::mark(0)],
@@ -50,6 +54,30 @@ fn wrong_cuts() {
     ] {
         assert_eq!(text(Plan::manual(&gpt, &cuts)), expected);
     }
+}
+
+/// A schedule that was chosen is not replaced by another.
+#[test]
+fn schedules_that_do_not_fit_the_stages() {
+    let gpt = gpt_trace(2);
+    let machine = |chunks, placement| {
+        let machine = Machine::local(2).unwrap();
+        machine.with_chunks(chunks, placement).unwrap()
+    };
+    let planned = |machine: &Machine, kind| Planner::new(&gpt, machine).schedule(kind).plan();
+    let one = machine(1, Placement::Loop);
+    assert_eq!(
+        text(planned(&one, ScheduleKind::Zbv)),
+        "zbv does not fit stages on ranks 0, 1: it has two stages per rank, placed in a V (`Placement::V`), so create \
+         the machine with `with_chunks`, or choose another schedule"
+    );
+    let error = planned(&machine(2, Placement::V), ScheduleKind::Interleaved1F1B).unwrap_err();
+    assert!(matches!(error, PlanError::ScheduleStages { .. }), "{error}");
+    planned(&machine(2, Placement::V), ScheduleKind::Zbv).unwrap();
+    let searched = Planner::new(&gpt, &one).schedule(ScheduleKind::Zbv);
+    searched.partitioner(Partitioner::Auto).plan().unwrap();
+    let none = Planner::new(&gpt, &one).micro_batches(0).plan();
+    assert_eq!(text(none), "a step needs at least one micro-batch");
 }
 
 /// The forward reads nothing of the second layer.

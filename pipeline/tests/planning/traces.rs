@@ -114,7 +114,7 @@ fn functions_that_need_real_tensors() {
     });
     insta::assert_snapshot!(error, @r#"
     the forward could not be recorded
-    the recorded code used a tensor that does not belong to this recording in `Tensor::mul`, called at the line (The provided tensors are not on the same device): create it inside, on the device that the closure was given, or pass its data
+    the recorded code used a tensor that does not belong to this recording in `Tensor::mul`, called at the line (The provided tensors are not on the same device): create it inside, on the device of the closure or of another tensor, or pass its data
     "#);
     let error = refused(|net, x| {
         let real = Tensor::<1>::ones([1], &Device::flex());
@@ -127,7 +127,7 @@ fn functions_that_need_real_tensors() {
     });
     insta::assert_snapshot!(error, @r#"
     the forward could not be recorded
-    the recorded code used a tensor that does not belong to this recording (The provided tensors are not on the same device): create it inside, on the device that the closure was given, or pass its data
+    the recorded code used a tensor that does not belong to this recording (The provided tensors are not on the same device): create it inside, on the device of the closure or of another tensor, or pass its data
     "#);
 }
 

@@ -9,7 +9,7 @@ use burn::optim::{AdamWConfig, SgdConfig};
 use burn::tensor::activation::{gelu, tanh};
 use burn::tensor::{Device, Tensor};
 use tinderbox_deferred::Deferred;
-use tinderbox_pipeline::{Cut, Outputs, Pipeline, PipelineError, Plan, Traceable};
+use tinderbox_pipeline::{Cut, Outputs, Pipeline, Plan, Traceable};
 
 use crate::events;
 use crate::support::{Case, Computed, LR, SAMPLES, floats, full_text, pipelined, plain, settings};
@@ -140,13 +140,17 @@ fn a_trace_or_plan_of_another_model_is_refused() {
         model.trace(&batch(), forward).unwrap()
     });
     let plans = [0, 1].map(|k| Plan::manual(&traces[k], &[Cut::before("layers.1")]).unwrap());
-    for (trace, plan) in [(0, 1), (1, 0), (1, 1)] {
-        let error = Pipeline::new(&small, &traces[trace], &plans[plan])
-            .start()
-            .unwrap_err();
-        assert!(matches!(error, PipelineError::Plan { .. }), "{error}");
-        let text = full_text(&error);
-        let start = "the plan can't be used\nthe plan is for another model: 2 parameters are ";
+    for (trace, plan, start) in [
+        (
+            0,
+            1,
+            "the plan can't be used\nthe plan is for another model: 2 parameters are ",
+        ),
+        (1, 0, "the trace is of another model: in the constructor, "),
+        (1, 1, "the trace is of another model: in the constructor, "),
+    ] {
+        let pipeline = Pipeline::new(&small, &traces[trace], &plans[plan]);
+        let text = full_text(&pipeline.start().unwrap_err());
         assert!(text.starts_with(start), "{text}");
     }
     Pipeline::new(&small, &traces[0], &plans[0])

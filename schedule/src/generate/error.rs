@@ -18,7 +18,7 @@ pub enum GenerateError {
     },
     /// A number of chunks per rank that the schedule does not support.
     #[error(
-        "{kind} runs {expected} per rank, found {found}: change the number of stages or use another schedule"
+        "{kind} runs {expected} per rank, found {found}: change the number of chunks, which are the stages of a rank, or use another schedule"
     )]
     Chunks {
         /// The schedule.

@@ -236,9 +236,9 @@ fn errors_name_what_is_supported() {
     insta::assert_snapshot!(text, @r"
         `zb` is not a schedule (did you mean `zb-h1`?): write one of gpipe, 1f1b, looped-bfs, interleaved-1f1b, zb-h1, zb-h2, interleaved-zb, zbv, v-half, v-min, dualpipev
         `?` is not a schedule: write one of gpipe, 1f1b, looped-bfs, interleaved-1f1b, zb-h1, zb-h2, interleaved-zb, zbv, v-half, v-min, dualpipev
-        zbv runs 2 chunks per rank, found 3: change the number of stages or use another schedule
-        1f1b runs 1 chunk per rank, found 2: change the number of stages or use another schedule
-        looped-bfs runs 1 chunk or more per rank, found 0: change the number of stages or use another schedule
+        zbv runs 2 chunks per rank, found 3: change the number of chunks, which are the stages of a rank, or use another schedule
+        1f1b runs 1 chunk per rank, found 2: change the number of chunks, which are the stages of a rank, or use another schedule
+        looped-bfs runs 1 chunk or more per rank, found 0: change the number of chunks, which are the stages of a rank, or use another schedule
         18446744073709551615 ranks with 2 chunks and 8 micro-batches are more than 67108864 forwards: make the step smaller
         18446744073709551615 ranks with 1 chunks and 0 micro-batches are more than 67108864 forwards: make the step smaller
         1048576 ranks with 1 chunks and 1024 micro-batches are more than 67108864 forwards: make the step smaller

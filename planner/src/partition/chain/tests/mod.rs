@@ -339,7 +339,7 @@ fn the_reason_for_no_cuts_is_reported() {
     let uneven = chain_of(6, 100, 100);
     insta::assert_snapshot!(
         refused(&uneven, &machine(1100), &step),
-        @"the blocks from `b0` to `b2` don't fit the ranks before and after rank 0; on this rank they need 2100 bytes and its memory limit is 1100 bytes: use more ranks or a schedule with fewer micro-batches in flight, or allow recomputation of activations"
+        @"the other ranks have no memory left for the blocks from `b0` to `b2`, which need 2100 bytes on rank 0, whose memory limit is 1100 bytes: use more ranks, a schedule with fewer micro-batches in flight, or recomputation of activations (`may_recompute`)"
     );
     // Two messages wait at each stage; no stage is too large without them.
     let mut wide = chain_of(2, 1, 1);
