@@ -117,6 +117,8 @@ const STEPS_PER_LINE: u64 = 50;
 impl Progress {
     pub fn start(first: u64, steps: u64, tokens_per_step: usize) -> Self {
         let bar = ProgressBar::new(steps).with_position(first);
+        // The steps of the run that is resumed do not count for the rate: a tick records their number.
+        bar.tick();
         bar.reset_eta();
         let style = ProgressStyle::with_template("{bar:30} step {pos}/{len} {msg} {eta} left");
         bar.set_style(style.expect("the template is well-formed"));
