@@ -82,8 +82,8 @@ impl<'a, B: Batch> Planner<'a, B> {
         }
     }
 
-    /// Sets the schedule of the step, which has to fit the stages of the [machine](Machine::with_chunks), except with
-    /// a partitioner that searches for its own placement and schedule ([`Partitioner::Auto`], [`Partitioner::Mixed`]).
+    /// Sets the schedule of the step. Stages by [`Partitioner::Chain`] or manual cuts have to fit it; see
+    /// [`Machine::with_chunks`]. The other partitioners search for lists where their placement does not.
     #[must_use]
     pub fn schedule(mut self, schedule: ScheduleKind) -> Self {
         self.step.schedule = schedule;
@@ -166,8 +166,8 @@ impl<'a, B: Batch> Planner<'a, B> {
         if self.step.micro_batches == 0 {
             return Err(PlanError::NoMicroBatches);
         }
-        let searches = matches!(self.partitioner, Partitioner::Auto | Partitioner::Mixed);
-        let must_fit = self.is_scheduled && (self.cuts.is_some() || !searches);
+        let keeps_placement = self.cuts.is_some() || matches!(self.partitioner, Partitioner::Chain);
+        let must_fit = self.is_scheduled && keeps_placement;
         let planning = Planning::new(self.trace, &self.machine.rates, self.times)?;
         let (mut partition, choice) = match &self.cuts {
             Some(cuts) => {
