@@ -74,8 +74,10 @@ fn schedules_that_do_not_fit_the_stages() {
     let error = planned(&machine(2, Placement::V), ScheduleKind::Interleaved1F1B).unwrap_err();
     assert!(matches!(error, PlanError::ScheduleStages { .. }), "{error}");
     planned(&machine(2, Placement::V), ScheduleKind::Zbv).unwrap();
-    let searched = Planner::new(&gpt, &one).schedule(ScheduleKind::Zbv);
-    searched.partitioner(Partitioner::Auto).plan().unwrap();
+    for searches in [Partitioner::Mixed, Partitioner::Auto] {
+        let planner = Planner::new(&gpt, &one).schedule(ScheduleKind::Zbv);
+        planner.partitioner(searches).plan().unwrap();
+    }
     let none = Planner::new(&gpt, &one).micro_batches(0).plan();
     assert_eq!(text(none), "a step needs at least one micro-batch");
 }
