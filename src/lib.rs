@@ -235,9 +235,9 @@ pub use tinderbox_pipeline::{
     LossScale, Machine, MixedPrecision, NotHeld, OperationTimes, OptimizerConfig,
     OptimizerSnapshot, Outputs, Partitioner, Pipeline, PipelineBuilder, PipelineError, Placement,
     Plan, PlanError, PlanFile, PlanStage, Planner, Profile, ProfileError, Profiler, RankModel,
-    RestoreError, SavedOptimizer, SavedState, ScheduleChoice, ScheduleKind, Stage, StateFields,
-    StateTensor, StepOutput, Tag, Trace, TraceError, Traceable, Whole, batch_struct, batch_tensors,
-    calibrate, split_batch,
+    RestoreError, SavedOptimizer, SavedState, ScheduleChoice, ScheduleKind, Stage, StateFault,
+    StateFields, StateTensor, StepOutput, Tag, Trace, TraceError, Traceable, Whole, batch_struct,
+    batch_tensors, calibrate, split_batch,
 };
 pub use verify::{
     GradientComparison, LossComparison, ParameterComparison, Verification, VerifyOptions, verify,

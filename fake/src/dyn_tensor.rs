@@ -258,10 +258,38 @@ impl DynTensor {
         if self.0.autodiff == DispatchAutodiffContext::Disabled {
             return self;
         }
-        Self(match self.kind() {
-            TensorKind::Float => Dispatch::inner(self.0),
-            TensorKind::Int => Dispatch::int_inner(self.0),
-            TensorKind::Bool => Dispatch::bool_inner(self.0),
+        let kind = self.kind();
+        let DispatchTensor {
+            kind: inside,
+            autodiff,
+        } = self.0;
+        // Burn's own functions refuse captured tensors.
+        let inside = match inside {
+            DispatchTensorKind::Autodiff(tracked) => match *tracked {
+                DispatchTensorKind::Capture(BackendTensor::Autodiff(tensor)) => {
+                    return Self::captured(BackendTensor::Float(tensor.into_primitive()));
+                }
+                other => DispatchTensorKind::Autodiff(Box::new(other)),
+            },
+            DispatchTensorKind::Capture(tensor) => return Self::captured(tensor),
+            other => other,
+        };
+        let tensor = DispatchTensor {
+            kind: inside,
+            autodiff,
+        };
+        Self(match kind {
+            TensorKind::Float => Dispatch::inner(tensor),
+            TensorKind::Int => Dispatch::int_inner(tensor),
+            TensorKind::Bool => Dispatch::bool_inner(tensor),
+        })
+    }
+
+    /// A captured tensor outside of autodiff.
+    fn captured(tensor: BackendTensor<CaptureBackend>) -> Self {
+        Self(DispatchTensor {
+            kind: DispatchTensorKind::Capture(tensor),
+            autodiff: DispatchAutodiffContext::Disabled,
         })
     }
 

@@ -20,8 +20,8 @@ pub enum RecordError {
     /// The recorded code did something that a recording with gradients does not allow.
     #[error(
         "the recorded code moved a fake tensor between devices or autodiff contexts{origin} ({message}); \
-         `to_device`, `inner` and `from_inner` can't be recorded: create tensors on the device of \
-         their input"
+         `to_device`, `inner` and `from_inner` of float tensors can't be recorded: leave them out, and create \
+         tensors on the device of their input"
     )]
     Moved {
         /// Burn's message.

@@ -202,7 +202,7 @@ fn moving_a_fake_tensor_is_an_error() {
     let check = |mode, said: &str, run: fn(&Device)| {
         let expected = format!(
             "the recorded code moved a fake tensor between devices or autodiff contexts ({said}); \
-             `to_device`, `inner` and `from_inner` can't be recorded: create tensors on the device \
+             `to_device`, `inner` and `from_inner` of float tensors can't be recorded: leave them out, and create tensors on the device \
              of their input"
         );
         check_error(&[mode], &expected, run);

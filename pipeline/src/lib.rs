@@ -95,7 +95,7 @@ pub use batch::{
 pub use calibrate::calibrate;
 pub use error::{
     ActionError, BatchError, CalibrateError, CertifyError, CertifySite, LinkError, NotHeld,
-    PipelineError, PlanError, ProfileError, RestoreError, TraceError,
+    PipelineError, PlanError, ProfileError, RestoreError, StateFault, TraceError,
 };
 pub use lists::ScheduleChoice;
 pub use partition::Cut;

@@ -88,6 +88,8 @@ struct Places<'a> {
     crossing: Vec<u64>,
     /// The forward values that the operation at each position reads.
     reads: Vec<Vec<ForwardRead>>,
+    /// The first and last position of each running state, which stay on one stage.
+    states: Vec<(usize, usize)>,
 }
 
 /// A value that an assigned operation reads.
@@ -139,7 +141,27 @@ impl<'a> Places<'a> {
             joint,
             crossing: crossing.collect(),
             reads,
+            states: joint.state_ranges().collect(),
         }
+    }
+
+    /// The position after all running states that a cut at a position would separate.
+    fn after_states(&self, position: usize) -> usize {
+        let last = self.separated(position).map(|(_, last)| last).max();
+        last.map_or(position, |last| self.after_states(last + 1))
+    }
+
+    /// The position of the first of the running states that a cut at a position would separate.
+    fn first_of_states(&self, position: usize) -> usize {
+        let first = self.separated(position).map(|(first, _)| first).min();
+        first.map_or(position, |first| self.first_of_states(first))
+    }
+
+    /// The first and last position of each running state that a cut at a position would separate.
+    fn separated(&self, position: usize) -> impl Iterator<Item = (usize, usize)> {
+        let is_separated =
+            move |(first, last): &(usize, usize)| *first < position && position <= *last;
+        self.states.iter().copied().filter(is_separated)
     }
 
     /// The position after the last operation.
@@ -157,12 +179,21 @@ impl<'a> Places<'a> {
                     .first_reads(|_| true)
                     .filter(|read| *read < first)
                     .max();
-                Ok(before.map_or(0, |before| self.cheapest(since, before, first)))
+                let inside = |before| match self.cheapest(since, before, first) {
+                    Some(position) => position,
+                    // The operation before the module is of a state: the stage begins with the state.
+                    None => self.first_of_states(first),
+                };
+                Ok(before.map_or(0, inside))
             }
             Cut::After(module) => {
                 let last = self.reads_under(module)?.into_iter().max().unwrap_or(0);
                 let next = self.first_reads(|_| true).filter(|read| *read > last).min();
-                Ok(next.map_or(self.end(), |next| self.cheapest(since, last, next)))
+                let inside = |next| {
+                    let cheapest = self.cheapest(since, last, next);
+                    cheapest.unwrap_or_else(|| self.after_states(next))
+                };
+                Ok(next.map_or(self.end(), inside))
             }
         }
     }
@@ -176,17 +207,17 @@ impl<'a> Places<'a> {
         let producer = self.joint.graph().value(*value).producer;
         let position = producer.and_then(|node| self.joint.forward().position(node));
         position
-            .map(|position| position + 1)
+            .map(|position| self.after_states(position + 1))
             .ok_or(PlanError::IdleMark { mark })
     }
 
     /// The cheapest position for a cut after position `after` and not after `before`, for a stage
     /// after one that begins at `since`; of equals the last, so that an activation function
-    /// stays with the module before it.
+    /// stays with the module before it; `None` if each separates a running state.
     ///
     /// What the stage reads of values older than `since` is sent to it, in addition to what crosses. So what
     /// joins a skip connection runs after the cut, where the skip is sent instead of the joined value.
-    fn cheapest(&self, since: usize, after: usize, before: usize) -> usize {
+    fn cheapest(&self, since: usize, after: usize, before: usize) -> Option<usize> {
         let mut sent_before = 0;
         let mut best = None;
         for position in after + 1..=before {
@@ -194,11 +225,12 @@ impl<'a> Places<'a> {
             let old = old.filter(|read| read.made < since && read.touched < since);
             sent_before += old.map(|read| read.bytes).sum::<u64>();
             let cost = self.crossing[position] + sent_before;
-            if best.is_none_or(|(least, _)| cost <= least) {
+            let is_apart = self.after_states(position) == position;
+            if is_apart && best.is_none_or(|(least, _)| cost <= least) {
                 best = Some((cost, position));
             }
         }
-        best.map_or(before, |(_, position)| position)
+        best.map(|(_, position)| position)
     }
 
     /// Where the forward reads some parameters for the first time.

@@ -131,6 +131,7 @@ pub struct Dependencies {
     edges_by_consumer: Vec<Edge>,
     ties: Vec<Tie>,
     global_norm: bool,
+    states: Vec<StageIndex>,
 }
 
 impl Dependencies {
@@ -157,6 +158,7 @@ impl Dependencies {
             edges_by_consumer,
             ties,
             global_norm: false,
+            states: Vec::new(),
         }
     }
 
@@ -172,6 +174,22 @@ impl Dependencies {
     #[must_use]
     pub const fn has_global_norm(&self) -> bool {
         self.global_norm
+    }
+
+    /// Sets the stages whose forward updates a state that the next forward reads, such as the running
+    /// statistics of batch norm: they run their forwards in micro-batch order.
+    #[must_use]
+    pub fn with_states(mut self, stages: impl IntoIterator<Item = StageIndex>) -> Self {
+        self.states = stages.into_iter().collect();
+        self.states.sort_unstable();
+        self.states.dedup();
+        self
+    }
+
+    /// Returns the stages that run their forwards in micro-batch order, sorted.
+    #[must_use]
+    pub fn states(&self) -> &[StageIndex] {
+        &self.states
     }
 
     /// Creates a chain of stages without skips: every forward feeds the next, every backward the previous one.

@@ -42,6 +42,11 @@ pub enum Rule {
          the same bits"
     )]
     GradientOrder,
+    /// A state is updated in micro-batch order.
+    #[display(
+        "a stage whose forward updates a running state, as batch norm does, runs its forwards in micro-batch order"
+    )]
+    StateOrder,
     /// Gradients are reduced after all micro-batches have added theirs.
     #[display("gradients are reduced after the last backward")]
     ReduceAfterBackward,

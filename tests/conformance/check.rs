@@ -84,7 +84,7 @@ pub fn check(subject: &dyn Subject) -> Result<Report, String> {
     }
     let materialized = materialized_plain + materialized(subject, &tracked)?;
     let (training, gradients) = match subject.tracing() {
-        Tracing::Refused(expected) | Tracing::TrainingRefused(expected) => {
+        Tracing::Refused(expected) => {
             let verdict = refused(subject, Mode::Training, expected)?;
             (verdict, verdict)
         }

@@ -80,8 +80,6 @@ pub enum Tracing {
     DrawsInTraining,
     /// Inference as `Equal`; training can't be compared, for this reason.
     InferenceOnly(&'static str),
-    /// Inference as `Equal`; a training trace is rejected with this error.
-    TrainingRefused(&'static str),
     /// Both traces are rejected with this error.
     Refused(&'static str),
 }

@@ -1,11 +1,12 @@
 //! A module that is recorded with a distinct value for every parameter.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use burn::module::{Module, Param, ParamId, Parameter as BurnParameter};
-use burn::tensor::{Shape, Tensor, kind::Basic};
+use burn::module::{Flag, Module, ModuleMapper, Param, ParamId, Parameter as BurnParameter};
+use burn::tensor::{Bool, Int, Shape, Tensor, kind::Basic};
 use tinderbox_fake::DynTensor;
 
+use super::fields::pending_updates;
 use super::map::{Replace, Replaced, replace_all};
 use super::visit::{ids, parameter_values};
 use crate::{Parameter, ParameterPath, ParameterTable};
@@ -39,27 +40,142 @@ impl<M: Module> Placeholders<M> {
             values: Vec::new(),
             constructed: Vec::new(),
         };
-        let module = replace_all(module, table, &mut put)?;
+        let mut module = replace_all(module, table, &mut put)?;
         // A running state accepts the value that a mapper returns, and keeps its id.
         let now = ids(&module);
-        let ids = now.iter().zip(&put.ids);
+        let ids = now.iter().zip(&put.ids).enumerate();
+        let running = ids.filter(|(_, (now, before))| now == before);
+        let running: Vec<usize> = running.map(|(position, _)| position).collect();
+        let mut values = put.values;
+        if !running.is_empty() {
+            // Burn moves running states between devices, which it refuses for recorded tensors in autodiff.
+            for position in &running {
+                let value = values[*position].clone();
+                values[*position] = value.without_autodiff();
+            }
+            let mut states = PutStates {
+                running: &running,
+                values: &values,
+                position: 0,
+            };
+            module = replace_all(module, table, &mut states)?;
+        }
         Ok(Self {
-            running: ids
-                .enumerate()
-                .filter_map(|(position, (now, before))| (now == before).then_some(position))
-                .collect(),
+            running,
             module,
-            values: put.values,
+            values,
             constructed: put.constructed,
         })
     }
 
-    /// Returns the indices of the running states whose value is not their placeholder: those that a forward before the
-    /// last one has updated.
-    pub fn updated_states(&self) -> Vec<usize> {
+    /// Returns the indices of the running states to which the forwards since then have given a value that the
+    /// state itself does not show yet: it does at its next use.
+    ///
+    /// # Errors
+    ///
+    /// The path of a state whose updates are not known: it has some of several threads, or the debug text of
+    /// the module does not contain it.
+    pub fn pending_states(&self) -> Result<BTreeSet<usize>, ParameterPath> {
+        if self.running.is_empty() {
+            return Ok(BTreeSet::new());
+        }
+        let pending = pending_updates(&self.module);
+        let ids = ids(&self.module);
+        let mut updated = BTreeSet::new();
+        for position in &self.running {
+            match pending.get(&ids[*position].val()) {
+                Some(0) => {}
+                Some(1) => {
+                    updated.insert(*position);
+                }
+                _ => return Err(parameter_values(&self.module).swap_remove(*position).0),
+            }
+        }
+        Ok(updated)
+    }
+
+    /// Returns the running states whose value is not their placeholder: those that a forward before the last one
+    /// has updated.
+    pub fn shown_states(&self) -> Vec<(usize, DynTensor)> {
         let now = parameter_values(&self.module);
-        let is_updated = |at: &usize| now[*at].1.captured_id() != self.values[*at].captured_id();
-        self.running.iter().copied().filter(is_updated).collect()
+        let shown = self.running.iter().map(|at| (*at, now[*at].1.clone()));
+        let is_updated = |(at, value): &(usize, DynTensor)| {
+            value.captured_id() != self.values[*at].captured_id()
+        };
+        shown.filter(is_updated).collect()
+    }
+
+    /// Returns the module with batch norms that do not train: they neither read their pending statistics nor
+    /// update them. It shares its parameters and running states with this one.
+    pub fn with_fixed_batch_norms(&self) -> M {
+        self.module.clone().map(&mut FixBatchNorms::default())
+    }
+}
+
+/// Sets the flags of batch norms, and changes nothing else.
+#[derive(Default)]
+struct FixBatchNorms {
+    containers: Vec<String>,
+}
+
+impl ModuleMapper for FixBatchNorms {
+    fn enter_module(&mut self, _: &str, container: &str) {
+        self.containers.push(container.to_owned());
+    }
+
+    fn exit_module(&mut self, _: &str, _: &str) {
+        self.containers.pop();
+    }
+
+    fn map_flag(&mut self, flag: Param<Flag>) -> Param<Flag> {
+        let container = self.containers.last();
+        match container.is_some_and(|container| container == "Struct:BatchNorm") {
+            true => flag.with_value(false),
+            false => flag,
+        }
+    }
+
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        param
+    }
+
+    fn map_int<const D: usize>(&mut self, param: Param<Tensor<D, Int>>) -> Param<Tensor<D, Int>> {
+        param
+    }
+
+    fn map_bool<const D: usize>(
+        &mut self,
+        param: Param<Tensor<D, Bool>>,
+    ) -> Param<Tensor<D, Bool>> {
+        param
+    }
+}
+
+/// Gives running states their placeholders outside of autodiff.
+struct PutStates<'a> {
+    running: &'a [usize],
+    values: &'a [DynTensor],
+    position: usize,
+}
+
+impl Replace for PutStates<'_> {
+    fn replace<const D: usize, K: Basic>(
+        &mut self,
+        _: &Parameter,
+        param: Param<Tensor<D, K>>,
+    ) -> Replaced<Tensor<D, K>>
+    where
+        Tensor<D, K>: BurnParameter + Sync + 'static,
+    {
+        let position = self.position;
+        self.position += 1;
+        if self.running.binary_search(&position).is_err() {
+            return Ok(param);
+        }
+        match self.values[position].clone().typed::<D, K>() {
+            Ok(value) => Ok(Param::initialized(param.id, value)),
+            Err(_) => Err(param),
+        }
     }
 }
 

@@ -272,8 +272,8 @@ fn validation_inside_the_closure() {
     assert!(text.starts_with(constructed), "{text}");
     assert!(
         text.ends_with(
-            "); `to_device`, `inner` and `from_inner` can't be recorded: create tensors on the \
-             device of their input"
+            "); `to_device`, `inner` and `from_inner` of float tensors can't be recorded: leave them out, and \
+             create tensors on the device of their input"
         ),
         "{text}"
     );

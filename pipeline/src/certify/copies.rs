@@ -30,6 +30,8 @@ pub(super) struct Copies {
     /// The parameters that it owns, with the number of micro-batches that were added to the gradient of
     /// each.
     pub(super) added: BTreeMap<usize, usize>,
+    /// The number of micro-batches that have updated each running state that it owns.
+    pub(super) advanced: BTreeMap<usize, usize>,
     pub(super) is_reduced: bool,
     pub(super) is_updated: bool,
 }
@@ -42,6 +44,7 @@ impl Copies {
         Self {
             versions: held.map(|position| (*position, Version::Before)).collect(),
             added: owned.iter().map(|position| (*position, 0)).collect(),
+            advanced: BTreeMap::new(),
             is_reduced: false,
             is_updated: false,
         }

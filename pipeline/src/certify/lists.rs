@@ -30,8 +30,8 @@ pub(crate) struct CertifiedStep<'a> {
 
 /// Proves that the lists combine the values of the programs to the step of the uncut graph: each
 /// program receives the values that it names, of its micro-batch and of the parameters before the
-/// update; the gradient of each parameter is the sum over the micro-batches in their order; each loss
-/// and named output is reported once; every copy of a parameter has the value after the update; no
+/// update; the gradient of each parameter is the sum over the micro-batches in their order, and each running
+/// state is updated by them in their order; each loss and named output is reported once; every copy of a parameter has the value after the update; no
 /// value is left.
 ///
 /// Cost: linear in the actions and in the values that programs exchange, times the micro-batches.
@@ -51,6 +51,8 @@ pub(super) struct ListRun<'a> {
     pub(super) schedule: &'a Schedule,
     /// The micro-batches that add to the gradient of each parameter, in the order in which they are added.
     pub(super) addends: Vec<Vec<usize>>,
+    /// The micro-batches that update each running state, in their order.
+    pub(super) updaters: BTreeMap<usize, Vec<usize>>,
     heads: Vec<usize>,
     /// The current action and its rank.
     at: Option<(RankIndex, Action)>,
@@ -70,7 +72,11 @@ impl<'a> ListRun<'a> {
     fn new(step: &'a CertifiedStep<'a>) -> Self {
         let schedule = &step.lists.schedule;
         let mut addends = vec![Vec::new(); step.table.len()];
+        let mut updaters: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
         for (k, programs) in step.micro_batches.iter().enumerate() {
+            for position in &programs.updates {
+                updaters.entry(*position).or_default().push(k);
+            }
             for position in &programs.gradients {
                 addends[*position].push(k);
             }
@@ -88,6 +94,7 @@ impl<'a> ListRun<'a> {
             norms: vec![BTreeSet::new(); schedule.ranks.len()],
             reported: BTreeMap::new(),
             addends,
+            updaters,
         }
     }
 
@@ -237,6 +244,7 @@ impl<'a> ListRun<'a> {
                         let found = version.map_or("not on this stage", |found| found.text());
                         return Err(self.parameter(position, Version::Before, found));
                     }
+                    self.read_state(task, position)?;
                 }
                 // Constants, the batch and the weight are the same in every run, or belong to the
                 // task's micro-batch.
@@ -276,6 +284,9 @@ impl<'a> ListRun<'a> {
         }
         for position in &phase.gradients {
             self.add(task, *position)?;
+        }
+        for position in &phase.updates {
+            self.advance(task, *position)?;
         }
         let programs = self.programs(stage, k);
         if task.compute == Compute::Forward {

@@ -7,7 +7,7 @@ use tinderbox_fake::ValueId;
 use super::copies::Version;
 use super::lists::{ListRun, differs, other_value};
 use crate::CertifyError;
-use crate::schedule::{Message, MicroBatchIndex, StageIndex, Task};
+use crate::schedule::{Compute, Message, MicroBatchIndex, StageIndex, Task};
 
 /// A value of a micro-batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -137,8 +137,50 @@ impl ListRun<'_> {
         differs(self.site(), what, expected, text(found))
     }
 
-    /// Fails if a gradient lacks a micro-batch.
+    /// Fails if a program reads a running state that not all earlier micro-batches, or others too, have updated.
+    pub(super) fn read_state(&self, task: Task, position: usize) -> Result<(), CertifyError> {
+        let Some(updaters) = self.updaters.get(&position) else {
+            return Ok(());
+        };
+        let k = task.micro_batch.index();
+        let advanced = &self.copies[task.stage.index()].advanced;
+        let advanced = advanced.get(&position).copied().unwrap_or(0);
+        let earlier = updaters.partition_point(|updater| *updater < k);
+        match task.compute == Compute::Forward && advanced == earlier {
+            true => Ok(()),
+            false => Err(self.state(position, earlier, advanced)),
+        }
+    }
+
+    /// Updates a running state.
+    pub(super) fn advance(&mut self, task: Task, position: usize) -> Result<(), CertifyError> {
+        self.read_state(task, position)?;
+        let owner = self.step.layout.owners()[position];
+        if task.stage != owner {
+            let needed = format!("its owner, stage {owner}, alone");
+            return Err(self.expected(&needed, format!("stage {}", task.stage)));
+        }
+        let advanced = &mut self.copies[task.stage.index()].advanced;
+        *advanced.entry(position).or_default() += 1;
+        Ok(())
+    }
+
+    fn state(&self, position: usize, expected: usize, found: usize) -> CertifyError {
+        let what = format!("`{}` is", self.path(position));
+        let text = |count: usize| format!("its value after {count} micro-batches");
+        differs(self.site(), what, text(expected), text(found))
+    }
+
+    /// Fails if a gradient lacks a micro-batch, or a running state an update.
     pub(super) fn complete(&self, stage: StageIndex) -> Result<(), CertifyError> {
+        for (position, updaters) in &self.updaters {
+            let advanced = &self.copies[stage.index()].advanced;
+            let advanced = advanced.get(position).copied().unwrap_or(0);
+            let is_owner = self.step.layout.owners()[*position] == stage;
+            if is_owner && advanced != updaters.len() {
+                return Err(self.state(*position, updaters.len(), advanced));
+            }
+        }
         for (position, added) in &self.copies[stage.index()].added {
             if let Some(next) = self.addends[*position].get(*added) {
                 return Err(self.sum(*position, text(Some(*next)), None));
@@ -182,8 +224,9 @@ impl ListRun<'_> {
         }
         let owned: Vec<usize> = self.copies[stage.index()].added.keys().copied().collect();
         for position in owned {
-            let gets_gradient = !self.addends[position].is_empty();
-            let version = match gets_gradient {
+            let changes =
+                !self.addends[position].is_empty() || self.updaters.contains_key(&position);
+            let version = match changes {
                 true => Version::After,
                 false => Version::Before,
             };

@@ -24,6 +24,8 @@ pub(crate) struct CertifiedPrograms {
     pub(super) outputs: Vec<String>,
     /// The positions of the parameters that have gradients, clones left out.
     pub(super) gradients: Vec<usize>,
+    /// The positions of the running states that the forward updates.
+    pub(super) updates: Vec<usize>,
 }
 
 /// Proves that every program of a cut computes the values of the uncut graph to which it is bound.
@@ -59,6 +61,7 @@ pub(crate) fn certify_programs(
         loss: joint.loss().is_some(),
         outputs: outputs.map(|(name, _)| name.clone()).collect(),
         gradients: gradients.map(|(position, _)| position).collect(),
+        updates: joint.updates().keys().copied().collect(),
     })
 }
 
@@ -176,9 +179,10 @@ impl ProgramRun<'_, '_> {
             }
         }
         let made = self.program(&phase.program, inputs)?;
-        let bound = phase.outputs.len() + phase.gradients.len();
+        let bound = phase.outputs.len() + phase.gradients.len() + phase.updates.len();
         self.count("outputs", made.len(), bound)?;
-        let (outputs, gradients) = made.split_at(phase.outputs.len());
+        let (outputs, rest) = made.split_at(phase.outputs.len());
+        let (gradients, updates) = rest.split_at(phase.gradients.len());
         for ((value, _), made) in phase.outputs.iter().zip(outputs) {
             if self.reference.find(*value) != Some(*made) {
                 return Err(self.wrong_output("an output", Some(*value), self.value_of(*made)));
@@ -190,6 +194,14 @@ impl ProgramRun<'_, '_> {
             if expected.map(|value| self.reference.of(value)) != Some(*made) {
                 let parameter = self.reference.given(Given::Parameter(*position));
                 let what = format!("the gradient of {parameter}");
+                return Err(self.wrong_output(&what, expected, self.value_of(*made)));
+            }
+        }
+        for (position, made) in phase.updates.iter().zip(updates) {
+            let expected = self.reference.joint.updates().get(position).copied();
+            if expected.map(|value| self.reference.of(value)) != Some(*made) {
+                let state = self.reference.given(Given::Parameter(*position));
+                let what = format!("the new value of {state}");
                 return Err(self.wrong_output(&what, expected, self.value_of(*made)));
             }
         }

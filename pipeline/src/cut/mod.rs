@@ -51,7 +51,7 @@ impl Cutting {
             backward: vec![Parts::default(); stages],
             edges: BTreeMap::new(),
         };
-        cutting.assign(joint, layout, &stage_of);
+        cutting.assign(joint, layout, &stage_of)?;
         cutting.connect(joint, &stage_of);
         Ok(cutting)
     }
@@ -84,7 +84,12 @@ impl Cutting {
     }
 
     /// Puts each assigned operation, with what is recomputed for it, into its program.
-    fn assign(&mut self, joint: &JointGraph, layout: &Layout, stage_of: &[Option<usize>]) {
+    fn assign(
+        &mut self,
+        joint: &JointGraph,
+        layout: &Layout,
+        stage_of: &[Option<usize>],
+    ) -> Result<(), PlanError> {
         let graph = joint.graph();
         for id in graph.node_ids() {
             let Some(stage) = stage_of[id.index()] else {
@@ -107,9 +112,38 @@ impl Cutting {
             let targets = &mut self.backward[owner.index()].targets;
             targets.extend(gradient);
         }
+        for (state, update) in joint.updates() {
+            let owner = layout.owners()[*state];
+            match maker(joint, stage_of, *update) {
+                Some(maker) if maker.stage != owner => {
+                    return Err(state_apart(joint, *state, owner, maker.stage));
+                }
+                _ => self.forward[owner.index()].updates.insert(*update),
+            };
+        }
         for parts in self.forward.iter_mut().chain(&mut self.backward) {
             parts.close(joint);
         }
+        self.keep_states(joint, layout)
+    }
+
+    /// Makes forwards keep for their backwards the running states that they update, as they were before: refuses
+    /// a state that another stage than its owner reads.
+    fn keep_states(&mut self, joint: &JointGraph, layout: &Layout) -> Result<(), PlanError> {
+        for state in joint.updates().keys() {
+            let (owner, value) = (layout.owners()[*state], joint.parameters()[*state]);
+            for stage in layout.stages() {
+                let [forward, backward] = [&self.forward, &self.backward]
+                    .map(|parts| parts[stage.index()].reads.contains(&value));
+                if (forward || backward) && stage != owner {
+                    return Err(state_apart(joint, *state, owner, stage));
+                }
+                if backward {
+                    self.forward[stage.index()].reads.insert(value);
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Finds what crosses between programs.
@@ -140,6 +174,16 @@ impl Cutting {
             }
         }
     }
+}
+
+fn state_apart(
+    joint: &JointGraph,
+    state: usize,
+    owner: StageIndex,
+    stage: StageIndex,
+) -> PlanError {
+    let path = joint.parameter(state).path.clone();
+    PlanError::StateApart { path, owner, stage }
 }
 
 /// The program that makes a value; `None` for parameters, inputs and what every program makes for itself.

@@ -15,6 +15,8 @@ pub(crate) struct Parts {
     pub(super) reads: BTreeSet<ValueId>,
     /// Values that it makes for the driver or the optimizer, or sends.
     pub(super) targets: BTreeSet<ValueId>,
+    /// New values of running states that it makes.
+    pub(super) updates: BTreeSet<ValueId>,
 }
 
 impl Parts {
@@ -26,6 +28,7 @@ impl Parts {
             .iter()
             .flat_map(|id| graph.node(*id).inputs().iter().copied())
             .chain(self.targets.iter().copied())
+            .chain(self.updates.iter().copied())
             .collect();
         self.reads.clear();
         while let Some(value) = wanted.pop() {
@@ -71,8 +74,8 @@ impl Parts {
     pub(super) fn split(&self, joint: &JointGraph, sent: &BTreeSet<ValueId>) -> (Self, Self) {
         let mut input = Self {
             nodes: slice(joint, &self.nodes, sent.iter().copied(), |_| false),
-            reads: BTreeSet::new(),
             targets: sent.clone(),
+            ..Self::default()
         };
         input.close(joint);
         // The second half reads what the first has made, except for what is cheaper to recompute.
@@ -88,6 +91,7 @@ impl Parts {
             reads: reads(joint, &nodes, &self.targets),
             nodes,
             targets: self.targets.clone(),
+            ..Self::default()
         };
         (input, weight)
     }

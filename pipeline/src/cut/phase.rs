@@ -34,6 +34,8 @@ pub(crate) struct Phase {
     pub(crate) outputs: Vec<(ValueId, Takes)>,
     /// Gradients that it makes, after the outputs: positions in the table.
     pub(crate) gradients: Vec<usize>,
+    /// New values of running states that it makes, after the gradients: positions in the table.
+    pub(crate) updates: Vec<usize>,
 }
 
 impl Phase {
@@ -47,7 +49,7 @@ impl Phase {
             let values = node.outputs().iter().chain(node.inputs());
             last_uses.extend(values.map(|value| (*value, index)));
         }
-        for value in leaving(joint, &self.outputs, &self.gradients) {
+        for value in self.leaving(joint) {
             last_uses.remove(&value);
         }
         last_uses
@@ -76,9 +78,14 @@ impl Phase {
     /// The maximum bytes that the program holds at a time, with all that it reads and outputs.
     pub(crate) fn peak_bytes(&self, joint: &JointGraph) -> u64 {
         let read = self.program.inputs().iter().copied();
-        let held = read.chain(leaving(joint, &self.outputs, &self.gradients));
+        let held = read.chain(self.leaving(joint));
         let held: u64 = held.map(|value| joint.graph().value(value).bytes()).sum();
         held + self.transient_bytes(joint)
+    }
+
+    /// Values that outlive the program.
+    fn leaving(&self, joint: &JointGraph) -> impl Iterator<Item = ValueId> {
+        leaving(joint, &self.outputs, &self.gradients, &self.updates)
     }
 }
 
@@ -107,47 +114,61 @@ impl<'a> Sources<'a> {
         }
     }
 
-    fn of(&self, value: ValueId) -> Binding {
-        if let Some(given) = self.joint.given(value) {
-            return Binding::Given(given);
-        }
-        if self.taken.is_value(value) {
-            return Binding::Value(value);
+    /// The origin of a value for a forward or a backward.
+    fn of(&self, value: ValueId, is_forward: bool) -> Binding {
+        let given = self.joint.given(value);
+        let is_kept = self.taken.is_value(value);
+        match given {
+            // The backward reads a state as the forward read it.
+            Some(given) if is_forward || !is_kept => return Binding::Given(given),
+            _ if is_kept => return Binding::Value(value),
+            _ => {}
         }
         let place = self.constants.binary_search(&value);
         Binding::Constant(place.expect("every other read is a constant"))
     }
 
-    /// Builds a program for its outputs, and for the gradients of some parameters.
+    /// Builds a program for its outputs, for the gradients of some parameters, and for the new values of some
+    /// running states.
     pub(super) fn phase(
         &self,
+        compute: Compute,
         parts: &Parts,
-        outputs: Vec<(ValueId, Takes)>,
         gradients: &[usize],
+        updates: &[usize],
     ) -> Result<Phase, ProgramError> {
+        let outputs = self.taken.outputs(compute);
+        let is_forward = compute == Compute::Forward;
         let (graph, keys) = (self.joint.graph(), self.joint.keys());
         let inputs: Vec<ValueId> = parts.reads.iter().copied().collect();
         let nodes: Vec<NodeId> = parts.nodes.iter().copied().collect();
-        let values: Vec<ValueId> = leaving(self.joint, &outputs, gradients).collect();
+        let values: Vec<ValueId> = leaving(self.joint, &outputs, gradients, updates).collect();
         let program = Program::new(graph, nodes.iter().copied(), &inputs, &values, keys)?;
         Ok(Phase {
             program: Arc::new(program),
             nodes,
-            inputs: inputs.iter().map(|value| self.of(*value)).collect(),
+            inputs: inputs
+                .iter()
+                .map(|value| self.of(*value, is_forward))
+                .collect(),
             outputs,
             gradients: gradients.to_vec(),
+            updates: updates.to_vec(),
         })
     }
 }
 
-/// Values that outlive a program: its outputs and gradients.
+/// Values that outlive a program: its outputs, gradients and new values of running states.
 fn leaving(
     joint: &JointGraph,
     outputs: &[(ValueId, Takes)],
     gradients: &[usize],
+    updates: &[usize],
 ) -> impl Iterator<Item = ValueId> {
     let gradients = gradients
         .iter()
         .filter_map(|position| joint.gradients()[*position]);
-    outputs.iter().map(|(value, _)| *value).chain(gradients)
+    let updates = updates.iter().map(|position| joint.updates()[position]);
+    let outputs = outputs.iter().map(|(value, _)| *value);
+    outputs.chain(gradients).chain(updates)
 }

@@ -87,15 +87,19 @@ impl StagePrograms {
         let mut gradients = layout.owned(stage).to_vec();
         gradients.retain(|position| joint.gradients()[*position].is_some());
         gradients.sort_unstable();
+        let updates = joint.updates().keys().copied();
+        let updates = updates.filter(|state| layout.owners()[*state] == stage);
+        let updates: Vec<usize> = updates.collect();
         let has_backward = joint.gradients().iter().any(Option::is_some);
         let mut phases = [const { None }; Compute::ALL.len()];
         for (compute, parts) in Compute::ALL.into_iter().zip(parts) {
             if compute == Compute::Forward || has_backward {
-                let gradients = match compute {
-                    Compute::Backward | Compute::WeightGradient => &gradients[..],
-                    _ => &[],
+                let (gradients, updates) = match compute {
+                    Compute::Forward => (&[][..], &updates[..]),
+                    Compute::Backward | Compute::WeightGradient => (&gradients[..], &[][..]),
+                    _ => (&[][..], &[][..]),
                 };
-                let phase = sources.phase(parts, taken.outputs(compute), gradients)?;
+                let phase = sources.phase(compute, parts, gradients, updates)?;
                 phases[compute.slot()] = Some(phase);
             }
         }

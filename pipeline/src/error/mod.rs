@@ -11,7 +11,7 @@ mod running;
 pub use acting::{ActionError, LinkError};
 pub use calibrating::CalibrateError;
 pub use certifying::{CertifyError, CertifySite};
-pub use planning::{BatchError, NotHeld, PlanError, TraceError};
+pub use planning::{BatchError, NotHeld, PlanError, StateFault, TraceError};
 pub use profiling::ProfileError;
 pub use restoring::RestoreError;
 pub use running::PipelineError;

@@ -83,6 +83,44 @@ pub enum BatchError {
     Empty,
 }
 
+/// The reasons for which a pipeline can't know the new value of a running state.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StateFault {
+    /// A second forward of the module can't read the state that the first has left.
+    #[error(
+        "a second forward can't read its new value: leave out `to_device`, the state is on the device of the model"
+    )]
+    Moved {
+        /// The cause.
+        source: RecordError,
+    },
+    /// The forward reads the state without the last update.
+    #[error(
+        "the forward reads it with `value`, which misses the last update: read it with `value_sync`"
+    )]
+    ReadLate,
+    /// The new value is not known.
+    #[error(
+        "its new value is not known: update it on the thread of the forward, and do not hide it from the `Debug` \
+         output of the model"
+    )]
+    Unknown,
+    /// The new value has another type.
+    #[error("its value was {old} and becomes {new}: keep shape and dtype")]
+    Type {
+        /// Dtype and shape of the state.
+        old: String,
+        /// Dtype and shape of its new value.
+        new: String,
+    },
+    /// The forward updates the state without gradients too.
+    #[error(
+        "it is updated in evaluation too: update it only if the device of the input `is_autodiff()`"
+    )]
+    Evaluation,
+}
+
 /// Errors of tracing a model.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -93,12 +131,11 @@ pub enum TraceError {
         /// The cause.
         source: RecordError,
     },
-    /// The forward uses batch norm.
+    /// The forward calls a batch norm more than once.
     #[error(
-        "the forward could not be recorded, and {} is a BatchNorm: it moves its running \
-         statistics between devices, which can't be recorded; use GroupNorm, LayerNorm, RmsNorm or \
-         InstanceNorm instead, or train with fixed statistics \
-         (`config.init(&device.clone().without_autodiff()).freeze()`)",
+        "the forward could not be recorded, and {} is a BatchNorm: a second call in one forward moves the \
+         statistics of the first between devices, which can't be recorded; call it once, on the concatenated \
+         inputs",
         module_name(path)
     )]
     BatchNorm {
@@ -191,18 +228,14 @@ pub enum TraceError {
         /// The parameter.
         path: ParameterPath,
     },
-    /// The forward updates a running state.
-    #[error(
-        "the forward computes a new value of the running state `{path}`, which a pipeline can't store: freeze \
-         the module (`BatchNorm::freeze`), or use GroupNorm, LayerNorm, RmsNorm or InstanceNorm \
-         instead"
-    )]
+    /// The forward updates a running state in a way that can't be recorded.
+    #[error("the forward updates the running state `{path}` in a way that a pipeline can't repeat")]
     RunningState {
-        /// The path of the running state; that of the first one if a second call of the forward could
-        /// not be recorded.
+        /// The path of the running state.
         path: ParameterPath,
-        /// Why the second call could not be recorded.
-        source: Option<RecordError>,
+        /// What the forward does.
+        #[source]
+        fault: StateFault,
     },
     /// The forward of a training trace returned no loss.
     #[error(
@@ -467,6 +500,19 @@ pub enum PlanError {
         /// The parameter.
         path: ParameterPath,
         /// The stage.
+        stage: StageIndex,
+    },
+    /// A running state that the forward updates is read or updated by several stages.
+    #[error(
+        "stage {owner} owns the running state `{path}`, and stage {stage} uses it too: all calls of its module must \
+         be on one stage, because each micro-batch reads what the one before it has left; cut elsewhere"
+    )]
+    StateApart {
+        /// The running state.
+        path: ParameterPath,
+        /// Its owner.
+        owner: StageIndex,
+        /// The other stage.
         stage: StageIndex,
     },
     /// No stage owns a parameter.

@@ -242,6 +242,15 @@ impl Writer<'_> {
                     .or_insert(destination);
             }
         }
+        for position in &self.phase.updates {
+            let path = self.names.of(self.joint.parameters()[*position]);
+            let destination = format!("the new value of {path}");
+            let value = self.joint.updates()[position];
+            destinations
+                .entry(value)
+                .and_modify(|known| known.push_str(&format!(", {destination}")))
+                .or_insert(destination);
+        }
         destinations
     }
 }

@@ -16,12 +16,15 @@ use crate::certify::{CertifiedStep, certify_lists, certify_programs};
 use crate::cut::{Cutting, Layout, StagePrograms, step_bytes};
 use crate::lists::{ScheduleChoice, StepLists};
 use crate::recent::Recent;
-use crate::schedule::{Costs, Dependencies, Edge, ScheduleKind, StageIndex, forward_only_on};
+use crate::schedule::{
+    Compute, Costs, Dependencies, Edge, ScheduleKind, StageIndex, forward_only_on,
+};
 use crate::trace::{JointGraph, Trace};
 use crate::{BatchError, CertifyError, PipelineError, Plan};
 
-/// The key of lists: mode, number of micro-batches, and the edges between stages.
-type ListsKey = (Mode, usize, BTreeSet<Edge>);
+/// The key of lists: mode, number of micro-batches, the edges between stages, and the stages that update running
+/// states.
+type ListsKey = (Mode, usize, BTreeSet<Edge>, BTreeSet<StageIndex>);
 
 /// Creates programs and lists on demand, and keeps the most recently used.
 pub(super) struct Programs<B> {
@@ -160,7 +163,7 @@ impl<B: Batch> Programs<B> {
         cuts: &[&CutProgram],
     ) -> Result<Arc<StepLists>, PipelineError> {
         // Micro-batches of other shapes may exchange other values.
-        let key = (mode, cuts.len(), edges(cuts));
+        let key = (mode, cuts.len(), edges(cuts), states(cuts));
         if let Some(lists) = self.lists.get(&key) {
             return Ok(lists.clone());
         }
@@ -196,6 +199,7 @@ impl<B: Batch> Programs<B> {
     fn dependencies(&self, mode: Mode, cuts: &[&CutProgram]) -> Dependencies {
         let ties = self.layout.ties().filter(|_| mode == Mode::Training);
         let dependencies = Dependencies::new(self.layout.ranks.len(), edges(cuts), ties);
+        let dependencies = dependencies.with_states(states(cuts));
         match mode == Mode::Training && self.global_norm {
             true => dependencies.with_global_norm(),
             false => dependencies,
@@ -252,4 +256,18 @@ fn edges(cuts: &[&CutProgram]) -> BTreeSet<Edge> {
     let stages = cuts.iter().flat_map(|cut| &cut.programs.stages);
     let edges = stages.flat_map(|programs| programs.sends.keys().copied());
     edges.collect()
+}
+
+/// The stages of programs that update running states.
+fn states(cuts: &[&CutProgram]) -> BTreeSet<StageIndex> {
+    let mut states = BTreeSet::new();
+    for programs in cuts.iter().map(|cut| &cut.programs.stages) {
+        for (index, programs) in programs.iter().enumerate() {
+            let forward = programs.phase(Compute::Forward);
+            if forward.is_some_and(|phase| !phase.updates.is_empty()) {
+                states.insert(StageIndex::new(index));
+            }
+        }
+    }
+    states
 }

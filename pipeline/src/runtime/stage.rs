@@ -60,6 +60,8 @@ pub struct Stage {
     places: HashMap<usize, Place>,
     optimizer: Option<OptimizerState>,
     gradients: Vec<Option<DynTensor>>,
+    /// New values of running states, by position in the table, until the update of the step.
+    updated_states: BTreeMap<usize, DynTensor>,
     /// Gradients of the last step, if the settings keep them; they need additional memory of their
     /// size.
     kept_gradients: Option<Vec<Option<DynTensor>>>,
@@ -115,6 +117,7 @@ impl Stage {
             places,
             optimizer: optimizer.map(|optimizer| OptimizerState::new(optimizer, count)),
             gradients: vec![None; count],
+            updated_states: BTreeMap::new(),
             kept_gradients: settings.keep_gradients.then(|| vec![None; count]),
             cast: HashMap::new(),
             loaded: BTreeMap::new(),
@@ -276,6 +279,9 @@ impl Stage {
 
     /// The value of the parameter at a position of the table, in the dtype in which programs read it.
     pub(super) fn parameter(&mut self, position: usize, dtype: DType) -> DynTensor {
+        if let Some(state) = self.updated_states.get(&position) {
+            return state.clone().cast_float(dtype);
+        }
         let place = self.place(position);
         if let Some(cast) = self.cast.get(&place).filter(|cast| cast.dtype() == dtype) {
             return cast.clone();
@@ -300,7 +306,12 @@ impl Stage {
         }
     }
 
-    /// Ends a step without an update.
+    /// Gives a running state the value that the forward of a micro-batch computed.
+    pub(super) fn update_state(&mut self, position: usize, value: DynTensor) {
+        self.updated_states.insert(position, value);
+    }
+
+    /// Ends a step without an update: running states keep their values from before it.
     pub(super) fn drop_gradients(&mut self) {
         self.clear_gradients();
         self.kept_gradients
@@ -308,9 +319,10 @@ impl Stage {
             .for_each(|kept| kept.fill(None));
     }
 
-    /// Drops gradients of an unfinished step.
+    /// Drops gradients and values of running states of an unfinished step.
     pub(super) fn clear_gradients(&mut self) {
         self.gradients.fill(None);
+        self.updated_states.clear();
     }
 
     /// The squares of the gradients, in the order of the parameters.
@@ -323,7 +335,8 @@ impl Stage {
         self.gradients.iter().flatten().map(DynTensor::bytes).sum()
     }
 
-    /// Runs the optimizer on every parameter that has a gradient, each clipped by `clip`.
+    /// Runs the optimizer on every parameter that has a gradient, each clipped by `clip`, and replaces the running
+    /// states that forwards have updated.
     pub(super) fn update(
         &mut self,
         lr: &LearningRates,
@@ -339,6 +352,12 @@ impl Stage {
                 let value = optimizer.step(place, lr, self.owned.value(place), gradient);
                 self.owned.replace(place, value)?;
                 self.cast.remove(&Place::Owned(place));
+            }
+        }
+        for (position, value) in std::mem::take(&mut self.updated_states) {
+            if let place @ Place::Owned(index) = self.place(position) {
+                self.owned.replace(index, value)?;
+                self.cast.remove(&place);
             }
         }
         Ok(())

@@ -335,7 +335,8 @@ impl<'a> Running<'a> {
         })
     }
 
-    /// Keeps the outputs of a task's program, adds its gradients, and reports the loss and outputs.
+    /// Keeps the outputs of a task's program, adds its gradients, updates running states, and reports the
+    /// loss and outputs.
     fn finish(&mut self, task: Task, outputs: Vec<DynTensor>) {
         let (index, k) = (task.stage, task.micro_batch);
         let programs = programs_of(self.round, k, index);
@@ -346,12 +347,15 @@ impl<'a> Running<'a> {
         for ((value, takes), output) in phase.outputs.iter().zip(&mut outputs) {
             self.state.put(location, *value, output, takes.of(is_split));
         }
-        // A weight of 0 adds nothing, even if the gradient is NaN.
-        if self.round.micro_batches[k.index()].weight != 0.0 {
-            let stage = self.rank.stage_mut(index);
-            for (position, gradient) in phase.gradients.iter().zip(outputs) {
+        let stage = self.rank.stage_mut(index);
+        for (position, gradient) in phase.gradients.iter().zip(&mut outputs) {
+            // A weight of 0 adds nothing, even if the gradient is NaN.
+            if self.round.micro_batches[k.index()].weight != 0.0 {
                 stage.accumulate(*position, gradient);
             }
+        }
+        for (position, value) in phase.updates.iter().zip(outputs) {
+            stage.update_state(*position, value);
         }
         if task.compute == Compute::Forward {
             let number = k.index();

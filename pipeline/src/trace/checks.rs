@@ -92,7 +92,8 @@ impl JointGraph {
             && self.loss() == again.loss()
             && self.loss_over() == again.loss_over()
             && self.marks() == again.marks()
-            && self.gradients() == again.gradients();
+            && self.gradients() == again.gradients()
+            && self.updated() == again.updated();
         match same {
             true => Ok(()),
             false => Err(TraceError::UnstableOutput {
@@ -104,7 +105,8 @@ impl JointGraph {
     /// A hash of everything that [`check_same`](Self::check_same) compares.
     pub(super) fn digest(&self) -> u128 {
         let made = (self.outputs(), self.loss(), self.loss_over());
-        let text = format!("{made:?} {:?} {:?}", self.marks(), self.gradients());
+        let (marks, gradients) = (self.marks(), self.gradients());
+        let text = format!("{made:?} {marks:?} {gradients:?} {:?}", self.updated());
         let graph = self.graph().digest();
         XxHash3_128::oneshot(&[&graph.to_le_bytes(), text.as_bytes()].concat())
     }

@@ -1,6 +1,6 @@
 //! Records initialization, forward and Burn's own backward in one graph.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, OnceLock};
 
 use burn::tensor::{DType, Device, Tensor};
@@ -8,19 +8,20 @@ use burn_autodiff::Autodiff;
 use burn_backend::AutodiffBackend;
 use burn_capture::CaptureBackend;
 use burn_dispatch::{DispatchKindConversion, DispatchTensor};
-use burn_ir::TensorId;
+use burn_ir::{NumericOperationIr, OperationIr, TensorId};
 use tinderbox_deferred::{
-    Parameter, ParameterTable, RandomKey, RandomKeys, is_random, random::Domain,
+    Parameter, ParameterPath, ParameterTable, RandomKey, RandomKeys, is_random, random::Domain,
 };
 use tinderbox_fake::{
-    DynTensor, Graph, Mode, NodeId, RecordError, RecordOptions, Recording, ValueId, record,
+    DynTensor, Graph, Mode, NodeId, RecordError, RecordOptions, Recording, TensorKind, ValueId,
+    record,
 };
 
 use super::checks::check_fields;
 use super::roles::roles_of;
 use super::{ForwardFn, ForwardOperations, LossOver, Outputs, ProgramKey, Role};
-use crate::TraceError;
 use crate::batch::{Batch, BatchMapper, Leaf, LeafName};
+use crate::{StateFault, TraceError};
 
 /// Burn's autodiff over the recording backend: its backward pass records itself.
 type Tracked = Autodiff<CaptureBackend>;
@@ -63,7 +64,8 @@ pub struct JointGraph {
     backward_start: usize,
     keys: RandomKeys,
     marks: Vec<ValueId>,
-    running_states: Vec<usize>,
+    updated: BTreeSet<usize>,
+    updates: BTreeMap<usize, ValueId>,
     roles: OnceLock<Vec<Role>>,
     pub(super) forward: OnceLock<ForwardOperations>,
 }
@@ -81,7 +83,7 @@ impl JointGraph {
 
     /// The parameter at a position of the table.
     pub(crate) fn parameter(&self, position: usize) -> &Parameter {
-        &self.table.iter().as_slice()[position]
+        parameter(&self.table, position)
     }
 
     /// The bytes of a parameter in the dtype in which the forward reads it, if that is not its own.
@@ -152,9 +154,25 @@ impl JointGraph {
         &self.marks
     }
 
-    /// The positions of running states, which a forward may update.
-    pub(super) fn running_states(&self) -> &[usize] {
-        &self.running_states
+    /// Returns the new value of each running state that the forward updates, such as the statistics of batch
+    /// norm, by its position in the table. Of clones, which share a state, the first has it.
+    pub fn updates(&self) -> &BTreeMap<usize, ValueId> {
+        &self.updates
+    }
+
+    /// The positions of the running states that the forward updates, clones included.
+    pub(super) fn updated(&self) -> &BTreeSet<usize> {
+        &self.updated
+    }
+
+    /// Sets the new values of running states, before anything depends on them.
+    pub(super) fn set_updates(&mut self, updates: BTreeMap<usize, ValueId>) {
+        self.updates = updates;
+    }
+
+    /// The indices of the operations of the forward.
+    pub(super) fn forward_range(&self) -> std::ops::Range<usize> {
+        self.forward_start..self.backward_start
     }
 
     /// Where a value comes from that no operation of a program computes.
@@ -197,7 +215,7 @@ struct Captured {
     outputs: Vec<(String, Option<TensorId>)>,
     gradients: Vec<Option<TensorId>>,
     fields: Box<dyn Fn() -> Fields>,
-    running_states: Vec<usize>,
+    updated: BTreeSet<usize>,
 }
 
 /// The paths of the model's fields that no visitor sees, for errors.
@@ -214,14 +232,20 @@ pub(super) struct ForwardRun {
     pub(super) parameters: Vec<DynTensor>,
     /// The value that the constructor computed for each parameter, if any.
     pub(super) constructed: Vec<Option<DynTensor>>,
-    /// The positions of running states.
-    pub(super) running_states: Vec<usize>,
-    /// The positions of running states that an earlier forward has updated.
-    pub(super) updated: Vec<usize>,
+    /// The positions of running states that the forwards have updated, or the path of one of which this is not
+    /// known.
+    pub(super) updated: Result<BTreeSet<usize>, ParameterPath>,
+    /// The values of running states that show an update.
+    pub(super) shown: Vec<(usize, DynTensor)>,
     /// The outputs of the forward.
     pub(super) outputs: Outputs,
     /// The fields that no visitor sees.
     pub(super) fields: Box<dyn Fn() -> Fields>,
+}
+
+/// The parameter at a position of a table.
+fn parameter(table: &ParameterTable, position: usize) -> &Parameter {
+    &table.iter().as_slice()[position]
 }
 
 pub(super) fn record_joint<B: Batch>(
@@ -294,10 +318,20 @@ fn capture(
             .collect(),
         gradients: vec![None; forward.parameters.len()],
         fields: forward.fields,
-        running_states: forward.running_states,
+        updated: forward.updated.map_err(|path| TraceError::RunningState {
+            path,
+            fault: StateFault::Unknown,
+        })?,
     };
     if mode == Mode::Inference {
-        return Ok(captured);
+        let first = captured.updated.first().map(|at| parameter(table, *at));
+        return match first {
+            Some(state) => Err(TraceError::RunningState {
+                path: state.path.clone(),
+                fault: StateFault::Evaluation,
+            }),
+            None => Ok(captured),
+        };
     }
     let loss = outputs.loss.ok_or(TraceError::NoLoss)?;
     let objective = match dtype == Some(weight_dtype) {
@@ -381,7 +415,8 @@ fn assemble(
         backward_start: backward_start.map_or(graph.nodes().len(), |objective| objective + 1),
         keys: forward_keys(graph, forward_start),
         marks: recording.marks(),
-        running_states: captured.running_states,
+        updated: captured.updated,
+        updates: BTreeMap::new(),
         roles: OnceLock::new(),
         forward: OnceLock::new(),
         key,
@@ -398,10 +433,18 @@ fn assemble(
 pub(super) struct Twice {
     /// The number of random operations of both.
     pub(super) random: usize,
-    /// The positions of the running states that the first forward updated.
-    pub(super) updated: Vec<usize>,
+    /// The running states that show in the second forward what the first has given them, by position.
+    pub(super) shown: BTreeMap<usize, Shown>,
     /// The paths of the parameters that no visitor sees.
     pub(super) skipped: Box<dyn Fn() -> Vec<String>>,
+}
+
+/// A running state that shows an update.
+pub(super) struct Shown {
+    /// The value that a forward has given it.
+    pub(super) value: Option<ValueId>,
+    /// Whether the second forward reads the value from before the first.
+    pub(super) is_read_late: bool,
 }
 
 /// Records two forwards of one module.
@@ -412,25 +455,48 @@ pub(super) fn record_twice<B: Batch>(
     example: &B,
 ) -> Result<Twice, TraceError> {
     let result = record(options, |device| {
-        let mut first_input = None;
+        let mut inputs = Vec::new();
         let forward = run(device, 2, &mut || {
-            fake_batch(example, device, compute, &mut |input| {
-                first_input.get_or_insert(input);
-            })
+            fake_batch(example, device, compute, &mut |input| inputs.push(input))
         });
-        forward.map(|forward| (first_input.flatten(), forward.updated, forward.fields))
+        forward.map(|forward| (inputs, forward))
     });
     let (recorded, recording) = result.map_err(|source| TraceError::Record { source })?;
-    let (first_input, updated, fields) = recorded.map_err(|path| TraceError::Unstable { path })?;
+    let (inputs, forward) = recorded.map_err(|path| TraceError::Unstable { path })?;
     let graph = recording.graph();
-    let value = first_input.and_then(|id| recording.value_of(id));
-    let start = value.and_then(|value| graph.value(value).producer);
-    let forwards = graph.node_ids().skip(start.map_or(0, |node| node.index()));
+    let value = |id: &Option<TensorId>| recording.value_of((*id)?);
+    let start = |input: Option<&Option<TensorId>>| -> usize {
+        let producer = input
+            .and_then(value)
+            .map(|value| graph.value(value).producer);
+        producer.flatten().map_or(0, |node| node.index())
+    };
+    let forwards = graph.node_ids().skip(start(inputs.first()));
+    let second = start(inputs.get(inputs.len() / 2));
+    let shown = forward.shown.iter().map(|(position, shown)| {
+        let old = value(&forward.parameters[*position].captured_id());
+        let is_late = |user: &NodeId| user.index() >= second;
+        let shown = Shown {
+            value: value(&shown.captured_id()).and_then(|value| before_mean(graph, value)),
+            is_read_late: old.is_some_and(|old| graph.users(old).iter().any(is_late)),
+        };
+        (*position, shown)
+    });
     Ok(Twice {
         random: forwards.filter(|id| is_random(graph.node(*id))).count(),
-        updated,
-        skipped: Box::new(move || fields().skipped),
+        shown: shown.collect(),
+        skipped: Box::new(move || (forward.fields)().skipped),
     })
+}
+
+/// The value of which a running state is the mean over threads, of which one updated it.
+fn before_mean(graph: &Graph, shown: ValueId) -> Option<ValueId> {
+    let node = graph.node(graph.value(shown).producer?);
+    let is_mean = matches!(
+        &node.operation,
+        OperationIr::NumericFloat(_, NumericOperationIr::DivScalar(_))
+    );
+    node.inputs().first().copied().filter(|_| is_mean)
 }
 
 /// A batch of this shape on a recording device; records the id of each tensor.
@@ -441,6 +507,13 @@ fn fake_batch<B: Batch>(
     made: &mut dyn FnMut(Option<TensorId>),
 ) -> B {
     let mut fake = |_: &LeafName, tensor: DynTensor| {
+        // Integers and booleans need no autodiff, and only outside of it does Burn move recorded tensors to the
+        // device that they are on.
+        let plain = device.clone().without_autodiff();
+        let device = match tensor.kind() {
+            TensorKind::Float => device,
+            TensorKind::Int | TensorKind::Bool => &plain,
+        };
         let fake = DynTensor::zeros(tensor.shape(), tensor.dtype(), device);
         made(fake.captured_id());
         match compute {

@@ -6,6 +6,7 @@ mod joint;
 mod mixed;
 mod outputs;
 mod roles;
+mod states;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -46,8 +47,8 @@ pub struct ProgramKey {
 }
 
 /// Constructs the model on a device, replaces its parameters by placeholders, and runs the user's
-/// forward on a requested batch the given number of times, of which the last result is returned.
-/// Operations before the placeholders belong to the initialization. The error is the path of a
+/// forward on a requested batch the given number of times, of which the last result is returned. Batch
+/// norms train in the first forward only. Operations before the placeholders belong to the initialization. The error is the path of a
 /// parameter that the constructor computes differently than before.
 type ForwardFn<B> = dyn Fn(&Device, usize, &mut dyn FnMut() -> B) -> Result<joint::ForwardRun, ParameterPath>
     + Send
@@ -101,11 +102,10 @@ pub trait Traceable<M> {
     ///
     /// # Errors
     ///
-    /// When the forward panics or reads data; when it moves tensors between devices (batch norm does);
-    /// when it returns no loss of one element, or no parameter gets a gradient from the loss; when
+    /// When the forward panics or reads data; when it moves float tensors between devices; when it returns no loss of one element, or no parameter gets a gradient from the loss; when
     /// constructor or forward differ between two calls; when the forward reads a tensor field that is
     /// random or that passes a gradient on to the constructor, initializes a parameter in a field with
-    /// `#[module(skip)]`, or updates a running state.
+    /// `#[module(skip)]`, or updates a running state in a way that can't be recorded.
     fn trace<B: Batch>(
         &self,
         example: &B,
@@ -159,13 +159,13 @@ impl<B: Batch> Trace<B> {
         let mut trace = Self {
             run: Arc::new(move |device, calls, make_batch| {
                 let model = constructed.construct_with_placeholders(device, &recorded)?;
+                let mut outputs = forward(&model.module, make_batch());
                 for _ in 1..calls {
-                    forward(&model.module, make_batch());
+                    outputs = forward(&model.with_fixed_batch_norms(), make_batch());
                 }
-                let outputs = forward(&model.module, make_batch());
                 Ok(joint::ForwardRun {
-                    updated: model.updated_states(),
-                    running_states: model.running,
+                    updated: model.pending_states(),
+                    shown: model.shown_states(),
                     parameters: model.values,
                     constructed: model.constructed,
                     outputs,
@@ -189,45 +189,33 @@ impl<B: Batch> Trace<B> {
         Ok(trace)
     }
 
-    /// Refuses a forward whose second call on a module differs from the first in a way that a program
-    /// can't reproduce:
-    ///
-    /// - it initializes a parameter that no visitor of the module sees, as in a field with `#[module(skip)]`. A
-    ///   module does so once, and each run of a program would draw another value;
-    /// - it updates a running state, whose new value a pipeline would lose.
-    fn check_twice(&self, joint: &JointGraph, example: &B) -> Result<(), TraceError> {
+    /// Records two forwards of one module, and finds the new values of its running states. Refuses a forward that
+    /// initializes a parameter that no visitor of the module sees, as in a field with `#[module(skip)]`: a
+    /// module does so once, and each run of a program would draw another value.
+    fn check_twice(&self, joint: &mut JointGraph, example: &B) -> Result<(), TraceError> {
         let keys = joint.keys().iter();
         let of_forward =
             keys.filter(|(node, key)| key.domain == Domain::Forward && !joint.is_backward(**node));
         let random = of_forward.count();
-        if random == 0 && joint.running_states().is_empty() {
+        if random == 0 && joint.updated().is_empty() {
             return Ok(());
         }
         let options = self.options.clone().in_mode(joint.key().mode);
         let compute = self.compute.map(DType::from);
         let twice = joint::record_twice(&*self.run, &options, compute, example);
-        let state = |position: &usize| self.table.iter().nth(*position).map(|p| p.path.clone());
-        match (twice, joint.running_states()) {
-            // A first forward was recorded, but a second can't read the state that the first has left.
-            (Err(TraceError::Record { source }), [first, ..]) => Err(match state(first) {
-                Some(path) => TraceError::RunningState {
-                    path,
-                    source: Some(source),
-                },
-                None => TraceError::Record { source },
-            }),
-            (twice, _) => {
-                let twice = twice?;
-                if twice.random != 2 * random {
-                    let fields = (twice.skipped)();
-                    return Err(TraceError::SkippedParameter { fields });
-                }
-                let updated = twice.updated.first().and_then(state);
-                updated.map_or(Ok(()), |path| {
-                    Err(TraceError::RunningState { path, source: None })
-                })
+        let twice = match twice {
+            Ok(twice) => twice,
+            // A first forward was recorded, so the second reads the new value of a running state.
+            Err(TraceError::Record { source }) if !joint.updated().is_empty() => {
+                return joint.find_updates(Err(source));
             }
+            Err(error) => return Err(error),
+        };
+        if twice.random != 2 * random {
+            let fields = (twice.skipped)();
+            return Err(TraceError::SkippedParameter { fields });
         }
+        joint.find_updates(Ok(&twice))
     }
 
     /// Returns the trace with its own cache of `programs` programs, which shares only the program of
@@ -295,16 +283,20 @@ impl<B: Batch> Trace<B> {
         if let Some(program) = self.programs().get(&name) {
             return Ok(program.clone());
         }
-        let program = self.record(key, example)?;
+        let mut program = self.record(key, example)?;
         // A forward that differs from call to call is not a program.
         let digest = XxHash3_128::oneshot(name.as_bytes());
         let known = lock(&self.digests).get(&digest).copied();
         match known {
-            Some(known) if known == program.digest() => {}
+            Some(known) if known == program.digest() => {
+                if !program.updated().is_empty() {
+                    self.check_twice(&mut program, example)?;
+                }
+            }
             Some(_) => return Err(TraceError::ChangedForward { program: name }),
             None => {
                 program.check_same(&self.record(program.key().clone(), example)?)?;
-                self.check_twice(&program, example)?;
+                self.check_twice(&mut program, example)?;
                 lock(&self.digests).insert(digest, program.digest());
             }
         }

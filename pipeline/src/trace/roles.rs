@@ -32,6 +32,7 @@ pub(super) fn roles_of(joint: &JointGraph) -> Vec<Role> {
         .into_iter()
         .chain(joint.outputs().iter().map(|(_, value)| *value))
         .chain(joint.gradients().iter().flatten().copied())
+        .chain(joint.updates().values().copied())
         .collect();
     let needed = graph.backward_slice(targets, |value| joint.given(value).is_some());
 

@@ -49,8 +49,9 @@ pub(crate) fn work_of(
     })
 }
 
-/// The position of each parameter of the table: that of its first reader; for a parameter that the
-/// forward does not read, that of the nearest parameter in the tree that it reads.
+/// The position of each parameter of the table: that of its first reader; for a running state that the
+/// forward only writes, that of its new value; for another that it does not read, that of the nearest
+/// parameter in the tree that it reads.
 pub(crate) fn parameter_positions(joint: &JointGraph) -> Vec<usize> {
     let table = joint.table();
     let first_read = |parameter: usize| joint.forward().first_read(parameter);
@@ -71,7 +72,9 @@ pub(crate) fn parameter_positions(joint: &JointGraph) -> Vec<usize> {
     let parameters = table.iter().zip(joint.parameters());
     let positions = parameters.map(|(parameter, value)| {
         let read = match joint.given(*value) {
-            Some(Given::Parameter(first)) => first_read(first),
+            Some(Given::Parameter(first)) => {
+                first_read(first).or_else(|| joint.update_position(first))
+            }
             _ => None,
         };
         read.unwrap_or_else(|| nearest(parameter.path.module()))

@@ -106,7 +106,7 @@ fn functions_that_need_real_tensors() {
     });
     insta::assert_snapshot!(error, @r#"
     the forward could not be recorded
-    the recorded code moved a fake tensor between devices or autodiff contexts in `Tensor::to_device`, called at the line (Cannot move this autodiff tensor between the requested backends.); `to_device`, `inner` and `from_inner` can't be recorded: create tensors on the device of their input
+    the recorded code moved a fake tensor between devices or autodiff contexts in `Tensor::to_device`, called at the line (Cannot move this autodiff tensor between the requested backends.); `to_device`, `inner` and `from_inner` of float tensors can't be recorded: leave them out, and create tensors on the device of their input
     "#);
     let error = refused(|net, x| {
         let real = Tensor::<2>::ones([4, 4], &Device::flex());
@@ -161,16 +161,38 @@ fn normed() -> Deferred<Normed> {
     .unwrap()
 }
 
+/// A second call would move the new statistics of the first.
 #[test]
-fn batch_norm_is_named() {
+fn a_batch_norm_that_is_called_twice_is_named() {
     let traced = normed().trace(&x(4), |net: &Normed, x| {
         let y: Tensor<2> = net.norm.forward(net.first.forward(x));
-        Outputs::loss(y.mean())
+        Outputs::loss(net.norm.forward(y).mean())
     });
     let text = without_line(&traced.unwrap_err());
     insta::assert_snapshot!(text, @r#"
-    the forward could not be recorded, and `norm` is a BatchNorm: it moves its running statistics between devices, which can't be recorded; use GroupNorm, LayerNorm, RmsNorm or InstanceNorm instead, or train with fixed statistics (`config.init(&device.clone().without_autodiff()).freeze()`)
-    the recorded code moved a fake tensor between devices or autodiff contexts in `batch::forward`, called at the line (Cannot move a tensor to a capture device with autodiff enabled; remove autodiff with without_autodiff() before the transfer.); `to_device`, `inner` and `from_inner` can't be recorded: create tensors on the device of their input
+    the forward could not be recorded, and `norm` is a BatchNorm: a second call in one forward moves the statistics of the first between devices, which can't be recorded; call it once, on the concatenated inputs
+    the recorded code moved a fake tensor between devices or autodiff contexts in `batch::forward`, called at the line (Cannot move a tensor to a capture device with autodiff enabled; remove autodiff with without_autodiff() before the transfer.); `to_device`, `inner` and `from_inner` of float tensors can't be recorded: leave them out, and create tensors on the device of their input
+    "#);
+}
+
+/// The error says what to do with a float tensor that a forward moves; others may be moved.
+#[test]
+fn a_moved_float_input_is_refused() {
+    let device = Device::flex();
+    let traced = normed().trace(&x(4), move |net: &Normed, x| {
+        Outputs::loss(net.first.forward(x.to_device(&device)).mean())
+    });
+    insta::assert_snapshot!(without_line(&traced.unwrap_err()), @r#"
+    the forward could not be recorded
+    the recorded code moved a fake tensor between devices or autodiff contexts in `Tensor::to_device`, called at the line (Cannot move this autodiff tensor between the requested backends.); `to_device`, `inner` and `from_inner` of float tensors can't be recorded: leave them out, and create tensors on the device of their input
+    "#);
+    let traced = normed().trace(&x(4), |net: &Normed, x| {
+        let device = x.device();
+        Outputs::loss(net.first.forward(x.to_device(&device)).mean())
+    });
+    insta::assert_snapshot!(without_line(&traced.unwrap_err()), @r#"
+    the forward could not be recorded
+    the recorded code moved a fake tensor between devices or autodiff contexts in `Tensor::to_device`, called at the line (Cannot move a tensor to a capture device with autodiff enabled; remove autodiff with without_autodiff() before the transfer.); `to_device`, `inner` and `from_inner` of float tensors can't be recorded: leave them out, and create tensors on the device of their input
     "#);
 }
 

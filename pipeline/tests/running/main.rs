@@ -16,6 +16,7 @@ mod parameters;
 mod progress;
 mod refusals;
 mod shapes;
+mod states;
 mod updates;
 
 #[path = "../support/mod.rs"]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use burn::module::{Module, Param, RunningState};
+use burn::module::{Module, Param};
 use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig};
 use burn::optim::AdamWConfig;
 use burn::tensor::activation::gelu;
@@ -201,64 +201,6 @@ struct Normed {
 fn normed(net: &Normed, (x, y): Batch) -> Computed {
     let x = net.norm.forward(gelu(net.first.forward(x)));
     (squared(net.last.forward(x), y), None)
-}
-
-/// Constructed outside autodiff, batch norm records its new statistics, which a pipeline would lose.
-#[test]
-fn running_statistics_that_are_updated() {
-    let model = Deferred::new(|device| Normed {
-        first: linear(device),
-        norm: BatchNormConfig::new(WIDTH).init(&device.clone().without_autodiff()),
-        last: linear(device),
-    });
-    let example = batch(0, &Device::flex());
-    let outputs = |net: &Normed, batch| Outputs::loss(normed(net, batch).0);
-    let error = model.unwrap().trace(&example, outputs).unwrap_err();
-    insta::assert_snapshot!(error, @"the forward computes a new value of the running state `norm.running_mean`, which a pipeline can't store: freeze the module (`BatchNorm::freeze`), or use GroupNorm, LayerNorm, RmsNorm or InstanceNorm instead");
-}
-
-#[derive(Module, Debug)]
-struct Centered {
-    first: Linear,
-    mean: RunningState<Tensor<2>>,
-    last: Linear,
-}
-
-/// A state whose new value the loss reads too, and one whose old value no operation reads.
-#[test]
-fn custom_running_states_that_are_updated() {
-    let forwards: [fn(&Centered, Tensor<2>) -> Tensor<2>; 2] = [
-        |net, x| {
-            let mean = net.mean.value() * 0.9 + x.clone().mean_dim(0).detach() * 0.1;
-            net.mean.update(mean.clone());
-            x - mean
-        },
-        |net, x| {
-            net.mean.update(x.clone().mean_dim(0).detach());
-            x
-        },
-    ];
-    for centered in forwards {
-        let model = Deferred::new(|device| Centered {
-            first: linear(device),
-            mean: RunningState::new(Tensor::zeros(
-                [1, WIDTH],
-                &device.clone().without_autodiff(),
-            )),
-            last: linear(device),
-        });
-        let outputs = move |net: &Centered, (x, y): Batch| {
-            let x = centered(net, net.first.forward(x));
-            Outputs::loss(squared(net.last.forward(x), y))
-        };
-        let error = model.unwrap().trace(&batch(0, &Device::flex()), outputs);
-        let error = error.unwrap_err();
-        assert!(
-            matches!(&error, TraceError::RunningState { path, .. } if path.as_str() == "mean"),
-            "{}",
-            full_text(&error)
-        );
-    }
 }
 
 #[derive(Module, Debug)]

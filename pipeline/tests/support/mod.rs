@@ -164,8 +164,10 @@ fn train<M: Module + Sync + 'static, B: Batch + Split>(
         run.outputs.push(outputs);
         module = optimizer.step(LR, module, accumulator.grads());
     }
-    run.parameters = parameters(&module);
-    evaluate(&module.valid(), case, micro_batches, steps, &mut run);
+    // Before, running states show the value before the last update.
+    let trained = module.valid();
+    run.parameters = parameters(&trained);
+    evaluate(&trained, case, micro_batches, steps, &mut run);
     run
 }
 

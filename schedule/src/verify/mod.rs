@@ -17,7 +17,7 @@ use table::Table;
 /// Checks that every rank can run its list to the end, and that the step is then complete.
 ///
 /// A list that passes has every action once, on the rank of its stage, each after what it needs;
-/// every send has its receive; gradients are summed in micro-batch order; and ranks never wait for each
+/// every send has its receive; gradients are summed, and states updated, in micro-batch order; and ranks never wait for each
 /// other in a cycle. Compute-only lists are checked with their dependencies implied. Linear in
 /// actions and in edges times micro-batches, times logarithms of the numbers of edges and ranks; a
 /// clip by the norm of all gradients has as many messages as stages times ranks.
@@ -101,14 +101,18 @@ fn check_counts(schedule: &Schedule, dependencies: &Dependencies) -> Result<(), 
 /// Checks that actions exist, and their order on each rank.
 impl Table<'_> {
     /// Checks that every stage has a forward and, in training, a whole or split backward after it per
-    /// micro-batch, and sums its gradients in micro-batch order.
+    /// micro-batch, and sums its gradients and updates its states in micro-batch order.
     fn check_backwards(&self) -> Result<(), VerifyError> {
         let schedule = self.schedule;
         for stage in (0..schedule.stages).map(StageIndex::new) {
-            let mut last = None;
+            let has_state = self.dependencies.states().contains(&stage);
+            let (mut last, mut last_forward) = (None, None);
             for micro_batch in (0..schedule.micro_batches).map(MicroBatchIndex::new) {
                 let forward = Action::compute(stage, Compute::Forward, micro_batch);
                 let forward = self.require(forward)?;
+                if let Some(last) = last_forward.replace(forward).filter(|_| has_state) {
+                    self.order(stage, last, forward, Rule::StateOrder)?;
+                }
                 if schedule.mode == ScheduleMode::ForwardOnly {
                     continue;
                 }

@@ -8,24 +8,7 @@ use burn::nn::{
 
 use super::{Family, family};
 use crate::inputs::floats;
-use crate::row::{Outcome, Tracing, row};
-
-/// Returns the error of training with a batch norm at a path.
-macro_rules! batch_norm {
-    ($path:literal) => {
-        Tracing::TrainingRefused(concat!(
-            "the forward could not be recorded, and `",
-            $path,
-            "` is a BatchNorm: it moves its running statistics between devices, which can't be \
-             recorded; use GroupNorm, LayerNorm, RmsNorm or InstanceNorm instead, or train with \
-             fixed statistics (`config.init(&device.clone().without_autodiff()).freeze()`): the recorded \
-             code moved a fake tensor between devices or autodiff contexts (Cannot move a tensor to \
-             a capture device with autodiff enabled; remove autodiff with without_autodiff() before \
-             the transfer.); `to_device`, `inner` and `from_inner` can't be recorded: create tensors \
-             on the device of their input"
-        ))
-    };
-}
+use crate::row::{Outcome, row};
 
 pub fn rows() -> Family {
     let mut rows: Family = family![
@@ -34,8 +17,7 @@ pub fn rows() -> Family {
             |device| BatchNormConfig::new(3).init(device),
             |device| floats([4, 3, 5], 1, device),
             |norm: &BatchNorm, x| Outcome::of(norm.forward(x)),
-        )
-        .tracing(batch_norm!("module")),
+        ),
         row(
             "",
             |device| GroupNormConfig::new(2, 4).init(device),
@@ -86,21 +68,21 @@ pub fn rows() -> Family {
 /// Every variant of the wrapper.
 fn variants() -> Family {
     macro_rules! variant {
-        ($($case:literal: $config:expr, $tracing:expr),* $(,)?) => {
+        ($($case:literal: $config:expr),* $(,)?) => {
             family![$(row(
                 $case,
                 |device| $config.init(device),
                 |device| floats([4, 4, 4], 9, device),
                 |norm: &Normalization, x| Outcome::of(norm.forward(x)),
-            ).tracing($tracing)),*]
+            )),*]
         };
     }
     variant![
-        "Identity": NormalizationConfig::Identity, Tracing::Equal,
-        "Batch": NormalizationConfig::Batch(BatchNormConfig::new(4)), batch_norm!("module.Batch"),
-        "Group": NormalizationConfig::Group(GroupNormConfig::new(2, 4)), Tracing::Equal,
-        "Instance": NormalizationConfig::Instance(InstanceNormConfig::new(4)), Tracing::Equal,
-        "Layer": NormalizationConfig::Layer(LayerNormConfig::new(4)), Tracing::Equal,
-        "Rms": NormalizationConfig::Rms(RmsNormConfig::new(4)), Tracing::Equal,
+        "Identity": NormalizationConfig::Identity,
+        "Batch": NormalizationConfig::Batch(BatchNormConfig::new(4)),
+        "Group": NormalizationConfig::Group(GroupNormConfig::new(2, 4)),
+        "Instance": NormalizationConfig::Instance(InstanceNormConfig::new(4)),
+        "Layer": NormalizationConfig::Layer(LayerNormConfig::new(4)),
+        "Rms": NormalizationConfig::Rms(RmsNormConfig::new(4)),
     ]
 }

@@ -1,0 +1,57 @@
+//! Models as Burn's users write them: five steps of each, and an evaluation, are those of plain Burn bit for bit.
+
+mod check;
+mod models;
+
+#[path = "../../examples/partitioners/models/mod.rs"]
+#[allow(dead_code, reason = "the example uses all of it")]
+mod architectures;
+
+#[path = "../../examples/minilm/model.rs"]
+#[allow(dead_code, reason = "the example uses all of it")]
+mod minilm;
+
+#[path = "../../pipeline/tests/support/split.rs"]
+#[allow(dead_code, reason = "the pipeline's own tests use all of it")]
+mod split;
+
+/// A test for each model.
+macro_rules! tests {
+    ($($name:ident)*) => {
+        $(
+            #[test]
+            fn $name() {
+                let mut check = check::Check::default();
+                models::visit(stringify!($name), &mut check);
+                assert_eq!(check.differences, Vec::<String>::new());
+                assert_eq!(check.settings, 16);
+            }
+        )*
+
+        #[test]
+        fn every_model_has_a_test() {
+            assert_eq!(models::NAMES, [$(stringify!($name)),*]);
+        }
+    };
+}
+
+tests! {
+    mnist
+    resnet_18
+    mobilenet
+    unet
+    vision_transformer
+    mlp_mixer
+    clip
+    text_classification
+    text_generation
+    bert
+    llama
+    encoder_decoder
+    lstm
+    gru
+    experts
+    variants
+    lora
+    constants
+}
