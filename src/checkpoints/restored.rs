@@ -4,7 +4,7 @@ use std::error::Error;
 
 use burn::module::Module;
 use burn::tensor::{DType, TensorData};
-use tinderbox_checkpoint::{Checkpoint, LoadOptions, Role};
+use tinderbox_checkpoint::{Checkpoint, LoadOptions, Role, TensorEntry};
 use tinderbox_deferred::{Deferred, Observer, ParameterPath};
 use tinderbox_pipeline::{
     Batch, Pipeline, PipelineError, SavedOptimizer, StateFields, StateTensor,
@@ -80,18 +80,39 @@ impl State {
     fn prefix(path: &ParameterPath) -> String {
         format!("optimizer.{path}.")
     }
+
+    /// Whether a name of a parameter's state is its own: the path of another parameter may begin with this
+    /// one's, as those of LoRA adapters begin with the path of the weight.
+    fn is_own(&self, path: &ParameterPath, prefix: &str, name: &str) -> bool {
+        let fields = name.strip_prefix(prefix).unwrap_or_default();
+        let mut dots = fields.match_indices('.');
+        !dots.any(|(dot, _)| {
+            let longer = format!("{path}.{}", &fields[..dot]);
+            self.0.tensor(Role::Model, &longer).is_some()
+        })
+    }
+
+    /// The tensors of a parameter's state.
+    fn tensors<'a>(&'a self, path: &ParameterPath, prefix: &str) -> Vec<&'a TensorEntry> {
+        let tensors = self.0.state_under(prefix);
+        tensors
+            .filter(|tensor| self.is_own(path, prefix, &tensor.name))
+            .collect()
+    }
 }
 
 impl SavedOptimizer for State {
     fn fields(&self, path: &ParameterPath) -> StateFields {
         let prefix = Self::prefix(path);
-        let tensors = self.0.state_under(&prefix).map(|tensor| StateTensor {
+        let tensors = self.tensors(path, &prefix).into_iter();
+        let tensors = tensors.map(|tensor| StateTensor {
             name: tensor.name.clone(),
             shape: tensor.shape.clone(),
             dtype: tensor.dtype.burn(),
         });
         let scalars = self.0.scalars().range(prefix.clone()..);
         let scalars = scalars.take_while(|(name, _)| name.starts_with(&prefix));
+        let scalars = scalars.filter(|(name, _)| self.is_own(path, &prefix, name));
         StateFields {
             tensors: tensors.collect(),
             scalars: scalars
@@ -106,7 +127,8 @@ impl SavedOptimizer for State {
         observer: &dyn Observer,
     ) -> Result<Vec<TensorData>, Box<dyn Error + Send + Sync>> {
         let prefix = Self::prefix(path);
-        let names: Vec<&String> = self.0.state_under(&prefix).map(|t| &t.name).collect();
+        let tensors = self.tensors(path, &prefix).into_iter();
+        let names: Vec<&String> = tensors.map(|tensor| &tensor.name).collect();
         Ok(self.0.state_with(&names, observer)?)
     }
 }
