@@ -59,8 +59,8 @@ pub use dtype::{dtype_name, dtype_names, dtype_on};
 pub use dyn_tensor::{DynTensor, TensorKind, is_fake, read_now};
 pub use error::{FakeError, GraphFileError, RecordError};
 pub use graph::{
-    Difference, Graph, GraphBuilder, Node, NodeId, Slice, Value, ValueId, describe_operation,
-    encode, operation_name,
+    Difference, Graph, GraphBuilder, Node, NodeId, Retyped, Slice, Value, ValueId,
+    describe_operation, encode, operation_name,
 };
 pub use mark::cut;
 pub use meta::{DeviceLabel, TensorMeta, is_host};

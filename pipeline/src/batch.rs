@@ -10,7 +10,8 @@ use crate::BatchError;
 /// (see [`batch_struct!`](crate::batch_struct)).
 ///
 /// The first dimension of every tensor is the samples: a batch is split along it into micro-batches.
-/// Wrap a tensor that belongs to all samples in [`Whole`].
+/// Wrap a tensor that belongs to all samples in [`Whole`], and one whose samples are another dimension in
+/// [`Along`].
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a batch",
     note = "a batch is a tensor, a tuple, `Option`, `Vec` or array of batches, or a struct for which \
@@ -25,8 +26,11 @@ pub trait Batch: Clone + Send + Sync + 'static {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Division {
-    /// Split along the first dimension.
-    Samples,
+    /// Split along the dimension of the samples, which is the first unless [`Along`] is another.
+    Samples {
+        /// The dimension.
+        axis: usize,
+    },
     /// Not split: every micro-batch has the whole tensor.
     Whole,
 }
@@ -54,7 +58,7 @@ impl<'a> BatchMapper<'a> {
     pub(crate) fn new(change: &'a mut dyn FnMut(&LeafName, DynTensor) -> DynTensor) -> Self {
         Self {
             path: Vec::new(),
-            division: Division::Samples,
+            division: Division::Samples { axis: 0 },
             empty: Vec::new(),
             change,
         }
@@ -99,6 +103,21 @@ pub struct Whole<B>(pub B);
 impl<B: Batch> Batch for Whole<B> {
     fn map_tensors(self, mapper: &mut BatchMapper<'_>) -> Self {
         let outer = std::mem::replace(&mut mapper.division, Division::Whole);
+        let inner = self.0.map_tensors(mapper);
+        mapper.division = outer;
+        Self(inner)
+    }
+}
+
+/// A part of a batch whose samples are the dimension `AXIS`, such as a sequence of steps of all samples, of shape
+/// `[steps, samples, features]`.
+#[derive(Clone, Debug)]
+pub struct Along<const AXIS: usize, B>(pub B);
+
+impl<const AXIS: usize, B: Batch> Batch for Along<AXIS, B> {
+    fn map_tensors(self, mapper: &mut BatchMapper<'_>) -> Self {
+        let along = Division::Samples { axis: AXIS };
+        let outer = std::mem::replace(&mut mapper.division, along);
         let inner = self.0.map_tensors(mapper);
         mapper.division = outer;
         Self(inner)
@@ -233,7 +252,7 @@ pub(crate) fn check_dtypes(traced: &[Leaf], found: &[Leaf]) -> Result<(), BatchE
     Ok(())
 }
 
-/// Splits a batch into `count` micro-batches along the first dimension, as a pipeline does, the larger
+/// Splits a batch into `count` micro-batches along the dimension of the samples, as a pipeline does, the larger
 /// ones first. Returns each with its number of samples.
 ///
 /// # Errors
@@ -247,8 +266,13 @@ pub fn split_batch<B: Batch>(batch: &B, count: usize) -> Result<Vec<(B, usize)>,
     }
     let divided: Vec<(String, usize)> = leaves
         .into_iter()
-        .filter(|(name, _)| name.division == Division::Samples)
-        .map(|(name, tensor)| (name.name, tensor.shape().first().copied().unwrap_or(0)))
+        .filter_map(|(name, tensor)| match name.division {
+            Division::Samples { axis } => {
+                let samples = tensor.shape().get(axis).copied().unwrap_or(0);
+                Some((name.name, samples))
+            }
+            Division::Whole => None,
+        })
         .collect();
     let (first, samples) = divided.first().cloned().ok_or(BatchError::NoSamples)?;
     if let Some((name, found)) = divided.iter().find(|(_, n)| *n != samples) {
@@ -277,7 +301,7 @@ pub fn split_batch<B: Batch>(batch: &B, count: usize) -> Result<Vec<(B, usize)>,
                 .map_tensors(&mut BatchMapper::new(
                     &mut |name, tensor| match name.division {
                         Division::Whole => tensor,
-                        Division::Samples => samples_of(tensor, start, size),
+                        Division::Samples { axis } => samples_of(tensor, axis, start, size),
                     },
                 ));
             start += size;
@@ -313,11 +337,11 @@ pub fn batch_on<B: Batch>(batch: &B, device: &Device) -> Result<B, FakeError> {
     failed.map_or(Ok(moved), Err)
 }
 
-fn samples_of(tensor: DynTensor, start: usize, size: usize) -> DynTensor {
+fn samples_of(tensor: DynTensor, axis: usize, start: usize, size: usize) -> DynTensor {
     let shape = tensor.shape().to_vec();
     let mut offset = vec![0; shape.len()];
     let mut part: Vec<u64> = shape.iter().map(|d| *d as u64).collect();
-    (offset[0], part[0]) = (start as u64, size as u64);
+    (offset[axis], part[axis]) = (start as u64, size as u64);
     let region = Region::new(offset, part).expect("a part of a tensor in memory fits 64 bits");
     tensor.slice(&region)
 }
@@ -342,11 +366,14 @@ mod tests {
         );
         let names: Vec<String> = leaves(&batch)
             .into_iter()
-            .map(|(name, _)| format!("{} {:?}", name.name, name.division))
+            .map(|(name, _)| match name.division {
+                Division::Samples { axis } => format!("{} along {axis}", name.name),
+                Division::Whole => format!("{} whole", name.name),
+            })
             .collect();
         assert_eq!(
             names,
-            ["0 Samples", "1.0 Samples", "1.1 Samples", "2 Whole"]
+            ["0 along 0", "1.0 along 0", "1.1 along 0", "2 whole"]
         );
     }
 
@@ -368,7 +395,7 @@ mod tests {
         assert_eq!(
             text(split_batch(&(ids(4), ids(3)), 2)),
             "tensor `0` of the batch has 4 samples and `1` has 3: wrap a tensor that belongs to \
-             all samples in `Whole`"
+             all samples in `Whole`, and one whose samples are not the first dimension in `Along`"
         );
         assert_eq!(
             split_batch(&ids(2), 3).unwrap_err().to_string(),

@@ -90,12 +90,13 @@ mod trace;
 mod work;
 
 pub use batch::{
-    Batch, BatchMapper, Division, Leaf, LeafName, Whole, batch_on, batch_tensors, split_batch,
+    Along, Batch, BatchMapper, Division, Leaf, LeafName, Whole, batch_on, batch_tensors,
+    split_batch,
 };
 pub use calibrate::calibrate;
 pub use error::{
     ActionError, BatchError, CalibrateError, CertifyError, CertifySite, LinkError, NotHeld,
-    PipelineError, PlanError, ProfileError, RestoreError, StateFault, TraceError,
+    OutputError, PipelineError, PlanError, ProfileError, RestoreError, StateFault, TraceError,
 };
 pub use lists::ScheduleChoice;
 pub use partition::Cut;

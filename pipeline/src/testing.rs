@@ -166,18 +166,20 @@ pub fn check_batch<B: Batch>(batch: &B) {
             .unwrap_or_else(|error| panic!("the tensors can't be replaced by fake ones: {error}")),
         "a replaced tensor is not returned in its place"
     );
-    let is_divided = |leaf: &&(crate::LeafName, _, _)| leaf.0.division == Division::Samples;
     let samples = known
         .iter()
-        .find(is_divided)
-        .map_or(0, |(_, shape, _)| shape[0]);
+        .find_map(|(name, shape, _)| match name.division {
+            Division::Samples { axis } => Some(shape[axis]),
+            Division::Whole => None,
+        });
+    let samples = samples.unwrap_or(0);
     let parts = split_batch(batch, samples);
     let parts =
         parts.unwrap_or_else(|error| panic!("the batch can't be split into its samples: {error}"));
     let mut expected = known;
     for (name, shape, _) in &mut expected {
-        if name.division == Division::Samples {
-            shape[0] = 1;
+        if let Division::Samples { axis } = name.division {
+            shape[axis] = 1;
         }
     }
     for (part, _) in parts {

@@ -1,11 +1,14 @@
 //! Models as Burn's users write them: five steps of each, and an evaluation, are those of plain Burn bit for bit.
 
 mod check;
+mod gan;
 mod models;
 
-#[path = "../../examples/partitioners/models/mod.rs"]
-#[allow(dead_code, reason = "the example uses all of it")]
-mod architectures;
+#[path = "../../examples/partitioners/models/encoder_decoder.rs"]
+mod encoder_decoder;
+
+#[path = "../../examples/partitioners/models/experts.rs"]
+mod experts;
 
 #[path = "../../examples/minilm/model.rs"]
 #[allow(dead_code, reason = "the example uses all of it")]
@@ -33,6 +36,11 @@ macro_rules! tests {
             assert_eq!(models::NAMES, [$(stringify!($name)),*]);
         }
     };
+}
+
+#[test]
+fn gan() {
+    assert_eq!(gan::differences(), Vec::<String>::new());
 }
 
 tests! {

@@ -23,6 +23,22 @@ impl GraphBuilder {
         Self::default()
     }
 
+    /// Creates a builder with the values and constants of a graph, whose operations are yet to be added.
+    pub(super) fn of_values(graph: &Graph) -> Self {
+        let mut values = graph.values.clone();
+        values.iter_mut().for_each(|value| value.producer = None);
+        Self {
+            nodes: Vec::with_capacity(graph.nodes.len()),
+            values,
+            constants: graph.constants.clone(),
+        }
+    }
+
+    /// Sets the dtype of a value that the next [`node`](Self::node) computes.
+    pub(super) fn retype(&mut self, id: ValueId, dtype: DType) {
+        self.values[id.index()].dtype = dtype;
+    }
+
     /// Adds a constant.
     pub fn constant(&mut self, data: TensorData) -> ValueId {
         let id = self.value(data.shape().clone(), data.dtype());

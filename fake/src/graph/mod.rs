@@ -4,6 +4,7 @@ mod build;
 mod builder;
 mod describe;
 mod difference;
+mod dtype;
 mod slice;
 mod users;
 
@@ -20,6 +21,7 @@ pub(crate) use build::{Built, DenseIds, build};
 pub use builder::GraphBuilder;
 pub use describe::{describe_with_inputs as describe_operation, operation_name};
 pub use difference::{Difference, encode};
+pub use dtype::Retyped;
 pub use slice::Slice;
 
 use crate::GraphFileError;

@@ -14,4 +14,4 @@ pub use certifying::{CertifyError, CertifySite};
 pub use planning::{BatchError, NotHeld, PlanError, StateFault, TraceError};
 pub use profiling::ProfileError;
 pub use restoring::RestoreError;
-pub use running::PipelineError;
+pub use running::{OutputError, PipelineError};

@@ -18,7 +18,7 @@ pub enum BatchError {
     /// Two tensors have different numbers of samples.
     #[error(
         "tensor `{first}` of the batch has {expected} samples and `{name}` has {found}: wrap a \
-         tensor that belongs to all samples in `Whole`"
+         tensor that belongs to all samples in `Whole`, and one whose samples are not the first dimension in `Along`"
     )]
     SampleCount {
         /// The name of the first tensor.
@@ -113,6 +113,15 @@ pub enum StateFault {
         old: String,
         /// Dtype and shape of its new value.
         new: String,
+    },
+    /// In mixed precision, an operation between the state and its new value can't be computed in f32.
+    #[error(
+        "in mixed precision its new value is computed in f32, which `{operation}` is not: update it by operations on \
+         floats alone"
+    )]
+    Precision {
+        /// The operation.
+        operation: String,
     },
     /// The forward updates the state without gradients too.
     #[error(
@@ -594,7 +603,7 @@ fn owned_twice(path: &ParameterPath, first: StageIndex, second: StageIndex) -> S
     }
 }
 
-fn did_you_mean(near: &[impl std::fmt::Display]) -> String {
+pub(super) fn did_you_mean(near: &[impl std::fmt::Display]) -> String {
     let quoted: Vec<String> = near.iter().map(|path| format!("`{path}`")).collect();
     match quoted.is_empty() {
         true => String::new(),

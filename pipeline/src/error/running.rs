@@ -3,14 +3,15 @@
 use std::time::Duration;
 
 use tinderbox_deferred::{
-    DeviceError, MaterializeError, ParameterPath, ProgramError, human_bytes, human_bytes_distinct,
+    DeviceError, MaterializeError, ParameterPath, ProgramError, SourceError, human_bytes,
+    human_bytes_distinct,
 };
-use tinderbox_fake::{DeviceLabel, Difference};
+use tinderbox_fake::{DeviceLabel, Difference, FakeError};
 use tinderbox_planner::PlannerError;
 
 use super::acting::ActionError;
 use super::certifying::CertifyError;
-use super::planning::{BatchError, PlanError, TraceError};
+use super::planning::{BatchError, PlanError, TraceError, did_you_mean};
 use super::restoring::RestoreError;
 use crate::schedule::{GenerateError, MicroBatchIndex, RankIndex, StageIndex, VerifyError};
 
@@ -329,6 +330,20 @@ pub enum PipelineError {
         /// The step.
         step: u64,
     },
+    /// The model has no parameter with a path.
+    #[error("the model has no parameter `{path}`{}", did_you_mean(near))]
+    UnknownParameter {
+        /// The path.
+        path: ParameterPath,
+        /// Parameters with similar paths.
+        near: Vec<ParameterPath>,
+    },
+    /// Values do not fit the parameters that they were to replace.
+    #[error("the parameters could not be replaced; nothing was changed")]
+    Values {
+        /// The cause.
+        source: SourceError,
+    },
     /// Values could not be read back.
     #[error("the parameters could not be gathered")]
     Gather(#[source] MaterializeError),
@@ -415,4 +430,49 @@ fn locate(
     }
     text.push_str(&format!(", action {action} failed"));
     text
+}
+
+/// Errors of reading a named output.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OutputError {
+    /// The forward has no output with this name.
+    #[error("the forward has no output `{name}`; it has {}", listed(known))]
+    Unknown {
+        /// The name.
+        name: String,
+        /// The names of its outputs.
+        known: Vec<String>,
+    },
+    /// The output has another rank or kind.
+    #[error("the output `{name}` can't be read")]
+    Type {
+        /// The name.
+        name: String,
+        /// The cause.
+        source: FakeError,
+    },
+    /// The output has different shapes in different micro-batches, beyond its first dimension.
+    #[error(
+        "the output `{name}` has shape {first:?} in micro-batch 0 and {other:?} in micro-batch {micro_batch}, which can't be \
+         joined along the first dimension: read them one by one (`output`)"
+    )]
+    Shapes {
+        /// The name.
+        name: String,
+        /// Its shape in the first micro-batch.
+        first: Vec<usize>,
+        /// Another micro-batch.
+        micro_batch: usize,
+        /// Its shape there.
+        other: Vec<usize>,
+    },
+}
+
+fn listed(names: &[String]) -> String {
+    let quoted: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
+    match quoted.is_empty() {
+        true => "none: name them with `Outputs::with`".into(),
+        false => quoted.join(", "),
+    }
 }

@@ -12,6 +12,7 @@ mod norms;
 mod optimizer;
 mod optimizer_config;
 mod output;
+mod parameters;
 mod pipeline;
 mod programs;
 mod progress;

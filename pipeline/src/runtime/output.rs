@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use tinderbox_fake::DynTensor;
+use burn::tensor::{Tensor, kind::Basic};
+use tinderbox_fake::{DynTensor, FakeError};
 
 use super::step::{Round, RoundReport};
 use crate::schedule::{MicroBatchIndex, RankIndex, StageIndex, TimeUnit, Timeline};
-use crate::{ActionError, PipelineError};
+use crate::{ActionError, OutputError, PipelineError};
 
 /// The result of a step or an evaluation.
 #[derive(Clone, Debug)]
@@ -67,6 +68,58 @@ impl StepOutput {
         self.outputs()
             .find(|(known, _)| *known == name)
             .map(|(_, values)| values)
+    }
+
+    /// Returns a named output of the whole batch: its tensors of all micro-batches, joined along the first dimension
+    /// in their order. Cost: a copy if there are several.
+    ///
+    /// An output of one element for each micro-batch, such as an accuracy, becomes one element for each.
+    ///
+    /// # Errors
+    ///
+    /// When the forward has no such output, or its rank, its kind or its shapes differ.
+    pub fn tensor<const D: usize>(&self, name: &str) -> Result<Tensor<D>, OutputError> {
+        self.tensor_of(name)
+    }
+
+    /// Returns a named output as [`tensor`](Self::tensor) does, of ints or booleans.
+    ///
+    /// # Errors
+    ///
+    /// As [`tensor`](Self::tensor).
+    pub fn tensor_of<const D: usize, K: Basic>(
+        &self,
+        name: &str,
+    ) -> Result<Tensor<D, K>, OutputError> {
+        let parts = self.output(name).ok_or_else(|| OutputError::Unknown {
+            name: name.to_owned(),
+            known: self
+                .outputs
+                .iter()
+                .map(|(known, _)| known.clone())
+                .collect(),
+        })?;
+        let typed = parts.iter().map(|part| part.clone().typed::<D, K>());
+        let typed: Result<Vec<Tensor<D, K>>, FakeError> = typed.collect();
+        let mut typed = typed.map_err(|source| OutputError::Type {
+            name: name.to_owned(),
+            source,
+        })?;
+        let shapes = typed.iter().map(|part| part.dims());
+        let shapes: Vec<[usize; D]> = shapes.collect();
+        let other = shapes.iter().position(|shape| shape[1..] != shapes[0][1..]);
+        if let Some(micro_batch) = other {
+            return Err(OutputError::Shapes {
+                name: name.to_owned(),
+                first: shapes[0].to_vec(),
+                micro_batch,
+                other: shapes[micro_batch].to_vec(),
+            });
+        }
+        match typed.len() {
+            1 => Ok(typed.remove(0)),
+            _ => Ok(Tensor::cat(typed, 0)),
+        }
     }
 
     /// Combines the reports of the ranks, in their order; squared norms are added in the order of the

@@ -308,7 +308,39 @@ impl Stage {
 
     /// Gives a running state the value that the forward of a micro-batch computed.
     pub(super) fn update_state(&mut self, position: usize, value: DynTensor) {
-        self.updated_states.insert(position, value);
+        // What a batch alone gives has the dtype of the forward.
+        let dtype = self.value(self.place(position)).dtype();
+        self.updated_states
+            .insert(position, value.cast_float(dtype));
+    }
+
+    /// Replaces the value of a parameter by path, if it holds it.
+    pub(super) fn set_by_path(
+        &mut self,
+        path: &ParameterPath,
+        value: DynTensor,
+    ) -> Result<(), ActionError> {
+        let setup = self.setup.clone();
+        let mut parameters = setup.table.iter().enumerate();
+        let known = parameters.find(|(_, parameter)| parameter.path == *path);
+        match known {
+            Some((position, parameter)) => self.set(position, value.cast_float(parameter.dtype)),
+            None => Ok(()),
+        }
+    }
+
+    /// Replaces the value of a parameter, if it holds it.
+    pub(super) fn set(&mut self, position: usize, value: DynTensor) -> Result<(), ActionError> {
+        let Some(place) = self.places.get(&position).copied() else {
+            return Ok(());
+        };
+        let value = value.to_device(&self.setup.device)?;
+        match place {
+            Place::Owned(index) => self.owned.replace(index, value)?,
+            Place::Replica(index) => self.replicas.replace(index, value)?,
+        }
+        self.cast.remove(&place);
+        Ok(())
     }
 
     /// Ends a step without an update: running states keep their values from before it.
@@ -355,10 +387,7 @@ impl Stage {
             }
         }
         for (position, value) in std::mem::take(&mut self.updated_states) {
-            if let place @ Place::Owned(index) = self.place(position) {
-                self.owned.replace(index, value)?;
-                self.cast.remove(&place);
-            }
+            self.set(position, value)?;
         }
         Ok(())
     }
@@ -380,11 +409,8 @@ impl Stage {
         let shared: Vec<usize> = setup.layout.shared(owner, self.index).collect();
         check_length(shared.len(), values.len())?;
         for (position, value) in shared.into_iter().zip(values) {
-            let place = self.place(position);
-            if let Place::Replica(index) = place {
-                let value = value.to_device(&setup.device)?;
-                self.replicas.replace(index, value)?;
-                self.cast.remove(&place);
+            if let Place::Replica(_) = self.place(position) {
+                self.set(position, value)?;
             }
         }
         Ok(())

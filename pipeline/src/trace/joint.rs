@@ -13,8 +13,8 @@ use tinderbox_deferred::{
     Parameter, ParameterPath, ParameterTable, RandomKey, RandomKeys, is_random, random::Domain,
 };
 use tinderbox_fake::{
-    DynTensor, Graph, Mode, NodeId, RecordError, RecordOptions, Recording, TensorKind, ValueId,
-    record,
+    DynTensor, Graph, Mode, NodeId, RecordError, RecordOptions, Recording, Retyped, TensorKind,
+    ValueId, record,
 };
 
 use super::checks::check_fields;
@@ -168,6 +168,18 @@ impl JointGraph {
     /// Sets the new values of running states, before anything depends on them.
     pub(super) fn set_updates(&mut self, updates: BTreeMap<usize, ValueId>) {
         self.updates = updates;
+    }
+
+    /// Replaces the graph by one with the same values, and more operations.
+    pub(super) fn retype(&mut self, retyped: Retyped) {
+        let count = retyped.graph.nodes().len();
+        let index = |old: usize| retyped.nodes.get(old).map_or(count, |node| node.index());
+        self.forward_start = index(self.forward_start);
+        self.backward_start = index(self.backward_start);
+        let keys = std::mem::take(&mut self.keys).into_iter();
+        let keys = keys.map(|(node, key)| (retyped.nodes[node.index()], key));
+        self.keys = keys.collect();
+        self.graph = retyped.graph;
     }
 
     /// The indices of the operations of the forward.

@@ -207,7 +207,7 @@ impl<B: Batch> Trace<B> {
             Ok(twice) => twice,
             // A first forward was recorded, so the second reads the new value of a running state.
             Err(TraceError::Record { source }) if !joint.updated().is_empty() => {
-                return joint.find_updates(Err(source));
+                return joint.find_updates(Err(source), compute);
             }
             Err(error) => return Err(error),
         };
@@ -215,7 +215,7 @@ impl<B: Batch> Trace<B> {
             let fields = (twice.skipped)();
             return Err(TraceError::SkippedParameter { fields });
         }
-        joint.find_updates(Ok(&twice))
+        joint.find_updates(Ok(&twice), compute)
     }
 
     /// Returns the trace with its own cache of `programs` programs, which shares only the program of
@@ -287,16 +287,16 @@ impl<B: Batch> Trace<B> {
         // A forward that differs from call to call is not a program.
         let digest = XxHash3_128::oneshot(name.as_bytes());
         let known = lock(&self.digests).get(&digest).copied();
+        if known.is_none() {
+            program.check_same(&self.record(program.key().clone(), example)?)?;
+        }
+        if known.is_none() || !program.updated().is_empty() {
+            self.check_twice(&mut program, example)?;
+        }
         match known {
-            Some(known) if known == program.digest() => {
-                if !program.updated().is_empty() {
-                    self.check_twice(&mut program, example)?;
-                }
-            }
+            Some(known) if known == program.digest() => {}
             Some(_) => return Err(TraceError::ChangedForward { program: name }),
             None => {
-                program.check_same(&self.record(program.key().clone(), example)?)?;
-                self.check_twice(&mut program, example)?;
                 lock(&self.digests).insert(digest, program.digest());
             }
         }
@@ -315,7 +315,11 @@ impl<B: Batch> Trace<B> {
     /// When the forward, or the constructor, differs from the first recording.
     pub(crate) fn check_stable(&self) -> Result<(), TraceError> {
         let known = self.example_program()?;
-        known.check_same(&self.record(known.key().clone(), &self.example)?)
+        let mut again = self.record(known.key().clone(), &self.example)?;
+        if !known.updated().is_empty() {
+            self.check_twice(&mut again, &self.example)?;
+        }
+        known.check_same(&again)
     }
 
     fn record(&self, key: ProgramKey, example: &B) -> Result<JointGraph, TraceError> {

@@ -11,8 +11,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
+use burn::tensor::DType;
 use tinderbox_deferred::{Parameter, ParameterTable};
-use tinderbox_fake::{Graph, NodeId, RecordError, Value, ValueId, dtype_name};
+use tinderbox_fake::{Graph, NodeId, RecordError, Retyped, Value, ValueId, dtype_name};
 
 use super::JointGraph;
 use super::joint::Twice;
@@ -27,6 +28,7 @@ impl JointGraph {
     pub(super) fn find_updates(
         &mut self,
         twice: Result<&Twice, RecordError>,
+        compute: Option<DType>,
     ) -> Result<(), TraceError> {
         let states = States {
             graph: self.graph(),
@@ -48,6 +50,13 @@ impl JointGraph {
         let mut found = BTreeMap::new();
         for position in positions {
             found.insert(position, states.new_value(position, twice)?);
+        }
+        let retyped = match compute {
+            Some(_) => Some(states.in_own_dtypes(&found)?),
+            None => None,
+        };
+        if let Some(retyped) = retyped {
+            self.retype(retyped);
         }
         self.set_updates(found);
         Ok(())
@@ -124,6 +133,38 @@ impl States<'_> {
             |value: &Value| format!("{}{:?}", dtype_name(value.dtype), value.shape.as_slice());
         let (old, new) = (text(old), text(new));
         Err(self.refuse(position, StateFault::Type { old, new }))
+    }
+
+    /// The graph with the states and their updates in f32, for a forward of 16 bits: a mean over many batches loses
+    /// what a batch adds to it, where that is less than a 256th.
+    fn in_own_dtypes(&self, updates: &BTreeMap<usize, ValueId>) -> Result<Retyped, TraceError> {
+        let mut nodes = BTreeSet::new();
+        for (state, update) in updates {
+            let old = self.values[*state];
+            let mut reached = BTreeSet::from([old]);
+            nodes.extend(self.graph.value(old).producer);
+            for id in self
+                .graph
+                .backward_slice([*update], |value| value == old)
+                .nodes
+            {
+                let node = self.graph.node(id);
+                if node.inputs().iter().any(|input| reached.contains(input)) {
+                    reached.extend(node.outputs());
+                    nodes.insert(id);
+                }
+            }
+        }
+        self.graph.with_dtype(&nodes, DType::F32).map_err(|node| {
+            let reads = |state: &&usize| {
+                let of_state = self.graph.backward_slice([updates[*state]], |_| false);
+                of_state.nodes.contains(&node)
+            };
+            let state = updates.keys().find(reads).or(updates.keys().next());
+            let operation = self.graph.describe(node);
+            let fault = StateFault::Precision { operation };
+            self.refuse(state.copied().unwrap_or(0), fault)
+        })
     }
 
     fn is_of_forward(&self, value: ValueId) -> bool {

@@ -5,7 +5,7 @@ use burn::nn::{Embedding, EmbeddingConfig, Linear, LinearConfig};
 use burn::optim::AdamWConfig;
 use burn::tensor::activation::gelu;
 use burn::tensor::{Bool, Device, Int, Tensor};
-use tinderbox_pipeline::{Batch, Whole, batch_struct};
+use tinderbox_pipeline::{Along, Batch, Whole, batch_struct, split_batch};
 
 use crate::support::{Case, SAMPLES, Split, floats, pipelined, plain, settings, squared, tokens};
 
@@ -177,4 +177,29 @@ fn a_struct_of_ids_a_mask_and_a_part_that_belongs_to_all() {
             bias: Whole(floats([1, WIDTH], n + 90, device)),
         },
     );
+}
+
+/// Sequences whose first dimension is time: the samples are the second.
+#[test]
+fn samples_along_another_dimension() {
+    type Sequences = (Along<1, Tensor<3>>, Tensor<2>);
+    let sequences = |number: u64, device: &Device| -> Sequences {
+        let steps = floats([3, SAMPLES, WIDTH], number, device);
+        (Along(steps), x(number + 1000, device))
+    };
+    check(
+        |net: &Net, (steps, y): Sequences| {
+            let [length, samples, _] = steps.0.dims();
+            let mut state = Tensor::<2>::zeros([samples, WIDTH], &steps.0.device());
+            for step in 0..length {
+                let input = steps.0.clone().narrow(0, step, 1).flatten::<2>(0, 1);
+                state = net.run(state + input);
+            }
+            (squared(state.clone(), y), Some(state))
+        },
+        sequences,
+    );
+    let device = Device::flex();
+    let mismatch = (Along::<1, _>(x(0, &device)), x(0, &device));
+    insta::assert_snapshot!(split_batch(&mismatch, 2).unwrap_err(), @"tensor `0` of the batch has 6 samples and `1` has 8: wrap a tensor that belongs to all samples in `Whole`, and one whose samples are not the first dimension in `Along`");
 }

@@ -3,7 +3,7 @@
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::SgdConfig;
-use burn::tensor::{Device, Tensor, TensorData};
+use burn::tensor::{Device, Int, Tensor, TensorData};
 use tinderbox_deferred::{Deferred, random::Seed};
 use tinderbox_pipeline::{Machine, Outputs, Pipeline, PipelineError, Plan, StepOutput, Traceable};
 
@@ -151,5 +151,60 @@ fn a_forward_without_a_loss_is_evaluated_and_does_not_train() {
         let trains = Pipeline::new(&model, &trace, &plan).optimizer(SgdConfig::new());
         let error = trains.start().unwrap_err();
         assert!(matches!(error, PipelineError::ForwardTrace), "{error}");
+    }
+}
+
+/// Outputs of the whole batch, joined over its micro-batches.
+#[test]
+fn joined_over_micro_batches() {
+    let model = net();
+    let device = Device::flex();
+    let x = floats([SAMPLES, 3], 1, &device);
+    let forward = |net: &Net, x: Tensor<2>| {
+        let classes = x.clone().argmax(1);
+        let y = net.layers.iter().fold(x, |x, layer| layer.forward(x));
+        let [samples, _] = y.dims();
+        Outputs::loss(y.clone().mean())
+            .with("y", y.clone())
+            .with("mean", y.clone().mean())
+            .with("classes", classes)
+            .with(
+                "pairs",
+                y.clone().matmul(y.transpose()).reshape([samples, samples]),
+            )
+    };
+    let trace = model.trace(&x, forward).unwrap();
+    let plan = Plan::auto(&trace, &Machine::local(2).unwrap()).unwrap();
+    let replay = model.replay(Seed::new(SEED));
+    let plain = model.materialize(&device, &replay).unwrap();
+    let expected = plain
+        .layers
+        .iter()
+        .fold(x.clone(), |x, layer| layer.forward(x));
+    for micro_batches in [1, 3] {
+        let mut pipeline = Pipeline::new(&model, &trace, &plan)
+            .micro_batches(micro_batches)
+            .seed(SEED)
+            .start()
+            .unwrap();
+        let output = pipeline.evaluate(x.clone()).unwrap();
+        let y = output.tensor::<2>("y").unwrap();
+        assert_eq!(y.into_data(), expected.clone().into_data());
+        assert_eq!(output.tensor::<1>("mean").unwrap().dims(), [micro_batches]);
+        let classes = output.tensor_of::<2, Int>("classes").unwrap();
+        assert_eq!(classes.into_data(), x.clone().argmax(1).into_data());
+        let text = |error: tinderbox_pipeline::OutputError| crate::support::full_text(&error);
+        if micro_batches == 3 {
+            insta::assert_snapshot!(text(output.tensor::<2>("pairs").unwrap_err()), @"the output `pairs` has shape [3, 3] in micro-batch 0 and [2, 2] in micro-batch 2, which can't be joined along the first dimension: read them one by one (`output`)");
+            insta::assert_snapshot!(text(output.tensor::<2>("logits").unwrap_err()), @"the forward has no output `logits`; it has `classes`, `mean`, `pairs`, `y`");
+            insta::assert_snapshot!(text(output.tensor::<3>("y").unwrap_err()), @r#"
+            the output `y` can't be read
+            tensor(..., size=[3, 3], dtype=f32, device=flex, fake=false) is not a tensor of rank 3 and kind Float
+            "#);
+            insta::assert_snapshot!(text(output.tensor::<2>("classes").unwrap_err()), @r#"
+            the output `classes` can't be read
+            tensor(..., size=[3, 1], dtype=i32, device=flex, fake=false) is not a tensor of rank 2 and kind Float
+            "#);
+        }
     }
 }

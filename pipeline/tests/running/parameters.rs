@@ -6,6 +6,7 @@ use burn::optim::AdamWConfig;
 use burn::tensor::activation::gelu;
 use burn::tensor::{Device, Distribution, Tensor, TensorData};
 use tinderbox_deferred::Deferred;
+use tinderbox_fake::DynTensor;
 use tinderbox_pipeline::{Machine, Outputs, Pipeline, PipelineError, Plan, Traceable};
 
 use crate::support::{
@@ -372,4 +373,82 @@ fn a_parameter_of_plain_data_gets_the_value_of_a_source() {
     let expected = forward(&other, example.clone()).0.into_scalar::<f32>();
     let found = pipeline.step(LR, example).unwrap().loss;
     assert_eq!(found, Some(f64::from(expected)));
+}
+
+/// A parameter that is set between steps, on its owner and on a stage with a copy, as in plain Burn.
+#[test]
+fn set_between_steps() {
+    // The first layer is read again at the end, so that a second stage has a copy.
+    let forward = |net: &Net, (x, y): Batch| {
+        let x = gelu(net.first.forward(x)).matmul(net.made.val());
+        let x = net.last.forward(gelu(x)).matmul(net.first.weight.val());
+        (squared(x, y), None)
+    };
+    let init = |device: &Device| Net::with(device, Param::from_tensor(floats(SHAPE, 3, device)));
+    let case = case(init, forward);
+    let clamped = |value: Tensor<2>| value.clamp(-0.1, 0.1);
+    // Plain Burn, whose weight is clamped before the second step.
+    let device = Device::flex().autodiff();
+    let model = case.model();
+    let replay = model.replay(crate::support::SEED.into());
+    let mut net = model.materialize(&device, &replay).unwrap();
+    let mut optimizer = AdamWConfig::new().init();
+    for step in 0..2 {
+        if step == 1 {
+            let clamp = |weight: Tensor<2>| {
+                let data = clamped(weight).into_data();
+                Tensor::from_data(data, &device).require_grad()
+            };
+            let weight = net.first.weight.map(clamp);
+            net.first.weight = weight;
+        }
+        let loss = forward(&net, batch(step, &device)).0;
+        let gradients = burn::optim::GradientsParams::from_grads(loss.backward(), &net);
+        net = optimizer.step(LR, net, gradients);
+    }
+    let expected = crate::support::parameters(&net);
+    for stages in 1..=3 {
+        let setting = settings([stages], 1)[0];
+        let mut pipeline = case.start(setting, AdamWConfig::new().build());
+        pipeline.step(LR, batch(0, &Device::flex())).unwrap();
+        let weight = pipeline.parameter("first.weight").unwrap();
+        let weight = clamped(weight.typed().unwrap());
+        pipeline
+            .set_parameters([("first.weight", weight.into())])
+            .unwrap();
+        pipeline.step(LR, batch(1, &Device::flex())).unwrap();
+        let found = pipeline.gather(&Device::flex()).unwrap();
+        assert!(
+            crate::support::parameters(&found) == expected,
+            "{stages} stages"
+        );
+
+        // What does not fit changes nothing.
+        let ones = || DynTensor::from(Tensor::<2>::ones(SHAPE, &Device::flex()));
+        let text = |error| crate::support::full_text(&error);
+        let unknown = pipeline.set_parameters([("last.weight", ones()), ("first.wieght", ones())]);
+        insta::allow_duplicates! {
+            insta::assert_snapshot!(text(unknown.unwrap_err()), @"the model has no parameter `first.wieght`; the nearest are `first.weight`, `first.bias`, `last.weight`");
+        }
+        let larger = Tensor::<2>::ones([2, 2], &Device::flex());
+        let ints = Tensor::<2, burn::tensor::Int>::ones(SHAPE, &Device::flex());
+        let wrong = [
+            ("last.weight", ones()),
+            ("made", larger.into()),
+            ("first.weight", ints.into()),
+        ];
+        insta::allow_duplicates! {
+            insta::assert_snapshot!(text(pipeline.set_parameters(wrong).unwrap_err()), @r#"
+            the parameters could not be replaced; nothing was changed
+            a set of 3 values in memory does not fit the model, nothing was loaded:
+              shape of made: the model has [6, 6], the source [2, 2]
+              dtype of first.weight: the model has f32, the source i32
+            "#);
+        }
+        let found = pipeline.gather(&Device::flex()).unwrap();
+        assert!(
+            crate::support::parameters(&found) == expected,
+            "{stages} stages"
+        );
+    }
 }

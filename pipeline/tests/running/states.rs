@@ -8,16 +8,17 @@ use burn::nn::conv::{Conv2d, Conv2dConfig};
 use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig};
 use burn::optim::{AdamWConfig, SgdConfig};
 use burn::tensor::activation::{gelu, relu};
-use burn::tensor::{Device, Tensor};
-use tinderbox_deferred::Deferred;
+use burn::tensor::{DType, Device, Tensor};
+use tinderbox_deferred::{Deferred, MaterializeOptions};
 use tinderbox_pipeline::schedule::{Schedule, ScheduleKind};
 use tinderbox_pipeline::{
-    Cut, LossScale, Machine, Outputs, Pipeline, Plan, Planner, TraceError, Traceable,
+    Cut, LossScale, Machine, MixedPrecision, Outputs, Pipeline, Plan, Planner, TraceError,
+    Traceable,
 };
 
 use crate::support::{
     Case, Computed, LR, Run, SAMPLES, SEED, continue_run, floats, full_text, parameters, pipelined,
-    plain, settings, squared,
+    plain, settings, split, squared,
 };
 
 const STEPS: u64 = 3;
@@ -515,4 +516,79 @@ fn steps_without_an_update_leave_states() {
     let changed = values(&mut fresh);
     assert!(values(&mut stops)["norm.running_mean"] == changed["norm.running_mean"]);
     assert!(changed["norm.running_mean"] != expected["norm.running_mean"]);
+}
+
+#[derive(Module, Debug)]
+struct Low {
+    first: Linear,
+    norm: BatchNorm,
+    last: Linear,
+}
+
+fn low(device: &Device) -> Low {
+    let linear = || LinearConfig::new(WIDTH, WIDTH).init(device);
+    Low {
+        first: linear(),
+        norm: BatchNormConfig::new(WIDTH).init(device),
+        last: linear(),
+    }
+}
+
+fn normed(net: &Low, (x, y): Pair) -> Tensor<1> {
+    let x = gelu(net.norm.forward(net.first.forward(x)));
+    squared(net.last.forward(x), y)
+}
+
+/// In mixed precision the statistics stay f32: plain Burn in bf16 gives the statistics of each batch, of which a mean
+/// in f32 is taken here.
+#[test]
+fn statistics_of_mixed_precision_are_f32() {
+    const MICRO_BATCHES: usize = 4;
+    let device = Device::flex().autodiff();
+    let model = Deferred::new(low).unwrap();
+    let forward = |net: &Low, batch| Outputs::loss(normed(net, batch));
+    let trace = MixedPrecision::bf16(&model)
+        .trace(&pair(0, &Device::flex()), forward)
+        .unwrap();
+    // With a momentum of 1 the running statistics are those of the last batch.
+    let [mut mean, mut var] = [
+        Tensor::<1>::zeros([WIDTH], &Device::flex()),
+        Tensor::<1>::ones([WIDTH], &Device::flex()),
+    ];
+    let options = MaterializeOptions::default().dtype(|_| Some(DType::BF16));
+    let replay = model.replay(SEED.into());
+    let mut fresh = model.materialize_with(&device, &replay, options).unwrap();
+    fresh.norm.momentum = 1.0;
+    let (x, y) = pair(0, &device);
+    let batch = (x.cast(DType::BF16), y.cast(DType::BF16));
+    for (part, _) in split(&batch, MICRO_BATCHES) {
+        normed(&fresh, part);
+        let of_batch = fresh.valid().norm;
+        let next = |running: Tensor<1>, of_batch: Tensor<1>| {
+            running.mul_scalar(0.9) + of_batch.mul_scalar(0.1).cast(DType::F32)
+        };
+        mean = next(mean, of_batch.running_mean.value());
+        var = next(var, of_batch.running_var.value());
+    }
+    for stages in 1..=2 {
+        let plan = Plan::auto(&trace, &Machine::local(stages).unwrap()).unwrap();
+        let mut pipeline = Pipeline::new(&model, &trace, &plan)
+            .optimizer(SgdConfig::new())
+            .micro_batches(MICRO_BATCHES)
+            .seed(SEED)
+            .start()
+            .unwrap();
+        pipeline.step(LR, pair(0, &Device::flex())).unwrap();
+        for (path, expected) in [("norm.running_mean", &mean), ("norm.running_var", &var)] {
+            let found = pipeline.parameter(path).unwrap().to_data().unwrap();
+            assert_eq!(found, expected.to_data(), "{path}");
+        }
+        // They are used in evaluation.
+        assert!(
+            pipeline
+                .evaluate(pair(1, &Device::flex()))
+                .unwrap()
+                .is_finite()
+        );
+    }
 }

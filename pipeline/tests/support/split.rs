@@ -1,7 +1,7 @@
 //! Micro-batches by Burn's own `narrow`, for references: independent of the tested crate.
 
 use burn::tensor::{Tensor, kind::Basic};
-use tinderbox_pipeline::Whole;
+use tinderbox_pipeline::{Along, Whole};
 
 /// A batch that a reference divides.
 pub trait Split: Clone {
@@ -42,6 +42,16 @@ impl<B: Clone> Split for Whole<B> {
 
     fn rows(&self, _: usize, _: usize) -> Self {
         self.clone()
+    }
+}
+
+impl<const AXIS: usize, const D: usize, K: Basic> Split for Along<AXIS, Tensor<D, K>> {
+    fn samples(&self) -> Option<usize> {
+        Some(self.0.dims()[AXIS])
+    }
+
+    fn rows(&self, start: usize, count: usize) -> Self {
+        Self(self.0.clone().narrow(AXIS, start, count))
     }
 }
 

@@ -107,7 +107,7 @@ pub const MNIST: Entry<Mnist, Labeled<3>> = Entry {
     count: None,
 };
 
-/// A ResNet-18 with few channels.
+/// A ResNet-18.
 #[derive(Module, Debug)]
 pub struct ResNet {
     conv1: Conv2d,
@@ -177,7 +177,8 @@ impl ResidualBlock {
 }
 
 impl ResNet {
-    fn new(device: &Device) -> Self {
+    /// With the channels of its four groups.
+    pub fn new([first, second, third, fourth]: [usize; 4], device: &Device) -> Self {
         let layer = |channels: [usize; 2], stride| {
             vec![
                 ResidualBlock::new(channels, stride, device),
@@ -185,23 +186,23 @@ impl ResNet {
             ]
         };
         Self {
-            conv1: conv([3, 4], 7, 2, device),
-            bn1: norm(4, device),
+            conv1: conv([3, first], 7, 2, device),
+            bn1: norm(first, device),
             relu: Relu::new(),
             maxpool: MaxPool2dConfig::new([3, 3])
                 .with_strides([2, 2])
                 .with_padding(PaddingConfig2d::Explicit(1, 1, 1, 1))
                 .init(),
-            layer1: layer([4, 4], 1),
-            layer2: layer([4, 8], 2),
-            layer3: layer([8, 12], 2),
-            layer4: layer([12, 16], 2),
+            layer1: layer([first, first], 1),
+            layer2: layer([first, second], 2),
+            layer3: layer([second, third], 2),
+            layer4: layer([third, fourth], 2),
             avgpool: AdaptiveAvgPool2dConfig::new([1, 1]).init(),
-            fc: LinearConfig::new(16, CLASSES).init(device),
+            fc: LinearConfig::new(fourth, CLASSES).init(device),
         }
     }
 
-    fn forward(&self, images: Tensor<4>) -> Tensor<2> {
+    pub fn forward(&self, images: Tensor<4>) -> Tensor<2> {
         let x = self
             .relu
             .forward(self.bn1.forward(self.conv1.forward(images)));
@@ -214,7 +215,7 @@ impl ResNet {
 }
 
 pub const RESNET_18: Entry<ResNet, Labeled<4>> = Entry {
-    init: ResNet::new,
+    init: |device| ResNet::new([4, 8, 12, 16], device),
     forward: |model, (images, classes)| classified(model.forward(images), classes),
     batch: |number, device| labeled([SAMPLES, 3, 32, 32], number, device),
     count: None,

@@ -1,6 +1,6 @@
 //! Models as Burn's users write them, in small sizes.
 
-mod images;
+pub mod images;
 mod other;
 mod patches;
 mod recurrent;
@@ -86,13 +86,13 @@ pub fn noise(count: usize, number: u64) -> Vec<f32> {
     (0..count).map(|_| next()).collect()
 }
 
-fn floats<const D: usize>(shape: [usize; D], number: u64, device: &Device) -> Tensor<D> {
+pub fn floats<const D: usize>(shape: [usize; D], number: u64, device: &Device) -> Tensor<D> {
     let values = noise(shape.iter().product(), number);
     Tensor::from_data(TensorData::new(values, shape), device)
 }
 
 /// Numbers from 0 on, all less than `below`.
-fn tokens<const D: usize>(
+pub fn tokens<const D: usize>(
     shape: [usize; D],
     below: usize,
     number: u64,
@@ -105,7 +105,7 @@ fn tokens<const D: usize>(
 }
 
 /// The mean cross entropy of logits and classes.
-fn cross_entropy(logits: Tensor<2>, classes: Tensor<1, Int>) -> Tensor<1> {
+pub fn cross_entropy(logits: Tensor<2>, classes: Tensor<1, Int>) -> Tensor<1> {
     let loss = burn::nn::loss::CrossEntropyLossConfig::new();
     loss.init(&logits.device()).forward(logits, classes)
 }

@@ -8,7 +8,7 @@ use burn::tensor::{Device, Int, Tensor};
 use tinderbox::Outputs;
 
 use super::{Entry, SAMPLES, floats};
-use crate::architectures::{Experts, ExpertsConfig};
+use crate::experts::{Experts, ExpertsConfig};
 
 const WIDTH: usize = 8;
 

@@ -15,7 +15,7 @@ use burn::tensor::{Bool, Device, Int, Tensor};
 use tinderbox::Outputs;
 
 use super::{Entry, SAMPLES, cross_entropy, tokens};
-use crate::architectures::{self, EncoderDecoderConfig};
+use crate::encoder_decoder::{EncoderDecoder, EncoderDecoderConfig};
 use crate::minilm::{Bert, BertConfig};
 
 const WORDS: usize = 13;
@@ -272,7 +272,7 @@ pub const LLAMA: Entry<Llama, (Tensor<2, Int>, Tensor<2, Int>)> = Entry {
 type Translations = ((Tensor<2, Int>, Tensor<2, Int>), Tensor<2, Int>);
 
 /// Its encoder, its decoder and its head share one embedding.
-pub const ENCODER_DECODER: Entry<architectures::EncoderDecoder, Translations> = Entry {
+pub const ENCODER_DECODER: Entry<EncoderDecoder, Translations> = Entry {
     init: |device| EncoderDecoderConfig::new(WORDS, WIDTH, 3).init(device),
     forward: |model, ((source, target), expected)| {
         let logits = model.forward(source, target);

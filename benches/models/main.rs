@@ -1,0 +1,82 @@
+//! Models as Burn's users write them: whether they train as in plain Burn, and at what speed.
+//!
+//! `cargo bench --bench models` prints one figure per line. The models are those of the tests in `tests/zoo`. What is
+//! compared alternates in one run, and a ratio is the median of the ratios of neighbouring measurements, because the
+//! speed of a shared machine drifts.
+
+mod steps;
+
+#[path = "../../tests/zoo/check.rs"]
+mod check;
+
+#[path = "../../examples/partitioners/models/encoder_decoder.rs"]
+mod encoder_decoder;
+
+#[path = "../../examples/partitioners/models/experts.rs"]
+mod experts;
+
+#[path = "../../tests/zoo/gan.rs"]
+mod gan;
+
+#[path = "../../examples/minilm/model.rs"]
+#[allow(dead_code, reason = "the example uses all of it")]
+mod minilm;
+
+#[path = "../../tests/zoo/models/mod.rs"]
+mod models;
+
+#[path = "../../pipeline/tests/support/split.rs"]
+#[allow(dead_code, reason = "the pipeline's own tests use all of it")]
+mod split;
+
+fn main() {
+    println!(
+        "{} cores; medians of {} turns",
+        std::thread::available_parallelism().map_or(1, usize::from),
+        turns(),
+    );
+    zoo();
+    steps::figures();
+}
+
+/// Prints the share of the models that are bit-equal to plain Burn in every setting.
+fn zoo() {
+    let mut equal = 0;
+    for name in models::NAMES {
+        let mut check = check::Check::default();
+        models::visit(name, &mut check);
+        match check.differences.first() {
+            None => equal += 1,
+            Some(difference) => println!("{name} differs: {difference}"),
+        }
+    }
+    let differences = gan::differences();
+    match differences.first() {
+        None => equal += 1,
+        Some(difference) => println!("gan differs: {difference}"),
+    }
+    let all = models::NAMES.len() + 1;
+    figure("zoo_models", all as f64, "models");
+    figure("zoo_bit_equal", f64::from(equal) / all as f64, "ratio");
+}
+
+/// Returns the number of rounds: enough for medians that are robust against one disturbance, or the value of
+/// `TINDERBOX_BENCH_TURNS`.
+fn turns() -> usize {
+    const TURNS: usize = 11;
+    let set = std::env::var("TINDERBOX_BENCH_TURNS").ok();
+    set.and_then(|turns| turns.parse().ok())
+        .unwrap_or(TURNS)
+        .max(1)
+}
+
+/// Prints a figure.
+fn figure(name: &str, value: f64, unit: &str) {
+    println!("figure models.{name} {value:.4} {unit}");
+}
+
+/// Returns the median.
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}

@@ -1,0 +1,89 @@
+//! A training step of a ResNet-18 in one stage and in plain Burn.
+
+use std::time::Instant;
+
+use burn::module::Module;
+use burn::optim::{AdamWConfig, GradientsAccumulator, GradientsParams};
+use burn::tensor::{Device, Int, Tensor};
+use tinderbox::random::Seed;
+use tinderbox::{Deferred, Machine, Outputs, Pipeline, Plan, Traceable};
+
+use crate::models::{cross_entropy, floats, images::ResNet, tokens};
+use crate::split::split;
+use crate::{figure, median, turns};
+
+/// The channels of a ResNet-18.
+const CHANNELS: [usize; 4] = [64, 128, 256, 512];
+const SAMPLES: usize = 16;
+const MICRO_BATCHES: usize = 4;
+const RATE: f64 = 1e-3;
+const SEED: u64 = 1;
+
+type Batch = (Tensor<4>, Tensor<1, Int>);
+
+/// Images of 64 x 64 pixels.
+fn batch(number: u64, device: &Device) -> Batch {
+    (
+        floats([SAMPLES, 3, 64, 64], number, device),
+        tokens([SAMPLES], 10, number + 1000, device),
+    )
+}
+
+fn loss(model: &ResNet, (images, classes): Batch) -> Tensor<1> {
+    cross_entropy(model.forward(images), classes)
+}
+
+/// Prints the speed of a step in one stage as a multiple of plain Burn's, each with all cores.
+pub fn figures() {
+    let model = Deferred::new(|device| ResNet::new(CHANNELS, device)).expect("it is recorded");
+    let host = Device::flex();
+    let example = split(&batch(0, &host), MICRO_BATCHES).swap_remove(0).0;
+    let trace = model
+        .trace(&example, |model: &ResNet, batch| {
+            Outputs::loss(loss(model, batch))
+        })
+        .expect("it is traced");
+    let plan = Machine::local(1).and_then(|machine| Ok(Plan::auto(&trace, &machine)));
+    let plan = plan.expect("a machine of one rank").expect("it is planned");
+    let mut pipeline = Pipeline::new(&model, &trace, &plan)
+        .optimizer(AdamWConfig::new())
+        .micro_batches(MICRO_BATCHES)
+        .seed(SEED)
+        .start()
+        .expect("it starts");
+    let device = Device::flex().autodiff();
+    let replay = model.replay(Seed::new(SEED));
+    let mut plain = model
+        .materialize(&device, &replay)
+        .expect("it materializes");
+    let mut optimizer = AdamWConfig::new().init();
+    let (mut ratios, mut times) = (Vec::new(), Vec::new());
+    for turn in 0..=turns() as u64 {
+        let started = Instant::now();
+        let mut accumulator = GradientsAccumulator::new();
+        let mut total = 0.0;
+        for (part, samples) in split(&batch(turn, &device), MICRO_BATCHES) {
+            let weight = samples as f32 / SAMPLES as f32;
+            let loss = loss(&plain, part);
+            total += loss.clone().into_scalar::<f32>() * weight;
+            let gradients = loss.mul_scalar(weight).backward();
+            accumulator.accumulate(&plain, GradientsParams::from_grads(gradients, &plain));
+        }
+        plain = optimizer.step(RATE, plain, accumulator.grads());
+        let of_plain = started.elapsed().as_secs_f64();
+
+        let started = Instant::now();
+        let output = pipeline.step(RATE, batch(turn, &host)).expect("it steps");
+        let of_pipeline = started.elapsed().as_secs_f64();
+        let found = output.loss.expect("it has a loss");
+        assert!((found - f64::from(total)).abs() < 1e-4, "{found} {total}");
+        // The first step loads programs and allocates memory.
+        if turn > 0 {
+            ratios.push(of_plain / of_pipeline);
+            times.push(of_plain);
+        }
+    }
+    assert!(plain.num_params() > 11_000_000);
+    figure("resnet_plain_step_ms", median(times) * 1e3, "ms");
+    figure("resnet_step_vs_burn", median(ratios), "ratio");
+}

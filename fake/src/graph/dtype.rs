@@ -1,0 +1,201 @@
+//! Operations of a graph in another float dtype.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use burn::tensor::DType;
+use burn_ir::{
+    BaseOperationIr, CastOpIr, IrVisitorMut, OperationIr, TensorId, TensorIr, TensorStatus,
+};
+
+use super::{Graph, GraphBuilder, NodeId, ValueId};
+
+/// A graph some of whose operations have another dtype than in the graph that it was made of.
+#[derive(Clone, Debug)]
+pub struct Retyped {
+    /// The graph. Values have the ids that they had; those of the casts come after them.
+    pub graph: Graph,
+    /// The id of each operation of the original graph.
+    pub nodes: Vec<NodeId>,
+}
+
+impl Graph {
+    /// Returns a graph in which some operations compute in `dtype` instead of the float dtype of their outputs.
+    /// Their inputs that other operations compute are cast to it, and their outputs are cast back for others.
+    ///
+    /// # Errors
+    ///
+    /// The first operation that does not have one float dtype for all of its inputs and outputs.
+    pub fn with_dtype(&self, nodes: &BTreeSet<NodeId>, dtype: DType) -> Result<Retyped, NodeId> {
+        let mut change = Change {
+            graph: self,
+            builder: GraphBuilder::of_values(self),
+            dtype,
+            original: BTreeMap::new(),
+            cast: HashMap::new(),
+        };
+        for id in nodes {
+            for output in self.node(*id).outputs() {
+                change.original.insert(*output, self.value(*output).dtype);
+            }
+        }
+        let mut ids = Vec::with_capacity(self.nodes().len());
+        for id in self.node_ids() {
+            ids.push(match nodes.contains(&id) {
+                true => change.retype(id).ok_or(id)?,
+                false => change.keep(id),
+            });
+        }
+        let graph = change.builder.finish();
+        Ok(Retyped {
+            graph: graph.expect("each value is computed before it is read, as in the original"),
+            nodes: ids,
+        })
+    }
+}
+
+struct Change<'a> {
+    graph: &'a Graph,
+    builder: GraphBuilder,
+    dtype: DType,
+    /// The original dtype of each value that has another one.
+    original: BTreeMap<ValueId, DType>,
+    /// The casts of values.
+    cast: HashMap<(ValueId, DType), ValueId>,
+}
+
+impl Change<'_> {
+    /// Adds an operation in the new dtype; `None` if it has other dtypes than one of floats.
+    fn retype(&mut self, id: NodeId) -> Option<NodeId> {
+        let node = self.graph.node(id);
+        let operands = node.inputs().iter().chain(node.outputs());
+        let mut dtypes = operands.map(|value| self.graph.value(*value).dtype);
+        let first = dtypes.next().filter(DType::is_float)?;
+        if dtypes.any(|dtype| dtype != first) {
+            return None;
+        }
+        let mut operation = node.operation.clone();
+        match &mut operation {
+            OperationIr::NumericFloat(dtype, _) | OperationIr::Float(dtype, _) => {
+                *dtype = self.dtype;
+            }
+            OperationIr::BaseFloat(_) => {}
+            _ => return None,
+        }
+        let mut inputs = BTreeMap::new();
+        for input in node.inputs() {
+            inputs.insert(*input, self.as_dtype(*input, self.dtype));
+        }
+        for output in node.outputs() {
+            self.builder.retype(*output, self.dtype);
+        }
+        Some(self.add(operation, &inputs))
+    }
+
+    /// Adds an operation as it is, which reads values in their original dtypes.
+    fn keep(&mut self, id: NodeId) -> NodeId {
+        let node = self.graph.node(id);
+        let mut inputs = BTreeMap::new();
+        for input in node.inputs() {
+            if let Some(original) = self.original.get(input).copied() {
+                inputs.insert(*input, self.as_dtype(*input, original));
+            }
+        }
+        self.add(node.operation.clone(), &inputs)
+    }
+
+    /// Adds an operation with other inputs.
+    fn add(&mut self, mut operation: OperationIr, inputs: &BTreeMap<ValueId, ValueId>) -> NodeId {
+        operation.visit_mut(&mut Rename {
+            inputs,
+            builder: &self.builder,
+        });
+        self.builder.node(operation)
+    }
+
+    /// A value in a dtype, cast if it has another.
+    fn as_dtype(&mut self, value: ValueId, dtype: DType) -> ValueId {
+        let input = self.builder.input(value);
+        if input.dtype == dtype {
+            return value;
+        }
+        if let Some(cast) = self.cast.get(&(value, dtype)) {
+            return *cast;
+        }
+        let out = self.builder.output(input.shape.clone(), dtype);
+        let cast = self.builder.id_of(&out);
+        let operation = OperationIr::BaseFloat(BaseOperationIr::Cast(CastOpIr { input, out }));
+        self.builder.node(operation);
+        self.cast.insert((value, dtype), cast);
+        cast
+    }
+}
+
+/// Gives the tensors of an operation the ids and dtypes of the values of a builder.
+struct Rename<'a> {
+    inputs: &'a BTreeMap<ValueId, ValueId>,
+    builder: &'a GraphBuilder,
+}
+
+impl IrVisitorMut for Rename<'_> {
+    fn visit_tensor_mut(&mut self, tensor: &mut TensorIr) {
+        let Some(value) = ValueId::of_tensor(tensor) else {
+            return;
+        };
+        let is_output = tensor.status == TensorStatus::NotInit;
+        let value = match is_output {
+            true => value,
+            false => self.inputs.get(&value).copied().unwrap_or(value),
+        };
+        tensor.id = TensorId::new(value.index() as u64);
+        tensor.dtype = self.builder.input(value).dtype;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::Tensor;
+
+    use super::*;
+    use crate::{RecordOptions, record};
+
+    /// Two operations of four in another dtype: the value from outside is cast once, the value that another operation
+    /// reads is cast back.
+    #[test]
+    fn casts_where_dtypes_meet() {
+        let (ids, recording) = record(&RecordOptions::default(), |device| {
+            let x = Tensor::<1>::zeros([2], (device, DType::BF16));
+            let y = Tensor::<1>::ones([2], (device, DType::BF16)) * 3.0;
+            let sum = x * 2.0 + y;
+            let read = sum.clone() - 1.0;
+            [sum, read].map(|tensor| crate::DynTensor::from(tensor).captured_id().unwrap())
+        })
+        .unwrap();
+        let graph = recording.graph();
+        let [sum, read] = ids.map(|id| recording.value_of(id).unwrap());
+        let add = graph.value(sum).producer.unwrap();
+        let scaled = graph.node(add).inputs()[0];
+        let scale = graph.value(scaled).producer.unwrap();
+        let zeros = graph.value(graph.node(scale).inputs()[0]).producer.unwrap();
+        let nodes = BTreeSet::from([zeros, scale, add]);
+        let retyped = graph.with_dtype(&nodes, DType::F32).unwrap();
+        insta::assert_snapshot!(retyped.graph, @"");
+        assert_eq!(retyped.graph.value(read).dtype, DType::BF16);
+        assert_eq!(retyped.nodes.len(), graph.nodes().len());
+    }
+
+    #[test]
+    fn operations_of_several_dtypes_are_refused() {
+        let (id, recording) = record(&RecordOptions::default(), |device| {
+            let x = Tensor::<1>::zeros([2], device).greater_elem(1.0);
+            crate::DynTensor::from(x).captured_id().unwrap()
+        })
+        .unwrap();
+        let graph = recording.graph();
+        let node = graph
+            .value(recording.value_of(id).unwrap())
+            .producer
+            .unwrap();
+        let refused = graph.with_dtype(&BTreeSet::from([node]), DType::F64);
+        assert_eq!(refused.unwrap_err(), node);
+    }
+}
