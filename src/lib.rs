@@ -6,6 +6,7 @@
 //! [pretrained]: https://docs.rs/crate/tinderbox/latest/source/docs/src/pretrained.md
 //! [planning]: https://docs.rs/crate/tinderbox/latest/source/docs/src/planning.md
 //! [training]: https://docs.rs/crate/tinderbox/latest/source/docs/src/training.md
+//! [models]: https://docs.rs/crate/tinderbox/latest/source/docs/src/models.md
 //! [recording]: https://docs.rs/crate/tinderbox/latest/source/docs/src/recording.md
 //! [schedules]: https://docs.rs/crate/tinderbox/latest/source/docs/src/schedules.md
 //! [devices]: https://docs.rs/crate/tinderbox/latest/source/docs/src/devices.md
@@ -72,10 +73,18 @@
 //!    parameters are two values, even if they are initialized from one tensor. Values other than parameters
 //!    that the forward reads from the constructor must be the same in every construction, so random tensor
 //!    fields are rejected. Constructor and forward are recorded twice and compared, and again when a pipeline
-//!    starts: a difference is an error. A forward that draws random values, or whose model has running
-//!    states, is also called twice on one module: if the second call differs, the forward has created a
-//!    parameter that no visitor visits, or updated a state, and a program can't do either. A batch shape that
-//!    is recorded again after it was dropped must have the digest of its first recording.
+//!    starts: a difference is an error. A forward that draws random values is also called twice on one module:
+//!    if the second call differs, the forward has created a parameter that no visitor visits, which a program
+//!    can't do. A batch shape that is recorded again after it was dropped must have the digest of its first
+//!    recording.
+//!
+//!    A forward may update running states, such as the statistics of batch norm. Burn keeps the new value
+//!    apart from the state until its next use, so the recording finds out which states have one from the
+//!    module's debug text, and the value from a second forward or, for batch norm, from the graph: the chain
+//!    that begins at the state and ends in a value that nothing reads. The new value is an output of the
+//!    forward program of the stage that owns the state. The next forward of the stage reads it, so forwards
+//!    run in micro-batch order; backwards read the value that their own forward has kept. It replaces the
+//!    state with the update of the step: a skipped or stopped step leaves states as they were.
 //!
 //!    The objective is `loss * weight`. [`Outputs`] specifies the unit of the loss: the weight of a
 //!    micro-batch is its fraction of the samples, or of a count that the driver computes from the batch
@@ -87,6 +96,8 @@
 //!    keeps the result until the update, and accumulates the 16-bit gradients in f32. A [`LossScale`] is part
 //!    of the weight; it is divided out before clipping and the update. Because the norm of all gradients
 //!    shows whether they are finite, all ranks skip the same steps with no more messages than clipping needs.
+//!    What updates a running state is the one thing that is rewritten, to f32: a mean over many batches in 16
+//!    bits would lose what a single batch adds.
 //! 3. Every operation gets a role. *Constant* operations depend on constants only: they run once per rank.
 //!    *Recomputable* ones depend on the batch and on random keys and are no products: every stage
 //!    that reads them recomputes them. *Assigned* ones depend on parameters, or are products of the batch:

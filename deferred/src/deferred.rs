@@ -9,7 +9,7 @@ use burn::module::Module;
 use burn::tensor::Device;
 use tinderbox_fake::{Graph, Mode, RecordOptions, Recording, TensorKind, record};
 
-use crate::module::{Declared, Found, Placeholders, declarations, find};
+use crate::module::{Declared, Found, Placeholders, PlainStates, declarations, find};
 use crate::random::Seed;
 use crate::{DeferredError, Origin, Parameter, ParameterPath, ParameterTable, Replay};
 
@@ -129,6 +129,7 @@ fn table(
                 true => Origin::Lazy,
                 false => Origin::Eager,
             },
+            saved_transposed: declared.is_transposed(&shape),
             value,
         });
     }
@@ -221,8 +222,9 @@ impl<M: Module> Deferred<M> {
         &self,
         device: &Device,
         table: &ParameterTable,
+        plain: PlainStates,
     ) -> Result<Placeholders<M>, ParameterPath> {
-        Placeholders::put(self.construct(device), table)
+        Placeholders::put(self.construct(device), table, device, plain)
     }
 
     /// Returns the source that computes each parameter as the model's initialization would, from a seed.

@@ -50,6 +50,14 @@ pub enum Mismatch {
         /// The source's dtype.
         found: String,
     },
+    /// Burn's record contains the value transposed.
+    #[display(
+        "layout of {path}: records of Burn contain it transposed, so load them with `LoadOptions::burn(model)`"
+    )]
+    Transposed {
+        /// Path of the parameter.
+        path: ParameterPath,
+    },
     /// The region is not inside the parameter.
     #[display("region of {path}: {reason}")]
     Region {

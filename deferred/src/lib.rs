@@ -101,8 +101,8 @@ pub use error::{
 pub use materialize::materialize_parameters;
 pub use memory::{available_bytes, available_for};
 pub use module::{
-    PartialModule, Placeholders, check_materialized, parameter_values, skipped_parameters,
-    tensor_fields,
+    PartialModule, Placeholders, PlainStates, check_materialized, parameter_values, pending_states,
+    skipped_parameters, tensor_fields,
 };
 pub use observer::Observer;
 pub use options::{MaterializeOptions, MemoryCheck};

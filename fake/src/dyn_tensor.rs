@@ -6,6 +6,7 @@ use burn::tensor::{
     AllocationProperty, BoolStore, Bytes, DType, Device, Shape, Slice, Tensor, TensorData,
     kind::Basic,
 };
+use burn_autodiff::Autodiff;
 use burn_backend::{
     AutodiffBackend, TensorMetadata,
     ops::{BoolTensorOps, FloatTensorOps, IntTensorOps},
@@ -283,6 +284,23 @@ impl DynTensor {
             TensorKind::Int => Dispatch::int_inner(tensor),
             TensorKind::Bool => Dispatch::bool_inner(tensor),
         })
+    }
+
+    /// Returns a fake float tensor in autodiff, as a leaf; the same tensor if it is in autodiff, or is no fake float
+    /// tensor. Burn's own functions refuse captured tensors.
+    pub fn in_autodiff(self) -> Self {
+        match self.0.kind {
+            DispatchTensorKind::Capture(BackendTensor::Float(tensor)) => {
+                let tracked =
+                    BackendTensor::Autodiff(Autodiff::<CaptureBackend>::from_inner(tensor));
+                let tracked = DispatchTensorKind::Capture(tracked);
+                Self(DispatchTensor {
+                    kind: DispatchTensorKind::Autodiff(Box::new(tracked)),
+                    autodiff: DispatchAutodiffContext::Enabled(Default::default()),
+                })
+            }
+            _ => self,
+        }
     }
 
     /// A captured tensor outside of autodiff.

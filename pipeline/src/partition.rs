@@ -24,7 +24,8 @@ pub enum Cut {
     /// The module ends a stage.
     After(String),
     /// A stage ends with the value that [`cut`](tinderbox_fake::cut()) was called with: the index of the
-    /// call of the forward, from 0.
+    /// call of the forward, from 0. What updates the running states of the modules before it belongs to the
+    /// stage too.
     Mark(usize),
 }
 

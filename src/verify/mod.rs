@@ -52,7 +52,8 @@ impl VerifyOptions {
         self
     }
 
-    /// Sets the number of micro-batches, limited by the number of samples. The default is that of the plan.
+    /// Sets the number of micro-batches, limited by the number of samples. The default is that of the plan; 1 for
+    /// a model that updates running states, such as batch norm, whose statistics are those of a micro-batch.
     #[must_use]
     pub fn micro_batches(mut self, count: usize) -> Self {
         self.micro_batches = Some(count);
@@ -148,7 +149,14 @@ pub fn verify_with<M: Module + Sync + 'static, B: Batch>(
     options: &VerifyOptions,
 ) -> Result<Verification, VerifyModelError> {
     let planned = plan.file().step.micro_batches.max(1);
-    let micro_batches = options.micro_batches.unwrap_or(planned);
+    let mut micro_batches = options.micro_batches.unwrap_or(planned);
+    if options.micro_batches.is_none() && options.schedule.is_none() && micro_batches > 1 {
+        // Batch norm has other statistics in micro-batches than in the whole batch.
+        let joint = trace.program(Mode::Training, &batch)?;
+        if !joint.updates().is_empty() {
+            micro_batches = 1;
+        }
+    }
     // As in a step, a batch with fewer samples has one micro-batch per sample.
     let samples: usize = split_batch(&batch, 1)?.iter().map(|part| part.1).sum();
     let parts = split_batch(&batch, micro_batches.min(samples))?;

@@ -1,6 +1,7 @@
 //! Tests across crates: from a Burn model to a trained, saved and restored one, compared with plain Burn.
 
 mod branches;
+mod burnpack;
 mod command_line;
 mod damage;
 mod dropout;

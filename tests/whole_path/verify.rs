@@ -1,7 +1,7 @@
 //! Comparison of a step in plain Burn with one in the pipeline.
 
 use burn::module::{Module, Param};
-use burn::nn::{Dropout, DropoutConfig, Linear, LinearConfig};
+use burn::nn::{BatchNorm, BatchNormConfig, Dropout, DropoutConfig, Linear, LinearConfig};
 use burn::tensor::activation::{gelu, softmax};
 use burn::tensor::{Device, Distribution, Tensor};
 use tinderbox::{
@@ -183,4 +183,34 @@ fn a_batch_of_few_samples_agrees() {
     let options = VerifyOptions::new().micro_batches(4).tolerance(1e-5);
     let report = verify_with(&model, &trace, &plan, few(), forward, &options).unwrap();
     assert!(report.agrees(), "{report}");
+}
+
+#[derive(Module, Debug)]
+struct Normed {
+    first: Linear,
+    norm: BatchNorm,
+    last: Linear,
+}
+
+/// Statistics of micro-batches are not those of the batch: without a number, one micro-batch is compared.
+#[test]
+fn a_model_with_batch_norm_agrees_in_one_micro_batch() {
+    let model = Deferred::new(|device| Normed {
+        first: LinearConfig::new(6, 6).init(device),
+        norm: BatchNormConfig::new(6).init(device),
+        last: LinearConfig::new(6, 6).init(device),
+    })
+    .unwrap();
+    let forward = |net: &Normed, (x, y): Pair| {
+        let x = gelu(net.norm.forward(net.first.forward(x)));
+        Outputs::loss((net.last.forward(x) - y).powi_scalar(2).mean())
+    };
+    let trace = model.trace(&batch(), forward).unwrap();
+    let plan = Plan::auto(&trace, &Machine::local(2).unwrap()).unwrap();
+    assert!(plan.file().step.micro_batches > 1);
+    let report = verify(&model, &trace, &plan, batch(), forward).unwrap();
+    assert!(report.agrees(), "{report}");
+    let split = VerifyOptions::new().micro_batches(4);
+    let report = verify_with(&model, &trace, &plan, batch(), forward, &split).unwrap();
+    assert!(!report.agrees(), "{report}");
 }

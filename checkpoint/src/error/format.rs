@@ -35,6 +35,18 @@ pub enum HeaderError {
         /// The cause.
         source: serde_json::Error,
     },
+    /// The burnpack file has a version that this crate does not know.
+    #[error("the burnpack file has version {found}, which is not supported: only version 1 is")]
+    PackVersion {
+        /// The actual version.
+        found: u16,
+    },
+    /// The CBOR is not a burnpack header.
+    #[error("the CBOR is not a burnpack header: {reason}")]
+    Cbor {
+        /// What is wrong with it.
+        reason: String,
+    },
     /// A name occurs twice or is reserved.
     #[error("tensor `{tensor}` is listed twice or has a reserved name")]
     DuplicateKey {

@@ -233,15 +233,26 @@ struct RawTensor {
 
 impl RawTensor {
     fn check(self, name: String) -> Result<HeaderTensor, HeaderError> {
-        let [start, end] = self.data_offsets;
-        let Some(dtype) = StoredDType::from_name(&self.dtype) else {
-            return Err(HeaderError::UnknownDType {
+        match StoredDType::from_name(&self.dtype) {
+            Some(dtype) => HeaderTensor::of_range(name, dtype, self.shape, self.data_offsets),
+            None => Err(HeaderError::UnknownDType {
                 tensor: short(&name),
                 found: short(&self.dtype),
-            });
-        };
-        let Some(expected) = stored_len(&self.shape, dtype) else {
-            return Err(overflow(&name, &self.shape));
+            }),
+        }
+    }
+}
+
+impl HeaderTensor {
+    /// Creates a tensor of a range of bytes, which has to be that of its shape and dtype.
+    pub(super) fn of_range(
+        name: String,
+        dtype: StoredDType,
+        shape: Vec<u64>,
+        [start, end]: [u64; 2],
+    ) -> Result<Self, HeaderError> {
+        let Some(expected) = stored_len(&shape, dtype) else {
+            return Err(overflow(&name, &shape));
         };
         let Some(found) = end.checked_sub(start) else {
             return Err(HeaderError::Reversed {
@@ -257,10 +268,10 @@ impl RawTensor {
                 found_bytes: found,
             });
         }
-        Ok(HeaderTensor {
+        Ok(Self {
             name,
             dtype,
-            shape: self.shape,
+            shape,
             start_bytes: start,
             len_bytes: found,
         })

@@ -1,6 +1,7 @@
 //! The file formats: pure functions between values and bytes, without file access. `FORMAT.md` describes
 //! every field.
 
+mod burnpack;
 mod document;
 mod envelope;
 mod header;
@@ -19,6 +20,7 @@ pub use id::AttemptId;
 pub use manifest::{Chunk, DocumentEntry, FileEntry, Manifest, Role, TensorEntry, UnknownFields};
 pub use scalar::Scalar;
 
+pub(crate) use burnpack::{burnpack_len, decode_burnpack, is_burnpack};
 pub(crate) use header::{Texts, header_len};
 pub(crate) use index::encode_index;
 pub(crate) use json::Json;

@@ -33,6 +33,8 @@ pub struct LoadOptions {
     /// Names that PyTorch saves and Burn does not have.
     ignored: BTreeSet<String>,
     pub(super) threads: usize,
+    /// Whether the weights are a record of Burn.
+    pub(super) is_record: bool,
 }
 
 impl Default for LoadOptions {
@@ -48,6 +50,7 @@ impl Default for LoadOptions {
             aliases: BTreeMap::new(),
             ignored: BTreeSet::new(),
             threads: default_threads(),
+            is_record: false,
         }
     }
 }
@@ -134,10 +137,25 @@ impl LoadOptions {
         self
     }
 
+    /// Converts from the layout in which Burn's records store the parameters of this model: transposes the weight of
+    /// a `Linear` in column layout. Applies after all renames.
+    #[must_use]
+    pub fn burn(mut self, model: &ParameterTable) -> Self {
+        let transposed = model.iter().filter(|parameter| parameter.saved_transposed);
+        let paths = transposed.map(|parameter| parameter.path.as_str().to_owned());
+        self.transposed.extend(paths);
+        self
+    }
+
     /// Sets the number of reader threads. The default is the number of cores, at most 8.
     #[must_use]
     pub fn threads(self, threads: usize) -> Self {
         Self { threads, ..self }
+    }
+
+    /// Sets whether the weights are a record of Burn.
+    pub(super) fn of_record(self, is_record: bool) -> Self {
+        Self { is_record, ..self }
     }
 
     /// Returns whether a saved tensor of this name and shape is transposed.

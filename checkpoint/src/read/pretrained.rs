@@ -15,7 +15,10 @@ use super::{Checkpoint, CheckpointSource, LoadOptions, failed, files::Files, sha
 use crate::{
     AttemptId, BlockSize, Chunk, Digest, FileEntry, Header, HeaderTensor, LoadError, Manifest,
     Role, TensorEntry, decode_header,
-    format::{INDEX_FILE, MAX_MANIFEST_BYTES, Texts, header_len},
+    format::{
+        INDEX_FILE, MAX_MANIFEST_BYTES, Texts, burnpack_len, decode_burnpack, header_len,
+        is_burnpack,
+    },
     store::{LocalStore, ReadFile, Store, existing},
 };
 
@@ -23,11 +26,11 @@ use crate::{
 const MODEL_FILE: &str = "model.safetensors";
 /// Suffix of an index file name.
 const INDEX_END: &str = ".index.json";
-/// Size of the length prefix of a header in bytes.
-const PREFIX_BYTES: u64 = 8;
+/// The bytes of a file that contain the size of its header, of either format.
+const PREFIX_BYTES: u64 = 10;
 
-/// Weights saved by other programs: a `safetensors` file, or a directory in Hugging Face's form. A
-/// [source](Self::source) of a model's parameters, like a [`Checkpoint`].
+/// Weights saved by other programs: a `safetensors` file, a directory in Hugging Face's form, or a burnpack file
+/// (`.bpk`), in which Burn saves modules. A [source](Self::source) of a model's parameters, like a [`Checkpoint`].
 ///
 /// Such files have no digests: their headers are validated, but damage in their values is not detected. Links
 /// are followed, because Hugging Face's cache consists of them. All files stay open: replacing a file by
@@ -49,12 +52,15 @@ const PREFIX_BYTES: u64 = 8;
 pub struct Pretrained {
     /// A checkpoint whose chunks have no digests.
     checkpoint: Arc<Checkpoint>,
+    /// Whether it is a record of Burn.
+    is_record: bool,
 }
 
 impl Pretrained {
     /// Opens a file, or the files of a directory: those listed in `model.safetensors.index.json`, or without
-    /// it `model.safetensors`; or those listed in another index, whose path ends in `.index.json`. Reads and
-    /// validates their headers, and reads no tensor.
+    /// it `model.safetensors`; or those listed in another index, whose path ends in `.index.json`. A file that
+    /// begins as a burnpack file is read as one, whatever its name. Reads and validates their headers, and reads no
+    /// tensor.
     ///
     /// Memory: a small multiple of the size of all headers.
     ///
@@ -65,6 +71,7 @@ impl Pretrained {
     pub fn open(path: impl AsRef<Path>) -> Result<Self, LoadError> {
         let path = path.as_ref();
         let (dir, files) = files_of(path)?;
+        let is_record = files.iter().any(|file| file.is_burnpack);
         let (mut entries, mut open) = (Vec::new(), Vec::new());
         let mut tensors = Vec::new();
         for file in files {
@@ -84,6 +91,7 @@ impl Pretrained {
             Checkpoint::of_manifest(manifest, Arc::new(dir), String::new(), place, files);
         Ok(Self {
             checkpoint: Arc::new(checkpoint),
+            is_record,
         })
     }
 
@@ -119,7 +127,7 @@ impl Pretrained {
     ///
     /// Returns [`LoadError::Renamed`] if two tensors are renamed to the same name.
     pub fn source(&self, options: LoadOptions) -> Result<CheckpointSource, LoadError> {
-        self.checkpoint.source(options)
+        self.checkpoint.source(options.of_record(self.is_record))
     }
 
     /// Returns the tensors as a checkpoint without digests.
@@ -133,6 +141,7 @@ struct PlainFile {
     file: Box<dyn ReadFile>,
     entry: FileEntry,
     header: Header,
+    is_burnpack: bool,
 }
 
 impl PlainFile {
@@ -150,22 +159,32 @@ impl PlainFile {
             path: store.place(name),
             source,
         };
-        let header_bytes = header_len(&read(PREFIX_BYTES)?, file.bytes()).map_err(refused)?;
-        let bytes = read(header_bytes)?;
-        let header = decode_header(&bytes, file.bytes()).map_err(refused)?;
+        let first = read(PREFIX_BYTES)?;
+        let is_burnpack = is_burnpack(&first);
+        let header_bytes = match is_burnpack {
+            true => burnpack_len(&first, file.bytes()),
+            false => header_len(&first, file.bytes()),
+        };
+        let bytes = read(header_bytes.map_err(refused)?)?;
+        let header = match is_burnpack {
+            true => decode_burnpack(&bytes, file.bytes()),
+            false => decode_header(&bytes, file.bytes()),
+        };
+        let header = header.map_err(refused)?;
         let entry = FileEntry {
             name: name.to_owned(),
             role: Role::Model,
             rank: 0,
             number: 0,
             size_bytes: file.bytes(),
-            header_bytes,
+            header_bytes: bytes.len() as u64,
             header_digest: Digest::of(&bytes),
         };
         Ok(Self {
             file,
             entry,
             header,
+            is_burnpack,
         })
     }
 }

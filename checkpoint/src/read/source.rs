@@ -241,6 +241,20 @@ impl Source for CheckpointSource {
         let (_, mut wrong) = self.compare_all(requests);
         self.forgive(&mut wrong);
         wrong.extend(self.extra(model.iter().map(|parameter| &parameter.path)));
+        if self.options.is_record {
+            // A square weight would be loaded transposed without an error.
+            let requested: BTreeSet<&ParameterPath> = requests.iter().map(|r| &r.path).collect();
+            let transposed = model.iter().filter(|parameter| parameter.saved_transposed);
+            let wanted = transposed.filter(|parameter| requested.contains(&parameter.path));
+            let given = wanted.filter(|parameter| {
+                let shape = &parameter.shape;
+                !self.options.transposed(parameter.path.as_str(), shape)
+                    && self.find(&parameter.path).is_some()
+            });
+            wrong.extend(given.map(|parameter| Mismatch::Transposed {
+                path: parameter.path.clone(),
+            }));
+        }
         Mismatches(wrong).none_in(|| self.describe())
     }
 

@@ -1,6 +1,6 @@
 //! Fields of a module that visitors do not see, from its debug text.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::fmt::Debug;
 
 use burn::module::Module;
@@ -40,28 +40,17 @@ const PARAMETER: &str = "Param: ";
 /// The last characters of a line that opens a value.
 const OPENING: [char; 3] = ['{', '[', '('];
 
-/// Returns the running states of a module, each by its id, with the number of threads whose updates it has not
-/// applied yet: Burn shows them nowhere else. States of types with another debug format are not found.
-pub(super) fn pending_updates(module: &impl Debug) -> HashMap<u64, usize> {
-    let mut found = HashMap::new();
-    let (mut state, mut id) = (None, 0);
+/// Returns the paths of the running states of a module that have updates which they have not applied, for errors. States
+/// of types with another debug format are not found.
+pub fn pending_states(module: &impl Debug) -> Vec<String> {
+    const UPDATES: &str = ".values.inner.data";
+    let mut found = Vec::new();
     walk(module, |path, value| {
-        if value == "RunningState {" {
-            state = Some(path);
-            return;
-        }
-        let field = state.as_ref().and_then(|state| path.strip_prefix(state));
-        match field.map(|field| field.trim_start_matches('.')) {
-            Some("id.value") => {
-                id = value.trim_end_matches(',').parse().unwrap_or(0);
-                found.insert(id, 0);
-            }
-            Some("values.inner.data") if value == "ThreadId(" => {
-                *found.entry(id).or_default() += 1;
-            }
-            _ => {}
+        if value == "ThreadId(" {
+            found.extend(path.strip_suffix(UPDATES).map(str::to_owned));
         }
     });
+    found.dedup();
     found
 }
 
@@ -182,35 +171,32 @@ mod tests {
         count: RunningState<Tensor<1>>,
         norms: Vec<BatchNorm>,
         table: Tensor<1>,
+        #[module(skip)]
+        skipped: RunningState<Tensor<1>>,
     }
 
     #[test]
-    fn finds_the_running_states_with_updates() {
+    fn names_running_states_with_updates() {
         let device = &Device::flex();
         let state = || RunningState::new(Tensor::ones([1], device));
-        let running = Running {
+        let mut running = Running {
             count: state(),
             norms: vec![BatchNormConfig::new(1).init(device)],
             table: Tensor::ones([1], device),
+            skipped: state(),
         };
-        let pending = |running: &Running| -> Vec<usize> {
-            let found = pending_updates(running);
-            let ids = ids(running).into_iter();
-            ids.filter_map(|id| found.get(&id.val()).copied()).collect()
-        };
-        assert_eq!(pending(&running), [0, 0, 0]);
-        running.count.update(Tensor::zeros([1], device));
-        assert_eq!(pending(&running), [1, 0, 0]);
-        let norm = running.norms[0].clone().train();
-        norm.running_var.update(Tensor::zeros([1], device));
-        let update = || norm.running_var.update(Tensor::ones([1], device));
-        std::thread::scope(|scope| scope.spawn(update).join()).unwrap();
-        let updated = Running {
-            norms: vec![norm],
-            ..running
-        };
-        assert_eq!(pending(&updated), [1, 0, 2]);
+        assert_eq!(pending_states(&running), Vec::<String>::new());
+        let zeros = || Tensor::zeros([1], device);
+        running.count.update(zeros());
+        running.skipped.update(zeros());
+        let var = running.norms[0].running_var.clone();
+        std::thread::scope(|scope| scope.spawn(|| var.update(zeros())).join()).unwrap();
+        var.update(zeros());
+        let expected = ["count", "norms.0.running_var", "skipped"];
+        assert_eq!(pending_states(&running), expected);
         // A map in the text does not hide the fields after it.
-        assert_eq!(tensor_fields(&updated).last().unwrap(), "table");
+        assert_eq!(tensor_fields(&running).last().unwrap(), "table");
+        running = running.valid();
+        assert_eq!(pending_states(&running), ["skipped"]);
     }
 }

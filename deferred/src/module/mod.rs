@@ -7,9 +7,9 @@ mod partial;
 mod placeholders;
 mod visit;
 
-pub use fields::{skipped_parameters, tensor_fields};
+pub use fields::{pending_states, skipped_parameters, tensor_fields};
 pub(crate) use fill::Emptied;
 pub use partial::PartialModule;
-pub use placeholders::Placeholders;
+pub use placeholders::{Placeholders, PlainStates};
 pub(crate) use visit::{Declared, Found, declarations, find};
 pub use visit::{check_materialized, parameter_values};

@@ -1,12 +1,11 @@
 //! A module that is recorded with a distinct value for every parameter.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use burn::module::{Flag, Module, ModuleMapper, Param, ParamId, Parameter as BurnParameter};
-use burn::tensor::{Bool, Int, Shape, Tensor, kind::Basic};
+use burn::tensor::{Bool, Device, Int, Shape, Tensor, kind::Basic};
 use tinderbox_fake::DynTensor;
 
-use super::fields::pending_updates;
 use super::map::{Replace, Replaced, replace_all};
 use super::visit::{ids, parameter_values};
 use crate::{Parameter, ParameterPath, ParameterTable};
@@ -24,6 +23,18 @@ pub struct Placeholders<M> {
     pub constructed: Vec<Option<DynTensor>>,
     /// The indices of running states, which a forward may update.
     pub running: Vec<usize>,
+    /// Whether it is recorded with gradients.
+    is_training: bool,
+}
+
+/// The running states that are placeholders outside of autodiff, where Burn moves recorded tensors to the device that they
+/// are on. Whether they are in autodiff makes a difference where a forward asks for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PlainStates {
+    /// Those of batch norms, which move them.
+    OfBatchNorms,
+    /// All.
+    All,
 }
 
 impl<M: Module> Placeholders<M> {
@@ -33,7 +44,12 @@ impl<M: Module> Placeholders<M> {
     /// # Errors
     ///
     /// The path of the first parameter that is not in the table at its index.
-    pub fn put(module: M, table: &ParameterTable) -> Result<Self, ParameterPath> {
+    pub fn put(
+        module: M,
+        table: &ParameterTable,
+        device: &Device,
+        plain: PlainStates,
+    ) -> Result<Self, ParameterPath> {
         let mut put = PutPlaceholders {
             made: BTreeMap::new(),
             ids: Vec::new(),
@@ -47,14 +63,18 @@ impl<M: Module> Placeholders<M> {
         let running = ids.filter(|(_, (now, before))| now == before);
         let running: Vec<usize> = running.map(|(position, _)| position).collect();
         let mut values = put.values;
-        if !running.is_empty() {
-            // Burn moves running states between devices, which it refuses for recorded tensors in autodiff.
-            for position in &running {
+        let is_plain = |position: &usize| {
+            let parameter = &table.iter().as_slice()[*position];
+            plain == PlainStates::All || parameter.owner() == "BatchNorm"
+        };
+        let plain: Vec<usize> = running.iter().copied().filter(is_plain).collect();
+        if !plain.is_empty() {
+            for position in &plain {
                 let value = values[*position].clone();
                 values[*position] = value.without_autodiff();
             }
             let mut states = PutStates {
-                running: &running,
+                states: &plain,
                 values: &values,
                 position: 0,
             };
@@ -65,50 +85,46 @@ impl<M: Module> Placeholders<M> {
             module,
             values,
             constructed: put.constructed,
+            is_training: device.is_autodiff(),
         })
     }
 
-    /// Returns the indices of the running states to which the forwards since then have given a value that the
-    /// state itself does not show yet: it does at its next use.
-    ///
-    /// # Errors
-    ///
-    /// The path of a state whose updates are not known: it has some of several threads, or the debug text of
-    /// the module does not contain it.
-    pub fn pending_states(&self) -> Result<BTreeSet<usize>, ParameterPath> {
+    /// Applies the updates of running states that forwards have left, and returns the states whose value is not their
+    /// placeholder, with that value. The module is not used for another forward after it.
+    pub fn updated_states(&self) -> Vec<(usize, DynTensor)> {
         if self.running.is_empty() {
-            return Ok(BTreeSet::new());
+            return Vec::new();
         }
-        let pending = pending_updates(&self.module);
-        let ids = ids(&self.module);
-        let mut updated = BTreeSet::new();
-        for position in &self.running {
-            match pending.get(&ids[*position].val()) {
-                Some(0) => {}
-                Some(1) => {
-                    updated.insert(*position);
-                }
-                _ => return Err(parameter_values(&self.module).swap_remove(*position).0),
-            }
+        // Burn applies them when a module changes between training and validation; copies share the states.
+        match self.is_training {
+            true => drop(self.module.clone().map(&mut EnterAutodiff).train()),
+            false => drop(self.module.valid()),
         }
-        Ok(updated)
-    }
-
-    /// Returns the running states whose value is not their placeholder: those that a forward before the last one
-    /// has updated.
-    pub fn shown_states(&self) -> Vec<(usize, DynTensor)> {
         let now = parameter_values(&self.module);
-        let shown = self.running.iter().map(|at| (*at, now[*at].1.clone()));
+        let states = self.running.iter().map(|at| (*at, now[*at].1.clone()));
         let is_updated = |(at, value): &(usize, DynTensor)| {
             value.captured_id() != self.values[*at].captured_id()
         };
-        shown.filter(is_updated).collect()
+        states.filter(is_updated).collect()
     }
 
     /// Returns the module with batch norms that do not train: they neither read their pending statistics nor
     /// update them. It shares its parameters and running states with this one.
     pub fn with_fixed_batch_norms(&self) -> M {
         self.module.clone().map(&mut FixBatchNorms::default())
+    }
+}
+
+/// Puts floats into autodiff as leaves: Burn does so itself, and fails for recorded ones outside of it.
+struct EnterAutodiff;
+
+impl ModuleMapper for EnterAutodiff {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let value = DynTensor::from(param.base()).in_autodiff();
+        match value.typed() {
+            Ok(value) => Param::initialized(param.id, value),
+            Err(_) => param,
+        }
     }
 }
 
@@ -151,9 +167,9 @@ impl ModuleMapper for FixBatchNorms {
     }
 }
 
-/// Gives running states their placeholders outside of autodiff.
+/// Gives some running states their placeholders outside of autodiff.
 struct PutStates<'a> {
-    running: &'a [usize],
+    states: &'a [usize],
     values: &'a [DynTensor],
     position: usize,
 }
@@ -169,7 +185,7 @@ impl Replace for PutStates<'_> {
     {
         let position = self.position;
         self.position += 1;
-        if self.running.binary_search(&position).is_err() {
+        if self.states.binary_search(&position).is_err() {
             return Ok(param);
         }
         match self.values[position].clone().typed::<D, K>() {

@@ -25,14 +25,26 @@ pub(crate) struct Found {
 pub(crate) struct Declared {
     pub(crate) lazy: bool,
     pub(crate) shape: Shape,
+    /// Whether it is known to transform what it loads. Not looked for where the shape shows a transpose.
+    pub(crate) is_mapped: bool,
 }
 
 impl Declared {
     pub(crate) fn of<T: Parameter>(param: &Param<T>) -> Self {
+        let (lazy, shape) = (!param.is_initialized(), param.lazy_shape());
+        let is_square = shape.num_dims() == 2 && shape[0] == shape[1];
+        let hides_transpose = is_square || (shape.num_dims() == 2 && !lazy);
         Self {
-            lazy: !param.is_initialized(),
-            shape: param.lazy_shape(),
+            // Burn shows the mappers of a parameter in its debug text alone.
+            is_mapped: hides_transpose && format!("{param:?}").contains("load: true"),
+            lazy,
+            shape,
         }
+    }
+
+    /// Whether a record contains the value, of this shape, transposed: that of a linear layer in column layout.
+    pub(crate) fn is_transposed(&self, value: &Shape) -> bool {
+        self.is_mapped || (self.lazy && self.shape.num_dims() == 2 && self.shape != *value)
     }
 }
 

@@ -37,6 +37,9 @@ pub struct Parameter {
     pub trainable: bool,
     /// When the module initializes it.
     pub origin: Origin,
+    /// Whether Burn's own records contain its value transposed, as for a `Linear` in column layout.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub saved_transposed: bool,
     /// The first parameter with the same id, if that is another one: clones of one `Param`.
     pub clone_of: Option<ParameterPath>,
     /// Its initial value in the graph of the model.

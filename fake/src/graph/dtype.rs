@@ -178,7 +178,16 @@ mod tests {
         let zeros = graph.value(graph.node(scale).inputs()[0]).producer.unwrap();
         let nodes = BTreeSet::from([zeros, scale, add]);
         let retyped = graph.with_dtype(&nodes, DType::F32).unwrap();
-        insta::assert_snapshot!(retyped.graph, @"");
+        insta::assert_snapshot!(retyped.graph, @r#"
+        #0 = BaseFloat.Zeros() -> %0: f32[2]
+        #1 = BaseFloat.Ones() -> %1: bf16[2]
+        #2 = NumericFloat.MulScalar(%1) -> %2: bf16[2]
+        #3 = NumericFloat.MulScalar(%0) -> %3: f32[2]
+        #4 = BaseFloat.Cast(%2) -> %6: f32[2]
+        #5 = NumericFloat.Add(%3, %6) -> %4: f32[2]
+        #6 = BaseFloat.Cast(%4) -> %7: bf16[2]
+        #7 = NumericFloat.SubScalar(%7) -> %5: bf16[2]
+        "#);
         assert_eq!(retyped.graph.value(read).dtype, DType::BF16);
         assert_eq!(retyped.nodes.len(), graph.nodes().len());
     }

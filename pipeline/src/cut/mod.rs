@@ -104,8 +104,11 @@ impl Cutting {
         let named = joint.outputs().iter().map(|(_, value)| *value);
         for value in named.chain(joint.loss()) {
             // What depends on no parameter is made where the forward ends.
-            let maker = maker(joint, stage_of, value);
-            let stage = maker.map_or(self.forward.len() - 1, |maker| maker.stage.index());
+            let stage = match (maker(joint, stage_of, value), joint.given(value)) {
+                (Some(maker), _) => maker.stage.index(),
+                (None, Some(Given::Parameter(position))) => layout.owners()[position].index(),
+                (None, _) => self.forward.len() - 1,
+            };
             self.forward[stage].targets.insert(value);
         }
         for (gradient, owner) in joint.gradients().iter().zip(layout.owners()) {
@@ -127,15 +130,17 @@ impl Cutting {
         self.keep_states(joint, layout)
     }
 
-    /// Makes forwards keep for their backwards the running states that they update, as they were before: refuses
-    /// a state that another stage than its owner reads.
+    /// Makes forwards keep for their backwards the running states that they read, since the forwards of other
+    /// micro-batches may update them in between: refuses a state that the forward updates and another stage than its
+    /// owner reads.
     fn keep_states(&mut self, joint: &JointGraph, layout: &Layout) -> Result<(), PlanError> {
-        for state in joint.updates().keys() {
+        for state in joint.running() {
             let (owner, value) = (layout.owners()[*state], joint.parameters()[*state]);
             for stage in layout.stages() {
                 let [forward, backward] = [&self.forward, &self.backward]
                     .map(|parts| parts[stage.index()].reads.contains(&value));
-                if (forward || backward) && stage != owner {
+                let is_updated = joint.updates().contains_key(state);
+                if is_updated && (forward || backward) && stage != owner {
                     return Err(state_apart(joint, *state, owner, stage));
                 }
                 if backward {

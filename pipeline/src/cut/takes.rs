@@ -37,7 +37,7 @@ pub(super) struct Taken {
     pub(super) messages: BTreeMap<ValueId, Takes>,
     /// `B`, or `I`.
     pub(super) backward: BTreeMap<ValueId, Takes>,
-    /// What the forward makes, taken or not, but for what is handed to it; and the states that it updates, which
+    /// What the forward makes, taken or not, but for what is handed to it; and the running states that it reads, which
     /// it hands to the backward as it read them.
     made_forward: BTreeSet<ValueId>,
 }
@@ -57,7 +57,7 @@ impl Taken {
             backward: BTreeMap::new(),
             made_forward: forward.made(joint),
         };
-        let states = joint.updates().keys();
+        let states = joint.running().iter();
         let states = states.map(|position| joint.parameters()[*position]);
         let read = states.filter(|state| forward.reads.contains(state));
         taken.made_forward.extend(read);

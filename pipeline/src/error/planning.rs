@@ -102,8 +102,8 @@ pub enum StateFault {
     ReadLate,
     /// The new value is not known.
     #[error(
-        "its new value is not known: update it on the thread of the forward, and do not hide it from the `Debug` \
-         output of the model"
+        "its new value is not known: make it a field of the module without `#[module(skip)]`, and update it in the \
+         forward and not in the constructor"
     )]
     Unknown,
     /// The new value has another type.
@@ -116,8 +116,8 @@ pub enum StateFault {
     },
     /// In mixed precision, an operation between the state and its new value can't be computed in f32.
     #[error(
-        "in mixed precision its new value is computed in f32, which `{operation}` is not: update it by operations on \
-         floats alone"
+        "in mixed precision its new value is computed in f32, which `{operation}` can't be: update it without casts, by \
+         operations on floats of one type"
     )]
     Precision {
         /// The operation.
@@ -142,13 +142,13 @@ pub enum TraceError {
     },
     /// The forward calls a batch norm more than once.
     #[error(
-        "the forward could not be recorded, and {} is a BatchNorm: a second call in one forward moves the \
-         statistics of the first between devices, which can't be recorded; call it once, on the concatenated \
-         inputs",
+        "the forward could not be recorded, because it calls a BatchNorm, {} or another, more than once: the second \
+         call moves the statistics of the first between devices, which can't be recorded; call it once, on the \
+         concatenated inputs",
         module_name(path)
     )]
     BatchNorm {
-        /// The path of the first batch norm; empty if the model itself is one.
+        /// The path of the model's first batch norm; empty if the model itself is one.
         path: String,
         /// The cause.
         source: RecordError,

@@ -8,7 +8,7 @@ use burn_autodiff::Autodiff;
 use burn_backend::AutodiffBackend;
 use burn_capture::CaptureBackend;
 use burn_dispatch::{DispatchKindConversion, DispatchTensor};
-use burn_ir::{NumericOperationIr, OperationIr, TensorId};
+use burn_ir::TensorId;
 use tinderbox_deferred::{
     Parameter, ParameterPath, ParameterTable, RandomKey, RandomKeys, is_random, random::Domain,
 };
@@ -19,7 +19,7 @@ use tinderbox_fake::{
 
 use super::checks::check_fields;
 use super::roles::roles_of;
-use super::{ForwardFn, ForwardOperations, LossOver, Outputs, ProgramKey, Role};
+use super::{Calls, ForwardFn, ForwardOperations, LossOver, Outputs, ProgramKey, Role};
 use crate::batch::{Batch, BatchMapper, Leaf, LeafName};
 use crate::{StateFault, TraceError};
 
@@ -64,7 +64,7 @@ pub struct JointGraph {
     backward_start: usize,
     keys: RandomKeys,
     marks: Vec<ValueId>,
-    updated: BTreeSet<usize>,
+    running: BTreeSet<usize>,
     updates: BTreeMap<usize, ValueId>,
     roles: OnceLock<Vec<Role>>,
     pub(super) forward: OnceLock<ForwardOperations>,
@@ -160,9 +160,9 @@ impl JointGraph {
         &self.updates
     }
 
-    /// The positions of the running states that the forward updates, clones included.
-    pub(super) fn updated(&self) -> &BTreeSet<usize> {
-        &self.updated
+    /// The positions of all running states.
+    pub(crate) fn running(&self) -> &BTreeSet<usize> {
+        &self.running
     }
 
     /// Sets the new values of running states, before anything depends on them.
@@ -180,11 +180,6 @@ impl JointGraph {
         let keys = keys.map(|(node, key)| (retyped.nodes[node.index()], key));
         self.keys = keys.collect();
         self.graph = retyped.graph;
-    }
-
-    /// The indices of the operations of the forward.
-    pub(super) fn forward_range(&self) -> std::ops::Range<usize> {
-        self.forward_start..self.backward_start
     }
 
     /// Where a value comes from that no operation of a program computes.
@@ -227,7 +222,9 @@ struct Captured {
     outputs: Vec<(String, Option<TensorId>)>,
     gradients: Vec<Option<TensorId>>,
     fields: Box<dyn Fn() -> Fields>,
-    updated: BTreeSet<usize>,
+    running: BTreeSet<usize>,
+    /// The new values of running states.
+    updated: Vec<(usize, Option<TensorId>)>,
 }
 
 /// The paths of the model's fields that no visitor sees, for errors.
@@ -244,11 +241,13 @@ pub(super) struct ForwardRun {
     pub(super) parameters: Vec<DynTensor>,
     /// The value that the constructor computed for each parameter, if any.
     pub(super) constructed: Vec<Option<DynTensor>>,
-    /// The positions of running states that the forwards have updated, or the path of one of which this is not
-    /// known.
-    pub(super) updated: Result<BTreeSet<usize>, ParameterPath>,
-    /// The values of running states that show an update.
-    pub(super) shown: Vec<(usize, DynTensor)>,
+    /// The positions of running states.
+    pub(super) running: Vec<usize>,
+    /// The running states that the forward has updated, with their new values.
+    pub(super) updated: Vec<(usize, DynTensor)>,
+    /// The path of a running state with an update that can't be known: of the constructor, or in a field that no
+    /// visitor sees.
+    pub(super) unknown_state: Option<String>,
     /// The outputs of the forward.
     pub(super) outputs: Outputs,
     /// The fields that no visitor sees.
@@ -267,18 +266,24 @@ pub(super) fn record_joint<B: Batch>(
     compute: Option<DType>,
     key: ProgramKey,
     example: &B,
+    is_moving: bool,
 ) -> Result<JointGraph, TraceError> {
     let mode = key.mode;
+    let calls = Calls {
+        is_twice: false,
+        is_moving,
+    };
     let result = record(&options, |device| {
         let mut inputs = Vec::new();
-        let forward = run(device, 1, &mut || {
-            fake_batch(example, device, compute, &mut |input| inputs.push(input))
+        let forward = run(device, calls, &mut || {
+            let mut made = |input| inputs.push(input);
+            fake_batch(example, device, compute, is_moving, &mut made)
         });
         let forward = forward.map_err(|path| TraceError::Unstable { path })?;
         capture(device, mode, table, inputs, forward)
     });
     let (captured, recording) = result.map_err(|source| explain(source, table))?;
-    assemble(key, table, captured?, recording)
+    assemble(key, table, captured?, recording, compute)
 }
 
 fn capture(
@@ -330,13 +335,24 @@ fn capture(
             .collect(),
         gradients: vec![None; forward.parameters.len()],
         fields: forward.fields,
-        updated: forward.updated.map_err(|path| TraceError::RunningState {
-            path,
-            fault: StateFault::Unknown,
-        })?,
+        running: forward.running.into_iter().collect(),
+        updated: forward
+            .updated
+            .iter()
+            .map(|(position, value)| (*position, id(value)))
+            .collect(),
     };
+    if let Some(path) = forward.unknown_state {
+        return Err(TraceError::RunningState {
+            path: ParameterPath::new(path),
+            fault: StateFault::Unknown,
+        });
+    }
     if mode == Mode::Inference {
-        let first = captured.updated.first().map(|at| parameter(table, *at));
+        let first = captured
+            .updated
+            .first()
+            .map(|(at, _)| parameter(table, *at));
         return match first {
             Some(state) => Err(TraceError::RunningState {
                 path: state.path.clone(),
@@ -384,6 +400,7 @@ fn assemble(
     table: &Arc<ParameterTable>,
     captured: Captured,
     recording: Recording,
+    compute: Option<DType>,
 ) -> Result<JointGraph, TraceError> {
     let value = |id: Option<TensorId>| id.and_then(|id| recording.value_of(id));
     let made = "it is a value of the recording";
@@ -414,7 +431,11 @@ fn assemble(
     // The first of several clones comes last, and is kept.
     let positions = parameters.iter().enumerate().rev();
     given.extend(positions.map(|(position, value)| (*value, Given::Parameter(position))));
-    let joint = JointGraph {
+    let updated = captured.updated.into_iter();
+    let updated: Vec<(usize, Option<ValueId>)> = updated
+        .map(|(position, id)| (position, value(id)))
+        .collect();
+    let mut joint = JointGraph {
         table: table.clone(),
         given,
         weight,
@@ -427,7 +448,7 @@ fn assemble(
         backward_start: backward_start.map_or(graph.nodes().len(), |objective| objective + 1),
         keys: forward_keys(graph, forward_start),
         marks: recording.marks(),
-        updated: captured.updated,
+        running: captured.running,
         updates: BTreeMap::new(),
         roles: OnceLock::new(),
         forward: OnceLock::new(),
@@ -438,6 +459,7 @@ fn assemble(
         graph: recording.into_graph(),
     };
     joint.check_count()?;
+    joint.find_updates(&updated, compute)?;
     Ok(joint)
 }
 
@@ -445,18 +467,10 @@ fn assemble(
 pub(super) struct Twice {
     /// The number of random operations of both.
     pub(super) random: usize,
-    /// The running states that show in the second forward what the first has given them, by position.
-    pub(super) shown: BTreeMap<usize, Shown>,
+    /// The running states whose value from before the first forward the second one reads, by position.
+    pub(super) read_late: BTreeSet<usize>,
     /// The paths of the parameters that no visitor sees.
     pub(super) skipped: Box<dyn Fn() -> Vec<String>>,
-}
-
-/// A running state that shows an update.
-pub(super) struct Shown {
-    /// The value that a forward has given it.
-    pub(super) value: Option<ValueId>,
-    /// Whether the second forward reads the value from before the first.
-    pub(super) is_read_late: bool,
 }
 
 /// Records two forwards of one module.
@@ -465,11 +479,17 @@ pub(super) fn record_twice<B: Batch>(
     options: &RecordOptions,
     compute: Option<DType>,
     example: &B,
+    is_moving: bool,
 ) -> Result<Twice, TraceError> {
+    let calls = Calls {
+        is_twice: true,
+        is_moving,
+    };
     let result = record(options, |device| {
         let mut inputs = Vec::new();
-        let forward = run(device, 2, &mut || {
-            fake_batch(example, device, compute, &mut |input| inputs.push(input))
+        let forward = run(device, calls, &mut || {
+            let mut made = |input| inputs.push(input);
+            fake_batch(example, device, compute, is_moving, &mut made)
         });
         forward.map(|forward| (inputs, forward))
     });
@@ -478,37 +498,22 @@ pub(super) fn record_twice<B: Batch>(
     let graph = recording.graph();
     let value = |id: &Option<TensorId>| recording.value_of((*id)?);
     let start = |input: Option<&Option<TensorId>>| -> usize {
-        let producer = input
-            .and_then(value)
-            .map(|value| graph.value(value).producer);
-        producer.flatten().map_or(0, |node| node.index())
+        let value = input.and_then(value);
+        let producer = value.and_then(|value| graph.value(value).producer);
+        producer.map_or(0, |node| node.index())
     };
     let forwards = graph.node_ids().skip(start(inputs.first()));
     let second = start(inputs.get(inputs.len() / 2));
-    let shown = forward.shown.iter().map(|(position, shown)| {
-        let old = value(&forward.parameters[*position].captured_id());
-        let is_late = |user: &NodeId| user.index() >= second;
-        let shown = Shown {
-            value: value(&shown.captured_id()).and_then(|value| before_mean(graph, value)),
-            is_read_late: old.is_some_and(|old| graph.users(old).iter().any(is_late)),
-        };
-        (*position, shown)
-    });
+    let is_late = |position: &usize| {
+        let placeholder = value(&forward.parameters[*position].captured_id());
+        let users = placeholder.map(|value| graph.users(value));
+        users.is_some_and(|users| users.iter().any(|user| user.index() >= second))
+    };
     Ok(Twice {
         random: forwards.filter(|id| is_random(graph.node(*id))).count(),
-        shown: shown.collect(),
+        read_late: forward.running.iter().copied().filter(is_late).collect(),
         skipped: Box::new(move || (forward.fields)().skipped),
     })
-}
-
-/// The value of which a running state is the mean over threads, of which one updated it.
-fn before_mean(graph: &Graph, shown: ValueId) -> Option<ValueId> {
-    let node = graph.node(graph.value(shown).producer?);
-    let is_mean = matches!(
-        &node.operation,
-        OperationIr::NumericFloat(_, NumericOperationIr::DivScalar(_))
-    );
-    node.inputs().first().copied().filter(|_| is_mean)
 }
 
 /// A batch of this shape on a recording device; records the id of each tensor.
@@ -516,15 +521,14 @@ fn fake_batch<B: Batch>(
     example: &B,
     device: &Device,
     compute: Option<DType>,
+    is_moving: bool,
     made: &mut dyn FnMut(Option<TensorId>),
 ) -> B {
     let mut fake = |_: &LeafName, tensor: DynTensor| {
-        // Integers and booleans need no autodiff, and only outside of it does Burn move recorded tensors to the
-        // device that they are on.
         let plain = device.clone().without_autodiff();
-        let device = match tensor.kind() {
-            TensorKind::Float => device,
-            TensorKind::Int | TensorKind::Bool => &plain,
+        let device = match is_moving && tensor.kind() != TensorKind::Float {
+            true => &plain,
+            false => device,
         };
         let fake = DynTensor::zeros(tensor.shape(), tensor.dtype(), device);
         made(fake.captured_id());

@@ -10,14 +10,16 @@ mod states;
 
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use burn::module::Module;
 use burn::tensor::{DType, Device, FloatDType};
 use tinderbox_deferred::{
-    Deferred, ParameterPath, ParameterTable, random::Domain, skipped_parameters, tensor_fields,
+    Deferred, ParameterPath, ParameterTable, PlainStates, pending_states, random::Domain,
+    skipped_parameters, tensor_fields,
 };
-use tinderbox_fake::{Difference, Graph, Mode, RecordOptions};
+use tinderbox_fake::{Difference, Graph, Mode, RecordError, RecordOptions};
 use twox_hash::XxHash3_128;
 
 pub(crate) use forward::ForwardOperations;
@@ -30,7 +32,7 @@ pub(crate) use roles::Role;
 
 use crate::batch::{Batch, Leaf, check_dtypes, signature};
 use crate::recent::Recent;
-use crate::{BatchError, TraceError};
+use crate::{BatchError, StateFault, TraceError};
 
 /// The default number of programs that are kept.
 pub(crate) const KEPT_PROGRAMS: usize = 16;
@@ -47,12 +49,21 @@ pub struct ProgramKey {
 }
 
 /// Constructs the model on a device, replaces its parameters by placeholders, and runs the user's
-/// forward on a requested batch the given number of times, of which the last result is returned. Batch
-/// norms train in the first forward only. Operations before the placeholders belong to the initialization. The error is the path of a
-/// parameter that the constructor computes differently than before.
-type ForwardFn<B> = dyn Fn(&Device, usize, &mut dyn FnMut() -> B) -> Result<joint::ForwardRun, ParameterPath>
+/// forward on requested batches. Operations before the placeholders belong to the initialization. The
+/// error is the path of a parameter that the constructor computes differently than before.
+type ForwardFn<B> = dyn Fn(&Device, Calls, &mut dyn FnMut() -> B) -> Result<joint::ForwardRun, ParameterPath>
     + Send
     + Sync;
+
+/// How a forward is recorded.
+#[derive(Clone, Copy, Debug)]
+struct Calls {
+    /// Whether it is called twice, and the last result is returned. Batch norms train in the first call only.
+    is_twice: bool,
+    /// Whether integers and booleans of the batch and all running states are outside of autodiff, where Burn
+    /// moves recorded tensors to the device that they are on.
+    is_moving: bool,
+}
 
 /// A model's forward, recorded for every mode and batch shape that is used.
 ///
@@ -74,6 +85,8 @@ pub struct Trace<B> {
     /// The program of the example.
     first: Option<Arc<JointGraph>>,
     programs: Arc<Mutex<Recent<String, Arc<JointGraph>>>>,
+    /// Whether the forward moves tensors to the device that they are on.
+    is_moving: Arc<AtomicBool>,
     /// The digest of every recorded program by that of its name: 32 bytes for each shape, even if the
     /// program is no longer kept.
     digests: Arc<Mutex<HashMap<u128, u128>>>,
@@ -150,6 +163,7 @@ impl<B: Batch> Trace<B> {
         let unstable = |source| TraceError::Constructor { source };
         model.check_stable().map_err(unstable)?;
         let constructed = model.clone();
+        let has_looked = AtomicBool::new(false);
         let mut options = model.options().clone();
         let mut recorded = model.parameters().clone();
         if let Some(compute) = compute {
@@ -157,15 +171,32 @@ impl<B: Batch> Trace<B> {
             recorded = Arc::new(model.parameters_with(&options).map_err(unstable)?);
         }
         let mut trace = Self {
-            run: Arc::new(move |device, calls, make_batch| {
-                let model = constructed.construct_with_placeholders(device, &recorded)?;
+            run: Arc::new(move |device, calls: Calls, make_batch| {
+                let plain = match calls.is_moving {
+                    true => PlainStates::All,
+                    false => PlainStates::OfBatchNorms,
+                };
+                let model = constructed.construct_with_placeholders(device, &recorded, plain)?;
+                let pending = || pending_states(&model.module).into_iter().next();
+                let constructed_state = match model.running.is_empty() {
+                    true => None,
+                    false => pending(),
+                };
                 let mut outputs = forward(&model.module, make_batch());
-                for _ in 1..calls {
+                if calls.is_twice {
                     outputs = forward(&model.with_fixed_batch_norms(), make_batch());
                 }
+                let updated = match calls.is_twice {
+                    true => Vec::new(),
+                    false => model.updated_states(),
+                };
+                // The text of a large model takes milliseconds, so it is read once.
+                let is_first = !calls.is_twice && !has_looked.swap(true, Ordering::Relaxed);
+                let hidden_state = if is_first { pending() } else { None };
                 Ok(joint::ForwardRun {
-                    updated: model.pending_states(),
-                    shown: model.shown_states(),
+                    updated,
+                    unknown_state: constructed_state.or(hidden_state),
+                    running: model.running.clone(),
                     parameters: model.values,
                     constructed: model.constructed,
                     outputs,
@@ -183,39 +214,75 @@ impl<B: Batch> Trace<B> {
             mode,
             first: None,
             programs: Arc::new(Mutex::new(Recent::new(KEPT_PROGRAMS))),
+            is_moving: Arc::default(),
             digests: Arc::default(),
         };
         trace.first = Some(trace.example_program()?);
         Ok(trace)
     }
 
-    /// Records two forwards of one module, and finds the new values of its running states. Refuses a forward that
-    /// initializes a parameter that no visitor of the module sees, as in a field with `#[module(skip)]`: a
-    /// module does so once, and each run of a program would draw another value.
-    fn check_twice(&self, joint: &mut JointGraph, example: &B) -> Result<(), TraceError> {
+    /// Records two forwards of one module, and refuses what a program can't repeat:
+    ///
+    /// - a forward that initializes a parameter that no visitor of the module sees, as in a field with
+    ///   `#[module(skip)]`: a module does so once, and each run of a program would draw another value;
+    /// - one that reads a running state of its own without the last update.
+    fn check_twice(&self, joint: &JointGraph, example: &B) -> Result<(), TraceError> {
         let keys = joint.keys().iter();
         let of_forward =
             keys.filter(|(node, key)| key.domain == Domain::Forward && !joint.is_backward(**node));
         let random = of_forward.count();
-        if random == 0 && joint.updated().is_empty() {
+        let own_states = joint.own_updates();
+        if random == 0 && own_states.is_empty() {
             return Ok(());
         }
         let options = self.options.clone().in_mode(joint.key().mode);
         let compute = self.compute.map(DType::from);
-        let twice = joint::record_twice(&*self.run, &options, compute, example);
-        let twice = match twice {
-            Ok(twice) => twice,
-            // A first forward was recorded, so the second reads the new value of a running state.
-            Err(TraceError::Record { source }) if !joint.updated().is_empty() => {
-                return joint.find_updates(Err(source), compute);
+        let twice = self.recording(|is_moving| {
+            joint::record_twice(&*self.run, &options, compute, example, is_moving)
+        });
+        match (twice, own_states.first()) {
+            // A first forward was recorded, so the second can't read the new value of a running state.
+            (Err(TraceError::Record { source }), Some(state)) => {
+                Err(joint.refuse_state(*state, StateFault::Moved { source }))
             }
-            Err(error) => return Err(error),
-        };
-        if twice.random != 2 * random {
-            let fields = (twice.skipped)();
-            return Err(TraceError::SkippedParameter { fields });
+            (twice, _) => {
+                let twice = twice?;
+                if twice.random != 2 * random {
+                    let fields = (twice.skipped)();
+                    return Err(TraceError::SkippedParameter { fields });
+                }
+                let late = own_states
+                    .iter()
+                    .find(|state| twice.read_late.contains(state));
+                late.map_or(Ok(()), |state| {
+                    Err(joint.refuse_state(*state, StateFault::ReadLate))
+                })
+            }
         }
-        joint.find_updates(Ok(&twice), compute)
+    }
+
+    /// Records with all inputs in autodiff, as in plain Burn; if the forward moves them, records with those outside of
+    /// autodiff that need none.
+    fn recording<T>(
+        &self,
+        mut record: impl FnMut(bool) -> Result<T, TraceError>,
+    ) -> Result<T, TraceError> {
+        let known = self.is_moving.load(Ordering::Relaxed);
+        let first = record(known);
+        let moved = |error: &TraceError| match error {
+            TraceError::Record { source } | TraceError::BatchNorm { source, .. } => {
+                matches!(source, RecordError::Moved { .. })
+            }
+            _ => false,
+        };
+        match first {
+            Err(error) if !known && moved(&error) => {
+                let recorded = record(true)?;
+                self.is_moving.store(true, Ordering::Relaxed);
+                Ok(recorded)
+            }
+            recorded => recorded,
+        }
     }
 
     /// Returns the trace with its own cache of `programs` programs, which shares only the program of
@@ -283,20 +350,16 @@ impl<B: Batch> Trace<B> {
         if let Some(program) = self.programs().get(&name) {
             return Ok(program.clone());
         }
-        let mut program = self.record(key, example)?;
+        let program = self.record(key, example)?;
         // A forward that differs from call to call is not a program.
         let digest = XxHash3_128::oneshot(name.as_bytes());
         let known = lock(&self.digests).get(&digest).copied();
-        if known.is_none() {
-            program.check_same(&self.record(program.key().clone(), example)?)?;
-        }
-        if known.is_none() || !program.updated().is_empty() {
-            self.check_twice(&mut program, example)?;
-        }
         match known {
             Some(known) if known == program.digest() => {}
             Some(_) => return Err(TraceError::ChangedForward { program: name }),
             None => {
+                program.check_same(&self.record(program.key().clone(), example)?)?;
+                self.check_twice(&program, example)?;
                 lock(&self.digests).insert(digest, program.digest());
             }
         }
@@ -315,22 +378,24 @@ impl<B: Batch> Trace<B> {
     /// When the forward, or the constructor, differs from the first recording.
     pub(crate) fn check_stable(&self) -> Result<(), TraceError> {
         let known = self.example_program()?;
-        let mut again = self.record(known.key().clone(), &self.example)?;
-        if !known.updated().is_empty() {
-            self.check_twice(&mut again, &self.example)?;
-        }
-        known.check_same(&again)
+        known.check_same(&self.record(known.key().clone(), &self.example)?)
     }
 
     fn record(&self, key: ProgramKey, example: &B) -> Result<JointGraph, TraceError> {
-        joint::record_joint(
-            &*self.run,
-            &self.table,
-            self.options.clone().in_mode(key.mode),
-            self.compute.map(DType::from),
-            key,
-            example,
-        )
+        let options = self.options.clone().in_mode(key.mode);
+        let compute = self.compute.map(DType::from);
+        self.recording(|is_moving| {
+            let (key, options) = (key.clone(), options.clone());
+            joint::record_joint(
+                &*self.run,
+                &self.table,
+                options,
+                compute,
+                key,
+                example,
+                is_moving,
+            )
+        })
     }
 
     fn programs(&self) -> MutexGuard<'_, Recent<String, Arc<JointGraph>>> {

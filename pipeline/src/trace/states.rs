@@ -1,65 +1,106 @@
 //! The running states that a forward updates, such as the statistics of batch norm.
 //!
-//! Burn keeps the value that a forward gives a running state apart from the state until the next use of the
-//! state, and shows only whether there is one. The value itself is found in the graph:
-//!
-//! - The update of a batch norm is a chain: its old value is scaled, the batch's is added, and nothing reads the
-//!   sum.
-//! - Any other state shows it in a second forward of the same module, which reads the state first. Batch norms do
-//!   not train in that forward: they would move their new statistics between devices, which Burn does not record.
+//! A `RunningState` of Burn keeps the values that a forward gives it apart, by thread, and applies them at its next use: it
+//! becomes their mean. The recording applies them at the end of the forward; the mean over one thread is a division by 1,
+//! which is left out.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
 
 use burn::tensor::DType;
-use tinderbox_deferred::{Parameter, ParameterTable};
-use tinderbox_fake::{Graph, NodeId, RecordError, Retyped, Value, ValueId, dtype_name};
+use burn_ir::{NumericOperationIr, OperationIr, ScalarIr};
+use tinderbox_fake::{Graph, Retyped, Value, ValueId, dtype_name};
 
 use super::JointGraph;
-use super::joint::Twice;
 use crate::{StateFault, TraceError};
 
 impl JointGraph {
-    /// Finds the new value of every running state that the forward updates.
+    /// Sets the new values of the running states that the forward has updated.
     ///
     /// # Errors
     ///
-    /// The path of a state whose new value a pipeline can't know, or that an evaluation updates.
+    /// The path of a state whose new value has another type, or can't be computed in the type of the state.
     pub(super) fn find_updates(
         &mut self,
-        twice: Result<&Twice, RecordError>,
+        updated: &[(usize, Option<ValueId>)],
         compute: Option<DType>,
     ) -> Result<(), TraceError> {
-        let states = States {
-            graph: self.graph(),
-            table: self.table(),
-            values: self.parameters(),
-            forward: self.forward_range(),
-        };
-        let updated = self.updated().iter().copied();
-        let first_of_clones = updated.filter(|at| states.parameter(*at).clone_of.is_none());
-        let positions: Vec<usize> = first_of_clones.collect();
-        let own = positions.iter().find(|at| !states.is_batch_norm(**at));
-        let twice = match (twice, own) {
-            (Ok(twice), _) => twice,
-            (Err(source), None) => return Err(TraceError::Record { source }),
-            (Err(source), Some(state)) => {
-                return Err(states.refuse(*state, StateFault::Moved { source }));
+        let mut updates = BTreeMap::new();
+        for (position, value) in updated {
+            // Clones share one state.
+            if self.parameter(*position).clone_of.is_some() {
+                continue;
             }
-        };
-        let mut found = BTreeMap::new();
-        for position in positions {
-            found.insert(position, states.new_value(position, twice)?);
+            let value = value.ok_or_else(|| self.refuse_state(*position, StateFault::Unknown))?;
+            let value = before_division(self.graph(), value);
+            let [old, new] =
+                [self.parameters()[*position], value].map(|value| self.graph().value(value));
+            if old.shape != new.shape || old.dtype != new.dtype {
+                let text = |value: &Value| {
+                    format!("{}{:?}", dtype_name(value.dtype), value.shape.as_slice())
+                };
+                let (old, new) = (text(old), text(new));
+                return Err(self.refuse_state(*position, StateFault::Type { old, new }));
+            }
+            updates.insert(*position, value);
         }
-        let retyped = match compute {
-            Some(_) => Some(states.in_own_dtypes(&found)?),
-            None => None,
-        };
-        if let Some(retyped) = retyped {
+        if compute.is_some()
+            && let Some(retyped) = self.in_own_dtype(&updates)?
+        {
             self.retype(retyped);
         }
-        self.set_updates(found);
+        self.set_updates(updates);
         Ok(())
+    }
+
+    /// The graph with states that are f32, and their updates, in f32, for a forward of 16 bits: a mean over many batches
+    /// loses what a batch adds to it, where that is less than a 256th.
+    fn in_own_dtype(
+        &self,
+        updates: &BTreeMap<usize, ValueId>,
+    ) -> Result<Option<Retyped>, TraceError> {
+        let graph = self.graph();
+        let (mut nodes, mut state_of) = (BTreeSet::new(), BTreeMap::new());
+        for (state, update) in updates {
+            let old = self.parameters()[*state];
+            let own = self.parameter(*state).dtype;
+            if own != DType::F32 || graph.value(old).dtype == own {
+                continue;
+            }
+            let mut reached = BTreeSet::from([old]);
+            let slice = graph.backward_slice([*update], |value| value == old);
+            let of_state = slice.nodes.into_iter().filter(|id| {
+                let node = graph.node(*id);
+                let is_reached = node.inputs().iter().any(|input| reached.contains(input));
+                if is_reached {
+                    reached.extend(node.outputs());
+                }
+                is_reached
+            });
+            for node in graph.value(old).producer.into_iter().chain(of_state) {
+                nodes.insert(node);
+                state_of.insert(node, *state);
+            }
+        }
+        if nodes.is_empty() {
+            return Ok(None);
+        }
+        let retyped = graph.with_dtype(&nodes, DType::F32);
+        retyped.map(Some).map_err(|node| {
+            let operation = graph.describe(node);
+            self.refuse_state(state_of[&node], StateFault::Precision { operation })
+        })
+    }
+
+    /// The positions of the running states that the forward updates and that are not those of batch norms.
+    pub(super) fn own_updates(&self) -> Vec<usize> {
+        let updated = self.updates().keys().copied();
+        let own = updated.filter(|state| self.parameter(*state).owner() != "BatchNorm");
+        own.collect()
+    }
+
+    pub(super) fn refuse_state(&self, position: usize, fault: StateFault) -> TraceError {
+        let path = self.parameter(position).path.clone();
+        TraceError::RunningState { path, fault }
     }
 
     /// The position of the operation that computes the new value of a running state; `None` if every stage can
@@ -90,102 +131,20 @@ impl JointGraph {
     }
 }
 
-/// The running states of a model in a recorded forward.
-struct States<'a> {
-    graph: &'a Graph,
-    table: &'a ParameterTable,
-    /// The placeholder of each parameter.
-    values: &'a [ValueId],
-    /// The indices of the forward's operations.
-    forward: Range<usize>,
-}
-
-impl States<'_> {
-    fn parameter(&self, position: usize) -> &Parameter {
-        &self.table.iter().as_slice()[position]
-    }
-
-    fn is_batch_norm(&self, position: usize) -> bool {
-        self.parameter(position).owner() == "BatchNorm"
-    }
-
-    fn refuse(&self, position: usize, fault: StateFault) -> TraceError {
-        let path = self.parameter(position).path.clone();
-        TraceError::RunningState { path, fault }
-    }
-
-    /// The new value of a state that the forward updates.
-    fn new_value(&self, position: usize, twice: &Twice) -> Result<ValueId, TraceError> {
-        let value = match twice.shown.get(&position) {
-            Some(shown) if shown.is_read_late => {
-                return Err(self.refuse(position, StateFault::ReadLate));
-            }
-            Some(shown) => shown.value.filter(|value| self.is_of_forward(*value)),
-            None if self.is_batch_norm(position) => self.end_of_chain(self.values[position]),
-            None => None,
-        };
-        let value = value.ok_or_else(|| self.refuse(position, StateFault::Unknown))?;
-        let [old, new] = [self.values[position], value].map(|value| self.graph.value(value));
-        if old.shape == new.shape && old.dtype == new.dtype {
-            return Ok(value);
-        }
-        let text =
-            |value: &Value| format!("{}{:?}", dtype_name(value.dtype), value.shape.as_slice());
-        let (old, new) = (text(old), text(new));
-        Err(self.refuse(position, StateFault::Type { old, new }))
-    }
-
-    /// The graph with the states and their updates in f32, for a forward of 16 bits: a mean over many batches loses
-    /// what a batch adds to it, where that is less than a 256th.
-    fn in_own_dtypes(&self, updates: &BTreeMap<usize, ValueId>) -> Result<Retyped, TraceError> {
-        let mut nodes = BTreeSet::new();
-        for (state, update) in updates {
-            let old = self.values[*state];
-            let mut reached = BTreeSet::from([old]);
-            nodes.extend(self.graph.value(old).producer);
-            for id in self
-                .graph
-                .backward_slice([*update], |value| value == old)
-                .nodes
-            {
-                let node = self.graph.node(id);
-                if node.inputs().iter().any(|input| reached.contains(input)) {
-                    reached.extend(node.outputs());
-                    nodes.insert(id);
-                }
-            }
-        }
-        self.graph.with_dtype(&nodes, DType::F32).map_err(|node| {
-            let reads = |state: &&usize| {
-                let of_state = self.graph.backward_slice([updates[*state]], |_| false);
-                of_state.nodes.contains(&node)
+/// The value of which another is the quotient by 1; the value itself if it is none.
+fn before_division(graph: &Graph, value: ValueId) -> ValueId {
+    let node = graph.value(value).producer.map(|node| graph.node(node));
+    let divided = node.and_then(|node| match &node.operation {
+        OperationIr::NumericFloat(_, NumericOperationIr::DivScalar(division)) => {
+            let is_by_one = match division.rhs {
+                ScalarIr::Float(by) => by == 1.0,
+                ScalarIr::Int(by) => by == 1,
+                ScalarIr::UInt(by) => by == 1,
+                _ => false,
             };
-            let state = updates.keys().find(reads).or(updates.keys().next());
-            let operation = self.graph.describe(node);
-            let fault = StateFault::Precision { operation };
-            self.refuse(state.copied().unwrap_or(0), fault)
-        })
-    }
-
-    fn is_of_forward(&self, value: ValueId) -> bool {
-        let producer = self.graph.value(value).producer;
-        producer.is_some_and(|node| self.forward.contains(&node.index()))
-    }
-
-    /// The last value of a chain of operations, each of which alone reads the one before it, and which nothing reads.
-    fn end_of_chain(&self, start: ValueId) -> Option<ValueId> {
-        let mut value = start;
-        loop {
-            let users: BTreeSet<NodeId> = self.graph.users(value).iter().copied().collect();
-            let mut users = users.into_iter();
-            match (users.next(), users.next()) {
-                (None, _) => return (value != start).then_some(value),
-                (Some(user), None) => match self.graph.node(user).outputs() {
-                    [output] => value = *output,
-                    _ => return None,
-                },
-                _ => return None,
-            }
+            node.inputs().first().copied().filter(|_| is_by_one)
         }
-    }
+        _ => None,
+    });
+    divided.unwrap_or(value)
 }

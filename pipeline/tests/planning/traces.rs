@@ -170,7 +170,7 @@ fn a_batch_norm_that_is_called_twice_is_named() {
     });
     let text = without_line(&traced.unwrap_err());
     insta::assert_snapshot!(text, @r#"
-    the forward could not be recorded, and `norm` is a BatchNorm: a second call in one forward moves the statistics of the first between devices, which can't be recorded; call it once, on the concatenated inputs
+    the forward could not be recorded, because it calls a BatchNorm, `norm` or another, more than once: the second call moves the statistics of the first between devices, which can't be recorded; call it once, on the concatenated inputs
     the recorded code moved a fake tensor between devices or autodiff contexts in `batch::forward`, called at the line (Cannot move a tensor to a capture device with autodiff enabled; remove autodiff with without_autodiff() before the transfer.); `to_device`, `inner` and `from_inner` of float tensors can't be recorded: leave them out, and create tensors on the device of their input
     "#);
 }
@@ -254,7 +254,7 @@ fn a_batch_of_different_sample_counts() {
     assert_eq!(
         text(split_batch(&(x(4), vec![x(4), x(3)]), 2).unwrap_err()),
         "tensor `0` of the batch has 4 samples and `1.1` has 3: wrap a tensor that belongs to all \
-         samples in `Whole`"
+         samples in `Whole`, and one whose samples are not the first dimension in `Along`"
     );
     assert_eq!(
         text(split_batch(&x(3), 4).unwrap_err()),

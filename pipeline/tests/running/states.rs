@@ -8,7 +8,7 @@ use burn::nn::conv::{Conv2d, Conv2dConfig};
 use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig};
 use burn::optim::{AdamWConfig, SgdConfig};
 use burn::tensor::activation::{gelu, relu};
-use burn::tensor::{DType, Device, Tensor};
+use burn::tensor::{DType, Device, Int, Tensor};
 use tinderbox_deferred::{Deferred, MaterializeOptions};
 use tinderbox_pipeline::schedule::{Schedule, ScheduleKind};
 use tinderbox_pipeline::{
@@ -18,7 +18,7 @@ use tinderbox_pipeline::{
 
 use crate::support::{
     Case, Computed, LR, Run, SAMPLES, SEED, continue_run, floats, full_text, parameters, pipelined,
-    plain, settings, split, squared,
+    plain, settings, split, squared, tokens,
 };
 
 const STEPS: u64 = 3;
@@ -185,7 +185,7 @@ fn trains(x: &Tensor<2>) -> Option<Tensor<2>> {
 /// value of its own micro-batch; that no operation reads; and that become what the batch alone gives.
 #[test]
 fn states_of_own_modules_train_as_in_plain_burn() {
-    let forwards: [fn(&Own, Pair) -> Computed; 5] = [
+    let forwards: [fn(&Own, Pair) -> Computed; 8] = [
         around!(|net, x| {
             let state = net.state.value_sync();
             if let Some(mean) = trains(&x) {
@@ -221,6 +221,34 @@ fn states_of_own_modules_train_as_in_plain_burn() {
                 net.state.update(state + 1.0);
             }
             x
+        }),
+        // Applied before the end of the forward.
+        around!(|net, x| {
+            let state = net.state.value_sync();
+            if let Some(mean) = trains(&x) {
+                net.state.update(state * 0.9 + mean * 0.1);
+            }
+            x * net.state.value_sync()
+        }),
+        // Twice.
+        around!(|net, x| {
+            let mut x = x;
+            for _ in 0..2 {
+                let state = net.state.value_sync();
+                if let Some(mean) = trains(&x) {
+                    net.state.update(state.clone() * 0.9 + mean * 0.1);
+                }
+                x = x * state;
+            }
+            x
+        }),
+        // Guarded by the device of the state itself.
+        around!(|net, x| {
+            let state = net.state.value_sync();
+            if state.device().is_autodiff() {
+                net.state.update(state.clone() * 0.9 + 0.1);
+            }
+            x * state
         }),
     ];
     for (number, forward) in forwards.into_iter().enumerate() {
@@ -308,6 +336,20 @@ fn states_that_are_refused() {
     the forward updates the running state `state` in a way that a pipeline can't repeat
     a second forward can't read its new value: leave out `to_device`, the state is on the device of the model
     "#);
+    // Burn moves what threads have left to one device.
+    let on_threads = refused(around!(|net, x| {
+        let state = net.state.value_sync();
+        if let Some(mean) = trains(&x) {
+            let update = || net.state.update(mean.clone());
+            update();
+            std::thread::scope(|scope| scope.spawn(update).join()).unwrap();
+        }
+        x - state
+    }));
+    assert!(
+        matches!(on_threads, TraceError::Record { .. }),
+        "{on_threads}"
+    );
     let larger = refused(around!(|net, x| {
         let state = net.state.value_sync();
         if trains(&x).is_some() {
@@ -319,19 +361,6 @@ fn states_that_are_refused() {
     insta::assert_snapshot!(full_text(&larger), @r#"
     the forward updates the running state `state` in a way that a pipeline can't repeat
     its value was f32[1, 6] and becomes f32[2, 6]: keep shape and dtype
-    "#);
-    let on_threads = refused(around!(|net, x| {
-        let state = net.state.value_sync();
-        if let Some(mean) = trains(&x) {
-            let update = || net.state.update(mean.clone());
-            update();
-            std::thread::scope(|scope| scope.spawn(update).join()).unwrap();
-        }
-        x - state
-    }));
-    insta::assert_snapshot!(full_text(&on_threads), @r#"
-    the forward updates the running state `state` in a way that a pipeline can't repeat
-    its new value is not known: update it on the thread of the forward, and do not hide it from the `Debug` output of the model
     "#);
 }
 
@@ -358,7 +387,7 @@ fn a_state_that_an_evaluation_updates_is_refused() {
     "#);
 }
 
-/// Fields that the `Debug` output hides.
+/// Its `Debug` output hides its fields, of which one is not visited.
 #[derive(Module)]
 struct Hidden {
     layer: Linear,
@@ -372,19 +401,140 @@ impl std::fmt::Debug for Hidden {
 }
 
 #[test]
-fn a_state_that_the_debug_output_hides_is_refused() {
-    let model = Deferred::new(|device| Hidden {
-        layer: LinearConfig::new(WIDTH, WIDTH).init(device),
-        norm: BatchNormConfig::new(WIDTH).init(device),
-    });
-    let outputs = |net: &Hidden, (x, y): Pair| {
-        Outputs::loss(squared(net.norm.forward(net.layer.forward(x)), y))
+fn the_debug_output_may_hide_states() {
+    let case = Case {
+        init: |device| Hidden {
+            layer: LinearConfig::new(WIDTH, WIDTH).init(device),
+            norm: BatchNormConfig::new(WIDTH).init(device),
+        },
+        forward: |net: &Hidden, (x, y): Pair| {
+            (squared(net.norm.forward(net.layer.forward(x)), y), None)
+        },
+        batch: pair,
     };
-    let traced = model.unwrap().trace(&pair(0, &Device::flex()), outputs);
-    insta::assert_snapshot!(full_text(&traced.unwrap_err()), @r#"
-    the forward updates the running state `norm.running_mean` in a way that a pipeline can't repeat
-    its new value is not known: update it on the thread of the forward, and do not hide it from the `Debug` output of the model
+    let expected = plain(case, AdamWConfig::new().init(), 4, STEPS);
+    for setting in settings([2], 4) {
+        let found = pipelined(case, AdamWConfig::new().build(), setting, STEPS);
+        found.assert_same(&expected, &format!("{setting:?}"));
+    }
+}
+
+#[derive(Module, Debug)]
+struct Skipping {
+    layer: Linear,
+    #[module(skip)]
+    state: RunningState<Tensor<2>>,
+}
+
+/// Updates that no forward makes, and states that no visitor sees.
+#[test]
+fn states_whose_updates_are_not_known_are_refused() {
+    let example = pair(0, &Device::flex());
+    let skipping = Deferred::new(|device| Skipping {
+        layer: LinearConfig::new(WIDTH, WIDTH).init(device),
+        state: RunningState::new(Tensor::zeros([1, WIDTH], device)),
+    });
+    let outputs = |net: &Skipping, (x, y): Pair| {
+        if let Some(mean) = trains(&x) {
+            net.state.update(mean);
+        }
+        Outputs::loss(squared(net.layer.forward(x), y))
+    };
+    let skipped = skipping.unwrap().trace(&example, outputs);
+    insta::assert_snapshot!(full_text(&skipped.unwrap_err()), @r#"
+    the forward updates the running state `state` in a way that a pipeline can't repeat
+    its new value is not known: make it a field of the module without `#[module(skip)]`, and update it in the forward and not in the constructor
     "#);
+    let constructed = Deferred::new(|device| {
+        let net = own(device);
+        net.state.update(Tensor::ones([1, WIDTH], device));
+        net
+    });
+    let outputs = |net: &Own, (x, y): Pair| {
+        let x = x * net.state.value_sync();
+        Outputs::loss(squared(net.layers[0].forward(x), y))
+    };
+    let updated = constructed.unwrap().trace(&example, outputs);
+    insta::assert_snapshot!(full_text(&updated.unwrap_err()), @r#"
+    the forward updates the running state `state` in a way that a pipeline can't repeat
+    its new value is not known: make it a field of the module without `#[module(skip)]`, and update it in the forward and not in the constructor
+    "#);
+}
+
+/// Batches of integers, by whose device the forward decides: it is that of the model, as in plain Burn.
+#[test]
+fn integers_are_in_autodiff_unless_they_are_moved() {
+    type Words = (Tensor<2, Int>, Tensor<2>);
+    let case = Case {
+        init: own,
+        forward: |net: &Own, (words, y): Words| {
+            let state = net.state.value_sync();
+            let x = words.clone().float();
+            if words.device().is_autodiff() {
+                net.state.update(state.clone() * 0.9 + 0.1);
+            }
+            let x = gelu(net.layers[0].forward(x * state));
+            (squared(x.clone(), y), Some(x))
+        },
+        batch: |number, device| {
+            (
+                tokens([SAMPLES, WIDTH], 5, number, device),
+                floats([SAMPLES, WIDTH], number + 1000, device),
+            )
+        },
+    };
+    let expected = plain(case, AdamWConfig::new().init(), 2, STEPS);
+    for setting in settings([1, 2], 2) {
+        let found = pipelined(case, AdamWConfig::new().build(), setting, STEPS);
+        found.assert_same(&expected, &format!("{setting:?}"));
+    }
+}
+
+/// Micro-batches of three samples update the state, those of two read it, forward and backward.
+#[test]
+fn a_state_that_some_micro_batches_update() {
+    let case = Case {
+        init: own,
+        forward: around!(|net, x| {
+            let state = net.state.value_sync();
+            let [samples, _] = x.dims();
+            if let Some(mean) = trains(&x).filter(|_| samples > 2) {
+                net.state.update(state.clone() * 0.5 + mean);
+            }
+            x * state
+        }),
+        batch: pair,
+    };
+    // 8 samples in 3 micro-batches: 3, 3 and 2.
+    let expected = plain(case, AdamWConfig::new().init(), 3, STEPS);
+    for setting in settings(1..=3, 3) {
+        let found = pipelined(case, AdamWConfig::new().build(), setting, STEPS);
+        found.assert_same(&expected, &format!("{setting:?}"));
+    }
+}
+
+/// A state as a named output, from the stage that owns it.
+#[test]
+fn a_state_is_an_output() {
+    let case = Case {
+        init: own,
+        forward: |net: &Own, (x, y): Pair| {
+            let state = net.state.value_sync();
+            let x = gelu(net.layers[0].forward(x)) - state.clone();
+            if let Some(mean) = trains(&x) {
+                net.state.update(state.clone() * 0.9 + mean * 0.1);
+            }
+            let layers = net.layers[1..].iter();
+            let x = layers.fold(x, |x, layer| gelu(layer.forward(x)));
+            (squared(x, y), Some(state))
+        },
+        batch: pair,
+    };
+    let expected = plain(case, AdamWConfig::new().init(), 4, STEPS);
+    for setting in settings(1..=3, 4) {
+        let found = pipelined(case, AdamWConfig::new().build(), setting, STEPS);
+        found.assert_same(&expected, &format!("{setting:?}"));
+    }
 }
 
 /// A state whose calls are at the beginning and the end keeps all between them on its stage, also where a user cuts.

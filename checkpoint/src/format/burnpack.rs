@@ -1,0 +1,364 @@
+//! Decoding of the headers of burnpack files, in which Burn saves modules.
+//!
+//! ```text
+//! | "NRUB" | version: u16 | n: u32 | n bytes of CBOR | zeros to a multiple of 256 | data |
+//! ```
+//!
+//! Integers are little-endian. The CBOR lists dtype, shape and range of each tensor, by name; ranges begin at multiples
+//! of 256 bytes of the data. Specification: the crate `burn-pack` 0.22.1.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use burn::tensor::{BoolStore, DType};
+use serde::{
+    Deserialize, Deserializer,
+    de::{MapAccess, Visitor},
+};
+
+use super::{Header, HeaderTensor, Texts};
+use crate::{HeaderError, StoredDType, error::short};
+
+/// The first bytes of a file.
+const MAGIC: [u8; 4] = *b"NRUB";
+/// The only version.
+const VERSION: u16 = 1;
+/// Bytes before the CBOR.
+const PREFIX_BYTES: u64 = 10;
+/// Maximum size in bytes of the CBOR, as in Burn's reader.
+const MAX_CBOR_BYTES: u64 = 100 << 20;
+/// Alignment of the data section and of each tensor in it.
+const ALIGN_BYTES: u64 = 256;
+/// Maximum depth of nested CBOR values; Burn's own files have four.
+const MAX_DEPTH: usize = 32;
+
+/// Returns whether a file that begins with these bytes is a burnpack file.
+pub(crate) fn is_burnpack(first_bytes: &[u8]) -> bool {
+    first_bytes.starts_with(&MAGIC)
+}
+
+/// Returns the size of a file's header in bytes, padding included, from the first bytes of the file.
+///
+/// # Errors
+///
+/// Returns an error if the version is unknown, or the header exceeds the limit of the format or extends past the end of
+/// the file.
+pub(crate) fn burnpack_len(first_bytes: &[u8], file_bytes: u64) -> Result<u64, HeaderError> {
+    let past_end = |header_bytes| HeaderError::PastEnd {
+        header_bytes,
+        file_bytes,
+    };
+    let Some(prefix) = first_bytes.first_chunk::<{ PREFIX_BYTES as usize }>() else {
+        return Err(past_end(PREFIX_BYTES));
+    };
+    let [_, _, _, _, v0, v1, n @ ..] = *prefix;
+    let found = u16::from_le_bytes([v0, v1]);
+    if found != VERSION {
+        return Err(HeaderError::PackVersion { found });
+    }
+    let cbor_bytes = u64::from(u32::from_le_bytes(n));
+    if cbor_bytes > MAX_CBOR_BYTES {
+        return Err(HeaderError::TooLarge {
+            found_bytes: cbor_bytes,
+            limit_bytes: MAX_CBOR_BYTES,
+        });
+    }
+    let end = PREFIX_BYTES + cbor_bytes;
+    match end <= file_bytes {
+        // A file without tensors ends without padding.
+        true => Ok(end.next_multiple_of(ALIGN_BYTES).min(file_bytes)),
+        false => Err(past_end(end)),
+    }
+}
+
+/// Decodes the header of a file of `file_bytes` bytes from a buffer that holds at least the whole header.
+///
+/// Memory: proportional to the size of the header, whatever its contents.
+///
+/// # Errors
+///
+/// Returns an error if the header is invalid, a tensor is quantized, or the tensors overlap, leave more than padding
+/// between them, or do not end with the file.
+pub(crate) fn decode_burnpack(bytes: &[u8], file_bytes: u64) -> Result<Header, HeaderError> {
+    let data_start = burnpack_len(bytes, file_bytes)?;
+    let [.., a, b, c, d] = bytes[..PREFIX_BYTES as usize] else {
+        unreachable!("the prefix has ten bytes");
+    };
+    let end = PREFIX_BYTES as usize + u32::from_le_bytes([a, b, c, d]) as usize;
+    let cbor = bytes.get(PREFIX_BYTES as usize..end);
+    let cbor = cbor.ok_or(HeaderError::PastEnd {
+        header_bytes: data_start,
+        file_bytes: bytes.len() as u64,
+    })?;
+    let raw: RawPack =
+        ciborium::de::from_reader_with_recursion_limit(cbor, MAX_DEPTH).map_err(|error| {
+            HeaderError::Cbor {
+                reason: error.to_string(),
+            }
+        })?;
+    let mut names = BTreeSet::new();
+    let mut tensors = Vec::with_capacity(raw.tensors.0.len());
+    for (name, tensor) in raw.tensors.0 {
+        if !names.insert(name.clone()) {
+            return Err(HeaderError::DuplicateKey {
+                tensor: short(&name),
+            });
+        }
+        tensors.push(tensor.check(name)?);
+    }
+    tensors.sort_by_key(|tensor| (tensor.start_bytes, tensor.len_bytes));
+    check_padded(&tensors, file_bytes - data_start)?;
+    Ok(Header {
+        metadata: raw.metadata.map_or_else(Vec::new, |pairs| pairs.0),
+        tensors,
+        data_start_bytes: data_start,
+    })
+}
+
+/// Checks that tensors, ordered by their start, follow each other with no more than padding between them, up to the end of
+/// the data section.
+fn check_padded(tensors: &[HeaderTensor], data_bytes: u64) -> Result<(), HeaderError> {
+    let mut end = 0;
+    for tensor in tensors {
+        let (expected, found) = (end, tensor.start_bytes);
+        let name = || short(&tensor.name);
+        if found < expected {
+            return Err(HeaderError::Overlap {
+                tensor: name(),
+                expected_bytes: expected,
+                found_bytes: found,
+            });
+        }
+        if found - expected >= ALIGN_BYTES {
+            return Err(HeaderError::Gap {
+                tensor: name(),
+                expected_bytes: expected,
+                found_bytes: found,
+            });
+        }
+        // `check` verified that the end does not overflow.
+        end = tensor.start_bytes + tensor.len_bytes;
+    }
+    let rest = data_bytes.checked_sub(end);
+    match rest.is_some_and(|rest| rest < ALIGN_BYTES) {
+        true => Ok(()),
+        false => Err(HeaderError::DataSize {
+            expected_bytes: end,
+            found_bytes: data_bytes,
+        }),
+    }
+}
+
+/// The CBOR of a header. Other fields are ignored.
+#[derive(Deserialize)]
+struct RawPack {
+    tensors: Tensors,
+    metadata: Option<Texts>,
+}
+
+#[derive(Deserialize)]
+struct RawTensor {
+    dtype: DType,
+    shape: Vec<u64>,
+    data_offsets: [u64; 2],
+}
+
+impl RawTensor {
+    fn check(self, name: String) -> Result<HeaderTensor, HeaderError> {
+        // Booleans of four bytes have the dtype of those of one.
+        let is_wide = matches!(self.dtype, DType::Bool(BoolStore::U32));
+        match StoredDType::of(self.dtype).filter(|_| !is_wide) {
+            Some(dtype) => HeaderTensor::of_range(name, dtype, self.shape, self.data_offsets),
+            None => Err(HeaderError::UnknownDType {
+                tensor: short(&name),
+                found: format!("{:?}", self.dtype),
+            }),
+        }
+    }
+}
+
+/// All tensors of the map, in order: serde's maps keep only the last of two equal keys.
+struct Tensors(Vec<(String, RawTensor)>);
+
+impl<'de> Deserialize<'de> for Tensors {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Pairs;
+        impl<'de> Visitor<'de> for Pairs {
+            type Value = Tensors;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a map of tensors")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Tensors, A::Error> {
+                let mut tensors = Vec::new();
+                while let Some(tensor) = map.next_entry()? {
+                    tensors.push(tensor);
+                }
+                Ok(Tensors(tensors))
+            }
+        }
+        deserializer.deserialize_map(Pairs)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::TensorData;
+    use burn_pack::{Reader, Tensor, Writer};
+
+    use super::*;
+
+    /// A file as Burn's own crate writes it.
+    fn file() -> Vec<u8> {
+        let tensor = |name: &str, data: TensorData| {
+            let (bytes, shape, dtype) = data.into_parts();
+            Tensor::new(name.into(), dtype, shape, None, bytes)
+        };
+        let tensors = vec![
+            tensor(
+                "b.weight",
+                TensorData::new(vec![1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0], [2, 3]),
+            ),
+            tensor("a", TensorData::new(vec![7i64], [1])),
+            tensor("empty", TensorData::new(Vec::<f32>::new(), [0, 4])),
+        ];
+        let writer = Writer::new(tensors).with_metadata("format", "test");
+        writer.into_bytes().unwrap().to_vec()
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Header, HeaderError> {
+        decode_burnpack(bytes, bytes.len() as u64)
+    }
+
+    #[test]
+    fn reads_what_burn_writes() {
+        let bytes = file();
+        assert!(is_burnpack(&bytes));
+        let header = decode(&bytes).unwrap();
+        assert_eq!(header.metadata, [("format".to_owned(), "test".to_owned())]);
+        let reader = Reader::from_bytes(burn_std::Bytes::from_bytes_vec(bytes.clone())).unwrap();
+        assert_eq!(header.tensors.len(), 3);
+        for tensor in &header.tensors {
+            let start = (header.data_start_bytes + tensor.start_bytes) as usize;
+            let found = &bytes[start..start + tensor.len_bytes as usize];
+            assert_eq!(
+                found,
+                reader.tensor_data(&tensor.name).unwrap(),
+                "{}",
+                tensor.name
+            );
+        }
+    }
+
+    /// A file that ends early is refused, wherever it ends; padding at its end may be missing.
+    #[test]
+    fn truncation_at_every_byte() {
+        let bytes = file();
+        let header = decode(&bytes).unwrap();
+        let last = header
+            .tensors
+            .iter()
+            .map(|tensor| tensor.start_bytes + tensor.len_bytes);
+        let needed = (header.data_start_bytes + last.max().unwrap()) as usize;
+        for len in 0..bytes.len() {
+            assert_eq!(decode(&bytes[..len]).is_ok(), len >= needed, "{len} bytes");
+        }
+    }
+
+    /// A changed byte of the header is an error or another header that tiles the file; it never panics.
+    #[test]
+    fn a_flip_of_every_byte() {
+        let bytes = file();
+        let start = decode(&bytes).unwrap().data_start_bytes as usize;
+        for at in 0..start {
+            for flip in [1, 0x10, 0x80, 0xff] {
+                let mut changed = bytes.clone();
+                changed[at] ^= flip;
+                if let Ok(header) = decode(&changed) {
+                    check_padded(
+                        &header.tensors,
+                        changed.len() as u64 - header.data_start_bytes,
+                    )
+                    .unwrap();
+                }
+            }
+        }
+    }
+
+    /// A file with a list of tensors that Burn's crate would not write.
+    fn attack(tensors: &[(&str, DType, &[u64], [u64; 2])], data_bytes: usize) -> HeaderError {
+        let text = |value: &str| ciborium::Value::from(value);
+        let entries = tensors.iter().map(|(name, dtype, shape, [start, end])| {
+            let shape = shape
+                .iter()
+                .map(|size| ciborium::Value::from(*size))
+                .collect();
+            let range = vec![ciborium::Value::from(*start), ciborium::Value::from(*end)];
+            let fields = vec![
+                (text("dtype"), ciborium::Value::serialized(dtype).unwrap()),
+                (text("shape"), ciborium::Value::Array(shape)),
+                (text("data_offsets"), ciborium::Value::Array(range)),
+            ];
+            (text(name), ciborium::Value::Map(fields))
+        });
+        let pack = ciborium::Value::Map(vec![(
+            text("tensors"),
+            ciborium::Value::Map(entries.collect()),
+        )]);
+        let mut cbor = Vec::new();
+        ciborium::ser::into_writer(&pack, &mut cbor).unwrap();
+        let mut bytes = MAGIC.to_vec();
+        bytes.extend(VERSION.to_le_bytes());
+        bytes.extend((cbor.len() as u32).to_le_bytes());
+        bytes.extend(cbor);
+        bytes.resize(
+            bytes.len().next_multiple_of(ALIGN_BYTES as usize) + data_bytes,
+            0,
+        );
+        decode(&bytes).unwrap_err()
+    }
+
+    #[test]
+    fn attacks() {
+        let one = |name, dtype, shape, range| attack(&[(name, dtype, shape, range)], 256);
+        let quantized = DType::QFloat(burn::tensor::quantization::QuantScheme::default());
+        let cases = [
+            one("q", quantized, &[4], [0, 4]),
+            one("b", DType::Bool(BoolStore::U32), &[4], [0, 16]),
+            one("short", DType::F32, &[4], [0, 12]),
+            one("reversed", DType::F32, &[4], [16, 0]),
+            one("large", DType::F32, &[u64::MAX, 2], [0, 16]),
+            one("outside", DType::F32, &[128], [0, 512]),
+            one("late", DType::F32, &[1], [256, 260]),
+            attack(
+                &[
+                    ("a", DType::F32, &[2], [0, 8]),
+                    ("b", DType::F32, &[2], [4, 12]),
+                ],
+                256,
+            ),
+            attack(
+                &[
+                    ("a", DType::F32, &[2], [0, 8]),
+                    ("a", DType::F32, &[2], [8, 16]),
+                ],
+                256,
+            ),
+        ];
+        let texts: Vec<String> = cases.iter().map(ToString::to_string).collect();
+        insta::assert_snapshot!(texts.join("\n"), @"");
+    }
+
+    #[test]
+    fn other_files() {
+        let mut newer = file();
+        newer[4] = 2;
+        let mut endless = file();
+        endless[6..10].fill(0xff);
+        let mut broken = file();
+        broken[10] = 0xff;
+        let texts = [newer, endless, broken].map(|bytes| decode(&bytes).unwrap_err().to_string());
+        insta::assert_snapshot!(texts.join("\n"), @"");
+    }
+}
