@@ -78,13 +78,14 @@
 //!    can't do. A batch shape that is recorded again after it was dropped must have the digest of its first
 //!    recording.
 //!
-//!    A forward may update running states, such as the statistics of batch norm. Burn keeps the new value
-//!    apart from the state until its next use, so the recording finds out which states have one from the
-//!    module's debug text, and the value from a second forward or, for batch norm, from the graph: the chain
-//!    that begins at the state and ends in a value that nothing reads. The new value is an output of the
-//!    forward program of the stage that owns the state. The next forward of the stage reads it, so forwards
-//!    run in micro-batch order; backwards read the value that their own forward has kept. It replaces the
-//!    state with the update of the step: a skipped or stopped step leaves states as they were.
+//!    A forward may update running states, such as the statistics of batch norm. Burn applies the new value
+//!    at the next use of the state; the recording makes it do so at the end of the forward. The new value is
+//!    an output of the forward program of the stage that owns the state. The next forward of the stage reads
+//!    it, so forwards run in micro-batch order; backwards read the value that their own forward has kept. It
+//!    replaces the state with the update of the step: a skipped or stopped step leaves states as they were.
+//!    Burn does not move recorded tensors in autodiff, even to the device that they are on. So the
+//!    statistics of batch norms are recorded outside of it, and, if the forward moves tensors, so are the
+//!    integers and booleans of the batch.
 //!
 //!    The objective is `loss * weight`. [`Outputs`] specifies the unit of the loss: the weight of a
 //!    micro-batch is its fraction of the samples, or of a count that the driver computes from the batch

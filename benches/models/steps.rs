@@ -43,8 +43,8 @@ pub fn figures() {
             Outputs::loss(loss(model, batch))
         })
         .expect("it is traced");
-    let plan = Machine::local(1).and_then(|machine| Ok(Plan::auto(&trace, &machine)));
-    let plan = plan.expect("a machine of one rank").expect("it is planned");
+    let machine = Machine::local(1).expect("a machine of one rank");
+    let plan = Plan::auto(&trace, &machine).expect("it is planned");
     let mut pipeline = Pipeline::new(&model, &trace, &plan)
         .optimizer(AdamWConfig::new())
         .micro_batches(MICRO_BATCHES)

@@ -7,11 +7,13 @@ mod planning;
 mod profiling;
 mod restoring;
 mod running;
+mod tracing;
 
 pub use acting::{ActionError, LinkError};
 pub use calibrating::CalibrateError;
 pub use certifying::{CertifyError, CertifySite};
-pub use planning::{BatchError, NotHeld, PlanError, StateFault, TraceError};
+pub use planning::{NotHeld, PlanError};
 pub use profiling::ProfileError;
 pub use restoring::RestoreError;
 pub use running::{OutputError, PipelineError};
+pub use tracing::{BatchError, StateFault, TraceError};

@@ -11,8 +11,9 @@ use tinderbox_planner::PlannerError;
 
 use super::acting::ActionError;
 use super::certifying::CertifyError;
-use super::planning::{BatchError, PlanError, TraceError, did_you_mean};
+use super::planning::{PlanError, did_you_mean};
 use super::restoring::RestoreError;
+use super::tracing::{BatchError, TraceError};
 use crate::schedule::{GenerateError, MicroBatchIndex, RankIndex, StageIndex, VerifyError};
 
 /// Errors of starting and running a pipeline.

@@ -356,7 +356,7 @@ fn states_that_are_refused() {
             net.state
                 .update(Tensor::cat(vec![state.clone(), state.clone()], 0));
         }
-        x - state.slice([0..1])
+        x - state.narrow(0, 0, 1)
     }));
     insta::assert_snapshot!(full_text(&larger), @r#"
     the forward updates the running state `state` in a way that a pipeline can't repeat
