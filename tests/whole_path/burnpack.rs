@@ -7,11 +7,14 @@ use burn::module::Module;
 use burn::nn::{
     BatchNorm, BatchNormConfig, Embedding, EmbeddingConfig, Linear, LinearConfig, LinearLayout,
 };
+use burn::optim::AdamWConfig;
+use burn::store::ModuleRecord;
 use burn::tensor::{Device, Int, Tensor};
 use burn_store::{BurnpackStore, ModuleSnapshot};
+use tinderbox::checkpoint::tools::{ExportFormat, ExportOptions, export};
 use tinderbox::{
-    Deferred, LoadOptions, Machine, Outputs, Pipeline, Plan, Pretrained, Traceable,
-    parameter_values,
+    Checkpoint, Checkpoints, Deferred, LoadOptions, Machine, Outputs, Pipeline, Plan, Pretrained,
+    Traceable, parameter_values,
 };
 
 use crate::plain::data;
@@ -128,4 +131,68 @@ fn regions_are_those_of_the_file() {
     let part = weights.read(tensor, &region).unwrap();
     let expected = saved.rows.weight.val().slice([2..5, 1..5]).into_data();
     assert_eq!(part, expected);
+}
+
+/// What is exported from a checkpoint, Burn's own store and records load.
+#[test]
+fn burn_loads_what_is_exported() {
+    let device = Device::flex();
+    let dir = tempfile::tempdir().unwrap();
+    let init = |device: &Device| {
+        let linear = |from, to| LinearConfig::new(from, to).init(device);
+        (
+            linear(6, 5),
+            linear(5, 5),
+            BatchNormConfig::new(5).init(device),
+        )
+    };
+    type Layers = (Linear, Linear, BatchNorm);
+    let model = Deferred::new(init).unwrap();
+    let batch = Tensor::<2>::ones([4, 6], &device);
+    let trace = model
+        .trace(&batch, |(first, second, norm): &Layers, x| {
+            Outputs::loss(
+                norm.forward(second.forward(first.forward(x)))
+                    .powf_scalar(2.0)
+                    .mean(),
+            )
+        })
+        .unwrap();
+    let plan = Plan::auto(&trace, &Machine::local(2).unwrap()).unwrap();
+    let mut pipeline = Pipeline::new(&model, &trace, &plan)
+        .optimizer(AdamWConfig::new())
+        .micro_batches(1)
+        .start()
+        .unwrap();
+    pipeline.step(1e-3, batch).unwrap();
+    let saves = Checkpoints::open(dir.path().join("run")).unwrap().every(1);
+    let saved = saves.after_step(&mut pipeline, 0).unwrap().unwrap();
+    let values = |layers: &Layers| -> BTreeMap<String, Vec<u8>> {
+        let values = parameter_values(layers).into_iter();
+        values
+            .map(|(path, value)| (path.to_string(), data(value).as_bytes().to_vec()))
+            .collect()
+    };
+    let expected = values(&pipeline.gather(&device).unwrap());
+    let checkpoint = Checkpoint::open(&saved).unwrap();
+    let options = ExportOptions {
+        format: ExportFormat::Burnpack,
+        ..ExportOptions::default()
+    };
+    let to = dir.path().join("exported");
+    let exported = export(&checkpoint, &to, &options, &()).unwrap();
+    assert_eq!(exported.files, ["model.bpk"]);
+    let file = to.join("model.bpk");
+    let mut by_store = init(&device);
+    let result = by_store
+        .load_from(&mut BurnpackStore::from_file(&file))
+        .unwrap();
+    assert!(result.is_success(), "{result:?}");
+    assert!(values(&by_store) == expected);
+    let record = ModuleRecord::load(&file).unwrap();
+    let by_record = init(&device).load_record(record);
+    assert!(values(&by_record) == expected);
+    let again = Pretrained::open(&file).unwrap();
+    let source = again.source(LoadOptions::default()).unwrap();
+    assert!(values(&model.materialize(&device, &source).unwrap()) == expected);
 }

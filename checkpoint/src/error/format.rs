@@ -41,6 +41,19 @@ pub enum HeaderError {
         /// The actual version.
         found: u16,
     },
+    /// Burn would refuse the burnpack file for its size.
+    #[error(
+        "a burnpack file with tensor `{tensor}` would be refused by Burn: {found_bytes} bytes, the limit is {limit_bytes}; \
+         export `safetensors` files instead"
+    )]
+    PackLimit {
+        /// Name of the tensor that exceeds the limit, alone or with those before it.
+        tensor: String,
+        /// Number of bytes.
+        found_bytes: u64,
+        /// Maximum number of bytes.
+        limit_bytes: u64,
+    },
     /// The CBOR is not a burnpack header.
     #[error("the CBOR is not a burnpack header: {reason}")]
     Cbor {

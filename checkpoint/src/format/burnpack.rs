@@ -1,4 +1,4 @@
-//! Decoding of the headers of burnpack files, in which Burn saves modules.
+//! Encoding and decoding of the headers of burnpack files, in which Burn saves modules.
 //!
 //! ```text
 //! | "NRUB" | version: u16 | n: u32 | n bytes of CBOR | zeros to a multiple of 256 | data |
@@ -7,16 +7,16 @@
 //! Integers are little-endian. The CBOR lists dtype, shape and range of each tensor, by name; ranges begin at multiples
 //! of 256 bytes of the data. Specification: the crate `burn-pack` 0.22.1.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use burn::tensor::{BoolStore, DType};
 use serde::{
-    Deserialize, Deserializer,
+    Deserialize, Deserializer, Serialize,
     de::{MapAccess, Visitor},
 };
 
-use super::{Header, HeaderTensor, Texts};
+use super::{Header, HeaderTensor, Texts, stored_len};
 use crate::{HeaderError, StoredDType, error::short};
 
 /// The first bytes of a file.
@@ -31,6 +31,78 @@ const MAX_CBOR_BYTES: u64 = 100 << 20;
 const ALIGN_BYTES: u64 = 256;
 /// Maximum depth of nested CBOR values; Burn's own files have four.
 const MAX_DEPTH: usize = 32;
+
+/// The largest tensor that Burn's reader accepts.
+const MAX_TENSOR_BYTES: u64 = 10 << 30;
+/// The largest file that Burn's reader accepts.
+const MAX_FILE_BYTES: u64 = 100 << 30;
+
+/// Encodes the header of a file that holds these tensors in this order, each at the next multiple of [`ALIGN_BYTES`] of
+/// the data, which begins after the header.
+///
+/// # Errors
+///
+/// Returns an error if a name is duplicated, a size overflows, or Burn's reader would refuse the file for its size.
+pub(crate) fn encode_burnpack(
+    tensors: &[(&str, StoredDType, &[u64])],
+) -> Result<Vec<u8>, HeaderError> {
+    let mut pack = Pack {
+        tensors: BTreeMap::new(),
+    };
+    let too_large = |tensor: &str, found_bytes, limit_bytes| HeaderError::PackLimit {
+        tensor: short(tensor),
+        found_bytes,
+        limit_bytes,
+    };
+    let mut end = 0_u64;
+    for (name, dtype, shape) in tensors {
+        let bytes = stored_len(shape, *dtype).unwrap_or(u64::MAX);
+        if bytes > MAX_TENSOR_BYTES {
+            return Err(too_large(name, bytes, MAX_TENSOR_BYTES));
+        }
+        let start = padded(end);
+        end = start + bytes;
+        if end > MAX_FILE_BYTES {
+            return Err(too_large(name, end, MAX_FILE_BYTES));
+        }
+        let tensor = RawTensor {
+            dtype: dtype.burn(),
+            shape: shape.to_vec(),
+            data_offsets: [start, end],
+        };
+        if pack.tensors.insert(name, tensor).is_some() {
+            return Err(HeaderError::DuplicateKey {
+                tensor: (*name).to_owned(),
+            });
+        }
+    }
+    let mut cbor = Vec::new();
+    let written = ciborium::ser::into_writer(&pack, &mut cbor);
+    written.expect("texts and integers always have a CBOR form");
+    let len = cbor.len() as u64;
+    let cbor_bytes = u32::try_from(len).ok().filter(|_| len <= MAX_CBOR_BYTES);
+    let cbor_bytes = cbor_bytes.ok_or(HeaderError::TooLarge {
+        found_bytes: len,
+        limit_bytes: MAX_CBOR_BYTES,
+    })?;
+    let mut bytes = MAGIC.to_vec();
+    bytes.extend(VERSION.to_le_bytes());
+    bytes.extend(cbor_bytes.to_le_bytes());
+    bytes.extend(cbor);
+    bytes.resize(padded(bytes.len() as u64) as usize, 0);
+    Ok(bytes)
+}
+
+/// The next multiple of the alignment.
+pub(crate) const fn padded(bytes: u64) -> u64 {
+    bytes.next_multiple_of(ALIGN_BYTES)
+}
+
+/// The CBOR of a header to write.
+#[derive(Serialize)]
+struct Pack<'a> {
+    tensors: BTreeMap<&'a str, RawTensor>,
+}
 
 /// Returns whether a file that begins with these bytes is a burnpack file.
 pub(crate) fn is_burnpack(first_bytes: &[u8]) -> bool {
@@ -66,7 +138,7 @@ pub(crate) fn burnpack_len(first_bytes: &[u8], file_bytes: u64) -> Result<u64, H
     let end = PREFIX_BYTES + cbor_bytes;
     match end <= file_bytes {
         // A file without tensors ends without padding.
-        true => Ok(end.next_multiple_of(ALIGN_BYTES).min(file_bytes)),
+        true => Ok(padded(end).min(file_bytes)),
         false => Err(past_end(end)),
     }
 }
@@ -156,7 +228,7 @@ struct RawPack {
     metadata: Option<Texts>,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, Serialize)]
 struct RawTensor {
     dtype: DType,
     shape: Vec<u64>,
@@ -347,7 +419,17 @@ mod tests {
             ),
         ];
         let texts: Vec<String> = cases.iter().map(ToString::to_string).collect();
-        insta::assert_snapshot!(texts.join("\n"), @"");
+        insta::assert_snapshot!(texts.join("\n"), @r#"
+        tensor `q` has dtype QFloat(QuantScheme { value: Q8F, store: PackedU32(0), mode: Symmetric, tensor: None, block: None }), which is not supported
+        tensor `b` has dtype Bool(U32), which is not supported
+        tensor `short` has 16 bytes by its shape and dtype, but 12 by its offsets
+        tensor `reversed` has reversed offsets 16..0
+        tensor `large` of shape [18446744073709551615, 2] is too large
+        the tensors have 512 bytes, the file holds 256
+        there is a gap before tensor `late`: it starts at byte 256 of the data instead of 0
+        tensor `b` overlaps the previous tensor: it starts at byte 4 of the data instead of 8
+        tensor `a` is listed twice or has a reserved name
+        "#);
     }
 
     #[test]
@@ -359,6 +441,10 @@ mod tests {
         let mut broken = file();
         broken[10] = 0xff;
         let texts = [newer, endless, broken].map(|bytes| decode(&bytes).unwrap_err().to_string());
-        insta::assert_snapshot!(texts.join("\n"), @"");
+        insta::assert_snapshot!(texts.join("\n"), @r#"
+        the burnpack file has version 2, which is not supported: only version 1 is
+        the header has 4294967295 bytes, the limit is 104857600
+        the CBOR is not a burnpack header: Semantic(None, "invalid type: break, expected map")
+        "#);
     }
 }

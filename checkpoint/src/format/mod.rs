@@ -20,7 +20,7 @@ pub use id::AttemptId;
 pub use manifest::{Chunk, DocumentEntry, FileEntry, Manifest, Role, TensorEntry, UnknownFields};
 pub use scalar::Scalar;
 
-pub(crate) use burnpack::{burnpack_len, decode_burnpack, is_burnpack};
+pub(crate) use burnpack::{burnpack_len, decode_burnpack, encode_burnpack, is_burnpack, padded};
 pub(crate) use header::{Texts, header_len};
 pub(crate) use index::encode_index;
 pub(crate) use json::Json;

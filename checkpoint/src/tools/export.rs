@@ -1,4 +1,4 @@
-//! Export of a checkpoint's parameters to a plain Hugging Face directory.
+//! Export of a checkpoint's parameters to a plain Hugging Face directory, or to a file of Burn.
 
 use std::{
     cmp::Reverse,
@@ -8,7 +8,7 @@ use std::{
 use super::ToolError;
 use crate::{
     Checkpoint, Role, SaveError, StoredDType, TensorEntry,
-    format::{AttemptId, INDEX_FILE, encode_header, encode_index},
+    format::{AttemptId, INDEX_FILE, encode_burnpack, encode_header, encode_index, padded},
     store::{FoundKind, LocalStore, Store, existing, join, remove_tree},
     write::failed,
 };
@@ -16,11 +16,27 @@ use tinderbox_deferred::Observer;
 
 /// The default maximum file size in bytes, as in Hugging Face's tools.
 const FILE_BYTES: u64 = 5_000_000_000;
+/// The name of a burnpack file.
+const PACK_FILE: &str = "model.bpk";
+
+/// The files of an export.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ExportFormat {
+    /// `model.safetensors`, or several files and `model.safetensors.index.json`.
+    #[default]
+    Safetensors,
+    /// `model.bpk`, a burnpack file, which `ModuleRecord` and `BurnpackStore` of Burn load. A `Linear` in column layout,
+    /// whose weight Burn's records contain transposed, can't be exported: its weight is written as it is.
+    Burnpack,
+}
 
 /// Options of an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExportOptions {
-    /// Maximum number of tensor bytes in a file; a larger tensor has its own file.
+    /// The files. By default `safetensors`.
+    pub format: ExportFormat,
+    /// Maximum number of tensor bytes in a `safetensors` file; a larger tensor has its own file.
     pub file_bytes: u64,
 }
 
@@ -28,6 +44,7 @@ impl Default for ExportOptions {
     /// Files of 5 GB.
     fn default() -> Self {
         Self {
+            format: ExportFormat::default(),
             file_bytes: FILE_BYTES,
         }
     }
@@ -36,7 +53,7 @@ impl Default for ExportOptions {
 /// The result of an export.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exported {
-    /// Names of the `safetensors` files, sorted.
+    /// Names of the files with tensors, sorted.
     pub files: Vec<String>,
     /// Number of tensors.
     pub tensors: usize,
@@ -47,8 +64,7 @@ pub struct Exported {
     pub tied: Vec<(String, String)>,
 }
 
-/// Writes the parameters of a checkpoint, each tensor whole, as `model.safetensors`, or as several files and
-/// `model.safetensors.index.json`, to a new directory. Omits optimizer state. Copies values unchanged: a Burn
+/// Writes the parameters of a checkpoint, each tensor whole, to files of a [format](ExportFormat) in a new directory. Omits optimizer state. Copies values unchanged: a Burn
 /// `Linear` stays `[in, out]`, whereas PyTorch has `[out, in]`.
 ///
 /// The directory appears under its name atomically, after all contents are durable. Until then its name is
@@ -76,10 +92,16 @@ pub fn export(
     tensors.sort_by_key(|tensor| (Reverse(tensor.dtype.size_bytes()), &tensor.name));
     let target = Target::of(to)?;
     target.refuse_existing()?;
-    let files = divide(&tensors, options.file_bytes);
+    let files = match options.format {
+        ExportFormat::Safetensors => divide(&tensors, options.file_bytes),
+        ExportFormat::Burnpack => vec![PlainFile {
+            name: PACK_FILE.to_owned(),
+            tensors: tensors.clone(),
+        }],
+    };
     let bytes = tensors.iter().map(|tensor| tensor.bytes()).sum();
     progress.begin(tensors.len(), bytes);
-    target.write(checkpoint, &files, progress)?;
+    target.write(checkpoint, &files, options.format, progress)?;
     progress.end();
     let tied = tensors.iter().flat_map(|tensor| {
         let names = tensor.tied.iter();
@@ -179,6 +201,7 @@ impl Target {
         &self,
         checkpoint: &Checkpoint,
         files: &[PlainFile<'_>],
+        format: ExportFormat,
         progress: &dyn Observer,
     ) -> Result<(), ToolError> {
         let (store, dir) = (&self.parent, &*self.temporary);
@@ -188,7 +211,7 @@ impl Target {
             .map_err(failed(store, "create", dir))?;
         let written = (|| {
             for file in files {
-                self.write_file(checkpoint, file, progress)?;
+                self.write_file(checkpoint, file, format, progress)?;
             }
             if files.len() > 1 {
                 self.write_index(files)?;
@@ -207,6 +230,7 @@ impl Target {
         &self,
         checkpoint: &Checkpoint,
         plain: &PlainFile<'_>,
+        format: ExportFormat,
         progress: &dyn Observer,
     ) -> Result<(), ToolError> {
         let (store, path) = (&self.parent, join(&self.temporary, &plain.name));
@@ -215,8 +239,11 @@ impl Target {
             .iter()
             .map(|tensor| (&*tensor.name, tensor.dtype, &*tensor.shape))
             .collect();
-        // Hugging Face's loader requires a format in the metadata.
-        let header = encode_header(&[("format", "pt")], &listed);
+        let header = match format {
+            // Hugging Face's loader requires a format in the metadata.
+            ExportFormat::Safetensors => encode_header(&[("format", "pt")], &listed),
+            ExportFormat::Burnpack => encode_burnpack(&listed),
+        };
         let header = header.map_err(|source| ToolError::Header {
             path: store.place(&path),
             source,
@@ -226,7 +253,14 @@ impl Target {
             .map_err(failed(store, "create", &path))?;
         file.write_all(&header)
             .map_err(failed(store, "write", &path))?;
+        let mut end = 0_u64;
         for tensor in &plain.tensors {
+            if format == ExportFormat::Burnpack {
+                let padding = vec![0; (padded(end) - end) as usize];
+                file.write_all(&padding)
+                    .map_err(failed(store, "write", &path))?;
+                end = padded(end) + tensor.bytes();
+            }
             for data in checkpoint.read_in_pieces(tensor, &tensor.region()) {
                 let data = data?;
                 let bytes = data.as_bytes();

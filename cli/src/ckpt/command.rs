@@ -20,9 +20,9 @@ pub(crate) enum Command {
     Cp(cp::Flags),
     /// Save a checkpoint again for another number of ranks
     Reshard(reshard::Flags),
-    /// Copy the parameters to a plain Hugging Face directory
+    /// Copy the parameters to a plain Hugging Face directory, or to a file of Burn
     Export(export::Flags),
-    /// Save plain safetensors files as a checkpoint
+    /// Save plain safetensors or burnpack files as a checkpoint
     Import(import::Flags),
     /// Print the pipeline plan that was saved with a checkpoint; exit code 1 if it has none
     Plan(plan::Flags),

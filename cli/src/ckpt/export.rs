@@ -1,10 +1,10 @@
-//! `ckpt export`: writes a plain Hugging Face directory.
+//! `ckpt export`: writes plain files of the parameters.
 
 use std::{collections::BTreeMap, io::Write, path::PathBuf};
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use serde_json::json;
-use tinderbox_checkpoint::tools::{ExportOptions, Exported, export};
+use tinderbox_checkpoint::tools::{ExportFormat, ExportOptions, Exported, export};
 use tinderbox_deferred::human_bytes;
 
 use super::place::open;
@@ -21,7 +21,10 @@ pub(crate) struct Flags {
     /// Directory to create
     #[arg(long, value_name = "DIR")]
     to: PathBuf,
-    /// Maximum bytes of tensors per file; a larger tensor has its own file
+    /// Files to write: `safetensors` as in Hugging Face's directories, or one `model.bpk` for Burn
+    #[arg(long, value_enum, default_value_t = Format::Safetensors)]
+    format: Format,
+    /// Maximum bytes of tensors per `safetensors` file; a larger tensor has its own file
     #[arg(
         long,
         value_name = "N",
@@ -31,10 +34,21 @@ pub(crate) struct Flags {
     max_file_bytes: u64,
 }
 
+/// The files.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Format {
+    Safetensors,
+    Burnpack,
+}
+
 /// Exports the parameters.
 pub(crate) fn run(flags: &Flags, out: &mut Output) -> anyhow::Result<Outcome> {
     let checkpoint = open(&flags.dir)?;
     let options = ExportOptions {
+        format: match flags.format {
+            Format::Safetensors => ExportFormat::Safetensors,
+            Format::Burnpack => ExportFormat::Burnpack,
+        },
         file_bytes: flags.max_file_bytes,
     };
     let exported = export(&checkpoint, &flags.to, &options, &out.bar("export"))?;

@@ -12,13 +12,13 @@ use burn::tensor::{DType, Device, Int, Tensor};
 use tinderbox_deferred::{Deferred, MaterializeOptions};
 use tinderbox_pipeline::schedule::{Schedule, ScheduleKind};
 use tinderbox_pipeline::{
-    Cut, LossScale, Machine, MixedPrecision, Outputs, Pipeline, Plan, Planner, TraceError,
+    Batch, Cut, LossScale, Machine, MixedPrecision, Outputs, Pipeline, Plan, Planner, TraceError,
     Traceable,
 };
 
 use crate::support::{
-    Case, Computed, LR, Run, SAMPLES, SEED, continue_run, floats, full_text, parameters, pipelined,
-    plain, settings, split, squared, tokens,
+    Case, Computed, LR, Run, SAMPLES, SEED, Split, continue_run, floats, full_text, parameters,
+    pipelined, plain, settings, split, squared, tokens,
 };
 
 const STEPS: u64 = 3;
@@ -78,20 +78,24 @@ const CONVOLUTIONS: Case<Net, Images> = Case {
     batch: images,
 };
 
+/// Compares with plain Burn under three schedules.
+fn check<M: Module + Sync + 'static, B: Batch + Split>(
+    case: Case<M, B>,
+    stages: impl IntoIterator<Item = usize>,
+    micro_batches: usize,
+) {
+    let expected = plain(case, AdamWConfig::new().init(), micro_batches, STEPS);
+    for setting in settings(stages, micro_batches) {
+        let found = pipelined(case, AdamWConfig::new().build(), setting, STEPS);
+        found.assert_same(&expected, &format!("{setting:?}"));
+    }
+}
+
 /// Gradients, statistics and evaluation are those of plain Burn over the same micro-batches.
 #[test]
 fn batch_norm_trains_as_in_plain_burn() {
     for micro_batches in [1, 3, 4] {
-        let expected = plain(
-            CONVOLUTIONS,
-            AdamWConfig::new().init(),
-            micro_batches,
-            STEPS,
-        );
-        for setting in settings(1..=4, micro_batches) {
-            let found = pipelined(CONVOLUTIONS, AdamWConfig::new().build(), setting, STEPS);
-            found.assert_same(&expected, &format!("{setting:?}"));
-        }
+        check(CONVOLUTIONS, 1..=4, micro_batches);
     }
 }
 
@@ -251,18 +255,14 @@ fn states_of_own_modules_train_as_in_plain_burn() {
             x * state
         }),
     ];
-    for (number, forward) in forwards.into_iter().enumerate() {
+    for forward in forwards {
         let case = Case {
             init: own,
             forward,
             batch: pair,
         };
         for micro_batches in [1, 4] {
-            let expected = plain(case, AdamWConfig::new().init(), micro_batches, STEPS);
-            for setting in settings(1..=3, micro_batches) {
-                let found = pipelined(case, AdamWConfig::new().build(), setting, STEPS);
-                found.assert_same(&expected, &format!("state {number}, {setting:?}"));
-            }
+            check(case, 1..=3, micro_batches);
         }
     }
 }
@@ -412,11 +412,7 @@ fn the_debug_output_may_hide_states() {
         },
         batch: pair,
     };
-    let expected = plain(case, AdamWConfig::new().init(), 4, STEPS);
-    for setting in settings([2], 4) {
-        let found = pipelined(case, AdamWConfig::new().build(), setting, STEPS);
-        found.assert_same(&expected, &format!("{setting:?}"));
-    }
+    check(case, [2], 4);
 }
 
 #[derive(Module, Debug)]
@@ -483,11 +479,7 @@ fn integers_are_in_autodiff_unless_they_are_moved() {
             )
         },
     };
-    let expected = plain(case, AdamWConfig::new().init(), 2, STEPS);
-    for setting in settings([1, 2], 2) {
-        let found = pipelined(case, AdamWConfig::new().build(), setting, STEPS);
-        found.assert_same(&expected, &format!("{setting:?}"));
-    }
+    check(case, [1, 2], 2);
 }
 
 /// Micro-batches of three samples update the state, those of two read it, forward and backward.
@@ -506,11 +498,7 @@ fn a_state_that_some_micro_batches_update() {
         batch: pair,
     };
     // 8 samples in 3 micro-batches: 3, 3 and 2.
-    let expected = plain(case, AdamWConfig::new().init(), 3, STEPS);
-    for setting in settings(1..=3, 3) {
-        let found = pipelined(case, AdamWConfig::new().build(), setting, STEPS);
-        found.assert_same(&expected, &format!("{setting:?}"));
-    }
+    check(case, 1..=3, 3);
 }
 
 /// A state as a named output, from the stage that owns it.
@@ -530,11 +518,7 @@ fn a_state_is_an_output() {
         },
         batch: pair,
     };
-    let expected = plain(case, AdamWConfig::new().init(), 4, STEPS);
-    for setting in settings(1..=3, 4) {
-        let found = pipelined(case, AdamWConfig::new().build(), setting, STEPS);
-        found.assert_same(&expected, &format!("{setting:?}"));
-    }
+    check(case, 1..=3, 4);
 }
 
 /// A state whose calls are at the beginning and the end keeps all between them on its stage, also where a user cuts.
