@@ -17,7 +17,7 @@ use crate::split::{Split, split};
 const STEPS: u64 = 5;
 const SAVED_AT: u64 = 2;
 const RATE: f64 = 1e-2;
-const SEED: u64 = 42;
+pub const SEED: u64 = 42;
 
 /// Compares a model with plain Burn in every setting: 1 to 4 stages, 1 and 4 micro-batches, each as one run and as a
 /// run that was saved and resumed with another number of stages.
@@ -32,10 +32,7 @@ pub struct Check {
 impl Visit for Check {
     fn visit<M: Module + Sync + 'static, B: Batch + Split>(&mut self, entry: Entry<M, B>) {
         let model = Deferred::new(entry.init).unwrap();
-        let forward = entry.forward;
-        let example = (entry.batch)(0, &Device::flex());
-        let traced = model.trace(&example, move |model: &M, batch| forward(model, batch));
-        let trace = traced.unwrap();
+        let trace = traced(entry, &model);
         for micro_batches in [1, 4] {
             let expected = plain(entry, &model, micro_batches);
             for stages in 1..=4 {
@@ -50,13 +47,11 @@ impl Visit for Check {
                     losses: found.losses.clone(),
                     ..Run::default()
                 };
-                train(&mut first, entry, STEPS, &mut found);
-                finish(first, entry, &mut found);
+                train_and_finish(first, entry, &mut found);
                 let others = stages % 4 + 1;
                 let mut second = start(others);
                 saves.resume(&mut second).unwrap().unwrap();
-                train(&mut second, entry, STEPS, &mut resumed);
-                finish(second, entry, &mut resumed);
+                train_and_finish(second, entry, &mut resumed);
                 for (run, what) in [(found, "in one run"), (resumed, "resumed")] {
                     self.settings += 1;
                     if let Some(difference) = run.difference(&expected) {
@@ -72,7 +67,7 @@ impl Visit for Check {
 
 /// The results of a training and of an evaluation after it.
 #[derive(Default)]
-struct Run {
+pub struct Run {
     /// The loss of each micro-batch of each step, and of the evaluation.
     losses: Vec<Vec<f64>>,
     /// The bytes of all parameters and states.
@@ -80,7 +75,7 @@ struct Run {
 }
 
 impl Run {
-    fn difference(&self, expected: &Self) -> Option<String> {
+    pub fn difference(&self, expected: &Self) -> Option<String> {
         let steps = self.losses.iter().zip(&expected.losses).enumerate();
         let mut differing = steps.filter(|(_, (found, expected))| found != expected);
         if let Some((step, (found, expected))) = differing.next() {
@@ -108,7 +103,7 @@ fn values<M: Module>(module: &M) -> BTreeMap<String, Vec<u8>> {
 }
 
 /// Plain Burn, which accumulates the gradients of the micro-batches.
-fn plain<M: Module + Sync + 'static, B: Batch + Split>(
+pub fn plain<M: Module + Sync + 'static, B: Batch + Split>(
     entry: Entry<M, B>,
     model: &Deferred<M>,
     micro_batches: usize,
@@ -177,13 +172,26 @@ fn train<M: Module + Sync + 'static, B: Batch>(
     }
 }
 
-fn finish<M: Module + Sync + 'static, B: Batch>(
+/// Trains to the last step, and evaluates.
+pub fn train_and_finish<M: Module + Sync + 'static, B: Batch>(
     mut pipeline: Pipeline<M, B>,
     entry: Entry<M, B>,
     run: &mut Run,
 ) {
+    train(&mut pipeline, entry, STEPS, run);
     run.parameters = values(&pipeline.gather(&Device::flex()).unwrap());
     let batch = (entry.batch)(STEPS, &Device::flex());
     let output = pipeline.evaluate(batch).unwrap();
     run.losses.push(output.micro_batch_losses);
+}
+
+/// The forward of a model, traced for its batches.
+pub fn traced<M: Module + Sync + 'static, B: Batch>(
+    entry: Entry<M, B>,
+    model: &Deferred<M>,
+) -> Trace<B> {
+    let forward = entry.forward;
+    let example = (entry.batch)(0, &Device::flex());
+    let traced = model.trace(&example, move |model: &M, batch| forward(model, batch));
+    traced.unwrap()
 }

@@ -3,6 +3,7 @@
 mod check;
 mod gan;
 mod models;
+mod schedules;
 
 #[path = "../../examples/partitioners/models/encoder_decoder.rs"]
 mod encoder_decoder;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use burn::module::{Flag, Module, ModuleMapper, Param, ParamId, Parameter as BurnParameter};
-use burn::tensor::{Bool, Device, Int, Shape, Tensor, kind::Basic};
+use burn::tensor::{Device, Shape, Tensor, kind::Basic};
 use tinderbox_fake::DynTensor;
 
 use super::map::{Replace, Replaced, replace_all};
@@ -152,17 +152,6 @@ impl ModuleMapper for FixBatchNorms {
     }
 
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        param
-    }
-
-    fn map_int<const D: usize>(&mut self, param: Param<Tensor<D, Int>>) -> Param<Tensor<D, Int>> {
-        param
-    }
-
-    fn map_bool<const D: usize>(
-        &mut self,
-        param: Param<Tensor<D, Bool>>,
-    ) -> Param<Tensor<D, Bool>> {
         param
     }
 }

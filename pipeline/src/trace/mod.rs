@@ -115,10 +115,11 @@ pub trait Traceable<M> {
     ///
     /// # Errors
     ///
-    /// When the forward panics or reads data; when it moves float tensors between devices; when it returns no loss of one element, or no parameter gets a gradient from the loss; when
-    /// constructor or forward differ between two calls; when the forward reads a tensor field that is
-    /// random or that passes a gradient on to the constructor, initializes a parameter in a field with
-    /// `#[module(skip)]`, or updates a running state in a way that can't be recorded.
+    /// When the forward panics or reads data; when it moves float tensors between devices; when it returns
+    /// no loss of one element, or no parameter gets a gradient from the loss; when constructor or forward
+    /// differ between two calls; when the forward reads a tensor field that is random or that passes a
+    /// gradient on to the constructor, initializes a parameter in a field with `#[module(skip)]`, or
+    /// updates a running state in a way that can't be recorded.
     fn trace<B: Batch>(
         &self,
         example: &B,
