@@ -407,6 +407,22 @@ fn export_writes_what_other_readers_take() {
     assert_eq!(names(dir.path()), ["many", "one", "run"]);
 }
 
+/// A file of Burn: exported, imported again, equal.
+#[test]
+fn burnpack_files_are_written_and_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let step = Sample::parameters().save(&dir.path().join("run"), 5);
+    let [pack, back] = ["pack", "back"].map(|name| dir.path().join(name));
+    let flags = ["--format", "burnpack"];
+    let arguments = ["export", text(&step), "--to", text(&pack)];
+    let out = ckpt(&[&arguments[..], &flags].concat()).ends(0);
+    check_contains(&out, &["3 tensor(s) in 1 file(s)"]);
+    assert_eq!(names(&pack), ["model.bpk"]);
+    let file = pack.join("model.bpk");
+    ckpt(&["import", text(&file), "--to", text(&back)]).ends(0);
+    ckpt(&["diff", text(&step), text(&back)]).ends(0);
+}
+
 #[test]
 fn import_brings_back_what_was_exported() {
     let dir = tempfile::tempdir().unwrap();
