@@ -73,10 +73,10 @@
 //!    parameters are two values, even if they are initialized from one tensor. Values other than parameters
 //!    that the forward reads from the constructor must be the same in every construction, so random tensor
 //!    fields are rejected. Constructor and forward are recorded twice and compared, and again when a pipeline
-//!    starts: a difference is an error. A forward that draws random values is also called twice on one module:
-//!    if the second call differs, the forward has created a parameter that no visitor visits, which a program
-//!    can't do. A batch shape that is recorded again after it was dropped must have the digest of its first
-//!    recording.
+//!    starts: a difference is an error. A forward that draws random values or updates a running state of the
+//!    model's own is also called twice on one module: if the second call differs, the forward has created a
+//!    parameter that no visitor visits, which a program can't do, or has read the state without its last update.
+//!    A batch shape that is recorded again after it was dropped must have the digest of its first recording.
 //!
 //!    A forward may update running states, such as the statistics of batch norm. Burn applies the new value
 //!    at the next use of the state; the recording makes it do so at the end of the forward. The new value is

@@ -64,8 +64,9 @@ pub struct Exported {
     pub tied: Vec<(String, String)>,
 }
 
-/// Writes the parameters of a checkpoint, each tensor whole, to files of a [format](ExportFormat) in a new directory. Omits optimizer state. Copies values unchanged: a Burn
-/// `Linear` stays `[in, out]`, whereas PyTorch has `[out, in]`.
+/// Writes the parameters of a checkpoint, each tensor whole, to files of a [format](ExportFormat) in a new
+/// directory. Omits optimizer state. Copies values unchanged: a Burn `Linear` stays `[in, out]`, whereas
+/// PyTorch has `[out, in]`.
 ///
 /// The directory appears under its name atomically, after all contents are durable. Until then its name is
 /// `.export-<32 hex digits>`, which remains if the process is killed.

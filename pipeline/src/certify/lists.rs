@@ -30,9 +30,9 @@ pub(crate) struct CertifiedStep<'a> {
 
 /// Proves that the lists combine the values of the programs to the step of the uncut graph: each
 /// program receives the values that it names, of its micro-batch and of the parameters before the
-/// update; the gradient of each parameter is the sum over the micro-batches in their order, and each running
-/// state is updated by them in their order; each loss and named output is reported once; every copy of a parameter has the value after the update; no
-/// value is left.
+/// update; the gradient of each parameter is the sum over the micro-batches in their order, and each
+/// running state is updated by them in their order; each loss and named output is reported once; every
+/// copy of a parameter has the value after the update; no value is left.
 ///
 /// Cost: linear in the actions and in the values that programs exchange, times the micro-batches.
 ///

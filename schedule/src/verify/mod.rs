@@ -17,10 +17,10 @@ use table::Table;
 /// Checks that every rank can run its list to the end, and that the step is then complete.
 ///
 /// A list that passes has every action once, on the rank of its stage, each after what it needs;
-/// every send has its receive; gradients are summed, and states updated, in micro-batch order; and ranks never wait for each
-/// other in a cycle. Compute-only lists are checked with their dependencies implied. Linear in
-/// actions and in edges times micro-batches, times logarithms of the numbers of edges and ranks; a
-/// clip by the norm of all gradients has as many messages as stages times ranks.
+/// every send has its receive; gradients are summed, and states updated, in micro-batch order; and
+/// ranks never wait for each other in a cycle. Compute-only lists are checked with their dependencies
+/// implied. Linear in actions and in edges times micro-batches, times logarithms of the numbers of
+/// edges and ranks; a clip by the norm of all gradients has as many messages as stages times ranks.
 ///
 /// # Errors
 ///
