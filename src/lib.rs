@@ -242,14 +242,14 @@ pub use tinderbox_pipeline::planner;
 /// Schedules as data: generated, read, lowered, verified, simulated, drawn.
 pub use tinderbox_pipeline::schedule;
 pub use tinderbox_pipeline::{
-    ActionError, Along, Batch, BatchError, BatchMapper, BlockProfile, CalibrateError, CertifyError,
-    CertifySite, Clipping, Cut, Division, Leaf, LeafName, Link, LinkError, LocalLink, LossOver,
-    LossScale, Machine, MixedPrecision, NotHeld, OperationTimes, OptimizerConfig,
-    OptimizerSnapshot, OutputError, Outputs, Partitioner, Pipeline, PipelineBuilder, PipelineError,
-    Placement, Plan, PlanError, PlanFile, PlanStage, Planner, Profile, ProfileError, Profiler,
-    RankModel, RestoreError, SavedOptimizer, SavedState, ScheduleChoice, ScheduleKind, Stage,
-    StateFault, StateFields, StateTensor, StepOutput, Tag, Trace, TraceError, Traceable, Whole,
-    batch_struct, batch_tensors, calibrate, split_batch,
+    ActionError, Along, AnyPrecisionAdamW, Batch, BatchError, BatchMapper, BlockProfile,
+    CalibrateError, CertifyError, CertifySite, Clipping, Cut, Division, Evaluation, Leaf, LeafName,
+    Link, LinkError, LocalLink, LossOver, LossScale, Machine, MixedPrecision, NotHeld,
+    OperationTimes, OptimizerConfig, OptimizerSnapshot, OutputError, Outputs, Partitioner,
+    Pipeline, PipelineBuilder, PipelineError, Placement, Plan, PlanError, PlanFile, PlanStage,
+    Planner, Profile, ProfileError, Profiler, RankModel, RestoreError, SavedOptimizer, SavedState,
+    ScheduleChoice, ScheduleKind, Stage, StateFault, StateFields, StateTensor, StepOutput, Tag,
+    Trace, TraceError, Traceable, Whole, batch_tensors, calibrate, split_batch,
 };
 pub use verify::{
     GradientComparison, LossComparison, ParameterComparison, Verification, VerifyOptions, verify,

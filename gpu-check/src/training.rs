@@ -83,7 +83,7 @@ pub fn run(bench: &Bench, part: &mut Part) -> Result<()> {
         let data = batch(&size, size.samples, &Device::flex());
         bench.device.sync()?;
         let begun = Instant::now();
-        let loss = pipeline.step(LR, data)?.loss.unwrap_or(f64::NAN);
+        let loss = pipeline.step(LR, data)?.loss;
         settle(&mut pipeline)?;
         let of_pipeline = begun.elapsed().as_secs_f64();
         let data = batch(&size, size.samples, &device);

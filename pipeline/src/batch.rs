@@ -1,21 +1,45 @@
 //! The inputs of a forward: any structure of tensors.
 
+use std::fmt;
+
 use burn::tensor::{DType, Device, Tensor, kind::Basic};
 use serde::{Deserialize, Serialize};
 use tinderbox_fake::{DynTensor, FakeError, Region};
 
 use crate::BatchError;
 
-/// A structure of tensors: a tensor, a tuple, an `Option`, a `Vec`, an array, or a struct of such
-/// (see [`batch_struct!`](crate::batch_struct)).
+/// A structure of tensors: a tensor, a tuple, an `Option`, a `Vec`, an array, or a struct of such that
+/// [derives](derive@crate::Batch) it.
 ///
 /// The first dimension of every tensor is the samples: a batch is split along it into micro-batches.
 /// Wrap a tensor that belongs to all samples in [`Whole`], and one whose samples are another dimension in
-/// [`Along`].
+/// [`Along`], or give its field the attribute.
+///
+/// ```
+/// # extern crate tinderbox_pipeline as tinderbox;
+/// use burn::tensor::{Bool, Int, Tensor};
+/// use tinderbox::Batch;
+///
+/// #[derive(Clone, Debug, Batch)]
+/// struct Sentences {
+///     /// `[sentences, length]`
+///     tokens: Tensor<2, Int>,
+///     mask: Option<Tensor<2, Bool>>,
+///     /// `[length, length]`, the same for all.
+///     #[batch(whole)]
+///     bias: Tensor<2>,
+///     /// A part of the forward's program.
+///     #[batch(constant)]
+///     pad_token: usize,
+///     /// For a metric.
+///     #[batch(skip)]
+///     texts: Vec<String>,
+/// }
+/// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a batch",
-    note = "a batch is a tensor, a tuple, `Option`, `Vec` or array of batches, or a struct for which \
-            `tinderbox::batch_struct!` was called with its fields"
+    note = "a batch is a tensor, a tuple, `Option`, `Vec` or array of batches, or a struct with \
+            `#[derive(Batch)]`; a field that is none needs `#[batch(skip)]` or `#[batch(constant)]`"
 )]
 pub trait Batch: Clone + Send + Sync + 'static {
     /// Replaces every tensor, always in the same order.
@@ -49,8 +73,11 @@ pub struct LeafName {
 pub struct BatchMapper<'a> {
     path: Vec<String>,
     division: Division,
-    /// The names of parts without tensors: the forward depends on them as it does on tensors.
+    /// The parts without tensors, and constants: the forward depends on them as it does on tensors.
     empty: Vec<String>,
+    /// Whether skipped fields keep their values, or get their defaults.
+    keeps_skipped: bool,
+    has_skipped: bool,
     change: &'a mut dyn FnMut(&LeafName, DynTensor) -> DynTensor,
 }
 
@@ -60,6 +87,8 @@ impl<'a> BatchMapper<'a> {
             path: Vec::new(),
             division: Division::Samples { axis: 0 },
             empty: Vec::new(),
+            keeps_skipped: true,
+            has_skipped: false,
             change,
         }
     }
@@ -70,6 +99,25 @@ impl<'a> BatchMapper<'a> {
         let value = value.map_tensors(self);
         self.path.pop();
         value
+    }
+
+    /// Visits a field on which the forward may depend, and that has no tensors. Values whose `Debug` texts
+    /// differ are recorded as different programs.
+    pub fn constant<T: fmt::Debug>(&mut self, name: impl ToString, value: T) -> T {
+        self.path.push(name.to_string());
+        self.note_empty(&format!("{value:?}"));
+        self.path.pop();
+        value
+    }
+
+    /// Visits a field on which the forward does not depend. One of two recordings has its default value, so that
+    /// a forward which does depend on it is refused.
+    pub fn skip<T: Default>(&mut self, value: T) -> T {
+        self.has_skipped = true;
+        match self.keeps_skipped {
+            true => value,
+            false => T::default(),
+        }
     }
 
     fn note_empty(&mut self, what: &str) {
@@ -172,30 +220,6 @@ tuple!(A 0, B 1, C 2, D 3);
 tuple!(A 0, B 1, C 2, D 3, E 4);
 tuple!(A 0, B 1, C 2, D 3, E 4, F 5);
 
-/// Implements [`Batch`] for a struct of tensors. All fields must be listed.
-///
-/// ```
-/// use burn::tensor::{Bool, Int, Tensor};
-///
-/// #[derive(Clone)]
-/// struct Tokens {
-///     ids: Tensor<2, Int>,
-///     mask: Option<Tensor<2, Bool>>,
-/// }
-/// tinderbox_pipeline::batch_struct!(Tokens { ids, mask });
-/// ```
-#[macro_export]
-macro_rules! batch_struct {
-    ($name:ident { $($field:ident),+ $(,)? }) => {
-        impl $crate::Batch for $name {
-            fn map_tensors(self, mapper: &mut $crate::BatchMapper<'_>) -> Self {
-                let Self { $($field),+ } = self;
-                Self { $($field: mapper.field(stringify!($field), $field)),+ }
-            }
-        }
-    };
-}
-
 /// Name, shape and dtype of one tensor of a batch.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Leaf {
@@ -218,6 +242,15 @@ fn visit<B: Batch>(batch: &B) -> (Vec<(LeafName, DynTensor)>, Vec<String>) {
     batch.clone().map_tensors(&mut mapper);
     let empty = mapper.empty;
     (found, empty)
+}
+
+/// Returns the batch with the defaults of its skipped fields; `None` if it has none.
+pub(crate) fn without_skipped<B: Batch>(batch: &B) -> Option<B> {
+    let mut keep = |_: &LeafName, tensor| tensor;
+    let mut mapper = BatchMapper::new(&mut keep);
+    mapper.keeps_skipped = false;
+    let batch = batch.clone().map_tensors(&mut mapper);
+    mapper.has_skipped.then_some(batch)
 }
 
 /// Returns every tensor of a batch with its name.

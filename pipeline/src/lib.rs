@@ -105,9 +105,11 @@ pub use profile::{BlockProfile, PROFILE_VERSION, Profile, Profiler, Spread};
 #[doc(hidden)]
 pub use runtime::certification_time;
 pub use runtime::{
-    Clipping, Link, LocalLink, LossScale, OptimizerConfig, OptimizerSnapshot, Pipeline,
-    PipelineBuilder, SavedOptimizer, SavedState, Stage, StateFields, StateTensor, StepOutput, Tag,
+    AnyPrecisionAdamW, AnyPrecisionState, Clipping, Evaluation, Link, LocalLink, LossScale,
+    OptimizerConfig, OptimizerSnapshot, Pipeline, PipelineBuilder, SavedOptimizer, SavedState,
+    Stage, StateFields, StateTensor, StepOutput, Tag,
 };
+pub use tinderbox_derive::Batch;
 /// Costs, machines, partitioners, predictions and plan files, without Burn.
 pub use tinderbox_planner as planner;
 pub use tinderbox_planner::{Boundary, Machine, Partitioner, PlanFile, PlanStage, RankModel};

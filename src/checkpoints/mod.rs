@@ -76,6 +76,11 @@ impl Checkpoints {
         self
     }
 
+    /// Returns after how many steps it saves, if it saves periodically.
+    pub fn interval(&self) -> Option<u64> {
+        self.every
+    }
+
     /// After each save, removes all checkpoints except the newest `last` (at least 1) and those whose step is
     /// a multiple of `every`. By default, all are kept.
     #[must_use]

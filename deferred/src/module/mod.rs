@@ -1,5 +1,6 @@
 //! Reading and filling the parameters of any Burn module.
 
+mod batch_norms;
 mod fields;
 mod fill;
 mod map;

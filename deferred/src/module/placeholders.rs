@@ -1,11 +1,12 @@
 //! A module that is recorded with a distinct value for every parameter.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use burn::module::{Flag, Module, ModuleMapper, Param, ParamId, Parameter as BurnParameter};
 use burn::tensor::{Device, Shape, Tensor, kind::Basic};
 use tinderbox_fake::DynTensor;
 
+use super::batch_norms::BatchNorms;
 use super::map::{Replace, Replaced, replace_all};
 use super::visit::{ids, parameter_values};
 use crate::{Parameter, ParameterPath, ParameterTable};
@@ -23,6 +24,8 @@ pub struct Placeholders<M> {
     pub constructed: Vec<Option<DynTensor>>,
     /// The indices of running states, which a forward may update.
     pub running: Vec<usize>,
+    /// Burn's own batch norms.
+    batch_norms: BatchNorms,
     /// Whether it is recorded with gradients.
     is_training: bool,
 }
@@ -63,9 +66,12 @@ impl<M: Module> Placeholders<M> {
         let running = ids.filter(|(_, (now, before))| now == before);
         let running: Vec<usize> = running.map(|(position, _)| position).collect();
         let mut values = put.values;
+        let batch_norms = match running.is_empty() {
+            true => BatchNorms::default(),
+            false => BatchNorms::of(&module),
+        };
         let is_plain = |position: &usize| {
-            let parameter = &table.iter().as_slice()[*position];
-            plain == PlainStates::All || parameter.owner() == "BatchNorm"
+            plain == PlainStates::All || batch_norms.parameters.contains(position)
         };
         let plain: Vec<usize> = running.iter().copied().filter(is_plain).collect();
         if !plain.is_empty() {
@@ -82,6 +88,7 @@ impl<M: Module> Placeholders<M> {
         }
         Ok(Self {
             running,
+            batch_norms,
             module,
             values,
             constructed: put.constructed,
@@ -108,10 +115,19 @@ impl<M: Module> Placeholders<M> {
         states.filter(is_updated).collect()
     }
 
+    /// Returns the running states that are not those of Burn's batch norms.
+    pub fn own_states(&self) -> impl Iterator<Item = usize> {
+        let running = self.running.iter().copied();
+        running.filter(|position| !self.batch_norms.parameters.contains(position))
+    }
+
     /// Returns the module with batch norms that do not train: they neither read their pending statistics nor
     /// update them. It shares its parameters and running states with this one.
     pub fn with_fixed_batch_norms(&self) -> M {
-        self.module.clone().map(&mut FixBatchNorms::default())
+        let mut fix = FixBatchNorms {
+            flags: &self.batch_norms.flags,
+        };
+        self.module.clone().map(&mut fix)
     }
 }
 
@@ -129,23 +145,13 @@ impl ModuleMapper for EnterAutodiff {
 }
 
 /// Sets the flags of batch norms, and changes nothing else.
-#[derive(Default)]
-struct FixBatchNorms {
-    containers: Vec<String>,
+struct FixBatchNorms<'a> {
+    flags: &'a BTreeSet<ParamId>,
 }
 
-impl ModuleMapper for FixBatchNorms {
-    fn enter_module(&mut self, _: &str, container: &str) {
-        self.containers.push(container.to_owned());
-    }
-
-    fn exit_module(&mut self, _: &str, _: &str) {
-        self.containers.pop();
-    }
-
+impl ModuleMapper for FixBatchNorms<'_> {
     fn map_flag(&mut self, flag: Param<Flag>) -> Param<Flag> {
-        let container = self.containers.last();
-        match container.is_some_and(|container| container == "Struct:BatchNorm") {
+        match self.flags.contains(&flag.id) {
             true => flag.with_value(false),
             false => flag,
         }

@@ -2,6 +2,7 @@
 
 use std::sync::OnceLock;
 
+use burn::module::ParamGroup;
 use serde::{Deserialize, Serialize};
 
 use super::{Origin, Parameter};
@@ -48,7 +49,7 @@ impl ParameterTable {
 
     /// Returns the parameter at a path. Cost: a binary search, after the first call, which sorts.
     pub fn get(&self, path: &ParameterPath) -> Option<&Parameter> {
-        self.position(path.as_str()).map(|at| &self.parameters[at])
+        self.position(path).map(|at| &self.parameters[at])
     }
 
     /// Returns the parameter at a path, or an error with suggestions.
@@ -58,13 +59,27 @@ impl ParameterTable {
     /// When there is no such parameter: the error names the nearest existing paths, or the parameters of the
     /// module at the path.
     pub fn find(&self, path: &str) -> Result<&Parameter, super::UnknownPath> {
-        let position = self.position(path);
+        let position = self.index_of(path);
         let position = position.ok_or_else(|| self.unknown(path))?;
         Ok(&self.parameters[position])
     }
 
-    /// Returns the index of a parameter in visiting order.
-    fn position(&self, path: &str) -> Option<usize> {
+    /// Returns the index of a parameter in visiting order. Cost: as [`get`](Self::get).
+    pub fn position(&self, path: &ParameterPath) -> Option<usize> {
+        self.index_of(path.as_str())
+    }
+
+    /// Returns a group of Burn, as optimizers and learning-rate schedulers take it, of the parameters with a property:
+    /// a rank, a dtype, a type of module.
+    pub fn group(&self, contains: impl Fn(&Parameter) -> bool) -> ParamGroup {
+        let contained = self
+            .parameters
+            .iter()
+            .filter(|parameter| contains(parameter));
+        ParamGroup::from_paths(contained.map(|parameter| parameter.path.as_str()).collect())
+    }
+
+    fn index_of(&self, path: &str) -> Option<usize> {
         let by_path = self.by_path.get_or_init(|| {
             let count = u32::try_from(self.parameters.len());
             let mut positions: Vec<u32> =

@@ -1,6 +1,6 @@
 //! Errors of an action of a rank.
 
-use tinderbox_deferred::ProgramError;
+use tinderbox_deferred::{ParameterPath, ProgramError};
 use tinderbox_fake::{DeviceLabel, FakeError};
 
 use crate::Tag;
@@ -59,6 +59,18 @@ pub enum ActionError {
         expected: usize,
         /// The number of values received.
         found: usize,
+    },
+    /// A function of the user has changed the type of a gradient.
+    #[error(
+        "`on_gradients` made {found} of the gradient of `{path}`, which is {expected}: keep shape and dtype"
+    )]
+    Gradient {
+        /// The parameter.
+        path: ParameterPath,
+        /// The type of the gradient.
+        expected: String,
+        /// What the function returned.
+        found: String,
     },
     /// One of the two programs of an overlapped pair failed.
     #[error("{task} of the pair failed")]

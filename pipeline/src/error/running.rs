@@ -322,6 +322,44 @@ pub enum PipelineError {
     /// Gradients would be clipped twice.
     #[error("both the optimizer's configuration and `clip` clip gradients: use one of them")]
     TwoClippings,
+    /// A group of parameters has an optimizer, and contains no parameter that trains.
+    #[error(
+        "the {} parameter group with an optimizer contains no parameter that trains: groups match the paths of \
+         parameters, not ids",
+        ordinal(*number)
+    )]
+    EmptyGroup {
+        /// Its number, from 1.
+        number: usize,
+    },
+    /// The decay of averages is no fraction.
+    #[error(
+        "an average can't have the decay {decay}: it must be at least 0 and less than 1, such as 0.999"
+    )]
+    AverageDecay {
+        /// The decay.
+        decay: f64,
+    },
+    /// The pipeline keeps no averages.
+    #[error("the pipeline keeps no averages: call `.average(0.999)` before `.start()`")]
+    NoAverages,
+    /// The parameters are exchanged for their averages.
+    #[error("the parameters are exchanged for their averages: train outside of `with_averages`")]
+    Averaged,
+    /// A parameter can't train, because the trace has no gradient of it.
+    #[error(
+        "`{path}` did not train when the model was traced, so there is no gradient of it: trace a model in which it \
+         trains, and freeze it after the start"
+    )]
+    NotTraced {
+        /// The parameter.
+        path: ParameterPath,
+    },
+    /// A group contains no parameter.
+    #[error(
+        "the group contains no parameter that trains: groups match the paths of parameters, not ids"
+    )]
+    NoParameters,
     /// The pipeline has no optimizer.
     #[error("the pipeline has no optimizer: call `.optimizer(...)` before `.start()` to train")]
     NoOptimizer,
@@ -404,6 +442,15 @@ fn not_finite(step: u64, losses: &[(MicroBatchIndex, f64)], gradients: &[Paramet
          learning rate and resume from a checkpoint",
         found.join(", and ")
     )
+}
+
+fn ordinal(number: usize) -> String {
+    match number {
+        1 => "first".to_owned(),
+        2 => "second".to_owned(),
+        3 => "third".to_owned(),
+        _ => format!("{number}th"),
+    }
 }
 
 /// The first few names, and the number of the others.

@@ -185,6 +185,15 @@ pub enum TraceError {
         /// The name of the output.
         name: String,
     },
+    /// The forward depends on a field of the batch that is skipped.
+    #[error(
+        "the forward depends on a field of the batch with `#[batch(skip)]`: recorded with the field's default value, it \
+         differs; mark a field that the forward reads as `#[batch(constant)]`"
+    )]
+    SkippedField {
+        /// How it differs.
+        source: Box<Self>,
+    },
     /// The forward reads a random tensor that is not a parameter.
     #[error(
         "the forward reads a random tensor of the constructor (`{operation}`) that is not a parameter{}: no \

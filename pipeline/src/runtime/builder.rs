@@ -4,18 +4,18 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use burn::module::Module;
+use burn::module::{Module, ParamGroup};
 use burn::optim::Optimizer;
-use burn::optim::grad_clipping::GradientClippingConfig;
 use burn::tensor::{Device, FloatDType};
-use tinderbox_deferred::{Deferred, MemoryCheck, Observer, Source, random::Seed};
+use tinderbox_deferred::{Deferred, MemoryCheck, Observer, ParameterPath, Source, random::Seed};
+use tinderbox_fake::DynTensor;
 
 use super::clip::Clipping;
 use super::crew::Wrap;
 use super::link::Link;
 use super::local::LocalLink;
 use super::loss_scale::LossScale;
-use super::optimizer_config::OptimizerConfig;
+use super::optimizer::{OptimizerConfig, Optimizers, Rule};
 use super::pipeline::Pipeline;
 use super::settings::Settings;
 use crate::batch::Batch;
@@ -33,8 +33,10 @@ pub struct PipelineBuilder<M, B> {
     pub(super) schedule: Option<ScheduleChoice>,
     pub(super) micro_batches: Option<usize>,
     pub(super) loss_scale: Option<LossScale>,
-    /// The clipping of the optimizer's configuration.
-    pub(super) optimizer_clipping: Option<GradientClippingConfig>,
+    optimizer: Option<Rule>,
+    groups: Vec<(ParamGroup, Rule)>,
+    /// The decay of averages of the parameters.
+    pub(super) average_decay: Option<f64>,
     pub(super) source: Option<Arc<dyn Source>>,
     pub(super) observer: Option<Arc<dyn Observer>>,
     pub(super) devices: Vec<Device>,
@@ -42,6 +44,13 @@ pub struct PipelineBuilder<M, B> {
     pub(super) kept_programs: usize,
     pub(super) timeout: Duration,
     pub(super) links: Option<Box<Wrap>>,
+}
+
+fn rule(config: &impl OptimizerConfig) -> Rule {
+    Rule {
+        optimizer: config.optimizer(),
+        clipping: config.clipping(),
+    }
 }
 
 impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
@@ -56,14 +65,18 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
                 stop_on_non_finite: false,
                 check_indices: cfg!(debug_assertions),
                 measure: false,
-                optimizer: None,
+                optimizers: None,
+                gradient_hook: None,
+                keeps_averages: false,
                 memory: MemoryCheck::default(),
                 keep_gradients: false,
             },
             schedule: None,
             micro_batches: None,
             loss_scale: default_scale(trace.compute_dtype()),
-            optimizer_clipping: None,
+            optimizer: None,
+            groups: Vec::new(),
+            average_decay: None,
             source: None,
             observer: None,
             devices: vec![Device::flex()],
@@ -81,9 +94,74 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
     /// [`clip`](Self::clip), the start fails.
     #[must_use]
     pub fn optimizer(mut self, config: impl OptimizerConfig) -> Self {
-        self.settings.optimizer = Some(config.optimizer());
-        self.optimizer_clipping = config.clipping();
+        self.optimizer = Some(rule(&config));
         self
+    }
+
+    /// Sets the optimizer of the parameters of a group, such as one without weight decay for biases and norms; of
+    /// several groups that contain a parameter, the last counts. Others have the [optimizer](Self::optimizer) of all.
+    ///
+    /// A group matches paths; for another property of parameters, see
+    /// [`ParameterTable::group`](tinderbox_deferred::ParameterTable::group). A group that contains no parameter that
+    /// trains fails the start.
+    ///
+    /// ```
+    /// # use burn::nn::Linear;
+    /// # use burn::optim::AdamWConfig;
+    /// # use burn::tensor::Tensor;
+    /// # use tinderbox_pipeline::PipelineBuilder;
+    /// # fn example(builder: PipelineBuilder<Linear, Tensor<2>>, model: &tinderbox_deferred::Deferred<Linear>) {
+    /// let adamw = AdamWConfig::new().with_weight_decay(0.1);
+    /// let builder = builder.optimizer(adamw.clone()).optimizer_group(
+    ///     model.parameters().group(|parameter| parameter.shape.len() < 2),
+    ///     adamw.with_weight_decay(0.0),
+    /// );
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn optimizer_group(mut self, group: ParamGroup, config: impl OptimizerConfig) -> Self {
+        self.groups.push((group, rule(&config)));
+        self
+    }
+
+    /// Keeps an exponential moving average of every parameter that trains: after each step it is
+    /// `decay * average + (1 - decay) * value`, beginning with the initial value. The averages are saved
+    /// and resumed with the state of the optimizer, and used by
+    /// [`with_averages`](Pipeline::with_averages). Default: none.
+    ///
+    /// Memory: the bytes of the parameters once more, on the ranks that own them. Running states and frozen
+    /// parameters have no average.
+    #[must_use]
+    pub fn average(mut self, decay: f64) -> Self {
+        self.average_decay = Some(decay);
+        self
+    }
+
+    /// Sets a function of the path and the gradient of a parameter, which is called on its rank before each update, with
+    /// the gradient of the whole batch, after clipping. The optimizer gets what it returns, which must have the same
+    /// shape and dtype. Default: none.
+    #[must_use]
+    pub fn on_gradients(
+        mut self,
+        change: impl Fn(&ParameterPath, DynTensor) -> DynTensor + Send + Sync + 'static,
+    ) -> Self {
+        self.settings.gradient_hook = Some(Arc::new(change));
+        self
+    }
+
+    /// Returns the optimizers of all parameters, if there are any.
+    pub(super) fn optimizers(&self) -> Option<Optimizers> {
+        let base = self.optimizer.clone()?;
+        Some(Optimizers::new(
+            base,
+            self.groups.clone(),
+            self.average_decay,
+        ))
+    }
+
+    /// Whether groups have optimizers that nothing uses, because there is none for the other parameters.
+    pub(super) fn has_groups_alone(&self) -> bool {
+        self.optimizer.is_none() && !(self.groups.is_empty() && self.average_decay.is_none())
     }
 
     /// Sets a custom optimizer.
@@ -92,8 +170,10 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
     /// configured clipping. Use [`optimizer`](Self::optimizer) to keep it.
     #[must_use]
     pub fn custom_optimizer(mut self, optimizer: impl Optimizer) -> Self {
-        self.settings.optimizer = Some(Arc::new(optimizer));
-        self.optimizer_clipping = None;
+        self.optimizer = Some(Rule {
+            optimizer: Arc::new(optimizer),
+            clipping: None,
+        });
         self
     }
 

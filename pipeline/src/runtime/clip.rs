@@ -31,7 +31,7 @@ const SUM_ELEMENTS: usize = 1 << 20;
 const EPSILON: f64 = 1e-6;
 
 /// Wraps a float tensor in a type with a fixed rank, for operations that do not depend on the rank.
-fn any_rank(tensor: DynTensor) -> Tensor<1> {
+pub(super) fn any_rank(tensor: DynTensor) -> Tensor<1> {
     Tensor::from_dispatch(tensor.into())
 }
 

@@ -10,7 +10,6 @@ mod loss_scale;
 mod memory;
 mod norms;
 mod optimizer;
-mod optimizer_config;
 mod output;
 mod parameters;
 mod pipeline;
@@ -33,9 +32,10 @@ pub use local::LocalLink;
 #[cfg(any(test, feature = "testing"))]
 pub(crate) use local::local_links;
 pub use loss_scale::LossScale;
-pub use optimizer::{OptimizerSnapshot, SavedState};
-pub use optimizer_config::OptimizerConfig;
-pub use output::StepOutput;
+pub use optimizer::{
+    AnyPrecisionAdamW, AnyPrecisionState, OptimizerConfig, OptimizerSnapshot, SavedState,
+};
+pub use output::{Evaluation, StepOutput};
 pub use pipeline::Pipeline;
 pub use programs::certification_time;
 pub use restore::{SavedOptimizer, StateFields, StateTensor};

@@ -9,12 +9,15 @@ use super::step::{Round, RoundReport};
 use crate::schedule::{MicroBatchIndex, RankIndex, StageIndex, TimeUnit, Timeline};
 use crate::{ActionError, OutputError, PipelineError};
 
-/// The result of a step or an evaluation.
+/// The result of an evaluation. Its loss is `None` if the forward has none.
+pub type Evaluation = StepOutput<Option<f64>>;
+
+/// The result of a training step, or of an [evaluation](Evaluation).
 #[derive(Clone, Debug)]
-pub struct StepOutput {
+pub struct StepOutput<Loss = f64> {
     /// The loss of the batch: the weighted mean of those of its micro-batches, or their sum
-    /// ([`Outputs::sum`](crate::Outputs::sum)); `None` if the forward has no loss.
-    pub loss: Option<f64>,
+    /// ([`Outputs::sum`](crate::Outputs::sum)).
+    pub loss: Loss,
     /// The loss of each micro-batch, in order.
     pub micro_batch_losses: Vec<f64>,
     /// The weight of each micro-batch in `loss`: 1 for a sum, otherwise they sum to 1. A weight of 0
@@ -36,7 +39,35 @@ pub struct StepOutput {
     pub(super) stopped: Option<Vec<usize>>,
 }
 
-impl StepOutput {
+impl From<StepOutput> for Evaluation {
+    fn from(output: StepOutput) -> Self {
+        let loss = Some(output.loss);
+        output.with_loss(loss)
+    }
+}
+
+impl Evaluation {
+    /// The result of a training step, whose forward always has a loss.
+    pub(super) fn of_training(self) -> StepOutput {
+        let loss = self.loss.expect("a forward that trains has a loss");
+        self.with_loss(loss)
+    }
+}
+
+impl<Loss> StepOutput<Loss> {
+    fn with_loss<Other>(self, loss: Other) -> StepOutput<Other> {
+        StepOutput {
+            loss,
+            micro_batch_losses: self.micro_batch_losses,
+            micro_batch_weights: self.micro_batch_weights,
+            gradient_norm: self.gradient_norm,
+            skipped: self.skipped,
+            timeline: self.timeline,
+            outputs: self.outputs,
+            stopped: self.stopped,
+        }
+    }
+
     /// Returns whether the losses of all micro-batches with a weight, and the norm of all gradients if
     /// it is known, are finite: neither NaN nor infinite.
     pub fn is_finite(&self) -> bool {
@@ -121,7 +152,9 @@ impl StepOutput {
             _ => Ok(Tensor::cat(typed, 0)),
         }
     }
+}
 
+impl Evaluation {
     /// Combines the reports of the ranks, in their order; squared norms are added in the order of the
     /// table.
     pub(super) fn collect(

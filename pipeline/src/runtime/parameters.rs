@@ -1,10 +1,11 @@
 //! Reads and replaces parameters between steps.
 
-use burn::module::Module;
+use burn::module::{Module, ParamGroup};
 use burn::tensor::Device;
 use tinderbox_deferred::{Parameter, ParameterPath, Request, Source, Values};
 use tinderbox_fake::DynTensor;
 
+use super::optimizer::contains;
 use super::pipeline::{Condition, Pipeline};
 use crate::batch::Batch;
 use crate::schedule::RankIndex;
@@ -52,22 +53,32 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         &mut self,
         values: impl IntoIterator<Item = (P, DynTensor)>,
     ) -> Result<(), PipelineError> {
+        let table = self.model().parameters().clone();
         let mut originals = Vec::new();
         for (path, value) in values {
             let original = self.known(path.as_ref())?.original().clone();
             originals.push((original, value.without_autodiff()));
         }
-        let table = self.model().parameters().clone();
         let host = Device::flex();
         let given = originals.iter().filter_map(|(path, _)| table.get(path));
         let requests: Vec<Request> = given.map(|known| Request::of(known, &host)).collect();
         let known: Values = originals.iter().cloned().collect();
         let fits = known.check(&table, &requests);
         fits.map_err(|source| PipelineError::Values { source })?;
+        let placed = originals.into_iter().map(|(path, value)| {
+            let position = table.position(&path).expect("it was found above");
+            let dtype = table.iter().as_slice()[position].dtype;
+            (position, value.cast_float(dtype))
+        });
+        self.set(placed.collect())
+    }
+
+    /// Replaces values of parameters by position in the table, on every rank that holds them.
+    fn set(&mut self, values: Vec<(usize, DynTensor)>) -> Result<(), PipelineError> {
         let set = self.on_ranks(move |_, stages| {
             for stage in stages {
-                for (path, value) in &originals {
-                    stage.set_by_path(path, value.clone())?;
+                for (position, value) in &values {
+                    stage.set(*position, value.clone())?;
                 }
             }
             Ok::<(), ActionError>(())
@@ -87,6 +98,98 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
                 })
             }
         }
+    }
+
+    /// Runs code with the [averages](crate::PipelineBuilder::average) in place of the parameters: to evaluate, or to
+    /// gather or save the averaged model. A checkpoint that is saved meanwhile has no state of the optimizer, so no
+    /// training resumes from it. Before the first step, the averages are the parameters.
+    ///
+    /// Cost: none on the ranks that own the parameters; parameters that several ranks hold are copied to them.
+    ///
+    /// ```no_run
+    /// # use burn::nn::Linear;
+    /// # use burn::tensor::Tensor;
+    /// # use tinderbox_pipeline::{Pipeline, PipelineError};
+    /// # fn example(pipeline: &mut Pipeline<Linear, Tensor<2>>, batch: Tensor<2>) -> Result<(), PipelineError> {
+    /// let evaluation = pipeline.with_averages(|averaged| averaged.evaluate(batch))??;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`PipelineError::NoAverages`]; [`PipelineError::Averaged`] within the code itself; when a rank has failed.
+    pub fn with_averages<R>(
+        &mut self,
+        run: impl FnOnce(&mut Self) -> R,
+    ) -> Result<R, PipelineError> {
+        if !self.settings.keeps_averages {
+            return Err(PipelineError::NoAverages);
+        }
+        self.check_not_averaged()?;
+        self.exchange_averages(true)?;
+        let result = run(self);
+        self.exchange_averages(false)?;
+        Ok(result)
+    }
+
+    fn exchange_averages(&mut self, is_averaged: bool) -> Result<(), PipelineError> {
+        let averages = self.on_ranks(move |_, stages| {
+            let averages = stages
+                .iter_mut()
+                .map(|stage| stage.exchange_averages(is_averaged));
+            averages.flatten().collect::<Vec<_>>()
+        })?;
+        self.is_averaged = is_averaged;
+        self.set(averages.into_iter().flatten().collect())
+    }
+
+    pub(super) fn check_not_averaged(&self) -> Result<(), PipelineError> {
+        match self.is_averaged {
+            true => Err(PipelineError::Averaged),
+            false => Ok(()),
+        }
+    }
+
+    /// Stops updating the parameters of a group, from the next step on. Their state of the optimizer stays, and their
+    /// gradients are neither added up nor part of the norm. The gradients are still computed: trace a model in which
+    /// they are frozen to save that. A checkpoint does not contain what is frozen.
+    ///
+    /// # Errors
+    ///
+    /// [`PipelineError::NoParameters`] if the group contains none; [`PipelineError::NotTraced`] if none of them trained
+    /// when the model was traced; when a rank has failed.
+    pub fn freeze(&mut self, group: &ParamGroup) -> Result<(), PipelineError> {
+        self.set_trains(group, false)
+    }
+
+    /// Updates the parameters of a group again, after [`freeze`](Self::freeze).
+    ///
+    /// # Errors
+    ///
+    /// As [`freeze`](Self::freeze).
+    pub fn unfreeze(&mut self, group: &ParamGroup) -> Result<(), PipelineError> {
+        self.set_trains(group, true)
+    }
+
+    fn set_trains(&mut self, group: &ParamGroup, trains: bool) -> Result<(), PipelineError> {
+        let parameters = self.model().parameters().iter().enumerate();
+        let contained = parameters.filter(|(_, parameter)| contains(group, &parameter.path));
+        let contained: Vec<(usize, &Parameter)> = contained.collect();
+        let (_, first) = contained.first().ok_or(PipelineError::NoParameters)?;
+        let trained = contained
+            .iter()
+            .filter(|(_, parameter)| parameter.trainable);
+        let positions: Vec<usize> = trained.map(|(position, _)| *position).collect();
+        if positions.is_empty() {
+            let path = first.path.clone();
+            return Err(PipelineError::NotTraced { path });
+        }
+        let set = self.on_ranks(move |_, stages| {
+            let stages = stages.iter_mut();
+            stages.for_each(|stage| stage.set_trains(&positions, trains));
+        });
+        set.map(drop)
     }
 
     fn known(&self, path: &str) -> Result<&Parameter, PipelineError> {

@@ -39,6 +39,8 @@ pub struct Pipeline<M, B> {
     /// The loss scale of the next step.
     pub(super) loss_scale: Option<LossScale>,
     pub(super) condition: Condition,
+    /// Whether the averages are exchanged with the parameters.
+    pub(super) is_averaged: bool,
     pub(super) step: u64,
     pub(super) round: u64,
 }
@@ -63,9 +65,9 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     pub(super) fn start(builder: PipelineBuilder<M, B>) -> Result<Self, PipelineError> {
         check_settings(&builder)?;
         let table = builder.model.parameters().clone();
-        let of_optimizer = builder.optimizer_clipping.map(Clipping::Each);
         let settings = Arc::new(Settings {
-            clipping: builder.settings.clipping.or(of_optimizer),
+            optimizers: builder.optimizers(),
+            keeps_averages: builder.average_decay.is_some(),
             ..builder.settings
         });
         // The trace may be of another model, or of another forward of the same model.
@@ -84,7 +86,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         };
         let planned = builder.plan.file().step.micro_batches.max(1);
         let micro_batches = builder.micro_batches.or(written).unwrap_or(planned);
-        if settings.optimizer.is_some() {
+        if settings.optimizers.is_some() {
             // A schedule that does not fit is refused before parameters are materialized. The
             // dependencies of its ranks are known only when a batch is traced.
             let count = written.unwrap_or(micro_batches);
@@ -96,7 +98,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             &layout,
             &traced,
             &builder.devices,
-            settings.optimizer.is_some(),
+            settings.optimizers.is_some(),
             settings.memory,
         )?;
         let source = builder
@@ -144,6 +146,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             micro_batches,
             loss_scale: builder.loss_scale,
             condition: Condition::Sound,
+            is_averaged: false,
             step: 0,
             round: 0,
             plan: builder.plan,
@@ -172,10 +175,13 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
 
     /// Returns whether its optimizer keeps a state for each parameter, such as the moments of Adam.
     pub fn keeps_optimizer_state(&self) -> bool {
-        let mut parameters = self.model.parameters().iter();
-        let trainable = parameters.find(|parameter| parameter.trainable);
-        let pair = self.settings.optimizer.as_deref().zip(trainable);
-        pair.is_some_and(|(optimizer, parameter)| {
+        let Some(optimizers) = &self.settings.optimizers else {
+            return false;
+        };
+        let parameters = self.model.parameters().iter();
+        let mut trained = parameters.filter(|parameter| parameter.trainable);
+        trained.any(|parameter| {
+            let optimizer = &*optimizers.of(&parameter.path).optimizer;
             OptimizerState::keeps_state(optimizer, parameter.shape.len())
         })
     }
@@ -275,8 +281,20 @@ fn check_settings<M: Module + Sync + 'static, B: Batch>(
     if builder.threads_per_rank == Some(0) {
         return Err(PipelineError::NoThreads);
     }
-    if builder.settings.clipping.is_some() && builder.optimizer_clipping.is_some() {
-        return Err(PipelineError::TwoClippings);
+    if builder.has_groups_alone() {
+        return Err(PipelineError::NoOptimizer);
+    }
+    let optimizers = builder.optimizers();
+    if let Some(optimizers) = &optimizers {
+        optimizers.check(builder.model.parameters())?;
+        if builder.settings.clipping.is_some() && optimizers.clips() {
+            return Err(PipelineError::TwoClippings);
+        }
+    }
+    if let Some(decay) = builder.average_decay
+        && !(0.0..1.0).contains(&decay)
+    {
+        return Err(PipelineError::AverageDecay { decay });
     }
     if let Some(Clipping::GlobalNorm(max)) = builder.settings.clipping
         && !(max > 0.0 && max.is_finite())
@@ -286,13 +304,10 @@ fn check_settings<M: Module + Sync + 'static, B: Batch>(
     for device in &builder.devices {
         check_device(device)?;
     }
-    if builder.settings.optimizer.is_some() && builder.trace.mode() == Mode::Inference {
+    if optimizers.is_some() && builder.trace.mode() == Mode::Inference {
         return Err(PipelineError::ForwardTrace);
     }
-    if let (Some(shared), true) = (
-        builder.model.shared_id(),
-        builder.settings.optimizer.is_some(),
-    ) {
+    if let (Some(shared), true) = (builder.model.shared_id(), optimizers.is_some()) {
         let SharedId { first, second } = shared.clone();
         return Err(PipelineError::Clones { first, second });
     }

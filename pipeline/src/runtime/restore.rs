@@ -89,6 +89,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         if self.condition == Condition::Stopped {
             return Err(PipelineError::Stopped);
         }
+        self.check_not_averaged()?;
         let saved = Arc::new((source, state));
         let found = saved.clone();
         let checked = self.crew.call("check a saved state", move |_, stages| {

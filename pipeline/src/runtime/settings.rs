@@ -2,15 +2,20 @@
 
 use std::sync::Arc;
 
-use burn::optim::DynOptimizer;
-use tinderbox_deferred::{MemoryCheck, random::Seed};
+use tinderbox_deferred::{MemoryCheck, ParameterPath, random::Seed};
+use tinderbox_fake::DynTensor;
 
 use super::clip::Clipping;
+use super::optimizer::Optimizers;
+
+/// Changes the gradient of a parameter before the update.
+pub(super) type GradientHook = dyn Fn(&ParameterPath, DynTensor) -> DynTensor + Send + Sync;
 
 /// Settings of the builder that the driver or the ranks use after the start.
 pub(super) struct Settings {
     /// The seed of initial values and of the random values of the forward.
     pub(super) seed: Seed,
+    /// The clipping of all gradients.
     pub(super) clipping: Option<Clipping>,
     /// Whether a training step updates nothing if the loss or a gradient is not finite.
     pub(super) stop_on_non_finite: bool,
@@ -18,8 +23,11 @@ pub(super) struct Settings {
     pub(super) check_indices: bool,
     /// Whether rounds are measured.
     pub(super) measure: bool,
-    /// The optimizer; without one, the pipeline can't train.
-    pub(super) optimizer: Option<Arc<dyn DynOptimizer>>,
+    /// The optimizers; without them, the pipeline can't train.
+    pub(super) optimizers: Option<Optimizers>,
+    pub(super) gradient_hook: Option<Arc<GradientHook>>,
+    /// Whether the optimizers keep averages of the parameters.
+    pub(super) keeps_averages: bool,
     /// The memory limit that ranks are checked against.
     pub(super) memory: MemoryCheck,
     /// Whether the gradients of the last step stay readable.

@@ -9,13 +9,14 @@ use tinderbox_deferred::{
     Executable, Executor, MaterializeError, MaterializeOptions, Observer, ParameterPath,
     PartialModule, Reload, RunContext, Source, materialize_parameters,
 };
-use tinderbox_fake::DynTensor;
+use tinderbox_fake::{DynTensor, dtype_name};
 
-use super::clip::SquareSums;
+use super::clip::{SquareSums, each};
 use super::indices::IndexPlaces;
 use super::optimizer::{OptimizerSnapshot, OptimizerState};
 use super::rank::RankSetup;
 use super::restore::SavedOptimizer;
+use super::settings::{GradientHook, Settings};
 use super::step::{LearningRates, check_length};
 use super::weights::CountProgram;
 use crate::certify::CertifiedPrograms;
@@ -59,6 +60,10 @@ pub struct Stage {
     replicas: PartialModule,
     places: HashMap<usize, Place>,
     optimizer: Option<OptimizerState>,
+    /// The owned parameters that do not train now.
+    frozen: BTreeSet<usize>,
+    /// Whether averages are exchanged with the values of their parameters.
+    is_averaged: bool,
     gradients: Vec<Option<DynTensor>>,
     /// New values of running states, by position in the table, until the update of the step.
     updated_states: BTreeMap<usize, DynTensor>,
@@ -108,14 +113,19 @@ impl Stage {
         });
         let places = places.collect();
         let count = owned.len();
-        let optimizer = settings.optimizer.clone();
+        let optimizer = settings.optimizers.as_ref().map(|optimizers| {
+            let rules = owned.paths().map(|path| optimizers.of(path));
+            OptimizerState::new(rules.map(|rule| rule.optimizer.clone()).collect())
+        });
         Ok(Self {
             index,
             setup: setup.clone(),
             owned,
             replicas,
             places,
-            optimizer: optimizer.map(|optimizer| OptimizerState::new(optimizer, count)),
+            optimizer,
+            frozen: BTreeSet::new(),
+            is_averaged: false,
             gradients: vec![None; count],
             updated_states: BTreeMap::new(),
             kept_gradients: settings.keep_gradients.then(|| vec![None; count]),
@@ -158,10 +168,11 @@ impl Stage {
         pairs.filter_map(|(path, gradient)| Some((path, gradient.as_ref()?)))
     }
 
-    /// Returns the current state of its optimizer without a copy: later steps do not change it.
+    /// Returns the current state of its optimizer without a copy: later steps do not change it. It is empty
+    /// [with averages](crate::Pipeline::with_averages).
     pub fn optimizer_snapshot(&self) -> OptimizerSnapshot {
         OptimizerSnapshot::new(
-            self.optimizer.clone(),
+            self.optimizer.clone().filter(|_| !self.is_averaged),
             self.owned.paths().cloned().collect(),
         )
     }
@@ -184,9 +195,9 @@ impl Stage {
             reload.check(table, source, self.setup.settings.memory)?;
         }
         if let Some(optimizer) = &self.optimizer {
-            for (path, value) in self.owned.values() {
-                let rank = value.shape().num_dims();
-                optimizer.check(path, rank, &state.fields(path), device)?;
+            for (position, (path, value)) in self.owned.values().enumerate() {
+                let parameter = (position, path, value.shape().num_dims());
+                optimizer.check(parameter, &state.fields(path), device)?;
             }
         }
         Ok(())
@@ -297,7 +308,9 @@ impl Stage {
 
     /// Adds the gradient of a micro-batch, in the dtype of the parameter.
     pub(super) fn accumulate(&mut self, position: usize, gradient: DynTensor) {
-        if let Some(Place::Owned(place)) = self.places.get(&position).copied() {
+        if let Some(Place::Owned(place)) = self.places.get(&position).copied()
+            && !self.frozen.contains(&place)
+        {
             let gradient = gradient.cast_float(self.owned.value(place).dtype());
             self.gradients[place] = Some(match self.gradients[place].take() {
                 Some(sum) => sum + gradient,
@@ -312,21 +325,6 @@ impl Stage {
         let dtype = self.value(self.place(position)).dtype();
         self.updated_states
             .insert(position, value.cast_float(dtype));
-    }
-
-    /// Replaces the value of a parameter by path, if it holds it.
-    pub(super) fn set_by_path(
-        &mut self,
-        path: &ParameterPath,
-        value: DynTensor,
-    ) -> Result<(), ActionError> {
-        let setup = self.setup.clone();
-        let mut parameters = setup.table.iter().enumerate();
-        let known = parameters.find(|(_, parameter)| parameter.path == *path);
-        match known {
-            Some((position, parameter)) => self.set(position, value.cast_float(parameter.dtype)),
-            None => Ok(()),
-        }
     }
 
     /// Replaces the value of a parameter, if it holds it.
@@ -374,14 +372,30 @@ impl Stage {
         lr: &LearningRates,
         mut clip: impl FnMut(DynTensor) -> Result<DynTensor, ActionError>,
     ) -> Result<(), ActionError> {
-        let rates: Vec<f64> = self.owned.paths().map(|path| lr.of(path)).collect();
-        for (place, lr) in rates.into_iter().enumerate() {
-            let gradient = self.gradients[place].take().map(&mut clip).transpose()?;
+        let setup = self.setup.clone();
+        let Settings {
+            optimizers,
+            gradient_hook,
+            ..
+        } = &*setup.settings;
+        let paths: Vec<ParameterPath> = self.owned.paths().cloned().collect();
+        for (place, path) in paths.iter().enumerate() {
+            let mut gradient = self.gradients[place].take().map(&mut clip).transpose()?;
+            if let (Some(now), Some(optimizers)) = (gradient.take(), optimizers) {
+                let clipped = match &optimizers.of(path).clipping {
+                    Some(config) => each(config, now)?,
+                    None => now,
+                };
+                gradient = Some(match gradient_hook {
+                    Some(hook) => hooked(&**hook, path, clipped)?,
+                    None => clipped,
+                });
+            }
             if let Some(kept) = &mut self.kept_gradients {
                 kept[place] = gradient.clone();
             }
             if let (Some(gradient), Some(optimizer)) = (gradient, &mut self.optimizer) {
-                let value = optimizer.step(place, lr, self.owned.value(place), gradient);
+                let value = optimizer.step(place, lr.of(path), self.owned.value(place), gradient);
                 self.owned.replace(place, value)?;
                 self.cast.remove(&Place::Owned(place));
             }
@@ -390,6 +404,40 @@ impl Stage {
             self.set(position, value)?;
         }
         Ok(())
+    }
+
+    /// Sets whether parameters of the stage train, by position in the table.
+    pub(super) fn set_trains(&mut self, positions: &[usize], trains: bool) {
+        for position in positions {
+            if let Some(Place::Owned(place)) = self.places.get(position).copied() {
+                match trains {
+                    true => self.frozen.remove(&place),
+                    false => self.frozen.insert(place),
+                };
+            }
+        }
+    }
+
+    /// Replaces the averages of owned parameters by the values of the parameters, and returns the averages by position
+    /// in the table. As long as they are exchanged, the state of the optimizer is not saved.
+    pub(super) fn exchange_averages(&mut self, is_averaged: bool) -> Vec<(usize, DynTensor)> {
+        self.is_averaged = is_averaged;
+        let Some(optimizer) = &mut self.optimizer else {
+            return Vec::new();
+        };
+        let owned = self
+            .places
+            .iter()
+            .filter_map(|(position, place)| match place {
+                Place::Owned(place) => Some((*position, *place)),
+                Place::Replica(_) => None,
+            });
+        let averages = owned.filter_map(|(position, place)| {
+            let average = optimizer.average(place)?;
+            optimizer.set_average(place, self.owned.value(place));
+            Some((position, average))
+        });
+        averages.collect()
     }
 
     /// The parameters of which a replica stage holds copies.
@@ -414,5 +462,31 @@ impl Stage {
             }
         }
         Ok(())
+    }
+}
+
+/// What a hook makes of a gradient.
+fn hooked(
+    hook: &GradientHook,
+    path: &ParameterPath,
+    gradient: DynTensor,
+) -> Result<DynTensor, ActionError> {
+    let text = |tensor: &DynTensor| {
+        format!(
+            "{}{:?}",
+            dtype_name(tensor.dtype()),
+            tensor.shape().as_slice()
+        )
+    };
+    let expected = text(&gradient);
+    let changed = hook(path, gradient);
+    let found = text(&changed);
+    match found == expected {
+        true => Ok(changed),
+        false => Err(ActionError::Gradient {
+            path: path.clone(),
+            expected,
+            found,
+        }),
     }
 }

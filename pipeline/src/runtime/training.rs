@@ -8,7 +8,7 @@ use burn::optim::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use tinderbox_deferred::RunContext;
 use tinderbox_fake::Mode;
 
-use super::output::StepOutput;
+use super::output::{Evaluation, StepOutput};
 use super::pipeline::{Condition, Pipeline};
 use super::step::{LearningRates, MicroInput, Round};
 use super::weights::weights;
@@ -71,18 +71,20 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         lr: &ModuleLearningRate,
         batches: &[B],
     ) -> Result<StepOutput, PipelineError> {
-        if self.settings.optimizer.is_none() {
+        if self.settings.optimizers.is_none() {
             return Err(PipelineError::NoOptimizer);
         }
         if batches.is_empty() {
             return Err(PipelineError::from(BatchError::NoBatches));
         }
+        self.check_not_averaged()?;
         self.check_rates(lr)?;
         let step = self.step;
         let output = self.run_training(lr, batches)?;
         if let Some(gradients) = &output.stopped {
             return Err(self.not_finite(step, &output, gradients));
         }
+        let output = output.of_training();
         if let Some(scale) = &mut self.loss_scale {
             scale.after_step(!output.skipped);
         }
@@ -110,7 +112,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         }
     }
 
-    fn not_finite(&self, step: u64, output: &StepOutput, gradients: &[usize]) -> PipelineError {
+    fn not_finite(&self, step: u64, output: &Evaluation, gradients: &[usize]) -> PipelineError {
         let distinct = self.model.parameters().iter();
         let distinct = distinct.filter(|parameter| parameter.clone_of.is_none());
         let wrong = distinct
@@ -129,7 +131,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         &mut self,
         lr: &ModuleLearningRate,
         batches: &[B],
-    ) -> Result<StepOutput, PipelineError> {
+    ) -> Result<Evaluation, PipelineError> {
         let samples = batches.iter().map(samples_of);
         let samples = samples.collect::<Result<Vec<usize>, _>>()?;
         let is_written = matches!(self.programs.choice(), ScheduleChoice::Written(_));
@@ -170,7 +172,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     /// # Errors
     ///
     /// As [`Pipeline::step`]; a batch of fewer samples than micro-batches is split into fewer.
-    pub fn evaluate(&mut self, batch: B) -> Result<StepOutput, PipelineError> {
+    pub fn evaluate(&mut self, batch: B) -> Result<Evaluation, PipelineError> {
         let samples = samples_of(&batch)?;
         let parts = split_batch(&batch, self.micro_batches.min(samples))?;
         self.run(Mode::Inference, 0.0.into(), parts)
@@ -181,7 +183,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         mode: Mode,
         lr: ModuleLearningRate,
         parts: Vec<(B, usize)>,
-    ) -> Result<StepOutput, PipelineError> {
+    ) -> Result<Evaluation, PipelineError> {
         self.check_condition()?;
         let step = u32::try_from(self.step)
             .map_err(|_| PipelineError::StepOverflow { step: self.step })?;
@@ -236,7 +238,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         };
         let reports = self.crew.round(round.clone(), request)?;
         let order = self.programs.norm_order();
-        let output = StepOutput::collect(&round, reports, &weights, order);
+        let output = Evaluation::collect(&round, reports, &weights, order);
         // The ranks have updated their parameters, possibly with values of a failed device.
         let output = output.inspect_err(|_| self.condition = Condition::Stopped)?;
         if !output.is_finite() {

@@ -65,6 +65,7 @@ pub struct JointGraph {
     keys: RandomKeys,
     marks: Vec<ValueId>,
     running: BTreeSet<usize>,
+    own_states: BTreeSet<usize>,
     updates: BTreeMap<usize, ValueId>,
     roles: OnceLock<Vec<Role>>,
     pub(super) forward: OnceLock<ForwardOperations>,
@@ -165,6 +166,11 @@ impl JointGraph {
         &self.running
     }
 
+    /// The positions of the running states that are not those of Burn's batch norms.
+    pub(super) fn own_states(&self) -> &BTreeSet<usize> {
+        &self.own_states
+    }
+
     /// Sets the new values of running states, before anything depends on them.
     pub(super) fn set_updates(&mut self, updates: BTreeMap<usize, ValueId>) {
         self.updates = updates;
@@ -223,6 +229,7 @@ struct Captured {
     gradients: Vec<Option<TensorId>>,
     fields: Box<dyn Fn() -> Fields>,
     running: BTreeSet<usize>,
+    own_states: BTreeSet<usize>,
     /// The new values of running states.
     updated: Vec<(usize, Option<TensorId>)>,
 }
@@ -243,6 +250,8 @@ pub(super) struct ForwardRun {
     pub(super) constructed: Vec<Option<DynTensor>>,
     /// The positions of running states.
     pub(super) running: Vec<usize>,
+    /// Those that are not of Burn's batch norms.
+    pub(super) own_states: BTreeSet<usize>,
     /// The running states that the forward has updated, with their new values.
     pub(super) updated: Vec<(usize, DynTensor)>,
     /// The path of a running state with an update that can't be known: of the constructor, or in a field that no
@@ -336,6 +345,7 @@ fn capture(
         gradients: vec![None; forward.parameters.len()],
         fields: forward.fields,
         running: forward.running.into_iter().collect(),
+        own_states: forward.own_states,
         updated: forward
             .updated
             .iter()
@@ -449,6 +459,7 @@ fn assemble(
         keys: forward_keys(graph, forward_start),
         marks: recording.marks(),
         running: captured.running,
+        own_states: captured.own_states,
         updates: BTreeMap::new(),
         roles: OnceLock::new(),
         forward: OnceLock::new(),

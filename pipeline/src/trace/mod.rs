@@ -30,7 +30,7 @@ pub use mixed::MixedPrecision;
 pub use outputs::{LossOver, Outputs};
 pub(crate) use roles::Role;
 
-use crate::batch::{Batch, Leaf, check_dtypes, signature};
+use crate::batch::{Batch, Leaf, check_dtypes, signature, without_skipped};
 use crate::recent::Recent;
 use crate::{BatchError, StateFault, TraceError};
 
@@ -197,6 +197,7 @@ impl<B: Batch> Trace<B> {
                 Ok(joint::ForwardRun {
                     updated,
                     unknown_state: constructed_state.or(hidden_state),
+                    own_states: model.own_states().collect(),
                     running: model.running.clone(),
                     parameters: model.values,
                     constructed: model.constructed,
@@ -359,7 +360,7 @@ impl<B: Batch> Trace<B> {
             Some(known) if known == program.digest() => {}
             Some(_) => return Err(TraceError::ChangedForward { program: name }),
             None => {
-                program.check_same(&self.record(program.key().clone(), example)?)?;
+                self.check_same(&program, example)?;
                 self.check_twice(&program, example)?;
                 lock(&self.digests).insert(digest, program.digest());
             }
@@ -370,6 +371,22 @@ impl<B: Batch> Trace<B> {
         programs.trim(1);
         drop(programs);
         Ok(program)
+    }
+
+    /// Records a program again and compares: with the defaults of the batch's skipped fields, if it has any.
+    fn check_same(&self, program: &JointGraph, example: &B) -> Result<(), TraceError> {
+        let again = |example: &B| {
+            let again = self.record(program.key().clone(), example)?;
+            program.check_same(&again)
+        };
+        let Some(without) = without_skipped(example) else {
+            return again(example);
+        };
+        again(&without).or_else(|error| {
+            again(example)?;
+            let source = Box::new(error);
+            Err(TraceError::SkippedField { source })
+        })
     }
 
     /// Records the example's program once more and compares.

@@ -5,9 +5,13 @@ use burn::nn::{Embedding, EmbeddingConfig, Linear, LinearConfig};
 use burn::optim::AdamWConfig;
 use burn::tensor::activation::gelu;
 use burn::tensor::{Bool, Device, Int, Tensor};
-use tinderbox_pipeline::{Along, Batch, Whole, batch_struct, split_batch};
+use tinderbox_pipeline::{Along, Batch, Outputs, Traceable, Whole, split_batch};
 
-use crate::support::{Case, SAMPLES, Split, floats, pipelined, plain, settings, squared, tokens};
+use tinderbox_deferred::Deferred;
+
+use crate::support::{
+    Case, SAMPLES, Split, floats, full_text, pipelined, plain, settings, squared, tokens,
+};
 
 const WIDTH: usize = 6;
 const STEPS: u64 = 3;
@@ -135,14 +139,14 @@ fn an_array_of_tuples() {
     );
 }
 
-#[derive(Clone)]
+#[derive(Clone, Batch)]
+#[batch(crate = tinderbox_pipeline)]
 struct Sentences {
     ids: Tensor<2, Int>,
     mask: Option<Tensor<2, Bool>>,
-    bias: Whole<Tensor<2>>,
+    #[batch(whole)]
+    bias: Tensor<2>,
 }
-
-batch_struct!(Sentences { ids, mask, bias });
 
 impl Split for Sentences {
     fn samples(&self) -> Option<usize> {
@@ -153,7 +157,7 @@ impl Split for Sentences {
         Self {
             ids: self.ids.rows(start, count),
             mask: self.mask.rows(start, count),
-            bias: self.bias.rows(start, count),
+            bias: self.bias.clone(),
         }
     }
 }
@@ -169,14 +173,101 @@ fn a_struct_of_ids_a_mask_and_a_part_that_belongs_to_all() {
                 .unsqueeze_dim::<3>(2)
                 .expand(embedded.dims());
             let pooled: Tensor<2> = embedded.mask_fill(mask, 0.0).sum_dim(1).squeeze_dim(1);
-            of(net.run(pooled + batch.bias.0))
+            of(net.run(pooled + batch.bias))
         },
         |n, device| Sentences {
             ids: tokens([SAMPLES, 4], 5, n, device),
             mask: Some(floats([SAMPLES, 4], n + 50, device).greater_elem(0.0)),
-            bias: Whole(floats([1, WIDTH], n + 90, device)),
+            bias: floats([1, WIDTH], n + 90, device),
         },
     );
+}
+
+#[derive(Clone, Debug)]
+enum Scale {
+    Once,
+    By(f32),
+}
+
+#[derive(Clone, Batch)]
+#[batch(crate = tinderbox_pipeline)]
+struct Series<T> {
+    #[batch(along = 1)]
+    steps: T,
+    target: Tensor<2>,
+    #[batch(constant)]
+    scale: Scale,
+    #[batch(skip)]
+    names: Vec<String>,
+}
+
+fn series(number: u64, device: &Device) -> Series<Tensor<3>> {
+    Series {
+        steps: floats([3, SAMPLES, WIDTH], number, device),
+        target: x(number + 1000, device),
+        scale: match number % 2 {
+            0 => Scale::Once,
+            _ => Scale::By(0.5 * number as f32),
+        },
+        names: (0..SAMPLES).map(|sample| sample.to_string()).collect(),
+    }
+}
+
+impl Split for Series<Tensor<3>> {
+    fn samples(&self) -> Option<usize> {
+        self.target.samples()
+    }
+
+    fn rows(&self, start: usize, count: usize) -> Self {
+        Self {
+            steps: self.steps.clone().narrow(1, start, count),
+            target: self.target.rows(start, count),
+            ..self.clone()
+        }
+    }
+}
+
+/// The forward depends on a constant, and not on a skipped field.
+#[test]
+fn a_struct_with_fields_that_are_no_tensors() {
+    check(
+        |net: &Net, batch: Series<Tensor<3>>| {
+            let last = batch.steps.narrow(0, 2, 1).flatten::<2>(0, 1);
+            let state = match batch.scale {
+                Scale::Once => net.run(last),
+                Scale::By(factor) => net.run(last) * factor,
+            };
+            (squared(state.clone(), batch.target), Some(state))
+        },
+        series,
+    );
+}
+
+#[test]
+fn a_forward_that_depends_on_a_skipped_field_is_refused() {
+    let model = Deferred::new(init).unwrap();
+    let refused = |forward: fn(&Net, &Series<Tensor<3>>) -> Tensor<2>| {
+        let forward = move |net: &Net, batch: Series<Tensor<3>>| {
+            let x = batch.steps.clone().narrow(0, 2, 1).flatten::<2>(0, 1);
+            Outputs::loss(squared(net.run(x) * forward(net, &batch), batch.target))
+        };
+        let error = model.trace(&series(1, &Device::flex()), forward);
+        full_text(&error.unwrap_err())
+    };
+    insta::assert_snapshot!(
+        refused(|_, batch| batch.target.clone() * batch.names.len() as f32),
+        @r#"
+    the forward depends on a field of the batch with `#[batch(skip)]`: recorded with the field's default value, it differs; mark a field that the forward reads as `#[batch(constant)]`
+    two recordings of the same forward differ: in the forward, operation 30 was NumericFloat.MulScalar(Float(8.0)) -> f32[8, 6] and is now NumericFloat.MulScalar(Float(0.0)) -> f32[8, 6]; a forward must depend only on the model and the batch, so draw random values with `Tensor::random`, and pass values that change with the step in the batch
+    "#
+    );
+    // Without names it panics.
+    let panics = refused(|_, batch| {
+        let first: f32 = batch.names[1].parse().unwrap();
+        batch.target.clone() * first
+    });
+    let first_line = panics.lines().next().unwrap();
+    insta::assert_snapshot!(first_line, @"the forward depends on a field of the batch with `#[batch(skip)]`: recorded with the field's default value, it differs; mark a field that the forward reads as `#[batch(constant)]`");
 }
 
 /// Sequences whose first dimension is time: the samples are the second.

@@ -151,7 +151,7 @@ fn a_gradient_alone_is_named() {
     // The norm is known although no setting needs it.
     let mut pipeline = root_of_zero().start().unwrap();
     let output = pipeline.step(LR, with(0.5, 0.0)).unwrap();
-    assert_eq!(output.loss, Some(0.0));
+    assert_eq!(output.loss, 0.0);
     assert!(!output.gradient_norm.unwrap().is_finite() && !output.is_finite());
 }
 
@@ -193,7 +193,7 @@ fn without_the_setting_the_output_reports_it() {
         };
         let output = pipeline.step(LR, with(0.5, f32::INFINITY)).unwrap();
         assert!(!output.is_finite());
-        assert_eq!(output.loss, Some(f64::INFINITY));
+        assert_eq!(output.loss, f64::INFINITY);
         assert_eq!(warned("0"), 1);
         let output = pipeline.evaluate(with(f32::NAN, 0.0)).unwrap();
         assert!(!output.is_finite());

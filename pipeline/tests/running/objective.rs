@@ -202,7 +202,7 @@ fn pipelined(
         .keep_gradients()
         .start()
         .unwrap();
-    let loss = pipeline.step(LR, batch).unwrap().loss.unwrap();
+    let loss = pipeline.step(LR, batch).unwrap().loss;
     let gradients = pipeline.on_ranks(|_, stages| {
         let gradients = stages.iter().flat_map(|stage| stage.gradients());
         let data = gradients.map(|(path, value)| (path.to_string(), value.to_data().unwrap()));

@@ -5,7 +5,7 @@ use burn::nn::{Linear, LinearConfig};
 use burn::optim::SgdConfig;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use tinderbox_deferred::{Deferred, random::Seed};
-use tinderbox_pipeline::{Machine, Outputs, Pipeline, PipelineError, Plan, StepOutput, Traceable};
+use tinderbox_pipeline::{Evaluation, Machine, Outputs, Pipeline, PipelineError, Plan, Traceable};
 
 use crate::support::{LR, SAMPLES, SEED, floats};
 
@@ -47,7 +47,7 @@ fn outputs(net: &Net, x: Tensor<2>) -> Outputs {
         .with("y again", y)
 }
 
-fn single(output: &StepOutput, name: &str, micro_batch: usize) -> TensorData {
+fn single(output: &Evaluation, name: &str, micro_batch: usize) -> TensorData {
     output.output(name).expect(name)[micro_batch]
         .to_data()
         .unwrap()
@@ -72,7 +72,7 @@ fn each_is_returned_per_micro_batch_in_training_and_evaluation() {
             .unwrap();
         let evaluated = pipeline.evaluate(x.clone()).unwrap();
         let trained = pipeline.step(LR, x.clone()).unwrap();
-        for output in [evaluated, trained] {
+        for output in [evaluated, trained.into()] {
             let names: Vec<&str> = output.outputs().map(|(name, _)| name).collect();
             assert_eq!(
                 names,

@@ -372,7 +372,7 @@ fn a_parameter_of_plain_data_gets_the_value_of_a_source() {
         .unwrap();
     let expected = forward(&other, example.clone()).0.into_scalar::<f32>();
     let found = pipeline.step(LR, example).unwrap().loss;
-    assert_eq!(found, Some(f64::from(expected)));
+    assert_eq!(found, f64::from(expected));
 }
 
 /// A parameter that is set between steps, on its owner and on a stage with a copy, as in plain Burn.

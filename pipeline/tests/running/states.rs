@@ -364,6 +364,64 @@ fn states_that_are_refused() {
     "#);
 }
 
+mod named_as_burns {
+    use super::{Linear, LinearConfig, Module, RunningState, Tensor};
+
+    #[derive(Module, Debug)]
+    pub(super) struct BatchNorm {
+        pub(super) running_mean: RunningState<Tensor<2>>,
+    }
+
+    #[derive(Module, Debug)]
+    pub(super) struct Net {
+        pub(super) layer: Linear,
+        pub(super) norm: BatchNorm,
+    }
+
+    pub(super) fn net(device: &super::Device) -> Net {
+        let state = Tensor::zeros([1, super::WIDTH], device);
+        Net {
+            layer: LinearConfig::new(super::WIDTH, super::WIDTH).init(device),
+            norm: BatchNorm {
+                running_mean: RunningState::new(state),
+            },
+        }
+    }
+}
+
+/// The name of a type alone does not make it Burn's.
+#[test]
+fn an_own_module_with_the_name_of_burns_is_not_trusted() {
+    use named_as_burns::{Net, net};
+    fn forward(net: &Net, (x, y): Pair, mean: Tensor<2>) -> Computed {
+        let x = net.layer.forward(x);
+        if let Some(new) = trains(&x) {
+            let state = &net.norm.running_mean;
+            state.update(mean.clone() * 0.9 + new * 0.1);
+        }
+        (squared(x - mean, y), None)
+    }
+    let late = |net: &Net, batch: Pair| {
+        let mean = net.norm.running_mean.value();
+        Outputs::loss(forward(net, batch, mean).0)
+    };
+    let model = Deferred::new(net).unwrap();
+    let error = model.trace(&pair(0, &Device::flex()), late).unwrap_err();
+    insta::assert_snapshot!(full_text(&error), @r#"
+    the forward updates the running state `norm.running_mean` in a way that a pipeline can't repeat
+    the forward reads it with `value`, which misses the last update: read it with `value_sync`
+    "#);
+    let case = Case {
+        init: net,
+        forward: |net: &Net, batch: Pair| {
+            let mean = net.norm.running_mean.value_sync();
+            forward(net, batch, mean)
+        },
+        batch: pair,
+    };
+    check(case, 1..=2, 4);
+}
+
 /// A state that an evaluation would change, too.
 #[test]
 fn a_state_that_an_evaluation_updates_is_refused() {

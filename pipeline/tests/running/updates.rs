@@ -13,8 +13,8 @@ use burn::tensor::{DType, Device, Tensor, activation::gelu};
 use tinderbox_deferred::random::Seed;
 use tinderbox_pipeline::schedule::{RankIndex, Schedule};
 use tinderbox_pipeline::{
-    Clipping, Cut, Machine, Pipeline, PipelineBuilder, PipelineError, Placement, Plan, Planner,
-    ScheduleKind,
+    Clipping, Cut, Evaluation, Machine, Pipeline, PipelineBuilder, PipelineError, Placement, Plan,
+    Planner, ScheduleKind,
 };
 
 use crate::support::{
@@ -359,7 +359,8 @@ fn a_batch_of_few_samples_under_the_schedule_of_a_plan() {
 fn a_batch_without_samples() {
     let mut pipeline = builder(1, ScheduleKind::GPipe).start().unwrap();
     let empty = || rows(0, &Device::flex());
-    for error in [pipeline.step(LR, empty()), pipeline.evaluate(empty())] {
+    let trained = pipeline.step(LR, empty()).map(Evaluation::from);
+    for error in [trained, pipeline.evaluate(empty())] {
         assert_eq!(
             full_text(&error.unwrap_err()),
             "the batch can't be used\nthe batch has no samples: its tensors have a first dimension of 0"

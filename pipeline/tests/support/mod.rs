@@ -213,11 +213,11 @@ pub fn continue_run<M: Module + Sync + 'static, B: Batch>(
 ) {
     for step in steps {
         let batch = (case.batch)(step, &Device::flex());
-        note(pipeline.step(LR, batch).unwrap(), run);
+        note(pipeline.step(LR, batch).unwrap().into(), run);
     }
 }
 
-fn note(output: tinderbox_pipeline::StepOutput, run: &mut Run) {
+fn note(output: tinderbox_pipeline::Evaluation, run: &mut Run) {
     run.losses.push(output.micro_batch_losses.clone());
     let values = output.output("y").unwrap_or_default();
     let data = values.iter().map(|y| y.to_data().unwrap());

@@ -1,21 +1,32 @@
 //! Runs Burn's optimizers one parameter at a time, with states keyed by path.
 
+mod any_precision;
+mod average;
+mod config;
+mod groups;
+
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 
 use burn::optim::{DynOptimizer, DynState, StateSink, StateSource};
-use burn::tensor::{DType, Device, Tensor, TensorData};
+use burn::tensor::{DType, Device, TensorData};
 use burn_backend::ExecutionError;
 use burn_dispatch::DispatchTensor;
 use burn_pack::Scalar;
 use tinderbox_deferred::{Observer, ParameterPath};
 use tinderbox_fake::{DynTensor, dtype_name, read_now};
 
+use super::clip::any_rank;
 use super::rank::guarded;
 use super::restore::{SavedOptimizer, StateFields, StateTensor};
 use crate::RestoreError;
+
+pub use any_precision::{AnyPrecisionAdamW, AnyPrecisionState};
+use average::{average_of, with_average};
+pub use config::OptimizerConfig;
+pub(super) use groups::{Optimizers, Rule, contains};
 
 /// The optimizer state of some parameters in memory, as named tensors and scalars. Names are
 /// `optimizer.<path>.<field>`.
@@ -67,19 +78,19 @@ impl SavedOptimizer for SavedState {
     }
 }
 
-/// An optimizer and its state for the parameters of one stage, by position.
+/// The optimizers and their states for the parameters of one stage, by position.
 #[derive(Clone)]
 pub(super) struct OptimizerState {
-    optimizer: Arc<dyn DynOptimizer>,
+    optimizers: Vec<Arc<dyn DynOptimizer>>,
     states: Vec<Option<DynState>>,
 }
 
 impl OptimizerState {
-    /// Creates an optimizer that has not stepped yet.
-    pub(super) fn new(optimizer: Arc<dyn DynOptimizer>, parameters: usize) -> Self {
+    /// Creates a state that has not stepped yet, with the optimizer of each parameter.
+    pub(super) fn new(optimizers: Vec<Arc<dyn DynOptimizer>>) -> Self {
         Self {
-            optimizer,
-            states: vec![None; parameters],
+            states: vec![None; optimizers.len()],
+            optimizers,
         }
     }
 
@@ -88,8 +99,7 @@ impl OptimizerState {
     pub(super) fn keeps_state(optimizer: &dyn DynOptimizer, rank: usize) -> bool {
         let one = || {
             let data = TensorData::ones::<f32, _>(vec![1; rank]);
-            let one = DynTensor::from_data(data, &Device::flex());
-            Tensor::<1>::from_dispatch(one.into()).into_bridge()
+            any_rank(DynTensor::from_data(data, &Device::flex())).into_bridge()
         };
         let tried = guarded(|| {
             let (_, state) = optimizer.step_dyn(rank, 0.0, one(), one(), None);
@@ -114,12 +124,22 @@ impl OptimizerState {
         let rank = value.shape().num_dims();
         let state = self.states[position].take();
         // The bridge type does not contain the rank, which is passed separately.
-        let bridge = |tensor: DynTensor| Tensor::<1>::from_dispatch(tensor.into()).into_bridge();
-        let (value, state) =
-            self.optimizer
-                .step_dyn(rank, lr, bridge(value), bridge(gradient), state);
+        let [value, gradient] = [value, gradient].map(|tensor| any_rank(tensor).into_bridge());
+        let optimizer = &self.optimizers[position];
+        let (value, state) = optimizer.step_dyn(rank, lr, value, gradient, state);
         self.states[position] = state;
         DispatchTensor::from(value).into()
+    }
+
+    /// Returns the average of a parameter's values, if the optimizers keep averages and it has stepped.
+    pub(super) fn average(&self, position: usize) -> Option<DynTensor> {
+        Some(average_of(self.states[position].as_ref()?).clone())
+    }
+
+    /// Replaces the average of a parameter's values, if it has one.
+    pub(super) fn set_average(&mut self, position: usize, average: DynTensor) {
+        let state = self.states[position].take();
+        self.states[position] = state.map(|state| with_average(state, average));
     }
 
     /// Copies the state of all parameters to the host.
@@ -128,10 +148,9 @@ impl OptimizerState {
         paths: impl Iterator<Item = &'a ParameterPath>,
     ) -> Result<SavedState, ExecutionError> {
         let mut sink = StateSink::default();
-        for (path, state) in paths.zip(&self.states) {
+        for ((path, state), optimizer) in paths.zip(&self.states).zip(&self.optimizers) {
             if let Some(state) = state {
-                self.optimizer
-                    .state_flatten(&format!("{PREFIX}{path}"), state, &mut sink);
+                optimizer.state_flatten(&format!("{PREFIX}{path}"), state, &mut sink);
             }
         }
         let tensors = sink.tensors.into_iter();
@@ -146,8 +165,7 @@ impl OptimizerState {
     /// state with one element per tensor.
     pub(super) fn check(
         &self,
-        path: &ParameterPath,
-        rank: usize,
+        (position, path, rank): (usize, &ParameterPath, usize),
         fields: &StateFields,
         device: &Device,
     ) -> Result<(), RestoreError> {
@@ -162,9 +180,9 @@ impl OptimizerState {
         let prefix = format!("{PREFIX}{path}");
         // Burn panics on a tensor of another rank.
         let rebuilt = guarded(|| {
-            let state = self.rebuilt(path, rank, fields, data, device)?;
+            let state = self.rebuilt((position, path, rank), fields, data, device)?;
             let mut sink = StateSink::default();
-            self.optimizer.state_flatten(&prefix, &state, &mut sink);
+            self.optimizers[position].state_flatten(&prefix, &state, &mut sink);
             Some(sink)
         });
         let sink = rebuilt.ok().flatten().unwrap_or_default();
@@ -211,7 +229,7 @@ impl OptimizerState {
             path: path.clone(),
             source,
         })?;
-        let state = self.rebuilt(path, rank, &fields, data, device);
+        let state = self.rebuilt((position, path, rank), &fields, data, device);
         let state = state.ok_or_else(|| other_optimizer(path, &fields))?;
         self.states[position] = Some(state);
         // Reports progress even for a small state.
@@ -221,8 +239,7 @@ impl OptimizerState {
 
     fn rebuilt(
         &self,
-        path: &ParameterPath,
-        rank: usize,
+        (position, path, rank): (usize, &ParameterPath, usize),
         fields: &StateFields,
         data: Vec<TensorData>,
         device: &Device,
@@ -232,8 +249,7 @@ impl OptimizerState {
             source.insert_tensor(tensor.name.clone(), data);
         }
         let prefix = format!("{PREFIX}{path}");
-        self.optimizer
-            .state_unflatten(rank, &prefix, &mut source, device)
+        self.optimizers[position].state_unflatten(rank, &prefix, &mut source, device)
     }
 }
 

@@ -1,0 +1,144 @@
+//! `#[derive(Batch)]`. Use it through `tinderbox`, which documents the trait.
+
+use proc_macro2::{Span, TokenStream};
+use quote::{quote, quote_spanned};
+use syn::spanned::Spanned;
+use syn::{
+    Data, DeriveInput, Field, Fields, Ident, LitInt, Member, Path, Result, Token,
+    parse_macro_input, parse_quote,
+};
+
+/// Implements `Batch` for a struct whose fields are batches: tensors, tuples, `Option`, `Vec` and arrays of them, and
+/// other structs.
+///
+/// A field can have an attribute:
+///
+/// - `#[batch(whole)]`: belongs to all samples, and is not split, as in `Whole`.
+/// - `#[batch(along = 1)]`: its samples are that dimension, as in `Along`; the first has the number 0.
+/// - `#[batch(constant)]`: anything that implements `Debug`. The forward may depend on it. Values with
+///   different `Debug` texts are different programs.
+/// - `#[batch(skip)]`: anything that implements `Default`, such as texts for a metric. Every micro-batch has a copy
+///   of it. The forward can't depend on it: recordings with its value and with its default are compared.
+///
+/// The type needs `Clone`. If the crate `tinderbox` has another name, the struct needs
+/// `#[batch(crate = other::path)]`.
+#[proc_macro_derive(Batch, attributes(batch))]
+pub fn derive_batch(input: proc_macro::TokenStream) -> proc_macro::TokenStream {
+    let input = parse_macro_input!(input as DeriveInput);
+    let batch = implement(&input);
+    batch
+        .unwrap_or_else(|error| error.to_compile_error())
+        .into()
+}
+
+fn implement(input: &DeriveInput) -> Result<TokenStream> {
+    let Data::Struct(data) = &input.data else {
+        let message = "only a struct can be a `Batch`: all its values have the same tensors";
+        return Err(syn::Error::new(input.ident.span(), message));
+    };
+    let tinderbox = crate_path(input)?;
+    let fields = data.fields.iter().enumerate();
+    let fields = fields.map(|(index, field)| map_field(&tinderbox, index, field));
+    let (members, values): (Vec<Member>, Vec<TokenStream>) =
+        fields.collect::<Result<Vec<_>>>()?.into_iter().unzip();
+    // A pattern binds a field to a variable, whose name must not be that of another item.
+    let variables: Vec<Ident> = (0..members.len())
+        .map(|index| quote::format_ident!("field_{index}"))
+        .collect();
+    let mut generics = input.generics.clone();
+    for parameter in generics.type_params_mut() {
+        parameter.bounds.push(parse_quote!(#tinderbox::Batch));
+    }
+    let name = &input.ident;
+    let (impl_generics, type_generics, where_clause) = generics.split_for_impl();
+    let mapper = match data.fields {
+        Fields::Unit => quote!(_),
+        Fields::Named(_) | Fields::Unnamed(_) => quote!(mapper),
+    };
+    Ok(quote! {
+        impl #impl_generics #tinderbox::Batch for #name #type_generics #where_clause {
+            fn map_tensors(self, #mapper: &mut #tinderbox::BatchMapper<'_>) -> Self {
+                let Self { #(#members: #variables),* } = self;
+                Self { #(#members: #values),* }
+            }
+        }
+    })
+}
+
+/// The path of the crate `tinderbox`.
+fn crate_path(input: &DeriveInput) -> Result<Path> {
+    let mut path: Path = parse_quote!(::tinderbox);
+    for attribute in input.attrs.iter().filter(|a| a.path().is_ident("batch")) {
+        attribute.parse_nested_meta(|meta| {
+            if !meta.path.is_ident("crate") {
+                return Err(meta.error("expected `crate = path`: the others are for fields"));
+            }
+            path = meta.value()?.call(Path::parse_mod_style)?;
+            Ok(())
+        })?;
+    }
+    Ok(path)
+}
+
+/// Returns a field, and its value in the new struct.
+fn map_field(tinderbox: &Path, index: usize, field: &Field) -> Result<(Member, TokenStream)> {
+    let member = match &field.ident {
+        Some(name) => Member::Named(name.clone()),
+        None => Member::from(index),
+    };
+    let name = match &field.ident {
+        Some(name) => syn::ext::IdentExt::unraw(name).to_string(),
+        None => index.to_string(),
+    };
+    let variable = quote::format_ident!("field_{index}");
+    // Errors about missing traits point to the type of the field.
+    let at = Span::call_site().located_at(field.ty.span());
+    let value = match role(field)? {
+        Role::Tensors => quote_spanned!(at=> mapper.field(#name, #variable)),
+        Role::Whole => {
+            quote_spanned!(at=> mapper.field(#name, #tinderbox::Whole(#variable)).0)
+        }
+        Role::Along(axis) => {
+            quote_spanned!(at=> mapper.field(#name, #tinderbox::Along::<#axis, _>(#variable)).0)
+        }
+        Role::Constant => quote_spanned!(at=> mapper.constant(#name, #variable)),
+        Role::Skip => quote_spanned!(at=> mapper.skip(#variable)),
+    };
+    Ok((member, value))
+}
+
+/// How a field is mapped.
+enum Role {
+    Tensors,
+    Whole,
+    Along(LitInt),
+    Constant,
+    Skip,
+}
+
+fn role(field: &Field) -> Result<Role> {
+    let mut role = Role::Tensors;
+    for attribute in field.attrs.iter().filter(|a| a.path().is_ident("batch")) {
+        attribute.parse_nested_meta(|meta| {
+            if !matches!(role, Role::Tensors) {
+                return Err(meta.error("a field has one attribute at most"));
+            }
+            let name = meta.path.get_ident().map(Ident::to_string);
+            role = match name.as_deref() {
+                Some("whole") => Role::Whole,
+                Some("along") => Role::Along(meta.value()?.parse()?),
+                Some("constant") => Role::Constant,
+                Some("skip") => Role::Skip,
+                _ => {
+                    let message = "expected `whole`, `along = 1`, `constant` or `skip`";
+                    return Err(meta.error(message));
+                }
+            };
+            match meta.input.is_empty() || meta.input.peek(Token![,]) {
+                true => Ok(()),
+                false => Err(meta.error("this attribute has no value")),
+            }
+        })?;
+    }
+    Ok(role)
+}

@@ -1,0 +1,230 @@
+//! AdamW with moments in 16 bits, and with Kahan summation of the updates.
+
+use burn::optim::{LearningRate, Optimizer, RecordState, StateSink, StateSource};
+use burn::tensor::{DType, Device, FloatDType, Tensor};
+use burn_pack::Scalar;
+
+/// AdamW whose moments may have 16 bits, and whose parameters may: torchdistX's AnyPrecisionAdamW.
+///
+/// The moments are stored in their dtypes, and everything is computed in f32. With all dtypes f32 and without Kahan
+/// summation it has the bits of Burn's `AdamW`.
+///
+/// Memory for each element of a parameter: the bytes of both moments, and of the parameter's dtype for Kahan summation.
+/// Default: bf16 moments without Kahan summation, half of AdamW's.
+///
+/// Kahan summation keeps the part of each update that rounding to the parameter's dtype loses, and adds it to the next:
+/// without it, a parameter in bf16 does not change by an update of less than a 512th of it.
+///
+/// ```
+/// # use burn::tensor::FloatDType;
+/// use tinderbox_pipeline::AnyPrecisionAdamW;
+///
+/// let optimizer = AnyPrecisionAdamW::new()
+///     .weight_decay(0.1)
+///     .moments(FloatDType::BF16, FloatDType::BF16)
+///     .kahan_summation(true);
+/// // Pipeline::new(..).custom_optimizer(optimizer)
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AnyPrecisionAdamW {
+    beta_1: f32,
+    beta_2: f32,
+    epsilon: f32,
+    weight_decay: f32,
+    first: FloatDType,
+    second: FloatDType,
+    is_kahan: bool,
+}
+
+impl Default for AnyPrecisionAdamW {
+    /// The defaults of Burn's `AdamWConfig`, and moments in bf16.
+    fn default() -> Self {
+        Self {
+            beta_1: 0.9,
+            beta_2: 0.999,
+            epsilon: 1e-5,
+            weight_decay: 1e-4,
+            first: FloatDType::BF16,
+            second: FloatDType::BF16,
+            is_kahan: false,
+        }
+    }
+}
+
+impl AnyPrecisionAdamW {
+    /// Creates it with the defaults of Burn's `AdamWConfig`, and moments in bf16.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets the decay rates of the first and the second moment. Default: 0.9 and 0.999.
+    #[must_use]
+    pub fn betas(self, beta_1: f32, beta_2: f32) -> Self {
+        Self {
+            beta_1,
+            beta_2,
+            ..self
+        }
+    }
+
+    /// Sets what is added to the root of the second moment. Default: 1e-5.
+    #[must_use]
+    pub fn epsilon(self, epsilon: f32) -> Self {
+        Self { epsilon, ..self }
+    }
+
+    /// Sets the weight decay. Default: 1e-4.
+    #[must_use]
+    pub fn weight_decay(self, weight_decay: f32) -> Self {
+        Self {
+            weight_decay,
+            ..self
+        }
+    }
+
+    /// Sets the dtypes of the first and the second moment. Default: bf16. In f16, squares of gradients under 2e-4
+    /// are 0.
+    #[must_use]
+    pub fn moments(self, first: FloatDType, second: FloatDType) -> Self {
+        Self {
+            first,
+            second,
+            ..self
+        }
+    }
+
+    /// Sets whether the rounding error of each update is kept for the next, in the dtype of the parameter. Default: no.
+    #[must_use]
+    pub fn kahan_summation(self, is_kahan: bool) -> Self {
+        Self { is_kahan, ..self }
+    }
+}
+
+/// The state of [`AnyPrecisionAdamW`] for a parameter.
+#[derive(Clone, Debug)]
+pub struct AnyPrecisionState<const D: usize> {
+    /// The number of steps.
+    pub time: usize,
+    /// The first moment.
+    pub moment_1: Tensor<D>,
+    /// The second moment.
+    pub moment_2: Tensor<D>,
+    /// What the last rounding has lost.
+    pub compensation: Option<Tensor<D>>,
+}
+
+/// The names in a saved state.
+const TIME: &str = "time";
+const MOMENTS: [&str; 2] = ["moment_1", "moment_2"];
+const COMPENSATION: &str = "compensation";
+
+impl<const D: usize> RecordState for AnyPrecisionState<D> {
+    fn state_flatten(&self, prefix: &str, out: &mut StateSink) {
+        out.push_scalar(prefix, TIME, Scalar::from(self.time));
+        let moments = [&self.moment_1, &self.moment_2];
+        let compensation = self.compensation.iter().map(|lost| (COMPENSATION, lost));
+        for (name, tensor) in MOMENTS.into_iter().zip(moments).chain(compensation) {
+            out.push_tensor(prefix, name, tensor.clone().into_data());
+        }
+    }
+
+    fn state_unflatten(prefix: &str, source: &mut StateSource, device: &Device) -> Option<Self> {
+        let time = usize::try_from(source.take_scalar(prefix, TIME)?).ok()?;
+        let mut tensor = |name| {
+            let data = source.take_tensor(prefix, name)?;
+            Some(Tensor::from_data(data, device))
+        };
+        let [moment_1, moment_2] = MOMENTS.map(&mut tensor);
+        Some(Self {
+            time,
+            moment_1: moment_1?,
+            moment_2: moment_2?,
+            compensation: tensor(COMPENSATION),
+        })
+    }
+}
+
+impl Optimizer for AnyPrecisionAdamW {
+    type State<const D: usize> = AnyPrecisionState<D>;
+
+    fn step<const D: usize>(
+        &self,
+        lr: LearningRate,
+        tensor: Tensor<D>,
+        grad: Tensor<D>,
+        state: Option<AnyPrecisionState<D>>,
+    ) -> (Tensor<D>, Option<AnyPrecisionState<D>>) {
+        let own = tensor.dtype();
+        // The order of operations is that of Burn's AdamW.
+        let wide = match own {
+            DType::F64 => FloatDType::F64,
+            _ => FloatDType::F32,
+        };
+        let (value, grad) = (tensor.clone().cast(wide), grad.cast(wide));
+        let moment = |old: Option<Tensor<D>>, beta: f32, new: Tensor<D>| {
+            let new = new.mul_scalar(1.0 - beta);
+            match old {
+                Some(old) => old.cast(wide).mul_scalar(beta).add(new),
+                None => new,
+            }
+        };
+        let (time, old) = match state {
+            Some(state) => (state.time + 1, Some(state)),
+            None => (1, None),
+        };
+        let (old_1, old_2, compensation) = match old {
+            Some(old) => (Some(old.moment_1), Some(old.moment_2), old.compensation),
+            None => (None, None, None),
+        };
+        let moment_1 = moment(old_1, self.beta_1, grad.clone()).cast(self.first);
+        let moment_2 = moment(old_2, self.beta_2, grad.square()).cast(self.second);
+        let correction = |beta: f32| 1.0 - beta.powi(i32::try_from(time).unwrap_or(i32::MAX));
+        let corrected_1 = moment_1
+            .clone()
+            .cast(wide)
+            .div_scalar(correction(self.beta_1));
+        let corrected_2 = moment_2
+            .clone()
+            .cast(wide)
+            .div_scalar(correction(self.beta_2));
+        let delta = corrected_1.div(corrected_2.sqrt().add_scalar(self.epsilon));
+
+        let decay = lr * f64::from(self.weight_decay);
+        let decayed = match decay == 0.0 {
+            true => value.clone(),
+            false => value.clone().mul_scalar(1.0 - decay),
+        };
+        let (updated, compensation) = match self.is_kahan {
+            false => ((decayed - delta.mul_scalar(lr)).cast(own), None),
+            true => {
+                let update = (decayed - value.clone()) - delta.mul_scalar(lr);
+                let update = match compensation {
+                    Some(lost) => update + lost.cast(wide),
+                    None => update,
+                };
+                let rounded = (value.clone() + update.clone()).cast(own);
+                let lost = update - (rounded.clone().cast(wide) - value);
+                (rounded, Some(lost.cast(own)))
+            }
+        };
+        let state = AnyPrecisionState {
+            time,
+            moment_1,
+            moment_2,
+            compensation,
+        };
+        (updated, Some(state))
+    }
+
+    fn to_device<const D: usize>(
+        state: AnyPrecisionState<D>,
+        device: &Device,
+    ) -> AnyPrecisionState<D> {
+        AnyPrecisionState {
+            time: state.time,
+            moment_1: state.moment_1.to_device(device),
+            moment_2: state.moment_2.to_device(device),
+            compensation: state.compensation.map(|lost| lost.to_device(device)),
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! An average of a parameter's values over steps, kept with the state of its optimizer.
+
+use std::fmt;
+use std::sync::Arc;
+
+use burn::optim::{DynOptimizer, DynState, LearningRate, StateSink, StateSource};
+use burn::tensor::{Device, kind::BridgeTensor};
+use burn_dispatch::DispatchTensor;
+use tinderbox_fake::DynTensor;
+
+use crate::runtime::clip::any_rank;
+
+/// The name of the average in a saved state.
+const AVERAGE: &str = "average";
+/// The name under which the state of the optimizer itself is saved.
+const INNER: &str = "of_optimizer";
+
+/// An optimizer that keeps an exponential moving average of the values that it returns.
+#[derive(Clone)]
+pub(super) struct Averaging {
+    pub(super) inner: Arc<dyn DynOptimizer>,
+    pub(super) decay: f64,
+}
+
+/// The state of an [`Averaging`].
+#[derive(Clone)]
+pub(super) struct AveragingState {
+    inner: Option<DynState>,
+    average: DynTensor,
+}
+
+fn unbridged(tensor: BridgeTensor) -> DynTensor {
+    DispatchTensor::from(tensor).into()
+}
+
+/// The average of a state of an [`Averaging`].
+pub(super) fn average_of(state: &DynState) -> &DynTensor {
+    &state.downcast_ref::<AveragingState>().average
+}
+
+/// Replaces the average of a state of an [`Averaging`].
+pub(super) fn with_average(state: DynState, average: DynTensor) -> DynState {
+    let rank = state.rank();
+    let state = state.downcast::<AveragingState>();
+    DynState::create(AveragingState { average, ..state }, rank)
+}
+
+impl DynOptimizer for Averaging {
+    fn step_dyn(
+        &self,
+        rank: usize,
+        lr: LearningRate,
+        tensor: BridgeTensor,
+        grad: BridgeTensor,
+        state: Option<DynState>,
+    ) -> (BridgeTensor, Option<DynState>) {
+        let (inner, before) = match state.map(DynState::downcast::<AveragingState>) {
+            Some(state) => (state.inner, Some(state.average)),
+            None => (None, None),
+        };
+        let tensor = unbridged(tensor);
+        // An average begins at the value before the first step.
+        let before = before.unwrap_or_else(|| tensor.clone());
+        let bridged = any_rank(tensor).into_bridge();
+        let (updated, inner) = self.inner.step_dyn(rank, lr, bridged, grad, inner);
+        let updated = unbridged(updated);
+        let kept = any_rank(before).mul_scalar(self.decay);
+        let new = any_rank(updated.clone()).mul_scalar(1.0 - self.decay);
+        let state = AveragingState {
+            inner,
+            average: DynTensor::from(kept + new),
+        };
+        let state = DynState::create(state, rank);
+        (any_rank(updated).into_bridge(), Some(state))
+    }
+
+    fn to_device_dyn(&self, state: DynState, device: &Device) -> DynState {
+        let rank = state.rank();
+        let state = state.downcast::<AveragingState>();
+        let inner = state
+            .inner
+            .map(|inner| self.inner.to_device_dyn(inner, device));
+        let average = any_rank(state.average).to_device(device).into();
+        DynState::create(AveragingState { inner, average }, rank)
+    }
+
+    fn state_flatten(&self, prefix: &str, state: &DynState, out: &mut StateSink) {
+        let state = state.downcast_ref::<AveragingState>();
+        let data = any_rank(state.average.clone()).into_data();
+        out.push_tensor(prefix, AVERAGE, data);
+        if let Some(inner) = &state.inner {
+            self.inner
+                .state_flatten(&format!("{prefix}.{INNER}"), inner, out);
+        }
+    }
+
+    fn state_unflatten(
+        &self,
+        rank: usize,
+        prefix: &str,
+        src: &mut StateSource,
+        device: &Device,
+    ) -> Option<DynState> {
+        let average = src.take_tensor(prefix, AVERAGE)?;
+        let inner = format!("{prefix}.{INNER}");
+        let inner = match src.has_under(&inner) {
+            true => Some(self.inner.state_unflatten(rank, &inner, src, device)?),
+            false => None,
+        };
+        let average = DynTensor::from_data(average, device);
+        Some(DynState::create(AveragingState { inner, average }, rank))
+    }
+}
+
+impl fmt::Debug for Averaging {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Averaging")
+            .field("decay", &self.decay)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,89 @@
+//! Which optimizer updates which parameter.
+
+use std::fmt;
+use std::sync::Arc;
+
+use burn::module::{ParamGroup, ParamId};
+use burn::optim::DynOptimizer;
+use burn::optim::grad_clipping::GradientClippingConfig;
+use tinderbox_deferred::{ParameterPath, ParameterTable};
+
+use super::average::Averaging;
+use crate::PipelineError;
+
+/// How a parameter is updated.
+#[derive(Clone)]
+pub(crate) struct Rule {
+    pub(crate) optimizer: Arc<dyn DynOptimizer>,
+    /// The clipping of the optimizer's configuration.
+    pub(crate) clipping: Option<GradientClippingConfig>,
+}
+
+/// The optimizers of a pipeline.
+#[derive(Clone, Debug)]
+pub(crate) struct Optimizers {
+    base: Rule,
+    groups: Vec<(ParamGroup, Rule)>,
+}
+
+/// Whether a group contains a parameter. Ids are random per construction, so groups match by path.
+pub(crate) fn contains(group: &ParamGroup, path: &ParameterPath) -> bool {
+    group.matches(&ParamId::new(), Some(path.as_str()))
+}
+
+impl Optimizers {
+    /// Creates the optimizers: one for all parameters, and those of groups, of which the last that contains a parameter
+    /// updates it. With a decay, all of them keep averages.
+    pub(crate) fn new(base: Rule, groups: Vec<(ParamGroup, Rule)>, decay: Option<f64>) -> Self {
+        let rule = |rule: Rule| match decay {
+            None => rule,
+            Some(decay) => Rule {
+                optimizer: Arc::new(Averaging {
+                    inner: rule.optimizer,
+                    decay,
+                }),
+                ..rule
+            },
+        };
+        let groups = groups.into_iter();
+        Self {
+            base: rule(base),
+            groups: groups
+                .map(|(group, of_group)| (group, rule(of_group)))
+                .collect(),
+        }
+    }
+
+    /// Returns how a parameter is updated.
+    pub(crate) fn of(&self, path: &ParameterPath) -> &Rule {
+        let mut groups = self.groups.iter().rev();
+        let found = groups.find(|(group, _)| contains(group, path));
+        found.map_or(&self.base, |(_, rule)| rule)
+    }
+
+    /// Whether an optimizer's configuration clips gradients.
+    pub(crate) fn clips(&self) -> bool {
+        let mut rules = self.groups.iter().map(|(_, rule)| rule).chain([&self.base]);
+        rules.any(|rule| rule.clipping.is_some())
+    }
+
+    /// Refuses a group without a parameter that trains.
+    pub(crate) fn check(&self, table: &ParameterTable) -> Result<(), PipelineError> {
+        let is_empty = |group: &ParamGroup| {
+            let mut trained = table.iter().filter(|parameter| parameter.trainable);
+            !trained.any(|parameter| contains(group, &parameter.path))
+        };
+        let empty = self.groups.iter().position(|(group, _)| is_empty(group));
+        empty.map_or(Ok(()), |at| {
+            Err(PipelineError::EmptyGroup { number: at + 1 })
+        })
+    }
+}
+
+impl fmt::Debug for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Rule")
+            .field("clipping", &self.clipping)
+            .finish_non_exhaustive()
+    }
+}

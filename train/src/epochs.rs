@@ -1,0 +1,250 @@
+//! The epochs of a data loader, with a position from which a run resumes.
+
+use std::sync::Arc;
+
+use burn::data::dataloader::{DataLoader, DataLoaderIterator, Progress};
+use burn::data::dataset::DatasetError;
+
+use crate::EpochsError;
+
+/// The epochs of a data loader of Burn.
+///
+/// A position is the number of items that all epochs so far have returned: save it with a checkpoint, and
+/// [skip](Self::skip_to) to it when the run is resumed. The loader must be created as before, with the same seed: a
+/// loader shuffles each epoch anew, in the order of epochs.
+///
+/// A loader with more than one worker returns batches in an order that depends on timing: a resumed run then repeats
+/// some items of the interrupted epoch and misses others. On Linux this causes a `tracing` warning.
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use burn::data::{dataloader::{DataLoaderBuilder, batcher::Batcher}, dataset::InMemDataset};
+/// # use burn::tensor::{Device, Tensor};
+/// # #[derive(Clone)]
+/// # struct Numbers;
+/// # impl Batcher<f32, Tensor<1>> for Numbers {
+/// #     fn batch(&self, items: Vec<f32>, device: &Device) -> Tensor<1> {
+/// #         Tensor::from_floats(items.as_slice(), device)
+/// #     }
+/// # }
+/// let loader = || {
+///     DataLoaderBuilder::new(Numbers)
+///         .batch_size(4)
+///         .shuffle(7)
+///         .build(InMemDataset::new((0..10).map(|n| n as f32).collect()))
+/// };
+/// let mut first = tinderbox_train::Epochs::new(loader());
+/// let all: Vec<_> = first.next_epoch()?.collect::<Result<_, _>>()?;
+/// assert_eq!((all.len(), first.position()), (3, 10));
+///
+/// let mut resumed = tinderbox_train::Epochs::new(loader());
+/// resumed.skip_to(4)?;
+/// let rest: Vec<_> = resumed.next_epoch()?.collect::<Result<_, _>>()?;
+/// assert_eq!(rest[0].to_data(), all[1].to_data());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Epochs<B> {
+    loader: Arc<dyn DataLoader<B>>,
+    place: Place,
+    /// Where to resume.
+    skip: Option<Place>,
+    is_begun: bool,
+}
+
+/// A place in the epochs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Place {
+    /// The number of epochs before.
+    epoch: usize,
+    /// The number of items of this epoch that were returned.
+    items: usize,
+}
+
+impl Place {
+    fn position(self, items_per_epoch: usize) -> u64 {
+        self.epoch as u64 * items_per_epoch as u64 + self.items as u64
+    }
+}
+
+impl<B> Epochs<B> {
+    /// Starts at the first item.
+    pub fn new(loader: Arc<dyn DataLoader<B>>) -> Self {
+        Self {
+            loader,
+            place: Place::default(),
+            skip: None,
+            is_begun: false,
+        }
+    }
+
+    /// Returns the position: the number of items so far.
+    pub fn position(&self) -> u64 {
+        let place = self.skip.unwrap_or(self.place);
+        place.position(self.loader.num_items())
+    }
+
+    /// Returns the number of epochs that have ended.
+    pub fn ended(&self) -> usize {
+        self.skip.unwrap_or(self.place).epoch
+    }
+
+    /// Returns the number of items of an epoch.
+    pub fn items(&self) -> usize {
+        self.loader.num_items()
+    }
+
+    /// Sets the position of the next epoch to begin. Cost, when it begins: the order of every epoch before, and the
+    /// batches that are skipped.
+    ///
+    /// # Errors
+    ///
+    /// If an epoch has begun, or the loader has no items and the position is not 0.
+    pub fn skip_to(&mut self, position: u64) -> Result<(), EpochsError> {
+        if self.is_begun {
+            return Err(EpochsError::Begun);
+        }
+        let items = self.loader.num_items() as u64;
+        if items == 0 && position > 0 {
+            return Err(EpochsError::NoItems { position });
+        }
+        let epoch = position.checked_div(items).unwrap_or(0);
+        let place = Place {
+            epoch: usize::try_from(epoch).map_err(|_| EpochsError::NoItems { position })?,
+            items: (position - epoch * items) as usize,
+        };
+        self.skip = (place != Place::default()).then_some(place);
+        Ok(())
+    }
+
+    /// Begins the next epoch, or the rest of the one to which it was skipped. An epoch that was left before its end
+    /// counts as ended.
+    ///
+    /// # Errors
+    ///
+    /// If the loader fails to return a batch that is skipped, or no batch ends at the position.
+    pub fn next_epoch(&mut self) -> Result<Epoch<'_, B>, EpochsError> {
+        let workers = (!self.is_begun).then(worker_threads);
+        self.is_begun = true;
+        if self.place.items > 0 {
+            self.place = Place {
+                epoch: self.place.epoch + 1,
+                items: 0,
+            };
+        }
+        let skip = self.skip.take();
+        if let Some(skip) = skip {
+            // Every call shuffles.
+            (0..skip.epoch).for_each(|_| drop(self.loader.iter()));
+            self.place = skip;
+        }
+        let mut batches = self.loader.iter();
+        let (mut before, target) = (0, skip.map_or(0, |skip| skip.items));
+        while before < target {
+            let position = self.place.position(self.loader.num_items());
+            let not_there = EpochsError::BetweenBatches { position };
+            batches.next().ok_or(not_there)??;
+            before = batches.progress().items_processed;
+            if before > target {
+                return Err(EpochsError::BetweenBatches { position });
+            }
+        }
+        Ok(Epoch {
+            items: self.loader.num_items(),
+            batches,
+            place: &mut self.place,
+            is_ended: false,
+            workers,
+        })
+    }
+}
+
+impl<B> std::fmt::Debug for Epochs<B> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Epochs")
+            .field("place", &self.place)
+            .field("skip", &self.skip)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The batches of an epoch.
+pub struct Epoch<'a, B> {
+    batches: Box<dyn DataLoaderIterator<B> + 'a>,
+    place: &'a mut Place,
+    /// The items of an epoch.
+    items: usize,
+    is_ended: bool,
+    /// In the first epoch, the number of threads that were workers before it, as long as there are no more.
+    workers: Option<usize>,
+}
+
+impl<B> Epoch<'_, B> {
+    /// Warns, once, if the loader has started several workers. All have run when an epoch ends.
+    fn warn_of_workers(&mut self) {
+        if self.workers.is_some_and(|before| before < worker_threads()) {
+            self.workers = None;
+            tracing::warn!(
+                "the data loader has more than one worker: the order of its batches depends on timing, so the run \
+                 can't be repeated or resumed exactly; use `num_workers(1)`"
+            );
+        }
+    }
+
+    /// Returns the position after the last batch that was returned: the number of items of all epochs so far.
+    pub fn position(&self) -> u64 {
+        self.place.position(self.items)
+    }
+
+    /// Returns the progress of the data loader.
+    pub fn progress(&self) -> Progress {
+        self.batches.progress()
+    }
+}
+
+impl<B> Iterator for Epoch<'_, B> {
+    type Item = Result<B, DatasetError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.is_ended {
+            return None;
+        }
+        let batch = self.batches.next();
+        if self.place.items == 0 || batch.is_none() {
+            self.warn_of_workers();
+        }
+        match &batch {
+            Some(_) => self.place.items = self.batches.progress().items_processed,
+            None => {
+                self.is_ended = true;
+                *self.place = Place {
+                    epoch: self.place.epoch + 1,
+                    items: 0,
+                };
+            }
+        }
+        batch
+    }
+}
+
+impl<B> std::fmt::Debug for Epoch<'_, B> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Epoch")
+            .field("place", &self.place)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The number of threads of this process that are the second or a later worker of a data loader of Burn, which names
+/// them; 0 where the system does not tell.
+fn worker_threads() -> usize {
+    let threads = std::fs::read_dir("/proc/self/task").into_iter().flatten();
+    let names = threads.filter_map(|thread| {
+        let name = thread.ok()?.path().join("comm");
+        std::fs::read_to_string(name).ok()
+    });
+    let later = names.filter(|name| {
+        let number = name.trim_end().strip_prefix("dataloader-");
+        number.is_some_and(|number| number != "0")
+    });
+    later.count()
+}

@@ -1,0 +1,58 @@
+//! Errors.
+
+use burn::data::dataset::DatasetError;
+use tinderbox::{CheckpointsError, OutputError, PipelineError};
+
+/// The reason why epochs can't be continued.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EpochsError {
+    /// An epoch has begun.
+    #[error("an epoch has begun: skip before the first one begins")]
+    Begun,
+    /// There are no items.
+    #[error("position {position} does not exist: the data loader has too few items")]
+    NoItems {
+        /// The position.
+        position: u64,
+    },
+    /// No batch ends there.
+    #[error(
+        "no batch ends at position {position}: the data loader must have the batch size and the number of items of the \
+         run that is resumed"
+    )]
+    BetweenBatches {
+        /// The position.
+        position: u64,
+    },
+    /// A batch that is skipped can't be loaded.
+    #[error("a batch that is skipped can't be loaded")]
+    Dataset(#[from] DatasetError),
+}
+
+/// The reason why a strategy has stopped a training.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StrategyError {
+    /// A step or an evaluation has failed.
+    #[error("the pipeline has stopped")]
+    Pipeline(#[from] PipelineError),
+    /// The outputs of a step are not those of the item.
+    #[error("the outputs of the forward do not fit the item that the metrics get")]
+    Output(#[from] OutputError),
+    /// The run can't be saved or resumed.
+    #[error("the run can't be saved or resumed")]
+    Checkpoints(#[from] CheckpointsError),
+    /// The data loader can't continue where the run has stopped.
+    #[error("the data loader can't continue where the run has stopped")]
+    Epochs(#[from] EpochsError),
+    /// Checkpoints of burn-train.
+    #[error(
+        "checkpointers of burn-train save a whole model, of which the ranks have parts: leave out \
+         `with_default_checkpointers` and `checkpoint`, and give the strategy `checkpoints`"
+    )]
+    WholeModel,
+    /// A thread has panicked during an earlier training with the strategy.
+    #[error("an earlier training with this strategy has panicked")]
+    Poisoned,
+}

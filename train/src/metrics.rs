@@ -1,0 +1,242 @@
+//! Metrics of a pipeline's steps.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use burn::tensor::TensorReadError;
+use burn_train::metric::state::{FormatOptions, NumericMetricState};
+use burn_train::metric::{
+    Metric, MetricAttributes, MetricMetadata, MetricName, Numeric, NumericAttributes, NumericEntry,
+    SerializedEntry,
+};
+use tinderbox::StepOutput;
+use tinderbox::planner::{PlanFile, Rates};
+
+/// burn-train computes metrics a step or two after it.
+const KEPT_STEPS: usize = 16;
+
+/// A metric of a pipeline's training steps, from a [strategy](crate::PipelineStrategy).
+///
+/// Register it for training: `metric_train_numeric(strategy.gradient_norm())`. An evaluation has none.
+#[derive(Clone, Debug)]
+pub struct StepMetric {
+    kind: Kind,
+    name: MetricName,
+    steps: Steps,
+    /// Whether the last step had a value.
+    is_known: bool,
+    state: State,
+}
+
+/// burn-train's state has no `Debug`.
+#[derive(Clone)]
+struct State(NumericMetricState);
+
+impl std::fmt::Debug for State {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:?}", self.0.final_value())
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    GradientNorm,
+    IdleShare,
+    PeakBytes,
+    FlopUtilization,
+}
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Self::GradientNorm => "Gradient Norm",
+            Self::IdleShare => "Idle Share",
+            Self::PeakBytes => "Held Bytes",
+            Self::FlopUtilization => "FLOP Utilization",
+        }
+    }
+
+    fn unit(self) -> Option<&'static str> {
+        match self {
+            Self::GradientNorm => None,
+            Self::IdleShare | Self::FlopUtilization => Some("%"),
+            Self::PeakBytes => Some("MiB"),
+        }
+    }
+}
+
+/// What is known of a step.
+#[derive(Clone, Debug, Default)]
+struct Step {
+    /// Its number in the epoch.
+    iteration: usize,
+    gradient_norm: Option<f64>,
+    /// Of all ranks' time, in percent.
+    idle_share: Option<f64>,
+    /// The most bytes that each rank has held.
+    peak_bytes: Vec<u64>,
+    /// In percent.
+    flop_utilization: Option<f64>,
+}
+
+/// The last steps, for the thread that computes metrics.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Steps(Arc<Mutex<VecDeque<Step>>>);
+
+impl Steps {
+    /// Adds a step that took a time, with its number in the epoch.
+    pub(crate) fn push(&self, iteration: usize, step: &StepOutput, plan: &PlanFile, seconds: f64) {
+        let timeline = step.timeline.as_ref();
+        let ranks = timeline.into_iter().flat_map(|timeline| &timeline.ranks);
+        let step = Step {
+            iteration,
+            gradient_norm: step.gradient_norm,
+            idle_share: timeline.map(|timeline| 100.0 * timeline.idle_share()),
+            peak_bytes: ranks.map(|rank| rank.peak_bytes()).collect(),
+            flop_utilization: flops_per_s(plan).map(|peak| {
+                let micro_batches = step.micro_batch_losses.len() as f64;
+                100.0 * micro_batches * model_flops(plan) / (seconds * peak)
+            }),
+        };
+        let mut steps = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        steps.push_back(step);
+        if steps.len() > KEPT_STEPS {
+            steps.pop_front();
+        }
+    }
+
+    fn get(&self, iteration: usize) -> Option<Step> {
+        let steps = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = steps.iter().rfind(|step| step.iteration == iteration);
+        found.cloned()
+    }
+
+    pub(crate) fn metric(&self, kind: Kind) -> StepMetric {
+        StepMetric {
+            kind,
+            name: Arc::new(kind.name().to_owned()),
+            steps: self.clone(),
+            is_known: false,
+            state: State(NumericMetricState::new()),
+        }
+    }
+}
+
+/// The floating-point operations of a micro-batch as it was traced, without those that recomputation repeats.
+fn model_flops(plan: &PlanFile) -> f64 {
+    let stages = plan.stages.iter().map(|stage| {
+        let again = match stage.recompute {
+            true => stage.forward_flops,
+            false => 0,
+        };
+        let backward = stage.backward_flops.saturating_sub(again);
+        stage.forward_flops as f64 + backward as f64
+    });
+    stages.sum()
+}
+
+/// The floating-point operations per second of all ranks; `None` if the machine was not calibrated.
+fn flops_per_s(plan: &PlanFile) -> Option<f64> {
+    let machine = &plan.machine;
+    let is_calibrated = machine.rates.flops_per_s != Rates::default().flops_per_s;
+    let speeds = machine
+        .rank_models()
+        .iter()
+        .map(|rank| rank.speed_permille as f64 / 1000.0);
+    is_calibrated.then(|| machine.rates.flops_per_s as f64 * speeds.sum::<f64>())
+}
+
+impl StepMetric {
+    fn format(&self) -> FormatOptions {
+        let format = FormatOptions::new(self.name.clone()).precision(2);
+        match self.kind.unit() {
+            Some(unit) => format.unit(unit),
+            None => format,
+        }
+    }
+}
+
+impl Metric for StepMetric {
+    type Input = ();
+
+    fn name(&self) -> MetricName {
+        self.name.clone()
+    }
+
+    fn description(&self) -> Option<String> {
+        let text = match self.kind {
+            Kind::GradientNorm => "the norm of all gradients, before they are clipped",
+            Kind::IdleShare => "the share of all ranks' time in which they wait",
+            Kind::PeakBytes => "the most bytes that a rank holds in a step",
+            Kind::FlopUtilization => {
+                "the model's floating-point operations, of those that the ranks could have done"
+            }
+        };
+        Some(text.to_owned())
+    }
+
+    fn attributes(&self) -> MetricAttributes {
+        NumericAttributes {
+            unit: self.kind.unit().map(str::to_owned),
+            higher_is_better: self.kind == Kind::FlopUtilization,
+        }
+        .into()
+    }
+
+    fn update(
+        &mut self,
+        (): &(),
+        metadata: &MetricMetadata,
+    ) -> Result<SerializedEntry, TensorReadError> {
+        let step = metadata.iteration.and_then(|at| self.steps.get(at));
+        let step = step.unwrap_or_default();
+        let mib = |bytes: &u64| *bytes as f64 / (1 << 20) as f64;
+        let value = match self.kind {
+            Kind::GradientNorm => step.gradient_norm,
+            Kind::IdleShare => step.idle_share,
+            Kind::PeakBytes => step.peak_bytes.iter().max().map(mib),
+            Kind::FlopUtilization => step.flop_utilization,
+        };
+        self.is_known = value.is_some();
+        let Some(value) = value else {
+            return Ok(SerializedEntry::not_available(self.kind.unit()));
+        };
+        self.state.0.update(value, 1);
+        let mut entry = self.state.0.compute_update(self.format());
+        if self.kind == Kind::PeakBytes {
+            let ranks = step
+                .peak_bytes
+                .iter()
+                .map(|bytes| format!("{:.1}", mib(bytes)));
+            let ranks: Vec<String> = ranks.collect();
+            entry.formatted = format!("{} MiB, rank by rank", ranks.join(" "));
+        }
+        Ok(entry)
+    }
+
+    fn compute(&mut self) -> Result<SerializedEntry, TensorReadError> {
+        Ok(match self.is_known {
+            true => self.state.0.compute_final(self.format()),
+            false => SerializedEntry::not_available(self.kind.unit()),
+        })
+    }
+
+    fn clear(&mut self) {
+        self.state.0.reset();
+        self.is_known = false;
+    }
+}
+
+impl Numeric for StepMetric {
+    fn value(&self) -> Option<NumericEntry> {
+        self.is_known.then(|| self.state.0.current_value())
+    }
+
+    fn running_value(&self) -> Option<NumericEntry> {
+        self.is_known.then(|| self.state.0.running_value())
+    }
+
+    fn final_value(&self) -> NumericEntry {
+        self.state.0.final_value()
+    }
+}

@@ -1,0 +1,441 @@
+//! A pipeline as a learning strategy of burn-train.
+
+use std::error::Error;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Instant;
+
+use burn::data::dataloader::DataLoader;
+use burn::optim::SgdConfig;
+use burn::optim::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
+use burn::tensor::Device;
+use burn_train::train::WorkerFailure;
+use burn_train::{
+    EventProcessorTraining, InferenceStep, Interrupter, Learner, LearnerEvent, LearnerModel,
+    LearningResult, SupervisedLearningStrategy, SupervisedTrainingEventProcessor, TrainLoader,
+    TrainStep, TrainingComponents, TrainingError, TrainingItem, TrainingStrategy, ValidLoader,
+};
+use tinderbox::{Batch, Checkpoints, Pipeline};
+
+use crate::metrics::{Kind, StepMetric, Steps};
+use crate::{Epochs, EpochsError, StepItem, StrategyError};
+
+type Input<M> = <M as TrainStep>::Input;
+
+/// Returns a learner and a strategy with which burn-train trains a pipeline: the pipeline updates its parameters with
+/// its own optimizer, at the rate of the scheduler. The batch of the model's `TrainStep` and `InferenceStep` is that of
+/// the pipeline.
+///
+/// The steps of the model itself are not called, nor is [`TrainStep::optimize`].
+pub fn learner<M>(
+    pipeline: Pipeline<M, Input<M>>,
+    scheduler: impl Into<ModuleLrScheduler>,
+) -> (Learner<M>, PipelineStrategy<M, Input<M>>)
+where
+    M: LearnerModel + Sync,
+    Input<M>: Batch,
+{
+    learner_with(pipeline, scheduler, |batch| batch)
+}
+
+/// As [`learner`], for a data loader whose batches are converted to those of the pipeline: of a type that can't
+/// implement [`Batch`], because it is of another crate.
+pub fn learner_with<M, B>(
+    pipeline: Pipeline<M, B>,
+    scheduler: impl Into<ModuleLrScheduler>,
+    convert: impl Fn(Input<M>) -> B + 'static,
+) -> (Learner<M>, PipelineStrategy<M, B>)
+where
+    M: LearnerModel + Sync,
+    B: Batch,
+{
+    // The learner's optimizer is idle, and burn-train needs one.
+    let model = pipeline.model().module().clone();
+    let learner = Learner::new(model, SgdConfig::new().init(), scheduler);
+    let strategy = PipelineStrategy {
+        pipeline: Arc::new(Mutex::new(pipeline)),
+        convert: Arc::new(convert),
+        checkpoints: None,
+        gather: Some(Device::flex()),
+        steps: Steps::default(),
+    };
+    (learner, strategy)
+}
+
+/// Trains a pipeline under `SupervisedTraining` of burn-train; from [`learner`].
+///
+/// Clones share the pipeline.
+pub struct PipelineStrategy<M: LearnerModel, B> {
+    pipeline: Arc<Mutex<Pipeline<M, B>>>,
+    convert: Arc<dyn Fn(Input<M>) -> B>,
+    checkpoints: Option<Arc<Checkpoints>>,
+    gather: Option<Device>,
+    steps: Steps,
+}
+
+impl<M: LearnerModel + Sync, B: Batch> PipelineStrategy<M, B> {
+    /// Resumes from the newest checkpoint, if there is one, and saves: after the steps that [`Checkpoints::every`]
+    /// sets, otherwise after each epoch, and always when the training is interrupted or ends.
+    ///
+    /// A resumed run continues as if it had not stopped: with the next batch of the interrupted epoch, at the rate
+    /// that the scheduler would have had. It needs the same data loaders, with the same seeds, and the same scheduler.
+    /// What burn-train itself remembers of earlier epochs, as for early stopping, begins anew.
+    #[must_use]
+    pub fn checkpoints(mut self, checkpoints: Checkpoints) -> Self {
+        self.checkpoints = Some(Arc::new(checkpoints));
+        self
+    }
+
+    /// Sets the device of the model that burn-train returns. The default is the CPU.
+    #[must_use]
+    pub fn gather_on(mut self, device: Device) -> Self {
+        self.gather = Some(device);
+        self
+    }
+
+    /// Leaves the trained parameters on the ranks: burn-train returns the model without values. For models that do
+    /// not fit one device.
+    #[must_use]
+    pub fn without_gather(mut self) -> Self {
+        self.gather = None;
+        self
+    }
+
+    /// Returns the pipeline, which no training may use meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// If a training has panicked.
+    pub fn pipeline(&self) -> Result<MutexGuard<'_, Pipeline<M, B>>, StrategyError> {
+        self.pipeline.lock().map_err(|_| StrategyError::Poisoned)
+    }
+
+    /// The norm of all gradients of a step, before they are clipped.
+    pub fn gradient_norm(&self) -> StepMetric {
+        self.steps.metric(Kind::GradientNorm)
+    }
+
+    /// The share of all ranks' time in which they wait for each other, the bubble of the schedule included, in
+    /// percent. Not available unless the pipeline [measures](tinderbox::pipeline::PipelineBuilder::measure).
+    pub fn idle_share(&self) -> StepMetric {
+        self.steps.metric(Kind::IdleShare)
+    }
+
+    /// The most bytes that a rank holds during a step: parameters, gradients, and values of micro-batches. The text
+    /// lists the ranks; the number is the largest. Not available unless the pipeline
+    /// [measures](tinderbox::pipeline::PipelineBuilder::measure).
+    pub fn held_bytes(&self) -> StepMetric {
+        self.steps.metric(Kind::PeakBytes)
+    }
+
+    /// Model FLOPs utilization: the floating-point operations of the model's products in a step, of those that all ranks
+    /// could have done in that time at the machine's rate, in percent. Without those that recomputation repeats.
+    /// Each micro-batch counts as the one that was traced. Not available unless the machine of the plan was
+    /// [calibrated](tinderbox::calibrate()).
+    pub fn flop_utilization(&self) -> StepMetric {
+        self.steps.metric(Kind::FlopUtilization)
+    }
+}
+
+impl<M: LearnerModel, B> Clone for PipelineStrategy<M, B> {
+    fn clone(&self) -> Self {
+        Self {
+            pipeline: self.pipeline.clone(),
+            convert: self.convert.clone(),
+            checkpoints: self.checkpoints.clone(),
+            gather: self.gather.clone(),
+            steps: self.steps.clone(),
+        }
+    }
+}
+
+impl<M: LearnerModel, B> std::fmt::Debug for PipelineStrategy<M, B> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PipelineStrategy")
+            .field("checkpoints", &self.checkpoints)
+            .field("gather", &self.gather)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<M, B> From<PipelineStrategy<M, B>> for TrainingStrategy<M>
+where
+    M: LearnerModel + InferenceStep<Input = Input<M>> + Sync,
+    <M as TrainStep>::Output: StepItem,
+    <M as InferenceStep>::Output: StepItem,
+    B: Batch,
+{
+    fn from(strategy: PipelineStrategy<M, B>) -> Self {
+        Self::Custom(Arc::new(strategy))
+    }
+}
+
+impl<M, B> SupervisedLearningStrategy<M> for PipelineStrategy<M, B>
+where
+    M: LearnerModel + InferenceStep<Input = Input<M>> + Sync,
+    <M as TrainStep>::Output: StepItem,
+    <M as InferenceStep>::Output: StepItem,
+    B: Batch,
+{
+    /// As burn-train's own, which fails for a model without values.
+    fn train(
+        &self,
+        learner: Learner<M>,
+        train: TrainLoader<M>,
+        valid: ValidLoader<M>,
+        mut components: TrainingComponents<M>,
+    ) -> LearningResult<M> {
+        let interrupter = components.interrupter.clone();
+        let summary = components.summary.clone();
+        let placeholder = learner.model();
+        let position = self.resume(&components).unwrap_or_else(|error| {
+            fail(&interrupter, &error);
+            0
+        });
+        // burn-train counts epochs from 1.
+        let epochs = position.checked_div(train.num_items() as u64).unwrap_or(0);
+        let start = LearnerEvent::Start {
+            total_epochs: components.num_epochs,
+            starting_epoch: epochs as usize + 1,
+            label: components.label.clone(),
+        };
+        interrupter.fail_on_error(components.event_processor.process_train(start));
+        let (model, mut events) = self.run(components, learner, [train, valid], position);
+        let summary = summary.and_then(|summary| summary.init().ok());
+        interrupter.fail_on_error(events.process_train(LearnerEvent::End(summary)));
+        interrupter.fail_on_error(events.flush());
+        LearningResult {
+            model: model.map_or(placeholder, |model| model.valid()),
+            renderer: events.renderer(),
+            interrupted: interrupter.interruption(),
+            error: interrupter.error(),
+        }
+    }
+
+    fn fit(
+        &self,
+        components: TrainingComponents<M>,
+        learner: Learner<M>,
+        train: TrainLoader<M>,
+        valid: ValidLoader<M>,
+        starting_epoch: usize,
+    ) -> (M, SupervisedTrainingEventProcessor<M>) {
+        let placeholder = learner.model();
+        let position = (starting_epoch.max(1) - 1) as u64 * train.num_items() as u64;
+        let (model, events) = self.run(components, learner, [train, valid], position);
+        (model.unwrap_or(placeholder), events)
+    }
+}
+
+impl<M: LearnerModel + Sync, B: Batch> PipelineStrategy<M, B> {
+    /// Restores the newest checkpoint, and returns the position in the training data.
+    fn resume(&self, components: &TrainingComponents<M>) -> Result<u64, StrategyError> {
+        if components.checkpoint.is_some() || components.checkpointer.is_some() {
+            return Err(StrategyError::WholeModel);
+        }
+        let Some(checkpoints) = &self.checkpoints else {
+            return Ok(0);
+        };
+        let resumed = checkpoints.resume(&mut *self.pipeline()?)?;
+        Ok(resumed.map_or(0, |resumed| resumed.data_position))
+    }
+}
+
+impl<M, B> PipelineStrategy<M, B>
+where
+    M: LearnerModel + InferenceStep<Input = Input<M>> + Sync,
+    <M as TrainStep>::Output: StepItem,
+    <M as InferenceStep>::Output: StepItem,
+    B: Batch,
+{
+    /// Trains from a position in the training data; returns the model if it was gathered.
+    fn run(
+        &self,
+        components: TrainingComponents<M>,
+        learner: Learner<M>,
+        [train, valid]: [Arc<dyn DataLoader<Input<M>>>; 2],
+        position: u64,
+    ) -> (Option<M>, SupervisedTrainingEventProcessor<M>) {
+        let interrupter = components.interrupter.clone();
+        let mut early_stopping = components.early_stopping;
+        let mut events = components.event_processor;
+        let run = || -> Result<Option<M>, StrategyError> {
+            let mut pipeline = self.pipeline()?;
+            let mut run = Run {
+                strategy: self,
+                saved_step: pipeline.steps(),
+                pipeline: &mut pipeline,
+                learner,
+                events: &mut events,
+                interrupter: &interrupter,
+                accumulated: components.grad_accumulation.unwrap_or(1),
+            };
+            // Batches are made on the CPU: a rank moves what it needs to its device.
+            let mut train = Epochs::new(train.to_device(&Device::flex()));
+            let mut valid = Epochs::new(valid.to_device(&Device::flex()));
+            train.skip_to(position)?;
+            valid.skip_to(train.ended() as u64 * valid.items() as u64)?;
+            // A scheduler has no position.
+            (0..run.pipeline.steps()).for_each(|_| run.learner.lr_step());
+            while train.ended() < components.num_epochs && !interrupter.should_stop() {
+                let epoch = train.ended() + 1;
+                run.train_epoch(epoch, &mut train)?;
+                if interrupter.should_stop() {
+                    break;
+                }
+                run.validate_epoch(epoch, &mut valid)?;
+                run.report(LearnerEvent::EndEpoch(epoch));
+                interrupter.fail_on_error(run.events.flush());
+                let checkpoints = self.checkpoints.as_deref();
+                if checkpoints.is_some_and(|checkpoints| checkpoints.interval().is_none()) {
+                    run.save(train.position())?;
+                }
+                let stops = early_stopping.as_mut();
+                if stops.is_some_and(|stop| stop.should_stop(epoch, &components.event_store)) {
+                    break;
+                }
+            }
+            if interrupter.error().is_some() {
+                return Ok(None);
+            }
+            run.save(train.position())?;
+            if let Some(checkpoints) = &self.checkpoints {
+                checkpoints.wait()?;
+            }
+            let device = self.gather.as_ref();
+            let model = device.map(|device| run.pipeline.gather(device));
+            Ok(model.transpose()?)
+        };
+        let model = run().unwrap_or_else(|error| {
+            fail(&interrupter, &error);
+            None
+        });
+        (model, events)
+    }
+}
+
+/// What the epochs of a training share.
+struct Run<'a, M: LearnerModel, B> {
+    strategy: &'a PipelineStrategy<M, B>,
+    pipeline: &'a mut Pipeline<M, B>,
+    learner: Learner<M>,
+    events: &'a mut SupervisedTrainingEventProcessor<M>,
+    interrupter: &'a Interrupter,
+    /// The number of batches of a step.
+    accumulated: usize,
+    /// The step of the newest checkpoint.
+    saved_step: u64,
+}
+
+impl<M, B> Run<'_, M, B>
+where
+    M: LearnerModel + InferenceStep<Input = Input<M>> + Sync,
+    <M as TrainStep>::Output: StepItem,
+    <M as InferenceStep>::Output: StepItem,
+    B: Batch,
+{
+    fn train_epoch(
+        &mut self,
+        epoch: usize,
+        loader: &mut Epochs<Input<M>>,
+    ) -> Result<(), StrategyError> {
+        self.report(LearnerEvent::StartSplit {
+            epoch_number: epoch,
+            total_items: loader.items(),
+        });
+        let mut batches = loader.next_epoch()?;
+        let mut iteration = 0;
+        while !self.interrupter.should_stop() {
+            let mut parts = Vec::new();
+            while parts.len() < self.accumulated
+                && let Some(batch) = batches.next()
+            {
+                parts.push((self.strategy.convert)(batch.map_err(EpochsError::from)?));
+            }
+            if parts.is_empty() {
+                break;
+            }
+            self.learner.lr_step();
+            let started = Instant::now();
+            let rate = self.learner.lr_current();
+            let step = self.pipeline.step_accumulated(rate.clone(), parts)?;
+            let seconds = started.elapsed().as_secs_f64();
+            iteration += 1;
+            let plan = self.pipeline.plan().file();
+            self.strategy.steps.push(iteration, &step, plan, seconds);
+            let item = StepItem::from_outputs(&step.into())?;
+            let item = TrainingItem::new(item, batches.progress(), Some(iteration), Some(rate));
+            self.report(LearnerEvent::ProcessedItem(item));
+            if let Some(checkpoints) = &self.strategy.checkpoints
+                && checkpoints
+                    .after_step(self.pipeline, batches.position())?
+                    .is_some()
+            {
+                self.saved_step = self.pipeline.steps();
+            }
+        }
+        self.report(LearnerEvent::EndSplit(epoch));
+        Ok(())
+    }
+
+    fn validate_epoch(
+        &mut self,
+        epoch: usize,
+        loader: &mut Epochs<Input<M>>,
+    ) -> Result<(), StrategyError> {
+        self.report_valid(LearnerEvent::StartSplit {
+            epoch_number: epoch,
+            total_items: loader.items(),
+        });
+        let mut batches = loader.next_epoch()?;
+        let mut iteration = 0;
+        while !self.interrupter.should_stop()
+            && let Some(batch) = batches.next()
+        {
+            let batch = (self.strategy.convert)(batch.map_err(EpochsError::from)?);
+            let item = StepItem::from_outputs(&self.pipeline.evaluate(batch)?)?;
+            iteration += 1;
+            let item = TrainingItem::new(item, batches.progress(), Some(iteration), None);
+            self.report_valid(LearnerEvent::ProcessedItem(item));
+        }
+        self.report_valid(LearnerEvent::EndSplit(epoch));
+        Ok(())
+    }
+
+    fn report(&mut self, event: LearnerEvent<<M as TrainStep>::Output>) {
+        self.interrupter
+            .fail_on_error(self.events.process_train(event));
+    }
+
+    fn report_valid(&mut self, event: LearnerEvent<<M as InferenceStep>::Output>) {
+        self.interrupter
+            .fail_on_error(self.events.process_valid(event));
+    }
+
+    /// Saves, unless this step is saved.
+    fn save(&mut self, position: u64) -> Result<(), StrategyError> {
+        let step = self.pipeline.steps();
+        if let Some(checkpoints) = &self.strategy.checkpoints
+            && step != self.saved_step
+        {
+            checkpoints.save(self.pipeline, position)?;
+            self.saved_step = step;
+        }
+        Ok(())
+    }
+}
+
+/// Stops the training with an error. burn-train's errors have no variant for those of a strategy, so it gets the text.
+fn fail(interrupter: &Interrupter, error: &StrategyError) {
+    let mut message = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        message.push_str(": ");
+        message.push_str(&error.to_string());
+        cause = error.source();
+    }
+    let failure = WorkerFailure {
+        device_id: 0,
+        message,
+    };
+    interrupter.fail(TrainingError::Workers(vec![failure]));
+}
