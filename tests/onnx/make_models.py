@@ -3,8 +3,8 @@
 
 Usage: make_models.py DIRECTORY
 
-Writes NAME.onnx and NAME.json for each model: the input, and the output of `onnx.reference.ReferenceEvaluator`. The graphs
-are those that PyTorch exports for such networks. Needs the package `onnx`, of version 1.16 or later. `models/mod.rs` has the
+Writes NAME.onnx and NAME.json for each model: the input, and the output of `onnx.reference.ReferenceEvaluator`. Graphs have
+the form in which PyTorch exports such networks. Needs the package `onnx`, of version 1.16 or later. `models/mod.rs` has the
 commands that generate the Rust code from the files.
 """
 
