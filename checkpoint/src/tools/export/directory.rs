@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use tinderbox_deferred::Observer;
 
 use super::{
-    ExportFormat, ExportOptions, Exported,
+    ExportFormat, ExportLayout, ExportOptions, Exported,
     tensors::{ExportTensor, Tensors, Values},
 };
 use crate::{
@@ -52,9 +52,9 @@ pub fn export(
     });
     let tensors: Vec<SaveTensor> = tensors.collect();
     let options = ExportOptions {
-        modules: match &options.modules {
-            Some(modules) => Some(modules.clone()),
-            None => Some(checkpoint.manifest().modules()),
+        modules: match (&options.modules, options.layout) {
+            (None, ExportLayout::PyTorch) => Some(checkpoint.manifest().modules()),
+            (modules, _) => modules.clone(),
         },
         ..options.clone()
     };
