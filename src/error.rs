@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use tinderbox_checkpoint::{LoadError, SaveError};
+use tinderbox_checkpoint::{LoadError, SaveError, tools::ToolError};
 use tinderbox_deferred::{MaterializeError, SourceError};
 use tinderbox_fake::FakeError;
 use tinderbox_pipeline::schedule::RankIndex;
@@ -43,6 +43,14 @@ pub enum CheckpointsError {
         path: PathBuf,
         /// The cause.
         source: Box<SaveError>,
+    },
+    /// The parameters could not be exported.
+    #[error("the parameters could not be exported to {path}")]
+    Export {
+        /// The directory.
+        path: PathBuf,
+        /// The cause.
+        source: Box<ToolError>,
     },
     /// The checkpoint can't be used.
     #[error("the checkpoint could not be loaded")]

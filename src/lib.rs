@@ -47,7 +47,7 @@
 //! | [`tinderbox_planner`](planner) | machines, partitioners, predictions, the plan file and its views | Burn, threads |
 //! | [`tinderbox_pipeline`] | traces, costs, profiles, cuts, ranks | checkpoints |
 //! | [`tinderbox_checkpoint`] | the format, stores, commits, verified reads, tools | pipelines, optimizers |
-//! | `tinderbox` | [`Checkpoints`], which saves what a pipeline holds | |
+//! | `tinderbox` | [`Checkpoints`], which saves what a pipeline holds; [`export_pipeline`] | |
 //! | `tinderbox-gpu-check` | a program that checks a GPU through the public interface of `tinderbox` | the internals of the runtime |
 //!
 //! Data flows one way: record, trace, cost, schedule, partition, plan, cut, run, save. Schedules, links and
@@ -210,14 +210,14 @@ mod book {
     mod operating {}
 }
 
-pub use checkpoints::{Checkpoints, Resumed, SkippedCheckpoint, load_module};
+pub use checkpoints::{Checkpoints, Resumed, SkippedCheckpoint, export_pipeline, load_module};
 pub use dry_run::dry_run;
 pub use error::{CheckpointsError, DryRunError, VerifyModelError};
 /// The format of checkpoints, and everything that reads and writes it.
 pub use tinderbox_checkpoint as checkpoint;
 pub use tinderbox_checkpoint::{
     Checkpoint, CheckpointSource, ErrorClass, FormatError, LayoutError, LoadError, LoadOptions,
-    LoadPlan, Pretrained, RankLoad, Regex, Retention, Run, SaveError, SaveTensor,
+    LoadPlan, ModuleTypes, Pretrained, RankLoad, Regex, Retention, Run, SaveError, SaveTensor,
 };
 /// Stores of checkpoints, and operations on whole checkpoints.
 pub use tinderbox_checkpoint::{store, tools};

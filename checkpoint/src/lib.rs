@@ -116,8 +116,8 @@ pub use digest::{BlockSize, Digest};
 pub use dtype::StoredDType;
 pub use error::{ErrorClass, FormatError, HeaderError, LayoutError, LoadError, SaveError};
 pub use format::{
-    AttemptId, Chunk, DocumentEntry, FileEntry, Header, HeaderTensor, Manifest, Role, Scalar,
-    TensorEntry, UnknownFields, decode_header, encode_header,
+    AttemptId, Chunk, DocumentEntry, FileEntry, Header, HeaderTensor, Manifest, ModuleTypes, Role,
+    Scalar, TensorEntry, UnknownFields, decode_header, encode_header,
 };
 pub use layout::check_tiling;
 pub use read::{Checkpoint, CheckpointSource, LoadOptions, LoadPlan, Pretrained, RankLoad};

@@ -33,6 +33,11 @@ impl Golden {
         })
     }
 
+    /// Returns the tokens of each sentence.
+    pub fn tokens(&self) -> impl Iterator<Item = &[i32]> {
+        self.sentences.iter().map(|sentence| &*sentence.tokens)
+    }
+
     /// Returns all sentences as one batch, padded on the right: tokens, and the padding mask.
     pub fn batch(&self, device: &Device) -> (Tensor<2, Int>, Tensor<2, Bool>) {
         let lengths = self.sentences.iter().map(|sentence| sentence.tokens.len());

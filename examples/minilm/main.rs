@@ -1,10 +1,11 @@
 //! Sentence embeddings of a real model, all-MiniLM-L6-v2: loads pretrained weights into a deferred Burn model
 //! that is cut into stages, compares the embeddings with those of the original, then saves, reshards, exports
-//! and reloads the model, bit for bit.
+//! and reloads the model, bit for bit. With `--export`, it also trains the model and exports it for `transformers`.
 
 mod golden;
 mod model;
 mod same;
+mod train;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -20,6 +21,7 @@ use tinderbox::{
 
 use golden::Golden;
 use model::{Bert, BertConfig};
+use train::{Export, train_and_export};
 
 /// The maximum difference between a component of an embedding and the original's. Components are about 0.05;
 /// rounding alone causes differences of 2e-7, another epsilon in a norm 4e-6.
@@ -48,6 +50,13 @@ struct Flags {
     /// is used
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
+    /// Also train the model two steps, and write it to this new directory with PyTorch's names and layouts, where
+    /// `transformers` loads it and check_export.py compares its embeddings
+    #[arg(long, value_name = "DIR")]
+    export: Option<PathBuf>,
+    /// Maximum bytes of tensors per file of that directory; several files have an index
+    #[arg(long, value_name = "N", default_value_t = ExportOptions::default().file_bytes)]
+    max_file_bytes: u64,
 }
 
 /// Token ids and padding mask, both `[sentences, length]`.
@@ -95,6 +104,7 @@ fn run(flags: &Flags) -> Result<()> {
         .pytorch(model.parameters())
         .allow_extra();
     let source = weights.source(options)?;
+    let pretrained = source.clone();
     println!("{}", dry_run(&model, &plan, &source)?);
 
     // 3. Each rank reads its own parameters, and the sentences pass through the stages.
@@ -129,6 +139,20 @@ fn run(flags: &Flags) -> Result<()> {
         "after the export an embedding differs by {difference:.2e}"
     );
     println!("saved, resharded, exported and loaded again: every parameter has the same bits");
+
+    // 6. Trained, and back to PyTorch's names and layouts.
+    if let Some(to) = &flags.export {
+        let from = match path.is_dir() {
+            true => path,
+            false => path.parent().unwrap_or(path),
+        };
+        let export = Export {
+            from,
+            to,
+            file_bytes: flags.max_file_bytes,
+        };
+        train_and_export(&model, pretrained, &golden, flags.stages as usize, &export)?;
+    }
     Ok(())
 }
 

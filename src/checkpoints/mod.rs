@@ -1,5 +1,6 @@
 //! Saving and resuming of a pipeline: connects `pipeline` and `checkpoint`.
 
+mod export;
 mod restored;
 mod resume;
 mod saved;
@@ -12,10 +13,11 @@ use std::time::Duration;
 use burn::module::Module;
 use burn::tensor::Device;
 use serde_json::Value;
-use tinderbox_checkpoint::{Checkpoint, CheckpointMeta, Retention, Run, Saving};
+use tinderbox_checkpoint::{Checkpoint, CheckpointMeta, ModuleTypes, Retention, Run, Saving};
 use tinderbox_deferred::{Deferred, Source, random::Seed};
 use tinderbox_pipeline::{Batch, Pipeline};
 
+pub use export::export_pipeline;
 pub use resume::{Resumed, SkippedCheckpoint};
 pub(crate) use saved::held_by_ranks;
 use saved::{OfRanks, RankSnapshot, writes};
@@ -212,7 +214,7 @@ impl Checkpoints {
         }
     }
 
-    /// Saves parameters, optimizer state, step, seed, data position, plan and loss scale. Each rank saves its
+    /// Saves parameters, optimizer state, step, seed, data position, plan, types of modules and loss scale. Each rank saves its
     /// own values; a value that several ranks hold is saved once. Returns the directory of the checkpoint,
     /// which is then complete and durable, or, in the background, after [`Checkpoints::wait`] has returned.
     /// Removes the checkpoints that are not to be kept; the new one is always kept.
@@ -256,6 +258,7 @@ impl Checkpoints {
         meta.plan = serde_json::to_value(pipeline.plan().file().without_programs())
             .map_err(|source| CheckpointsError::Plan { step, source })?;
         let scale = pipeline.loss_scale().map(saved_scale);
+        meta.modules = ModuleTypes::of(pipeline.model().parameters());
         let ranks = pipeline
             .on_ranks(move |rank, stages| RankSnapshot::of(&writes[rank.index()], stages))?;
         let ranks = OfRanks::new(ranks, scale);

@@ -179,6 +179,11 @@ impl RankSnapshot {
         }
     }
 
+    /// Returns the parameters.
+    pub(super) fn into_parameters(self) -> Vec<SaveTensor> {
+        self.tensors
+    }
+
     /// Returns the contents, with the optimizer's state on the host.
     fn to_save(&self) -> Result<RankSave, SaveError> {
         let mut save = RankSave {

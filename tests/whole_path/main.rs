@@ -17,6 +17,7 @@ mod parity;
 mod partitioners;
 mod plain;
 mod pretrained;
+mod pytorch;
 mod random_models;
 mod resume;
 mod summary_example;

@@ -94,6 +94,12 @@ impl<'a> Fields<'a> {
         }
     }
 
+    /// Removes an optional field and returns its JSON.
+    pub(super) fn take_json(&mut self, field: &'static str) -> Result<Option<Json>, FormatError> {
+        let value = self.0.remove(field);
+        value.map(|value| Json::of_text(value.get())).transpose()
+    }
+
     /// Removes a field and returns its raw JSON.
     pub(super) fn take_text(&mut self, field: &'static str) -> Result<&'a str, FormatError> {
         let value = self.0.remove(field).ok_or_else(|| FormatError::Json {

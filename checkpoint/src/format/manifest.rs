@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use tinderbox_fake::Region;
 
 use super::{
-    AttemptId, Scalar,
+    AttemptId, ModuleTypes, Scalar,
     document::{Fields, VERSION},
     envelope,
     json::Json,
@@ -18,8 +18,9 @@ use crate::{BlockSize, Digest, FormatError, StoredDType};
 
 /// The value of `format` in a manifest.
 const FORMAT: &str = "tinderbox-checkpoint";
-/// The minor version that this code writes. Version 1.0 stores the plan in the manifest.
-const MINOR: u32 = 1;
+/// The minor version that this code writes. Version 1.0 stores the plan in the manifest; the types of modules are in it
+/// since version 1.2.
+const MINOR: u32 = 2;
 /// Maximum size of a manifest in bytes.
 pub(crate) const MAX_MANIFEST_BYTES: u64 = 256 << 20;
 
@@ -57,6 +58,8 @@ pub struct Manifest {
     pub block_bytes: BlockSize,
     pub(crate) metadata: Json,
     pub(crate) plan: StoredPlan,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) modules: Option<Json>,
     #[serde(serialize_with = "lists::serialize_scalars")]
     pub(crate) scalars: BTreeMap<String, Scalar>,
     /// Every safetensors file, by name.
@@ -131,6 +134,7 @@ impl Manifest {
             block_bytes,
             metadata: Json::default(),
             plan: StoredPlan::None(()),
+            modules: None,
             scalars: BTreeMap::new(),
             files: Vec::new(),
             index: None,
@@ -147,6 +151,12 @@ impl Manifest {
     /// Returns whether the checkpoint was saved with a plan.
     pub fn has_plan(&self) -> bool {
         self.plan != StoredPlan::None(())
+    }
+
+    /// Returns the types of the model's modules, parsed on every call; empty if the checkpoint was saved without them.
+    pub fn modules(&self) -> ModuleTypes {
+        let modules = self.modules.as_ref().map(ModuleTypes::of_json);
+        modules.unwrap_or_default()
     }
 
     /// Returns the fields that this version does not know.
@@ -318,6 +328,7 @@ pub(crate) fn decode_manifest(bytes: &[u8]) -> Result<Manifest, FormatError> {
         block_bytes: fields.take("block_bytes")?,
         metadata: Json::within(metadata, validate::MAX_METADATA_BYTES)?,
         plan,
+        modules: fields.take_json("modules")?,
         scalars: fields.take_with("scalars", |json| lists::scalars(json))?,
         files: fields.take_with("files", |json| lists::list(json))?,
         index: fields.take("index")?,

@@ -10,14 +10,17 @@ mod index;
 mod json;
 mod lists;
 mod manifest;
+mod modules;
 mod names;
 mod part;
+mod pytorch;
 mod scalar;
 mod validate;
 
 pub use header::{Header, HeaderTensor, decode_header, encode_header};
 pub use id::AttemptId;
 pub use manifest::{Chunk, DocumentEntry, FileEntry, Manifest, Role, TensorEntry, UnknownFields};
+pub use modules::ModuleTypes;
 pub use scalar::Scalar;
 
 pub(crate) use burnpack::{burnpack_len, decode_burnpack, encode_burnpack, is_burnpack, padded};
@@ -33,4 +36,5 @@ pub(crate) use names::{
     removed_dir_name, shard_file_name, step_dir_name, temporary_name,
 };
 pub(crate) use part::{FILE_BYTES, Marker, Part, decode_part, encode_part};
+pub(crate) use pytorch::{BATCHES_TRACKED, PyTorchForm, path_in, tracks_batches};
 pub(crate) use validate::{MAX_WORLD_SIZE, check_tensor_name, metadata, stored_len};

@@ -350,6 +350,26 @@ impl Checkpoint {
         let pieces = pieces(region, PIECE_BYTES / tensor.dtype.size_bytes());
         pieces.into_iter().map(|piece| self.read(tensor, &piece))
     }
+
+    /// Reads boxes of a matrix of this checkpoint, each transposed.
+    ///
+    /// Every block that contains an element of a box is read. Memory: a box, a piece of 8 MiB and a block.
+    pub(crate) fn read_transposed(
+        &self,
+        tensor: &TensorEntry,
+        boxes: impl IntoIterator<Item = Region>,
+    ) -> impl Iterator<Item = Result<TensorData, LoadError>> {
+        boxes.into_iter().map(|region| {
+            let wanted = Wanted {
+                tensor,
+                region,
+                dtype: tensor.dtype.burn(),
+                transposed: true,
+            };
+            let mut data = load(self, &[wanted], 1, &())?;
+            Ok(data.pop().expect("one region for one request"))
+        })
+    }
 }
 
 /// Returns the chunks of every file, in file order.

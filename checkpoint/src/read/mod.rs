@@ -22,3 +22,4 @@ pub use source::CheckpointSource;
 
 pub(crate) use checkpoint::failed;
 pub(crate) use load::default_threads;
+pub(crate) use transpose::{reversed, transposed_piece};

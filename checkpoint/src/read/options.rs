@@ -6,15 +6,7 @@ use regex::Regex;
 use tinderbox_deferred::ParameterTable;
 
 use super::load::default_threads;
-
-/// Burn modules whose `gamma` and `beta` correspond to PyTorch's `weight` and `bias`.
-const NORMS: [&str; 5] = [
-    "BatchNorm",
-    "GroupNorm",
-    "InstanceNorm",
-    "LayerNorm",
-    "RmsNorm",
-];
+use crate::format::{BATCHES_TRACKED, PyTorchForm, path_in, tracks_batches};
 
 /// The deviations from an exact match that a load allows. By default none: missing or extra parameters and
 /// other shapes or dtypes cause an error that lists all of them.
@@ -115,24 +107,18 @@ impl LoadOptions {
     pub fn pytorch(mut self, model: &ParameterTable) -> Self {
         for parameter in model.iter() {
             let path = parameter.path.as_str();
-            let (module, name) = path.rsplit_once('.').unwrap_or(("", path));
-            let sibling = |name: &str| match module {
-                "" => name.to_owned(),
-                _ => format!("{module}.{name}"),
-            };
-            if parameter.owner() == "BatchNorm" {
-                self.ignored.insert(sibling("num_batches_tracked"));
+            let (module, name) = (parameter.path.module(), parameter.path.leaf());
+            if tracks_batches(parameter.owner(), name) {
+                self.ignored.insert(path_in(module, BATCHES_TRACKED));
             }
-            let theirs = match (parameter.owner(), name) {
-                ("Linear", "weight") => {
-                    self.transposed.insert(path.to_owned());
-                    continue;
-                }
-                (owner, "gamma") if NORMS.contains(&owner) => "weight",
-                (owner, "beta") if NORMS.contains(&owner) => "bias",
-                _ => continue,
-            };
-            self.aliases.insert(sibling(theirs), path.to_owned());
+            let theirs = PyTorchForm::of(parameter.owner(), name);
+            if theirs.transposed {
+                self.transposed.insert(path.to_owned());
+            }
+            if theirs.name != name {
+                self.aliases
+                    .insert(path_in(module, theirs.name), path.to_owned());
+            }
         }
         self
     }

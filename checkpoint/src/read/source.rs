@@ -6,9 +6,11 @@ use burn::tensor::DType;
 use tinderbox_deferred::{
     Mismatch, Mismatches, Observer, ParameterPath, ParameterTable, Request, Source, SourceError,
 };
-use tinderbox_fake::{DynTensor, Region, RegionError};
+use tinderbox_fake::DynTensor;
 
-use super::{Checkpoint, LoadOptions, load::Wanted, place::load_to, transfer::Transfer};
+use super::{
+    Checkpoint, LoadOptions, load::Wanted, place::load_to, transfer::Transfer, transpose::reversed,
+};
 use crate::{LoadError, Role, StoredDType, TensorEntry};
 
 /// The parameters of a checkpoint by the paths of a model, with the options of a load.
@@ -165,7 +167,7 @@ impl CheckpointSource {
             if let Some(tensor) = tensor {
                 let transposed = self.options.transposed(path.as_str(), &tensor.shape);
                 let region = match transposed {
-                    true => transpose(&request.region),
+                    true => reversed(&request.region),
                     false => Ok(request.region.clone()),
                 };
                 wanted.extend(region.map(|region| Wanted {
@@ -199,12 +201,6 @@ impl CheckpointSource {
             wrong.retain(|mismatch| !matches!(mismatch, Mismatch::Missing { .. }));
         }
     }
-}
-
-/// Returns the same elements with their dimensions in reverse order.
-fn transpose(region: &Region) -> Result<Region, RegionError> {
-    let reversed = |sizes: &[u64]| sizes.iter().rev().copied().collect();
-    Region::new(reversed(region.offset()), reversed(region.size()))
 }
 
 impl Source for CheckpointSource {

@@ -32,6 +32,37 @@ pub enum ToolError {
         /// The name.
         path: PathBuf,
     },
+    /// The types of the modules are not known.
+    #[error("PyTorch's names and layouts follow from the types of the modules, which are not known for {}: it was saved by an earlier version or without a model; call `tools::export` with `ExportOptions::pytorch(model)`, or resume the run and save a checkpoint with this version", .path.display())]
+    NoModules {
+        /// The checkpoint, or the target of an export of tensors.
+        path: PathBuf,
+    },
+    /// The types of the modules are those of another model.
+    #[error("the modules of these parameters of {} are not in the model whose types were given, use the model that was saved: {}", .path.display(), .tensors.join(", "))]
+    OtherModel {
+        /// The checkpoint, or the target of an export of tensors.
+        path: PathBuf,
+        /// The parameters.
+        tensors: Vec<String>,
+    },
+    /// A burnpack file is for Burn.
+    #[error(
+        "a burnpack file has the names and layouts of Burn: use the format `safetensors` for those of PyTorch"
+    )]
+    PyTorchFormat,
+    /// Two tensors would have one name.
+    #[error(
+        "`{first}` and `{second}` would both be written as `{name}`: change the rename patterns, or add one that distinguishes them"
+    )]
+    SameName {
+        /// The first tensor.
+        first: String,
+        /// The second tensor.
+        second: String,
+        /// The common name.
+        name: String,
+    },
     /// The header of a plain file can't be created.
     #[error("the header of {} can't be created", .path.display())]
     Header {

@@ -16,6 +16,6 @@ mod save;
 pub use copy::{CopyOptions, copy};
 pub use diff::{Diff, Difference, ScalarDifference, TensorDifference, ValueDifference, diff};
 pub use error::ToolError;
-pub use export::{ExportFormat, ExportOptions, Exported, export};
+pub use export::{ExportFormat, ExportLayout, ExportOptions, Exported, export, export_tensors};
 pub use import::{ImportOptions, import};
 pub use reshard::{Cut, ReshardOptions, reshard};

@@ -36,8 +36,8 @@ pub struct ReshardOptions {
 }
 
 /// Saves a checkpoint again as if `world_size` ranks had saved it, to a run, which may be its own; returns
-/// the directory. Keeps values, step, seed, data position, metadata, plan, scalars, tied names and block
-/// size.
+/// the directory. Keeps values, step, seed, data position, metadata, plan, types of modules, scalars, tied names and
+/// block size.
 ///
 /// Tensors of optimizer state named `optimizer.<path>.<field>` are assigned to the rank of the parameter with
 /// this path; they are balanced as one group, the largest first to the rank with the fewest bytes. Scalars
@@ -70,6 +70,7 @@ pub fn reshard(
         data_position: manifest.data_position,
         metadata: manifest.metadata(),
         plan: checkpoint.plan()?.unwrap_or_default(),
+        modules: manifest.modules(),
         block_size: Some(manifest.block_bytes),
         size: Some(size),
         replace: options.replace,

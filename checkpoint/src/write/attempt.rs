@@ -8,7 +8,7 @@ use super::{
     merge::merge,
 };
 use crate::{
-    AttemptId, BlockSize, Digest, FormatError, Role, SaveError, TensorEntry,
+    AttemptId, BlockSize, Digest, FormatError, ModuleTypes, Role, SaveError, TensorEntry,
     format::{
         DocumentEntry, FILE_BYTES, INDEX_FILE, Json, MANIFEST_FILE, MARKER_FILE,
         MAX_MANIFEST_BYTES, MAX_WORLD_SIZE, Manifest, Marker, PLAN_FILE, Part, StoredPlan,
@@ -33,6 +33,9 @@ pub struct CheckpointMeta {
     pub metadata: serde_json::Value,
     /// The plan, in the planner's format; `Null` without one. Stored in a separate file of at most 256 MiB.
     pub plan: serde_json::Value,
+    /// The types of the model's modules, at most 16 MiB of JSON; empty if they are not known. An export with PyTorch's names
+    /// and layouts needs them.
+    pub modules: ModuleTypes,
     /// The number of bytes that one digest covers; `None` for 1 MiB, or more if [`Self::size`] is large.
     pub block_size: Option<BlockSize>,
     /// The size of the save, if known.
@@ -47,7 +50,7 @@ pub struct CheckpointMeta {
 
 impl CheckpointMeta {
     /// Creates the metadata of a step and a world size, with seed and data position 0, no metadata, no plan,
-    /// blocks of 1 MiB and files of 1 GiB; does not replace an earlier checkpoint of the step.
+    /// no types of modules, blocks of 1 MiB and files of 1 GiB; does not replace an earlier checkpoint of the step.
     pub fn new(step: u64, world_size: u32) -> Self {
         Self {
             step,
@@ -56,6 +59,7 @@ impl CheckpointMeta {
             world_size,
             metadata: serde_json::Value::Null,
             plan: serde_json::Value::Null,
+            modules: ModuleTypes::default(),
             block_size: None,
             size: None,
             file_bytes: FILE_BYTES,
@@ -75,6 +79,7 @@ impl CheckpointMeta {
             return Err(FormatError::FileBytes);
         }
         // Detected here instead of after the save.
+        self.modules.to_json()?;
         metadata(&self.metadata).map(drop)
     }
 }
@@ -259,6 +264,7 @@ impl Attempt {
         manifest.seed = meta.seed;
         manifest.data_position = meta.data_position;
         manifest.metadata = metadata(&meta.metadata)?;
+        manifest.modules = meta.modules.to_json()?;
         manifest.unknown = meta.unknown_fields.clone();
         manifest.plan = self
             .plan

@@ -85,9 +85,12 @@ impl SaveSize {
             .entry_bytes
             .saturating_add(files.saturating_mul(FILE_BYTES))
             .saturating_add(digests.saturating_mul(DIGEST_BYTES));
-        lists.saturating_add(
-            REST_BYTES + json_bytes(&meta.metadata) + json_bytes(&meta.unknown_fields),
-        )
+        let rest = [
+            json_bytes(&meta.metadata),
+            json_bytes(&meta.modules),
+            json_bytes(&meta.unknown_fields),
+        ];
+        lists.saturating_add(REST_BYTES + rest.iter().sum::<u64>())
     }
 
     /// Returns the block size that keeps the manifest small, or at least within its limit.

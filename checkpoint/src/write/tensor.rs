@@ -10,6 +10,8 @@ use crate::{
     Checkpoint, FormatError, LayoutError, LoadError, Role, SaveError, StoredDType, TensorEntry,
     dtype::stored_bytes,
     format::{check_tensor_name, stored_len},
+    layout::pieces,
+    read::{reversed, transposed_piece},
 };
 
 /// A tensor, or a box of one, that a rank saves.
@@ -111,7 +113,7 @@ impl SaveTensor {
     }
 
     /// Rejects tensors that can't be stored, before any file is created.
-    pub(super) fn check(&self) -> Result<StoredDType, SaveError> {
+    pub(crate) fn check(&self) -> Result<StoredDType, SaveError> {
         let tensor = || self.name.clone();
         let name = |source| SaveError::Name {
             tensor: tensor(),
@@ -158,29 +160,77 @@ impl SaveTensor {
     }
 
     /// Passes the stored bytes to a function, in order and in pieces of any length.
-    pub(super) fn for_each_piece(
+    pub(crate) fn for_each_piece(
         &self,
         mut take: impl FnMut(&[u8]) -> Result<(), SaveError>,
     ) -> Result<(), SaveError> {
         match &self.data {
             SaveData::Host(data) => take(&stored_bytes(data.as_bytes(), data.dtype())),
-            SaveData::Device(tensor) => {
-                if let Some(bytes) = tensor.host_bytes() {
-                    return take(&stored_bytes(bytes, tensor.dtype()));
-                }
-                let data = self.read(tensor)?;
-                take(&stored_bytes(data.as_bytes(), data.dtype()))
-            }
+            SaveData::Device(tensor) => self.with_bytes(tensor, take),
             SaveData::Saved(checkpoint, tensor, region) => {
-                let failed = |source: LoadError| SaveError::Value {
-                    tensor: self.name.clone(),
-                    source: Box::new(source),
-                };
                 for data in checkpoint.read_in_pieces(tensor, region) {
-                    take(data.map_err(failed)?.as_bytes())?;
+                    take(data.map_err(|source| self.unreadable(source))?.as_bytes())?;
                 }
                 Ok(())
             }
+        }
+    }
+
+    /// Passes the stored bytes of the transposed matrix to a function, in order and in pieces of up to `limit_bytes`.
+    ///
+    /// Reads a matrix of another checkpoint once for every piece, because the rows of the transposed matrix are its
+    /// columns.
+    pub(crate) fn for_each_transposed_piece(
+        &self,
+        limit_bytes: u64,
+        mut take: impl FnMut(&[u8]) -> Result<(), SaveError>,
+    ) -> Result<(), SaveError> {
+        let dtype = self.check()?;
+        let fits = "the same elements in another order are a region";
+        let own = Region::whole(self.region.size()).expect(fits);
+        let pieces = pieces(
+            &reversed(&own).expect(fits),
+            limit_bytes / dtype.size_bytes(),
+        );
+        let mut boxes = pieces.iter().map(|piece| reversed(piece).expect(fits));
+        let element = dtype.size_bytes() as usize;
+        let mut in_memory = |bytes: &[u8]| {
+            boxes.try_for_each(|piece| take(&transposed_piece(own.size(), &piece, element, bytes)))
+        };
+        match &self.data {
+            SaveData::Host(data) => in_memory(&stored_bytes(data.as_bytes(), data.dtype())),
+            SaveData::Device(tensor) => self.with_bytes(tensor, in_memory),
+            SaveData::Saved(checkpoint, tensor, region) => {
+                let boxes = boxes.map(|piece| {
+                    let offset = piece.offset().iter().zip(region.offset());
+                    let offset = offset.map(|(at, first)| at + first).collect();
+                    Region::new(offset, piece.size().to_vec()).expect("it is inside of the region")
+                });
+                for data in checkpoint.read_transposed(tensor, boxes) {
+                    take(data.map_err(|source| self.unreadable(source))?.as_bytes())?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Passes the stored bytes of a tensor on a device to a function.
+    fn with_bytes(
+        &self,
+        tensor: &DynTensor,
+        take: impl FnOnce(&[u8]) -> Result<(), SaveError>,
+    ) -> Result<(), SaveError> {
+        if let Some(bytes) = tensor.host_bytes() {
+            return take(&stored_bytes(bytes, tensor.dtype()));
+        }
+        let data = self.read(tensor)?;
+        take(&stored_bytes(data.as_bytes(), data.dtype()))
+    }
+
+    fn unreadable(&self, source: LoadError) -> SaveError {
+        SaveError::Value {
+            tensor: self.name.clone(),
+            source: Box::new(source),
         }
     }
 }

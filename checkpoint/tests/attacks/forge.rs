@@ -30,12 +30,12 @@ pub struct Victim {
 impl Victim {
     /// Creates whole tensors in three files of one rank; step 11.
     pub fn whole() -> Self {
-        Self::of("version-1.1", 11)
+        Self::of("version-1.2", 11)
     }
 
     /// Creates tensor `w` in two chunks of each of two ranks; step 12.
     pub fn chunks() -> Self {
-        Self::of("version-1.1-chunks", 12)
+        Self::of("version-1.2-chunks", 12)
     }
 
     /// As [`Victim::whole`], in version 1.0, which has the plan in the manifest.

@@ -12,14 +12,24 @@ use std::{
 
 use crate::support::{TIMEOUT, load, meta, names, small_contents};
 use burn::tensor::TensorData;
-use tinderbox_checkpoint::{Checkpoint, CheckpointMeta, Role, Run, SaveTensor};
+use tinderbox_checkpoint::{Checkpoint, CheckpointMeta, ModuleTypes, Role, Run, SaveTensor};
 use tinderbox_fake::Region;
+
+/// Returns the types of the modules of whole tensors.
+fn types() -> ModuleTypes {
+    let types = [("", "Net"), ("embed", "Embedding"), ("norm", "LayerNorm")];
+    types
+        .map(|(path, name)| (path.to_owned(), name.to_owned()))
+        .into_iter()
+        .collect()
+}
 
 /// Returns whole tensors in several files of one rank, one of them tied, with a Hugging Face index.
 fn save_whole(run_dir: &Path) -> PathBuf {
     let small_files = CheckpointMeta {
         file_bytes: 150,
         plan: serde_json::json!({"stages": [0, 1]}),
+        modules: types(),
         ..meta(11, 1)
     };
     let attempt = Run::local(run_dir).begin(small_files).unwrap();
@@ -105,10 +115,15 @@ fn golden(name: &str, save: fn(&Path) -> PathBuf) -> Checkpoint {
     checkpoint
 }
 
-/// In version 1.0 the plan is in the manifest; later it is a file.
+/// In version 1.0 the plan is in the manifest; later it is a file. The types of modules are there since version 1.2.
 #[test]
 fn whole_tensors() {
-    for checkpoint in [committed("version-1"), golden("version-1.1", save_whole)] {
+    for (checkpoint, modules) in [
+        (committed("version-1"), ModuleTypes::default()),
+        (committed("version-1.1"), ModuleTypes::default()),
+        (golden("version-1.2", save_whole), types()),
+    ] {
+        assert_eq!(checkpoint.manifest().modules(), modules);
         assert_eq!(load(&checkpoint).unwrap(), small_contents(11));
         let head = checkpoint.tensor(Role::Model, "head.weight").unwrap();
         assert_eq!(head.name, "embed.weight");
@@ -122,7 +137,8 @@ fn whole_tensors() {
 fn chunks() {
     for checkpoint in [
         committed("version-1-chunks"),
-        golden("version-1.1-chunks", save_chunks),
+        committed("version-1.1-chunks"),
+        golden("version-1.2-chunks", save_chunks),
     ] {
         let expected = TensorData::new((0..18).map(|i| i as f32).collect(), [3, 6]);
         let tensor = checkpoint.tensor(Role::Model, "w").unwrap();

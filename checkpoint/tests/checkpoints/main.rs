@@ -14,6 +14,7 @@ mod contract;
 mod copy;
 mod crash;
 mod damage;
+mod export;
 mod golden;
 #[cfg(unix)]
 mod kill;

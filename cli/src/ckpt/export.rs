@@ -4,7 +4,10 @@ use std::{collections::BTreeMap, io::Write, path::PathBuf};
 
 use clap::{Args, ValueEnum};
 use serde_json::json;
-use tinderbox_checkpoint::tools::{ExportFormat, ExportOptions, Exported, export};
+use tinderbox_checkpoint::{
+    Regex,
+    tools::{ExportFormat, ExportLayout, ExportOptions, Exported, export},
+};
 use tinderbox_deferred::human_bytes;
 
 use super::place::open;
@@ -24,6 +27,14 @@ pub(crate) struct Flags {
     /// Files to write: `safetensors` as in Hugging Face's directories, or one `model.bpk` for Burn
     #[arg(long, value_enum, default_value_t = Format::Safetensors)]
     format: Format,
+    /// Write PyTorch's names and layouts: a linear weight as [out, in], `weight` and `bias` for a norm's `gamma` and
+    /// `beta`. For checkpoints with the types of their modules, which pipelines save since version 1.2 of the format
+    #[arg(long)]
+    pytorch: bool,
+    /// Rename tensors: in every name, the first match of a regular expression is replaced; `$1` refers to a group. May be
+    /// given several times; applies in this order, after --pytorch
+    #[arg(long, value_name = "PATTERN=REPLACEMENT", value_parser = rename)]
+    rename: Vec<(Regex, String)>,
     /// Maximum bytes of tensors per `safetensors` file; a larger tensor has its own file
     #[arg(
         long,
@@ -32,6 +43,21 @@ pub(crate) struct Flags {
         value_parser = clap::value_parser!(u64).range(1..)
     )]
     max_file_bytes: u64,
+}
+
+/// Parses a rename. The pattern ends at the first `=`, which it can contain as `\x3d`.
+fn rename(text: &str) -> Result<(Regex, String), String> {
+    let (pattern, replacement) = text
+        .split_once('=')
+        .ok_or("no `=` between pattern and replacement")?;
+    // The error of a pattern has several lines.
+    let pattern = Regex::new(pattern).map_err(|error| {
+        let error = error.to_string();
+        let reason = error.lines().last().unwrap_or_default();
+        let reason = reason.trim_start_matches("error: ");
+        format!("`{pattern}` is not a regular expression: {reason}")
+    })?;
+    Ok((pattern, replacement.to_owned()))
 }
 
 /// The files.
@@ -49,7 +75,13 @@ pub(crate) fn run(flags: &Flags, out: &mut Output) -> anyhow::Result<Outcome> {
             Format::Safetensors => ExportFormat::Safetensors,
             Format::Burnpack => ExportFormat::Burnpack,
         },
+        layout: match flags.pytorch {
+            true => ExportLayout::PyTorch,
+            false => ExportLayout::Burn,
+        },
+        renames: flags.rename.clone(),
         file_bytes: flags.max_file_bytes,
+        ..ExportOptions::default()
     };
     let exported = export(&checkpoint, &flags.to, &options, &out.bar("export"))?;
     let Exported {

@@ -407,6 +407,81 @@ fn export_writes_what_other_readers_take() {
     assert_eq!(names(dir.path()), ["many", "one", "run"]);
 }
 
+/// Names and layouts of PyTorch, by the types of the modules in the checkpoint.
+#[test]
+fn export_for_pytorch() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut sample = Sample::new();
+    sample.modules = [("", "Net"), ("embed", "Linear"), ("norm", "LayerNorm")]
+        .map(|(path, name)| (path.to_owned(), name.to_owned()))
+        .into_iter()
+        .collect();
+    let step = sample.save(&dir.path().join("run"), 5);
+    let to = dir.path().join("to");
+    let arguments = ["export", text(&step), "--to", text(&to), "--pytorch"];
+    let rename = [
+        "--rename",
+        r"^(embed|head)\.=encoder.${1}_x.",
+        "--rename",
+        "norm=LayerNorm",
+    ];
+    let rest = ["--json", "--max-file-bytes", "100"];
+    let found = ckpt(&[&arguments[..], &rename, &rest].concat()).json(0);
+    assert_eq!(
+        (&found["tensors"], &found["bytes"]),
+        (&json!(3), &json!(111))
+    );
+    assert_eq!(
+        found["tied"],
+        json!({"encoder.head_x.weight": "encoder.embed_x.weight"})
+    );
+    let index = fs::read(to.join("model.safetensors.index.json")).unwrap();
+    let index: Value = serde_json::from_slice(&index).unwrap();
+    let listed: Vec<&String> = index["weight_map"].as_object().unwrap().keys().collect();
+    assert_eq!(
+        listed,
+        ["LayerNorm.weight", "encoder.embed_x.weight", "mask"]
+    );
+    let file = index["weight_map"]["encoder.embed_x.weight"]
+        .as_str()
+        .unwrap();
+    let bytes = fs::read(to.join(file)).unwrap();
+    let file = SafeTensors::deserialize(&bytes).unwrap();
+    let embed = file.tensor("encoder.embed_x.weight").unwrap();
+    assert_eq!(embed.shape(), [4, 6]);
+    let expected = (0..24_u8).map(|at| f32::from(at % 6 * 4 + at / 6));
+    let expected: Vec<u8> = expected.flat_map(f32::to_le_bytes).collect();
+    assert_eq!(embed.data(), expected);
+
+    let other = dir.path().join("other");
+    let arguments = ["export", text(&step), "--to", text(&other), "--pytorch"];
+    let check = |rest: &[&str], expected: &str| {
+        let error = ckpt(&[&arguments[..], rest].concat()).fails(2);
+        check_contains(&error, &[expected]);
+        assert!(!other.exists());
+    };
+    check(
+        &["--format", "burnpack"],
+        "use the format `safetensors` for those of PyTorch",
+    );
+    check(
+        &["--rename", "a.b"],
+        "no `=` between pattern and replacement",
+    );
+    check(
+        &["--rename", "a(=b"],
+        "`a(` is not a regular expression: unclosed group",
+    );
+    check(
+        &["--rename", "^(embed|norm).*=x"],
+        "would both be written as `x`: change the rename patterns",
+    );
+    // Saved without a model.
+    let plain = Sample::parameters().save(&dir.path().join("plain"), 5);
+    let error = ckpt(&["export", text(&plain), "--to", text(&other), "--pytorch"]).fails(2);
+    check_contains(&error, &["are not known for", "or resume the run and save"]);
+}
+
 /// A file of Burn: exported, imported again, equal.
 #[test]
 fn burnpack_files_are_written_and_read() {

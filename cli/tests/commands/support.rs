@@ -10,7 +10,7 @@ use std::{
 
 use burn::tensor::{DType, TensorData};
 use tinderbox_checkpoint::{
-    BlockSize, Checkpoint, CheckpointMeta, Role, Run, SaveTensor, Scalar, StoredDType,
+    BlockSize, Checkpoint, CheckpointMeta, ModuleTypes, Role, Run, SaveTensor, Scalar, StoredDType,
 };
 
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -94,6 +94,7 @@ pub struct Sample {
     pub tensors: Vec<SaveTensor>,
     pub scalars: BTreeMap<String, Scalar>,
     pub plan: serde_json::Value,
+    pub modules: ModuleTypes,
 }
 
 impl Sample {
@@ -135,6 +136,7 @@ impl Sample {
             tensors: tensors.into(),
             scalars: BTreeMap::new(),
             plan: serde_json::json!(["cut"]),
+            modules: ModuleTypes::default(),
         }
     }
 
@@ -145,6 +147,7 @@ impl Sample {
             data_position: 7,
             metadata: serde_json::json!({"model": "small"}),
             plan: self.plan.clone(),
+            modules: self.modules.clone(),
             block_size: Some(BlockSize::new(64).unwrap()),
             ..CheckpointMeta::new(step, 2)
         };

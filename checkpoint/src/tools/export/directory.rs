@@ -1,117 +1,109 @@
-//! Export of a checkpoint's parameters to a plain Hugging Face directory, or to a file of Burn.
+//! The files of an export, and the directory in which they appear.
 
-use std::{
-    cmp::Reverse,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
-use super::ToolError;
-use crate::{
-    Checkpoint, Role, SaveError, StoredDType, TensorEntry,
-    format::{AttemptId, INDEX_FILE, encode_burnpack, encode_header, encode_index, padded},
-    store::{FoundKind, LocalStore, Store, existing, join, remove_tree},
-    write::failed,
-};
 use tinderbox_deferred::Observer;
 
-/// The default maximum file size in bytes, as in Hugging Face's tools.
-const FILE_BYTES: u64 = 5_000_000_000;
+use super::{
+    ExportFormat, ExportLayout, ExportOptions, Exported,
+    tensors::{ExportTensor, Tensors, Values},
+};
+use crate::{
+    Checkpoint, LoadError, Role, SaveData, SaveError, SaveTensor, StoredDType,
+    format::{AttemptId, INDEX_FILE, encode_burnpack, encode_header, encode_index, padded},
+    store::{FoundKind, LocalStore, Store, existing, join, remove_tree},
+    tools::ToolError,
+    write::failed,
+};
+
 /// The name of a burnpack file.
 const PACK_FILE: &str = "model.bpk";
 
-/// The files of an export.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum ExportFormat {
-    /// `model.safetensors`, or several files and `model.safetensors.index.json`.
-    #[default]
-    Safetensors,
-    /// `model.bpk`, a burnpack file, which `ModuleRecord` and `BurnpackStore` of Burn load. A `Linear` in column layout,
-    /// whose weight Burn's records contain transposed, can't be exported: its weight is written as it is.
-    Burnpack,
-}
-
-/// Options of an export.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ExportOptions {
-    /// The files. By default `safetensors`.
-    pub format: ExportFormat,
-    /// Maximum number of tensor bytes in a `safetensors` file; a larger tensor has its own file.
-    pub file_bytes: u64,
-}
-
-impl Default for ExportOptions {
-    /// Files of 5 GB.
-    fn default() -> Self {
-        Self {
-            format: ExportFormat::default(),
-            file_bytes: FILE_BYTES,
-        }
-    }
-}
-
-/// The result of an export.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Exported {
-    /// Names of the files with tensors, sorted.
-    pub files: Vec<String>,
-    /// Number of tensors.
-    pub tensors: usize,
-    /// Bytes of the tensors.
-    pub bytes: u64,
-    /// Tied names, each with the name under which the tensor was written. Hugging Face's form can't represent
-    /// them: the configuration of the model specifies tied weights.
-    pub tied: Vec<(String, String)>,
-}
-
 /// Writes the parameters of a checkpoint, each tensor whole, to files of a [format](ExportFormat) in a new
-/// directory. Omits optimizer state. Copies values unchanged: a Burn `Linear` stays `[in, out]`, whereas
-/// PyTorch has `[out, in]`.
+/// directory, with names and layouts of a [library](super::ExportLayout). Omits optimizer state. Copies values
+/// unchanged.
 ///
 /// The directory appears under its name atomically, after all contents are durable. Until then its name is
 /// `.export-<32 hex digits>`, which remains if the process is killed.
 ///
-/// Time: one pass over the parameters to read and one to write. Memory: a piece of 8 MiB.
+/// Time: one pass over the parameters to read and one to write. A matrix that is transposed and larger than
+/// [`ExportOptions::transpose_bytes`] is read once for each part of this size. Memory: a piece of 8 MiB, and such a
+/// part.
 ///
 /// # Errors
 ///
-/// Returns an error if the checkpoint has no parameters, `to` is anything but a missing or empty directory, a
-/// block is damaged, or an I/O operation fails.
+/// Returns an error if the checkpoint has no parameters, `to` is anything but a missing or empty directory, two
+/// tensors would have one name, the types of the modules are required and not known, a block is damaged, or an I/O
+/// operation fails.
 pub fn export(
     checkpoint: &Checkpoint,
     to: &Path,
     options: &ExportOptions,
     progress: &dyn Observer,
 ) -> Result<Exported, ToolError> {
-    let mut tensors: Vec<&TensorEntry> = checkpoint.tensors(Role::Model).collect();
-    if tensors.is_empty() {
-        return Err(ToolError::NoParameters {
-            path: checkpoint.dir().to_owned(),
-        });
-    }
-    // Wide elements first, so that every tensor is aligned in its file.
-    tensors.sort_by_key(|tensor| (Reverse(tensor.dtype.size_bytes()), &tensor.name));
+    let shared = std::sync::Arc::new(checkpoint.clone());
+    let tensors = checkpoint.tensors(Role::Model).map(|tensor| {
+        let (entry, region) = (Box::new(tensor.clone()), tensor.region());
+        let data = SaveData::Saved(shared.clone(), entry, region);
+        SaveTensor {
+            tied: tensor.tied.clone(),
+            ..SaveTensor::whole(&tensor.name, Role::Model, data)
+        }
+    });
+    let tensors: Vec<SaveTensor> = tensors.collect();
+    let options = ExportOptions {
+        modules: match (&options.modules, options.layout) {
+            (None, ExportLayout::PyTorch) => Some(checkpoint.manifest().modules()),
+            (modules, _) => modules.clone(),
+        },
+        ..options.clone()
+    };
+    write(&tensors, checkpoint.dir(), to, &options, progress)
+}
+
+/// As [`export`], of tensors that are not in a checkpoint: those with the role of a model, each whole. PyTorch's names
+/// and layouts require [`ExportOptions::modules`].
+///
+/// Memory: in addition to the tensors, a host copy of one tensor that is on a device, and a part of
+/// [`ExportOptions::transpose_bytes`].
+///
+/// # Errors
+///
+/// See [`export`]; also returns an error if a tensor is not whole, or a device fails.
+pub fn export_tensors(
+    tensors: &[SaveTensor],
+    to: &Path,
+    options: &ExportOptions,
+    progress: &dyn Observer,
+) -> Result<Exported, ToolError> {
+    write(tensors, to, to, options, progress)
+}
+
+fn write(
+    tensors: &[SaveTensor],
+    from: &Path,
+    to: &Path,
+    options: &ExportOptions,
+    progress: &dyn Observer,
+) -> Result<Exported, ToolError> {
+    let Tensors { all, tied } = Tensors::of(tensors, from, options)?;
     let target = Target::of(to)?;
     target.refuse_existing()?;
     let files = match options.format {
-        ExportFormat::Safetensors => divide(&tensors, options.file_bytes),
+        ExportFormat::Safetensors => divide(&all, options.file_bytes),
         ExportFormat::Burnpack => vec![PlainFile {
             name: PACK_FILE.to_owned(),
-            tensors: tensors.clone(),
+            tensors: &all,
         }],
     };
-    let bytes = tensors.iter().map(|tensor| tensor.bytes()).sum();
-    progress.begin(tensors.len(), bytes);
-    target.write(checkpoint, &files, options.format, progress)?;
+    let bytes = all.iter().map(|tensor| tensor.bytes).sum();
+    progress.begin(all.len(), bytes);
+    target.write(&files, options, progress)?;
     progress.end();
-    let tied = tensors.iter().flat_map(|tensor| {
-        let names = tensor.tied.iter();
-        names.map(|name| (name.clone(), tensor.name.clone()))
-    });
     Ok(Exported {
-        tied: tied.collect(),
+        tied,
         files: files.into_iter().map(|file| file.name).collect(),
-        tensors: tensors.len(),
+        tensors: all.len(),
         bytes,
     })
 }
@@ -119,24 +111,21 @@ pub fn export(
 /// A file to write.
 struct PlainFile<'a> {
     name: String,
-    tensors: Vec<&'a TensorEntry>,
+    tensors: &'a [ExportTensor<'a>],
 }
 
 /// Divides tensors into files, in order.
-fn divide<'a>(tensors: &[&'a TensorEntry], limit_bytes: u64) -> Vec<PlainFile<'a>> {
-    let mut files: Vec<Vec<&TensorEntry>> = Vec::new();
-    let mut bytes = 0u64;
-    for tensor in tensors.iter().copied() {
-        let more = tensor.bytes();
-        match files.last_mut() {
-            Some(file) if bytes.saturating_add(more) <= limit_bytes => file.push(tensor),
-            _ => {
-                files.push(vec![tensor]);
-                bytes = 0;
-            }
+fn divide<'a>(tensors: &'a [ExportTensor<'a>], limit_bytes: u64) -> Vec<PlainFile<'a>> {
+    let mut files: Vec<&[ExportTensor<'_>]> = Vec::new();
+    let (mut first, mut bytes) = (0, 0u64);
+    for (at, tensor) in tensors.iter().enumerate() {
+        if at > first && bytes.saturating_add(tensor.bytes) > limit_bytes {
+            files.push(&tensors[first..at]);
+            (first, bytes) = (at, 0);
         }
-        bytes = bytes.saturating_add(more);
+        bytes = bytes.saturating_add(tensor.bytes);
     }
+    files.push(&tensors[first..]);
     let count = files.len();
     let name = |number: usize| match count {
         1 => "model.safetensors".to_owned(),
@@ -149,6 +138,17 @@ fn divide<'a>(tensors: &[&'a TensorEntry], limit_bytes: u64) -> Vec<PlainFile<'a
             tensors,
         })
         .collect()
+}
+
+/// Returns the error of reading a checkpoint as such.
+fn of_values(error: SaveError) -> ToolError {
+    match error {
+        SaveError::Value { tensor, source } => match source.downcast::<LoadError>() {
+            Ok(source) => ToolError::Load(*source),
+            Err(source) => SaveError::Value { tensor, source }.into(),
+        },
+        error => error.into(),
+    }
 }
 
 /// A directory to create.
@@ -200,9 +200,8 @@ impl Target {
     /// Writes all files and renames the directory; removes its output on failure.
     fn write(
         &self,
-        checkpoint: &Checkpoint,
         files: &[PlainFile<'_>],
-        format: ExportFormat,
+        options: &ExportOptions,
         progress: &dyn Observer,
     ) -> Result<(), ToolError> {
         let (store, dir) = (&self.parent, &*self.temporary);
@@ -212,7 +211,7 @@ impl Target {
             .map_err(failed(store, "create", dir))?;
         let written = (|| {
             for file in files {
-                self.write_file(checkpoint, file, format, progress)?;
+                self.write_file(file, options, progress)?;
             }
             if files.len() > 1 {
                 self.write_index(files)?;
@@ -229,9 +228,8 @@ impl Target {
 
     fn write_file(
         &self,
-        checkpoint: &Checkpoint,
         plain: &PlainFile<'_>,
-        format: ExportFormat,
+        options: &ExportOptions,
         progress: &dyn Observer,
     ) -> Result<(), ToolError> {
         let (store, path) = (&self.parent, join(&self.temporary, &plain.name));
@@ -240,7 +238,7 @@ impl Target {
             .iter()
             .map(|tensor| (&*tensor.name, tensor.dtype, &*tensor.shape))
             .collect();
-        let header = match format {
+        let header = match options.format {
             // Hugging Face's loader requires a format in the metadata.
             ExportFormat::Safetensors => encode_header(&[("format", "pt")], &listed),
             ExportFormat::Burnpack => encode_burnpack(&listed),
@@ -255,20 +253,27 @@ impl Target {
         file.write_all(&header)
             .map_err(failed(store, "write", &path))?;
         let mut end = 0_u64;
-        for tensor in &plain.tensors {
-            if format == ExportFormat::Burnpack {
+        for tensor in plain.tensors {
+            if options.format == ExportFormat::Burnpack {
                 let padding = vec![0; (padded(end) - end) as usize];
                 file.write_all(&padding)
                     .map_err(failed(store, "write", &path))?;
-                end = padded(end) + tensor.bytes();
+                end = padded(end) + tensor.bytes;
             }
-            for data in checkpoint.read_in_pieces(tensor, &tensor.region()) {
-                let data = data?;
-                let bytes = data.as_bytes();
+            let mut put = |bytes: &[u8]| {
                 file.write_all(bytes)
                     .map_err(failed(store, "write", &path))?;
                 progress.advanced(bytes.len() as u64);
-            }
+                Ok(())
+            };
+            let written = match tensor.values {
+                Values::Same(values) => values.for_each_piece(put),
+                Values::Transposed(values) => {
+                    values.for_each_transposed_piece(options.transpose_bytes, put)
+                }
+                Values::Zeros => put(&vec![0; tensor.bytes as usize]),
+            };
+            written.map_err(of_values)?;
         }
         Ok(file.finish().map_err(failed(store, "write", &path))?)
     }
@@ -277,7 +282,7 @@ impl Target {
         let (store, path) = (&self.parent, join(&self.temporary, INDEX_FILE));
         let parameters = files.iter().flat_map(|file| {
             let tensors = file.tensors.iter();
-            tensors.map(|tensor| (&*tensor.name, &*file.name, tensor.bytes()))
+            tensors.map(|tensor| (&*tensor.name, &*file.name, tensor.bytes))
         });
         let bytes = encode_index(parameters).map_err(SaveError::Meta)?;
         let put = store.put(&path, &bytes);
@@ -301,19 +306,15 @@ impl Target {
 
 #[cfg(test)]
 mod tests {
-    use tinderbox_fake::Region;
-
     use super::*;
-    use crate::Chunk;
 
     #[test]
     fn files_are_filled_in_order() {
-        let tensors: Vec<TensorEntry> = [4, 4, 8, 20, 0, 4].map(tensor).into();
-        let tensors: Vec<&TensorEntry> = tensors.iter().collect();
+        let tensors: Vec<ExportTensor<'_>> = [4, 4, 8, 20, 0, 4].map(tensor).into();
         let check = |limit, expected: &[&[u64]]| {
             let files = divide(&tensors, limit);
             let bytes = |file: &PlainFile<'_>| -> Vec<u64> {
-                file.tensors.iter().map(|t| t.bytes()).collect()
+                file.tensors.iter().map(|t| t.bytes).collect()
             };
             let found: Vec<Vec<u64>> = files.iter().map(bytes).collect();
             assert_eq!(found, expected, "{limit}");
@@ -325,25 +326,13 @@ mod tests {
         check(0, &[&[4], &[4], &[8], &[20], &[0], &[4]]);
     }
 
-    fn tensor(bytes: u64) -> TensorEntry {
-        let tensor = TensorEntry {
+    fn tensor(bytes: u64) -> ExportTensor<'static> {
+        ExportTensor {
             name: "w".to_owned(),
-            tied: Vec::new(),
-            role: Role::Model,
             dtype: StoredDType::U8,
             shape: vec![bytes],
-            chunks: Vec::new(),
-        };
-        let chunk = Chunk {
-            region: Region::whole(&[bytes]).unwrap(),
-            file: String::new(),
-            start_bytes: 0,
-            len_bytes: bytes,
-            digests: Vec::new(),
-        };
-        TensorEntry {
-            chunks: vec![chunk],
-            ..tensor
+            bytes,
+            values: Values::Zeros,
         }
     }
 }

@@ -1,0 +1,51 @@
+//! PyTorch's names and layouts of the parameters of Burn's modules.
+
+/// Burn modules whose `gamma` and `beta` correspond to PyTorch's `weight` and `bias`.
+const NORMS: [&str; 5] = [
+    "BatchNorm",
+    "GroupNorm",
+    "InstanceNorm",
+    "LayerNorm",
+    "RmsNorm",
+];
+
+/// The name of the number of batches that a batch norm of PyTorch has seen, a scalar of type I64. Burn does not have
+/// it.
+pub(crate) const BATCHES_TRACKED: &str = "num_batches_tracked";
+
+/// How PyTorch stores a parameter of a Burn module.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PyTorchForm<'a> {
+    /// The name in the module.
+    pub(crate) name: &'a str,
+    /// Whether the two dimensions of a matrix are swapped.
+    pub(crate) transposed: bool,
+}
+
+impl<'a> PyTorchForm<'a> {
+    /// Returns the form of the parameter of this name in a module of this type.
+    pub(crate) fn of(module_type: &str, name: &'a str) -> Self {
+        let name = match name {
+            "gamma" if NORMS.contains(&module_type) => "weight",
+            "beta" if NORMS.contains(&module_type) => "bias",
+            name => name,
+        };
+        Self {
+            name,
+            transposed: (module_type, name) == ("Linear", "weight"),
+        }
+    }
+}
+
+/// Returns whether PyTorch has a number of batches next to this parameter.
+pub(crate) fn tracks_batches(module_type: &str, name: &str) -> bool {
+    (module_type, name) == ("BatchNorm", "running_mean")
+}
+
+/// Returns the path of a parameter in a module.
+pub(crate) fn path_in(module: &str, name: &str) -> String {
+    match module {
+        "" => name.to_owned(),
+        _ => format!("{module}.{name}"),
+    }
+}

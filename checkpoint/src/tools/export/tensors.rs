@@ -1,0 +1,201 @@
+//! The tensors of an export: their names, layouts and order.
+
+use std::{cmp::Reverse, collections::BTreeMap, path::Path};
+
+use tinderbox_deferred::ParameterPath;
+
+use super::{ExportFormat, ExportLayout, ExportOptions};
+use crate::{
+    ModuleTypes, Role, SaveError, SaveTensor, StoredDType, check_tiling,
+    format::{BATCHES_TRACKED, PyTorchForm, check_tensor_name, path_in, tracks_batches},
+    tools::ToolError,
+};
+
+/// A tensor to write.
+pub(super) struct ExportTensor<'a> {
+    pub(super) name: String,
+    pub(super) dtype: StoredDType,
+    pub(super) shape: Vec<u64>,
+    pub(super) bytes: u64,
+    pub(super) values: Values<'a>,
+}
+
+/// The values of a tensor.
+pub(super) enum Values<'a> {
+    Same(&'a SaveTensor),
+    Transposed(&'a SaveTensor),
+    /// Zeros.
+    Zeros,
+}
+
+/// The tensors of an export in the order in which they are written, and the tied names with the names that they are
+/// written under.
+pub(super) struct Tensors<'a> {
+    pub(super) all: Vec<ExportTensor<'a>>,
+    pub(super) tied: Vec<(String, String)>,
+}
+
+impl<'a> Tensors<'a> {
+    /// Names the parameters among the tensors of a checkpoint or a model, which is described by `place`. Reads no values.
+    pub(super) fn of(
+        tensors: &'a [SaveTensor],
+        place: &Path,
+        options: &ExportOptions,
+    ) -> Result<Self, ToolError> {
+        let parameters = tensors.iter().filter(|tensor| tensor.role == Role::Model);
+        let parameters: Vec<&SaveTensor> = parameters.collect();
+        if parameters.is_empty() {
+            return Err(ToolError::NoParameters {
+                path: place.to_owned(),
+            });
+        }
+        let names = Names::of(&parameters, place, options)?;
+        let (mut all, mut tied) = (Vec::new(), Vec::new());
+        for tensor in parameters {
+            let path = ParameterPath::new(&*tensor.name);
+            let name = names.of_path(&path);
+            let other = tensor.tied.iter().map(|tied| {
+                let tied = ParameterPath::new(&**tied);
+                (names.of_path(&tied), name.clone())
+            });
+            tied.extend(other);
+            if names.tracks_batches(&path) {
+                all.push(ExportTensor {
+                    name: options.renamed(path_in(path.module(), BATCHES_TRACKED)),
+                    dtype: StoredDType::I64,
+                    shape: Vec::new(),
+                    bytes: StoredDType::I64.size_bytes(),
+                    values: Values::Zeros,
+                });
+            }
+            all.push(export_tensor(tensor, name, names.is_transposed(&path))?);
+        }
+        check_names(&all)?;
+        // Wide elements first, so that every tensor is aligned in its file.
+        all.sort_by(|a, b| {
+            let key = |tensor: &ExportTensor<'_>| Reverse(tensor.dtype.size_bytes());
+            (key(a), &a.name).cmp(&(key(b), &b.name))
+        });
+        tied.sort();
+        Ok(Self { all, tied })
+    }
+}
+
+fn export_tensor(
+    tensor: &SaveTensor,
+    name: String,
+    is_transposed: bool,
+) -> Result<ExportTensor<'_>, ToolError> {
+    let dtype = tensor.check()?;
+    check_tiling(&tensor.shape, &[&tensor.region]).map_err(|source| SaveError::Layout {
+        tensor: tensor.name.clone(),
+        source,
+    })?;
+    let mut shape = tensor.shape.clone();
+    let values = match is_transposed && shape.len() == 2 {
+        true => {
+            shape.reverse();
+            Values::Transposed(tensor)
+        }
+        false => Values::Same(tensor),
+    };
+    Ok(ExportTensor {
+        name,
+        dtype,
+        shape,
+        // Its size was checked.
+        bytes: tensor.region.num_elements() * dtype.size_bytes(),
+        values,
+    })
+}
+
+/// Rejects names that are invalid, or that two tensors would have.
+fn check_names(tensors: &[ExportTensor<'_>]) -> Result<(), ToolError> {
+    let saved = |tensor: &ExportTensor<'_>| match tensor.values {
+        Values::Same(saved) | Values::Transposed(saved) => saved.name.clone(),
+        Values::Zeros => tensor.name.clone(),
+    };
+    let mut seen: BTreeMap<&str, &ExportTensor<'_>> = BTreeMap::new();
+    for tensor in tensors {
+        check_tensor_name(&tensor.name).map_err(|source| SaveError::Name {
+            tensor: saved(tensor),
+            source,
+        })?;
+        if let Some(first) = seen.insert(&tensor.name, tensor) {
+            return Err(ToolError::SameName {
+                first: saved(first),
+                second: saved(tensor),
+                name: tensor.name.clone(),
+            });
+        }
+    }
+    Ok(())
+}
+
+/// The names and layouts of the parameters.
+struct Names<'a> {
+    /// The types of the modules in PyTorch's layout.
+    modules: Option<&'a ModuleTypes>,
+    options: &'a ExportOptions,
+}
+
+impl<'a> Names<'a> {
+    /// Rejects an export to PyTorch's layout without the type of every parameter's module.
+    fn of(
+        parameters: &[&SaveTensor],
+        place: &Path,
+        options: &'a ExportOptions,
+    ) -> Result<Self, ToolError> {
+        if options.layout == ExportLayout::Burn {
+            return Ok(Self {
+                modules: None,
+                options,
+            });
+        }
+        if options.format != ExportFormat::Safetensors {
+            return Err(ToolError::PyTorchFormat);
+        }
+        let known = options.modules.as_ref().filter(|types| !types.is_empty());
+        let modules = known.ok_or_else(|| ToolError::NoModules {
+            path: place.to_owned(),
+        })?;
+        let names = parameters.iter().map(|tensor| &tensor.name);
+        let unknown = names.filter(|name| {
+            let path = ParameterPath::new(&***name);
+            modules.get(path.module()).is_none()
+        });
+        let unknown: Vec<String> = unknown.cloned().collect();
+        match unknown.is_empty() {
+            true => Ok(Self {
+                modules: Some(modules),
+                options,
+            }),
+            false => Err(ToolError::OtherModel {
+                path: place.to_owned(),
+                tensors: unknown,
+            }),
+        }
+    }
+
+    fn module_type(&self, path: &ParameterPath) -> Option<&str> {
+        self.modules?.get(path.module())
+    }
+
+    fn of_path(&self, path: &ParameterPath) -> String {
+        let name = match self.module_type(path) {
+            Some(module) => path_in(path.module(), PyTorchForm::of(module, path.leaf()).name),
+            None => path.to_string(),
+        };
+        self.options.renamed(name)
+    }
+
+    fn is_transposed(&self, path: &ParameterPath) -> bool {
+        let module = self.module_type(path);
+        module.is_some_and(|module| PyTorchForm::of(module, path.leaf()).transposed)
+    }
+
+    fn tracks_batches(&self, path: &ParameterPath) -> bool {
+        let module = self.module_type(path);
+        module.is_some_and(|module| tracks_batches(module, path.leaf()))
+    }
+}
