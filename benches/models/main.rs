@@ -4,10 +4,17 @@
 //! compared alternates in one run, and a ratio is the median of the ratios of neighbouring measurements, because the
 //! speed of a shared machine drifts.
 
+mod learner;
 mod steps;
 
 #[path = "../../tests/zoo/check.rs"]
 mod check;
+
+#[path = "../../train/examples/digits/data.rs"]
+mod data;
+
+#[path = "../../train/examples/digits/model.rs"]
+mod digits;
 
 #[path = "../../examples/partitioners/models/encoder_decoder.rs"]
 mod encoder_decoder;
@@ -37,6 +44,7 @@ fn main() {
     );
     zoo();
     steps::figures();
+    learner::figures();
 }
 
 /// Prints the share of the models that are bit-equal to plain Burn in every setting.
