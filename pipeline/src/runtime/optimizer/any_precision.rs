@@ -319,6 +319,7 @@ mod tests {
         let device = Device::flex();
         let after = |is_kahan| {
             let optimizer = AnyPrecisionAdamW::new().weight_decay(0.0);
+            let optimizer = optimizer.moments(FloatDType::F32, FloatDType::F32);
             let optimizer = optimizer.kahan_summation(is_kahan);
             let ones = || Tensor::<1>::ones([1], &device).cast(FloatDType::BF16);
             let (mut value, mut state) = (ones(), None);
