@@ -113,6 +113,16 @@ pub enum CheckpointsError {
         /// The checkpoint.
         path: PathBuf,
     },
+    /// The checkpoint was saved with averages in place of the parameters.
+    #[error(
+        "{} has the averages of the parameters, without a state of the optimizer: training can't continue with it; resume \
+         from another checkpoint, or load it into a pipeline without an optimizer, or as initial values",
+        path.display()
+    )]
+    Averaged {
+        /// The checkpoint.
+        path: PathBuf,
+    },
     /// The pipeline failed.
     #[error("the pipeline failed")]
     Pipeline(#[from] PipelineError),

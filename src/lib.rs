@@ -245,7 +245,7 @@ pub use tinderbox_pipeline::schedule;
 pub use tinderbox_pipeline::{
     ActionError, Along, AnyPrecisionAdamW, Batch, BatchError, BatchMapper, BlockProfile,
     CalibrateError, CertifyError, CertifySite, Clipping, Cut, Division, Evaluation, Leaf, LeafName,
-    Link, LinkError, LocalLink, LossOver, LossScale, Machine, MixedPrecision, NotHeld,
+    Link, LinkError, LocalLink, LossOver, LossScale, Machine, MixedPrecision, MomentDType, NotHeld,
     OperationTimes, OptimizerConfig, OptimizerSnapshot, OutputError, Outputs, Partitioner,
     Pipeline, PipelineBuilder, PipelineError, Placement, Plan, PlanError, PlanFile, PlanStage,
     Planner, Profile, ProfileError, Profiler, RankModel, RestoreError, SavedOptimizer, SavedState,

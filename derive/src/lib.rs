@@ -4,7 +4,7 @@ use proc_macro2::{Span, TokenStream};
 use quote::{quote, quote_spanned};
 use syn::spanned::Spanned;
 use syn::{
-    Data, DeriveInput, Field, Fields, Ident, LitInt, Member, Path, Result, Token,
+    Data, DeriveInput, Field, Fields, Ident, LitInt, Member, Path, Result, Token, WherePredicate,
     parse_macro_input, parse_quote,
 };
 
@@ -16,9 +16,11 @@ use syn::{
 /// - `#[batch(whole)]`: belongs to all samples, and is not split, as in `Whole`.
 /// - `#[batch(along = 1)]`: its samples are that dimension, as in `Along`; the first has the number 0.
 /// - `#[batch(constant)]`: anything that implements `Debug`. The forward may depend on it. Values with
-///   different `Debug` texts are different programs.
+///   different `Debug` texts are different programs, so equal texts must mean equal values, and the text must not change
+///   by itself, as that of a `HashMap` does.
 /// - `#[batch(skip)]`: anything that implements `Default`, such as texts for a metric. Every micro-batch has a copy
-///   of it. The forward can't depend on it: recordings with its value and with its default are compared.
+///   of it. The forward can't depend on it: recordings with its default, and with its value in the first batch of a
+///   shape, are compared.
 ///
 /// The type needs `Clone`. If the crate `tinderbox` has another name, the struct needs
 /// `#[batch(crate = other::path)]`.
@@ -46,8 +48,12 @@ fn implement(input: &DeriveInput) -> Result<TokenStream> {
         .map(|index| quote::format_ident!("field_{index}"))
         .collect();
     let mut generics = input.generics.clone();
-    for parameter in generics.type_params_mut() {
-        parameter.bounds.push(parse_quote!(#tinderbox::Batch));
+    if generics.type_params().next().is_some() {
+        let bounds = data.fields.iter().map(|field| bound(&tinderbox, field));
+        let bounds = bounds.collect::<Result<Vec<WherePredicate>>>()?;
+        let predicates = &mut generics.make_where_clause().predicates;
+        predicates.push(parse_quote!(Self: ::core::clone::Clone + Send + Sync + 'static));
+        predicates.extend(bounds);
     }
     let name = &input.ident;
     let (impl_generics, type_generics, where_clause) = generics.split_for_impl();
@@ -105,6 +111,16 @@ fn map_field(tinderbox: &Path, index: usize, field: &Field) -> Result<(Member, T
         Role::Skip => quote_spanned!(at=> mapper.skip(#variable)),
     };
     Ok((member, value))
+}
+
+/// Returns what the type of a field needs, for a struct with type parameters.
+fn bound(tinderbox: &Path, field: &Field) -> Result<WherePredicate> {
+    let of = &field.ty;
+    Ok(match role(field)? {
+        Role::Tensors | Role::Whole | Role::Along(_) => parse_quote!(#of: #tinderbox::Batch),
+        Role::Constant => parse_quote!(#of: ::core::fmt::Debug),
+        Role::Skip => parse_quote!(#of: ::core::default::Default),
+    })
 }
 
 /// How a field is mapped.

@@ -39,7 +39,7 @@ use crate::BatchError;
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a batch",
     note = "a batch is a tensor, a tuple, `Option`, `Vec` or array of batches, or a struct with \
-            `#[derive(Batch)]`; a field that is none needs `#[batch(skip)]` or `#[batch(constant)]`"
+            `#[derive(Batch)]`; a field of another type needs `#[batch(skip)]` or `#[batch(constant)]`"
 )]
 pub trait Batch: Clone + Send + Sync + 'static {
     /// Replaces every tensor, always in the same order.
@@ -164,7 +164,11 @@ pub struct Along<const AXIS: usize, B>(pub B);
 
 impl<const AXIS: usize, B: Batch> Batch for Along<AXIS, B> {
     fn map_tensors(self, mapper: &mut BatchMapper<'_>) -> Self {
-        let along = Division::Samples { axis: AXIS };
+        // What belongs to all samples does so in every part.
+        let along = match mapper.division {
+            Division::Whole => Division::Whole,
+            Division::Samples { .. } => Division::Samples { axis: AXIS },
+        };
         let outer = std::mem::replace(&mut mapper.division, along);
         let inner = self.0.map_tensors(mapper);
         mapper.division = outer;

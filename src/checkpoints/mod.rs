@@ -21,7 +21,6 @@ pub use export::export_pipeline;
 pub use resume::{Resumed, SkippedCheckpoint};
 pub(crate) use saved::held_by_ranks;
 use saved::{OfRanks, RankSnapshot, writes};
-use scalars::saved_scale;
 
 use crate::CheckpointsError;
 
@@ -257,11 +256,11 @@ impl Checkpoints {
         meta.metadata = metadata;
         meta.plan = serde_json::to_value(pipeline.plan().file().without_programs())
             .map_err(|source| CheckpointsError::Plan { step, source })?;
-        let scale = pipeline.loss_scale().map(saved_scale);
+        let of_run = scalars::of_run(pipeline.loss_scale(), pipeline.is_averaged());
         meta.modules = ModuleTypes::of(pipeline.model().parameters());
         let ranks = pipeline
             .on_ranks(move |rank, stages| RankSnapshot::of(&writes[rank.index()], stages))?;
-        let ranks = OfRanks::new(ranks, scale);
+        let ranks = OfRanks::new(ranks, of_run);
         meta.size = Some(ranks.size());
         let attempt = self.run.begin(meta).map_err(failed)?;
         if self.in_background {

@@ -11,7 +11,7 @@ use tinderbox_pipeline::{
 };
 
 use super::resume::Resumed;
-use super::scalars::{from_saved, scale_of};
+use super::scalars::{from_saved, is_averaged, scale_of};
 use crate::CheckpointsError;
 
 fn parameters_of<M: Module>(model: &Deferred<M>) -> Vec<(ParameterPath, Vec<u64>, DType)> {
@@ -29,6 +29,10 @@ pub(super) fn restore<M: Module + Sync + 'static, B: Batch>(
     let (expected, found) = (checkpoint.manifest().seed, pipeline.seed().value());
     if expected != found {
         return Err(CheckpointsError::Seed { expected, found });
+    }
+    if is_averaged(&checkpoint) && pipeline.has_optimizer() {
+        let path = checkpoint.dir().to_owned();
+        return Err(CheckpointsError::Averaged { path });
     }
     let source = checkpoint.source(LoadOptions::default())?;
     source.check_model(&parameters_of(pipeline.model()))?;

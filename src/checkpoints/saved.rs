@@ -70,7 +70,8 @@ fn tied_paths(table: &ParameterTable) -> BTreeMap<ParameterPath, Vec<String>> {
 /// The contents that the ranks save.
 pub(super) struct OfRanks {
     ranks: Vec<Mutex<Slot>>,
-    scale: Option<[(String, Scalar); 2]>,
+    /// Scalars of the run.
+    of_run: Vec<(String, Scalar)>,
 }
 
 /// The contents that one rank saves, from its snapshot to the copy on the host.
@@ -81,11 +82,11 @@ enum Slot {
 }
 
 impl OfRanks {
-    pub(super) fn new(ranks: Vec<RankSnapshot>, scale: Option<[(String, Scalar); 2]>) -> Self {
+    pub(super) fn new(ranks: Vec<RankSnapshot>, of_run: Vec<(String, Scalar)>) -> Self {
         let slots = ranks.into_iter().map(Slot::Snapshot);
         Self {
             ranks: slots.map(Mutex::new).collect(),
-            scale,
+            of_run,
         }
     }
 
@@ -122,8 +123,8 @@ impl OfRanks {
             Slot::Copied(copied) => copied.take().expect("a rank is written once")?,
         };
         // The first rank saves contents that belong to no rank.
-        let scale = self.scale.iter().flatten().filter(|_| rank == 0);
-        save.scalars.extend(scale.cloned());
+        let of_run = self.of_run.iter().filter(|_| rank == 0);
+        save.scalars.extend(of_run.cloned());
         Ok(save)
     }
 

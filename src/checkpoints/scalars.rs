@@ -8,11 +8,24 @@ use tinderbox_pipeline::LossScale;
 const SCALE_FACTOR: &str = "loss_scale.factor";
 const SCALE_STEPS: &str = "loss_scale.steps";
 
-pub(super) fn saved_scale(scale: LossScale) -> [(String, Scalar); 2] {
-    [
-        (SCALE_FACTOR.into(), Scalar::Float(scale.factor())),
-        (SCALE_STEPS.into(), Scalar::Uint(scale.steps())),
-    ]
+/// Whether the parameters are averages.
+const AVERAGED: &str = "averaged";
+
+/// Returns what is saved of a run besides the values of its ranks.
+pub(super) fn of_run(scale: Option<LossScale>, is_averaged: bool) -> Vec<(String, Scalar)> {
+    let scale = scale.into_iter().flat_map(|scale| {
+        [
+            (SCALE_FACTOR.into(), Scalar::Float(scale.factor())),
+            (SCALE_STEPS.into(), Scalar::Uint(scale.steps())),
+        ]
+    });
+    let averaged = is_averaged.then(|| (AVERAGED.into(), Scalar::Bool(true)));
+    scale.chain(averaged).collect()
+}
+
+/// Returns whether a checkpoint has averages in place of the parameters.
+pub(super) fn is_averaged(checkpoint: &Checkpoint) -> bool {
+    checkpoint.scalars().get(AVERAGED) == Some(&Scalar::Bool(true))
 }
 
 /// Returns factor and step count of the loss scale, if the checkpoint has them.

@@ -1,5 +1,6 @@
 //! Tests across crates: from a Burn model to a trained, saved and restored one, compared with plain Burn.
 
+mod averages;
 mod branches;
 mod burnpack;
 mod command_line;

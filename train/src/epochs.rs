@@ -144,9 +144,14 @@ impl<B> Epochs<B> {
             let not_there = EpochsError::BetweenBatches { position };
             batches.next().ok_or(not_there)??;
             before = batches.progress().items_processed;
-            if before > target {
+            // The batches of several workers come in another order, and the last of each may be smaller.
+            let has_workers = || workers.is_some_and(|before| before < worker_threads());
+            if before > target && !has_workers() {
                 return Err(EpochsError::BetweenBatches { position });
             }
+        }
+        if before > target {
+            self.place.items = before;
         }
         Ok(Epoch {
             items: self.loader.num_items(),
@@ -235,7 +240,7 @@ impl<B> std::fmt::Debug for Epoch<'_, B> {
 }
 
 /// The number of threads of this process that are the second or a later worker of a data loader of Burn, which names
-/// them; 0 where the system does not tell.
+/// them; 0 on systems without this list.
 fn worker_threads() -> usize {
     let threads = std::fs::read_dir("/proc/self/task").into_iter().flatten();
     let names = threads.filter_map(|thread| {

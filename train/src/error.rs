@@ -1,5 +1,7 @@
 //! Errors.
 
+use std::path::PathBuf;
+
 use burn::data::dataset::DatasetError;
 use tinderbox::{CheckpointsError, OutputError, PipelineError};
 
@@ -35,7 +37,7 @@ pub enum EpochsError {
 #[non_exhaustive]
 pub enum StrategyError {
     /// A step or an evaluation has failed.
-    #[error("the pipeline has stopped")]
+    #[error("a step or an evaluation has failed")]
     Pipeline(#[from] PipelineError),
     /// The outputs of a step are not those of the item.
     #[error("the outputs of the forward do not fit the item that the metrics get")]
@@ -59,6 +61,16 @@ pub enum StrategyError {
         saved: u64,
         /// The number of items now.
         found: u64,
+    },
+    /// The checkpoint is of a run that was not trained by a strategy.
+    #[error(
+        "{} was saved by another training loop, and its position in the data may be in another unit: continue with that \
+         loop, or save to another directory",
+        path.display()
+    )]
+    OtherLoop {
+        /// The checkpoint.
+        path: PathBuf,
     },
     /// Checkpoints of burn-train.
     #[error(

@@ -13,10 +13,9 @@
 //!
 //! - The optimizer is the pipeline's.
 //! - With `grads_accumulation(n)`, the `n` batches of a step are weighted by their samples, so that the gradient is that
-//!   of one large batch. burn-train adds them up: its gradient is `n` times as large. There is one item for
-//!   metrics for each step, the last batch's progress included; burn-train has one for each batch.
+//!   of one large batch. burn-train adds them up: its gradient is `n` times as large.
 //! - Checkpoints are those of [`tinderbox::Checkpoints`], which each rank writes for itself.
-//!   `with_default_checkpointers` is refused.
+//!   `with_default_checkpointers` is refused; together with `checkpoint`, burn-train itself panics before.
 //! - `gradient_checkpointing` does nothing: plan stages that recompute.
 //!
 //! # Features

@@ -90,7 +90,8 @@ impl Steps {
         let ranks = timeline.into_iter().flat_map(|timeline| &timeline.ranks);
         let step = Step {
             iteration,
-            gradient_norm: step.gradient_norm,
+            // One that is not finite would be the mean of the epoch.
+            gradient_norm: step.gradient_norm.filter(|norm| norm.is_finite()),
             idle_share: timeline.map(|timeline| 100.0 * timeline.idle_share()),
             peak_bytes: ranks.map(|rank| rank.peak_bytes()).collect(),
             flop_utilization: flops_per_s(plan).map(|peak| {
@@ -188,7 +189,9 @@ impl Metric for StepMetric {
         (): &(),
         metadata: &MetricMetadata,
     ) -> Result<SerializedEntry, TensorReadError> {
-        let step = metadata.iteration.and_then(|at| self.steps.get(at));
+        // A validation has no rate.
+        let training = metadata.lr.as_ref().and(metadata.iteration);
+        let step = training.and_then(|at| self.steps.get(at));
         let step = step.unwrap_or_default();
         let mib = |bytes: &u64| *bytes as f64 / (1 << 20) as f64;
         let value = match self.kind {

@@ -14,7 +14,7 @@ use burn_train::{
     LearningResult, SupervisedLearningStrategy, SupervisedTrainingEventProcessor, TrainLoader,
     TrainStep, TrainingComponents, TrainingError, TrainingItem, TrainingStrategy, ValidLoader,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 use tinderbox::{Batch, Checkpoints, Pipeline};
 
 use crate::metrics::{Kind, StepMetric, Steps};
@@ -22,6 +22,8 @@ use crate::{Epochs, StepItem, StrategyError};
 
 /// The name under which a checkpoint has the number of items of an epoch.
 const ITEMS: &str = "items_per_epoch";
+/// The name under which a checkpoint has the number of epochs after which the run was validated.
+const VALIDATED: &str = "validated_epochs";
 
 type Input<M> = <M as TrainStep>::Input;
 
@@ -80,9 +82,10 @@ impl<M: LearnerModel + Sync, B: Batch> PipelineStrategy<M, B> {
     /// Resumes from the newest checkpoint, if there is one, and saves: after the steps that [`Checkpoints::every`]
     /// sets, otherwise after each epoch, and always when the training is interrupted or ends.
     ///
-    /// A resumed run continues as if it had not stopped: with the next batch of the interrupted epoch, at the rate
-    /// that the scheduler would have had. It needs the same data loaders, with the same seeds, and the same scheduler.
-    /// What burn-train itself remembers of earlier epochs, as for early stopping, begins anew.
+    /// A resumed run continues as if it had not stopped: with the next batch of the interrupted epoch, or its
+    /// validation, at the rate that the scheduler would have had. It needs the same data loaders, with the same seeds, and
+    /// the same scheduler. What burn-train itself remembers begins anew: the metrics of an interrupted epoch are of its
+    /// rest, and early stopping counts from there.
     #[must_use]
     pub fn checkpoints(mut self, checkpoints: Checkpoints) -> Self {
         self.checkpoints = Some(Arc::new(checkpoints));
@@ -104,7 +107,7 @@ impl<M: LearnerModel + Sync, B: Batch> PipelineStrategy<M, B> {
         self
     }
 
-    /// Returns the pipeline, which no training may use meanwhile.
+    /// Returns the pipeline. A training that begins meanwhile waits for it: drop it before on the same thread.
     ///
     /// # Errors
     ///
@@ -192,19 +195,18 @@ where
         let summary = components.summary.clone();
         let placeholder = learner.model();
         let items = train.num_items() as u64;
-        let position = self.resume(&components, items).unwrap_or_else(|error| {
+        let begin = self.resume(&components, items).unwrap_or_else(|error| {
             fail(&interrupter, error);
-            0
+            Begin::default()
         });
-        // burn-train counts epochs from 1.
-        let epochs = position.checked_div(items).unwrap_or(0);
         let start = LearnerEvent::Start {
             total_epochs: components.num_epochs,
-            starting_epoch: epochs as usize + 1,
+            // Counted from 1.
+            starting_epoch: begin.validated + 1,
             label: components.label.clone(),
         };
         interrupter.fail_on_error(components.event_processor.process_train(start));
-        let (model, mut events) = self.run(components, learner, [train, valid], position);
+        let (model, mut events) = self.run(components, learner, [train, valid], begin);
         let summary = summary.and_then(|summary| summary.init().ok());
         interrupter.fail_on_error(events.process_train(LearnerEvent::End(summary)));
         interrupter.fail_on_error(events.flush());
@@ -225,32 +227,60 @@ where
         starting_epoch: usize,
     ) -> (M, SupervisedTrainingEventProcessor<M>) {
         let placeholder = learner.model();
-        let position = (starting_epoch.max(1) - 1) as u64 * train.num_items() as u64;
-        let (model, events) = self.run(components, learner, [train, valid], position);
+        let validated = starting_epoch.saturating_sub(1);
+        let begin = Begin {
+            position: validated as u64 * train.num_items() as u64,
+            validated,
+            step: 0,
+        };
+        let (model, events) = self.run(components, learner, [train, valid], begin);
         (model.unwrap_or(placeholder), events)
     }
 }
 
 impl<M: LearnerModel + Sync, B: Batch> PipelineStrategy<M, B> {
-    /// Restores the newest checkpoint, and returns the position in the training data.
-    fn resume(&self, components: &TrainingComponents<M>, items: u64) -> Result<u64, StrategyError> {
+    /// Restores the newest checkpoint, and returns where the run continues.
+    fn resume(
+        &self,
+        components: &TrainingComponents<M>,
+        items: u64,
+    ) -> Result<Begin, StrategyError> {
         if components.checkpoint.is_some() || components.checkpointer.is_some() {
             return Err(StrategyError::WholeModel);
         }
         let Some(checkpoints) = &self.checkpoints else {
-            return Ok(0);
+            return Ok(Begin::default());
         };
         let Some(resumed) = checkpoints.resume(&mut *self.pipeline()?)? else {
-            return Ok(0);
+            return Ok(Begin::default());
         };
-        match resumed.metadata[ITEMS].as_u64() {
-            Some(saved) if saved != items => Err(StrategyError::Items {
+        let number = |name| resumed.metadata[name].as_u64();
+        let (Some(saved), Some(validated)) = (number(ITEMS), number(VALIDATED)) else {
+            return Err(StrategyError::OtherLoop { path: resumed.dir });
+        };
+        match saved == items {
+            true => Ok(Begin {
+                position: resumed.data_position,
+                validated: validated as usize,
+                step: resumed.step,
+            }),
+            false => Err(StrategyError::Items {
                 saved,
                 found: items,
             }),
-            _ => Ok(resumed.data_position),
         }
     }
+}
+
+/// Where a training begins.
+#[derive(Clone, Copy, Debug, Default)]
+struct Begin {
+    /// The position in the training data.
+    position: u64,
+    /// The number of epochs after which it was validated.
+    validated: usize,
+    /// The number of steps of the run so far.
+    step: u64,
 }
 
 impl<M, B> PipelineStrategy<M, B>
@@ -266,7 +296,7 @@ where
         components: TrainingComponents<M>,
         learner: Learner<M>,
         [train, valid]: [Arc<dyn DataLoader<Input<M>>>; 2],
-        position: u64,
+        begin: Begin,
     ) -> (Option<M>, SupervisedTrainingEventProcessor<M>) {
         let interrupter = components.interrupter.clone();
         let mut events = components.event_processor;
@@ -274,7 +304,8 @@ where
             let mut pipeline = self.pipeline()?;
             let mut run = Run {
                 strategy: self,
-                position,
+                position: begin.position,
+                validated: begin.validated,
                 items: train.num_items(),
                 saved_step: pipeline.steps(),
                 pipeline: &mut pipeline,
@@ -286,10 +317,10 @@ where
             // Batches are made on the CPU: a rank moves what it needs to its device.
             let mut train = Epochs::new(train.to_device(&Device::flex()));
             let mut valid = Epochs::new(valid.to_device(&Device::flex()));
-            train.skip_to(position)?;
-            valid.skip_to(train.ended() as u64 * valid.items() as u64)?;
+            train.skip_to(begin.position)?;
+            valid.skip_to(begin.validated as u64 * valid.items() as u64)?;
             // A scheduler has no position.
-            (0..run.pipeline.steps()).for_each(|_| run.learner.lr_step());
+            (0..begin.step).for_each(|_| run.learner.lr_step());
             let mut early_stopping = components.early_stopping;
             let ended = run.epochs(&mut train, &mut valid, components.num_epochs, |epoch| {
                 let stopping = early_stopping.as_mut();
@@ -326,6 +357,8 @@ struct Run<'a, M: LearnerModel, B> {
     accumulated: usize,
     /// The position in the training data after the last step.
     position: u64,
+    /// The number of epochs after which it was validated.
+    validated: usize,
     /// The number of items of an epoch.
     items: usize,
     /// The step of the newest checkpoint.
@@ -339,7 +372,7 @@ where
     <M as InferenceStep>::Output: StepItem,
     B: Batch,
 {
-    /// Trains and validates until the last epoch has ended, or `stops` says so after one.
+    /// Trains and validates until the last epoch has ended, or `stops` is true after one.
     fn epochs(
         &mut self,
         train: &mut Epochs<Input<M>>,
@@ -347,24 +380,33 @@ where
         last: usize,
         mut stops: impl FnMut(usize) -> bool,
     ) -> Result<(), StrategyError> {
-        while train.ended() < last && !self.interrupter.should_stop() {
-            let epoch = train.ended() + 1;
-            self.train_epoch(epoch, train)?;
+        loop {
+            let epoch = train.ended();
+            // A run may have been interrupted before.
+            if self.validated < epoch {
+                self.validate_epoch(epoch, valid)?;
+                if self.interrupter.should_stop() {
+                    return Ok(());
+                }
+                self.validated = epoch;
+                self.report(LearnerEvent::EndEpoch(epoch));
+                self.interrupter.fail_on_error(self.events.flush());
+                let checkpoints = self.strategy.checkpoints.as_deref();
+                if checkpoints.is_some_and(|checkpoints| checkpoints.interval().is_none()) {
+                    self.save()?;
+                }
+                if stops(epoch) {
+                    return Ok(());
+                }
+            }
+            if epoch >= last || self.interrupter.should_stop() {
+                return Ok(());
+            }
+            self.train_epoch(epoch + 1, train)?;
             if self.interrupter.should_stop() {
-                break;
-            }
-            self.validate_epoch(epoch, valid)?;
-            self.report(LearnerEvent::EndEpoch(epoch));
-            self.interrupter.fail_on_error(self.events.flush());
-            let checkpoints = self.strategy.checkpoints.as_deref();
-            if checkpoints.is_some_and(|checkpoints| checkpoints.interval().is_none()) {
-                self.save()?;
-            }
-            if stops(epoch) {
-                break;
+                return Ok(());
             }
         }
-        Ok(())
     }
 
     fn train_epoch(
@@ -379,11 +421,12 @@ where
         let mut batches = loader.next_epoch()?;
         let mut iteration = 0;
         while !self.interrupter.should_stop() {
-            let mut parts = Vec::new();
+            let (mut parts, mut progress) = (Vec::new(), Vec::new());
             while parts.len() < self.accumulated
                 && let Some(batch) = batches.next()
             {
                 parts.push((self.strategy.convert)(batch?));
+                progress.push(batches.progress());
             }
             if parts.is_empty() {
                 break;
@@ -394,14 +437,18 @@ where
             let step = self.pipeline.step_accumulated(rate.clone(), parts)?;
             let seconds = started.elapsed().as_secs_f64();
             self.position = batches.position();
-            iteration += 1;
             let plan = self.pipeline.plan().file();
-            self.strategy.steps.push(iteration, &step, plan, seconds);
-            let item = StepItem::from_outputs(&step.into())?;
-            let item = TrainingItem::new(item, batches.progress(), Some(iteration), Some(rate));
-            self.report(LearnerEvent::ProcessedItem(item));
+            for (of_batch, progress) in step.of_batches().zip(progress) {
+                iteration += 1;
+                self.strategy.steps.push(iteration, &step, plan, seconds);
+                let item = StepItem::from_outputs(&of_batch)?;
+                let item = TrainingItem::new(item, progress, Some(iteration), Some(rate.clone()));
+                let event = LearnerEvent::ProcessedItem(item);
+                self.interrupter
+                    .fail_on_error(self.events.process_train(event));
+            }
             if let Some(checkpoints) = &self.strategy.checkpoints {
-                let metadata = || json!({ ITEMS: self.items });
+                let metadata = || metadata(self.items, self.validated);
                 let saved = checkpoints.after_step_with(self.pipeline, self.position, metadata)?;
                 if saved.is_some() {
                     self.saved_step = self.pipeline.steps();
@@ -454,12 +501,16 @@ where
         if let Some(checkpoints) = &self.strategy.checkpoints
             && step != self.saved_step
         {
-            let metadata = json!({ ITEMS: self.items });
+            let metadata = metadata(self.items, self.validated);
             checkpoints.save_with(self.pipeline, self.position, metadata)?;
             self.saved_step = step;
         }
         Ok(())
     }
+}
+
+fn metadata(items: usize, validated: usize) -> Value {
+    json!({ ITEMS: items, VALIDATED: validated })
 }
 
 /// Stops the training with an error. burn-train's errors have no variant for those of a strategy, so it gets the text.

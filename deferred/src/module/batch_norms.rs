@@ -1,4 +1,4 @@
-//! The batch norms of Burn in a module. Burn tells visitors the name of a module's type, but not its crate, so they are
+//! The batch norms of Burn in a module. Visitors get the name of a module's type without its crate, so they are
 //! recognized by their fields too.
 
 use std::collections::BTreeSet;

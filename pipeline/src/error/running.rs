@@ -344,21 +344,21 @@ pub enum PipelineError {
     #[error("the pipeline keeps no averages: call `.average(0.999)` before `.start()`")]
     NoAverages,
     /// The parameters are exchanged for their averages.
-    #[error("the parameters are exchanged for their averages: train outside of `with_averages`")]
+    #[error(
+        "the parameters are exchanged for their averages: train, set and restore parameters outside of `with_averages`"
+    )]
     Averaged,
     /// A parameter can't train, because the trace has no gradient of it.
     #[error(
-        "`{path}` did not train when the model was traced, so there is no gradient of it: trace a model in which it \
-         trains, and freeze it after the start"
+        "there is no gradient of `{path}`, because it did not train when the model was traced, or is a running state: trace \
+         a model in which it trains, and freeze it after the start"
     )]
     NotTraced {
         /// The parameter.
         path: ParameterPath,
     },
     /// A group contains no parameter.
-    #[error(
-        "the group contains no parameter that trains: groups match the paths of parameters, not ids"
-    )]
+    #[error("the group contains no parameter: groups match the paths of parameters, not ids")]
     NoParameters,
     /// The pipeline has no optimizer.
     #[error("the pipeline has no optimizer: call `.optimizer(...)` before `.start()` to train")]

@@ -35,8 +35,6 @@ pub struct PipelineBuilder<M, B> {
     pub(super) loss_scale: Option<LossScale>,
     optimizer: Option<Rule>,
     groups: Vec<(ParamGroup, Rule)>,
-    /// The decay of averages of the parameters.
-    pub(super) average_decay: Option<f64>,
     pub(super) source: Option<Arc<dyn Source>>,
     pub(super) observer: Option<Arc<dyn Observer>>,
     pub(super) devices: Vec<Device>,
@@ -67,7 +65,7 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
                 measure: false,
                 optimizers: None,
                 gradient_hook: None,
-                keeps_averages: false,
+                average_decay: None,
                 memory: MemoryCheck::default(),
                 keep_gradients: false,
             },
@@ -76,7 +74,6 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
             loss_scale: default_scale(trace.compute_dtype()),
             optimizer: None,
             groups: Vec::new(),
-            average_decay: None,
             source: None,
             observer: None,
             devices: vec![Device::flex()],
@@ -125,16 +122,15 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
     }
 
     /// Keeps an exponential moving average of every parameter that trains: after each step it is
-    /// `decay * average + (1 - decay) * value`, beginning with the initial value. The averages are saved
-    /// and resumed with the state of the optimizer, and used by
-    /// [`with_averages`](Pipeline::with_averages). Default: none.
+    /// `decay * average + (1 - decay) * value`, beginning with the initial value, also of a parameter that is
+    /// [frozen](Pipeline::freeze) or has no gradient in the step. The averages are saved and resumed with the state of the
+    /// optimizer, and used by [`with_averages`](Pipeline::with_averages). Default: none.
     ///
-    /// Memory: the bytes of the parameters once more, on the ranks that own them; twice for 16 bits, of which averages are
-    /// in f32. Running states and frozen
-    /// parameters have no average.
+    /// Memory: the bytes of the parameters once more, on the ranks that own them; for 16 bits twice, because averages are in
+    /// f32. Running states, and parameters that are frozen in the trace, have no average.
     #[must_use]
     pub fn average(mut self, decay: f64) -> Self {
-        self.average_decay = Some(decay);
+        self.settings.average_decay = Some(decay);
         self
     }
 
@@ -156,13 +152,14 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
         Some(Optimizers::new(
             base,
             self.groups.clone(),
-            self.average_decay,
+            self.settings.average_decay,
         ))
     }
 
     /// Whether groups have optimizers that nothing uses, because there is none for the other parameters.
     pub(super) fn has_groups_alone(&self) -> bool {
-        self.optimizer.is_none() && !(self.groups.is_empty() && self.average_decay.is_none())
+        self.optimizer.is_none()
+            && !(self.groups.is_empty() && self.settings.average_decay.is_none())
     }
 
     /// Sets a custom optimizer.

@@ -33,7 +33,8 @@ pub use local::LocalLink;
 pub(crate) use local::local_links;
 pub use loss_scale::LossScale;
 pub use optimizer::{
-    AnyPrecisionAdamW, AnyPrecisionState, OptimizerConfig, OptimizerSnapshot, SavedState,
+    AnyPrecisionAdamW, AnyPrecisionState, MomentDType, OptimizerConfig, OptimizerSnapshot,
+    SavedState,
 };
 pub use output::{Evaluation, StepOutput};
 pub use pipeline::Pipeline;

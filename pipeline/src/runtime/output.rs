@@ -7,6 +7,7 @@ use tinderbox_fake::{DynTensor, FakeError};
 
 use super::step::{Round, RoundReport};
 use crate::schedule::{MicroBatchIndex, RankIndex, StageIndex, TimeUnit, Timeline};
+use crate::trace::LossOver;
 use crate::{ActionError, OutputError, PipelineError};
 
 /// The result of an evaluation. Its loss is `None` if the forward has none.
@@ -35,6 +36,9 @@ pub struct StepOutput<Loss = f64> {
     pub timeline: Option<Timeline>,
     /// Every named output of each micro-batch, in the order of names.
     outputs: Vec<(String, Vec<DynTensor>)>,
+    /// The number of micro-batches of each batch.
+    pub(super) batches: Vec<usize>,
+    is_sum: bool,
     /// The positions of gradients that are not finite, if that or the loss stopped the update.
     pub(super) stopped: Option<Vec<usize>>,
 }
@@ -64,6 +68,8 @@ impl<Loss> StepOutput<Loss> {
             skipped: self.skipped,
             timeline: self.timeline,
             outputs: self.outputs,
+            batches: self.batches,
+            is_sum: self.is_sum,
             stopped: self.stopped,
         }
     }
@@ -85,6 +91,50 @@ impl<Loss> StepOutput<Loss> {
         losses
             .filter(|(_, (loss, weight))| **weight != 0.0 && !loss.is_finite())
             .map(|(micro_batch, (loss, _))| (MicroBatchIndex::new(micro_batch), *loss))
+    }
+
+    /// Returns the losses and outputs of each batch of a step over [several](crate::Pipeline::step_accumulated), in order;
+    /// of the only one otherwise. The weights of a batch are of its own micro-batches.
+    pub fn of_batches(&self) -> impl Iterator<Item = Evaluation> {
+        let mut start = 0;
+        self.batches.iter().map(move |count| {
+            let of_batch = start..start + count;
+            start += count;
+            let losses = self.micro_batch_losses.get(of_batch.clone());
+            let weights = &self.micro_batch_weights[of_batch.clone()];
+            let all = if self.is_sum {
+                1.0
+            } else {
+                weights.iter().sum()
+            };
+            // A batch that counts for nothing has no loss.
+            let weights = weights
+                .iter()
+                .map(|weight| if all > 0.0 { weight / all } else { 0.0 });
+            let weights: Vec<f64> = weights.collect();
+            let loss = losses.map(|losses| {
+                let weighted = losses
+                    .iter()
+                    .zip(&weights)
+                    .filter(|(_, weight)| **weight != 0.0);
+                weighted.map(|(loss, weight)| loss * weight).sum()
+            });
+            let outputs = self.outputs().filter_map(|(name, parts)| {
+                Some((name.to_owned(), parts.get(of_batch.clone())?.to_vec()))
+            });
+            Evaluation {
+                loss,
+                micro_batch_losses: losses.unwrap_or_default().to_vec(),
+                micro_batch_weights: weights,
+                gradient_norm: self.gradient_norm,
+                skipped: self.skipped,
+                timeline: None,
+                outputs: outputs.collect(),
+                batches: vec![*count],
+                is_sum: self.is_sum,
+                stopped: None,
+            }
+        })
     }
 
     /// Returns the named outputs, one tensor per micro-batch.
@@ -217,6 +267,10 @@ impl Evaluation {
             .into_iter()
             .map(|(name, values)| (name, in_order(values)))
             .collect();
+        let over = round
+            .micro_batches
+            .first()
+            .map(|micro| &micro.cut.loss_over);
         let schedule = &round.lists.schedule;
         let timeline = round.epoch.map(|_| Timeline {
             name: schedule.name.clone(),
@@ -233,6 +287,8 @@ impl Evaluation {
             skipped,
             timeline,
             outputs,
+            batches: vec![weights.len()],
+            is_sum: matches!(over, Some(LossOver::Sum)),
             stopped,
         })
     }

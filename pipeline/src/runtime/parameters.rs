@@ -1,5 +1,7 @@
 //! Reads and replaces parameters between steps.
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
 use burn::module::{Module, ParamGroup};
 use burn::tensor::Device;
 use tinderbox_deferred::{Parameter, ParameterPath, Request, Source, Values};
@@ -47,12 +49,13 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     ///
     /// # Errors
     ///
-    /// [`PipelineError::UnknownParameter`]; [`PipelineError::Values`] with every value of another shape, every one of
+    /// [`PipelineError::UnknownParameter`]; [`PipelineError::Averaged`]; [`PipelineError::Values`] with every value of another shape, every one of
     /// a dtype that can't be cast, and every fake one; when a rank has failed.
     pub fn set_parameters<P: AsRef<str>>(
         &mut self,
         values: impl IntoIterator<Item = (P, DynTensor)>,
     ) -> Result<(), PipelineError> {
+        self.check_not_averaged()?;
         let table = self.model().parameters().clone();
         let mut originals = Vec::new();
         for (path, value) in values {
@@ -104,7 +107,8 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     /// gather or save the averaged model. A checkpoint that is saved meanwhile has no state of the optimizer, so no
     /// training resumes from it. Before the first step, the averages are the parameters.
     ///
-    /// Cost: none on the ranks that own the parameters; parameters that several ranks hold are copied to them.
+    /// Cost: none for f32 on the ranks that own the parameters. Parameters that several ranks hold are copied to them, and
+    /// averages of parameters in 16 bits are cast.
     ///
     /// ```no_run
     /// # use burn::nn::Linear;
@@ -123,14 +127,14 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         &mut self,
         run: impl FnOnce(&mut Self) -> R,
     ) -> Result<R, PipelineError> {
-        if !self.settings.keeps_averages {
+        if self.settings.average_decay.is_none() {
             return Err(PipelineError::NoAverages);
         }
         self.check_not_averaged()?;
         self.exchange_averages(true)?;
-        let result = run(self);
+        let result = catch_unwind(AssertUnwindSafe(|| run(self)));
         self.exchange_averages(false)?;
-        Ok(result)
+        result.or_else(|panic| resume_unwind(panic))
     }
 
     /// Replaces the parameters by their averages, or the averages by the parameters.
@@ -153,7 +157,8 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         }
     }
 
-    /// Stops updating the parameters of a group, from the next step on. Their state of the optimizer stays, and their
+    /// Stops the optimizer's updates of the parameters of a group, from the next step on; the statistics of a frozen batch
+    /// norm still advance. Their state of the optimizer stays, and their
     /// gradients are neither added up nor part of the norm. The gradients are still computed: trace a model in which
     /// they are frozen to save that. A checkpoint does not contain what is frozen.
     ///

@@ -67,7 +67,6 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         let table = builder.model.parameters().clone();
         let settings = Arc::new(Settings {
             optimizers: builder.optimizers(),
-            keeps_averages: builder.average_decay.is_some(),
             ..builder.settings
         });
         // The trace may be of another model, or of another forward of the same model.
@@ -186,6 +185,17 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         })
     }
 
+    /// Returns whether it has an optimizer, and so can train.
+    pub fn has_optimizer(&self) -> bool {
+        self.settings.optimizers.is_some()
+    }
+
+    /// Returns whether the averages of the parameters are in their place, as within
+    /// [`with_averages`](Self::with_averages).
+    pub fn is_averaged(&self) -> bool {
+        self.is_averaged
+    }
+
     /// Returns the number of training steps done so far, those before a resume included.
     pub fn steps(&self) -> u64 {
         self.step
@@ -291,7 +301,7 @@ fn check_settings<M: Module + Sync + 'static, B: Batch>(
             return Err(PipelineError::TwoClippings);
         }
     }
-    if let Some(decay) = builder.average_decay
+    if let Some(decay) = builder.settings.average_decay
         && !(0.0..1.0).contains(&decay)
     {
         return Err(PipelineError::AverageDecay { decay });

@@ -92,6 +92,7 @@ impl<B: Batch> Programs<B> {
         }
         self.trace.check_batch(example)?;
         let joint = self.trace.program(mode, example)?;
+        self.trace.check_skipped(&joint, example)?;
         self.cut_of(&joint)
     }
 

@@ -26,8 +26,8 @@ pub(super) struct Settings {
     /// The optimizers; without them, the pipeline can't train.
     pub(super) optimizers: Option<Optimizers>,
     pub(super) gradient_hook: Option<Arc<GradientHook>>,
-    /// Whether the optimizers keep averages of the parameters.
-    pub(super) keeps_averages: bool,
+    /// The decay of the averages of parameters, which the optimizers keep.
+    pub(super) average_decay: Option<f64>,
     /// The memory limit that ranks are checked against.
     pub(super) memory: MemoryCheck,
     /// Whether the gradients of the last step stay readable.

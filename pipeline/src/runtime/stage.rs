@@ -161,7 +161,8 @@ impl Stage {
     }
 
     /// Returns the gradients of the last training step as passed to the optimizer, by path: summed over
-    /// its micro-batches, and clipped if the pipeline clips. Empty unless the pipeline
+    /// its micro-batches, clipped if the pipeline clips, and changed by [the
+    /// function](crate::PipelineBuilder::on_gradients) for gradients. Empty unless the pipeline
     /// [keeps](crate::PipelineBuilder::keep_gradients) them, and after a skipped step.
     pub fn gradients(&self) -> impl Iterator<Item = (&ParameterPath, &DynTensor)> {
         let pairs = self.owned.paths().zip(self.kept_gradients.iter().flatten());
@@ -376,6 +377,7 @@ impl Stage {
         let Settings {
             optimizers,
             gradient_hook,
+            average_decay,
             ..
         } = &*setup.settings;
         let paths: Vec<ParameterPath> = self.owned.paths().cloned().collect();
@@ -394,10 +396,15 @@ impl Stage {
             if let Some(kept) = &mut self.kept_gradients {
                 kept[place] = gradient.clone();
             }
-            if let (Some(gradient), Some(optimizer)) = (gradient, &mut self.optimizer) {
+            let Some(optimizer) = &mut self.optimizer else {
+                continue;
+            };
+            if let Some(gradient) = gradient {
                 let value = optimizer.step(place, lr.of(path), self.owned.value(place), gradient);
                 self.owned.replace(place, value)?;
                 self.cast.remove(&Place::Owned(place));
+            } else if let Some(decay) = average_decay {
+                optimizer.average_unchanged(place, self.owned.value(place), *decay);
             }
         }
         for (position, value) in std::mem::take(&mut self.updated_states) {

@@ -148,8 +148,10 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         let mut first = None;
         loop {
             let mut parts = Vec::new();
-            for (batch, samples) in batches.iter().zip(&samples) {
-                parts.extend(split_batch(batch, count.min(*samples))?);
+            let counts = samples.iter().map(|samples| count.min(*samples));
+            let counts: Vec<usize> = counts.collect();
+            for (batch, count) in batches.iter().zip(&counts) {
+                parts.extend(split_batch(batch, *count)?);
             }
             match self.run(Mode::Training, lr.clone(), parts) {
                 // Detected before anything ran.
@@ -161,7 +163,11 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
                     first = Some(error);
                     count -= 1;
                 }
-                done => return done,
+                Ok(mut output) => {
+                    output.batches = counts;
+                    return Ok(output);
+                }
+                Err(error) => return Err(error),
             }
         }
     }

@@ -389,6 +389,19 @@ impl<B: Batch> Trace<B> {
         })
     }
 
+    /// Records a program with the skipped fields of another batch, if it has any: those of the example may have had
+    /// their defaults.
+    pub(crate) fn check_skipped(&self, program: &JointGraph, batch: &B) -> Result<(), TraceError> {
+        if without_skipped(batch).is_none() {
+            return Ok(());
+        }
+        let again = self.record(program.key().clone(), batch);
+        let checked = again.and_then(|again| program.check_same(&again));
+        checked.map_err(|error| TraceError::SkippedField {
+            source: Box::new(error),
+        })
+    }
+
     /// Records the example's program once more and compares.
     ///
     /// # Errors

@@ -5,7 +5,9 @@ use burn::nn::{Embedding, EmbeddingConfig, Linear, LinearConfig};
 use burn::optim::AdamWConfig;
 use burn::tensor::activation::gelu;
 use burn::tensor::{Bool, Device, Int, Tensor};
-use tinderbox_pipeline::{Along, Batch, Outputs, Traceable, split_batch};
+use tinderbox_pipeline::{
+    Along, Batch, Machine, Outputs, Pipeline, Plan, Traceable, Whole, split_batch,
+};
 
 use tinderbox_deferred::Deferred;
 
@@ -243,6 +245,39 @@ fn a_struct_with_fields_that_are_no_tensors() {
     );
 }
 
+#[derive(Clone, Batch)]
+#[batch(crate = tinderbox_pipeline)]
+struct Both<A, S, const N: usize>(A, #[batch(whole)] [Tensor<2>; N], #[batch(skip)] Option<S>)
+where
+    A: Clone;
+
+impl<const N: usize> Split for Both<Tensor<2>, String, N> {
+    fn samples(&self) -> Option<usize> {
+        self.0.samples()
+    }
+
+    fn rows(&self, start: usize, count: usize) -> Self {
+        Self(self.0.rows(start, count), self.1.clone(), None)
+    }
+}
+
+#[test]
+fn a_struct_without_names_that_is_generic() {
+    check(
+        |net: &Net, Both(x, [bias, factor], _): Both<Tensor<2>, String, 2>| {
+            of((net.run(x) + bias) * factor)
+        },
+        |n, device| {
+            let whole = |n| floats([1, WIDTH], n, device);
+            Both(
+                x(n, device),
+                [whole(n + 70), whole(n + 90)],
+                Some(n.to_string()),
+            )
+        },
+    );
+}
+
 #[test]
 fn a_forward_that_depends_on_a_skipped_field_is_refused() {
     let model = Deferred::new(init).unwrap();
@@ -268,6 +303,39 @@ fn a_forward_that_depends_on_a_skipped_field_is_refused() {
     });
     let first_line = panics.lines().next().unwrap();
     insta::assert_snapshot!(first_line, @"the forward depends on a field of the batch with `#[batch(skip)]`: recorded with the field's default value, it differs; mark a field that the forward reads as `#[batch(constant)]`");
+}
+
+/// The example has the default of the field.
+#[test]
+fn a_skipped_field_is_compared_in_the_first_batch_too() {
+    let model = Deferred::new(init).unwrap();
+    let forward = |net: &Net, batch: Series<Tensor<3>>| {
+        let x = batch.steps.narrow(0, 2, 1).flatten::<2>(0, 1);
+        Outputs::loss(squared(
+            net.run(x) * (1.0 + batch.names.len() as f32),
+            batch.target,
+        ))
+    };
+    let example = Series {
+        names: Vec::new(),
+        ..series(1, &Device::flex())
+    };
+    let trace = model.trace(&example, forward).unwrap();
+    let plan = Plan::auto(&trace, &Machine::local(1).unwrap()).unwrap();
+    let builder = Pipeline::new(&model, &trace, &plan).optimizer(AdamWConfig::new());
+    let mut pipeline = builder.start().unwrap();
+    let error = pipeline.step(1e-3, series(1, &Device::flex())).unwrap_err();
+    let text = full_text(&error);
+    assert!(text.contains("#[batch(skip)]"), "{text}");
+}
+
+#[test]
+fn what_belongs_to_all_samples_does_so_in_every_part() {
+    let steps = floats([3, SAMPLES, WIDTH], 1, &Device::flex());
+    let batch = (x(0, &Device::flex()), Whole(Along::<1, _>(steps)));
+    for (part, _) in split_batch(&batch, 2).unwrap() {
+        assert_eq!(part.1.0.0.dims(), [3, SAMPLES, WIDTH]);
+    }
 }
 
 /// Sequences whose first dimension is time: the samples are the second.

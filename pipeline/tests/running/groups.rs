@@ -246,6 +246,80 @@ fn averages_of_the_parameters() {
     }
 }
 
+/// The average of a frozen parameter follows its constant value.
+#[test]
+fn averages_of_frozen_parameters_advance() {
+    let builder = builder(2).optimizer(adamw(0.1)).average(DECAY);
+    let mut pipeline = builder.start().unwrap();
+    let floats = |module: &Net| -> BTreeMap<String, Vec<f32>> {
+        let values = parameter_values(module).into_iter();
+        let values = values.map(|(path, value)| {
+            let data = value.to_data().unwrap();
+            (path.to_string(), data.iter::<f32>().collect())
+        });
+        values.collect()
+    };
+    let host = Device::flex();
+    let mut expected = floats(&pipeline.gather(&host).unwrap());
+    for step in 0..STEPS {
+        if step == 2 {
+            let group = ParamGroup::from_predicate("layers.1");
+            pipeline.freeze(&group).unwrap();
+        }
+        pipeline.step(LR, batch(step)).unwrap();
+        for (path, values) in floats(&pipeline.gather(&host).unwrap()) {
+            let averages = expected.get_mut(&path).unwrap().iter_mut();
+            for (average, value) in averages.zip(values) {
+                *average = *average * DECAY as f32 + value * (1.0 - DECAY) as f32;
+            }
+        }
+    }
+    let found = pipeline.with_averages(|averaged| averaged.gather(&host));
+    assert!(floats(&found.unwrap().unwrap()) == expected);
+}
+
+/// The parameters are in their place again after a panic, and can't be set meanwhile.
+#[test]
+fn a_panic_with_averages_changes_nothing() {
+    let builder = || builder(2).optimizer(adamw(0.1)).average(DECAY);
+    let [mut pipeline, mut undisturbed] = [(); 2].map(|()| builder().start().unwrap());
+    for pipeline in [&mut pipeline, &mut undisturbed] {
+        pipeline.step(LR, batch(0)).unwrap();
+    }
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        pipeline.with_averages(|averaged| -> () {
+            let bias = averaged.parameter("layers.0.bias").unwrap();
+            let set = averaged.set_parameters([("layers.0.bias", bias)]);
+            panic!("{}", set.unwrap_err());
+        })
+    }));
+    let text = panicked.unwrap_err().downcast::<String>().unwrap();
+    insta::assert_snapshot!(text, @"the parameters are exchanged for their averages: train, set and restore parameters outside of `with_averages`");
+    let [found, expected] = [&mut pipeline, &mut undisturbed].map(|p| trained(p, 1..3));
+    assert!(found == expected);
+}
+
+/// A state of an optimizer without one is no state of another.
+#[test]
+fn averages_of_another_optimizer_are_refused() {
+    let mut first = builder(1)
+        .optimizer(SgdConfig::new())
+        .average(DECAY)
+        .start()
+        .unwrap();
+    trained(&mut first, 0..1);
+    let (values, state) = saved(&mut first);
+    let mut other = builder(1)
+        .optimizer(adamw(0.1))
+        .average(DECAY)
+        .start()
+        .unwrap();
+    assert!(matches!(
+        other.restore(values, state),
+        Err(PipelineError::Restore { .. })
+    ));
+}
+
 #[test]
 fn averages_that_are_refused() {
     let mut pipeline = builder(2)
@@ -419,12 +493,14 @@ fn what_was_not_traced_does_not_train() {
 /// The optimizer whose state may have 16 bits has the bits of Burn's AdamW if it has 32, and is resumed exactly.
 #[test]
 fn any_precision_adamw_is_adamw() {
-    use burn::tensor::FloatDType::{BF16, F32};
-    let optimizer = AnyPrecisionAdamW::new().weight_decay(0.1).moments(F32, F32);
+    use tinderbox_pipeline::MomentDType::{Bf16, Full};
+    let optimizer = AnyPrecisionAdamW::new()
+        .weight_decay(0.1)
+        .moments(Full, Full);
     let expected = plain(CASE, adamw(0.1).init(), MICRO_BATCHES, STEPS).parameters;
     let small = AnyPrecisionAdamW::new()
         .weight_decay(0.1)
-        .moments(BF16, F32);
+        .moments(Bf16, Full);
     let small = small.kahan_summation(true);
     let of_small = plain(CASE, small.into(), MICRO_BATCHES, STEPS).parameters;
     for (optimizer, expected) in [(optimizer, &expected), (small, &of_small)] {

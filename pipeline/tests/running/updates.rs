@@ -416,6 +416,11 @@ fn accumulated_batches() {
             let expected = together.step(LR, whole(2 * step)).unwrap();
             assert_eq!(found.micro_batch_losses, expected.micro_batch_losses);
             assert_eq!(found.loss, expected.loss);
+            let losses = found.of_batches().map(|batch| batch.loss.unwrap());
+            let losses: Vec<f64> = losses.collect();
+            let mean = losses.iter().sum::<f64>() / losses.len() as f64;
+            assert!((mean - found.loss).abs() <= 1e-12, "{losses:?}");
+            assert_eq!(losses.len(), 2);
         }
         assert_eq!(apart.steps(), STEPS);
         assert!(gathered(&mut apart) == gathered(&mut together), "{kind}");

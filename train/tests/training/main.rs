@@ -122,6 +122,66 @@ fn a_run_is_resumed_within_an_epoch() {
     }
 }
 
+/// A run that was interrupted before its validation is validated when it is resumed, also after the last epoch.
+#[test]
+fn an_epoch_is_validated_after_a_resume() {
+    let dir = tempfile::tempdir().unwrap();
+    let saves = || Checkpoints::open(dir.path().join("steps")).unwrap();
+    // The last batch of the last epoch.
+    let stop = 6 * EPOCHS;
+    for stop in [stop, usize::MAX] {
+        let run = train(
+            pipeline(2, 2),
+            dir.path(),
+            |s| s.checkpoints(saves()),
+            |training| {
+                let interrupter = training.interrupter();
+                training.metric_train(StopAt {
+                    step: stop,
+                    interrupter,
+                    updates: Default::default(),
+                })
+            },
+        );
+        assert!(run.error.is_none(), "{:?}", run.error);
+    }
+    let whole = tempfile::tempdir().unwrap();
+    train(pipeline(2, 2), whole.path(), |s| s, |t| t);
+    let [found, expected] = [dir.path(), whole.path()].map(|dir| log(dir, "valid", "Loss"));
+    let tail = |losses: &[f64]| losses[losses.len() - 3..].to_vec();
+    assert_eq!(tail(&found), tail(&expected));
+}
+
+/// A pipeline that was trained before begins with the first rate, and its checkpoints can't be continued.
+#[test]
+fn another_loop_is_not_continued() {
+    let dir = tempfile::tempdir().unwrap();
+    let saves = || Checkpoints::open(dir.path().join("steps")).unwrap();
+    let mut before = pipeline(2, 2);
+    before.resume_at(20);
+    saves().save(&mut before, 20).unwrap();
+    let (learner, strategy) = learner(before, scheduler());
+    let rate = burn_train::metric::LearningRateMetric::new();
+    let trained = training(dir.path())
+        .metric_train_numeric(rate)
+        .num_epochs(1)
+        .with_training_strategy(strategy.into())
+        .launch(learner);
+    assert!(trained.error.is_none(), "{:?}", trained.error);
+    let mut expected = scheduler();
+    let expected: Vec<f64> = (0..6).map(|_| expected.step().base()).collect();
+    assert_eq!(log(dir.path(), "train", "Learning Rate"), expected);
+    let continued = train(
+        pipeline(2, 2),
+        dir.path(),
+        |s| s.checkpoints(saves()),
+        |t| t,
+    );
+    let text = continued.error.unwrap().to_string();
+    let text = text.replace(&*dir.path().to_string_lossy(), "DIR");
+    insta::assert_snapshot!(text, @"training worker on device 0 failed: the run can't be saved or resumed: checkpoint DIR/steps/step-00000020 has no optimizer state, but the pipeline's optimizer requires it: resume with the optimizer that saved it, or start a new run with its parameters as the pipeline's source");
+}
+
 /// What was trained before an item that can't be read is saved, and the run continues when it can.
 #[test]
 fn an_error_of_the_data_loses_nothing() {
@@ -178,7 +238,8 @@ fn accumulated_batches_are_one_step() {
     assert!(trained.error.is_none(), "{:?}", trained.error);
     // 22 items are six batches of four, so three steps.
     assert_eq!(strategy.pipeline().unwrap().steps(), 3 * EPOCHS as u64);
-    assert_eq!(log(dir.path(), "train", "Loss").len(), 3 * EPOCHS);
+    // A metric has a value for each batch, as in burn-train.
+    assert_eq!(log(dir.path(), "train", "Loss").len(), 6 * EPOCHS);
 }
 
 /// burn-train's strategy stops a training that does not improve.
@@ -213,6 +274,8 @@ fn metrics_of_steps() {
     let trained = training(dir.path())
         .metrics((LossMetric::new(),))
         .metric_train_numeric(metric(PipelineStrategy::gradient_norm))
+        // A validation has none.
+        .metric_valid_numeric(metric(PipelineStrategy::gradient_norm))
         .metric_train_numeric(metric(PipelineStrategy::idle_share))
         .metric_train_numeric(metric(PipelineStrategy::held_bytes))
         .metric_train_numeric(metric(PipelineStrategy::flop_utilization))
@@ -241,6 +304,7 @@ fn metrics_of_steps() {
     );
     let held = log(dir.path(), "train", "Held Bytes");
     assert!(held.iter().all(|mib| *mib > 0.0), "{held:?}");
+    assert!(!dir.path().join("valid/epoch-1/Gradient_Norm.log").exists());
     // The machine is not calibrated.
     assert!(
         !dir.path()
@@ -368,7 +432,7 @@ fn a_model_may_stay_on_the_ranks() {
 }
 
 #[test]
-fn what_fails_is_told() {
+fn errors() {
     let text = |trained: LearningResult<Net>| trained.error.unwrap().to_string();
     let dir = tempfile::tempdir().unwrap();
     let checkpointers = train(

@@ -1,9 +1,14 @@
 //! AdamW with moments in 16 bits, and with Kahan summation of the updates.
 
-use burn::optim::{LearningRate, Optimizer, RecordState, StateSink, StateSource};
+use std::sync::Arc;
+
+use burn::optim::grad_clipping::GradientClippingConfig;
+use burn::optim::{DynOptimizer, LearningRate, Optimizer, RecordState, StateSink, StateSource};
 use burn::tensor::{DType, Device, FloatDType, Tensor};
 use burn_pack::Scalar;
 use tinderbox_fake::DynTensor;
+
+use super::OptimizerConfig;
 
 /// AdamW whose moments may have 16 bits, and whose parameters may: torchdistX's AnyPrecisionAdamW.
 ///
@@ -20,15 +25,14 @@ use tinderbox_fake::DynTensor;
 /// without it, a parameter in bf16 does not change by an update of less than a 512th of it.
 ///
 /// ```
-/// # use burn::tensor::FloatDType;
-/// use tinderbox_pipeline::AnyPrecisionAdamW;
+/// use tinderbox_pipeline::{AnyPrecisionAdamW, MomentDType};
 ///
 /// let optimizer = AnyPrecisionAdamW::new()
 ///     .weight_decay(0.1)
 ///     .betas(0.9, 0.99)
-///     .moments(FloatDType::BF16, FloatDType::BF16)
+///     .moments(MomentDType::Bf16, MomentDType::Bf16)
 ///     .kahan_summation(true);
-/// // Pipeline::new(..).custom_optimizer(optimizer)
+/// // Pipeline::new(..).optimizer(optimizer)
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AnyPrecisionAdamW {
@@ -36,9 +40,28 @@ pub struct AnyPrecisionAdamW {
     beta_2: f32,
     epsilon: f32,
     weight_decay: f32,
-    first: FloatDType,
-    second: FloatDType,
+    first: MomentDType,
+    second: MomentDType,
     is_kahan: bool,
+}
+
+/// The dtype of a moment. Not f16: its smallest numbers are larger than the squares of small gradients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MomentDType {
+    /// f32; f64 for a parameter in f64.
+    Full,
+    /// bf16.
+    Bf16,
+}
+
+impl OptimizerConfig for AnyPrecisionAdamW {
+    fn optimizer(&self) -> Arc<dyn DynOptimizer> {
+        Arc::new(*self)
+    }
+
+    fn clipping(&self) -> Option<GradientClippingConfig> {
+        None
+    }
 }
 
 impl Default for AnyPrecisionAdamW {
@@ -49,8 +72,8 @@ impl Default for AnyPrecisionAdamW {
             beta_2: 0.999,
             epsilon: 1e-5,
             weight_decay: 1e-4,
-            first: FloatDType::BF16,
-            second: FloatDType::F32,
+            first: MomentDType::Bf16,
+            second: MomentDType::Full,
             is_kahan: false,
         }
     }
@@ -87,10 +110,9 @@ impl AnyPrecisionAdamW {
         }
     }
 
-    /// Sets the dtypes of the first and the second moment. Default: bf16 and f32. In f16, squares of gradients under 2e-4
-    /// are 0.
+    /// Sets the dtypes of the first and the second moment. Default: bf16 and f32.
     #[must_use]
-    pub fn moments(self, first: FloatDType, second: FloatDType) -> Self {
+    pub fn moments(self, first: MomentDType, second: MomentDType) -> Self {
         Self {
             first,
             second,
@@ -182,8 +204,12 @@ impl Optimizer for AnyPrecisionAdamW {
             Some(old) => (Some(old.moment_1), Some(old.moment_2), old.compensation),
             None => (None, None, None),
         };
-        let moment_1 = moment(old_1, self.beta_1, grad.clone()).cast(self.first);
-        let moment_2 = moment(old_2, self.beta_2, grad.square()).cast(self.second);
+        let stored = |dtype| match dtype {
+            MomentDType::Full => wide,
+            MomentDType::Bf16 => FloatDType::BF16,
+        };
+        let moment_1 = moment(old_1, self.beta_1, grad.clone()).cast(stored(self.first));
+        let moment_2 = moment(old_2, self.beta_2, grad.square()).cast(stored(self.second));
         let correction = |beta: f32| 1.0 - beta.powi(i32::try_from(time).unwrap_or(i32::MAX));
         let corrected_1 = moment_1
             .clone()
@@ -304,7 +330,7 @@ mod tests {
 
     #[test]
     fn is_what_the_formulas_say() {
-        for (dtype, rounds) in [(FloatDType::F32, false), (FloatDType::BF16, true)] {
+        for (dtype, rounds) in [(MomentDType::Full, false), (MomentDType::Bf16, true)] {
             for is_kahan in [false, true] {
                 let optimizer = AnyPrecisionAdamW::new().moments(dtype, dtype);
                 let found = found(optimizer.kahan_summation(is_kahan));
@@ -319,7 +345,7 @@ mod tests {
         let device = Device::flex();
         let after = |is_kahan| {
             let optimizer = AnyPrecisionAdamW::new().weight_decay(0.0);
-            let optimizer = optimizer.moments(FloatDType::F32, FloatDType::F32);
+            let optimizer = optimizer.moments(MomentDType::Full, MomentDType::Full);
             let optimizer = optimizer.kahan_summation(is_kahan);
             let ones = || Tensor::<1>::ones([1], &device).cast(FloatDType::BF16);
             let (mut value, mut state) = (ones(), None);

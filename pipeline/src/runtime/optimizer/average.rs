@@ -8,6 +8,7 @@ use burn::tensor::{DType, Device, kind::BridgeTensor};
 use burn_dispatch::DispatchTensor;
 use tinderbox_fake::DynTensor;
 
+use super::OptimizerState;
 use crate::runtime::clip::any_rank;
 
 /// The name of the average in a saved state.
@@ -38,6 +39,28 @@ pub(super) fn average_of(state: &DynState) -> &DynTensor {
     &state.downcast_ref::<AveragingState>().average
 }
 
+/// Advances the average of a state of an [`Averaging`] by a step that did not update the parameter.
+pub(super) fn with_value(state: DynState, value: DynTensor, decay: f64) -> DynState {
+    let rank = state.rank();
+    let state = state.downcast::<AveragingState>();
+    let average = advanced(state.average, value, decay);
+    DynState::create(AveragingState { average, ..state }, rank)
+}
+
+/// In 16 bits an average would lose what a step adds.
+fn wide(value: DynTensor) -> DynTensor {
+    match value.dtype() {
+        DType::F64 => value,
+        _ => value.cast_float(DType::F32),
+    }
+}
+
+fn advanced(average: DynTensor, value: DynTensor, decay: f64) -> DynTensor {
+    let kept = any_rank(average).mul_scalar(decay);
+    let new = any_rank(wide(value)).mul_scalar(1.0 - decay);
+    DynTensor::from(kept + new)
+}
+
 impl DynOptimizer for Averaging {
     fn step_dyn(
         &self,
@@ -52,21 +75,13 @@ impl DynOptimizer for Averaging {
             None => (None, None),
         };
         let tensor = unbridged(tensor);
-        // An average begins at the value before the first step. In 16 bits it would lose what a step adds.
-        let wide = match tensor.dtype() {
-            DType::F64 => DType::F64,
-            _ => DType::F32,
-        };
-        let before = before.unwrap_or_else(|| tensor.clone().cast_float(wide));
+        // An average begins at the value before the first step.
+        let before = before.unwrap_or_else(|| wide(tensor.clone()));
         let bridged = any_rank(tensor).into_bridge();
         let (updated, inner) = self.inner.step_dyn(rank, lr, bridged, grad, inner);
         let updated = unbridged(updated);
-        let kept = any_rank(before).mul_scalar(self.decay);
-        let new = any_rank(updated.clone().cast_float(wide)).mul_scalar(1.0 - self.decay);
-        let state = AveragingState {
-            inner,
-            average: DynTensor::from(kept + new),
-        };
+        let average = advanced(before, updated.clone(), self.decay);
+        let state = AveragingState { inner, average };
         let state = DynState::create(state, rank);
         (any_rank(updated).into_bridge(), Some(state))
     }
@@ -102,6 +117,8 @@ impl DynOptimizer for Averaging {
         let inner = format!("{prefix}.{INNER}");
         let inner = match src.has_under(&inner) {
             true => Some(self.inner.state_unflatten(rank, &inner, src, device)?),
+            // A parameter with an average has stepped: its state is that of an optimizer without one.
+            false if OptimizerState::keeps_state(&*self.inner, rank) => return None,
             false => None,
         };
         let average = DynTensor::from_data(average, device);

@@ -23,8 +23,8 @@ use super::rank::guarded;
 use super::restore::{SavedOptimizer, StateFields, StateTensor};
 use crate::RestoreError;
 
-pub use any_precision::{AnyPrecisionAdamW, AnyPrecisionState};
-use average::average_of;
+pub use any_precision::{AnyPrecisionAdamW, AnyPrecisionState, MomentDType};
+use average::{average_of, with_value};
 pub use config::OptimizerConfig;
 pub(super) use groups::{Optimizers, Rule, contains};
 
@@ -134,6 +134,12 @@ impl OptimizerState {
     /// Returns the average of a parameter's values, if the optimizers keep averages and it has stepped.
     pub(super) fn average(&self, position: usize) -> Option<DynTensor> {
         Some(average_of(self.states[position].as_ref()?).clone())
+    }
+
+    /// Advances the average of a parameter, if it has one, by a step that did not update it.
+    pub(super) fn average_unchanged(&mut self, position: usize, value: DynTensor, decay: f64) {
+        let state = self.states[position].take();
+        self.states[position] = state.map(|state| with_value(state, value, decay));
     }
 
     /// Copies the state of all parameters to the host.

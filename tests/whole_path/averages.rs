@@ -1,0 +1,65 @@
+//! Averages of the parameters in checkpoints.
+
+use burn::optim::SgdConfig;
+use burn::tensor::Device;
+use tinderbox::{
+    Batch, Checkpoints, CheckpointsError, LossScale, Machine, Pipeline, PipelineBuilder, Plan,
+};
+
+use crate::models::{Case, LanguageModel, deferred, trace};
+use crate::plain::{LR, SEED};
+
+const CASE: LanguageModel = LanguageModel;
+
+fn builder(stages: usize) -> PipelineBuilder<<LanguageModel as Case>::Model, impl Batch> {
+    let model = deferred(&CASE);
+    let trace = trace(&CASE, &model);
+    let plan = Plan::auto(&trace, &Machine::local(stages).unwrap()).unwrap();
+    Pipeline::new(&model, &trace, &plan).seed(SEED)
+}
+
+/// Saved, resumed with another number of stages, and saved as a model of its own, from which no training resumes.
+#[test]
+fn averages_are_saved_and_resumed() {
+    let batch = |step| CASE.batch(step, &Device::flex());
+    // With a scale, a checkpoint may have no state of the optimizer.
+    for scale in [None, Some(LossScale::fixed(8.0))] {
+        let start = |stages| {
+            let builder = builder(stages).optimizer(SgdConfig::new()).average(0.8);
+            match scale {
+                Some(scale) => builder.loss_scale(scale).start().unwrap(),
+                None => builder.start().unwrap(),
+            }
+        };
+        let dir = tempfile::tempdir().unwrap();
+        let run = Checkpoints::open(dir.path().join("run")).unwrap();
+        let averaged = Checkpoints::open(dir.path().join("averaged")).unwrap();
+        let mut pipeline = start(3);
+        for step in 0..3 {
+            pipeline.step(LR, batch(step)).unwrap();
+        }
+        run.save(&mut pipeline, 0).unwrap();
+        let mut resumed = start(2);
+        run.resume(&mut resumed).unwrap().unwrap();
+        for pipeline in [&mut pipeline, &mut resumed] {
+            pipeline.step(LR, batch(3)).unwrap();
+        }
+        let losses = [&mut pipeline, &mut resumed].map(|pipeline| {
+            let evaluated = pipeline.with_averages(|averaged| averaged.evaluate(batch(4)));
+            evaluated.unwrap().unwrap().micro_batch_losses
+        });
+        assert_eq!(losses[0], losses[1]);
+        let saved = pipeline.with_averages(|pipeline| averaged.save(pipeline, 0));
+        saved.unwrap().unwrap();
+
+        let refused = averaged.resume(&mut start(1)).unwrap_err();
+        assert!(
+            matches!(refused, CheckpointsError::Averaged { .. }),
+            "{refused}"
+        );
+        let mut evaluation = builder(1).start().unwrap();
+        averaged.resume(&mut evaluation).unwrap().unwrap();
+        let found = evaluation.evaluate(batch(4)).unwrap().micro_batch_losses;
+        assert_eq!(found, losses[0]);
+    }
+}
