@@ -3,19 +3,21 @@
 use burn::optim::SgdConfig;
 use burn::tensor::Device;
 use tinderbox::{
-    Batch, Checkpoints, CheckpointsError, LossScale, Machine, Pipeline, PipelineBuilder, Plan,
+    Checkpoints, CheckpointsError, LossScale, Machine, Pipeline, PipelineBuilder, Plan,
 };
 
-use crate::models::{Case, LanguageModel, deferred, trace};
+use crate::models::{Case, Tied, deferred, trace};
 use crate::plain::{LR, SEED};
 
-const CASE: LanguageModel = LanguageModel;
+const CASE: Tied = Tied;
 
-fn builder(stages: usize) -> PipelineBuilder<<LanguageModel as Case>::Model, impl Batch> {
+fn builder(stages: usize) -> PipelineBuilder<<Tied as Case>::Model, <Tied as Case>::Batch> {
     let model = deferred(&CASE);
     let trace = trace(&CASE, &model);
     let plan = Plan::auto(&trace, &Machine::local(stages).unwrap()).unwrap();
-    Pipeline::new(&model, &trace, &plan).seed(SEED)
+    Pipeline::new(&model, &trace, &plan)
+        .micro_batches(4)
+        .seed(SEED)
 }
 
 /// Saved, resumed with another number of stages, and saved as a model of its own, from which no training resumes.
