@@ -48,6 +48,7 @@ fn main() -> ExitCode {
     tracing_subscriber::fmt()
         .with_max_level(Level::WARN)
         .with_writer(std::io::stderr)
+        .with_ansi(false)
         .init();
     match run(&Flags::read()) {
         Ok(code) => code,

@@ -44,7 +44,8 @@ impl OutputFlags {
             (false, _) => LevelFilter::DEBUG,
         };
         let events = tracing_subscriber::fmt().with_writer(io::stderr);
-        let events = events.without_time().with_target(false);
+        // Colors depend on the features that other crates enable.
+        let events = events.without_time().with_target(false).with_ansi(false);
         events.with_max_level(level).init();
     }
 }

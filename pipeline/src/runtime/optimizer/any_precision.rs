@@ -356,6 +356,7 @@ mod tests {
         };
         assert_eq!(after(false), 1.0);
         let with = after(true);
-        assert!((with - 0.9).abs() < 0.002, "{with}");
+        // A unit in the last place.
+        assert!((with - 0.9).abs() < 0.004, "{with}");
     }
 }
