@@ -11,6 +11,7 @@ use tinderbox_deferred::{
 use tinderbox_fake::Mode;
 
 use super::builder::PipelineBuilder;
+use super::carry::{Carries, Carry};
 use super::clip::Clipping;
 use super::crew::Crew;
 use super::loss_scale::LossScale;
@@ -43,6 +44,7 @@ pub struct Pipeline<M, B> {
     pub(super) is_averaged: bool,
     pub(super) step: u64,
     pub(super) round: u64,
+    pub(super) carries: Carries,
 }
 
 /// Whether the values of the ranks can be used.
@@ -149,6 +151,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             is_averaged: false,
             step: 0,
             round: 0,
+            carries: Carries::default(),
             plan: builder.plan,
         })
     }
@@ -194,6 +197,12 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     /// Sets the number of training steps for which restored parameters were trained.
     pub fn resume_at(&mut self, step: u64) {
         self.step = step;
+    }
+
+    /// Returns a carry without values, for a sequence of evaluations ([`evaluate_with`](Self::evaluate_with)).
+    /// Several may exist at a time.
+    pub fn carry(&mut self) -> Carry {
+        self.carries.create()
     }
 
     /// Returns the loss scale of the next step; `None` if the loss is not scaled.
