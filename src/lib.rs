@@ -202,6 +202,8 @@ mod book {
     mod planning {}
     #[doc = include_str!("../docs/src/training.md")]
     mod training {}
+    #[doc = include_str!("../docs/src/generation.md")]
+    mod generation {}
     #[doc = include_str!("../docs/src/recording.md")]
     mod recording {}
     #[doc = include_str!("../docs/src/schedules.md")]
