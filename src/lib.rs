@@ -6,6 +6,7 @@
 //! [pretrained]: https://docs.rs/crate/tinderbox/latest/source/docs/src/pretrained.md
 //! [planning]: https://docs.rs/crate/tinderbox/latest/source/docs/src/planning.md
 //! [training]: https://docs.rs/crate/tinderbox/latest/source/docs/src/training.md
+//! [training-loop]: https://docs.rs/crate/tinderbox/latest/source/docs/src/training-loop.md
 //! [models]: https://docs.rs/crate/tinderbox/latest/source/docs/src/models.md
 //! [recording]: https://docs.rs/crate/tinderbox/latest/source/docs/src/recording.md
 //! [schedules]: https://docs.rs/crate/tinderbox/latest/source/docs/src/schedules.md
@@ -33,7 +34,7 @@
 //! burn <- fake <- deferred <- { pipeline, checkpoint } <- tinderbox
 //! pages <- { deferred, pipeline, checkpoint }         { checkpoint, pipeline } <- cli
 //! path <- { deferred, planner }             schedule <- { link, planner } <- pipeline
-//! tinderbox <- gpu-check
+//! tinderbox <- { train, gpu-check }           derive <- pipeline
 //! ```
 //!
 //! | crate | contents | independent of |

@@ -1,15 +1,22 @@
 //! Models as Burn's users write them: whether they train as in plain Burn, and at what speed.
 //!
-//! `cargo bench --bench models` prints one figure per line; `-- zoo`, `-- steps` or `-- generate` selects some. The
-//! models are those of the tests in `tests/zoo`, and that of the example `generate`. What is compared alternates in one
-//! run, and a ratio is the median of the ratios of neighbouring measurements, because the speed of a shared machine
-//! drifts.
+//! `cargo bench --bench models` prints one figure per line; `-- zoo`, `-- steps`, `-- learner` or `-- generate`
+//! selects some. The models are those of the tests in `tests/zoo`, and those of the examples `digits` and `generate`.
+//! What is compared alternates in one run, and a ratio is the median of the ratios of neighbouring measurements, because
+//! the speed of a shared machine drifts.
 
 mod generate;
+mod learner;
 mod steps;
 
 #[path = "../../tests/zoo/check.rs"]
 mod check;
+
+#[path = "../../train/examples/digits/data.rs"]
+mod data;
+
+#[path = "../../train/examples/digits/model.rs"]
+mod digits;
 
 #[path = "../../examples/partitioners/models/encoder_decoder.rs"]
 mod encoder_decoder;
@@ -54,6 +61,9 @@ fn main() {
     }
     if is_chosen("steps") {
         steps::figures();
+    }
+    if is_chosen("learner") {
+        learner::figures();
     }
     if is_chosen("generate") {
         generate::figures();

@@ -46,6 +46,20 @@ pub enum StrategyError {
     /// The data loader can't continue where the run has stopped.
     #[error("the data loader can't continue where the run has stopped")]
     Epochs(#[from] EpochsError),
+    /// A batch can't be loaded.
+    #[error("a batch can't be loaded")]
+    Dataset(#[from] DatasetError),
+    /// The data loader has another number of items than that of the run that is resumed.
+    #[error(
+        "the data loader has {found} items, and that of the run that is resumed had {saved}: an epoch would not continue \
+         where it was interrupted"
+    )]
+    Items {
+        /// The number of items of the run.
+        saved: u64,
+        /// The number of items now.
+        found: u64,
+    },
     /// Checkpoints of burn-train.
     #[error(
         "checkpointers of burn-train save a whole model, of which the ranks have parts: leave out \

@@ -23,6 +23,11 @@
 //!
 //! - `tui`: the dashboard in the terminal.
 
+/// The chapter of the book on training loops, whose programs are compiled as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/src/training-loop.md")]
+mod book {}
+
 mod epochs;
 mod error;
 mod item;

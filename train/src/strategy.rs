@@ -14,10 +14,14 @@ use burn_train::{
     LearningResult, SupervisedLearningStrategy, SupervisedTrainingEventProcessor, TrainLoader,
     TrainStep, TrainingComponents, TrainingError, TrainingItem, TrainingStrategy, ValidLoader,
 };
+use serde_json::json;
 use tinderbox::{Batch, Checkpoints, Pipeline};
 
 use crate::metrics::{Kind, StepMetric, Steps};
-use crate::{Epochs, EpochsError, StepItem, StrategyError};
+use crate::{Epochs, StepItem, StrategyError};
+
+/// The name under which a checkpoint has the number of items of an epoch.
+const ITEMS: &str = "items_per_epoch";
 
 type Input<M> = <M as TrainStep>::Input;
 
@@ -187,12 +191,13 @@ where
         let interrupter = components.interrupter.clone();
         let summary = components.summary.clone();
         let placeholder = learner.model();
-        let position = self.resume(&components).unwrap_or_else(|error| {
-            fail(&interrupter, &error);
+        let items = train.num_items() as u64;
+        let position = self.resume(&components, items).unwrap_or_else(|error| {
+            fail(&interrupter, error);
             0
         });
         // burn-train counts epochs from 1.
-        let epochs = position.checked_div(train.num_items() as u64).unwrap_or(0);
+        let epochs = position.checked_div(items).unwrap_or(0);
         let start = LearnerEvent::Start {
             total_epochs: components.num_epochs,
             starting_epoch: epochs as usize + 1,
@@ -228,15 +233,23 @@ where
 
 impl<M: LearnerModel + Sync, B: Batch> PipelineStrategy<M, B> {
     /// Restores the newest checkpoint, and returns the position in the training data.
-    fn resume(&self, components: &TrainingComponents<M>) -> Result<u64, StrategyError> {
+    fn resume(&self, components: &TrainingComponents<M>, items: u64) -> Result<u64, StrategyError> {
         if components.checkpoint.is_some() || components.checkpointer.is_some() {
             return Err(StrategyError::WholeModel);
         }
         let Some(checkpoints) = &self.checkpoints else {
             return Ok(0);
         };
-        let resumed = checkpoints.resume(&mut *self.pipeline()?)?;
-        Ok(resumed.map_or(0, |resumed| resumed.data_position))
+        let Some(resumed) = checkpoints.resume(&mut *self.pipeline()?)? else {
+            return Ok(0);
+        };
+        match resumed.metadata[ITEMS].as_u64() {
+            Some(saved) if saved != items => Err(StrategyError::Items {
+                saved,
+                found: items,
+            }),
+            _ => Ok(resumed.data_position),
+        }
     }
 }
 
@@ -256,12 +269,13 @@ where
         position: u64,
     ) -> (Option<M>, SupervisedTrainingEventProcessor<M>) {
         let interrupter = components.interrupter.clone();
-        let mut early_stopping = components.early_stopping;
         let mut events = components.event_processor;
         let run = || -> Result<Option<M>, StrategyError> {
             let mut pipeline = self.pipeline()?;
             let mut run = Run {
                 strategy: self,
+                position,
+                items: train.num_items(),
                 saved_step: pipeline.steps(),
                 pipeline: &mut pipeline,
                 learner,
@@ -276,37 +290,25 @@ where
             valid.skip_to(train.ended() as u64 * valid.items() as u64)?;
             // A scheduler has no position.
             (0..run.pipeline.steps()).for_each(|_| run.learner.lr_step());
-            while train.ended() < components.num_epochs && !interrupter.should_stop() {
-                let epoch = train.ended() + 1;
-                run.train_epoch(epoch, &mut train)?;
-                if interrupter.should_stop() {
-                    break;
-                }
-                run.validate_epoch(epoch, &mut valid)?;
-                run.report(LearnerEvent::EndEpoch(epoch));
-                interrupter.fail_on_error(run.events.flush());
-                let checkpoints = self.checkpoints.as_deref();
-                if checkpoints.is_some_and(|checkpoints| checkpoints.interval().is_none()) {
-                    run.save(train.position())?;
-                }
-                let stops = early_stopping.as_mut();
-                if stops.is_some_and(|stop| stop.should_stop(epoch, &components.event_store)) {
-                    break;
-                }
-            }
-            if interrupter.error().is_some() {
-                return Ok(None);
-            }
-            run.save(train.position())?;
+            let mut early_stopping = components.early_stopping;
+            let ended = run.epochs(&mut train, &mut valid, components.num_epochs, |epoch| {
+                let stopping = early_stopping.as_mut();
+                stopping.is_some_and(|stop| stop.should_stop(epoch, &components.event_store))
+            });
+            // After an error too: what was trained is kept, unless the pipeline itself has stopped.
+            let saved = run.save();
+            ended?;
+            saved?;
             if let Some(checkpoints) = &self.checkpoints {
                 checkpoints.wait()?;
             }
             let device = self.gather.as_ref();
+            let device = device.filter(|_| interrupter.error().is_none());
             let model = device.map(|device| run.pipeline.gather(device));
             Ok(model.transpose()?)
         };
         let model = run().unwrap_or_else(|error| {
-            fail(&interrupter, &error);
+            fail(&interrupter, error);
             None
         });
         (model, events)
@@ -322,6 +324,10 @@ struct Run<'a, M: LearnerModel, B> {
     interrupter: &'a Interrupter,
     /// The number of batches of a step.
     accumulated: usize,
+    /// The position in the training data after the last step.
+    position: u64,
+    /// The number of items of an epoch.
+    items: usize,
     /// The step of the newest checkpoint.
     saved_step: u64,
 }
@@ -333,6 +339,34 @@ where
     <M as InferenceStep>::Output: StepItem,
     B: Batch,
 {
+    /// Trains and validates until the last epoch has ended, or `stops` says so after one.
+    fn epochs(
+        &mut self,
+        train: &mut Epochs<Input<M>>,
+        valid: &mut Epochs<Input<M>>,
+        last: usize,
+        mut stops: impl FnMut(usize) -> bool,
+    ) -> Result<(), StrategyError> {
+        while train.ended() < last && !self.interrupter.should_stop() {
+            let epoch = train.ended() + 1;
+            self.train_epoch(epoch, train)?;
+            if self.interrupter.should_stop() {
+                break;
+            }
+            self.validate_epoch(epoch, valid)?;
+            self.report(LearnerEvent::EndEpoch(epoch));
+            self.interrupter.fail_on_error(self.events.flush());
+            let checkpoints = self.strategy.checkpoints.as_deref();
+            if checkpoints.is_some_and(|checkpoints| checkpoints.interval().is_none()) {
+                self.save()?;
+            }
+            if stops(epoch) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
     fn train_epoch(
         &mut self,
         epoch: usize,
@@ -349,7 +383,7 @@ where
             while parts.len() < self.accumulated
                 && let Some(batch) = batches.next()
             {
-                parts.push((self.strategy.convert)(batch.map_err(EpochsError::from)?));
+                parts.push((self.strategy.convert)(batch?));
             }
             if parts.is_empty() {
                 break;
@@ -359,20 +393,23 @@ where
             let rate = self.learner.lr_current();
             let step = self.pipeline.step_accumulated(rate.clone(), parts)?;
             let seconds = started.elapsed().as_secs_f64();
+            self.position = batches.position();
             iteration += 1;
             let plan = self.pipeline.plan().file();
             self.strategy.steps.push(iteration, &step, plan, seconds);
             let item = StepItem::from_outputs(&step.into())?;
             let item = TrainingItem::new(item, batches.progress(), Some(iteration), Some(rate));
             self.report(LearnerEvent::ProcessedItem(item));
-            if let Some(checkpoints) = &self.strategy.checkpoints
-                && checkpoints
-                    .after_step(self.pipeline, batches.position())?
-                    .is_some()
-            {
-                self.saved_step = self.pipeline.steps();
+            if let Some(checkpoints) = &self.strategy.checkpoints {
+                let metadata = || json!({ ITEMS: self.items });
+                let saved = checkpoints.after_step_with(self.pipeline, self.position, metadata)?;
+                if saved.is_some() {
+                    self.saved_step = self.pipeline.steps();
+                }
             }
         }
+        drop(batches);
+        self.position = loader.position();
         self.report(LearnerEvent::EndSplit(epoch));
         Ok(())
     }
@@ -391,7 +428,7 @@ where
         while !self.interrupter.should_stop()
             && let Some(batch) = batches.next()
         {
-            let batch = (self.strategy.convert)(batch.map_err(EpochsError::from)?);
+            let batch = (self.strategy.convert)(batch?);
             let item = StepItem::from_outputs(&self.pipeline.evaluate(batch)?)?;
             iteration += 1;
             let item = TrainingItem::new(item, batches.progress(), Some(iteration), None);
@@ -412,12 +449,13 @@ where
     }
 
     /// Saves, unless this step is saved.
-    fn save(&mut self, position: u64) -> Result<(), StrategyError> {
+    fn save(&mut self) -> Result<(), StrategyError> {
         let step = self.pipeline.steps();
         if let Some(checkpoints) = &self.strategy.checkpoints
             && step != self.saved_step
         {
-            checkpoints.save(self.pipeline, position)?;
+            let metadata = json!({ ITEMS: self.items });
+            checkpoints.save_with(self.pipeline, self.position, metadata)?;
             self.saved_step = step;
         }
         Ok(())
@@ -425,7 +463,11 @@ where
 }
 
 /// Stops the training with an error. burn-train's errors have no variant for those of a strategy, so it gets the text.
-fn fail(interrupter: &Interrupter, error: &StrategyError) {
+fn fail(interrupter: &Interrupter, error: StrategyError) {
+    let error = match error {
+        StrategyError::Dataset(error) => return interrupter.fail(error),
+        error => error,
+    };
     let mut message = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

@@ -129,7 +129,8 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
     /// and resumed with the state of the optimizer, and used by
     /// [`with_averages`](Pipeline::with_averages). Default: none.
     ///
-    /// Memory: the bytes of the parameters once more, on the ranks that own them. Running states and frozen
+    /// Memory: the bytes of the parameters once more, on the ranks that own them; twice for 16 bits, of which averages are
+    /// in f32. Running states and frozen
     /// parameters have no average.
     #[must_use]
     pub fn average(mut self, decay: f64) -> Self {

@@ -133,15 +133,17 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         Ok(result)
     }
 
+    /// Replaces the parameters by their averages, or the averages by the parameters.
     fn exchange_averages(&mut self, is_averaged: bool) -> Result<(), PipelineError> {
-        let averages = self.on_ranks(move |_, stages| {
-            let averages = stages
-                .iter_mut()
-                .map(|stage| stage.exchange_averages(is_averaged));
-            averages.flatten().collect::<Vec<_>>()
+        let values = self.on_ranks(move |_, stages| {
+            let values = stages.iter_mut().map(|stage| match is_averaged {
+                true => stage.averages(),
+                false => stage.take_averaged(),
+            });
+            values.flatten().collect::<Vec<_>>()
         })?;
         self.is_averaged = is_averaged;
-        self.set(averages.into_iter().flatten().collect())
+        self.set(values.into_iter().flatten().collect())
     }
 
     pub(super) fn check_not_averaged(&self) -> Result<(), PipelineError> {

@@ -65,8 +65,8 @@ pub struct Stage {
     optimizer: Option<OptimizerState>,
     /// The owned parameters that do not train now.
     frozen: BTreeSet<usize>,
-    /// Whether averages are exchanged with the values of their parameters.
-    is_averaged: bool,
+    /// The values of parameters that are replaced by their averages, by position in the table.
+    averaged: Option<Vec<(usize, DynTensor)>>,
     gradients: Vec<Option<DynTensor>>,
     /// New values of running states, by position in the table, until the update of the step.
     updated_states: BTreeMap<usize, DynTensor>,
@@ -130,7 +130,7 @@ impl Stage {
             places,
             optimizer,
             frozen: BTreeSet::new(),
-            is_averaged: false,
+            averaged: None,
             gradients: vec![None; count],
             updated_states: BTreeMap::new(),
             kept_gradients: settings.keep_gradients.then(|| vec![None; count]),
@@ -183,7 +183,7 @@ impl Stage {
     /// [with averages](crate::Pipeline::with_averages).
     pub fn optimizer_snapshot(&self) -> OptimizerSnapshot {
         OptimizerSnapshot::new(
-            self.optimizer.clone().filter(|_| !self.is_averaged),
+            self.optimizer.clone().filter(|_| self.averaged.is_none()),
             self.owned.paths().cloned().collect(),
         )
     }
@@ -429,13 +429,9 @@ impl Stage {
         }
     }
 
-    /// Replaces the averages of owned parameters by the values of the parameters, and returns the averages by position
-    /// in the table. As long as they are exchanged, the state of the optimizer is not saved.
-    pub(super) fn exchange_averages(&mut self, is_averaged: bool) -> Vec<(usize, DynTensor)> {
-        self.is_averaged = is_averaged;
-        let Some(optimizer) = &mut self.optimizer else {
-            return Vec::new();
-        };
+    /// Returns the averages of owned parameters, by position in the table, and keeps the values of these parameters. As
+    /// long as it keeps them, the state of the optimizer is not saved.
+    pub(super) fn averages(&mut self) -> Vec<(usize, DynTensor)> {
         let owned = self
             .places
             .iter()
@@ -443,12 +439,20 @@ impl Stage {
                 Place::Owned(place) => Some((*position, *place)),
                 Place::Replica(_) => None,
             });
-        let averages = owned.filter_map(|(position, place)| {
-            let average = optimizer.average(place)?;
-            optimizer.set_average(place, self.owned.value(place));
-            Some((position, average))
+        let with_average = owned.filter_map(|(position, place)| {
+            let average = self.optimizer.as_ref()?.average(place)?;
+            let value = self.owned.value(place);
+            let average = average.cast_float(value.dtype());
+            Some(((position, value), (position, average)))
         });
-        averages.collect()
+        let (values, averages) = with_average.unzip();
+        self.averaged = Some(values);
+        averages
+    }
+
+    /// Returns the values of the parameters that it has kept for their averages, by position in the table.
+    pub(super) fn take_averaged(&mut self) -> Vec<(usize, DynTensor)> {
+        self.averaged.take().unwrap_or_default()
     }
 
     /// The parameters of which a replica stage holds copies.

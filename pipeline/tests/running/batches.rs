@@ -5,7 +5,7 @@ use burn::nn::{Embedding, EmbeddingConfig, Linear, LinearConfig};
 use burn::optim::AdamWConfig;
 use burn::tensor::activation::gelu;
 use burn::tensor::{Bool, Device, Int, Tensor};
-use tinderbox_pipeline::{Along, Batch, Outputs, Traceable, Whole, split_batch};
+use tinderbox_pipeline::{Along, Batch, Outputs, Traceable, split_batch};
 
 use tinderbox_deferred::Deferred;
 

@@ -6,6 +6,7 @@ mod devices;
 mod events;
 mod faults;
 mod finite;
+mod groups;
 mod indices;
 mod links;
 mod mixed;

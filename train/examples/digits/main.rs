@@ -55,6 +55,7 @@ fn run(flags: &Flags) -> Result<()> {
     let steps = flags.epochs * train.len().div_ceil(BATCH);
     let train = data::loader(train, BATCH, Some(SEED));
     let valid = data::loader(valid, BATCH, None);
+    let validation = valid.clone();
 
     let model = Deferred::new(Model::new)?;
     let example = train.iter().next().expect("there are digits")?;
@@ -93,8 +94,23 @@ fn run(flags: &Flags) -> Result<()> {
         .summary()
         .with_training_strategy(strategy.into())
         .launch(learner);
-    match trained.error {
-        Some(error) => bail!("{error}"),
-        None => Ok(()),
+    if let Some(error) = trained.error {
+        bail!("{error}");
     }
+    if let Some(interruption) = trained.interrupted {
+        let reason = interruption.reason.unwrap_or_default();
+        println!("interrupted {reason}: the same command continues");
+    }
+
+    // The trained model is an ordinary module.
+    let (mut right, mut all) = (0, 0);
+    for batch in validation.iter() {
+        let item = trained.model.forward_classification(batch?);
+        let found = item.output.argmax(1).squeeze_dim::<1>(1);
+        all += found.dims()[0];
+        right += found.equal(item.targets).int().sum().into_scalar::<i64>();
+    }
+    let accuracy = right as f64 / all as f64;
+    println!("figure digits.valid_accuracy {accuracy:.4} ratio");
+    Ok(())
 }

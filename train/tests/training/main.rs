@@ -3,20 +3,26 @@
 mod support;
 
 use std::path::Path;
+use std::sync::Arc;
 
+use burn::data::dataloader::{DataLoader, DataLoaderIterator, Progress};
+use burn::data::dataset::DatasetError;
 use burn::module::Module;
 use burn::tensor::Device;
 use burn_train::metric::store::{Aggregate, Direction, Split};
 use burn_train::metric::{AccuracyMetric, LossMetric};
+use burn_train::renderer::CliMetricsRenderer;
 use burn_train::{
-    ExecutionStrategy, Learner, LearningResult, MetricEarlyStoppingStrategy, StoppingCondition,
-    SupervisedTraining,
+    ClassificationOutput, ExecutionStrategy, InferenceStep, Learner, LearningResult,
+    MetricEarlyStoppingStrategy, StoppingCondition, SupervisedTraining, TrainOutput, TrainStep,
+    TrainingError,
 };
-use tinderbox::{Checkpoints, Outputs, Pipeline};
-use tinderbox_train::{PipelineStrategy, StepItem, StepMetric, learner};
+use tinderbox::{Checkpoints, Deferred, Machine, Outputs, Pipeline, Planner, Traceable};
+use tinderbox_train::{PipelineStrategy, StepItem, StepMetric, learner, learner_with};
 
 use support::{
-    EPOCHS, Net, Points, SEED, StopAt, bits, optimizer, pipeline, scheduler, start, training,
+    EPOCHS, Net, Points, SEED, StopAt, bits, optimizer, pipeline, scheduler, start, train_loader,
+    training,
 };
 
 /// A number for each step or epoch, as burn-train logs them: by split and name.
@@ -116,6 +122,32 @@ fn a_run_is_resumed_within_an_epoch() {
     }
 }
 
+/// What was trained before an item that can't be read is saved, and the run continues when it can.
+#[test]
+fn an_error_of_the_data_loses_nothing() {
+    let whole = tempfile::tempdir().unwrap();
+    let expected = train(pipeline(2, 2), whole.path(), |s| s, |t| t).model;
+    let dir = tempfile::tempdir().unwrap();
+    let saves = || Checkpoints::open(dir.path().join("steps")).unwrap();
+    let stopped = train(
+        pipeline(2, 2),
+        dir.path(),
+        |s| s.checkpoints(saves()),
+        |_| metrics(support::damaged(dir.path())),
+    );
+    let error = stopped.error.unwrap();
+    assert!(matches!(*error, TrainingError::Dataset(_)), "{error}");
+    let steps = saves().latest().unwrap().map(|saved| saved.step());
+    assert!(steps.is_some_and(|steps| steps > 0), "{steps:?}");
+    let continued = train(
+        pipeline(1, 2),
+        dir.path(),
+        |s| s.checkpoints(saves()),
+        |t| t,
+    );
+    assert!(bits(&continued.model) == bits(&expected));
+}
+
 /// A run that has ended is not trained further.
 #[test]
 fn a_run_that_has_ended_is_loaded() {
@@ -191,8 +223,7 @@ fn metrics_of_steps() {
     // The same steps without burn-train, which gives the loader a device, and so another order.
     let mut alone = pipeline(2, 2);
     let mut scheduler = scheduler();
-    let mut train =
-        tinderbox_train::Epochs::new(support::train_loader().to_device(&Device::flex()));
+    let mut train = tinderbox_train::Epochs::new(train_loader().to_device(&Device::flex()));
     let mut norms = Vec::new();
     for _ in 0..EPOCHS {
         for batch in train.next_epoch().unwrap() {
@@ -216,6 +247,103 @@ fn metrics_of_steps() {
             .join("train/epoch-1/FLOP_Utilization.log")
             .exists()
     );
+}
+
+/// A model whose batch is of a type that is no `Batch`.
+#[derive(Module, Debug)]
+struct OfPairs {
+    net: Net,
+}
+
+#[derive(Clone, Debug)]
+struct Pair(Points);
+
+impl TrainStep for OfPairs {
+    type Input = Pair;
+    type Output = ClassificationOutput;
+
+    fn step(&self, batch: Pair) -> TrainOutput<ClassificationOutput> {
+        TrainStep::step(&self.net, batch.0)
+    }
+}
+
+impl InferenceStep for OfPairs {
+    type Input = Pair;
+    type Output = ClassificationOutput;
+
+    fn step(&self, batch: Pair) -> ClassificationOutput {
+        InferenceStep::step(&self.net, batch.0)
+    }
+}
+
+struct Pairs(support::Loader);
+
+struct PairIterator<'a>(Box<dyn DataLoaderIterator<Points> + 'a>);
+
+impl Iterator for PairIterator<'_> {
+    type Item = Result<Pair, DatasetError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        Some(self.0.next()?.map(Pair))
+    }
+}
+
+impl DataLoaderIterator<Pair> for PairIterator<'_> {
+    fn progress(&self) -> Progress {
+        self.0.progress()
+    }
+}
+
+impl DataLoader<Pair> for Pairs {
+    fn iter<'a>(&'a self) -> Box<dyn DataLoaderIterator<Pair> + 'a> {
+        Box::new(PairIterator(self.0.iter()))
+    }
+
+    fn num_items(&self) -> usize {
+        self.0.num_items()
+    }
+
+    fn to_device(&self, device: &Device) -> Arc<dyn DataLoader<Pair>> {
+        Arc::new(Self(self.0.to_device(device)))
+    }
+
+    fn slice(&self, start: usize, end: usize) -> Arc<dyn DataLoader<Pair>> {
+        Arc::new(Self(self.0.slice(start, end)))
+    }
+}
+
+/// Batches of another type are converted, and a data loader may be the user's own.
+#[test]
+fn batches_are_converted() {
+    let dir = tempfile::tempdir().unwrap();
+    let expected = train(pipeline(2, 2), dir.path(), |s| s, |t| t).model;
+    let model = Deferred::new(|device| OfPairs {
+        net: Net::new(device),
+    });
+    let model = model.unwrap();
+    let example = train_loader().iter().next().unwrap().unwrap();
+    let trace = model.trace(&example, |model: &OfPairs, batch| {
+        model.net.classify(batch).into_outputs()
+    });
+    let trace = trace.unwrap();
+    let plan = Planner::new(&trace, &Machine::local(2).unwrap()).micro_batches(2);
+    let pipeline = Pipeline::new(&model, &trace, &plan.plan().unwrap())
+        .optimizer(optimizer())
+        .seed(SEED)
+        // The parameters have other paths, and so another initialization.
+        .source(support::initial())
+        .start()
+        .unwrap();
+    let (learner, strategy) = learner_with(pipeline, scheduler(), |pair: Pair| pair.0);
+    let loader = || Arc::new(Pairs(train_loader()));
+    let trained = SupervisedTraining::new(dir.path(), loader(), loader())
+        .num_epochs(EPOCHS)
+        .with_application_logger(None)
+        .renderer(Box::new(CliMetricsRenderer::new()))
+        .with_training_strategy(strategy.into())
+        .launch(learner);
+    assert!(trained.error.is_none(), "{:?}", trained.error);
+    assert!(bits(&trained.model.net) == bits(&expected));
 }
 
 /// The parameters of a model that does not fit one device stay where they are.
@@ -261,6 +389,13 @@ fn what_fails_is_told() {
     let other = start(1, 1, 8, |net, batch| net.classify(batch).into_outputs());
     let resumed = train(other, dir.path(), |s| s.checkpoints(saves()), |t| t);
     insta::assert_snapshot!(text(resumed).replace(&*dir.path().to_string_lossy(), "DIR"), @"training worker on device 0 failed: the run can't be saved or resumed: the checkpoint was saved with seed 7, the pipeline was started with 8: start it with `.seed(7)`, otherwise dropout differs");
+    let (learner, strategy) = learner(pipeline(1, 1), scheduler());
+    let strategy = strategy.checkpoints(saves());
+    let smaller = SupervisedTraining::new(dir.path(), train_loader().slice(0, 20), train_loader())
+        .num_epochs(EPOCHS + 1)
+        .with_training_strategy(strategy.into())
+        .launch(learner);
+    insta::assert_snapshot!(text(smaller), @"training worker on device 0 failed: the data loader has 20 items, and that of the run that is resumed had 22: an epoch would not continue where it was interrupted");
     let alone = start(1, 1, SEED, |net, batch| {
         Outputs::loss(net.classify(batch).loss)
     });

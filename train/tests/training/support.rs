@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use burn::data::dataloader::batcher::Batcher;
 use burn::data::dataloader::{DataLoader, DataLoaderBuilder};
-use burn::data::dataset::InMemDataset;
+use burn::data::dataset::{Dataset, DatasetError, InMemDataset};
 use burn::module::Module;
 use burn::nn::loss::CrossEntropyLossConfig;
 use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig};
@@ -19,7 +19,8 @@ use burn_train::{
     ClassificationOutput, InferenceStep, Interrupter, SupervisedTraining, TrainOutput, TrainStep,
 };
 use tinderbox::{
-    Batch, Deferred, Machine, Outputs, Pipeline, Planner, Traceable, parameter_values,
+    Batch, Deferred, Machine, Outputs, ParameterPath, Pipeline, Planner, Traceable, Values,
+    parameter_values,
 };
 use tinderbox_train::StepItem;
 
@@ -102,10 +103,39 @@ impl Batcher<usize, Points> for PointBatcher {
 pub type Loader = Arc<dyn DataLoader<Points>>;
 
 fn loader(items: std::ops::Range<usize>, seed: u64) -> Loader {
+    loader_of(InMemDataset::new(items.collect()), seed)
+}
+
+fn loader_of(data: impl Dataset<usize> + 'static, seed: u64) -> Loader {
     DataLoaderBuilder::new(PointBatcher)
         .batch_size(BATCH)
         .shuffle(seed)
-        .build(InMemDataset::new(items.collect()))
+        .build(data)
+}
+
+/// The data for training, of which one item can't be read.
+struct Damaged(usize);
+
+impl Dataset<usize> for Damaged {
+    fn get(&self, index: usize) -> Result<usize, DatasetError> {
+        match index == self.0 {
+            true => Err(DatasetError::new(std::io::Error::other("unreadable"))),
+            false => Ok(index),
+        }
+    }
+
+    fn len(&self) -> usize {
+        TRAIN
+    }
+}
+
+/// The training of a directory in which an item can't be read.
+pub fn damaged(dir: &Path) -> SupervisedTraining<Net> {
+    with_loaders(
+        dir,
+        loader_of(Damaged(5), 1),
+        loader(TRAIN..TRAIN + VALID, 2),
+    )
 }
 
 pub fn train_loader() -> Loader {
@@ -114,7 +144,10 @@ pub fn train_loader() -> Loader {
 
 /// The training of a directory, with the loaders of every run.
 pub fn training(dir: &Path) -> SupervisedTraining<Net> {
-    let (train, valid) = (train_loader(), loader(TRAIN..TRAIN + VALID, 2));
+    with_loaders(dir, train_loader(), loader(TRAIN..TRAIN + VALID, 2))
+}
+
+fn with_loaders(dir: &Path, train: Loader, valid: Loader) -> SupervisedTraining<Net> {
     SupervisedTraining::new(dir, train, valid)
         .num_epochs(EPOCHS)
         .with_application_logger(None)
@@ -197,4 +230,13 @@ impl Metric for StopAt {
     }
 
     fn clear(&mut self) {}
+}
+
+/// The initial values of a pipeline, under the paths of a model with the net in its field `net`.
+pub fn initial() -> Values {
+    let net = pipeline(1, 1).gather(&Device::flex()).unwrap();
+    let values = parameter_values(&net).into_iter();
+    values
+        .map(|(path, value)| (ParameterPath::new(format!("net.{path}")), value))
+        .collect()
 }

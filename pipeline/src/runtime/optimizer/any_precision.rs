@@ -3,6 +3,7 @@
 use burn::optim::{LearningRate, Optimizer, RecordState, StateSink, StateSource};
 use burn::tensor::{DType, Device, FloatDType, Tensor};
 use burn_pack::Scalar;
+use tinderbox_fake::DynTensor;
 
 /// AdamW whose moments may have 16 bits, and whose parameters may: torchdistX's AnyPrecisionAdamW.
 ///
@@ -10,7 +11,10 @@ use burn_pack::Scalar;
 /// summation it has the bits of Burn's `AdamW`.
 ///
 /// Memory for each element of a parameter: the bytes of both moments, and of the parameter's dtype for Kahan summation.
-/// Default: bf16 moments without Kahan summation, half of AdamW's.
+/// Default: 6 bytes, for a first moment in bf16 and a second in f32, where AdamW has 8.
+///
+/// A second moment in bf16 needs a decay rate of 0.99 at most: at 0.999, what a step adds to it is mostly less than its
+/// rounding, so that it stays at about a quarter of what it should be, and steps are up to twice as long.
 ///
 /// Kahan summation keeps the part of each update that rounding to the parameter's dtype loses, and adds it to the next:
 /// without it, a parameter in bf16 does not change by an update of less than a 512th of it.
@@ -21,6 +25,7 @@ use burn_pack::Scalar;
 ///
 /// let optimizer = AnyPrecisionAdamW::new()
 ///     .weight_decay(0.1)
+///     .betas(0.9, 0.99)
 ///     .moments(FloatDType::BF16, FloatDType::BF16)
 ///     .kahan_summation(true);
 /// // Pipeline::new(..).custom_optimizer(optimizer)
@@ -37,7 +42,7 @@ pub struct AnyPrecisionAdamW {
 }
 
 impl Default for AnyPrecisionAdamW {
-    /// The defaults of Burn's `AdamWConfig`, and moments in bf16.
+    /// The defaults of Burn's `AdamWConfig`, and a first moment in bf16.
     fn default() -> Self {
         Self {
             beta_1: 0.9,
@@ -45,14 +50,14 @@ impl Default for AnyPrecisionAdamW {
             epsilon: 1e-5,
             weight_decay: 1e-4,
             first: FloatDType::BF16,
-            second: FloatDType::BF16,
+            second: FloatDType::F32,
             is_kahan: false,
         }
     }
 }
 
 impl AnyPrecisionAdamW {
-    /// Creates it with the defaults of Burn's `AdamWConfig`, and moments in bf16.
+    /// Creates it with the defaults of Burn's `AdamWConfig`, and a first moment in bf16.
     pub fn new() -> Self {
         Self::default()
     }
@@ -82,7 +87,7 @@ impl AnyPrecisionAdamW {
         }
     }
 
-    /// Sets the dtypes of the first and the second moment. Default: bf16. In f16, squares of gradients under 2e-4
+    /// Sets the dtypes of the first and the second moment. Default: bf16 and f32. In f16, squares of gradients under 2e-4
     /// are 0.
     #[must_use]
     pub fn moments(self, first: FloatDType, second: FloatDType) -> Self {
@@ -131,8 +136,9 @@ impl<const D: usize> RecordState for AnyPrecisionState<D> {
     fn state_unflatten(prefix: &str, source: &mut StateSource, device: &Device) -> Option<Self> {
         let time = usize::try_from(source.take_scalar(prefix, TIME)?).ok()?;
         let mut tensor = |name| {
-            let data = source.take_tensor(prefix, name)?;
-            Some(Tensor::from_data(data, device))
+            // Burn's own constructor would convert it to the default dtype of the device.
+            let tensor = DynTensor::from_data(source.take_tensor(prefix, name)?, device);
+            tensor.typed().ok()
         };
         let [moment_1, moment_2] = MOMENTS.map(&mut tensor);
         Some(Self {
@@ -226,5 +232,104 @@ impl Optimizer for AnyPrecisionAdamW {
             moment_2: state.moment_2.to_device(device),
             compensation: state.compensation.map(|lost| lost.to_device(device)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::TensorData;
+    use half::bf16;
+
+    use super::*;
+
+    const STEPS: i32 = 60;
+    const LR: f64 = 3e-3;
+
+    fn gradients(step: i32) -> Vec<f32> {
+        let gradient = |k: i32| ((step * 5 + k * 3) as f32).sin() * (1.0 + k as f32);
+        (0..8).map(gradient).collect()
+    }
+
+    fn initial() -> Vec<bf16> {
+        (1..9).map(|k| bf16::from_f32(k as f32 * 0.37)).collect()
+    }
+
+    /// Trains with the optimizer; returns the values after the last step.
+    fn found(optimizer: AnyPrecisionAdamW) -> Vec<bf16> {
+        let device = Device::flex();
+        let of = |data| -> Tensor<1> {
+            let tensor = DynTensor::from_data(data, &device).typed();
+            tensor.expect("a vector of floats")
+        };
+        let mut value = of(TensorData::new(initial(), [8]));
+        let mut state = None;
+        for step in 1..=STEPS {
+            let gradient = of(TensorData::new(gradients(step), [8])).cast(FloatDType::BF16);
+            (value, state) = optimizer.step(LR, value, gradient, state);
+            assert_eq!(value.dtype(), DType::BF16);
+        }
+        value.into_data().try_to_vec().expect("it is bf16")
+    }
+
+    /// The same element by element.
+    fn expected(rounds_moments: bool, is_kahan: bool) -> Vec<bf16> {
+        let stored = |x: f32| match rounds_moments {
+            true => bf16::from_f32(x).to_f32(),
+            false => x,
+        };
+        let mut values = initial();
+        let (mut m, mut v, mut lost) = ([0.0_f32; 8], [0.0_f32; 8], [bf16::ZERO; 8]);
+        for step in 1..=STEPS {
+            for (k, gradient) in gradients(step).into_iter().enumerate() {
+                let gradient = bf16::from_f32(gradient).to_f32();
+                m[k] = stored(m[k] * 0.9 + gradient * (1.0 - 0.9_f32));
+                v[k] = stored(v[k] * 0.999 + gradient * gradient * (1.0 - 0.999_f32));
+                let first = m[k] / (1.0 - 0.9_f32.powi(step));
+                let second = v[k] / (1.0 - 0.999_f32.powi(step));
+                let delta = first / (second.sqrt() + 1e-5);
+                let value = values[k].to_f32();
+                let decayed = value * (1.0 - LR * f64::from(1e-4_f32)) as f32;
+                let step = delta * LR as f32;
+                if is_kahan {
+                    let update = (decayed - value) - step + lost[k].to_f32();
+                    values[k] = bf16::from_f32(value + update);
+                    lost[k] = bf16::from_f32(update - (values[k].to_f32() - value));
+                } else {
+                    values[k] = bf16::from_f32(decayed - step);
+                }
+            }
+        }
+        values
+    }
+
+    #[test]
+    fn is_what_the_formulas_say() {
+        for (dtype, rounds) in [(FloatDType::F32, false), (FloatDType::BF16, true)] {
+            for is_kahan in [false, true] {
+                let optimizer = AnyPrecisionAdamW::new().moments(dtype, dtype);
+                let found = found(optimizer.kahan_summation(is_kahan));
+                assert_eq!(found, expected(rounds, is_kahan), "{dtype:?} {is_kahan}");
+            }
+        }
+    }
+
+    /// Updates of less than half a unit in the last place are lost without it.
+    #[test]
+    fn kahan_summation_keeps_small_updates() {
+        let device = Device::flex();
+        let after = |is_kahan| {
+            let optimizer = AnyPrecisionAdamW::new().weight_decay(0.0);
+            let optimizer = optimizer.moments(FloatDType::F32, FloatDType::F32);
+            let optimizer = optimizer.kahan_summation(is_kahan);
+            let ones = || Tensor::<1>::ones([1], &device).cast(FloatDType::BF16);
+            let (mut value, mut state) = (ones(), None);
+            for _ in 0..1000 {
+                (value, state) = optimizer.step(1e-4, value, ones(), state);
+            }
+            value.into_scalar::<f32>()
+        };
+        assert_eq!(after(false), 1.0);
+        let with = after(true);
+        assert!((with - 0.9).abs() < 0.002, "{with}");
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use burn::optim::{DynOptimizer, DynState, LearningRate, StateSink, StateSource};
-use burn::tensor::{Device, kind::BridgeTensor};
+use burn::tensor::{DType, Device, kind::BridgeTensor};
 use burn_dispatch::DispatchTensor;
 use tinderbox_fake::DynTensor;
 
@@ -38,13 +38,6 @@ pub(super) fn average_of(state: &DynState) -> &DynTensor {
     &state.downcast_ref::<AveragingState>().average
 }
 
-/// Replaces the average of a state of an [`Averaging`].
-pub(super) fn with_average(state: DynState, average: DynTensor) -> DynState {
-    let rank = state.rank();
-    let state = state.downcast::<AveragingState>();
-    DynState::create(AveragingState { average, ..state }, rank)
-}
-
 impl DynOptimizer for Averaging {
     fn step_dyn(
         &self,
@@ -59,13 +52,17 @@ impl DynOptimizer for Averaging {
             None => (None, None),
         };
         let tensor = unbridged(tensor);
-        // An average begins at the value before the first step.
-        let before = before.unwrap_or_else(|| tensor.clone());
+        // An average begins at the value before the first step. In 16 bits it would lose what a step adds.
+        let wide = match tensor.dtype() {
+            DType::F64 => DType::F64,
+            _ => DType::F32,
+        };
+        let before = before.unwrap_or_else(|| tensor.clone().cast_float(wide));
         let bridged = any_rank(tensor).into_bridge();
         let (updated, inner) = self.inner.step_dyn(rank, lr, bridged, grad, inner);
         let updated = unbridged(updated);
         let kept = any_rank(before).mul_scalar(self.decay);
-        let new = any_rank(updated.clone()).mul_scalar(1.0 - self.decay);
+        let new = any_rank(updated.clone().cast_float(wide)).mul_scalar(1.0 - self.decay);
         let state = AveragingState {
             inner,
             average: DynTensor::from(kept + new),

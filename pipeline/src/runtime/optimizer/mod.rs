@@ -24,7 +24,7 @@ use super::restore::{SavedOptimizer, StateFields, StateTensor};
 use crate::RestoreError;
 
 pub use any_precision::{AnyPrecisionAdamW, AnyPrecisionState};
-use average::{average_of, with_average};
+use average::average_of;
 pub use config::OptimizerConfig;
 pub(super) use groups::{Optimizers, Rule, contains};
 
@@ -134,12 +134,6 @@ impl OptimizerState {
     /// Returns the average of a parameter's values, if the optimizers keep averages and it has stepped.
     pub(super) fn average(&self, position: usize) -> Option<DynTensor> {
         Some(average_of(self.states[position].as_ref()?).clone())
-    }
-
-    /// Replaces the average of a parameter's values, if it has one.
-    pub(super) fn set_average(&mut self, position: usize, average: DynTensor) {
-        let state = self.states[position].take();
-        self.states[position] = state.map(|state| with_average(state, average));
     }
 
     /// Copies the state of all parameters to the host.

@@ -1,0 +1,445 @@
+//! Optimizers of groups of parameters, averages, changes of gradients, and freezing between steps, compared with
+//! plain Burn.
+
+use std::collections::BTreeMap;
+
+use burn::module::{Module, ParamGroup};
+use burn::nn::{LayerNorm, LayerNormConfig, Linear, LinearConfig};
+use burn::optim::grad_clipping::{GradientClipping, GradientClippingConfig};
+use burn::optim::{AdamWConfig, GradientsParams, ModuleOptimizer, SgdConfig};
+use burn::tensor::{Device, Tensor, activation::gelu};
+use tinderbox_deferred::{Values, parameter_values};
+use tinderbox_pipeline::{
+    AnyPrecisionAdamW, Clipping, Machine, Pipeline, PipelineBuilder, PipelineError, Plan,
+    SavedState,
+};
+
+use crate::support::{
+    Case, LR, Run, SAMPLES, SEED, continue_run, floats, full_text, parameters, plain, squared,
+};
+
+const WIDTH: usize = 4;
+const STEPS: u64 = 5;
+const MICRO_BATCHES: usize = 3;
+
+#[derive(Module, Debug)]
+struct Net {
+    layers: Vec<Linear>,
+    norm: LayerNorm,
+}
+
+type Batch = (Tensor<2>, Tensor<2>);
+
+/// The weight of the first layer is read again at the end, so that two stages hold it.
+const CASE: Case<Net, Batch> = Case {
+    init: |device| Net {
+        layers: (0..3)
+            .map(|_| LinearConfig::new(WIDTH, WIDTH).init(device))
+            .collect(),
+        norm: LayerNormConfig::new(WIDTH).init(device),
+    },
+    forward: |net, (x, y)| {
+        let x = net.layers.iter().fold(x, |x, layer| gelu(layer.forward(x)));
+        let x = net.norm.forward(x).matmul(net.layers[0].weight.val());
+        (squared(x.clone(), y), Some(x))
+    },
+    batch: |n, device| {
+        let shape = [SAMPLES, WIDTH];
+        (floats(shape, n, device), floats(shape, n + 1000, device))
+    },
+};
+
+fn builder(stages: usize) -> PipelineBuilder<Net, Batch> {
+    let model = CASE.model();
+    let trace = CASE.trace(&model);
+    let plan = Plan::auto(&trace, &Machine::local(stages).unwrap()).unwrap();
+    Pipeline::new(&model, &trace, &plan)
+        .micro_batches(MICRO_BATCHES)
+        .seed(SEED)
+}
+
+fn adamw(decay: f32) -> AdamWConfig {
+    AdamWConfig::new().with_weight_decay(decay)
+}
+
+fn batch(number: u64) -> Batch {
+    (CASE.batch)(number, &Device::flex())
+}
+
+/// Trains some steps; returns the bits of the parameters.
+fn trained(pipeline: &mut Pipeline<Net, Batch>, steps: std::ops::Range<u64>) -> Bits {
+    continue_run(pipeline, CASE, steps, &mut Run::default());
+    parameters(&pipeline.gather(&Device::flex()).unwrap())
+}
+
+type Bits = BTreeMap<String, Vec<u8>>;
+
+/// The state of the optimizers, as a checkpoint has it.
+fn saved(pipeline: &mut Pipeline<Net, Batch>) -> (Values, SavedState) {
+    let module = pipeline.gather(&Device::flex()).unwrap();
+    let parts = pipeline.on_ranks(|_, stages| {
+        let states = stages
+            .iter()
+            .map(|stage| stage.optimizer_snapshot().to_host());
+        states.collect::<Result<Vec<_>, _>>().unwrap()
+    });
+    let mut state = SavedState::default();
+    for part in parts.unwrap().into_iter().flatten() {
+        state.tensors.extend(part.tensors);
+        state.scalars.extend(part.scalars);
+    }
+    (parameter_values(&module).into_iter().collect(), state)
+}
+
+/// The last group that contains a parameter counts, with its own clipping, as in Burn's `ModuleOptimizer`; also after
+/// a resume with another number of stages.
+#[test]
+fn groups_of_optimizers_are_those_of_burn() {
+    let clip = || GradientClippingConfig::Norm(0.05);
+    let vectors = || ParamGroup::from_regex("bias$|gamma$|beta$").unwrap();
+    let first = || ParamGroup::from_predicate("layers.0");
+    let of_burn = adamw(0.3)
+        .init()
+        .with_group(vectors(), adamw(0.0).build(), None)
+        .with_group(
+            first(),
+            SgdConfig::new().build(),
+            Some(GradientClipping::Norm(0.05)),
+        );
+    let expected = plain(CASE, of_burn, MICRO_BATCHES, STEPS).parameters;
+    let with_groups = |stages| {
+        builder(stages)
+            .optimizer(adamw(0.3))
+            .optimizer_group(
+                CASE.model().parameters().group(|p| p.shape.len() < 2),
+                adamw(0.0),
+            )
+            .optimizer_group(
+                first(),
+                SgdConfig::new().with_gradient_clipping(Some(clip())),
+            )
+            .start()
+            .unwrap()
+    };
+    for stages in 1..=4 {
+        let found = trained(&mut with_groups(stages), 0..STEPS);
+        assert!(found == expected, "{stages} stages");
+    }
+    let mut begun = with_groups(3);
+    trained(&mut begun, 0..2);
+    let (values, state) = saved(&mut begun);
+    let mut resumed = with_groups(2);
+    resumed.restore(values, state).unwrap();
+    resumed.resume_at(2);
+    assert!(trained(&mut resumed, 2..STEPS) == expected);
+}
+
+#[test]
+fn groups_that_are_refused() {
+    let refused = |builder: PipelineBuilder<Net, Batch>| {
+        let error: PipelineError = builder.start().unwrap_err();
+        full_text(&error)
+    };
+    let sgd = SgdConfig::new;
+    let none = ParamGroup::from_predicate("layers.7");
+    let typo = builder(1)
+        .optimizer(sgd())
+        .optimizer_group(ParamGroup::all(), sgd());
+    insta::assert_snapshot!(refused(typo.optimizer_group(none, sgd())), @"the second parameter group with an optimizer contains no parameter that trains: groups match the paths of parameters, not ids");
+    let ids = CASE.model().parameters().group(|p| p.owner() == "Conv2d");
+    insta::assert_snapshot!(refused(builder(1).optimizer(sgd()).optimizer_group(ids, sgd())), @"the first parameter group with an optimizer contains no parameter that trains: groups match the paths of parameters, not ids");
+    insta::assert_snapshot!(refused(builder(1).optimizer_group(ParamGroup::all(), sgd())), @"the pipeline has no optimizer: call `.optimizer(...)` before `.start()` to train");
+    let clipping = sgd().with_gradient_clipping(Some(GradientClippingConfig::Value(1.0)));
+    let twice = builder(1)
+        .optimizer(sgd())
+        .optimizer_group(ParamGroup::all(), clipping);
+    insta::assert_snapshot!(refused(twice.clip(Clipping::GlobalNorm(1.0))), @"both the optimizer's configuration and `clip` clip gradients: use one of them");
+    insta::assert_snapshot!(refused(builder(1).optimizer(sgd()).average(1.0)), @"an average can't have the decay 1: it must be at least 0 and less than 1, such as 0.999");
+}
+
+const DECAY: f64 = 0.7;
+
+/// The averages after some steps of plain Burn, computed on the host.
+fn averages(steps: u64) -> BTreeMap<String, Vec<f32>> {
+    let after = |steps| {
+        let run = plain(CASE, adamw(0.1).init(), MICRO_BATCHES, steps).parameters;
+        let floats = |bytes: Vec<u8>| -> Vec<f32> {
+            let floats = bytes.chunks_exact(4);
+            floats
+                .map(|f| f32::from_le_bytes(f.try_into().unwrap()))
+                .collect()
+        };
+        let run = run.into_iter();
+        run.map(|(path, bytes)| (path, floats(bytes)))
+            .collect::<BTreeMap<_, _>>()
+    };
+    let mut averages = after(0);
+    for step in 1..=steps {
+        for (path, values) in after(step) {
+            let average = averages.get_mut(&path).unwrap();
+            for (average, value) in average.iter_mut().zip(values) {
+                *average = *average * DECAY as f32 + value * (1.0 - DECAY) as f32;
+            }
+        }
+    }
+    averages
+}
+
+fn bits(averages: &BTreeMap<String, Vec<f32>>) -> Bits {
+    let averages = averages.iter().map(|(path, average)| {
+        let bytes = average.iter().flat_map(|value| value.to_le_bytes());
+        (path.clone(), bytes.collect())
+    });
+    averages.collect()
+}
+
+/// Averages are those of plain Burn's parameters, evaluated and gathered by all stages, resumed with other numbers of
+/// stages, and training is not changed by them.
+#[test]
+fn averages_of_the_parameters() {
+    let averaging = |stages| {
+        builder(stages)
+            .optimizer(adamw(0.1))
+            .average(DECAY)
+            .start()
+            .unwrap()
+    };
+    let gathered = |pipeline: &mut Pipeline<Net, Batch>| {
+        let module = pipeline.with_averages(|averaged| averaged.gather(&Device::flex()));
+        module.unwrap().unwrap()
+    };
+    let expected = averages(STEPS);
+    let plain_net = plain(CASE, adamw(0.1).init(), MICRO_BATCHES, STEPS);
+    for stages in 1..=4 {
+        let mut pipeline = averaging(stages);
+        let begun = gathered(&mut pipeline);
+        assert!(
+            parameters(&begun) == bits(&averages(0)),
+            "before the first step"
+        );
+        trained(&mut pipeline, 0..2);
+        assert!(parameters(&gathered(&mut pipeline)) == bits(&averages(2)));
+        let (values, state) = saved(&mut pipeline);
+        let mut resumed = averaging(5 - stages);
+        resumed.restore(values, state).unwrap();
+        resumed.resume_at(2);
+        for pipeline in [&mut pipeline, &mut resumed] {
+            assert!(
+                trained(pipeline, 2..STEPS) == plain_net.parameters,
+                "{stages} stages"
+            );
+            let module = gathered(pipeline);
+            assert!(parameters(&module) == bits(&expected), "{stages} stages");
+            // The copies of a shared parameter are exchanged too.
+            let evaluated = pipeline.with_averages(|averaged| averaged.evaluate(batch(9)));
+            let micro_batches = crate::support::split(&batch(9), MICRO_BATCHES).into_iter();
+            let losses = micro_batches.map(|(batch, _)| (CASE.forward)(&module, batch).0);
+            let losses: Vec<f64> = losses
+                .map(|loss| loss.into_scalar::<f32>().into())
+                .collect();
+            assert_eq!(evaluated.unwrap().unwrap().micro_batch_losses, losses);
+            // Nothing has changed.
+            let evaluated = pipeline.evaluate(batch(STEPS)).unwrap();
+            let last = plain_net.losses.last().unwrap();
+            assert_eq!(evaluated.micro_batch_losses, *last);
+        }
+    }
+}
+
+#[test]
+fn averages_that_are_refused() {
+    let mut pipeline = builder(2)
+        .optimizer(adamw(0.1))
+        .average(DECAY)
+        .start()
+        .unwrap();
+    let trained = pipeline.with_averages(|averaged| averaged.step(LR, batch(0)));
+    insta::assert_snapshot!(trained.unwrap().unwrap_err(), @"the parameters are exchanged for their averages: train outside of `with_averages`");
+    let nested = pipeline.with_averages(|averaged| averaged.with_averages(|_| ()));
+    assert!(matches!(nested.unwrap(), Err(PipelineError::Averaged)));
+    pipeline.step(LR, batch(0)).unwrap();
+    // What is saved meanwhile can't be mistaken for a state to resume from.
+    let (_, state) = pipeline.with_averages(saved).unwrap();
+    assert!(state.tensors.is_empty() && state.scalars.is_empty());
+    let restored = pipeline.with_averages(|averaged| averaged.restore(Values::default(), state));
+    assert!(matches!(restored.unwrap(), Err(PipelineError::Averaged)));
+    pipeline.step(LR, batch(1)).unwrap();
+    let mut without = builder(2).optimizer(adamw(0.1)).start().unwrap();
+    insta::assert_snapshot!(without.with_averages(|_| ()).unwrap_err(), @"the pipeline keeps no averages: call `.average(0.999)` before `.start()`");
+    let (values, state) = saved(&mut pipeline);
+    let error = without.restore(values, state).unwrap_err();
+    insta::assert_snapshot!(full_text(&error), @r#"
+    the saved state of rank 0 could not be restored; nothing was changed
+    the optimizer state of `layers.0.weight` is incomplete or of another optimizer: the saved fields are ["optimizer.layers.0.weight.average", "optimizer.layers.0.weight.of_optimizer.momentum.moment_1", "optimizer.layers.0.weight.of_optimizer.momentum.moment_2", "optimizer.layers.0.weight.of_optimizer.momentum.time"]
+    "#);
+}
+
+/// Trains in plain Burn without micro-batches; `change` gets the gradients of each step.
+fn plain_with(
+    mut optimizer: ModuleOptimizer,
+    change: impl Fn(u64, &Net, &mut GradientsParams),
+) -> Bits {
+    let device = Device::flex().autodiff();
+    let model = CASE.model();
+    let mut net = model
+        .materialize(&device, &model.replay(SEED.into()))
+        .unwrap();
+    for step in 0..STEPS {
+        let (loss, _) = (CASE.forward)(&net, (CASE.batch)(step, &device));
+        let mut gradients = GradientsParams::from_grads(loss.backward(), &net);
+        change(step, &net, &mut gradients);
+        net = optimizer.step(LR, net, gradients);
+    }
+    parameters(&net)
+}
+
+/// A function changes the gradients of weights, after they were clipped.
+#[test]
+fn gradients_are_changed_before_the_update() {
+    let halved = |weight: Tensor<2>| weight * 0.5;
+    let expected = plain_with(adamw(0.1).init(), |_, net, gradients| {
+        for layer in &net.layers {
+            let id = layer.weight.id;
+            let clipped = GradientClipping::Value(1e-2);
+            let gradient = clipped.clip_gradient(gradients.remove::<2>(id).unwrap());
+            gradients.register(id, halved(gradient));
+            let id = layer.bias.as_ref().unwrap().id;
+            let gradient = clipped.clip_gradient(gradients.remove::<1>(id).unwrap());
+            gradients.register(id, gradient);
+        }
+        for id in [net.norm.gamma.id, net.norm.beta.as_ref().unwrap().id] {
+            let clipped = GradientClipping::Value(1e-2);
+            let gradient = clipped.clip_gradient(gradients.remove::<1>(id).unwrap());
+            gradients.register(id, gradient);
+        }
+    });
+    for stages in 1..=3 {
+        let mut pipeline = builder(stages)
+            .micro_batches(1)
+            .optimizer(adamw(0.1))
+            .clip(Clipping::Each(GradientClippingConfig::Value(1e-2)))
+            .on_gradients(
+                move |path, gradient| match path.as_str().ends_with("weight") {
+                    true => halved(gradient.typed().unwrap()).into(),
+                    false => gradient,
+                },
+            )
+            .start()
+            .unwrap();
+        assert!(
+            trained(&mut pipeline, 0..STEPS) == expected,
+            "{stages} stages"
+        );
+    }
+    let mut pipeline = builder(2)
+        .optimizer(adamw(0.1))
+        .on_gradients(|_, gradient| match gradient.shape().num_dims() {
+            2 => gradient,
+            _ => Tensor::<1>::zeros([1], &Device::flex()).into(),
+        })
+        .start()
+        .unwrap();
+    let error = pipeline.step(LR, batch(0)).unwrap_err();
+    let text = full_text(&error);
+    insta::assert_snapshot!(text.lines().last().unwrap(), @"`on_gradients` made f32[1] of the gradient of `norm.gamma`, which is f32[4]: keep shape and dtype");
+}
+
+/// A group is frozen for two steps, with its optimizer's state, and neither its gradients nor their norm count.
+#[test]
+fn a_group_is_frozen_between_steps() {
+    let frozen = |step: u64| (1..3).contains(&step);
+    let expected = plain_with(adamw(0.1).init(), |step, net, gradients| {
+        if frozen(step) {
+            gradients.remove::<2>(net.layers[0].weight.id).unwrap();
+            let bias = net.layers[0].bias.as_ref().unwrap();
+            gradients.remove::<1>(bias.id).unwrap();
+        }
+    });
+    let group = ParamGroup::from_predicate("layers.0");
+    for stages in 1..=3 {
+        let pipeline = builder(stages).micro_batches(1).optimizer(adamw(0.1));
+        let mut pipeline = pipeline.keep_gradients().start().unwrap();
+        for step in 0..STEPS {
+            match step {
+                1 => pipeline.freeze(&group).unwrap(),
+                3 => pipeline.unfreeze(&group).unwrap(),
+                _ => {}
+            }
+            let norm = pipeline
+                .step(LR, batch(step))
+                .unwrap()
+                .gradient_norm
+                .unwrap();
+            let kept = pipeline.on_ranks(|_, stages| {
+                let gradients = stages.iter().flat_map(|stage| stage.gradients());
+                let squares = gradients.map(|(path, gradient)| {
+                    let data = gradient.to_data().unwrap();
+                    let square: f64 = data.iter::<f64>().map(|value| value * value).sum();
+                    (path.to_string(), square)
+                });
+                squares.collect::<Vec<_>>()
+            });
+            let kept: BTreeMap<String, f64> = kept.unwrap().into_iter().flatten().collect();
+            assert_eq!(kept.contains_key("layers.0.weight"), !frozen(step));
+            let sum: f64 = kept.values().sum();
+            assert!((norm - sum.sqrt()).abs() <= 1e-6 * norm, "{norm} {sum}");
+        }
+        let found = parameters(&pipeline.gather(&Device::flex()).unwrap());
+        assert!(found == expected, "{stages} stages");
+        let unknown = pipeline
+            .freeze(&ParamGroup::from_path("layers.0"))
+            .unwrap_err();
+        insta::allow_duplicates! {
+            insta::assert_snapshot!(unknown, @"the group contains no parameter that trains: groups match the paths of parameters, not ids");
+        }
+    }
+}
+
+/// What does not train when it is traced has no gradient.
+#[test]
+fn what_was_not_traced_does_not_train() {
+    let init = |device: &Device| {
+        let mut net = (CASE.init)(device);
+        net.layers[1] = net.layers.remove(1).no_grad();
+        net.layers
+            .push(LinearConfig::new(WIDTH, WIDTH).init(device));
+        net
+    };
+    let case = Case { init, ..CASE };
+    let model = case.model();
+    let trace = case.trace(&model);
+    let plan = Plan::auto(&trace, &Machine::local(1).unwrap()).unwrap();
+    let builder = Pipeline::new(&model, &trace, &plan).optimizer(adamw(0.1));
+    let mut pipeline = builder.start().unwrap();
+    pipeline.unfreeze(&ParamGroup::all()).unwrap();
+    let group = ParamGroup::from_predicate("layers.1");
+    insta::assert_snapshot!(pipeline.unfreeze(&group).unwrap_err(), @"`layers.1.weight` did not train when the model was traced, so there is no gradient of it: trace a model in which it trains, and freeze it after the start");
+}
+
+/// The optimizer whose state may have 16 bits has the bits of Burn's AdamW if it has 32, and is resumed exactly.
+#[test]
+fn any_precision_adamw_is_adamw() {
+    use burn::tensor::FloatDType::{BF16, F32};
+    let optimizer = AnyPrecisionAdamW::new().weight_decay(0.1).moments(F32, F32);
+    let expected = plain(CASE, adamw(0.1).init(), MICRO_BATCHES, STEPS).parameters;
+    let small = AnyPrecisionAdamW::new()
+        .weight_decay(0.1)
+        .moments(BF16, F32);
+    let small = small.kahan_summation(true);
+    let of_small = plain(CASE, small.into(), MICRO_BATCHES, STEPS).parameters;
+    for (optimizer, expected) in [(optimizer, &expected), (small, &of_small)] {
+        for stages in 1..=3 {
+            let start = |stages| builder(stages).custom_optimizer(optimizer).start().unwrap();
+            let mut pipeline = start(stages);
+            trained(&mut pipeline, 0..2);
+            let (values, state) = saved(&mut pipeline);
+            let mut resumed = start(4 - stages);
+            resumed.restore(values, state).unwrap();
+            resumed.resume_at(2);
+            for pipeline in [&mut pipeline, &mut resumed] {
+                assert!(trained(pipeline, 2..STEPS) == *expected, "{stages} stages");
+            }
+        }
+    }
+    assert!(expected != of_small);
+}
