@@ -7,6 +7,7 @@
 //! [planning]: https://docs.rs/crate/tinderbox/latest/source/docs/src/planning.md
 //! [training]: https://docs.rs/crate/tinderbox/latest/source/docs/src/training.md
 //! [training-loop]: https://docs.rs/crate/tinderbox/latest/source/docs/src/training-loop.md
+//! [generation]: https://docs.rs/crate/tinderbox/latest/source/docs/src/generation.md
 //! [models]: https://docs.rs/crate/tinderbox/latest/source/docs/src/models.md
 //! [recording]: https://docs.rs/crate/tinderbox/latest/source/docs/src/recording.md
 //! [schedules]: https://docs.rs/crate/tinderbox/latest/source/docs/src/schedules.md

@@ -83,6 +83,20 @@ impl Cutting {
         replicas.collect()
     }
 
+    /// The carried tensors that one stage has, by their names.
+    pub(crate) fn carried(&self, joint: &JointGraph) -> BTreeMap<String, StageIndex> {
+        let mut all = BTreeMap::new();
+        for input in joint.carried().keys() {
+            let stages = self.forward.iter().enumerate();
+            let mut stages = stages.filter(|(_, parts)| parts.carried.contains(input));
+            if let (Some((stage, _)), None) = (stages.next(), stages.next()) {
+                let name = joint.inputs()[*input].leaf.name.clone();
+                all.insert(name, StageIndex::new(stage));
+            }
+        }
+        all
+    }
+
     /// Puts each assigned operation, with what is recomputed for it, into its program.
     fn assign(
         &mut self,

@@ -22,6 +22,7 @@ use super::rank::RankSetup;
 use super::settings::Settings;
 use super::stage::Stage;
 use crate::batch::{Batch, split_batch};
+use crate::cut::Cutting;
 use crate::lists::ScheduleChoice;
 use crate::schedule::{Costs, Dependencies, RankIndex, verify};
 use crate::trace::Trace;
@@ -76,10 +77,17 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         if let Some(difference) = builder.trace.constructor_difference(builder.model.graph()) {
             return Err(PipelineError::OtherModel { difference });
         }
-        let layout = Arc::new(builder.plan.layout(&table)?);
+        let layout = builder.plan.layout(&table)?;
         builder.plan.layout(builder.trace.parameters())?;
         let traced = builder.trace.example_program()?;
         builder.plan.check_program(&traced)?;
+        let layout = Arc::new(match traced.carried().is_empty() {
+            true => layout,
+            false => {
+                let carried = Cutting::new(&traced, &layout)?.carried(&traced);
+                layout.with_carried(carried)
+            }
+        });
         let schedule = builder.schedule;
         let schedule = schedule.unwrap_or_else(|| builder.plan.schedule());
         let written = match &schedule {

@@ -62,14 +62,21 @@ impl JointGraph {
     /// forward updates, and for each carried tensor whose new value depends on a parameter, those that read it and the
     /// one that computes its new value.
     pub(crate) fn inseparable(&self) -> impl Iterator<Item = (usize, usize)> {
-        let carried = self.carried().iter().filter_map(|(input, value)| {
+        let carried = self.touching_carried();
+        let carried = carried.filter_map(|(_, at)| Some((*at.first()?, *at.last()?)));
+        self.state_ranges().chain(carried)
+    }
+
+    /// The positions of the operations that read each carried tensor whose new value depends on a parameter, and of the
+    /// one that computes the new value, by the position of the tensor in the batch.
+    pub(crate) fn touching_carried(&self) -> impl Iterator<Item = (usize, BTreeSet<usize>)> {
+        self.carried().iter().filter_map(|(input, value)| {
             let producer = self.graph().value(*value).producer?;
             let made = self.forward().position(producer)?;
             let mut touching = self.readers(self.inputs()[*input].value);
             touching.insert(made);
-            Some((*touching.first()?, *touching.last()?))
-        });
-        self.state_ranges().chain(carried)
+            Some((*input, touching))
+        })
     }
 
     /// The positions of the operations that read a value, or what every stage computes of it for itself.

@@ -8,6 +8,7 @@ mod mixed;
 mod outputs;
 mod roles;
 mod states;
+mod twice;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -241,7 +242,7 @@ impl<B: Batch> Trace<B> {
         let options = self.options.clone().in_mode(joint.key().mode);
         let compute = self.compute.map(DType::from);
         let twice = self.recording(|is_moving| {
-            joint::record_twice(&*self.run, &options, compute, example, is_moving)
+            twice::record_twice(&*self.run, &options, compute, example, is_moving)
         });
         match (twice, own_states.first()) {
             // A first forward was recorded, so the second can't read the new value of a running state.

@@ -491,30 +491,75 @@ fn a_cut_does_not_separate_what_reads_and_writes_a_tensor() {
     }
 }
 
-/// Forwards of other shapes than the planned one are cut by the parameters that they read.
+/// Of width 4, the last layer adds to the sum; of width 5, the first; of width 6, the first replaces what the last reads.
+fn of_width(layers: &[Linear], x: Tensor<2>, sum: Tensor<2>) -> (Tensor<2>, Tensor<2>) {
+    let width = x.dims()[1];
+    let first = layers[0].forward(x.slice([0..1, 0..4]));
+    let last = layers[3].forward(layers[2].forward(layers[1].forward(first.clone())));
+    match width {
+        4 => (last.clone(), sum + last),
+        5 => (last + 1.0, sum + first),
+        _ => (last + sum, first),
+    }
+}
+
+/// A forward of another structure than the planned one reads and writes a tensor where the planned one does.
 #[test]
-fn values_on_another_stage_than_the_reader_are_refused() {
+fn programs_of_several_structures_share_a_carry() {
     let model = chain();
     let forward = |layers: &Vec<Linear>, (x, Carried(sum)): Row| {
-        let first = layers[0].forward(x.clone().slice([0..1, 0..4]));
-        let last = layers[3].forward(layers[2].forward(layers[1].forward(first.clone())));
-        // Of width 4, the last layer writes; of width 5, the first; of width 6, the first writes and the last reads.
-        let (y, new) = match x.dims()[1] {
-            4 => (last.clone(), sum + last),
-            5 => (last, sum + first),
-            _ => (last + sum, first),
-        };
-        Outputs::none().with("y", y).carry(new)
+        let (y, new) = of_width(layers, x, sum);
+        Outputs::none()
+            .with("y", y)
+            .with("sum", new.clone())
+            .carry(new)
     };
     let trace = model.trace_forward(&row(1, 4), forward).unwrap();
     let plan = Plan::manual(&trace, &[Cut::before("2")]).unwrap();
+    let builder = Pipeline::new(&model, &trace, &plan).micro_batches(1);
+    let mut pipeline = builder.seed(SEED).start().unwrap();
+    let replay = model.replay(Seed::new(SEED));
+    let plain = model.materialize(&Device::flex(), &replay).unwrap();
+    let mut carry = pipeline.carry();
+    let (_, Carried(mut sum)) = row(1, 4);
+    for width in [4, 5, 5, 4] {
+        let output = pipeline.evaluate_with(&mut carry, row(1, width)).unwrap();
+        let (y, new) = of_width(&plain, row(1, width).0, sum);
+        sum = new;
+        for (name, expected) in [("y", y), ("sum", sum.clone())] {
+            let found = output.tensor::<2>(name).unwrap();
+            assert_eq!(
+                found.into_data(),
+                expected.into_data(),
+                "{name}, width {width}"
+            );
+        }
+    }
+}
+
+/// Without carried tensors in the planned forward, programs are cut by the parameters that they read.
+#[test]
+fn values_on_another_stage_than_the_reader_are_refused() {
+    type Training = (Tensor<2>, Option<Carried<Tensor<2>>>);
+    let model = chain();
+    let forward = |layers: &Vec<Linear>, (x, sum): Training| match sum {
+        None => Outputs::loss(layers.iter().fold(x, |x, layer| layer.forward(x)).mean()),
+        Some(Carried(sum)) => {
+            let (y, new) = of_width(layers, x, sum);
+            Outputs::loss(y.mean()).carry(new)
+        }
+    };
+    let (x, _) = row(1, 4);
+    let trace = model.trace(&(x, None), forward).unwrap();
+    let plan = Plan::manual(&trace, &[Cut::before("2")]).unwrap();
     let mut pipeline = Pipeline::new(&model, &trace, &plan).start().unwrap();
     let mut carry = pipeline.carry();
-    pipeline.evaluate_with(&mut carry, row(1, 4)).unwrap();
-    let mut refused = |width| {
-        let error = pipeline.evaluate_with(&mut carry, row(1, width));
-        full_text(&error.unwrap_err())
+    let mut run = |width| {
+        let (x, sum) = row(1, width);
+        pipeline.evaluate_with(&mut carry, (x, Some(sum)))
     };
+    run(4).unwrap();
+    let mut refused = |width| full_text(&run(width).unwrap_err());
     insta::assert_snapshot!(refused(5), @r"
     the carried values can't be used, and nothing was run
     the value of the carried tensor `1` is on stage 1, and for a batch of this shape stage 0 reads it: cut the model elsewhere, so that one stage does both
@@ -523,6 +568,12 @@ fn values_on_another_stage_than_the_reader_are_refused() {
     the plan can't be used
     stage 0 computes the new value of the carried tensor `1`, and stage 1 reads the tensor: one stage must do both, because carried values stay on it; cut elsewhere
     ");
+    run(4).unwrap();
+}
+
+#[test]
+fn a_batch_without_carried_tensors_is_refused() {
+    let model = chain();
     let (x, _) = row(1, 4);
     let alone = model.trace_forward(&x, |layers: &Vec<Linear>, x| {
         Outputs::none().with("y", layers[0].forward(x))
