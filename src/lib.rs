@@ -7,6 +7,7 @@
 //! [planning]: https://docs.rs/crate/tinderbox/latest/source/docs/src/planning.md
 //! [training]: https://docs.rs/crate/tinderbox/latest/source/docs/src/training.md
 //! [training-loop]: https://docs.rs/crate/tinderbox/latest/source/docs/src/training-loop.md
+//! [generation]: https://docs.rs/crate/tinderbox/latest/source/docs/src/generation.md
 //! [models]: https://docs.rs/crate/tinderbox/latest/source/docs/src/models.md
 //! [recording]: https://docs.rs/crate/tinderbox/latest/source/docs/src/recording.md
 //! [schedules]: https://docs.rs/crate/tinderbox/latest/source/docs/src/schedules.md
@@ -107,6 +108,10 @@
 //!    where they are read; *gradient* operations depend on the weight, and are assigned by the cut. Roles
 //!    depend on the kind of an operation and on its inputs, not on its size, so they are the same for every
 //!    batch size.
+//!    An evaluation may carry tensors of the batch to the next one ([`Carried`]): the new value of each is an output of
+//!    the forward program of the stage that reads it, where it stays, with the carry ([`Carry`]) and the micro-batch
+//!    that it belongs to. The operations between are one block of the plan. A new value that depends on no parameter is
+//!    computed by every stage that reads it.
 //! 4. A plan is computed. Every operation has a cost: floating-point operations and bytes from its shapes, or
 //!    a fraction of the measured time of its block. Operations that stay together (a module's weight and
 //!    bias, a transposed weight and its product) form a block, and the blocks with their inputs, outputs,
@@ -199,6 +204,8 @@ mod book {
     mod planning {}
     #[doc = include_str!("../docs/src/training.md")]
     mod training {}
+    #[doc = include_str!("../docs/src/generation.md")]
+    mod generation {}
     #[doc = include_str!("../docs/src/recording.md")]
     mod recording {}
     #[doc = include_str!("../docs/src/schedules.md")]
@@ -244,13 +251,14 @@ pub use tinderbox_pipeline::planner;
 pub use tinderbox_pipeline::schedule;
 pub use tinderbox_pipeline::{
     ActionError, Along, AnyPrecisionAdamW, Batch, BatchError, BatchMapper, BlockProfile,
-    CalibrateError, CertifyError, CertifySite, Clipping, Cut, Division, Evaluation, Leaf, LeafName,
-    Link, LinkError, LocalLink, LossOver, LossScale, Machine, MixedPrecision, MomentDType, NotHeld,
-    OperationTimes, OptimizerConfig, OptimizerSnapshot, OutputError, Outputs, Partitioner,
-    Pipeline, PipelineBuilder, PipelineError, Placement, Plan, PlanError, PlanFile, PlanStage,
-    Planner, Profile, ProfileError, Profiler, RankModel, RestoreError, SavedOptimizer, SavedState,
-    ScheduleChoice, ScheduleKind, Stage, StateFault, StateFields, StateTensor, StepOutput, Tag,
-    Trace, TraceError, Traceable, Whole, batch_tensors, calibrate, split_batch,
+    CalibrateError, Carried, CarriedFault, Carry, CarryError, CertifyError, CertifySite, Clipping,
+    Cut, Division, Evaluation, Leaf, LeafName, Link, LinkError, LocalLink, LossOver, LossScale,
+    Machine, MixedPrecision, MomentDType, NotHeld, OperationTimes, OptimizerConfig,
+    OptimizerSnapshot, OutputError, Outputs, Partitioner, Pipeline, PipelineBuilder, PipelineError,
+    Placement, Plan, PlanError, PlanFile, PlanStage, Planner, Profile, ProfileError, Profiler,
+    RankModel, RestoreError, SavedOptimizer, SavedState, ScheduleChoice, ScheduleKind, Stage,
+    StateFault, StateFields, StateTensor, StepOutput, Tag, Trace, TraceError, Traceable, Whole,
+    batch_tensors, calibrate, split_batch,
 };
 pub use verify::{
     GradientComparison, LossComparison, ParameterComparison, Verification, VerifyOptions, verify,

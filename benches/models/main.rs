@@ -1,9 +1,11 @@
 //! Models as Burn's users write them: whether they train as in plain Burn, and at what speed.
 //!
-//! `cargo bench --bench models` prints one figure per line. The models are those of the tests in `tests/zoo`. What is
-//! compared alternates in one run, and a ratio is the median of the ratios of neighbouring measurements, because the
-//! speed of a shared machine drifts.
+//! `cargo bench --bench models` prints one figure per line; `-- zoo`, `-- steps`, `-- learner` or `-- generate`
+//! selects some. The models are those of the tests in `tests/zoo`, and those of the examples `digits` and `generate`.
+//! What is compared alternates in one run, and a ratio is the median of the ratios of neighbouring measurements, because
+//! the speed of a shared machine drifts.
 
+mod generate;
 mod learner;
 mod steps;
 
@@ -36,15 +38,36 @@ mod models;
 #[allow(dead_code, reason = "the pipeline's own tests use all of it")]
 mod split;
 
+#[path = "../../examples/generate"]
+#[allow(dead_code, reason = "the example uses all of it")]
+mod llama {
+    pub mod decode;
+    pub mod model;
+    pub mod sample;
+}
+
 fn main() {
     println!(
         "{} cores; medians of {} turns",
         std::thread::available_parallelism().map_or(1, usize::from),
         turns(),
     );
-    zoo();
-    steps::figures();
-    learner::figures();
+    let only = std::env::args()
+        .skip(1)
+        .find(|argument| !argument.starts_with('-'));
+    let is_chosen = |name: &str| only.as_ref().is_none_or(|only| only == name);
+    if is_chosen("zoo") {
+        zoo();
+    }
+    if is_chosen("steps") {
+        steps::figures();
+    }
+    if is_chosen("learner") {
+        learner::figures();
+    }
+    if is_chosen("generate") {
+        generate::figures();
+    }
 }
 
 /// Prints the share of the models that are bit-equal to plain Burn in every setting.

@@ -15,6 +15,7 @@ use syn::{
 ///
 /// - `#[batch(whole)]`: belongs to all samples, and is not split, as in `Whole`.
 /// - `#[batch(along = 1)]`: its samples are that dimension, as in `Along`; the first has the number 0.
+/// - `#[batch(carried)]`: the forward computes its values for the next call, as in `Carried`.
 /// - `#[batch(constant)]`: anything that implements `Debug`. The forward may depend on it. Values with
 ///   different `Debug` texts are different programs, so equal texts must mean equal values, and the text must not change
 ///   by itself, as that of a `HashMap` does.
@@ -107,6 +108,9 @@ fn map_field(tinderbox: &Path, index: usize, field: &Field) -> Result<(Member, T
         Role::Along(axis) => {
             quote_spanned!(at=> mapper.field(#name, #tinderbox::Along::<#axis, _>(#variable)).0)
         }
+        Role::Carried => {
+            quote_spanned!(at=> mapper.field(#name, #tinderbox::Carried(#variable)).0)
+        }
         Role::Constant => quote_spanned!(at=> mapper.constant(#name, #variable)),
         Role::Skip => quote_spanned!(at=> mapper.skip(#variable)),
     };
@@ -117,7 +121,9 @@ fn map_field(tinderbox: &Path, index: usize, field: &Field) -> Result<(Member, T
 fn bound(tinderbox: &Path, field: &Field) -> Result<WherePredicate> {
     let of = &field.ty;
     Ok(match role(field)? {
-        Role::Tensors | Role::Whole | Role::Along(_) => parse_quote!(#of: #tinderbox::Batch),
+        Role::Tensors | Role::Whole | Role::Along(_) | Role::Carried => {
+            parse_quote!(#of: #tinderbox::Batch)
+        }
         Role::Constant => parse_quote!(#of: ::core::fmt::Debug),
         Role::Skip => parse_quote!(#of: ::core::default::Default),
     })
@@ -128,6 +134,7 @@ enum Role {
     Tensors,
     Whole,
     Along(LitInt),
+    Carried,
     Constant,
     Skip,
 }
@@ -143,10 +150,11 @@ fn role(field: &Field) -> Result<Role> {
             role = match name.as_deref() {
                 Some("whole") => Role::Whole,
                 Some("along") => Role::Along(meta.value()?.parse()?),
+                Some("carried") => Role::Carried,
                 Some("constant") => Role::Constant,
                 Some("skip") => Role::Skip,
                 _ => {
-                    let message = "expected `whole`, `along = 1`, `constant` or `skip`";
+                    let message = "expected `whole`, `along = 1`, `carried`, `constant` or `skip`";
                     return Err(meta.error(message));
                 }
             };

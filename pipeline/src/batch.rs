@@ -13,7 +13,8 @@ use crate::BatchError;
 ///
 /// The first dimension of every tensor is the samples: a batch is split along it into micro-batches.
 /// Wrap a tensor that belongs to all samples in [`Whole`], and one whose samples are another dimension in
-/// [`Along`], or give its field the attribute.
+/// [`Along`], or give its field the attribute. Wrap what a forward computes for its next call, such as the
+/// caches of an attention, in [`Carried`].
 ///
 /// ```
 /// # extern crate tinderbox_pipeline as tinderbox;
@@ -66,6 +67,8 @@ pub struct LeafName {
     pub name: String,
     /// How it is divided.
     pub division: Division,
+    /// Its name within the [`Carried`] that contains it; `None` for a tensor that is not carried.
+    pub carried: Option<String>,
 }
 
 /// Visits the tensors of a batch.
@@ -73,6 +76,8 @@ pub struct LeafName {
 pub struct BatchMapper<'a> {
     path: Vec<String>,
     division: Division,
+    /// The number of names outside of the carried part.
+    carried_from: Option<usize>,
     /// The parts without tensors, and constants: the forward depends on them as it does on tensors.
     empty: Vec<String>,
     /// Whether skipped fields keep their values, or get their defaults.
@@ -86,6 +91,7 @@ impl<'a> BatchMapper<'a> {
         Self {
             path: Vec::new(),
             division: Division::Samples { axis: 0 },
+            carried_from: None,
             empty: Vec::new(),
             keeps_skipped: true,
             has_skipped: false,
@@ -128,6 +134,7 @@ impl<'a> BatchMapper<'a> {
         let name = LeafName {
             name: self.path.join("."),
             division: self.division,
+            carried: self.carried_from.map(|from| self.path[from..].join(".")),
         };
         (self.change)(&name, tensor.into())
             .typed()
@@ -172,6 +179,24 @@ impl<const AXIS: usize, B: Batch> Batch for Along<AXIS, B> {
         let outer = std::mem::replace(&mut mapper.division, along);
         let inner = self.0.map_tensors(mapper);
         mapper.division = outer;
+        Self(inner)
+    }
+}
+
+/// A part of a batch whose values the forward computes for its next call, such as the caches of an attention: it
+/// returns their new values by [`Outputs::carry`](crate::Outputs::carry).
+///
+/// [`Pipeline::evaluate_with`](crate::Pipeline::evaluate_with) keeps them on the ranks from call to call, and
+/// reads those of the batch in the first call alone. Elsewhere they are like other tensors of a batch.
+#[derive(Clone, Debug)]
+pub struct Carried<B>(pub B);
+
+impl<B: Batch> Batch for Carried<B> {
+    fn map_tensors(self, mapper: &mut BatchMapper<'_>) -> Self {
+        let outer = mapper.carried_from;
+        mapper.carried_from = outer.or(Some(mapper.path.len()));
+        let inner = self.0.map_tensors(mapper);
+        mapper.carried_from = outer;
         Self(inner)
     }
 }
@@ -262,15 +287,40 @@ pub(crate) fn leaves<B: Batch>(batch: &B) -> Vec<(LeafName, DynTensor)> {
     visit(batch).0
 }
 
-/// Returns the tensors of a batch and its parts without tensors: the key of a program.
-pub(crate) fn signature<B: Batch>(batch: &B) -> (Vec<Leaf>, Vec<String>) {
+/// The positions of the carried tensors of a batch, and their names within what is carried.
+pub(crate) fn carried_names<B: Batch>(batch: &B) -> Vec<(usize, String)> {
+    let leaves = leaves(batch).into_iter().enumerate();
+    let carried = leaves.filter_map(|(position, (name, _))| Some((position, name.carried?)));
+    carried.collect()
+}
+
+/// A batch as a program reads it.
+pub(crate) struct Signature {
+    /// Name and type of every tensor.
+    pub(crate) leaves: Vec<Leaf>,
+    /// Its parts without tensors.
+    pub(crate) empty: Vec<String>,
+    /// The tensors, without gradient tracking.
+    pub(crate) tensors: Vec<DynTensor>,
+}
+
+/// Returns the tensors of a batch, and what the key of a program contains.
+pub(crate) fn signature<B: Batch>(batch: &B) -> Signature {
     let (found, empty) = visit(batch);
-    let leaves = found.into_iter().map(|(name, tensor)| Leaf {
-        name: name.name,
-        shape: tensor.shape().to_vec(),
-        dtype: tensor.dtype(),
+    let found = found.into_iter().map(|(name, tensor)| {
+        let leaf = Leaf {
+            name: name.name,
+            shape: tensor.shape().to_vec(),
+            dtype: tensor.dtype(),
+        };
+        (leaf, tensor.without_autodiff())
     });
-    (leaves.collect(), empty)
+    let (leaves, tensors) = found.unzip();
+    Signature {
+        leaves,
+        empty,
+        tensors,
+    }
 }
 
 /// Fails for a batch whose tensors have other dtypes than the traced ones, which would be another
@@ -296,6 +346,44 @@ pub(crate) fn check_dtypes(traced: &[Leaf], found: &[Leaf]) -> Result<(), BatchE
 ///
 /// When the tensors have different numbers of samples, or fewer than `count`; when one is fake.
 pub fn split_batch<B: Batch>(batch: &B, count: usize) -> Result<Vec<(B, usize)>, BatchError> {
+    split_samples(batch, samples_of(batch)?, count)
+}
+
+/// Splits a batch of this many samples into micro-batches.
+pub(crate) fn split_samples<B: Batch>(
+    batch: &B,
+    samples: usize,
+    count: usize,
+) -> Result<Vec<(B, usize)>, BatchError> {
+    if count == 0 || samples < count {
+        return Err(BatchError::TooFewSamples {
+            samples,
+            micro_batches: count,
+        });
+    }
+    if count == 1 {
+        return Ok(vec![(batch.clone(), samples)]);
+    }
+    let mut start = 0;
+    Ok((0..count)
+        .map(|index| {
+            let size = samples / count + usize::from(index < samples % count);
+            let batch = batch
+                .clone()
+                .map_tensors(&mut BatchMapper::new(
+                    &mut |name, tensor| match name.division {
+                        Division::Whole => tensor,
+                        Division::Samples { axis } => part_of(tensor, axis, start, size),
+                    },
+                ));
+            start += size;
+            (batch, size)
+        })
+        .collect())
+}
+
+/// The number of samples of a batch, at least 1.
+pub(crate) fn samples_of<B: Batch>(batch: &B) -> Result<usize, BatchError> {
     let leaves = leaves(batch);
     if let Some((name, _)) = leaves.iter().find(|(_, tensor)| tensor.is_fake()) {
         let name = name.name.clone();
@@ -320,31 +408,10 @@ pub fn split_batch<B: Batch>(batch: &B, count: usize) -> Result<Vec<(B, usize)>,
             found: *found,
         });
     }
-    if samples == 0 {
-        return Err(BatchError::Empty);
+    match samples {
+        0 => Err(BatchError::Empty),
+        _ => Ok(samples),
     }
-    if count == 0 || samples < count {
-        return Err(BatchError::TooFewSamples {
-            samples,
-            micro_batches: count,
-        });
-    }
-    let mut start = 0;
-    Ok((0..count)
-        .map(|index| {
-            let size = samples / count + usize::from(index < samples % count);
-            let batch = batch
-                .clone()
-                .map_tensors(&mut BatchMapper::new(
-                    &mut |name, tensor| match name.division {
-                        Division::Whole => tensor,
-                        Division::Samples { axis } => samples_of(tensor, axis, start, size),
-                    },
-                ));
-            start += size;
-            (batch, size)
-        })
-        .collect())
 }
 
 /// Returns the tensors of a batch in the order of a program's inputs, without gradient tracking.
@@ -374,7 +441,7 @@ pub fn batch_on<B: Batch>(batch: &B, device: &Device) -> Result<B, FakeError> {
     failed.map_or(Ok(moved), Err)
 }
 
-fn samples_of(tensor: DynTensor, axis: usize, start: usize, size: usize) -> DynTensor {
+fn part_of(tensor: DynTensor, axis: usize, start: usize, size: usize) -> DynTensor {
     let shape = tensor.shape().to_vec();
     let mut offset = vec![0; shape.len()];
     let mut part: Vec<u64> = shape.iter().map(|d| *d as u64).collect();
@@ -400,17 +467,31 @@ mod tests {
             Some(vec![ids(4), ids(4)]),
             Whole(ids(1)),
             None::<Tensor<1>>,
+            Carried((vec![ids(4)], Whole(ids(1)))),
         );
         let names: Vec<String> = leaves(&batch)
             .into_iter()
-            .map(|(name, _)| match name.division {
-                Division::Samples { axis } => format!("{} along {axis}", name.name),
-                Division::Whole => format!("{} whole", name.name),
+            .map(|(name, _)| {
+                let text = match name.division {
+                    Division::Samples { axis } => format!("{} along {axis}", name.name),
+                    Division::Whole => format!("{} whole", name.name),
+                };
+                match name.carried {
+                    Some(inner) => format!("{text}, carried {inner}"),
+                    None => text,
+                }
             })
             .collect();
         assert_eq!(
             names,
-            ["0 along 0", "1.0 along 0", "1.1 along 0", "2 whole"]
+            [
+                "0 along 0",
+                "1.0 along 0",
+                "1.1 along 0",
+                "2 whole",
+                "4.0.0 along 0, carried 0.0",
+                "4.1 whole, carried 1"
+            ]
         );
     }
 

@@ -90,13 +90,14 @@ mod trace;
 mod work;
 
 pub use batch::{
-    Along, Batch, BatchMapper, Division, Leaf, LeafName, Whole, batch_on, batch_tensors,
+    Along, Batch, BatchMapper, Carried, Division, Leaf, LeafName, Whole, batch_on, batch_tensors,
     split_batch,
 };
 pub use calibrate::calibrate;
 pub use error::{
-    ActionError, BatchError, CalibrateError, CertifyError, CertifySite, LinkError, NotHeld,
-    OutputError, PipelineError, PlanError, ProfileError, RestoreError, StateFault, TraceError,
+    ActionError, BatchError, CalibrateError, CarriedFault, CarryError, CertifyError, CertifySite,
+    LinkError, NotHeld, OutputError, PipelineError, PlanError, ProfileError, RestoreError,
+    StateFault, TraceError,
 };
 pub use lists::ScheduleChoice;
 pub use partition::Cut;
@@ -105,7 +106,7 @@ pub use profile::{BlockProfile, PROFILE_VERSION, Profile, Profiler, Spread};
 #[doc(hidden)]
 pub use runtime::certification_time;
 pub use runtime::{
-    AnyPrecisionAdamW, AnyPrecisionState, Clipping, Evaluation, Link, LocalLink, LossScale,
+    AnyPrecisionAdamW, AnyPrecisionState, Carry, Clipping, Evaluation, Link, LocalLink, LossScale,
     MomentDType, OptimizerConfig, OptimizerSnapshot, Pipeline, PipelineBuilder, SavedOptimizer,
     SavedState, Stage, StateFields, StateTensor, StepOutput, Tag,
 };

@@ -142,7 +142,7 @@ impl<'a> Places<'a> {
             joint,
             crossing: crossing.collect(),
             reads,
-            states: joint.state_ranges().collect(),
+            states: joint.inseparable().collect(),
         }
     }
 

@@ -8,6 +8,7 @@ mod damage;
 mod dropout;
 mod exports;
 mod failure;
+mod generate;
 mod initialization;
 mod layers;
 mod lengths;
@@ -28,6 +29,15 @@ mod verify;
 #[path = "../../examples/train_lm/model.rs"]
 #[allow(dead_code, reason = "the example uses all of it")]
 mod gpt;
+
+#[path = "../../examples/generate"]
+#[allow(dead_code, reason = "the example uses all of it")]
+mod llama {
+    pub mod decode;
+    pub mod model;
+    pub mod sample;
+    pub mod weights;
+}
 
 #[path = "../../pipeline/tests/support/split.rs"]
 #[allow(dead_code, reason = "the pipeline's own tests use all of it")]

@@ -31,8 +31,9 @@ pub(crate) struct CertifiedStep<'a> {
 /// Proves that the lists combine the values of the programs to the step of the uncut graph: each
 /// program receives the values that it names, of its micro-batch and of the parameters before the
 /// update; the gradient of each parameter is the sum over the micro-batches in their order, and each
-/// running state is updated by them in their order; each loss and named output is reported once; every
-/// copy of a parameter has the value after the update; no value is left.
+/// running state is updated by them in their order; each stage that reads a carried tensor replaces it once
+/// by its new value; each loss and named output is reported once; every copy of a parameter has the value
+/// after the update; no value is left.
 ///
 /// Cost: linear in the actions and in the values that programs exchange, times the micro-batches.
 ///
@@ -64,6 +65,8 @@ pub(super) struct ListRun<'a> {
     pub(super) copies: Vec<Copies>,
     /// The stages whose norms each rank has.
     norms: Vec<BTreeSet<StageIndex>>,
+    /// The new values of carried tensors that stages have: stage, micro-batch, position in the batch.
+    pub(super) carried: BTreeSet<(StageIndex, usize, usize)>,
     /// How often each loss (`None`) and named output was reported.
     reported: BTreeMap<(usize, Option<&'a str>), usize>,
 }
@@ -92,6 +95,7 @@ impl<'a> ListRun<'a> {
                 .map(|stage| Copies::new(step.layout, StageIndex::new(stage)))
                 .collect(),
             norms: vec![BTreeSet::new(); schedule.ranks.len()],
+            carried: BTreeSet::new(),
             reported: BTreeMap::new(),
             addends,
             updaters,
@@ -246,6 +250,7 @@ impl<'a> ListRun<'a> {
                     }
                     self.read_state(task, position)?;
                 }
+                Binding::Given(Given::Input(position)) => self.read_carried(task, position)?,
                 // Constants, the batch and the weight are the same in every run, or belong to the
                 // task's micro-batch.
                 Binding::Given(_) | Binding::Constant(_) => {}
@@ -287,6 +292,9 @@ impl<'a> ListRun<'a> {
         }
         for position in &phase.updates {
             self.advance(task, *position)?;
+        }
+        for position in &phase.carried {
+            self.replace_carried(task, *position)?;
         }
         let programs = self.programs(stage, k);
         if task.compute == Compute::Forward {
@@ -330,6 +338,7 @@ impl<'a> ListRun<'a> {
             return Err(other_value(site, "every message received", found));
         }
         self.end_reports()?;
+        self.end_carried()?;
         match self.schedule.mode {
             ScheduleMode::Training => self.end_copies(),
             ScheduleMode::ForwardOnly => Ok(()),

@@ -8,9 +8,9 @@
 //! 1. [`certify_programs`] runs every program of every stage, once per cut. Given the values that its
 //!    bindings name, each operation, output and gradient must have the fingerprint of the uncut graph.
 //! 2. [`certify_lists`] runs the lists of all ranks, once per lists and cuts of their micro-batches:
-//!    messages, values between programs, sums of gradients, updates and copies of shared parameters. A
-//!    program is a single step of it: the first check proves that the program computes its outputs from
-//!    the inputs that it names.
+//!    messages, values between programs, sums of gradients, updates, copies of shared parameters and
+//!    carried tensors. A program is a single step of it: the first check proves that the program computes
+//!    its outputs from the inputs that it names.
 //!
 //! Both checks read the programs and lists that will run, the recorded graph and the ownership of
 //! parameters, and share no code with the cut, the lowering and the verifier. They assume that Burn's
@@ -18,6 +18,7 @@
 //! [`certify_lists`] reads them. Casts of mixed precision and the dtypes of booleans on GPUs are
 //! inserted later and treated as the identity.
 
+mod carried;
 mod copies;
 mod fingerprint;
 mod lists;

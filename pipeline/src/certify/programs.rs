@@ -26,6 +26,8 @@ pub(crate) struct CertifiedPrograms {
     pub(super) gradients: Vec<usize>,
     /// The positions of the running states that the forward updates.
     pub(super) updates: Vec<usize>,
+    /// The positions in the batch of the carried tensors.
+    pub(super) carried: Vec<usize>,
 }
 
 /// Proves that every program of a cut computes the values of the uncut graph to which it is bound.
@@ -62,6 +64,7 @@ pub(crate) fn certify_programs(
         outputs: outputs.map(|(name, _)| name.clone()).collect(),
         gradients: gradients.map(|(position, _)| position).collect(),
         updates: joint.updates().keys().copied().collect(),
+        carried: joint.carried().keys().copied().collect(),
     })
 }
 
@@ -179,10 +182,12 @@ impl ProgramRun<'_, '_> {
             }
         }
         let made = self.program(&phase.program, inputs)?;
-        let bound = phase.outputs.len() + phase.gradients.len() + phase.updates.len();
+        let bound = phase.outputs.len() + phase.gradients.len();
+        let bound = bound + phase.updates.len() + phase.carried.len();
         self.count("outputs", made.len(), bound)?;
         let (outputs, rest) = made.split_at(phase.outputs.len());
-        let (gradients, updates) = rest.split_at(phase.gradients.len());
+        let (gradients, rest) = rest.split_at(phase.gradients.len());
+        let (updates, carried) = rest.split_at(phase.updates.len());
         for ((value, _), made) in phase.outputs.iter().zip(outputs) {
             if self.reference.find(*value) != Some(*made) {
                 return Err(self.wrong_output("an output", Some(*value), self.value_of(*made)));
@@ -202,6 +207,14 @@ impl ProgramRun<'_, '_> {
             if expected.map(|value| self.reference.of(value)) != Some(*made) {
                 let state = self.reference.given(Given::Parameter(*position));
                 let what = format!("the new value of {state}");
+                return Err(self.wrong_output(&what, expected, self.value_of(*made)));
+            }
+        }
+        for (position, made) in phase.carried.iter().zip(carried) {
+            let expected = self.reference.joint.carried().get(position).copied();
+            if expected.map(|value| self.reference.of(value)) != Some(*made) {
+                let tensor = self.reference.given(Given::Input(*position));
+                let what = format!("the new value of {tensor}");
                 return Err(self.wrong_output(&what, expected, self.value_of(*made)));
             }
         }

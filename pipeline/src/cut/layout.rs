@@ -1,6 +1,6 @@
 //! Which stage owns, holds and runs what. Parameters are positions of the table.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use tinderbox_deferred::{ParameterPath, ParameterTable};
 use tinderbox_planner::{PlanStage, StageBytes};
@@ -27,6 +27,8 @@ pub(crate) struct Layout {
     pub(crate) recompute: Vec<bool>,
     /// The structure of the planned forward, and the stage of each of its operations.
     operations: Option<(String, Vec<usize>)>,
+    /// The stage of carried tensors in the planned forward, by their names.
+    carried: BTreeMap<String, StageIndex>,
 }
 
 impl Layout {
@@ -63,6 +65,7 @@ impl Layout {
             ranks,
             recompute,
             operations: None,
+            carried: BTreeMap::new(),
         })
     }
 
@@ -132,6 +135,17 @@ impl Layout {
             operations: Some((structure.to_owned(), stages)),
             ..self
         }
+    }
+
+    /// The same layout, where forwards of other structures than the planned one have these carried tensors on these
+    /// stages, so that all can use one value.
+    pub(crate) fn with_carried(self, carried: BTreeMap<String, StageIndex>) -> Self {
+        Self { carried, ..self }
+    }
+
+    /// The stage of a carried tensor in the planned forward.
+    pub(super) fn carrier(&self, name: &str) -> Option<StageIndex> {
+        self.carried.get(name).copied()
     }
 
     /// The stage of each operation of a forward; `None` for one of another structure than the planned.

@@ -83,6 +83,20 @@ impl Cutting {
         replicas.collect()
     }
 
+    /// The carried tensors that one stage has, by their names.
+    pub(crate) fn carried(&self, joint: &JointGraph) -> BTreeMap<String, StageIndex> {
+        let mut all = BTreeMap::new();
+        for input in joint.carried().keys() {
+            let stages = self.forward.iter().enumerate();
+            let mut stages = stages.filter(|(_, parts)| parts.carried.contains(input));
+            if let (Some((stage, _)), None) = (stages.next(), stages.next()) {
+                let name = joint.inputs()[*input].leaf.name.clone();
+                all.insert(name, StageIndex::new(stage));
+            }
+        }
+        all
+    }
+
     /// Puts each assigned operation, with what is recomputed for it, into its program.
     fn assign(
         &mut self,
@@ -124,10 +138,50 @@ impl Cutting {
                 _ => self.forward[owner.index()].updates.insert(*update),
             };
         }
+        for (input, value) in joint.carried() {
+            if let Some(stage) = keeper(joint, layout, stage_of, *value) {
+                self.forward[stage.index()].carried.insert(*input);
+            }
+        }
         for parts in self.forward.iter_mut().chain(&mut self.backward) {
             parts.close(joint);
         }
-        self.keep_states(joint, layout)
+        self.keep_states(joint, layout)?;
+        self.keep_carried(joint, layout, stage_of)
+    }
+
+    /// Makes each stage that reads a carried tensor compute its new value too, so that the value stays there: refuses
+    /// a tensor whose new value another stage computes. Every stage has a value that depends on no parameter if no stage
+    /// reads the old one.
+    fn keep_carried(
+        &mut self,
+        joint: &JointGraph,
+        layout: &Layout,
+        stage_of: &[Option<usize>],
+    ) -> Result<(), PlanError> {
+        let mut is_complete = false;
+        // The new value of one tensor may be computed from another.
+        while !std::mem::replace(&mut is_complete, true) {
+            for (input, value) in joint.carried() {
+                let keeper = keeper(joint, layout, stage_of, *value);
+                let input_value = joint.inputs()[*input].value;
+                let is_read = self.forward.iter().any(|p| p.reads.contains(&input_value));
+                for (index, parts) in self.forward.iter_mut().enumerate() {
+                    let (stage, reads) =
+                        (StageIndex::new(index), parts.reads.contains(&input_value));
+                    if let Some(owner) = keeper.filter(|owner| reads && *owner != stage) {
+                        let name = joint.inputs()[*input].leaf.name.clone();
+                        return Err(PlanError::CarriedApart { name, owner, stage });
+                    }
+                    let is_here = reads || !is_read;
+                    if keeper.is_none() && is_here && parts.carried.insert(*input) {
+                        parts.close(joint);
+                        is_complete = false;
+                    }
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Makes forwards keep for their backwards the running states that they read, since the forwards of other
@@ -189,6 +243,20 @@ fn state_apart(
 ) -> PlanError {
     let path = joint.parameter(state).path.clone();
     PlanError::StateApart { path, owner, stage }
+}
+
+/// The one stage that has the new value of a carried tensor; `None` if every stage can compute it.
+fn keeper(
+    joint: &JointGraph,
+    layout: &Layout,
+    stage_of: &[Option<usize>],
+    value: ValueId,
+) -> Option<StageIndex> {
+    match joint.given(value) {
+        Some(Given::Parameter(position)) => Some(layout.owners()[position]),
+        Some(_) => None,
+        None => maker(joint, stage_of, value).map(|maker| maker.stage),
+    }
 }
 
 /// The program that makes a value; `None` for parameters, inputs and what every program makes for itself.

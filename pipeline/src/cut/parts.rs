@@ -17,6 +17,8 @@ pub(crate) struct Parts {
     pub(super) targets: BTreeSet<ValueId>,
     /// New values of running states that it makes.
     pub(super) updates: BTreeSet<ValueId>,
+    /// The positions in the batch of the carried tensors whose new values it makes.
+    pub(super) carried: BTreeSet<usize>,
 }
 
 impl Parts {
@@ -29,6 +31,7 @@ impl Parts {
             .flat_map(|id| graph.node(*id).inputs().iter().copied())
             .chain(self.targets.iter().copied())
             .chain(self.updates.iter().copied())
+            .chain(self.carried.iter().map(|input| joint.carried()[input]))
             .collect();
         self.reads.clear();
         while let Some(value) = wanted.pop() {

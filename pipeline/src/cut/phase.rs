@@ -36,6 +36,8 @@ pub(crate) struct Phase {
     pub(crate) gradients: Vec<usize>,
     /// New values of running states that it makes, after the gradients: positions in the table.
     pub(crate) updates: Vec<usize>,
+    /// New values of carried tensors that it makes, last: positions in the batch.
+    pub(crate) carried: Vec<usize>,
 }
 
 impl Phase {
@@ -85,7 +87,8 @@ impl Phase {
 
     /// Values that outlive the program.
     fn leaving(&self, joint: &JointGraph) -> impl Iterator<Item = ValueId> {
-        leaving(joint, &self.outputs, &self.gradients, &self.updates)
+        let carried = self.carried.iter().map(|input| joint.carried()[input]);
+        leaving(joint, &self.outputs, &self.gradients, &self.updates).chain(carried)
     }
 }
 
@@ -128,8 +131,8 @@ impl<'a> Sources<'a> {
         Binding::Constant(place.expect("every other read is a constant"))
     }
 
-    /// Builds a program for its outputs, for the gradients of some parameters, and for the new values of some
-    /// running states.
+    /// Builds a program for its outputs, for the gradients of some parameters, for the new values of some
+    /// running states and for those of carried tensors.
     pub(super) fn phase(
         &self,
         compute: Compute,
@@ -142,7 +145,12 @@ impl<'a> Sources<'a> {
         let (graph, keys) = (self.joint.graph(), self.joint.keys());
         let inputs: Vec<ValueId> = parts.reads.iter().copied().collect();
         let nodes: Vec<NodeId> = parts.nodes.iter().copied().collect();
-        let values: Vec<ValueId> = leaving(self.joint, &outputs, gradients, updates).collect();
+        let carried = parts
+            .carried
+            .iter()
+            .map(|input| self.joint.carried()[input]);
+        let values = leaving(self.joint, &outputs, gradients, updates).chain(carried);
+        let values: Vec<ValueId> = values.collect();
         let program = Program::new(graph, nodes.iter().copied(), &inputs, &values, keys)?;
         Ok(Phase {
             program: Arc::new(program),
@@ -154,6 +162,7 @@ impl<'a> Sources<'a> {
             outputs,
             gradients: gradients.to_vec(),
             updates: updates.to_vec(),
+            carried: parts.carried.iter().copied().collect(),
         })
     }
 }

@@ -65,7 +65,8 @@ pub(crate) fn place_gradients(
 /// weight, runs where it is read, if its parameters are held there.
 ///
 /// No operation runs above the stage that a plan gives it: those of its inputs are not above theirs, and the
-/// planned stage holds its parameters.
+/// planned stage holds its parameters. What reads or replaces a carried tensor runs on the stage that the tensor has in
+/// the planned forward, if its parameters are held there.
 fn by_flow(joint: &JointGraph, layout: &Layout) -> Vec<usize> {
     let (graph, forward) = (joint.graph(), joint.forward());
     let holds = |id: NodeId, stage: &usize| {
@@ -76,10 +77,18 @@ fn by_flow(joint: &JointGraph, layout: &Layout) -> Vec<usize> {
             Given::Input(_) | Given::Weight => true,
         })
     };
+    let mut carriers = vec![None; forward.nodes().len()];
+    for (input, touching) in joint.touching_carried() {
+        let stage = layout.carrier(&joint.inputs()[input].leaf.name);
+        for position in touching {
+            carriers[position] = carriers[position].max(stage.map(StageIndex::index));
+        }
+    }
     let mut stages: Vec<usize> = Vec::with_capacity(forward.nodes().len());
     let mut reads_batch: Vec<bool> = Vec::with_capacity(forward.nodes().len());
-    for id in forward.nodes() {
-        let (mut least, mut of_batch) = (0, false);
+    for (id, carrier) in forward.nodes().iter().zip(&carriers) {
+        let carrier = carrier.filter(|stage| holds(*id, stage));
+        let (mut least, mut of_batch) = (carrier.unwrap_or(0), false);
         for input in graph.node(*id).inputs() {
             let Some(producer) = graph.value(*input).producer else {
                 continue;

@@ -2,6 +2,7 @@
 
 mod acting;
 mod calibrating;
+mod carrying;
 mod certifying;
 mod planning;
 mod profiling;
@@ -11,9 +12,10 @@ mod tracing;
 
 pub use acting::{ActionError, LinkError};
 pub use calibrating::CalibrateError;
+pub use carrying::CarryError;
 pub use certifying::{CertifyError, CertifySite};
 pub use planning::{NotHeld, PlanError};
 pub use profiling::ProfileError;
 pub use restoring::RestoreError;
 pub use running::{OutputError, PipelineError};
-pub use tracing::{BatchError, StateFault, TraceError};
+pub use tracing::{BatchError, CarriedFault, StateFault, TraceError};

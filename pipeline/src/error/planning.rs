@@ -209,6 +209,19 @@ pub enum PlanError {
         /// The other stage.
         stage: StageIndex,
     },
+    /// A carried tensor of the batch is read by another stage than the one that computes its new value.
+    #[error(
+        "stage {owner} computes the new value of the carried tensor `{name}`, and stage {stage} reads the tensor: one \
+         stage must do both, because carried values stay on it; cut elsewhere"
+    )]
+    CarriedApart {
+        /// The name of the tensor.
+        name: String,
+        /// The stage that computes its new value.
+        owner: StageIndex,
+        /// The stage that reads it.
+        stage: StageIndex,
+    },
     /// No stage owns a parameter.
     #[error("no stage owns `{path}`")]
     NotOwned {

@@ -10,6 +10,7 @@ use tinderbox_fake::{DeviceLabel, Difference, FakeError};
 use tinderbox_planner::PlannerError;
 
 use super::acting::ActionError;
+use super::carrying::CarryError;
 use super::certifying::CertifyError;
 use super::planning::{PlanError, did_you_mean};
 use super::restoring::RestoreError;
@@ -263,6 +264,9 @@ pub enum PipelineError {
     /// The batch can't be used.
     #[error("the batch can't be used")]
     Batch(#[from] BatchError),
+    /// The carried values can't be used with this batch. Nothing was run, and the carry is unchanged.
+    #[error("the carried values can't be used, and nothing was run")]
+    Carry(#[from] CarryError),
     /// The count of a micro-batch could not be computed.
     #[error("the count that weights the loss of micro-batch {micro_batch} could not be computed")]
     Count {

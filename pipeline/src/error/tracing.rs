@@ -126,6 +126,38 @@ pub enum StateFault {
     Evaluation,
 }
 
+/// The reasons for which a new value can't replace a carried tensor of a batch.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CarriedFault {
+    /// There is no new value.
+    #[error(
+        "there is none: return the new values of all carried tensors by `Outputs::carry`, in the structure of the batch"
+    )]
+    Missing,
+    /// The tensor in its place has another name.
+    #[error(
+        "in its place is `{found}`: return the new values in the structure and the order of the batch"
+    )]
+    Other {
+        /// The name of the tensor in its structure.
+        found: String,
+    },
+    /// The new value has another type.
+    #[error("it is {old} in the batch and becomes {new}: use one shape and dtype for both")]
+    Type {
+        /// Dtype and shape of the tensor of the batch.
+        old: String,
+        /// Dtype and shape of its new value.
+        new: String,
+    },
+    /// The forward did not compute the new value.
+    #[error(
+        "it was not created under recording: create it on the device of the batch or of a parameter"
+    )]
+    Foreign,
+}
+
 /// Errors of tracing a model.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -250,6 +282,24 @@ pub enum TraceError {
         /// What the forward does.
         #[source]
         fault: StateFault,
+    },
+    /// The forward returns no usable new value of a carried tensor of the batch.
+    #[error("the forward returns no new value of the carried tensor `{name}` that can replace it")]
+    Carried {
+        /// The name of the tensor.
+        name: String,
+        /// What the forward returns.
+        #[source]
+        fault: CarriedFault,
+    },
+    /// The forward returns a new value of a tensor that is not carried.
+    #[error(
+        "the forward carries `{name}`, after the last carried tensor of the batch: wrap in `Carried` what it carries, and \
+         call `Outputs::carry` once for each such part"
+    )]
+    NotCarried {
+        /// The name of the tensor in its structure.
+        name: String,
     },
     /// The forward of a training trace returned no loss.
     #[error(

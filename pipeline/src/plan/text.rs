@@ -251,6 +251,13 @@ impl Writer<'_> {
                 .and_modify(|known| known.push_str(&format!(", {destination}")))
                 .or_insert(destination);
         }
+        for input in &self.phase.carried {
+            let destination = format!("carried `{}`", self.joint.inputs()[*input].leaf.name);
+            destinations
+                .entry(self.joint.carried()[input])
+                .and_modify(|known| known.push_str(&format!(", {destination}")))
+                .or_insert(destination);
+        }
         destinations
     }
 }

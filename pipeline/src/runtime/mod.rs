@@ -1,6 +1,7 @@
 //! Runs a plan: ranks, the links between them, and the handle that drives them.
 
 mod builder;
+mod carry;
 mod clip;
 mod crew;
 mod indices;
@@ -24,6 +25,7 @@ mod training;
 mod weights;
 
 pub use builder::PipelineBuilder;
+pub use carry::Carry;
 pub use clip::Clipping;
 #[cfg(any(test, feature = "testing"))]
 pub(crate) use link::Abort;

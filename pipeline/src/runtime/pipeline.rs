@@ -11,6 +11,7 @@ use tinderbox_deferred::{
 use tinderbox_fake::Mode;
 
 use super::builder::PipelineBuilder;
+use super::carry::{Carries, Carry};
 use super::clip::Clipping;
 use super::crew::Crew;
 use super::loss_scale::LossScale;
@@ -21,6 +22,7 @@ use super::rank::RankSetup;
 use super::settings::Settings;
 use super::stage::Stage;
 use crate::batch::{Batch, split_batch};
+use crate::cut::Cutting;
 use crate::lists::ScheduleChoice;
 use crate::schedule::{Costs, Dependencies, RankIndex, verify};
 use crate::trace::Trace;
@@ -43,6 +45,7 @@ pub struct Pipeline<M, B> {
     pub(super) is_averaged: bool,
     pub(super) step: u64,
     pub(super) round: u64,
+    pub(super) carries: Carries,
 }
 
 /// Whether the values of the ranks can be used.
@@ -73,10 +76,17 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         if let Some(difference) = builder.trace.constructor_difference(builder.model.graph()) {
             return Err(PipelineError::OtherModel { difference });
         }
-        let layout = Arc::new(builder.plan.layout(&table)?);
+        let layout = builder.plan.layout(&table)?;
         builder.plan.layout(builder.trace.parameters())?;
         let traced = builder.trace.example_program()?;
         builder.plan.check_program(&traced)?;
+        let layout = Arc::new(match traced.carried().is_empty() {
+            true => layout,
+            false => {
+                let carried = Cutting::new(&traced, &layout)?.carried(&traced);
+                layout.with_carried(carried)
+            }
+        });
         let schedule = builder.schedule;
         let schedule = schedule.unwrap_or_else(|| builder.plan.schedule());
         let written = match &schedule {
@@ -148,6 +158,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             is_averaged: false,
             step: 0,
             round: 0,
+            carries: Carries::default(),
             plan: builder.plan,
         })
     }
@@ -204,6 +215,12 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     /// Sets the number of training steps for which restored parameters were trained.
     pub fn resume_at(&mut self, step: u64) {
         self.step = step;
+    }
+
+    /// Returns a carry without values, for a sequence of evaluations ([`evaluate_with`](Self::evaluate_with)).
+    /// Several may exist at a time.
+    pub fn carry(&mut self) -> Carry {
+        self.carries.create()
     }
 
     /// Returns the loss scale of the next step; `None` if the loss is not scaled.

@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tinderbox_fake::Mode;
+use tinderbox_fake::{DynTensor, Mode};
 
+use super::carry::CarriedTensors;
 use super::indices::IndexPlaces;
 use super::stage::CutProgram;
 use super::step::MicroInput;
@@ -79,21 +80,21 @@ impl<B: Batch> Programs<B> {
         }
     }
 
-    /// Returns the programs for batches of this shape. They are kept until
+    /// Returns the programs for a batch, and its tensors. The programs are kept until
     /// [`drop_unused`](Self::drop_unused).
     pub(super) fn cut(
         &mut self,
         mode: Mode,
-        example: &B,
-    ) -> Result<Arc<CutProgram>, PipelineError> {
-        let name = Trace::key(mode, example).to_string();
-        if let Some(cut) = self.cuts.get(&name) {
-            return Ok(cut.clone());
+        batch: &B,
+    ) -> Result<(Arc<CutProgram>, Vec<DynTensor>), PipelineError> {
+        let (key, tensors) = Trace::key(mode, batch);
+        if let Some(cut) = self.cuts.get(&key.to_string()) {
+            return Ok((cut.clone(), tensors));
         }
-        self.trace.check_batch(example)?;
-        let joint = self.trace.program(mode, example)?;
-        self.trace.check_skipped(&joint, example)?;
-        self.cut_of(&joint)
+        self.trace.check_batch(batch)?;
+        let joint = self.trace.program(mode, batch)?;
+        self.trace.check_skipped(&joint, batch)?;
+        Ok((self.cut_of(&joint)?, tensors))
     }
 
     fn cut_of(&mut self, joint: &JointGraph) -> Result<Arc<CutProgram>, PipelineError> {
@@ -107,6 +108,7 @@ impl<B: Batch> Programs<B> {
         let stages = StagePrograms::of_stages(joint, &cutting, layout)?;
         let cut = Arc::new(CutProgram {
             number: self.made,
+            carried: CarriedTensors::of(joint, &stages),
             programs: certify_programs(joint, stages, &layout.ranks)?,
             loss_over: count_of(joint, self.check_indices)?,
             indices: match self.check_indices {
@@ -216,7 +218,7 @@ impl<B: Batch> Programs<B> {
     ) -> Result<(Dependencies, Costs), PipelineError> {
         let cuts = parts.iter().map(|(part, _)| self.cut(Mode::Training, part));
         let cuts = cuts.collect::<Result<Vec<_>, _>>()?;
-        let cuts: Vec<&CutProgram> = cuts.iter().map(|cut| &**cut).collect();
+        let cuts: Vec<&CutProgram> = cuts.iter().map(|(cut, _)| &**cut).collect();
         self.drop_unused(cuts.iter().copied());
         // The first micro-batches are the largest.
         let largest = cuts.first().ok_or(BatchError::NoSamples)?;

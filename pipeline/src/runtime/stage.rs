@@ -11,6 +11,7 @@ use tinderbox_deferred::{
 };
 use tinderbox_fake::{DynTensor, dtype_name};
 
+use super::carry::{CarriedTensors, CarriedValues};
 use super::clip::{SquareSums, each};
 use super::indices::IndexPlaces;
 use super::optimizer::{OptimizerSnapshot, OptimizerState};
@@ -34,6 +35,8 @@ pub(crate) struct CutProgram {
     pub(super) loss_over: LossOver<CountProgram>,
     /// The places of its operations that read by index.
     pub(super) indices: IndexPlaces,
+    /// The carried tensors of the batch.
+    pub(super) carried: CarriedTensors,
 }
 
 /// The programs of one stage on its device, each loaded at its first run, with the inputs that are the
@@ -73,6 +76,8 @@ pub struct Stage {
     /// Parameters in the dtype in which programs read them, if it is not their own, from the first
     /// program that reads one to the next update.
     cast: HashMap<Place, DynTensor>,
+    /// The values that stay from one evaluation to the next.
+    pub(super) carried: CarriedValues,
     /// By the number of the cut.
     loaded: BTreeMap<u64, LoadedPrograms>,
 }
@@ -130,6 +135,7 @@ impl Stage {
             updated_states: BTreeMap::new(),
             kept_gradients: settings.keep_gradients.then(|| vec![None; count]),
             cast: HashMap::new(),
+            carried: CarriedValues::default(),
             loaded: BTreeMap::new(),
         })
     }
@@ -158,6 +164,11 @@ impl Stage {
     /// precision.
     pub fn cast_bytes(&self) -> u64 {
         self.cast.values().map(DynTensor::bytes).sum()
+    }
+
+    /// Returns the bytes of the values that it holds for the next evaluations with a [`Carry`](crate::Carry).
+    pub fn carried_bytes(&self) -> u64 {
+        self.carried.bytes()
     }
 
     /// Returns the gradients of the last training step as passed to the optimizer, by path: summed over

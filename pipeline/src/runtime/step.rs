@@ -11,6 +11,7 @@ use burn::tensor::{Device, TensorData};
 use tinderbox_deferred::{Executable, ParameterPath, RunContext};
 use tinderbox_fake::{DeviceLabel, DynTensor, ValueId, is_host};
 
+use super::carry::RoundCarry;
 use super::clip::{Change, Clipping, Norms, SquareSums, each, scaled};
 use super::link::{Link, Tag};
 use super::rank::{Rank, action_error, caught};
@@ -74,6 +75,10 @@ pub(super) struct Round {
     pub(super) micro_batches: Vec<MicroInput>,
     /// The numbers of the cuts that ranks keep loaded, those of the micro-batches among them.
     pub(super) kept: BTreeSet<u64>,
+    /// The carried values that it reads and replaces.
+    pub(super) carry: Option<RoundCarry>,
+    /// The numbers of the carries that still exist.
+    pub(super) carries: BTreeSet<u64>,
     /// The beginning of the round, if it is measured.
     pub(super) epoch: Option<Instant>,
 }
@@ -196,8 +201,10 @@ impl<'a> Running<'a> {
         for stage in &mut self.rank.stages {
             stage.clear_gradients();
             stage.keep_loaded(&round.kept);
+            stage.carried.retain(&round.carries);
         }
-        let held = |stage: &Stage| stage.gradient_bytes() + stage.cast_bytes();
+        let held =
+            |stage: &Stage| stage.gradient_bytes() + stage.cast_bytes() + stage.carried_bytes();
         let parameters: u64 = self.rank.stages.iter().map(Stage::parameter_bytes).sum();
         let mut held_by_stages: u64 = self.rank.stages.iter().map(held).sum();
         for action in actions {
@@ -306,14 +313,23 @@ impl<'a> Running<'a> {
         let input = &self.round.micro_batches[task.micro_batch.index()];
         let stage = self.rank.stage_mut(task.stage);
         let (executable, constants) = stage.load(&input.cut, task.compute)?;
+        let carry = self.round.carry.filter(|carry| !carry.is_first);
+        let carried = |position| {
+            let index = input.cut.carried.index_of(position)?;
+            Some((carry?.number, (task.micro_batch.index(), index)))
+        };
         let bindings = phase_of(self.round, task).inputs.iter();
         let bindings = bindings.zip(executable.program().input_types());
         let inputs = bindings.map(|(binding, (_, dtype))| {
             Ok(match *binding {
                 Binding::Given(Given::Parameter(position)) => stage.parameter(position, *dtype),
-                Binding::Given(Given::Input(position)) => {
-                    input.inputs[position].clone().to_device(stage.device())?
-                }
+                Binding::Given(Given::Input(position)) => match carried(position) {
+                    Some((carry, at)) => stage
+                        .carried
+                        .take(carry, at)
+                        .expect("the driver has checked that the stage has the value"),
+                    None => input.inputs[position].clone().to_device(stage.device())?,
+                },
                 Binding::Given(Given::Weight) => {
                     let data = TensorData::new(vec![input.weight], [1]).convert_dtype(*dtype);
                     DynTensor::from_data(data, stage.device())
@@ -335,8 +351,8 @@ impl<'a> Running<'a> {
         })
     }
 
-    /// Keeps the outputs of a task's program, adds its gradients, updates running states, and reports the
-    /// loss and outputs.
+    /// Keeps the outputs of a task's program, adds its gradients, updates running states, replaces carried
+    /// values, and reports the loss and outputs.
     fn finish(&mut self, task: Task, outputs: Vec<DynTensor>) {
         let (index, k) = (task.stage, task.micro_batch);
         let programs = programs_of(self.round, k, index);
@@ -354,8 +370,16 @@ impl<'a> Running<'a> {
                 stage.accumulate(*position, gradient);
             }
         }
-        for (position, value) in phase.updates.iter().zip(outputs) {
+        for (position, value) in phase.updates.iter().zip(&mut outputs) {
             stage.update_state(*position, value);
+        }
+        if let Some(carry) = self.round.carry {
+            let tensors = &self.round.micro_batches[k.index()].cut.carried;
+            for (position, value) in phase.carried.iter().zip(outputs) {
+                let index = tensors.index_of(*position);
+                let index = index.expect("a program replaces carried tensors only");
+                stage.carried.put(carry.number, (k.index(), index), value);
+            }
         }
         if task.compute == Compute::Forward {
             let number = k.index();

@@ -8,11 +8,12 @@ use burn::optim::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use tinderbox_deferred::RunContext;
 use tinderbox_fake::Mode;
 
+use super::carry::Carry;
 use super::output::{Evaluation, StepOutput};
 use super::pipeline::{Condition, Pipeline};
 use super::step::{LearningRates, MicroInput, Round};
 use super::weights::weights;
-use crate::batch::{Batch, batch_tensors, split_batch};
+use crate::batch::{Batch, samples_of, split_samples};
 use crate::lists::ScheduleChoice;
 use crate::schedule::MicroBatchIndex;
 use crate::{ActionError, BatchError, PipelineError};
@@ -150,10 +151,10 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             let mut parts = Vec::new();
             let counts = samples.iter().map(|samples| count.min(*samples));
             let counts: Vec<usize> = counts.collect();
-            for (batch, count) in batches.iter().zip(&counts) {
-                parts.extend(split_batch(batch, *count)?);
+            for ((batch, samples), count) in batches.iter().zip(&samples).zip(&counts) {
+                parts.extend(split_samples(batch, *samples, *count)?);
             }
-            match self.run(Mode::Training, lr.clone(), parts) {
+            match self.run(Mode::Training, lr.clone(), parts, None) {
                 // Detected before anything ran.
                 Err(error @ (PipelineError::Generate(_) | PipelineError::Lists(_))) => {
                     let error = first.take().unwrap_or(error);
@@ -173,15 +174,74 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     }
 
     /// Runs the forward alone, without dropout, and returns the loss and the named outputs. Does not
-    /// change the model.
+    /// change the model. The new values of [carried](crate::Carried) parts of the batch are dropped.
     ///
     /// # Errors
     ///
     /// As [`Pipeline::step`]; a batch of fewer samples than micro-batches is split into fewer.
     pub fn evaluate(&mut self, batch: B) -> Result<Evaluation, PipelineError> {
+        self.evaluate_parts(batch, None)
+    }
+
+    /// Runs the forward alone, as [`evaluate`](Self::evaluate) does, with [carried](crate::Carried) values that stay on
+    /// the ranks: the first evaluation with a carry reads them from the batch, each later one reads what the evaluation
+    /// before it has computed ([`Outputs::carry`](crate::Outputs::carry)). The carried tensors of a later batch
+    /// only give names, shapes and dtypes, which must be those of the first; its other tensors may have any shapes, such
+    /// as a prompt of many tokens and then one token at a time.
+    ///
+    /// A value stays on the stage that computes it, and its stage holds the only handle, so an operation that Burn can
+    /// run in place does not copy it. It never crosses to another rank or to the driver. Memory: the carried tensors
+    /// of each carry, on the ranks. The first batch is read without a copy, so it should not be kept; a tensor that
+    /// only gives a shape, and initial zeros, cost nothing as
+    /// `Tensor::zeros([1, 1, 1, 1], &device).expand(shape)`.
+    ///
+    /// ```
+    /// # extern crate tinderbox_pipeline as tinderbox;
+    /// # use burn::nn::{Linear, LinearConfig};
+    /// # use burn::tensor::{Device, Tensor};
+    /// # use tinderbox_deferred::Deferred;
+    /// # use tinderbox::{Machine, Plan};
+    /// use tinderbox::{Carried, Outputs, Pipeline, Traceable};
+    ///
+    /// # let device = Device::flex();
+    /// let model = Deferred::new(|device: &Device| LinearConfig::new(4, 4).init(device))?;
+    /// let batch = |x: f32| (Tensor::<2>::full([1, 4], x, &device), Carried(Tensor::<2>::zeros([1, 4], &device)));
+    /// let trace = model.trace_forward(&batch(0.0), |net: &Linear, (x, Carried(sum)): (_, Carried<Tensor<2>>)| {
+    ///     let sum = sum + net.forward(x);
+    ///     Outputs::none().with("sum", sum.clone()).carry(sum)
+    /// })?;
+    /// let plan = Plan::auto(&trace, &Machine::local(1)?)?;
+    /// let mut pipeline = Pipeline::new(&model, &trace, &plan).start()?;
+    ///
+    /// let mut carry = pipeline.carry();
+    /// let once = pipeline.evaluate_with(&mut carry, batch(1.0))?.tensor::<2>("sum")?;
+    /// let twice = pipeline.evaluate_with(&mut carry, batch(1.0))?.tensor::<2>("sum")?;
+    /// assert_eq!(twice.into_data(), (once * 2.0).into_data());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`evaluate`](Self::evaluate), and [`PipelineError::Carry`] when the batch has no carried tensor, or others than
+    /// the carry has values of. The carry is unchanged after an error before anything ran; after any other error the
+    /// pipeline has stopped.
+    pub fn evaluate_with(
+        &mut self,
+        carry: &mut Carry,
+        batch: B,
+    ) -> Result<Evaluation, PipelineError> {
+        self.carries.check(carry)?;
+        self.evaluate_parts(batch, Some(carry))
+    }
+
+    fn evaluate_parts(
+        &mut self,
+        batch: B,
+        carry: Option<&mut Carry>,
+    ) -> Result<Evaluation, PipelineError> {
         let samples = samples_of(&batch)?;
-        let parts = split_batch(&batch, self.micro_batches.min(samples))?;
-        self.run(Mode::Inference, 0.0.into(), parts)
+        let parts = split_samples(&batch, samples, self.micro_batches.min(samples))?;
+        self.run(Mode::Inference, 0.0.into(), parts, carry)
     }
 
     fn run(
@@ -189,6 +249,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         mode: Mode,
         lr: ModuleLearningRate,
         parts: Vec<(B, usize)>,
+        carry: Option<&mut Carry>,
     ) -> Result<Evaluation, PipelineError> {
         self.check_condition()?;
         let step = u32::try_from(self.step)
@@ -197,15 +258,18 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         let factor = loss_scale.map_or(1.0, |scale| scale.factor());
         let mut micro_batches = Vec::with_capacity(parts.len());
         for (part, samples) in parts {
+            let (cut, inputs) = self.programs.cut(mode, &part)?;
             micro_batches.push(MicroInput {
-                cut: self.programs.cut(mode, &part)?,
-                inputs: batch_tensors(&part),
+                cut,
+                inputs,
                 samples,
                 weight: 0.0,
             });
         }
         let used = micro_batches.iter().map(|micro| &*micro.cut);
         self.programs.drop_unused(used);
+        let round_carry = carry.as_ref().map(|carry| carry.check(&micro_batches));
+        let round_carry = round_carry.transpose()?;
         for (index, micro) in micro_batches.iter().enumerate() {
             if let Err(source) = micro.cut.indices.check(&micro.inputs) {
                 // A batch that can't be read means that its device has failed.
@@ -235,6 +299,8 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             lists,
             micro_batches,
             kept: self.programs.kept(),
+            carry: round_carry,
+            carries: self.carries.existing(),
             epoch: self.settings.measure.then(Instant::now),
         });
         self.round += 1;
@@ -243,6 +309,9 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             Mode::Inference => "run an evaluation",
         };
         let reports = self.crew.round(round.clone(), request)?;
+        if let Some(carry) = carry {
+            carry.advance(&round.micro_batches);
+        }
         let order = self.programs.norm_order();
         let output = Evaluation::collect(&round, reports, &weights, order);
         // The ranks have updated their parameters, possibly with values of a failed device.
@@ -258,9 +327,4 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         }
         Ok(output)
     }
-}
-
-/// The number of samples of a batch.
-fn samples_of<B: Batch>(batch: &B) -> Result<usize, BatchError> {
-    Ok(split_batch(batch, 1)?.first().map_or(0, |part| part.1))
 }

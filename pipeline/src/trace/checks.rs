@@ -93,7 +93,8 @@ impl JointGraph {
             && self.loss_over() == again.loss_over()
             && self.marks() == again.marks()
             && self.gradients() == again.gradients()
-            && self.updates() == again.updates();
+            && self.updates() == again.updates()
+            && self.carried() == again.carried();
         match same {
             true => Ok(()),
             false => Err(TraceError::UnstableOutput {
@@ -106,7 +107,8 @@ impl JointGraph {
     pub(super) fn digest(&self) -> u128 {
         let made = (self.outputs(), self.loss(), self.loss_over());
         let (marks, gradients) = (self.marks(), self.gradients());
-        let text = format!("{made:?} {marks:?} {gradients:?} {:?}", self.updates());
+        let kept = (self.updates(), self.carried());
+        let text = format!("{made:?} {marks:?} {gradients:?} {kept:?}");
         let graph = self.graph().digest();
         XxHash3_128::oneshot(&[&graph.to_le_bytes(), text.as_bytes()].concat())
     }

@@ -17,10 +17,11 @@ use tinderbox_fake::{
     ValueId, record,
 };
 
+use super::carried::new_values;
 use super::checks::check_fields;
 use super::roles::roles_of;
 use super::{Calls, ForwardFn, ForwardOperations, LossOver, Outputs, ProgramKey, Role};
-use crate::batch::{Batch, BatchMapper, Leaf, LeafName};
+use crate::batch::{Batch, BatchMapper, Leaf, LeafName, carried_names};
 use crate::{StateFault, TraceError};
 
 /// Burn's autodiff over the recording backend: its backward pass records itself.
@@ -67,6 +68,7 @@ pub struct JointGraph {
     running: BTreeSet<usize>,
     own_states: BTreeSet<usize>,
     updates: BTreeMap<usize, ValueId>,
+    carried: BTreeMap<usize, ValueId>,
     roles: OnceLock<Vec<Role>>,
     pub(super) forward: OnceLock<ForwardOperations>,
 }
@@ -161,6 +163,12 @@ impl JointGraph {
         &self.updates
     }
 
+    /// Returns the new value of each carried tensor of the batch, by its position in the batch; of a program that
+    /// trains, none.
+    pub fn carried(&self) -> &BTreeMap<usize, ValueId> {
+        &self.carried
+    }
+
     /// The positions of all running states.
     pub(crate) fn running(&self) -> &BTreeSet<usize> {
         &self.running
@@ -232,6 +240,8 @@ struct Captured {
     own_states: BTreeSet<usize>,
     /// The new values of running states.
     updated: Vec<(usize, Option<TensorId>)>,
+    /// The new values of carried tensors.
+    carried: Vec<(usize, Option<TensorId>)>,
 }
 
 /// The paths of the model's fields that no visitor sees, for errors.
@@ -289,7 +299,9 @@ pub(super) fn record_joint<B: Batch>(
             fake_batch(example, device, compute, is_moving, &mut made)
         });
         let forward = forward.map_err(|path| TraceError::Unstable { path })?;
-        capture(device, mode, table, inputs, forward)
+        let carried = carried_names(example);
+        let carried = new_values(&key.leaves, &carried, &forward.outputs.carried)?;
+        capture(device, mode, table, inputs, forward, carried)
     });
     let (captured, recording) = result.map_err(|source| explain(source, table))?;
     assemble(key, table, captured?, recording, compute)
@@ -301,6 +313,7 @@ fn capture(
     table: &ParameterTable,
     inputs: Vec<Option<TensorId>>,
     forward: ForwardRun,
+    carried: Vec<(usize, Option<TensorId>)>,
 ) -> Result<Captured, TraceError> {
     let id = |tensor: &DynTensor| tensor.captured_id();
     let outputs = forward.outputs;
@@ -351,6 +364,10 @@ fn capture(
             .iter()
             .map(|(position, value)| (*position, id(value)))
             .collect(),
+        carried: match mode {
+            Mode::Inference => carried,
+            Mode::Training => Vec::new(),
+        },
     };
     if let Some(path) = forward.unknown_state {
         return Err(TraceError::RunningState {
@@ -445,7 +462,10 @@ fn assemble(
     let updated: Vec<(usize, Option<ValueId>)> = updated
         .map(|(position, id)| (position, value(id)))
         .collect();
+    let carried = captured.carried.into_iter();
+    let carried = carried.map(|(position, id)| (position, value(id).expect(made)));
     let mut joint = JointGraph {
+        carried: carried.collect(),
         table: table.clone(),
         given,
         weight,
@@ -474,61 +494,8 @@ fn assemble(
     Ok(joint)
 }
 
-/// Two forwards of one module, one after the other.
-pub(super) struct Twice {
-    /// The number of random operations of both.
-    pub(super) random: usize,
-    /// The running states whose value from before the first forward the second one reads, by position.
-    pub(super) read_late: BTreeSet<usize>,
-    /// The paths of the parameters that no visitor sees.
-    pub(super) skipped: Box<dyn Fn() -> Vec<String>>,
-}
-
-/// Records two forwards of one module.
-pub(super) fn record_twice<B: Batch>(
-    run: &ForwardFn<B>,
-    options: &RecordOptions,
-    compute: Option<DType>,
-    example: &B,
-    is_moving: bool,
-) -> Result<Twice, TraceError> {
-    let calls = Calls {
-        is_twice: true,
-        is_moving,
-    };
-    let result = record(options, |device| {
-        let mut inputs = Vec::new();
-        let forward = run(device, calls, &mut || {
-            let mut made = |input| inputs.push(input);
-            fake_batch(example, device, compute, is_moving, &mut made)
-        });
-        forward.map(|forward| (inputs, forward))
-    });
-    let (recorded, recording) = result.map_err(|source| TraceError::Record { source })?;
-    let (inputs, forward) = recorded.map_err(|path| TraceError::Unstable { path })?;
-    let graph = recording.graph();
-    let value = |id: &Option<TensorId>| recording.value_of((*id)?);
-    let start = |input: Option<&Option<TensorId>>| -> usize {
-        let value = input.and_then(value);
-        let producer = value.and_then(|value| graph.value(value).producer);
-        producer.map_or(0, |node| node.index())
-    };
-    let forwards = graph.node_ids().skip(start(inputs.first()));
-    let second = start(inputs.get(inputs.len() / 2));
-    let is_late = |position: &usize| {
-        let placeholder = value(&forward.parameters[*position].captured_id());
-        let users = placeholder.map(|value| graph.users(value));
-        users.is_some_and(|users| users.iter().any(|user| user.index() >= second))
-    };
-    Ok(Twice {
-        random: forwards.filter(|id| is_random(graph.node(*id))).count(),
-        read_late: forward.running.iter().copied().filter(is_late).collect(),
-        skipped: Box::new(move || (forward.fields)().skipped),
-    })
-}
-
 /// A batch of this shape on a recording device; records the id of each tensor.
-fn fake_batch<B: Batch>(
+pub(super) fn fake_batch<B: Batch>(
     example: &B,
     device: &Device,
     compute: Option<DType>,

@@ -1,5 +1,6 @@
 //! The recorded forward and backward of a model, per mode and batch shapes.
 
+mod carried;
 mod checks;
 mod forward;
 mod joint;
@@ -7,6 +8,7 @@ mod mixed;
 mod outputs;
 mod roles;
 mod states;
+mod twice;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -19,7 +21,7 @@ use tinderbox_deferred::{
     Deferred, ParameterPath, ParameterTable, PlainStates, pending_states, random::Domain,
     skipped_parameters, tensor_fields,
 };
-use tinderbox_fake::{Difference, Graph, Mode, RecordError, RecordOptions};
+use tinderbox_fake::{Difference, DynTensor, Graph, Mode, RecordError, RecordOptions};
 use twox_hash::XxHash3_128;
 
 pub(crate) use forward::ForwardOperations;
@@ -240,7 +242,7 @@ impl<B: Batch> Trace<B> {
         let options = self.options.clone().in_mode(joint.key().mode);
         let compute = self.compute.map(DType::from);
         let twice = self.recording(|is_moving| {
-            joint::record_twice(&*self.run, &options, compute, example, is_moving)
+            twice::record_twice(&*self.run, &options, compute, example, is_moving)
         });
         match (twice, own_states.first()) {
             // A first forward was recorded, so the second can't read the new value of a running state.
@@ -314,7 +316,7 @@ impl<B: Batch> Trace<B> {
 
     /// Checks that the tensors of a batch have the dtypes of the example.
     pub(crate) fn check_batch(&self, batch: &B) -> Result<(), BatchError> {
-        check_dtypes(&signature(&self.example).0, &signature(batch).0)
+        check_dtypes(&signature(&self.example).leaves, &signature(batch).leaves)
     }
 
     /// Returns the program of the example, in the mode in which it was traced, from which plans are
@@ -327,14 +329,15 @@ impl<B: Batch> Trace<B> {
         self.program(self.mode, &self.example)
     }
 
-    /// The key of the program for batches like `example`.
-    pub(crate) fn key(mode: Mode, example: &B) -> ProgramKey {
-        let (leaves, empty) = signature(example);
-        ProgramKey {
+    /// The key of the program for a batch, and the tensors of the batch.
+    pub(crate) fn key(mode: Mode, batch: &B) -> (ProgramKey, Vec<DynTensor>) {
+        let signature = signature(batch);
+        let key = ProgramKey {
             mode,
-            leaves,
-            empty,
-        }
+            leaves: signature.leaves,
+            empty: signature.empty,
+        };
+        (key, signature.tensors)
     }
 
     /// Returns the program for a mode and batches like `example`; recorded on first use, and again when
@@ -344,7 +347,7 @@ impl<B: Batch> Trace<B> {
     ///
     /// As [`Traceable::trace`].
     pub fn program(&self, mode: Mode, example: &B) -> Result<Arc<JointGraph>, TraceError> {
-        let key = Self::key(mode, example);
+        let (key, _) = Self::key(mode, example);
         if let Some(first) = self.first.as_ref().filter(|first| *first.key() == key) {
             return Ok(first.clone());
         }

@@ -4,6 +4,8 @@ use burn::tensor::Tensor;
 use burn::tensor::kind::{Basic, Numeric};
 use tinderbox_fake::DynTensor;
 
+use crate::batch::{Batch, leaves};
+
 /// The loss and the named outputs of a forward.
 ///
 /// A pipeline computes the loss of a batch from those of its micro-batches, so it needs to know the
@@ -39,6 +41,8 @@ pub struct Outputs {
     /// Whether a sum also has a count.
     pub(crate) is_contradictory: bool,
     pub(crate) named: Vec<(String, DynTensor)>,
+    /// The new values of carried tensors, with their names in the structure that contains them.
+    pub(crate) carried: Vec<(String, DynTensor)>,
 }
 
 /// The items over which a loss is a mean or a sum.
@@ -146,6 +150,19 @@ impl Outputs {
         let name = name.into();
         self.named.retain(|(known, _)| *known != name);
         self.named.push((name, tensor.into()));
+        self
+    }
+
+    /// Sets the new values of a [`Carried`](crate::Carried) part of the batch: the same structure, with tensors of
+    /// the same shapes and dtypes. A forward calls it once for each such part, in the order of the batch; a trace
+    /// fails if a tensor is missing or has another type.
+    ///
+    /// In mixed precision the new values have the 16-bit dtype, so the batch must have it too.
+    #[must_use]
+    pub fn carry(mut self, values: impl Batch) -> Self {
+        let values = leaves(&values).into_iter();
+        self.carried
+            .extend(values.map(|(name, tensor)| (name.name, tensor)));
         self
     }
 }

@@ -33,6 +33,7 @@ pub(super) fn roles_of(joint: &JointGraph) -> Vec<Role> {
         .chain(joint.outputs().iter().map(|(_, value)| *value))
         .chain(joint.gradients().iter().flatten().copied())
         .chain(joint.updates().values().copied())
+        .chain(joint.carried().values().copied())
         .collect();
     let needed = graph.backward_slice(targets, |value| joint.given(value).is_some());
 

@@ -21,7 +21,7 @@ impl OperationGroups {
     /// Creates groups of one operation each, with three exceptions. Parameters of a module that are read
     /// within a few operations of each other are not separated, so that a weight stays with its bias.
     /// An operation that reads only parameters, such as a transpose of a weight, stays with its reader,
-    /// if that is as near. What reads and updates a running state is not separated.
+    /// if that is as near. What reads and updates a running state or a carried tensor is not separated.
     pub(crate) fn new(joint: &JointGraph) -> Self {
         let reads = joint.table().iter().enumerate();
         let reads = reads.filter_map(|(position, parameter)| {
@@ -42,7 +42,7 @@ impl OperationGroups {
                 joined[position + 1..=reader].fill(true);
             }
         }
-        for (first, last) in joint.state_ranges() {
+        for (first, last) in joint.inseparable() {
             joined[first + 1..=last].fill(true);
         }
         let mut starts = Vec::new();

@@ -1,6 +1,7 @@
 //! Compares the runtime with plain Burn, under delays, failures and restarts.
 
 mod batches;
+mod carried;
 mod devices;
 mod events;
 mod faults;

@@ -1,5 +1,6 @@
 //! Every schedule of two models is certified, and every mutation of one is refused.
 
+mod carried;
 mod lists;
 mod models;
 mod programs;

@@ -1,0 +1,66 @@
+//! Tokens per second of a pipeline and of a loop in plain Burn with the same caches.
+
+use burn::tensor::Device;
+use tinderbox::random::Seed;
+use tinderbox::{Deferred, Machine, Outputs, Pipeline, Plan, Traceable};
+
+use crate::llama::decode::{Decoder, Plain, Staged, generate};
+use crate::llama::model::{Llama, LlamaConfig, Step};
+use crate::llama::sample::Sampler;
+use crate::{figure, median, turns};
+
+const PROMPT: [i32; 16] = [
+    82, 79, 77, 69, 79, 58, 10, 87, 104, 97, 116, 32, 115, 97, 121, 32,
+];
+const TOKENS: usize = 96;
+const SEED: u64 = 1;
+
+/// Prints the speed after the prompt in one stage as a multiple of plain Burn's, each with all cores.
+pub fn figures() {
+    let config = LlamaConfig::of_bytes(PROMPT.len() + TOKENS);
+    let of_model = config.clone();
+    let model = Deferred::new(move |device| of_model.init(device)).expect("it is recorded");
+    let host = Device::flex();
+    let example = Step::new(&[0], 0, config.caches(1, &host), &host);
+    let trace = model
+        .trace_forward(&example, |llama: &Llama, step| {
+            let (scores, caches) = llama.forward(step);
+            Outputs::none().with("scores", scores).carry(caches)
+        })
+        .expect("it is traced");
+    let machine = Machine::local(1).expect("a machine of one rank");
+    let plan = Plan::auto(&trace, &machine).expect("it is planned");
+    let mut pipeline = Pipeline::new(&model, &trace, &plan)
+        .micro_batches(1)
+        .seed(SEED)
+        .start()
+        .expect("it starts");
+    let replay = model.replay(Seed::new(SEED));
+    let plain = model.materialize(&host, &replay).expect("it materializes");
+    let run = |decoder: &mut dyn Decoder| {
+        let greedy = Sampler::new(0.0, 1.0, 0);
+        let generated = generate(decoder, &PROMPT, TOKENS, greedy, |_| ());
+        generated.expect("it generates")
+    };
+    let (mut ratios, mut speeds) = (Vec::new(), Vec::new());
+    for turn in 0..=turns() {
+        let of_plain = run(&mut Plain::new(&plain, &config, &host));
+        let of_pipeline = run(&mut Staged::new(&mut pipeline, &config));
+        assert_eq!(of_plain.tokens, of_pipeline.tokens);
+        let speed = of_plain.tokens_per_second().expect("several tokens");
+        // The first turn loads programs and allocates memory.
+        if turn > 0 {
+            let of_pipeline = of_pipeline.tokens_per_second().expect("several tokens");
+            ratios.push(of_pipeline / speed);
+            speeds.push(speed);
+        }
+    }
+    ratios.sort_by(f64::total_cmp);
+    println!(
+        "generation at {:.3} to {:.3} times the speed of plain Burn",
+        ratios[0],
+        ratios[ratios.len() - 1]
+    );
+    figure("generate_plain_tokens_per_s", median(speeds), "tokens/s");
+    figure("generate_tokens_vs_burn", median(ratios), "ratio");
+}
