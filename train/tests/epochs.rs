@@ -42,8 +42,8 @@ fn expected(loader: &Loader, epochs: usize) -> Vec<(u64, Vec<usize>)> {
 fn rest(mut epochs: Epochs<Vec<usize>>, count: usize) -> Vec<Vec<usize>> {
     let mut found = Vec::new();
     while epochs.ended() < count {
-        let mut epoch = epochs.next_epoch().unwrap();
-        while let Some(batch) = epoch.next() {
+        let epoch = epochs.next_epoch().unwrap();
+        for batch in epoch {
             found.push(batch.unwrap());
         }
     }
