@@ -189,6 +189,8 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     /// only give names, shapes and dtypes, which must be those of the first; its other tensors may have any shapes, such
     /// as a prompt of many tokens and then one token at a time.
     ///
+    /// Values depend on the parameters with which they were computed: use a new carry after a training step.
+    ///
     /// A value stays on the stage that computes it, and its stage holds the only handle, so an operation that Burn can
     /// run in place does not copy it. It never crosses to another rank or to the driver. Memory: the carried tensors
     /// of each carry, on the ranks. The first batch is read without a copy, so it should not be kept; a tensor that

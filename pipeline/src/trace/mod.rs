@@ -120,8 +120,9 @@ pub trait Traceable<M> {
     /// When the forward panics or reads data; when it moves float tensors between devices; when it returns
     /// no loss of one element, or no parameter gets a gradient from the loss; when constructor or forward
     /// differ between two calls; when the forward reads a tensor field that is random or that passes a
-    /// gradient on to the constructor, initializes a parameter in a field with `#[module(skip)]`, or
-    /// updates a running state in a way that can't be recorded.
+    /// gradient on to the constructor, initializes a parameter in a field with `#[module(skip)]`,
+    /// updates a running state in a way that can't be recorded, or returns no new value of a
+    /// [carried](crate::Carried) tensor that has its shape and dtype.
     fn trace<B: Batch>(
         &self,
         example: &B,
@@ -134,7 +135,8 @@ pub trait Traceable<M> {
     ///
     /// # Errors
     ///
-    /// When the forward panics, reads data or moves tensors between devices.
+    /// When the forward panics, reads data or moves tensors between devices, or returns no new value of a
+    /// [carried](crate::Carried) tensor that has its shape and dtype.
     fn trace_forward<B: Batch>(
         &self,
         example: &B,
