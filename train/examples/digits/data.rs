@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use burn::data::dataloader::batcher::Batcher;
 use burn::data::dataloader::{DataLoader, DataLoaderBuilder};
 use burn::data::dataset::InMemDataset;
@@ -43,10 +43,9 @@ impl Batcher<Digit, DigitBatch> for DigitBatcher {
     }
 }
 
-/// Reads the file; returns the digits for training and for validation.
+/// Returns the digits for training and for validation.
 pub fn read() -> Result<[Vec<Digit>; 2]> {
-    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/data/digits.txt");
-    let text = std::fs::read_to_string(file).with_context(|| file.to_owned())?;
+    let text = include_str!("../../../examples/data/digits.txt");
     let lines = text.lines().filter(|line| !line.starts_with('#'));
     let digits = lines.map(|line| {
         let (digit, pixels) = line.split_once(' ').context("no space")?;
@@ -59,7 +58,6 @@ pub fn read() -> Result<[Vec<Digit>; 2]> {
         })
     });
     let digits = digits.collect::<Result<Vec<_>>>()?;
-    ensure!(!digits.is_empty(), "{file} has no digits");
     let (valid, train): (Vec<_>, Vec<_>) = digits
         .into_iter()
         .enumerate()
