@@ -3,7 +3,7 @@
 use burn::module::Module;
 use burn::nn::{Embedding, EmbeddingConfig, Linear, LinearConfig, RmsNorm, RmsNormConfig};
 use burn::tensor::activation::{silu, softmax};
-use burn::tensor::{Device, IndexingUpdateOp, Int, Tensor, TensorData};
+use burn::tensor::{Bool, Device, IndexingUpdateOp, Int, Tensor, TensorData};
 use tinderbox::Batch;
 
 /// Sizes of a model.
@@ -186,11 +186,13 @@ impl Llama {
             self.cos.clone().select(0, places.clone()).unsqueeze(),
             self.sin.clone().select(0, places.clone()).unsqueeze(),
         );
+        let later = later(&places, self.cos.dims()[0]);
         let mut x = self.tokens.forward(step.tokens);
         let mut caches = Vec::with_capacity(step.caches.len());
         for (layer, cache) in self.layers.iter().zip(step.caches) {
             let normed = layer.attention_norm.forward(x.clone());
-            let (mixed, cache) = layer.attention.forward(normed, &places, &rotary, cache);
+            let attention = &layer.attention;
+            let (mixed, cache) = attention.forward(normed, &places, &later, &rotary, cache);
             x = x + mixed;
             caches.push(cache);
             let normed = layer.feed_forward_norm.forward(x.clone());
@@ -212,10 +214,11 @@ impl Attention {
         &self,
         x: Tensor<3>,
         places: &Tensor<1, Int>,
+        later: &Tensor<4, Bool>,
         rotary: &(Tensor<4>, Tensor<4>),
         cache: Cache,
     ) -> (Tensor<3>, Cache) {
-        let [texts, kv_heads, context, size] = cache.keys.dims();
+        let [texts, kv_heads, _, size] = cache.keys.dims();
         let [_, count, _] = x.dims();
         let heads = |projected: Tensor<3>| -> Tensor<4> {
             let [_, _, width] = projected.dims();
@@ -234,12 +237,7 @@ impl Attention {
         let group = queries.dims()[1] / kv_heads;
         let queries = queries.reshape([texts, kv_heads, group * count, size]);
         let scores = queries.matmul(keys.clone().swap_dims(2, 3)) / (size as f64).sqrt();
-        let all = Tensor::<1, Int>::arange(0..context as i64, &places.device());
-        let shape = [group, count, context];
-        let own = places.clone().reshape([1, count, 1]).expand(shape);
-        let later = all.reshape([1, 1, context]).expand(shape).greater(own);
-        let later = later.reshape([1, 1, group * count, context]);
-        let later = later.expand([texts, kv_heads, group * count, context]);
+        let later = later.clone().repeat_dim(2, group).expand(scores.dims());
         let weights = softmax(scores.mask_fill(later, f32::NEG_INFINITY), 3);
         let mixed = weights.matmul(values.clone());
         let mixed = mixed.reshape([texts, kv_heads * group, count, size]);
@@ -247,6 +245,15 @@ impl Attention {
         let mixed = mixed.swap_dims(1, 2).reshape([texts, count, width]);
         (self.output.forward(mixed), Cache { keys, values })
     }
+}
+
+/// Returns which places of a cache are after that of each token, `[1, 1, tokens, context]`.
+fn later(places: &Tensor<1, Int>, context: usize) -> Tensor<4, Bool> {
+    let [count] = places.dims();
+    let all = Tensor::<1, Int>::arange(0..context as i64, &places.device());
+    let shape = [1, 1, count, context];
+    let own = places.clone().reshape([1, 1, count, 1]).expand(shape);
+    all.reshape([1, 1, 1, context]).expand(shape).greater(own)
 }
 
 /// Rotates each pair of elements by the angle of its place.
