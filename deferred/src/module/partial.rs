@@ -104,6 +104,15 @@ impl PartialModule {
             .map(|entry| (&entry.path, each!(&entry.param, p => p.val().into())))
     }
 
+    /// Returns the path at an index.
+    ///
+    /// # Panics
+    ///
+    /// When there are fewer parameters.
+    pub fn path(&self, position: usize) -> &ParameterPath {
+        &self.entries[position].path
+    }
+
     /// Returns the value at an index.
     ///
     /// # Panics

@@ -44,13 +44,6 @@ pub struct PipelineBuilder<M, B> {
     pub(super) links: Option<Box<Wrap>>,
 }
 
-fn rule(config: &impl OptimizerConfig) -> Rule {
-    Rule {
-        optimizer: config.optimizer(),
-        clipping: config.clipping(),
-    }
-}
-
 impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
     pub(super) fn new(model: &Deferred<M>, trace: &Trace<B>, plan: &Plan) -> Self {
         Self {
@@ -91,7 +84,7 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
     /// [`clip`](Self::clip), the start fails.
     #[must_use]
     pub fn optimizer(mut self, config: impl OptimizerConfig) -> Self {
-        self.optimizer = Some(rule(&config));
+        self.optimizer = Some(Rule::of(&config));
         self
     }
 
@@ -117,7 +110,7 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
     /// ```
     #[must_use]
     pub fn optimizer_group(mut self, group: ParamGroup, config: impl OptimizerConfig) -> Self {
-        self.groups.push((group, rule(&config)));
+        self.groups.push((group, Rule::of(&config)));
         self
     }
 

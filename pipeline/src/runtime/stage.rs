@@ -17,7 +17,7 @@ use super::indices::IndexPlaces;
 use super::optimizer::{OptimizerSnapshot, OptimizerState};
 use super::rank::RankSetup;
 use super::restore::SavedOptimizer;
-use super::settings::{GradientHook, Settings};
+use super::settings::GradientHook;
 use super::step::{LearningRates, check_length};
 use super::weights::CountProgram;
 use crate::certify::CertifiedPrograms;
@@ -119,8 +119,8 @@ impl Stage {
         let places = places.collect();
         let count = owned.len();
         let optimizer = settings.optimizers.as_ref().map(|optimizers| {
-            let rules = owned.paths().map(|path| optimizers.of(path));
-            OptimizerState::new(rules.map(|rule| rule.optimizer.clone()).collect())
+            let rules = owned.paths().map(|path| optimizers.of(path).clone());
+            OptimizerState::new(rules.collect())
         });
         Ok(Self {
             index,
@@ -385,24 +385,21 @@ impl Stage {
         mut clip: impl FnMut(DynTensor) -> Result<DynTensor, ActionError>,
     ) -> Result<(), ActionError> {
         let setup = self.setup.clone();
-        let Settings {
-            optimizers,
-            gradient_hook,
-            average_decay,
-            ..
-        } = &*setup.settings;
-        let paths: Vec<ParameterPath> = self.owned.paths().cloned().collect();
-        for (place, path) in paths.iter().enumerate() {
+        let hook = setup.settings.gradient_hook.as_deref();
+        let rates: Vec<f64> = self.owned.paths().map(|path| lr.of(path)).collect();
+        for (place, lr) in rates.into_iter().enumerate() {
             let mut gradient = self.gradients[place].take().map(&mut clip).transpose()?;
-            if let (Some(now), Some(optimizers)) = (gradient.take(), optimizers) {
-                let clipped = match &optimizers.of(path).clipping {
-                    Some(config) => each(config, now)?,
-                    None => now,
-                };
-                gradient = Some(match gradient_hook {
-                    Some(hook) => hooked(&**hook, path, clipped)?,
-                    None => clipped,
-                });
+            let of_optimizer = self.optimizer.as_ref().and_then(|o| o.clipping(place));
+            if let Some(config) = of_optimizer {
+                gradient = gradient
+                    .map(|gradient| each(config, gradient))
+                    .transpose()?;
+            }
+            if let Some(hook) = hook {
+                let path = self.owned.path(place);
+                gradient = gradient
+                    .map(|gradient| hooked(hook, path, gradient))
+                    .transpose()?;
             }
             if let Some(kept) = &mut self.kept_gradients {
                 kept[place] = gradient.clone();
@@ -411,11 +408,11 @@ impl Stage {
                 continue;
             };
             if let Some(gradient) = gradient {
-                let value = optimizer.step(place, lr.of(path), self.owned.value(place), gradient);
+                let value = optimizer.step(place, lr, self.owned.value(place), gradient);
                 self.owned.replace(place, value)?;
                 self.cast.remove(&Place::Owned(place));
-            } else if let Some(decay) = average_decay {
-                optimizer.average_unchanged(place, self.owned.value(place), *decay);
+            } else if let Some(decay) = setup.settings.average_decay {
+                optimizer.average_unchanged(place, self.owned.value(place), decay);
             }
         }
         for (position, value) in std::mem::take(&mut self.updated_states) {

@@ -8,6 +8,7 @@ use burn::optim::DynOptimizer;
 use burn::optim::grad_clipping::GradientClippingConfig;
 use tinderbox_deferred::{ParameterPath, ParameterTable};
 
+use super::OptimizerConfig;
 use super::average::Averaging;
 use crate::PipelineError;
 
@@ -17,6 +18,15 @@ pub(crate) struct Rule {
     pub(crate) optimizer: Arc<dyn DynOptimizer>,
     /// The clipping of the optimizer's configuration.
     pub(crate) clipping: Option<GradientClippingConfig>,
+}
+
+impl Rule {
+    pub(crate) fn of(config: &impl OptimizerConfig) -> Self {
+        Self {
+            optimizer: config.optimizer(),
+            clipping: config.clipping(),
+        }
+    }
 }
 
 /// The optimizers of a pipeline.

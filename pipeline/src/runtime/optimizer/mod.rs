@@ -8,8 +8,8 @@ mod groups;
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::fmt;
-use std::sync::Arc;
 
+use burn::optim::grad_clipping::GradientClippingConfig;
 use burn::optim::{DynOptimizer, DynState, StateSink, StateSource};
 use burn::tensor::{DType, Device, TensorData};
 use burn_backend::ExecutionError;
@@ -81,17 +81,22 @@ impl SavedOptimizer for SavedState {
 /// The optimizers and their states for the parameters of one stage, by position.
 #[derive(Clone)]
 pub(super) struct OptimizerState {
-    optimizers: Vec<Arc<dyn DynOptimizer>>,
+    rules: Vec<Rule>,
     states: Vec<Option<DynState>>,
 }
 
 impl OptimizerState {
-    /// Creates a state that has not stepped yet, with the optimizer of each parameter.
-    pub(super) fn new(optimizers: Vec<Arc<dyn DynOptimizer>>) -> Self {
+    /// Creates a state that has not stepped yet, with the rule of each parameter.
+    pub(super) fn new(rules: Vec<Rule>) -> Self {
         Self {
-            states: vec![None; optimizers.len()],
-            optimizers,
+            states: vec![None; rules.len()],
+            rules,
         }
+    }
+
+    /// Returns how the gradient of a parameter is clipped by its optimizer's configuration.
+    pub(super) fn clipping(&self, position: usize) -> Option<&GradientClippingConfig> {
+        self.rules[position].clipping.as_ref()
     }
 
     /// Whether the optimizer has a state to save after it updated a parameter of this rank: tried on
@@ -125,7 +130,7 @@ impl OptimizerState {
         let state = self.states[position].take();
         // The bridge type does not contain the rank, which is passed separately.
         let [value, gradient] = [value, gradient].map(|tensor| any_rank(tensor).into_bridge());
-        let optimizer = &self.optimizers[position];
+        let optimizer = &self.rules[position].optimizer;
         let (value, state) = optimizer.step_dyn(rank, lr, value, gradient, state);
         self.states[position] = state;
         DispatchTensor::from(value).into()
@@ -148,9 +153,10 @@ impl OptimizerState {
         paths: impl Iterator<Item = &'a ParameterPath>,
     ) -> Result<SavedState, ExecutionError> {
         let mut sink = StateSink::default();
-        for ((path, state), optimizer) in paths.zip(&self.states).zip(&self.optimizers) {
+        for ((path, state), rule) in paths.zip(&self.states).zip(&self.rules) {
             if let Some(state) = state {
-                optimizer.state_flatten(&format!("{PREFIX}{path}"), state, &mut sink);
+                let prefix = format!("{PREFIX}{path}");
+                rule.optimizer.state_flatten(&prefix, state, &mut sink);
             }
         }
         let tensors = sink.tensors.into_iter();
@@ -182,7 +188,8 @@ impl OptimizerState {
         let rebuilt = guarded(|| {
             let state = self.rebuilt((position, path, rank), fields, data, device)?;
             let mut sink = StateSink::default();
-            self.optimizers[position].state_flatten(&prefix, &state, &mut sink);
+            let optimizer = &self.rules[position].optimizer;
+            optimizer.state_flatten(&prefix, &state, &mut sink);
             Some(sink)
         });
         let sink = rebuilt.ok().flatten().unwrap_or_default();
@@ -249,7 +256,9 @@ impl OptimizerState {
             source.insert_tensor(tensor.name.clone(), data);
         }
         let prefix = format!("{PREFIX}{path}");
-        self.optimizers[position].state_unflatten(rank, &prefix, &mut source, device)
+        self.rules[position]
+            .optimizer
+            .state_unflatten(rank, &prefix, &mut source, device)
     }
 }
 
