@@ -138,20 +138,20 @@ impl<B> Epochs<B> {
             self.place = skip;
         }
         let mut batches = self.loader.iter();
-        let (mut before, target) = (0, skip.map_or(0, |skip| skip.items));
-        while before < target {
+        let (mut skipped, target) = (0, skip.map_or(0, |skip| skip.items));
+        while skipped < target {
             let position = self.place.position(self.loader.num_items());
             let not_there = EpochsError::BetweenBatches { position };
             batches.next().ok_or(not_there)??;
-            before = batches.progress().items_processed;
+            skipped = batches.progress().items_processed;
             // The batches of several workers come in another order, and the last of each may be smaller.
             let has_workers = || workers.is_some_and(|before| before < worker_threads());
-            if before > target && !has_workers() {
+            if skipped > target && !has_workers() {
                 return Err(EpochsError::BetweenBatches { position });
             }
         }
-        if before > target {
-            self.place.items = before;
+        if skipped > target {
+            self.place.items = skipped;
         }
         Ok(Epoch {
             items: self.loader.num_items(),

@@ -4,6 +4,7 @@ mod support;
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use burn::data::dataloader::{DataLoader, DataLoaderIterator, Progress};
 use burn::data::dataset::DatasetError;
@@ -13,7 +14,7 @@ use burn_train::metric::store::{Aggregate, Direction, Split};
 use burn_train::metric::{AccuracyMetric, LossMetric};
 use burn_train::renderer::CliMetricsRenderer;
 use burn_train::{
-    ClassificationOutput, ExecutionStrategy, InferenceStep, Learner, LearningResult,
+    ClassificationOutput, ExecutionStrategy, InferenceStep, Interrupter, Learner, LearningResult,
     MetricEarlyStoppingStrategy, StoppingCondition, SupervisedTraining, TrainOutput, TrainStep,
     TrainingError,
 };
@@ -21,8 +22,7 @@ use tinderbox::{Checkpoints, Deferred, Machine, Outputs, Pipeline, Planner, Trac
 use tinderbox_train::{PipelineStrategy, StepItem, StepMetric, learner, learner_with};
 
 use support::{
-    EPOCHS, Net, Points, SEED, StopAt, bits, optimizer, pipeline, scheduler, start, train_loader,
-    training,
+    EPOCHS, Net, Points, SEED, bits, optimizer, pipeline, scheduler, start, train_loader, training,
 };
 
 /// A number for each step or epoch, as burn-train logs them: by split and name.
@@ -89,36 +89,46 @@ fn a_pipeline_trains_as_burn_train_does() {
     }
 }
 
-/// Interrupted within an epoch and resumed with another number of stages, twice, a run ends as one that was not
-/// interrupted.
+/// Trains a pipeline, and interrupts it when a number of batches are read, those for validation included.
+fn interrupted(
+    pipeline: Pipeline<Net, Points>,
+    dir: &Path,
+    saves: Checkpoints,
+    batches: usize,
+) -> LearningResult<Net> {
+    let interrupter = Interrupter::new();
+    let (stop, read) = (interrupter.clone(), AtomicUsize::new(0));
+    let (learner, strategy) = learner_with(pipeline, scheduler(), move |points| {
+        if read.fetch_add(1, Ordering::Relaxed) + 1 == batches {
+            stop.stop(Some("a test"));
+        }
+        points
+    });
+    let strategy = strategy.checkpoints(saves);
+    let run = metrics(training(dir))
+        .with_interrupter(interrupter)
+        .with_training_strategy(strategy.into())
+        .launch(learner);
+    assert!(run.error.is_none(), "{:?}", run.error);
+    assert_eq!(run.interrupted.is_some(), batches < usize::MAX);
+    run
+}
+
+/// Interrupted in training and in validation and resumed with another number of stages, a run ends as one that was
+/// not interrupted. An epoch is six batches for training and three for validation.
 #[test]
 fn a_run_is_resumed_within_an_epoch() {
     for every in [0, 1, 4] {
         let whole = tempfile::tempdir().unwrap();
         let expected = train(pipeline(2, 2), whole.path(), |s| s, |t| t);
         let dir = tempfile::tempdir().unwrap();
-        let mut finished = None;
-        for (stages, stop) in [(2, 3), (1, 8), (3, usize::MAX)] {
+        let runs = [(2, 3), (1, 5), (2, 8), (3, usize::MAX)].map(|(stages, batches)| {
             let saves = Checkpoints::open(dir.path().join("steps")).unwrap();
             let saves = saves.every(every).keep(2, None);
-            let run = train(
-                pipeline(stages, 2),
-                dir.path(),
-                |s| s.checkpoints(saves),
-                |training| {
-                    let interrupter = training.interrupter();
-                    training.metric_train(StopAt {
-                        step: stop,
-                        interrupter,
-                        updates: Default::default(),
-                    })
-                },
-            );
-            assert!(run.error.is_none(), "{:?}", run.error);
-            assert_eq!(run.interrupted.is_some(), stop < usize::MAX);
-            finished = Some(run.model);
-        }
-        assert!(bits(&finished.unwrap()) == bits(&expected.model), "{every}");
+            interrupted(pipeline(stages, 2), dir.path(), saves, batches)
+        });
+        let [.., last] = runs;
+        assert!(bits(&last.model) == bits(&expected.model), "{every}");
     }
 }
 
@@ -127,24 +137,11 @@ fn a_run_is_resumed_within_an_epoch() {
 fn an_epoch_is_validated_after_a_resume() {
     let dir = tempfile::tempdir().unwrap();
     let saves = || Checkpoints::open(dir.path().join("steps")).unwrap();
-    // The last batch of the last epoch.
-    let stop = 6 * EPOCHS;
-    for stop in [stop, usize::MAX] {
-        let run = train(
-            pipeline(2, 2),
-            dir.path(),
-            |s| s.checkpoints(saves()),
-            |training| {
-                let interrupter = training.interrupter();
-                training.metric_train(StopAt {
-                    step: stop,
-                    interrupter,
-                    updates: Default::default(),
-                })
-            },
-        );
-        assert!(run.error.is_none(), "{:?}", run.error);
-    }
+    // The last batch for training of the last epoch.
+    let last = 9 * (EPOCHS - 1) + 6;
+    interrupted(pipeline(2, 2), dir.path(), saves(), last);
+    assert_eq!(log(dir.path(), "valid", "Loss").len(), 3 * (EPOCHS - 1));
+    interrupted(pipeline(2, 2), dir.path(), saves(), usize::MAX);
     let whole = tempfile::tempdir().unwrap();
     train(pipeline(2, 2), whole.path(), |s| s, |t| t);
     let [found, expected] = [dir.path(), whole.path()].map(|dir| log(dir, "valid", "Loss"));

@@ -2,7 +2,6 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use burn::data::dataloader::batcher::Batcher;
 use burn::data::dataloader::{DataLoader, DataLoaderBuilder};
@@ -13,11 +12,8 @@ use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig};
 use burn::optim::AdamWConfig;
 use burn::optim::lr_scheduler::cosine::CosineAnnealingLrSchedulerConfig;
 use burn::optim::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
-use burn::tensor::{Device, Int, Tensor, TensorData, TensorReadError, activation::relu};
-use burn_train::metric::{Metric, MetricMetadata, MetricName, SerializedEntry};
-use burn_train::{
-    ClassificationOutput, InferenceStep, Interrupter, SupervisedTraining, TrainOutput, TrainStep,
-};
+use burn::tensor::{Device, Int, Tensor, TensorData, activation::relu};
+use burn_train::{ClassificationOutput, InferenceStep, SupervisedTraining, TrainOutput, TrainStep};
 use tinderbox::{
     Batch, Deferred, Machine, Outputs, ParameterPath, Pipeline, Planner, Traceable, Values,
     parameter_values,
@@ -201,35 +197,6 @@ pub fn bits(model: &impl Module) -> Vec<(String, Vec<u8>)> {
         (path.to_string(), data.as_bytes().to_vec())
     });
     bits.collect()
-}
-
-/// Interrupts the training at one of its steps.
-#[derive(Clone)]
-pub struct StopAt {
-    pub step: usize,
-    pub interrupter: Interrupter,
-    pub updates: Arc<AtomicUsize>,
-}
-
-impl Metric for StopAt {
-    type Input = ();
-
-    fn name(&self) -> MetricName {
-        Arc::new("Stop".to_owned())
-    }
-
-    fn update(&mut self, (): &(), _: &MetricMetadata) -> Result<SerializedEntry, TensorReadError> {
-        if self.updates.fetch_add(1, Ordering::Relaxed) + 1 == self.step {
-            self.interrupter.stop(Some("a test"));
-        }
-        Ok(SerializedEntry::new(String::new(), String::new()))
-    }
-
-    fn compute(&mut self) -> Result<SerializedEntry, TensorReadError> {
-        Ok(SerializedEntry::new(String::new(), String::new()))
-    }
-
-    fn clear(&mut self) {}
 }
 
 /// The initial values of a pipeline, under the paths of a model with the net in its field `net`.
