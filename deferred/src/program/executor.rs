@@ -5,8 +5,9 @@ use std::sync::Arc;
 use burn::tensor::{DType, Device, Shape};
 use burn_dispatch::{BackendTensor, DispatchDevice, DispatchKindConversion, DispatchTensor};
 use burn_flex::Flex;
-use burn_ir::{BackendIr, HandleKind, OperationIr};
+use burn_ir::{BackendIr, HandleKind, OperationIr, TensorIr, TensorStatus};
 use burn_router::TensorInterpreter;
+use rayon::prelude::*;
 use tinderbox_fake::{DynTensor, is_host};
 
 use super::stack::StackDepth;
@@ -189,8 +190,13 @@ impl Executable {
             interpreter.register_tensor_to_device(tensor_id(*value), handle::<B>(tensor)?);
         }
         let is_host = is_host(&self.device);
+        // A device other than the CPU runs its queue in parallel to this thread.
+        let has_threads = is_host && rayon::current_num_threads() > 1;
+        let (mut together, mut left) = (Vec::new(), 0_u32);
         for step in &self.program.steps {
             match step {
+                Step::Together(count) if has_threads => left = *count,
+                Step::Together(_) => {}
                 Step::Operation { node, last_uses } => {
                     let mut operation = self.program.operation(*node, last_uses);
                     if !is_host {
@@ -199,7 +205,15 @@ impl Executable {
                     if self.checks_indices {
                         indices::check(&mut interpreter, &operation)?;
                     }
-                    operation::run(&mut interpreter, operation);
+                    if left == 0 {
+                        operation::run(&mut interpreter, operation);
+                        continue;
+                    }
+                    together.push(operation);
+                    left -= 1;
+                    if left == 0 {
+                        run_together(&mut interpreter, together.drain(..).collect());
+                    }
                 }
                 Step::Free(value) => interpreter.register_op(OperationIr::Drop((**value).clone())),
                 Step::Random(random) => {
@@ -225,6 +239,37 @@ impl Executable {
         Ok(outputs
             .map(|out| tensor::<B>(interpreter.get_tensor(out)))
             .collect())
+    }
+}
+
+/// Runs operations at the same time, each in an interpreter of its own.
+fn run_together<B: BackendIr>(
+    interpreter: &mut TensorInterpreter<B>,
+    operations: Vec<OperationIr>,
+) {
+    let device = interpreter.device();
+    let with_inputs = operations.into_iter().map(|operation| {
+        let inputs = operation.inputs();
+        let inputs = inputs.map(|input| (input.id, interpreter.get_tensor(input)));
+        let inputs: Vec<_> = inputs.collect();
+        (operation, inputs)
+    });
+    let with_inputs: Vec<_> = with_inputs.collect();
+    let outputs = with_inputs.into_par_iter().map(|(operation, inputs)| {
+        let mut own = TensorInterpreter::<B>::new(device.clone());
+        for (id, input) in inputs {
+            own.register_tensor_to_device(id, input);
+        }
+        let outputs: Vec<TensorIr> = operation.outputs().cloned().collect();
+        operation::run(&mut own, operation);
+        let outputs = outputs.into_iter().map(|mut output| {
+            output.status = TensorStatus::ReadWrite;
+            (output.id, own.get_tensor(&output))
+        });
+        outputs.collect::<Vec<_>>()
+    });
+    for (id, output) in outputs.collect::<Vec<_>>().into_iter().flatten() {
+        interpreter.register_tensor_to_device(id, output);
     }
 }
 

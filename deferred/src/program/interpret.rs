@@ -86,8 +86,11 @@ impl Program {
             values.put(id.index(), interpreter.constant(*id, data)?);
         }
         let (mut operands, mut made) = (Vec::new(), Vec::new());
+        // The results of operations at the same time, and how many of those are left.
+        let (mut together, mut left) = (Vec::new(), 0_u32);
         for step in &self.steps {
             match step {
+                Step::Together(count) => left = *count,
                 Step::Operation { node, last_uses } => {
                     let operation = &self.nodes[node.index()].operation;
                     let last_uses = last_uses.start as usize..last_uses.end as usize;
@@ -95,8 +98,12 @@ impl Program {
                     made.clear();
                     values.take_all(operation, &self.last_uses[last_uses], &mut operands)?;
                     interpreter.operation(operation, &operands, &mut made)?;
-                    for (out, value) in operation.outputs().zip(made.drain(..)) {
-                        values.put(out.id.value() as usize, value);
+                    together.extend(operation.outputs().map(|out| out.id).zip(made.drain(..)));
+                    left = left.saturating_sub(1);
+                    if left == 0 {
+                        for (id, value) in together.drain(..) {
+                            values.put(id.value() as usize, value);
+                        }
                     }
                 }
                 Step::Free(value) => values.free(value)?,

@@ -44,7 +44,7 @@ pub(super) fn mark(program: &mut Program) {
         let node = match &step {
             Step::Operation { node, .. } => *node,
             Step::Random(random) if is_unread(&left, random.out.id) => continue,
-            Step::Random(_) | Step::Free(_) => {
+            Step::Random(_) | Step::Free(_) | Step::Together(_) => {
                 steps.push(step);
                 continue;
             }
@@ -76,11 +76,11 @@ pub(super) fn mark(program: &mut Program) {
         steps.append(&mut frees);
     }
     program.steps = steps;
-    program.steps.shrink_to_fit();
     program.last_uses.shrink_to_fit();
 }
 
-fn free(mut tensor: TensorIr) -> Step {
+/// Returns the step that frees a value.
+pub(super) fn free(mut tensor: TensorIr) -> Step {
     tensor.status = TensorStatus::ReadWrite;
     Step::Free(Box::new(tensor))
 }

@@ -9,6 +9,7 @@ mod operation;
 mod stack;
 #[cfg(test)]
 mod tests;
+mod together;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -26,9 +27,11 @@ pub use executor::{Executable, Executor, RunContext};
 pub use indices::{check_indices, indices_of};
 pub use interpret::{Interpreter, RandomValues};
 pub use keys::initialization_keys;
+pub(crate) use operation::{base, is_view};
 
 use crate::ProgramError;
 use crate::random::Domain;
+use together::{WORTHWHILE, bring_together};
 
 /// The origin of the values of one random operation: together with the seed it is the whole key of its
 /// stream, so the values depend on nothing else.
@@ -111,6 +114,8 @@ enum Step {
         /// The range of the values that it reads for the last time, in the program's list.
         last_uses: Range<u32>,
     },
+    /// The operations of this number of next steps do not depend on each other, and are worth a thread each.
+    Together(u32),
     /// Frees a value.
     Free(Box<TensorIr>),
     /// Generates random values with the counter-based generator, in place of the backend's.
@@ -172,7 +177,7 @@ impl Program {
         let program = Arc::make_mut(&mut self);
         for step in &mut program.steps {
             match step {
-                Step::Operation { .. } => {}
+                Step::Operation { .. } | Step::Together(_) => {}
                 Step::Free(value) => dtypes.visit_tensor_mut(value),
                 Step::Random(random) => dtypes.visit_tensor_mut(&mut random.out),
             }
@@ -284,6 +289,7 @@ impl Program {
             constants: constants.into_iter().collect(),
         };
         liveness::mark(&mut program);
+        bring_together(&mut program, WORTHWHILE);
         Ok(program)
     }
 
@@ -299,8 +305,8 @@ impl Program {
 
     /// Returns the number of operations, without those that only free a value.
     pub fn len(&self) -> usize {
-        let frees = |step: &&Step| matches!(step, Step::Free(_));
-        self.steps.iter().filter(|step| !frees(step)).count()
+        let computes = |step: &&Step| matches!(step, Step::Operation { .. } | Step::Random(_));
+        self.steps.iter().filter(computes).count()
     }
 
     /// Returns whether the program runs no operation.

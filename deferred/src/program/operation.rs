@@ -12,6 +12,32 @@ use tinderbox_fake::Node;
 
 use crate::ProgramError;
 
+/// Returns whether the result is a view into the memory of the first input, if that is in row-major order.
+pub(crate) fn is_view(operation: &OperationIr) -> bool {
+    use BaseOperationIr as B;
+    base(operation).is_some_and(|base| {
+        matches!(
+            base,
+            B::Reshape(_)
+                | B::SwapDims(_)
+                | B::Permute(_)
+                | B::Flip(_)
+                | B::Expand(_)
+                | B::Slice(_)
+        )
+    })
+}
+
+/// Returns the part of an operation that is the same for floats, ints and bools.
+pub(crate) fn base(operation: &OperationIr) -> Option<&BaseOperationIr> {
+    match operation {
+        OperationIr::BaseFloat(base) | OperationIr::BaseInt(base) | OperationIr::BaseBool(base) => {
+            Some(base)
+        }
+        _ => None,
+    }
+}
+
 /// Rejects operations at which the interpreter would panic.
 pub(super) fn supported(node: &Node) -> Result<(), ProgramError> {
     let quantized = |t: &TensorIr| matches!(t.dtype, DType::QFloat(_));

@@ -9,24 +9,7 @@ use burn_ir::{BaseOperationIr, FloatOperationIr, NumericOperationIr, OperationIr
 use tinderbox_fake::{Graph, ValueId};
 
 use super::rules::is_elementwise;
-use crate::program::random;
-
-/// Returns whether the result is a view into the memory of the first input, if that is in row-major
-/// order.
-pub(super) fn is_view(operation: &OperationIr) -> bool {
-    use BaseOperationIr as B;
-    base(operation).is_some_and(|base| {
-        matches!(
-            base,
-            B::Reshape(_)
-                | B::SwapDims(_)
-                | B::Permute(_)
-                | B::Flip(_)
-                | B::Expand(_)
-                | B::Slice(_)
-        )
-    })
-}
+use crate::program::{base, is_view, random};
 
 /// Returns whether the result is certainly in row-major order without gaps, given whether each of the inputs is.
 pub(super) fn is_row_major(
@@ -70,13 +53,4 @@ pub(super) fn is_part_of_more(graph: &Graph, value: ValueId) -> bool {
         }
     }
     false
-}
-
-fn base(operation: &OperationIr) -> Option<&BaseOperationIr> {
-    match operation {
-        OperationIr::BaseFloat(base) | OperationIr::BaseInt(base) | OperationIr::BaseBool(base) => {
-            Some(base)
-        }
-        _ => None,
-    }
 }

@@ -6,7 +6,8 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use tinderbox_fake::{Graph, Node, NodeId, ValueId};
 
-use super::layout::{is_row_major, is_view};
+use super::layout::is_row_major;
+use crate::program::is_view;
 
 /// A result of which a part is needed, but which is not sliceable.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -3,6 +3,7 @@
 mod frees;
 mod interpret;
 mod random_programs;
+mod together;
 
 use burn::tensor::{Device, TensorData};
 use tinderbox_fake::{DynTensor, Recording, ValueId};

@@ -287,7 +287,7 @@ pub(super) fn fixed_seed(cases: u32) -> ProptestConfig {
     }
 }
 
-fn same_bits(found: &[TensorData], expected: &[TensorData]) -> bool {
+pub(super) fn same_bits(found: &[TensorData], expected: &[TensorData]) -> bool {
     let bits = |data: &TensorData| (data.dtype(), data.shape().clone(), data.as_bytes().to_vec());
     found.iter().map(bits).eq(expected.iter().map(bits))
 }
