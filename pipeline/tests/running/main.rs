@@ -19,6 +19,7 @@ mod progress;
 mod refusals;
 mod shapes;
 mod states;
+mod threads;
 mod updates;
 
 #[path = "../support/mod.rs"]

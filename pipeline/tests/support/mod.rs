@@ -217,7 +217,8 @@ pub fn continue_run<M: Module + Sync + 'static, B: Batch>(
     }
 }
 
-fn note(output: tinderbox_pipeline::Evaluation, run: &mut Run) {
+/// Adds losses and outputs of a step or an evaluation.
+pub fn note(output: tinderbox_pipeline::Evaluation, run: &mut Run) {
     run.losses.push(output.micro_batch_losses.clone());
     let values = output.output("y").unwrap_or_default();
     let data = values.iter().map(|y| y.to_data().unwrap());
