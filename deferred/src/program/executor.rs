@@ -192,27 +192,32 @@ impl Executable {
         let is_host = is_host(&self.device);
         // A device other than the CPU runs its queue in parallel to this thread.
         let has_threads = is_host && rayon::current_num_threads() > 1;
-        let (mut together, mut left) = (Vec::new(), 0_u32);
+        let operation_of = |interpreter: &mut _, node, last_uses| {
+            let mut operation = self.program.operation(node, last_uses);
+            if !is_host {
+                operation.visit_mut(&mut Dtypes(&self.device));
+            }
+            if self.checks_indices {
+                indices::check(interpreter, &operation)?;
+            }
+            Ok::<_, ProgramError>(operation)
+        };
         for step in &self.program.steps {
             match step {
-                Step::Together(count) if has_threads => left = *count,
-                Step::Together(_) => {}
                 Step::Operation { node, last_uses } => {
-                    let mut operation = self.program.operation(*node, last_uses);
-                    if !is_host {
-                        operation.visit_mut(&mut Dtypes(&self.device));
-                    }
-                    if self.checks_indices {
-                        indices::check(&mut interpreter, &operation)?;
-                    }
-                    if left == 0 {
-                        operation::run(&mut interpreter, operation);
-                        continue;
-                    }
-                    together.push(operation);
-                    left -= 1;
-                    if left == 0 {
-                        run_together(&mut interpreter, together.drain(..).collect());
+                    let operation = operation_of(&mut interpreter, *node, last_uses)?;
+                    operation::run(&mut interpreter, operation);
+                }
+                Step::Together(together) => {
+                    let operations = together.operations.iter();
+                    let operations = operations
+                        .map(|(node, last_uses)| operation_of(&mut interpreter, *node, last_uses));
+                    let operations = operations.collect::<Result<Vec<_>, _>>()?;
+                    match has_threads {
+                        true => run_together(&mut interpreter, operations),
+                        false => operations
+                            .into_iter()
+                            .for_each(|operation| operation::run(&mut interpreter, operation)),
                     }
                 }
                 Step::Free(value) => interpreter.register_op(OperationIr::Drop((**value).clone())),

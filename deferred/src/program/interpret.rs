@@ -86,24 +86,29 @@ impl Program {
             values.put(id.index(), interpreter.constant(*id, data)?);
         }
         let (mut operands, mut made) = (Vec::new(), Vec::new());
-        // The results of operations at the same time, and how many of those are left.
-        let (mut together, mut left) = (Vec::new(), 0_u32);
         for step in &self.steps {
             match step {
-                Step::Together(count) => left = *count,
                 Step::Operation { node, last_uses } => {
                     let operation = &self.nodes[node.index()].operation;
-                    let last_uses = last_uses.start as usize..last_uses.end as usize;
                     operands.clear();
-                    made.clear();
-                    values.take_all(operation, &self.last_uses[last_uses], &mut operands)?;
+                    values.take_all(operation, self.last_uses(last_uses), &mut operands)?;
                     interpreter.operation(operation, &operands, &mut made)?;
-                    together.extend(operation.outputs().map(|out| out.id).zip(made.drain(..)));
-                    left = left.saturating_sub(1);
-                    if left == 0 {
-                        for (id, value) in together.drain(..) {
-                            values.put(id.value() as usize, value);
-                        }
+                    values.put_all(operation, made.drain(..));
+                }
+                Step::Together(together) => {
+                    let operations = together.operations.iter();
+                    let operations = operations.map(|(node, last_uses)| {
+                        let operation = &self.nodes[node.index()].operation;
+                        let mut operands = Vec::new();
+                        values.take_all(operation, self.last_uses(last_uses), &mut operands)?;
+                        Ok((operation, operands))
+                    });
+                    // All have read their inputs before any has a result.
+                    for (operation, operands) in
+                        operations.collect::<Result<Vec<_>, ProgramError>>()?
+                    {
+                        interpreter.operation(operation, &operands, &mut made)?;
+                        values.put_all(operation, made.drain(..));
                     }
                 }
                 Step::Free(value) => values.free(value)?,
@@ -142,6 +147,13 @@ impl<V: Clone> Held<V> {
             self.0.resize(id + 1, Slot::Empty);
         }
         self.0[id] = Slot::Held(value);
+    }
+
+    /// Keeps the results of an operation.
+    fn put_all(&mut self, operation: &OperationIr, results: impl Iterator<Item = V>) {
+        for (out, value) in operation.outputs().zip(results) {
+            self.put(out.id.value() as usize, value);
+        }
     }
 
     /// Reads a value.

@@ -11,13 +11,13 @@ use std::collections::HashSet;
 use std::mem;
 use std::ops::Range;
 
-use burn::tensor::Shape;
-use burn_ir::{FloatOperationIr, ModuleOperationIr, OperationIr, TensorIr};
-use tinderbox_fake::{Node, ValueId};
+use burn::tensor::{DType, Shape};
+use burn_ir::{BaseOperationIr, FloatOperationIr, OperationIr, TensorId};
+use tinderbox_fake::Node;
 
 use super::liveness::free;
-use super::operation::is_view;
-use super::{Program, Step};
+use super::operation::{base, is_view};
+use super::{Program, Step, Together, tensor_id};
 
 /// Multiplications that are worth the time to start other threads.
 pub(super) const WORTHWHILE: Worthwhile = Worthwhile {
@@ -31,8 +31,8 @@ const DIVIDED_BATCH: usize = 128 * 128 * 128;
 const MOST_TOGETHER: usize = 4;
 /// The number of steps after a product among which others are looked for.
 const STEPS_AHEAD: usize = 128;
-/// The most bytes of results that exist earlier than in the recorded order.
-const MOST_BYTES_EARLIER: usize = 1 << 20;
+/// The most bytes of results that exist at a time because they were computed earlier than recorded.
+const MOST_BYTES_EARLY: usize = 1 << 20;
 
 /// The fewest multiplications for which products are brought together.
 #[derive(Clone, Copy, Debug)]
@@ -43,160 +43,197 @@ pub(super) struct Worthwhile {
     pub(super) others: usize,
 }
 
-/// Reorders the steps of a program so that independent products follow each other after a [`Step::Together`].
+/// Reorders the steps of a program so that independent products are one step.
 pub(super) fn bring_together(program: &mut Program, worthwhile: Worthwhile) {
     let steps = mem::take(&mut program.steps);
-    let nodes = program.nodes.clone();
-    let mut remaining = Remaining {
-        nodes: steps.iter().map(|step| node_of(&nodes, step)).collect(),
+    let given = program.inputs.iter();
+    let given = given.chain(program.constants.iter().map(|(value, _)| value));
+    let mut order = Order {
+        nodes: &program.nodes,
+        is_moved: vec![false; steps.len()],
+        given: given.map(|value| tensor_id(*value)).collect(),
+        bytes_left: MOST_BYTES_EARLY,
         worthwhile,
+        steps: &steps,
     };
     let mut ordered = Vec::with_capacity(steps.len());
-    for (first, step) in steps.iter().enumerate() {
-        let is_moved = remaining.nodes[first].take().is_none();
+    for (at, step) in steps.iter().enumerate() {
         let Step::Operation { node, last_uses } = step else {
             ordered.push(step.clone());
             continue;
         };
-        let node = &nodes[node.index()];
-        if is_moved {
-            let last_uses = last_uses.start as usize..last_uses.end as usize;
-            let last_uses = &program.last_uses[last_uses];
-            let inputs = node.operation.inputs();
+        if order.is_moved[at] {
+            order.bytes_left += order.bytes(at);
+            let last_uses = program.last_uses(last_uses);
+            let inputs = program.nodes[node.index()].operation.inputs();
             let last = inputs.filter(|input| last_uses.contains(&input.id));
             ordered.extend(last.cloned().map(free));
             continue;
         }
-        let (views, products) = remaining.independent_of(node, first);
-        let mut early = |at: &usize| {
-            remaining.nodes[*at] = None;
-            match &steps[*at] {
-                Step::Operation { node, .. } => Step::Operation {
-                    node: *node,
-                    last_uses: 0..0,
-                },
-                step => unreachable!("only operations move, not {step:?}"),
-            }
+        let Some(Early { views, products }) = order.independent_of(at) else {
+            ordered.push(step.clone());
+            continue;
         };
-        ordered.extend(views.iter().map(&mut early));
-        if !products.is_empty() {
-            ordered.push(Step::Together(products.len() as u32 + 1));
+        let nodes_of = |moved: &[usize]| -> Vec<_> {
+            let nodes = moved.iter().filter_map(|at| match &steps[*at] {
+                Step::Operation { node, .. } => Some(*node),
+                _ => None,
+            });
+            nodes.collect()
+        };
+        let views_first = nodes_of(&views).into_iter();
+        ordered.extend(views_first.map(|node| Step::Operation {
+            node,
+            last_uses: 0..0,
+        }));
+        let mut operations = vec![(*node, last_uses.clone())];
+        operations.extend(nodes_of(&products).into_iter().map(|node| (node, 0..0)));
+        ordered.push(Step::Together(Box::new(Together { operations })));
+        for moved in views.into_iter().chain(products) {
+            order.is_moved[moved] = true;
+            order.bytes_left -= order.bytes(moved);
         }
-        ordered.push(step.clone());
-        ordered.extend(products.iter().map(&mut early));
     }
     program.steps = ordered;
 }
 
-fn node_of<'a>(nodes: &'a [Node], step: &Step) -> Option<&'a Node> {
-    match step {
-        Step::Operation { node, .. } => Some(&nodes[node.index()]),
-        Step::Together(_) | Step::Free(_) | Step::Random(_) => None,
-    }
+/// Steps that run earlier than recorded.
+#[derive(Default)]
+struct Early {
+    /// Before the others.
+    views: Vec<usize>,
+    products: Vec<usize>,
 }
 
-/// The operations of steps that have not been ordered.
-struct Remaining<'a> {
-    nodes: Vec<Option<&'a Node>>,
+/// The recorded order, of which some steps have been moved.
+struct Order<'a> {
+    nodes: &'a [Node],
+    steps: &'a [Step],
+    is_moved: Vec<bool>,
+    /// The values that no step computes.
+    given: HashSet<TensorId>,
+    /// The bytes that can still be in memory earlier than recorded.
+    bytes_left: usize,
     worthwhile: Worthwhile,
 }
 
-impl Remaining<'_> {
-    /// Returns the independent products after the one of a step that are computed at the same time, and the views that
-    /// they need before.
-    fn independent_of(&self, node: &Node, first: usize) -> (Vec<usize>, Vec<usize>) {
-        let (mut views, mut products) = (Vec::new(), Vec::new());
-        let multiplications = |node: &Node| {
-            let multiplications = multiplications_of_one_thread(node);
-            multiplications.filter(|count| *count >= self.worthwhile.product)
-        };
-        let Some(of_first) = multiplications(node) else {
-            return (views, products);
-        };
-        let (mut sum, mut largest) = (of_first, of_first);
-        let mut dependent: HashSet<ValueId> = node.outputs().iter().copied().collect();
-        let mut bytes_left = MOST_BYTES_EARLIER;
-        let end = self.nodes.len().min(first + STEPS_AHEAD);
-        for next in first + 1..end {
-            let Some(node) = self.nodes[next] else {
-                continue;
-            };
-            if products.len() + 1 == MOST_TOGETHER {
-                break;
+impl Order<'_> {
+    /// Returns the operation of a step that has not been moved.
+    fn operation(&self, at: usize) -> Option<&OperationIr> {
+        match &self.steps[at] {
+            Step::Operation { node, .. } if !self.is_moved[at] => {
+                Some(&self.nodes[node.index()].operation)
             }
-            if node.inputs().iter().all(|input| !dependent.contains(input)) {
-                let Some(multiplications) = multiplications(node) else {
-                    continue;
-                };
-                let needed = self.views_for(node, first + 1..next);
-                let left = bytes_left.checked_sub(node.operation.outputs().map(bytes).sum());
-                let (Some(needed), Some(left)) = (needed, left) else {
-                    continue;
-                };
-                sum += multiplications;
-                largest = largest.max(multiplications);
-                bytes_left = left;
-                views.extend(needed);
-                products.push(next);
-            }
-            dependent.extend(node.outputs());
+            _ => None,
         }
-        if sum - largest < self.worthwhile.others {
-            return (Vec::new(), Vec::new());
-        }
-        views.sort_unstable();
-        views.dedup();
-        (views, products)
     }
 
-    /// Returns the steps of a range that a node needs; `None` if it needs other operations than views.
-    fn views_for(&self, node: &Node, range: Range<usize>) -> Option<Vec<usize>> {
-        let mut inputs: HashSet<ValueId> = node.inputs().iter().copied().collect();
-        let mut views = Vec::new();
-        for at in range.rev() {
-            let Some(node) = self.nodes[at] else {
+    fn multiplications(&self, operation: &OperationIr) -> Option<usize> {
+        let multiplications = multiplications_of_one_thread(operation)?;
+        (multiplications >= self.worthwhile.product).then_some(multiplications)
+    }
+
+    /// Returns independent products that are computed at the same time as the one of a step; `None` if there are none.
+    fn independent_of(&self, first: usize) -> Option<Early> {
+        let operation = self.operation(first)?;
+        let mut sum = self.multiplications(operation)?;
+        let mut largest = sum;
+        // What can't be computed before the product.
+        let mut later: HashSet<TensorId> = operation.outputs().map(|out| out.id).collect();
+        let mut early = Early::default();
+        let mut bytes_left = self.bytes_left;
+        let end = self.steps.len().min(first + STEPS_AHEAD);
+        for next in first + 1..end {
+            if let Step::Random(random) = &self.steps[next] {
+                later.insert(random.out.id);
+            }
+            let Some(operation) = self.operation(next) else {
                 continue;
             };
-            if node.outputs().iter().any(|output| inputs.contains(output)) {
-                if !is_view(&node.operation) {
+            if operation.inputs().all(|input| !later.contains(&input.id)) {
+                let Some(multiplications) = self.multiplications(operation) else {
+                    continue;
+                };
+                let left = bytes_left.checked_sub(self.bytes(next));
+                let views = left.and_then(|_| self.views_for(operation, first + 1..next));
+                let Some(mut views) = views else {
+                    continue;
+                };
+                views.retain(|view| !early.views.contains(view));
+                let of_views = views.iter().map(|view| self.bytes(*view)).sum();
+                let Some(left) = left.and_then(|left| left.checked_sub(of_views)) else {
+                    continue;
+                };
+                bytes_left = left;
+                sum += multiplications;
+                largest = largest.max(multiplications);
+                early.views.extend(views);
+                early.products.push(next);
+                if early.products.len() + 1 == MOST_TOGETHER {
+                    break;
+                }
+            }
+            later.extend(operation.outputs().map(|out| out.id));
+        }
+        early.views.sort_unstable();
+        (sum - largest >= self.worthwhile.others && !early.products.is_empty()).then_some(early)
+    }
+
+    /// Returns the steps of a range that an operation needs; `None` if it needs other operations than views.
+    fn views_for(&self, operation: &OperationIr, range: Range<usize>) -> Option<Vec<usize>> {
+        let mut inputs: HashSet<TensorId> = operation.inputs().map(|input| input.id).collect();
+        let mut views = Vec::new();
+        for at in range.rev() {
+            let Some(operation) = self.operation(at) else {
+                continue;
+            };
+            if operation.outputs().any(|out| inputs.contains(&out.id)) {
+                if !is_view(operation) {
                     return None;
                 }
-                inputs.extend(node.inputs());
+                inputs.extend(operation.inputs().map(|input| input.id));
                 views.push(at);
             }
         }
         Some(views)
     }
-}
 
-fn bytes(tensor: &TensorIr) -> usize {
-    tensor.shape.num_elements() * tensor.dtype.size()
+    /// Returns the bytes of the results of a step: none for a view, unless it is a reshape of a computed value, which
+    /// may be a copy.
+    fn bytes(&self, at: usize) -> usize {
+        let Step::Operation { node, .. } = &self.steps[at] else {
+            return 0;
+        };
+        let operation = &self.nodes[node.index()].operation;
+        let is_free = match base(operation) {
+            Some(BaseOperationIr::Reshape(reshape)) => self.given.contains(&reshape.input.id),
+            _ => is_view(operation),
+        };
+        match is_free {
+            true => 0,
+            false => operation
+                .outputs()
+                .map(|out| out.shape.num_elements() * out.dtype.size())
+                .sum(),
+        }
+    }
 }
 
 /// Returns the multiplications of a product that `flex` does not divide among threads; `None` for other operations.
-fn multiplications_of_one_thread(node: &Node) -> Option<usize> {
-    let from_end = |shape: &Shape, place: usize| {
-        let place = shape.num_dims().checked_sub(place + 1);
-        place.map_or(1, |place| shape[place])
+fn multiplications_of_one_thread(operation: &OperationIr) -> Option<usize> {
+    let OperationIr::Float(dtype, FloatOperationIr::Matmul(product)) = operation else {
+        return None;
     };
-    let (out, terms) = match &node.operation {
-        OperationIr::Float(_, FloatOperationIr::Matmul(op)) => {
-            (&op.out, from_end(&op.lhs.shape, 0))
-        }
-        OperationIr::Module(ModuleOperationIr::Linear(op)) => (&op.out, from_end(&op.x.shape, 0)),
-        OperationIr::Module(ModuleOperationIr::LinearXBackward(op)) => {
-            (&op.out, from_end(&op.output_grad.shape, 0))
-        }
-        OperationIr::Module(ModuleOperationIr::LinearWeightBackward(op)) => {
-            let x = &op.x.shape;
-            (&op.out, x.num_elements() / from_end(x, 0).max(1))
-        }
-        _ => return None,
-    };
-    let (rows, columns) = (from_end(&out.shape, 1), from_end(&out.shape, 0));
-    let elements = out.shape.num_elements();
-    let multiplications = elements.saturating_mul(terms);
-    let is_divided = match elements == rows * columns {
+    // It multiplies large copies of these in f32.
+    if *dtype == DType::BF16 {
+        return None;
+    }
+    let from_end = |shape: &Shape, place: usize| shape[shape.num_dims() - 1 - place];
+    let out = &product.out.shape;
+    let (rows, columns) = (from_end(out, 1), from_end(out, 0));
+    let terms = from_end(&product.lhs.shape, 0);
+    let multiplications = out.num_elements().saturating_mul(terms);
+    let is_divided = match out.num_elements() == rows * columns {
         true => rows > 1 && columns > 1 && multiplications >= DIVIDED_PRODUCT,
         false => multiplications >= DIVIDED_BATCH,
     };

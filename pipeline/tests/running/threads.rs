@@ -12,7 +12,7 @@ use crate::support::{
 };
 
 /// Products of a micro-batch that are small enough for one thread, and large enough to wake another.
-const WIDTH: usize = 256;
+const WIDTH: usize = 320;
 
 #[derive(Module, Debug)]
 struct Layer {

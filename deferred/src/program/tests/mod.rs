@@ -17,8 +17,13 @@ fn without_liveness(program: &Program) -> Program {
     program.steps.retain(|step| !matches!(step, Step::Free(_)));
     program.last_uses.clear();
     for step in &mut program.steps {
-        if let Step::Operation { last_uses, .. } = step {
-            *last_uses = 0..0;
+        match step {
+            Step::Operation { last_uses, .. } => *last_uses = 0..0,
+            Step::Together(together) => {
+                let operations = together.operations.iter_mut();
+                operations.for_each(|(_, last_uses)| *last_uses = 0..0);
+            }
+            Step::Free(_) | Step::Random(_) => {}
         }
     }
     program
