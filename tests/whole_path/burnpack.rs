@@ -91,9 +91,13 @@ fn whole_models_and_stages_load_what_burn_saved() {
     for file in save(&saved, dir.path()) {
         let weights = Pretrained::open(&file).unwrap();
         let options = || LoadOptions::default().burn(model.parameters());
-        let source = weights.source(options()).unwrap();
-        let loaded = model.materialize(&device, &source).unwrap();
+        let load = |threads| {
+            let source = weights.source(options().threads(threads)).unwrap();
+            model.materialize(&device, &source).unwrap()
+        };
+        let loaded = load(1);
         assert!(values(&loaded) == expected, "{}", file.display());
+        assert!(values(&load(4)) == expected, "{}", file.display());
         for stages in 1..=3 {
             let plan = Plan::auto(&trace, &Machine::local(stages).unwrap()).unwrap();
             let source = weights.source(options()).unwrap();
@@ -118,7 +122,7 @@ fn whole_models_and_stages_load_what_burn_saved() {
     }
 }
 
-/// A part of a tensor, and several threads.
+/// A part of a tensor.
 #[test]
 fn regions_are_those_of_the_file() {
     let device = Device::flex();

@@ -2,15 +2,18 @@
 //! the discriminator, which is replaced after each step of the discriminator.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use burn::module::Module;
 use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig};
 use burn::optim::{AdamConfig, GradientsAccumulator, GradientsParams};
 use burn::tensor::activation::{leaky_relu, softplus, tanh};
 use burn::tensor::{Device, Tensor};
+use tempfile::TempDir;
 use tinderbox::random::Seed;
 use tinderbox::{
-    Batch, Deferred, DynTensor, Machine, Outputs, Pipeline, Plan, Traceable, parameter_values,
+    Batch, Checkpoints, Deferred, DynTensor, Machine, Outputs, Pipeline, Plan, Traceable,
+    parameter_values,
 };
 
 use crate::models::{SAMPLES, floats};
@@ -18,6 +21,7 @@ use crate::split::split;
 
 const WIDTH: usize = 8;
 const STEPS: u64 = 5;
+const SAVED_AT: u64 = 2;
 const RATE: f64 = 1e-3;
 
 #[derive(Module, Debug)]
@@ -166,54 +170,97 @@ fn start<M: Module + Sync + 'static, B: Batch>(
         .unwrap()
 }
 
-/// Two pipelines.
-fn pipelined(stages: usize, micro_batches: usize) -> [Values; 2] {
-    let device = Device::flex();
-    let adversaries = Deferred::new(|device| Adversaries {
-        generator: generator(device),
-        discriminator: discriminator(device).no_grad(),
-    });
-    let setting = |seed| (stages, micro_batches, seed);
-    let mut deceiver = start(
-        &adversaries.unwrap(),
-        &noise(0, &device),
-        |both: &Adversaries, noise| {
-            let (loss, images) = deceive(&both.generator, &both.discriminator, noise);
-            Outputs::loss(loss).with("images", images)
-        },
-        setting(1),
-    );
-    let mut judging = start(
-        &Deferred::new(discriminator).unwrap(),
-        &(real(0, &device), real(1, &device)),
-        |net: &Discriminator, (real, images)| Outputs::loss(judge(net, real, images)),
-        setting(2),
-    );
-    // The generator's model as plain Burn constructs it.
-    let alone = Deferred::new(generator).unwrap();
-    let alone = alone
-        .materialize(&device, &alone.replay(Seed::new(1)))
-        .unwrap();
-    let prefixed = |prefix: &str, module: Vec<(tinderbox::ParameterPath, DynTensor)>| {
-        let values = module.into_iter();
-        let named = values.map(|(path, value)| (format!("{prefix}.{path}"), value));
-        named.collect::<Vec<_>>()
-    };
-    let initial = prefixed("generator", parameter_values(&alone));
-    deceiver.set_parameters(initial).unwrap();
-    for step in 0..STEPS {
-        let current = judging.gather(&device).unwrap();
-        let current = prefixed("discriminator", parameter_values(&current));
-        deceiver.set_parameters(current).unwrap();
-        let output = deceiver.step(RATE, noise(step, &device)).unwrap();
-        let images = output.tensor::<2>("images").unwrap();
-        judging.step(RATE, (real(step, &device), images)).unwrap();
+/// The pipeline of the generator, and that of the discriminator.
+struct Pair {
+    deceiver: Pipeline<Adversaries, Tensor<2>>,
+    judging: Pipeline<Discriminator, (Tensor<2>, Tensor<2>)>,
+}
+
+/// Values under the name of a field.
+fn prefixed(prefix: &str, module: &impl Module) -> Vec<(String, DynTensor)> {
+    let values = parameter_values(module).into_iter();
+    let named = values.map(|(path, value)| (format!("{prefix}.{path}"), value));
+    named.collect()
+}
+
+impl Pair {
+    fn new(stages: usize, micro_batches: usize) -> Self {
+        let device = Device::flex();
+        let adversaries = Deferred::new(|device| Adversaries {
+            generator: generator(device),
+            discriminator: discriminator(device).no_grad(),
+        });
+        let setting = |seed| (stages, micro_batches, seed);
+        let mut deceiver = start(
+            &adversaries.unwrap(),
+            &noise(0, &device),
+            |both: &Adversaries, noise| {
+                let (loss, images) = deceive(&both.generator, &both.discriminator, noise);
+                Outputs::loss(loss).with("images", images)
+            },
+            setting(1),
+        );
+        let judging = start(
+            &Deferred::new(discriminator).unwrap(),
+            &(real(0, &device), real(1, &device)),
+            |net: &Discriminator, (real, images)| Outputs::loss(judge(net, real, images)),
+            setting(2),
+        );
+        // The generator's model as plain Burn constructs it.
+        let alone = Deferred::new(generator).unwrap();
+        let alone = alone
+            .materialize(&device, &alone.replay(Seed::new(1)))
+            .unwrap();
+        let initial = prefixed("generator", &alone);
+        deceiver.set_parameters(initial).unwrap();
+        Self { deceiver, judging }
     }
-    let both = deceiver.gather(&device).unwrap();
-    [
-        values(&both.generator),
-        values(&judging.gather(&device).unwrap()),
-    ]
+
+    fn train(&mut self, steps: Range<u64>) {
+        let device = Device::flex();
+        for step in steps {
+            let current = self.judging.gather(&device).unwrap();
+            let current = prefixed("discriminator", &current);
+            self.deceiver.set_parameters(current).unwrap();
+            let output = self.deceiver.step(RATE, noise(step, &device)).unwrap();
+            let images = output.tensor::<2>("images").unwrap();
+            self.judging
+                .step(RATE, (real(step, &device), images))
+                .unwrap();
+        }
+    }
+
+    fn values(&mut self) -> [Values; 2] {
+        let device = Device::flex();
+        let both = self.deceiver.gather(&device).unwrap();
+        [
+            values(&both.generator),
+            values(&self.judging.gather(&device).unwrap()),
+        ]
+    }
+}
+
+/// Two pipelines, in one run, and saved and resumed with other numbers of stages.
+fn pipelined(stages: usize, others: usize, micro_batches: usize) -> [[Values; 2]; 2] {
+    let dirs = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    let [of_deceiver, of_judging] = [0, 1].map(|at| {
+        let dir: &TempDir = &dirs[at];
+        Checkpoints::open(dir.path()).unwrap().every(SAVED_AT)
+    });
+    let mut first = Pair::new(stages, micro_batches);
+    first.train(0..SAVED_AT);
+    let saved = of_deceiver.after_step(&mut first.deceiver, 0);
+    saved.unwrap().unwrap();
+    of_judging
+        .after_step(&mut first.judging, 0)
+        .unwrap()
+        .unwrap();
+    first.train(SAVED_AT..STEPS);
+    let mut second = Pair::new(others, micro_batches);
+    of_deceiver.resume(&mut second.deceiver).unwrap().unwrap();
+    of_judging.resume(&mut second.judging).unwrap().unwrap();
+    second.train(SAVED_AT..STEPS);
+    [first.values(), second.values()]
 }
 
 /// The settings in which two pipelines differ from plain Burn.
@@ -222,9 +269,14 @@ pub fn differences() -> Vec<String> {
     for micro_batches in [1, 4] {
         let expected = plain(micro_batches);
         for stages in 1..=4 {
-            if pipelined(stages, micro_batches) != expected {
-                let setting = format!("{stages} stages, {micro_batches} micro-batches");
-                differences.push(setting);
+            let others = stages % 4 + 1;
+            let runs = pipelined(stages, others, micro_batches);
+            for (run, what) in runs.into_iter().zip(["in one run", "resumed"]) {
+                if run != expected {
+                    differences.push(format!(
+                        "{stages} stages (then {others}), {micro_batches} micro-batches, {what}"
+                    ));
+                }
             }
         }
     }

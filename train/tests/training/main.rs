@@ -5,6 +5,7 @@ mod support;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
 
 use burn::data::dataloader::{DataLoader, DataLoaderIterator, Progress};
 use burn::data::dataset::DatasetError;
@@ -22,7 +23,8 @@ use tinderbox::{Checkpoints, Deferred, Machine, Outputs, Pipeline, Planner, Trac
 use tinderbox_train::{PipelineStrategy, StepItem, StepMetric, learner, learner_with};
 
 use support::{
-    EPOCHS, Net, Points, SEED, bits, optimizer, pipeline, scheduler, start, train_loader, training,
+    EPOCHS, Net, Points, SEED, bits, optimizer, pipeline, scheduler, start, start_on, train_loader,
+    training,
 };
 
 /// A number for each step or epoch, as burn-train logs them: by split and name.
@@ -310,6 +312,44 @@ fn metrics_of_steps() {
             .join("train/epoch-1/FLOP_Utilization.log")
             .exists()
     );
+}
+
+/// It follows from the operations of the plan, the rate of the machine and the time of each step.
+#[test]
+fn flop_utilization_of_a_calibrated_machine() {
+    const FLOPS_PER_S: u64 = 1_000_000_007;
+    const MICRO_BATCHES: usize = 2;
+    let mut machine = Machine::local(2).unwrap();
+    machine.rates.flops_per_s = FLOPS_PER_S;
+    let pipeline = start_on(&machine, MICRO_BATCHES, SEED, |net, batch| {
+        net.classify(batch).into_outputs()
+    });
+    let stages = pipeline.plan().file().stages.iter();
+    let flops: u64 = stages.map(|s| s.forward_flops + s.backward_flops).sum();
+    assert!(flops > 0);
+    let dir = tempfile::tempdir().unwrap();
+    let (learner, strategy) = learner(pipeline, scheduler());
+    let started = Instant::now();
+    let trained = training(dir.path())
+        .metrics((LossMetric::new(),))
+        .metric_train_numeric(strategy.flop_utilization())
+        .with_training_strategy(strategy.clone().into())
+        .launch(learner);
+    let whole = started.elapsed().as_secs_f64();
+    assert!(trained.error.is_none(), "{:?}", trained.error);
+    let logged = log(dir.path(), "train", "FLOP Utilization");
+    assert_eq!(
+        logged.len() as u64,
+        strategy.pipeline().unwrap().steps(),
+        "{logged:?}"
+    );
+    let of_ranks = 2.0 * FLOPS_PER_S as f64;
+    let of_step = (MICRO_BATCHES as u64 * flops) as f64;
+    let seconds = logged
+        .iter()
+        .map(|percent| of_step / (percent / 100.0 * of_ranks));
+    let seconds: f64 = seconds.sum();
+    assert!(0.0 < seconds && seconds < whole, "{seconds} of {whole} s");
 }
 
 /// A model whose batch is of a type that is no `Batch`.

@@ -174,10 +174,20 @@ pub fn start(
     seed: u64,
     forward: fn(&Net, Points) -> Outputs,
 ) -> Pipeline<Net, Points> {
+    let machine = Machine::local(stages).unwrap();
+    start_on(&machine, micro_batches, seed, forward)
+}
+
+pub fn start_on(
+    machine: &Machine,
+    micro_batches: usize,
+    seed: u64,
+    forward: fn(&Net, Points) -> Outputs,
+) -> Pipeline<Net, Points> {
     let model = Deferred::new(Net::new).unwrap();
     let example = train_loader().iter().next().unwrap().unwrap();
     let trace = model.trace(&example, forward).unwrap();
-    let plan = Planner::new(&trace, &Machine::local(stages).unwrap())
+    let plan = Planner::new(&trace, machine)
         .micro_batches(micro_batches)
         .plan()
         .unwrap();
