@@ -1,9 +1,10 @@
-//! Averages of the parameters in checkpoints.
+//! Averages of the parameters, and an optimizer's state in 16 bits, in checkpoints.
 
 use burn::optim::SgdConfig;
 use burn::tensor::Device;
 use tinderbox::{
-    Checkpoints, CheckpointsError, LossScale, Machine, Pipeline, PipelineBuilder, Plan,
+    AnyPrecisionAdamW, Checkpoints, CheckpointsError, LossScale, Machine, MomentDType, Pipeline,
+    PipelineBuilder, Plan, parameter_values,
 };
 
 use crate::models::{Case, Tied, deferred, trace};
@@ -64,4 +65,34 @@ fn averages_are_saved_and_resumed() {
         let found = evaluation.evaluate(batch(4)).unwrap().micro_batch_losses;
         assert_eq!(found, losses[0]);
     }
+}
+
+/// The moments, and what the summation compensates.
+#[test]
+fn a_state_in_16_bits_is_saved_and_resumed() {
+    let batch = |step| CASE.batch(step, &Device::flex());
+    let start = |stages| {
+        let optimizer = AnyPrecisionAdamW::new()
+            .moments(MomentDType::Bf16, MomentDType::Bf16)
+            .kahan_summation(true);
+        let builder = builder(stages).custom_optimizer(optimizer);
+        builder.start().unwrap()
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let run = Checkpoints::open(dir.path()).unwrap();
+    let mut pipeline = start(3);
+    for step in 0..3 {
+        pipeline.step(LR, batch(step)).unwrap();
+    }
+    run.save(&mut pipeline, 0).unwrap();
+    let mut resumed = start(2);
+    run.resume(&mut resumed).unwrap().unwrap();
+    let trained = [&mut pipeline, &mut resumed].map(|pipeline| {
+        let losses = [3, 4].map(|step| pipeline.step(LR, batch(step)).unwrap().loss);
+        let module = pipeline.gather(&Device::flex()).unwrap();
+        let values = parameter_values(&module).into_iter();
+        let values = values.map(|(path, value)| (path, value.to_data().unwrap()));
+        (losses, values.collect::<Vec<_>>())
+    });
+    assert_eq!(trained[0], trained[1]);
 }
