@@ -8,7 +8,6 @@
 //! were recorded, so every other operation works in place exactly if it did in the recorded order.
 
 use std::collections::HashSet;
-use std::mem;
 use std::ops::Range;
 
 use burn::tensor::{DType, Shape};
@@ -45,7 +44,7 @@ pub(super) struct Worthwhile {
 
 /// Reorders the steps of a program so that independent products are one step.
 pub(super) fn bring_together(program: &mut Program, worthwhile: Worthwhile) {
-    let steps = mem::take(&mut program.steps);
+    let steps = &program.steps;
     let given = program.inputs.iter();
     let given = given.chain(program.constants.iter().map(|(value, _)| value));
     let mut order = Order {
@@ -54,7 +53,15 @@ pub(super) fn bring_together(program: &mut Program, worthwhile: Worthwhile) {
         given: given.map(|value| tensor_id(*value)).collect(),
         bytes_left: MOST_BYTES_EARLY,
         worthwhile,
-        steps: &steps,
+        steps,
+    };
+    let is_product = |at: &usize| order.product(*at).is_some();
+    if (0..steps.len()).filter(is_product).nth(1).is_none() {
+        return;
+    }
+    let node_of = |at: usize| match &steps[at] {
+        Step::Operation { node, .. } => *node,
+        step => unreachable!("only operations move, not {step:?}"),
     };
     let mut ordered = Vec::with_capacity(steps.len());
     for (at, step) in steps.iter().enumerate() {
@@ -74,26 +81,20 @@ pub(super) fn bring_together(program: &mut Program, worthwhile: Worthwhile) {
             ordered.push(step.clone());
             continue;
         };
-        let nodes_of = |moved: &[usize]| -> Vec<_> {
-            let nodes = moved.iter().filter_map(|at| match &steps[*at] {
-                Step::Operation { node, .. } => Some(*node),
-                _ => None,
-            });
-            nodes.collect()
-        };
-        let views_first = nodes_of(&views).into_iter();
-        ordered.extend(views_first.map(|node| Step::Operation {
-            node,
+        ordered.extend(views.iter().map(|view| Step::Operation {
+            node: node_of(*view),
             last_uses: 0..0,
         }));
-        let mut operations = vec![(*node, last_uses.clone())];
-        operations.extend(nodes_of(&products).into_iter().map(|node| (node, 0..0)));
+        let others = products.iter().map(|product| (node_of(*product), 0..0));
+        let first = (*node, last_uses.clone());
+        let operations = [first].into_iter().chain(others).collect();
         ordered.push(Step::Together(Box::new(Together { operations })));
         for moved in views.into_iter().chain(products) {
             order.is_moved[moved] = true;
             order.bytes_left -= order.bytes(moved);
         }
     }
+    ordered.shrink_to_fit();
     program.steps = ordered;
 }
 
@@ -128,18 +129,19 @@ impl Order<'_> {
         }
     }
 
-    fn multiplications(&self, operation: &OperationIr) -> Option<usize> {
-        let multiplications = multiplications_of_one_thread(operation)?;
+    /// Returns the multiplications of a step that can be computed together with others.
+    fn product(&self, at: usize) -> Option<usize> {
+        let multiplications = multiplications_of_one_thread(self.operation(at)?)?;
         (multiplications >= self.worthwhile.product).then_some(multiplications)
     }
 
     /// Returns independent products that are computed at the same time as the one of a step; `None` if there are none.
     fn independent_of(&self, first: usize) -> Option<Early> {
-        let operation = self.operation(first)?;
-        let mut sum = self.multiplications(operation)?;
+        let mut sum = self.product(first)?;
         let mut largest = sum;
         // What can't be computed before the product.
-        let mut later: HashSet<TensorId> = operation.outputs().map(|out| out.id).collect();
+        let results = self.operation(first)?.outputs();
+        let mut later: HashSet<TensorId> = results.map(|out| out.id).collect();
         let mut early = Early::default();
         let mut bytes_left = self.bytes_left;
         let end = self.steps.len().min(first + STEPS_AHEAD);
@@ -151,7 +153,7 @@ impl Order<'_> {
                 continue;
             };
             if operation.inputs().all(|input| !later.contains(&input.id)) {
-                let Some(multiplications) = self.multiplications(operation) else {
+                let Some(multiplications) = self.product(next) else {
                     continue;
                 };
                 let left = bytes_left.checked_sub(self.bytes(next));
