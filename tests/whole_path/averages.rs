@@ -12,6 +12,8 @@ use crate::plain::{LR, SEED};
 
 const CASE: Tied = Tied;
 
+type Trained = Pipeline<<Tied as Case>::Model, <Tied as Case>::Batch>;
+
 fn builder(stages: usize) -> PipelineBuilder<<Tied as Case>::Model, <Tied as Case>::Batch> {
     let model = deferred(&CASE);
     let trace = trace(&CASE, &model);
@@ -19,6 +21,19 @@ fn builder(stages: usize) -> PipelineBuilder<<Tied as Case>::Model, <Tied as Cas
     Pipeline::new(&model, &trace, &plan)
         .micro_batches(4)
         .seed(SEED)
+}
+
+/// A pipeline that has trained three steps and was saved, and one of another number of stages that resumes it.
+fn trained_and_resumed(start: impl Fn(usize) -> Trained, run: &Checkpoints) -> [Trained; 2] {
+    let mut pipeline = start(3);
+    for step in 0..3 {
+        let batch = CASE.batch(step, &Device::flex());
+        pipeline.step(LR, batch).unwrap();
+    }
+    run.save(&mut pipeline, 0).unwrap();
+    let mut resumed = start(2);
+    run.resume(&mut resumed).unwrap().unwrap();
+    [pipeline, resumed]
 }
 
 /// Saved, resumed with another number of stages, and saved as a model of its own, from which no training resumes.
@@ -37,13 +52,7 @@ fn averages_are_saved_and_resumed() {
         let dir = tempfile::tempdir().unwrap();
         let run = Checkpoints::open(dir.path().join("run")).unwrap();
         let averaged = Checkpoints::open(dir.path().join("averaged")).unwrap();
-        let mut pipeline = start(3);
-        for step in 0..3 {
-            pipeline.step(LR, batch(step)).unwrap();
-        }
-        run.save(&mut pipeline, 0).unwrap();
-        let mut resumed = start(2);
-        run.resume(&mut resumed).unwrap().unwrap();
+        let [mut pipeline, mut resumed] = trained_and_resumed(start, &run);
         for pipeline in [&mut pipeline, &mut resumed] {
             pipeline.step(LR, batch(3)).unwrap();
         }
@@ -80,14 +89,7 @@ fn a_state_in_16_bits_is_saved_and_resumed() {
     };
     let dir = tempfile::tempdir().unwrap();
     let run = Checkpoints::open(dir.path()).unwrap();
-    let mut pipeline = start(3);
-    for step in 0..3 {
-        pipeline.step(LR, batch(step)).unwrap();
-    }
-    run.save(&mut pipeline, 0).unwrap();
-    let mut resumed = start(2);
-    run.resume(&mut resumed).unwrap().unwrap();
-    let trained = [&mut pipeline, &mut resumed].map(|pipeline| {
+    let trained = trained_and_resumed(start, &run).map(|mut pipeline| {
         let losses = [3, 4].map(|step| pipeline.step(LR, batch(step)).unwrap().loss);
         let module = pipeline.gather(&Device::flex()).unwrap();
         let values = parameter_values(&module).into_iter();

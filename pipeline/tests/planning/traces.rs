@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use burn::module::{Module, Param};
-use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig};
-use burn::tensor::{Device, Tensor};
+use burn::nn::{BatchNorm, BatchNormConfig, DropoutConfig, Linear, LinearConfig};
+use burn::tensor::{Device, Int, Tensor};
 use tinderbox_deferred::Deferred;
 use tinderbox_fake::Mode;
 use tinderbox_pipeline::{Outputs, TraceError, Traceable, Whole, split_batch};
@@ -194,6 +194,26 @@ fn a_moved_float_input_is_refused() {
     the forward could not be recorded
     the recorded code moved a fake tensor between devices or autodiff contexts in `Tensor::to_device`, called at the line (Cannot move a tensor to a capture device with autodiff enabled; remove autodiff with without_autodiff() before the transfer.); `to_device`, `inner` and `from_inner` of float tensors can't be recorded: leave them out, and create tensors on the device of their input
     "#);
+}
+
+/// Dropout directly on a float input draws, also in a forward that moves integers.
+#[test]
+fn dropout_on_an_input_acts() {
+    let tokens = Tensor::<1, Int>::from_ints([0, 1, 2, 3], &Device::flex());
+    for is_moved in [false, true] {
+        let dropout = DropoutConfig::new(0.5).init();
+        let trace = mlp(2, 4).trace(&(x(4), tokens.clone()), move |net: &Mlp, (x, tokens)| {
+            let device = net.layers[0].weight.device();
+            let tokens: Tensor<1, Int> = match is_moved {
+                true => tokens.to_device(&device),
+                false => tokens,
+            };
+            let y = run(net, dropout.forward(x)).mean();
+            Outputs::loss(y + tokens.float().mean())
+        });
+        let program = trace.unwrap().example_program().unwrap();
+        assert_eq!(program.keys().len(), 1, "moved: {is_moved}");
+    }
 }
 
 /// A model with batch norm may fail for other reasons.

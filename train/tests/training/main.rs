@@ -243,27 +243,36 @@ fn accumulated_batches_are_one_step() {
     assert_eq!(log(dir.path(), "train", "Loss").len(), 6 * EPOCHS);
 }
 
-/// burn-train's strategy stops a training that does not improve.
+/// burn-train stops a pipeline that does not improve after as many steps as a training on one device.
 #[test]
 fn early_stopping() {
-    let dir = tempfile::tempdir().unwrap();
+    let stopping = |dir: &Path| {
+        let stop = MetricEarlyStoppingStrategy::new(
+            &LossMetric::new(),
+            Aggregate::Mean,
+            // The opposite of what training does.
+            Direction::Highest,
+            Split::Train,
+            StoppingCondition::NoImprovementSince { n_epochs: 1 },
+        );
+        let training = metrics(training(dir)).early_stopping(stop);
+        training.num_epochs(20)
+    };
+    let [dir, plain_dir] = [(); 2].map(|()| tempfile::tempdir().unwrap());
     let (learner, strategy) = learner(pipeline(2, 1), scheduler());
-    let stop = MetricEarlyStoppingStrategy::new(
-        &LossMetric::new(),
-        Aggregate::Mean,
-        // The opposite of what training does.
-        Direction::Highest,
-        Split::Train,
-        StoppingCondition::NoImprovementSince { n_epochs: 1 },
-    );
-    let trained = metrics(training(dir.path()))
-        .early_stopping(stop)
-        .num_epochs(20)
-        .with_training_strategy(strategy.clone().into())
+    let trained = stopping(dir.path())
+        .with_training_strategy(strategy.into())
         .launch(learner);
     assert!(trained.error.is_none(), "{:?}", trained.error);
-    let steps = strategy.pipeline().unwrap().steps();
-    assert!((6..60).contains(&steps), "{steps}");
+    let device = Device::flex().autodiff();
+    let model = pipeline(1, 1).gather(&device).unwrap();
+    let plain = stopping(plain_dir.path())
+        .with_training_strategy(ExecutionStrategy::single(device).into())
+        .launch(Learner::new(model, optimizer().init(), scheduler()));
+    assert!(plain.error.is_none());
+    let [losses, expected] = [&dir, &plain_dir].map(|dir| log(dir.path(), "train", "Loss"));
+    assert_eq!(losses, expected);
+    assert!(losses.len() < 6 * 20, "{}", losses.len());
 }
 
 /// Each metric has the value of every step, and burn-train logs it.
