@@ -58,6 +58,7 @@ pub fn calibrate(device: &Device, ranks: usize, threads: usize) -> Result<Machin
         // A message between threads is passed without a copy; its reader finds it in memory, not in its
         // cache.
         ticks_per_mib: (1_u64 << 20) * 1_000_000_000 / machine.rates.bytes_per_s.max(1),
+        ..LinkCosts::default()
     };
     Ok(machine)
 }

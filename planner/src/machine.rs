@@ -117,6 +117,7 @@ impl Machine {
             link: LinkCosts {
                 latency: 5_000,
                 ticks_per_mib: 0,
+                ..LinkCosts::default()
             },
             action_ns: 3_000,
             rates: Rates::default(),

@@ -6,6 +6,7 @@ use thiserror::Error;
 use crate::action::Action;
 use crate::dependencies::{Edge, Tie};
 use crate::index::{RankIndex, StageIndex};
+use crate::link_model::LinkModel;
 use crate::lists::{Form, Place, ScheduleMode};
 
 /// One step of a deadlock.
@@ -259,13 +260,16 @@ pub enum VerifyError {
     },
     /// Ranks that wait for each other in a cycle.
     #[error(
-        "deadlock, no rank of this cycle can continue: {}; move one of the awaited actions \
+        "deadlock{}, no rank of this cycle can continue: {}; move one of the awaited actions \
              before the action at which its own rank waits",
+        link.words(),
         cycle_text(cycle)
     )]
     Deadlock {
         /// The cycle: each rank waits for the next, the last for the first.
         cycle: Vec<Wait>,
+        /// When the sends of the cycle wait.
+        link: LinkModel,
     },
 }
 

@@ -46,7 +46,7 @@
 //! In order: a module uses only those before it. `error` is not in the list: it may name types of any module.
 //!
 //! ```text
-//! index task dependencies action lists text lower verify simulate generate auto draw
+//! index link_model task dependencies action lists text lower verify transfers simulate generate auto draw
 //! ```
 //!
 //! # Architecture invariants
@@ -54,7 +54,8 @@
 //! - The weight gradients of a stage are summed in micro-batch order, whatever the schedule, so the
 //!   sum has the same bits under every schedule. [`verify()`] rejects another order.
 //! - A message is identified by its edge and micro-batch, never by its position in
-//!   a queue. Links buffer, so a send never blocks.
+//!   a queue. The links of a pipeline buffer, so a send never blocks; for links on which it does ([`LinkModel`]),
+//!   [`lower_over`] orders sends and receives, and [`verify_over`] finds the deadlocks of a list that another wrote.
 //! - A backward is either one `B` or an `I` and a later `W`, chosen per stage and micro-batch. Edges
 //!   of the plan are the same for both ([`Endpoint`]).
 //! - Everything here is deterministic, and a value read from a file is untrusted until [`verify()`] has
@@ -72,6 +73,7 @@ pub mod draw;
 mod error;
 mod generate;
 mod index;
+mod link_model;
 mod lists;
 mod lower;
 mod simulate;
@@ -79,6 +81,7 @@ mod task;
 #[cfg(test)]
 mod tests;
 mod text;
+mod transfers;
 mod verify;
 
 pub use action::{Action, Message};
@@ -87,6 +90,7 @@ pub use dependencies::{Dependencies, Edge, Endpoint, Tie};
 pub use error::{Rule, VerifyError, Wait};
 pub use generate::{ChunkCounts, GenerateError, Placement, ScheduleKind, forward_only_on};
 pub use index::{GroupIndex, MicroBatchIndex, RankIndex, StageIndex};
+pub use link_model::{LinkModel, LinkModelError};
 pub use lists::{Form, Place, Schedule, ScheduleMode};
 pub use lower::lower;
 pub use simulate::{
@@ -97,4 +101,5 @@ pub use task::{Compute, Task};
 #[cfg(test)]
 use tests::{forward_only, gpipe, one_f_one_b};
 pub use text::{ParseError, TextPosition, WordFault};
-pub use verify::verify;
+pub use transfers::lower_over;
+pub use verify::{verify, verify_over};

@@ -4,7 +4,7 @@ use std::io::Write;
 
 use anyhow::bail;
 use clap::Args;
-use tinderbox_schedule::{Auto, AutoOptions, Dependencies, Placement, auto, simulate};
+use tinderbox_schedule::{Auto, AutoOptions, Dependencies, Placement, auto, lower, simulate};
 
 use super::{form::Form, shape::Shape};
 use crate::{outcome::Outcome, terminal::Output};
@@ -61,7 +61,8 @@ pub(crate) fn run(flags: &Flags, out: &mut Output) -> anyhow::Result<Outcome> {
     if flags.form.is_drawing(out) {
         writeln!(out, "{}", summary(&found))?;
     }
-    flags.form.print(found.schedule, &predicted, out)?;
+    let lower = |schedule: &_| Ok(lower(schedule, &dependencies));
+    flags.form.print(found.schedule, &predicted, lower, out)?;
     Ok(Outcome::Done)
 }
 

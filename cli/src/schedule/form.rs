@@ -3,9 +3,8 @@
 use std::io::Write;
 
 use clap::Args;
-use tinderbox_schedule::{Schedule, Timeline, draw, lower};
+use tinderbox_schedule::{Schedule, Timeline, draw};
 
-use super::given::chain;
 use crate::terminal::Output;
 
 /// Default width without a terminal.
@@ -37,11 +36,12 @@ impl Form {
         !(self.svg || self.trace || self.actions || self.lowered || out.json)
     }
 
-    /// Prints a schedule and its times.
+    /// Prints a schedule and its times; `lower` adds messages.
     pub(super) fn print(
         &self,
         schedule: Schedule,
         predicted: &Timeline,
+        lower: impl FnOnce(&Schedule) -> anyhow::Result<Schedule>,
         out: &mut Output,
     ) -> anyhow::Result<()> {
         if self.is_drawing(out) {
@@ -59,7 +59,7 @@ impl Form {
             return Ok(out.write_all(text.as_bytes())?);
         }
         let printed = match self.lowered {
-            true => lower(&schedule, &chain(&schedule)),
+            true => lower(&schedule)?,
             false => schedule,
         };
         out.answer(&printed, |out| writeln!(out, "{printed}"))

@@ -1,10 +1,14 @@
 //! The schedule on the command line: a name or a file.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Context, bail};
 use clap::Args;
-use tinderbox_schedule::{ChunkCounts, Dependencies, Schedule, ScheduleKind, Timeline, simulate};
+use tinderbox_schedule::{
+    ChunkCounts, Dependencies, Edge, LinkModel, Schedule, ScheduleKind, Timeline, VerifyError,
+    lower_over, simulate, verify_over,
+};
 
 use super::shape::Shape;
 use crate::terminal::{name_of, read_text};
@@ -18,6 +22,13 @@ pub(super) struct Given {
     schedule: String,
     #[command(flatten)]
     shape: Shape,
+    /// When a send waits: unbounded (never), messages:K, bytes:N (when the link stores as many), rendezvous (for the
+    /// receiver), or queue (never, but sends and receives of two ranks are transferred in one order)
+    #[arg(long, value_name = "MODEL", default_value_t)]
+    pub(super) link: LinkModel,
+    /// Bytes of each message, for --link bytes:N
+    #[arg(long, value_name = "BYTES", default_value_t = 0)]
+    message_bytes: u64,
 }
 
 impl Given {
@@ -49,8 +60,28 @@ impl Given {
 
     /// Computes the times of a schedule that can run.
     pub(super) fn simulate(&self, schedule: &Schedule) -> anyhow::Result<Timeline> {
-        let costs = self.shape.costs(&schedule.stage_to_rank)?;
+        let mut costs = self.shape.costs(&schedule.stage_to_rank)?;
+        costs.message_bytes = self.message_bytes(schedule);
+        costs.link.model = self.link;
         Ok(simulate(schedule, &chain(schedule), &costs)?)
+    }
+
+    /// Verifies a schedule.
+    pub(super) fn verify(&self, schedule: &Schedule) -> Result<(), VerifyError> {
+        let bytes = self.message_bytes(schedule);
+        verify_over(schedule, &chain(schedule), self.link, &bytes)
+    }
+
+    /// Lowers a schedule.
+    pub(super) fn lower(&self, schedule: &Schedule) -> anyhow::Result<Schedule> {
+        let bytes = self.message_bytes(schedule);
+        Ok(lower_over(schedule, &chain(schedule), self.link, &bytes)?)
+    }
+
+    fn message_bytes(&self, schedule: &Schedule) -> BTreeMap<Edge, u64> {
+        let chain = chain(schedule);
+        let edges = chain.edges().iter();
+        edges.map(|edge| (*edge, self.message_bytes)).collect()
     }
 }
 

@@ -73,6 +73,7 @@ impl Shape {
         costs.link = LinkCosts {
             latency: self.latency,
             ticks_per_mib: 0,
+            ..LinkCosts::default()
         };
         Ok(costs)
     }

@@ -2,10 +2,9 @@
 
 use anyhow::Context;
 use clap::Args;
-use tinderbox_schedule::verify;
 
 use super::form::Form;
-use super::given::{Given, chain};
+use super::given::Given;
 use crate::{outcome::Outcome, terminal::Output};
 
 /// Arguments of `show`.
@@ -20,8 +19,12 @@ pub(crate) struct Flags {
 /// Prints the schedule; an invalid one is an error.
 pub(crate) fn run(flags: &Flags, out: &mut Output) -> anyhow::Result<Outcome> {
     let schedule = flags.given.schedule()?;
-    verify(&schedule, &chain(&schedule)).with_context(|| format!("{} can't run", schedule.name))?;
-    let predicted = flags.given.simulate(&schedule)?;
-    flags.form.print(schedule, &predicted, out)?;
+    let given = &flags.given;
+    given
+        .verify(&schedule)
+        .with_context(|| format!("{} can't run", schedule.name))?;
+    let predicted = given.simulate(&schedule)?;
+    let lower = |schedule: &_| given.lower(schedule);
+    flags.form.print(schedule, &predicted, lower, out)?;
     Ok(Outcome::Done)
 }

@@ -4,9 +4,9 @@ use std::io::Write;
 
 use clap::Args;
 use serde_json::json;
-use tinderbox_schedule::verify;
+use tinderbox_schedule::LinkModel;
 
-use super::given::{Given, chain};
+use super::given::Given;
 use crate::{
     outcome::Outcome,
     terminal::{Output, one_line},
@@ -23,17 +23,23 @@ pub(crate) struct Flags {
 pub(crate) fn run(flags: &Flags, out: &mut Output) -> anyhow::Result<Outcome> {
     let schedule = flags.given.schedule()?;
     let name = one_line(&schedule.name);
-    let (ticks, fault) = match verify(&schedule, &chain(&schedule)) {
+    let (ticks, fault) = match flags.given.verify(&schedule) {
         Ok(()) => (Some(flags.given.simulate(&schedule)?.makespan()), None),
         Err(fault) => (None, Some(one_line(&fault.to_string()))),
     };
     let runs = fault.is_none();
-    let answer = json!({"name": name, "runs": runs, "step_ticks": ticks, "reason": fault});
+    let link = flags.given.link;
+    let answer =
+        json!({"name": name, "link": link, "runs": runs, "step_ticks": ticks, "reason": fault});
+    let links = match link {
+        LinkModel::Unbounded => String::new(),
+        _ => format!(" with --link {link}"),
+    };
     out.answer(&answer, |out| match (&fault, ticks) {
-        (None, Some(ticks)) => writeln!(out, "{name} can run: a step takes {ticks} ticks"),
+        (None, Some(ticks)) => writeln!(out, "{name} can run{links}: a step takes {ticks} ticks"),
         (fault, _) => writeln!(
             out,
-            "{name} can't run: {}",
+            "{name} can't run{links}: {}",
             fault.as_deref().unwrap_or_default()
         ),
     })?;

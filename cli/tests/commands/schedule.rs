@@ -120,7 +120,8 @@ fn a_schedule_that_cannot_run_is_the_answer_no() {
         &["schedule", "verify", "-", "--times", "1,1,1", "--json"],
     );
     let expected = json!({
-        "schema": 1, "name": "standard input", "runs": true, "step_ticks": 9, "reason": null,
+        "schema": 1, "name": "standard input", "link": "unbounded", "runs": true, "step_ticks": 9,
+        "reason": null,
     });
     assert_eq!(found.json(0), expected);
 }
@@ -275,4 +276,43 @@ fn wrong_arguments_say_what_is_wanted() {
         let error = fails(2, arguments);
         assert!(error.contains(expected), "{arguments:?}: {error}");
     }
+}
+
+/// The order of `--lowered` is one that the links can run; a list of one's own is refused with its cycle.
+#[test]
+fn links_that_wait_are_verified_and_ordered() {
+    let rendezvous = ["--link", "rendezvous"];
+    let plain = fine(&show("1f1b", &["--lowered"]));
+    let verify =
+        |text: &str, link: &[&str]| run_with(text, &[&["schedule", "verify", "-"], link].concat());
+    verify(&plain, &[]).ends(0);
+    let refused = verify(&plain, &rendezvous).ends(1);
+    check_contains(
+        &refused,
+        &[
+            "can't run with --link rendezvous: deadlock over links whose sends wait for the receive",
+            "`2F1>3F1` (rank 2, position 5) waits for `3F1<2F1` (rank 3, position 4)",
+        ],
+    );
+    let ordered = fine(&show("1f1b", &["--lowered", "--link", "rendezvous"]));
+    let found = verify(&ordered, &rendezvous).ends(0);
+    assert_eq!(
+        found,
+        "standard input can run with --link rendezvous: a step takes 396 ticks\n"
+    );
+    let bytes = ["--link", "bytes:64", "--message-bytes", "65"];
+    let refused = verify(&plain, &bytes).ends(1);
+    check_contains(&refused, &["over links that store 64 bytes"]);
+    verify(&plain, &["--link", "bytes:650", "--message-bytes", "65"]).ends(0);
+    let json = verify(&ordered, &[&rendezvous[..], &["--json"]].concat()).ends(0);
+    let json: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(
+        (&json["link"], &json["runs"]),
+        (&json!("rendezvous"), &json!(true))
+    );
+    let wrong = fails(2, &["verify", "1f1b", "--link", "messages:0"]);
+    check_contains(
+        &wrong,
+        &["`messages:0` is no link model", "rendezvous or queue"],
+    );
 }

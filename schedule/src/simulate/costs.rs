@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::action::Action;
 use crate::dependencies::Edge;
+use crate::link_model::LinkModel;
 use crate::task::{Compute, Task};
 
 /// The time of each program in ticks, the same for every stage.
@@ -106,6 +107,9 @@ pub struct LinkCosts {
     pub latency: u64,
     /// Ticks that the link is busy per MiB.
     pub ticks_per_mib: u64,
+    /// When a send waits.
+    #[serde(default, skip_serializing_if = "LinkModel::is_unbounded")]
+    pub model: LinkModel,
 }
 
 impl LinkCosts {
@@ -151,6 +155,7 @@ impl Costs {
             link: LinkCosts {
                 latency: 0,
                 ticks_per_mib: 0,
+                model: LinkModel::Unbounded,
             },
             overhead: 0,
             overlap_permille: 1000,

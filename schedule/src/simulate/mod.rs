@@ -16,15 +16,18 @@ use crate::action::{Action, Message};
 use crate::dependencies::Dependencies;
 use crate::error::VerifyError;
 use crate::index::RankIndex;
+use crate::link_model::LinkModel;
 use crate::lists::{Form, Schedule};
 use crate::lower::lower;
-use crate::verify::verified_order;
+use crate::transfers::lower_over;
+use crate::verify::{Need, Verified, bytes_of, verified, verify};
 
 /// Simulates a schedule in ticks: each rank runs its actions in order, each as soon as possible.
 ///
-/// A compute-only schedule is lowered first. A send passes its message to the link and does not block; the
-/// link transfers the messages from one rank to another one after the other. A receive waits for its
-/// message. Linear in actions, times the logarithm of the number of messages.
+/// A compute-only schedule is lowered first, for links of the costs' [model](LinkCosts::model). A send waits as the model
+/// says, then passes its message to the link; the link transfers the messages from one rank to another one after the other,
+/// those of a [queue](crate::LinkModel::Queue) in both directions. In a rendezvous the sender waits until the message is
+/// transferred. A receive waits for its message. Linear in actions, times the logarithm of the number of messages.
 ///
 /// # Errors
 ///
@@ -41,50 +44,77 @@ pub fn simulate(
             found: costs.stages.len(),
         });
     }
+    let model = costs.link.model;
     let lowered;
     let schedule = match schedule.form {
         Form::Lowered => schedule,
         Form::ComputeOnly => {
             // Errors in the compute actions are reported before lowering, for the actions that the user wrote.
-            verified_order(schedule, dependencies)?;
-            lowered = lower(schedule, dependencies);
+            verify(schedule, dependencies)?;
+            lowered = match model {
+                LinkModel::Unbounded => lower(schedule, dependencies),
+                _ => lower_over(schedule, dependencies, model, &costs.message_bytes)?,
+            };
             &lowered
         }
     };
-    let order = verified_order(schedule, dependencies)?;
-    Ok(run(schedule, costs, &order))
+    let verified = verified(schedule, dependencies, model, &costs.message_bytes)?;
+    Ok(run(schedule, costs, &verified))
 }
 
 /// Computes the times of every action, in an order in which the lists can run.
-fn run(schedule: &Schedule, costs: &Costs, order: &[(RankIndex, usize)]) -> Timeline {
+fn run(schedule: &Schedule, costs: &Costs, verified: &Verified) -> Timeline {
     let mut ranks = vec![RankTimeline::default(); schedule.world_size()];
     let mut link_free: BTreeMap<(RankIndex, RankIndex), u64> = BTreeMap::new();
-    let mut arrivals: BTreeMap<Message, u64> = BTreeMap::new();
-    for &(rank, position) in order {
+    // Of a queue, when the message was queued; of other links, when it arrives.
+    let mut sent: BTreeMap<Message, u64> = BTreeMap::new();
+    let link = costs.link;
+    let is_queue = link.model == LinkModel::Queue;
+    for &(rank, position) in &verified.order {
         let action = schedule.actions(rank)[position];
-        let spans = &mut ranks[rank.index()].spans;
-        let start = spans.last().map_or(0, |span| span.end);
+        let mut start = ranks[rank.index()].spans.last().map_or(0, |span| span.end);
+        let transfer = |message| link.transfer(bytes_of(message, &costs.message_bytes));
         let end = match action {
+            Action::Send(message) => {
+                // A verified message has its receiver.
+                let to = schedule.rank_of(message.receiver()).unwrap_or(rank);
+                let need = verified.waits.need(rank.index(), position);
+                if let Some(need) = need {
+                    // The sender is notified by a message of the receiver.
+                    let notified = time_of(need, &ranks).saturating_add(link.latency);
+                    start = start.max(notified);
+                }
+                let mut end = start.saturating_add(costs.overhead);
+                if is_queue {
+                    sent.insert(message, end);
+                } else {
+                    let free = link_free.entry((rank, to)).or_default();
+                    *free = (*free).max(end).saturating_add(transfer(message));
+                    sent.insert(message, free.saturating_add(link.latency));
+                    if need.is_some_and(|need| !need.has_run) {
+                        end = *free;
+                    }
+                }
+                end
+            }
             Action::Receive(message) => {
-                let arrival = arrivals.remove(&message).unwrap_or(0);
+                let mut arrival = sent.remove(&message).unwrap_or(0);
+                if is_queue {
+                    let from = schedule.rank_of(message.sender()).unwrap_or(rank);
+                    let free = link_free
+                        .entry((rank.min(from), rank.max(from)))
+                        .or_default();
+                    *free = (*free)
+                        .max(arrival)
+                        .max(start)
+                        .saturating_add(transfer(message));
+                    arrival = free.saturating_add(link.latency);
+                }
                 start.max(arrival).saturating_add(costs.overhead)
             }
             _ => start.saturating_add(costs.time(&action)),
         };
-        if let Action::Send(message) = action {
-            let bytes = match message {
-                Message::Values { edge, .. } => costs.message_bytes.get(&edge).copied(),
-                Message::Tie(_) | Message::Norm { .. } => None,
-            };
-            // A verified message has its receiver.
-            let to = schedule.rank_of(message.receiver()).unwrap_or(rank);
-            let free = link_free.entry((rank, to)).or_default();
-            *free = (*free)
-                .max(end)
-                .saturating_add(costs.link.transfer(bytes.unwrap_or(0)));
-            arrivals.insert(message, free.saturating_add(costs.link.latency));
-        }
-        spans.push(Span { action, start, end });
+        ranks[rank.index()].spans.push(Span { action, start, end });
     }
     for (timeline, bytes) in ranks.iter_mut().zip(memory::bytes_of_all(schedule, costs)) {
         for (span, (during, after)) in timeline.spans.iter().zip(bytes) {
@@ -101,6 +131,15 @@ fn run(schedule: &Schedule, costs: &Costs, order: &[(RankIndex, usize)]) -> Time
         stage_to_rank: schedule.stage_to_rank.clone(),
         ranks,
     }
+}
+
+/// Returns when a rank has run the action that another waits for, or came to it.
+fn time_of(need: Need, ranks: &[RankTimeline]) -> u64 {
+    let position = match need.has_run {
+        true => Some(need.position),
+        false => need.position.checked_sub(1),
+    };
+    position.map_or(0, |position| ranks[need.rank].spans[position].end)
 }
 
 #[cfg(test)]

@@ -186,7 +186,7 @@ fn a_bystander_of_a_deadlock_is_left_out() {
     let text = "0F0 0B0 0F1 0B1\n2F0 2F1 2B0 2B1\n1F0 1B0 1F1 1B1";
     let schedule = Schedule::parse("three", text).unwrap();
     let error = verify(&schedule, &Dependencies::chain(3)).unwrap_err();
-    let VerifyError::Deadlock { cycle } = error else {
+    let VerifyError::Deadlock { cycle, .. } = error else {
         panic!("{error}")
     };
     let ranks: Vec<usize> = cycle.iter().map(|wait| wait.waiting.rank.index()).collect();

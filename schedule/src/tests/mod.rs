@@ -7,6 +7,7 @@ mod grid;
 mod mutations;
 mod oracle;
 mod properties;
+mod waiting;
 
 use super::{
     ComputeTimes, Costs, Dependencies, Edge, Endpoint, Placement, RankIndex, Schedule,

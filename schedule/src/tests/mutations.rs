@@ -168,7 +168,7 @@ proptest! {
         }
         let found = verify(&schedule, &dependencies);
         prop_assert_eq!(found.is_ok(), completes(&schedule, &dependencies), "{:?}", found);
-        if let Err(VerifyError::Deadlock { cycle }) = found {
+        if let Err(VerifyError::Deadlock { cycle, .. }) = found {
             // A cycle: each rank waits for an action of the next one that is after the action at which that rank waits.
             prop_assert!(cycle.len() > 1);
             for (at, wait) in cycle.iter().enumerate() {

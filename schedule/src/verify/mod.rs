@@ -1,17 +1,20 @@
 //! The verifier: rejects lists that cannot run, and names the action.
 
+mod links;
 mod symbolic;
 mod table;
 
 use std::collections::BTreeMap;
 
 use crate::action::{Action, Message};
-use crate::dependencies::{Dependencies, Tie};
+use crate::dependencies::{Dependencies, Edge, Tie};
 use crate::error::{Rule, VerifyError};
 use crate::index::{MicroBatchIndex, RankIndex, StageIndex};
+use crate::link_model::LinkModel;
 use crate::lists::{Form, Schedule, ScheduleMode};
 use crate::task::Compute;
 
+pub(crate) use links::{Need, Waits, bytes_of};
 use table::Table;
 
 /// Checks that every rank can run its list to the end, and that the step is then complete.
@@ -26,14 +29,47 @@ use table::Table;
 ///
 /// The first fault found, as a [`VerifyError`].
 pub fn verify(schedule: &Schedule, dependencies: &Dependencies) -> Result<(), VerifyError> {
-    verified_order(schedule, dependencies).map(|_| ())
+    verify_over(
+        schedule,
+        dependencies,
+        LinkModel::Unbounded,
+        &BTreeMap::new(),
+    )
 }
 
-/// Returns rank and position of every action, in an order in which a valid schedule can run them.
-pub(crate) fn verified_order(
+/// Checks the same as [`verify`], for links on which sends wait.
+///
+/// [`LinkModel::Bytes`] needs the bytes of the message of each edge; edges that are not listed, ties and norms count as
+/// 0 bytes. Only lowered lists have messages: of compute-only lists, [`lower_over`](crate::lower_over) finds an order of
+/// sends and receives that every link model can run.
+///
+/// # Errors
+///
+/// The first fault found; [`VerifyError::Deadlock`] names the cycle of sends and receives.
+pub fn verify_over(
     schedule: &Schedule,
     dependencies: &Dependencies,
-) -> Result<Vec<(RankIndex, usize)>, VerifyError> {
+    link: LinkModel,
+    message_bytes: &BTreeMap<Edge, u64>,
+) -> Result<(), VerifyError> {
+    verified(schedule, dependencies, link, message_bytes).map(|_| ())
+}
+
+/// What a valid schedule does.
+pub(crate) struct Verified {
+    /// Rank and position of every action, in an order in which the ranks can run them: every action is after what it waits
+    /// for.
+    pub(crate) order: Vec<(RankIndex, usize)>,
+    pub(crate) waits: Waits,
+}
+
+/// Verifies a schedule for links of a model.
+pub(crate) fn verified(
+    schedule: &Schedule,
+    dependencies: &Dependencies,
+    link: LinkModel,
+    message_bytes: &BTreeMap<Edge, u64>,
+) -> Result<Verified, VerifyError> {
     check_counts(schedule, dependencies)?;
     let table = Table::build(schedule, dependencies)?;
     table.check_backwards()?;
@@ -45,7 +81,14 @@ pub(crate) fn verified_order(
             table.check_norms()?;
         }
     }
-    symbolic::run(&table)
+    // A deadlock that every link has is reported first.
+    if link == LinkModel::Queue {
+        let waits = Waits::new(&table, LinkModel::Unbounded, message_bytes)?;
+        symbolic::run(&table, &waits, LinkModel::Unbounded)?;
+    }
+    let waits = Waits::new(&table, link, message_bytes)?;
+    let order = symbolic::run(&table, &waits, link)?;
+    Ok(Verified { order, waits })
 }
 
 /// Checks everything except the lists.

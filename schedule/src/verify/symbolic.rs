@@ -2,11 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use crate::action::Action;
 use crate::error::{VerifyError, Wait};
 use crate::index::RankIndex;
+use crate::link_model::LinkModel;
 use crate::lists::Form;
 
+use super::links::{Need, Waits};
 use super::table::Table;
 
 /// Runs the lists and returns rank and position of every action in an order in which they can run.
@@ -14,29 +15,35 @@ use super::table::Table;
 /// A rank that waits is checked again only when the action that it waits for has run, so
 /// the cost is linear in actions and edges times micro-batches, times the logarithm of the number
 /// of ranks. Whether the run completes does not depend on the order in which ranks are advanced,
-/// because an action that can run stays able to run.
+/// because an action that can run stays able to run, with links of every model: only the rank itself fills the link that
+/// its next send waits for.
 ///
 /// # Errors
 ///
 /// [`VerifyError::Deadlock`] when no rank can advance.
-pub(super) fn run(table: &Table<'_>) -> Result<Vec<(RankIndex, usize)>, VerifyError> {
+pub(super) fn run(
+    table: &Table<'_>,
+    waits: &Waits,
+    link: LinkModel,
+) -> Result<Vec<(RankIndex, usize)>, VerifyError> {
     let lists = &table.schedule.ranks;
     let mut heads = vec![0; lists.len()];
     let mut order = Vec::with_capacity(table.schedule.action_count());
-    // Per rank, the ranks that wait for it: the awaited position, then the waiting rank.
+    // Per rank, the ranks that wait for it: the head at which it satisfies the wait, then the waiting rank.
     let mut waiting = vec![BTreeSet::new(); lists.len()];
     let mut ready: Vec<usize> = (0..lists.len()).rev().collect();
     while let Some(rank) = ready.pop() {
         while heads[rank] < lists[rank].len() {
-            if let Some((awaited, position)) = blocker(table, &heads, rank) {
-                waiting[awaited].insert((position, rank));
+            if let Some(need) = blocker(table, waits, &heads, rank) {
+                let head = need.position + usize::from(need.has_run);
+                waiting[need.rank].insert((head, rank));
                 break;
             }
             order.push((RankIndex::new(rank), heads[rank]));
             heads[rank] += 1;
         }
-        while let Some(&(position, waiter)) = waiting[rank].first()
-            && position < heads[rank]
+        while let Some(&(head, waiter)) = waiting[rank].first()
+            && head <= heads[rank]
         {
             waiting[rank].pop_first();
             ready.push(waiter);
@@ -46,26 +53,27 @@ pub(super) fn run(table: &Table<'_>) -> Result<Vec<(RankIndex, usize)>, VerifyEr
         Ok(order)
     } else {
         Err(VerifyError::Deadlock {
-            cycle: find_cycle(table, &heads),
+            cycle: find_cycle(table, waits, &heads),
+            link,
         })
     }
 }
 
-/// Returns rank and position of an action that has to run before the one at the head of a rank's list.
-fn blocker(table: &Table<'_>, heads: &[usize], rank: usize) -> Option<(usize, usize)> {
-    let action = table.schedule.ranks[rank].get(heads[rank])?;
-    let is_ahead = |&(rank, position): &(usize, usize)| heads[rank] <= position;
-    match (action, table.schedule.form) {
-        (Action::Receive(message), _) => {
-            let sender = table.rank(message.sender()).index();
-            let sent = table.position(&Action::Send(*message));
-            sent.map(|position| (sender, position)).filter(is_ahead)
-        }
-        // In a lowered list the receives wait.
-        (_, Form::Lowered) => None,
-        (_, Form::ComputeOnly) => action.tasks().iter().find_map(|task| {
-            let mut producers = table.producers(*task).map(|(rank, at)| (rank.index(), at));
-            producers.find(is_ahead)
+/// Returns what the action at the head of a rank's list waits for.
+fn blocker(table: &Table<'_>, waits: &Waits, heads: &[usize], rank: usize) -> Option<Need> {
+    let head = heads[rank];
+    let action = table.schedule.ranks[rank].get(head)?;
+    let is_open = |need: &Need| !need.is_met(heads[need.rank]);
+    match table.schedule.form {
+        // In a lowered list only sends and receives wait.
+        Form::Lowered => waits.need(rank, head).filter(is_open),
+        Form::ComputeOnly => action.tasks().iter().find_map(|task| {
+            let mut needs = table.producers(*task).map(|(rank, position)| Need {
+                rank: rank.index(),
+                position,
+                has_run: true,
+            });
+            needs.find(is_open)
         }),
     }
 }
@@ -74,20 +82,22 @@ fn blocker(table: &Table<'_>, heads: &[usize], rank: usize) -> Option<(usize, us
 ///
 /// Each blocked rank waits for exactly one action of another blocked rank, so
 /// following the waits from any of them leads to a rank seen before.
-fn find_cycle(table: &Table<'_>, heads: &[usize]) -> Vec<Wait> {
-    let Some(mut rank) = (0..heads.len()).find(|&rank| blocker(table, heads, rank).is_some())
-    else {
+fn find_cycle(table: &Table<'_>, waits: &Waits, heads: &[usize]) -> Vec<Wait> {
+    let blocker = |rank| blocker(table, waits, heads, rank);
+    let Some(mut rank) = (0..heads.len()).find(|&rank| blocker(rank).is_some()) else {
         return Vec::new();
     };
     let mut path: Vec<Wait> = Vec::new();
     let mut seen = vec![None; heads.len()];
-    while let (None, Some((other, position))) = (seen[rank], blocker(table, heads, rank)) {
+    while let (None, Some(need)) = (seen[rank], blocker(rank)) {
         seen[rank] = Some(path.len());
         path.push(Wait {
             waiting: table.schedule.place(RankIndex::new(rank), heads[rank]),
-            awaited: table.schedule.place(RankIndex::new(other), position),
+            awaited: table
+                .schedule
+                .place(RankIndex::new(need.rank), need.position),
         });
-        rank = other;
+        rank = need.rank;
     }
     path.drain(..seen[rank].unwrap_or(0));
     let lowest = path
@@ -101,7 +111,7 @@ fn find_cycle(table: &Table<'_>, heads: &[usize]) -> Vec<Wait> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::HashSet;
+    use std::collections::{BTreeMap, HashSet};
 
     use super::*;
     use crate::{
@@ -121,7 +131,8 @@ mod tests {
             for schedule in [lower(&schedule, &chain), schedule] {
                 let table = Table::build(&schedule, &chain).unwrap();
                 let mut done = HashSet::new();
-                for (rank, position) in run(&table).unwrap() {
+                let waits = Waits::new(&table, LinkModel::Unbounded, &BTreeMap::new()).unwrap();
+                for (rank, position) in run(&table, &waits, LinkModel::Unbounded).unwrap() {
                     let action = schedule.ranks[rank.index()][position];
                     for task in action.tasks() {
                         assert!(
@@ -161,7 +172,7 @@ mod tests {
         let schedule = Schedule::parse("cycle", "0F0\n1F0").unwrap();
         for schedule in [lower(&schedule, &circular), schedule] {
             let error = verify(&schedule, &circular).unwrap_err();
-            let VerifyError::Deadlock { cycle } = error else {
+            let VerifyError::Deadlock { cycle, .. } = error else {
                 panic!("{error}")
             };
             assert_eq!(cycle.len(), 2);

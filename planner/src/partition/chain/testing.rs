@@ -182,6 +182,7 @@ pub fn small_step(numbers: &mut Numbers, kind: ScheduleKind) -> (Machine, Step) 
     machine.link = LinkCosts {
         latency: numbers.below(3),
         ticks_per_mib: numbers.below(3) << 19,
+        ..LinkCosts::default()
     };
     let step = Step {
         may_recompute: numbers.below(2) == 0,

@@ -48,6 +48,7 @@ pub(crate) fn four_stages() -> PlanFile {
     machine.link = LinkCosts {
         latency: 20_000,
         ticks_per_mib: 80_000,
+        ..LinkCosts::default()
     };
     Sample {
         layers: 8,

@@ -112,6 +112,7 @@ fn any_step() -> impl Strategy<Value = Step> {
                 link: LinkCosts {
                     latency: links.0,
                     ticks_per_mib: links.1,
+                    model: crate::LinkModel::Unbounded,
                 },
                 overhead: links.2,
                 overlap_permille: overlap,

@@ -1,0 +1,305 @@
+//! Orders the sends and receives of a step for links on which sends wait.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
+
+use crate::action::{Action, Message};
+use crate::dependencies::{Dependencies, Edge};
+use crate::error::VerifyError;
+use crate::index::{MicroBatchIndex, StageIndex};
+use crate::link_model::LinkModel;
+use crate::lists::Schedule;
+use crate::lower::lower;
+use crate::task::{Compute, Task};
+use crate::verify::{verify, verify_over};
+
+/// Adds the same actions as [`lower`](crate::lower()), with sends and receives in an order that links of a model can run.
+///
+/// The order of `lower` is kept if the model allows it. Otherwise every message is entered in the lists of both its ranks
+/// at one moment of a common order, when both are between two programs: then no rank waits for one that waits for it, on
+/// links of any model. The order is that of a step in which a forward, an `I` and a `W` take equal times and messages
+/// none; a rank with a program to run does not wait for a receiver. So every schedule that [`verify`](crate::verify)
+/// accepts can run on links of every model, and its programs keep their order.
+///
+/// Linear in actions, times the logarithm of the number of ranks and the number of links of a rank.
+///
+/// # Errors
+///
+/// Those of [`verify`](crate::verify), for the compute actions.
+pub fn lower_over(
+    schedule: &Schedule,
+    dependencies: &Dependencies,
+    link: LinkModel,
+    message_bytes: &BTreeMap<Edge, u64>,
+) -> Result<Schedule, VerifyError> {
+    let mut lowered = lower(schedule, dependencies);
+    if link.is_unbounded() {
+        verify(&lowered, dependencies)?;
+        return Ok(lowered);
+    }
+    match verify_over(&lowered, dependencies, link, message_bytes) {
+        Ok(()) => return Ok(lowered),
+        Err(VerifyError::Deadlock { .. }) => verify(&schedule.compute_only(), dependencies)?,
+        Err(error) => return Err(error),
+    }
+    lowered.ranks = Ordering::new(&lowered).run();
+    verify_over(&lowered, dependencies, link, message_bytes)?;
+    Ok(lowered)
+}
+
+/// A message, and where it can be in the lists of both ranks, in numbers of actions that are no messages.
+#[derive(Debug, Clone, Copy)]
+struct Transfer {
+    message: Message,
+    to: usize,
+    /// The sender sends it before this action.
+    freed: usize,
+    /// The receiver receives it after this many actions,
+    earliest: usize,
+    /// and before this action.
+    needed: usize,
+}
+
+/// The actions of a rank without its messages, and how far it is.
+struct Rank {
+    actions: Vec<Action>,
+    /// Per action, the number of messages that have to be sent or received before it; the last is of the end.
+    open: Vec<usize>,
+    /// The messages that can be sent after so many actions.
+    made: BTreeMap<usize, Vec<usize>>,
+    /// How many actions were started.
+    next: usize,
+    is_busy: bool,
+    /// Messages that can be sent, by receiver.
+    outgoing: BTreeMap<usize, VecDeque<usize>>,
+    /// The ranks with messages for this one.
+    incoming: BTreeSet<usize>,
+    list: Vec<Action>,
+}
+
+/// A step in which a message is transferred when both ranks are between two actions.
+struct Ordering {
+    ranks: Vec<Rank>,
+    transfers: Vec<Transfer>,
+    /// The ranks that run an action, by its end.
+    ends: BinaryHeap<Reverse<(u64, usize)>>,
+}
+
+impl Ordering {
+    /// Reads from the lists of `lower` where each message can be.
+    fn new(lowered: &Schedule) -> Self {
+        let mut needed = BTreeMap::new();
+        for (rank, list) in lowered.ranks.iter().enumerate() {
+            for (action, actions) in with_counts(list) {
+                if let Action::Receive(message) = action {
+                    needed.insert(message, (rank, actions));
+                }
+            }
+        }
+        let mut ranks: Vec<Rank> = lowered.ranks.iter().map(|list| Rank::new(list)).collect();
+        let mut transfers = Vec::new();
+        for (from, list) in lowered.ranks.iter().enumerate() {
+            let ends = ends_of_backwards(&ranks[from].actions);
+            for (action, actions) in with_counts(list) {
+                let Action::Send(message) = action else {
+                    continue;
+                };
+                // `lower` writes both halves of every message.
+                let Some(&(to, needed)) = needed.get(&message) else {
+                    continue;
+                };
+                let last = ranks[from].actions.len();
+                let (freed, earliest) = match message {
+                    Message::Values { edge, micro_batch } => {
+                        let is_kept = edge.from.compute == Compute::Forward;
+                        let end = ends.get(&(edge.from.stage, micro_batch));
+                        (end.copied().filter(|_| is_kept).unwrap_or(last), 0)
+                    }
+                    // The next update of the rank uses up the gradients.
+                    Message::Norm { .. } => (actions, 0),
+                    // The receiver's own update uses the old values.
+                    Message::Tie(_) => (last, needed),
+                };
+                ranks[from]
+                    .made
+                    .entry(actions)
+                    .or_default()
+                    .push(transfers.len());
+                ranks[from].open[freed] += 1;
+                ranks[to].open[needed] += 1;
+                transfers.push(Transfer {
+                    message,
+                    to,
+                    freed,
+                    earliest,
+                    needed,
+                });
+            }
+        }
+        Self {
+            ranks,
+            transfers,
+            ends: BinaryHeap::new(),
+        }
+    }
+
+    /// Returns the lists.
+    fn run(mut self) -> Vec<Vec<Action>> {
+        let mut now = 0;
+        let mut free: BTreeSet<usize> = (0..self.ranks.len()).collect();
+        loop {
+            let mut changed = BTreeSet::new();
+            for rank in &free {
+                self.transfer(*rank, &mut changed);
+            }
+            free.append(&mut changed);
+            for rank in std::mem::take(&mut free) {
+                self.start(rank, now);
+            }
+            let Some(Reverse((time, _))) = self.ends.peek() else {
+                break;
+            };
+            now = *time;
+            while let Some(Reverse((time, rank))) = self.ends.peek().copied()
+                && time == now
+            {
+                self.ends.pop();
+                self.end(rank);
+                free.insert(rank);
+            }
+        }
+        self.ranks.into_iter().map(|rank| rank.list).collect()
+    }
+
+    /// Starts the next action of a rank if nothing is open before it.
+    fn start(&mut self, rank: usize, now: u64) {
+        let of = &mut self.ranks[rank];
+        let Some(action) = of.actions.get(of.next).copied() else {
+            return;
+        };
+        if of.is_busy || of.open[of.next] > 0 {
+            return;
+        }
+        of.next += 1;
+        of.is_busy = true;
+        of.list.push(action);
+        let ticks: u64 = action.tasks().iter().map(ticks).sum();
+        self.ends.push(Reverse((now.saturating_add(ticks), rank)));
+    }
+
+    /// Ends the action that a rank runs.
+    fn end(&mut self, rank: usize) {
+        let of = &mut self.ranks[rank];
+        of.is_busy = false;
+        for index in of.made.remove(&of.next).unwrap_or_default() {
+            let to = self.transfers[index].to;
+            self.ranks[rank]
+                .outgoing
+                .entry(to)
+                .or_default()
+                .push_back(index);
+            self.ranks[to].incoming.insert(rank);
+        }
+    }
+
+    /// Transfers all messages between a rank and others that run no action.
+    fn transfer(&mut self, rank: usize, changed: &mut BTreeSet<usize>) {
+        let of = &self.ranks[rank];
+        let to = of.outgoing.keys().map(|to| (rank, *to));
+        let from = of.incoming.iter().map(|from| (*from, rank));
+        let pairs: Vec<(usize, usize)> = to
+            .chain(from)
+            .filter(|(from, to)| !self.ranks[*from].is_busy && !self.ranks[*to].is_busy)
+            .collect();
+        for (from, to) in pairs {
+            let Some(mut queue) = self.ranks[from].outgoing.remove(&to) else {
+                continue;
+            };
+            let next = self.ranks[to].next;
+            while let Some(index) =
+                queue.pop_front_if(|index| self.transfers[*index].earliest <= next)
+            {
+                let transfer = self.transfers[index];
+                let sender = &mut self.ranks[from];
+                sender.list.push(Action::Send(transfer.message));
+                sender.open[transfer.freed] -= 1;
+                let receiver = &mut self.ranks[to];
+                receiver.list.push(Action::Receive(transfer.message));
+                receiver.open[transfer.needed] -= 1;
+                changed.extend([from, to]);
+            }
+            match queue.is_empty() {
+                true => drop(self.ranks[to].incoming.remove(&from)),
+                false => drop(self.ranks[from].outgoing.insert(to, queue)),
+            }
+        }
+    }
+}
+
+impl Rank {
+    fn new(list: &[Action]) -> Self {
+        let actions = list.iter().filter(|action| !is_message(action));
+        let actions: Vec<Action> = actions.copied().collect();
+        Self {
+            open: vec![0; actions.len() + 1],
+            actions,
+            made: BTreeMap::new(),
+            next: 0,
+            is_busy: false,
+            outgoing: BTreeMap::new(),
+            incoming: BTreeSet::new(),
+            list: Vec::with_capacity(list.len()),
+        }
+    }
+}
+
+const fn is_message(action: &Action) -> bool {
+    matches!(action, Action::Send(_) | Action::Receive(_))
+}
+
+/// Returns each action of a list with the number of actions before it that are no messages.
+fn with_counts(list: &[Action]) -> impl Iterator<Item = (Action, usize)> {
+    let mut count = 0;
+    list.iter().map(move |action| {
+        let before = count;
+        count += usize::from(!is_message(action));
+        (*action, before)
+    })
+}
+
+/// Returns the action that frees what the forward of each stage and micro-batch keeps.
+fn ends_of_backwards(actions: &[Action]) -> BTreeMap<(StageIndex, MicroBatchIndex), usize> {
+    let tasks = actions.iter().enumerate().flat_map(|(at, action)| {
+        let ends = action
+            .tasks()
+            .iter()
+            .filter(|task| task.compute.ends_backward());
+        ends.map(move |task| ((task.stage, task.micro_batch), at))
+    });
+    tasks.collect()
+}
+
+/// Returns the time of a program.
+const fn ticks(task: &Task) -> u64 {
+    match task.compute {
+        Compute::Forward | Compute::InputGradient | Compute::WeightGradient => 1,
+        Compute::Backward => 2,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::one_f_one_b;
+
+    #[test]
+    fn two_ranks_send_and_receive_at_the_same_moments() {
+        let chain = Dependencies::chain(2);
+        let rendezvous = LinkModel::Rendezvous;
+        let lowered = lower_over(&one_f_one_b(2, 3), &chain, rendezvous, &BTreeMap::new()).unwrap();
+        insta::assert_snapshot!(lowered, @r#"
+        0F0 0F0>1F0 0F1 0F1>1F1 0B0<1B0 0B0 0F2 0F2>1F2 0B1<1B1 0B1 0B2<1B2 0B2 0R0 0U
+        1F0<0F0 1F0 1F1<0F1 1B0 1B0>0B0 1F1 1B1 1F2<0F2 1B1>0B1 1F2 1B2 1B2>0B2 1R1 1U
+        "#);
+    }
+}
